@@ -42,8 +42,7 @@ def measure(folder: Path) -> tuple[Context, dict[str, Any]]:
         activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
     ) as profile:
         trainer = adapter.trainer(context)
-        trainer.model.train()
-        take_steps(context, trainer, begin, lambda: None)
+        take_steps(trainer, begin, lambda: None)
     allocated = peak_bytes = 0
     events = profile.profiler.kineto_results.events()
     for event in sorted(events, key=lambda event: event.start_ns()):

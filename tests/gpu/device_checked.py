@@ -32,26 +32,6 @@ def check_mixtures() -> dict[str, Any]:
     }
 
 
-def measure_memory() -> dict[str, int]:
-    """Train two steps and return bytes that live on the device."""
-    device = FakeCuda()
-    seen = {"nothing": device.memory_bytes()}
-    model = torch.nn.Linear(1000, 100, bias=False).to("cuda")
-    seen["weights"] = device.memory_bytes()
-    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
-    for _ in range(2):
-        model(torch.ones(10, 1000, device="cuda")).sum().backward()
-        seen["with gradients"] = device.memory_bytes()
-        optimizer.step()
-        optimizer.zero_grad()
-    seen["with momentum"] = device.memory_bytes()
-    torch.cuda.reset_peak_memory_stats()
-    seen["peak before"] = device.peak_bytes()
-    torch.ones(1000, device="cuda").mul(2)
-    seen["peak"] = torch.cuda.max_memory_allocated()
-    return seen
-
-
 def find_races() -> dict[str, list[str]]:
     """Write memory on one stream and read it on another one, ordered by nothing, by an event, by a synchronize."""
     device = FakeCuda(find_races=True)

@@ -89,7 +89,6 @@ class FakeCuda:
         self.calls: list[tuple[Any, ...]] = []
         self.races: list[str] = []
         self.n_busy = 0
-        self.batch, self.is_in_batch = 0, False  # of messages
         self.product_dtypes: set[torch.dtype] = set()
         self.loss_dtypes: set[torch.dtype] = set()
         self.order = sanitizer.EventHandler() if find_races else None
@@ -424,8 +423,7 @@ class FakeCudaMode(FakeTensorMode):
         n_bytes = sum(tensor.nbytes for tensor in tensors)
         device, name = self.device_calls, func._schema.name.removeprefix("c10d::")
         if name in ("send", "recv_"):
-            device.batch += not device.is_in_batch
-            device.note("message", name, n_bytes, args[2], device.batch)
+            device.note("message", name, n_bytes, args[2])
         else:
             device.note("collective", name, n_bytes, str(tensors[0].dtype) if tensors else None)
         device.n_busy += 1
@@ -684,8 +682,6 @@ def patch(device: FakeCuda) -> None:
 
     for module in (dist, dist.distributed_c10d):
         module.init_process_group, module.new_group = device.join, new_group
-    for module in (dist, dist.distributed_c10d):
-        module.batch_isend_irecv = noted_batch(device, module.batch_isend_irecv)
     # DDP compares sizes of parameters with rank 0, of which nothing is heard.
     torch.nn.parallel.distributed._verify_param_shape_across_processes = lambda *_: None
     # It logs times of backward passes, by a timer of the CUDA build.
@@ -698,20 +694,6 @@ def swap_tensors(parameter: torch.Tensor, converted: torch.Tensor) -> None:
     attached = {name: value for name, value in vars(parameter).items() if name not in vars(converted)}
     SWAP_TENSORS(parameter, converted)
     vars(parameter).update(attached)
-
-
-def noted_batch(device: FakeCuda, inner: Any) -> Any:
-    """Return a function that numbers a batch of messages, which run at once."""
-
-    def batch(calls: Any) -> Any:
-        device.batch += 1
-        device.is_in_batch = True
-        try:
-            return inner(calls)
-        finally:
-            device.is_in_batch = False
-
-    return batch
 
 
 def _exchange_device(index: int) -> int:

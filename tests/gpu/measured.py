@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gpu.fake_cuda import FakeCuda, torch
+from gpu.fake_cuda import FakeCuda
 from gpu.trained import be_alone
 from ranks.worker.context import from_environment
 
@@ -77,18 +77,3 @@ def time_parts(folder: str) -> dict[str, Any]:
         "result": json.loads((Path(folder) / "result.json").read_text()),
         "peak_bytes": device.peak_bytes(),
     }
-
-
-def profile() -> list[str]:
-    """Return the activities that a profiler of a rank on a GPU records."""
-    from ranks.libraries import pytorch
-
-    FakeCuda()
-    chosen = []
-
-    def note(activities: Any) -> None:
-        chosen.extend(activity.name for activity in activities)
-
-    torch.profiler.profile = note  # type: ignore[assignment, misc]
-    pytorch.TorchProfiler(torch.device("cuda", 0))
-    return chosen

@@ -70,15 +70,6 @@ def test_gpus_have_the_numbers_of_hip(
     assert joules is not None and joules / accumulated == UNIT_J
 
 
-def test_window_has_the_energy_between_two_readings(machine: Callable[..., None]) -> None:
-    machine(GPUS)
-    run_meters = Meters(["3"])
-    before = run_meters.read()
-    machine([(0, 3, 21_000_000, 140, "-"), *GPUS[1:]])
-    energies = run_meters.between(before, run_meters.read(), 1.0, "an epoch")
-    assert energies == {"device": pytest.approx(20e6 * 15.259e-6, rel=1e-6)}
-
-
 @pytest.mark.parametrize(("current", "average"), [(300, "-"), ("-", 300)], ids=["MI300", "MI200"])
 def test_without_a_counter_power_is_integrated(
     current: object, average: object, machine: Callable[..., None]
@@ -112,12 +103,3 @@ def test_gpu_that_cannot_be_read_gives_the_error_as_the_reason(
 def test_gpu_without_counter_and_power_has_a_reason(machine: Callable[..., None]) -> None:
     machine([(0, 0, 0, "-", "-")], amdsmi_get_energy_count=NOT_SUPPORTED)
     assert amd_reason(Meters(["0"])) == "it does not tell: LookupError: its power is not known"
-
-
-def test_gpu_that_stops_telling_has_no_energy(machine: Callable[..., None]) -> None:
-    machine(GPUS)
-    run_meters = Meters(["0"])
-    before = run_meters.read()
-    machine(GPUS, amdsmi_get_energy_count=NO_PERMISSION)
-    assert run_meters.between(before, run_meters.read(), 5.0, "an epoch") == {"device": None}
-    assert amd_reason(run_meters) == "amd-smi stopped telling"

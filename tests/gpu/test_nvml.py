@@ -60,24 +60,6 @@ def nvml_reason(run_meters: Meters) -> str:
     return str(reason)
 
 
-def test_binding_reads_the_machine_as_it_is(machine: Callable[..., None]) -> None:
-    import pynvml
-
-    machine([*a100s(1), Gpu("GPU-h", H100, mig=True, instances=(INSTANCE,)), *a100s(1, uuid="GPU-last")])
-    pynvml.nvmlInit()
-    assert pynvml.nvmlSystemGetDriverVersion() == "580.65.06" and pynvml.nvmlDeviceGetCount() == 3
-    gpu, last = pynvml.nvmlDeviceGetHandleByIndex(1), pynvml.nvmlDeviceGetHandleByIndex(2)
-    assert (pynvml.nvmlDeviceGetName(gpu), pynvml.nvmlDeviceGetUUID(last)) == (H100, "GPU-last")
-    assert pynvml.nvmlDeviceGetIndex(last) == 2 and pynvml.nvmlDeviceGetMigMode(gpu) == [1, 1]
-    assert pynvml.nvmlDeviceGetMemoryInfo(gpu).total == 80 * 2**30
-    part = pynvml.nvmlDeviceGetHandleByUUID(INSTANCE)
-    assert pynvml.nvmlDeviceIsMigDeviceHandle(part) and not pynvml.nvmlDeviceIsMigDeviceHandle(gpu)
-    parent = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(part)
-    assert pynvml.nvmlDeviceGetUUID(parent) == "GPU-h"
-    with pytest.raises(pynvml.NVMLError_FunctionNotFound):
-        pynvml.nvmlDeviceGetTemperature(gpu, pynvml.NVML_TEMPERATURE_GPU)
-
-
 @pytest.mark.parametrize(
     ("count", "names", "joules"),
     [

@@ -18,7 +18,6 @@ import accelerator
 import accelerator_page as pages
 from declared.site import load_site
 from sites import node_report, site_file
-from sites.node_verdicts import node_findings
 from sites.site_values import machine_site
 
 LIST = "--list-gpus"
@@ -144,31 +143,6 @@ def test_program_that_hangs_counts_nothing(
     monkeypatch.setattr(node_report, "_PATIENCE_S", 0.1)
     count, reason = node_report.devices()
     assert count == 0 and "timed out" in reason and node_report.nvidia_models() == []
-
-
-@pytest.mark.parametrize(
-    ("printed", "ranks_per_node", "code"),
-    [
-        (EIGHT, 8, "ok"),
-        (DIVIDED, 2, "too-few-devices"),
-        (ONE_LOST, 4, "too-few-devices"),
-        (CORRUPTED, 4, "ok"),
-    ],
-)
-def test_verdict_of_the_doctor_on_gpus(
-    printed: Printed, ranks_per_node: int, code: str, smi: Callable[[Printed], None], tmp_path: Path
-) -> None:
-    smi(printed)
-    site = replace(load_site("local"), device="cuda", nodes=1, ranks_per_node=ranks_per_node)
-    question = {
-        **dict.fromkeys(("checkout", "results", "cache"), str(tmp_path)), "scratch": None, "lock": str(tmp_path / "lock"),
-        "setup": [], "device": "cuda", "binds": [], "disturbed": False,
-    }  # fmt: skip
-    findings = {
-        finding.subject: finding
-        for finding in node_findings([node_report.report(question)], site, "/p/python", "3.11")
-    }
-    assert findings["devices"].code == code
 
 
 @pytest.mark.parametrize(

@@ -133,6 +133,12 @@ TRAINERS = {
         8,
         {**GPT, "batch_size": 8, "parallelism": THREE_AXES, "trace": "phases"},
     ),
+    "pipeline": (
+        "pytorch-mesh",
+        1,
+        4,
+        {**GPT, "batch_size": 32, "parallelism": "pipeline", "microbatches": 4},
+    ),
     "two nodes": ("pytorch-mesh", 11, 16, {**GPT, "parallelism": "data4-sharded2-tensor2"} | BY_POSITION),
     "strategy": ("pytorch-strategy", 0, 2, STRATEGY),
     "strategy, rank 1": ("pytorch-strategy", 1, 2, STRATEGY),
@@ -265,49 +271,3 @@ def test_fsdp_gathers_bfloat16_and_reduces_float32(seen: Any) -> None:
         ("_reduce_scatter_base_", "torch.float32"): 2 * n_steps,
     }
     assert (seen.product_dtypes, seen.loss_dtypes) == (["torch.bfloat16"], ["torch.float32"])
-
-
-def stuck(messages: list[list[tuple[str, int, int]]]) -> list[int]:
-    """Return the ranks that wait for ever, if each rank runs its batches of messages one after the other.
-
-    Args:
-        messages: Of each rank: direction, peer and batch, in order.
-    """
-    queues = [
-        [list(batch) for _, batch in itertools.groupby(rank, key=lambda message: message[2])]
-        for rank in messages
-    ]
-    moved = True
-    while moved:
-        moved = False
-        for rank, queue in enumerate(queues):
-            for direction, peer, number in list(queue[0]) if queue else ():
-                answering = "recv_" if direction == "send" else "send"
-                answer = next((m for m in (queues[peer] or [[]])[0] if m[:2] == (answering, rank)), None)
-                if answer is not None:
-                    queue[0].remove((direction, peer, number))
-                    queues[peer][0].remove(answer)
-                    moved = True
-        for queue in queues:
-            while queue and not queue[0]:
-                queue.pop(0)
-    return [rank for rank, queue in enumerate(queues) if queue]
-
-
-@pytest.mark.parametrize(
-    ("schedule", "n_ranks"),
-    [
-        ("1f1b", 4),
-        pytest.param("interleaved-1f1b", 2, marks=pytest.mark.every_framework),
-        pytest.param("zero-bubble", 4, marks=pytest.mark.every_framework),
-        pytest.param("zero-bubble-v", 2, marks=pytest.mark.every_framework),
-    ],
-)
-def test_messages_of_a_pipeline_meet(trained: Callable[..., Any], schedule: str, n_ranks: int) -> None:
-    levels = {**GPT, "batch_size": 32, "parallelism": "pipeline", "microbatches": 4, "schedule": schedule}
-    ranks = [trained("pytorch-mesh", rank, n_ranks, **levels) for rank in range(n_ranks)]
-    messages = [
-        [(call[1], call[3], call[4]) for call in rank.calls if call[0] == "message"] for rank in ranks
-    ]
-    assert all(len(rank) > 8 for rank in messages)
-    assert stuck(messages) == []

@@ -205,8 +205,7 @@ class Trainings:
 
 def weights(file: Path) -> dict[str, np.ndarray]:
     """Read weights that trained.py has saved."""
-    with np.load(file) as saved:
-        return {name: saved[name] for name in saved.files}
+    return dict(np.load(file))
 
 
 def epochs(folder: Path) -> list[dict[str, str]]:
@@ -220,3 +219,19 @@ def assert_same(actual: dict[str, np.ndarray], expected: dict[str, np.ndarray], 
     assert list(actual) == list(expected)
     for name, weight in actual.items():
         np.testing.assert_allclose(weight, expected[name], atol=tolerance, rtol=0, err_msg=name)
+
+
+def assert_alike(folder: Path, reference: Path, tolerance: float, least_moved: float = 0.0) -> None:
+    """Assert that two trainings end with the same weights, some of which have moved further than that."""
+    after, before = weights(folder / "after.npz"), weights(folder / "before.npz")
+    assert_same(after, weights(reference / "after.npz"), tolerance)
+    assert max(float(np.abs(before[name] - weight).max()) for name, weight in after.items()) > least_moved
+
+
+def assert_same_epoch(folder: Path, reference: Path) -> None:
+    """Assert that the one epoch of two trainings has the same samples, losses and accuracies."""
+    (row,), (expected,) = epochs(folder), epochs(reference)
+    assert row["samples_trained"] == expected["samples_trained"], "each sample counts once"
+    for column in ("train_loss", "train_accuracy", "validation_loss", "validation_accuracy"):
+        values = [float(values_by_column[column] or -1) for values_by_column in (row, expected)]
+        assert values[0] == pytest.approx(values[1], abs=1e-3), column

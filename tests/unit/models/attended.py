@@ -1,10 +1,10 @@
-"""Compute attention and its gradients with every implementation of a library, in the environment of a framework.
+"""Compute attention and its gradients by the formula and with PyTorch's kernels, in the environment of PyTorch.
 
-python attended.py LIBRARY OUT.npz
+python attended.py OUT.npz
 """
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -120,58 +120,13 @@ def run_pytorch(operator: Operator, own: Arrays) -> Iterator[tuple[str, Arrays]]
         )
 
 
-def run_jax(operator: Operator, own: Arrays) -> Iterator[tuple[str, Arrays]]:
-    """Yield the results of what runs on CPUs."""
-    import jax
-
-    from ranks.libraries.jax_model import _attention, unfused_attention
-
-    def output_of(arrays: Any) -> Any:
-        to = arrays["to"] if len(operator.inputs) > 1 else arrays["x"]
-        return _attention(operator, arrays["x"], to, arrays, jax.numpy.float32, unfused_attention)
-
-    gradients = jax.grad(lambda arrays: (output_of(arrays) * own["factors"]).sum())(own)
-    yield "unfused", {"output": output_of(own), **gradients}
-
-
-def run_tensorflow(operator: Operator, own: Arrays) -> Iterator[tuple[str, Arrays]]:
-    """Yield the results of Keras' layer, and of DTensor's function without a mesh."""
-    import tensorflow as tf
-
-    from ranks.libraries.dtensor_model import _attention
-    from ranks.libraries.tensorflow_layers import Attention
-
-    def results(attend: Callable[[Any], Any]) -> Arrays:
-        tensors = {name: tf.Variable(value) for name, value in own.items()}
-        with tf.GradientTape() as tape:
-            output = attend(tensors)
-            loss = tf.reduce_sum(output * tensors["factors"])
-        gradients = tape.gradient(loss, tensors)
-        return {"output": output.numpy()} | {
-            name: gradient.numpy() for name, gradient in gradients.items() if gradient is not None
-        }
-
-    def by_layer(tensors: Any) -> Any:
-        layer = Attention(operator)
-        for name in operator.weights:
-            setattr(layer, name, tensors[name])
-        return layer(tensors["x"], tensors["to"]) if len(operator.inputs) > 1 else layer(tensors["x"])
-
-    def by_function(tensors: Any) -> Any:
-        to = tensors["to"] if len(operator.inputs) > 1 else tensors["x"]
-        return _attention(operator, tensors["x"], to, tensors)
-
-    yield "unfused", results(by_layer)
-    yield "dtensor", results(by_function)
-
-
-def main(library: str, out: Path) -> None:
+def main(out: Path) -> None:
     """Write CASE.IMPLEMENTATION.ARRAY for the output and the gradient of each input and weight."""
     results = {}
     for case in CASES:
         operator, own = graph_of(case).by_name["own"], inputs_of(case)
         results[f"{case}.formula.output"] = expected_output(operator, own)
-        for name, arrays in RUN[library](operator, own):
+        for name, arrays in run_pytorch(operator, own):
             results |= {
                 f"{case}.{name}.{key}": np.asarray(array)
                 for key, array in arrays.items()
@@ -180,7 +135,5 @@ def main(library: str, out: Path) -> None:
     np.savez(out, **results)
 
 
-RUN = {"pytorch": run_pytorch, "jax": run_jax, "tensorflow": run_tensorflow}
-
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(Path(sys.argv[1]))

@@ -1,80 +1,39 @@
 """Attention at the level of the operator: fused and unfused kernels give the same outputs and gradients."""
 
 import json
-import os
-import subprocess
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
-from launchers.launch import SCRIPTS
+from support.programs import printed
 
 TOLERANCE = 1e-5  # of float32, relative to the largest gradient
 PROGRAM, LOWERED = (Path(__file__).with_name(name) for name in ("attended.py", "lowered_attention.py"))
 # Output, queries, weights, and the other sequence.
 N_ARRAYS = {"causal": 10, "all": 10, "cross": 11, "grouped": 6}
-IMPLEMENTATIONS = {
-    "pytorch": {"flash attention", "unfused"},
-    "jax": {"unfused"},
-    "tensorflow": {"unfused", "dtensor"},
-}
 
 
-def run_in(environment: dict[str, Any], *arguments: str) -> str:
-    """Run a program of this folder in a framework's environment, and return what it prints."""
-    done = subprocess.run(
-        [environment["python"]["executable"], *arguments],
-        env={**os.environ, **environment["variables"], "PYTHONPATH": str(SCRIPTS)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
-
-
-@pytest.fixture(scope="module")
-def attended(tmp_path_factory: pytest.TempPathFactory, real: Any) -> Any:
-    """Return a function: library -> outputs and gradients by case.implementation.array."""
-    folder = tmp_path_factory.mktemp("attended")
-
-    @cache
-    def saved_by(library: str) -> dict[str, np.ndarray]:
-        run_in(real(library), str(PROGRAM), library, str(folder / f"{library}.npz"))
-        with np.load(folder / f"{library}.npz") as saved:
-            return {name: saved[name] for name in saved.files}
-
-    return saved_by
-
-
-@pytest.mark.parametrize(
-    "library",
-    ["pytorch", *(pytest.param(name, marks=pytest.mark.every_framework) for name in ("jax", "tensorflow"))],
-)
-def test_kernels_of_attention_agree(attended: Any, library: str) -> None:
-    """Others than PyTorch's are also compared by whole models (test_libraries.py)."""
-    reference = attended("pytorch")
+def test_kernels_of_attention_agree_with_the_formula(real: Any, tmp_path: Path) -> None:
+    """Attention of other libraries is compared by whole models (test_libraries.py)."""
+    printed(real("pytorch"), PROGRAM, tmp_path / "out.npz")
+    arrays = dict(np.load(tmp_path / "out.npz"))
     for case, n_arrays in N_ARRAYS.items():
-        own = [name for name in attended(library) if name.startswith(f"{case}.") and ".formula." not in name]
-        assert {name.split(".")[1] for name in own} == IMPLEMENTATIONS[library]
-        assert len(own) == n_arrays * len(IMPLEMENTATIONS[library])
+        own = [name for name in arrays if name.startswith(f"{case}.") and ".formula." not in name]
+        assert {name.split(".")[1] for name in own} == {"flash attention", "unfused"}
+        assert len(own) == 2 * n_arrays
         # Gradients of the keys' biases are 0 but for rounding.
-        atol = TOLERANCE * max(
-            np.abs(array).max() for name, array in reference.items() if name.startswith(f"{case}.")
-        )
-        exact = attended(library)[f"{case}.formula.output"]
-        np.testing.assert_allclose(reference[f"{case}.unfused.output"], exact, atol=atol, rtol=0)
+        atol = TOLERANCE * max(np.abs(arrays[name]).max() for name in own)
+        exact = arrays[f"{case}.formula.output"]
+        np.testing.assert_allclose(arrays[f"{case}.unfused.output"], exact, atol=atol, rtol=0)
         for name in own:
-            expected = reference[f"{case}.unfused.{name.rpartition('.')[2]}"]
-            np.testing.assert_allclose(attended(library)[name], expected, atol=atol, rtol=0, err_msg=name)
+            expected = arrays[f"{case}.unfused.{name.rpartition('.')[2]}"]
+            np.testing.assert_allclose(arrays[name], expected, atol=atol, rtol=0, err_msg=name)
 
 
 def test_jax_compiles_cudnn_attention_for_gpus(real: Any) -> None:
     """Also where heads are partitioned, for which the kernel's own partitioning fails."""
-    lowered = json.loads(run_in(real("jax"), str(LOWERED)))
+    lowered = json.loads(printed(real("jax"), str(LOWERED)))
     kernels = ["__cudnn$fmhaSoftmax", "__cudnn$fmhaSoftmaxBackward"]
     assert lowered["calls"] == {"data": kernels, "data, tensor": kernels}
     causes = (

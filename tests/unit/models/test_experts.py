@@ -1,6 +1,5 @@
 """Mixtures of experts: what PyTorch's layer computes against the formula; sizes; what is dropped and told."""
 
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,21 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from launchers.launch import SCRIPTS
 from models.graph import Builder
 from models.named import graph
+from support.programs import printed
 
 
 @pytest.fixture(scope="module")
 def routed(real: Callable[[str], Any], tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
     out = tmp_path_factory.mktemp("experts") / "out.npz"
-    program = [real("pytorch")["python"]["executable"], str(Path(__file__).with_name("routed.py")), str(out)]
-    done = subprocess.run(
-        program, env={"PYTHONPATH": str(SCRIPTS)}, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    with np.load(out) as saved:
-        return {name: saved[name] for name in saved.files}
+    printed(real("pytorch"), Path(__file__).with_name("routed.py"), out)
+    return dict(np.load(out))
 
 
 def test_experts_compute_the_formula_and_drop(routed: dict[str, np.ndarray]) -> None:

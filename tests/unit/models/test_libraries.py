@@ -1,8 +1,6 @@
 """Compare the logits of four libraries before and after optimizer steps, with the same weights."""
 
 import json
-import os
-import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -14,11 +12,11 @@ import numpy as np
 import pytest
 
 from declared.frameworks import load_framework
-from launchers.launch import SCRIPTS
 from models.families.recurrent import language_model, text_classifier, translation
 from models.families.transformers import gpt, llama, vit
 from models.graph import Builder, Graph, Rotary, Shape
 from models.named import IMAGES, graph, models
+from support.programs import printed
 
 
 def narrow(
@@ -187,22 +185,9 @@ def logits(
         job = folder / f"{library}.json"
         job.write_text(json.dumps(graphs))
         environment, out = real(ENVIRONMENTS.get(library, library)), folder / f"{library}.npz"
-        program = [environment["python"]["executable"], str(Path(__file__).with_name("logits.py"))]
-        done = subprocess.run(
-            [*program, library, str(job), str(out)],
-            env={
-                **os.environ,
-                **environment["variables"],
-                **VARIABLES.get(library, {}),
-                "PYTHONPATH": str(SCRIPTS),
-            },
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr[-3000:]
-        with np.load(out) as saved:
-            return {name: saved[name] for name in saved.files}
+        program = Path(__file__).with_name("logits.py")
+        printed(environment, program, library, job, out, **VARIABLES.get(library, {}))
+        return dict(np.load(out))
 
     with ThreadPoolExecutor() as pool:
         return dict(zip(requested, pool.map(saved_by, requested), strict=True))
@@ -269,11 +254,4 @@ print(len(taken))
 
 def test_jax_convolves_images_smaller_than_the_kernel(real: Callable[[str], Any]) -> None:
     """It has a convolution of its own for them, which equals XLA's, gradients included."""
-    done = subprocess.run(
-        [real("jax")["python"]["executable"], "-c", SMALL_IMAGES],
-        env={"PYTHONPATH": str(SCRIPTS), "JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (0, "5\n"), done.stderr
+    assert printed(real("jax"), "-c", SMALL_IMAGES, JAX_PLATFORMS="cpu") == "5\n"

@@ -8,8 +8,7 @@ import pytest
 
 from common.errors import InputError
 from models import listing, named
-from models.graph import Builder
-from models.named import IMAGES, Model, models
+from models.named import models
 
 
 def cells(text: str, model: str) -> list[list[str]]:
@@ -26,17 +25,6 @@ def test_dashes_are_explained_below_the_table(capsys: pytest.CaptureFixture[str]
     )
 
 
-def test_error_of_a_models_function_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    def mismatched(model: Builder, classes: int) -> None:
-        model.add(model.conv(model.input, 8, 3), model.input)
-
-    monkeypatch.setattr(named, "models", lambda: {**models(), "ours": Model(mismatched, "mine", "", "he")})
-    monkeypatch.setattr(listing, "models", named.models)
-    text = listing.listing(["ours"], {IMAGES: [((32, 32, 3), 10)]})
-    (line,) = [line for line in text.splitlines() if line.startswith("  model ours ")]
-    assert "32 x 32" in line and "conv1 (30, 30, 8)" in line and "input (32, 32, 3)" in line
-
-
 def test_only_models_with_two_stems_name_one() -> None:
     two = {name for name in models() if named.has_small_stem(name)}
     residual = {"resnet-18", "resnet-34", "resnet-50", "resnet-101"}
@@ -44,13 +32,6 @@ def test_only_models_with_two_stems_name_one() -> None:
     stems = [line[3] for line in cells(listing.listing(["resnet-18"]), "resnet-18")]
     assert stems == ["small"] * 4 + ["original"]
     assert cells(listing.listing(["vgg-16"]), "vgg-16")[-1][3] == "138,357,544"
-
-
-def test_columns_are_explained() -> None:
-    text = listing.listing(["vgg-16"])
-    for word in ("stem:", "MMACs:", "gradients:", "activations:", "small up to 64 pixels"):
-        assert word in text
-    assert "–" not in text.split("vgg-16:")[0], "no dash, no word of it"
 
 
 def test_options_choose_other_images(capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,12 +47,6 @@ def test_models_of_sequences_are_listed_for_sequences(capsys: pytest.CaptureFixt
     model = named.graph("gpt-nano", (12,), 300, 300, "next")
     assert cells(text, "gpt-nano")[0][1:4] == ["12:300", "300", f"{model.parameters:,}"]
     assert cells(text, "rnn-text")[0][1:3] == ["12:300", "7"]
-    listing.show_models(["gpt-nano"])
-    assert [row[1] for row in cells(capsys.readouterr().out, "gpt-nano")] == [
-        "40:10000",
-        "64:256",
-        "1024:50257",
-    ]
     listing.show_models(tokens="12:300")
     assert not cells(capsys.readouterr().out, "vgg-16"), "only what takes them"
     listing.show_models(tokens="39:260")
@@ -79,36 +54,21 @@ def test_models_of_sequences_are_listed_for_sequences(capsys: pytest.CaptureFixt
     listing.show_models(["unet", "dlrm"], image="32x64x3", classes=3)
     text = capsys.readouterr().out
     assert cells(text, "unet")[0][1:3] == ["32x64x3", "3"] and cells(text, "dlrm")[0][3] == listing.DASH
-    listing.show_models(["vgg-16"], tokens="12:300")
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  model vgg-16 ")]
-    assert "12 tokens" in line
 
 
 @pytest.mark.parametrize(
-    ("options", "code", "got", "line"),
+    ("options", "code", "got"),
     [
-        ({"names": ["resnet"]}, "unknown-name", "resnet", "'resnet' is no model; did you mean 'resnet-50'?"),
-        ({"classes": 1}, "out-of-range", 1, "--classes: 1 is too small; expected at least 2"),
-        (
-            {"image": "big"},
-            "bad-pattern",
-            "big",
-            "--image: is 'big'; expected HEIGHTxWIDTHxCHANNELS, such as 224x224x3",
-        ),
-        (
-            {"tokens": "12x300"},
-            "bad-pattern",
-            "12x300",
-            "--tokens: is '12x300'; expected LENGTH:VOCABULARY, such as 40:10000",
-        ),
+        ({"names": ["resnet"]}, "unknown-name", "resnet"),
+        ({"classes": 1}, "out-of-range", 1),
+        ({"image": "big"}, "bad-pattern", "big"),
+        ({"tokens": "12x300"}, "bad-pattern", "12x300"),
     ],
 )
-def test_bad_options_are_refused_in_one_line(
-    options: dict[str, Any], code: str, got: object, line: str
-) -> None:
+def test_bad_options_are_refused(options: dict[str, Any], code: str, got: object) -> None:
     with pytest.raises(InputError) as refused:
         listing.show_models(**options)
-    assert (refused.value.code, refused.value.got) == (code, got) and str(refused.value) == line
+    assert (refused.value.code, refused.value.got) == (code, got)
 
 
 def test_json_has_numbers_or_a_reason(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,18 +1,17 @@
 """Operations of a training step: those that PyTorch counts, published formulas, and products counted by hand."""
 
 import json
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from launchers.launch import SCRIPTS
 from models.families.transformers import gpt, vit
 from models.graph import Builder, Graph
 from models.named import graph
 from models.operations import parameter_operations, training_operations
+from support.programs import printed
 
 
 def narrow_transformer(build: Any, shape: tuple[int, ...], vocabulary: int | None, **sizes: int) -> Graph:
@@ -44,15 +43,8 @@ def test_operations_are_those_that_pytorch_counts(real: Callable[[str], Any], tm
         json.dumps({name: model.to_json() for name, model in graphs.items()})
     )
     counter = Path(__file__).with_name("counted_flops.py")
-    done = subprocess.run(
-        [real("pytorch")["python"]["executable"], str(counter), str(tmp_path / "graphs.json")],
-        env={"PYTHONPATH": str(SCRIPTS)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    for name, (forward, backward) in json.loads(done.stdout).items():
+    counted = json.loads(printed(real("pytorch"), counter, tmp_path / "graphs.json"))
+    for name, (forward, backward) in counted.items():
         operations = training_operations(graphs[name])
         assert (operations.forward, operations.backward) == (forward, backward), name
 

@@ -2,15 +2,14 @@
 
 import itertools
 import json
-import subprocess
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from launchers.launch import SCRIPTS
 from models.mesh import Mesh
 from models.pipelines import bubble, in_flight, own_stages
+from support.programs import printed
 
 
 @pytest.mark.parametrize(
@@ -86,15 +85,8 @@ def test_formulas_are_those_of_orders_of_pytorch(real: Callable[[str], Any]) -> 
         for n_microbatches in [n_ranks * rounds]
         if name != "zero-bubble-v" or rounds > 1
     ]
-    done = subprocess.run(
-        [real("pytorch")["python"]["executable"], "-c", ORDERS, json.dumps(cases)],
-        env={"PYTHONPATH": str(SCRIPTS)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    for (name, n_ranks, n_microbatches, numbers), read in zip(cases, json.loads(done.stdout), strict=True):
+    orders = json.loads(printed(real("pytorch"), "-c", ORDERS, json.dumps(cases)))
+    for (name, n_ranks, n_microbatches, numbers), read in zip(cases, orders, strict=True):
         order = [[(kind, stage, microbatch) for kind, stage, microbatch in actions] for actions in read]
         busy = 3 * len(numbers) * n_microbatches
         ends = last_end(order, len(numbers) * n_ranks)

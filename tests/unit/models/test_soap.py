@@ -123,10 +123,3 @@ def test_decoder_starts_with_the_final_state_of_its_encoder() -> None:
     needed = region_needed(edge.needed, output, encoder.shape)
     assert needed is not None and needed[1] == (encoder.shape[1] - 1, encoder.shape[1])
     assert edge.element_bytes == 8, "its output and its cell"
-
-
-def test_unknown_operator_is_refused() -> None:
-    builder = Builder("m", (8, 8, 3), "glorot")
-    builder._add("fold", (builder.input,), (3,), name="odd")
-    with pytest.raises(ValueError, match=r"^odd: no plan knows how to divide fold$"):
-        divide(builder.graph(), 4)

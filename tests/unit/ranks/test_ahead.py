@@ -11,7 +11,6 @@ import pytest
 from ranks.libraries.ahead import N_SLOTS, Ahead
 from ranks.worker.batches import Batch, Noise
 from support.streams import COPY_S, Point, Stream, ThreadLane
-from support.trainings import Trainings, assert_same, epochs, weights
 
 USE_S = 0.004
 
@@ -177,33 +176,3 @@ def test_two_at_once_do_not_share_buffers() -> None:
     list(handed)
     lane.training.synchronize()
     assert are_equal(first.read, six) and are_equal(second.read, nine)
-
-
-@pytest.mark.parametrize(
-    "levels",
-    [
-        {"batch_size": 64, "augmentation": "flip-crop", "epochs": 2},
-        {
-            "batch_size": 24,
-            "dataset": "synthetic-8x8x1-10-768",
-            "sync_every": 5,
-            "memory_format": "channels-last",
-        },
-    ],
-    ids=["held, augmented", "fresh"],
-)
-def test_batches_sent_ahead_give_pytorch_the_same_weights(
-    tmp_path: Any, real: Any, levels: dict[str, Any]
-) -> None:
-    plain, ahead = (
-        Trainings(tmp_path / program, real, program).train("pytorch-single", **levels)
-        for program in ("trained", "trained_ahead")
-    )
-    assert_same(weights(ahead / "after.npz"), weights(plain / "after.npz"), 0)
-    assert np.array_equal(np.load(ahead / "seen.0.npy"), np.load(plain / "seen.0.npy"))
-    columns = ("train_loss", "validation_loss", "validation_accuracy")
-    actual, expected = (
-        [[row[column] for column in columns] for row in epochs(folder)] for folder in (ahead, plain)
-    )
-    assert actual == expected and len(actual) == levels.get("epochs", 1)
-    assert "sent ahead" in (ahead / "log.txt").read_text()

@@ -3,7 +3,7 @@
 import itertools
 import json
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -99,28 +99,28 @@ def test_the_class_of_a_text_can_be_learnt() -> None:
     assert (tokens % 4 == labels[:, None]).mean() == pytest.approx(0.25 + 0.75 / 4, abs=0.01)
 
 
-def test_last_positions_with_logits_have_labels(tmp_path: Path) -> None:
-    manifest = {"fresh": True, "shape": [6], "vocabulary": 9, "train_samples": 32, "validation_samples": 8}
-    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
-    spec = {"seed": 7, "ranks": 1, "local_batch": 8, "replicas_per_rank": 1, "samples_per_epoch": 32}
-    job = {"data": str(tmp_path), "spec": {**spec, "levels": {"augmentation": "none"}}}
+def context_of(folder: Path, model: Graph | None, ranks: int = 1, rank: int = 0, **manifest: Any) -> Context:
+    """Return a rank's context for a data set of 32 samples, drawn unless the manifest says otherwise."""
+    manifest = {"fresh": True, "train_samples": 32, "validation_samples": 8, **manifest}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    spec = {"seed": 7, "ranks": ranks, "local_batch": 8, "replicas_per_rank": 1, "samples_per_epoch": 32}
+    job: dict[str, Any] = {"data": str(folder), "spec": {**spec, "levels": {"augmentation": "none"}}}
+    if model:
+        job["model"] = model.to_json()
+    return Context(folder, job, rank, 0, cast(Group, None))
 
+
+def test_last_positions_with_logits_have_labels(tmp_path: Path) -> None:
     def batches(logits: Shape) -> list[Batch]:
-        model = Graph(
-            "m",
-            "he",
-            (Operator("input", "input", (), (6,), {"vocabulary": 9}), Operator("o", "o", ("input",), logits)),
-        )
-        context = Context(tmp_path, {**job, "model": model.to_json()}, 0, 0, cast(Group, None))
+        tokens = Operator("input", "input", (), (6,), {"vocabulary": 9})
+        model = Graph("m", "he", (tokens, Operator("o", "o", ("input",), logits)))
+        context = context_of(tmp_path, model, shape=[6], vocabulary=9)
         assert context.positions == logits[0]
         return [*context.epoch(1), *context.validation()]
 
-    for (tokens, all_values), (same_tokens, last) in zip(batches((6, 9)), batches((2, 9)), strict=True):
-        assert (
-            tokens.shape == all_values.shape == (8, 6)
-            and np.array_equal(tokens, same_tokens)
-            and np.array_equal(all_values[:, 4:], last)
-        )
+    for (tokens, labels), (same_tokens, last) in zip(batches((6, 9)), batches((2, 9)), strict=True):
+        assert tokens.shape == labels.shape == (8, 6) and np.array_equal(tokens, same_tokens)
+        assert np.array_equal(labels[:, 4:], last)
 
 
 def test_masked_positions_have_labels_and_eight_of_ten_the_mask() -> None:
@@ -142,12 +142,7 @@ def test_masked_positions_have_labels_and_eight_of_ten_the_mask() -> None:
 
 
 def test_batches_of_a_model_that_masks_have_its_shapes(tmp_path: Path) -> None:
-    manifest = {"fresh": True, "shape": [20], "vocabulary": 9, "train_samples": 32, "validation_samples": 8}
-    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
-    spec = {"seed": 7, "ranks": 1, "local_batch": 8, "replicas_per_rank": 1, "samples_per_epoch": 32}
-    job = {"data": str(tmp_path), "spec": {**spec, "levels": {"augmentation": "none"}}}
-    model = graph("bert-nano", (20,), 9, 9, "next")
-    context = Context(tmp_path, {**job, "model": model.to_json()}, 0, 0, cast(Group, None))
+    context = context_of(tmp_path, graph("bert-nano", (20,), 9, 9, "next"), shape=[20], vocabulary=9)
     assert context.positions == 3 and context.samples_in_memory() is None
     batches = [*context.epoch(1), *context.validation()]
     assert [(tokens.shape, labels.shape) for tokens, labels in batches] == [((8, 23), (8, 3))] * 5
@@ -155,46 +150,28 @@ def test_batches_of_a_model_that_masks_have_its_shapes(tmp_path: Path) -> None:
 
 
 def test_masked_samples_are_not_those_in_memory(tmp_path: Path) -> None:
-    manifest = {"shape": [20], "vocabulary": 9, "train_samples": 8, "validation_samples": 8}
-    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     (tmp_path / "train").mkdir()
     for name in ("tokens", "labels"):
-        np.save(tmp_path / "train" / f"{name}.npy", np.zeros((8, 20), np.uint16))
-    spec = {"seed": 7, "ranks": 1, "local_batch": 8, "replicas_per_rank": 1, "samples_per_epoch": 8}
-    job = {"data": str(tmp_path), "spec": {**spec, "levels": {"augmentation": "none"}}}
-    contexts = [
-        Context(
-            tmp_path, {**job, "model": graph(name, (20,), 9, 9, "next").to_json()}, 0, 0, cast(Group, None)
-        )
-        for name in ("gpt-nano", "bert-nano")
-    ]
+        np.save(tmp_path / "train" / f"{name}.npy", np.zeros((32, 20), np.uint16))
+    models = (graph(name, (20,), 9, 9, "next") for name in ("gpt-nano", "bert-nano"))
+    contexts = [context_of(tmp_path, model, shape=[20], vocabulary=9, fresh=False) for model in models]
     assert [context.samples_in_memory() is None for context in contexts] == [False, True]
 
 
 def test_validation_does_not_depend_on_epoch_or_partition(tmp_path: Path) -> None:
+    images_of = {"shape": [4, 4, 1], "classes": list("abc"), "validation_samples": 50}
+
     def shares(ranks: int) -> list[np.ndarray]:
-        manifest = {
-            "fresh": True,
-            "shape": [4, 4, 1],
-            "classes": list("abc"),
-            "train_samples": 64,
-            "validation_samples": 50,
-        }
-        (tmp_path / "manifest.json").write_text(json.dumps(manifest))
-        spec = {"seed": 7, "ranks": ranks, "local_batch": 8, "replicas_per_rank": 1}
-        job = {"data": str(tmp_path), "spec": spec}
-        contexts = [Context(tmp_path, job, rank, 0, cast(Group, None)) for rank in range(ranks)]
+        contexts = [context_of(tmp_path, None, ranks, rank, **images_of) for rank in range(ranks)]
         return [images for context in contexts for images, _ in context.validation()]
 
-    all_values = np.concatenate(shares(1))
-    assert all_values.shape == (50, 4, 4, 1) and max(map(len, shares(1))) == 8, (
+    together = np.concatenate(shares(1))
+    assert together.shape == (50, 4, 4, 1) and max(map(len, shares(1))) == 8, (
         "no more at once than in training"
     )
-    assert np.array_equal(all_values, np.concatenate(shares(1))) and np.array_equal(
-        all_values, np.concatenate(shares(3))
-    )
+    assert all(np.array_equal(together, np.concatenate(shares(ranks))) for ranks in (1, 3))
     training, _ = Noise(7, 64, (4, 4, 1), 3).read(0, slice(0, 50), np.arange(50))
-    assert not np.array_equal(all_values, training)
+    assert not np.array_equal(together, training)
 
 
 def test_heterogeneous_ranks_have_own_cores_and_samples(tmp_path: Path) -> None:

@@ -32,25 +32,3 @@ def test_a_dense_kernel_takes_what_was_flattened_channels_first() -> None:
     kernel = initial_weights(model, 1)[f"{dense}.kernel"]
     turned = channels_first(kernel, model.by_name[dense], model)
     np.testing.assert_allclose(turned @ image.transpose(2, 0, 1).ravel(), image.ravel() @ kernel, rtol=1e-5)
-
-
-def test_kernels_begin_with_what_they_give() -> None:
-    model = graph("efficientnet-b0", (32, 32, 3), 10)
-    weights = initial_weights(model, 1)
-
-    def shape(name: str) -> tuple[int, ...]:
-        return channels_first(weights[f"{name}.kernel"], model.by_name[name], model).shape
-
-    assert shape("stem_conv") == (32, 3, 3, 3) and shape("stage1_block1_depthwise_conv") == (32, 1, 3, 3)
-    assert shape(model.operators[-1].name) == (10, 1280)
-
-
-def test_tables_stay_as_they_are_and_matrices_are_turned() -> None:
-    model = graph("gpt-nano", (6,), 9, 9, "next")
-    weights = initial_weights(model, 1)
-
-    def shape(name: str) -> tuple[int, ...]:
-        return channels_first(weights[name], model.by_name[name.partition(".")[0]], model).shape
-
-    assert (shape("embedding.table"), shape("positions.table")) == ((9, 64), (6, 64))
-    assert shape("block1_expand.kernel") == (256, 64)

@@ -1,13 +1,11 @@
 """Time in which a rank did not run is measured, and told from time in which it was busy."""
 
 import contextlib
-import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -63,35 +61,6 @@ def test_a_stopped_process_knows_for_how_long(threads: int) -> None:
         started.send_signal(signal.SIGSTOP)
         time.sleep(1.2)
         started.send_signal(signal.SIGCONT)
-        assert paused(started) == pytest.approx(1.2, abs=0.3)
-
-
-@pytest.fixture
-def frozen_group() -> Iterator[Path]:
-    """Return the file that freezes a control group of the test's own, of version 2 or 1."""
-    name = f"ringside-test-{os.getpid()}"
-    for mount, file in (("/sys/fs/cgroup", "cgroup.freeze"), ("/sys/fs/cgroup/unified", "cgroup.freeze"), ("/sys/fs/cgroup/freezer", "freezer.state")):  # fmt: skip
-        group = Path(mount, name)
-        with contextlib.suppress(OSError):
-            group.mkdir()
-            if (group / file).exists():
-                yield group / file
-                end = time.monotonic() + 5
-                while group.exists() and time.monotonic() < end:
-                    with contextlib.suppress(OSError):
-                        group.rmdir()
-                return
-            group.rmdir()
-    pytest.skip("no control group can be made here")
-
-
-def test_a_frozen_process_knows_for_how_long(frozen_group: Path) -> None:
-    freeze, thaw = ("1", "0") if frozen_group.name == "cgroup.freeze" else ("FROZEN", "THAWED")
-    with program(threads=2) as started:
-        (frozen_group.parent / "cgroup.procs").write_text(str(started.pid))
-        frozen_group.write_text(freeze)
-        time.sleep(1.2)
-        frozen_group.write_text(thaw)
         assert paused(started) == pytest.approx(1.2, abs=0.3)
 
 

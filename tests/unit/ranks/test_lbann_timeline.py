@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ranks.frameworks.lbann.output import UnreadableError
-from ranks.frameworks.lbann.timeline import Layers, phases, read
+from ranks.frameworks.lbann.timeline import phases, read
 
 # Three steps of two layers, of which one has weights; the third step is the second epoch's first, after a
 # validation.
@@ -58,18 +58,6 @@ def test_a_steps_phases_follow_each_other(tmp_path: Path) -> None:
     assert [part[0] for part in steps[2, 1]] == ["forward", "backward", "metrics", "optimizer"], (
         "validation came before"
     )
-
-
-def test_layers_are_operators_of_the_steps_that_are_asked_for(tmp_path: Path) -> None:
-    message = list(Layers(read(written(tmp_path, TEXT)), range(1, 2), zero=100.0).events())
-    layers = [
-        (event["name"], event["tid"], event["ts"] / 1e6, event["dur"] / 1e6)
-        for event in message
-        if event["ph"] == "X"
-    ]
-    assert len(layers) == 6
-    (bias,) = (layer[1:] for layer in layers if layer[0] == "conv1.bias")
-    assert bias == pytest.approx((2, 100.016, 0.001))
 
 
 @pytest.mark.parametrize(

@@ -2,24 +2,16 @@
 
 import json
 import math
-import os
-import signal
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
-from scipy import stats
 
 from common.schemas import check_value, schema
-from datasets.prepare import prepare
-from launchers.launch import rank_failure
 from runs.phases import damage_reason, merge_phases
 from support.installed_site import INSTALLED
-from support.trainings import SEED, Trainings, epochs
+from support.trainings import Trainings, epochs
 
 pytestmark = pytest.mark.skipif(
     "lbann" not in INSTALLED, reason="this site has no LBANN installed (make frameworks-test)"
@@ -101,35 +93,6 @@ def test_two_ranks_train_like_one(trainings: Trainings, levels: dict[str, str]) 
     assert two == pytest.approx(single_rank, rel=0.05)
 
 
-ADAM = {"optimizer": "adam", "learning_rate": 0.001}
-
-
-@pytest.mark.parametrize(
-    ("dataset", "nodes", "optimizer"),
-    [("digits", 1, {}), ("digits", 2, {}), ("digits", 1, ADAM), ("fashion-mnist-small", 2, {})],
-)
-def test_it_learns_as_well_as_pytorch(
-    trainings: Trainings, dataset: str, nodes: int, optimizer: dict[str, Any]
-) -> None:
-    """The mean of replicates lies within what the mean of as many of PyTorch's would, at 99 %."""
-    levels_of_both = {"dataset": dataset, "epochs": 5, **optimizer}
-    lbann, pytorch = (
-        [
-            float(
-                epochs(
-                    trainings.train(
-                        name, batch_size=64 // ranks, nodes=ranks, seed=SEED + i, **levels_of_both
-                    )
-                )[-1]["validation_accuracy"]
-            )
-            for i in range(REPLICATES)
-        ]
-        for name, ranks in (("lbann", nodes), ("pytorch-single", 1))
-    )
-    half = stats.t.ppf(0.995, REPLICATES - 1) * np.std(pytorch, ddof=1) * (2 / REPLICATES) ** 0.5
-    assert abs(np.mean(lbann) - np.mean(pytorch)) <= max(half, 0.01), (lbann, pytorch)
-
-
 def test_weight_decay_is_that_of_the_others(trainings: Trainings) -> None:
     levels_of_both = {"batch_size": 64, "learning_rate": STILL}
     plain, decayed = (
@@ -195,47 +158,3 @@ def test_what_diverged_is_told_without_numbers_that_are_none(trainings: Training
     report = json.loads((folder / "result.json").read_text(), parse_constant=pytest.fail)["told"]
     assert None in report["objective"]
     check_value(report, schema("record")["properties"]["measured"]["properties"]["told"], "told", folder)
-
-
-def test_what_lbann_refuses_is_told_in_its_own_words(
-    tmp_path: Path, real: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def without_class_0(dataset: str, folder: Path) -> None:
-        prepare(dataset, folder)
-        labels = folder / "train" / "labels.npy"
-        np.save(labels, np.maximum(np.load(labels), 1))
-
-    monkeypatch.setattr("trainings.prepare", without_class_0)
-    with pytest.raises(AssertionError) as failed:
-        Trainings(tmp_path, real).train("lbann", batch_size=64)
-    last = str(failed.value).rstrip().splitlines()[-1]
-    assert last.startswith("Error: LBANN ") and "classes are not indexed from 0" in last
-
-
-def test_a_rank_that_is_killed_ends_the_run_with_lbanns_own_word(trainings: Trainings) -> None:
-    """And nothing of it is left."""
-
-    def kill_one() -> None:
-        while True:
-            time.sleep(0.05)
-            processes = [int(folder.name) for folder in Path("/proc").glob("[0-9]*") if _is_rank(folder)]
-            if len(processes) == 2:
-                time.sleep(1)
-                os.kill(processes[1], signal.SIGKILL)
-                return
-
-    threading.Thread(target=kill_one, daemon=True).start()
-    with pytest.raises(AssertionError, match=str(rank_failure(0, 1))) as failed:
-        trainings.train("lbann", batch_size=8, nodes=2, epochs=500)
-    assert "Error: LBANN ended with status" in str(failed.value)
-    time.sleep(1)
-    assert not [folder for folder in Path("/proc").glob("[0-9]*") if _is_rank(folder)]
-
-
-def _is_rank(folder: Path) -> bool:
-    try:
-        return (
-            folder.joinpath("cmdline").read_bytes().split(b"\0")[0] == INSTALLED["lbann"].executable.encode()
-        )
-    except OSError:
-        return False

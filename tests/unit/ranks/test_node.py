@@ -66,15 +66,6 @@ def test_where_no_quota_is_set_no_throttling_is_told(tmp_path: Path, monkeypatch
     assert throttled(tmp_path, monkeypatch, "0::/user.slice\n", files) is None
 
 
-def test_a_group_that_was_throttled_long_ago_hides_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    files = {"a/b/cpu.stat": V2.format(1_000_000), "a/cpu.stat": V2.format(500_000_000)}
-    before = throttled(tmp_path, monkeypatch, "0::/a/b\n", files)
-    after = throttled(tmp_path, monkeypatch, "0::/a/b\n", {"a/b/cpu.stat": V2.format(3_000_000)})
-    assert before is not None and after is not None and after - before == pytest.approx(2.0)
-
-
 @pytest.mark.parametrize(
     ("groups", "files", "expected"),
     [
@@ -178,10 +169,6 @@ def test_bytes_of_several_interfaces_are_added(tmp_path: Path, monkeypatch: pyte
     )
     monkeypatch.setattr(node, "NETWORK", tmp_path / "dev")
     assert [node.sent_bytes(names) for names in (["ib0"], ["ib0", "ib1"], ["ib0", "ib2"])] == [7, 12, None]
-
-
-def test_two_nodes_on_one_machine_know_that_they_are() -> None:
-    assert node.machine() == node.machine() != ""
 
 
 def test_accelerator_is_named_by_its_driver_or_its_kind(

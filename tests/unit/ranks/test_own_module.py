@@ -18,7 +18,13 @@ from plan.identity import plan_run
 from records.aggregate import recorded_row
 from runs.supervise import supervise
 from support.own_models import own_models_in
-from support.trainings import Trainings, assert_same, epochs, framework_params, weights
+from support.trainings import (
+    Trainings,
+    assert_same,
+    epochs,
+    framework_params,
+    weights,
+)
 
 pytestmark = pytest.mark.training
 OWN_MODULES = [load_framework(name) for name in framework_names() if load_framework(name).own_modules]

@@ -10,7 +10,7 @@ import pytest
 from models.graph import from_json
 from models.mesh import mesh_from_spec
 from models.messages import needs
-from support.trainings import Trainings, assert_same, epochs, weights
+from support.trainings import Trainings, assert_alike, epochs, weights
 
 EVERY = pytest.mark.every_framework
 TOKENS = {
@@ -33,10 +33,7 @@ def train(trainings: Trainings, framework: str, **levels: Any) -> Path:
 
 def assert_close(folder: Path, reference: Path, tolerance: float = 0.01) -> None:
     """Assert that weights have moved, and much further than they are from those of the reference."""
-    after = weights(folder / "after.npz")
-    assert_same(after, weights(reference / "after.npz"), tolerance)
-    before = weights(folder / "before.npz")
-    assert max(float(np.abs(before[name] - weight).max()) for name, weight in after.items()) > 3 * tolerance
+    assert_alike(folder, reference, tolerance, 3 * tolerance)
     losses = [float(epochs(run)[0]["validation_loss"]) for run in (folder, reference)]
     assert losses[0] == pytest.approx(losses[1], abs=0.01)
 

@@ -20,6 +20,7 @@ from ranks.worker import load, process
 from ranks.worker.context import Context, by_first_interface, from_environment
 from ranks.worker.group import Group
 from ranks.worker.node import memory_bytes
+from support.programs import printed
 
 RANK = """\
 import sys, tempfile, time
@@ -173,23 +174,6 @@ def test_processes_that_end_while_they_are_read_are_left_out(monkeypatch: pytest
     assert os.getpid() in load._processes() and 2**31 not in load._processes()
 
 
-def test_processes_may_have_any_name(tmp_path: Path) -> None:
-    """A name of 15 bytes may end in the middle of a letter; whoever owns the process."""
-    program = "import ctypes, time; ctypes.CDLL(None).prctl(15, b'ein-prozess-fu\\xc3'); print('named', flush=True); time.sleep(60)"
-    process_with_odd_name = subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert (
-            process_with_odd_name.stdout is not None and process_with_odd_name.stdout.readline() == "named\n"
-        )
-        assert b"\xc3)" in Path("/proc", str(process_with_odd_name.pid), "stat").read_bytes()
-        assert load.own_cpu_s() > 0
-    finally:
-        process_with_odd_name.kill()
-        process_with_odd_name.wait()
-
-
 @pytest.mark.parametrize("kind", ["pipe", "other bytes"])
 def test_strange_temporary_folders_hold_nobody_up(tmp_path: Path, kind: str) -> None:
     folder = tmp_path / f"{process.TEMPORARY_PREFIX}strange"
@@ -210,7 +194,7 @@ def test_nccl_gets_whole_names_of_interfaces(interface: str, expected: str, tmp_
     for device in ("cuda", "cpu"):
         spec = {"device": device, "interface": interface}
         context = Context(tmp_path, {"spec": spec}, 0, 0, cast(Group, None))
-        variables = process.nccl_variables(context)
+        variables = process.network_variables(context)
         assert variables.get("NCCL_SOCKET_IFNAME") == (expected if device == "cuda" else None)
 
 
@@ -247,14 +231,7 @@ jax_training.at_end.clear()
 
 @pytest.mark.training
 def test_jax_gets_the_first_interface(real: Callable[[str], Any]) -> None:
-    done = subprocess.run(
-        [real("jax")["python"]["executable"], "-c", JAX],
-        env={"PYTHONPATH": str(SCRIPTS)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stdout == "gloo by ib0; ib0\n", done.stderr
+    assert printed(real("jax"), "-c", JAX) == "gloo by ib0; ib0\n"
 
 
 LIMITED = """

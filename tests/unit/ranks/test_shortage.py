@@ -15,6 +15,7 @@ import pytest
 from launchers.launch import SCRIPTS
 from ranks.worker import node
 from ranks.worker.shortage import DEVICE, HOST, describe_error, describe_text
+from support.programs import printed
 
 GIB = 2**30
 TORCH = (
@@ -175,15 +176,8 @@ except BaseException as error:
     "environment", ["pytorch", pytest.param("tensorflow", marks=pytest.mark.every_framework), "jax"]
 )
 def test_real_errors_of_libraries_are_recognised(environment: str, real: Callable[[str], Any]) -> None:
-    done = subprocess.run(
-        [real(environment)["python"]["executable"], "-c", LIBRARIES[environment] + ASK],
-        env={"PYTHONPATH": str(SCRIPTS), "HOME": "/nonexistent", "JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    shortage = json.loads(done.stdout.splitlines()[-1])
+    lines = printed(real(environment), "-c", LIBRARIES[environment] + ASK, JAX_PLATFORMS="cpu").splitlines()
+    shortage = json.loads(lines[-1])
     assert shortage["place"] in (HOST, None) and shortage["asked_bytes"] in (1 << 50, None)
     assert shortage["asked_bytes"] or environment == "tensorflow", shortage["error"]
 

@@ -1,18 +1,15 @@
 """Whatever strategy divides a model among ranks, it trains to the weights of one rank that has all of it."""
 
 import json
-import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 
-from launchers import launch
 from runs.phases import merge_phases
-from support.trainings import Trainings, assert_same, epochs
+from support.programs import printed
+from support.trainings import Trainings, assert_alike, assert_same_epoch
 
 TESTS = Path(__file__).parent
 CLOSE = 1e-10  # in double precision: sums in another order, and nothing else
@@ -52,16 +49,8 @@ def random_strategies(real: Any, model: str, ranks: int, seeds: range) -> None:
 
 def run_by_ranks(real: Any, program: str, *arguments: str) -> list[dict[str, Any]]:
     """Return the lines of JSON that a program of this folder prints in PyTorch's environment."""
-    python, path = real("pytorch")["python"]["executable"], os.pathsep.join(map(str, (launch.SCRIPTS, TESTS)))
-    done = subprocess.run(
-        [python, "-m", program, *arguments],
-        env=os.environ | {"PYTHONPATH": path},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-        timeout=1200,
-    )
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    lines = printed(real("pytorch"), TESTS / f"{program}.py", *arguments).splitlines()
+    return [json.loads(line) for line in lines]
 
 
 @pytest.mark.training
@@ -136,15 +125,8 @@ def check(trainings: Trainings, level: str, ranks: int, levels: dict[str, Any]) 
     of_strategy = {"parallelism": level, "nodes": ranks, "batch_scope": "global", "batch_size": BATCH}
     folder = trainings.train("pytorch-strategy", **of_strategy, **levels)
     reference = trainings.train("pytorch-single", batch_size=BATCH, **levels)
-    with np.load(folder / "after.npz") as trained, np.load(reference / "after.npz") as single_rank:
-        assert_same(dict(trained), dict(single_rank), 5e-4 if "model" in levels else 1e-4)
-        with np.load(folder / "before.npz") as before:
-            assert max(float(np.abs(before[name] - weight).max()) for name, weight in trained.items()) > 1e-3
-    (row,), (expected,) = epochs(folder), epochs(reference)
-    assert row["samples_trained"] == expected["samples_trained"], "each sample counts once"
-    for column in ("train_loss", "train_accuracy", "validation_loss", "validation_accuracy"):
-        values = [float(values_by_column[column] or -1) for values_by_column in (row, expected)]
-        assert values[0] == pytest.approx(values[1], abs=1e-3), column
+    assert_alike(folder, reference, 5e-4 if "model" in levels else 1e-4, 1e-3)
+    assert_same_epoch(folder, reference)
 
 
 @pytest.mark.parametrize("level", ["expert", "random1"])

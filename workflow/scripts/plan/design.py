@@ -64,7 +64,7 @@ MAX_DROPPED_SAMPLE_SHARE = 0.02
 SHARE_SUM_TOLERANCE = 1e-6
 # Multiples of the microbatches that are tried for the smallest batch of a cell.
 MAX_SMALLEST_MULTIPLE = 8
-MAX_SUGGESTED_FRAMEWORKS = 4
+MAX_SUGGESTED_FRAMEWORKS = 8
 STEP_COUNT_FACTORS = ("framework", "dataset", "nodes", "devices_per_node", "batch_size", "batch_scope")
 UNSUPPORTED = "unsupported-by-framework"
 BOOKKEEPING_COLUMNS = ("run_id", "cell", "replicate", "block", "order_key", "seed")

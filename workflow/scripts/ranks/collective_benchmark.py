@@ -10,7 +10,6 @@ barrier's release until the result is there and the device is idle; the slowest 
 therefore includes the skew of the barrier, tens of microseconds on most networks.
 """
 
-import platform
 import random
 import time
 from pathlib import Path
@@ -21,8 +20,8 @@ import numpy as np
 from ranks.worker.collectives import Collectives
 from ranks.worker.context import Context, from_environment, interfaces
 from ranks.worker.load import Load
-from ranks.worker.node import machine, sent_bytes
-from ranks.worker.process import adapter_of, as_rank, host, leave_result, versions
+from ranks.worker.node import sent_bytes
+from ranks.worker.process import adapter_of, as_rank, leave_measurement
 
 N_ROUNDS = 5
 MAX_REPETITIONS = 20  # of one size in one round
@@ -157,20 +156,12 @@ def run(folder: Path) -> None:
     context.group.barrier()
     before, load = sent_bytes(names), Load(context.group)
     sizes = measure_sizes(context, collectives)
-    other_cpu_share, _ = load.shares()
     after = sent_bytes(names)
     sent = None if before is None or after is None else after - before
-    mine = {"host": host(), "machine": machine(), "device": collectives.device, "sent_bytes": sent}
-    result = {
-        "transport": collectives.transport,
-        "ranks": context.group.all_gather(mine),
-        "other_cpu_share": other_cpu_share,
-        "message_bytes": message_bytes(sizes),
-        "sizes": sizes,
-        "python_version": platform.python_version(),
-        "library_version": versions(context.input["modules"]),
-    }
-    leave_result(context, result)
+    measured = {
+        "transport": collectives.transport, "message_bytes": message_bytes(sizes), "sizes": sizes
+    }  # fmt: skip
+    leave_measurement(context, load, collectives.device, measured, sent_bytes=sent)
 
 
 if __name__ == "__main__":

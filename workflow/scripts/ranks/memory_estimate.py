@@ -20,6 +20,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -122,41 +123,32 @@ def estimate(rank_input: dict[str, Any], rank: int) -> dict[str, int]:
         pytorch_memory.trust_other_ranks()
     with ledger:
         trainer = adapter.trainer(context)
-        trainer.model.train()
-        take_steps(context, trainer, ledger.begin_step, lambda: ledger.mark_gradients(trainer))
+        take_steps(trainer, ledger.begin_step, lambda: ledger.mark_gradients(trainer))
     sizes = ledger.by_category(trainer)
     if is_cuda:
         sizes["framework"] += N_SLOTS * sum(array.nbytes for array in next(context.epoch(1)))
     return sizes
 
 
-def take_steps(
-    context: Context, trainer: Any, begin: Callable[[], object], before_update: Callable[[], object]
-) -> None:
-    """Take the steps of `PyTorchTrainer.train_epoch`, without its sums.
+def take_steps(trainer: Any, begin: Callable[[], object], before_update: Callable[[], object]) -> None:
+    """Take N_STEPS steps by the trainer's own loop.
 
     Args:
-        context: The context of the rank.
-        trainer: Its trainer.
+        trainer: A PyTorchTrainer with a context of this kind.
         begin: Called before each step.
         before_update: Called between the backward pass and the update of the optimizer.
     """
-    batches = trainer._batches(1)
-    for length in context.accumulation_groups:
-        begin()
-        for i in range(length):
-            samples, labels = next(batches)
-            if hasattr(trainer, "runner"):  # a strategy for each layer
-                trainer.runner.forward(samples, labels)
-                trainer.runner.backward(1 / length, last=i == length - 1)
-            else:
-                with trainer.accumulating(i == length - 1):
-                    _, logits = trainer.propagate(samples, labels, length)
-                if context.counts_correct and logits is not None:
-                    _ = (logits.argmax(-1) == labels).sum()
-                del logits
+    step = trainer._step
+
+    def take_step() -> None:
         before_update()
-        trainer._step()
+        step()
+        if trainer._updates < N_STEPS:
+            begin()
+
+    trainer._step = take_step
+    begin()
+    trainer.train_epoch(1, SimpleNamespace(wants_steps=False))
 
 
 def estimate_cells(cells: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:

@@ -7,7 +7,6 @@ Messages are sent one after the other, as ranks.libraries.pytorch_strategy sends
 result has the CPU time of sender and receiver, over all threads, and the time until a message has arrived.
 """
 
-import platform
 import time
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,7 @@ from ranks.libraries.pytorch import configured, device_name, join
 from ranks.libraries.pytorch_strategy import carrier
 from ranks.worker.context import Context, from_environment
 from ranks.worker.load import Load
-from ranks.worker.node import machine
-from ranks.worker.process import adapter_of, as_rank, host, leave_result, versions
+from ranks.worker.process import adapter_of, as_rank, leave_measurement
 
 N_REPETITIONS = 5
 MAX_MESSAGES = 200  # per repetition
@@ -82,17 +80,7 @@ def run(folder: Path) -> None:
     context.group.barrier()
     load = Load(context.group)
     messages = [timed(context, size, device, carries) for size in context.spec["sizes"]]
-    other_cpu_share, _ = load.shares()
-    mine = {"host": host(), "machine": machine(), "device": device_name(device)}
-    result = {
-        "ranks": context.group.all_gather(mine),
-        "transport": transport,
-        "other_cpu_share": other_cpu_share,
-        "messages": messages,
-        "python_version": platform.python_version(),
-        "library_version": versions(context.input["modules"]),
-    }
-    leave_result(context, result)
+    leave_measurement(context, load, device_name(device), {"transport": transport, "messages": messages})
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ which covers several periods of a CPU quota.
 """
 
 import math
-import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -36,8 +35,8 @@ from ranks.libraries.pytorch import (
 from ranks.libraries.pytorch_parts import Part, Shard, size_of, state_size
 from ranks.worker.context import Context, from_environment
 from ranks.worker.load import Load
-from ranks.worker.node import machine, memory_bytes
-from ranks.worker.process import adapter_of, as_rank, host, leave_result, versions
+from ranks.worker.node import memory_bytes
+from ranks.worker.process import adapter_of, as_rank, leave_measurement
 
 MIN_REPETITION_S = 0.02
 N_REPETITIONS = 5
@@ -288,18 +287,8 @@ def run(folder: Path) -> None:
     torch.manual_seed(context.spec["seed"])
     (node_memory, resident), load = memory(device, context.spec["ranks_per_node"]), Load(context.group)
     measured = timed(context, device)
-    other_cpu_share, _ = load.shares()
-    mine = {"host": host(), "machine": machine(), "device": device_name(device)}
-    result = {
-        "ranks": context.group.all_gather(mine),
-        "other_cpu_share": other_cpu_share,
-        "node_memory_bytes": node_memory,
-        "resident_bytes": resident,
-        **measured,
-        "python_version": platform.python_version(),
-        "library_version": versions(context.input["modules"]),
-    }
-    leave_result(context, result)
+    measured |= {"node_memory_bytes": node_memory, "resident_bytes": resident}
+    leave_measurement(context, load, device_name(device), measured)
 
 
 if __name__ == "__main__":

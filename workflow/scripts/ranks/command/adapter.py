@@ -29,11 +29,6 @@ UNKNOWN = "unknown"  # what carries the gradients
 UNSEEN_STATUS = 79  # by which launchers recognize a node that does not see a path (common.shell)
 
 
-def environment(context: Context) -> dict[str, str]:
-    """Return variables that name the network for libraries of torch.distributed."""
-    return {"GLOO_SOCKET_IFNAME": context.spec["interface"]}
-
-
 class CommandTraining(Training):
     """Training by a command of the user's own, which this rank starts."""
 

@@ -10,6 +10,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+from ranks.worker.collectives import Collectives
 from ranks.worker.context import Context, by_first_interface, interfaces
 from ranks.worker.operators import Event, unix_ahead
 
@@ -91,6 +92,38 @@ def transport(context: Context, hvd: Any) -> str:
     if context.spec["device"] == "cuda" and hvd.nccl_built():
         return "nccl"
     return by_first_interface(context.spec, "gloo")
+
+
+def make_collectives(base: Any, context: Context, hvd: Any) -> Collectives:
+    """Return collectives by Horovod.
+
+    Args:
+        base: PyTorchCollectives or TensorFlowCollectives.
+        context: The context of the rank.
+        hvd: Horovod's module for this library; with PyTorch it sums in place.
+    """
+    all_reduce = getattr(hvd, "allreduce_", hvd.allreduce)
+
+    class HorovodCollectives(base):
+        def __init__(self) -> None:
+            super().__init__(context)
+            hvd.init()
+            self.transport = transport(context, hvd)
+
+        def all_reduce(self, summand: Any) -> Any:
+            return all_reduce(summand, op=hvd.Sum, name=f"benchmark.{summand.shape[0]}")
+
+        def all_gather(self, share: Any) -> Any:
+            return hvd.allgather(share, name=f"benchmark.{share.shape[0]}")
+
+        def reduce_scatter(self, summand: Any) -> Any:
+            return hvd.reducescatter(summand, op=hvd.Sum, name=f"benchmark.{summand.shape[0]}")
+
+        def all_to_all(self, shares: Any) -> Any:
+            return hvd.alltoall(shares, name=f"benchmark.{shares.shape[0]}")
+
+    collectives: Collectives = HorovodCollectives()
+    return collectives
 
 
 def fusion_settings() -> dict[str, str]:

@@ -383,10 +383,19 @@ def load(module: nn.Module, graph: Graph, weights: dict[str, np.ndarray]) -> Non
         )
 
 
+def gathered(tensor: torch.Tensor) -> np.ndarray:
+    """Return all of a tensor, which may be sharded (DTensor), in host memory."""
+    full = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return full.detach().float().cpu().numpy()
+
+
 def saved(module: nn.Module, graph: Graph) -> dict[str, np.ndarray]:
-    """Return the canonical weights of a module that was built from `graph`; the inverse of `load`."""
+    """Return the canonical weights of a module that was built from `graph`; the inverse of `load`.
+
+    Sharded weights are gathered one after the other.
+    """
     return {
-        name: canonical(tensor.detach().float().cpu().numpy(), graph.by_name[name.rpartition(".")[0]], graph)
+        name: canonical(gathered(tensor), graph.by_name[name.rpartition(".")[0]], graph)
         for name, tensor in tensors(module, graph).items()
     }
 

@@ -51,9 +51,9 @@ from models.graph import SHARED, Graph, Operator
 from models.mesh import AXES
 from models.pipelines import INTERLEAVED, ZERO_BUBBLE, ZERO_BUBBLE_V, own_stages, rank_of, stages_per_rank
 from ranks.libraries.channels_first import canonical
-from ranks.libraries.pytorch import cross_entropy, join, share_auxiliary_losses, tensors
+from ranks.libraries.pytorch import cross_entropy, gathered, join, share_auxiliary_losses, tensors
 from ranks.libraries.pytorch_layers import Experts, FeedForwards
-from ranks.libraries.pytorch_sharded import ShardedTrainer, gathered, mark_calls
+from ranks.libraries.pytorch_sharded import ShardedTrainer, mark_calls
 from ranks.worker.context import Context
 
 SCHEDULES = {  # as PyTorch names them

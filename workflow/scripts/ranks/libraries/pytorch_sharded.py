@@ -17,7 +17,6 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -27,7 +26,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from models.graph import Graph
-from ranks.libraries.channels_first import canonical, channels_first
+from ranks.libraries.channels_first import channels_first
 from ranks.libraries.pytorch import (
     Checkpointed,
     PyTorchTrainer,
@@ -99,12 +98,6 @@ def shard_of(tensor: torch.Tensor, parameter: DTensor) -> torch.Tensor:
         shards, number = shard.chunk(mesh.size(axis), placement.dim), mesh.get_local_rank(axis)
         shard = shards[number] if number < len(shards) else shard.narrow(placement.dim, 0, 0)
     return shard
-
-
-def gathered(tensor: torch.Tensor) -> np.ndarray:
-    """Return all of a tensor, which may be sharded, in host memory."""
-    full = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-    return full.detach().float().cpu().numpy()
 
 
 def mark_calls(context: Context, on_gpu: bool) -> None:
@@ -324,13 +317,6 @@ class ShardedTrainer(PyTorchTrainer):
         for unit in self.sharded:
             unit.reshard()
         return seen
-
-    def weights(self) -> dict[str, np.ndarray]:
-        """See Trainer. Weights are gathered one after the other."""
-        return {
-            name: canonical(gathered(tensor), self.graph.by_name[name.rpartition(".")[0]], self.graph)
-            for name, tensor in tensors(self.module, self.graph).items()
-        }
 
     @torch.no_grad()
     def weights_finite(self) -> bool:

@@ -10,6 +10,7 @@ Messages pass through host memory by Gloo, since NCCL has no tags. All-reduces r
 weights, on accelerators by NCCL; all ranks start them in the same order, that of the layers.
 """
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -29,7 +30,6 @@ from ranks.libraries.pytorch import (
     join,
     norm_over_ranks,
     optimizer_of,
-    synchronize,
     tensors,
 )
 from ranks.libraries.pytorch_parts import NO_STATE, Part, Shard, names_of, share, size_of, slices, state_size
@@ -495,33 +495,28 @@ class StrategyTrainer(PyTorchTrainer):
         copies = self.runner.n_copies()
         return norm_over_ranks(weights, [copies.get(id(weight), 1) for weight in weights], self.torch_device)
 
+    def accumulating(self, last: bool) -> contextlib.AbstractContextManager[None]:
+        """See PyTorchTrainer."""
+        self._is_last = last
+        return contextlib.nullcontext()
+
+    def propagate(self, images: Tensor, labels: Tensor, length: int) -> tuple[Tensor, None]:
+        """See PyTorchTrainer. The loss is this rank's share of it, as is the number of correct labels."""
+        loss, n_correct = self.runner.forward(images, labels)
+        self.runner.backward(1 / length, last=self._is_last)
+        self._n_correct += n_correct
+        return loss, None
+
     def train_epoch(self, epoch: int, timer: EpochTimer) -> EpochSums:
         """See Trainer. Losses and correct labels are summed over the ranks of the last layer at the end."""
-        spec, phases = self.context.spec, self.context.phases
-        seen = torch.zeros(2, dtype=torch.float64, device=self.torch_device)
-        batches = self._batches(epoch)
-        for shard in self.runner.tasks:
-            shard.part.training = True
-        for length in self.context.accumulation_groups:
-            for i in range(length):
-                phases.step()
-                phases.enter("data")
-                samples, labels = next(batches)
-                loss, n_correct = self.runner.forward(samples, labels)
-                self.runner.backward(1 / length, last=i == length - 1)
-                phases.enter("metrics")
-                seen += torch.stack([loss.double() * spec["local_batch"], n_correct.double()])
-                if i == length - 1:
-                    phases.enter("optimizer")
-                    self._step()
-                if timer.wants_steps:
-                    synchronize(self.torch_device)
-                    timer.step()
+        self._n_correct = torch.zeros((), dtype=torch.int64, device=self.torch_device)
+        own = super().train_epoch(epoch, timer)
+        sums = torch.tensor(
+            [own.loss_sum, int(self._n_correct)], dtype=torch.float64, device=self.torch_device
+        )
         if self.context.ranks > 1:
-            dist.all_reduce(seen)
-        synchronize(self.torch_device)
-        correct = int(seen[1]) if self.context.counts_correct else None
-        return EpochSums(seen[0].item(), correct, spec["steps"] * spec["local_batch"])
+            dist.all_reduce(sums)
+        return EpochSums(sums[0].item(), int(sums[1]) if self.context.counts_correct else None, own.samples)
 
     def _batches(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Return an iterator over batches: the samples that this rank reads, and all labels."""

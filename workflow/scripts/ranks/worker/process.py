@@ -6,6 +6,7 @@ import fcntl
 import importlib.metadata
 import json
 import os
+import platform
 import resource
 import shutil
 import signal
@@ -21,7 +22,8 @@ from typing import Any
 
 from ranks.worker import shortage
 from ranks.worker.context import Context
-from ranks.worker.node import memory_bytes
+from ranks.worker.load import Load
+from ranks.worker.node import machine, memory_bytes
 
 PR_SET_PDEATHSIG = 1
 TEMPORARY_PREFIX = "ringside-"  # of the names of temporary folders
@@ -138,29 +140,34 @@ def limit_memory(context: Context) -> None:
 def adapter_of(context: Context) -> ModuleType:
     """Return the adapter.py of the run's framework, after binding cores, limiting memory, setting variables.
 
-    The framework and NCCL read these variables when a library is imported.
+    The framework, Gloo and NCCL read these variables when a library is imported.
     """
     bind_heterogeneous(context)
     limit_memory(context)
     file = Path(context.input["adapter"]) / "adapter.py"
     adapter = ModuleType("adapter")
     exec(compile(file.read_text(), str(file), "exec"), adapter.__dict__)  # noqa: S102 (our own file)
-    os.environ.update(nccl_variables(context))
-    os.environ.update(adapter.environment(context))
+    os.environ.update(network_variables(context))
+    if hasattr(adapter, "environment"):
+        os.environ.update(adapter.environment(context))
     return adapter
 
 
-def nccl_variables(context: Context) -> dict[str, str]:
-    """Return variables that set NCCL's interfaces and let it log its transport (runs/transport.py)."""
+def network_variables(context: Context) -> dict[str, str]:
+    """Return variables that set the interfaces of PyTorch's Gloo and of NCCL.
+
+    NCCL also logs its transport (runs/transport.py).
+    """
+    gloo = {"GLOO_SOCKET_IFNAME": context.spec["interface"]}
     if context.spec["device"] != "cuda":
-        return {}
+        return gloo
     log = {
         "NCCL_DEBUG": "INFO",
         "NCCL_DEBUG_SUBSYS": "INIT,NET",
         "NCCL_DEBUG_FILE": f"{context.folder}/nccl.%h.%p.log",
     }
     # Without the sign NCCL takes names for prefixes: eth1 would be eth10, too.
-    return {"NCCL_SOCKET_IFNAME": f"={context.spec['interface']}", **log}
+    return {**gloo, "NCCL_SOCKET_IFNAME": f"={context.spec['interface']}", **log}
 
 
 def host() -> str:
@@ -181,6 +188,30 @@ def _version(distribution: str) -> str:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
         return ""
+
+
+def leave_measurement(
+    context: Context, load: Load, device: str, measured: dict[str, Any], **of_rank: Any
+) -> None:
+    """Leave what a benchmark has `measured`, and what is known of its ranks and machines; collective.
+
+    Args:
+        context: The rank's context.
+        load: CPU time since the beginning of the measurement.
+        device: Name of the rank's device.
+        measured: Entries of result.json that all ranks share.
+        of_rank: Further entries of this rank.
+    """
+    other_cpu_share, _ = load.shares()
+    mine = {"host": host(), "machine": machine(), "device": device, **of_rank}
+    result = {
+        "ranks": context.group.all_gather(mine),
+        "other_cpu_share": other_cpu_share,
+        **measured,
+        "python_version": platform.python_version(),
+        "library_version": versions(context.input["modules"]),
+    }
+    leave_result(context, result)
 
 
 def leave_result(context: Context, result: dict[str, Any]) -> None:

@@ -44,9 +44,8 @@ BACKEND_COLLECTIVES = (
 
 
 def environment(context: Context) -> dict[str, str]:
-    """Return variables for Gloo's interface, the device, and a folder for what PyTorch compiles."""
+    """Return variables for the device, and a folder for what PyTorch compiles."""
     return {
-        "GLOO_SOCKET_IFNAME": context.spec["interface"],
         "DS_ACCELERATOR": context.spec["device"],
         "LOCAL_RANK": str(context.local_rank),
         # Of each attempt, since an attempt that ends while it compiles leaves a lock.

@@ -97,27 +97,8 @@ def mark_communication(phases: Untraced, optimizer: Any) -> None:
 def collectives(context: Context) -> Collectives:
     """Return collectives by Horovod's background thread."""
     import horovod.torch as hvd
-    import torch
 
-    from ranks.libraries.horovod import transport
+    from ranks.libraries.horovod import make_collectives
     from ranks.libraries.pytorch import PyTorchCollectives
 
-    class HorovodCollectives(PyTorchCollectives):
-        def __init__(self) -> None:
-            super().__init__(context)
-            hvd.init()
-            self.transport = transport(context, hvd)
-
-        def all_reduce(self, summand: torch.Tensor) -> torch.Tensor:
-            return hvd.allreduce_(summand, op=hvd.Sum, name=f"benchmark.{len(summand)}")
-
-        def all_gather(self, share: torch.Tensor) -> torch.Tensor:
-            return hvd.allgather(share, name=f"benchmark.{len(share)}")
-
-        def reduce_scatter(self, summand: torch.Tensor) -> torch.Tensor:
-            return hvd.reducescatter(summand, op=hvd.Sum, name=f"benchmark.{len(summand)}")
-
-        def all_to_all(self, shares: torch.Tensor) -> torch.Tensor:
-            return hvd.alltoall(shares, name=f"benchmark.{len(shares)}")
-
-    return HorovodCollectives()
+    return make_collectives(PyTorchCollectives, context, hvd)

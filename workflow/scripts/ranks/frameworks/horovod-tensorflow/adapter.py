@@ -94,25 +94,7 @@ def collectives(context: Context) -> Collectives:
     """Return collectives by Horovod's background thread."""
     import horovod.tensorflow as hvd
 
-    from ranks.libraries.horovod import transport
+    from ranks.libraries.horovod import make_collectives
     from ranks.libraries.tensorflow import TensorFlowCollectives
 
-    class HorovodCollectives(TensorFlowCollectives):
-        def __init__(self) -> None:
-            super().__init__(context)
-            hvd.init()
-            self.transport = transport(context, hvd)
-
-        def all_reduce(self, summand: Any) -> Any:
-            return hvd.allreduce(summand, op=hvd.Sum, name=f"benchmark.{summand.shape[0]}")
-
-        def all_gather(self, share: Any) -> Any:
-            return hvd.allgather(share, name=f"benchmark.{share.shape[0]}")
-
-        def reduce_scatter(self, summand: Any) -> Any:
-            return hvd.reducescatter(summand, op=hvd.Sum, name=f"benchmark.{summand.shape[0]}")
-
-        def all_to_all(self, shares: Any) -> Any:
-            return hvd.alltoall(shares, name=f"benchmark.{shares.shape[0]}")
-
-    return HorovodCollectives()
+    return make_collectives(TensorFlowCollectives, context, hvd)

@@ -23,8 +23,7 @@ _SHAPE = re.compile(
 )
 _SIZES = re.compile(rf"Global MB = \[\s*(?P<size>{_INTEGER})/.*Global last MB = \[\s*(?P<last>{_INTEGER})/")
 _METRIC = re.compile(
-    rf"\S+ \(instance (?P<trainer>{_INTEGER})\) (?:training epoch (?P<epoch>{_INTEGER})|"
-    r"(?P<split>validation|test|tournament)) "
+    rf"\S+ \(instance {_INTEGER}\) (?:training epoch (?P<epoch>{_INTEGER})|validation) "
     rf"(?:objective function : (?P<objective>{_FLOAT})|{LOSS} : (?P<loss>{_FLOAT}){UNIT}|"
     rf"accuracy : (?P<percent>{_FLOAT})%|run time : (?P<seconds>{_FLOAT})s)"
 )
@@ -33,7 +32,6 @@ _STEPS = re.compile(
     r"mini-batch time statistics : (?P<all>.*)"
 )
 _STATISTIC = re.compile(rf"(?P<value>{_FLOAT}|N/A)s* (?P<name>mean|median|max|min|stdev)")
-_TRAINERS = re.compile(rf"\s*Trainers\s*: (?P<count>{_INTEGER})")
 _VERSION = re.compile(r".*LLNL (?P<what>LBANN|Hydrogen|Aluminum) version: (?P<version>\S+)")
 _TIMER = re.compile(
     rf"\s*(?P<label>train minibatch|forward prop\*|back prop\*)\s*\|\s*{_INTEGER} \|\s*(?P<total>{_FLOAT}) \|"
@@ -118,12 +116,12 @@ class Output:
         """Process a line; one without a line end was truncated, and is ignored.
 
         Raises:
-            UnreadableError: If there are several trainers, or an epoch is missing.
+            UnreadableError: If an epoch is missing.
         """
         if not line.endswith("\n"):
             return
         text = plain(line)
-        if (match := _METRIC.fullmatch(text)) and match["split"] not in ("test", "tournament"):
+        if match := _METRIC.fullmatch(text):
             self._metric(match)
         elif match := _SHAPE.match(text):
             self._shape = int(match["epoch"]), int(match["train"])
@@ -142,10 +140,6 @@ class Output:
             self.versions[match["what"]] = match["version"]
         elif (match := _TIMER.match(text)) and (total := _time(match["total"])) is not None:
             self._timers.setdefault(match["label"], total)
-        elif (match := _TRAINERS.fullmatch(text)) and int(match["count"]) != 1:
-            raise UnreadableError(
-                f"LBANN made {match['count']} trainers, which train models of their own: {text}"
-            )
 
     def has_epoch(self, number: int) -> bool:
         """Return whether epoch `number`, from 0, is complete."""
@@ -157,15 +151,11 @@ class Output:
         return None if not step_total or part is None or part > step_total else part / step_total
 
     def _metric(self, match: re.Match[str]) -> None:
-        if match["trainer"] != "0":
-            raise UnreadableError(f"LBANN trains several models: {match[0]}")
         if match["epoch"] is None and not self.epochs:
             return  # validation before training
         epoch = self._epoch(int(match["epoch"])) if match["epoch"] else self.epochs[-1]
         part = epoch.train if match["epoch"] else epoch.validation
         metric, value = _read(match)
-        if metric in part:
-            raise UnreadableError(f"LBANN printed this for an epoch that had it already: {match[0]}")
         part[metric] = value
 
     def _epoch(self, number: int) -> Epoch:
@@ -184,17 +174,11 @@ class Output:
 
 
 def _read(match: re.Match[str]) -> tuple[str, float]:
-    """Return the metric of a line, one of PARTS, and its value, which may be NaN except for a time."""
+    """Return the metric of a line, one of PARTS, and its value, which may be NaN."""
     if match["seconds"]:
-        seconds = float(match["seconds"])
-        if not 0 < seconds < math.inf:
-            raise UnreadableError(f"LBANN printed no time: {match[0]}")
-        return "run time", seconds
+        return "run time", float(match["seconds"])
     if match["percent"]:
-        share = round(float(match["percent"]) / 100, 12)
-        if math.isfinite(share) and not 0 <= share <= 1:
-            raise UnreadableError(f"LBANN printed no accuracy: {match[0]}")
-        return "accuracy", share
+        return "accuracy", round(float(match["percent"]) / 100, 12)
     if match["loss"]:
         return LOSS, float(match["loss"])
     return "objective function", float(match["objective"])

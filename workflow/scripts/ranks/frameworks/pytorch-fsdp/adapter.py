@@ -10,11 +10,6 @@ from ranks.worker.context import Context
 from ranks.worker.trainer import Trainer
 
 
-def environment(context: Context) -> dict[str, str]:
-    """Return variables for Gloo on the site's interface."""
-    return {"GLOO_SOCKET_IFNAME": context.spec["interface"]}
-
-
 def trainer(context: Context) -> Trainer:
     """Return a trainer that shards the model by blocks, or by units of layers if it has none."""
     from torch.distributed.device_mesh import init_device_mesh

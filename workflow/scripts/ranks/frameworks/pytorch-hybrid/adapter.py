@@ -24,11 +24,6 @@ N_WARM_UP_STEPS = 2  # per round
 N_TIMED_STEPS = 7  # per round
 
 
-def environment(context: Context) -> dict[str, str]:
-    """Return variables for Gloo on the site's interface."""
-    return {"GLOO_SOCKET_IFNAME": context.spec["interface"]}
-
-
 def trainer(context: Context) -> Trainer:
     """Return a trainer that balances samples between heterogeneous ranks, and weights losses by samples.
 

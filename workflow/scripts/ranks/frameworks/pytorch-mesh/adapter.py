@@ -5,11 +5,6 @@ from ranks.worker.context import Context
 from ranks.worker.trainer import Trainer
 
 
-def environment(context: Context) -> dict[str, str]:
-    """Return variables for Gloo on the site's interface."""
-    return {"GLOO_SOCKET_IFNAME": context.spec["interface"]}
-
-
 def trainer(context: Context) -> Trainer:
     """Return the library's trainer unchanged."""
     from ranks.libraries.pytorch_mesh import MeshTrainer

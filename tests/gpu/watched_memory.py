@@ -1,4 +1,4 @@
-"""Train a rank as `gpu.trained` does; return its peaks of memory in construction, training and validation."""
+"""Train a rank as `gpu.trained` does, and watch its memory."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -7,33 +7,10 @@ from typing import Any
 from gpu.fake_cuda import FakeCuda  # before any other module that imports PyTorch
 from gpu.trained import train
 from models.graph import Graph
-from ranks.worker import context, trainer
-from ranks.worker.epoch_timer import EpochTimer
+from ranks.worker import context
 
 import numpy as np  # isort: skip
 import torch  # isort: skip
-
-
-def main(folder: str, rank: int, ranks: int) -> dict[str, int]:
-    """Return the peaks of memory in bytes."""
-    device = FakeCuda(rank=rank, ranks=ranks)
-    peaks: dict[str, int] = {}
-    begin, evaluate = EpochTimer.__init__, trainer.Trainer.evaluate
-
-    def built(timer: Any, *arguments: Any) -> None:
-        peaks["construction"] = device.peak_bytes()
-        begin(timer, *arguments)
-
-    def evaluated(self: Any) -> Any:
-        device.reset_peak()
-        seen = evaluate(self)
-        peaks["validation"] = device.peak_bytes()
-        return seen
-
-    EpochTimer.__init__ = built  # type: ignore[method-assign]
-    trainer.Trainer.evaluate = evaluated  # type: ignore[method-assign]
-    peaks["training"] = train(Path(folder), device, rank).device_memory_peak_bytes() or 0
-    return peaks
 
 
 def order(folder: str) -> list[str]:
