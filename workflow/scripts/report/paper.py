@@ -39,18 +39,17 @@ from declared.study import load_study
 from report import content, document
 from report.anonymous import anonymizer, scrub_sources
 from report.drafts import draft_texts
+from report.facts import MEANS, Facts
 from report.findings import FIGURE, Evidence, effect_of_figure, find_finding, refer_to_figure
 from report.latex import figure, references, see, to_latex
 from report.methods import (
-    MEANS,
-    Facts,
     constant_table,
     factor_table,
     framework_table,
     methods,
     reproducibility,
-    threats,
 )
+from report.threats import threats
 
 GENERATED_HEADER = "% Overwritten by every `./ringside paper`: to change this text, copy it into main.tex.\n"
 MAX_FLOAT_ROWS = 40  # lines of a table that the paper has by default
