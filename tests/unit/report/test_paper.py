@@ -25,7 +25,7 @@ from declared.datasets import load_dataset
 from declared.figures import Declared
 from declared.paper import Paper
 from declared.records import WARNING_SEPARATOR, join_settings
-from declared.responses import EPOCH_TIME, RESPONSES
+from declared.responses import EPOCH_TIME
 from declared.site import load_site
 from declared.study import Author, Replicates, load_study
 from figures import style
@@ -296,22 +296,6 @@ def test_drafts_say_what_tables_show(quickstart_like: tuple[Facts, list[Path], l
     assert all(part.startswith(r"\drafted") for part in parts.values())
 
 
-def test_long_means_are_in_the_supplement_only(
-    quickstart_like: tuple[Facts, list[Path], list[Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(paper, "MAX_FLOAT_ROWS", 20)
-    folder = written_paper(quickstart_like, tmp_path, quickstart_like[0])
-    assert "tab:means" not in (folder / "tables.tex").read_text()
-    assert "Means of all cells are in the supplement." in (folder / "results.tex").read_text()
-
-
-def test_means_have_the_response_of_the_study() -> None:
-    memory = RESPONSES["memory"]
-    names = ["framework", "n", "epoch time (s)", memory.label, "median (s)"]
-    cells = tables.Table("t", pd.DataFrame(), pd.DataFrame(columns=names), [Note("n", "")])
-    assert list(paper.means_table(cells, memory).display) == names[:-1]
-
-
 def test_findings_are_the_numbers_of_tables(quickstart_like: tuple[Facts, list[Path], list[Path]]) -> None:
     facts, _, stems = quickstart_like
     evidence = Evidence(facts.runs, {stem.name: tables.read(stem).data for stem in stems})
@@ -347,21 +331,15 @@ def test_findings_are_the_numbers_of_tables(quickstart_like: tuple[Facts, list[P
     for kind, options in (("overview", {}), ("by_factor", {"x": "nodes"}), ("heat_map", {"x": "nodes"})):
         finding = facts_of_finding(kind, y="throughput", **options)
         assert (finding["least"], finding["greatest"]) == (rates.min(), rates.max())
-    of_batch = {"filter": {"batch_size": (16,)}}
+    batch_16 = Declared(name="o", kind="overview", filter={"batch_size": (16,)})
     small = facts.runs[facts.runs["batch_size"] == 16]["cell"]
-    finding = facts_of_finding("overview", **of_batch)
-    assert (finding["fastest"], finding["slowest"]) == (means[small].idxmin(), means[small].idxmax())
-    scaled = speedup[(speedup["replicas"] == 2) & speedup["cell"].isin(small)]["speedup"]
-    finding = facts_of_finding("scaling", **of_batch)
-    assert (finding["least"], finding["greatest"]) == (scaled.min(), scaled.max())
+    finding = find_finding(batch_16, evidence)
+    assert finding is not None and finding.facts["slowest"] == means[small].idxmax()
     effect = Note("effect", "", factor="nodes")
     by_nodes = [Declared(name="n", kind="by_factor", x="nodes", y=y) for y in ("epoch_time", "throughput")]
-    for response, expected in ((EPOCH_TIME, [effect, None]), (RESPONSES["throughput"], [None, effect])):
-        assert [effect_of_figure(figure, [effect], response) for figure in by_nodes] == expected
+    assert [effect_of_figure(figure, [effect], EPOCH_TIME) for figure in by_nodes] == [effect, None]
     by_framework = Declared(name="i", kind="interaction", x="nodes", colour=("framework",), y="throughput")
     assert find_finding(by_framework, evidence) is None, "the analysis of variance is about epoch time"
-    finding = find_finding(by_framework, replace(evidence, response=RESPONSES["throughput"]))
-    assert finding is not None and (finding.facts["share"], finding.facts["p"]) == (row["share"], row["p"])
     assert find_finding(Declared(name="drift", kind="drift"), evidence) is None
     empty_evidence = Evidence(facts.runs.assign(status="missing"), evidence.tables)
     assert find_finding(Declared(name="overview", kind="overview"), empty_evidence) is None
@@ -571,13 +549,6 @@ def test_methods_state_what_was_done() -> None:
     assert cited(to_latex(conditions.replicates_note(facts.runs))) in notes
     assert "workflow/" not in section and ".yaml" not in section, "methods are told in words, not in paths"
     assert r"\cite{jain1991}" in section and r"\ref{tab:factors}" in section
-
-
-def test_methods_state_which_model_masks_tokens() -> None:
-    facts = facts_of(CAMPAIGN / "runs.csv")
-    assert "masked-tokens" not in codes(notes_of(facts))
-    facts.runs["model"] = "bert-nano"
-    assert find_note(notes_of(facts), "masked-tokens").facts["model"] == "bert-nano"
 
 
 def test_methods_describe_rows_with_clicks_and_labels_of_pixels() -> None:
@@ -837,19 +808,6 @@ def test_a_mistake_of_the_author_is_one_line(
         pdf.compile_pdf(folder / "main.tex", folder, folder / "log")
     assert (refused.value.code, refused.value.problem) == ("tex-error", problem)
     assert refused.value.file.endswith("main.tex:3") and "\n" not in str(refused.value)
-
-
-def test_a_package_that_is_missing_is_named_with_what_to_install(
-    tex: None, written: Callable[[str], Path]
-) -> None:
-    folder = written("\\documentclass{article}\n\\usepackage{gone}\n\\begin{document}\n\\end{document}\n")
-    with pytest.raises(InputError) as refused:
-        pdf.compile_pdf(folder / "main.tex", folder, folder / "log")
-    assert (refused.value.code, refused.value.hint) == (
-        "not-installed",
-        pdf.install_hint(folder / "main.tex"),
-    )
-    assert "gone.sty" in refused.value.problem and re.search(r"main\.tex:\d+$", refused.value.file)
 
 
 @pytest.mark.parametrize(

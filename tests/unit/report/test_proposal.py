@@ -56,15 +56,6 @@ def test_series_is_the_one_with_most_devices(records: Records) -> None:
     assert on_one_node.measured_epoch(1) == series.estimate("epoch_time_s")
 
 
-def test_more_devices_and_scales_come_before_shorter_epochs(records: Records) -> None:
-    first, runs = choose_series(records.runs, {}), records.runs
-    second = choose_series(runs[~runs["cell"].isin(first.rows["cell"][1:4])], {})
-    assert second.largest != first.largest and second.devices == first.devices
-    on_most = runs[runs["nodes"] == 6].groupby("cell")["epoch_time_s"].mean()
-    slowest = choose_series(runs[(runs["nodes"] < 6) | (runs["cell"] == on_most.idxmax())], {})
-    assert slowest.largest == on_most.idxmax()
-
-
 def test_efficiency_is_that_of_devices(records: Records) -> None:
     replicas = records.runs["replicas"].where(records.runs["nodes"] == 1, 2 * records.runs["nodes"])
     series = choose_series(records.runs.assign(replicas=replicas), {})
@@ -89,14 +80,6 @@ def test_checkpoint_has_parameters_and_state(records: Records, levels: dict[str,
     request = make_request(series, Question(6))
     facts, _ = proposal.gather_facts(load_study("prediction-virtual"), records, series, request)
     assert facts["parameters"] > 1000 and facts["checkpoint_bytes"] == n_bytes * facts["parameters"]
-
-
-def test_samples_need_those_of_an_epoch(records: Records) -> None:
-    series = choose_series(records.runs, {})
-    unknown = replace(series, rows=series.rows.assign(samples=math.nan))
-    with pytest.raises(InputError) as refused:
-        make_request(unknown, Question(6, samples=10))
-    assert (refused.value.code, refused.value.file) == ("conflicting-keys", "--samples")
 
 
 @pytest.mark.parametrize(
@@ -131,15 +114,6 @@ def test_node_hours_follow_from_times_and_attempts(tmp_path: Path) -> None:
     samples = float(series.rows["samples"].iloc[-1])
     halved = make_request(series, Question(series.most_nodes, samples=samples / 2))
     assert halved.epochs == 0.5
-
-
-def test_failed_runs_are_attempts_and_missing_ones_are_none(records: Records) -> None:
-    series = choose_series(records.runs, {})
-    runs = series.runs.assign(status="ok", attempt=1.0)
-    runs.loc[runs.index[0], ["status", "attempt"]] = ["failed", 3]
-    runs.loc[runs.index[1], ["status", "attempt"]] = ["missing", math.nan]
-    request = make_request(replace(series, runs=runs), Question(6))
-    assert request.attempts == pytest.approx((len(runs) - 2 + 3) / (len(runs) - 2))
 
 
 @pytest.mark.parametrize(
@@ -198,11 +172,6 @@ def test_nodes_beyond_the_measured_are_predicted(records: Records) -> None:
     assert facts["most_devices"] == 4608 // 128 and not math.isnan(request.attempts)
 
 
-def test_series_of_a_study_without_others_has_no_words(records: Records) -> None:
-    runs = records.runs[records.runs["cell"].isin(choose_series(records.runs, {}).runs["cell"])]
-    assert choose_series(runs, {}).words == "" and choose_series(records.runs, {}).words
-
-
 def test_cost_and_carbon_follow_from_what_the_site_states(records: Records) -> None:
     stated = {
         "price_per_node_hour": 2.0,
@@ -253,13 +222,6 @@ def test_ranks_of_a_machine_share_its_memory(records: Records, placement: str, n
     request = make_request(series, Question(6))
     facts, _ = proposal.gather_facts(load_study("prediction-virtual"), records, series, request)
     assert facts["available_mib"] == 6 * 1024 / n_sharing
-
-
-def test_global_batch_limits_the_devices(records: Records) -> None:
-    series = choose_series(records.runs.assign(batch_scope="global"), {})
-    request = make_request(series, Question(6))
-    facts, _ = proposal.gather_facts(load_study("prediction-virtual"), records, series, request)
-    assert facts["most_devices"] == facts["levels"]["batch_size"]
 
 
 def test_both_kinds_of_scaling_have_a_table(records: Records) -> None:

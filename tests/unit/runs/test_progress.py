@@ -11,7 +11,6 @@ from common.errors import InputError
 from common.notes import codes
 from runs.progress import (
     SESSION_VARIABLE,
-    HeldJobTable,
     Interruption,
     Session,
     count_usable,
@@ -34,17 +33,6 @@ def test_it_says_what_is_done_left_and_not_ok(tmp_path: Path) -> None:
     assert session.line("d", "ok", "x").facts["done"] == 4
     ended = json.loads((tmp_path / "sessions" / "s.json").read_text())["ended"]
     assert [entry["run_id"] for entry in ended] == ["b", "c", "d"]
-
-
-def test_wording_of_a_line(tmp_path: Path) -> None:
-    def line(done: int, may_grow: bool = False, left_s: float | None = None) -> str:
-        session = Session(tmp_path, "s", 4, done, lambda: left_s, lambda: (4, may_grow))
-        session.add("b", "ok")
-        return session.line("b", "ok", "x").rpartition(" x | ")[2]
-
-    assert line(1, left_s=200.0) == "2 left, about 3 min | 0 not ok"
-    assert line(3) == "all runs done | 0 not ok"
-    assert line(3, may_grow=True) == "more replicates are decided next | 0 not ok"
 
 
 def test_what_is_planned_may_grow_until_it_is_decided(tmp_path: Path) -> None:
@@ -115,21 +103,6 @@ def test_what_a_program_has_said_in_its_one_line_is_not_buried(status: int, is_k
         f"Command 'set -euo pipefail; python -m datasets.prepare' returned non-zero exit status {status}."
     )
     assert filter_log(None, logging.makeLogRecord({"msg": message, "event": LogEvent.ERROR})) is is_kept
-
-
-def test_the_table_of_jobs_waits_until_they_may_start() -> None:
-    log, seen = logging.Logger("a log"), []
-    log.addHandler(handler := logging.Handler())
-    handler.emit = lambda record: seen.append(record.getMessage())
-    log.addFilter(job_table := HeldJobTable())
-    log.info("Building DAG of jobs...")
-    log.info("Job stats:", extra={"event": LogEvent.RUN_INFO})
-    assert seen == ["Building DAG of jobs..."]
-    job_table.release(log)
-    log.info("Job stats:", extra={"event": LogEvent.RUN_INFO})
-    assert seen == ["Building DAG of jobs...", *["Job stats:"] * 2]
-    HeldJobTable().release(log)
-    assert len(seen) == 3, "where none was held back"
 
 
 def test_an_interruption_ends_with_one_line_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
@@ -245,19 +218,8 @@ def test_a_campaign_goes_on_after_other_ends(tmp_path: Path, statuses: list[str]
     session = Session(tmp_path, "s", 9, 0, stop=lambda: pytest.fail("it was stopped"))
     for status in statuses:
         session.count_failure(status, "the same")
-
-
-def test_a_campaign_goes_on_after_failures_of_different_reasons(tmp_path: Path) -> None:
-    session = Session(tmp_path, "s", 9, 0, stop=lambda: pytest.fail("it was stopped"))
     for reason in ("ImportError", "MemoryError", "ImportError", "MemoryError"):
         session.count_failure("failed", reason)
-
-
-def test_a_campaign_goes_on_where_the_caller_wants_it(tmp_path: Path) -> None:
-    session = Session(tmp_path, "s", 9, 0)
-    for _ in range(4):
-        session.count_failure("failed", "the same")
-    assert session.stopped is None
 
 
 @pytest.mark.parametrize(
@@ -356,5 +318,4 @@ def test_dry_run_names_each_batch_search(capsys: pytest.CaptureFixture[str]) -> 
     for rule, wildcards in (("batch_search", {"search": "a.b1", "key": "0" * 12}), ("dataset", {})):
         fields = {"event": LogEvent.JOB_INFO, "rule_name": rule, "wildcards": wildcards}
         assert print_planned_search(logging.makeLogRecord(fields)), "Snakemake goes on with the record"
-    assert print_planned_search(logging.makeLogRecord({"msg": "Building DAG of jobs..."}))
     assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()] == ["a.b1"]

@@ -186,16 +186,6 @@ def test_a_run_waits_until_the_work_takes_no_longer_than_usual(
     assert [(note.code, note.facts) for note in printed] == [("waiting", facts)] * bool(seen)
 
 
-def test_wait_for_a_busy_machine_has_the_limit_of_the_site(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(reference, "PAUSE_S", 0.02)
-    entry = measure_before(
-        lambda: ReferenceTime(KIND, {"node1": 0.5}, None), lambda: EARLIER, 0.05, lambda line: None
-    )
-    assert 0.05 <= entry["waited_s"] < 60 and len(entry["seen"]) >= 2 and entry["before"] == {"node1": 0.5}
-
-
 def test_earlier_reference_has_equal_environment_and_geometry(
     tmp_path: Path,
 ) -> None:

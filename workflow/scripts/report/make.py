@@ -18,7 +18,6 @@ from markupsafe import Markup
 
 from analysis import conditions
 from analysis.measured import Records, missing_cells, out_of_memory_cells, unsuccessful
-from common.errors import InputError
 from common.files import write_text
 from common.options import run_program
 from common.tables import read_table
@@ -102,7 +101,6 @@ def render_page(
         kept_order=design.kept_order(runs),
         seeds=design.seeds(runs),
         source=elsewhere.source_note(imported) if imported else "",
-        absent=elsewhere.absent_products(campaign) if imported else "",
         source_grids=[elsewhere.accepted(imported), elsewhere.files(imported)] if imported else [],
         facts=elsewhere.facts(imported, runs) if imported else setting.facts(material.site, runs),
         software=setting.software(runs),
@@ -312,10 +310,7 @@ def main(
         checkout: the state of the checkout (report.checkout), as JSON
         out: report.html
     """
-    try:
-        state = State.from_json(checkout)
-    except ValueError as error:
-        raise InputError("wrong-type", str(error), file="--checkout") from None
+    state = State.from_json(checkout)
     campaign = measured_campaign(study, site, records)
     files = Records(runs, epochs, {"phases": phases})
     names = anonymizer(campaign.study, setting.site_of(campaign, files.runs), files.every_run, tables)

@@ -415,9 +415,9 @@ def _network(facts: Facts) -> Iterator[str]:
             nodes=sorted(set(benchmarks["nodes"])),
             sizes_bytes=sorted(set(benchmarks["bytes"])),
         )
-        others = [name for name in collectives if name != ALL_REDUCE]
-        for factor in dict.fromkeys(COLLECTIVES[name].factor for name in others):
-            names = [name for name in others if COLLECTIVES[name].factor == factor]
+        further = [name for name in collectives if name != ALL_REDUCE]
+        for factor in dict.fromkeys(COLLECTIVES[name].factor for name in further):
+            names = [name for name in further if COLLECTIVES[name].factor == factor]
             yield facts.sentence("bytes-counted", collectives=names, factor=factor.replace("−", "-"))
         yield to_latex(fit.circumstances(facts.network))
         yield to_latex(fit.link_rates_text(facts.network))

@@ -109,10 +109,10 @@ def check_speedup_baselines(material: Material) -> Verdict:
     parallel = data[column(data, "replicas") > 1] if len(data) else data
     if parallel.empty:
         return not_met("no-speedup", "no cell with several replicas has a successful run and a baseline.")
-    without, n_cells = int(parallel["baseline_cell"].isna().sum()), len(parallel)
-    if without:
-        text = f"{without} of {number_of(n_cells, 'cell')} with several replicas have no successful baseline."
-        return not_met("baselines-missing", text, without=without, cells=n_cells)
+    n_missing, n_cells = int(parallel["baseline_cell"].isna().sum()), len(parallel)
+    if n_missing:
+        text = f"{n_missing} of {number_of(n_cells, 'cell')} with several replicas have no baseline."
+        return not_met("baselines-missing", text, without=n_missing, cells=n_cells)
     text = (
         f"{number_of(n_cells, 'cell')} with several replicas have a baseline, which is in the same row, in "
         f"seconds ({number_range(column(parallel, 'baseline_epoch_time_s'))} s per epoch)."
@@ -199,10 +199,10 @@ def check_ratios(material: Material) -> Verdict:
 def check_intervals(material: Material) -> Verdict:
     """Check rule 5: results have intervals."""
     cells = material.pooling.cell_statistics
-    without, n_cells = int(cells["low"].isna().sum()), len(cells)
-    if without:
-        text = f"{without} of {number_of(n_cells, 'cell')} have no interval, as they have too few runs."
-        return not_met("intervals-missing", text, without=without, cells=n_cells)
+    n_missing, n_cells = int(cells["low"].isna().sum()), len(cells)
+    if n_missing:
+        text = f"{n_missing} of {number_of(n_cells, 'cell')} have no interval, as they have too few runs."
+        return not_met("intervals-missing", text, without=n_missing, cells=n_cells)
     spread, n = cells["cv"].dropna(), cells["n"]
     variation = f"runs of a cell differ by {number_range(100 * spread)} % (coefficient of variation); "
     text = (
@@ -286,19 +286,17 @@ def check_timing(material: Material) -> Verdict:
     ok, epochs = material.ok, material.epochs
     timed = epochs[~epochs["warm_up"].astype(bool) & epochs["run_id"].isin(ok["run_id"])]
     recomputed = timed.groupby("run_id")["epoch_time_s"].mean().reindex(ok["run_id"])
-    facts = {
-        "untimed": int(recomputed.isna().sum()),
-        "share": _largest_difference(ok.set_index("run_id")["epoch_time_s"].astype(float), recomputed),
-        "unscoped": int(ok["timing_scope"].isna().sum()),
-    }
+    share = _largest_difference(ok.set_index("run_id")["epoch_time_s"].astype(float), recomputed)
+    untimed, unscoped = int(recomputed.isna().sum()), int(ok["timing_scope"].isna().sum())
     reasons = []
-    if facts["untimed"]:
-        reasons.append(f"{facts['untimed']} of {number_of(len(ok), 'run')} have no epochs in epochs.csv")
-    if facts["share"] >= EQUALITY_TOLERANCE:
-        reasons.append(f"times of runs differ by up to {_share(facts['share'])} from means of their epochs")
-    if facts["unscoped"]:
-        reasons.append(f"{number_of(facts['unscoped'], 'run')} do not say which clock was read")
+    if untimed:
+        reasons.append(f"{untimed} of {number_of(len(ok), 'run')} have no epochs in epochs.csv")
+    if share >= EQUALITY_TOLERANCE:
+        reasons.append(f"times of runs differ by up to {_share(share)} from means of their epochs")
+    if unscoped:
+        reasons.append(f"{number_of(unscoped, 'run')} do not say which clock was read")
     if reasons:
+        facts = {"untimed": untimed, "share": share, "unscoped": unscoped}
         return not_met("timing-unsound", f"{'; '.join(reasons)}.", **facts)
     n_by_master = int((ok["timing_scope"] == "master").sum())
     text = (
