@@ -4,6 +4,7 @@ import math
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -21,6 +22,7 @@ from prediction.projection import load_records
 from report import proposal
 from report.request import (
     Question,
+    Request,
     choose_series,
     find_counterpart,
     make_request,
@@ -30,6 +32,7 @@ from report.request import (
 from support.synthetic import campaign, write_frames
 
 PREDICTION = CHECKOUT / "docs" / "campaigns" / "prediction-virtual"
+SIX_NODES = Question(6)
 ELSEWHERE = CHECKOUT / "docs" / "campaigns" / "public" / "public-mpt-fsdp"
 
 
@@ -40,6 +43,14 @@ def records_of(folder: Path) -> Records:
 @pytest.fixture(scope="module")
 def records() -> Records:
     return records_of(PREDICTION)
+
+
+def gather(records: Records, question: Question = SIX_NODES, **changes: Any) -> tuple[Request, Any, Any]:
+    """Return request, facts and tables of the largest series of runs with these changes."""
+    series = choose_series(records.runs.assign(**changes), {})
+    request = make_request(series, question)
+    study = load_study("prediction-virtual")
+    return request, *proposal.gather_facts(study, records, series, request)
 
 
 def test_series_is_the_one_with_most_devices(records: Records) -> None:
@@ -76,9 +87,7 @@ def test_efficiency_is_that_of_devices(records: Records) -> None:
     [({"optimizer": "sgd"}, 8), ({"optimizer": "adam"}, 12), ({"optimizer": "adam", "precision": "bf16"}, 6)],
 )
 def test_checkpoint_has_parameters_and_state(records: Records, levels: dict[str, str], n_bytes: int) -> None:
-    series = choose_series(records.runs.assign(**levels), {})
-    request = make_request(series, Question(6))
-    facts, _ = proposal.gather_facts(load_study("prediction-virtual"), records, series, request)
+    _, facts, _ = gather(records, **levels)
     assert facts["parameters"] > 1000 and facts["checkpoint_bytes"] == n_bytes * facts["parameters"]
 
 
@@ -180,9 +189,7 @@ def test_cost_and_carbon_follow_from_what_the_site_states(records: Records) -> N
         "estimated_memory_peak_bytes": 2**30,
         "grid_g_co2_per_kwh": 250.0,
     }
-    series = choose_series(records.runs.assign(**stated), {})
-    request = make_request(series, Question(6, epochs=1000))
-    facts, _ = proposal.gather_facts(load_study("prediction-virtual"), records, series, request)
+    request, facts, _ = gather(records, Question(6, epochs=1000), **stated)
     node_hours = request.node_hours.value
     assert facts["cost"].value == pytest.approx(2 * node_hours) and facts["currency"] == "EUR"
     assert facts["energy_kwh"] == pytest.approx(0.4 * node_hours)
@@ -193,20 +200,14 @@ def test_cost_and_carbon_follow_from_what_the_site_states(records: Records) -> N
 
 def test_metered_power_is_that_of_one_node(records: Records) -> None:
     joules = 600.0 * records.runs["nodes"] * records.runs["epoch_time_s"]
-    metered = records.runs.assign(
-        energy_j=None, energy_node_j=joules, energy_scope="node", node_power_w=400.0
-    )
-    series = choose_series(metered, {})
-    request = make_request(series, Question(6))
-    facts, _ = proposal.gather_facts(load_study("prediction-virtual"), records, series, request)
+    metered = {"energy_j": None, "energy_node_j": joules, "energy_scope": "node", "node_power_w": 400.0}
+    _, facts, _ = gather(records, **metered)
     assert facts["power_w"] == pytest.approx(600)
 
 
 @pytest.mark.parametrize("name", ["synthetic", "synthetic-tokens-1000-16-256"])
 def test_input_has_the_bytes_of_prepared_samples(records: Records, name: str) -> None:
-    series = choose_series(records.runs.assign(dataset=name), {})
-    request = make_request(series, Question(6))
-    facts, _ = proposal.gather_facts(load_study("prediction-virtual"), records, series, request)
+    request, facts, _ = gather(records, dataset=name)
     entry = load_dataset(name)
     sample_bytes = math.prod(entry["shape"]) * (2 if "tokens" in name else 1)
     n_samples = entry["train_samples"] + entry["validation_samples"]
@@ -218,9 +219,7 @@ def test_input_has_the_bytes_of_prepared_samples(records: Records, name: str) ->
 
 @pytest.mark.parametrize(("placement", "n_sharing"), [("emulated", 6), ("virtual", 1)])
 def test_ranks_of_a_machine_share_its_memory(records: Records, placement: str, n_sharing: int) -> None:
-    series = choose_series(records.runs.assign(placement=placement, node_memory_bytes=6 * 2**30), {})
-    request = make_request(series, Question(6))
-    facts, _ = proposal.gather_facts(load_study("prediction-virtual"), records, series, request)
+    _, facts, _ = gather(records, placement=placement, node_memory_bytes=6 * 2**30)
     assert facts["available_mib"] == 6 * 1024 / n_sharing
 
 

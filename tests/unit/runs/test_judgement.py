@@ -177,15 +177,8 @@ def test_reason_quotes_the_line_of_the_log_with_an_error(tmp_path: Path) -> None
 
 def test_environment_exists_while_its_stamp_is_rewritten(tmp_path: Path) -> None:
     site = replace(SITE, cache=tmp_path)
-    run, _ = one_run(
-        site,
-        framework="pytorch-single",
-        model="small-cnn",
-        dataset="digits",
-        batch_size=32,
-        nodes=1,
-        sync_every=1,
-    )
+    levels = {"model": "small-cnn", "dataset": "digits", "batch_size": 32, "nodes": 1, "sync_every": 1}
+    run, _ = one_run(site, framework="pytorch-single", **levels)
     stamp = environment_stamp(site.cache, "pytorch", site.variant, site.realization)
     complete = {"python": {"executable": sys.executable}}
     write_json(stamp.with_name("whole.json"), complete)

@@ -74,7 +74,7 @@ def appendix_sections(campaign: Campaign, runs: pd.DataFrame, state: State) -> I
                 "the versions that the run used."
             )
         ],
-        grids=[setting.software(runs), setting.locks(campaign, site, runs)],
+        grids=[setting.software(runs), setting.locks(campaign, site)],
     )
     yield Section(
         "Data",

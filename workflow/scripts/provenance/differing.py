@@ -53,8 +53,9 @@ def compare_sources(
         added, removed = (
             [name for name in first if name not in second] for first, second in ((new, old), (old, new))
         )
+        with_values = [f"{name} {old[name]} → {new[name]}" for name in changed]
         parts = [
-            join_names([describe_change(name, old, new, group) for name in changed], ""),
+            join_names(with_values if group == "site" else changed, ""),
             join_names(added, "added: "),
             join_names(removed, "no longer used: "),
         ]
@@ -64,11 +65,6 @@ def compare_sources(
                 Note("changed-sources", text, group=group, changed=changed, added=added, removed=removed)
             )
     return lines
-
-
-def describe_change(name: str, old: Mapping[str, str], new: Mapping[str, str], group: str) -> str:
-    """Return the name of a changed source, with both values if it is a key of the site."""
-    return f"{name} {old[name]} → {new[name]}" if group == "site" else name
 
 
 def join_names(names: Sequence[str], prefix: str) -> str:

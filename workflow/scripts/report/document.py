@@ -57,14 +57,19 @@ class DocumentClass:
 
 def article_authors(authors: Sequence[Author]) -> str:
     r"""Return authors for \author of article, each with the affiliation below."""
-    names = [_name(one) + (rf"\\{to_latex(one.affiliation)}" if one.affiliation else "") for one in authors]
+    names = [
+        _name(author) + (rf"\\{to_latex(author.affiliation)}" if author.affiliation else "")
+        for author in authors
+    ]
     return r" \and ".join(names) or NO_AUTHORS
 
 
 def acmart_authors(authors: Sequence[Author]) -> str:
     r"""Return acmart's commands \author, \orcid and \affiliation for each author."""
     # The class asks for a country in every affiliation, and the study names none.
-    named = [(_name(one), (one.orcid or "").rpartition("/")[2], _affiliation(one)) for one in authors]
+    named = [
+        (_name(author), (author.orcid or "").rpartition("/")[2], _affiliation(author)) for author in authors
+    ]
     return "".join(
         rf"\author{{{name}}}"
         + (rf"\orcid{{{orcid}}}" if orcid else "")
@@ -75,7 +80,7 @@ def acmart_authors(authors: Sequence[Author]) -> str:
 
 def ieeetran_authors(authors: Sequence[Author]) -> str:
     r"""Return blocks of names and affiliations for \author of IEEEtran."""
-    named = [(_name(one), _affiliation(one)) for one in authors] or [(NO_AUTHORS, NO_AFFILIATION)]
+    named = [(_name(author), _affiliation(author)) for author in authors] or [(NO_AUTHORS, NO_AFFILIATION)]
     return r" \and ".join(
         rf"\IEEEauthorblockN{{{name}}}\IEEEauthorblockA{{{affiliation}}}" for name, affiliation in named
     )

@@ -135,8 +135,8 @@ def run_table(material: Material) -> Table:
         numbers = runs[name].astype(float) * factor
         if numbers.notna().any():
             decimals = _decimals(numbers, numbers.groupby(runs["cell"]).std().median())
-            shown = _numbers(numbers, decimals + 2)
-            columns.append((Column(name, heading, "number", decimals), shown))
+            column = Column(name, heading, "number", decimals)
+            columns.append((column, _numbers(numbers, decimals + 2)))
     if runs["reason"].notna().any():
         columns.append((Column("reason", "reason", "text"), _texts(runs["reason"])))
     columns.append((Column("run_id", "name", "run"), runs["run_id"].tolist()))

@@ -106,7 +106,7 @@ def render_page(
         software=setting.software(runs),
         sessions=setting.sessions(runs),
         network=setting.network(material.data("network")),
-        locks=None if imported else setting.locks(campaign, material.site, runs),
+        locks=None if imported else setting.locks(campaign, material.site),
         data_sets=setting.data_sets(material.study.factors["dataset"], material.site, runs),
         verdicts=[(rule, keep_valid_links(verdict, material)) for rule, verdict in verdicts],
         has_network="network" in material.tables,

@@ -13,15 +13,13 @@ from analysis.tables import DASH, number
 from common.errors import InputError
 from common.files import CHECKOUT, digest_file, display_path, read_json
 from common.notes import Note
-from common.text import number_of
 from common.units import DATA_RATES, LINK_RATES, TIMES, in_one_unit
 from datasets.identity import data_digest, data_folder
 from declared.datasets import TOKENS, find_dataset, kind
 from declared.devices import GIB
-from declared.environments import VARIANTS, Environment, read
+from declared.environments import VARIANTS, read
 from declared.frameworks import describe_framework, load_framework
 from declared.site import Site, load_site
-from environments.identity import digest
 from models.collectives import ALL_REDUCE
 from plan.campaign import Campaign
 from records.next_commands import cluster_commands
@@ -212,10 +210,10 @@ def network(benchmarks: pd.DataFrame) -> str:
     return f"{text}{rates}."
 
 
-def locks(campaign: Campaign, site: Site | None, runs: pd.DataFrame) -> Grid:
-    """Return the locked environments in this checkout, and whether the runs used them."""
-    header = ["lock", "SHA-256", "environment", "measured with it"]
-    rows = [["requirements.txt", digest_file(CHECKOUT / "requirements.txt"), "the workflow's own", DASH]]
+def locks(campaign: Campaign, site: Site | None) -> Grid:
+    """Return the locked environments in this checkout."""
+    header = ["lock", "SHA-256", "environment"]
+    rows = [["requirements.txt", digest_file(CHECKOUT / "requirements.txt"), "the workflow's own"]]
     frameworks = [
         name for name in campaign.study.factors["framework"] if describe_framework(name).environment
     ]
@@ -224,28 +222,9 @@ def locks(campaign: Campaign, site: Site | None, runs: pd.DataFrame) -> Grid:
             environment = read(name, variant)
             if not environment.lock.is_file():
                 continue
-            lock = environment.lock
-            usage = _usage(environment, frameworks, site, runs)
-            rows.append([display_path(lock), digest_file(lock), name, usage])
+            rows.append([display_path(environment.lock), digest_file(environment.lock), name])
     caption = "Locks of the software, as they are in the checkout that made this page."
     return Grid(caption, header, rows, tuple(header))
-
-
-def _usage(environment: Environment, frameworks: Sequence[str], site: Site | None, runs: pd.DataFrame) -> str:
-    """Return how many runs have the digest of the environment as it would be built now."""
-    names = [name for name in frameworks if load_framework(name).environment == environment.name]
-    framework_runs = runs[
-        runs["framework"].isin(names) & runs["environment_digest"].notna() & (runs["status"] != "missing")
-    ]
-    if framework_runs.empty or site is None:
-        return DASH
-    try:
-        n_matching = int(
-            (framework_runs["environment_digest"] == digest(environment, site.realization)).sum()
-        )
-    except InputError:
-        return DASH
-    return f"{n_matching} of {number_of(len(framework_runs), 'run')}"
 
 
 @dataclass(frozen=True)

@@ -182,20 +182,11 @@ def integrate(
             return None, Note("samples-too-short", f"samples of {node} do not cover {period}", node=node)
         inside = rows[(rows[:, 0] > start) & (rows[:, 0] < end)]
         times = np.concatenate([[start], inside[:, 0], [end]])
-        gap_s = float(
-            np.diff(rows[(rows[:, 0] >= _before(rows, start)) & (rows[:, 0] <= _after(rows, end)), 0]).max()
-        )
+        first, last = np.searchsorted(rows[:, 0], start, "right") - 1, np.searchsorted(rows[:, 0], end)
+        gap_s = float(np.diff(rows[first : last + 1, 0]).max())
         if gap_s > max(2 * kind.sampling_s, MAX_ERROR_SHARE * (end - start)):
             text = f"{node} has no sample for {gap_s:.3g} s of {period}"
             return None, Note("gap-in-samples", text, node=node, gap_s=gap_s)
         total += float(np.trapezoid(np.interp(times, rows[:, 0], rows[:, 1]), times))
     reason = kind.objection(total, end - start, period)
     return (None, Note("too-coarse", reason)) if reason else (total, None)
-
-
-def _before(rows: np.ndarray, at: float) -> float:
-    return float(rows[rows[:, 0] <= at, 0][-1])
-
-
-def _after(rows: np.ndarray, at: float) -> float:
-    return float(rows[rows[:, 0] >= at, 0][0])
