@@ -367,6 +367,12 @@ def notes_of(facts: Facts) -> list[str]:
     return [note for notes in method_notes(facts).values() for note in notes]
 
 
+def test_every_sentence_is_stated_somewhere() -> None:
+    folder = CHECKOUT / "workflow" / "scripts" / "report"
+    code = "".join((folder / f"{name}.py").read_text() for name in ("methods", "threats"))
+    assert [name for name in texts() if f'"{name}"' not in code and not name.endswith("-nodes")] == []
+
+
 def test_methods_name_the_collectives_that_were_benchmarked() -> None:
     facts = facts_of(CAMPAIGN / "runs.csv", CAMPAIGN / "network.csv")
     timed = find_note(notes_of(facts), "collectives-benchmarked")
