@@ -174,7 +174,8 @@ def framework_table(facts: Facts) -> str:
 
 
 def _level_text(name: str, level: Any) -> str:
-    return level_text(level) + " (the site's)" * (conditions.SITE_DEFAULTS.get(name) == level)
+    is_default = conditions.SITE_DEFAULTS.get(name) == level
+    return level_text(level) + (" (the site's)" if is_default else "")
 
 
 def _find_framework(name: str) -> Framework | None:
