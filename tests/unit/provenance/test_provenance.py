@@ -18,6 +18,7 @@ from common.normal_form import digest_source
 from common.notes import codes
 from common.schemas import schema
 from common.tables import read_table
+from common.text import end_sentence
 from declared.records import RECORD_TABLES
 from declared.site import load_site
 from declared.study import load_study
@@ -27,7 +28,7 @@ from provenance.citation import format_citation
 from provenance.crate import build_crate
 from provenance.differing import compare_sources
 from provenance.manifest import retire
-from provenance.sources import collect_sources
+from provenance.sources import collect_sources, measured_with
 from report.checkout import state
 from report.setting import Grid
 from support.measured_elsewhere import imported_study
@@ -353,3 +354,28 @@ def test_archive_has_own_modules_of_a_study_and_their_files(tmp_path: Path) -> N
         packed = list(archive.command_files(Campaign(study, load_site("local"), "available", [], None)))
     sources = [CHECKOUT / NORMALIZED["file"], CHECKOUT / "README.md"]
     assert packed == [tmp_path / "models" / "ours.yaml", *sources]
+
+
+def test_digests_of_runs_are_grouped_by_kind() -> None:
+    row = {
+        "framework": "a",
+        "model": "m",
+        "dataset": "d",
+        "environment_digest": "1",
+        "code_digest": "2",
+        "data_digest": "",
+    }
+    assert measured_with(
+        [row, {**row, "environment_digest": "3"}, {**row, "framework": "b", "code_digest": ""}]
+    ) == {
+        "environment": {"a": ["1", "3"], "b": ["1"]},
+        "code": {"a m d": ["2"]},
+        "data": {},
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "ended"), [("DDP or Horovod?", "DDP or Horovod?"), ("Six ways ", "Six ways."), ("So.", "So.")]
+)
+def test_sentence_has_one_mark_at_its_end(text: str, ended: str) -> None:
+    assert end_sentence(text) == ended

@@ -427,3 +427,37 @@ def test_cells_that_ran_out_of_memory_are_marked(driver: Any, page_with_shortage
             assert not {cell for _, _, cell in marks} & {
                 point["cell"] for panel in chart["panels"] for point in panel["points"]
             }
+
+
+def test_colours_of_fields_become_logarithmic(opened: Any) -> None:
+    opened.execute_script("document.querySelector('#figure-heat_map').open = true;")
+    opened.execute_script("document.querySelector('#figure-heat_map').scrollIntoView();")
+    wait(opened, "document.querySelector('#figure-heat_map .heat-map button')")
+    colours = (
+        "return [...document.querySelectorAll('.heat-map button')].map((field) => field.style.background)"
+    )
+    before = opened.execute_script(colours)
+    opened.execute_script("document.querySelector('#figure-heat_map [data-action=logarithmic]').click();")
+    after = opened.execute_script(colours)
+    assert before != after and set(before) & set(after), "the ends of the scale stay"
+
+
+def test_all_is_unfolded_on_paper(opened: Any) -> None:
+    folded = "return document.querySelectorAll('main details:not([open]):not(.source)').length"
+    before = opened.execute_script(folded)
+    assert before > 10
+    opened.execute_script("dispatchEvent(new Event('beforeprint'))")
+    assert opened.execute_script(folded) == 0
+    opened.execute_script("dispatchEvent(new Event('afterprint'))")
+    assert opened.execute_script(folded) == before
+
+
+def test_no_table_moves_sideways_on_a_phone(opened: Any) -> None:
+    resize(opened, 400)
+    opened.execute_script("document.querySelectorAll('main details').forEach((e) => { e.open = true; })")
+    wait(opened, "document.querySelector('#table-regression table.dataTable')")
+    widths = opened.execute_script(
+        "return [...document.querySelectorAll('.scroll')].filter((e) => e.clientWidth)"
+        ".map((e) => [e.scrollWidth, e.clientWidth])"
+    )
+    assert len(widths) > 5 and [pair for pair in widths if pair[0] > pair[1]] == []

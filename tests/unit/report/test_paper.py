@@ -849,3 +849,12 @@ def test_prediction_finding_is_about_cells_that_were_left_out() -> None:
     assert finding is not None and finding.facts["left_out"] == "4 nodes"
     errors = {method: error.value for method, error in finding.facts["errors"].items()}
     assert errors == pytest.approx({"law": 2.0, "Ernest": 8.0})
+
+
+def test_long_means_are_in_the_supplement_only(
+    quickstart_like: tuple[Facts, list[Path], list[Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paper, "MAX_FLOAT_ROWS", 20)
+    folder = written_paper(quickstart_like, tmp_path, quickstart_like[0])
+    assert "tab:means" not in (folder / "tables.tex").read_text()
+    assert "Means of all cells are in the supplement." in (folder / "results.tex").read_text()

@@ -279,3 +279,41 @@ def test_proposal_of_a_kept_campaign_has_4_pages(
     assert {"proposal.md", "proposal.pdf", "scaling.png"} <= {file.name for file in out.iterdir()}
     log = (out / "proposal.log").read_text()
     assert "undefined" not in log and "Overfull" not in log
+
+
+def test_more_devices_and_scales_come_before_shorter_epochs(records: Records) -> None:
+    first, runs = choose_series(records.runs, {}), records.runs
+    second = choose_series(runs[~runs["cell"].isin(first.rows["cell"][1:4])], {})
+    assert second.largest != first.largest and second.devices == first.devices
+    on_most = runs[runs["nodes"] == 6].groupby("cell")["epoch_time_s"].mean()
+    slowest = choose_series(runs[(runs["nodes"] < 6) | (runs["cell"] == on_most.idxmax())], {})
+    assert slowest.largest == on_most.idxmax()
+
+
+def test_samples_need_those_of_an_epoch(records: Records) -> None:
+    series = choose_series(records.runs, {})
+    unknown = replace(series, rows=series.rows.assign(samples=math.nan))
+    with pytest.raises(InputError) as refused:
+        make_request(unknown, Question(6, samples=10))
+    assert (refused.value.code, refused.value.file) == ("conflicting-keys", "--samples")
+
+
+def test_failed_runs_are_attempts_and_missing_ones_are_none(records: Records) -> None:
+    series = choose_series(records.runs, {})
+    runs = series.runs.assign(status="ok", attempt=1.0)
+    runs.loc[runs.index[0], ["status", "attempt"]] = ["failed", 3]
+    runs.loc[runs.index[1], ["status", "attempt"]] = ["missing", math.nan]
+    request = make_request(replace(series, runs=runs), Question(6))
+    assert request.attempts == pytest.approx((len(runs) - 2 + 3) / (len(runs) - 2))
+
+
+def test_series_of_a_study_without_others_has_no_words(records: Records) -> None:
+    runs = records.runs[records.runs["cell"].isin(choose_series(records.runs, {}).runs["cell"])]
+    assert choose_series(runs, {}).words == "" and choose_series(records.runs, {}).words
+
+
+def test_global_batch_limits_the_devices(records: Records) -> None:
+    series = choose_series(records.runs.assign(batch_scope="global"), {})
+    request = make_request(series, Question(6))
+    facts, _ = proposal.gather_facts(load_study("prediction-virtual"), records, series, request)
+    assert facts["most_devices"] == facts["levels"]["batch_size"]

@@ -170,3 +170,7 @@ def test_mark_names_rules_that_are_not_met() -> None:
     assert (bad.outcome, good.outcome, bad.detail) == (BAD, GOOD, "rule 1")
     facts: dict[str, Any] = {"met": 1, "applicable": 2}
     assert bad.name.facts == facts and bad.name == "1 of 2 rules of benchmarking not met"
+
+
+def test_load_that_was_not_recorded_has_no_mark() -> None:
+    assert list(quality.load_marks(runs_of(("ok", None, np.nan, np.nan)))) == []

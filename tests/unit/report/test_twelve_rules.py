@@ -206,3 +206,14 @@ def test_a_study_without_any_result_says_so_in_every_rule(in_folder) -> None:
     for rule, verdict in twelve_rules.judge_all(material(in_folder, failed, epochs)):
         assert verdict.outcome in (NOT_MET, NOT_APPLICABLE) or rule.number == 2, rule
         assert verdict.note
+
+
+def test_one_cell_is_compared_with_nothing(in_folder) -> None:
+    runs, epochs = recorded(*campaign(failures={}))
+    single_cell = material(in_folder, runs[runs["cell"] == runs["cell"].iloc[0]], epochs)
+    assert outcome(7, single_cell).outcome == NOT_APPLICABLE
+
+
+def test_rounds_of_a_benchmark_are_counted_in_its_notes(whole_study: Material) -> None:
+    picture = replace(whole_study.pictures[0], caption="Bandwidth.", notes="Each has n = 5 rounds.")
+    assert outcome(12, replace(whole_study, pictures=[picture])).outcome == MET

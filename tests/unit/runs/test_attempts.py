@@ -1,5 +1,6 @@
 """Attempts are kept, counted and published; one run at a time holds the machine."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import InputError
+from common.files import locked
 from launchers.launch import Stopped
 from runs import attempts
 
@@ -209,3 +211,23 @@ def test_a_machine_lock_is_a_file_of_its_own(
         pass
     assert (refused.value.code, refused.value.file) == ("no-lock-file", str(lock))
     assert mine.read_text() == "precious" and not (tmp_path / "absent").exists()
+
+
+def test_lock_errors_other_than_a_missing_feature_are_raised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(number: int) -> None:
+        def flock(*_: object) -> None:
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr("fcntl.flock", flock)
+
+    refuse(errno.ENOLCK)
+    with locked(tmp_path / "key" / attempts.RUN_LOCK, lambda: None):
+        pass
+    refuse(errno.EIO)
+    with (
+        pytest.raises(OSError, match="Input/output error"),
+        locked(tmp_path / "key" / attempts.RUN_LOCK, lambda: None),
+    ):
+        pass

@@ -311,3 +311,10 @@ def test_dry_run_names_each_batch_search(capsys: pytest.CaptureFixture[str]) -> 
         fields = {"event": LogEvent.JOB_INFO, "rule_name": rule, "wildcards": wildcards}
         assert print_planned_search(logging.makeLogRecord(fields)), "Snakemake goes on with the record"
     assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()] == ["a.b1"]
+
+
+def test_a_campaign_goes_on_where_the_caller_wants_it(tmp_path: Path) -> None:
+    session = Session(tmp_path, "s", 9, 0)
+    for _ in range(4):
+        session.count_failure("failed", "the same")
+    assert session.stopped is None

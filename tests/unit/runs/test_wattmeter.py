@@ -13,7 +13,7 @@ import pytest
 from common.errors import InputError
 from common.files import load_yaml, write_text
 from declared.site import Wattmeter, load_site
-from runs import wattmeter
+from runs import meters, wattmeter
 from runs.wattmeter import NoSamples
 from support.kwollect import PERIOD_S, kwollect
 
@@ -234,3 +234,14 @@ def test_a_site_that_says_it_wrongly_is_refused_in_one_line(
     with pytest.raises(InputError) as refused:
         load_site("here", site_with(tmp_path, energy))
     assert location in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_refused_samples_are_reported_and_left_out() -> None:
+    with kwollect(lambda node, at: -1.0 if 12 < at - START < 15 else 100.0) as server:
+        windows = [(START, START + 8), (START + 9, START + 17)]
+        _, values, reasons, samples = meters._read_wattmeters(server.meter(), NODES, windows)
+    assert values == [pytest.approx(1600), None]
+    gap, left_out = reasons
+    assert (gap.code, gap.facts["node"]) == ("gap-in-samples", "taurus-7")
+    assert (left_out.code, left_out.facts) == ("samples-left-out", {"counts": dict.fromkeys(NODES, 15)})
+    assert all((rows[:, 1] == 100).all() for rows in samples.values())
