@@ -312,7 +312,7 @@ def _network(_figure: Declared, evidence: Evidence) -> Note | None:
         f"On {n_nodes} nodes, the fitted latency of all-reduce is {latency} and its bus bandwidth "
         f"{bandwidth} ({FIGURE}).",
         nodes=n_nodes,
-        latencies_s=extremes["latency_s"]["latency_s"].tolist(),
+        latencies_s=[rows["latency_s"].min(), rows["latency_s"].max()],
     )
 
 
