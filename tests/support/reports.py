@@ -4,7 +4,6 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from analysis import study
@@ -15,7 +14,7 @@ from plan.campaign import Campaign, load_campaign
 from report import every_run, make
 from report.checkout import State
 from report.material import Material
-from support.synthetic import campaign, write_frames
+from support.synthetic import write_frames
 
 TABLES = ("cells", "speedup", "effects", "anova", "scaling", "missing", "checks", "regression")
 PICTURES = {
@@ -95,21 +94,3 @@ class CampaignFiles:
             out=page,
         )
         return page
-
-
-def large(replicates: int = 53, epochs_of_a_run: int = 100) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return runs and epochs of 38 cells; by default 2,014 runs of 100 epochs."""
-    runs, epochs = campaign(replicates=replicates, failures={})
-    times = -(-epochs_of_a_run // int(epochs["epoch"].max()))
-    all_epochs = (
-        epochs.loc[epochs.index.repeat(times)].sort_values("run_id", kind="stable").reset_index(drop=True)
-    )
-    all_epochs["epoch"] = all_epochs.groupby("run_id").cumcount() + 1
-    all_epochs = all_epochs[all_epochs["epoch"] <= epochs_of_a_run].assign(
-        warm_up=lambda rows: rows["epoch"] == 1
-    )
-    all_epochs["train_loss"] = (
-        2.0 / all_epochs["epoch"] * np.random.default_rng(1).lognormal(0, 0.02, len(all_epochs))
-    )
-    mean = all_epochs[~all_epochs["warm_up"]].groupby("run_id")["epoch_time_s"].mean()
-    return runs.assign(epoch_time_s=runs["run_id"].map(mean)), all_epochs

@@ -12,7 +12,6 @@ from declared.study import Author, Study, load_study
 from plan import campaign as plan_campaign
 from report import paper
 from report.anonymous import BREAK, NOT_ANONYMOUS, Anonymizer, anonymizer, scrub_sources
-from report.material import read_picture
 from support.html_page import Page
 from support.reports import CampaignFiles
 from support.synthetic import campaign
@@ -136,15 +135,6 @@ def test_no_planted_name_is_in_the_page(in_folder, study: Study, monkeypatch: py
     monkeypatch.setattr(plan_campaign, "load_study", lambda name: replace(study, anonymous=False))
     open_page = Page(files.report(out="open.html"))
     assert "gpunode017" in open_page.text and "file-residuals.png" in open_page.scripts
-
-
-def test_a_picture_with_a_name_has_no_other_file(in_folder, names: Anonymizer) -> None:
-    files = in_folder(*campaign(), tables=["missing"])
-    svg = files.figures[0].with_suffix(".svg")
-    svg.write_text(svg.read_text().replace("</svg>", "<text>gpunode018</text></svg>"))
-    picture = read_picture(files.figures[0], names.scrub)
-    assert set(picture.files) == {"svg"} and b"<text>HOST</text>" in picture.files["svg"]
-    assert set(read_picture(files.figures[1], names.scrub).files) == {"svg", "png", "pdf"}
 
 
 def test_no_planted_name_is_in_the_papers_sources(

@@ -14,7 +14,6 @@ import pytest
 
 from report import every_run
 from support.opened_page import element, open_page, painted, resize, texts, undisturbed, wait
-from support.reports import large
 from support.synthetic import campaign
 
 PHONE = {"width": 375, "height": 812, "deviceScaleFactor": 2, "mobile": True}
@@ -234,32 +233,3 @@ def test_hostile_text_is_shown_and_does_nothing(driver: Any, in_folder: Callable
         "return document.querySelector('img[src=x]')"
     )
     assert not [entry for entry in driver.get_log("browser") if entry["level"] == "SEVERE"]
-
-
-def test_two_thousand_runs_stay_fluent(
-    driver: Any, in_folder: Callable[..., Any], capsys: pytest.CaptureFixture[str]
-) -> None:
-    campaign_files = in_folder(*large(), tables=["missing"])
-    campaign_files.leave_records(
-        lambda run_id: b"".join(b"%s line %d\n" % (run_id.encode(), i) for i in range(200))
-    )
-    page = campaign_files.report()
-    loaded_s = open_page(driver, page)
-    filtered_s = driver.execute_script(
-        "const select = document.querySelector('[data-filter=framework]'); const start = performance.now(); "
-        "select.value = '1';select.dispatchEvent(new Event('change')); document.body.offsetHeight; return "
-        "(performance.now() - start) / 1000;"
-    )
-    assert info(driver)[-1] == 2014 > info(driver)[-2]
-    start = time.monotonic()
-    element(driver, f"{RUNS} td a").click()
-    wait(driver, "document.querySelectorAll('#run .drawn').length === 3")
-    opened_s = time.monotonic() - start
-    with capsys.disabled():
-        size = page.stat().st_size / 1e6
-        print(
-            "\n"
-            f"2,014 runs of 100 epochs: {size:.1f} MB, loaded in {loaded_s:.2f} s, filtered in "
-            f"{filtered_s:.3f} s, a run opened in {opened_s:.2f} s"
-        )
-    assert loaded_s < PATIENCE * LOAD_S and filtered_s < PATIENCE * FILTER_S and opened_s < PATIENCE * 1.0

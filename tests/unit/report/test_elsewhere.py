@@ -13,8 +13,10 @@ from declared.imported import AcceptedFinding
 from plan.campaign import Campaign, load_campaign
 from report import design, elsewhere, every_run, make, quality, setting, twelve_rules
 from report.checkout import State
+from report.facts import Facts
 from report.material import Material
-from report.methods import Facts, constant_table, framework_table, method_notes, reproducibility, threat_notes
+from report.methods import constant_table, framework_table, method_notes, reproducibility
+from report.threats import threat_notes
 from support.measured_elsewhere import DLPERF, FOLDER, imported_study
 
 OF_OWN_RUNS = {

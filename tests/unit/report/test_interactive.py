@@ -136,21 +136,6 @@ def test_a_cell_shows_its_mean_and_interval(opened: Any, campaign_files: Campaig
     assert "pytorch-ddp" in text
 
 
-TOOLTIP_BOX = """
-const look = (node) => node.classList?.contains("bk-Tooltip") && getComputedStyle(node).display !== "none" ? [node]
-  : [...(node.shadowRoot?.children ?? []), ...node.children].flatMap(look);
-const [shown] = look(document.body);
-const { left, bottom } = shown.getBoundingClientRect();
-return [left, bottom, Number(getComputedStyle(shown).opacity)];
-"""
-
-
-def test_a_tooltip_is_opaque_and_hides_no_label(opened: Any) -> None:
-    x, y, _ = point_at_mean(opened)
-    left, bottom, opacity = opened.execute_script(TOOLTIP_BOX)
-    assert (left > x or bottom < y) and opacity == 1
-
-
 def test_a_run_shows_its_replicate_and_opens(opened: Any) -> None:
     panels = drawn(opened, "overview")
     place = marker(opened, panels)
@@ -248,25 +233,6 @@ def test_a_field_shows_its_runs_and_opens_one(opened: Any, campaign_files: Campa
     assert opened.execute_script("return location.hash").startswith("#run=")
 
 
-def test_colours_of_fields_become_logarithmic(opened: Any) -> None:
-    opened.execute_script("document.querySelector('#figure-heat_map').open = true;")
-    opened.execute_script("document.querySelector('#figure-heat_map').scrollIntoView();")
-    wait(opened, "document.querySelector('#figure-heat_map .heat-map button')")
-    colours = (
-        "return [...document.querySelectorAll('.heat-map button')].map((field) => field.style.background)"
-    )
-    before = opened.execute_script(colours)
-    opened.execute_script("document.querySelector('#figure-heat_map [data-action=logarithmic]').click();")
-    after = opened.execute_script(colours)
-    assert before != after and set(before) & set(after), "the ends of the scale stay"
-
-
-def test_figures_are_numbered_in_their_order(opened: Any) -> None:
-    script = "return [...document.querySelectorAll('[data-figure] h3')].map((e) => e.textContent)"
-    numbers = [int(text.split()[1].rstrip(".")) for text in opened.execute_script(script)]
-    assert numbers == list(range(1, len(NAMES) + 1))
-
-
 def test_a_series_keeps_its_hue_in_the_dark(opened: Any) -> None:
     panels = drawn(opened, "overview")
     assert marker(opened, panels)
@@ -328,16 +294,6 @@ def test_the_picture_can_be_shown_and_is_printed(opened: Any) -> None:
     opened.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
     element(opened, "#figure-by_nodes [data-action=picture]").click()
     assert opened.execute_script(visibility_script) == [False, True]
-
-
-def test_all_is_unfolded_on_paper(opened: Any) -> None:
-    folded = "return document.querySelectorAll('main details:not([open]):not(.source)').length"
-    before = opened.execute_script(folded)
-    assert before > 10
-    opened.execute_script("dispatchEvent(new Event('beforeprint'))")
-    assert opened.execute_script(folded) == 0
-    opened.execute_script("dispatchEvent(new Event('afterprint'))")
-    assert opened.execute_script(folded) == before
 
 
 def test_without_script_pictures_and_contents_are_shown(driver: Any, page: Path) -> None:
@@ -444,24 +400,6 @@ def test_a_mark_shows_its_details_on_focus(opened: Any) -> None:
     assert before == "none" and detail and json.loads(focused) == detail
 
 
-def test_no_table_moves_sideways_on_a_phone(opened: Any) -> None:
-    resize(opened, 400)
-    opened.execute_script("document.querySelectorAll('main details').forEach((e) => { e.open = true; })")
-    wait(opened, "document.querySelector('#table-regression table.dataTable')")
-    widths = opened.execute_script(
-        "return [...document.querySelectorAll('.scroll')].filter((e) => e.clientWidth)"
-        ".map((e) => [e.scrollWidth, e.clientWidth])"
-    )
-    assert len(widths) > 5 and [pair for pair in widths if pair[0] > pair[1]] == []
-
-
-def test_no_width_moves_sideways(opened: Any) -> None:
-    for width in (400, 800, 1400):
-        resize(opened, width)
-        time.sleep(0.4)
-        assert opened.execute_script("return document.documentElement.scrollWidth") == width
-
-
 @pytest.fixture(scope="module")
 def page_with_shortage(in_folder: Any) -> Path:
     runs, epochs = campaign()
@@ -489,3 +427,37 @@ def test_cells_that_ran_out_of_memory_are_marked(driver: Any, page_with_shortage
             assert not {cell for _, _, cell in marks} & {
                 point["cell"] for panel in chart["panels"] for point in panel["points"]
             }
+
+
+def test_colours_of_fields_become_logarithmic(opened: Any) -> None:
+    opened.execute_script("document.querySelector('#figure-heat_map').open = true;")
+    opened.execute_script("document.querySelector('#figure-heat_map').scrollIntoView();")
+    wait(opened, "document.querySelector('#figure-heat_map .heat-map button')")
+    colours = (
+        "return [...document.querySelectorAll('.heat-map button')].map((field) => field.style.background)"
+    )
+    before = opened.execute_script(colours)
+    opened.execute_script("document.querySelector('#figure-heat_map [data-action=logarithmic]').click();")
+    after = opened.execute_script(colours)
+    assert before != after and set(before) & set(after), "the ends of the scale stay"
+
+
+def test_all_is_unfolded_on_paper(opened: Any) -> None:
+    folded = "return document.querySelectorAll('main details:not([open]):not(.source)').length"
+    before = opened.execute_script(folded)
+    assert before > 10
+    opened.execute_script("dispatchEvent(new Event('beforeprint'))")
+    assert opened.execute_script(folded) == 0
+    opened.execute_script("dispatchEvent(new Event('afterprint'))")
+    assert opened.execute_script(folded) == before
+
+
+def test_no_table_moves_sideways_on_a_phone(opened: Any) -> None:
+    resize(opened, 400)
+    opened.execute_script("document.querySelectorAll('main details').forEach((e) => { e.open = true; })")
+    wait(opened, "document.querySelector('#table-regression table.dataTable')")
+    widths = opened.execute_script(
+        "return [...document.querySelectorAll('.scroll')].filter((e) => e.clientWidth)"
+        ".map((e) => [e.scrollWidth, e.clientWidth])"
+    )
+    assert len(widths) > 5 and [pair for pair in widths if pair[0] > pair[1]] == []

@@ -5,7 +5,8 @@ from pathlib import Path
 from analysis.measured import read_runs
 from common.notes import codes
 from declared.study import load_study
-from report.methods import Facts, _workload
+from report.facts import Facts
+from report.methods import _workload
 from support.measured_elsewhere import DLPERF
 from support.own_models import own_models_in
 

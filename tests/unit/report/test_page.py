@@ -14,10 +14,10 @@ import pytest
 
 from analysis import answers, tables
 from common.errors import InputError
-from common.notes import Note, find_note
+from common.notes import find_note
 from common.tables import read_table, write_table
 from figures.panels import NOT_DRAWN
-from report import answer, content, libraries, make, material, quality, setting, twelve_rules
+from report import answer, content, libraries, material, quality, setting, twelve_rules
 from report.checkout import State
 from report.every_run import RECORDS_ELSEWHERE
 from runs.phases import WAIT
@@ -93,10 +93,6 @@ def test_nothing_is_asked_for(page: Page) -> None:
 
 def test_the_same_files_give_the_same_bytes(campaign_files, page: Page) -> None:
     assert campaign_files.report(out="again.html").read_bytes() == page.file.read_bytes()
-
-
-def test_a_page_of_114_runs_is_small(page: Page) -> None:
-    assert page.file.stat().st_size < 6_000_000
 
 
 def test_a_large_figure_is_the_smaller_of_image_and_points(campaign_files) -> None:
@@ -262,17 +258,6 @@ def test_answer_is_sentences_main_figure_marks_tables(page: Page, campaign_files
     text = " ".join(page.text_of("answer").split())
     places = [text.index(" ".join(part.split())) for part in order]
     assert places == sorted(places) and len(places) > 12
-    marks = {
-        a["data-detail"]: a
-        for tag, a in page.elements
-        if tag == "a" and a.get("class") in ("good", "bad", "unknown")
-    }
-    links = [sentence["href"] for sentence in marks.values()]
-    assert {"#failures", "#table-checks", "#rules"} <= set(links)
-    checks = pd.read_csv(campaign_files.results / "tables" / "checks.csv").set_index("assumption")
-    for name in ("normal residuals", "equal spread in all cells", "blocks alike"):
-        is_good = checks.loc[name, "p"] >= 0.05
-        assert marks[checks.loc[name, "verdict"]]["class"] == ("good" if is_good else "bad")
 
 
 def test_what_has_no_content_is_left_out_with_its_reason(in_folder) -> None:
@@ -324,10 +309,6 @@ def test_how_to_reproduce_names_commit_changes_and_seeds(page: Page, campaign_fi
         assert note.code == code and note in rendered.text and (state.commit or "") in note
 
 
-def test_data_sets_have_licence_and_citation(page: Page) -> None:
-    assert "CC BY 4.0" in page.text and "10.24432/C50P49" in page.text
-
-
 def test_published_tables_alone_make_a_page(campaign_files) -> None:
     page = Page(campaign_files.report(records=str(campaign_files.results), out="published.html"))
     run = page.details()[0]
@@ -361,15 +342,6 @@ def test_hostile_text_stays_text(in_folder, monkeypatch: pytest.MonkeyPatch) -> 
         assert character not in raw
     assert "alert(1)" in page.text and "{{ 7 * 7 }}" in page.text, "it is shown, as text"
     assert "<img src=x onerror=alert(1)>" in page.details()[0]["log"]
-
-
-def test_a_note_on_the_page_is_cleaned_and_escaped() -> None:
-    rendered = make._template().environment.from_string("{{ note }}").render(note=Note("hostile", HOSTILE))
-    assert (
-        "<img" not in rendered
-        and "alert(1)" in rendered
-        and not {"\x00", "\x07", "\x1b", "\u202e"} & set(rendered)
-    )
 
 
 DEGENERATE = ["one run", "nothing ran", "all failed", "one cell", "one replicate", "no accuracy"]

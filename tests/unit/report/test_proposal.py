@@ -4,6 +4,7 @@ import math
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -21,6 +22,7 @@ from prediction.projection import load_records
 from report import proposal
 from report.request import (
     Question,
+    Request,
     choose_series,
     find_counterpart,
     make_request,
@@ -30,6 +32,7 @@ from report.request import (
 from support.synthetic import campaign, write_frames
 
 PREDICTION = CHECKOUT / "docs" / "campaigns" / "prediction-virtual"
+SIX_NODES = Question(6)
 ELSEWHERE = CHECKOUT / "docs" / "campaigns" / "public" / "public-mpt-fsdp"
 
 
@@ -40,6 +43,14 @@ def records_of(folder: Path) -> Records:
 @pytest.fixture(scope="module")
 def records() -> Records:
     return records_of(PREDICTION)
+
+
+def gather(records: Records, question: Question = SIX_NODES, **changes: Any) -> tuple[Request, Any, Any]:
+    """Return request, facts and tables of the largest series of runs with these changes."""
+    series = choose_series(records.runs.assign(**changes), {})
+    request = make_request(series, question)
+    study = load_study("prediction-virtual")
+    return request, *proposal.gather_facts(study, records, series, request)
 
 
 def test_series_is_the_one_with_most_devices(records: Records) -> None:
@@ -54,15 +65,6 @@ def test_series_is_the_one_with_most_devices(records: Records) -> None:
     assert "b64" in chosen.largest and "bandwidth=250" in chosen.largest
     on_one_node = replace(series, rows=series.rows.assign(nodes=1))
     assert on_one_node.measured_epoch(1) == series.estimate("epoch_time_s")
-
-
-def test_more_devices_and_scales_come_before_shorter_epochs(records: Records) -> None:
-    first, runs = choose_series(records.runs, {}), records.runs
-    second = choose_series(runs[~runs["cell"].isin(first.rows["cell"][1:4])], {})
-    assert second.largest != first.largest and second.devices == first.devices
-    on_most = runs[runs["nodes"] == 6].groupby("cell")["epoch_time_s"].mean()
-    slowest = choose_series(runs[(runs["nodes"] < 6) | (runs["cell"] == on_most.idxmax())], {})
-    assert slowest.largest == on_most.idxmax()
 
 
 def test_efficiency_is_that_of_devices(records: Records) -> None:
@@ -85,18 +87,8 @@ def test_efficiency_is_that_of_devices(records: Records) -> None:
     [({"optimizer": "sgd"}, 8), ({"optimizer": "adam"}, 12), ({"optimizer": "adam", "precision": "bf16"}, 6)],
 )
 def test_checkpoint_has_parameters_and_state(records: Records, levels: dict[str, str], n_bytes: int) -> None:
-    series = choose_series(records.runs.assign(**levels), {})
-    request = make_request(series, Question(6))
-    facts, _ = proposal.gather_facts(load_study("prediction-virtual"), records, series, request)
+    _, facts, _ = gather(records, **levels)
     assert facts["parameters"] > 1000 and facts["checkpoint_bytes"] == n_bytes * facts["parameters"]
-
-
-def test_samples_need_those_of_an_epoch(records: Records) -> None:
-    series = choose_series(records.runs, {})
-    unknown = replace(series, rows=series.rows.assign(samples=math.nan))
-    with pytest.raises(InputError) as refused:
-        make_request(unknown, Question(6, samples=10))
-    assert (refused.value.code, refused.value.file) == ("conflicting-keys", "--samples")
 
 
 @pytest.mark.parametrize(
@@ -131,15 +123,6 @@ def test_node_hours_follow_from_times_and_attempts(tmp_path: Path) -> None:
     samples = float(series.rows["samples"].iloc[-1])
     halved = make_request(series, Question(series.most_nodes, samples=samples / 2))
     assert halved.epochs == 0.5
-
-
-def test_failed_runs_are_attempts_and_missing_ones_are_none(records: Records) -> None:
-    series = choose_series(records.runs, {})
-    runs = series.runs.assign(status="ok", attempt=1.0)
-    runs.loc[runs.index[0], ["status", "attempt"]] = ["failed", 3]
-    runs.loc[runs.index[1], ["status", "attempt"]] = ["missing", math.nan]
-    request = make_request(replace(series, runs=runs), Question(6))
-    assert request.attempts == pytest.approx((len(runs) - 2 + 3) / (len(runs) - 2))
 
 
 @pytest.mark.parametrize(
@@ -198,11 +181,6 @@ def test_nodes_beyond_the_measured_are_predicted(records: Records) -> None:
     assert facts["most_devices"] == 4608 // 128 and not math.isnan(request.attempts)
 
 
-def test_series_of_a_study_without_others_has_no_words(records: Records) -> None:
-    runs = records.runs[records.runs["cell"].isin(choose_series(records.runs, {}).runs["cell"])]
-    assert choose_series(runs, {}).words == "" and choose_series(records.runs, {}).words
-
-
 def test_cost_and_carbon_follow_from_what_the_site_states(records: Records) -> None:
     stated = {
         "price_per_node_hour": 2.0,
@@ -211,9 +189,7 @@ def test_cost_and_carbon_follow_from_what_the_site_states(records: Records) -> N
         "estimated_memory_peak_bytes": 2**30,
         "grid_g_co2_per_kwh": 250.0,
     }
-    series = choose_series(records.runs.assign(**stated), {})
-    request = make_request(series, Question(6, epochs=1000))
-    facts, _ = proposal.gather_facts(load_study("prediction-virtual"), records, series, request)
+    request, facts, _ = gather(records, Question(6, epochs=1000), **stated)
     node_hours = request.node_hours.value
     assert facts["cost"].value == pytest.approx(2 * node_hours) and facts["currency"] == "EUR"
     assert facts["energy_kwh"] == pytest.approx(0.4 * node_hours)
@@ -224,20 +200,14 @@ def test_cost_and_carbon_follow_from_what_the_site_states(records: Records) -> N
 
 def test_metered_power_is_that_of_one_node(records: Records) -> None:
     joules = 600.0 * records.runs["nodes"] * records.runs["epoch_time_s"]
-    metered = records.runs.assign(
-        energy_j=None, energy_node_j=joules, energy_scope="node", node_power_w=400.0
-    )
-    series = choose_series(metered, {})
-    request = make_request(series, Question(6))
-    facts, _ = proposal.gather_facts(load_study("prediction-virtual"), records, series, request)
+    metered = {"energy_j": None, "energy_node_j": joules, "energy_scope": "node", "node_power_w": 400.0}
+    _, facts, _ = gather(records, **metered)
     assert facts["power_w"] == pytest.approx(600)
 
 
 @pytest.mark.parametrize("name", ["synthetic", "synthetic-tokens-1000-16-256"])
 def test_input_has_the_bytes_of_prepared_samples(records: Records, name: str) -> None:
-    series = choose_series(records.runs.assign(dataset=name), {})
-    request = make_request(series, Question(6))
-    facts, _ = proposal.gather_facts(load_study("prediction-virtual"), records, series, request)
+    request, facts, _ = gather(records, dataset=name)
     entry = load_dataset(name)
     sample_bytes = math.prod(entry["shape"]) * (2 if "tokens" in name else 1)
     n_samples = entry["train_samples"] + entry["validation_samples"]
@@ -249,17 +219,8 @@ def test_input_has_the_bytes_of_prepared_samples(records: Records, name: str) ->
 
 @pytest.mark.parametrize(("placement", "n_sharing"), [("emulated", 6), ("virtual", 1)])
 def test_ranks_of_a_machine_share_its_memory(records: Records, placement: str, n_sharing: int) -> None:
-    series = choose_series(records.runs.assign(placement=placement, node_memory_bytes=6 * 2**30), {})
-    request = make_request(series, Question(6))
-    facts, _ = proposal.gather_facts(load_study("prediction-virtual"), records, series, request)
+    _, facts, _ = gather(records, placement=placement, node_memory_bytes=6 * 2**30)
     assert facts["available_mib"] == 6 * 1024 / n_sharing
-
-
-def test_global_batch_limits_the_devices(records: Records) -> None:
-    series = choose_series(records.runs.assign(batch_scope="global"), {})
-    request = make_request(series, Question(6))
-    facts, _ = proposal.gather_facts(load_study("prediction-virtual"), records, series, request)
-    assert facts["most_devices"] == facts["levels"]["batch_size"]
 
 
 def test_both_kinds_of_scaling_have_a_table(records: Records) -> None:
@@ -318,3 +279,41 @@ def test_proposal_of_a_kept_campaign_has_4_pages(
     assert {"proposal.md", "proposal.pdf", "scaling.png"} <= {file.name for file in out.iterdir()}
     log = (out / "proposal.log").read_text()
     assert "undefined" not in log and "Overfull" not in log
+
+
+def test_more_devices_and_scales_come_before_shorter_epochs(records: Records) -> None:
+    first, runs = choose_series(records.runs, {}), records.runs
+    second = choose_series(runs[~runs["cell"].isin(first.rows["cell"][1:4])], {})
+    assert second.largest != first.largest and second.devices == first.devices
+    on_most = runs[runs["nodes"] == 6].groupby("cell")["epoch_time_s"].mean()
+    slowest = choose_series(runs[(runs["nodes"] < 6) | (runs["cell"] == on_most.idxmax())], {})
+    assert slowest.largest == on_most.idxmax()
+
+
+def test_samples_need_those_of_an_epoch(records: Records) -> None:
+    series = choose_series(records.runs, {})
+    unknown = replace(series, rows=series.rows.assign(samples=math.nan))
+    with pytest.raises(InputError) as refused:
+        make_request(unknown, Question(6, samples=10))
+    assert (refused.value.code, refused.value.file) == ("conflicting-keys", "--samples")
+
+
+def test_failed_runs_are_attempts_and_missing_ones_are_none(records: Records) -> None:
+    series = choose_series(records.runs, {})
+    runs = series.runs.assign(status="ok", attempt=1.0)
+    runs.loc[runs.index[0], ["status", "attempt"]] = ["failed", 3]
+    runs.loc[runs.index[1], ["status", "attempt"]] = ["missing", math.nan]
+    request = make_request(replace(series, runs=runs), Question(6))
+    assert request.attempts == pytest.approx((len(runs) - 2 + 3) / (len(runs) - 2))
+
+
+def test_series_of_a_study_without_others_has_no_words(records: Records) -> None:
+    runs = records.runs[records.runs["cell"].isin(choose_series(records.runs, {}).runs["cell"])]
+    assert choose_series(runs, {}).words == "" and choose_series(records.runs, {}).words
+
+
+def test_global_batch_limits_the_devices(records: Records) -> None:
+    series = choose_series(records.runs.assign(batch_scope="global"), {})
+    request = make_request(series, Question(6))
+    facts, _ = proposal.gather_facts(load_study("prediction-virtual"), records, series, request)
+    assert facts["most_devices"] == facts["levels"]["batch_size"]

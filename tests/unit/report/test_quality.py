@@ -86,17 +86,6 @@ def test_mark_names_the_causes_of_runs_that_do_not_count(
     assert (mark.name, mark.outcome) == (text, outcome)
 
 
-def test_mark_says_that_load_is_unlimited() -> None:
-    runs = runs_of(OK, ("ok", None, 0.75, 0.0))
-    limited, unlimited = runs.assign(max_other_cpu_share=0.8), runs.assign(max_other_cpu_share=1.0)
-    note = quality.unlimited_load_note(unlimited)
-    assert isinstance(note, Note) and note.code == "load-unlimited"
-    assert note.facts == {"greatest_share": 0.75}
-    assert quality.unlimited_load_note(limited) == ""
-    strict, lax = quality.usable_mark(limited), quality.usable_mark(unlimited)
-    assert strict.name != lax.name and note in lax.detail and note not in strict.detail
-
-
 def test_mark_counts_cells_without_data() -> None:
     bad = quality.cells_mark(runs_of(OK, ("failed", "x", 0.0, 0.0)))
     assert (bad.outcome, bad.name.facts["cells"], bad.name) == (BAD, ["b"], "1 of 2 cells without data")
@@ -120,19 +109,6 @@ def test_invalid_runs_count_as_loaded(name: str, place: int) -> None:
     )
 
 
-def test_loaded_runs_that_all_count_are_not_counted_twice() -> None:
-    part, full = (
-        next(quality.load_marks(runs_of(("ok", None, 0.2, 0.0), (status, None, 0.2, 0.0))))
-        for status in ("invalid", "ok")
-    )
-    assert [part.name.facts["usable"], full.name.facts["usable"]] == [1, 2]
-    assert (
-        [part.detail.count("2"), full.detail.count("2")] == [1, 1]
-        and "1" not in full.detail
-        and "1" in part.detail
-    )
-
-
 def test_marks_of_runs_count_traced_ones(in_folder: Callable[..., CampaignFiles]) -> None:
     runs, epochs, _ = traced_campaign(steps=4)
     material = in_folder(runs, epochs, tables=["missing"]).material()
@@ -140,10 +116,6 @@ def test_marks_of_runs_count_traced_ones(in_folder: Callable[..., CampaignFiles]
     counts = {mark.name.code: mark.name.facts.get("runs") for mark in quality.marks(material, [])}
     for code in ("runs-usable", "other-cpu-share", "steal-share"):
         assert counts[code] == len(material.every_run), code
-
-
-def test_load_that_was_not_recorded_has_no_mark() -> None:
-    assert list(quality.load_marks(runs_of(("ok", None, np.nan, np.nan)))) == []
 
 
 @pytest.mark.parametrize(
@@ -198,3 +170,7 @@ def test_mark_names_rules_that_are_not_met() -> None:
     assert (bad.outcome, good.outcome, bad.detail) == (BAD, GOOD, "rule 1")
     facts: dict[str, Any] = {"met": 1, "applicable": 2}
     assert bad.name.facts == facts and bad.name == "1 of 2 rules of benchmarking not met"
+
+
+def test_load_that_was_not_recorded_has_no_mark() -> None:
+    assert list(quality.load_marks(runs_of(("ok", None, np.nan, np.nan)))) == []

@@ -38,11 +38,6 @@ def log_of(folder: Path, raw: bytes) -> Path:
     return file
 
 
-def test_a_short_log_is_whole(tmp_path: Path) -> None:
-    tail = text.tail(log_of(tmp_path, b"one\ntwo\n"), 1000)
-    assert tail is not None and (tail.text, tail.extent.code) == ("one\ntwo", "whole-log")
-
-
 def test_an_empty_log_says_so_and_no_log_is_none(tmp_path: Path) -> None:
     empty = text.tail(log_of(tmp_path, b""), 1000)
     assert empty is not None and (empty.text, empty.extent.code) == ("", "empty-log")
@@ -65,11 +60,6 @@ def test_of_a_huge_log_only_the_end_is_read(tmp_path: Path) -> None:
     tail = text.tail(file, 1000)
     assert tail is not None and tail.text.endswith("the end") and len(tail.text) <= 1000
     assert tail.extent.facts["bytes"] == 50_000_009
-
-
-def test_one_endless_line_is_cut(tmp_path: Path) -> None:
-    tail = text.tail(log_of(tmp_path, b"x" * 1_000_000), 10_000)
-    assert tail is not None and len(tail.text) == text.MAX_LINE_CHARACTERS + 2
 
 
 def test_overwritten_text_is_gone_and_broken_bytes_marked(tmp_path: Path) -> None:

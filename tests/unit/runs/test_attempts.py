@@ -136,53 +136,6 @@ def test_giving_up_raises_nothing_where_nothing_can_be_written(tmp_path: Path) -
     assert attempts.unfinished(tmp_path) == []
 
 
-def test_one_job_at_a_time_holds_a_run_and_frees_it_when_it_dies(tmp_path: Path) -> None:
-    program = (
-        "import sys, time\nfrom pathlib import Path\nfrom common.files import locked\n"
-        "with locked(Path(sys.argv[1]) / '.lock', print):\n    print('held', flush=True)\n    time.sleep(60)\n"
-    )
-    scripts = Path(attempts.__file__).parents[1]
-    holder = subprocess.Popen(
-        [sys.executable, "-c", program, str(tmp_path / "run" / "key")],
-        stdout=subprocess.PIPE,
-        env={"PYTHONPATH": str(scripts)},
-    )
-    assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
-    waited = []
-
-    def waiting() -> None:
-        waited.append(holder.poll())
-        holder.kill()
-
-    with locked(tmp_path / "run" / "other" / attempts.RUN_LOCK, waiting):
-        assert waited == [], "another run is free"
-    with locked(tmp_path / "run" / "key" / attempts.RUN_LOCK, waiting):
-        assert waited == [None], "it came while the holder was alive, and was let in after its end"
-    holder.wait()
-    with locked(tmp_path / "run" / "key" / attempts.RUN_LOCK, waiting):
-        assert len(waited) == 1
-
-
-def test_lock_errors_other_than_a_missing_feature_are_raised(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(number: int) -> None:
-        def flock(*_: object) -> None:
-            raise OSError(number, os.strerror(number))
-
-        monkeypatch.setattr("fcntl.flock", flock)
-
-    refuse(errno.ENOLCK)
-    with locked(tmp_path / "key" / attempts.RUN_LOCK, lambda: None):
-        pass
-    refuse(errno.EIO)
-    with (
-        pytest.raises(OSError, match="Input/output error"),
-        locked(tmp_path / "key" / attempts.RUN_LOCK, lambda: None),
-    ):
-        pass
-
-
 def test_who_is_at_an_attempt_is_told_until_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RINGSIDE_LOCK", str(tmp_path / "machine.lock"))
     monkeypatch.setenv("SLURM_JOB_ID", "17")
@@ -239,16 +192,6 @@ def test_attempt_begun_elsewhere_may_still_run(tmp_path: Path) -> None:
     assert (reason.code, reason.facts) == ("unfinished", {"attempt": 1, "reason": attempts.UNKNOWN_END})
 
 
-def test_wording_of_absent_records(tmp_path: Path) -> None:
-    published = tmp_path / "run" / "key" / "record.json"
-    _, attempt = attempts.create_attempt_folder(published.parent)
-    (attempt / "holder.json").write_text('{"host": "another-node"}')
-    text = "absent: attempt 1, begun on another-node, has not ended, or was killed"
-    assert attempts.absence_reason(published) == text
-    attempts.give_up(attempt, "stopped by SIGTERM")
-    assert attempts.absence_reason(published) == "absent: attempt 1 stopped by SIGTERM"
-
-
 @pytest.mark.parametrize("kind", ["link", "dangling", "second name", "pipe", "folder"])
 def test_a_machine_lock_is_a_file_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
@@ -270,14 +213,21 @@ def test_a_machine_lock_is_a_file_of_its_own(
     assert mine.read_text() == "precious" and not (tmp_path / "absent").exists()
 
 
-def test_file_system_without_locks_counts_as_unlocked(
+def test_lock_errors_other_than_a_missing_feature_are_raised(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+    def refuse(number: int) -> None:
+        def flock(*_: object) -> None:
+            raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr("fcntl.flock", refuse)
-    monkeypatch.setenv("RINGSIDE_LOCK", str(tmp_path / "machine.lock"))
-    with attempts.machine_lock("this run", print), locked(tmp_path / "run" / attempts.RUN_LOCK, lambda: None):
-        assert (tmp_path / "machine.lock").read_text() == "this run\n"
-    assert (tmp_path / "machine.lock").read_text() == ""
+        monkeypatch.setattr("fcntl.flock", flock)
+
+    refuse(errno.ENOLCK)
+    with locked(tmp_path / "key" / attempts.RUN_LOCK, lambda: None):
+        pass
+    refuse(errno.EIO)
+    with (
+        pytest.raises(OSError, match="Input/output error"),
+        locked(tmp_path / "key" / attempts.RUN_LOCK, lambda: None),
+    ):
+        pass

@@ -32,19 +32,6 @@ def test_largest_size_less_the_margin_is_found(sizes: list[int], memory: int) ->
         assert result.chosen == (with_margin or below)[-1] and result.chosen in tried
 
 
-def test_few_of_many_sizes_are_tried() -> None:
-    tried: list[int] = []
-
-    def fits(size: int) -> bool:
-        tried.append(size)
-        return size <= 50_000
-
-    result = find_largest(range(1, 1 << 20), fits)
-    assert (result.largest, result.chosen) == (50_000, 47_500)
-    n_doublings, n_halvings = 13, 15  # 16 to 65 536, then the 32 768 sizes between the last two
-    assert len(tried) == n_doublings + n_halvings + 1, "what is chosen is tried, too"
-
-
 @given(sizes=SIZES, seed=st.randoms(use_true_random=False), share=st.floats(0, 1))
 def test_what_fits_in_turns_ends_with_one_that_fits(sizes: list[int], seed: object, share: float) -> None:
     answers = {size: seed.random() < share for size in sizes}  # type: ignore[attr-defined]
@@ -83,3 +70,16 @@ def test_good_estimate_saves_most_trials() -> None:
     tried.clear()
     assert find_largest(range(1, 1 << 20), fits, 40_000).largest == 50_000
     assert len(tried) <= 30, "steps away from the estimate grow"
+
+
+def test_few_of_many_sizes_are_tried() -> None:
+    tried: list[int] = []
+
+    def fits(size: int) -> bool:
+        tried.append(size)
+        return size <= 50_000
+
+    result = find_largest(range(1, 1 << 20), fits)
+    assert (result.largest, result.chosen) == (50_000, 47_500)
+    n_doublings, n_halvings = 13, 15  # 16 to 65 536, then the 32 768 sizes between the last two
+    assert len(tried) == n_doublings + n_halvings + 1, "what is chosen is tried, too"

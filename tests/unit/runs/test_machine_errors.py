@@ -79,31 +79,3 @@ def test_a_full_disk_leaves_the_old_file_and_one_line(tmp_path: Path) -> None:
     assert f"{tmp_path}/runs.csv: " in done.stderr and "[system-error]" in done.stderr
     assert [file.name for file in tmp_path.iterdir()] == ["runs.csv"]
     assert (tmp_path / "runs.csv").read_text() == "old"
-
-
-DRAWS = """
-import resource, sys
-from pathlib import Path
-from common.errors import exit_status
-from figures import style
-drawn = style.new_figure(3, 2)
-drawn.add_subplot().plot([1, 2])
-resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
-sys.exit(exit_status(lambda: style.save(drawn, Path(sys.argv[1]))))
-"""
-
-
-def test_a_full_disk_while_a_figure_is_drawn_is_one_line(tmp_path: Path) -> None:
-    for suffix in ("pdf", "svg", "png"):
-        (tmp_path / f"overview.{suffix}").write_text("old")
-    done = subprocess.run(
-        [sys.executable, "-c", DRAWS, str(tmp_path / "overview")],
-        env={"PYTHONPATH": str(CHECKOUT / "workflow" / "scripts"), "MPLCONFIGDIR": str(tmp_path / "mpl")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (
-        done.returncode == 2 and f"{tmp_path}/overview." in done.stderr and len(done.stderr.splitlines()) == 1
-    )
-    assert {file.read_text() for file in tmp_path.glob("overview.*")} == {"old"}

@@ -25,6 +25,9 @@ from support.one_run import one_run
 
 WATTS, AT_SOCKET_W = 40.0, 65.0  # of the package (metered.py), of the node
 DATA = "synthetic-16x16x1-10-1024"
+LEVELS = {
+    "framework": "pytorch-ddp", "model": "small-cnn", "dataset": DATA, "nodes": 2, "batch_size": 8, "sync_every": 1,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -41,17 +44,7 @@ def site(server: Kwollect) -> Site:
 def trained(folder: Path, server: Kwollect, environment: dict[str, Any], **levels: Any) -> dict[str, Any]:
     """What a run's record says is measured, of two ranks that trained in `folder`."""
     local_site = site(server)
-    run, spec = one_run(
-        local_site,
-        framework="pytorch-ddp",
-        model="small-cnn",
-        dataset=DATA,
-        nodes=2,
-        epochs=3,
-        warmup_epochs=1,
-        sync_every=1,
-        **{"batch_size": 8, **levels},
-    )
+    run, spec = one_run(local_site, **{**LEVELS, "epochs": 3, "warmup_epochs": 1, **levels})
     folder.mkdir(parents=True)
     prepare(DATA, folder / "data")
     ranks = launch.make_launcher(local_site, spec)
@@ -123,15 +116,7 @@ def test_idle_power_is_measured_once_for_a_session(
     monkeypatch.setattr(meters, "IDLE", "metered")
     with kwollect(lambda node, at: 50.0) as server:
         local_site = site(server)
-        _, spec = one_run(
-            local_site,
-            framework="pytorch-ddp",
-            model="small-cnn",
-            dataset=DATA,
-            nodes=2,
-            batch_size=8,
-            sync_every=1,
-        )
+        _, spec = one_run(local_site, **LEVELS)
         powers = [meters.idle_power(tmp_path, name, local_site, spec, environment) for name in "aab"]
     assert powers[0] == powers[1] and powers[2] is not None
     for idle in powers:
@@ -148,15 +133,7 @@ def test_where_nothing_has_a_meter_nothing_is_started_or_written(
 ) -> None:
     monkeypatch.setattr(meters, "packages", list)
     local_site = load_site("local")
-    _, spec = one_run(
-        local_site,
-        framework="pytorch-ddp",
-        model="small-cnn",
-        dataset="digits",
-        nodes=2,
-        batch_size=8,
-        sync_every=1,
-    )
+    _, spec = one_run(local_site, **LEVELS)
     monkeypatch.setattr(launch, "make_launcher", pytest.fail)
     assert meters.idle_power(tmp_path, "a", local_site, spec, {}) is None
     assert list(tmp_path.iterdir()) == []

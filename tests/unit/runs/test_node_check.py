@@ -101,11 +101,6 @@ def test_broken_table_of_nodes_is_refused(tmp_path: Path, content: str) -> None:
     assert "nodes.csv" in str(refused.value.file)
 
 
-def test_equal_nodes_stay(tmp_path: Path) -> None:
-    write_table(node_check.judge_result(made_up_result(), "2026-11-28"), "nodes", tmp_path / "nodes.csv")
-    assert without_slow_nodes(CLUSTER, tmp_path).exclude_nodes == CLUSTER.exclude_nodes
-
-
 def test_verdicts_are_corrected_for_their_number() -> None:
     """What would be too rare for one verdict is not for one of twelve."""
     result = made_up_result()
@@ -150,3 +145,8 @@ def test_one_machine_has_nothing_to_compare(device: str, devices: int, tmp_path:
         node_check.check_nodes(site)
     assert refused.value.code == "not-possible-here"
     assert str(CHECKOUT) not in str(refused.value)
+
+
+def test_equal_nodes_stay(tmp_path: Path) -> None:
+    write_table(node_check.judge_result(made_up_result(), "2026-11-28"), "nodes", tmp_path / "nodes.csv")
+    assert without_slow_nodes(CLUSTER, tmp_path).exclude_nodes == CLUSTER.exclude_nodes

@@ -94,11 +94,6 @@ def test_a_mean_of_all_steps_has_all_of_them(tmp_path: Path) -> None:
     assert read_log(tmp_path, command, text.replace("13", "12")).first_step_s is None
 
 
-def test_a_long_first_interval_does_not_hide_missing_steps(tmp_path: Path, command: Command) -> None:
-    text = lines([1.0], interval=8) + lines([1.0, 1.0], first=9)
-    assert read_log(tmp_path, command, text).problem.code == "other-steps"
-
-
 def test_steps_before_the_last_interval_may_have_no_line(tmp_path: Path, command: Command) -> None:
     assert read_log(tmp_path, command, lines([1.0, 2.0], interval=5)).problem is None
     assert read_log(tmp_path, command, lines([1.0] * 3, interval=3)).problem.code == "other-steps"
@@ -111,21 +106,6 @@ def test_numbers_of_steps_may_begin_at_zero(tmp_path: Path) -> None:
         rows = "".join(f"{first + number},{1.0 + number}\n" for number in range(12))
         assert read_log(tmp_path, command, f"step,seconds\n{rows}", wall_s=99.0).problem is None
         assert read_epochs(tmp_path / "epochs.csv")[0]["epoch_time_s"] * 16 / 66 == pytest.approx(2.5)
-
-
-def test_header_of_torchtitan_tells_the_batch(tmp_path: Path) -> None:
-    with own_commands(tmp_path / "commands", ours={"log_format": "torchtitan"}):
-        command = load_command("ours")
-    header = "Trainer is initialized with local batch size 8, global batch size {}, sequence length 32\n"
-    text = "".join(
-        f"2026-11-28 10:00:{number:02d},000 step: {number:2}  loss: 1.0  tps: 512  x\n"
-        for number in range(13)
-    )
-    assert read_log(tmp_path, command, header.format(32) + text).problem.code == "other-batch"
-
-
-def test_rounded_times_may_add_up_to_a_little_more_than_the_run(tmp_path: Path, command: Command) -> None:
-    assert read_log(tmp_path, command, lines([1.0] * 12), wall_s=11.9).problem is None
 
 
 @pytest.mark.parametrize(
@@ -251,3 +231,23 @@ def test_status_is_that_of_the_command(
     record, attempt, _ = run_command(site={"time_limit_s": 1.0} if status == "timeout" else {}, command=line)
     assert record["status"] == status and words in record["reason"]
     assert "ended with status 0" not in record["reason"] and (attempt / "log.txt").exists()
+
+
+def test_a_long_first_interval_does_not_hide_missing_steps(tmp_path: Path, command: Command) -> None:
+    text = lines([1.0], interval=8) + lines([1.0, 1.0], first=9)
+    assert read_log(tmp_path, command, text).problem.code == "other-steps"
+
+
+def test_header_of_torchtitan_tells_the_batch(tmp_path: Path) -> None:
+    with own_commands(tmp_path / "commands", ours={"log_format": "torchtitan"}):
+        command = load_command("ours")
+    header = "Trainer is initialized with local batch size 8, global batch size {}, sequence length 32\n"
+    text = "".join(
+        f"2026-11-28 10:00:{number:02d},000 step: {number:2}  loss: 1.0  tps: 512  x\n"
+        for number in range(13)
+    )
+    assert read_log(tmp_path, command, header.format(32) + text).problem.code == "other-batch"
+
+
+def test_rounded_times_may_add_up_to_a_little_more_than_the_run(tmp_path: Path, command: Command) -> None:
+    assert read_log(tmp_path, command, lines([1.0] * 12), wall_s=11.9).problem is None

@@ -3,6 +3,7 @@
 import json
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 from snakemake_interface_logger_plugins.common import LogEvent
@@ -11,7 +12,6 @@ from common.errors import InputError
 from common.notes import codes
 from runs.progress import (
     SESSION_VARIABLE,
-    HeldJobTable,
     Interruption,
     Session,
     count_usable,
@@ -19,6 +19,21 @@ from runs.progress import (
     print_planned_search,
     refuse_stopped,
 )
+
+
+def pass_error(session: Session, **fields: Any) -> bool:
+    """Pass the error of a job through the filter of Snakemake's log, and return whether it is kept."""
+    event = {"jobid": 1, "rule_name": "run", "rule_msg": "it FAILED", "aux": {}, "log": [], **fields}
+    return filter_log(session, logging.makeLogRecord({"event": LogEvent.JOB_ERROR, **event}))
+
+
+def end_run(session: Session, results: Path, record: dict[str, object]) -> None:
+    """Let a run end with this record, as Snakemake's log says it."""
+    folder = results / "runs" / "a" / "0123456789ab"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "record.json").write_text(json.dumps({"attempt": 1, **record}))
+    session.watch("job_info", 7, "run", {"run_id": "a", "key": "0123456789ab"})
+    session.watch("job_finished", 7, None, None)
 
 
 def test_it_says_what_is_done_left_and_not_ok(tmp_path: Path) -> None:
@@ -36,17 +51,6 @@ def test_it_says_what_is_done_left_and_not_ok(tmp_path: Path) -> None:
     assert [entry["run_id"] for entry in ended] == ["b", "c", "d"]
 
 
-def test_wording_of_a_line(tmp_path: Path) -> None:
-    def line(done: int, may_grow: bool = False, left_s: float | None = None) -> str:
-        session = Session(tmp_path, "s", 4, done, lambda: left_s, lambda: (4, may_grow))
-        session.add("b", "ok")
-        return session.line("b", "ok", "x").rpartition(" x | ")[2]
-
-    assert line(1, left_s=200.0) == "2 left, about 3 min | 0 not ok"
-    assert line(3) == "all runs done | 0 not ok"
-    assert line(3, may_grow=True) == "more replicates are decided next | 0 not ok"
-
-
 def test_what_is_planned_may_grow_until_it_is_decided(tmp_path: Path) -> None:
     counts = iter([(1, True), (2, True), (2, False)])
     session = Session(tmp_path, "s", planned=1, done=0, count_planned=lambda: next(counts))
@@ -62,14 +66,10 @@ def test_a_line_is_printed_when_snakemake_finishes_a_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     session = Session(tmp_path, "s", planned=2, done=0)
-    folder = tmp_path / "runs" / "a" / "0123456789ab"
-    folder.mkdir(parents=True)
-    (folder / "record.json").write_text(json.dumps({"status": "timeout", "reason": "too slow", "attempt": 1}))
-    session.watch("job_info", 7, "run", {"run_id": "a", "key": "0123456789ab"})
     session.watch("job_info", 8, "table", {"table": "cells"})
     session.watch("job_finished", 8, None, None)
     assert capsys.readouterr().out == "", "only runs have a line"
-    session.watch("job_finished", 7, None, None)
+    end_run(session, tmp_path, {"status": "timeout", "reason": "too slow"})
     assert capsys.readouterr().out.startswith("[1/2] timeout a") and session.line("a", "timeout", "x")
 
 
@@ -117,21 +117,6 @@ def test_what_a_program_has_said_in_its_one_line_is_not_buried(status: int, is_k
     assert filter_log(None, logging.makeLogRecord({"msg": message, "event": LogEvent.ERROR})) is is_kept
 
 
-def test_the_table_of_jobs_waits_until_they_may_start() -> None:
-    log, seen = logging.Logger("a log"), []
-    log.addHandler(handler := logging.Handler())
-    handler.emit = lambda record: seen.append(record.getMessage())
-    log.addFilter(job_table := HeldJobTable())
-    log.info("Building DAG of jobs...")
-    log.info("Job stats:", extra={"event": LogEvent.RUN_INFO})
-    assert seen == ["Building DAG of jobs..."]
-    job_table.release(log)
-    log.info("Job stats:", extra={"event": LogEvent.RUN_INFO})
-    assert seen == ["Building DAG of jobs...", *["Job stats:"] * 2]
-    HeldJobTable().release(log)
-    assert len(seen) == 3, "where none was held back"
-
-
 def test_an_interruption_ends_with_one_line_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
     stopped = (
         "RuleException:\n"
@@ -174,17 +159,13 @@ def test_why_a_job_on_the_cluster_failed_is_said(tmp_path: Path, capsys: pytest.
     log = tmp_path / "17.log"
     log.write_text("ringside: a run: lost: No space left on device\nError in rule run:\n    jobid: 0\n")
     session = Session(tmp_path, "s", 2, 0)
-    event = {"jobid": 1, "rule_name": "run", "rule_msg": "it FAILED", "aux": {"external_jobid": "17"}}
-    for logs in ([str(log)], [str(tmp_path / "gone")]):
-        filter_log(session, logging.makeLogRecord({"event": LogEvent.JOB_ERROR, "log": logs, **event}))
+    for file in (log, tmp_path / "gone"):
+        pass_error(session, aux={"external_jobid": "17"}, log=[str(file)])
     assert capsys.readouterr().out.splitlines() == [
         "ringside: run: cluster job 17 failed: a run: lost: No space left on device",
         "ringside: run: cluster job 17 failed: it FAILED",
     ]
-    local_event = {**event, "aux": {}}  # on this machine its words were seen already
-    filter_log(
-        session, logging.makeLogRecord({"event": LogEvent.JOB_ERROR, "log": [str(log)], **local_event})
-    )
+    pass_error(session, log=[str(log)])  # on this machine its words were seen already
     assert capsys.readouterr().out == ""
 
 
@@ -197,8 +178,7 @@ def test_refusal_of_slurm_is_said_once(tmp_path: Path, capsys: pytest.CaptureFix
     ]
     for job, error in ((1, errors[0]), (2, errors[0]), (1, errors[1])):
         message = f"SLURM sbatch failed. The error message was '{error}'.\n    sbatch call:\n        sbatch -x 'y'.\n"
-        event = {"jobid": job, "rule_name": "run", "rule_msg": message, "aux": {}, "log": []}
-        filter_log(session, logging.makeLogRecord({"event": LogEvent.JOB_ERROR, **event}))
+        pass_error(session, jobid=job, rule_msg=message)
     advice = "./ringside doctor names the key of the site to correct"
     assert capsys.readouterr().out.splitlines() == [
         f"ringside: run: Slurm refuses the job: {errors[0]}; {advice}",
@@ -245,19 +225,8 @@ def test_a_campaign_goes_on_after_other_ends(tmp_path: Path, statuses: list[str]
     session = Session(tmp_path, "s", 9, 0, stop=lambda: pytest.fail("it was stopped"))
     for status in statuses:
         session.count_failure(status, "the same")
-
-
-def test_a_campaign_goes_on_after_failures_of_different_reasons(tmp_path: Path) -> None:
-    session = Session(tmp_path, "s", 9, 0, stop=lambda: pytest.fail("it was stopped"))
     for reason in ("ImportError", "MemoryError", "ImportError", "MemoryError"):
         session.count_failure("failed", reason)
-
-
-def test_a_campaign_goes_on_where_the_caller_wants_it(tmp_path: Path) -> None:
-    session = Session(tmp_path, "s", 9, 0)
-    for _ in range(4):
-        session.count_failure("failed", "the same")
-    assert session.stopped is None
 
 
 @pytest.mark.parametrize(
@@ -309,15 +278,7 @@ def test_a_campaign_stops_where_a_node_sees_nothing(
         (tmp_path / log).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / log).write_text("ringside: node n1 does not see /cache\n")
     session = Session(tmp_path, "s", 2, 0, stop=lambda: True)
-    event = {
-        "jobid": 1,
-        "rule_name": "run",
-        "rule_msg": "FAILED",
-        "aux": {"external_jobid": "17"},
-        "log": ["x.log"],
-    }
-    is_kept = filter_log(session, logging.makeLogRecord({"event": LogEvent.JOB_ERROR, **event}))
-    assert is_kept is (facts is None)
+    assert pass_error(session, aux={"external_jobid": "17"}, log=["x.log"]) is (facts is None)
     assert (
         (session.stopped.code, session.stopped.facts) == ("not-seen", facts)
         if facts
@@ -331,8 +292,7 @@ def test_ranks_that_see_nothing_stop_a_campaign_in_an_allocation(tmp_path: Path)
     (folder / "unfinished.txt").write_text("lost: node n2 does not see /data (job 7 on n1)\n")
     session = Session(tmp_path, "s", 2, 0, stop=lambda: True)
     session.watch("job_info", 7, "run", {"run_id": "a", "key": "0123456789ab"})
-    event = {"jobid": 7, "rule_name": "run", "rule_msg": "FAILED", "aux": {}, "log": []}
-    assert not filter_log(session, logging.makeLogRecord({"event": LogEvent.JOB_ERROR, **event}))
+    assert not pass_error(session, jobid=7)
     assert session.stopped is not None and session.stopped.facts == {"node": "n2", "path": "/data"}
 
 
@@ -340,15 +300,9 @@ def test_failures_are_counted_where_nothing_can_be_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "sessions").write_text("a file in the folder's place")
-    folder = tmp_path / "runs" / "a" / "0123456789ab"
-    folder.mkdir(parents=True)
-    (folder / "record.json").write_text(
-        json.dumps({"status": "failed", "reason": "ImportError", "attempt": 1})
-    )
     session = Session(tmp_path, "s", planned=9, done=0, stop=lambda: True)
-    for job in range(3):
-        session.watch("job_info", job, "run", {"run_id": "a", "key": "0123456789ab"})
-        session.watch("job_finished", job, None, None)
+    for _ in range(3):
+        end_run(session, tmp_path, {"status": "failed", "reason": "ImportError"})
     assert session.stopped is not None and capsys.readouterr().out.count("failed  a") == 3
 
 
@@ -356,5 +310,11 @@ def test_dry_run_names_each_batch_search(capsys: pytest.CaptureFixture[str]) -> 
     for rule, wildcards in (("batch_search", {"search": "a.b1", "key": "0" * 12}), ("dataset", {})):
         fields = {"event": LogEvent.JOB_INFO, "rule_name": rule, "wildcards": wildcards}
         assert print_planned_search(logging.makeLogRecord(fields)), "Snakemake goes on with the record"
-    assert print_planned_search(logging.makeLogRecord({"msg": "Building DAG of jobs..."}))
     assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()] == ["a.b1"]
+
+
+def test_a_campaign_goes_on_where_the_caller_wants_it(tmp_path: Path) -> None:
+    session = Session(tmp_path, "s", 9, 0)
+    for _ in range(4):
+        session.count_failure("failed", "the same")
+    assert session.stopped is None

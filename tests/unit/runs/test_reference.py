@@ -186,16 +186,6 @@ def test_a_run_waits_until_the_work_takes_no_longer_than_usual(
     assert [(note.code, note.facts) for note in printed] == [("waiting", facts)] * bool(seen)
 
 
-def test_wait_for_a_busy_machine_has_the_limit_of_the_site(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(reference, "PAUSE_S", 0.02)
-    entry = measure_before(
-        lambda: ReferenceTime(KIND, {"node1": 0.5}, None), lambda: EARLIER, 0.05, lambda line: None
-    )
-    assert 0.05 <= entry["waited_s"] < 60 and len(entry["seen"]) >= 2 and entry["before"] == {"node1": 0.5}
-
-
 def test_earlier_reference_has_equal_environment_and_geometry(
     tmp_path: Path,
 ) -> None:
@@ -243,3 +233,13 @@ def test_a_run_is_held_against_the_records_of_its_campaign(
         f"{planned.run_id}: waiting for a quiet machine, 60 s at most: the reference benchmark takes 0.50 s, "
         "usually 0.30 s\n"
     )
+
+
+def test_wait_for_a_busy_machine_has_the_limit_of_the_site(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reference, "PAUSE_S", 0.02)
+    entry = measure_before(
+        lambda: ReferenceTime(KIND, {"node1": 0.5}, None), lambda: EARLIER, 0.05, lambda line: None
+    )
+    assert 0.05 <= entry["waited_s"] < 60 and len(entry["seen"]) >= 2 and entry["before"] == {"node1": 0.5}

@@ -120,13 +120,6 @@ def test_jobs_of_the_study_are_found_among_any_others(tmp_path: Path) -> None:
     assert submit.jobs(campaign(Replicates(3, 3))) == {"7": "quickstart block 2 PENDING"}
 
 
-def test_what_the_caller_wants_reaches_a_block(tmp_path: Path) -> None:
-    submitted(campaign(Replicates(1, 1)))
-    script = (tmp_path / "sbatch.in").read_text()
-    (snakemake,) = [line for line in script.splitlines() if line.startswith("exec snakemake ")]
-    assert "--keep-going" in snakemake.split()
-
-
 def test_a_block_on_a_blind_node_ends_with_its_own_status(tmp_path: Path) -> None:
     submitted(campaign(Replicates(1, 1)))
     script = (tmp_path / "sbatch.in").read_text()
@@ -138,3 +131,10 @@ def test_a_block_on_a_blind_node_ends_with_its_own_status(tmp_path: Path) -> Non
     done = subprocess.run(["bash"], input=blind, env=environment, capture_output=True, text=True, check=False)
     seen = unseen_path(done.stderr)
     assert done.returncode == 79 and seen is not None and seen.facts["path"] == "/no/python"
+
+
+def test_what_the_caller_wants_reaches_a_block(tmp_path: Path) -> None:
+    submitted(campaign(Replicates(1, 1)))
+    script = (tmp_path / "sbatch.in").read_text()
+    (snakemake,) = [line for line in script.splitlines() if line.startswith("exec snakemake ")]
+    assert "--keep-going" in snakemake.split()

@@ -35,24 +35,16 @@ TWO_NODES: dict[str, Any] = {
 CLUSTER = replace(load_site("virtual"), placement="distinct-nodes", cpu_share=None)
 
 INFINIBAND = """\
-gpu1:2101:2101 [0] NCCL INFO cudaDriverVersion 13000
-gpu1:2101:2101 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to ib0
 gpu1:2101:2101 [0] NCCL INFO Bootstrap: Using ib0:10.20.0.11<0>
-NCCL version 2.29.7+cuda13.0
 gpu1:2101:2160 [0] NCCL INFO NET/Plugin: Could not find: libnccl-net.so. Using internal net plugin.
 gpu1:2101:2160 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_3:1/IB [RO]; OOB ib0:10.20.0.11<0>
 gpu1:2101:2160 [0] NCCL INFO Using network IB
-gpu1:2101:2171 [0] NCCL INFO Channel 00/02 :    0   1   2   3
 gpu1:2101:2171 [0] NCCL INFO Channel 00/0 : 3[1] -> 0[0] [receive] via NET/IB/0/GDRDMA
 gpu1:2101:2171 [0] NCCL INFO Channel 01/0 : 3[1] -> 0[0] [receive] via NET/IB/1/GDRDMA
 gpu1:2101:2171 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/IPC
-gpu1:2101:2171 [0] NCCL INFO Connected all rings, use ring PXN 0 GDR 1
 """
 SOCKETS = """\
 gpu1:2101:2101 [0] NCCL INFO Bootstrap: Using eth0:10.1.0.11<0>
-NCCL version 2.29.7+cuda13.0
-gpu1:2101:2160 [0] NCCL INFO NET/IB : No device found.
-gpu1:2101:2160 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to eth0
 gpu1:2101:2160 [0] NCCL INFO NET/Socket : Using [0]eth0:10.1.0.11<0>
 gpu1:2101:2160 [0] NCCL INFO Using network Socket
 gpu1:2101:2171 [0] NCCL INFO NET/Socket: Using 2 threads and 8 sockets per thread
@@ -66,7 +58,6 @@ gpu1:20:310 [0] NCCL INFO Ring 00 : 3 -> 0 [receive] via NET/Socket/0
 """
 BOTH_FOUND_INFINIBAND_TAKEN = BOTH_FOUND_SOCKETS_TAKEN.replace("via NET/Socket/0", "via NET/IB/0")
 MELLANOX_PLUGIN = """\
-gpu1:9:94 [0] NCCL INFO P2P plugin IBext_v8
 gpu1:9:94 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB/SHARP [1]mlx5_1:1/IB/SHARP [RO]; OOB ibp25s0:10.20.0.119<0>
 gpu1:9:94 [0] NCCL INFO Using network IBext_v8
 gpu1:9:98 [0] NCCL INFO Channel 00/0 : 7[7] -> 8[0] [receive] via NET/IBext_v8/0(8)/GDRDMA
@@ -85,7 +76,6 @@ crow:7240:7401 [0] NCCL INFO Ring 00 : 56[1a000] -> 58[3e000] via P2P/IPC
 """
 # Ports that NCCL 2.20 to 2.23 and HPC-X merge.
 MERGED_PORTS = """\
-gpu1:1884:2298 [0] NCCL INFO P2P plugin IBext_v8
 gpu1:1884:2298 [0] NCCL INFO NET/IB : Using [0]={[0] mlx5_2:1/RoCE, [1] mlx5_3:1/RoCE} [1]={[2] mlx5_0:1/RoCE, [3] mlx5_1:1/RoCE} [RO]; OOB bond0.526:169.136.106.9<0>
 gpu1:1884:2298 [0] NCCL INFO Using non-device net plugin version 0
 gpu1:1884:2298 [0] NCCL INFO Using network IBext_v8
@@ -93,16 +83,10 @@ gpu1:1884:2301 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/IBext
 """
 # NCCL 2.27 numbers merged devices after the others, and says what each device is.
 VIRTUAL_DEVICE = """\
-gpu1:42:42 [0] NCCL INFO NCCL version 2.27.6+cuda12.9
-gpu1:42:56 [0] NCCL INFO NET/Plugin: Could not find: libnccl-net.so.
-gpu1:42:56 [0] NCCL INFO NET/IB: [0] mlx5_0:uverbs0:1/RoCE provider=Mlx5 speed=200000 context=0x55 pciPath=/sys/devices/pci0000:37/0000:3b:00.0 ar=0
 gpu1:42:56 [0] NCCL INFO NET/IB : Made virtual device [0] name=mlx5_0 speed=200000 ndevs=1
 gpu1:42:56 [0] NCCL INFO NET/IB : Made virtual device [1] name=mlx5_1 speed=200000 ndevs=1
 gpu1:42:56 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/RoCE [1]mlx5_1:1/RoCE [RO]; OOB enm0:172.16.249.128<0>
-gpu1:42:56 [0] NCCL INFO Initialized NET plugin IB
-gpu1:42:56 [0] NCCL INFO Assigned NET plugin IB to comm
 gpu1:42:56 [0] NCCL INFO Using network IB
-gpu1:42:56 [0] NCCL INFO NET/IB : GPU Direct RDMA Enabled for HCA 0 'mlx5_0'
 gpu1:42:56 [0] NCCL INFO NET/IB : Made virtual device [2] name=mlx5_0+mlx5_1 speed=400000 ndevs=2
 gpu1:42:61 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/IB/2/GDRDMA(PCI)/Shared
 """
@@ -113,36 +97,25 @@ gpu1:44:44 [1] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_7:1/IB [RO]; OOB 
 gpu1:44:44 [1] NCCL INFO Using network IB
 gpu1:44:61 [1] NCCL INFO Channel 00/0 : 1[1] -> 2[2] via P2P/CUMEM/read
 gpu1:44:61 [1] NCCL INFO Channel 01 : 1[1] -> 2[2] via SHM/direct/direct
-gpu1:44:61 [1] NCCL INFO NVLS comm 0x55a7be569d00 headRank 1 nHeads 8 buffSize 1048576 memSize 2097152
 """
 # A rack of NVLink: one network domain of several nodes (GB200 NVL72).
 NVLINK_BETWEEN = """\
 gb1:17:18 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB eth0:10.1.0.11<0>
 gb1:17:18 [0] NCCL INFO Using network IB
-gb1:17:18 [0] NCCL INFO MNNVL busId 0x801000 fabric UUID 3143b15bc2cd192b.28cc9b5473fb5b93 cliqueId 0x7ffe state 3 healthMask 0xaa
-gb1:17:18 [0] NCCL INFO comm 0x55a7be rank 0 nRanks 8 nNodes 1 localRanks 8 localRank 0 MNNVL 1
 gb1:17:20 [0] NCCL INFO Channel 00/0 : 0[0] -> 4[0] via P2P/MNNVL
 """
 # Two processes of RCCL on Slingshot's sockets, each with its own interface.
 RCCL = """\
-g1072:1263985:1264007 [0] NCCL INFO RCCL version 2.18.3+hip6.0 HEAD:4d9f6a9
 g1072:1263985:1264007 [0] NCCL INFO NET/Socket : Using [0]hsn0:10.150.0.5<0> [1]hsn1:10.150.0.6<0> [2]hsn2:10.150.0.7<0>
 g1072:1263985:1264007 [0] NCCL INFO Using network Socket
 g1072:1263985:1264007 [0] NCCL INFO Channel 02/0 : 1[c6000] -> 4[c1000] [receive] via NET/Socket/1 comm 0x95cdeb0 nRanks 08
 g1072:1263985:1264007 [0] NCCL INFO Channel 00/0 : 7[ce000] -> 5[c6000] via P2P/IPC comm 0xfb16e30 nRanks 08
 """
 AWS = """\
-ip-10-36-22-140:80:2500 [0] NCCL INFO NET/OFI Initializing aws-ofi-nccl 1.13.2
 ip-10-36-22-140:80:2500 [0] NCCL INFO NET/OFI Using Libfabric version 2.1
 ip-10-36-22-140:80:2500 [0] NCCL INFO NET/OFI Using transport protocol SENDRECV (platform set)
-ip-10-36-22-140:80:2500 [0] NCCL INFO NET/OFI Selected provider is efa, fabric is efa (found 4 nics)
 ip-10-36-22-140:80:2500 [0] NCCL INFO Using network Libfabric
 ip-10-36-22-140:80:2511 [0] NCCL INFO Channel 00/0 : 8[0] -> 0[0] [receive] via NET/Libfabric/0/GDRDMA
-"""
-OTHER_PLUGIN = """\
-gpu1:46:460 [0] NCCL INFO NET/OFI Selected provider is efa
-gpu1:46:460 [0] NCCL INFO Using network AWS Libfabric
-gpu1:46:461 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/AWS Libfabric/0/GDRDMA
 """
 
 
@@ -155,7 +128,6 @@ gpu1:46:461 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/AWS Libf
         (BOTH_FOUND_INFINIBAND_TAKEN, "nccl over ib mlx5_0"),
         (MELLANOX_PLUGIN, "nccl over ib mlx5_0"),
         (CONVERGED_ETHERNET, "nccl over roce mlx5_10"),
-        (OTHER_PLUGIN, "nccl over AWS Libfabric"),
         (BOTH_LINKS, "nccl over roce mlx5_2"),
         (
             BOTH_LINKS + BOTH_LINKS.replace("via NET/IB/2", "via NET/IB/0"),
@@ -343,36 +315,3 @@ def test_network_between_accelerators_of_a_node_is_objected_to(tmp_path: Path) -
         describe_transport("nccl", spec, tmp_path), spec, load_site("local"), [], 4 * MB
     )
     assert stated(reason) == ("network-within-node", {"transport": "nccl over tcp eth0"})
-
-
-@pytest.mark.parametrize(
-    ("transport", "changes", "line"),
-    [
-        (
-            "nccl over tcp ib0",
-            {"device": "cuda"},
-            "the site says infiniband, but the gradients went over tcp ib0",
-        ),
-        (
-            "gloo over tcp ib0",
-            {},
-            "9.0 MB were sent through eth0 in epoch 1, the gradients are at least 20.0 MB",
-        ),
-        (
-            "gloo over tcp eth0",
-            {"device": "cuda"},
-            "gradients of GPUs went through gloo over tcp eth0, not through NCCL",
-        ),
-        (
-            "nccl over tcp eth0",
-            {"device": "cuda", "nodes": 1},
-            "the GPUs of one node communicated through nccl over tcp eth0",
-        ),
-    ],
-)
-def test_wording_of_objections(transport: str, changes: dict[str, Any], line: str) -> None:
-    infiniband = replace(CLUSTER, fabric="infiniband", interface="eth0")
-    assert (
-        wrong_network_reason(transport, {**TWO_NODES, **changes}, infiniband, epochs(9.0 * MB), 2 * MB)
-        == line
-    )

@@ -30,7 +30,6 @@ from runs.progress import (
     LAUNCHING_RULES,
     SESSION_VARIABLE,
     STOPPED_STATUS,
-    HeldJobTable,
     Interruption,
     Session,
     act_if_nothing_to_do,
@@ -128,7 +127,6 @@ class Call:
         touch = bool({"--touch", "-t"} & set(sys.argv))
         self.content = ContentCheck(rules, self._plans, self.dry_run, touch)
         self._session = self._open_session()
-        self._held_jobs = HeldJobTable()
         self._follow_log()
         poll_slurm_steadily()
 
@@ -160,8 +158,6 @@ class Call:
         logger.addFilter(_replace_advice_to_unlock)
         if self.dry_run:
             logger.addFilter(print_planned_search)
-        elif "--no-hooks" not in sys.argv:
-            logger.addFilter(self._held_jobs)
 
     @cached_property
     def required_records(self) -> list[str]:
@@ -206,7 +202,6 @@ class Call:
             exit_on_input_error(lambda: write_plans(self.campaign, runs))
         if self.campaign.site.launcher != "local":
             self._check_nodes()
-        self._held_jobs.release(logging.getLogger(LOGGER))
         if sum(job.is_shell for job in jobs) > 1:
             self.start_server()
         campaign = self.campaign

@@ -6,20 +6,22 @@ artifact's hardware, software, data, installation, execution and analysis, and t
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import pandas as pd
 
-from analysis.tables import DASH, Table, latex, markdown, number
+from analysis.tables import Table, latex, markdown, number
 from common.latex import latex_text
-from common.text import end_sentence, number_of
+from common.text import duration, end_sentence, number_of, size
+from datasets.identity import data_folder
+from declared.datasets import find_dataset
 from declared.site import Site
 from plan.campaign import Campaign
-from provenance.account import Account
 from report import elsewhere, setting
 from report.checkout import State
 from report.setting import Grid
 
-MB, GB, HOUR_S = 1e6, 1e9, 3600
+HOUR_S = 3600
 
 
 @dataclass(frozen=True)
@@ -40,9 +42,7 @@ ANALYSIS = Section(
 )  # fmt: skip
 
 
-def appendix_sections(
-    campaign: Campaign, runs: pd.DataFrame, cost: Account, state: State
-) -> Iterator[Section]:
+def appendix_sections(campaign: Campaign, runs: pd.DataFrame, state: State) -> Iterator[Section]:
     """Yield the sections of the appendix."""
     study, site = campaign.study, setting.site_of(campaign, runs)
     ok = int((runs["status"] == "ok").sum())
@@ -74,7 +74,7 @@ def appendix_sections(
                 "the versions that the run used."
             )
         ],
-        grids=[setting.software(runs), setting.locks(campaign, site, runs)],
+        grids=[setting.software(runs), setting.locks(campaign, site)],
     )
     yield Section(
         "Data",
@@ -84,7 +84,7 @@ def appendix_sections(
         ],
     )
     yield from _rebuilding_sections(campaign, site, state)
-    yield Section("Time and disk", facts=list(cost_facts(cost)), grids=[setting.sessions(runs)])
+    yield Section("Time and disk", facts=list(cost_facts(campaign, runs)), grids=[setting.sessions(runs)])
     yield ANALYSIS
 
 
@@ -124,29 +124,24 @@ def describe_data_set(data_set: setting.Data) -> str:
     return f"{data_set.title} ({data_set.name}): {facts}.{checksums}"
 
 
-def cost_facts(cost: Account) -> Iterator[tuple[str, str]]:
-    """Yield name and text of each cost."""
-    yield "runs, one after the other", format_duration(cost.runs_s)
-    yield "times their nodes", f"{number(cost.node_s / HOUR_S)} node hours"
-    yield "longest run", f"{number(cost.longest_s)} s"
-    if cost.first and cost.last:
-        yield "first start, last end (UTC)", f"{cost.first}, {cost.last}"
-    for name, size in (
-        ("prepared data", cost.data_bytes),
-        ("environments", cost.environments_bytes),
-        ("records, with logs", cost.records_bytes),
-    ):
-        yield name, f"not on the machine that made this: {DASH}" if size is None else format_size(size)
-
-
-def format_duration(seconds: float) -> str:
-    """Return seconds in hours or minutes."""
-    return f"{number(seconds / HOUR_S)} hours" if seconds >= HOUR_S else f"{number(seconds / 60)} minutes"
-
-
-def format_size(size: int) -> str:
-    """Return bytes in GB or MB."""
-    return f"{number(size / GB)} GB" if size >= GB else f"{number(size / MB)} MB"
+def cost_facts(campaign: Campaign, runs: pd.DataFrame) -> Iterator[tuple[str, str]]:
+    """Yield name and text of what the runs took: time, and disk as far as its folders are on this machine."""
+    wall_s = runs["wall_s"].fillna(0.0)
+    yield "runs, one after the other", duration(wall_s.sum())
+    yield "times their nodes", f"{number((wall_s * runs['nodes']).sum() / HOUR_S)} node hours"
+    yield "longest run", f"{number(wall_s.max())} s"
+    started, ended = (runs[name].dropna() for name in ("started_at", "ended_at"))
+    if len(started) and len(ended):
+        yield "first start, last end (UTC)", f"{started.min()}, {ended.max()}"
+    datasets = [name for name in runs["dataset"].unique() if find_dataset(name)]
+    folders = {"prepared data": [data_folder(campaign.site, name) for name in datasets]}
+    if campaign.published is None:
+        folders["environments"] = [Path(stamp).parent for stamp in campaign.environments.values()]
+        folders["records, with logs"] = [campaign.results / "runs", campaign.results / "network"]
+    for name, own in folders.items():
+        files = [file for folder in own for file in folder.rglob("*") if not file.is_symlink()]
+        if files:
+            yield name, size(sum(file.lstat().st_size for file in files if file.is_file()))
 
 
 def to_markdown(title: str, parts: Sequence[Section]) -> str:

@@ -36,7 +36,6 @@ from plan.batch_sizes import batch_size_file
 from plan.campaign import MEMORY_ESTIMATES, Campaign, measured_campaign
 from plan.strategies import strategy_file
 from provenance import appendix
-from provenance.account import count_costs, extreme_time
 from provenance.citation import format_citation
 from provenance.crate import build_crate
 from provenance.manifest import read
@@ -46,17 +45,7 @@ from report.checkout import GIT_LIMIT_S, state
 TEMPLATES = Path(__file__).parent
 WORKFLOW = "ringside"
 REBUILD_HINT = "rebuild it: ./ringside run"
-CHECKOUT_PATHS = (  # of a checkout without git: these, and files in folders with CHECKOUT_SUFFIXES
-    "Snakefile", "Makefile", "ringside", "README.md", "LICENSE", "CITATION.cff", "CONTRIBUTING.md",
-    "pyproject.toml", "mkdocs.yml", "requirements.in", "requirements.txt", ".gitignore", "config/config.yaml",
-    "config/slurm.yaml", "config/oar.yaml", "config/pbs.yaml", "config/flux.yaml", "config/README.md",
-    "config/schemas", "rules", "workflow", "containers", "profiles", "tests", "docs", "slurm", "oar", "pbs",
-    "flux",
-)  # fmt: skip
-CHECKOUT_SUFFIXES = (
-    ".py", ".smk", ".yaml", ".md", ".txt", ".in", ".csv", ".png", ".svg", ".jinja", ".css", ".js", ".tex",
-    ".bib", ".rst", ".def", ".log", "",
-)  # fmt: skip
+NOT_ARCHIVED = (".venv", ".snakemake", "results")  # of a checkout without git
 LOG_SUFFIXES = (".log", ".txt")
 SKIPPED_NAMES = (".lock", "holder.json")  # of an attempt's files
 
@@ -108,8 +97,8 @@ def archive_members(campaign: Campaign, manifest: Path) -> dict[str, bytes | Pat
     fields = {"study": study.name, "site": site, "records": records, "workflow": WORKFLOW}
     checkout = state()
     origin = f"* {elsewhere.source_note(study.imported)}\n" if study.imported else ""
-    costs = count_costs(campaign, runs)
-    sections = list(appendix.appendix_sections(campaign, runs, costs, checkout))
+    sections = list(appendix.appendix_sections(campaign, runs, checkout))
+    date = _last_end(runs)[:10] or None
     texts = {
         "README.md": render(
             TEMPLATES / "README.md.jinja", title=study.title, question=study.question, **fields
@@ -118,7 +107,7 @@ def archive_members(campaign: Campaign, manifest: Path) -> dict[str, bytes | Pat
         "remake": render(TEMPLATES / "remake.jinja", **fields),
         "appendix.md": appendix.to_markdown(study.title, sections),
         "appendix.tex": appendix.to_latex(sections),
-        "CITATION.cff": format_citation(study, costs.last and costs.last[:10], checkout.commit),
+        "CITATION.cff": format_citation(study, date, checkout.commit),
         "manifest.json": manifest.read_text(encoding="utf-8"),
     }
     members |= {name: text.encode() for name, text in texts.items()}
@@ -127,6 +116,11 @@ def archive_members(campaign: Campaign, manifest: Path) -> dict[str, bytes | Pat
     )
     members["ro-crate-metadata.json"] = (json.dumps(crate, indent=2, ensure_ascii=False) + "\n").encode()
     return dict(sorted(members.items()))
+
+
+def _last_end(runs: pd.DataFrame) -> str:
+    """Return when the last run ended; "" if no record says it."""
+    return max(runs["ended_at"].dropna(), default="")
 
 
 def archive_crate(
@@ -186,17 +180,9 @@ def workflow_files(campaign: Campaign) -> list[str]:
         )
         names = [name for name in process.stdout.split("\0") if name]
     else:
-        paths = [CHECKOUT / name for name in CHECKOUT_PATHS]
-        files = [
-            file
-            for path in paths
-            for file in (source_files(path) if path.is_dir() and not path.is_symlink() else [path])
-        ]
-        names = [
-            str(file.relative_to(CHECKOUT))
-            for file in files
-            if file.suffix in CHECKOUT_SUFFIXES or file in paths
-        ]
+        entries = [entry for entry in CHECKOUT.iterdir() if entry.name not in NOT_ARCHIVED]
+        files = (file for entry in entries for file in (source_files(entry) if entry.is_dir() else [entry]))
+        names = [str(file.relative_to(CHECKOUT)) for file in files]
     names += [str(file.relative_to(CHECKOUT)) for file in own_files]
     return sorted({name for name in names if (CHECKOUT / name).is_symlink() or (CHECKOUT / name).is_file()})
 
@@ -280,7 +266,7 @@ def main(*, study: str, site: str, records: str, manifest: Path, out: Path) -> N
     ]
     if missing:
         raise InputError("missing-file", "does not exist", file=missing[0], hint=REBUILD_HINT)
-    last_end = extreme_time(read_table(campaign.runs_csv, "runs")["ended_at"], last=True)
+    last_end = _last_end(read_table(campaign.runs_csv, "runs"))
     date_s = int(datetime.fromisoformat(last_end).timestamp()) if last_end else 0
     write_archive(contents, study, date_s, out)
     print(f"{out}: {len(contents):,} files, {out.stat().st_size / 1e6:.1f} MB")

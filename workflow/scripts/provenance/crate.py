@@ -3,9 +3,9 @@
 Leo et al., Recording provenance of workflow runs with RO-Crate, PLOS ONE 19 (2024).
 """
 
+import mimetypes
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -30,20 +30,6 @@ SOFTWARE = {  # start of a record's library_version -> home page
 }
 README = "README.md"
 SNAKEMAKE = "https://snakemake.github.io"
-MEDIA_TYPES = {
-    ".csv": "text/csv",
-    ".json": "application/json",
-    ".md": "text/markdown",
-    ".pdf": "application/pdf",
-    ".png": "image/png",
-    ".svg": "image/svg+xml",
-    ".tex": "text/x-tex",
-    ".cff": "text/yaml",
-    ".yaml": "text/yaml",
-    ".txt": "text/plain",
-    ".ipynb": "application/x-ipynb+json",
-    ".R": "text/x-r-source",
-}
 
 
 def build_crate(
@@ -125,14 +111,7 @@ def build_crate(
     ok = int((runs["status"] == "ok").sum())
     properties = {
         "name": f"Campaign of the study {study.name}",
-        "description": (
-            f"{len(runs)} runs were measured before; then tables and figures were made"
-            if study.imported and study.imported.campaigns
-            else f"{len(runs)} runs were measured elsewhere and imported; then tables and figures were made"
-            if study.imported
-            else f"{len(runs)} runs were planned, {ok} succeeded; then tables and figures were made of their "
-            "records"
-        ),
+        "description": f"Tables and figures of {len(runs)} runs, of which {ok} succeeded",
         "actionStatus": "http://schema.org/CompletedActionStatus",
     }
     if not study.imported:  # whose times are those of the source
@@ -180,19 +159,11 @@ def add_authors(crate: ROCrate, study: Study) -> list[ContextEntity]:
 def add_licence(crate: ROCrate, study: Study) -> ContextEntity:
     """Add and return the licence of the records."""
     if study.licence:
-        address = f"https://spdx.org/licenses/{study.licence}"
-        properties = {
-            "@type": "CreativeWork",
-            "name": study.licence,
-            "description": "of records, figures and tables",
-        }
+        address, name = f"https://spdx.org/licenses/{study.licence}", study.licence
+        description = "of records, figures and tables"
     else:
-        address = "#no-licence"
-        properties = {
-            "@type": "CreativeWork",
-            "name": "No licence",
-            "description": "The authors state no licence.",
-        }
+        address, name, description = "#no-licence", "No licence", "The authors state no licence."
+    properties = {"@type": "CreativeWork", "name": name, "description": description}
     return crate.add(ContextEntity(crate, address, properties=properties))
 
 
@@ -235,10 +206,8 @@ def add_file(crate: ROCrate, path: str, description: str) -> Any:
     properties = {"name": description}
     if path.endswith("/"):
         return crate.add_dataset(dest_path=path, properties=properties)
-    ending = Path(path).suffix
-    return crate.add_file(
-        dest_path=path, properties=properties | {"encodingFormat": MEDIA_TYPES.get(ending, "text/plain")}
-    )
+    media_type = mimetypes.guess_type(path)[0] or "text/plain"
+    return crate.add_file(dest_path=path, properties=properties | {"encodingFormat": media_type})
 
 
 def add_parameters(crate: ROCrate, entities: Sequence[Any]) -> list[Any]:

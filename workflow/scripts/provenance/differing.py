@@ -1,16 +1,11 @@
 """List what has changed since a study's figures were made: their manifest against the checkout."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from common.errors import InputError
 from common.notes import Note
-from datasets.identity import data_digest
-from declared.frameworks import load_framework
-from environments.identity import environment_digest
 from plan.campaign import Campaign
-from plan.identity import code_digest
 from provenance.manifest import read
 from provenance.sources import collect_sources
 
@@ -20,11 +15,6 @@ TITLES = {
     "site": "the site, keys that affect measurements",
     "locks": "locked software",
     "code": "code",
-    "data": "data",
-}
-PUBLISHED = {
-    "environment": "environments than this checkout has",
-    "code": "code than this checkout has",
     "data": "data",
 }
 
@@ -46,7 +36,7 @@ def list_changes(campaign: Campaign, manifest: Path, code: Sequence[str]) -> lis
             f"{campaign.study.name}: changed since its figures were made; dependent outputs will be rebuilt:"
         )
         lines.insert(0, Note("figures-outdated", text, study=campaign.study.name))
-    return lines + (compare_measured(content, campaign) if campaign.published else [])
+    return lines
 
 
 def compare_sources(
@@ -63,8 +53,9 @@ def compare_sources(
         added, removed = (
             [name for name in first if name not in second] for first, second in ((new, old), (old, new))
         )
+        with_values = [f"{name} {old[name]} → {new[name]}" for name in changed]
         parts = [
-            join_names([describe_change(name, old, new, group) for name in changed], ""),
+            join_names(with_values if group == "site" else changed, ""),
             join_names(added, "added: "),
             join_names(removed, "no longer used: "),
         ]
@@ -74,48 +65,6 @@ def compare_sources(
                 Note("changed-sources", text, group=group, changed=changed, added=added, removed=removed)
             )
     return lines
-
-
-def describe_change(name: str, old: Mapping[str, str], new: Mapping[str, str], group: str) -> str:
-    """Return the name of a changed source, with both values if it is a key of the site."""
-    return f"{name} {old[name]} → {new[name]}" if group == "site" else name
-
-
-def compare_measured(content: Mapping[str, Any], campaign: Campaign) -> list[str]:
-    """Return a line per kind of digest that differs from that of published runs."""
-    now: dict[str, Callable[[str], str]] = {
-        "code": lambda name: code_digest(*name.split()),
-        "data": data_digest,
-    }
-    if content["sites"] == [campaign.site.name]:
-        now["environment"] = lambda name: environment_of(name, campaign)
-    lines: list[str] = []
-    for kind, digest in now.items():
-        if differing := [
-            name
-            for name, digests in content["measured_with"][kind].items()
-            if digests != [current_digest(digest, name)]
-        ]:
-            text = (
-                f"{campaign.study.name}: the published runs were measured with other {PUBLISHED[kind]}: "
-                f"{join_names(differing, '')}"
-            )
-            lines.append(Note("measured-otherwise", text, kind=kind, names=differing))
-    return lines
-
-
-def environment_of(framework: str, campaign: Campaign) -> str:
-    """Return the digest of a framework's environment at the campaign's site."""
-    environment = load_framework(framework).environment
-    return environment_digest(environment, campaign.site.variant, campaign.site.realization)
-
-
-def current_digest(digest: Callable[[str], str], name: str) -> str:
-    """Return the current digest, empty if the source no longer exists."""
-    try:
-        return digest(name)
-    except (InputError, KeyError, ValueError):  # It no longer exists.
-        return ""
 
 
 def join_names(names: Sequence[str], prefix: str) -> str:

@@ -12,7 +12,7 @@ from common.files import CHECKOUT, digest_file, digest_text, display_path, sourc
 from common.normal_form import digest_source
 from datasets.identity import NON_PREPARING_MODULES, data_digest
 from declared.datasets import DATASETS, OWN_DATASETS
-from declared.environments import Environment, read
+from declared.environments import read
 from declared.frameworks import load_framework
 from declared.records import RECORD_TABLES
 from plan.batch_sizes import batch_size_file
@@ -32,9 +32,11 @@ def source_paths(campaign: Campaign, code: Iterable[str]) -> dict[str, list[Path
     (`measured_with`).
     """
     names = campaign.study.name, campaign.site.name
+    imported = campaign.study.imported
+    imported_files = [CHECKOUT / file for file in imported.source_files] if imported else []
     searched_files = [file for file in (strategy_file(*names), batch_size_file(*names)) if file.is_file()]
     paths = {
-        "study": [campaign.study.file, *searched_files, *_import_files(campaign)],
+        "study": [campaign.study.file, *searched_files, *imported_files],
         "locks": [WORKFLOW_LOCK],
         "code": [CHECKOUT / file for file in code],
     }
@@ -45,12 +47,6 @@ def source_paths(campaign: Campaign, code: Iterable[str]) -> dict[str, list[Path
         paths["code"] += training_code(campaign)
         paths["data"] = data_code()
     return paths
-
-
-def _import_files(campaign: Campaign) -> list[Path]:
-    """Return the files that say where measurements come from that were made elsewhere."""
-    imported = campaign.study.imported
-    return [CHECKOUT / file for file in imported.source_files] if imported else []
 
 
 def collect_sources(campaign: Campaign, code: Iterable[str]) -> dict[str, Group]:
@@ -80,15 +76,10 @@ def environment_files(campaign: Campaign, environment: str) -> list[Path]:
     if description.deployment(realization) == "venv":
         source_paths += [description.lock, *([description.build_lock] if description.sources else [])]
     elif description.deployment(realization) == "apptainer" and not description.brought(realization):
-        source_paths += image_files(description)
+        from environments.recipe import copied_files  # spython would slow every start
+
+        source_paths += copied_files(description)
     return [file for file in source_paths if file.is_file()]
-
-
-def image_files(environment: Environment) -> list[Path]:
-    """Return the files that an image's recipe copies."""
-    from environments.recipe import copied_files
-
-    return copied_files(environment)
 
 
 def training_code(campaign: Campaign) -> set[Path]:

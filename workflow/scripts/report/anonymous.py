@@ -28,28 +28,10 @@ HOST, USER, SITE, AUTHOR, PATH, ADDRESS = "HOST", "USER", "SITE", "AUTHOR", "PAT
 DESCRIPTION = "its description is left out for review"
 LEFT_OUT = "left out for review, because it names hosts"
 # Names that identify nobody, and occur as ordinary words.
-COMMON_NAMES = frozenset(
-    [
-        "local",
-        "localhost",
-        "virtual",
-        "root",
-        "user",
-        "users",
-        "admin",
-        "nobody",
-        "node",
-        "node1",
-        "data",
-        "home",
-        "work",
-        "tmp",
-        "job",
-        "run",
-        "test",
-        "ringside",
-    ]
-)
+COMMON_NAMES = frozenset({
+    "local", "localhost", "virtual", "root", "user", "users", "admin", "nobody", "node", "node1", "data",
+    "home", "work", "tmp", "job", "run", "test", "ringside",
+})  # fmt: skip
 USER_VARIABLES = ("USER", "LOGNAME", "SUDO_USER")
 SYSTEM_FOLDERS = ("usr", "bin", "sbin", "lib", "lib64", "etc", "proc", "sys", "dev", "run", "boot")
 MIN_NAME_CHARACTERS, MIN_STEM_CHARACTERS = 2, 3

@@ -65,7 +65,7 @@ def ranked_levels(material: Material, factor: str, rankings: Sequence[answers.Ra
     """Return the best level of a factor in each configuration of the others; None for a single one."""
     if len(rankings) < 2:
         return None
-    response = material.response
+    response, multiplier = material.response, material.response.unit_multiplier
     best = "fastest" if response == EPOCH_TIME else "best"
     header = [
         "configuration",
@@ -79,7 +79,7 @@ def ranked_levels(material: Material, factor: str, rankings: Sequence[answers.Ra
         [
             ranking.context,
             level_text(ranking.levels[0]),
-            _mean_text(material, ranking.cells[0]),
+            tables.interval(material.response_pooling.cell_mean(ranking.cells[0]).scaled(multiplier)),
             ranking.lead.before if ranking.lead else tables.DASH,
             tables.ratio(ranking.lead.ratio) if ranking.lead else tables.DASH,
             tables.p_value(ranking.lead.p) if ranking.lead else tables.DASH,
@@ -93,8 +93,3 @@ def ranked_levels(material: Material, factor: str, rankings: Sequence[answers.Ra
         + (f" {n_omitted} more configurations are not listed." if n_omitted > 0 else "")
     )
     return Grid(caption, header, rows, (header[0], header[1], header[3]))
-
-
-def _mean_text(material: Material, cell: str) -> str:
-    mean = material.response_pooling.cell_mean(cell)
-    return tables.interval(mean.scaled(material.response.unit_multiplier))

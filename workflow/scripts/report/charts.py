@@ -4,7 +4,7 @@ Cells, series, responses, intervals and styles are those of the pictures (`figur
 `analysis.speedup`); nothing is estimated here.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -107,28 +107,28 @@ class Chart:
     """A figure.
 
     Attributes:
-        horizontal: Values are on the x axis, and each row is a cell.
-        axis: What the axis of cells shows; empty for rows of cells.
         ticks: Position and label of each level, or of each row.
         limits: Ends of the axis of cells.
+        series: The series.
+        panels: The panels.
+        axis: What the axis of cells shows; empty for rows of cells.
+        horizontal: Values are on the x axis, and each row is a cell.
         run_offset: Distance of runs from their mean.
         joined: Means are joined from level to level.
         logarithmic: The axis of values is logarithmic at first, as in the picture.
-        series: The series.
-        panels: The panels.
         source: The table with the same numbers.
     """
 
-    horizontal: bool
-    axis: str
     ticks: list[tuple[float, str]]
     limits: tuple[float, float]
-    run_offset: float
-    joined: bool
-    logarithmic: bool
     series: list[Line]
     panels: list[Panel]
-    source: str
+    axis: str = ""
+    horizontal: bool = False
+    run_offset: float = 0.0
+    joined: bool = True
+    logarithmic: bool = False
+    source: str = "cells"
 
 
 @dataclass(frozen=True)
@@ -221,7 +221,7 @@ def _view(material: Material, declaration: Declared) -> View:
 
 def cells_chart(view: View, _declaration: Declared) -> Chart:
     """Return a row per cell, as `figures.overview` draws it."""
-    words, ran_out = cell_words(view.study), _out_of_memory_runs(view)
+    words, ran_out = cell_words(view.study), view.runs[view.runs["cell"].isin(view.out_of_memory)]
     indices = {series.name: index for index, series in enumerate(view.series)}
     chart_panels = []
     for levels in panels.nonempty_panels(view.panels, pd.concat([view.ok, ran_out])):
@@ -235,30 +235,28 @@ def cells_chart(view: View, _declaration: Declared) -> Chart:
         points = [
             _mean_point(view, indices[series.name], float(y), cell_runs, words)
             for y, (series, scale_levels, _) in enumerate(view.rows)
-            for cell_runs in _by_cell(panels.rows_at(series.select(panel_runs), scale_levels))
+            for _, cell_runs in panels.rows_at(series.select(panel_runs), scale_levels).groupby("cell")
         ]
         chart_panels.append(
             Panel(panels.panel_title(levels), view.response.label, points, out_of_memory=marks)
         )
     ticks = [(float(y), label) for y, (_, _, label) in enumerate(view.rows)]
     return Chart(
+        ticks,
+        (len(ticks) - 0.4, -0.6),
+        _series_lines(view.series),
+        chart_panels,
         horizontal=True,
-        axis="",
-        ticks=ticks,
-        limits=(len(ticks) - 0.4, -0.6),
         run_offset=rows.REPLICATE_OFFSET,
         joined=False,
         logarithmic=_is_wide(chart_panels),
-        series=_series_lines(view.series),
-        panels=chart_panels,
-        source="cells",
     )
 
 
 def factor_chart(view: View, declaration: Declared) -> Chart:
     """Return means over the levels of a factor, as `figures.by_factor` and `interaction` draw them."""
     x, is_interaction = str(declaration.x), declaration.kind == "interaction"
-    words, ran_out = cell_words(view.study), _out_of_memory_runs(view)
+    words, ran_out = cell_words(view.study), view.runs[view.runs["cell"].isin(view.out_of_memory)]
     scale = lines.factor_scale(view.runs, x, 1 if x in view.colour else len(view.series))
     shifts = panels.dodge_offsets(
         [series.name for series in view.series], scale.gap if scale.n_series > 1 else 0
@@ -268,30 +266,24 @@ def factor_chart(view: View, declaration: Declared) -> Chart:
         panel_runs = panels.rows_at(view.ok, levels)
         points = [
             _mean_point(
-                view,
-                index,
-                scale.positions[cell_runs[x].iloc[0]] + shifts[series.name],
-                cell_runs,
-                words,
+                view, index, scale.positions[cell_runs[x].iloc[0]] + shifts[series.name], cell_runs, words
             )
             for index, series in enumerate(view.series)
-            for cell_runs in _by_cell(series.select(panel_runs))
+            for _, cell_runs in series.select(panel_runs).groupby("cell", sort=False)
         ]
         marks = _level_marks(view.series, panels.rows_at(ran_out, levels), x, (scale, shifts), words)
         chart_panels.append(
             Panel(panels.panel_title(levels), view.response.label, points, out_of_memory=marks)
         )
     return Chart(
-        horizontal=False,
-        axis=axis_label(view.runs, x),
-        ticks=[(place, level_text(level)) for level, place in scale.positions.items()],
-        limits=scale.limits,
+        [(place, level_text(level)) for level, place in scale.positions.items()],
+        scale.limits,
+        _series_lines(view.series),
+        chart_panels,
+        axis_label(view.runs, x),
         run_offset=scale.replicate_offset,
         joined=scale.numeric or is_interaction,
         logarithmic=is_interaction or (scale.doubling and x in SCALES) or _is_wide(chart_panels),
-        series=_series_lines(view.series),
-        panels=chart_panels,
-        source="cells",
     )
 
 
@@ -336,15 +328,11 @@ def scaling_chart(view: View, _declaration: Declared) -> Chart:
             marks = _level_marks(series, panels.rows_at(ran_out, levels), "replicas", (scale, shifts), words)
             chart_panels.append(Panel(title, quantity, points, ideal, top, marks))
     return Chart(
-        horizontal=False,
-        axis=device_axis_label(planned),
-        ticks=[(place, level_text(level)) for level, place in scale.positions.items()],
-        limits=scale.limits,
-        run_offset=0.0,
-        joined=True,
-        logarithmic=False,
-        series=_series_lines(series),
-        panels=chart_panels,
+        [(place, level_text(level)) for level, place in scale.positions.items()],
+        scale.limits,
+        _series_lines(series),
+        chart_panels,
+        device_axis_label(planned),
         source="speedup",
     )
 
@@ -404,11 +392,6 @@ def _is_wide(chart_panels: Sequence[Panel]) -> bool:
     return bool(values) and max(values) > panels.LOG_FROM_RATIO * min(values) > 0
 
 
-def _out_of_memory_runs(view: View) -> pd.DataFrame:
-    """Return the runs of the cells that ran out of memory."""
-    return view.runs[view.runs["cell"].isin(view.out_of_memory)]
-
-
 def _level_marks(
     series: Sequence[Series],
     ran_out: pd.DataFrame,
@@ -426,12 +409,6 @@ def _level_marks(
         for index, one_series in enumerate(series)
         for cell, level in one_series.select(ran_out).groupby("cell", sort=False)[x].first().items()
     ]
-
-
-def _by_cell(runs: pd.DataFrame) -> Iterator[pd.DataFrame]:
-    """Yield the runs of each cell."""
-    for _, cell_runs in runs.groupby("cell", sort=False):
-        yield cell_runs
 
 
 def _mean_point(

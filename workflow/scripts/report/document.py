@@ -66,40 +66,32 @@ def article_authors(authors: Sequence[Author]) -> str:
 
 def acmart_authors(authors: Sequence[Author]) -> str:
     r"""Return acmart's commands \author, \orcid and \affiliation for each author."""
-    if not authors:
-        return _acmart_author(NO_AUTHORS, NO_AFFILIATION)
-    return "".join(
-        _acmart_author(
-            _name(author),
-            to_latex(author.affiliation) if author.affiliation else NO_AFFILIATION,
-            (author.orcid or "").rpartition("/")[2],
-        )
-        for author in authors
-    )
-
-
-def _acmart_author(name: str, affiliation: str, orcid: str = "") -> str:
     # The class asks for a country in every affiliation, and the study names none.
-    return (
+    named = [
+        (_name(author), (author.orcid or "").rpartition("/")[2], _affiliation(author)) for author in authors
+    ]
+    return "".join(
         rf"\author{{{name}}}"
         + (rf"\orcid{{{orcid}}}" if orcid else "")
         + rf"\affiliation{{\institution{{{affiliation}}}\country{{}}}}"
+        for name, orcid, affiliation in named or [(NO_AUTHORS, "", NO_AFFILIATION)]
     )
 
 
 def ieeetran_authors(authors: Sequence[Author]) -> str:
     r"""Return blocks of names and affiliations for \author of IEEEtran."""
-    blocks = [
-        rf"\IEEEauthorblockN{{{_name(author)}}}"
-        rf"\IEEEauthorblockA{{{to_latex(author.affiliation) if author.affiliation else NO_AFFILIATION}}}"
-        for author in authors
-    ]
-    unnamed = rf"\IEEEauthorblockN{{{NO_AUTHORS}}}\IEEEauthorblockA{{{NO_AFFILIATION}}}"
-    return r" \and ".join(blocks) or unnamed
+    named = [(_name(author), _affiliation(author)) for author in authors] or [(NO_AUTHORS, NO_AFFILIATION)]
+    return r" \and ".join(
+        rf"\IEEEauthorblockN{{{name}}}\IEEEauthorblockA{{{affiliation}}}" for name, affiliation in named
+    )
 
 
 def _name(author: Author) -> str:
     return to_latex(f"{author.given_names} {author.family_names}")
+
+
+def _affiliation(author: Author) -> str:
+    return to_latex(author.affiliation) if author.affiliation else NO_AFFILIATION
 
 
 TEX = ("texlive-latex-recommended", "texlive-fonts-recommended")

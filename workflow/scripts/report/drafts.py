@@ -13,9 +13,10 @@ from analysis.answers import Answer
 from analysis.measured import distinct_names, framework_order, levels_in_order
 from common.notes import Note
 from common.text import end_sentence, join_words, number_of
+from report.facts import Facts
 from report.findings import Evidence, variation
 from report.latex import to_latex
-from report.methods import MIN_EPOCHS, Facts
+from report.threats import MIN_EPOCHS
 
 MAX_NAMES = 4  # frameworks, models and data sets that an abstract lists
 NEAR_IDEAL_LOSS = 0.05  # of efficiency

@@ -13,29 +13,11 @@ from analysis.measured import are_times_to_train, distinct_names
 from common.notes import Note
 from common.text import end_sentence, number_of
 from declared.imported import Imported
-from declared.products.figures import KINDS
-from declared.products.tables import TABLES
-from plan.campaign import Campaign
 from report.setting import SHOWN_DIGITS, Grid
 
 if TYPE_CHECKING:
     from declared.study import Study
 
-# Traits of a study (declared.products.traits) that imported measurements may lack, and what that means.
-ABSENT_BECAUSE = {
-    "planned_here": "order and duration of the runs are not known",
-    "reference_timed": "no reference benchmark ran beside the runs",
-    "settings_recorded": "trainers did not report their settings",
-    "memory_estimated": "the memory of runs was not estimated",
-    "accuracy_recorded": "no accuracy was imported",
-    "energy_recorded": "no energy was imported",
-    "peak_known": "the source does not name its devices",
-    "costs_stated": "no price and no grid is stated",
-    "has_collective_benchmark": "no benchmark of the network was imported",
-    "accumulation_varies": "gradient accumulation does not vary",
-    "target_accuracy": "the study names no target accuracy",
-    "device_varies": "all cells have one kind of device",
-}
 NOT_PLANNED = Note(
     "not-planned",
     "Ringside did not plan or check these runs: their order, what else used the machines, code and "
@@ -106,26 +88,6 @@ def accepted(imported: Imported) -> Grid:
     header = ["code", "finding"]
     rows = [[finding.code, finding.finding] for finding in imported.description.accepted]
     return Grid("What checks found at import, and was accepted.", header, rows, tuple(header))
-
-
-def absent_products(campaign: Campaign) -> str:
-    """Return which figures and tables the imported columns have nothing for, with reasons."""
-    traits = campaign.study.traits(
-        **campaign.recorded_traits,
-        has_collective_benchmark=campaign.record_file("network").exists(),
-    )
-    names: dict[str, list[str]] = {reason: [] for reason in ABSENT_BECAUSE.values()}
-    needed = {kind.name: kind.when for kind in KINDS.values()}
-    needed |= {table.name: table.when for table in TABLES.values() if not table.csv_only}
-    for name, traits_needed in needed.items():
-        if missing := [trait for trait in traits_needed if not traits.hold_all([trait])]:
-            names.get(ABSENT_BECAUSE.get(missing[0], ""), []).append(name)
-    parts = [
-        f"{', '.join(dict.fromkeys(of_reason))} ({reason})"
-        for reason, of_reason in names.items()
-        if of_reason
-    ]
-    return f"Not made: {'; '.join(parts)}." if parts else ""
 
 
 def accepted_notes(imported: Imported) -> Iterator[str]:

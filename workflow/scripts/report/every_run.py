@@ -38,13 +38,7 @@ DIGITS = 3  # of numbers in the table; details have DETAIL_DIGITS
 DETAIL_DIGITS = 6
 RECORDS_ELSEWHERE = Note(
     "records-elsewhere",
-    "Logs and records are where the campaign ran; this page was made from its published tables alone.",
-)
-
-
-MEASURED_ELSEWHERE = Note(
-    "measured-elsewhere",
-    "This run was measured elsewhere; its row of the imported table is all that is known.",
+    "Logs and records are where the runs were measured; this page was made from published tables.",
 )
 
 
@@ -69,23 +63,15 @@ class Column:
     hidden: bool = False
 
 
-@dataclass(frozen=True)
-class Measurement:
-    """A number of runs.csv in the table of runs: its column, heading, and factor to the heading's unit."""
-
-    column: str
-    heading: str
-    scale: float = 1.0
-
-
-MEASUREMENTS = (
-    Measurement("epoch_time_s", "epoch time (s)"),
-    Measurement("validation_accuracy", "validation accuracy (%)", 100),
-    Measurement("perplexity", "perplexity"),
-    Measurement("startup_s", "start-up (s)"),
-    Measurement("wall_s", "whole run (s)"),
-    Measurement("other_cpu_share", "other CPU (%)", 100),
-)
+# Columns of runs.csv in the table of runs: heading, and factor to the heading's unit.
+MEASUREMENTS = {
+    "epoch_time_s": ("epoch time (s)", 1),
+    "validation_accuracy": ("validation accuracy (%)", 100),
+    "perplexity": ("perplexity", 1),
+    "startup_s": ("start-up (s)", 1),
+    "wall_s": ("whole run (s)", 1),
+    "other_cpu_share": ("other CPU (%)", 100),
+}
 
 
 @dataclass(frozen=True)
@@ -145,16 +131,12 @@ def run_table(material: Material) -> Table:
             (Column("session", "session", "text", choose=True, hidden=True), _texts(runs["session"]))
         )
     columns.append((Column("status", "status", "text", choose=True), _texts(runs["status"])))
-    for response in MEASUREMENTS:
-        values = runs[response.column].astype(float) * response.scale
-        if values.notna().any():
-            decimals = _decimals(values, values.groupby(runs["cell"]).std().median())
-            columns.append(
-                (
-                    Column(response.column, response.heading, "number", decimals),
-                    _numbers(values, decimals + 2),
-                )
-            )
+    for name, (heading, factor) in MEASUREMENTS.items():
+        numbers = runs[name].astype(float) * factor
+        if numbers.notna().any():
+            decimals = _decimals(numbers, numbers.groupby(runs["cell"]).std().median())
+            column = Column(name, heading, "number", decimals)
+            columns.append((column, _numbers(numbers, decimals + 2)))
     if runs["reason"].notna().any():
         columns.append((Column("reason", "reason", "text"), _texts(runs["reason"])))
     columns.append((Column("run_id", "name", "run"), runs["run_id"].tolist()))
@@ -182,9 +164,7 @@ def run_details(material: Material, campaign: Campaign) -> Iterator[dict[str, An
             **_phase_fields(row, phases_by_run),
         }
         if campaign.published is not None:
-            is_import = campaign.study.imported and not campaign.combined
-            note = MEASURED_ELSEWHERE if is_import else RECORDS_ELSEWHERE
-            yield entry | {"row": _known_fields(row), "note": note}
+            yield entry | {"row": _known_fields(row), "note": RECORDS_ELSEWHERE}
             continue
         folder = campaign.results / "runs" / str(row["run_id"]) / str(row["key"])
         record, attempt = _read_record(folder), _find_attempt(folder, row)

@@ -79,6 +79,9 @@ class Evidence:
         return cell_words(self.runs).get(str(name), str(name))
 
 
+Finder = Callable[[Declared, Evidence], Note | None]
+
+
 def find_finding(figure: Declared, evidence: Evidence) -> Note | None:
     """Return what a figure shows, in a sentence with numbers; None if its kind or its data have none."""
     evidence = evidence.drawn_by(figure)
@@ -111,11 +114,8 @@ def _response(figure: Declared) -> Response:
 def _range_of_response(figure: Declared, evidence: Evidence) -> Note | None:
     """Name the cells with the smallest and the largest mean of the figure's response."""
     response = RESPONSES[str(figure.y)].with_currency(currency_of(evidence.runs))
-    column = f"{response.column}_mean"
-    rows = evidence.table("cells", column, "cell")
-    return _range_note(
-        evidence, rows, column, f"mean {response.title}", response.unit_multiplier, f" {response.unit}"
-    )
+    column, unit = f"{response.column}_mean", f" {response.unit}"
+    return _range_of(column, f"mean {response.title}", response.unit_multiplier, unit)(figure, evidence)
 
 
 def _range_of_times(_figure: Declared, evidence: Evidence) -> Note | None:
@@ -224,32 +224,21 @@ def speedups(evidence: Evidence, reference: str = FIGURE) -> Note | None:
     )
 
 
-def _memory(_figure: Declared, evidence: Evidence) -> Note | None:
-    """Name the cells with the smallest and the largest memory of a rank."""
-    rows = evidence.table("cells", "memory_peak_bytes_mean", "cell")
-    return _range_note(evidence, rows, "memory_peak_bytes_mean", "peak memory of a rank", 1 / MIB, " MiB")
-
-
-def _accuracy(_figure: Declared, evidence: Evidence) -> Note | None:
-    """Name the cells with the lowest and the highest final validation accuracy."""
-    rows = evidence.table("cells", "validation_accuracy_mean", "cell")
-    subject = "mean validation accuracy after the last epoch"
-    return _range_note(evidence, rows, "validation_accuracy_mean", subject, 100.0, " %")
+def _range_of(column: str, subject: str, factor: float, unit: str) -> Finder:
+    """Return a function that names the cells with the smallest and the largest mean of a column."""
+    return lambda _, evidence: _range_note(
+        evidence, evidence.table("cells", column, "cell"), column, subject, factor, unit
+    )
 
 
 def _time_to_accuracy(figure: Declared, evidence: Evidence) -> Note | None:
     """Name the cells that reach the target first and last, and count those that do not."""
-    data = evidence.tables.get("time_to_accuracy", pd.DataFrame())
-    rows = evidence.table("time_to_accuracy", "time_to_accuracy_s", "cell")
+    column = "time_to_accuracy_s"
+    rows = evidence.table("time_to_accuracy", column, "cell")
+    n_cells = len(evidence.tables.get("time_to_accuracy", ()))
     target = f"the target of {100 * figure.target:g} %" if figure.target else "the target accuracy"
-    return _range_note(
-        evidence,
-        rows,
-        "time_to_accuracy_s",
-        f"{len(rows)} of {len(data)} cells reach {target} in every run; the time to it",
-        1.0,
-        " s",
-    )
+    subject = f"{len(rows)} of {n_cells} cells reach {target} in every run; the time to it"
+    return _range_note(evidence, rows, column, subject, 1.0, " s")
 
 
 def _range_note(
@@ -307,26 +296,23 @@ def _network(_figure: Declared, evidence: Evidence) -> Note | None:
         return None
     n_nodes = int(rows["nodes"].max())
     rows = rows[rows["nodes"] == n_nodes]
-    by_latency, by_bandwidth = (
-        rows.sort_values(name, kind="stable") for name in ("latency_s", "bandwidth_bytes_s")
+    extremes = {
+        name: rows.sort_values(name, kind="stable").iloc[[0, -1] if len(rows) > 1 else [0]]
+        for name in ("latency_s", "bandwidth_bytes_s")
+    }
+    latency, bandwidth = (
+        " to ".join(
+            f"{in_one_unit([row[name]], units, digits=3)} ({row['framework']})"
+            for row in extremes[name].to_dict("records")
+        )
+        for name, units in (("latency_s", TIMES), ("bandwidth_bytes_s", DATA_RATES))
     )
-    latencies = [
-        f"{in_one_unit([row['latency_s']], TIMES, digits=3)} ({row['framework']})"
-        for row in (by_latency.iloc[0], by_latency.iloc[-1])
-    ]
-    rates = [
-        f"{in_one_unit([row['bandwidth_bytes_s']], DATA_RATES, digits=3)} ({row['framework']})"
-        for row in (by_bandwidth.iloc[0], by_bandwidth.iloc[-1])
-    ]
-    has_range = len(rows) > 1
     return Note(
         "network-range",
-        f"On {n_nodes} nodes, the fitted latency of all-reduce is "
-        f"{' to '.join(latencies) if has_range else latencies[0]} and its bus bandwidth "
-        f"{' to '.join(rates) if has_range else rates[0]} ({FIGURE}).",
+        f"On {n_nodes} nodes, the fitted latency of all-reduce is {latency} and its bus bandwidth "
+        f"{bandwidth} ({FIGURE}).",
         nodes=n_nodes,
-        latencies_s=[float(by_latency["latency_s"].iloc[at]) for at in (0, -1)],
-        bandwidths_bytes_s=[float(by_bandwidth["bandwidth_bytes_s"].iloc[at]) for at in (0, -1)],
+        latencies_s=[rows["latency_s"].min(), rows["latency_s"].max()],
     )
 
 
@@ -369,8 +355,6 @@ def variation(evidence: Evidence) -> Note | None:
         f"The largest parts of the variation of {evidence.response.title} come from "
         f"{join_words([f'{term} ({100 * share:.0f} %)' for term, share in named.items()])}."
     )
-    if parts.sum() > 1:
-        text += " They overlap, because combinations of levels have different numbers of runs."
     if scatter:
         differences = "differ much less" if scatter < min(named.values()) else "differ as much as factors do"
         text += f" Runs of the same configuration {differences}: they account for {100 * scatter:.1f} %."
@@ -406,13 +390,15 @@ def _csv_level(level: object) -> str:
     return level_text(int(number)) if number.is_integer() else level_text(number)
 
 
-FINDINGS: Mapping[str, Callable[[Declared, Evidence], Note | None]] = {
+FINDINGS: Mapping[str, Finder] = {
     "overview": _range_of_times,
     "heat_map": _range_of_times,
     "by_factor": _effect_of_factor,
     "scaling": lambda _, evidence: speedups(evidence),
-    "memory": _memory,
-    "accuracy": _accuracy,
+    "memory": _range_of("memory_peak_bytes_mean", "peak memory of a rank", 1 / MIB, " MiB"),
+    "accuracy": _range_of(
+        "validation_accuracy_mean", "mean validation accuracy after the last epoch", 100.0, " %"
+    ),
     "time_to_accuracy": _time_to_accuracy,
     "shares": _communication,
     "network": _network,

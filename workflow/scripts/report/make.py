@@ -17,8 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from analysis import conditions
-from analysis.measured import Records, missing_cells, one_line, out_of_memory_cells, unsuccessful
-from common.errors import InputError
+from analysis.measured import Records, missing_cells, out_of_memory_cells, unsuccessful
 from common.files import write_text
 from common.options import run_program
 from common.tables import read_table
@@ -40,6 +39,7 @@ from report.material import (
     StageTable,
     column,
     current_rows,
+    group_failures,
     read_picture,
     read_table_files,
 )
@@ -62,7 +62,6 @@ LONG_ROWS = 15
 OPEN_FIGURES = 4  # of the paper's, with the first, which is beside the answer; others are folded
 OPEN_TABLES = ("cells", "effects")
 FIRST_NUMBER = re.compile(r"[−-]?\d[\d,]*(?:\.\d+)?(?:e[−+-]?\d+)?")
-PERCENTAGE = re.compile(r"\d+(?:\.\d+)?(?= ?%)")
 OVERVIEW = Declared("overview", "overview")  # series and their colours are those of this figure
 OTHER_COLOUR = style.MUTED  # of runs that did not succeed
 # The program needs top-level await, DecompressionStream and <dialog>; the style sheet light-dark().
@@ -102,13 +101,12 @@ def render_page(
         kept_order=design.kept_order(runs),
         seeds=design.seeds(runs),
         source=elsewhere.source_note(imported) if imported else "",
-        absent=elsewhere.absent_products(campaign) if imported else "",
         source_grids=[elsewhere.accepted(imported), elsewhere.files(imported)] if imported else [],
         facts=elsewhere.facts(imported, runs) if imported else setting.facts(material.site, runs),
         software=setting.software(runs),
         sessions=setting.sessions(runs),
         network=setting.network(material.data("network")),
-        locks=None if imported else setting.locks(campaign, material.site, runs),
+        locks=None if imported else setting.locks(campaign, material.site),
         data_sets=setting.data_sets(material.study.factors["dataset"], material.site, runs),
         verdicts=[(rule, keep_valid_links(verdict, material)) for rule, verdict in verdicts],
         has_network="network" in material.tables,
@@ -219,39 +217,13 @@ def keep_valid_links(verdict: Verdict, material: Material) -> Verdict:
 
 def failure_reasons(material: Material) -> Grid:
     """Return status, reason, number of runs and the first of them, the most frequent first."""
-    failed = unsuccessful(material.every_run)
-    reasons = [one_line(reason) or "no reason is given" for reason in failed["reason"]]
-    groups = failed.assign(reason=reasons, alike=[PERCENTAGE.sub("%", reason) for reason in reasons])
-    rows = [
-        (
-            str(status),
-            merge_percentages(runs["reason"]),
-            len(runs),
-            runs["run_id"].head(RUNS_PER_REASON).tolist(),
-        )
-        for (status, _), runs in groups.groupby(["status", "alike"], sort=True)
-    ]
+    rows = []
+    for status, reason, runs in group_failures(unsuccessful(material.every_run))[:MAX_REASONS]:
+        n_more = len(runs) - RUNS_PER_REASON
+        names = [*runs["run_id"].head(RUNS_PER_REASON), *([f"{n_more} more"] if n_more > 0 else [])]
+        rows.append([status, reason, str(len(runs)), ", ".join(names)])
     header = ["status", "reason", "runs", "which"]
-    texts = [
-        [
-            status,
-            reason,
-            str(count),
-            ", ".join([*names, *([f"{count - len(names)} more"] if count > len(names) else [])]),
-        ]
-        for status, reason, count, names in sorted(rows, key=lambda group: -group[2])[:MAX_REASONS]
-    ]
-    return Grid("Runs that did not succeed, by reason.", header, texts, ("status", "reason", "which"))
-
-
-def merge_percentages(reasons: Iterable[str]) -> str:
-    """Return reasons that differ only in percentages as one, with the range of each percentage."""
-    ranges = [
-        f"{min(values, key=float)} to {max(values, key=float)}" if len(set(values)) > 1 else values[0]
-        for values in zip(*(PERCENTAGE.findall(reason) for reason in reasons), strict=True)
-    ]
-    first, texts = next(iter(reasons)), iter(ranges)
-    return PERCENTAGE.sub(lambda _: next(texts), first)
+    return Grid("Runs that did not succeed, by reason.", header, rows, ("status", "reason", "which"))
 
 
 def table_grid(table: StageTable) -> Grid:
@@ -338,10 +310,7 @@ def main(
         checkout: the state of the checkout (report.checkout), as JSON
         out: report.html
     """
-    try:
-        state = State.from_json(checkout)
-    except ValueError as error:
-        raise InputError("wrong-type", str(error), file="--checkout") from None
+    state = State.from_json(checkout)
     campaign = measured_campaign(study, site, records)
     files = Records(runs, epochs, {"phases": phases})
     names = anonymizer(campaign.study, setting.site_of(campaign, files.runs), files.every_run, tables)

@@ -1,6 +1,7 @@
 """Read what a report is based on: study, runs, epochs, figures and tables."""
 
 import base64
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import tables
-from analysis.measured import successful
+from analysis.measured import one_line, successful
 from analysis.pooling import Pooling, measured_response, pooled, pooled_response
 from analysis.responses import with_response
 from analysis.tables import Table
@@ -24,6 +25,7 @@ from report.text import clean
 LARGE_SVG_BYTES = 300_000  # of larger ones the PNG is embedded if it is smaller
 POINTS_PER_INCH = 72
 PIXELS_PER_INCH = 140  # on screens, at which text of 6.5 pt is legible
+_NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?![\w.]*[A-Za-z_])")
 # The figures' font, and fallbacks of the same width.
 FONT, FONTS = "'DejaVu Sans'", "'DejaVu Sans', 'Bitstream Vera Sans', Verdana, sans-serif"
 
@@ -147,6 +149,29 @@ def current_rows(epochs: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     keys = runs.set_index("run_id")["key"].fillna("")
     place = keys.index.get_indexer(epochs["run_id"])
     return epochs[(place >= 0) & (keys.to_numpy()[place] == epochs["key"].fillna("").to_numpy())]
+
+
+def group_failures(failed: pd.DataFrame) -> list[tuple[str, str, pd.DataFrame]]:
+    """Return status, reason and runs of each kind of failure, the most frequent first.
+
+    Reasons that differ only in numbers become one, with the range of each number.
+    """
+    reasons = failed["reason"].map(one_line).replace("", "no reason is given")
+    patterns = reasons.str.replace(_NUMBER, "#", regex=True)
+    groups = failed.assign(reason=reasons).groupby(["status", patterns.rename("pattern")], sort=False)
+    kinds = [(str(status), _merge_numbers(runs["reason"]), runs) for (status, _), runs in groups]
+    return sorted(kinds, key=lambda kind: -len(kind[2]))
+
+
+def _merge_numbers(texts: pd.Series) -> str:
+    """Return texts that differ only in their numbers as one, with the range of each number."""
+    columns = iter(list(zip(*map(_NUMBER.findall, texts), strict=True)))
+
+    def span(_: re.Match[str]) -> str:
+        numbers = sorted(set(next(columns)), key=float)
+        return " to ".join(dict.fromkeys((numbers[0], numbers[-1])))
+
+    return _NUMBER.sub(span, texts.iloc[0])
 
 
 def read_table_files(stem: Path) -> StageTable:

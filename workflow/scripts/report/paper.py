@@ -31,7 +31,7 @@ from common.files import write_text, written_whole
 from common.notes import Note
 from common.options import run_program
 from common.tables import read_results, read_table
-from declared.datasets import load_dataset
+from declared.datasets import find_dataset
 from declared.paper import DEFAULT_CLASS
 from declared.responses import RESPONSES, Response
 from declared.site import load_site
@@ -39,18 +39,17 @@ from declared.study import load_study
 from report import content, document
 from report.anonymous import anonymizer, scrub_sources
 from report.drafts import draft_texts
+from report.facts import MEANS, Facts
 from report.findings import FIGURE, Evidence, effect_of_figure, find_finding, refer_to_figure
 from report.latex import figure, references, see, to_latex
 from report.methods import (
-    MEANS,
-    Facts,
     constant_table,
     factor_table,
     framework_table,
     methods,
     reproducibility,
-    threats,
 )
+from report.threats import threats
 
 GENERATED_HEADER = "% Overwritten by every `./ringside paper`: to change this text, copy it into main.tex.\n"
 MAX_FLOAT_ROWS = 40  # lines of a table that the paper has by default
@@ -258,18 +257,6 @@ def means_table(cells: Table, response: Response) -> Table:
     return replace(cells, display=cells.display[columns], notes=cells.notes[-1:])
 
 
-def site_name(runs: pd.DataFrame, configured: str) -> str:
-    """Return the name of the site that the runs recorded, else the configured one."""
-    names = runs["site"].dropna().unique()
-    return str(names[0]) if len(names) == 1 else configured
-
-
-def copy_file(source: Path, target: Path) -> None:
-    """Copy `source` to the file `target`, whole or not at all."""
-    with written_whole(target) as partial:
-        shutil.copyfile(source, partial)
-
-
 def choose_contents(facts: Facts, selection: Selection, tables_by_name: Mapping[str, Table]) -> Contents:
     """Return what the paper and its supplement have.
 
@@ -361,16 +348,13 @@ def write_sources(facts: Facts, figures: Sequence[Path], all_tables: Sequence[Pa
                 out / "figures" / f"{stem.name}.tex",
                 f"{GENERATED_HEADER}% {captions[stem.name].replace(chr(10), ' ')}\n",
             )
-        copy_file(Path(f"{stem}.pdf"), out / "figures" / f"{stem.name}.pdf")
-    for stem in all_tables:
-        copy_file(Path(f"{stem}.tex"), out / "tables" / f"{stem.name}.tex")
-    datasets = {}
-    for name in dict.fromkeys(facts.runs["dataset"]):
-        try:
-            datasets[name] = load_dataset(name)
-        except InputError:  # a data set of another checkout, which methods.tex states
-            continue
-    write_text(out / "references.bib", references(datasets))
+    copies = {Path(f"{stem}.pdf"): "figures" for stem in figures}
+    copies |= {Path(f"{stem}.tex"): "tables" for stem in all_tables}
+    for source, folder in copies.items():
+        with written_whole(out / folder / source.name) as partial:
+            shutil.copyfile(source, partial)
+    datasets = {name: find_dataset(name) for name in facts.runs["dataset"].unique()}
+    write_text(out / "references.bib", references({name: own for name, own in datasets.items() if own}))
 
 
 def main(
@@ -400,8 +384,9 @@ def main(
     measured = with_response(
         records.runs, RESPONSES[declared.response], lambda: records.epochs, declared.target_accuracy
     )
+    names = measured["site"].dropna().unique()
     try:
-        site_of_runs = None if declared.imported else load_site(site_name(measured, site))
+        site_of_runs = None if declared.imported else load_site(names[0] if len(names) == 1 else site)
     except InputError:  # the site of published tables may be unknown here
         site_of_runs = None
     checks = [Path(f"{stem}.csv") for stem in tables if stem.name == "checks"]

@@ -58,20 +58,7 @@ def usable_mark(runs: pd.DataFrame) -> Mark:
             else ", ".join(f"{count} {name}" for name, count in causes.items())
         )
         text = f"{n_runs - n:,} of {number_of(n_runs, 'run')} not usable: {why}"
-    unlimited = unlimited_load_note(runs)
-    if unlimited and not causes:
-        text = f"{text} (background load unlimited)"
-    detail = " ".join(note for note in (usable, unlimited) if note)
-    return Mark(Note("runs-usable", text, **usable.facts), BAD if causes else GOOD, detail, "failures")
-
-
-def unlimited_load_note(runs: pd.DataFrame) -> str:
-    """Say that the site rejects no run for background load, and how high the load was; else return ""."""
-    limits, shares = runs["max_other_cpu_share"].dropna(), runs["other_cpu_share"].dropna()
-    if limits.empty or shares.empty or limits.min() < 1:
-        return ""
-    text = f"No limit of background load at this site; it was up to {100 * shares.max():.0f} %."
-    return Note("load-unlimited", text, greatest_share=float(shares.max()))
+    return Mark(Note("runs-usable", text, **usable.facts), BAD if causes else GOOD, usable, "failures")
 
 
 def cells_mark(runs: pd.DataFrame) -> Mark:

@@ -17,10 +17,9 @@ from common.units import DATA_RATES, LINK_RATES, TIMES, in_one_unit
 from datasets.identity import data_digest, data_folder
 from declared.datasets import TOKENS, find_dataset, kind
 from declared.devices import GIB
-from declared.environments import VARIANTS, Environment, read
+from declared.environments import VARIANTS, read
 from declared.frameworks import describe_framework, load_framework
 from declared.site import Site, load_site
-from environments.identity import digest
 from models.collectives import ALL_REDUCE
 from plan.campaign import Campaign
 from records.next_commands import cluster_commands
@@ -101,6 +100,7 @@ def facts(site: Site | None, runs: pd.DataFrame) -> list[tuple[str, str]]:
     """Return names and texts that describe the site, first from records, then from the site's file."""
     ok = runs[runs["status"] == "ok"]
     hosts = distinct_names(runs, "hosts")
+    rates = sorted(set(ok["bandwidth_bytes_s"].dropna()))
     pairs = [
         ("site", ", ".join(sorted(set(runs["site"].dropna()))) or (site.name if site else "")),
         ("circumstances", conditions.circumstances_note(runs)),
@@ -111,8 +111,8 @@ def facts(site: Site | None, runs: pd.DataFrame) -> list[tuple[str, str]]:
         ("operating system", "; ".join(distinct_names(runs, "systems"))),
         ("cores per rank", _levels(ok["cores_per_rank"])),
         ("cores of a node", node_cores(ok, site)),
-        ("links", _rates(ok)),
-        ("sessions", f"{runs['session'].nunique()}, {_span(runs)}" if runs["session"].notna().any() else ""),
+        ("links", f"{in_one_unit(rates, LINK_RATES, between=' or ')} in each direction" if rates else ""),
+        ("sessions", str(runs["session"].nunique() or "")),
     ]
     if site is not None:
         pairs += [
@@ -137,12 +137,6 @@ def _other_cpu_limit_text(ok: pd.DataFrame, site: Site) -> str:
     return f"{' to '.join(f'{100 * limit:g}' for limit in dict.fromkeys((limits[0], limits[-1])))} %"
 
 
-def _share_text(site: Site) -> str:
-    """Return the share of its cores that a node may use, if it is not all."""
-    shares = ", ".join(f"{share:g}" for share in site.cpu_shares or [site.cpu_share] if share)
-    return f", of which {shares} may be used" if shares else ""
-
-
 def _site_software(runs: pd.DataFrame) -> str:
     """Return the frameworks that ran in the site's own software, with the loaded environment modules."""
     installed = runs[runs["deployment"] == "installed"]
@@ -155,10 +149,9 @@ def _site_software(runs: pd.DataFrame) -> str:
 
 def node_cores(runs: pd.DataFrame, site: Site | None) -> str:
     """Return the cores of a node that the runs could use; without a record, those of the site's file."""
-    recorded = _levels(runs["node_cores"])
-    if not recorded and site is not None:
-        recorded = str(site.cores)
-    return f"{recorded}{_share_text(site)}" if recorded and site is not None else recorded
+    recorded = _levels(runs["node_cores"]) or (str(site.cores) if site else "")
+    shares = ", ".join(f"{share:g}" for share in site.cpu_shares or [site.cpu_share] if share) if site else ""
+    return f"{recorded}, of which {shares} may be used" if recorded and shares else recorded
 
 
 def node_memory(runs: pd.DataFrame) -> str:
@@ -172,20 +165,11 @@ def software(runs: pd.DataFrame) -> Grid:
     header = ["framework", "library", "Python", "environment", "transport", "code, by model", "runs"]
     columns = ["framework", "library_version", "python_version", "environment_digest"]
     rows = []
-    for (framework, library, python, environment), framework_runs in runs.groupby(
-        columns, dropna=False, sort=True
-    ):
-        transports = sorted(set(framework_runs["transport"].dropna()) - {"none"})
-        codes = sorted(set(framework_runs["code_digest"].dropna()))
-        texts = [str(framework), _or_dash(library), _or_dash(python), _short(environment)]
-        rows.append(
-            [
-                *texts,
-                ", ".join(transports) or DASH,
-                ", ".join(map(_short, codes)) or DASH,
-                str(len(framework_runs)),
-            ]
-        )
+    for names, framework_runs in runs.groupby(columns, dropna=False, sort=True):
+        transports = ", ".join(sorted(set(framework_runs["transport"].dropna()) - {"none"})) or DASH
+        codes = ", ".join(map(_short, sorted(set(framework_runs["code_digest"].dropna())))) or DASH
+        *versions, environment = (DASH if pd.isna(name) else str(name) for name in names)
+        rows.append([*versions, environment[:SHOWN_DIGITS], transports, codes, str(len(framework_runs))])
     caption = (
         "Versions from the records, and the digests of environment and code that are part of the runs' keys."
     )
@@ -215,18 +199,21 @@ def network(benchmarks: pd.DataFrame) -> str:
     measured = allreduces[column(allreduces, "latency_s").notna()] if len(allreduces) else allreduces
     if measured.empty:
         return ""
-    latency, rate = column(measured, "latency_s"), column(measured, "bandwidth_bytes_s").dropna()
-    ends = in_one_unit((latency.min(), latency.max()), TIMES, digits=3)
-    text = f"Collective benchmark of all-reduce in {len(measured)} settings: latency {ends}"
-    if rate.empty:
-        return f"{text}."
-    return f"{text}, bus bandwidth {in_one_unit((rate.min(), rate.max()), DATA_RATES, digits=3)}."
+    latency, rate = (column(measured, name).dropna() for name in ("latency_s", "bandwidth_bytes_s"))
+    text = (
+        f"Collective benchmark of all-reduce in {len(measured)} settings: latency "
+        f"{in_one_unit((latency.min(), latency.max()), TIMES, digits=3)}"
+    )
+    rates = (
+        f", bus bandwidth {in_one_unit((rate.min(), rate.max()), DATA_RATES, digits=3)}" if len(rate) else ""
+    )
+    return f"{text}{rates}."
 
 
-def locks(campaign: Campaign, site: Site | None, runs: pd.DataFrame) -> Grid:
-    """Return the locked environments in this checkout, and whether the runs used them."""
-    header = ["lock", "SHA-256", "environment", "measured with it"]
-    rows = [["requirements.txt", digest_file(CHECKOUT / "requirements.txt"), "the workflow's own", DASH]]
+def locks(campaign: Campaign, site: Site | None) -> Grid:
+    """Return the locked environments in this checkout."""
+    header = ["lock", "SHA-256", "environment"]
+    rows = [["requirements.txt", digest_file(CHECKOUT / "requirements.txt"), "the workflow's own"]]
     frameworks = [
         name for name in campaign.study.factors["framework"] if describe_framework(name).environment
     ]
@@ -235,37 +222,9 @@ def locks(campaign: Campaign, site: Site | None, runs: pd.DataFrame) -> Grid:
             environment = read(name, variant)
             if not environment.lock.is_file():
                 continue
-            rows.append(
-                [
-                    display_path(environment.lock),
-                    digest_file(environment.lock),
-                    name,
-                    _usage(environment, frameworks, site, runs),
-                ]
-            )
+            rows.append([display_path(environment.lock), digest_file(environment.lock), name])
     caption = "Locks of the software, as they are in the checkout that made this page."
     return Grid(caption, header, rows, tuple(header))
-
-
-def _usage(environment: Environment, frameworks: Sequence[str], site: Site | None, runs: pd.DataFrame) -> str:
-    """Return how many runs have the digest of the environment as it would be built now."""
-    names = [name for name in frameworks if load_framework(name).environment == environment.name]
-    framework_runs = runs[
-        runs["framework"].isin(names) & runs["environment_digest"].notna() & (runs["status"] != "missing")
-    ]
-    if framework_runs.empty or site is None:
-        return DASH
-    try:
-        n_matching = int(
-            (framework_runs["environment_digest"] == digest(environment, site.realization)).sum()
-        )
-    except InputError:
-        return DASH
-    return (
-        f"all {n_matching} runs"
-        if n_matching == len(framework_runs)
-        else f"{n_matching} of {len(framework_runs)} runs"
-    )
 
 
 @dataclass(frozen=True)
@@ -298,12 +257,7 @@ def data_sets(names: Sequence[str], site: Site | None, runs: pd.DataFrame) -> li
             ("generated", "yes, by a program: no benchmark data set" if is_generated(name) else ""),
             ("SHA-256 of the folder's files", entry.get("sha256", "")),
             ("digest in the runs' keys", ", ".join(map(_short, digests)) + _checkout_text(digests, current)),
-            (
-                "sums",
-                ""
-                if sums
-                else "the prepared files are not on this machine; the digest above identifies them",
-            ),
+            ("sums", "" if sums else "the prepared files are not on this machine"),
         ]
         nonempty = [(label, str(text)) for label, text in pairs if text]
         data_sets.append(
@@ -376,36 +330,19 @@ def reproduction(campaign: Campaign, site: Site | None, records: str, state: Sta
 
 def _commit(state: State) -> Note:
     if state.commit is None:
-        return Note(
-            "no-commit",
-            "The checkout that made this page is not under version control, so there is no commit to name.",
-        )
+        return Note("no-commit", "The checkout that made this page is not under version control.")
+    facts = {"commit": state.commit, "changed": state.changed}
     if not state.changed:
-        return Note(
-            "clean-commit", f"Made from commit {state.commit}, without any change.", commit=state.commit
-        )
-    return Note(
-        "changed-commit",
+        return Note("clean-commit", f"Made from commit {state.commit}, without any change.", **facts)
+    text = (
         f"Made from commit {state.commit} with changes that are not in it: "
-        f"{conditions.join_names(state.changed)}. Commit them and make the page again before you publish it.",
-        commit=state.commit,
-        changed=state.changed,
+        f"{conditions.join_names(state.changed)}. Commit them and make the page again before you publish it."
     )
+    return Note("changed-commit", text, **facts)
 
 
 def _levels(values: pd.Series) -> str:
     return ", ".join(f"{value:g}" for value in sorted(set(values.dropna().astype(float))))
-
-
-def _rates(ok: pd.DataFrame) -> str:
-    rates = sorted(set(ok["bandwidth_bytes_s"].dropna()))
-    return f"{in_one_unit(rates, LINK_RATES, between=' or ')} in each direction" if rates else ""
-
-
-def _span(runs: pd.DataFrame) -> str:
-    return (
-        f"from {_moment(runs['started_at'].dropna().min())} to {_moment(runs['ended_at'].dropna().max())} UTC"
-    )
 
 
 def _moment(time: Any) -> str:
@@ -421,7 +358,3 @@ def number_range(values: pd.Series) -> str:
 
 def _short(digest: Any) -> str:
     return DASH if pd.isna(digest) else str(digest)[:SHOWN_DIGITS]
-
-
-def _or_dash(value: Any) -> str:
-    return DASH if pd.isna(value) else str(value)

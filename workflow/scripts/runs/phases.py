@@ -7,6 +7,7 @@ start of the rank's process.
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -199,6 +200,8 @@ def _missing_phase(intervals: pd.DataFrame, ranks: int, epochs: int, steps: int)
 
     The phases are those of a traced step, or those after the steps.
     """
+    import pandas as pd
+
     traced = range(1, steps + 1, -(-steps // MAX_TRACED_STEPS) or 1)
     required = (
         (intervals["epoch"] > 0)
@@ -206,25 +209,19 @@ def _missing_phase(intervals: pd.DataFrame, ranks: int, epochs: int, steps: int)
         & intervals["step"].isin((0, *traced))
     )
     phases = intervals.loc[required, ["rank", "epoch", "step", "phase"]].drop_duplicates()
+    phases = phases.astype({"phase": str})
     parts = phases[["step", "phase"]].drop_duplicates()
     if absent := set(traced) - set(parts["step"]):
         return Note("step-missing", f"lacks step {min(absent)} of all epochs", step=min(absent))
-    counts = phases.groupby(["rank", "epoch"]).size()
-    for rank in range(ranks):
-        for epoch in range(1, epochs + 1):
-            if counts.get((rank, epoch), 0) < len(parts):
-                own = phases[(phases["rank"] == rank) & (phases["epoch"] == epoch)]
-                missing = _step_phase_pairs(parts) - _step_phase_pairs(own)
-                step, phase = min(
-                    missing, key=lambda part: (part[0] or steps + 1, [*STEP, *EPOCH, part[1]].index(part[1]))
-                )
-                text = f"lacks {phase} of rank {rank} in epoch {epoch}" + (f", step {step}" if step else "")
-                return Note("phase-missing", text, phase=phase, rank=rank, epoch=epoch, step=step or None)
-    return None
-
-
-def _step_phase_pairs(parts: pd.DataFrame) -> set[tuple[int, str]]:
-    return set(zip(parts["step"], parts["phase"].astype(str), strict=True))
+    pairs = list(itertools.product(range(ranks), range(1, epochs + 1)))
+    expected = pd.DataFrame(pairs, columns=["rank", "epoch"]).merge(parts, how="cross")
+    missing = expected.merge(phases, how="left", indicator="found").query("found == 'left_only'")
+    if missing.empty:
+        return None
+    rank, epoch, step, phase = missing[["rank", "epoch", "step", "phase"]].iloc[0]
+    text = f"lacks {phase} of rank {rank} in epoch {epoch}" + (f", step {step}" if step else "")
+    facts = {"rank": int(rank), "epoch": int(epoch), "step": int(step) or None}
+    return Note("phase-missing", text, phase=phase, **facts)
 
 
 def _damaged_clocks(table: Path, ranks: int, _epochs: int, _steps: int) -> Note | None:

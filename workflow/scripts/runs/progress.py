@@ -279,28 +279,6 @@ def act_if_nothing_to_do(record: logging.LogRecord, act: Callable[[], None]) -> 
     return True
 
 
-class HeldJobTable:
-    """A filter for Snakemake's log that holds back the table of jobs until `release`."""
-
-    def __init__(self) -> None:
-        self._record: logging.LogRecord | None = None
-        self._released = False
-
-    def __call__(self, record: logging.LogRecord) -> bool:
-        """Return whether a record is passed on now."""
-        event = getattr(record, "event", None)
-        if self._released or event is None or event.name != "RUN_INFO":
-            return True
-        self._record = record
-        return False
-
-    def release(self, logger: logging.Logger) -> None:
-        """Pass the held record to `logger`, and hold back no more."""
-        self._released = True
-        if self._record:
-            logger.handle(self._record)
-
-
 class Interruption:
     """A filter for Snakemake's log that reduces the output after Ctrl-C to one line: how to resume."""
 

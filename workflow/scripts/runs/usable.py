@@ -69,9 +69,11 @@ def usable_runs_note(outcomes: Iterable[tuple[str, str | None]]) -> Note:
     pairs = list(outcomes)
     causes = Counter(find_cause(status, reason) for status, reason in pairs if status != "ok")
     usable = len(pairs) - causes.total()
-    parts = [
-        f"{count:,} {cause.text if count > 1 else _singular(cause.text)}"
-        for cause, count in causes.most_common()
+    parts = [f"{count:,} {cause.text}" for cause, count in causes.most_common() if count > 1]
+    parts += [
+        f"1 {cause.text.replace('were ', 'was ', 1).replace('have ', 'has ', 1)}"
+        for cause, count in causes.items()
+        if count == 1
     ]
     names: Counter[str] = Counter()
     for cause, count in causes.items():
@@ -86,7 +88,3 @@ def usable_runs_note(outcomes: Iterable[tuple[str, str | None]]) -> Note:
         runs=len(pairs),
         causes=dict(names.most_common()),
     )
-
-
-def _singular(text: str) -> str:
-    return text.replace("were ", "was ", 1).replace("have ", "has ", 1)

@@ -1,0 +1,111 @@
+"""Hold what a paper is based on, and render its sentences from methods.yaml."""
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from jinja2 import Environment, StrictUndefined, Template
+
+from analysis import conditions
+from analysis.measured import combination_text, successful
+from common.files import load_yaml
+from common.notes import Note
+from common.text import join_words, number_of
+from declared.site import Site
+from declared.study import Study
+from models.collectives import titles
+from network.fit import bytes_text
+from report import latex
+
+MEANS = "means"  # the paper's short table of cells
+
+
+@functools.cache
+def texts() -> Mapping[str, Any]:
+    """Return the templates of methods.yaml, by the codes of sentences."""
+    return dict(load_yaml(Path(__file__).with_name("methods.yaml")))
+
+
+@functools.cache
+def _template(text: str) -> Template:
+    environment = Environment(undefined=StrictUndefined, autoescape=False)  # noqa: S701 - LaTeX, no HTML
+    environment.filters |= {"latex": latex.to_latex, "command": latex.command}
+    environment.globals |= {
+        "bytes": bytes_text,
+        "cite": latex.cite,
+        "count": number_of,
+        "join": join_words,
+        "join_short": conditions.join_names,
+        "span": _span,
+        "tab": functools.partial(latex.see, "tab"),
+        "titles": titles,
+        "words": combination_text,
+    }
+    return environment.from_string(text)
+
+
+def _span(counts: Sequence[int], noun: str) -> str:
+    """Return the smallest and the largest of ascending counts, such as `3 to 5 runs`."""
+    return f"{counts[0]} to " * (len(counts) > 1) + number_of(counts[-1], noun)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a paper is based on.
+
+    Attributes:
+        study: The study.
+        site: The site, None if its file is not available.
+        runs: All runs of the design.
+        network: Rows of network.csv; None without a collective benchmark.
+        checks: The table `checks` (analysis/checks.py); None without one.
+        paper_tables: Names of the paper's tables.
+        supplement_tables: Names of the supplement's tables.
+    """
+
+    study: Study
+    site: Site | None
+    runs: pd.DataFrame
+    network: pd.DataFrame | None
+    checks: pd.DataFrame | None
+    paper_tables: Sequence[str]
+    supplement_tables: Sequence[str] = ()
+
+    @property
+    def anonymous(self) -> bool:
+        """Return whether nothing may say who made the study, or where."""
+        return self.study.anonymous
+
+    @property
+    def ok(self) -> pd.DataFrame:
+        """Return the successful runs."""
+        return successful(self.runs)
+
+    def see(self, name: str, before: str = " (", after: str = ")") -> str:
+        """Return a reference to a table, or to the supplement that has it, in brackets.
+
+        Empty if neither does. The short table of means stands for that of cells where the paper has it.
+        """
+        if name == MEANS and MEANS not in self.paper_tables:
+            name = "cells"
+        if name not in (*self.paper_tables, *self.supplement_tables):
+            return ""
+        if name in self.paper_tables:
+            return f"{before}{latex.see('tab', name)}{after}"
+        is_bare = (before, after) == (" (", ")")
+        return f"{before}{'see ' * is_bare}the supplement{after}"
+
+    def see_here(self, name: str) -> str:
+        """Return a reference to a table of the paper in brackets; empty if it is not in the paper."""
+        return self.see(name) if name in self.paper_tables else ""
+
+    def sentence(self, code: str, **stated: Any) -> Note:
+        """Return the sentence `code` of methods.yaml in LaTeX, which states these facts."""
+        text = texts()[code]
+        if isinstance(text, Mapping):
+            text = text[next(iter(stated.values()))]
+        rendered = _template(text).render(see=self.see, here=self.see_here, **stated)
+        return Note(code, " ".join(rendered.split()), **stated)
