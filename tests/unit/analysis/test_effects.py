@@ -174,19 +174,17 @@ def test_simultaneous_intervals_exclude_1_where_p_is_small(measured):
 
 
 @pytest.mark.parametrize(
-    ("estimate", "unit", "text"),
+    ("estimate", "text"),
     [
-        (Estimate(0.75, 0.66, 0.86), 1, "0.75 [0.66, 0.86]"),
-        (Estimate(0.75, 0.56, 0.999), 1, "0.75 [0.56, 0.999]"),
-        (Estimate(0.75, 0.56, 1.001), 1, "0.75 [0.56, 1.00]"),
-        (Estimate(1.4, np.nextafter(1, 2), 1.9), 1, "1.40 [>1, 1.90]"),
-        (Estimate(0.512, 0.451, 0.578), 100, "51.2 [45.1, 57.8]"),
-        (Estimate(0.75, 0.56, 0.9999), 100, "75 [56, 99.99]"),
-        (Estimate(0.75), 1, "0.750"),
+        (Estimate(0.75, 0.66, 0.86), "0.75 [0.66, 0.86]"),
+        (Estimate(0.75, 0.56, 0.999), "0.75 [0.56, 0.999]"),
+        (Estimate(0.75, 0.56, 1.001), "0.75 [0.56, 1.00]"),
+        (Estimate(1.4, np.nextafter(1, 2), 1.9), "1.40 [>1, 1.90]"),
+        (Estimate(0.75), "0.750"),
     ],
 )
-def test_a_bound_that_excludes_1_shows_it(estimate, unit, text):
-    assert tables.ratio(estimate, unit=unit) == text
+def test_a_bound_that_excludes_1_shows_it(estimate, text):
+    assert tables.ratio(estimate) == text
 
 
 def test_margin_separates_equal_from_undecided_cells(measured):
@@ -214,9 +212,9 @@ def test_margin_separates_equal_from_undecided_cells(measured):
 def test_without_a_margin_nothing_is_called_equal(measured):
     plain, with_margin = effects.table(measured), effects.table(measured, 0.1)
     assert not {"p_equal", "p_equal_holm", "verdict"} & set(plain.data)
-    assert "large-p-is-not-equal" in codes(plain.notes) and "p-of-equality" not in codes(plain.notes)
+    assert "p-of-equality" not in codes(plain.notes)
     note = find_note(with_margin.notes, "p-of-equality")
-    assert note.facts["margin"] == 0.1 and "margin, 10 % (ratio between 0.909 and 1.100)" in note
+    assert note.facts["margin"] == 0.1
     assert with_margin.display["verdict"].isin(["differs", "differs within margin", "equal", "open"]).all()
 
 
@@ -226,7 +224,6 @@ def test_of_frameworks_every_pair_is_compared(runs):
     assert not data[["from", "to"]].duplicated().any()
     assert (data["from"] != data["to"]).all()
     assert data["from"].value_counts().to_dict()["pytorch-single"] == 5
-    assert effects.EVERY_PAIR_COMPARED in effects.table(runs).notes
 
 
 def test_a_pipeline_is_compared_with_strategies_without_one(measured):
@@ -252,7 +249,6 @@ def test_a_pipeline_is_compared_with_strategies_without_one(measured):
         ["parallelism", "data", "tensor", 1],
     ]
     assert rows[3][0] == "microbatches" and {*rows[3][1:3]} == {"four", "eight"} and len(rows) == 4
-    assert find_note(effects.table(runs).notes, "one-factor-differs").facts["strategies"]
 
 
 def test_cells_that_share_no_session_are_flagged(measured):
@@ -262,10 +258,8 @@ def test_cells_that_share_no_session_are_flagged(measured):
     data = table.data
     flagged = (data["factor"] == "nodes") & (data["to"] == 3)
     assert ((data["shared_sessions"] == 0) == flagged).all()
-    assert table.display["same session"].tolist() == ["no" if flag else "yes" for flag in flagged]
     assert find_note(table.notes, "no-shared-session").facts == {"rows": flagged.sum(), "of": len(data)}
-    assert "same session" not in effects.table(measured.assign(session=sessions[0])).display
-    assert "same session" not in effects.table(measured.assign(session=None)).display
+    assert "no-shared-session" not in codes(effects.table(measured.assign(session=None)).notes)
 
 
 def test_a_missing_cell_is_named_and_does_not_count(read):
@@ -310,13 +304,6 @@ def test_parts_add_up_and_multiply_to_the_total(measured):
         first["throttled_difference_s"] + second["throttled_difference_s"], total["throttled_difference_s"]
     )
     assert (total["difference_s_low"] < total["difference_s"]).all()
-
-
-def test_parts_that_lack_runs_of_a_block_add_up_nearly(measured):
-    incomplete = at(measured, **AT)
-    assert sentence(decomposition.table(incomplete).notes, "total-of-parts").facts["exact"]
-    lost = (incomplete["cell"] == CELL) & (incomplete["block"] == 2)
-    assert not sentence(decomposition.table(incomplete[~lost]).notes, "total-of-parts").facts["exact"]
 
 
 def test_known_parts_are_recovered(exact):
@@ -437,7 +424,6 @@ def test_notes_say_what_the_numbers_are_and_what_is_lacking(measured, read):
 
     complete = notes(measured, benchmarks(FRAMEWORK))
     assert {decomposition.NETWORK_ALONE, decomposition.ON_ONE_NODE} <= set(complete)
-    assert sentence(complete, "throttled-is-processor-time") == effects.THROTTLED
     assert "network-not-predicted" not in codes(complete)
     assert decomposition.NO_BENCHMARK in notes(measured, None) and decomposition.NO_BENCHMARK not in complete
     assert "network alone (s)" not in decomposition.table(measured).display

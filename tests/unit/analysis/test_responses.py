@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import anova, answers, cells, effects, tables, time_to_accuracy
+from analysis import anova, answers, cells, effects, time_to_accuracy
 from analysis.batch_scaling import batch_scaling
 from analysis.measured import Records
 from analysis.pooling import pooled, pooled_response
@@ -169,37 +169,6 @@ def test_equality_is_that_of_the_response(frames):
     differs = by_memory["verdict"].isin([effects.DIFFERS, effects.DIFFERS_WITHIN])
     tested = by_memory["response_p_holm"].notna()
     assert (differs == (by_memory["response_p_holm"] < 0.05))[tested].all()
-
-
-@pytest.mark.parametrize(
-    ("name", "significant", "begin", "text"),
-    [
-        (
-            "throughput",
-            1,
-            "b has the highest throughput",
-            "its throughput is 2.00 [1.50, 2.50] times that of a",
-        ),
-        ("memory", 0, "No framework has a significantly lower peak memory per rank than the others", "b"),
-    ],
-)
-def test_wording_of_the_best_level(name, significant, begin, text):
-    ratio = tables.Estimate(2.0, 1.5, 2.5) if significant else tables.Estimate(0.9, 0.5, 1.5)
-    lead = answers.Contrast("framework", "a", "b", "", ratio, 0.01 if significant else 0.5, False, ("a", "b"))
-    note = answers._best_note(
-        "framework", [answers.Ranking("", ["b", "a"], ["b", "a"], lead)], None, RESPONSES[name]
-    )
-    assert note.startswith(begin) and text in note.replace("Its", "its")
-
-
-def test_wording_of_an_effect_on_a_response():
-    ratio = tables.Estimate(1.9, 1.2, 3.0)
-    change = answers.Contrast("nodes", "1", "2", "", ratio, 0.01)
-    note = answers._effect_note("nodes", [change], 1, "most", response=RESPONSES["throughput"])
-    assert note == (
-        "Training on 2 nodes instead of 1 changes throughput most: it raises throughput by a factor of 1.90 "
-        "[1.20, 3.00]. This difference is significant."
-    )
 
 
 @pytest.mark.parametrize(

@@ -65,9 +65,6 @@ ORDER_UNKNOWN = (
     "Drift, blocks and autocorrelation are not tested: the runs were measured elsewhere, in an order that "
     "nobody drew, and may depend on each other."
 )
-OTHER_PROCESSES = (
-    " Other processes and CPU steal: share of CPU time that other processes and a hypervisor used."
-)
 
 
 @dataclass(frozen=True)
@@ -441,30 +438,26 @@ def _check_outliers(data: pd.DataFrame) -> Iterator[Check]:
         )
 
 
-def half_width(n: int, df: float | None = None) -> float:
-    """Return half the 95 % t interval of the mean of n runs in standard deviations of a run: t(df) / sqrt(n).
-
-    `df` is n - 1 by default.
-    """
-    return float(intervals.t_interval(0.0, 1 / math.sqrt(n), n - 1 if df is None else df)[1])
+def half_width(n: int, df: float) -> float:
+    """Return half the 95 % t interval of the mean of n runs, in s.d. of a run: t(df) / sqrt(n)."""
+    return float(intervals.t_interval(0.0, 1 / math.sqrt(n), df)[1])
 
 
-def significant_difference(n: int, df: float | None = None) -> float:
+def significant_difference(n: int, df: float) -> float:
     """Return the least difference of two means of n runs each with p < 5 %.
 
-    In standard deviations of a run: t(df) sqrt(2 / n). `df` is 2n - 2 by default.
+    In standard deviations of a run: t(df) sqrt(2 / n).
     """
-    return float(intervals.t_interval(0.0, math.sqrt(2 / n), 2 * n - 2 if df is None else df)[1])
+    return float(intervals.t_interval(0.0, math.sqrt(2 / n), df)[1])
 
 
-def detectable_difference(n: int, df: float | None = None) -> float:
+def detectable_difference(n: int, df: float) -> float:
     """Return the difference of two means of n runs each that has p < 5 % with a probability of POWER.
 
-    In standard deviations of a run, by the noncentral t distribution with 2n - 2 degrees of freedom or `df`
+    In standard deviations of a run, by the noncentral t distribution with `df` degrees of freedom
     (Cohen, Statistical Power Analysis, 2nd ed. (1988), section 2.2). A difference as large as
     `significant_difference` is detected in about half of all studies.
     """
-    df = 2 * n - 2 if df is None else df
     apart = special.nctdtrinc(
         df, 1 - POWER, stats.t.ppf(1 - SIGNIFICANCE_LEVEL / 2, df)
     )  # in standard errors of the difference
@@ -524,9 +517,6 @@ def table(runs: pd.DataFrame, data: pd.DataFrame | None = None) -> tables.Table:
         "verdict": [row.verdict for row in listed_rows],
     }
     is_elsewhere = measured_elsewhere(runs)
-    if outliers and not is_elsewhere:
-        display["other processes (%)"] = [tables.percent(row.other_cpu_share) for row in listed_rows]
-        display["CPU steal (%)"] = [tables.percent(row.steal_share) for row in listed_rows]
     n_unlisted = len(outliers) - MAX_LISTED_OUTLIERS
     notes = [
         conditions.run_counts_note(runs),
@@ -536,10 +526,8 @@ def table(runs: pd.DataFrame, data: pd.DataFrame | None = None) -> tables.Table:
         "Outliers: runs whose externally studentized residual has p < 5 % after Bonferroni's correction for "
         "the number of runs. They are searched one after the other, the largest first, with the s.d. of all "
         "cells together, so runs of a cell with a large spread are found first. No outlier is removed."
-        + ("" if is_elsewhere else OTHER_PROCESSES)
         + (f" {n_unlisted} more are in the CSV file." if n_unlisted > 0 else ""),
         LATTICES if data["step_s"].notna().any() else "",
-        _other_replicates_note(pooling),
         conditions.setting_note(runs),
     ]
     return tables.Table(
@@ -549,27 +537,6 @@ def table(runs: pd.DataFrame, data: pd.DataFrame | None = None) -> tables.Table:
         notes,
         left_aligned=["assumption", "test", "verdict"],
     )
-
-
-def _other_replicates_note(pooling: Pooling) -> str:
-    """Say what other numbers of replicates would resolve, in standard deviations of a run."""
-    if not pooling.sd > 0:
-        return ""
-    by_n = {n: (half_width(n), significant_difference(n), detectable_difference(n)) for n in (3, 5, 10, 20)}
-    numbers = ", ".join(
-        f"n = {n}: {half:.2f}, {significant:.2f} and {detectable:.2f}"
-        for n, (half, significant, detectable) in by_n.items()
-    )
-    text = (
-        "Least difference: the smallest difference of two means that has p < 5 % in a single comparison. If "
-        "the true difference is this large, half of all studies of this size would find it. With "
-        f"{100 * POWER:.0f} % power: the true difference that four of five such studies would find. Other "
-        "numbers of replicates, for independent groups with each cell's own s, in s.d. of a run: half the "
-        f"interval of a mean, the least difference, and the difference found with {100 * POWER:.0f} % power "
-        f"are for {numbers}. The s.d. of this study's runs, all cells together, is "
-        f"{tables.number(100 * pooling.sd)} % of epoch time."
-    )
-    return Note("other-replicates", text, sd_by_n=by_n, sd=pooling.sd)
 
 
 def residual_columns(data: pd.DataFrame) -> pd.DataFrame:

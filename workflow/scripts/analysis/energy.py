@@ -192,22 +192,26 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None = None)
     ):
         if name in data and data[name].notna().any():
             unit = choose_unit(data[name], ENERGIES)
-            texts = _texts(data, name, unit.size)
+            texts = tables.interval_texts(data, name, 1 / unit.size)
             display[f"{heading} ({unit.name})"] = [
                 "not by all runs" if text == tables.DASH else text for text in texts
             ]
-    display["power (W)"] = _texts(data, "power_w")
+    display["power (W)"] = tables.interval_texts(data, "power_w")
     if data["idle_w"].notna().any():
         display["idle (W)"] = data["idle_w"].map(tables.number)
     unit = choose_unit(data["energy_delay_js"], ENERGIES)
-    display[f"energy × time ({unit.name} s)"] = _texts(data, "energy_delay_js", unit.size)
-    display["ratio to baseline"] = _texts(data, "ratio")
+    display[f"energy × time ({unit.name} s)"] = tables.interval_texts(data, "energy_delay_js", 1 / unit.size)
+    display["ratio to baseline"] = tables.interval_texts(data, "ratio")
     without_energy = [
         cell for cell in dict.fromkeys(successful(runs)["cell"]) if cell not in set(data["cell"])
     ]
     notes = [
         conditions.paragraph(
-            "energy", [_scope_note(scope), conditions.run_counts_note(runs, counted=data["n"])]
+            "energy",
+            [
+                Note("whose-energy", f"Energy: {scope.title}.", scope=scope.scope),
+                conditions.run_counts_note(runs, counted=data["n"]),
+            ],
         ),
         METHOD_NOTE,
         cells_without_energy_note(without_energy),
@@ -220,10 +224,6 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None = None)
 
 
 IDLE = "Idle: mean power of the same machines (or accelerators) before the session's first run."
-
-
-def _scope_note(scope: EnergyScope) -> Note:
-    return Note("whose-energy", f"Energy: {scope.title}.", scope=scope.scope)
 
 
 def cells_without_energy_note(cells: Sequence[str]) -> str:
@@ -241,7 +241,3 @@ def other_scope_note(scope: EnergyScope) -> str:
         return ""
     text = f"Of another scope, and so left out: {conditions.join_names(scope.other_cells)}."
     return Note("cells-of-another-scope", text, cells=scope.other_cells)
-
-
-def _texts(data: pd.DataFrame, name: str, unit: float = 1.0) -> list[str]:
-    return tables.interval_texts(data, name, 1 / unit)

@@ -477,30 +477,24 @@ def _with_decimals(value: float, decimals: int) -> str:
     return f"{round(value, decimals) + 0.0:.{decimals}f}".replace("-", "−")
 
 
-def ratio(estimate: Estimate, digits: int = 3, unit: float = 1.0) -> str:
-    """Return `interval` of a ratio; a bound that excludes 1 has as many decimals as show it.
-
-    Args:
-        estimate: The ratio.
-        digits: Significant digits, if the interval's width allows.
-        unit: What 1 is shown as, such as 100 for per cent.
-    """
-    text = interval(Estimate(unit * estimate.value, unit * estimate.low, unit * estimate.high), digits)
+def ratio(estimate: Estimate, digits: int = 3) -> str:
+    """Return `interval` of a ratio; a bound that excludes 1 has as many decimals as show it."""
+    text = interval(estimate, digits)
     if not text.endswith("]"):
         return text
     value, _, bounds = text[:-1].partition(" [")
     low, high = bounds.split(", ")
-    if estimate.low > 1 and float(low) <= unit:
-        low = _unlike_one(estimate.low, unit)
-    if estimate.high < 1 and float(high) >= unit:
-        high = _unlike_one(estimate.high, unit)
+    if estimate.low > 1 and float(low) <= 1:
+        low = _unlike_one(estimate.low)
+    if estimate.high < 1 and float(high) >= 1:
+        high = _unlike_one(estimate.high)
     return f"{value} [{low}, {high}]"
 
 
-def _unlike_one(bound: float, unit: float) -> str:
-    """Return a bound times `unit` with the fewest decimals that differ from `unit`, or as `<1` or `>1`."""
-    texts = (f"{unit * bound:.{places}f}" for places in range(MAX_BOUND_DECIMALS))
-    return next((text for text in texts if float(text) != unit), f"{'<' if bound < 1 else '>'}{unit:g}")
+def _unlike_one(bound: float) -> str:
+    """Return a bound with the fewest decimals that differ from 1, or `<1` or `>1`."""
+    texts = (f"{bound:.{places}f}" for places in range(MAX_BOUND_DECIMALS))
+    return next((text for text in texts if float(text) != 1), f"{'<' if bound < 1 else '>'}1")
 
 
 def interval_texts(data: pd.DataFrame, name: str, factor: float = 1.0, digits: int = 3) -> list[str]:
