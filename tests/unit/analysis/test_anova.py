@@ -220,7 +220,6 @@ def test_the_strongest_factors_have_the_largest_shares(runs):
     assert main.idxmax() == "framework" and rows.loc["framework", "p"] < 0.001
     assert rows.loc["block", "p"] > 0.001
     assert find_note(table.notes, "estimated-in-part").facts["degrees"]["framework × nodes"] == (3, 5)
-    assert not find_note(table.notes, "sums-of-squares").facts["adds_up"]
     assert rows.loc["total", "df"] == 109
 
 

@@ -256,20 +256,6 @@ def test_a_difference_in_seconds_agrees_with_the_ratio():
     assert differences["high"][0] - differences["value"][0] == pytest.approx(half)
 
 
-@pytest.mark.simulation
-def test_interval_of_a_difference_has_nominal_coverage():
-    rng = np.random.default_rng(11)
-    hits = []
-    for _ in range(400):
-        pooling = pooled(
-            runs_of({cell: place * rng.lognormal(0, 0.1, 3) for place, cell in enumerate("abcdefgh", 1)})
-        )
-        rows = pooling.differences(list("abcd"), list("efgh"))
-        truth = -4 * math.exp(0.005)
-        hits += ((rows["low"] < truth) & (truth < rows["high"])).tolist()
-    assert 0.93 < np.mean(hits) < 0.975
-
-
 def grafts():
     """Return Montgomery's example as runs; log times are a tenth of the yields."""
     return in_blocks({pressure: np.exp(yields / 10) for pressure, yields in VASCULAR_GRAFTS.items()})

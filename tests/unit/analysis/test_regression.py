@@ -9,7 +9,7 @@ from statsmodels.datasets import longley
 from statsmodels.regression.linear_model import OLS
 from statsmodels.stats.oneway import anova_oneway
 
-from analysis import leave_out, regression, regression_table, study, terms
+from analysis import leave_out, regression, regression_table, terms
 from analysis.measured import successful
 from common.notes import codes, find_note
 from support.synthetic import (
@@ -281,22 +281,6 @@ def test_lack_of_fit_has_nominal_size_with_unequal_spreads(n, spread):
     assert np.mean(curved) > 0.9
 
 
-def test_it_is_said_which_responses_have_spreads_of_their_own(read):
-    def own_spreads(runs):
-        return find_note(notes_of(runs), "lack-of-fit-test").facts["own_spreads"]
-
-    runs = read(failures={})
-    noisy = runs.assign(
-        epoch_time_s=runs["epoch_time_s"] * np.exp((runs["nodes"] == 2) * 0.3 * (runs["replicate"] - 2))
-    )
-    assert own_spreads(noisy) == ["epoch time", "throughput"]
-    even = runs.assign(
-        epoch_time_s=1 + runs["nodes"] + 0.1 * (runs["replicate"] - 2),
-        throughput_samples_s=9 - runs["nodes"] + 0.1 * (runs["replicate"] - 2),
-    )
-    assert own_spreads(even) == []
-
-
 def test_run_of_leverage_one_leaves_other_errors_unchanged():
     # One run alone at a level: leverage 1. HC3 would divide zero by zero, and lose all errors with it.
     rng = np.random.default_rng(1)
@@ -307,17 +291,6 @@ def test_run_of_leverage_one_leaves_other_errors_unchanged():
     expected = OLS(y[:9], np.column_stack([np.ones(9), x[:9]])).fit().HC3_se
     assert estimates(result, "standard_error")[["intercept", "x"]].to_numpy() == pytest.approx(expected)
     assert np.isnan(estimates(result, "p")["alone"])
-
-
-def test_terms_that_a_single_run_tells_apart_have_no_error():
-    rng = np.random.default_rng(1)
-    x = np.arange(10.0)
-    like_x = np.append(x[:9], 0.0)
-    y = 1 + 2 * x + rng.standard_normal(10)
-    result = fit(y, x=x, like_x=like_x)
-    assert result.unsure == ["x", "like_x"]
-    expected = OLS(y[:9], np.column_stack([np.ones(9), x[:9]])).fit().HC3_se[0]
-    assert estimates(result, "standard_error")["intercept"] == pytest.approx(expected)
 
 
 def test_the_base_level_is_that_of_the_other_tables(runs):
@@ -397,35 +370,6 @@ def test_a_poor_study_gives_a_table_that_says_so(case, code, facts, read):
     display = table.display.to_string()
     assert "nan" not in display and "inf" not in display
     assert len(regression_table.by_cell(fits)) == sum(len(part.cells) for part in fits.values())
-
-
-def test_a_factor_with_one_level_left_makes_no_node_count_rows(runs):
-    table = regression_table.table(runs[runs["nodes"] == 1], regression.fit_all(runs[runs["nodes"] == 1]))
-    assert not table.display[""].str.contains("count out").any()
-    assert (
-        regression_table.table(runs, regression.fit_all(runs))
-        .display[""]
-        .str.contains("leave one node count out")
-        .sum()
-        == 4
-    )
-
-
-def test_all_models_stand_side_by_side_and_all_digits_in_files(csv, tmp_path):
-    study.main(runs=csv[0], epochs=csv[1], out=tmp_path)
-    assert sorted(path.name for path in tmp_path.glob("regression*")) == [
-        "regression.csv",
-        "regression.md",
-        "regression.tex",
-        "regression_cells.csv",
-    ]
-    data = pd.read_csv(tmp_path / "regression.csv")
-    assert set(data["response"]) == {"epoch time", "throughput"}
-    assert set(data["kind"]) == {"term", "refused", "statistic"}
-    assert data[data["kind"] == "refused"]["name"].tolist().count("nodes²") == 2
-    cells = pd.read_csv(tmp_path / "regression_cells.csv")
-    assert len(cells) == 4 * 37, "a row for each measured cell and model"
-    assert {"fitted", "without_cell", "without_level"} <= set(cells)
 
 
 def test_what_is_not_spanned_is_not_predicted():

@@ -132,18 +132,6 @@ def test_answer_about_throughput_is_that_about_time_inverted(runs):
     assert least == pytest.approx(1 / by_time.opening[1].facts["greatest"].ratio.value)
 
 
-def test_answer_is_about_the_response(frames):
-    response, runs = RESPONSES["memory"], measured(frames, "memory")
-    first = answered(runs, response).opening[0]
-    lead = first.facts["lead"]
-    data = effects.table(runs, response=response).data
-    row = data[data["from_cell"].isin(lead.cells) & data["to_cell"].isin(lead.cells)].iloc[0]
-    forward = lead.cells == (row["from_cell"], row["to_cell"])
-    ratio = row["response_ratio"] if forward else 1 / row["response_ratio"]
-    assert (lead.ratio.value, lead.p) == (pytest.approx(ratio), row["response_p_holm"])
-    assert lead.ratio.value != pytest.approx(row["ratio"] if forward else 1 / row["ratio"])
-
-
 def test_answer_without_the_response_is_about_epoch_time(runs):
     response = RESPONSES["energy_per_sample"]
     unmeasured = runs.assign(**{response.column: np.nan})

@@ -57,7 +57,7 @@ def test_notes_name_the_traced_runs_without_phases(campaign):
         run_ids[1]: "attempt-2/clocks.csv: is not there",
         run_ids[2]: "failed",
     }
-    assert lost.facts["command"] == f"./ringside repeat {run_ids[2]} --study quickstart"
+    assert lost.facts["command"] == f"./ringside repeat {run_ids[0]} --study quickstart"
     assert conditions.tracing_note(runs[runs["trace"] == "none"]) == ""
 
 

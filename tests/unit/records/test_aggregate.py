@@ -212,12 +212,6 @@ def test_fully_disturbed_campaign_names_site_limits(campaign: Campaign) -> None:
     assert find_note(notes, "to-repeat").facts["command"] == "./ringside repeat invalid --study x"
 
 
-def test_one_disturbed_run_does_not_blame_the_machine(campaign: Campaign) -> None:
-    record(campaign, campaign.runs[0], [1.0, 0.2, 0.2, 0.2], status="invalid", reason="disturbed: 20%")
-    record(campaign, campaign.runs[1], [1.0, 0.2, 0.2, 0.2])
-    assert "all-disturbed" not in codes(summarize(aggregated(campaign)[0]))
-
-
 def test_attempts_without_record_are_listed(campaign: Campaign, tmp_path: Path) -> None:
     before = [{"attempt": 1, "reason": "lost: Node failure on node2"}]
     record(campaign, campaign.runs[0], [1.0, 0.2, 0.2, 0.2], unfinished_attempts=before)

@@ -319,12 +319,12 @@ def replicates_note(runs: pd.DataFrame) -> Note:
     counts = successful(runs).groupby("cell").size()
     if counts.empty:
         return _no_runs_note(runs)
-    fewest, most = int(counts.min()), int(counts.max())
+    n_min, n_max = int(counts.min()), int(counts.max())
     prior = pooled(runs).prior
-    span = f"{most}" if fewest == most else f"{fewest} to {most}"
+    span = f"{n_max}" if n_min == n_max else f"{n_min} to {n_max}"
     text = f"Replicates are independent runs, n = {span} per cell"
-    facts = {"fewest": fewest, "most": most, "moderated": prior.df > 0}
-    if most == 1 and not prior.df:
+    facts = {"fewest": n_min, "most": n_max, "moderated": prior.df > 0}
+    if n_max == 1 and not prior.df:
         return Note("replicates", f"{text}, too few for an interval.", too_few=True, **facts)
     text += (
         "; intervals of epoch time are 95 % intervals of the arithmetic mean, computed on the log scale, "
@@ -405,8 +405,8 @@ def single_run_steps_note(runs: pd.DataFrame) -> Note | None:
         return None
     text = (
         "Steps are no replicates: in public logs, runs of a cell differ 1.2 to 5.6 times as much as the "
-        f"steps of one of them say. So {number_of(n_cells, 'cell')} with step times of a single run "
-        f"{'has' if n_cells == 1 else 'have'} no interval of {'its' if n_cells == 1 else 'their'} own."
+        "steps of one of them say. Cells without an interval of their own, with step times of a single run: "
+        f"{n_cells}."
     )
     return Note("steps-of-single-runs", text, cells=n_cells)
 
@@ -426,11 +426,7 @@ def own_models_note(runs: pd.DataFrame) -> str:
     names = sorted(filter(is_own_model, set(runs.loc[runs["framework"].map(is_registered), "model"])))
     if not names:
         return ""
-    are_modules = "is a PyTorch module" if len(names) == 1 else "are PyTorch modules"
-    text = (
-        f"{join_names(names)} {are_modules} of the user's own: times compare only frameworks of PyTorch with "
-        "each other."
-    )
+    text = f"PyTorch modules of the user's own, so only frameworks of PyTorch compare: {join_names(names)}."
     return Note("own-models", text, models=names)
 
 
@@ -446,7 +442,13 @@ def circumstances_note(runs: pd.DataFrame) -> str:
     if scopes:
         text = "Batch scope: " + "; ".join(_BATCH_SCOPES[scope] for scope in scopes) + "."
         notes.append(Note("batch-scope", text, scopes=scopes))
-    notes.append(_timing_scope(ok))
+    masters = sorted(set(ok.loc[ok["timing_scope"] == "master", "framework"]))
+    slowest = "ranks" in set(ok["timing_scope"].dropna())
+    clocks = ["the slowest rank"] * slowest
+    clocks += [f"for {', '.join(masters)}, only the clock of the master"] * bool(masters)
+    if clocks:
+        text = f"Timing scope: {'; '.join(clocks)}."
+        notes.append(Note("timing-scope", text, slowest_rank=slowest, masters=masters))
     notes += [note for name in sorted(set(ok["framework"])) for note in notes_of(name)]
     notes += [
         own_models_note(runs),
@@ -476,19 +478,6 @@ def circumstances_note(runs: pd.DataFrame) -> str:
         largest_share = float(stolen["steal_share"].max())
         notes.append(Note("cpu-steal", text, runs=len(stolen), of=len(ok), share=largest_share))
     return paragraph("circumstances", notes)
-
-
-def _timing_scope(ok: pd.DataFrame) -> str:
-    """Say whose clocks timed the epochs; "" if no run records it."""
-    masters = sorted(set(ok.loc[ok["timing_scope"] == "master", "framework"]))
-    slowest = "ranks" in set(ok["timing_scope"].dropna())
-    if not (masters or slowest):
-        return ""
-    text = "Timing scope: only the clock of the master."
-    if slowest:
-        text = "Timing scope: the slowest rank"
-        text += f"; for {', '.join(masters)}, only the clock of the master." if masters else "."
-    return Note("timing-scope", text, slowest_rank=slowest, masters=masters)
 
 
 def _percent(share: float) -> str:
@@ -560,9 +549,10 @@ def traced_runs_without_phases(runs: pd.DataFrame, run_ids: Collection[str] | No
         run_ids: Runs that the study's phases.csv contains; None if it was not read.
     """
     bad, ok = unsuccessful(traced(runs)), successful(traced(runs)).set_index("run_id")
-    reasons = dict(zip(bad["run_id"], bad["status"], strict=True)) | ok["without_phases"].dropna().to_dict()
+    reasons = ok["without_phases"].dropna().to_dict()
     if run_ids is not None:
         reasons = {run: "not in phases.csv" for run in ok.index if run not in run_ids} | reasons
+    reasons |= dict(zip(bad["run_id"], bad["status"], strict=True))
     if not reasons:
         return ""
     listed = join_names([f"{run_id} ({why})" for run_id, why in reasons.items()])

@@ -297,29 +297,16 @@ def _layout(table: Table) -> _Layout:
         name: width for name, width in widths.items() if name in table.left_aligned and width > MIN_WRAPPED_EM
     }
     short = sum(widths.values()) - sum(long.values())
-    for is_landscape, size, wrapping in (
-        (False, 0, False),
-        (False, 1, False),
-        (False, 1, True),
-        (True, 1, False),
-        (True, 1, True),
-    ):
+    min_room = max(MIN_COLUMN_EM * len(long), WRAPPED_SHARE * sum(long.values()))
+    for is_landscape, size in ((False, 0), (False, 1), (True, 1), (True, 2)):
         font_command, letter_pt, gap_pt = FONT_SIZES[size]
-        room = _page_width_em(is_landscape, letter_pt, gap_pt, len(widths))
+        page_pt = LANDSCAPE_PT if is_landscape else PORTRAIT_PT
+        room = (page_pt - 2 * gap_pt * (len(widths) - 1)) / letter_pt
         if sum(widths.values()) <= room:
             return _Layout(is_landscape, font_command, {})
-        if (
-            wrapping
-            and room - short >= max(MIN_COLUMN_EM * len(long), WRAPPED_SHARE * sum(long.values()))
-            and long
-        ):
+        if long and size == 1 and room - short >= min_room:
             return _Layout(is_landscape, font_command, _share_width(long, room - short))
-    font_command, letter_pt, gap_pt = FONT_SIZES[2]
-    room = _page_width_em(True, letter_pt, gap_pt, len(widths))
-    fits = sum(widths.values()) <= room
-    return _Layout(
-        True, font_command, {} if fits else _share_width(long, max(room - short, MIN_COLUMN_EM * len(long)))
-    )
+    return _Layout(True, font_command, _share_width(long, max(room - short, MIN_COLUMN_EM * len(long))))
 
 
 def _column_layout(table: Table, is_wrapped: bool) -> _Layout | None:
@@ -345,11 +332,6 @@ def fits_float(table: Table, max_rows: int) -> bool:
 def is_landscape(table: Table) -> bool:
     """Return whether a table is wider than a page, so that LaTeX prints it in landscape."""
     return _layout(table).is_landscape
-
-
-def _page_width_em(is_landscape: bool, letter_pt: float, gap_pt: float, columns: int) -> float:
-    """Return the width in em that a page leaves for the columns."""
-    return ((LANDSCAPE_PT if is_landscape else PORTRAIT_PT) - 2 * gap_pt * (columns - 1)) / letter_pt
 
 
 def _share_width(widths: Mapping[str, float], room: float) -> dict[str, float]:

@@ -168,8 +168,8 @@ def describe_running(item: UnderWay) -> str:
     """Return name, nodes, epoch and start of a measurement under way."""
     epoch = f", epoch {item.epoch} of {item.epochs}" if item.epochs else ""
     hosts = list(dict.fromkeys(item.hosts))
-    more = f" and {len(hosts) - MAX_HOSTS} more" if len(hosts) > MAX_HOSTS else ""
-    nodes = f" on {', '.join(hosts[:MAX_HOSTS])}{more}" if hosts else ""
+    n_others = f" and {len(hosts) - MAX_HOSTS} more" if len(hosts) > MAX_HOSTS else ""
+    nodes = f" on {', '.join(hosts[:MAX_HOSTS])}{n_others}" if hosts else ""
     since = f"{datetime.fromisoformat(item.since).astimezone():%H:%M:%S}"
     return f"{item.name}{nodes}{epoch}, since {since} ({duration(max(0.0, item.seconds))})"
 
