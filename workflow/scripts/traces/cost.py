@@ -85,7 +85,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
     sentences = [conditions.run_counts_note(runs)]
     if data["ratio_low"].notna().any():
         sentences += [conditions.comparison_note(data["within_blocks"]), "In brackets the interval."]
-    notes = [
+    notes: list[str] = [
         " ".join(sentences),
         _verdict(data),
         conditions.setting_note(runs),
