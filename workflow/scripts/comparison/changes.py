@@ -101,7 +101,11 @@ def summary(compared: Compared, data: pd.DataFrame) -> Note:
     """Return how many cells changed, and the mean change."""
     a, b = compared.names
     counts = data["change"].value_counts().to_dict()
-    parts = [f"{counts[change]} {change}" for change in (*CHANGES, UNCHANGED, UNKNOWN) if change in counts]
+    parts = [
+        f"{counts[change]} {'' if change in CHANGES else 'with '}{change}"
+        for change in (*CHANGES, UNCHANGED, UNKNOWN)
+        if change in counts
+    ]
     mean = float(np.exp(np.log(data["ratio"]).mean()))
     text = (
         f"From {a} to {b}, of {number_of(len(data), 'compared cell')}: {', '.join(parts)}. Geometric mean of "
