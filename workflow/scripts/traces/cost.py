@@ -70,8 +70,14 @@ def table(runs: pd.DataFrame) -> tables.Table:
     """Return the table; `runs`: all runs of the study."""
     data = build_rows(runs)
     if data.empty:
-        notes = [NOT_MEASURED if untraced_cells(runs) else NOT_PLANNED, conditions.setting_note(runs)]
-        return tables.Table(TITLE, pd.DataFrame(), pd.DataFrame(columns=["framework"]), notes, ["framework"])
+        why = NOT_MEASURED if untraced_cells(runs) else NOT_PLANNED
+        return tables.Table(
+            TITLE,
+            pd.DataFrame(),
+            pd.DataFrame(columns=["framework"]),
+            [why, conditions.setting_note(runs)],
+            ["framework"],
+        )
     rows = cell_levels(runs).set_index("cell")
     names = ["framework", *varying(runs, but=["framework"])]
     columns = {
@@ -85,7 +91,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
     sentences = [conditions.run_counts_note(runs)]
     if data["ratio_low"].notna().any():
         sentences += [conditions.comparison_note(data["within_blocks"]), "In brackets the interval."]
-    notes: list[str] = [
+    notes = [
         " ".join(sentences),
         _verdict(data),
         conditions.setting_note(runs),
