@@ -4,7 +4,6 @@ Commands are lines of sh blocks, and inline code that starts with one of CALLS.
 """
 
 import re
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,13 +78,6 @@ def missing_sentences(sentences: list[str], name: str = CAMPAIGNS) -> list[str]:
     return [sentence for sentence in sentences if sentence not in text]
 
 
-NUMBER = re.compile(r"(?<![\w.])[−+]?\d+(?:,\d{3})*(?:\.\d+)?(?!\w)")
-WITH_UNIT = re.compile(r"\d (?:%|s|ms|MB|MiB)$")
-WORDS = dict(
-    enumerate(["two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"], 2)
-)
-
-
 def section(name: str, page_name: str = CAMPAIGNS) -> str:
     """Return the text below the first heading that contains `name`, to the next heading of its level."""
     text = page(page_name).text
@@ -95,58 +87,6 @@ def section(name: str, page_name: str = CAMPAIGNS) -> str:
         rf"^#{{1,{len(heading[1])}}} ", BLOCK.sub(lambda block: " " * len(block[0]), after), re.MULTILINE
     )
     return after[: end.start()] if end else after
-
-
-def paragraphs(text: str) -> list[str]:
-    """Return paragraphs, list items, lines of code and table rows of a text, each on one line."""
-    lines = [line for block in BLOCK.finditer(text) for line in block["text"].splitlines()]
-    parts = re.split(r"\n\s*\n|\n(?=[*|-] ?)", BLOCK.sub("\n\n", text))
-    return [" ".join(part.split()) for part in [*parts, *lines] if part.strip()]
-
-
-def digits(text: str) -> Counter[str]:
-    """Count each number in a text; a name such as small-cnn-600 contains none."""
-    plain = re.sub(r"[A-Za-z][\w.]*-[\w.-]*|-(?=\d)", " ", text)
-    return Counter(match.replace(",", "") for match in NUMBER.findall(plain))
-
-
-def in_words(text: str) -> Counter[str]:
-    """Count each number from two to twelve that is spelt as a word."""
-    number = {word: str(number) for number, word in WORDS.items()}
-    return Counter(number[word] for word in re.findall(r"[a-z]+", text.lower()) if word in number)
-
-
-def missing_numbers(text: str, near: str, *numbers: str) -> list[str]:
-    """Return the numbers that are missing in every paragraph with the word `near`; empty if one has them all.
-
-    If no paragraph has all numbers, those missing in the best one are returned. Numbers may be in any order
-    and among any words, and each has to occur as often as in `numbers`. A number in words may be in digits in
-    the text. A unit such as % or s has to follow the last number of its part.
-    """
-    all_numbers = "; ".join(numbers)
-    units = [" ".join(number.split()[-2:]) for number in numbers if WITH_UNIT.search(number)]
-    missing = []
-    for part in (part for part in paragraphs(text) if near.lower() in part.lower()):
-        written, spelt = digits(part), in_words(part)
-        left = (digits(all_numbers) - written) + (
-            in_words(all_numbers) - (spelt + (written - digits(all_numbers)))
-        )
-        missing.append([*left.elements(), *(unit for unit in units if unit not in part)])
-    return min(missing, key=len, default=[f"{near} is not in this text"])
-
-
-def missing_claims(campaign: str, claims: dict[str, list[str]]) -> list[str]:
-    """Return the claimed numbers that are missing in the section of a campaign.
-
-    `claims` maps a word to the numbers that one paragraph with this word has to have.
-    """
-    text = section(f"`{campaign}`")
-    return [number for near, numbers in claims.items() for number in missing_numbers(text, near, *numbers)]
-
-
-def missing_numbers_on(name: str, near: str, *numbers: str) -> list[str]:
-    """Return the numbers that are missing on a page in every paragraph with the word `near`."""
-    return missing_numbers(page(name).text, near, *numbers)
 
 
 @dataclass(frozen=True)

@@ -77,14 +77,6 @@ JAIN_22R = pd.DataFrame(
     }
 )
 
-# Jain 1991, chapter 20: code size on three processors
-JAIN_CODE_SIZE = pd.DataFrame(
-    {
-        "y": _numbers("144 120 176 288 144 101 144 211 288 72 130 180 141 374 302"),
-        "processor": np.repeat([0, 1, 2], 5),
-    }
-)
-
 # Jain 1991, chapter 19: a 2^(7-4) design; D = AB, E = AC, F = BC, G = ABC
 JAIN_274 = _numbers("20 35 7 42 36 50 45 82")
 

@@ -14,7 +14,7 @@ from analysis.intervals import ALL_THE_SAME
 from analysis.pooling import pooled
 from common.notes import find_note
 from declared.fraction import smallest_fraction
-from support.published import JAIN_22R, JAIN_274, JAIN_CODE_SIZE, NPK, SIRSTV, TOOTH_GROWTH, WARPBREAKS
+from support.published import JAIN_22R, JAIN_274, NPK, SIRSTV, TOOTH_GROWTH, WARPBREAKS
 
 
 def analysed(data, factors, block=None):
@@ -35,14 +35,6 @@ def test_jains_example_of_a_22r_design():
     # s_q = sqrt(102 / 8) / sqrt(12) = 1.03 (as there); t(8; 0.975) = 2.306
     assert rows.loc["A", "q_high"] - 21.5 == pytest.approx(2.306 * 1.0308, rel=1e-3)
     assert rows.loc["error", "df"] == 8
-
-
-def test_jains_example_of_one_factor():
-    # Chapter 20, the study of code sizes: SSA 10,992 (10.4 %), SSE 94,365 (89.6 %), SST 105,357; F = 0.7
-    _, rows = analysed(JAIN_CODE_SIZE, ["processor"])
-    assert rows["sum_sq"].round().to_dict() == {"processor": 10992, "error": 94365, "total": 105357}
-    assert rows.loc["processor", "share"] == pytest.approx(0.104, abs=5e-4)
-    assert rows.loc["processor", "F"] == pytest.approx(0.7, abs=0.005)
 
 
 def test_jains_example_of_a_fraction():
@@ -228,7 +220,6 @@ def test_the_strongest_factors_have_the_largest_shares(runs):
     assert main.idxmax() == "framework" and rows.loc["framework", "p"] < 0.001
     assert rows.loc["block", "p"] > 0.001
     assert find_note(table.notes, "estimated-in-part").facts["degrees"]["framework × nodes"] == (3, 5)
-    assert not find_note(table.notes, "sums-of-squares").facts["adds_up"]
     assert rows.loc["total", "df"] == 109
 
 

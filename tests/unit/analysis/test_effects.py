@@ -8,19 +8,17 @@ import pytest
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
-from analysis import decomposition, effects, study, tables
+from analysis import decomposition, effects, tables
 from analysis.intervals import Estimate
 from analysis.pooling import pooled
 from common.notes import codes, find_note
-from common.options import run_program
-from common.tables import read_table, write_table
+from common.tables import read_table
 from declared.site import load_site
 from declared.study import load_study
 from plan.design import plan_design
 from support.sentences import sentence, sentences
 from support.synthetic import (
     SECONDS_PER_ALLREDUCE,
-    SECONDS_PER_FIT_STEP,
     THROTTLED_PER_ALLREDUCE_S,
     all_reduce_time,
     benchmarks,
@@ -174,19 +172,17 @@ def test_simultaneous_intervals_exclude_1_where_p_is_small(measured):
 
 
 @pytest.mark.parametrize(
-    ("estimate", "unit", "text"),
+    ("estimate", "text"),
     [
-        (Estimate(0.75, 0.66, 0.86), 1, "0.75 [0.66, 0.86]"),
-        (Estimate(0.75, 0.56, 0.999), 1, "0.75 [0.56, 0.999]"),
-        (Estimate(0.75, 0.56, 1.001), 1, "0.75 [0.56, 1.00]"),
-        (Estimate(1.4, np.nextafter(1, 2), 1.9), 1, "1.40 [>1, 1.90]"),
-        (Estimate(0.512, 0.451, 0.578), 100, "51.2 [45.1, 57.8]"),
-        (Estimate(0.75, 0.56, 0.9999), 100, "75 [56, 99.99]"),
-        (Estimate(0.75), 1, "0.750"),
+        (Estimate(0.75, 0.66, 0.86), "0.75 [0.66, 0.86]"),
+        (Estimate(0.75, 0.56, 0.999), "0.75 [0.56, 0.999]"),
+        (Estimate(0.75, 0.56, 1.001), "0.75 [0.56, 1.00]"),
+        (Estimate(1.4, np.nextafter(1, 2), 1.9), "1.40 [>1, 1.90]"),
+        (Estimate(0.75), "0.750"),
     ],
 )
-def test_a_bound_that_excludes_1_shows_it(estimate, unit, text):
-    assert tables.ratio(estimate, unit=unit) == text
+def test_a_bound_that_excludes_1_shows_it(estimate, text):
+    assert tables.ratio(estimate) == text
 
 
 def test_margin_separates_equal_from_undecided_cells(measured):
@@ -214,9 +210,9 @@ def test_margin_separates_equal_from_undecided_cells(measured):
 def test_without_a_margin_nothing_is_called_equal(measured):
     plain, with_margin = effects.table(measured), effects.table(measured, 0.1)
     assert not {"p_equal", "p_equal_holm", "verdict"} & set(plain.data)
-    assert "large-p-is-not-equal" in codes(plain.notes) and "p-of-equality" not in codes(plain.notes)
+    assert "p-of-equality" not in codes(plain.notes)
     note = find_note(with_margin.notes, "p-of-equality")
-    assert note.facts["margin"] == 0.1 and "margin, 10 % (ratio between 0.909 and 1.100)" in note
+    assert note.facts["margin"] == 0.1
     assert with_margin.display["verdict"].isin(["differs", "differs within margin", "equal", "open"]).all()
 
 
@@ -226,7 +222,6 @@ def test_of_frameworks_every_pair_is_compared(runs):
     assert not data[["from", "to"]].duplicated().any()
     assert (data["from"] != data["to"]).all()
     assert data["from"].value_counts().to_dict()["pytorch-single"] == 5
-    assert effects.EVERY_PAIR_COMPARED in effects.table(runs).notes
 
 
 def test_a_pipeline_is_compared_with_strategies_without_one(measured):
@@ -252,7 +247,6 @@ def test_a_pipeline_is_compared_with_strategies_without_one(measured):
         ["parallelism", "data", "tensor", 1],
     ]
     assert rows[3][0] == "microbatches" and {*rows[3][1:3]} == {"four", "eight"} and len(rows) == 4
-    assert find_note(effects.table(runs).notes, "one-factor-differs").facts["strategies"]
 
 
 def test_cells_that_share_no_session_are_flagged(measured):
@@ -262,10 +256,8 @@ def test_cells_that_share_no_session_are_flagged(measured):
     data = table.data
     flagged = (data["factor"] == "nodes") & (data["to"] == 3)
     assert ((data["shared_sessions"] == 0) == flagged).all()
-    assert table.display["same session"].tolist() == ["no" if flag else "yes" for flag in flagged]
     assert find_note(table.notes, "no-shared-session").facts == {"rows": flagged.sum(), "of": len(data)}
-    assert "same session" not in effects.table(measured.assign(session=sessions[0])).display
-    assert "same session" not in effects.table(measured.assign(session=None)).display
+    assert "no-shared-session" not in codes(effects.table(measured.assign(session=None)).notes)
 
 
 def test_a_missing_cell_is_named_and_does_not_count(read):
@@ -278,28 +270,6 @@ def test_a_missing_cell_is_named_and_does_not_count(read):
     assert find_note(table.notes, "p-of-ratios").facts["comparisons"]["sync_every"] == 17
 
 
-def test_what_was_not_recorded_is_not_said(measured):
-    table = effects.table(measured.assign(throttled_s=math.nan, sent_bytes=math.nan))
-    assert not {"throttled: difference (s)", "sent (MB)"} & set(table.display)
-    assert effects.THROTTLED not in table.notes
-    recorded = effects.table(measured)
-    assert {"throttled: difference (s)", "sent (MB)"} <= set(recorded.display)
-    assert effects.THROTTLED in recorded.notes
-
-
-@pytest.mark.parametrize("placement", ["virtual", "emulated"])
-def test_bytes_of_a_shared_interface_are_said_to_be(measured, placement):
-    notes = effects.table(measured.assign(placement=placement)).notes
-    assert effects.SENT in notes and ("shared-interface" in codes(notes)) == (placement == "emulated")
-
-
-def test_differing_factor_has_an_arrow_and_integers_stay(measured):
-    display = effects.table(measured).display
-    assert list(display.iloc[0, :5]) == ["small-cnn", "32", "1 → 2", "1", "custom"]
-    arrows = display.iloc[:, :5].apply(lambda column: column.str.contains("→")).sum(axis=1)
-    assert (arrows == 1).all()
-
-
 def test_parts_add_up_and_multiply_to_the_total(measured):
     data = decomposition.decompose(measured)
     assert data["part"].tolist() == ["training_loop", "sync_every", "total"] * 18
@@ -310,26 +280,6 @@ def test_parts_add_up_and_multiply_to_the_total(measured):
         first["throttled_difference_s"] + second["throttled_difference_s"], total["throttled_difference_s"]
     )
     assert (total["difference_s_low"] < total["difference_s"]).all()
-
-
-def test_parts_that_lack_runs_of_a_block_add_up_nearly(measured):
-    incomplete = at(measured, **AT)
-    assert sentence(decomposition.table(incomplete).notes, "total-of-parts").facts["exact"]
-    lost = (incomplete["cell"] == CELL) & (incomplete["block"] == 2)
-    assert not sentence(decomposition.table(incomplete[~lost]).notes, "total-of-parts").facts["exact"]
-
-
-def test_known_parts_are_recovered(exact):
-    rows = at(decomposition.decompose(exact), **AT).set_index("part")
-    assert (rows.loc["total", "from"], rows.loc["total", "to"]) == (
-        "fit, no accumulation",
-        "custom, accumulation over 4 batches",
-    )
-    assert rows.loc["training_loop", "difference_s"] == pytest.approx(-SECONDS_PER_FIT_STEP * 72)
-    saved = 72 - 18
-    assert rows.loc["sync_every", "difference_s"] == pytest.approx(
-        -saved * (SECONDS_PER_ALLREDUCE + all_reduce_time(SMALL_CNN_BYTES, 2))
-    )
 
 
 def test_on_one_node_accumulation_saves_the_optimizer_alone(exact):
@@ -408,14 +358,6 @@ def test_gradients_have_the_bytes_of_their_type(exact):
         assert row["gradient_bytes"] == SMALL_CNN_BYTES / 2
 
 
-def test_network_prediction_leaves_the_cost_of_the_optimizer(exact):
-    rows = at(decomposition.decompose(exact, benchmarks(FRAMEWORK, noise=0.0)), part="sync_every")
-    apart = rows[rows["nodes"] > 1]
-    saved = apart["from_n_allreduces"] - apart["to_n_allreduces"]
-    assert len(apart) == 12
-    assert np.allclose(apart["beyond_network_s"], -saved * SECONDS_PER_ALLREDUCE)
-
-
 def test_prediction_interval_is_over_rounds_and_ordered(measured):
     row = single_row(decomposition.decompose(measured, benchmarks(FRAMEWORK)), part="sync_every", **AT)
     assert row["network_s_low"] < row["network_s"] < row["network_s_high"] < 0
@@ -437,7 +379,6 @@ def test_notes_say_what_the_numbers_are_and_what_is_lacking(measured, read):
 
     complete = notes(measured, benchmarks(FRAMEWORK))
     assert {decomposition.NETWORK_ALONE, decomposition.ON_ONE_NODE} <= set(complete)
-    assert sentence(complete, "throttled-is-processor-time") == effects.THROTTLED
     assert "network-not-predicted" not in codes(complete)
     assert decomposition.NO_BENCHMARK in notes(measured, None) and decomposition.NO_BENCHMARK not in complete
     assert "network alone (s)" not in decomposition.table(measured).display
@@ -482,17 +423,3 @@ def test_a_study_without_accumulation_says_so(runs):
     table = decomposition.table(runs[runs["sync_every"] == 1])
     assert table.data.empty
     assert table.notes == [decomposition.NO_CONTRAST]
-
-
-@pytest.mark.parametrize("flags", [[], ["--network"], ["--network", "network.csv"]])
-def test_the_program_takes_the_benchmark_where_there_is_one(flags, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    write_frames(tmp_path, *designed_campaign())
-    write_table(benchmarks(FRAMEWORK), "network", tmp_path / "network.csv")
-    assert (
-        run_program(study.main, ["--runs", "runs.csv", "--epochs", "epochs.csv", *flags, "--out", "made"])
-        == 0
-    )
-    table = pd.read_csv("made/decomposition.csv")
-    assert len(table) == 54
-    assert ("network_s" in table) == (len(flags) == 2)

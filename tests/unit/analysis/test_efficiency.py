@@ -186,8 +186,3 @@ def test_failed_first_runs_keep_the_traffic_of_cells(mpt: pd.DataFrame) -> None:
         == efficiency.model_flop_utilization(mpt)["collective_bytes_s_device"].notna().sum()
         > 0
     )
-
-
-def test_peak_is_named_only_beside_utilization() -> None:
-    mlperf = efficiency.table(read_runs(MLPERF / "runs.csv").assign(devices="NVIDIA H200"))
-    assert "mfu" not in mlperf.data and "peak" not in codes(mlperf.notes)

@@ -1,7 +1,6 @@
 """Tables of energy recover known energies with intervals, and never mix two scopes."""
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from analysis import energy, speedup
@@ -132,20 +131,6 @@ def test_one_scope_for_all_cells(first, second, scope, n_other_cells, tmp_path):
         not n_other_cells
         or find_note(table.notes, "cells-of-another-scope").facts["cells"] == chosen.other_cells
     )
-
-
-def test_energy_without_a_scope_is_not_mixed_with_newer_runs(tmp_path):
-    runs, epochs = campaign(failures={})
-    older = runs.assign(energy_j=40.0)
-    chosen = energy.choose_scope(read(tmp_path, older, epochs)[0])
-    assert chosen is not None and chosen.scope is None and chosen.joules.eq(40.0).all()
-    assert chosen.title == energy.SCOPE_TITLES[None]
-    newer, _ = metered(older, epochs)
-    mixed = pd.concat(
-        [older[older["framework"] == "pytorch-ddp"], newer[newer["framework"] != "pytorch-ddp"]]
-    )
-    chosen = energy.choose_scope(read(tmp_path, mixed, epochs)[0])
-    assert chosen is not None and chosen.scope == "package" and len(chosen.other_cells) == 8
 
 
 def test_the_table_says_what_it_has_in_units_that_fit(frames):

@@ -23,7 +23,6 @@ def test_captions_name_own_modules(tmp_path: Path, runs: pd.DataFrame) -> None:
         assert note.facts["models"] == ["ours"] and model not in note
         for render in (conditions.setting_note, conditions.circumstances_note):
             assert sentence([render(mixed)], "own-models") == note
-        assert conditions.setting_note(mixed).facts["brief"].endswith(conditions.OWN_MODELS_IN_BRIEF)
         elsewhere = mixed.assign(framework="a-framework-of-others")
         assert conditions.own_models_note(elsewhere) == ""
 

@@ -11,7 +11,7 @@ from analysis.intervals import Estimate
 from common.errors import InputError, exit_status
 from declared.products.tables import PROGRAMS
 from report.content import why_empty
-from support.synthetic import campaign, designed_campaign, write_frames
+from support.synthetic import campaign, write_frames
 
 TABLES = sorted(table.name for table in PROGRAMS["analysis.study"].tables if not table.csv_only)
 WRAPPED = r">\{\\raggedright\\arraybackslash\}p\{[\d.]+em\}"
@@ -193,23 +193,8 @@ def write_tables(folder, runs_csv, omit=()):
 
 
 @pytest.fixture(scope="module")
-def of_treatments(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("designed")
-    return write_tables(folder / "tables", write_frames(folder, *designed_campaign())[0])
-
-
-@pytest.fixture(scope="module")
 def of_campaign(csv, tmp_path_factory):
     return write_tables(tmp_path_factory.mktemp("tables"), csv[0])
-
-
-@pytest.mark.parametrize("name", TABLES)
-def test_tables_of_a_study_of_treatments_are_made(name, of_treatments):
-    text = (of_treatments / f"{name}.md").read_text()
-    assert "nan" not in text.lower()
-    balanced((of_treatments / f"{name}.tex").read_text())
-    if name in ("effects", "decomposition"):
-        assert "fit" in text
 
 
 @pytest.mark.parametrize("name", TABLES)

@@ -97,8 +97,6 @@ def test_a_noisy_cell_keeps_most_of_its_spread():
     assert math.log(alone.high) == pytest.approx(
         stats.t.ppf(0.975, pooling.prior.df) * math.sqrt(pooling.prior.variance)
     )
-    note = conditions.replicates_note(runs_of(times)).facts
-    assert note["single_runs"] and note["moderated"]
 
 
 V = [0.0021, 0.0103, 0.0007, 0.0340, 0.0052, 0.0018, 0.0111, 0.0009]
@@ -142,36 +140,19 @@ def test_prior_is_recovered_and_its_weight_limited():
 
 
 @pytest.mark.parametrize(
-    ("groups", "facts", "ending"),
+    ("groups", "facts"),
     [
-        ({"a": [1.0], "b": [2.0]}, {"most": 1, "too_few": True}, "n = 1 per cell, too few for an interval."),
-        ({"a": [1.0, 1.1, 1.2]}, {"moderated": False, "single_runs": False}, "√n), with each cell's own s."),
-        (
-            {"a": [1.0, 1.1], "b": [2.0]},
-            {"moderated": False, "single_runs": True, "two_runs_warned": True},
-            f"with each cell's own s; a cell with one run has none.{conditions.TWO_RUNS}",
-        ),
-        (
-            {"a": [1.0, 1.0], "b": [2.0, 2.0]},
-            {"moderated": False, "two_runs_warned": True},
-            conditions.TWO_RUNS,
-        ),
-        (
-            {"a": [1.0, 1.0, 1.0], "b": [2.0, 2.1, 2.2]},
-            {"moderated": True, "single_runs": False},
-            "Smyth 2004).",
-        ),
-        (
-            {"a": [1.0, 1.1, 1.2], "b": [2.0, 2.3, 2.4]},
-            {"moderated": True, "prior_df": 2},
-            "weighing 2 degrees of freedom; empirical Bayes, Smyth 2004).",
-        ),
+        ({"a": [1.0], "b": [2.0]}, {"most": 1, "too_few": True}),
+        ({"a": [1.0, 1.1], "b": [2.0]}, {"moderated": False, "fewest": 1}),
+        ({"a": [1.0, 1.0, 1.0], "b": [2.0, 2.1, 2.2]}, {"moderated": True}),
+        ({"a": [1.0, 1.1, 1.2], "b": [2.0, 2.3, 2.4]}, {"moderated": True, "prior_df": 2}),
     ],
 )
-def test_what_an_interval_rests_on_is_said(groups, facts, ending):
+def test_what_an_interval_rests_on_is_said(groups, facts):
     runs = runs_of(groups)
     note = conditions.replicates_note(runs)
-    assert {name: note.facts[name] for name in facts} == facts and note.endswith(ending)
+    assert {name: note.facts[name] for name in facts} == facts
+    assert (conditions.TWO_RUNS in note) == (len(groups["a"]) == 2)
     rows = pooled(runs).cell_statistics
     assert not np.isinf(rows[["low", "high"]].to_numpy()).any()
 
@@ -187,13 +168,6 @@ def test_times_that_are_all_equal_have_intervals_without_width():
     pooling = pooled(runs_of({"a": [0.1, 0.1, 0.1], "b": [0.3, 0.3]}))
     assert (pooling.cell_mean("a").low, pooling.cell_mean("a").high) == (pooling.cell_mean("a").value,) * 2
     assert ratio(pooling, "a", "b")["low"] == ratio(pooling, "a", "b")["high"]
-
-
-def test_two_runs_are_warned_of_where_no_other_cell_helps():
-    assert conditions.replicates_note(runs_of({"a": [1.0, 1.1]})).facts["two_runs_warned"]
-    rng = np.random.default_rng(4)
-    many_cells = {cell: rng.lognormal(0, 0.05, 6) for cell in "abcd"}
-    assert not conditions.replicates_note(runs_of({**many_cells, "e": [1.0, 1.05]})).facts["two_runs_warned"]
 
 
 STUDIES = 250
@@ -256,11 +230,6 @@ def test_tables_and_figures_show_the_same_intervals(runs, csv):
     assert row["from_s"] == table.set_index("cell").loc[row["from_cell"], "epoch_time_s_mean"]
 
 
-def test_a_caption_says_what_was_done(csv):
-    _, caption = overview.draw(Records(*csv), Declared("overview", "overview"))
-    assert conditions.run_counts_note(Records(*csv).runs) in caption and "95 %" in caption
-
-
 def test_a_difference_in_seconds_agrees_with_the_ratio():
     rng = np.random.default_rng(7)
     pooling = pooled(
@@ -285,20 +254,6 @@ def test_a_difference_in_seconds_agrees_with_the_ratio():
     df = (a**2 + b**2) ** 2 / ((a**4 + b**4) / pooling.cell_statistics.loc["a", "df"])
     half = stats.t.ppf(0.975, min(df, pooling.effective_df)) * math.hypot(a, b)
     assert differences["high"][0] - differences["value"][0] == pytest.approx(half)
-
-
-@pytest.mark.simulation
-def test_interval_of_a_difference_has_nominal_coverage():
-    rng = np.random.default_rng(11)
-    hits = []
-    for _ in range(400):
-        pooling = pooled(
-            runs_of({cell: place * rng.lognormal(0, 0.1, 3) for place, cell in enumerate("abcdefgh", 1)})
-        )
-        rows = pooling.differences(list("abcd"), list("efgh"))
-        truth = -4 * math.exp(0.005)
-        hits += ((rows["low"] < truth) & (truth < rows["high"])).tolist()
-    assert 0.93 < np.mean(hits) < 0.975
 
 
 def grafts():
@@ -473,15 +428,6 @@ def test_how_cells_are_compared_is_said(table, facts):
     rows = pooled(table).ratios(cells_[1:], cells_[:-1])
     assert conditions.contrasts_note(table, rows["within_blocks"]).facts == facts
     assert conditions.contrasts_note(table, pd.Series([math.nan] * 3)) == ""
-
-
-def test_wording_of_how_cells_are_compared():
-    sparse = shifted_block(np.random.default_rng(5), 2)
-    text = conditions.ratios_note(sparse, pooled(sparse).ratios(["b"], ["a"])["within_blocks"])
-    assert text == (
-        "Intervals of ratios are 95 % intervals on the log scale: for independent groups (Welch's t test), "
-        "with the s of each cell's mean, because cells share fewer than 3 blocks."
-    )
 
 
 def blocked(rng, cells, blocks, block_sd, sd):

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import effects, speedup
+from analysis import effects
 from analysis.measured import successful
 from common.files import CHECKOUT
 from common.tables import read_table
@@ -97,45 +97,6 @@ def test_frameworks_of_dlperf_are_as_far_apart_as_the_page_says() -> None:
                 f"{rates['resnet-50-v15', framework, devices]:.0f}, +{percent(change)} % [{above}{low}, {high}]"
             )
         assert f"| {devices} | {' | '.join(texts)} |" in rows_of(DLPERF)
-
-
-def test_sites_of_mlperf_differ_as_the_page_says() -> None:
-    steps, train = (
-        effects_of(name).query("factor in ('custom_site', 'custom_gpu')").reset_index(drop=True)
-        for name in (STEPS, TRAIN)
-    )
-    assert (steps[["from_cell", "to_cell"]] == train[["from_cell", "to_cell"]]).all(axis=None) and len(
-        steps
-    ) == 8
-    text = page(f"{PUBLIC}/{STEPS}.md").text
-    step_s = runs_of(STEPS).groupby("cell")["step_time_median_s"].mean()
-    for step, time in zip(steps.itertuples(), train.itertuples(), strict=True):
-        ends = f"{step_s[step.from_cell]:.3f} → {step_s[step.to_cell]:.3f}"
-        ratios = [
-            f"{{:{digits}}} [{{:{digits}}}, {{:{digits}}}]".format(
-                row.ratio, row.ratio_low_simultaneous, row.ratio_high_simultaneous
-            )
-            for row, digits in ((step, ".3f"), (time, ".2f"))
-        ]
-        assert f"| {ends} | {' | '.join(ratios)} |" in text
-    assert (steps["p_holm"] < 0.001).all() and (train["p_holm"] < 0.05).sum() == 1
-    spreads = runs_of(STEPS).groupby("cell")["step_time_median_s"].agg(lambda cell: cell.std() / cell.mean())
-    assert np.round(100 * spreads.median(), 1) == 0.1 and np.round(100 * spreads.max(), 2) == 0.69
-
-
-def test_doublings_of_mpt_cost_what_the_page_says() -> None:
-    data = speedup.build_rows(runs_of(MPT)).query("sync_every == 1 and model != 'mpt-1b'")
-    texts = rows_of(MPT)
-    for (model, batch), own in data.groupby(["model", "batch_size"], sort=False):
-        own = own.sort_values("replicas")
-        own = own[own["custom_gpu"] == own["custom_gpu"].iloc[-1]]
-        if len(own) > 1:
-            first, last = own.iloc[0], own.iloc[-1]
-            shares = [f"{share:.3f}" for share in own["efficiency"].iloc[1:]]
-            doublings = np.log2(last["replicas"] / first["replicas"])
-            lost = f"{100 * (1 - last['efficiency'] ** (1 / doublings)):.1f}".replace("-", "−")
-            cells = [str(batch), str(first["replicas"]), *shares, *["–"] * (3 - len(shares)), lost]
-            assert any(row.endswith(f"| {' | '.join(cells)} |") for row in texts), (model, cells)
 
 
 @pytest.mark.parametrize(

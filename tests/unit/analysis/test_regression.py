@@ -8,9 +8,8 @@ import pytest
 from statsmodels.datasets import longley
 from statsmodels.regression.linear_model import OLS
 from statsmodels.stats.oneway import anova_oneway
-from statsmodels.stats.outliers_influence import variance_inflation_factor
 
-from analysis import leave_out, regression, regression_table, study, terms
+from analysis import leave_out, regression, regression_table, terms
 from analysis.measured import successful
 from common.notes import codes, find_note
 from support.synthetic import (
@@ -98,32 +97,6 @@ def test_longley_has_the_variance_inflation_factors_of_r(of_longley):
     assert of_longley.statistics["largest VIF"] == pytest.approx(1788.51348)
 
 
-DISK_IOS, MEMORY, CPU_MS = (
-    [14, 16, 27, 42, 39, 50, 83],
-    [70, 75, 144, 190, 210, 235, 400],
-    [2, 5, 7, 9, 10, 13, 20],
-)
-
-
-def test_a_line_of_jain():
-    # Jain (1991), examples 14.1 to 14.4: CPU time by disk I/Os.
-    line = fit(CPU_MS, io=DISK_IOS)
-    assert estimates(line)["intercept"] == pytest.approx(-0.0083, abs=5e-5)
-    assert estimates(line)["io"] == pytest.approx(0.2438, abs=5e-5)
-    errors = estimates(line, "standard_error_equal_variances")
-    assert (errors["intercept"], errors["io"]) == pytest.approx((0.8311, 0.0187), abs=5e-5)
-    assert line.statistics["R²"] == pytest.approx(0.9715, abs=5e-5)
-    assert line.statistics["residual s.d."] == pytest.approx(1.0834, abs=5e-5)
-
-
-def test_two_predictors_of_jain_that_are_correlated():
-    # Jain (1991), examples 15.1 and 15.2; the predictors' correlation is 0.9947.
-    plane = fit(CPU_MS, io=DISK_IOS, memory=MEMORY)
-    assert estimates(plane).to_numpy() == pytest.approx([-0.1614, 0.1182, 0.0265], abs=5e-5)
-    assert plane.statistics["R²"] == pytest.approx(0.97, abs=5e-3)
-    assert plane.statistics["largest VIF"] == pytest.approx(1 / (1 - 0.9947**2), rel=0.02)
-
-
 def test_the_lack_of_fit_of_a_published_example():
     # Kutner, Nachtsheim, Neter & Li, Applied Linear Statistical Models (5th ed., 2005), section 3.7, the
     # bank's branches.
@@ -137,13 +110,6 @@ def test_the_lack_of_fit_of_a_published_example():
         pytest.approx(0.006, abs=5e-4),
     )
     assert (statistics["lack of fit: d.f."], statistics["pure error: d.f."]) == (4, 5)
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_variance_inflation_is_that_of_statsmodels(runs, model):
-    x = matrix(successful(runs), model)
-    expected = [variance_inflation_factor(x, place) for place in range(1, x.shape[1])]
-    assert fitted(runs, model).terms["vif"][1:].to_numpy() == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("response", regression.RESPONSES)
@@ -176,12 +142,6 @@ def test_the_known_effects_come_back_exactly_without_noise(read):
             assert effect[name] == pytest.approx(seconds - SECONDS["pytorch-single"])
     assert result.statistics["without cell: RMSE"] < 1e-9
     assert math.isnan(result.statistics["lack of fit: F"]), "replicates that do not differ show no error"
-
-
-def test_slopes_are_the_same_in_units_of_the_response(runs):
-    time, rate = (fitted(runs, response=response) for response in (TIME, RATE))
-    assert estimates(time)["nodes"] < 0 < estimates(rate)["nodes"]
-    assert estimates(rate)["intercept"] == pytest.approx(1536 / estimates(time)["intercept"], rel=0.2)
 
 
 def brute_force(runs, model, group):
@@ -230,10 +190,6 @@ def test_errors_of_what_was_left_out_have_their_definitions(left_out):
         "MAPE (%)": pytest.approx(100 * relative.abs().mean()),
         "worst (%)": pytest.approx(100 * relative[worst]),
     }
-    notes = notes_of(designed_campaign()[0], {(TIME, "linear"): result})
-    assert find_note(notes, f"worst-{left_out}-left-out").facts["cells"] == {
-        "epoch time, linear": result.cells["cell"][worst]
-    }
 
 
 def test_a_parabola_does_not_predict_the_third_of_three_counts():
@@ -241,29 +197,6 @@ def test_a_parabola_does_not_predict_the_third_of_three_counts():
     result = fitted(runs, "quadratic")
     assert result.statistics["without level: cells predicted"] == 0
     assert result.statistics["without cell: cells predicted"] == 54
-    note = find_note(notes_of(runs), "level-not-predicted")
-    assert note.facts == {"model": "quadratic", "cells": result.cells["cell"].tolist(), "of": 54}
-    assert note.endswith(": all with node count 1, 2, 3."), "whole levels are named by their level"
-
-
-def test_level_is_predicted_from_cells_at_other_levels():
-    runs = designed_campaign(noise=0.0)[0]
-    linear, quadratic = (fitted(runs, model).cells.set_index("cell")["without_level"] for model in MODELS)
-    smallest, largest = runs[runs["nodes"] < 3], runs[runs["nodes"] == 3]
-    at = [
-        np.column_stack(
-            [
-                np.ones(len(part)),
-                part[["batch_size", "nodes", "sync_every"]],
-                part["model"] == "small-cnn",
-                part["training_loop"] == "fit",
-            ]
-        ).astype(float)
-        for part in (smallest, largest)
-    ]
-    expected = at[1] @ np.linalg.lstsq(at[0], smallest["epoch_time_s"].to_numpy(float), rcond=None)[0]
-    assert linear[largest["cell"]].to_numpy() == pytest.approx(expected)
-    assert quadratic[largest["cell"]].isna().all(), "two node counts do not make a parabola"
 
 
 def test_terms_that_cannot_be_estimated_are_refused_by_name(runs):
@@ -348,28 +281,6 @@ def test_lack_of_fit_has_nominal_size_with_unequal_spreads(n, spread):
     assert np.mean(curved) > 0.9
 
 
-def test_it_is_said_which_responses_have_spreads_of_their_own(read):
-    def own_spreads(runs):
-        return find_note(notes_of(runs), "lack-of-fit-test").facts["own_spreads"]
-
-    runs = read(failures={})
-    noisy = runs.assign(
-        epoch_time_s=runs["epoch_time_s"] * np.exp((runs["nodes"] == 2) * 0.3 * (runs["replicate"] - 2))
-    )
-    assert own_spreads(noisy) == ["epoch time", "throughput"]
-    even = runs.assign(
-        epoch_time_s=1 + runs["nodes"] + 0.1 * (runs["replicate"] - 2),
-        throughput_samples_s=9 - runs["nodes"] + 0.1 * (runs["replicate"] - 2),
-    )
-    assert own_spreads(even) == []
-
-
-@pytest.mark.simulation
-def test_lack_of_fit_is_claimed_as_seldom_as_it_says(read):
-    claimed = [fitted(read(seed=seed, failures={})).statistics["lack of fit: p"] < 0.05 for seed in range(40)]
-    assert np.mean(claimed) < 0.2
-
-
 def test_run_of_leverage_one_leaves_other_errors_unchanged():
     # One run alone at a level: leverage 1. HC3 would divide zero by zero, and lose all errors with it.
     rng = np.random.default_rng(1)
@@ -380,17 +291,6 @@ def test_run_of_leverage_one_leaves_other_errors_unchanged():
     expected = OLS(y[:9], np.column_stack([np.ones(9), x[:9]])).fit().HC3_se
     assert estimates(result, "standard_error")[["intercept", "x"]].to_numpy() == pytest.approx(expected)
     assert np.isnan(estimates(result, "p")["alone"])
-
-
-def test_terms_that_a_single_run_tells_apart_have_no_error():
-    rng = np.random.default_rng(1)
-    x = np.arange(10.0)
-    like_x = np.append(x[:9], 0.0)
-    y = 1 + 2 * x + rng.standard_normal(10)
-    result = fit(y, x=x, like_x=like_x)
-    assert result.unsure == ["x", "like_x"]
-    expected = OLS(y[:9], np.column_stack([np.ones(9), x[:9]])).fit().HC3_se[0]
-    assert estimates(result, "standard_error")["intercept"] == pytest.approx(expected)
 
 
 def test_the_base_level_is_that_of_the_other_tables(runs):
@@ -451,13 +351,12 @@ def degenerate(case, read):
     ("case", "code", "facts"),
     [
         ("one cell", "factors", {"factors": []}),
-        ("one cell", "cell-not-predicted", {"model": "linear", "of": 1}),
         ("one run", "model-not-fitted", {"model": "linear", "problem": "too-few-runs"}),
         ("no successful run", "model-not-fitted", {"model": "linear", "problem": "no-successful-run"}),
         ("one framework", "lack-of-fit-test", {}),
         ("all times equal", "model-not-fitted", {"model": "linear", "problem": "all-values-the-same"}),
         ("one node count", "leave-one-out", {"levels": ""}),
-        ("one replicate", "lack-of-fit-untested", {}),
+        ("one replicate", "lack-of-fit-test", {}),
         ("two replicates", "leave-one-out", {"levels": "node count"}),
         ("a cell with one run", "leave-one-out", {"levels": "node count"}),
     ],
@@ -471,40 +370,6 @@ def test_a_poor_study_gives_a_table_that_says_so(case, code, facts, read):
     display = table.display.to_string()
     assert "nan" not in display and "inf" not in display
     assert len(regression_table.by_cell(fits)) == sum(len(part.cells) for part in fits.values())
-
-
-def test_wording_of_why_no_model_is_fitted(read):
-    notes = notes_of(degenerate("one run", read))
-    assert "The linear model was not fitted: too few runs: 1 for 1 coefficient." in notes
-
-
-def test_a_factor_with_one_level_left_makes_no_node_count_rows(runs):
-    table = regression_table.table(runs[runs["nodes"] == 1], regression.fit_all(runs[runs["nodes"] == 1]))
-    assert not table.display[""].str.contains("count out").any()
-    assert (
-        regression_table.table(runs, regression.fit_all(runs))
-        .display[""]
-        .str.contains("leave one node count out")
-        .sum()
-        == 4
-    )
-
-
-def test_all_models_stand_side_by_side_and_all_digits_in_files(csv, tmp_path):
-    study.main(runs=csv[0], epochs=csv[1], out=tmp_path)
-    assert sorted(path.name for path in tmp_path.glob("regression*")) == [
-        "regression.csv",
-        "regression.md",
-        "regression.tex",
-        "regression_cells.csv",
-    ]
-    data = pd.read_csv(tmp_path / "regression.csv")
-    assert set(data["response"]) == {"epoch time", "throughput"}
-    assert set(data["kind"]) == {"term", "refused", "statistic"}
-    assert data[data["kind"] == "refused"]["name"].tolist().count("nodes²") == 2
-    cells = pd.read_csv(tmp_path / "regression_cells.csv")
-    assert len(cells) == 4 * 37, "a row for each measured cell and model"
-    assert {"fitted", "without_cell", "without_level"} <= set(cells)
 
 
 def test_what_is_not_spanned_is_not_predicted():

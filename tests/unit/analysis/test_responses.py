@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import anova, answers, cells, effects, tables, time_to_accuracy
+from analysis import anova, answers, cells, effects, time_to_accuracy
 from analysis.batch_scaling import batch_scaling
 from analysis.measured import Records
 from analysis.pooling import pooled, pooled_response
@@ -132,18 +132,6 @@ def test_answer_about_throughput_is_that_about_time_inverted(runs):
     assert least == pytest.approx(1 / by_time.opening[1].facts["greatest"].ratio.value)
 
 
-def test_answer_is_about_the_response(frames):
-    response, runs = RESPONSES["memory"], measured(frames, "memory")
-    first = answered(runs, response).opening[0]
-    lead = first.facts["lead"]
-    data = effects.table(runs, response=response).data
-    row = data[data["from_cell"].isin(lead.cells) & data["to_cell"].isin(lead.cells)].iloc[0]
-    forward = lead.cells == (row["from_cell"], row["to_cell"])
-    ratio = row["response_ratio"] if forward else 1 / row["response_ratio"]
-    assert (lead.ratio.value, lead.p) == (pytest.approx(ratio), row["response_p_holm"])
-    assert lead.ratio.value != pytest.approx(row["ratio"] if forward else 1 / row["ratio"])
-
-
 def test_answer_without_the_response_is_about_epoch_time(runs):
     response = RESPONSES["energy_per_sample"]
     unmeasured = runs.assign(**{response.column: np.nan})
@@ -169,37 +157,6 @@ def test_equality_is_that_of_the_response(frames):
     differs = by_memory["verdict"].isin([effects.DIFFERS, effects.DIFFERS_WITHIN])
     tested = by_memory["response_p_holm"].notna()
     assert (differs == (by_memory["response_p_holm"] < 0.05))[tested].all()
-
-
-@pytest.mark.parametrize(
-    ("name", "significant", "begin", "text"),
-    [
-        (
-            "throughput",
-            1,
-            "b has the highest throughput",
-            "its throughput is 2.00 [1.50, 2.50] times that of a",
-        ),
-        ("memory", 0, "No framework has a significantly lower peak memory per rank than the others", "b"),
-    ],
-)
-def test_wording_of_the_best_level(name, significant, begin, text):
-    ratio = tables.Estimate(2.0, 1.5, 2.5) if significant else tables.Estimate(0.9, 0.5, 1.5)
-    lead = answers.Contrast("framework", "a", "b", "", ratio, 0.01 if significant else 0.5, False, ("a", "b"))
-    note = answers._best_note(
-        "framework", [answers.Ranking("", ["b", "a"], ["b", "a"], lead)], None, RESPONSES[name]
-    )
-    assert note.startswith(begin) and text in note.replace("Its", "its")
-
-
-def test_wording_of_an_effect_on_a_response():
-    ratio = tables.Estimate(1.9, 1.2, 3.0)
-    change = answers.Contrast("nodes", "1", "2", "", ratio, 0.01)
-    note = answers._effect_note("nodes", [change], 1, "most", response=RESPONSES["throughput"])
-    assert note == (
-        "Training on 2 nodes instead of 1 changes throughput most: it raises throughput by a factor of 1.90 "
-        "[1.20, 3.00]. This difference is significant."
-    )
 
 
 @pytest.mark.parametrize(

@@ -79,12 +79,6 @@ def test_what_the_epochs_make_is_not_ascribed_to_runs():
     assert 0.2 < advice.facts["narrower"] < 0.3  # 1 - 1 / sqrt(2) = 29 %, less the part of runs
 
 
-def test_where_runs_differ_longer_ones_do_not_help():
-    runs, epochs = simulated(np.random.default_rng(3), blocks=50, sd={"epoch": 0.001})
-    advice = variance.longer_runs_note(variance.estimate_components(variance.log_times_by_run(runs, epochs)))
-    assert advice.facts["narrower"] < 0.005
-
-
 def test_mixed_model_agrees_in_a_complete_design():
     runs, epochs = (read_table(CAMPAIGNS / f"{name}.csv", name) for name in ("runs", "epochs"))
     log_times = variance.log_times_by_run(runs, epochs)

@@ -10,7 +10,7 @@ import pytest
 
 from analysis import drift as of_table
 from analysis import tables
-from analysis.adjusted import adjusted_tables_note, adjustment, no_reference_reason
+from analysis.adjusted import NO_REFERENCE, adjusted_tables_note, adjustment
 from analysis.adjusted import interval_gain_note as said_of_widths
 from analysis.measured import Records
 from common.notes import find_note
@@ -129,10 +129,7 @@ def test_it_is_drawn_whatever_there_is(case, tmp_path):
     assert "nan" not in caption and "nan" not in tables.markdown(table)
     if case in ("no reference", "no successful run", "failed with one"):
         assert why_not_drawn(caption) and table.display.empty
-        assert (
-            no_reference_reason(case_records.runs) in caption
-            and no_reference_reason(case_records.runs) in table.notes[0]
-        )
+        assert NO_REFERENCE in caption and NO_REFERENCE in table.notes[0]
     if case == "no clock":
         assert figure.axes[0].get_xlabel() == "run, in order"
     if case == "nothing told of others":

@@ -125,5 +125,3 @@ def test_the_table_of_cells_has_the_mark(records):
     epoch_times = table.display["epoch time (s)"]
     assert (epoch_times == OUT_OF_MEMORY_MARK).sum() == 5
     assert table.data["out_of_memory"].dropna().tolist() == [2.0] * 5
-    note = conditions.shortfall_note(records.runs)
-    assert (len(note.facts["out_of_memory"]), note.facts["missing_cells"]) == (5, [])

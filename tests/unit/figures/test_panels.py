@@ -34,20 +34,6 @@ def test_a_caption_that_fits_stays_as_it_is():
     assert panels.split_caption([HEADING, SHORT, "", SHORT], []) == f"{HEADING} {SHORT}"
 
 
-@pytest.mark.parametrize(("n_words", "form"), [(5, "long"), (35, "brief"), (42, "none")])
-def test_note_that_does_not_fit_is_shortened(n_words, form):
-    texts = {
-        "long": f"Nodes are {' '.join(['emulated'] * 10)}.",
-        "brief": "Nodes are emulated virtual.",
-        "none": "",
-    }
-    note = Note("setting", texts["long"], brief=texts["brief"], nodes=2)
-    heading = f"Time {' '.join(['by'] * (n_words - 1))}."
-    caption = panels.split_caption([heading, note], [], first=[heading, note])
-    assert "".join(caption.below[1:]) == texts[form]
-    assert [sentence.facts["nodes"] for sentence in caption.notes[1:]] == [2]
-
-
 def test_a_caption_keeps_its_notes_until_it_is_written():
     first, last = (
         Note("heading", "Power. Each marker is a cell.", cells=3),

@@ -119,7 +119,7 @@ def test_a_bar_for_every_traced_cell(records, kind, declaration):
     assert len(caption.split("\n\n")[0].split()) <= panels.MAX_CAPTION_WORDS
     facts = conditions.setting_note(traced(records.every_run)).facts
     missing = [note for note in facts["notes"] if note not in caption]
-    assert not missing or (len(missing) == 1 and facts["brief"] in caption)
+    assert not missing
 
 
 def rounded(caption, code):

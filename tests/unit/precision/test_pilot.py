@@ -17,7 +17,6 @@ from common.tables import read_table
 from declared.study import Replicates, load_study
 from precision import pilot
 from precision.pilot import Aim, Times
-from support.pages import missing_numbers, page
 
 CAMPAIGN = CHECKOUT / "docs" / "campaigns" / "prediction-virtual"
 
@@ -86,21 +85,6 @@ def test_kept_campaign_has_the_right_length() -> None:
     assert result.display["interval (± %)"].tolist()[2] == "3.00 (aim)"
     assert result.data.set_index("until").loc[0.03, ["best_epochs", "best_runs"]].tolist() == [2, 15]
     assert find_note(result.notes, "measured-spread").facts["startup_share"] == pytest.approx(0.71, abs=0.005)
-
-
-def test_page_has_the_numbers_of_kept_campaigns() -> None:
-    shares, cheapest = [], []
-    for file in CAMPAIGN.parent.glob("*/runs.csv"):
-        runs, epochs = read_timing_runs(file), read_table(file.with_name("epochs.csv"), "epochs")
-        if (
-            set(runs["placement"]) == {"virtual"} and epochs.groupby("run_id").size().min() > 2
-        ):  # two are timed
-            result = pilot.table(runs, epochs, Aim((0.05,)))
-            shares.append(100 * find_note(result.notes, "measured-spread").facts["startup_share"])
-            cheapest += result.data.loc[result.data["until"] == 0.05, "best_epochs"].tolist()
-    startup = f"{min(shares):.0f} to {max(shares):.0f} %"
-    lengths = f"{min(cheapest):.0f} to {max(cheapest):.0f}; 5 %"
-    assert missing_numbers(page("docs/how-to/precision.md").text, "start-up takes", startup, lengths) == []
 
 
 def test_single_runs_are_refused() -> None:

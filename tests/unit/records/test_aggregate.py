@@ -18,9 +18,8 @@ from declared.costs import Costs, Price
 from declared.datasets import load_dataset
 from declared.records import WARNING_SEPARATOR, split_settings
 from declared.site import load_site
-from declared.study import Replicates
 from plan.campaign import Campaign, plan_campaign
-from plan.design import Run, plan_design
+from plan.design import Run
 from plan.identity import cores_per_rank, digests
 from plan.record_checks import load_record
 from ranks.worker.epoch_timer import COLUMNS
@@ -213,44 +212,6 @@ def test_fully_disturbed_campaign_names_site_limits(campaign: Campaign) -> None:
     assert find_note(notes, "to-repeat").facts["command"] == "./ringside repeat invalid --study x"
 
 
-def test_one_disturbed_run_does_not_blame_the_machine(campaign: Campaign) -> None:
-    record(campaign, campaign.runs[0], [1.0, 0.2, 0.2, 0.2], status="invalid", reason="disturbed: 20%")
-    record(campaign, campaign.runs[1], [1.0, 0.2, 0.2, 0.2])
-    assert "all-disturbed" not in codes(summarize(aggregated(campaign)[0]))
-
-
-def test_summaries_read_like_this() -> None:
-    """A run of each kind, in twenty-one that are not ok."""
-    run = {"status": "ok", "reason": None, "study": "s", "key": "k", "without_phases": None}
-    rows = [
-        {**run, "run_id": "a", "without_phases": "attempt-1/phases.csv: lacks rank 1"},
-        {**run, "run_id": "b", "status": "invalid", "reason": "disturbed: 20%"},
-        *(
-            {**run, "run_id": f"c{number}", "status": "missing", "reason": "absent: has not run"}
-            for number in range(20)
-        ),
-    ]
-    read = "\n".join(summarize(pd.DataFrame(rows), CampaignArguments("s"))).splitlines()
-    assert [*read[:3], *read[-4:]] == [
-        "22 runs: 1 ok, 1 invalid, 20 missing",
-        "  b: invalid: disturbed: 20%",
-        "  c0: missing: absent: has not run",
-        "  and 1 more, in runs.csv",
-        (
-            "  results/s/runs/a/k/attempt-1/phases.csv: lacks rank 1; it counts as a run without phases; "
-            "repeat it: ./ringside repeat a --study s"
-        ),
-        "to repeat them: ./ringside repeat invalid --study s",
-        "to run what is missing: ./ringside run s",
-    ]
-    read = summarize(pd.DataFrame([rows[1]]), site="config/sites/local.yaml")
-    assert find_note(read, "all-disturbed") == (
-        "all were disturbed and none is ok: end other programs on the machine, or raise "
-        "max_other_cpu_share (other programs) or max_steal_share (a hypervisor) in "
-        "config/sites/local.yaml; captions say how much it was"
-    )
-
-
 def test_attempts_without_record_are_listed(campaign: Campaign, tmp_path: Path) -> None:
     before = [{"attempt": 1, "reason": "lost: Node failure on node2"}]
     record(campaign, campaign.runs[0], [1.0, 0.2, 0.2, 0.2], unfinished_attempts=before)
@@ -423,37 +384,6 @@ def test_untimed_and_misnumbered_epochs_are_refused(
     table.write_text(table.read_text().replace(old, new))
     error = refused_epochs(campaign)
     assert (error.code, error.got) == (code, got)
-
-
-def test_refused_records_read_like_this(campaign: Campaign) -> None:
-    study = replace(campaign.study, replicates=Replicates(3, 3))
-    campaign = replace(campaign, study=study, possible=plan_design(study, campaign.site))
-    damages = [
-        ("record", '"status": "ok"', '"status": "failed"'),
-        ("epochs", "\n4,false", "\n"),
-        ("epochs", "\n4,false", "\n3,false"),
-        ("epochs", "false,0.2,", "false,,"),
-        ("epochs", "2,false", "2,true"),
-    ]
-    folders = [record(campaign, run, [1.0, 0.2, 0.2, 0.2]) for run in campaign.runs[: len(damages)]]
-    for folder, (kind, old, new) in zip(folders, damages, strict=True):
-        file = folder / "record.json" if kind == "record" else folder / "attempt-1" / "epochs.csv"
-        text = file.read_text()
-        assert old in text
-        file.write_text(text[: text.index(old)] + "\n" if new == "\n" else text.replace(old, new))
-    with pytest.raises(InputErrors) as refused:
-        aggregated(campaign)
-    problems = [
-        "record.json: is not of this run, or was changed by hand: status is failed, reason is null",
-        "attempt-1/epochs.csv: has 3 epochs; expected 4",
-        "attempt-1/epochs.csv: epochs are numbered 1, 2, 3, 3; expected 1 to 4",
-        "attempt-1/epochs.csv: no epoch is timed, all are warm-up",
-        "attempt-1/epochs.csv: epoch 2 has warm_up true, the study's warmup_epochs is 1",
-    ]
-    assert [str(error) for error in refused.value.errors] == [
-        f"{folder}/{problem}; repeat it: ./ringside repeat {folder.parent.name} --study quickstart"
-        for folder, problem in zip(folders, problems, strict=True)
-    ]
 
 
 def test_batches_on_all_cores_give_same_tables(campaign: Campaign, monkeypatch: pytest.MonkeyPatch) -> None:

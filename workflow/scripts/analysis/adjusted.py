@@ -56,12 +56,11 @@ import pandas as pd
 from scipy import special
 
 from analysis import conditions, intervals, tables
-from analysis.covariance import MIN_GAIN, MIN_SLOPE_DF, Slopes, fit_slopes, select_slopes
+from analysis.covariance import MIN_GAIN, Slopes, fit_slopes, select_slopes
 from analysis.intervals import ROUNDING, Estimate
 from analysis.measured import block_of, cache_last, cell_levels, level_texts, successful
 from analysis.pooling import MIN_SHARED_BLOCKS, Pooling, Values, after_blocks, name_bounds, pooled
 from common.notes import Note
-from common.text import number_of
 
 TITLE = "Epoch times adjusted for machine speed during each run, with 95 % intervals, next to the plain means"
 REFERENCE, LOST_CPU_TIME = "reference", "lost_cpu_time"
@@ -72,27 +71,18 @@ SELECTION_DF = 1
 MIN_HOMOGENEITY_P = 0.01
 SETTING = ("reference_kind", "nodes", "ranks", "cores_per_rank", "device", "environment_digest")
 SAME_SETTING = "of one environment with equally many nodes, ranks and cores"
-NO_SHARED_SETTING = Note("no-two-runs-of-a-setting", f"no block has two runs {SAME_SETTING}")
-SINGLE_RUNS = Note("single-runs", "no cell has two successful runs")
-NO_SLOPE = Note("no-slope", "so few runs cannot determine slopes")
-CONSTANT = Note("constant-reference", "the reference benchmark was constant within each block")
+NO_SLOPE = Note("no-slope", f"too few runs of one block, {SAME_SETTING}, differ in the reference benchmark")
 METHOD = Note(
     "analysis-of-covariance",
     "Analysis of covariance of log epoch time, one slope for all cells (Fisher 1932; Montgomery 2013, "
     "chapter 15): machine speed counts by its distance from the campaign's mean, among runs "
     f"{SAME_SETTING}. Slopes are estimated within blocks; intervals include their error.",
 )
-TOO_LITTLE_GAIN = Note(
-    "too-little-gain", f"neither intervals of means nor of ratios would become {100 * MIN_GAIN:g} % narrower"
-)
-NO_BETTER = Note("no-better", f"cross-validated errors would not decrease by {100 * MIN_GAIN:g} %")
-BACKWARDS = Note("backwards", "epochs took less time where the machine seemed slower")
-INCOMPLETE_COVARIATE = Note("not-told", f"not all runs record {COVARIATE_TITLES[LOST_CPU_TIME]}")
-NO_RUN = Note("no-successful-run", "no successful run")
-NO_VALID_REFERENCE = Note("no-valid-reference", "no successful run has a reference benchmark")
-NO_REFERENCE = Note("no-reference", "no run has a reference benchmark (key reference of the site)")
-PLAIN_FIRST = Note("plain-means-stay", "Plain means stay the result.")
 MIN_GAIN_TEXT = f"at least {100 * MIN_GAIN:g} %"
+NO_BETTER = Note(
+    "no-better", f"neither cross-validated errors nor intervals would decrease by {MIN_GAIN_TEXT}"
+)
+NO_REFERENCE = Note("no-reference", "no successful run has a reference benchmark (key reference of the site)")
 
 
 @dataclass(frozen=True)
@@ -227,26 +217,29 @@ def adjustment(runs: pd.DataFrame) -> Adjustment:
     plain, ok = pooled(runs), successful(runs)
     referenced = ok[ok["reference_s"].notna()]
     if referenced.empty:
-        return Adjustment(plain, no_reference_reason(runs))
-    missing_reference = _missing_reference_reason(len(ok) - len(referenced), len(ok))
+        return Adjustment(plain, NO_REFERENCE)
     every, y = covariates_of(referenced), np.log(referenced["epoch_time_s"].to_numpy(float))
     cell, block, setting = pd.factorize(referenced["cell"])[0], block_of(referenced), setting_of(referenced)
     place = pd.factorize(pd.MultiIndex.from_arrays([block, setting]))[0]
     within = every.apply(_centred, group=place, raw=True)
-    unused: dict[str, str] = {name: INCOMPLETE_COVARIATE for name in within if within[name].isna().any()}
-    for name in within.columns.difference(list(unused)):
-        if not _is_homogeneous(within[name].to_numpy(), cell, place):
-            unused[name] = _cells_differ_reason(name)
+    unused: dict[str, str] = {}
+    for name in within:
+        title = COVARIATE_TITLES[name]
+        if within[name].isna().any():
+            unused[name] = Note("not-recorded", f"not all runs record {title}", covariate=name)
+        elif not _is_homogeneous(within[name].to_numpy(), cell, place):
+            text = f"cells {SAME_SETTING} differ in {title}, which they may cause themselves"
+            unused[name] = Note("cells-differ", text, covariate=name)
     within = within.drop(columns=list(unused))
     alone = {name: slopes for name in within if (slopes := fit_slopes(y, within[[name]], cell, block))}
-    if not alone:
-        why = missing_reference or unused.get(REFERENCE) or _no_slope_reason(within, cell, place)
-        return Adjustment(plain, why, covariates=within, unused=unused)
     slopes = select_slopes(y, within[list(alone)], cell, block)
-    if missing_reference or slopes is None:
-        return Adjustment(
-            plain, missing_reference or _no_gain_reason(alone), None, alone, within, unused=unused
-        )
+    if missing := len(ok) - len(referenced):
+        text = f"{missing} of {len(ok)} runs have no reference benchmark"
+        why: str = Note("some-without-reference", text, lacking=missing, runs=len(ok))
+    else:
+        why = NO_BETTER if alone else unused.get(REFERENCE) or NO_SLOPE
+    if missing or slopes is None:
+        return Adjustment(plain, why, None, alone, within, unused=unused)
     names = list(slopes.covariates)
     distance = _distances_from_mean(every[names], within[names], block, setting)
     factor = np.exp(distance @ slopes.values)
@@ -262,20 +255,8 @@ def adjustment(runs: pd.DataFrame) -> Adjustment:
     return (
         result
         if result.means or result.adjusts_ratios
-        else replace(result, why=TOO_LITTLE_GAIN, adjusted=None, times=None)
+        else replace(result, why=NO_BETTER, adjusted=None, times=None)
     )
-
-
-def _missing_reference_reason(n_missing: int, runs: int) -> str:
-    """Say why nothing is adjusted if some runs have no reference benchmark; else return ""."""
-    text = f"{n_missing} of {runs} runs have no reference benchmark"
-    return Note("some-without-reference", text, lacking=n_missing, runs=runs) if n_missing else ""
-
-
-def _cells_differ_reason(covariate: str) -> Note:
-    """Say that a covariate is not used because cells of one setting differ in it."""
-    text = f"cells {SAME_SETTING} differ in {COVARIATE_TITLES[covariate]}, which they may cause themselves"
-    return Note("cells-differ", text, covariate=covariate)
 
 
 def _distances_from_mean(
@@ -304,13 +285,6 @@ def covariates_of(runs: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(covariates, index=runs.index)
 
 
-def no_reference_reason(runs: pd.DataFrame) -> Note:
-    """Say why no run has a usable reference benchmark."""
-    if successful(runs).empty:
-        return NO_RUN
-    return NO_VALID_REFERENCE if runs["reference_s"].notna().any() else NO_REFERENCE
-
-
 def adjusted_times(runs: pd.DataFrame) -> "pd.Series[float]":
     """Return the epoch times of successful runs in s: adjusted if means are adjusted, else as measured."""
     ok = successful(runs)
@@ -324,23 +298,6 @@ def adjusted_times(runs: pd.DataFrame) -> "pd.Series[float]":
 def setting_of(runs: pd.DataFrame) -> np.ndarray:
     """Return the number of each run's setting, within which the reference should take equally long."""
     return runs.groupby(list(SETTING), dropna=False).ngroup().to_numpy()
-
-
-def _no_slope_reason(covariates: pd.DataFrame, cell: np.ndarray, place: np.ndarray) -> str:
-    """Say why no slope can be estimated."""
-    if np.bincount(cell).max() < 2:
-        return SINGLE_RUNS
-    if np.bincount(place).max() < 2:
-        return NO_SHARED_SETTING
-    return NO_SLOPE if covariates.to_numpy().any() else CONSTANT
-
-
-def _no_gain_reason(alone: Mapping[str, Slopes]) -> str:
-    """Say why no covariate is selected."""
-    if (df := max(slopes.df for slopes in alone.values())) < MIN_SLOPE_DF:
-        text = f"too few runs: the slope has {number_of(df, 'degree')} of freedom and needs {MIN_SLOPE_DF}"
-        return Note("too-few-degrees", text, df=df)
-    return BACKWARDS if any(slopes.gain >= MIN_GAIN for slopes in alone.values()) else NO_BETTER
 
 
 def _mean(x: np.ndarray, group: np.ndarray) -> np.ndarray:
@@ -392,11 +349,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
     result = adjustment(runs)
     data = summarize(runs, result)
     if result.means is None:
-        why = (
-            interval_gain_note(result)
-            if result.adjusted
-            else Note("not-adjusted", f"Nothing is adjusted: {result.why}.", why=result.why)
-        )
+        why = interval_gain_note(result) or adjusted_tables_note(result)
         notes = [why, slopes_note(result), METHOD if result.adjusted else "", conditions.setting_note(runs)]
         display = pd.DataFrame(columns=["cell"], dtype=str)
         return tables.Table(TITLE, data, display, notes)
@@ -412,7 +365,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
         conditions.paragraph(
             "adjusted-beside-plain",
             [
-                PLAIN_FIRST,
+                "Plain means stay the result.",
                 conditions.run_counts_note(runs),
                 (
                     "Adjusted: at the campaign's average machine speed. Width: of the adjusted interval, as "
@@ -435,83 +388,57 @@ def interval_gain_note(result: Adjustment) -> str:
     """Say how much narrower adjusting makes intervals; "" if nothing is adjusted."""
     if result.adjusted is None:
         return ""
-    means, ratios = _width_change(result.narrower), _width_change(result.narrower_ratios)
-    if result.means is None:
-        text = (
-            f"Means are not adjusted: their intervals would be {means} (median; {MIN_GAIN_TEXT} is "
-            f"required). Ratios within blocks are (table effects): their intervals are {ratios}."
-        )
-    elif not result.adjusts_ratios:
-        text = (
-            f"Intervals of adjusted means are {means} (median). Ratios within blocks are not adjusted: their "
-            f"intervals would be {ratios} ({MIN_GAIN_TEXT} is required)."
-            if math.isfinite(result.narrower_ratios)
-            else f"Intervals of adjusted means are {means} (median)."
-        )
-    else:
-        text = (
-            f"Intervals of adjusted means are {means} (median), those of adjusted ratios within blocks "
-            f"(table effects) {ratios}."
-        )
+    is_means, is_ratios = result.means is not None, result.adjusts_ratios
+    text = (
+        f"Intervals of adjusted means would be {_width_change(result.narrower)} (median), those of "
+        f"adjusted ratios within blocks {_width_change(result.narrower_ratios)}; {MIN_GAIN_TEXT} is "
+        f"required. Adjusted: {' and '.join(['means'] * is_means + ['ratios'] * is_ratios)}."
+    )
     return Note(
         "intervals-narrower",
         text,
         means=result.narrower,
         ratios=result.narrower_ratios,
-        means_adjusted=result.means is not None,
-        ratios_adjusted=result.adjusts_ratios,
+        means_adjusted=is_means,
+        ratios_adjusted=is_ratios,
     )
 
 
 def adjusted_tables_note(result: Adjustment) -> Note:
-    """Say which tables have adjusted numbers and by which covariates, or why none has."""
+    """Say which numbers are adjusted and by which covariates, or why none is."""
     if result.adjusted is None:
         return Note(
             "epoch-times-not-adjusted", f"Epoch times are not adjusted: {result.why}.", why=result.why
         )
-    names = result.adjusted.slopes.covariates
+    names, means = result.adjusted.slopes.covariates, result.means is not None
+    adjusted_numbers = ["means"] * means + ["ratios"] * result.adjusts_ratios
     by = " and ".join(COVARIATE_TITLES[name] for name in names)
-    subject = "The tables adjusted and effects have means and ratios"
-    if not (result.means and result.adjusts_ratios):
-        subject = "The table " + ("adjusted has means" if result.means else "effects has ratios")
-    return Note(
-        "adjusted-numbers",
-        f"{subject} adjusted by {by}.",
-        means=result.means is not None,
-        ratios=result.adjusts_ratios,
-        covariates=names,
-    )
+    text = f"The tables adjusted and effects have {' and '.join(adjusted_numbers)} adjusted by {by}."
+    return Note("adjusted-numbers", text, means=means, ratios=result.adjusts_ratios, covariates=names)
 
 
 def _width_change(share: float) -> str:
-    percent = round(100 * share)
-    return f"{abs(percent)} % {'narrower' if share > 0 else 'wider'}" if percent else "as wide"
+    if math.isnan(share):
+        return "unknown"
+    return f"{100 * abs(share):.0f} % {'narrower' if share > 0 else 'wider'}"
 
 
 def slopes_note(result: Adjustment) -> str:
     """Describe the slopes of log epoch time over covariates, within cells and blocks; "" without any."""
     if result.leading is None:
         return ""
-    longer = {
-        REFERENCE: "a reference benchmark that takes 1 % longer",
-        LOST_CPU_TIME: "1 % of CPU time lost to other processes or a hypervisor",
-    }
     alone = [
-        f"{longer[name]} goes with an epoch that takes {tables.interval(slopes.estimates[0])} % longer "
-        f"(correlation {tables.number(slopes.correlation, 2)})"
+        f"{tables.interval(slopes.estimates[0])} % for 1 % of {COVARIATE_TITLES[name]} (correlation "
+        f"{tables.number(slopes.correlation, 2)})"
         for name, slopes in result.alone.items()
     ]
-    if result.adjusted:
-        chosen = result.adjusted.slopes
-        word = "both" if len(chosen.covariates) > 1 else COVARIATE_TITLES[chosen.covariates[0]]
-    else:
-        chosen, word = result.alone[result.leading], COVARIATE_TITLES[result.leading]
-    percent = round(100 * chosen.gain)
-    better = f"{abs(percent)} % {'smaller' if percent > 0 else 'larger'}" if percent else "as large"
+    chosen = result.adjusted.slopes if result.adjusted else result.alone[result.leading]
+    by = " and ".join(COVARIATE_TITLES[name] for name in chosen.covariates)
     dropped = " ".join(f"Not used: {why}." for why in result.unused.values())
     text = (
-        f"Among runs of one block, each compared with the mean of its cell, {', and '.join(alone)}. With "
-        f"{word}, cross-validated errors are {better} ({MIN_GAIN_TEXT} is required to adjust). {dropped}"
+        "Among runs of one block, each compared with the mean of its cell, an epoch takes longer by "
+        f"{' and by '.join(alone)}. With {by}, cross-validated errors change by "
+        f"{-100 * chosen.gain:+.0f} % (a decrease by {MIN_GAIN_TEXT} is required to adjust). {dropped}"
     ).rstrip()
     return Note(
         "slopes",

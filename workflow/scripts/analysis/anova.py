@@ -353,13 +353,6 @@ def _share_text(value: float) -> str:
     return tables.DASH if pd.isna(value) else f"{value:.3f}"
 
 
-def _missing_cells_reason(runs: pd.DataFrame) -> str:
-    """Return why combinations of levels have no runs: the design excludes them, unless a cell has failed."""
-    if set(runs["cell"]) == set(successful(runs)["cell"]):
-        return "some combinations are excluded by design"
-    return "some cells are missing or excluded"
-
-
 def _notes(runs: pd.DataFrame, analysis: Analysis, response: Response) -> list[str]:
     ok, data = successful(runs).dropna(subset=response.column), analysis.rows
     counts = ok.groupby("cell").size()
@@ -368,17 +361,9 @@ def _notes(runs: pd.DataFrame, analysis: Analysis, response: Response) -> list[s
         f"{title(name)} ({', '.join(level_text(level) for level in levels_in_order(ok, name))})"
         for name in varying(ok)
     )
-    adds_up = math.isclose(sum(terms), total, rel_tol=1e-6)
+    overlap = 100 * sum(terms) / total if total else 100.0
     n = f"{counts.min()}{f' to {counts.max()}' * (counts.nunique() > 1)}"
     notes: list[str] = [
-        ""
-        if adds_up
-        else Note(
-            "shares-overlap",
-            f"The shares add up to {100 * sum(terms) / total:.1f} %: combinations have different numbers of "
-            "runs, so terms share some variation (type II).",
-            share=sum(terms) / total,
-        ),
         Note(
             "runs-analysed",
             f"{number_of(len(ok), 'run')} in {number_of(len(counts), 'cell')}, n = {n} per cell. "
@@ -390,14 +375,11 @@ def _notes(runs: pd.DataFrame, analysis: Analysis, response: Response) -> list[s
         Note("no-tests", f"The analysis has no tests: {analysis.problem}.", problem=analysis.problem)
         if analysis.problem
         else "",
-        Note(
-            "sums-of-squares",
-            "Sums of squares are of type II, each term after all others that do not contain it. Share: part "
-            "of the total sum of squares (Jain's allocation of variation). The error is the difference "
-            "between runs of the same cell, without the effect of blocks; F, p and effect sizes are relative "
-            "to it. p is not corrected for the number of terms.",
-            adds_up=adds_up,
-        ),
+        "Sums of squares are of type II, each term after all others that do not contain it. Share: part of "
+        f"the total sum of squares (Jain's allocation of variation); they add up to {overlap:.4g} %, more or "
+        "less than 100 % where combinations have different numbers of runs. The error is the difference "
+        "between runs of the same cell, without the effect of blocks; F, p and effect sizes are relative to "
+        "it. p is not corrected for the number of terms.",
         (
             "Partial η² is a term's sum of squares divided by the sum of its own and the error's; partial ω² "
             "is the same, corrected for chance, and at least 0."
@@ -410,23 +392,16 @@ def _notes(runs: pd.DataFrame, analysis: Analysis, response: Response) -> list[s
             "other factor, and main effects alone mislead."
         )
     if data["q"].notna().any():
-        changes = [
-            f"{title(name)} ({' → '.join(level_text(level) for level in levels_in_order(ok, name))})"
-            for name in varying(ok)
-            if ok[name].nunique() == 2
-        ]
         notes.append(
             "Effect q, for terms whose factors have two levels: half the change of the logarithm from the "
-            "first level (−1) to the second (+1), with its 95 % interval; exp(2q) is the ratio of "
-            f"{'times' if response == EPOCH_TIME else 'means'}: "
-            f"{', '.join(changes)}."
+            "first level (−1) to the second (+1), with its 95 % interval; exp(2q) is the ratio of means."
         )
     if analysis.partly:
         names = [
             f"{name} ({available} of {nominal} degrees of freedom)"
             for name, (available, nominal) in analysis.partly.items()
         ]
-        text = f"Estimated in part, because {_missing_cells_reason(runs)}: {conditions.join_names(names)}."
+        text = f"Estimated in part, because some combinations have no runs: {conditions.join_names(names)}."
         notes.append(Note("estimated-in-part", text, degrees=analysis.partly))
     if aliases := {
         term: [name for name, to in analysis.aliased.items() if to == term]

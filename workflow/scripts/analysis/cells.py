@@ -19,12 +19,10 @@ from analysis.measured import (
     cell_levels,
     level_text,
     level_texts,
-    measured_elsewhere,
     successful,
     title,
 )
 from analysis.pooling import pooled, pooled_response
-from common.notes import Note
 from declared.factors import LARGEST
 from declared.responses import EPOCH_TIME, Response
 from declared.responses import RESPONSES as DECLARED
@@ -32,9 +30,8 @@ from declared.responses import RESPONSES as DECLARED
 TIME = EPOCH_TIME.column
 STEP_QUANTILES = (
     "Steps: quantiles of all training steps of a run's timed epochs, slowest rank of each step (Hoefler & "
-    "Belli, rule 8); shown are their means over runs."
+    "Belli, rule 8), or as the source of runs measured elsewhere gives them; shown are their means over runs."
 )
-STEPS_ELSEWHERE = "Steps: the median training step of a run as its source gives it, mean over runs."
 MIN_BOOTSTRAP_RUNS = 10
 RESAMPLES = 1999
 SEED = 20261121
@@ -155,10 +152,9 @@ def table(runs: pd.DataFrame, response: Response = EPOCH_TIME) -> tables.Table:
         "perplexity have t intervals from the runs of their own cell alone, cut at the range that is "
         "possible; other responses have intervals as epoch time has. CV (standard deviation divided by mean) "
         "is that of epoch time.",
-        _median_note(data),
-        (STEPS_ELSEWHERE if measured_elsewhere(runs) else STEP_QUANTILES)
-        if "step_time_median_s_mean" in data
-        else "",
+        f"Medians have bootstrap intervals (BCa, {RESAMPLES} resamples, seeded) in cells with "
+        f"{MIN_BOOTSTRAP_RUNS} runs or more.",
+        STEP_QUANTILES if "step_time_median_s_mean" in data else "",
         conditions.single_run_steps_note(runs),
         conditions.setting_note(runs),
     ]
@@ -180,16 +176,3 @@ def _median_texts(data: pd.DataFrame) -> list[str]:
             texts, data[f"{TIME}_median"], data[f"{TIME}_median_low"], means, strict=True
         )
     ]
-
-
-def _median_note(data: pd.DataFrame) -> Note:
-    resampled = int((data["n"] >= MIN_BOOTSTRAP_RUNS).sum())
-    if resampled:
-        without_interval = " Cells with fewer have none." if resampled < len(data) else ""
-        text = (
-            f"Intervals of medians are bootstrap intervals (BCa, {RESAMPLES} resamples, seeded), "
-            f"for cells with {MIN_BOOTSTRAP_RUNS} runs or more.{without_interval}"
-        )
-    else:
-        text = f"Medians have no interval: a bootstrap needs at least {MIN_BOOTSTRAP_RUNS} runs."
-    return Note("intervals-of-medians", text, cells=resampled, of=len(data))

@@ -65,9 +65,6 @@ ORDER_UNKNOWN = (
     "Drift, blocks and autocorrelation are not tested: the runs were measured elsewhere, in an order that "
     "nobody drew, and may depend on each other."
 )
-OTHER_PROCESSES = (
-    " Other processes and CPU steal: share of CPU time that other processes and a hypervisor used."
-)
 
 
 @dataclass(frozen=True)
@@ -251,7 +248,9 @@ def _check_normality(data: pd.DataFrame, pooling: Pooling) -> Check:
     x = data["studentized"].dropna().to_numpy(float)
     name = NORMAL
     if len(x) < MIN_RESIDUALS:
-        return Check(name, "none", _too_few_residuals(len(x)))
+        return Check(
+            name, "none", Note("too-few-residuals", f"cannot be judged from {number_of(len(x), 'residual')}")
+        )
     if len(x) > MAX_SHAPIRO_VALUES:
         test = f"Anderson-Darling, n = {len(x)}"
         statistic, p = normal_ad(x)
@@ -268,14 +267,8 @@ def _check_normality(data: pd.DataFrame, pooling: Pooling) -> Check:
             f"not normal: excess kurtosis {tables.number(kurtosis, 2)}, skewness {tables.number(skewness, 2)}"
         )
         text += "; may be unequal spread alone" if pooling.differ else ""
-        verdict = Note(
-            "not-normal", text, kurtosis=kurtosis, skewness=skewness, unequal_spread=pooling.differ
-        )
+        verdict = Note("not-normal", text)
     return Check(name, test, verdict, float(statistic), float(p))
-
-
-def _too_few_residuals(n: int) -> Note:
-    return Note("too-few-residuals", f"cannot be judged from {number_of(n, 'residual')}", n=n)
 
 
 def _check_equal_variances(pooling: Pooling) -> Check:
@@ -283,14 +276,12 @@ def _check_equal_variances(pooling: Pooling) -> Check:
     if math.isnan(pooling.p):
         text = "cannot be judged: that needs two cells with two runs that differ"
         return Check(name, "none", Note("too-few-cells", text))
-    smallest, largest = _range(pooling.spreads)
+    smallest, largest = pooling.spreads.min(), pooling.spreads.max()
     unequal = bool(pooling.p < SIGNIFICANCE_LEVEL)
     verdict = Note(
         "unequal-spread" if unequal else NO_EVIDENCE.code,
         f"{'unequal' if unequal else NO_EVIDENCE}: "
         f"s.d. from {tables.number(100 * smallest, 2)} to {tables.number(100 * largest, 2)} %",
-        least=smallest,
-        most=largest,
     )
     return Check(name, test, verdict, pooling.statistic, pooling.p)
 
@@ -339,9 +330,7 @@ def _check_drift(data: pd.DataFrame) -> Check:
     change = f"{'slower' if slope > 0 else 'faster'} by {tables.number(abs(slope), 2)} % {span}"
     drifts = test_result.p < SIGNIFICANCE_LEVEL
     text = f"drift: {change}" if drifts else f"no drift is seen ({change}, within chance)"
-    verdict = Note(
-        "drift" if drifts else "no-drift", text, slope_percent=slope, runs=over, all_runs=over == len(data)
-    )
+    verdict = Note("drift" if drifts else "no-drift", text)
     statistic = math.copysign(math.sqrt(test_result.f), slope)
     return Check(name, f"{test}, t({test_result.df_error})", verdict, statistic, test_result.p, slope)
 
@@ -353,10 +342,10 @@ def _check_groups(data: pd.DataFrame, column: str) -> Check:
     codes, levels = pd.factorize(recorded[column], sort=True)
     if len(levels) < 2:
         text = f"one {column}: nothing to compare" if len(levels) else f"no {column} is recorded"
-        return Check(name, "none", Note("nothing-to-compare", text, levels=len(levels)))
+        return Check(name, "none", Note("nothing-to-compare", text))
     if len(levels) > MAX_GROUPS:
         text = f"{len(levels)} {column}s: too many to be compared"
-        return Check(name, "none", Note("too-many-levels", text, levels=len(levels)))
+        return Check(name, "none", Note("too-many-levels", text))
     test_result = _test_columns(recorded, (codes[:, None] == np.arange(1, len(levels))).astype(float))
     if test_result is None:
         return Check(
@@ -368,9 +357,7 @@ def _check_groups(data: pd.DataFrame, column: str) -> Check:
         summary = f"{summary}, up to {tables.number(size, 2)} % apart"
     differ = test_result.p < SIGNIFICANCE_LEVEL
     text = f"{summary}: they differ" if differ else f"no difference is seen ({summary}, within chance)"
-    verdict = Note(
-        "levels-differ" if differ else "no-difference", text, levels=len(levels), apart_percent=size
-    )
+    verdict = Note("levels-differ" if differ else "no-difference", text)
     return Check(
         name,
         f"F({test_result.df}, {test_result.df_error}) within cells",
@@ -398,7 +385,9 @@ def _check_autocorrelation(data: pd.DataFrame) -> Check:
     name = INDEPENDENT
     x = data.loc[data["n"] > 1, "residual"].to_numpy(float)
     if len(x) < MIN_RESIDUALS:
-        return Check(name, "none", _too_few_residuals(len(x)))
+        return Check(
+            name, "none", Note("too-few-residuals", f"cannot be judged from {number_of(len(x), 'residual')}")
+        )
     p = float(acorr_ljungbox(x, lags=[1])["lb_pvalue"].iloc[0])
     correlation = float((x[1:] * x[:-1]).sum() / (x**2).sum())
     verdict = NO_EVIDENCE
@@ -416,7 +405,7 @@ def _check_outliers(data: pd.DataFrame) -> Iterator[Check]:
     is_lattice = bool(data["step_s"].notna().any())
     condition = ", each among those of its value: another value is none" if is_lattice else ""
     text = f"{len(outliers) or 'none'} of {n_judged} runs{condition}"
-    yield Check(name, test, Note("outliers", text, outliers=len(outliers), runs=n_judged))
+    yield Check(name, test, Note("outliers", text))
     on_lattice = data[data["step_s"].notna()]
     peers = on_lattice["residual"].groupby(_peers(on_lattice))
     residual = on_lattice["residual"] - peers.transform("mean")
@@ -431,7 +420,7 @@ def _check_outliers(data: pd.DataFrame) -> Iterator[Check]:
         yield Check(
             OUTLIER,
             test,
-            Note("outlier", text, size_percent=size),
+            Note("outlier", text),
             float(row.studentized),
             float(row.p_outlier),
             size,
@@ -441,30 +430,26 @@ def _check_outliers(data: pd.DataFrame) -> Iterator[Check]:
         )
 
 
-def half_width(n: int, df: float | None = None) -> float:
-    """Return half the 95 % t interval of the mean of n runs in standard deviations of a run: t(df) / sqrt(n).
-
-    `df` is n - 1 by default.
-    """
-    return float(intervals.t_interval(0.0, 1 / math.sqrt(n), n - 1 if df is None else df)[1])
+def half_width(n: int, df: float) -> float:
+    """Return half the 95 % t interval of the mean of n runs, in s.d. of a run: t(df) / sqrt(n)."""
+    return float(intervals.t_interval(0.0, 1 / math.sqrt(n), df)[1])
 
 
-def significant_difference(n: int, df: float | None = None) -> float:
+def significant_difference(n: int, df: float) -> float:
     """Return the least difference of two means of n runs each with p < 5 %.
 
-    In standard deviations of a run: t(df) sqrt(2 / n). `df` is 2n - 2 by default.
+    In standard deviations of a run: t(df) sqrt(2 / n).
     """
-    return float(intervals.t_interval(0.0, math.sqrt(2 / n), 2 * n - 2 if df is None else df)[1])
+    return float(intervals.t_interval(0.0, math.sqrt(2 / n), df)[1])
 
 
-def detectable_difference(n: int, df: float | None = None) -> float:
+def detectable_difference(n: int, df: float) -> float:
     """Return the difference of two means of n runs each that has p < 5 % with a probability of POWER.
 
-    In standard deviations of a run, by the noncentral t distribution with 2n - 2 degrees of freedom or `df`
+    In standard deviations of a run, by the noncentral t distribution with `df` degrees of freedom
     (Cohen, Statistical Power Analysis, 2nd ed. (1988), section 2.2). A difference as large as
     `significant_difference` is detected in about half of all studies.
     """
-    df = 2 * n - 2 if df is None else df
     apart = special.nctdtrinc(
         df, 1 - POWER, stats.t.ppf(1 - SIGNIFICANCE_LEVEL / 2, df)
     )  # in standard errors of the difference
@@ -487,24 +472,18 @@ def _check_resolution(pooling: Pooling) -> Iterator[Check]:
     ):
         after = "" if spread is pooling else " after blocks"
         size = 100 * math.expm1(width * spread.sd)
-        size_text, bounds = f"about {tables.number(size, 2)} %", []
+        size_text = f"about {tables.number(size, 2)} %"
         if len(spread.spreads) > 1:
-            bounds = [100 * math.expm1(width * s) for s in _range(spread.spreads)]
-            lowest, highest = (tables.number(end, 2) for end in bounds)
+            lowest, highest = (
+                tables.number(100 * math.expm1(width * s), 2)
+                for s in (spread.spreads.min(), spread.spreads.max())
+            )
             size_text = (
-                f"{lowest} to {highest} % by cell, with the s.d. of all together "
-                f"{size_text.removeprefix('about ')}"
+                f"{lowest} to {highest} % by cell, with the s.d. of all together {tables.number(size, 2)} %"
             )
         test = f"Student's t, moderated s{', within blocks' if after else ''}"
         text = f"{width:.2f} s.d.{after}, {size_text} of epoch time"
-        verdict = Note(
-            "resolution", text, sd=width, after_blocks=bool(after), percent=size, percent_by_cell=bounds
-        )
-        yield Check(f"{name}, n = {n}", test, verdict, width, math.nan, size)
-
-
-def _range(values: np.ndarray) -> tuple[float, float]:
-    return float(values.min()), float(values.max())
+        yield Check(f"{name}, n = {n}", test, Note("resolution", text), width, math.nan, size)
 
 
 def table(runs: pd.DataFrame, data: pd.DataFrame | None = None) -> tables.Table:
@@ -524,9 +503,6 @@ def table(runs: pd.DataFrame, data: pd.DataFrame | None = None) -> tables.Table:
         "verdict": [row.verdict for row in listed_rows],
     }
     is_elsewhere = measured_elsewhere(runs)
-    if outliers and not is_elsewhere:
-        display["other processes (%)"] = [tables.percent(row.other_cpu_share) for row in listed_rows]
-        display["CPU steal (%)"] = [tables.percent(row.steal_share) for row in listed_rows]
     n_unlisted = len(outliers) - MAX_LISTED_OUTLIERS
     notes = [
         conditions.run_counts_note(runs),
@@ -536,10 +512,8 @@ def table(runs: pd.DataFrame, data: pd.DataFrame | None = None) -> tables.Table:
         "Outliers: runs whose externally studentized residual has p < 5 % after Bonferroni's correction for "
         "the number of runs. They are searched one after the other, the largest first, with the s.d. of all "
         "cells together, so runs of a cell with a large spread are found first. No outlier is removed."
-        + ("" if is_elsewhere else OTHER_PROCESSES)
         + (f" {n_unlisted} more are in the CSV file." if n_unlisted > 0 else ""),
         LATTICES if data["step_s"].notna().any() else "",
-        _other_replicates_note(pooling),
         conditions.setting_note(runs),
     ]
     return tables.Table(
@@ -549,27 +523,6 @@ def table(runs: pd.DataFrame, data: pd.DataFrame | None = None) -> tables.Table:
         notes,
         left_aligned=["assumption", "test", "verdict"],
     )
-
-
-def _other_replicates_note(pooling: Pooling) -> str:
-    """Say what other numbers of replicates would resolve, in standard deviations of a run."""
-    if not pooling.sd > 0:
-        return ""
-    by_n = {n: (half_width(n), significant_difference(n), detectable_difference(n)) for n in (3, 5, 10, 20)}
-    numbers = ", ".join(
-        f"n = {n}: {half:.2f}, {significant:.2f} and {detectable:.2f}"
-        for n, (half, significant, detectable) in by_n.items()
-    )
-    text = (
-        "Least difference: the smallest difference of two means that has p < 5 % in a single comparison. If "
-        "the true difference is this large, half of all studies of this size would find it. With "
-        f"{100 * POWER:.0f} % power: the true difference that four of five such studies would find. Other "
-        "numbers of replicates, for independent groups with each cell's own s, in s.d. of a run: half the "
-        f"interval of a mean, the least difference, and the difference found with {100 * POWER:.0f} % power "
-        f"are for {numbers}. The s.d. of this study's runs, all cells together, is "
-        f"{tables.number(100 * pooling.sd)} % of epoch time."
-    )
-    return Note("other-replicates", text, sd_by_n=by_n, sd=pooling.sd)
 
 
 def residual_columns(data: pd.DataFrame) -> pd.DataFrame:

@@ -19,7 +19,7 @@ from analysis.measured import (
     traced,
     unsuccessful,
 )
-from analysis.pooling import MIN_SHARED_BLOCKS, Pooling, Prior, pooled
+from analysis.pooling import MIN_SHARED_BLOCKS, Prior, pooled
 from common.notes import Note
 from common.text import number_of
 from common.units import LINK_RATES, Unit, in_one_unit
@@ -50,13 +50,12 @@ ELSEWHERE_EXPLAINED = Note(
     "them: they have no random order and no blocks, so cells are compared as independent groups, and nothing "
     "is known of the order of the runs, of what else used the machines, or of code and environment.",
 )
-NO_CELL_MISSING = Note("no-cell-missing", "No cell is missing.")
 SHARED_INTERFACE = Note(
     "shared-interface",
     "Nodes are emulated and share one interface: bytes sent are those of all nodes and of other programs.",
 )
 TWO_RUNS = (
-    " Two runs give very wide intervals: 12.7 standard errors to each side of the mean (five runs: 2.8)."
+    "Two runs give very wide intervals: 12.7 standard errors to each side of the mean (five runs: 2.8)."
 )
 _PLACEMENTS = {
     "distinct-nodes": "each node is a machine of its own",
@@ -65,12 +64,11 @@ _PLACEMENTS = {
 }
 _SHORT_PLACEMENTS = {
     "distinct-nodes": "distinct machines",
-    "virtual": "virtual",
-    "emulated": "emulated",
+    "virtual": "virtual nodes",
+    "emulated": "emulated nodes",
 }
-_SHORT_BATCH_SCOPES = {"local": "per replica", "global": "global"}
-_BRIEF_BATCH_SCOPES = {"local": "local batch", "global": "global batch"}
-_SHORT_TIMING_SCOPES = {"ranks": "the slowest rank", "master": "the master"}
+_SHORT_BATCH_SCOPES = {"local": "local batch", "global": "global batch"}
+_SHORT_TIMING_SCOPES = {"ranks": "slowest rank timed", "master": "master timed"}
 _BATCH_SCOPES = {
     "local": "local batch (fixed per replica: the effective batch grows with the replicas)",
     "global": "global batch (fixed in total)",
@@ -88,7 +86,7 @@ def methods_notes(runs: pd.DataFrame, within_blocks: pd.Series) -> list[str]:
 
     Args:
         runs: All runs of the study.
-        within_blocks: For each compared pair of cells, as in `ratios_note`.
+        within_blocks: For each compared pair of cells, as in `contrasts_note`.
     """
     paragraphs = [
         ELSEWHERE_EXPLAINED if measured_elsewhere(runs) else "",
@@ -96,7 +94,7 @@ def methods_notes(runs: pd.DataFrame, within_blocks: pd.Series) -> list[str]:
         contrasts_note(runs, within_blocks),
         circumstances_note(runs),
         work_note(runs) if runs["nodes"].nunique() > 1 else "",
-        shortfall_note(runs),
+        paragraph("shortfall", _missing_notes(runs)),
         constants_note(runs),
     ]
     return [sentences for sentences in paragraphs if sentences]
@@ -150,30 +148,23 @@ def _no_runs_note(runs: pd.DataFrame) -> Note:
     return NO_RUN_YET if len(runs) and (runs["status"] == "missing").all() else NO_SUCCESS
 
 
-def setting_note(runs: pd.DataFrame) -> str:
+def setting_note(runs: pd.DataFrame) -> Note:
     """Say in short what was measured where, what restricts all of it, and how many runs are missing.
 
-    The fact `brief` has the first sentence in fewer words, for captions that are too long.
     `methods_notes` has the same in full, and what it omits: software, background load and CPU steal.
     """
     ok = successful(runs)
-    scopes, own_models = _scopes_note(runs, ok), own_models_note(runs)
     notes = [
-        scopes,
+        _scopes_note(runs, ok),
         largest_batches_note(runs),
-        own_models,
+        own_models_note(runs),
         algorithms_note(runs),
         unchecked_algorithms_note(runs),
+        ALL_TRACED if len(ok) and len(traced(ok)) == len(ok) else "",
     ]
-    if len(ok) and len(traced(ok)) == len(ok):
-        notes.append(ALL_TRACED)
     if ok["oversubscribed"].fillna(False).any():
         notes.append(Note("oversubscribed", "Some cells have more threads than cores."))
-    setting = paragraph("setting", [*notes, *_missing_notes(runs)])
-    brief = scopes.facts["brief"] if isinstance(scopes, Note) else ""
-    if own_models:
-        brief = f"{brief} {OWN_MODELS_IN_BRIEF}".strip()
-    return Note(setting.code, setting, **setting.facts, brief=brief)
+    return paragraph("setting", [*notes, *_missing_notes(runs)])
 
 
 def largest_batches_note(runs: pd.DataFrame) -> str:
@@ -207,32 +198,23 @@ def _scopes_note(runs: pd.DataFrame, ok: pd.DataFrame) -> str:
     is_elsewhere = len(ok) > 0 and measured_elsewhere(runs)
     origin = ELSEWHERE + TO_TARGET * are_times_to_train(runs) if is_elsewhere else ""
     if not placements:
-        return Note("scopes", f"{origin}.", brief=f"{origin}.", elsewhere=True) if origin else ""
+        return Note("scopes", f"{origin}.", elsewhere=True) if origin else ""
     batches = sorted(set(runs["batch_scope"].dropna()), reverse=True)
-    batch_names = " or ".join(_SHORT_BATCH_SCOPES[name] for name in reversed(batches))
-    timed = " or ".join(_SHORT_TIMING_SCOPES[name] for name in reversed(timing))
-    nodes = " or ".join(_SHORT_PLACEMENTS[name] for name in placements)
     parts = [
-        f"nodes are {nodes}{_bracketed_node_limits(ok)}",
-        *([f"batch size is {batch_names}"] if batches else []),
-        *([f"{timed} is timed"] if timing else []),
-    ]
-    text = f"{origin}: " * is_elsewhere + "; ".join(parts)
-    brief_parts = [
         origin,
-        f"{nodes} nodes{_bracketed_node_limits(ok)}".replace("machines nodes", "machines"),
-        " or ".join(_BRIEF_BATCH_SCOPES[name] for name in reversed(batches)),
-        f"{timed.removeprefix('the ')} timed" if timing else "",
+        " or ".join(_SHORT_PLACEMENTS[name] for name in placements) + _node_limits(ok),
+        " or ".join(_SHORT_BATCH_SCOPES[name] for name in reversed(batches)),
+        " or ".join(_SHORT_TIMING_SCOPES[name] for name in reversed(timing)),
     ]
-    brief = "; ".join(filter(None, brief_parts))
-    facts = {
-        "placements": placements,
-        "batch_scopes": batches,
-        "timing_scopes": timing,
-        "elsewhere": is_elsewhere,
-        "brief": f"{brief[0].upper()}{brief[1:]}.",
-    }
-    return Note("scopes", f"{text[0].upper()}{text[1:]}.", **facts)
+    text = "; ".join(filter(None, parts))
+    return Note(
+        "scopes",
+        f"{text[0].upper()}{text[1:]}.",
+        placements=placements,
+        batch_scopes=batches,
+        timing_scopes=timing,
+        elsewhere=is_elsewhere,
+    )
 
 
 def _missing_notes(runs: pd.DataFrame) -> list[str]:
@@ -257,7 +239,7 @@ def _missing_notes(runs: pd.DataFrame) -> list[str]:
     return notes
 
 
-def _bracketed_node_limits(runs: pd.DataFrame) -> str:
+def _node_limits(runs: pd.DataFrame) -> str:
     """Return limits of nodes as a range in brackets, such as ` (0.6 core, 31 to 125 MB/s)`; "" for none."""
     columns = ((runs["cpu_share"], CORES), (runs["bandwidth_bytes_s"], LINK_RATES))
     parts = (
@@ -319,7 +301,7 @@ def unchecked_algorithms_note(runs: pd.DataFrame) -> str:
 
 
 def comparison_note(within_blocks: pd.Series) -> str:
-    """Say how cells are compared; "" if none are. `within_blocks` is as in `ratios_note`."""
+    """Say how cells are compared; "" if none are. `within_blocks` is as in `contrasts_note`."""
     blocks, groups = bool((within_blocks > 0).any()), bool((within_blocks == 0).any())
     if not (blocks or groups):
         return ""
@@ -332,105 +314,65 @@ def comparison_note(within_blocks: pd.Series) -> str:
     return Note("cells-compared", text, blocks=blocks, groups=groups)
 
 
-def replicates_note(runs: pd.DataFrame, of_time: bool | None = True, pooling: Pooling | None = None) -> str:
-    """Say how many runs a cell has and what its interval is.
-
-    Args:
-        runs: Runs that a figure or table shows.
-        of_time: Whether intervals are of epoch time or of another response; None if there are no intervals.
-        pooling: Pooling of the whole study, if `runs` are only a part of it.
-    """
+def replicates_note(runs: pd.DataFrame) -> Note:
+    """Say how many runs a cell has, what its interval is, and which standard deviation is behind it."""
     counts = successful(runs).groupby("cell").size()
     if counts.empty:
         return _no_runs_note(runs)
-    smallest, largest = counts.min(), counts.max()
-    n = f"n = {largest}" if smallest == largest else f"n = {smallest} to {largest}"
-    text_start = f"Replicates are independent runs, {n} per cell"
-    facts = {"fewest": int(smallest), "most": int(largest)}
-    if of_time is None:
-        return Note("replicates", f"{text_start}.", **facts)
-    pooling = pooling or pooled(runs)
-    if largest == 1 and not (of_time and pooling.prior.df):
-        return Note("replicates", f"{text_start}, too few for an interval.", too_few=True, **facts)
-    alone = " (a cell with one run has none)" if smallest == 1 else ""
-    if not of_time:
-        text = (
-            f"{text_start}; intervals are 95 % t intervals of the mean over "
-            f"replicates{alone}.{few_runs_warning(runs)}"
+    n_min, n_max = int(counts.min()), int(counts.max())
+    prior = pooled(runs).prior
+    span = f"{n_max}" if n_min == n_max else f"{n_min} to {n_max}"
+    text = f"Replicates are independent runs, n = {span} per cell"
+    facts = {"fewest": n_min, "most": n_max, "moderated": prior.df > 0}
+    if n_max == 1 and not prior.df:
+        return Note("replicates", f"{text}, too few for an interval.", too_few=True, **facts)
+    text += (
+        "; intervals of epoch time are 95 % intervals of the arithmetic mean, computed on the log scale, "
+        "mean × exp(∓ t s / √n)"
+    )
+    if prior.df:
+        text += (
+            "; s², the variance of the logarithms, is each cell's own, moderated by what is typical of all "
+            f"cells ({_typical_text(prior)}; empirical Bayes, Smyth 2004)."
         )
-        return Note("replicates", text, **facts)
-    spreads = spread_note(pooling)
-    return Note("replicates", f"{text_start}; {spreads}", **facts, **spreads.facts)
-
-
-def spread_note(pooling: Pooling) -> Note:
-    """Describe the intervals of epoch times and the standard deviations behind them."""
-    text_start = (
-        "intervals of epoch time are 95 % intervals of the arithmetic mean, computed on the log scale, mean "
-        "× exp(∓ t s / √n)"
-    )
-    prior, single, two = pooling.prior, *(bool((pooling.cell_statistics["n"] == n).any()) for n in (1, 2))
-    facts = {
-        "moderated": prior.df > 0,
-        "prior_df": prior.df,
-        "prior_variance": prior.variance,
-        "single_runs": single,
-    }
-    if not prior.df:
-        none = "; a cell with one run has none" if single else ""
-        text = f"{text_start}, with each cell's own s{none}.{TWO_RUNS if two else ''}"
-        return Note("spread", text, **facts, two_runs_warned=two)
-    alone = "; a cell with one run takes its s from them alone" if single else ""
-    text = (
-        f"{text_start}; s², the variance of the logarithms, is each cell's own, moderated by what is typical "
-        f"of all cells ({_typical_text(prior)}; empirical Bayes, Smyth 2004){alone}."
-    )
-    return Note("spread", text, **facts, two_runs_warned=False)
+    else:
+        text += (
+            f", with each cell's own s; a cell with one run has none.{f' {TWO_RUNS}' * (2 in set(counts))}"
+        )
+    return Note("replicates", text, prior_df=prior.df, prior_variance=prior.variance, **facts)
 
 
 def _typical_text(prior: Prior) -> str:
     return f"s = {math.sqrt(prior.variance):.3g}, weighing {prior.df:.2g} degrees of freedom"
 
 
-def ratios_note(runs: pd.DataFrame, within_blocks: pd.Series) -> str:
-    """Describe the intervals of ratios of mean epoch times; "" if there are none.
+def contrasts_note(runs: pd.DataFrame, within_blocks: pd.Series) -> str:
+    """Describe the intervals of ratios of mean epoch times, and of differences in seconds; "" without any.
 
     Args:
         runs: Runs of the study.
         within_blocks: For each ratio, the number of blocks in which its cells are compared; 0 for independent
             groups, NaN without an interval.
     """
-    pooling, ways = pooled(runs), []
-    blocks, groups = bool((within_blocks > 0).any()), bool((within_blocks == 0).any())
+    ways, blocks, groups = [], bool((within_blocks > 0).any()), bool((within_blocks == 0).any())
+    if not (blocks or groups):
+        return ""
+    prior = pooled(runs).within.prior
     if blocks:
-        prior = pooling.within.prior
         typical = f", moderated likewise (after blocks, {_typical_text(prior)})" if prior.df else ""
         ways.append(
             f"within the blocks in which both cells have a run, by the variance of their differences{typical}"
         )
     if groups:
-        why = f"{'where' if ways else 'because'} cells share fewer than {MIN_SHARED_BLOCKS} blocks"
-        if measured_elsewhere(runs):
-            why = "because runs that were measured elsewhere have no blocks"
+        why = f"where cells share fewer than {MIN_SHARED_BLOCKS} blocks"
         ways.append(f"for independent groups (Welch's t test), with the s of each cell's mean, {why}")
-    if not ways:
-        return ""
-    text = f"Intervals of ratios are 95 % intervals on the log scale: {'; '.join(ways)}."
-    moderated = blocks and pooling.within.prior.df > 0
-    return Note("intervals-of-ratios", text, blocks=blocks, groups=groups, moderated=moderated)
-
-
-def contrasts_note(runs: pd.DataFrame, within_blocks: pd.Series) -> str:
-    """Describe the intervals of ratios, differences in seconds, and throttling; "" if there are none."""
-    if not isinstance(of_ratios := ratios_note(runs, within_blocks), Note):
-        return ""
     text = (
-        f"{of_ratios} Intervals of differences in seconds are computed in the same way, from the seconds "
-        "themselves"
+        f"Intervals of ratios are 95 % intervals on the log scale: {'; '.join(ways)}. Intervals of "
+        "differences in seconds are computed in the same way, from the seconds themselves; intervals of "
+        "throttling use the two cells alone."
     )
-    if runs["throttled_s"].notna().any():
-        text += "; intervals of throttling use the two cells alone"
-    return Note("intervals-of-contrasts", f"{text}.", **of_ratios.facts)
+    moderated = blocks and prior.df > 0
+    return Note("intervals-of-contrasts", text, blocks=blocks, groups=groups, moderated=moderated)
 
 
 def one_allocation_note(runs: pd.DataFrame) -> Note | None:
@@ -463,17 +405,10 @@ def single_run_steps_note(runs: pd.DataFrame) -> Note | None:
         return None
     text = (
         "Steps are no replicates: in public logs, runs of a cell differ 1.2 to 5.6 times as much as the "
-        f"steps of one of them say. So {number_of(n_cells, 'cell')} with step times of a single run "
-        f"{'has' if n_cells == 1 else 'have'} no interval of {'its' if n_cells == 1 else 'their'} own."
+        "steps of one of them say. Cells without an interval of their own, with step times of a single run: "
+        f"{n_cells}."
     )
     return Note("steps-of-single-runs", text, cells=n_cells)
-
-
-def few_runs_warning(runs: pd.DataFrame) -> str:
-    """Return a warning, with a leading space, if some cell has exactly two successful runs."""
-    if (successful(runs).groupby("cell").size() == 2).any():
-        return TWO_RUNS
-    return ""
 
 
 def is_emulated(runs: pd.DataFrame) -> bool:
@@ -486,19 +421,12 @@ def shared_interface_note(runs: pd.DataFrame) -> str:
     return SHARED_INTERFACE if is_emulated(runs) else ""
 
 
-OWN_MODELS_IN_BRIEF = "A PyTorch module of the user's own: only frameworks of PyTorch compare."
-
-
 def own_models_note(runs: pd.DataFrame) -> str:
     """Say which models are PyTorch modules of the user's own, "" if none is."""
     names = sorted(filter(is_own_model, set(runs.loc[runs["framework"].map(is_registered), "model"])))
     if not names:
         return ""
-    are_modules = "is a PyTorch module" if len(names) == 1 else "are PyTorch modules"
-    text = (
-        f"{join_names(names)} {are_modules} of the user's own: times compare only frameworks of PyTorch with "
-        "each other."
-    )
+    text = f"PyTorch modules of the user's own, so only frameworks of PyTorch compare: {join_names(names)}."
     return Note("own-models", text, models=names)
 
 
@@ -509,14 +437,18 @@ def circumstances_note(runs: pd.DataFrame) -> str:
     placements = sorted(set(ok["placement"].dropna()))
     if placements:
         described = "; ".join(f"{name} ({_PLACEMENTS[name]})" for name in placements)
-        notes.append(
-            Note("placement", f"Placement: {described}{_full_node_limits(ok)}.", placements=placements)
-        )
+        notes.append(Note("placement", f"Placement: {described}{_node_limits(ok)}.", placements=placements))
     scopes = sorted(set(runs["batch_scope"].dropna()))
     if scopes:
         text = "Batch scope: " + "; ".join(_BATCH_SCOPES[scope] for scope in scopes) + "."
         notes.append(Note("batch-scope", text, scopes=scopes))
-    notes.append(_timing_scope(ok))
+    masters = sorted(set(ok.loc[ok["timing_scope"] == "master", "framework"]))
+    slowest = "ranks" in set(ok["timing_scope"].dropna())
+    clocks = ["the slowest rank"] * slowest
+    clocks += [f"for {', '.join(masters)}, only the clock of the master"] * bool(masters)
+    if clocks:
+        text = f"Timing scope: {'; '.join(clocks)}."
+        notes.append(Note("timing-scope", text, slowest_rank=slowest, masters=masters))
     notes += [note for name in sorted(set(ok["framework"])) for note in notes_of(name)]
     notes += [
         own_models_note(runs),
@@ -548,33 +480,8 @@ def circumstances_note(runs: pd.DataFrame) -> str:
     return paragraph("circumstances", notes)
 
 
-def _timing_scope(ok: pd.DataFrame) -> str:
-    """Say whose clocks timed the epochs; "" if no run records it."""
-    masters = sorted(set(ok.loc[ok["timing_scope"] == "master", "framework"]))
-    slowest = "ranks" in set(ok["timing_scope"].dropna())
-    if not (masters or slowest):
-        return ""
-    text = "Timing scope: only the clock of the master."
-    if slowest:
-        text = "Timing scope: the slowest rank"
-        text += f"; for {', '.join(masters)}, only the clock of the master." if masters else "."
-    return Note("timing-scope", text, slowest_rank=slowest, masters=masters)
-
-
 def _percent(share: float) -> str:
     return f"{100 * share:.3g} %"
-
-
-def _full_node_limits(runs: pd.DataFrame) -> str:
-    """Return all limits of nodes in words, such as `, each with 0.6 core, links of 125 MB/s`; "" for none."""
-    shares, rates = sorted(set(runs["cpu_share"].dropna())), sorted(set(runs["bandwidth_bytes_s"].dropna()))
-    heterogeneous = max(runs["cpu_shares"].dropna(), key=len, default="")
-    parts = [
-        *([f"each with {in_one_unit(shares, CORES, between=' or ')}"] if shares else []),
-        *([f"heterogeneous, with {heterogeneous.replace('/', ', ')} core"] if heterogeneous else []),
-        *([f"links of {in_one_unit(rates, LINK_RATES, between=' or ')}"] if rates else []),
-    ]
-    return "".join(f", {part}" for part in parts)
 
 
 def work_note(runs: pd.DataFrame) -> str:
@@ -596,24 +503,6 @@ def work_note(runs: pd.DataFrame) -> str:
         f"global batch (strong scaling). {described[0].upper()}{described[1:]}."
     )
     return Note("work-of-an-epoch", text, scopes=scopes)
-
-
-def shortfall_note(runs: pd.DataFrame) -> str:
-    """Name the cells without a successful run and count the runs that are missing in other cells."""
-    bad = unsuccessful(runs)
-    if bad.empty:
-        return NO_CELL_MISSING
-    missing, ran_out = missing_cells(runs), out_of_memory_cells(runs)
-    text = f"Missing cells: {join_names(missing)}." if missing else NO_CELL_MISSING
-    if ran_out:
-        text += f" Out of memory: {join_names(ran_out)}."
-    elsewhere = bad[~bad["cell"].isin([*missing, *ran_out])]
-    affected = list(dict.fromkeys(elsewhere["cell"]))
-    if affected:
-        text += f" {number_of(len(elsewhere), 'run')} did not succeed in {join_names(affected)}."
-    return Note(
-        "shortfall", text, missing_cells=missing, out_of_memory=ran_out, runs=len(elsewhere), cells=affected
-    )
 
 
 def constants_note(runs: pd.DataFrame) -> str:
@@ -642,63 +531,32 @@ def tracing_note(runs: pd.DataFrame) -> str:
     traced_runs = traced(runs)
     if traced_runs.empty:
         return ""
-    levels = ", ".join(dict.fromkeys(traced_runs["trace"]))
-    time_tables = (
-        "tables of time are of the others"
-        if len(traced_runs) < len(runs)
-        else "tables of time are of them, too"
-    )
+    levels = list(dict.fromkeys(traced_runs["trace"]))
+    time_tables = "of the others" if len(traced_runs) < len(runs) else "of them, too"
     text = (
-        f"Traced: {len(traced_runs)} of {number_of(len(runs), 'run')} (trace {levels}). Tables of phases are "
-        f"of them; {time_tables}."
+        f"Traced: {len(traced_runs)} of {number_of(len(runs), 'run')} (trace {', '.join(levels)}). Tables of "
+        f"phases are of them; tables of time are {time_tables}."
     )
-    note = Note(
-        "traced-runs",
-        text,
-        runs=len(traced_runs),
-        of=len(runs),
-        levels=list(dict.fromkeys(traced_runs["trace"])),
-    )
+    note = Note("traced-runs", text, runs=len(traced_runs), of=len(runs), levels=levels)
     return paragraph("tracing", [note, traced_runs_without_phases(runs)])
 
 
 def traced_runs_without_phases(runs: pd.DataFrame, run_ids: Collection[str] | None = None) -> str:
-    """Name the traced runs without usable phases, each with the reason; "" if there are none.
-
-    Args:
-        runs: All runs of the study.
-        run_ids: As in `lost_phases_note`.
-    """
-    bad = unsuccessful(traced(runs))
-    status = dict(zip(bad["run_id"], bad["status"], strict=True))
-    text = (
-        "Traced runs that did not succeed: "
-        f"{join_names([f'{run_id} ({why})' for run_id, why in status.items()])}."
-    )
-    notes = [Note("traced-runs-unsuccessful", text, status=status)] if status else []
-    return paragraph("lacking-phases", [*notes, lost_phases_note(runs, run_ids)])
-
-
-def lost_phases_note(runs: pd.DataFrame, run_ids: Collection[str] | None = None) -> str:
-    """Name the successful traced runs without phases, with reasons and the command that repeats one.
+    """Name the traced runs without usable phases, with reasons and the command that repeats one; "" for none.
 
     Args:
         runs: All runs of the study.
         run_ids: Runs that the study's phases.csv contains; None if it was not read.
     """
-    ok = successful(traced(runs)).set_index("run_id")
+    bad, ok = unsuccessful(traced(runs)), successful(traced(runs)).set_index("run_id")
     reasons = ok["without_phases"].dropna().to_dict()
     if run_ids is not None:
-        reasons |= {
-            run_id: "not in phases.csv"
-            for run_id in ok.index
-            if run_id not in run_ids and run_id not in reasons
-        }
+        reasons = {run: "not in phases.csv" for run in ok.index if run not in run_ids} | reasons
+    reasons |= dict(zip(bad["run_id"], bad["status"], strict=True))
     if not reasons:
         return ""
     listed = join_names([f"{run_id} ({why})" for run_id, why in reasons.items()])
-    first = next(iter(reasons))
-    command = f"./ringside repeat {first} --study {ok.at[first, 'study']}"
+    command = f"./ringside repeat {next(iter(reasons))} --study {runs['study'].iloc[0]}"
     text = f"Traced, but without phases: {listed}; repeat such a run: {command}."
     return Note("without-phases", text, reasons=reasons, command=command)
 

@@ -55,6 +55,12 @@ NO_BENCHMARK = Note(
     "no-collective-benchmark",
     "There is no collective benchmark, so the effect of the network alone is not predicted.",
 )
+TOTAL_OF_PARTS = Note(
+    "total-of-parts",
+    "The total is the sum of its two parts in seconds and their product as ratios, approximately if the "
+    "three cells do not have runs in the same blocks. The intervals of the parts are not independent, "
+    "because both include the cell in the middle.",
+)
 ON_ONE_NODE = Note(
     "accumulation-on-one-node",
     "On one node nothing crosses the network: there, the part of accumulation is the cost of the optimizer "
@@ -230,29 +236,38 @@ def table(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> tables.Tab
     ]
     display["difference (s)"] = tables.interval_texts(data, "difference_s")
     display["ratio"] = tables.interval_texts(data, "ratio")
-    total = _total_note(data) if has_total else ""
+    rows = data[data["part"] == ACCUMULATION]
+    nodes = rows["nodes"] if "nodes" in rows else pd.Series(runs["nodes"].iloc[0], index=rows.index)
+    predicted = rows.get("network_s", pd.Series(np.nan, rows.index))
+    unpredicted = rows.loc[(nodes > 1) & predicted.isna(), "to_cell"].tolist() if network is not None else []
+    if predicted.notna().any():
+        for name, heading in (
+            ("network_s", "network alone (s)"),
+            ("beyond_network_s", "beyond the network (s)"),
+        ):
+            texts = pd.Series(tables.interval_texts(data, name), data.index)
+            display[heading] = texts.where(data["part"] == ACCUMULATION, "")
+    has_throttling = data["throttled_difference_s"].notna().any()
+    if has_throttling:
+        display["throttled: difference (s)"] = tables.interval_texts(data, "throttled_difference_s")
     notes = [
-        conditions.paragraph(
-            "sign-of-differences",
-            [
-                total,
-                "A difference below 0, or a ratio below 1, means that the level after the arrow is faster.",
-            ],
-        ),
+        TOTAL_OF_PARTS if has_total else "",
+        "A difference below 0, or a ratio below 1, means that the level after the arrow is faster.",
         f"{conditions.run_counts_note(runs)} {conditions.comparison_note(data['within_blocks'])} Intervals "
         "are not corrected for the number of rows (the table of effects has corrected p values of the "
         "parts).",
         no_shared_session_note(data),
-        *_network_notes(data, network, runs),
-    ]
-    if "network_s" in data and data["network_s"].notna().any():
-        display["network alone (s)"] = _accumulation_texts(data, "network_s")
-        display["beyond the network (s)"] = _accumulation_texts(data, "beyond_network_s")
-    if data["throttled_difference_s"].notna().any():
-        display["throttled: difference (s)"] = tables.interval_texts(data, "throttled_difference_s")
-        explains = "It can help to explain a difference in seconds, but it is not a part of the sum."
-        notes.append(conditions.paragraph("throttling-explains", [THROTTLED, explains]))
-    notes += [
+        (NO_BENCHMARK if network is None else NETWORK_ALONE) if (nodes > 1).any() else "",
+        ON_ONE_NODE if (nodes == 1).any() else "",
+        Note(
+            "network-not-predicted",
+            "No prediction, because the benchmark, the gradients' size or the cell is missing: "
+            f"{conditions.join_names(unpredicted)}.",
+            cells=unpredicted,
+        )
+        if unpredicted
+        else "",
+        THROTTLED if has_throttling else "",
         cells_without_runs_note(data, runs),
         conditions.setting_note(runs),
     ]
@@ -264,57 +279,3 @@ def table(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> tables.Tab
         left_aligned=["part"],
         rules_above=firsts[1:] if has_total else [],
     )
-
-
-def _accumulation_texts(data: pd.DataFrame, name: str) -> list[str]:
-    texts = tables.interval_texts(data, name)
-    return [text if part == ACCUMULATION else "" for text, part in zip(texts, data["part"], strict=True)]
-
-
-def _total_note(data: pd.DataFrame) -> Note:
-    """Name the totals and say how their parts add up."""
-    nearly = _inexact_text(data)
-    text = (
-        f"Total: {_totals(data)}. It is the sum of its two parts in seconds and their product as "
-        f"ratios{nearly}; the intervals of the parts are not independent, because both include the cell in "
-        "the middle."
-    )
-    return Note("total-of-parts", text, exact=not nearly)
-
-
-def _totals(data: pd.DataFrame) -> str:
-    totals = data.loc[data["part"] == TOTAL, ["from", "to"]].drop_duplicates()
-    return "; ".join(f"{before} → {after}" for before, after in totals.itertuples(index=False))
-
-
-def _inexact_text(data: pd.DataFrame) -> str:
-    """Say why the parts of some contrast do not add up exactly; "" if all do."""
-    parts = data["difference_s"].to_numpy(float).reshape(-1, 3)
-    complete = parts[~np.isnan(parts).any(axis=1)]
-    if np.allclose(complete[:, 0] + complete[:, 1], complete[:, 2]):
-        return ""
-    return ", approximately if the three cells do not have runs in the same blocks"
-
-
-def _network_notes(data: pd.DataFrame, network: pd.DataFrame | None, runs: pd.DataFrame) -> list[str]:
-    """Explain the predicted part of the network and name the cells without a prediction."""
-    notes: list[str] = []
-    rows = data[data["part"] == ACCUMULATION]
-    nodes = rows["nodes"] if "nodes" in rows else pd.Series(runs["nodes"].iloc[0], index=rows.index)
-    if network is not None and (nodes > 1).any():
-        notes.append(NETWORK_ALONE)
-    elif network is None and (nodes > 1).any():
-        notes.append(NO_BENCHMARK)
-    if (nodes == 1).any():
-        notes.append(ON_ONE_NODE)
-    if network is not None and (
-        unpredicted := rows[(nodes > 1) & rows.get("network_s", pd.Series(np.nan, rows.index)).isna()][
-            "to_cell"
-        ].tolist()
-    ):
-        text = (
-            "No prediction, because the benchmark, the gradients' size or the cell is missing: "
-            f"{conditions.join_names(unpredicted)}."
-        )
-        notes.append(Note("network-not-predicted", text, cells=unpredicted))
-    return notes

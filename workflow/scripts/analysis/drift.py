@@ -11,12 +11,12 @@ import pandas as pd
 
 from analysis import conditions, tables
 from analysis.adjusted import (
+    NO_REFERENCE,
     SAME_SETTING,
     Adjustment,
     adjusted_tables_note,
     adjustment,
     interval_gain_note,
-    no_reference_reason,
     setting_of,
     slopes_note,
 )
@@ -26,6 +26,7 @@ from common.notes import Note
 from common.text import number_of
 
 TITLE = "Reference benchmark of every run over the campaign, by block"
+NOTHING_SHOWN = Note("nothing-shown", f"Nothing is shown: {NO_REFERENCE}.", why=NO_REFERENCE)
 REFERENCE = ("reference_s", "reference_before_s", "reference_after_s")
 
 
@@ -115,7 +116,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
     data = drift_by_block(by_run)
     if data.empty:
         display = pd.DataFrame(columns=["block"], dtype=str)
-        return tables.Table(TITLE, data, display, [_no_rows_note(runs), conditions.setting_note(runs)])
+        return tables.Table(TITLE, data, display, [NOTHING_SHOWN, conditions.setting_note(runs)])
     texts: dict[str, list[str]] = {}
     if data["session"].nunique(dropna=False) > 1:
         texts["session"] = ["–" if pd.isna(name) else str(name) for name in data["session"]]
@@ -165,11 +166,6 @@ def table(runs: pd.DataFrame) -> tables.Table:
         notes,
         left_aligned=["session", "from (UTC)"],
     )
-
-
-def _no_rows_note(runs: pd.DataFrame) -> Note:
-    why = no_reference_reason(runs)
-    return Note("nothing-shown", f"Nothing is shown: {why}.", why=why)
 
 
 def _correlation_note(value: float) -> str:

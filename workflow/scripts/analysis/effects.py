@@ -23,9 +23,6 @@ TITLE = "Effect of each factor on epoch time, all else equal, with simultaneous 
 DIFFERS, DIFFERS_WITHIN, EQUAL, OPEN = "differs", "differs within margin", "equal", "open"
 EVERY_PAIR = ("framework",)
 NO_PAIR = Note("no-pair", "No two cells of the study differ in one factor only.")
-STRATEGIES = (
-    " Levels of parallelism may differ in factors that only one of them has, too; the row has its level."
-)
 THROTTLED = Note(
     "throttled-is-processor-time",
     "Throttled: CPU seconds of an epoch that a quota held back, on the node throttled most. This is CPU "
@@ -38,10 +35,6 @@ ADJUSTED = Note(
     "ratios-adjusted",
     "Ratio, adjusted: for machine speed (see the table adjusted). Its interval is pointwise: it holds for "
     "this comparison alone. p and verdict are those of the plain ratio.",
-)
-EVERY_PAIR_COMPARED = Note(
-    "every-pair-compared",
-    "Every pair of frameworks is compared; for other factors, each level is compared with the first.",
 )
 
 
@@ -292,18 +285,22 @@ def table(runs: pd.DataFrame, margin: float | None = None, response: Response = 
     if margin is not None:
         display["p equal (Holm)"] = data["p_equal_holm"].map(tables.p_value)
         display["verdict"] = data["verdict"].fillna(tables.DASH)
-    strategies = bool(set(NEEDS) & set(varying(runs)))
+    has_throttling = data["throttled_difference_s"].notna().any()
+    if has_throttling:
+        display["throttled: difference (s)"] = tables.interval_texts(data, "throttled_difference_s")
+    has_bytes = data[["from_sent_bytes", "to_sent_bytes"]].notna().any(axis=None)
+    if has_bytes:
+        display["sent (MB)"] = [
+            f"{_megabytes(a)} → {_megabytes(b)}"
+            for a, b in zip(data["from_sent_bytes"], data["to_sent_bytes"], strict=True)
+        ]
     notes = [
-        _response_note(response),
-        "Ratio: mean epoch time after the arrow divided by that before it. Difference: after minus before.",
-        Note(
-            "one-factor-differs",
-            "A row compares two cells that differ only in the factor with an arrow."
-            + (STRATEGIES if strategies else "")
-            + " A ratio below 1, or a difference below 0, means that the level "
-            "after the arrow is faster.",
-            strategies=strategies,
-        ),
+        "" if response == EPOCH_TIME else Note("response", response.meaning, response=response.name),
+        "Ratio: mean after the arrow divided by that before it. Difference: after minus before.",
+        "A row compares two cells that differ only in the factor with an arrow; levels of parallelism may "
+        "differ in factors that only one of them has, too. A ratio below 1, or a difference below 0, means "
+        "that the level after the arrow is faster. Every pair of frameworks is compared; for other factors, "
+        "each level is compared with the first.",
         conditions.paragraph(
             "runs-compared",
             [
@@ -311,35 +308,33 @@ def table(runs: pd.DataFrame, margin: float | None = None, response: Response = 
                 "n: number of runs compared, before and after the arrow; means are of these runs.",
             ],
         ),
-        _correction_note(data),
+        conditions.paragraph(
+            "intervals-simultaneous",
+            [
+                conditions.comparison_note(data["within_blocks"]),
+                "Intervals of ratios are simultaneous over the comparisons of a factor: one excludes 1 only "
+                "if p is below 0.05 after Holm correction.",
+            ],
+        ),
         _p_values_note(data),
-        _equality_note(data, margin, measured_response(runs, response)),
-        EVERY_PAIR_COMPARED if "framework" in set(data["factor"]) else "",
+        "A large p does not mean that two cells are equal; the interval says which difference is excluded."
+        if margin is None
+        else _equality_note(margin, measured_response(runs, response)),
+        ADJUSTED if ADJUSTED_RATIO in display else "",
+        THROTTLED if has_throttling else "",
+        SENT if has_bytes else "",
+        conditions.shared_interface_note(runs) if has_bytes else "",
         no_shared_session_note(data),
         cells_without_runs_note(data, runs),
         conditions.setting_note(runs),
     ]
-    if ADJUSTED_RATIO in display:
-        notes.insert(-4, ADJUSTED)
-    if (data["shared_sessions"] == 0).any():
-        display["same session"] = data["shared_sessions"].map(_shared_session_text)
-    if data["throttled_difference_s"].notna().any():
-        display["throttled: difference (s)"] = tables.interval_texts(data, "throttled_difference_s")
-        notes.insert(-4, THROTTLED)
-    if data[["from_sent_bytes", "to_sent_bytes"]].notna().any(axis=None):
-        display["sent (MB)"] = [
-            f"{_megabytes(a)} → {_megabytes(b)}"
-            for a, b in zip(data["from_sent_bytes"], data["to_sent_bytes"], strict=True)
-        ]
-        notes.insert(-4, SENT)
-        notes.insert(-4, conditions.shared_interface_note(runs))
     firsts = data.index[data["factor"] != data["factor"].shift()].tolist()
     return tables.Table(
         TITLE,
         data.dropna(axis="columns", how="all"),
         pd.DataFrame(display),
         notes,
-        left_aligned=[title("training_loop"), "same session", "verdict"],
+        left_aligned=[title("training_loop"), "verdict"],
         rules_above=firsts[1:],
     )
 
@@ -348,14 +343,6 @@ def _ratio_texts(data: pd.DataFrame, name: str) -> list[str]:
     """Return ratios with their simultaneous bounds as text."""
     rows = data[[name, f"{name}_low_simultaneous", f"{name}_high_simultaneous"]]
     return [tables.ratio(Estimate(*row)) for row in rows.itertuples(index=False)]
-
-
-def _response_note(response: Response) -> str:
-    """Explain the columns of the study's response; "" if it is epoch time."""
-    if response == EPOCH_TIME:
-        return ""
-    text = f"{response.meaning} Its ratio is that of the means after and before the arrow."
-    return Note("response", text, response=response.name)
 
 
 def cells_without_runs_note(data: pd.DataFrame, runs: pd.DataFrame) -> str:
@@ -381,47 +368,21 @@ def no_shared_session_note(data: pd.DataFrame) -> str:
     return Note("no-shared-session", text, rows=rows, of=len(data))
 
 
-def _shared_session_text(sessions: float) -> str:
-    return tables.DASH if pd.isna(sessions) else "yes" if sessions else "no"
-
-
-def _correction_note(data: pd.DataFrame) -> Note:
-    compared = conditions.comparison_note(data["within_blocks"])
-    text = (
-        f"{compared} Intervals of ratios are simultaneous over the comparisons of a factor: one excludes 1 "
-        "only if p is below 0.05 after Holm correction."
-    )
-    return Note("intervals-simultaneous", text.strip(), notes=[compared])
-
-
 def _p_values_note(data: pd.DataFrame) -> Note:
     counts: Mapping[str, int] = data[data["p"].notna()].groupby("factor", sort=False).size().to_dict()
     if not counts:
         return Note("no-p-values", "There are no p values: they need at least two replicates in each cell.")
-    families = ", ".join(f"{title(factor)} {count}" for factor, count in counts.items())
-    text = (
-        "p: two-sided t test of the ratio, corrected by Holm's method over all comparisons of "
-        f"the same factor ({families})."
-    )
+    text = "p: two-sided t test of the ratio, with Holm's correction for all comparisons of the same factor."
     return Note("p-of-ratios", text, comparisons=counts)
 
 
-def _equality_note(data: pd.DataFrame, margin: float | None, judged: Response) -> str:
-    """Say what the table shows about equality of the response `judged`."""
-    if not data["p"].notna().any():
-        return ""
-    if margin is None:
-        text = (
-            "A large p does not mean that two cells are equal; the interval says which difference is "
-            "excluded."
-        )
-        return Note("large-p-is-not-equal", text)
-    quantity = "" if judged == EPOCH_TIME else f"in {judged.title} "
+def _equality_note(margin: float, judged: Response) -> Note:
+    """Explain the tests of equality of the response `judged`."""
     text = (
-        f"p equal: two one-sided t tests that two cells differ {quantity}by more than the study's margin, "
-        f"{margin_text(margin)} (ratio between {1 / (1 + margin):.3f} and {1 + margin:.3f}), corrected in "
-        f"the same way. Verdict: {DIFFERS} (p below {SIGNIFICANCE_LEVEL}), {EQUAL} (p equal below "
-        f"{SIGNIFICANCE_LEVEL}), {DIFFERS_WITHIN} (both), {OPEN} (neither: more runs are needed)."
+        f"p equal: two one-sided t tests that two cells differ in {judged.title} by more than the study's "
+        f"margin, {margin_text(margin)} (ratio between {1 / (1 + margin):.3f} and {1 + margin:.3f}), "
+        f"corrected in the same way. Verdict: {DIFFERS} (p below {SIGNIFICANCE_LEVEL}), {EQUAL} (p equal "
+        f"below {SIGNIFICANCE_LEVEL}), {DIFFERS_WITHIN} (both), {OPEN} (neither: more runs are needed)."
     )
     return Note("p-of-equality", text, margin=margin)
 

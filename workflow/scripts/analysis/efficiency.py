@@ -56,7 +56,6 @@ COUNTED = "counted by PyTorch"  # those of a module of the user's own
 PEAK_HINT = "state peak_tflops of the site or of the import"
 OPERATIONS_HINT = "import its tokens with its parameters, or state its sample_flops"
 WITHOUT_SAMPLES = "nothing tells how many samples a training took"
-MAX_NAMED_MODELS = 4
 TITLE = "Utilization of devices with 95 % intervals"
 
 
@@ -240,12 +239,8 @@ def _operations_note(utilization: pd.DataFrame) -> str:
     }
     sources = [rule for source, rule in rules.items() if (complete["operations_source"] == source).any()]
     counts = sorted(set(complete["sample_flops"]))
-    is_short = len(counts) <= MAX_NAMED_MODELS
-    texts = [f"{count:.3g}" for count in (counts if is_short else (counts[0], counts[-1]))]
-    text = (
-        f"Operations of a sample, forward and backward pass: {(', ' if is_short else ' to ').join(texts)} "
-        f"({'; '.join(sources)})."
-    )
+    texts = dict.fromkeys(f"{count:.3g}" for count in (counts[0], counts[-1]))
+    text = f"Operations of a sample, forward and backward pass: {' to '.join(texts)} ({'; '.join(sources)})."
     return Note("operations", text, flops=counts, sources=sources)
 
 

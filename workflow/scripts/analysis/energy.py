@@ -5,7 +5,6 @@ and of whole machines are different quantities. Intervals are as those of epoch 
 noise is a share of energy, too.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,7 +24,6 @@ SCOPE_TITLES = {
     "node": "whole machines, by wattmeters",
     "package": "processor packages (RAPL) of all machines",
     "device": "the accelerators that train",
-    None: "processor packages and accelerators together, as recorded before these were kept apart",
 }
 WHY_NO_ENERGY = (
     "The machines do not report it, or epochs are too short for their meters (measured.meters of a "
@@ -48,14 +46,14 @@ class EnergyScope:
     """The scope of a study's energies, and their values.
 
     Attributes:
-        scope: Name of the scope; None for campaigns older than scopes.
+        scope: Name of the scope.
         column: Column in runs.csv and epochs.csv.
         joules: Energy of an epoch by successful run (index of `runs`), NaN if a run does not record this
             scope.
         other_cells: Cells that record another scope only.
     """
 
-    scope: str | None
+    scope: str
     column: str
     joules: pd.Series
     other_cells: Sequence[str]
@@ -79,14 +77,12 @@ def choose_scope(runs: pd.DataFrame) -> EnergyScope | None:
     accelerated = (
         ok["energy_device_j"].notna() | ok["energy_scope"].eq("device").fillna(False) | ok["drivers"].notna()
     )
-    by_scope: dict[str | None, tuple[str, pd.Series]] = {}
+    by_scope: dict[str, tuple[str, pd.Series]] = {}
     for name in WIDEST_FIRST:
         column = f"energy_{name}_j"
         values = ok[column].astype(float)
         excluded = {"package": accelerated, "device": ok["device"].eq("hybrid")}.get(name)
         by_scope[name] = column, values if excluded is None else values.mask(excluded)
-    older = ok["energy_scope"].isna() & ok["energy_j"].notna()
-    by_scope[None] = "energy_j", ok["energy_j"].astype(float).where(older)
     by_scope = {scope: (column, values.where(values > 0)) for scope, (column, values) in by_scope.items()}
     has_energy = pd.concat([values for _, values in by_scope.values()], axis=1).notna().any(axis=1)
     if not has_energy.any():
@@ -115,7 +111,7 @@ def energy_of_runs(runs: pd.DataFrame, scope: EnergyScope) -> pd.DataFrame:
         energy_delay_js=energy * seconds,
     )
     machines = ok["nodes"].where(ok["placement"].eq("distinct-nodes"), 1)
-    idle = ok[f"idle_{scope.scope}_w"].astype(float) if scope.scope else pd.Series(math.nan, index=ok.index)
+    idle = ok[f"idle_{scope.scope}_w"].astype(float)
     units = ok["replicas"] if scope.scope == "device" else machines  # hybrid runs have no device energy
     return energies.assign(idle_w=idle * units.astype(float))
 
@@ -192,22 +188,26 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None = None)
     ):
         if name in data and data[name].notna().any():
             unit = choose_unit(data[name], ENERGIES)
-            texts = _texts(data, name, unit.size)
+            texts = tables.interval_texts(data, name, 1 / unit.size)
             display[f"{heading} ({unit.name})"] = [
                 "not by all runs" if text == tables.DASH else text for text in texts
             ]
-    display["power (W)"] = _texts(data, "power_w")
+    display["power (W)"] = tables.interval_texts(data, "power_w")
     if data["idle_w"].notna().any():
         display["idle (W)"] = data["idle_w"].map(tables.number)
     unit = choose_unit(data["energy_delay_js"], ENERGIES)
-    display[f"energy × time ({unit.name} s)"] = _texts(data, "energy_delay_js", unit.size)
-    display["ratio to baseline"] = _texts(data, "ratio")
+    display[f"energy × time ({unit.name} s)"] = tables.interval_texts(data, "energy_delay_js", 1 / unit.size)
+    display["ratio to baseline"] = tables.interval_texts(data, "ratio")
     without_energy = [
         cell for cell in dict.fromkeys(successful(runs)["cell"]) if cell not in set(data["cell"])
     ]
     notes = [
         conditions.paragraph(
-            "energy", [_scope_note(scope), conditions.run_counts_note(runs, counted=data["n"])]
+            "energy",
+            [
+                Note("whose-energy", f"Energy: {scope.title}.", scope=scope.scope),
+                conditions.run_counts_note(runs, counted=data["n"]),
+            ],
         ),
         METHOD_NOTE,
         cells_without_energy_note(without_energy),
@@ -222,17 +222,10 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None = None)
 IDLE = "Idle: mean power of the same machines (or accelerators) before the session's first run."
 
 
-def _scope_note(scope: EnergyScope) -> Note:
-    return Note("whose-energy", f"Energy: {scope.title}.", scope=scope.scope)
-
-
 def cells_without_energy_note(cells: Sequence[str]) -> str:
     """Say how many cells have no energy; "" if all do."""
-    return (
-        Note("n-cells-without-energy", f"Without energy: {number_of(len(cells), 'cell')}.", cells=cells)
-        if cells
-        else ""
-    )
+    text = f"Without energy: {number_of(len(cells), 'cell')}."
+    return Note("n-cells-without-energy", text, cells=cells) if cells else ""
 
 
 def other_scope_note(scope: EnergyScope) -> str:
@@ -241,7 +234,3 @@ def other_scope_note(scope: EnergyScope) -> str:
         return ""
     text = f"Of another scope, and so left out: {conditions.join_names(scope.other_cells)}."
     return Note("cells-of-another-scope", text, cells=scope.other_cells)
-
-
-def _texts(data: pd.DataFrame, name: str, unit: float = 1.0) -> list[str]:
-    return tables.interval_texts(data, name, 1 / unit)

@@ -7,10 +7,9 @@ import pandas as pd
 from analysis import conditions, tables
 from analysis.intervals import SIGNIFICANCE_LEVEL
 from analysis.measured import level_text, size_factor_name, successful, title, varying
-from analysis.regression import LACK_OF_FIT, TERM_COLUMNS, Fit, Fits, Response, errors_without
+from analysis.regression import LACK_OF_FIT, TERM_COLUMNS, Fit, Fits
 from analysis.terms import base_level, is_treated_as_number
 from common.notes import Note
-from common.text import number_of
 
 STARS = {0.001: "***", 0.01: "**", SIGNIFICANCE_LEVEL: "*"}
 SHOWN_STATISTICS = [
@@ -30,7 +29,6 @@ SHOWN_STATISTICS = [
     ),
 ]
 MAX_DECIMALS, MIN_PLAIN = 6, 0.001  # smaller coefficients that need more decimals have an exponent
-LARGE_VIF = 10
 MIN_SPARE_CELLS = 4  # cells beyond coefficients; fewer get no stars
 
 
@@ -178,7 +176,8 @@ def _notes(runs: pd.DataFrame, fits: Fits) -> list[str]:
         "cell). The first is HC3 (MacKinnon & White 1985): how far other runs of the same cells would move "
         "the estimate. The second is clustered by cell (Cameron & Miller 2015): how far other cells would, "
         "whose means the model misses. * p < 0.05, ** p < 0.01, *** p < 0.001: two-sided t tests with the "
-        "second, not corrected for the number of terms; models with significant lack of fit have none. "
+        "second, not corrected for the number of terms; models with significant lack of fit, or with fewer "
+        f"than {MIN_SPARE_CELLS} cells more than coefficients, have none. "
         "Blocks are not in the models."
         if fitted
         else "",
@@ -217,22 +216,30 @@ def _notes(runs: pd.DataFrame, fits: Fits) -> list[str]:
             notes.append(Note("no-standard-error", text, model=model, terms=fit.unsure))
     if not fitted:
         return [*dict.fromkeys(notes), conditions.setting_note(runs)]
-    models_without_stars = list(
-        dict.fromkeys(model for (_, model), fit in fits.items() if _n_spare_cells(fit) < MIN_SPARE_CELLS)
+    misfits = [
+        f"{response.name}, {model}"
+        for (response, model), fit in fitted.items()
+        if fit.statistics["lack of fit: p"] < SIGNIFICANCE_LEVEL
+    ]
+    misfit_text = (
+        f"Models that miss more than the spread of replicates explains (p < {SIGNIFICANCE_LEVEL}): "
+        f"{'; '.join(misfits)}. Read their coefficients as averages over this design, not as a law."
     )
-    no_stars = (
-        f"No stars in the {' and '.join(models_without_stars)} model: fewer than {MIN_SPARE_CELLS} cells "
-        "more than coefficients."
-    )
+    levels = _level_title(runs)
     notes += [
-        Note("no-stars", no_stars, models=models_without_stars) if models_without_stars else "",
         "AICc compares models of the same response (Gaussian likelihood; the variance counts as a "
         "parameter). VIF: factor by which correlation with other terms inflates the variance of a term. F "
         "of lack of fit is given with its degrees of freedom.",
         _lack_of_fit_note(fitted),
-        _misfit_note(fitted),
-        _large_vif_note(fitted),
-        *_left_out_notes(fitted, _level_title(runs)),
+        Note("models-misfit", misfit_text, models=misfits) if misfits else "",
+        Note(
+            "leave-one-out",
+            "Leave one cell out: the mean of a cell is predicted from the other cells"
+            + (f"; leave one {levels} out: from the cells with another {levels}" if levels else "")
+            + ". RMSE is in the response's unit, MAPE the mean of |predicted − measured| / measured, the "
+            "worst has its sign. Cells that the others do not determine are not counted.",
+            levels=levels,
+        ),
         conditions.setting_note(runs),
     ]
     return list(dict.fromkeys(notes))
@@ -245,89 +252,3 @@ def _lack_of_fit_note(fits: Fits) -> Note:
     )
     case = f" This is the case here for {' and '.join(own)}." if own else ""
     return Note("lack-of-fit-test", LACK_OF_FIT.format("the model") + case, own_spreads=own)
-
-
-def _misfit_note(fits: Fits) -> str:
-    missed = [
-        _model_title(key)
-        for key, fit in fits.items()
-        if fit.statistics["lack of fit: p"] < SIGNIFICANCE_LEVEL
-    ]
-    if missed:
-        text = (
-            f"Models that miss more than the spread of replicates explains (p < {SIGNIFICANCE_LEVEL}): "
-            f"{'; '.join(missed)}. Read their coefficients as averages over this design, not as a law."
-        )
-        return Note("models-misfit", text, models=missed)
-    if any(not math.isnan(fit.statistics["lack of fit: p"]) for fit in fits.values()):
-        return ""
-    text = "Lack of fit cannot be tested: it needs replicates, and more cells than coefficients."
-    return Note("lack-of-fit-untested", text)
-
-
-def _large_vif_note(fits: Fits) -> str:
-    large = {
-        f"{name} ({model})": value
-        for (_, model), fit in fits.items()
-        for name, value in fit.terms[["term", "vif"]].itertuples(index=False)
-        if value > LARGE_VIF
-    }
-    if not large:
-        return ""
-    text = f"VIF above {LARGE_VIF}: {', '.join(large)}. These estimates depend strongly on each other."
-    return Note("large-vif", text, terms=large)
-
-
-def _left_out_notes(fits: Fits, levels: str) -> list[str]:
-    """Describe cross-validation, the worst cells, and the cells without a prediction."""
-    text = (
-        "Leave one cell out: the mean of a cell is predicted from the other cells"
-        + (f"; leave one {levels} out: from the cells with another {levels}" if levels else "")
-        + (
-            ". RMSE is in the response's unit, MAPE the mean of |predicted − measured| / measured, the worst "
-            "has its sign."
-        )
-        + ("" if levels else " Only one node count was measured, so none can be left out.")
-    )
-    notes: list[str] = [Note("leave-one-out", text, levels=levels)]
-    for left_out, words in (("cell", "cell"), ("level", levels)):
-        if not words:
-            continue
-        worst = {_model_title(key): errors_without(fit.cells, left_out) for key, fit in fits.items()}
-        cells = {name: errors.worst_cell for name, errors in worst.items() if errors.predicted}
-        if cells:
-            named = "; ".join(f"{cell} ({name})" for name, cell in cells.items())
-            notes.append(
-                Note(f"worst-{left_out}-left-out", f"Worst, leaving one {words} out: {named}.", cells=cells)
-            )
-        if any(errors.worst < -1 for errors in worst.values()):
-            notes.append(
-                "An error below −100 % is a prediction below zero, which a model with straight lines can "
-                "make."
-            )
-        for (_, model), fit in fits.items():
-            unknown = fit.cells[fit.cells[f"without_{left_out}"].isna()]
-            if len(unknown):
-                text = (
-                    f"Leaving one {words} out, the {model} model cannot predict {len(unknown)} of "
-                    f"{number_of(len(fit.cells), 'cell')} from the others; these are not counted: "
-                    f"{_unpredicted_text(fit.cells, unknown, left_out, words)}."
-                )
-                facts = {"model": model, "cells": unknown["cell"].tolist(), "of": len(fit.cells)}
-                notes.append(Note(f"{left_out}-not-predicted", text, **facts))
-    return notes
-
-
-def _unpredicted_text(cells: pd.DataFrame, unknown: pd.DataFrame, left_out: str, words: str) -> str:
-    """Name complete levels by their level, and other cells by name."""
-    if left_out == "cell":
-        return conditions.join_names(unknown["cell"].tolist())
-    counts = unknown.groupby("level").size()
-    whole_levels = [level for level, count in counts.items() if count == (cells["level"] == level).sum()]
-    texts = [f"all with {words} {', '.join(map(level_text, whole_levels))}"] if whole_levels else []
-    rest = unknown.loc[~unknown["level"].isin(whole_levels), "cell"].tolist()
-    return " and ".join([*texts, *([conditions.join_names(rest)] if rest else [])])
-
-
-def _model_title(key: tuple[Response, str]) -> str:
-    return f"{key[0].name}, {key[1]}"

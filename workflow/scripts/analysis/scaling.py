@@ -279,28 +279,19 @@ def table(runs: pd.DataFrame) -> tables.Table:
     display["lack of fit p"] = data["lack_of_fit_p"].map(tables.p_value)
     display["reads as"] = data["reads_as"]
     read = dict.fromkeys(word for words in data["reads_as"] for word in words.split("; "))
-    measured_one = bool((data["baseline_replicas"] == 1).all())
     notes = [
         "Amdahl's law T(p) = T(1) (f + (1 − f)/p), fitted to the logarithm of the epoch times of a series' "
         "n runs by least squares, without blocks; 95 % t intervals by linear approximation, valid if the "
         "law holds. Limit: the largest speed-up over one replica that the law allows on any number of "
         "replicas. f includes all that does not shrink with the replicas.",
-        "Base: the mean epoch time of the series itself on its fewest replicas"
-        + ("" if measured_one else " (the first in `replicas`)")
-        + ", not a single-device baseline (see the table of speed-up). Largest speed-up: that of the "
+        "Base: the mean epoch time of the series itself on its fewest replicas (the first in `replicas`), "
+        "not a single-device baseline (see the table of speed-up). Largest speed-up: that of the "
         "fastest of the other replica counts; its interval is not corrected for this choice; efficiency "
         "is that speed-up divided by the ratio of the replicas. "
         f"{conditions.comparison_note(data['within_blocks'])}",
-        Note(
-            "karp-flatt",
-            (
-                "Karp–Flatt: serial fraction of Karp & Flatt (1990) on the fewest and on the most replicas "
-                "above one"
-            )
-            + ("" if measured_one else ", relative to the fitted T(1) where one replica was not measured")
-            + ". If the law holds, it stays the same.",
-            of_fitted_time=not measured_one,
-        ),
+        "Karp–Flatt: serial fraction of Karp & Flatt (1990) on the fewest and on the most replicas above "
+        "one, relative to the fitted T(1) where one replica was not measured. If the law holds, it stays the "
+        "same.",
         LACK_OF_FIT.format("the law"),
         Note(
             "reads-as",

@@ -125,25 +125,16 @@ def build_rows(runs: pd.DataFrame) -> pd.DataFrame:
     pooling = pooled(runs)
     by_cell = cell_levels(runs).set_index("cell", drop=False)
     ratios = pooling.ratios(numerator=list(baselines.values()), denominator=list(baselines))
-    speedups = dict(
-        zip(
-            baselines,
-            (Estimate(*row) for row in ratios[ESTIMATE_COLUMNS].itertuples(index=False)),
-            strict=True,
-        )
-    )
+    estimates = (Estimate(*row) for row in ratios[ESTIMATE_COLUMNS].itertuples(index=False))
+    speedups = dict(zip(baselines, estimates, strict=True))
     within_blocks = dict(zip(baselines, ratios["within_blocks"], strict=True))
     rows = []
     for cell in by_cell.loc[by_cell.index.isin(list(pooling.samples))].itertuples(index=False):
         baseline = baselines.get(cell.cell)
         own = pooling.cell_mean(cell.cell)
         reference = pooling.cell_mean(baseline) if baseline else Estimate(float("nan"))
-        if baseline is None:
-            speedup = Estimate(float("nan"))
-        elif baseline == cell.cell:
-            speedup = Estimate(1.0)
-        else:
-            speedup = speedups[cell.cell]
+        is_own = baseline == cell.cell
+        speedup = Estimate(1.0) if is_own else speedups.get(cell.cell, Estimate(math.nan))
         replicas = int(cell.replicas)
         baseline_replicas = int(by_cell.at[baseline, "replicas"]) if baseline else 1
         rows.append(
@@ -161,9 +152,7 @@ def build_rows(runs: pd.DataFrame) -> pd.DataFrame:
                 **columns("speedup", speedup),
                 **columns("efficiency", _divide(speedup, replicas / baseline_replicas)),
                 **columns("karp_flatt", karp_flatt(speedup, replicas if baseline_replicas == 1 else 1)),
-                "within_blocks": math.nan
-                if baseline == cell.cell
-                else within_blocks.get(cell.cell, math.nan),
+                "within_blocks": math.nan if is_own else within_blocks.get(cell.cell, math.nan),
             }
         )
     names = ["cell", *factors(by_cell), "baseline_cell", "baseline_replicas", "within_blocks"]
@@ -213,24 +202,21 @@ def table(runs: pd.DataFrame) -> tables.Table:
     """Return the table of speed-ups of a study."""
     data = build_rows(runs)
     has_larger_baselines = bool((data["baseline_replicas"] > 1).any())
-    base = (
-        "Base: the cell of the same series with the fewest replicas."
-        if measured_elsewhere(runs)
-        else "Base: the single-device framework named in the row, at the same levels of all other factors "
-        "that it varies; where there is none, the framework's own cell with one replica."
-    )
     notes = [
         conditions.run_counts_note(runs),
         (
             "Speed-up: mean epoch time of the baseline divided by that of the cell. Efficiency: speed-up "
-            f"divided by replicas{' over those of the baseline' if has_larger_baselines else ''}. "
+            "divided by replicas over those of the baseline. "
         )
         + (conditions.comparison_note(data["within_blocks"]) or "Speed-ups have no intervals."),
         "Serial fraction: determined from the measurement, (1/S − 1/p) / (1 − 1/p) with speed-up S on p "
         "replicas (Karp & Flatt 1990); its interval follows from that of S. It includes all that does not "
         "shrink with the replicas, also communication and the cost of the framework. Above 1, replicas slow "
         "the epoch down; below 0, the speed-up is more than p.",
-        f"{base} A row that is its own baseline has speed-up 1 by definition, without an interval.",
+        "Base: the single-device framework named in the row, at the same levels of all other factors that it "
+        "varies; where there is none, the framework's own cell with one replica, or with the fewest of runs "
+        "measured elsewhere. A row that is its own baseline has speed-up 1 by definition, without an "
+        "interval.",
         accumulation_note(data),
         conditions.device_count_note(runs),
         conditions.setting_note(runs),

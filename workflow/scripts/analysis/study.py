@@ -49,6 +49,7 @@ from common.text import alternatives
 from declared.products.tables import TABLES
 from declared.responses import EPOCH_TIME, RESPONSES, Response
 
+NOTE = "note"
 MIN_PARALLEL_RUNS = 2000  # fewer runs do not justify starting processes
 
 
@@ -74,59 +75,17 @@ class Study:
         """The runs with the column of the study's response."""
         return with_response(self.runs, self.response, lambda: self.epochs, self.target_accuracy)
 
-    def write_cells(self) -> None:
-        """Write the table, the study's response first."""
-        tables.write(cells.table(self.runs_with_response, self.response), self.out / "cells")
-
-    def write_effects(self) -> None:
-        """Write the table, with equivalence tests if the study states a margin."""
-        table = effects.table(self.runs_with_response, self.margin, self.response)
-        tables.write(table, self.out / "effects")
-
-    def write_anova(self) -> None:
-        """Write the table, of the study's response."""
-        tables.write(anova.table(self.runs_with_response, self.response), self.out / "anova")
-
-    def write_regression(self) -> None:
-        """Write the table, and the models' predictions of all cells."""
+    def regression_table(self) -> tables.Table:
+        """Return the table, and write the models' predictions of all cells."""
         fits = regression.fit_all(self.runs)
         tables.write_csv(regression_table.by_cell(fits), self.out / "regression_cells.csv")
-        tables.write(regression_table.table(self.runs, fits), self.out / "regression")
+        return regression_table.table(self.runs, fits)
 
-    def write_checks(self) -> None:
-        """Write the table, and the residuals of the runs."""
+    def checks_table(self) -> tables.Table:
+        """Return the table, and write the residuals of the runs."""
         residuals = checks.residuals(self.runs)
         tables.write_csv(checks.residual_columns(residuals), self.out / "residuals.csv")
-        tables.write(checks.table(self.runs, residuals), self.out / "checks")
-
-    def write_decomposition(self) -> None:
-        """Write the table, with the predicted part of the network if there is a collective benchmark."""
-        tables.write(decomposition.table(self.runs, self.network), self.out / "decomposition")
-
-    def write_time_to_accuracy(self) -> None:
-        """Write the table; it has rows if the study names a target."""
-        table = time_to_accuracy.table(self.runs, self.epochs, self.target_accuracy)
-        tables.write(table, self.out / "time_to_accuracy")
-
-    def write_energy(self) -> None:
-        """Write the table; it has rows if machines report energy."""
-        tables.write(energy.table(self.runs, self.epochs, self.target_accuracy), self.out / "energy")
-
-    def write_cost(self) -> None:
-        """Write the table; it has rows if price or carbon intensity is stated."""
-        tables.write(cost.table(self.runs, self.epochs, self.target_accuracy), self.out / "cost")
-
-    def write_variance(self) -> None:
-        """Write the table, whose innermost part is the spread of epochs within a run."""
-        tables.write(variance.table(self.runs, self.epochs), self.out / "variance")
-
-    def write_missing(self) -> None:
-        """Write the table of the runs of the design that did not succeed."""
-        tables.write(missing.table(self.every_run), self.out / "missing")
-
-    def write_useful_time(self) -> None:
-        """Write the table of the node time of all runs."""
-        tables.write(useful_time.table(self.every_run, self.epochs), self.out / "useful_time")
+        return checks.table(self.runs, residuals)
 
     def write_note(self) -> None:
         """Write the study's methods note, which explains once what captions and table notes omit."""
@@ -135,55 +94,44 @@ class Study:
             f"Replicates are chosen by precision: a cell has {self.replicates}." if self.replicates else ""
         )
         paragraphs = [
-            NOTE_TITLE,
+            "# How the numbers of this study were computed",
             chosen,
             *conditions.methods_notes(self.runs, within_blocks),
             conditions.tracing_note(self.every_run),
         ]
-        write_text(self.out / NOTE, "\n\n".join(filter(None, paragraphs)) + "\n")
+        write_text(self.out / "notes.md", "\n\n".join(filter(None, paragraphs)) + "\n")
 
     def write(self, name: str) -> None:
-        """Write one of TABLES_LONGEST_FIRST."""
-        if name in RUN_TABLES:
-            tables.write(RUN_TABLES[name](self.runs), self.out / name)
+        """Write one of MAKERS, or the note."""
+        if name == NOTE:
+            self.write_note()
         else:
-            getattr(self, f"write_{name}")()
+            tables.write(MAKERS[name](self), self.out / name)
 
 
-RUN_TABLES: dict[str, Callable[[pd.DataFrame], tables.Table]] = {
-    "scaling": scaling.table,
-    "speedup": speedup.table,
-    "strategies": strategies.table,
-    "settings": settings.table,
-    "drift": drift.table,
-    "memory": memory.table,
-    "adjusted": adjusted.table,
-    "efficiency": efficiency.table,
+# Those that take longest come first, so that no process ends long after the others.
+MAKERS: dict[str, Callable[[Study], tables.Table]] = {
+    "regression": Study.regression_table,
+    "scaling": lambda study: scaling.table(study.runs),
+    "effects": lambda study: effects.table(study.runs_with_response, study.margin, study.response),
+    "decomposition": lambda study: decomposition.table(study.runs, study.network),
+    "variance": lambda study: variance.table(study.runs, study.epochs),
+    "time_to_accuracy": lambda study: time_to_accuracy.table(study.runs, study.epochs, study.target_accuracy),
+    "energy": lambda study: energy.table(study.runs, study.epochs, study.target_accuracy),
+    "cost": lambda study: cost.table(study.runs, study.epochs, study.target_accuracy),
+    "anova": lambda study: anova.table(study.runs_with_response, study.response),
+    "speedup": lambda study: speedup.table(study.runs),
+    "strategies": lambda study: strategies.table(study.runs),
+    "memory": lambda study: memory.table(study.runs),
+    "cells": lambda study: cells.table(study.runs_with_response, study.response),
+    "checks": Study.checks_table,
+    "settings": lambda study: settings.table(study.runs),
+    "drift": lambda study: drift.table(study.runs),
+    "adjusted": lambda study: adjusted.table(study.runs),
+    "efficiency": lambda study: efficiency.table(study.runs),
+    "useful_time": lambda study: useful_time.table(study.every_run, study.epochs),
+    "missing": lambda study: missing.table(study.every_run),
 }
-NOTE, NOTE_TITLE = "notes.md", "# How the numbers of this study were computed"
-TABLES_LONGEST_FIRST = (
-    "regression",
-    "scaling",
-    "effects",
-    "decomposition",
-    "variance",
-    "time_to_accuracy",
-    "energy",
-    "cost",
-    "anova",
-    "speedup",
-    "strategies",
-    "memory",
-    "cells",
-    "checks",
-    "settings",
-    "drift",
-    "adjusted",
-    "efficiency",
-    "useful_time",
-    "missing",
-    "note",
-)
 _shared_study: list[Study] = []  # inherited by forked workers instead of being pickled
 
 
@@ -215,22 +163,23 @@ def main(
     if unknown := sorted(set(omit) - set(TABLES)):
         problem, choices = f"'{unknown[0]}' is no table", alternatives(unknown[0], TABLES)
         raise InputError("unknown-name", problem, file="--omit", got=unknown[0], **choices)
+    if response not in RESPONSES:
+        problem, choices = f"'{response}' is unknown", alternatives(response, RESPONSES)
+        raise InputError("unknown-name", problem, file="--response", got=response, **choices)
     every = read_runs(runs)
     measured = timing_runs(every)
-    network_rows = read_table(network, "network") if network else None
-    frame = read_table(epochs, "epochs")
     study = Study(
         measured,
         every,
-        frame,
-        network_rows,
+        read_table(epochs, "epochs"),
+        read_table(network, "network") if network else None,
         out,
         margin,
         target_accuracy,
         replicates or "",
-        chosen_response(response).with_currency(currency_of(every)),
+        RESPONSES[response].with_currency(currency_of(every)),
     )
-    names = [name for name in TABLES_LONGEST_FIRST if name not in omit]
+    names = [name for name in (*MAKERS, NOTE) if name not in omit]
     if len(measured) < MIN_PARALLEL_RUNS:
         for name in names:
             study.write(name)
@@ -239,20 +188,6 @@ def main(
     _shared_study[:] = [study]
     with all_cores() as pool:
         list(pool.map(_write_shared, names))
-
-
-def chosen_response(name: str) -> Response:
-    """Return a response by its name.
-
-    Raises:
-        InputError: If there is none.
-    """
-    if name not in RESPONSES:
-        problem = f"'{name}' is unknown"
-        raise InputError(
-            "unknown-name", problem, file="--response", got=name, **alternatives(name, RESPONSES)
-        )
-    return RESPONSES[name]
 
 
 def _write_shared(name: str) -> None:

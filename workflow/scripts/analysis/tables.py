@@ -297,29 +297,16 @@ def _layout(table: Table) -> _Layout:
         name: width for name, width in widths.items() if name in table.left_aligned and width > MIN_WRAPPED_EM
     }
     short = sum(widths.values()) - sum(long.values())
-    for is_landscape, size, wrapping in (
-        (False, 0, False),
-        (False, 1, False),
-        (False, 1, True),
-        (True, 1, False),
-        (True, 1, True),
-    ):
+    min_room = max(MIN_COLUMN_EM * len(long), WRAPPED_SHARE * sum(long.values()))
+    for is_landscape, size in ((False, 0), (False, 1), (True, 1), (True, 2)):
         font_command, letter_pt, gap_pt = FONT_SIZES[size]
-        room = _page_width_em(is_landscape, letter_pt, gap_pt, len(widths))
+        page_pt = LANDSCAPE_PT if is_landscape else PORTRAIT_PT
+        room = (page_pt - 2 * gap_pt * (len(widths) - 1)) / letter_pt
         if sum(widths.values()) <= room:
             return _Layout(is_landscape, font_command, {})
-        if (
-            wrapping
-            and room - short >= max(MIN_COLUMN_EM * len(long), WRAPPED_SHARE * sum(long.values()))
-            and long
-        ):
+        if long and size == 1 and room - short >= min_room:
             return _Layout(is_landscape, font_command, _share_width(long, room - short))
-    font_command, letter_pt, gap_pt = FONT_SIZES[2]
-    room = _page_width_em(True, letter_pt, gap_pt, len(widths))
-    fits = sum(widths.values()) <= room
-    return _Layout(
-        True, font_command, {} if fits else _share_width(long, max(room - short, MIN_COLUMN_EM * len(long)))
-    )
+    return _Layout(True, font_command, _share_width(long, max(room - short, MIN_COLUMN_EM * len(long))))
 
 
 def _column_layout(table: Table, is_wrapped: bool) -> _Layout | None:
@@ -345,11 +332,6 @@ def fits_float(table: Table, max_rows: int) -> bool:
 def is_landscape(table: Table) -> bool:
     """Return whether a table is wider than a page, so that LaTeX prints it in landscape."""
     return _layout(table).is_landscape
-
-
-def _page_width_em(is_landscape: bool, letter_pt: float, gap_pt: float, columns: int) -> float:
-    """Return the width in em that a page leaves for the columns."""
-    return ((LANDSCAPE_PT if is_landscape else PORTRAIT_PT) - 2 * gap_pt * (columns - 1)) / letter_pt
 
 
 def _share_width(widths: Mapping[str, float], room: float) -> dict[str, float]:
@@ -477,30 +459,24 @@ def _with_decimals(value: float, decimals: int) -> str:
     return f"{round(value, decimals) + 0.0:.{decimals}f}".replace("-", "−")
 
 
-def ratio(estimate: Estimate, digits: int = 3, unit: float = 1.0) -> str:
-    """Return `interval` of a ratio; a bound that excludes 1 has as many decimals as show it.
-
-    Args:
-        estimate: The ratio.
-        digits: Significant digits, if the interval's width allows.
-        unit: What 1 is shown as, such as 100 for per cent.
-    """
-    text = interval(Estimate(unit * estimate.value, unit * estimate.low, unit * estimate.high), digits)
+def ratio(estimate: Estimate, digits: int = 3) -> str:
+    """Return `interval` of a ratio; a bound that excludes 1 has as many decimals as show it."""
+    text = interval(estimate, digits)
     if not text.endswith("]"):
         return text
     value, _, bounds = text[:-1].partition(" [")
     low, high = bounds.split(", ")
-    if estimate.low > 1 and float(low) <= unit:
-        low = _unlike_one(estimate.low, unit)
-    if estimate.high < 1 and float(high) >= unit:
-        high = _unlike_one(estimate.high, unit)
+    if estimate.low > 1 and float(low) <= 1:
+        low = _unlike_one(estimate.low)
+    if estimate.high < 1 and float(high) >= 1:
+        high = _unlike_one(estimate.high)
     return f"{value} [{low}, {high}]"
 
 
-def _unlike_one(bound: float, unit: float) -> str:
-    """Return a bound times `unit` with the fewest decimals that differ from `unit`, or as `<1` or `>1`."""
-    texts = (f"{unit * bound:.{places}f}" for places in range(MAX_BOUND_DECIMALS))
-    return next((text for text in texts if float(text) != unit), f"{'<' if bound < 1 else '>'}{unit:g}")
+def _unlike_one(bound: float) -> str:
+    """Return a bound with the fewest decimals that differ from 1, or `<1` or `>1`."""
+    texts = (f"{bound:.{places}f}" for places in range(MAX_BOUND_DECIMALS))
+    return next((text for text in texts if float(text) != 1), f"{'<' if bound < 1 else '>'}1")
 
 
 def interval_texts(data: pd.DataFrame, name: str, factor: float = 1.0, digits: int = 3) -> list[str]:

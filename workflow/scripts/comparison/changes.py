@@ -5,21 +5,20 @@ those of each campaign's own intervals (analysis.pooling), degrees of freedom ar
 2, 1946).
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 import pandas as pd
 
 from analysis import intervals, tables
+from analysis.conditions import join_names
 from analysis.intervals import SIGNIFICANCE_LEVEL
 from analysis.measured import level_text, title, varying
 from analysis.pooling import pooled
 from common.notes import Note
+from common.text import number_of
 from comparison.matched import Compared
 
 TITLE = "Epoch times of the cells of two campaigns, with 95 % intervals"
 CHANGES = ("slower", "faster")
-MAX_LISTED_CELLS = 4
 UNCHANGED, UNKNOWN = "no change shown", "no interval"
 
 
@@ -83,7 +82,13 @@ def table(compared: Compared) -> tables.Table:
     }
     notes = [
         summary(compared, data),
-        *_method_notes(compared, data),
+        f"Ratio: mean epoch time in {b} divided by that in {a}; below 1, {b} is faster. n: successful runs "
+        f"in {a} and in {b}. Intervals are 95 % t intervals of the difference of mean logarithms, as of "
+        "independent groups (Welch, Satterthwaite), with the same standard deviations as the campaigns' own "
+        "tables. Intervals are not corrected for multiple comparisons.",
+        "p: that the ratio is 1, two-sided, corrected by Holm's method for all comparisons.",
+        "Two campaigns share no session: differences between their days are part of every ratio, and no "
+        "interval covers them.",
         compared.algorithms,
         differing(compared),
         not_compared(compared),
@@ -93,57 +98,27 @@ def table(compared: Compared) -> tables.Table:
 
 
 def summary(compared: Compared, data: pd.DataFrame) -> Note:
-    """Return how many cells changed, and by how much."""
+    """Return how many cells changed, and the mean change."""
     a, b = compared.names
+    counts = data["change"].value_counts().to_dict()
     parts = [
-        _counted(data, change)
+        f"{counts[change]} {'' if change in CHANGES else 'with '}{change}"
         for change in (*CHANGES, UNCHANGED, UNKNOWN)
-        if (data["change"] == change).any()
+        if change in counts
     ]
     mean = float(np.exp(np.log(data["ratio"]).mean()))
     text = (
-        f"From {a} to {b}, of {_cells(len(data))}: {', '.join(parts)}. Geometric mean of the ratios "
-        f"{tables.number(mean)}."
+        f"From {a} to {b}, of {number_of(len(data), 'compared cell')}: {', '.join(parts)}. Geometric mean of "
+        f"the ratios {tables.number(mean)}."
     )
     unchanged = data[data["change"] == UNCHANGED]
-    if len(unchanged) and unchanged["ratio_high"].max() > unchanged["ratio_low"].min():
+    if len(unchanged):
+        low, high = unchanged["ratio_low"].min(), unchanged["ratio_high"].max()
         text += (
             " Cells with no change shown may still differ: their intervals reach from "
-            f"{tables.number(unchanged['ratio_low'].min())} to "
-            f"{tables.number(unchanged['ratio_high'].max())}."
+            f"{tables.number(low)} to {tables.number(high)}."
         )
-    counts = data["change"].value_counts().to_dict()
     return Note("changes", text, base=a, other=b, cells=len(data), by_change=counts, mean_ratio=mean)
-
-
-def _counted(data: pd.DataFrame, change: str) -> str:
-    own = data.loc[data["change"] == change, "ratio"]
-    if change not in CHANGES:
-        return f"{len(own)} with {change}"
-    sizes = dict.fromkeys(tables.number(size, 2) for size in sorted(100 * (own - 1).abs()))
-    ends = [next(iter(sizes)), *list(sizes)[1:][-1:]]
-    return f"{len(own)} {change} by {' to '.join(ends)} %"
-
-
-def _method_notes(compared: Compared, data: pd.DataFrame) -> list[str]:
-    a, b = compared.names
-    families = int(data["p"].notna().sum())
-    return [
-        f"Ratio: mean epoch time in {b} divided by that in {a}; below 1, {b} is faster. n: successful runs "
-        f"in {a} and in {b}. Intervals are 95 % t intervals of the difference of mean logarithms, as of "
-        "independent groups (Welch, Satterthwaite), with the same standard deviations as the campaigns' own "
-        "tables. Intervals are not corrected for multiple comparisons.",
-        Note(
-            "p-of-ratios",
-            f"p: that the ratio is 1, two-sided, corrected by Holm's method for {families} comparisons.",
-        )
-        if families
-        else Note("no-p-values", "No p values: they need two replicates per cell."),
-        (
-            "Two campaigns share no session: differences between their days are part of every ratio, and no "
-            "interval covers them."
-        ),
-    ]
 
 
 def differing(compared: Compared) -> Note:
@@ -168,14 +143,5 @@ def not_compared(compared: Compared) -> str:
     by_reason: dict[Note, list[str]] = {}
     for cell, reason in compared.refused.items():
         by_reason.setdefault(reason, []).append(cell)
-    parts = [f"{reason}: {_enumerate_cells(own)}" for reason, own in by_reason.items()]
+    parts = [f"{reason}: {join_names(own)}" for reason, own in by_reason.items()]
     return Note("not-compared", f"Not compared: {'; '.join(parts)}.", cells=by_reason) if parts else ""
-
-
-def _enumerate_cells(cells: Sequence[str]) -> str:
-    n_more = len(cells) - MAX_LISTED_CELLS
-    return ", ".join(cells[:MAX_LISTED_CELLS]) + (f" and {n_more} more" if n_more > 0 else "")
-
-
-def _cells(count: int) -> str:
-    return "1 compared cell" if count == 1 else f"{count} compared cells"

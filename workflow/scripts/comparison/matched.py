@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
-from analysis.conditions import NOTABLE_OTHER_SHARE, algorithms_note
+from analysis.conditions import NOTABLE_OTHER_SHARE, algorithms_note, join_names
 from analysis.measured import (
     cell_levels,
     factors,
     framework_order,
+    level_text,
     measured_elsewhere,
     read_timing_runs,
     successful,
@@ -64,15 +64,6 @@ EXPLAINS = {
     "placement": "placement",
     "oversubscribed": "threads on crowded cores",
 }
-PER_FRAMEWORK = (
-    "library_version",
-    "python_version",
-    "deployment",
-    "modules",
-    "environment_digest",
-    "code_digest",
-    "transport",
-)
 DIGEST_DIGITS = 12
 
 
@@ -136,39 +127,30 @@ class Compared:
         """Differences between the compared runs of the two campaigns that may explain a change."""
         a, b = (self._compared_runs(runs) for runs in (self.base, self.contender))
         origins = [MEASURED[measured_elsewhere(runs)] for runs in (self.base, self.contender)]
-        notes = [_changed("dates", "dates", _dates(a), _dates(b))] if _dates(a) != _dates(b) else []
+        notes: list[Note] = []
         if origins == [MEASURED[True]] * 2:
-            notes.insert(0, Note("both-elsewhere", f"runs of both were {MEASURED[True]}"))
-        elif MEASURED[True] in origins:
-            notes.insert(0, _changed("origin", "runs", *origins))
-        if unknown := [column for column in MUST_MATCH if _is_recorded(a[column]) != _is_recorded(b[column])]:
+            notes.append(Note("both-elsewhere", f"runs of both were {MEASURED[True]}"))
+        elif origins[0] != origins[1]:
+            notes.append(_changed("origin", "runs", origins, ()))
+        if (dates := [_dates(runs) for runs in (a, b)])[0] != dates[1]:
+            notes.append(_changed("dates", "dates", dates, ()))
+        if unknown := [name for name in MUST_MATCH if a[name].notna().any() != b[name].notna().any()]:
             text = f"recorded in only one of them: {', '.join(unknown)}"
             notes.append(Note("recorded-in-one", text, columns=unknown))
         shares = [float(runs["other_cpu_share"].max()) for runs in (a, b)]
-        if any(share > NOTABLE_OTHER_SHARE for share in shares):
-            text = "other programs beside runs: " + " → ".join(
-                f"up to {100 * share:.2g} %" for share in shares
-            )
-            notes.append(Note("other-cpu-time", text, shares=shares))
+        if max(shares) > NOTABLE_OTHER_SHARE:
+            parts = " → ".join(f"up to {100 * share:.2g} %" for share in shares)
+            notes.append(Note("other-cpu-time", f"other programs beside runs: {parts}", shares=shares))
+        frameworks = framework_order(a)
         for column, words in EXPLAINS.items():
-            if column not in PER_FRAMEWORK:
-                levels = [_levels(runs[column]) for runs in (a, b)]
-                notes += (
-                    [_changed(column, words, *map(_enumerate_levels, levels))]
-                    if levels[0] != levels[1]
-                    else []
-                )
-                continue
-            by_framework: dict[tuple[str, str], list[str]] = {}
-            for framework in framework_order(a):
+            by_levels: dict[tuple[str, ...], list[str]] = {}
+            for framework in frameworks:
                 levels = [_levels(runs.loc[runs["framework"] == framework, column]) for runs in (a, b)]
                 if levels[0] != levels[1]:
-                    by_framework.setdefault(
-                        (_enumerate_levels(levels[0]), _enumerate_levels(levels[1])), []
-                    ).append(framework)
+                    by_levels.setdefault(tuple(map(_enumerate_levels, levels)), []).append(framework)
             notes += [
-                _changed(column, f"{words} of {', '.join(names)}", *ends, frameworks=names)
-                for ends, names in by_framework.items()
+                _changed(column, words, ends, () if own == frameworks else own)
+                for ends, own in by_levels.items()
             ]
         return notes
 
@@ -237,50 +219,39 @@ def _explain_no_common_cell(compared: Compared) -> Note:
     a, b = (set(runs["cell"]) for runs in (compared.base, compared.contender))
     if not a & b:
         levels = {
-            name: (_levels(compared.base[name]), _levels(compared.contender[name]))
+            name: tuple(_levels(runs[name]) for runs in (compared.base, compared.contender))
             for name in factors(compared.base)
             if name in compared.contender
         }
         differ = {
-            name: (_enumerate_levels(x), _enumerate_levels(y))
-            for name, (x, y) in levels.items()
-            if not set(x) & set(y)
+            name: tuple(map(_enumerate_levels, ends))
+            for name, ends in levels.items()
+            if not set(ends[0]) & set(ends[1])
         }
         details = "; ".join(f"{name}: {x} and {y}" for name, (x, y) in differ.items())
-        text = f"they have no cell in common ({details or 'no combination of levels is in both'})"
-        return Note("no-common-cell", text, levels=differ)
-    refused = [reason for cell, reason in compared.refused.items() if cell in a & b]
-    reasons = pd.Series(list(map(str, refused))).value_counts()
-    text = "; ".join(f"{reason} ({count} of {len(a & b)} cells)" for reason, count in reasons.items())
-    return Note("all-cells-refused", text, reasons=Counter(reason.code for reason in refused), of=len(a & b))
+        return Note("no-common-cell", f"they have no cell in common ({details})", levels=differ)
+    counts = Counter(reason for cell, reason in compared.refused.items() if cell in a & b)
+    text = "; ".join(f"{reason} ({n} of {len(a & b)} cells)" for reason, n in counts.most_common())
+    codes = {reason.code: n for reason, n in counts.items()}
+    return Note("all-cells-refused", text, reasons=codes, of=len(a & b))
 
 
-def _changed(column: str, words: str, before: str, after: str, **facts: Any) -> Note:
-    """Return the note that a column has other levels."""
-    text = f"{words}: {before} → {after}"
-    return Note("changed", text, column=column, before=before, after=after, **facts)
+def _changed(column: str, words: str, ends: Sequence[str], frameworks: Sequence[str]) -> Note:
+    """Return the note that a column has other levels, in all frameworks or in some."""
+    before, after = ends
+    of_some = f" of {', '.join(frameworks)}" if frameworks else ""
+    text = f"{words}{of_some}: {before} → {after}"
+    return Note("changed", text, column=column, before=before, after=after, frameworks=frameworks)
 
 
 def _levels(values: pd.Series) -> tuple[str, ...]:
     """Return the sorted levels of a column as text, without missing ones."""
-    return tuple(sorted({_text(value) for value in values.dropna()}))
-
-
-def _is_recorded(values: pd.Series) -> bool:
-    return bool(values.notna().any())
-
-
-def _text(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return tuple(sorted({level_text(value) for value in values.dropna()}))
 
 
 def _enumerate_levels(levels: Sequence[str]) -> str:
     short = [level[:DIGEST_DIGITS] if len(level) == 64 else level for level in levels]
-    return (
-        " and ".join(short[:3]) + (f" and {len(short) - 3} more" if len(short) > 3 else "")
-        if short
-        else "not known"
-    )
+    return join_names(short, " and ") or "not known"
 
 
 def _dates(runs: pd.DataFrame) -> str:

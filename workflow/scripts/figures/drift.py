@@ -15,12 +15,12 @@ from analysis import drift, tables
 from analysis.adjusted import (
     COVARIATE_TITLES,
     LOST_CPU_TIME,
+    NO_REFERENCE,
     REFERENCE,
     SAME_SETTING,
     Adjustment,
     adjusted_tables_note,
     adjustment,
-    no_reference_reason,
 )
 from analysis.measured import Records
 from common.notes import Note
@@ -59,7 +59,7 @@ def draw(records: Records, _declaration: Declared) -> tuple[Figure, panels.Capti
     runs = records.runs
     data = drift.drift_by_run(runs)
     if data.empty:
-        return panels.empty_figure(runs, no_reference_reason(runs))
+        return panels.empty_figure(runs, NO_REFERENCE)
     adjusted = adjustment(runs)
     data, time, unit = _add_positions(data, records.every_run)
     figure = style.new_figure(style.PAGE_INCHES, HEIGHT_INCHES)

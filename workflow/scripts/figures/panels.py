@@ -584,27 +584,18 @@ def compose_caption(
 def split_caption(below: Iterable[str], notes: Iterable[str], first: Iterable[str] = ()) -> Caption:
     """Split sentences between the caption below a figure and the notes that are printed apart, each once.
 
-    At most MAX_CAPTION_WORDS stand below: the sentences `first`, then as many others as fit. If the first
-    ones are too long together, notes with a fact `brief` stand there in these fewer words.
+    At most MAX_CAPTION_WORDS stand below: the sentences `first`, then as many others as fit.
     """
     sentences, first_sentences = _sentences(below), _sentences(first)
-    is_tight = sum(len(sentence.split()) for sentence in first_sentences) > MAX_CAPTION_WORDS
-    kept_below, words_left = dict[str, str](), MAX_CAPTION_WORDS
+    kept_below, words_left = set[str](), MAX_CAPTION_WORDS
     for sentence in dict.fromkeys([*first_sentences, *sentences]):
-        text = (_brief(sentence) if is_tight else "") or sentence
-        if (words := len(text.split())) <= words_left:
-            kept_below[sentence] = text
+        if (words := len(sentence.split())) <= words_left:
+            kept_below.add(sentence)
             words_left -= words
     return Caption(
-        [kept_below[sentence] for sentence in sentences if sentence in kept_below],
+        [sentence for sentence in sentences if sentence in kept_below],
         [*(sentence for sentence in sentences if sentence not in kept_below), *dict.fromkeys(notes)],
     )
-
-
-def _brief(sentence: str) -> str:
-    """Return a note in fewer words, with its code and facts; "" for none."""
-    brief = sentence.facts.get("brief") if isinstance(sentence, Note) else ""
-    return Note(sentence.code, brief, **sentence.facts) if isinstance(sentence, Note) and brief else ""
 
 
 def _sentences(texts: Iterable[str]) -> list[str]:

@@ -3,7 +3,6 @@
 import math
 import sys
 import tempfile
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,6 @@ from plan.campaign import Campaign, load_campaign
 from plan.decisions import NO, rule_fields, summarize_precision
 from precision.stopping import expected, judge_cells
 from records.aggregate import aggregate_records
-
-MAX_NAMED_CELLS = 4
 
 
 def aggregate_blocks(campaign: Campaign, block: int) -> pd.DataFrame:
@@ -54,18 +51,12 @@ def summary(decided: dict[str, Any]) -> Note:
     refined = [name for name, cell in cells.items() if cell["refine"]]
     wide = [name for name, cell in cells.items() if cell["reached"] == NO]
     used_up = block == decided["rule"]["at_most"]
-    if refined:
-        outcome = f"{_describe_reruns(refined)} in block {block + 1}"
-    else:
-        last = f"; not precise: {conditions.join_names(wide)}" if wide else ""
-        outcome = f"no cell gets more runs{', as at_most is reached' if used_up else ''}{last}"
+    outcome = f"{number_of(len(refined), 'cell')} will have another run in block {block + 1}"
+    if not refined:
+        outcome = "no cell gets more runs" + ", as at_most is reached" * used_up
+        outcome += f"; not precise: {conditions.join_names(wide)}" if wide else ""
     text = f"precision after block {block}: {summarize_precision(cells, decided['rule'])}; {outcome}"
     return Note("precision-decided", text, block=block, refined=refined, not_precise=wide, used_up=used_up)
-
-
-def _describe_reruns(cells: Sequence[str]) -> str:
-    named = f" ({', '.join(cells)})" if len(cells) <= MAX_NAMED_CELLS else ""
-    return f"another run of {number_of(len(cells), 'cell')}{named}"
 
 
 def main(*, study: str, site: str, block: int, out: Path) -> None:

@@ -162,47 +162,31 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame, aim: Aim = Aim()) -> tables.
             hint="say epochs: 3 or more in the study, and see ./ringside status for runs that failed",
         )
     data = build_rows(variances, times, aim)
-    columns = pd.DataFrame(
-        {
-            "interval (± %)": [
-                f"{tables.number(100 * until)}{' (aim)' * (until in aim.until)}" for until in data["until"]
-            ],
-            **_format_plan(data, "now", "as now"),
-            **_format_plan(data, "best", "cheapest"),
-            "time saved (%)": [tables.percent(share, 0) for share in 1 - data["best_s"] / data["now_s"]],
-        }
-    )
-    return tables.Table(
-        TITLE,
-        data,
-        columns,
-        [*_notes(variances, times, runs), *_aim_notes(aim, data), conditions.setting_note(runs)],
-    )
-
-
-def _format_plan(data: pd.DataFrame, name: str, words: str) -> dict[str, list[str]]:
-    return {
-        f"{words}: timed epochs": [_format_count(epochs) for epochs in data[f"{name}_epochs"]],
-        f"{words}: runs of a cell": [_format_count(runs) for runs in data[f"{name}_runs"]],
-        f"{words}: time": [
-            tables.DASH if math.isnan(seconds) else duration(seconds) for seconds in data[f"{name}_s"]
-        ],
+    columns = {
+        "interval (± %)": [
+            f"{tables.number(100 * until)}{' (aim)' * (until in aim.until)}" for until in data["until"]
+        ]
     }
-
-
-def _format_count(number: float) -> str:
-    return tables.DASH if math.isnan(number) else f"{number:.0f}"
+    for name, words in (("now", "as now"), ("best", "cheapest")):
+        for column, heading in (("epochs", "timed epochs"), ("runs", "runs of a cell")):
+            counts = data[f"{name}_{column}"]
+            columns[f"{words}: {heading}"] = [tables.DASH if math.isnan(n) else f"{n:.0f}" for n in counts]
+        columns[f"{words}: time"] = [
+            tables.DASH if math.isnan(seconds) else duration(seconds) for seconds in data[f"{name}_s"]
+        ]
+    columns["time saved (%)"] = [tables.percent(share, 0) for share in 1 - data["best_s"] / data["now_s"]]
+    notes = [*_notes(variances, times, runs), *_aim_notes(aim, data), conditions.setting_note(runs)]
+    return tables.Table(TITLE, data, pd.DataFrame(columns), notes)
 
 
 def _notes(variances: Components, times: Mapping[str, Times], runs: pd.DataFrame) -> list[Note]:
-    now = variances.epochs
-    total_s = sum(cell.run_s(round(now)) for cell in times.values())
+    total_s = sum(cell.run_s(round(variances.epochs)) for cell in times.values())
     start = sum(cell.fixed_s for cell in times.values()) / total_s
-    sd = {part: 100 * math.sqrt(value) for part, value in variances.variance.items() if not math.isnan(value)}
-    parts = [f"runs differ by {sd['run']:.2g} % (df {variances.df['run']})"]
-    if "block" in sd:
-        parts.append(f"blocks by {sd['block']:.2g} % (df {variances.df['block']})")
-    parts.append(f"epochs of one run by {sd['epoch']:.2g} % (df {variances.df['epoch']})")
+    parts = [
+        f"{words} by {100 * math.sqrt(variances.variance[part]):.2g} % (df {variances.df[part]})"
+        for part, words in (("run", "runs"), ("block", "blocks"), ("epoch", "epochs of one run"))
+        if not math.isnan(variances.variance[part])
+    ]
     lengths = sorted(set(runs["epochs"].dropna()))
     return [
         Note(
@@ -213,8 +197,8 @@ def _notes(variances: Components, times: Mapping[str, Times], runs: pd.DataFrame
         ),
         Note(
             "measured-spread",
-            f"Measured: {', '.join(parts)}. {100 * start:.0f} % of a run is start-up, warm-up epochs and an "
-            "end, which take as long however many epochs are timed.",
+            f"Measured differences: {', '.join(parts)}. {100 * start:.0f} % of a run is start-up, warm-up "
+            "epochs and an end, which take as long however many epochs are timed.",
             startup_share=start,
             variance=dict(variances.variance),
             df=dict(variances.df),
@@ -235,26 +219,17 @@ def _aim_notes(aim: Aim, data: pd.DataFrame) -> Iterator[Note]:
     if aim.rule is None:
         return
     if aim.rule.contrasts:
-        text = (
-            "The study asks for the precision of ratios; the rows are of means. Ratios of cells that share "
-            "blocks are mostly narrower."
-        )
+        text = "The study asks for the precision of ratios, which are mostly narrower; the rows are of means."
         yield Note("ratios-asked", text)
         return
     (row,) = data[data["until"].isin(aim.until)].itertuples()
-    at_most = aim.rule.at_most
     yield Note(
         "aim-by-rule",
         "Aim: runs by the study's rule, which also asks that it is known how far runs spread; of the other "
         "rows by the width alone, as with a fixed number of replicates.",
     )
-    if not row.now_runs <= at_most:
-        need = (
-            "no number of runs reaches it"
-            if math.isnan(row.now_runs)
-            else f"it needs {row.now_runs:.0f} runs of a cell"
-        )
-        text = f"at_most: {at_most} is too few for the aim: with epochs as they are {need}."
+    if not row.now_runs <= (at_most := aim.rule.at_most):
+        text = f"at_most: {at_most} is too few for the aim with epochs as they are."
         yield Note("at-most-too-few", text, at_most=at_most, runs=float(row.now_runs))
 
 

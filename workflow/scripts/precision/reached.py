@@ -23,38 +23,35 @@ TITLE = "Precision that was wanted and reached"
 
 def precision_note(runs: pd.DataFrame, rule: Replicates) -> str:
     """Return which cells missed the precision target, or "" if the number of replicates is fixed."""
-    return (
-        ""
-        if not rule.adaptive or runs.empty
-        else _precision_note(runs, rule, _sort_like_tables(judge_cells(runs, rule), runs))
-    )
+    if not rule.adaptive or runs.empty:
+        return ""
+    return _precision_note(runs, rule, _sort_like_tables(judge_cells(runs, rule), runs))
 
 
 def _precision_note(runs: pd.DataFrame, rule: Replicates, verdicts: pd.DataFrame) -> Note:
     words = cell_words(timing_runs(runs))
     n = successful(timing_runs(runs)).groupby("cell").size()
     ends = [int(n.min()), int(n.max())] if len(n) else [0]
-    n_text = " to ".join(dict.fromkeys(map(str, ends)))
     cells = {
         reached: [words[cell] for cell in verdicts.index[verdicts["reached"] == reached]]
         for reached in REACHED
     }
-    n_asked = len(verdicts) - len(cells[NOT_ASKED])
-    if cells[NO]:
-        result = (
-            f"not reached by {len(cells[NO])} of {number_of(n_asked, 'cell')}: "
-            f"{conditions.join_names(cells[NO], '; ')}"
-        )
-    else:
-        result = "reached by all cells" + (" in such ratios" if cells[NOT_ASKED] else "")
+    n_asked, is_open = len(verdicts) - len(cells[NOT_ASKED]), _has_open_cells(runs, verdicts, rule)
+    text = (
+        f"Replicates are chosen by precision: a cell has {rule.words} (n = "
+        f"{' to '.join(dict.fromkeys(map(str, ends)))}). This is {'so far ' * is_open}"
+    )
+    text += (
+        f"not reached by {len(cells[NO])} of {number_of(n_asked, 'cell')}: "
+        f"{conditions.join_names(cells[NO], '; ')}"
+        if cells[NO]
+        else f"reached by {number_of(n_asked, 'cell')}"
+    )
     if cells[BY_CHANCE]:
-        result += f"; by {number_of(len(cells[BY_CHANCE]), 'cell')} perhaps by chance"
-    is_open = _has_open_cells(runs, verdicts, rule)
-    are, verb = ("are", "is so far") if is_open else ("were", "was")
+        text += f"; by {number_of(len(cells[BY_CHANCE]), 'cell')} perhaps by chance"
     return Note(
         "chosen-by-precision",
-        f"Replicates {are} chosen by precision: a cell has {rule.words} (n = {n_text}). This {verb} "
-        f"{result}.",
+        f"{text}.",
         goes_on=is_open,
         n=ends,
         asked=n_asked,
@@ -92,22 +89,18 @@ def table(runs: pd.DataFrame, rule: Replicates) -> tables.Table:
             "reached": data["reached"],
         }
     )
-    half = (
-        "Half width: half of the 95 % interval of a ratio, relative to the ratio; of all ratios of the cell "
-        "with others that the study asks for, the widest"
+    quantity = (
+        "a ratio, relative to the ratio; of all ratios of the cell with others that the study asks for, the "
+        "widest; cells in no such ratio are not asked"
         if rule.contrasts
-        else "Half width: half of the 95 % interval of the cell's mean epoch time, relative to the mean"
+        else "the cell's mean epoch time, relative to the mean"
     )
-    text = f"{half}. Intervals are those of the other tables; a dash where there is none."
+    text = (
+        f"Half width: half of the 95 % interval of {quantity}. Intervals are those of the other tables; a "
+        "dash where there is none. Perhaps by chance: the interval is narrow enough, but too little is known "
+        "of how far runs spread."
+    )
     notes = [Note("half-width", text, ratios=bool(rule.contrasts)), _precision_note(runs, rule, verdicts)]
-    if (data["reached"] == BY_CHANCE).any():
-        text = (
-            "Perhaps by chance: the interval is narrow enough, but too little is known of how far runs "
-            "spread."
-        )
-        notes.append(Note("by-chance", text))
-    if (data["reached"] == NOT_ASKED).any():
-        notes.append(Note("not-asked", "Not asked: the cell is in no ratio that the study asks for."))
     return tables.Table(TITLE, data, columns, notes, ["cell", "reached"])
 
 
@@ -117,20 +110,11 @@ def caption_note(table_csv: Path) -> Note:
     target, rows = rows["wanted"].iloc[0], rows[rows["reached"] != NOT_ASKED]
     counts, is_open = rows["reached"].value_counts(), bool(rows["goes_on"].any())
     n_missed, n_chance = int(counts.get(NO, 0)), int(counts.get(BY_CHANCE, 0))
-    verb = "have not reached" if is_open else "did not reach"
-    short = (
-        f"{n_missed} of {number_of(len(rows), 'cell')} {verb} it"
-        if n_missed
-        else f"all cells {'have ' * is_open}reached it"
-    )
-    short += f", {n_chance} perhaps by chance" if n_chance else ""
-    head = (
-        f"The number of runs {'is' if is_open else 'was'} chosen by precision (half intervals of "
-        f"{100 * target:g} %)"
-    )
-    text = f"{head}: {'so far ' * is_open}{short}."
+    reached = f"{len(rows) - n_missed} of {number_of(len(rows), 'cell')} reach it{' so far' * is_open}"
+    text = f"Runs are chosen by precision (half intervals of {100 * target:g} %): {reached}"
+    text += f", {n_chance} perhaps by chance" if n_chance else ""
     facts = {"wanted": float(target), "asked": len(rows), "not_reached": n_missed, "by_chance": n_chance}
-    return Note("chosen-by-precision", text, goes_on=is_open, **facts)
+    return Note("chosen-by-precision", f"{text}.", goes_on=is_open, **facts)
 
 
 def _sort_like_tables(verdicts: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:

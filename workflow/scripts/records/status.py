@@ -7,10 +7,11 @@ import sys
 import textwrap
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from common.text import duration, number_of
 from declared.configuration import load_config
@@ -25,6 +26,7 @@ WIDTH = 80
 INDENT = 11
 BAR_WIDTH = 40
 MAX_LISTED = 6  # of a kind; more are counted
+MAX_HOSTS = 4  # of a run under way
 MAX_REASON_LENGTH = 150
 REFRESH_S = 10.0
 DATE_AFTER_S = 72_000  # ends that are farther away have a date
@@ -107,11 +109,8 @@ def status_lines(standing: Standing) -> Iterator[tuple[str, str]]:
         ]
         yield "done", ", ".join(counts)
     if standing.precision:
-        yield from precision_lines(standing.precision, standing.done > 0, standing.left > 0)
-    for item in standing.under_way[:MAX_LISTED]:
-        yield "running", describe_running(item)
-    if len(standing.under_way) > MAX_LISTED:
-        yield "", f"and {len(standing.under_way) - MAX_LISTED} more"
+        yield from precision_lines(standing.precision)
+    yield from first_lines("running", list(map(describe_running, standing.under_way)))
     for name, counted, content in (
         ("benchmarks", standing.collective_benchmarks, "of collectives"),
         ("timings", standing.timings, "of parts and messages"),
@@ -133,87 +132,58 @@ def status_lines(standing: Standing) -> Iterator[tuple[str, str]]:
     yield from activity_lines(standing)
 
 
-def precision_lines(precision: Precision, has_begun: bool, runs_left: bool) -> Iterator[tuple[str, str]]:
+def first_lines(name: str, lines: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield the first MAX_LISTED lines, the first of them with a name, and the number of the others."""
+    n_more = len(lines) - MAX_LISTED
+    listed = [*lines[:MAX_LISTED], *([f"and {n_more} more"] if n_more > 0 else [])]
+    yield from zip([name, *[""] * MAX_LISTED], listed, strict=False)
+
+
+def precision_lines(precision: Precision) -> Iterator[tuple[str, str]]:
     """Yield how many cells meet the precision target, then those that do not, widest interval first."""
     if not precision.block:
-        hint = (
-            "next decision when the campaign continues"
-            if has_begun and not runs_left
-            else "first decision after the first blocks"
-        )
-        yield "precision", f"{100 * precision.rule['until']:g} % targeted; {hint}"
+        yield "precision", f"{100 * precision.rule['until']:g} % targeted; nothing is decided yet"
         return
-    ending = (
-        ", the limit at_most: no cell gets more runs" if precision.block == precision.rule["at_most"] else ""
-    )
-    is_final = not precision.open and not runs_left
-    if is_final and any(cell["refine"] for cell in precision.cells.values()):
-        ending = "; ./ringside run reports what the last runs reached"
-    yield (
-        "precision",
-        f"{summarize_precision(precision.cells, precision.rule)} after block {precision.block}{ending}",
-    )
+    limit = ", the limit at_most" if precision.block == precision.rule["at_most"] else ""
+    reached = summarize_precision(precision.cells, precision.rule)
+    yield "precision", f"{reached} after block {precision.block}{limit}"
     listed = {
         name: cell
         for name, cell in precision.cells.items()
         if cell["refine"] or cell["reached"] in (BY_CHANCE, NO)
     }
-    widest = sorted(listed, key=lambda name: -(listed[name]["half_width"] or math.inf))
-    for name in widest[:MAX_LISTED]:
-        cell = listed[name]
-        quantity = "ratio within" if precision.rule["contrasts"] else "within"
-        interval = (
-            "no interval" if cell["half_width"] is None else f"{quantity} {100 * cell['half_width']:.2g} %"
-        )
-        chance = ", perhaps by chance" if cell["reached"] == BY_CHANCE else ""
-        yield (
-            "",
-            (
-                f"{name}: n = {cell['n']}, "
-                f"{interval}{chance}{', gets another run' if cell['refine'] and not is_final else ''}"
-            ),
-        )
-    if len(widest) > MAX_LISTED:
-        yield "", f"and {len(widest) - MAX_LISTED} more"
+    widest = sorted(listed.items(), key=lambda item: -(item[1]["half_width"] or math.inf))
+    yield from first_lines("", [describe_cell(name, cell) for name, cell in widest])
+
+
+def describe_cell(name: str, cell: Mapping[str, Any]) -> str:
+    """Return runs and half interval of a cell that does not meet the precision target."""
+    width = cell["half_width"]
+    interval = "no interval" if width is None else f"within {100 * width:.2g} %"
+    chance = ", perhaps by chance" if cell["reached"] == BY_CHANCE else ""
+    return f"{name}: n = {cell['n']}, {interval}{chance}{', gets another run' if cell['refine'] else ''}"
 
 
 def describe_running(item: UnderWay) -> str:
     """Return name, nodes, epoch and start of a measurement under way."""
-    epoch = ""
-    if item.epochs:
-        epoch = (
-            f", epoch {item.epoch} of {item.epochs}"
-            if item.epoch
-            else f", starting, {item.epochs} epochs to go"
-        )
-    hosts = f" on {list_hosts(item.hosts)}" if item.hosts else ""
-    return f"{item.name}{hosts}{epoch}, since {local_time(item.since)} ({duration(max(0.0, item.seconds))})"
-
-
-def list_hosts(names: Sequence[str]) -> str:
-    """Return the first four nodes, and the number of the others."""
-    distinct = list(dict.fromkeys(names))
-    n_more = len(distinct) - 4
-    return ", ".join(distinct[:4]) + (f" and {n_more} more" if n_more > 0 else "")
-
-
-def local_time(date: str) -> str:
-    """Return a date in UTC as local time."""
-    return f"{datetime.fromisoformat(date).astimezone():%H:%M:%S}"
+    epoch = f", epoch {item.epoch} of {item.epochs}" if item.epochs else ""
+    hosts = list(dict.fromkeys(item.hosts))
+    n_others = f" and {len(hosts) - MAX_HOSTS} more" if len(hosts) > MAX_HOSTS else ""
+    nodes = f" on {', '.join(hosts[:MAX_HOSTS])}{n_others}" if hosts else ""
+    since = f"{datetime.fromisoformat(item.since).astimezone():%H:%M:%S}"
+    return f"{item.name}{nodes}{epoch}, since {since} ({duration(max(0.0, item.seconds))})"
 
 
 def problem_lines(problems: Sequence[Problem]) -> Iterator[tuple[str, str]]:
     """Yield each status with its most frequent reasons."""
     for status in dict.fromkeys(problem.status for problem in problems):
-        group = [problem for problem in problems if problem.status == status]
-        for place, problem in enumerate(group[:MAX_LISTED]):
+        lines = []
+        for problem in (problem for problem in problems if problem.status == status):
             reason = textwrap.shorten(
                 problem.reason or "no reason given", MAX_REASON_LENGTH, placeholder=" ..."
             )
-            name = f" ({problem.first})" if problem.count == 1 and status != "not here" else ""
-            yield "" if place else status, f"{problem.count:,} x {reason}{name}"
-        if len(group) > MAX_LISTED:
-            yield "", f"{sum(problem.count for problem in group[MAX_LISTED:]):,} x for other reasons"
+            lines.append(f"{problem.count:,} x {reason}{f' ({problem.first})' * (problem.count == 1)}")
+        yield from first_lines(status, lines)
 
 
 def activity_lines(standing: Standing) -> Iterator[tuple[str, str]]:
@@ -237,24 +207,15 @@ def activity_lines(standing: Standing) -> Iterator[tuple[str, str]]:
 
 
 def queue_lines(jobs: Sequence[Job]) -> Iterator[tuple[str, str]]:
-    """Yield running jobs, then waiting ones: the first MAX_LISTED, or counts."""
-    if not jobs:
-        yield "jobs", "none in the queue"
-    running = [job for job in jobs if job.running]
-    waiting = [job for job in jobs if not job.running]
+    """Yield running jobs, then counts of waiting ones."""
     lines = [
         f"{job.number} ({job.task}) runs on {job.nodes} since {job.since[11:16]}"
-        for job in running[:MAX_LISTED]
+        for job in jobs
+        if job.running
     ]
-    if len(running) > MAX_LISTED:
-        lines.append(f"and {len(running) - MAX_LISTED} more run")
-    if len(waiting) <= MAX_LISTED:
-        lines += [f"{job.number} ({job.task}): {job.state.lower()}, {job.nodes}" for job in waiting]
-    else:
-        counts = Counter((job.state.lower(), job.nodes) for job in waiting).most_common(MAX_LISTED)
-        lines += [f"{count:,} {state}, {place}" for (state, place), count in counts]
-    for index, line in enumerate(lines):
-        yield "" if index else "jobs", line
+    waiting = Counter((job.state.lower(), job.nodes) for job in jobs if not job.running).most_common()
+    counts = [f"{count:,} {state}, {place}" for (state, place), count in waiting]
+    yield from first_lines("jobs", [*counts, *lines] or ["none in the queue"])
 
 
 def to_json(standing: Standing) -> str:

@@ -70,8 +70,14 @@ def table(runs: pd.DataFrame) -> tables.Table:
     """Return the table; `runs`: all runs of the study."""
     data = build_rows(runs)
     if data.empty:
-        notes = [NOT_MEASURED if untraced_cells(runs) else NOT_PLANNED, conditions.setting_note(runs)]
-        return tables.Table(TITLE, pd.DataFrame(), pd.DataFrame(columns=["framework"]), notes, ["framework"])
+        why = NOT_MEASURED if untraced_cells(runs) else NOT_PLANNED
+        return tables.Table(
+            TITLE,
+            pd.DataFrame(),
+            pd.DataFrame(columns=["framework"]),
+            [why, conditions.setting_note(runs)],
+            ["framework"],
+        )
     rows = cell_levels(runs).set_index("cell")
     names = ["framework", *varying(runs, but=["framework"])]
     columns = {
