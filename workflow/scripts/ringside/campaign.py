@@ -6,7 +6,13 @@ from typing import Annotated
 import typer
 
 from common.errors import InputError
-from ringside.arguments import STATUSES, Json, Site, Study, StudyOption, complete
+from ringside.arguments import Json, Site, Study, StudyOption, complete
+
+
+def _statuses() -> tuple[str, ...]:
+    from plan.record_checks import STATUSES
+
+    return STATUSES
 
 
 def plan(
@@ -67,7 +73,7 @@ def repeat(
         typer.Argument(
             metavar="RUNS",
             help="A status of records (failed, timeout, invalid, broken, oom, ok) or a pattern of run ids.",
-            autocompletion=complete(lambda: STATUSES),
+            autocompletion=complete(_statuses),
         ),
     ],
     study: StudyOption = "",

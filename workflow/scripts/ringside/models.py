@@ -187,38 +187,13 @@ def strategies(
     ./ringside strategies my-study --site my-cluster
     ./ringside strategies --model alexnet --batch-size 256 --devices 16
     """
-    settings: dict[str, Any] = {
-        name: value
-        for name, value in {
-            "image": image,
-            "tokens": tokens,
-            "classes": classes,
-            "topology": topology,
-            "devices": devices,
-            "node": node,
-            "links": links,
-            "precision": precision,
-            "optimizer_numbers": optimizer_numbers,
-            "gradients": gradients,
-            "buckets": buckets,
-            "proposals": proposals,
-            "restarts": restarts,
-            "starts": starts,
-            "seed": seed,
-        }.items()
-        if value is not None and value != []
-    }
+    typed = {name: value for name, value in locals().items() if value not in (None, [])}
+    for name in ("ctx", "study", "site", "dry_run", "profile"):
+        typed.pop(name)
     if model is None:
-        model_options = [
-            *settings,
-            *(["batch_size"] if batch_size is not None else []),
-            *(["out"] if out else []),
-        ]
-        if model_options:
-            flag = f"--{model_options[0].replace('_', '-')}"
-            raise InputError(
-                "missing-argument", "is about a model", file=flag, hint="name one: --model MODEL"
-            )
+        if typed:
+            flag, hint = f"--{next(iter(typed)).replace('_', '-')}", "name one: --model MODEL"
+            raise InputError("missing-argument", "is about a model", file=flag, hint=hint)
         options = ["-n"] if dry_run else []
         run_snakemake("strategies", study, site, profile=profile, options=options, rest=ctx.obj)
     if study or batch_size is None:
@@ -228,7 +203,8 @@ def strategies(
         )
     from strategies.find import build_question, search
 
-    search(build_question(model=model, batch_size=batch_size, **settings), out)
+    typed.pop("out", None)
+    search(build_question(**typed), out)
 
 
 def pack_images(
