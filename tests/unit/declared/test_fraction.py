@@ -112,7 +112,7 @@ def test_a_run_of_a_fraction_is_the_run_of_the_full_design(tmp_path: Path) -> No
 def test_plan_names_the_fraction_and_its_aliases(tmp_path: Path) -> None:
     study, site = load_study("s", written(tmp_path)), load_site("local")
     campaign = Campaign(study, site, "available", plan_design(study, site), None)
-    text = report(Cost(campaign, measured_at("nowhere", tmp_path), {}))
+    text = report(Cost(campaign, measured_at("nowhere", tmp_path)))
     assert re.search(r"\b8 \w+ in 2 \w+", text), "cells and blocks"
     assert study.fraction is not None
     line = fraction_line(study.fraction)

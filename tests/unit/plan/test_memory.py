@@ -111,7 +111,7 @@ def test_needs_near_and_over_the_limit_are_noted(
     needs = needs_by_cell(site, campaign.runs, campaign.results)
     assert needs.keys() == {run.cell for run in campaign.runs}
     assert [note.code for note in describe_needs(needs.values())] == codes
-    cost = Cost(campaign, measured_at("nowhere", Path("nowhere")), {})
+    cost = Cost(campaign, measured_at("nowhere", Path("nowhere")))
     header, *rows = table_rows(cost)
     assert header[-2] == MEMORY_TITLE and all(len(row) == len(header) for row in rows)
     assert set(codes) <= {note.code for note in notes(cost)}
@@ -160,7 +160,7 @@ def test_failed_estimate_is_noted(site: Site, tmp_path: Path, monkeypatch: pytes
     write_json(campaign.results / MEMORY_ESTIMATES, failed)
     assert not needs_by_cell(site, campaign.runs, campaign.results)
     assert failed_estimates(campaign) == {run.cell: "no such operator" for run in campaign.runs}
-    cost = Cost(campaign, measured_at("nowhere", Path("nowhere")), {})
+    cost = Cost(campaign, measured_at("nowhere", Path("nowhere")))
     assert "no-memory-estimate" in {note.code for note in notes(cost)}
 
 
