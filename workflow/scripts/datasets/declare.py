@@ -50,7 +50,7 @@ def declare_folder(
         raise InputError("out-of-range", f"is {channels}", file="--channels", got=channels, expected="1 or 3")
     with system_faults(path):
         entry = describe_folder(form, path, name, size, channels, vocabulary, patterns)
-    check_entry(name, entry, path, own=True)
+    check_entry(name, entry, path)
     print(dump_yaml({name: entry}), end="")
 
 
