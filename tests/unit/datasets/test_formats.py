@@ -195,14 +195,11 @@ def test_tiny_imagenet_is_read_as_pillow_decodes_it(tmp_path):
         ({"wnids.txt": b"n1"}, "contradicts-entry", (1, 1)),
         ({"train/n3/images/n3_0.JPEG": b""}, "unknown-class", "tiny-imagenet-200/train/n3/images/n3_0.JPEG"),
         ({"val/val_annotations.txt": b"val_0.JPEG\tn9\t0"}, "unknown-class", ["val_0.JPEG", "n9", "0"]),
-        (
-            {"val/val_annotations.txt": b"val_1.JPEG\tn1\t0"},
-            "missing-member",
-            "tiny-imagenet-200/val/images/val_1.JPEG",
-        ),
+        ({"val/val_annotations.txt": b"val_1.JPEG\tn1\t0"}, "missing-member",
+         "tiny-imagenet-200/val/images/val_1.JPEG"),
         ({"val/images/val_0.JPEG": b"GIF89a"}, "wrong-format", "tiny-imagenet-200/val/images/val_0.JPEG"),
     ],
-)
+)  # fmt: skip
 def test_changed_tiny_imagenet_is_refused(tmp_path, changes, code, got):
     entry = {**load_dataset(TINY), "classes": 2}
     image = jpeg(np.zeros((64, 64, 3), np.uint8), grey=False)

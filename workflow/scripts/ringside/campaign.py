@@ -205,7 +205,7 @@ def compare(
     from common.written import parse
     from comparison.compare import compare_campaigns
     from comparison.published import compare_with_reference
-    from declared.study import Margin, as_share
+    from declared.study import Percentage, as_share
 
     if bool(reference) == bool(other_campaign):
         hint = "ringside compare --help explains both"
@@ -214,7 +214,7 @@ def compare(
         problem = "is for published numbers"
         raise InputError("conflicting-keys", problem, file="--margin", got=margin, hint="name a --reference")
     if reference:
-        share = as_share(parse(Margin, "5 %" if margin is None else margin, Path("--margin")))
+        share = as_share(parse(Percentage, "5 %" if margin is None else margin, Path("--margin")))
         compare_with_reference(base, reference, share)
     else:
         compare_campaigns(base, other_campaign)
