@@ -74,15 +74,12 @@ def record_sha256(dataset: str, name: str, sha256: str, lock: Path) -> None:
             locked = read_lock(lock)
             recorded = locked.setdefault(dataset, {}).setdefault(name, sha256)
             if recorded != sha256:
-                raise InputError(
-                    "checksum-mismatch",
+                problem = (
                     f"its SHA-256 is {sha256}, another process has just recorded {recorded} in "
-                    f"{display_path(lock)}",
-                    file=dataset,
-                    key=name,
-                    got=sha256,
-                    hint="find out which file is right, remove the other one, and rerun the command",
+                    f"{display_path(lock)}"
                 )
+                hint = "find out which file is right, remove the other one, and rerun the command"
+                raise InputError("checksum-mismatch", problem, file=dataset, key=name, got=sha256, hint=hint)
             write_text(lock, HEADER + dump_yaml(locked))
     except OSError as error:
         print_progress(

@@ -71,15 +71,10 @@ def check_in_checkout(path: str, file: Path, key: str) -> None:
     """Raise InputError if `path`, written in `file` below `key`, is no file of the checkout."""
     if (CHECKOUT / path).is_file() and not Path(path).is_absolute() and ".." not in Path(path).parts:
         return
-    raise InputError(
-        "missing-file",
-        f"there is no {path} in the checkout",
-        file=file,
-        key=key,
-        got=path,
-        expected="a path relative to the checkout",
-        hint="put a link there to a folder elsewhere",
-    )
+    problem = f"there is no {path} in the checkout"
+    expected = "a path relative to the checkout"
+    hint = "put a link there to a folder elsewhere"
+    raise InputError("missing-file", problem, file=file, key=key, got=path, expected=expected, hint=hint)
 
 
 def check_name(kind: str, name: str) -> None:

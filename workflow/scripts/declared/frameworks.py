@@ -217,13 +217,9 @@ def load_framework(name: str) -> Framework:
         for factor, levels in entry.items():
             location = f"capabilities.{i}.{factor}"
             if factor not in table:
+                problem = "unknown factor"
                 raise InputError(
-                    "unknown-name",
-                    "unknown factor",
-                    file=file,
-                    key=location,
-                    got=factor,
-                    expected=list(table),
+                    "unknown-name", problem, file=file, key=location, got=factor, expected=list(table)
                 )
             for level in as_list(levels):
                 parse(level_type(factor), level, file, location)
@@ -242,13 +238,9 @@ def _command_framework(command: Command) -> Framework:
     """
     environment = command.environment if isinstance(command.environment, str) else command.name
     if command.name in (*framework_names(), *environment_names()):
-        raise InputError(
-            "reserved-name",
-            f"{command.name} is a framework or an environment of Ringside",
-            file=command.file,
-            got=command.name,
-            hint="give the file another name",
-        )
+        problem = f"{command.name} is a framework or an environment of Ringside"
+        hint = "give the file another name"
+        raise InputError("reserved-name", problem, file=command.file, got=command.name, hint=hint)
     if environment not in (*environment_names(), command.name):
         raise unknown_name_error(environment, command.file, "environment", environment_names())
     not_told = "it has no such placeholder, and its key `does` does not name this level"
@@ -280,14 +272,8 @@ def _command_framework(command: Command) -> Framework:
 
 def unknown_name_error(name: str, file: Path, key: str, choices: Iterable[str]) -> InputError:
     """Return the error of a name under a key of a file that is none of `choices`."""
-    return InputError(
-        "unknown-name",
-        f"'{name}' is unknown",
-        file=file,
-        key=key,
-        got=name,
-        **alternatives(name, choices),
-    )
+    problem = f"'{name}' is unknown"
+    return InputError("unknown-name", problem, file=file, key=key, got=name, **alternatives(name, choices))
 
 
 @functools.cache

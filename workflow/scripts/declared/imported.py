@@ -271,14 +271,11 @@ def load_imported(folder: str, file: Path) -> Imported:
     """
     for name in (IMPORT_FILE, "runs.csv", "epochs.csv"):
         if not (CHECKOUT / folder / name).is_file():
+            problem = f"there is no {folder}/{name}"
+            expected = f"a folder with {IMPORT_FILE}, runs.csv and epochs.csv, relative to the checkout"
+            hint = "./ringside import writes one"
             raise InputError(
-                "missing-file",
-                f"there is no {folder}/{name}",
-                file=file,
-                key="imported",
-                got=folder,
-                expected=f"a folder with {IMPORT_FILE}, runs.csv and epochs.csv, relative to the checkout",
-                hint="./ringside import writes one",
+                "missing-file", problem, file=file, key="imported", got=folder, expected=expected, hint=hint
             )
     description = load(ImportKeys, CHECKOUT / folder / IMPORT_FILE)
     rows = _read_rows(CHECKOUT / folder / "runs.csv")

@@ -109,13 +109,9 @@ def _checked_names(
         key = f"paper.{products}.{place}"
         current = name if name in choices else rename_product(products, name, file, key)
         if current not in choices:
+            problem = f"'{name}' is unknown"
             raise InputError(
-                "unknown-name",
-                f"'{name}' is unknown",
-                file=file,
-                key=key,
-                got=name,
-                **alternatives(name, choices),
+                "unknown-name", problem, file=file, key=key, got=name, **alternatives(name, choices)
             )
         checked.append(current)
     return tuple(checked)

@@ -95,13 +95,9 @@ def read_binding(results: Path) -> dict[str, Any] | None:
             return {key: bound[key] for key in KINDS} | optional
     except (OSError, ValueError, TypeError, KeyError) as error:
         refuse_machine_error(error, file)
-    raise InputError(
-        "broken-file",
-        "is broken",
-        file=file,
-        expected=list(KINDS),
-        hint="remove it if the results were measured here",
-    )
+    problem = "is broken"
+    hint = "remove it if the results were measured here"
+    raise InputError("broken-file", problem, file=file, expected=list(KINDS), hint=hint)
 
 
 def check_place(bound: Mapping[str, Any], site: Site, results: Path) -> None:
@@ -135,12 +131,10 @@ def refuse_other_site(results: Path, site: str) -> None:
     """Raise InputError if ``results``, which are only read, are bound to another site than the named one."""
     bound = read_binding(results)
     if site and bound and bound["site"] != site:
+        problem = f"these results belong to site {bound['site']}, not {site}"
+        hint = f"use --site {bound['site']}, or no --site"
         raise InputError(
-            "other-place",
-            f"these results belong to site {bound['site']}, not {site}",
-            file=results / BINDING,
-            got={"site": bound["site"]},
-            hint=f"use --site {bound['site']}, or no --site",
+            "other-place", problem, file=results / BINDING, got={"site": bound["site"]}, hint=hint
         )
 
 

@@ -322,13 +322,8 @@ class Campaign:
         """
         if block not in (None, *self.blocks):
             expected = f"one of {', '.join(map(str, self.blocks))}"
-            raise InputError(
-                "unknown-name",
-                f"{block} is none of the study's blocks",
-                key="block",
-                got=block,
-                expected=expected,
-            )
+            problem = f"{block} is none of the study's blocks"
+            raise InputError("unknown-name", problem, key="block", got=block, expected=expected)
         return (
             self
             if block is None

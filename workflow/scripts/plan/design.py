@@ -304,13 +304,9 @@ def plan_design(study: Study, site: Site) -> list[Run]:
         for replicate in range(1, study.replicates.at_most + 1)
     ]
     if not runs:
-        raise InputError(
-            "no-cells",
-            "removes every cell",
-            file=display_path(study.file),
-            key="exclude",
-            expected="at least one cell",
-        )
+        problem = "removes every cell"
+        expected = "at least one cell"
+        raise InputError("no-cells", problem, file=display_path(study.file), key="exclude", expected=expected)
     check_names(runs, study.file)
     return sorted(runs, key=lambda run: (run.order_key, run.run_id))
 
@@ -518,11 +514,9 @@ def _build_mesh(levels: Levels, framework: Framework, ranks: int) -> Mesh | None
         mesh = mesh_of(level, ranks)
     except ValueError as error:
         factors = ("parallelism", "nodes", "devices_per_node", "framework")
+        reason = f"parallelism={level} {error}"
         raise InfeasibleCell(
-            "mesh-does-not-fit",
-            f"parallelism={level} {error}",
-            factors,
-            "change the sizes, or the number of ranks",
+            "mesh-does-not-fit", reason, factors, "change the sizes, or the number of ranks"
         ) from None
     return None if mesh.is_plain else mesh
 

@@ -51,13 +51,8 @@ def check_machine(site: Site, devices: Path = Path("/dev")) -> None:
         return
     cores = usable_cores()
     if site.cores > cores:
-        raise InputError(
-            "out-of-range",
-            f"{site.cores} is more than the {cores} that this process may use",
-            file=display_path(site.file),
-            key="cores",
-            got=site.cores,
-        )
+        problem = f"{site.cores} is more than the {cores} that this process may use"
+        raise InputError("out-of-range", problem, file=display_path(site.file), key="cores", got=site.cores)
     _check_interfaces(site)
     if site.deployment == "venv":
         check_executable(site.cache, f"change cache in {display_path(site.file)}, or set RINGSIDE_CACHE")
@@ -70,13 +65,10 @@ def _check_interfaces(site: Site) -> None:
     interfaces = [name for _, name in socket.if_nameindex()]
     for name in site.interfaces:
         if name not in interfaces:
+            problem = f"'{name}' is not on this machine"
+            hint = f"it has {', '.join(interfaces)}"
             raise InputError(
-                "unknown-name",
-                f"'{name}' is not on this machine",
-                file=display_path(site.file),
-                key="interface",
-                got=name,
-                hint=f"it has {', '.join(interfaces)}",
+                "unknown-name", problem, file=display_path(site.file), key="interface", got=name, hint=hint
             )
         addresses = psutil.net_if_addrs().get(name, [])
         if not any(address.family == socket.AF_INET for address in addresses):
@@ -94,13 +86,10 @@ def _check_accelerators(site: Site, devices: Path) -> None:
     """Raise InputError unless this machine has an accelerator for each rank, none of them hidden."""
     if not any(any(devices.glob(pattern)) for pattern in ACCELERATORS):
         expected = ", ".join(f"{devices}/{name.removesuffix('[0-9]*')}" for name in ACCELERATORS)
+        problem = f"this machine has no accelerator ({expected})"
+        hint = "use device: cpu"
         raise InputError(
-            "missing-device",
-            f"this machine has no accelerator ({expected})",
-            file=display_path(site.file),
-            key="device",
-            got=site.device,
-            hint="use device: cpu",
+            "missing-device", problem, file=display_path(site.file), key="device", got=site.device, hint=hint
         )
     for name, value in site.variables:
         if name in HIDING_VARIABLES and os.environ.get(name, value) != value:

@@ -95,12 +95,8 @@ def main(*, if_stale: bool = False) -> None:
         release()
         print("removed the lock of a Snakemake that was killed")
     elif left and not if_stale:
-        raise InputError(
-            "already-running",
-            "the Snakemake that holds it is still running",
-            file=f"{STATE}/locks",
-            hint="end it first",
-        )
+        problem = "the Snakemake that holds it is still running"
+        raise InputError("already-running", problem, file=f"{STATE}/locks", hint="end it first")
     elif not if_stale:
         print("there is no lock")
 
