@@ -90,9 +90,6 @@ def test_folder_of_an_impossible_name_is_refused(tmp_path: Path, name: str, code
         (4, {}, {"CUDA_VISIBLE_DEVICES": "1"}, 2, ("too-few", "ranks_per_node")),
         (4, {}, {"CUDA_VISIBLE_DEVICES": ""}, 1, ("too-few", "ranks_per_node")),
         (4, {"CUDA_VISIBLE_DEVICES": "2"}, {}, 2, ("too-few", "ranks_per_node")),
-        (4, {"CUDA_VISIBLE_DEVICES": "2"}, {"CUDA_VISIBLE_DEVICES": "2"}, 1, None),
-        (4, {"CUDA_VISIBLE_DEVICES": "2"}, {"CUDA_VISIBLE_DEVICES": "0"}, 1,
-         ("conflicting-keys", "variables.CUDA_VISIBLE_DEVICES")),
     ],
 )  # fmt: skip
 def test_every_rank_needs_a_visible_accelerator(

@@ -3,7 +3,6 @@ cannot be.
 """
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -126,39 +125,10 @@ def test_what_cannot_be_divided_is_refused(
     assert decide <= set(levels) and all(levels[name] in factors[name] for name in set(factors) & set(levels))
 
 
-@pytest.mark.parametrize(
-    ("factors", "line"),
-    [
-        ({"parallelism": ["data2-tensor4"]},
-         "parallelism=data2-tensor4 is 8 ranks, the cell has 4; change the sizes"),
-        ({"parallelism": ["pipeline2"], "nodes": [2]},
-         "schedule=1f1b needs at least 2 microbatches on 2 ranks, microbatches=1"),
-        ({"parallelism": ["pipeline2"], "nodes": [2], "microbatches": [5]},
-         "microbatches=5 do not divide the 96 samples"),
-        ({"parallelism": ["data", "data4"]},
-         "parallelism=data4 and data are the same on these ranks; use one of them"),
-        ({"schedule": ["gpipe", "1f1b"]}, "there is no pipeline; fix schedule at one level"),
-    ],
-)  # fmt: skip
-def test_error_of_a_mesh_is_one_line(site: Site, factors: dict[str, list[object]], line: str) -> None:
-    with pytest.raises(InputError) as refused:
-        runs_of(site, **factors)
-    assert line in str(refused.value) and "\n" not in str(refused.value)
-
-
 def test_frameworks_that_can_are_suggested(site: Site) -> None:
     with pytest.raises(InputError) as refused:
         runs_of(site, parallelism=["tensor2"], nodes=[2], framework=["pytorch-ddp"])
     assert all(name in refused.value.hint for name in ("jax", "pytorch-mesh", "tensorflow-dtensor"))
-
-
-def test_axes_out_of_order_are_refused(tmp_path: Path) -> None:
-    text = Path("config/studies/hybrid-virtual.yaml").read_text()
-    (tmp_path / "wrong.yaml").write_text(
-        text.replace("  framework:", "  parallelism: tensor3-data\n  framework:")
-    )
-    with pytest.raises(InputError, match="data-tensor3"):
-        load_study("wrong", tmp_path)
 
 
 def test_a_mesh_of_one_rank_is_plain_whoever_trains_it(site: Site) -> None:

@@ -1,11 +1,9 @@
 """Bind results/<study> to the site, and for a local site to the machine, of its first run.
 
-A machine whose name changed, such as a container, is recognized by /etc/machine-id and the processor. If
-these change, too, `python -m plan.binding STUDY` states that it is the same machine.
+A machine whose name changed, such as a container, is recognized by /etc/machine-id and the processor.
 """
 
 import hashlib
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -14,8 +12,7 @@ from typing import Any
 
 from common.errors import InputError, refuse_machine_error
 from common.files import create_json, node_name, read_json, write_json
-from common.options import run_program
-from declared.site import Site, load_site
+from declared.site import Site
 
 BINDING = "campaign.json"
 KINDS = {"site": str, "machine": str | None, "cores": int, "python_abi": str}
@@ -113,7 +110,7 @@ def check_place(bound: Mapping[str, Any], site: Site, results: Path) -> None:
     if differences:
         at_their_site = f"to continue there: --site {bound['site']}; " if keys == ["site"] else ""
         if_same = (
-            f"; if it is the same machine: .venv/bin/python -m plan.binding {results.name}"
+            f"; if it is the same machine: set machine to {current['machine']} in {results / BINDING}"
             if keys == ["machine"]
             else ""
         )
@@ -140,34 +137,3 @@ def refuse_other_site(results: Path, site: str) -> None:
 
 def _format_value(value: object) -> str:
     return "one of a cluster" if value is None else str(value)
-
-
-def rebind(results: Path) -> None:
-    """Record that ``results`` were measured on this machine.
-
-    Raises:
-        InputError: If nothing has run, or the site, its cores or its Python differ.
-    """
-    bound = read_binding(results)
-    if bound is None:
-        raise InputError(
-            "missing-file", "no such file", file=results / BINDING, hint="nothing has run in this study"
-        )
-    site = load_site(bound["site"])
-    current = describe_place(site)
-    check_place({**bound, "machine": current["machine"]}, site, results)
-    stored = read_json(results / BINDING)
-    write_json(results / BINDING, {**stored, "machine": current["machine"], MACHINE_ID: machine_id()})
-
-
-def main(study: str) -> None:
-    """State that the results of a study were measured on this machine under another name.
-
-    Args:
-        study: name of a folder in results/
-    """
-    rebind(Path("results") / study)
-
-
-if __name__ == "__main__":
-    sys.exit(run_program(main))

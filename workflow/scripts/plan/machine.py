@@ -91,16 +91,6 @@ def _check_accelerators(site: Site, devices: Path) -> None:
         raise InputError(
             "missing-device", problem, file=display_path(site.file), key="device", got=site.device, hint=hint
         )
-    for name, value in site.variables:
-        if name in HIDING_VARIABLES and os.environ.get(name, value) != value:
-            raise InputError(
-                "conflicting-keys",
-                f"{name} is '{value}', in your environment '{os.environ[name]}'",
-                file=display_path(site.file),
-                key=f"variables.{name}",
-                got=value,
-                hint=f"unset {name}, or take out the line",
-            )
     names = visible_names({**os.environ, **dict(site.variables)})
     n_visible = len(names) if names is not None else len(list(devices.glob(ACCELERATORS[0])))
     if n_visible < site.ranks_per_node and (names is not None or n_visible):
