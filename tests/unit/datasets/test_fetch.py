@@ -1,10 +1,7 @@
 """Archives are fetched once, completely and verified, also from faulty servers."""
 
 import hashlib
-import os
 import re
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -249,31 +246,6 @@ def test_a_users_own_archives_have_a_lock_of_their_own(store_at):
     assert store_at(table=None).lock("cifar-10").name == "table.lock.yaml"
 
 
-def test_lock_keeps_its_entries(server, declare, store_at):
-    store = store_at()
-    store.lock("ours").write_text(yaml.safe_dump({"theirs": {"x": "0" * 64}, "ours": {"b.gz": "1" * 64}}))
-    got = fetch_and_lock(declare("a.gz", CONTENT, url=server.serve("/a.gz", CONTENT)), store)
-    assert yaml.safe_load(store.lock("ours").read_text()) == {
-        "theirs": {"x": "0" * 64},
-        "ours": {"b.gz": "1" * 64, "a.gz": got.sha256},
-    }
-
-
-def test_concurrent_processes_extend_the_lock(tmp_path):
-    program = (
-        "import sys; from pathlib import Path; from datasets.lock import record_sha256\n"
-        "for number in range(25): record_sha256('ours', f'{sys.argv[1]}-{number}', f'{number:064x}', "
-        "Path(sys.argv[2]))"
-    )
-    lock, scripts = tmp_path / "table.lock.yaml", str(CHECKOUT / "workflow" / "scripts")
-    commands = [[sys.executable, "-c", program, name, str(lock)] for name in ("a", "b")]
-    processes = [subprocess.Popen(command, env={**os.environ, "PYTHONPATH": scripts}) for command in commands]
-    assert [process.wait() for process in processes] == [0, 0]
-    assert set(yaml.safe_load(lock.read_text())["ours"]) == {
-        f"{name}-{number}" for name in "ab" for number in range(25)
-    }
-
-
 def test_entry_of_another_process_is_not_replaced(server, declare, store_at):
     got = fetch_content(declare("a.gz", CONTENT, url=server.serve("/a.gz", CONTENT)), store_at())
     lock_text = yaml.safe_dump({"ours": {"a.gz": "1" * 64}})
@@ -337,17 +309,6 @@ def test_password_of_a_mirror_is_not_kept(server, store_at, declare):
     assert SECRET not in origin + origins and "/mirror/ours/a.gz" in origins
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1:{port}", "127.0.0.1:1", "with blank:{port}", "[::1"])
-def test_password_of_a_proxy_is_shown_nowhere(server, store_at, declare, capfd, monkeypatch, host):
-    for name in ("NO_PROXY", "no_proxy"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("http_proxy", f"http://name:{SECRET}@{host.format(port=server.server_port)}")
-    with pytest.raises(InputError) as error:
-        archive("ours", declare("a.gz", CONTENT, url="http://files.example/a.gz"), store_at())
-    assert_refusal(error.value, "not-fetched")
-    assert SECRET not in str(error.value) + str(error.value.got) + capfd.readouterr().err
-
-
 def test_missing_certificates_do_not_hide_other_mirrors(server, store_at, declare, monkeypatch, tmp_path):
     server.serve("/mirror/a.gz", CONTENT)
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "none.pem"))
@@ -358,26 +319,3 @@ def test_missing_certificates_do_not_hide_other_mirrors(server, store_at, declar
         mirrors=[server.url("/mirror/a.gz")],
     )
     assert archive("ours", file, store_at()).path.read_bytes() == CONTENT
-
-
-@pytest.mark.parametrize("name", ["a.gz", ".a.gz.lock", "a.gz.origin.json"])
-def test_folder_in_place_of_a_file_is_refused(server, store_at, declare, name):
-    store = store_at()
-    (store.downloads / "ours" / name).mkdir(parents=True)
-    with pytest.raises(InputError) as error:
-        archive("ours", declare("a.gz", CONTENT, url=server.serve("/a.gz", CONTENT)), store)
-    assert_refusal(error.value, SYSTEM_CODE)
-
-
-@pytest.mark.parametrize("name", ["a.gz", ".a.gz.lock"])
-def test_pipe_in_place_of_a_file_does_not_block(server, store_at, declare, name):
-    store = store_at()
-    (store.downloads / "ours").mkdir(parents=True)
-    os.mkfifo(store.downloads / "ours" / name)
-    file = declare("a.gz", CONTENT, url=server.serve("/a.gz", CONTENT))
-    if name == "a.gz":
-        assert archive("ours", file, store).path.read_bytes() == CONTENT
-    else:
-        with pytest.raises(InputError) as error:
-            archive("ours", file, store)
-        assert_refusal(error.value, SYSTEM_CODE)

@@ -351,25 +351,6 @@ def test_file_of_both_parts_is_refused(tmp_path: Path, declared: Callable[..., d
     assert_refusal(refused.value, "duplicate", file=str(folder / "train/ash/b.jpeg"))
 
 
-def test_several_pictures_of_one_class_are_refused(tmp_path: Path) -> None:
-    for path, content in IMAGES.items():
-        (tmp_path / path).parent.mkdir(parents=True)
-        (tmp_path / path).write_bytes(content)
-    with pytest.raises(InputError) as refused:
-        declare_folder("image-folder", tmp_path, "mine", 8)
-    assert (refused.value.code, refused.value.key) == ("out-of-range", "classes")
-
-
-@pytest.mark.parametrize("is_link", [True, False])
-def test_link_to_nothing_and_pipe_are_refused(tmp_path: Path, is_link: bool) -> None:
-    folder = write_image_folder(tmp_path / "trees")
-    file = folder / "train" / "oak" / "z.png"
-    file.symlink_to("nothing") if is_link else os.mkfifo(file)
-    with pytest.raises(InputError) as refused:
-        declare_folder("image-folder", folder, "mine", 8)
-    assert_refusal(refused.value, "system-error", file=str(file))
-
-
 @pytest.mark.parametrize(
     ("options", "code", "option"),
     [
@@ -415,27 +396,6 @@ def test_parquet_of_wrong_numbers_is_refused(tmp_path: Path, table: pa.Table, co
     with pytest.raises(InputError) as refused:
         declare_folder("parquet", tmp_path, "mine", 2)
     assert (refused.value.code, refused.value.key) == (code, key)
-
-
-def test_damaged_page_of_parquet_is_refused(tmp_path: Path) -> None:
-    for part in ("train", "val"):
-        pq.write_table(pictures([0, 1]), tmp_path / f"{part}.parquet", compression="snappy")
-    content = bytearray((tmp_path / "train.parquet").read_bytes())
-    content[20:120] = b"\xff" * 100
-    (tmp_path / "train.parquet").write_bytes(content)
-    with pytest.raises(InputError) as refused:
-        declare_folder("parquet", tmp_path, "mine", 2)
-    assert_refusal(refused.value, "broken-archive", file=str(tmp_path / "train.parquet"))
-
-
-def test_class_names_of_a_missing_column_are_ignored(
-    tmp_path: Path, declared: Callable[..., dict[str, Any]]
-) -> None:
-    (tmp_path / "hub").mkdir()
-    for part in ("train", "val"):
-        table = pictures([0, 2]).replace_schema_metadata(CLASS_NAMES)
-        pq.write_table(table, tmp_path / "hub" / f"{part}.parquet")
-    assert declared("parquet", tmp_path / "hub", 2)["classes"] == 3
 
 
 def test_file_without_tokens_takes_no_sequence_away(

@@ -150,13 +150,3 @@ def test_a_text_that_cannot_be_packed_is_refused(tmp_path: Path, content: str, c
     with pytest.raises(InputError) as refused:
         pack_text(tmp_path / "poems.txt", tmp_path / "mine.zip", 64, 0.1)
     assert refused.value.code == code
-
-
-@pytest.mark.parametrize("separator", ["\u2028", "\x0c", "\x85", "\x0b", "\x1d"])
-def test_other_separators_end_no_line(tmp_path: Path, separator: str) -> None:
-    (tmp_path / "a.txt").write_text(f"a b{separator}c d\n" * 20, encoding="utf-8", newline="")
-    (tmp_path / "b.txt").write_text("a b c d\r\n" * 20, encoding="utf-8", newline="")
-    counts = [
-        pack_text(tmp_path / name, tmp_path / "a.zip", 2, 0.5)["train_samples"] for name in ("a.txt", "b.txt")
-    ]
-    assert counts[0] == counts[1] == 24

@@ -196,12 +196,6 @@ def test_figures_show_their_own_response_or_the_studys(tmp_path: Path) -> None:
     assert [from_json(figure.to_json()) for figure in drawn] == drawn
 
 
-def test_line_of_json_lacks_a_key_that_its_kind_needs() -> None:
-    with pytest.raises(InputError) as caught:
-        from_json('{"kind": "heat_map"}')
-    assert (caught.value.code, caught.value.key) == ("missing-key", "x")
-
-
 def test_a_heat_map_has_the_columns_that_leave_fewest_gaps(tmp_path: Path) -> None:
     figures = {figure.name: figure for figure in study(tmp_path, batch_size=[8, 16, 32])}
     assert figures["heat_map"].x == "batch_size", "pytorch-single has one level of nodes and of sync_every"
@@ -283,17 +277,6 @@ def test_mistake_is_refused_with_file_and_key(
     assert_refusal(refusal(tmp_path, figure), code, key, **facts)
 
 
-def test_mistake_is_refused_in_words(tmp_path: Path) -> None:
-    assert str(refusal(tmp_path, BY_NODES, {"kind": "overview"}, {**BY_NODES, "name": "overview"})) == (
-        f"{tmp_path}/s.yaml: figures.2.name: 'overview' is figures.1 already; give one of them another name"
-    )
-
-
-def test_a_name_twice_is_refused(tmp_path: Path) -> None:
-    error = refusal(tmp_path, BY_NODES, {"kind": "overview"}, BY_NODES)
-    assert_refusal(error, "duplicate", "figures.2.name", ["figures.0"], got="by_factor-nodes")
-
-
 def test_more_series_than_can_be_told_apart_are_refused(tmp_path: Path) -> None:
     figure = {"kind": "overview", "colour": ["batch_size", "sync_every"]}
     with pytest.raises(InputError) as refused:
@@ -304,13 +287,6 @@ def test_more_series_than_can_be_told_apart_are_refused(tmp_path: Path) -> None:
         study(tmp_path, [figure], batch_size=[4, 8, 16, 32, 64])
     assert_refusal(refused.value, "too-many", "figures.0.colour", ["framework", 4], got=5)
     study(tmp_path, [figure], batch_size=[4, 8, 16, 32])
-
-
-def test_an_empty_list_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "s.yaml").write_text(yaml.safe_dump({**STUDY, "figures": []}))
-    with pytest.raises(InputError) as refused:
-        load_study("s", tmp_path)
-    assert_refusal(refused.value, "too-few", "figures", [1], got=0)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from common.tables import write_table
 from declared.costs import Costs, Price
 from declared.models import model_graph
 from declared.site import load_site
-from declared.study import Replicates, load_study
+from declared.study import load_study
 from plan.campaign import Campaign, plan_campaign
 from plan.cost import (
     ASSUMED_GFLOPS,
@@ -181,23 +181,6 @@ def test_runs_that_the_site_will_end_are_told() -> None:
     too_long = find_note(notes(Cost(campaign("tf-strategies", "virtual"), NO_RUNS)), "too-long")
     assert too_long.facts == {"runs": 270, "of": 270, "time_limit_s": 100}
     assert "too-long" not in codes(notes(Cost(campaign("quickstart", "local"), NO_RUNS)))
-
-
-def test_report_of_one_run_is_worded_in_the_singular() -> None:
-    study = load_study("quickstart")
-    single_cell = {"framework": ["pytorch-ddp"], "nodes": [1], "batch_size": [32], "sync_every": [1]}
-    text = report(
-        Cost(
-            plan_campaign(
-                replace(study, factors=study.factors | single_cell, exclude=(), replicates=Replicates(1, 1)),
-                load_site("local"),
-            ),
-            NO_RUNS,
-        )
-    )
-    assert "quickstart at local: 1 run, 1 cell in 1 block\n" in text
-    assert "; 129.4 kB of data, 100.0 kB of logs and records" in text and "GPU" not in text
-    assert "records so far: none; without an ok record: 1 run, 6." in text
 
 
 def test_a_block_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

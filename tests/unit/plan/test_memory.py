@@ -63,11 +63,6 @@ def test_memory_and_checked_nodes_change_no_key(site: Site) -> None:
     assert plan_run(replace(study, node_check=True), other_site, run).key == plan_run(study, site, run).key
 
 
-def test_other_optimizer_is_another_estimate(site: Site) -> None:
-    first, second = (small_campaign(site, optimizer=[name]).runs[0] for name in ("sgd", "adam"))
-    assert run_key(site, first) != run_key(site, second)
-
-
 def test_other_code_or_software_is_another_estimate(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     run = small_campaign(site).runs[0]
     before = run_key(site, run)
@@ -121,13 +116,8 @@ def test_needs_near_and_over_the_limit_are_noted(
     "content",
     [
         "",
-        "[]",
-        '{"a": null}',
-        '{"a": {"tensor_bytes": "much"}}',
         '{"a": {"tensor_bytes": {"parameters": -1}}}',
-        '{"a": {"program_bytes": 1e300}}',
         '{"a": {"other": 1}}',
-        '{"a": {"program_bytes": NaN}}',
     ],
 )
 def test_broken_estimates_count_as_none(tmp_path: Path, content: str) -> None:

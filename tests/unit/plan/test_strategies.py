@@ -126,12 +126,6 @@ def test_broken_file_of_strategies_is_refused(site: Site, file: Path, text: str,
     assert "./ringside strategies" in error.hint and "\n" not in str(error)
 
 
-def test_file_of_strategies_keeps_its_schema(site: Site, file: Path) -> None:
-    file.write_text('{"strategies": {}}')
-    with pytest.raises(InputError, match="made_of"):
-        plan_design(study_of(parallelism=["found"]), site)
-
-
 def test_cells_differing_in_irrelevant_factors_share_a_strategy(site: Site) -> None:
     study = study_of(parallelism=["found"], learning_rate=[0.1, 0.2], batch_size=[32, 64])
     assert len({search_name(run.levels) for run in plan_design(study, site)}) == 2

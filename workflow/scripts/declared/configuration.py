@@ -1,6 +1,6 @@
 """Read and check the workflow's configuration, config/config.yaml, and find the files that it names."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,6 +30,12 @@ class Configuration(Keys):
     block: Maybe[int] = optional(
         "run only this block of the design (./ringside submit sets it in each allocation)", ge=1
     )
+
+
+def unknown_name_error(name: str, file: object, key: str, choices: Iterable[str]) -> InputError:
+    """Return the error of a name under a key of a file that is none of `choices`."""
+    problem, similar = f"'{name}' is unknown", alternatives(name, choices)
+    return InputError("unknown-name", problem, file=file, key=key, got=name, **similar)
 
 
 def existing(folder: Path, name: str, kind: str) -> Path:

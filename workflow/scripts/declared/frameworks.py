@@ -1,17 +1,17 @@
 """Read and check the description of each framework, framework.yaml."""
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from common.errors import InputError
 from common.files import CHECKOUT
-from common.text import alternatives
 from common.written import Keys, Maybe, Rules, Unique, Written, key, load, optional, parse
 from declared import environments
 from declared.commands import NODE, Command, command_names, load_command
+from declared.configuration import unknown_name_error
 from declared.factors import as_list, factor_table, level_type
 from declared.mesh import PLAIN, axes_of, is_mesh, is_strategy, kind_of, without_sizes
 from models.collectives import ALL_REDUCE
@@ -217,10 +217,7 @@ def load_framework(name: str) -> Framework:
         for factor, levels in entry.items():
             location = f"capabilities.{i}.{factor}"
             if factor not in table:
-                problem = "unknown factor"
-                raise InputError(
-                    "unknown-name", problem, file=file, key=location, got=factor, expected=list(table)
-                )
+                raise unknown_name_error(factor, file, location, table)
             for level in as_list(levels):
                 parse(level_type(factor), level, file, location)
     capabilities = tuple(
@@ -268,12 +265,6 @@ def _command_framework(command: Command) -> Framework:
         capabilities=(),
         command=command,
     )
-
-
-def unknown_name_error(name: str, file: Path, key: str, choices: Iterable[str]) -> InputError:
-    """Return the error of a name under a key of a file that is none of `choices`."""
-    problem = f"'{name}' is unknown"
-    return InputError("unknown-name", problem, file=file, key=key, got=name, **alternatives(name, choices))
 
 
 @functools.cache

@@ -15,7 +15,7 @@ from common.files import CHECKOUT
 from common.python import python_abi
 from common.written import Keys, Line, Maybe, Pairs, Rules, Written, as_pairs, key, load, optional
 from declared.commands import command_names
-from declared.configuration import existing
+from declared.configuration import existing, unknown_name_error
 from declared.costs import Costs
 from declared.devices import GIB, Peaks, find_device
 from declared.environments import (
@@ -28,7 +28,7 @@ from declared.environments import (
     locked,
     names,
 )
-from declared.frameworks import framework_names, unknown_name_error
+from declared.frameworks import framework_names
 from declared.virtual import as_settings, node_names
 
 MAX_HOSTS = 100_000  # in a list of nodes, which is written as ranges

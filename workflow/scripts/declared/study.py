@@ -15,7 +15,7 @@ from common.renamed import other_factor_names, rename_factors
 from common.text import alternatives, number_of
 from common.written import Keys, Line, Maybe, Rules, Written, key, optional, parse
 from declared.commands import PLACEHOLDERS, command_names, load_command
-from declared.configuration import existing
+from declared.configuration import existing, unknown_name_error
 from declared.datasets import NEXT, TOKENS, find_dataset, kind, load_dataset, targets
 from declared.factors import (
     CUSTOM,
@@ -38,7 +38,7 @@ from declared.factors import (
 )
 from declared.figures import Declared, choose_response, default_figures, impossible_response, read_figures
 from declared.fraction import Fraction, smallest_fraction
-from declared.frameworks import framework_names, unknown_name_error
+from declared.frameworks import framework_names
 from declared.imported import CAMPAIGN, Imported, load_campaigns, load_imported
 from declared.mesh import SEARCHED, is_mesh, sizes_of
 from declared.models import trainable_model_names
@@ -757,20 +757,20 @@ def _factors(written: Mapping[str, Any], file: Path) -> dict[str, list[Any]]:
     commands = [load_command(name) for name in lists["framework"] if name in command_names()]
     for command in commands:
         command.check_placeholders([name.removeprefix(CUSTOM) for name in custom])
-    known = {
+    named = {
         "framework": (*framework_names(), *command_names()),
         "model": (*trainable_model_names(), *(name for command in commands for name in command.models)),
     }
     for name in filter(is_own_model, lists["model"]):
         load_own_model(name)
-    for name in (*known, "dataset"):
+    for name in (*named, "dataset"):
         for i, level in enumerate(lists[name]):
             key = f"factors.{name}" + f".{i}" * isinstance(raw[name], list)
             if name == "dataset":
                 if not any(level in command.datasets for command in commands):
                     load_dataset(level, display_path(file), key)
-            elif level not in known[name]:
-                raise unknown_name_error(level, file, key, known[name])
+            elif level not in named[name]:
+                raise unknown_name_error(level, file, key, named[name])
     for level in filter(is_mesh, lists["parallelism"]):
         try:
             sizes_of(level)

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from common.errors import InputError
-from common.files import CHECKOUT, display_path
-from common.text import alternatives
+from common.files import CHECKOUT
 from common.written import Keys, Rules, key, load, optional
+from declared.configuration import unknown_name_error
 
 FOLDER = CHECKOUT / "config" / "topologies"
 MIN_GBIT_S = 0.01  # of a link: searches count a step's picoseconds in 64 bits
@@ -83,8 +82,5 @@ def load_topology(name: str, folder: Path = FOLDER) -> TopologyKeys:
     """
     file = folder / f"{name}.yaml"
     if not file.is_file():
-        fields = alternatives(name, topology_names(folder))
-        raise InputError(
-            "unknown-name", f"there is no {display_path(file)}", file="--topology", got=name, **fields
-        )
+        raise unknown_name_error(name, "--topology", "", topology_names(folder))
     return load(TopologyKeys, file)
