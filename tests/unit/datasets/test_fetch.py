@@ -246,27 +246,10 @@ def test_a_users_own_archives_have_a_lock_of_their_own(store_at):
     assert store_at(table=None).lock("cifar-10").name == "table.lock.yaml"
 
 
-def test_entry_of_another_process_is_not_replaced(server, declare, store_at):
-    got = fetch_content(declare("a.gz", CONTENT, url=server.serve("/a.gz", CONTENT)), store_at())
-    lock_text = yaml.safe_dump({"ours": {"a.gz": "1" * 64}})
-    store_at().lock("ours").write_text(lock_text)
-    with pytest.raises(InputError) as refused:
-        lock_archives("ours", {"a.gz": got}, store_at())
-    assert_refusal(refused.value, "checksum-mismatch", "a.gz", ["1" * 64], file="ours", got=got.sha256)
-    assert store_at().lock("ours").read_text() == lock_text
-
-
 @pytest.mark.parametrize("text", ["ours: {a.gz: short}", "ours: 3", "[1]"])
 def test_a_broken_lock_is_refused_before_anything_is_fetched(server, file, store_at, text):
     store_at().lock("ours").write_text(text)
     assert refusal(file, store_at()).file == str(store_at().lock("ours")) and not server.requests
-
-
-def test_read_only_checkout_warns(server, file, store_at, tmp_path, capsys):
-    (tmp_path / "no-folder").write_text("a file where the lock's folder would be")
-    store = store_at(table=tmp_path / "no-folder" / "table.yaml")
-    fetch_and_lock(file, store)
-    assert hashlib.sha256(CONTENT).hexdigest() in capsys.readouterr().err
 
 
 def test_a_cache_that_cannot_be_written_to_is_one_line(file, store_at, tmp_path):
@@ -307,15 +290,3 @@ def test_password_of_a_mirror_is_not_kept(server, store_at, declare):
     origin = archive("ours", declare("a.gz", CONTENT), store).origin
     origins = "".join(file.read_text() for file in store.downloads.rglob("*.json"))
     assert SECRET not in origin + origins and "/mirror/ours/a.gz" in origins
-
-
-def test_missing_certificates_do_not_hide_other_mirrors(server, store_at, declare, monkeypatch, tmp_path):
-    server.serve("/mirror/a.gz", CONTENT)
-    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "none.pem"))
-    file = declare(
-        "a.gz",
-        CONTENT,
-        url=server.url("/none").replace("http:", "https:"),
-        mirrors=[server.url("/mirror/a.gz")],
-    )
-    assert archive("ours", file, store_at()).path.read_bytes() == CONTENT

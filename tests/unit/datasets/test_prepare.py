@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -223,16 +222,6 @@ def test_mean_and_deviation_are_exact_in_any_order_of_blocks() -> None:
     )
 
 
-def test_large_data_sets_are_written_block_by_block(tmp_path: Path) -> None:
-    block = np.zeros((1000, 32, 32, 3), np.uint8), np.zeros(1000, np.int64)
-    tracemalloc.start()
-    write_images(tmp_path / "train", (block for _ in range(20)), 20_000, [32, 32, 3], 2, "ours")
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 20_000 * 3072 / 2, "less than half of the images is in memory at any time"
-    assert np.load(tmp_path / "train" / "images.npy", mmap_mode="r").shape == (20_000, 32, 32, 3)
-
-
 def test_a_fresh_data_set_is_a_manifest(tmp_path: Path) -> None:
     prepare("synthetic-4x6x3-5-200", tmp_path / "a")
     assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["manifest.json", "verified.json"]
@@ -248,19 +237,6 @@ def test_a_fresh_data_set_is_a_manifest(tmp_path: Path) -> None:
     prepare("synthetic-regions-4x6x3-5-200", tmp_path / "b")
     regions = json.loads((tmp_path / "b" / "manifest.json").read_text())
     assert (regions["targets"], len(regions["mean"])) == ("pixel", 3) and "targets" not in manifest
-
-
-@pytest.mark.parametrize(
-    ("name", "classes"), [("synthetic-tokens-40-8-200", None), ("synthetic-text-40-8-2-200", ["0", "1"])]
-)
-def test_a_fresh_data_set_of_tokens_is_a_manifest(
-    tmp_path: Path, name: str, classes: list[str] | None
-) -> None:
-    prepare(name, tmp_path / "a")
-    manifest = json.loads((tmp_path / "a" / "manifest.json").read_text())
-    assert manifest["fresh"] and manifest["shape"] == [8] and manifest["vocabulary"] == 40
-    assert manifest.get("classes") == classes and "mean" not in manifest
-    check_data(tmp_path / "a", name)
 
 
 @pytest.fixture

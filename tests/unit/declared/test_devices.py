@@ -34,10 +34,7 @@ REPORTED = {
     "AMD Instinct MI300X": ("MI300X", 192, 1307.4),
     "AMD Instinct MI325X": ("MI325X", 256, 1307.4),
 }
-WITHOUT_TF32 = {
-    *("V100 SXM2", "V100 PCIe", "V100S PCIe", "T4", "RTX 2080 Ti"),
-    *("MI210", "MI250X GCD"),
-}
+WITHOUT_TF32 = {*("V100 SXM2", "V100 PCIe", "V100S PCIe", "T4", "RTX 2080 Ti"), *("MI210", "MI250X GCD")}
 
 
 @pytest.mark.parametrize(("reported", "expected"), REPORTED.items())

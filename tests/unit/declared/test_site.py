@@ -50,13 +50,6 @@ def test_what_is_not_said_has_its_default(tmp_path: Path) -> None:
     assert (site.datasets.folder, site.datasets.mirror) == (None, None)
 
 
-def test_older_key_of_a_site_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    site = load_site("here", written(tmp_path, LOCAL, max_foreign_cpu_share=0.2))
-    assert site == load_site("here", written(tmp_path, LOCAL, max_other_cpu_share=0.2))
-    (line,) = capsys.readouterr().err.splitlines()
-    assert all(name in line for name in ("here.yaml", "'max_foreign_cpu_share'", "'max_other_cpu_share'"))
-
-
 def test_where_archives_are_is_no_part_of_a_measurement(tmp_path: Path) -> None:
     plain = load_site("here", written(tmp_path, LOCAL))
     with_folder = load_site("here", written(tmp_path, LOCAL, datasets={"folder": "~/archives"}))

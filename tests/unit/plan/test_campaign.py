@@ -44,8 +44,7 @@ def bound(**changes: object) -> Path:
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{"site": "cluster"}, {"machine": "another-machine"}, {"cores": 4096}, {"python_abi": "cp399"}],
+    "changes", [{"site": "cluster"}, {"machine": "another-machine"}, {"cores": 4096}, {"python_abi": "cp399"}]
 )
 def test_nothing_is_added_to_results_of_another_place(changes: dict[str, object]) -> None:
     bound(**changes, machine_id=None)
@@ -65,26 +64,6 @@ def test_of_another_site_no_machine_is_told() -> None:
     assert refused.value.got == {"machine": None} and "None" not in str(refused.value)
 
 
-def test_what_was_bound_meanwhile_is_not_bound_again() -> None:
-    before = bound(cores=4096).read_text()
-    with pytest.raises(InputError) as refused:
-        bind_results(Path("results/quickstart"), "quickstart", load_site("local"))
-    assert (refused.value.code, refused.value.got) == ("other-place", {"cores": 4096})
-    assert Path("results/quickstart/campaign.json").read_text() == before
-
-
-def test_a_cost_can_be_asked_for_at_any_site_and_binds_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    for study, site in (("tf-strategies-virtual", "virtual"), ("tf-strategies-virtual", "virtual-unshaped")):
-        cost.main(study=study, site=site)
-        first = capsys.readouterr().out.splitlines()[0]
-        assert first.startswith(study) and site in first and "270" in first
-    assert not Path("results").exists()
-    bound(site="virtual", machine=None)
-    cost.main(study="quickstart", site="local")
-    first = capsys.readouterr().out.splitlines()[0]
-    assert first.startswith("quickstart") and "local" in first
-
-
 def test_results_of_another_site_keep_their_keys_when_read() -> None:
     current = load_campaign(CONFIG)
     bound(machine="another-machine", cores=4096, python_abi="cp399")
@@ -95,9 +74,7 @@ def test_results_of_another_site_keep_their_keys_when_read() -> None:
     )
 
 
-def test_installed_software_is_read_from_results_of_other_sites(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_installed_software_is_read_from_results_of_other_sites(monkeypatch: pytest.MonkeyPatch) -> None:
     def at(content: str | None) -> Site:
         return replace(
             load_site("local"), installed=(("pytorch", Installed("/opt/bin/python", content=content)),)
@@ -123,19 +100,6 @@ def test_records_that_the_study_no_longer_uses_are_noted() -> None:
     assert counts == {"older-setting": 1, "not-in-the-design": 1}
     older.rename(first.parent.mkdir() or first)
     assert [note.code for note in current.unused_records()] == ["not-in-the-design"]
-
-
-def test_cost_has_the_unused_records_at_their_site_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    removed = Path("results/quickstart/runs/gone.r1/0/record.json")
-    removed.parent.mkdir(parents=True)
-    removed.write_text("{}")
-    counts = {}
-    for site in ("local", "virtual"):
-        bound(site=site)
-        cost.main(study="quickstart", site="local", block=1, as_json=True)
-        notes = json.loads(capsys.readouterr().out)["notes"]
-        counts[site] = [note["code"] for note in notes].count("not-in-the-design")
-    assert counts == {"local": 1, "virtual": 0}
 
 
 def test_published_tables_need_the_right_study(tmp_path: Path) -> None:
@@ -376,34 +340,17 @@ def test_runs_have_priorities_in_planned_order_and_their_inputs() -> None:
         assert prepared.endswith("/prepared")
 
 
-def test_reference_follows_the_site_or_published_tables(tmp_path: Path) -> None:
-    site = load_site("local")
-    for reference in (True, False):
-        assert (
-            plan_campaign(load_study("quickstart"), replace(site, reference=reference)).referenced
-            == reference
-        )
-    for column, available in (
-        ("reference_s\n,\n,0.3", True),
-        ("reference_s\n,\n,", False),
-        ("other\n,1", False),
-    ):
-        for name in ("runs", "epochs"):
-            (tmp_path / f"{name}.csv").write_text(f"run_id,{column}\n")
-        published = load_campaign({**CONFIG, "records": str(tmp_path)})
-        assert published.referenced == available
-
-
-def test_costs_follow_the_site_or_published_tables(tmp_path: Path) -> None:
+def test_traits_follow_the_site_or_published_tables(tmp_path: Path) -> None:
     site, study = load_site("local"), load_study("quickstart")
     costs = Costs(price_per_node_hour=Price(3.2, "EUR"))
-    for stated, priced in ((Costs(), False), (costs, True)):
-        traits = plan_campaign(study, replace(site, costs=stated)).recorded_traits
+    for at, priced in ((site, False), (replace(site, costs=costs, reference=False), True)):
+        traits = plan_campaign(study, at).recorded_traits
         assert (traits["priced"], traits["grid_stated"]) == (priced, False)
+        assert traits["reference_timed"] == at.reference
     for name in ("runs", "epochs"):
-        (tmp_path / f"{name}.csv").write_text("run_id,grid_g_co2_per_kwh\nx,250\n")
+        (tmp_path / f"{name}.csv").write_text("run_id,grid_g_co2_per_kwh,reference_s\nx,250,\ny,250,0.3\n")
     traits = load_campaign({**CONFIG, "records": str(tmp_path)}).recorded_traits
-    assert (traits["priced"], traits["grid_stated"]) == (False, True)
+    assert (traits["priced"], traits["grid_stated"], traits["reference_timed"]) == (False, True, True)
 
 
 @pytest.fixture
@@ -420,12 +367,6 @@ def test_measurements_made_elsewhere_are_published_tables(imported: Study) -> No
     loaded = load_campaign({**CONFIG, "study": imported.name})
     assert loaded.mode == "published" and not loaded.records and not loaded.open
     assert loaded.published and loaded.published.name == "mlperf"
-
-
-def test_imported_campaigns_have_a_network_between_nodes(imported: Study) -> None:
-    loaded = load_campaign({**CONFIG, "study": imported.name})
-    assert loaded.site.placement == "emulated", "that of the site on which they are drawn"
-    assert campaign_traits(loaded, CollectiveBenchmarks(loaded), Timings(loaded)).nodes_have_network
 
 
 def test_measurements_made_elsewhere_are_not_planned(

@@ -6,14 +6,13 @@ import pytest
 
 from common.normal_form import digest_source
 from declared.site import load_site
-from declared.study import Replicates, load_study
+from declared.study import load_study
 from plan.collective_benchmarks import (
     code_digest,
     key,
     message_sizes,
     planned_benchmarks,
     required_benchmarks,
-    spec,
 )
 from plan.design import plan_design
 
@@ -86,11 +85,6 @@ def test_the_axes_of_a_mesh_say_what_is_sent(study, site, level, sent):
     assert collectives == {"all_reduce", *sent, *gathered}
 
 
-def test_a_study_on_one_node_has_no_benchmark(study, site):
-    alone = replace(study, factors=study.factors | {"nodes": [1]}, exclude=study.exclude[1:])
-    assert planned_benchmarks(plan_design(alone, site), site) == []
-
-
 def test_what_the_site_lacks_is_wanted_but_not_planned(study, site):
     poor = replace(site, frameworks=("pytorch-single", "pytorch-ddp"))
     runs = plan_design(study, poor)
@@ -123,23 +117,7 @@ def test_what_changes_the_measurement_changes_the_key(study, site, change):
     assert key(changed_site, again) != key(site, benchmark)
 
 
-def test_neither_the_study_nor_the_sites_limits_change_the_key(study, site):
-    benchmark = planned_benchmarks(plan_design(study, site), site)[0]
-    other_study = replace(
-        study, seed=1, replicates=Replicates(1, 1), factors=study.factors | {"learning_rate": [0.5]}
-    )
-    changed_site = replace(
-        site, time_limit_s=7, max_other_cpu_share=1, torch_index="https://elsewhere.example"
-    )
-    again = planned_benchmarks(plan_design(other_study, changed_site), changed_site)[0]
-    assert spec(changed_site, again) == spec(site, benchmark)
-    assert key(changed_site, again) == key(site, benchmark)
-
-
-@pytest.mark.parametrize(
-    "file",
-    ["ranks/collective_benchmark.py", "frameworks/pytorch-ddp/adapter.py"],
-)
+@pytest.mark.parametrize("file", ["ranks/collective_benchmark.py", "frameworks/pytorch-ddp/adapter.py"])
 def test_the_key_follows_the_code_that_measures(study, site, monkeypatch, file):
     benchmark = next(
         candidate

@@ -62,12 +62,6 @@ def test_the_first_blocks_are_certain_and_more_are_possible() -> None:
     assert len(current.possible) == len(current.by_id) == 12
 
 
-def test_replicates_are_the_same_runs_with_a_precision_target() -> None:
-    fixed, adaptive = campaign(Replicates(6, 6)), campaign()
-    assert fixed.runs == fixed.possible == adaptive.possible
-    assert set(adaptive.records.items()) <= set(fixed.records.items()), "with the same keys"
-
-
 def test_what_is_decided_is_run_block_by_block() -> None:
     current = campaign()
     assert runs(current) == {A: 3, B: 3}
@@ -161,14 +155,6 @@ def test_rule_that_cannot_be_fulfilled_is_reported() -> None:
     assert find_note(state(16, **pairs), "never-precise").facts["known_after"] == 17
     assert "never-precise" not in codes(state(17, **pairs))
     assert [RULE.known_after(cells) for cells in (1, 2, 4, 8)] == [17, 9, 5, 3]
-
-
-def test_complete_campaign_leaves_nothing_to_decide() -> None:
-    current = campaign()
-    for run in current.possible:
-        record(current, run.run_id)
-    counted = title(Cost(current.now(), measured_at("local"))).facts
-    assert not current.now().open and (counted["runs"], counted["most"], counted["cells"]) == (12, 12, 2)
 
 
 def test_decision_is_not_final_while_a_run_is_repeated() -> None:

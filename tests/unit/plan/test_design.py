@@ -10,8 +10,6 @@ import pytest
 
 from common.errors import InputError
 from common.notes import Note
-from common.schemas import schema
-from common.tables import read_table
 from declared.site import Site, load_site
 from declared.study import Replicates, Study, load_study
 from plan.design import MAX_RUN_ID_BYTES, UNSUPPORTED, Run, check_names, plan_design, to_csv
@@ -46,23 +44,6 @@ def test_quickstart_is_what_the_readme_says(quickstart: Study, local: Site) -> N
         "tensorflow-multiworker": 18, "horovod-tensorflow": 18,
     }  # fmt: skip
     assert {run.levels["batch_size"] for run in runs if run.levels["sync_every"] == 4} == {16}
-
-
-def test_rows_keep_their_schema(quickstart: Study, local: Site, tmp_path: Path) -> None:
-    file = tmp_path / "design.csv"
-    file.write_text(to_csv(plan_design(quickstart, local)))
-    table = read_table(file, "design")
-    assert list(table) == list(schema("design")["properties"]) == file.read_text().splitlines()[0].split(",")
-    assert len(table) == len(plan_design(quickstart, local))
-
-
-def test_run_ids_are_made_of_levels(quickstart: Study, local: Site) -> None:
-    ids = {run.run_id for run in plan_design(quickstart, local)}
-    assert "horovod-pytorch.small-cnn.digits.b64.n2.s1.r3" in ids
-    slower = replace(quickstart, factors={**quickstart.factors, "learning_rate": [0.01]})
-    assert "pytorch-ddp.small-cnn.digits.b64.n2.s1.learning_rate=0.01.r3" in {
-        run.run_id for run in plan_design(slower, local)
-    }
 
 
 def test_a_replicate_or_a_level_more_changes_no_other_row(quickstart: Study, local: Site) -> None:
@@ -206,26 +187,6 @@ def test_images_are_refused_for_tokens_and_tokens_for_images(
     assert (refused.value.file, refused.value.key) == ("config/studies/quickstart.yaml", "factors")
 
 
-def test_lstms_are_not_compiled_by_tensorflow(quickstart: Study, local: Site) -> None:
-    factors: dict[str, list[object]] = {
-        "framework": ["tensorflow-single", "jax-single"],
-        "model": ["gpt-nano"],
-        "dataset": ["text8-small"],
-        "nodes": [1],
-        "compiler": ["xla"],
-    }
-    fitting = replace(quickstart, factors=quickstart.factors | factors, exclude=())
-    cells = {run.cell for run in plan_design(fitting, local)}
-    assert {"tensorflow-single", "jax-single"} == {cell.partition(".")[0] for cell in cells}
-    of_jax = fitting.factors | {"framework": ["jax-single"], "model": ["rnn-nano"]}
-    assert plan_design(replace(fitting, factors=of_jax), local)
-    with pytest.raises(InputError) as refused:
-        plan_design(replace(fitting, factors=fitting.factors | {"model": ["gpt-nano", "rnn-nano"]}), local)
-    got = {"framework": "tensorflow-single", "model": "rnn-nano", "compiler": "xla"}
-    assert (refused.value.code, refused.value.got) == ("model-not-compilable", got)
-    assert "- {framework: tensorflow-single, model: rnn-nano}" in refused.value.hint
-
-
 GPT = {"model": ["gpt-nano"], "dataset": ["text8-small"], "nodes": [1]}
 UNFUSED = {**GPT, "attention": ["default", "unfused"]}
 
@@ -239,6 +200,8 @@ UNFUSED = {**GPT, "attention": ["default", "unfused"]}
          {"framework", "checkpointing"}),
         ({"precision": ["bf16"], "reduce_dtype": ["fp32"]}, UNSUPPORTED,
          {"framework", "precision", "reduce_dtype"}),
+        ({**GPT, "framework": ["tensorflow-single"], "model": ["rnn-nano"], "compiler": ["xla"]},
+         "model-not-compilable", {"framework", "model", "compiler"}),
         ({"framework": ["horovod-pytorch"], "reduce_dtype": ["bf16"]}, UNSUPPORTED, {"framework", "reduce_dtype"}),
         ({"framework": ["deepspeed"], "precision": ["bf16"]}, UNSUPPORTED,
          {"framework", "precision", "sharding", "parallelism"}),
@@ -279,22 +242,6 @@ def test_the_hint_keeps_cells_of_other_frameworks(quickstart: Study, local: Site
     with pytest.raises(InputError) as refused:
         plan_design(replace(quickstart, factors=quickstart.factors | factors, exclude=()), local)
     assert "- {framework: jax-single, attention: unfused}" in refused.value.hint
-
-
-@pytest.mark.parametrize(
-    "levels",
-    [
-        {"framework": "pytorch-single"},
-        {"framework": "jax-single", "precision": "amp"},
-        {"framework": "jax-single", "precision": "bf16"},
-    ],
-)
-def test_attention_is_fused_or_not(quickstart: Study, local: Site, levels: dict[str, str]) -> None:
-    fixed = {"nodes": 1, "model": "gpt-nano", "dataset": "text8-small", **levels}
-    factors = {name: [level] for name, level in fixed.items()} | {"attention": ["default", "unfused"]}
-    study = replace(quickstart, factors=quickstart.factors | factors, exclude=())
-    cells = {run.cell for run in plan_design(study, local)}
-    assert sum("unfused" in cell for cell in cells) == len(cells) / 2
 
 
 def test_hybrid_cells_need_accelerators(local: Site) -> None:

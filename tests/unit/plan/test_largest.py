@@ -145,13 +145,6 @@ def test_broken_file_is_refused(site: Site, file: Path, content: str, code: str,
     assert_refusal(error.value, code, key)
 
 
-def test_words_are_categories_of_a_regression() -> None:
-    sizes: dict[object, bool] = {64: True, "largest": False}
-    for size, has_more_cells in sizes.items():
-        study = study_of(batch_size=[16, 32, size])
-        assert study.traits().regression_predicts == has_more_cells
-
-
 @pytest.mark.parametrize(("placement", "n_ranks"), [("emulated", 2), ("distinct-nodes", 1)])
 def test_memory_is_limited_on_cpus_only(site: Site, file: Path, placement: str, n_ranks: int) -> None:
     site = replace(site, placement=placement)

@@ -72,16 +72,6 @@ def test_environments_need_a_cache_that_executes(tmp_path: Path, deployment: str
 
 
 @pytest.mark.parametrize(
-    ("name", "code"),
-    [("x" * 300, "unusable-folder"), ("\udcff", "wrong-encoding"), ("x/" * 3000, "unusable-folder")],
-)
-def test_folder_of_an_impossible_name_is_refused(tmp_path: Path, name: str, code: str) -> None:
-    with pytest.raises(InputError) as refused:
-        check_folder(tmp_path / name, "advice")
-    assert refused.value.code == code and str(refused.value).isprintable() and len(str(refused.value)) < 400
-
-
-@pytest.mark.parametrize(
     ("files", "variables", "environment", "ranks", "refusal"),
     [
         (2, {}, {}, 2, None),

@@ -113,12 +113,7 @@ def test_needs_near_and_over_the_limit_are_noted(
 
 
 @pytest.mark.parametrize(
-    "content",
-    [
-        "",
-        '{"a": {"tensor_bytes": {"parameters": -1}}}',
-        '{"a": {"other": 1}}',
-    ],
+    "content", ["", '{"a": {"tensor_bytes": {"parameters": -1}}}', '{"a": {"other": 1}}']
 )
 def test_broken_estimates_count_as_none(tmp_path: Path, content: str) -> None:
     (tmp_path / MEMORY_ESTIMATES).write_text(content)

@@ -152,11 +152,6 @@ def test_other_programs_are_not_checked(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_plain_snakemake_starts_with_a_good_cache(tmp_path: Path) -> None:
-    done = plain_snakemake(tmp_path, XDG_CACHE_HOME=str(tmp_path / "cache"))
-    assert (done.returncode, done.stderr) == (0, "")
-
-
 def test_state_that_is_a_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

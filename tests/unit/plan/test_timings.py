@@ -12,15 +12,7 @@ from plan.campaign import plan_campaign as campaign_of
 from plan.cost import START_S, Cost, measured_at, table_rows
 from plan.design import Run, plan_design
 from plan.scheduling import run_resources
-from plan.timings import (
-    BUDGET_S,
-    Timing,
-    Timings,
-    key,
-    planned_timings,
-    required_timings,
-    spec,
-)
+from plan.timings import BUDGET_S, Timing, Timings, key, planned_timings, required_timings, spec
 from support.timed_parts import DATASET, FRAMEWORK, study_of
 
 
@@ -46,11 +38,6 @@ def test_each_model_and_batch_is_timed_once_for_most_devices(site: Site) -> None
 def test_nothing_is_timed_without_a_searched_strategy(site: Site) -> None:
     assert required_timings(runs_of(site, parallelism=["data", "expert", "random1"])) == []
     assert required_timings(plan_design(load_study("quickstart"), site)) == []
-
-
-def test_what_the_site_lacks_is_wanted_but_not_planned(site: Site) -> None:
-    poor = replace(site, frameworks=("pytorch-single",))
-    assert len(required_timings(runs_of(site))) == 2 and planned_timings(runs_of(site), poor) == []
 
 
 def test_asking_for_strategies_without_timings_is_refused(site: Site) -> None:

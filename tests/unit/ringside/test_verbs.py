@@ -219,19 +219,6 @@ def test_a_mistake_is_one_line(
     )
 
 
-@pytest.mark.parametrize(
-    ("typed", "option"),
-    [
-        ("plan -s virtul", "--site"), ("plan quickstrat", "STUDY"), ("predict --nodes many", "--nodes"),
-        ("run --cores 0", "--cores"), ("trace", "RUN"), ("pack-text a.txt", "--name"),
-        ("strategies --devices 4", "--devices"),
-    ],
-)  # fmt: skip
-def test_mistake_begins_with_the_option(capsys: pytest.CaptureFixture[str], typed: str, option: str) -> None:
-    assert run(typed.split()) == 2
-    assert capsys.readouterr().err.startswith(f"ringside: {option}: ")
-
-
 def test_outside_of_the_checkout_nothing_is_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -55,13 +55,7 @@ def declare_folder(
 
 
 def describe_folder(
-    form: str,
-    path: Path,
-    name: str,
-    size: int,
-    channels: int,
-    vocabulary: int,
-    patterns: Mapping[str, str],
+    form: str, path: Path, name: str, size: int, channels: int, vocabulary: int, patterns: Mapping[str, str]
 ) -> dict[str, Any]:
     """Return the entry of a data set in a folder, with the arguments of `declare_folder`."""
     entry: dict[str, Any] = {"title": name, "format": form, "folder": str(path.absolute())}

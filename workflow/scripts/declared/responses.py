@@ -88,10 +88,7 @@ _PEAK: dict[str, Any] = {
     "when": ("peak_known",),
     "hint": "state peak_tflops of the site: no peak is known of processors",
 }
-_TARGET: dict[str, Any] = {
-    "when": ("target_accuracy",),
-    "hint": "add target_accuracy: 0.9 to the study",
-}
+_TARGET: dict[str, Any] = {"when": ("target_accuracy",), "hint": "add target_accuracy: 0.9 to the study"}
 _DECLARED = (
     Response(name="epoch_time", column="epoch_time_s", title="epoch time", unit="s", scaling_power=-1,
         meaning="Epoch time: wall time of one pass over the training samples, without validation."),

@@ -243,8 +243,7 @@ class QuestionKeys(Keys):
         pattern=r"^[A-Za-z0-9.+-]+\Z",
     )
     response: Literal[tuple(RESPONSES)] = key(  # type: ignore[valid-type]
-        "what figures and tables compare; docs/reference/figures.md explains each",
-        default=EPOCH_TIME.name,
+        "what figures and tables compare; docs/reference/figures.md explains each", default=EPOCH_TIME.name
     )
     figures: Annotated[
         tuple[Any, ...], Written(Annotated[tuple[FigureKeys, ...], Rules(min_length=1)], _as_given)

@@ -34,9 +34,7 @@ class DeviceKeys(Keys):
     """The key `device`; all devices are alike."""
 
     tflops: float = key(
-        "floating point operations in 32 bits or TF32, in 10^12 a second, at the peak",
-        ge=1e-6,
-        le=1e9,
+        "floating point operations in 32 bits or TF32, in 10^12 a second, at the peak", ge=1e-6, le=1e9
     )
     memory_gb_s: float = key("what it reads and writes of its memory, in 10^9 bytes a second", gt=0, le=1e9)
     memory_gb: float = key("memory, in 10^9 bytes", gt=0, le=1e9)

@@ -48,12 +48,7 @@ from models.layout import BUCKET_BYTES, BucketBytes
 from models.mesh import Mesh
 from models.pipelines import INTERLEAVED, ZERO_BUBBLE, ZERO_BUBBLE_V, stages_per_rank
 from models.strategy import Strategy
-from plan.batch_sizes import (
-    batch_size_file,
-    missing_batch_size_note,
-    nothing_fits_note,
-    read_batch_sizes,
-)
+from plan.batch_sizes import batch_size_file, missing_batch_size_note, nothing_fits_note, read_batch_sizes
 from plan.batch_sizes import search_name as batch_search_name
 from plan.own_commands import batches, count_samples
 from plan.strategies import cell_strategy, read_bucket_bytes, search_name, strategy_file

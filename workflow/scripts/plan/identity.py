@@ -190,11 +190,8 @@ def unsupported_reason(site: Site, levels: Mapping[str, Any]) -> Note | None:
         return Note("framework-not-at-site", f"site {site.name} does not have {name}", framework=name)
     framework = load_framework(name)
     if not framework.adapter:
-        return Note(
-            "no-adapter",
-            f"site {site.name} cannot run {name}: its adapter is not written yet",
-            framework=name,
-        )
+        text = f"site {site.name} cannot run {name}: its adapter is not written yet"
+        return Note("no-adapter", text, framework=name)
     if not _is_available(framework.environment, site):
         keys = f"installed.{framework.environment} or images.brought.{framework.environment}"
         text = (
@@ -204,51 +201,27 @@ def unsupported_reason(site: Site, levels: Mapping[str, Any]) -> Note | None:
         return Note("not-installed", text, environment=framework.environment)
     if reason := _outdated_package(name, site):
         return reason
-    if framework.mpi and site.launcher in LAUNCHERS_WITHOUT_MPI:
-        return Note(
-            "no-mpi",
-            (
-                f"site {site.name} starts ranks by {LAUNCHERS_WITHOUT_MPI[site.launcher]}, {name} needs srun "
-                "or mpirun"
-            ),
-            framework=name,
-            launcher=site.launcher,
-            starts=LAUNCHERS_WITHOUT_MPI[site.launcher],
-        )
+    if framework.mpi and (starts := LAUNCHERS_WITHOUT_MPI.get(site.launcher)):
+        text = f"site {site.name} starts ranks by {starts}, {name} needs srun or mpirun"
+        return Note("no-mpi", text, framework=name, launcher=site.launcher, starts=starts)
     if reason := _unsupported_device(site, framework, device_kind):
         return reason
     if levels["bandwidth"] and site.placement != "virtual":
-        return Note(
-            "no-link-rate",
-            f"site {site.name} cannot set the rate of its links: only the virtual cluster can",
-            bandwidth=levels["bandwidth"],
-        )
+        text = f"site {site.name} cannot set the rate of its links: only the virtual cluster can"
+        return Note("no-link-rate", text, bandwidth=levels["bandwidth"])
     if reason := _unsupported_arithmetic(site, levels, framework, device_kind):
         return reason
-    if operators := _missing_operators(name, levels["model"], levels["dataset"], device_kind):
-        return Note(
-            "missing-operators",
-            (
-                f"site {site.name} has device {device_kind}, on which {name} cannot compute "
-                f"{', '.join(operators)} of {levels['model']}"
-            ),
-            framework=name,
-            model=levels["model"],
-            device=device_kind,
-            operators=operators,
-        )
+    model = levels["model"]
+    if operators := _missing_operators(name, model, levels["dataset"], device_kind):
+        text = f"{name} cannot compute {', '.join(operators)} of {model} on device {device_kind}"
+        facts = {"framework": name, "model": model, "device": device_kind, "operators": operators}
+        return Note("missing-operators", f"site {site.name}: {text}", **facts)
     if site.scorep and runs_under_scorep(site, levels) and scorep.version(site.scorep) is None:
-        return Note(
-            "no-scorep",
-            f"site {site.name} names Score-P in {site.scorep}, whose bin/scorep-config prints no version",
-            scorep=site.scorep,
-        )
-    if levels["compiler"] == "torch-compile" and site.deployment == "apptainer":
-        return Note(
-            "no-compiler",
-            f"site {site.name} trains in images, which have no compiler for {levels['compiler']}",
-            compiler=levels["compiler"],
-        )
+        text = f"site {site.name} names Score-P in {site.scorep}, whose bin/scorep-config prints no version"
+        return Note("no-scorep", text, scorep=site.scorep)
+    if (compiler := levels["compiler"]) == "torch-compile" and site.deployment == "apptainer":
+        text = f"site {site.name} trains in images, which have no compiler for {compiler}"
+        return Note("no-compiler", text, compiler=compiler)
     return None
 
 
@@ -353,7 +326,8 @@ def _outdated_package(name: str, site: Site) -> Note | None:
         version = dict(installation.packages).get(package) if installation else None
         if version and older(version, oldest):
             text = f"site {site.name} has {package} {version} installed, {name} needs {oldest} or newer"
-            return Note("too-old", text, framework=name, package=package, installed=version, needed=oldest)
+            facts = {"framework": name, "package": package, "installed": version, "needed": oldest}
+            return Note("too-old", text, **facts)
     return None
 
 

@@ -23,8 +23,7 @@ def plan(
         typer.Option(min=1, metavar="N", help="One block of the design alone.", show_default=False),
     ] = None,
     no_memory: Annotated[
-        bool,
-        typer.Option("--no-memory", help="Do not estimate memory (about a second a cell)."),
+        bool, typer.Option("--no-memory", help="Do not estimate memory (about a second a cell).")
     ] = False,
     json: Json = False,
 ) -> None:

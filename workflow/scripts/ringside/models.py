@@ -102,8 +102,7 @@ def predict(
     ] = None,
     price: Annotated[float | None, option("Price of a node hour, in any currency.", metavar="AMOUNT")] = None,
     min_gain: Annotated[
-        float | None,
-        option("Share of the ideal that a doubling has to gain (default 0.7).", metavar="X"),
+        float | None, option("Share of the ideal that a doubling has to gain (default 0.7).", metavar="X")
     ] = None,
     measurable: Annotated[
         int | None,
@@ -194,8 +193,7 @@ def strategies(
         if typed:
             flag, hint = f"--{next(iter(typed)).replace('_', '-')}", "name one: --model MODEL"
             raise InputError("missing-argument", "is about a model", file=flag, hint=hint)
-        options = ["-n"] if dry_run else []
-        run_snakemake("strategies", study, site, profile=profile, options=options, rest=ctx.obj)
+        run_snakemake("strategies", study, site, profile=profile, rest=ctx.obj, dry_run=dry_run)
     if study or batch_size is None:
         problem = "is for a model, not for a study" if study else "needs --batch-size"
         raise InputError(
