@@ -621,11 +621,6 @@ def published_tables(records: str, study: Study) -> Path:
             ) from None
     if first.get("study", study.name) != study.name:
         problem = f"is of study {first['study']}, not {study.name}"
-        raise InputError(
-            "other-study",
-            problem,
-            file=folder / "runs.csv",
-            got=first["study"],
-            hint=f"name that study: {first['study']}",
-        )
+        hint = f"name that study: {first['study']}"
+        raise InputError("other-study", problem, file=folder / "runs.csv", got=first["study"], hint=hint)
     return folder
