@@ -74,11 +74,9 @@ def test_environments_need_a_cache_that_executes(tmp_path: Path, deployment: str
 @pytest.mark.parametrize(
     ("files", "variables", "environment", "ranks", "refusal"),
     [
-        (2, {}, {}, 2, None),
         (2, {}, {}, 3, ("too-few", "ranks_per_node")),
         (4, {}, {"CUDA_VISIBLE_DEVICES": "1,3"}, 2, None),
         (4, {}, {"CUDA_VISIBLE_DEVICES": "1"}, 2, ("too-few", "ranks_per_node")),
-        (4, {}, {"CUDA_VISIBLE_DEVICES": ""}, 1, ("too-few", "ranks_per_node")),
         (4, {"CUDA_VISIBLE_DEVICES": "2"}, {}, 2, ("too-few", "ranks_per_node")),
     ],
 )  # fmt: skip
