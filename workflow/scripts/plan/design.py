@@ -605,29 +605,26 @@ def _batches(levels: Levels, replicas: int) -> tuple[int, int]:
     samples, size = load_dataset(levels["dataset"])["train_samples"], levels["batch_size"]
     multiplier = replicas if levels["batch_scope"] == "local" else 1
     step = size * multiplier
-    if step % replicas:
-        reason = f"batch_size={size} (batch_scope=global) cannot be divided by {replicas} replicas"
-        raise InfeasibleCell(
-            "not-divisible",
-            reason,
-            STEP_COUNT_FACTORS,
-            _suggest_batch_sizes(size, samples, multiplier, replicas),
-        )
     local_batch, steps = step // replicas, samples // step
-    _check_normalization(model, local_batch, "replica", STEP_COUNT_FACTORS)
-    if not trains_enough(step, samples):
-        reason = f"{replicas} x {local_batch} samples a step " + (
-            f"drop {_dropped_share(step, samples):.1%} of the {samples} training samples of "
+    problem = None
+    if step % replicas:
+        code = "not-divisible"
+        problem = f"batch_size={size} (batch_scope=global) cannot be divided by {replicas} replicas"
+    elif not steps:
+        code = "too-few-samples"
+        problem = (
+            f"{replicas} x {local_batch} samples a step are more than the {samples} of {levels['dataset']}"
+        )
+    elif not trains_enough(step, samples):
+        code, share = "drops-samples", f"{_dropped_share(step, samples):.1%}"
+        problem = (
+            f"{replicas} x {local_batch} samples a step drop {share} of the {samples} training samples of "
             f"{levels['dataset']} (at most {MAX_DROPPED_SAMPLE_SHARE:.0%})"
-            if steps
-            else f"are more than the {samples} training samples of {levels['dataset']}"
         )
-        raise InfeasibleCell(
-            "drops-samples" if steps else "too-few-samples",
-            reason,
-            STEP_COUNT_FACTORS,
-            _suggest_batch_sizes(size, samples, multiplier, replicas),
-        )
+    if problem:
+        hint = _suggest_batch_sizes(size, samples, multiplier, replicas)
+        raise InfeasibleCell(code, problem, STEP_COUNT_FACTORS, hint)
+    _check_normalization(model, local_batch, "replica", STEP_COUNT_FACTORS)
     if levels["sync_every"] > steps:
         reason = f"sync_every={levels['sync_every']} is more than the {steps} batches of an epoch"
         raise InfeasibleCell(
@@ -655,12 +652,8 @@ def _check_shares(levels: Levels, framework: Framework, ranks: int, local_batch:
     fewest = model_graph(levels["model"], levels["dataset"]).fewest_samples
     if min(fixed) * block < fewest:
         reason = f"shares={shares} leave a rank fewer than {fewest} of the {block} samples of a step"
-        raise InfeasibleCell(
-            "too-few-samples",
-            reason,
-            ("shares", *STEP_COUNT_FACTORS),
-            "use a larger batch_size, or larger shares",
-        )
+        hint = "use a larger batch_size, or larger shares"
+        raise InfeasibleCell("too-few-samples", reason, ("shares", *STEP_COUNT_FACTORS), hint)
 
 
 def trains_enough(step: int, samples: int) -> bool:
@@ -700,16 +693,11 @@ def to_csv(runs: list[Run]) -> str:
 
 
 def _feasible_cells(study: Study, site: Site) -> Iterator[tuple[str, Levels, Geometry]]:
-    too_many = [nodes for nodes in study.factors["nodes"] if nodes > site.nodes]
-    if too_many:
-        raise InputError(
-            "out-of-range",
-            f"{too_many[0]} is more than the {site.nodes} nodes of {display_path(site.file)}",
-            file=display_path(study.file),
-            key="factors.nodes",
-            got=too_many[0],
-            hint="use fewer, or another site",
-        )
+    for nodes in study.factors["nodes"]:
+        if nodes > site.nodes:
+            problem = f"{nodes} is more than the {site.nodes} nodes of {display_path(site.file)}"
+            place: dict[str, Any] = {"file": display_path(study.file), "key": "factors.nodes", "got": nodes}
+            raise InputError("out-of-range", problem, hint="use fewer, or another site", **place)
     used = [False] * len(study.exclude)
     trained: dict[tuple[object, ...], Levels] = {}
     for levels in study.combinations():
@@ -725,14 +713,8 @@ def _feasible_cells(study: Study, site: Site) -> Iterator[tuple[str, Levels, Geo
             raise _cell_error(study, site, levels, infeasible) from None
     if not all(used):
         i = used.index(False)
-        raise InputError(
-            "unused-exclude",
-            "matches no cell",
-            file=display_path(study.file),
-            key=f"exclude.{i}",
-            got=study.exclude[i],
-            hint="correct or remove it",
-        )
+        place = {"file": display_path(study.file), "key": f"exclude.{i}", "got": study.exclude[i]}
+        raise InputError("unused-exclude", "matches no cell", hint="correct or remove it", **place)
 
 
 def distinct_geometry(
