@@ -246,6 +246,33 @@ def test_a_users_own_archives_have_a_lock_of_their_own(store_at):
     assert store_at(table=None).lock("cifar-10").name == "table.lock.yaml"
 
 
+def test_lock_keeps_its_entries(server, declare, store_at):
+    store = store_at()
+    store.lock("ours").write_text(yaml.safe_dump({"theirs": {"x": "0" * 64}, "ours": {"b.gz": "1" * 64}}))
+    got = fetch_and_lock(declare("a.gz", CONTENT, url=server.serve("/a.gz", CONTENT)), store)
+    assert yaml.safe_load(store.lock("ours").read_text()) == {
+        "theirs": {"x": "0" * 64},
+        "ours": {"b.gz": "1" * 64, "a.gz": got.sha256},
+    }
+
+
+def test_entry_of_another_process_is_not_replaced(server, declare, store_at):
+    got = fetch_content(declare("a.gz", CONTENT, url=server.serve("/a.gz", CONTENT)), store_at())
+    lock_text = yaml.safe_dump({"ours": {"a.gz": "1" * 64}})
+    store_at().lock("ours").write_text(lock_text)
+    with pytest.raises(InputError) as refused:
+        lock_archives("ours", {"a.gz": got}, store_at())
+    assert_refusal(refused.value, "checksum-mismatch", "a.gz", ["1" * 64], file="ours", got=got.sha256)
+    assert store_at().lock("ours").read_text() == lock_text
+
+
+def test_read_only_checkout_warns(server, file, store_at, tmp_path, capsys):
+    (tmp_path / "no-folder").write_text("a file where the lock's folder would be")
+    store = store_at(table=tmp_path / "no-folder" / "table.yaml")
+    fetch_and_lock(file, store)
+    assert hashlib.sha256(CONTENT).hexdigest() in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("text", ["ours: {a.gz: short}", "ours: 3", "[1]"])
 def test_a_broken_lock_is_refused_before_anything_is_fetched(server, file, store_at, text):
     store_at().lock("ours").write_text(text)

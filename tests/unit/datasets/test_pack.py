@@ -67,13 +67,6 @@ def test_packed_pictures_are_read_again(tmp_path: Path, packed: Callable[..., An
             assert image[0, 0].tolist() == [[255, 0, 0], [0, 0, 255]][label]
 
 
-def test_sixteen_bits_of_grey_are_scaled(tmp_path: Path) -> None:
-    ramp = np.linspace(0, 65535, 64 * 64).round().astype(np.uint16).reshape(64, 64)
-    Image.fromarray(ramp).save(tmp_path / "ramp.png")
-    pixels = read_image(tmp_path / "ramp.png", 64)
-    assert pixels.mean() == pytest.approx(127.5, abs=1) and len(np.unique(pixels)) == 256
-
-
 def test_orientation_is_applied(tmp_path: Path) -> None:
     pixels = np.zeros((64, 64, 3), np.uint8)
     pixels[:32] = 255

@@ -25,7 +25,6 @@ REPORTED = {
     "NVIDIA H100 PCIe": ("H100 PCIe", 80, 756.5),
     "NVIDIA H100 NVL": ("H100 NVL", 94, 835.5),
     "NVIDIA H200": ("H200 SXM", 141, 989.5),
-    "nvidia h200": ("H200 SXM", 141, 989.5),
     "NVIDIA H200 NVL": ("H200 NVL", 141, 835.5),
     "NVIDIA B200": ("B200", 180, 2250),
     "NVIDIA GB200": ("GB200", 186, 2500),

@@ -253,6 +253,11 @@ def test_mistake_is_refused_with_file_and_key(
     assert_refusal(refusal(tmp_path, figure), code, key, **facts)
 
 
+def test_a_name_twice_is_refused(tmp_path: Path) -> None:
+    error = refusal(tmp_path, BY_NODES, {"kind": "overview"}, BY_NODES)
+    assert_refusal(error, "duplicate", "figures.2.name", ["figures.0"], got="by_factor-nodes")
+
+
 def test_more_series_than_can_be_told_apart_are_refused(tmp_path: Path) -> None:
     figure = {"kind": "overview", "colour": ["batch_size", "sync_every"]}
     with pytest.raises(InputError) as refused:

@@ -2,7 +2,6 @@
 
 import csv
 import io
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,17 +32,6 @@ def code_of(note: Note | None) -> str | None:
 
 def rows(study: Study, site: Site) -> dict[str, dict[str, str]]:
     return {row["run_id"]: row for row in csv.DictReader(io.StringIO(to_csv(plan_design(study, site))))}
-
-
-def test_quickstart_is_what_the_readme_says(quickstart: Study, local: Site) -> None:
-    runs = plan_design(quickstart, local)
-    cells = Counter(run.cell for run in runs)
-    assert set(cells.values()) == {3}
-    assert Counter(run.levels["framework"] for run in runs) == {
-        "pytorch-single": 6, "tensorflow-single": 6, "pytorch-ddp": 18, "horovod-pytorch": 18,
-        "tensorflow-multiworker": 18, "horovod-tensorflow": 18,
-    }  # fmt: skip
-    assert {run.levels["batch_size"] for run in runs if run.levels["sync_every"] == 4} == {16}
 
 
 def test_a_replicate_or_a_level_more_changes_no_other_row(quickstart: Study, local: Site) -> None:
