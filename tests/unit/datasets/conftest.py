@@ -29,7 +29,7 @@ def store_at(tmp_path: Path) -> Callable[..., Store]:
             "mirror": None,
             "site": "config/sites/here.yaml",
             "table": tmp_path / "table.yaml",
-            "retry_policy": RetryPolicy(connect_s=2, read_s=0.5, n_attempts=3, pause_s=0.01, max_pause_s=0.2),
+            "retry_policy": RetryPolicy(connect_s=2, read_s=0.5, n_attempts=3, pause_s=0.01),
         }
         return Store(**{**defaults, **changes})
 

@@ -1,10 +1,8 @@
 """Data sets in folders are read as their writers wrote them, in the same order on every file system."""
 
-import errno
 import gzip
 import io
 import json
-import os
 import subprocess
 import tarfile
 from collections.abc import Callable, Iterable, Mapping
@@ -22,7 +20,6 @@ from common.errors import InputError
 from datasets import identity
 from datasets.declare import declare_folder
 from datasets.fetch import Store
-from datasets.folders import list_folder
 from datasets.prepare import prepare
 from declared import datasets
 from support.refusals import assert_refusal
@@ -235,31 +232,6 @@ def test_digest_is_that_of_sha256sum(tmp_path: Path, declared: Callable[..., dic
     assert declared("image-folder", folder, 8)["sha256"] == by_hand.stdout.split()[0]
 
 
-def test_unreadable_folder_is_not_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, scan = write_image_folder(tmp_path / "trees"), os.scandir
-
-    def refuse(path: Any) -> Any:
-        if str(path).endswith("oak"):
-            raise PermissionError(errno.EACCES, "Permission denied", path)
-        return scan(path)
-
-    monkeypatch.setattr(os, "scandir", refuse)
-    with pytest.raises(PermissionError):
-        list_folder(folder, {})
-
-
-def test_key_follows_content_and_no_path(tmp_path: Path, declared: Callable[..., dict[str, Any]]) -> None:
-    folder = write_image_folder(tmp_path / "trees")
-    keys = []
-    for place in ("trees", "moved", "changed"):
-        folder = folder.rename(tmp_path / place)
-        if place == "changed":
-            (folder / "train" / "oak" / "p.png").write_bytes((folder / "val/ash/b.jpeg").read_bytes())
-        declared("image-folder", folder, 8)
-        keys.append(identity.data_digest("mine"))
-    assert keys[0] == keys[1] != keys[2]
-
-
 def test_site_may_have_a_folder_of_its_own(
     tmp_path: Path, declared: Callable[..., dict[str, Any]], store_at: Callable[..., Store]
 ) -> None:
@@ -351,25 +323,6 @@ def test_file_of_both_parts_is_refused(tmp_path: Path, declared: Callable[..., d
     assert_refusal(refused.value, "duplicate", file=str(folder / "train/ash/b.jpeg"))
 
 
-def test_several_pictures_of_one_class_are_refused(tmp_path: Path) -> None:
-    for path, content in IMAGES.items():
-        (tmp_path / path).parent.mkdir(parents=True)
-        (tmp_path / path).write_bytes(content)
-    with pytest.raises(InputError) as refused:
-        declare_folder("image-folder", tmp_path, "mine", 8)
-    assert (refused.value.code, refused.value.key) == ("out-of-range", "classes")
-
-
-@pytest.mark.parametrize("is_link", [True, False])
-def test_link_to_nothing_and_pipe_are_refused(tmp_path: Path, is_link: bool) -> None:
-    folder = write_image_folder(tmp_path / "trees")
-    file = folder / "train" / "oak" / "z.png"
-    file.symlink_to("nothing") if is_link else os.mkfifo(file)
-    with pytest.raises(InputError) as refused:
-        declare_folder("image-folder", folder, "mine", 8)
-    assert_refusal(refused.value, "system-error", file=str(file))
-
-
 @pytest.mark.parametrize(
     ("options", "code", "option"),
     [
@@ -415,40 +368,6 @@ def test_parquet_of_wrong_numbers_is_refused(tmp_path: Path, table: pa.Table, co
     with pytest.raises(InputError) as refused:
         declare_folder("parquet", tmp_path, "mine", 2)
     assert (refused.value.code, refused.value.key) == (code, key)
-
-
-def test_damaged_page_of_parquet_is_refused(tmp_path: Path) -> None:
-    for part in ("train", "val"):
-        pq.write_table(pictures([0, 1]), tmp_path / f"{part}.parquet", compression="snappy")
-    content = bytearray((tmp_path / "train.parquet").read_bytes())
-    content[20:120] = b"\xff" * 100
-    (tmp_path / "train.parquet").write_bytes(content)
-    with pytest.raises(InputError) as refused:
-        declare_folder("parquet", tmp_path, "mine", 2)
-    assert_refusal(refused.value, "broken-archive", file=str(tmp_path / "train.parquet"))
-
-
-def test_class_names_of_a_missing_column_are_ignored(
-    tmp_path: Path, declared: Callable[..., dict[str, Any]]
-) -> None:
-    (tmp_path / "hub").mkdir()
-    for part in ("train", "val"):
-        table = pictures([0, 2]).replace_schema_metadata(CLASS_NAMES)
-        pq.write_table(table, tmp_path / "hub" / f"{part}.parquet")
-    assert declared("parquet", tmp_path / "hub", 2)["classes"] == 3
-
-
-def test_file_without_tokens_takes_no_sequence_away(
-    tmp_path: Path, declared: Callable[..., dict[str, Any]]
-) -> None:
-    (tmp_path / "text").mkdir()
-    files = {"train-0": [[1] * 9], "train-1": [], "train-2": [[2] * 9], "val-0": [[0] * 5]}
-    for name, rows in files.items():
-        table = pa.table({"input_ids": pa.array(rows, pa.list_(pa.int64()))})
-        pq.write_table(table, tmp_path / "text" / f"{name}.parquet")
-    assert declared("parquet", tmp_path / "text", 2)["train_samples"] == 8
-    declared("parquet", tmp_path / "text", 2, {"train_samples": 5})
-    assert prepared(tmp_path)["train"][0][:, 0].tolist() == [1, 1, 1, 1, 2]
 
 
 def test_token_beyond_the_declared_vocabulary_is_refused(tmp_path: Path) -> None:

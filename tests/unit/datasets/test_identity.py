@@ -18,7 +18,7 @@ def test_addresses_and_descriptions_change_no_key(monkeypatch: pytest.MonkeyPatc
 
     elsewhere = json.loads(json.dumps(ENTRY))
     elsewhere["files"][0] |= {"url": "http://a/b", "mirrors": ["http://c/d"], "unpacked_bytes": 2}
-    elsewhere |= {"title": "T", "licence": "L", "citation": "C"}
+    elsewhere |= {"title": "T", "licence": "L", "citation": "C", "folder": "/elsewhere"}
     changed = json.loads(json.dumps(ENTRY))
     changed["files"][0]["md5"] = "0" * 32
     before = digest(ENTRY)

@@ -67,19 +67,6 @@ def test_packed_pictures_are_read_again(tmp_path: Path, packed: Callable[..., An
             assert image[0, 0].tolist() == [[255, 0, 0], [0, 0, 255]][label]
 
 
-def test_packing_again_gives_the_same_archive(tmp_path: Path) -> None:
-    folder = pictures(tmp_path / "pictures")
-    first, second = (pack_images(folder, tmp_path / name, 8, 0.2) for name in ("a.tar.gz", "b.tar.gz"))
-    assert first["files"][0]["sha256"] == second["files"][0]["sha256"]
-
-
-def test_sixteen_bits_of_grey_are_scaled(tmp_path: Path) -> None:
-    ramp = np.linspace(0, 65535, 64 * 64).round().astype(np.uint16).reshape(64, 64)
-    Image.fromarray(ramp).save(tmp_path / "ramp.png")
-    pixels = read_image(tmp_path / "ramp.png", 64)
-    assert pixels.mean() == pytest.approx(127.5, abs=1) and len(np.unique(pixels)) == 256
-
-
 def test_orientation_is_applied(tmp_path: Path) -> None:
     pixels = np.zeros((64, 64, 3), np.uint8)
     pixels[:32] = 255
@@ -150,13 +137,3 @@ def test_a_text_that_cannot_be_packed_is_refused(tmp_path: Path, content: str, c
     with pytest.raises(InputError) as refused:
         pack_text(tmp_path / "poems.txt", tmp_path / "mine.zip", 64, 0.1)
     assert refused.value.code == code
-
-
-@pytest.mark.parametrize("separator", ["\u2028", "\x0c", "\x85", "\x0b", "\x1d"])
-def test_other_separators_end_no_line(tmp_path: Path, separator: str) -> None:
-    (tmp_path / "a.txt").write_text(f"a b{separator}c d\n" * 20, encoding="utf-8", newline="")
-    (tmp_path / "b.txt").write_text("a b c d\r\n" * 20, encoding="utf-8", newline="")
-    counts = [
-        pack_text(tmp_path / name, tmp_path / "a.zip", 2, 0.5)["train_samples"] for name in ("a.txt", "b.txt")
-    ]
-    assert counts[0] == counts[1] == 24

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -129,24 +128,6 @@ def test_text_that_contradicts_its_entry_is_refused(
     assert_refusal(refused.value, "contradicts-entry", "", mentions, file="ours: train", got=got)
 
 
-def test_no_sample_is_in_both_parts(tmp_path: Path) -> None:
-    prepare("digits", tmp_path / "digits")
-    from sklearn.datasets import load_digits
-
-    parts = [np.load(tmp_path / "digits" / part / "images.npy") for part in ("train", "validation")]
-    images = sorted(image.tobytes() for image in load_digits().images.astype(np.uint8))
-    assert sorted(image.tobytes() for image in np.concatenate(parts)) == images
-
-
-@pytest.mark.parametrize("name", ["digits", "tiny-imagenet-200-small"])
-def test_another_machine_prepares_the_same_bytes(tmp_path: Path, name: str) -> None:
-    prepare(name, tmp_path / "a")
-    prepare(name, tmp_path / "b")
-    assert [digest_file(file) for file in data_files(tmp_path / "a", name)] == [
-        digest_file(file) for file in data_files(tmp_path / "b", name)
-    ]
-
-
 def test_a_half_prepared_data_set_is_prepared_again(tmp_path: Path) -> None:
     prepare("digits", tmp_path / "a")
     (tmp_path / "a" / "manifest.json").unlink()
@@ -194,18 +175,6 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path, name: str) -
     assert [path.name for path in tmp_path.iterdir()] == [".a.lock"]
 
 
-def test_failed_write_of_labels_has_its_reason(tmp_path: Path) -> None:
-    with nearly_full_disk(), pytest.raises(OSError, match="File too large"):
-        write_images(
-            tmp_path / "train",
-            [(np.zeros((5000, 1, 1, 1), np.uint8), np.zeros(5000))],
-            5000,
-            [1, 1, 1],
-            2,
-            "x",
-        )
-
-
 def test_ended_preparation_leaves_no_files(tmp_path: Path) -> None:
     (tmp_path / "temporary").mkdir()
     places = {"RINGSIDE_CACHE": str(tmp_path / "cache"), "TMPDIR": str(tmp_path / "temporary")}
@@ -223,16 +192,6 @@ def test_ended_preparation_leaves_no_files(tmp_path: Path) -> None:
     assert process.returncode == 128 + signal.SIGTERM
     assert [path.name for path in out.parent.parent.iterdir()] == [".0123456789ab.lock"]
     assert not list((tmp_path / "temporary").iterdir())
-
-
-def test_refused_data_set_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(datasets(), "digits", {**load_dataset("digits"), "train_samples": 1537})
-    load_dataset.cache_clear()
-    with pytest.raises(InputError) as refused:
-        prepare("digits", tmp_path / "a")
-    assert str(refused.value) == "digits: validation: there are 260 images; the entry says 261"
-    load_dataset.cache_clear()
-    assert [path.name for path in tmp_path.iterdir()] == [".a.lock"]
 
 
 @pytest.mark.parametrize(
@@ -263,16 +222,6 @@ def test_mean_and_deviation_are_exact_in_any_order_of_blocks() -> None:
     )
 
 
-def test_large_data_sets_are_written_block_by_block(tmp_path: Path) -> None:
-    block = np.zeros((1000, 32, 32, 3), np.uint8), np.zeros(1000, np.int64)
-    tracemalloc.start()
-    write_images(tmp_path / "train", (block for _ in range(20)), 20_000, [32, 32, 3], 2, "ours")
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 20_000 * 3072 / 2, "less than half of the images is in memory at any time"
-    assert np.load(tmp_path / "train" / "images.npy", mmap_mode="r").shape == (20_000, 32, 32, 3)
-
-
 def test_a_fresh_data_set_is_a_manifest(tmp_path: Path) -> None:
     prepare("synthetic-4x6x3-5-200", tmp_path / "a")
     assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["manifest.json", "verified.json"]
@@ -288,19 +237,6 @@ def test_a_fresh_data_set_is_a_manifest(tmp_path: Path) -> None:
     prepare("synthetic-regions-4x6x3-5-200", tmp_path / "b")
     regions = json.loads((tmp_path / "b" / "manifest.json").read_text())
     assert (regions["targets"], len(regions["mean"])) == ("pixel", 3) and "targets" not in manifest
-
-
-@pytest.mark.parametrize(
-    ("name", "classes"), [("synthetic-tokens-40-8-200", None), ("synthetic-text-40-8-2-200", ["0", "1"])]
-)
-def test_a_fresh_data_set_of_tokens_is_a_manifest(
-    tmp_path: Path, name: str, classes: list[str] | None
-) -> None:
-    prepare(name, tmp_path / "a")
-    manifest = json.loads((tmp_path / "a" / "manifest.json").read_text())
-    assert manifest["fresh"] and manifest["shape"] == [8] and manifest["vocabulary"] == 40
-    assert manifest.get("classes") == classes and "mean" not in manifest
-    check_data(tmp_path / "a", name)
 
 
 @pytest.fixture
@@ -350,11 +286,10 @@ def test_data_of_another_archive_are_refused(tmp_path: Path, monkeypatch, store_
     lock.write_text(lock.read_text().replace(f"{name}: ", f"{name}: {'f' * 64} # "))
     with pytest.raises(InputError) as refused:
         check_data(tmp_path / "ours", "ours")
-    line = 1 + next(i for i, text in enumerate(lock.read_text().splitlines()) if name in text)
     used = digest_file(tmp_path / "made" / name)
     folder = tmp_path / "ours"
     assert_refusal(refused.value, "checksum-mismatch", file=str(folder), got=used)
-    assert f"line {line} of {lock}" in refused.value.hint
+    assert f"{name} of ours from {lock}" in refused.value.hint
     load_dataset.cache_clear()
 
 
@@ -386,14 +321,6 @@ def test_invisible_data_set_is_refused(tmp_path: Path) -> None:
         check_data(tmp_path / "elsewhere", "digits")
     assert_refusal(refused.value, "missing-folder", "", [os.uname().nodename], file=f"{tmp_path}/elsewhere")
     assert "remove" not in refused.value.hint.split()
-
-
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"manifest.json": 3}'])
-def test_data_set_without_checksums_is_refused(digits: Path, text: str) -> None:
-    (digits / "verified.json").write_text(text)
-    with pytest.raises(InputError) as refused:
-        check_data(digits, "digits")
-    assert_refusal(refused.value, "changed-file", file=str(digits / "verified.json"))
 
 
 def test_a_copied_cache_is_compared_by_content_once(digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,6 @@ REPORTED = {
     "NVIDIA H100 PCIe": ("H100 PCIe", 80, 756.5),
     "NVIDIA H100 NVL": ("H100 NVL", 94, 835.5),
     "NVIDIA H200": ("H200 SXM", 141, 989.5),
-    "nvidia h200": ("H200 SXM", 141, 989.5),
     "NVIDIA H200 NVL": ("H200 NVL", 141, 835.5),
     "NVIDIA B200": ("B200", 180, 2250),
     "NVIDIA GB200": ("GB200", 186, 2500),
@@ -34,10 +33,7 @@ REPORTED = {
     "AMD Instinct MI300X": ("MI300X", 192, 1307.4),
     "AMD Instinct MI325X": ("MI325X", 256, 1307.4),
 }
-WITHOUT_TF32 = {
-    *("V100 SXM2", "V100 PCIe", "V100S PCIe", "T4", "RTX 2080 Ti"),
-    *("MI210", "MI250X GCD"),
-}
+WITHOUT_TF32 = {*("V100 SXM2", "V100 PCIe", "V100S PCIe", "T4", "RTX 2080 Ti"), *("MI210", "MI250X GCD")}
 
 
 @pytest.mark.parametrize(("reported", "expected"), REPORTED.items())

@@ -1,6 +1,5 @@
 """Two-level fractions: as large as published ones, and what their cells cannot tell apart is said."""
 
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,9 @@ import pytest
 import yaml
 
 from common.errors import InputError
-from declared.factors import factor_table
 from declared.fraction import Fraction, smallest_fraction
 from declared.site import load_site
 from declared.study import load_study
-from plan.campaign import Campaign
-from plan.cost import Cost, fraction_line, measured_at, report
 from plan.design import plan_design, to_csv
 from support.refusals import assert_refusal
 
@@ -107,18 +103,6 @@ def test_a_run_of_a_fraction_is_the_run_of_the_full_design(tmp_path: Path) -> No
     every = {run.run_id: run for run in plan_design(replace(fractional, fraction=None), site)}
     assert len(every) == 2**7 * 2
     assert all(every[run.run_id] == run for run in plan_design(fractional, site))
-
-
-def test_plan_names_the_fraction_and_its_aliases(tmp_path: Path) -> None:
-    study, site = load_study("s", written(tmp_path)), load_site("local")
-    campaign = Campaign(study, site, "available", plan_design(study, site), None)
-    text = report(Cost(campaign, measured_at("nowhere", tmp_path), {}))
-    assert re.search(r"\b8 \w+ in 2 \w+", text), "cells and blocks"
-    assert study.fraction is not None
-    line = fraction_line(study.fraction)
-    assert text.splitlines().count(f"  {line}") == 1
-    title = factor_table()["sync_every"]["title"]
-    assert study.fraction.name() in line and f"framework = batch size x {title} = " in line
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import yaml
 from common.errors import InputError
 from declared.datasets import find_dataset
 from declared.frameworks import describe_framework, is_registered, trains_alone
-from declared.imported import ImportKeys, campaign_folder, campaign_name, load_imported
+from declared.imported import campaign_folder, campaign_name
 from declared.models import find_graph
 from declared.study import load_study
 from support.measured_elsewhere import DLPERF, MLPERF, STUDIES, copy_of, imported_study
@@ -32,12 +32,6 @@ def test_cells_of_an_imported_study_are_those_of_its_table() -> None:
     assert study.factors["framework"] == ["mindspore", "mxnet-horovod", "pytorch-ddp", "tensorflow2"]
     assert (study.replicates.at_least, study.replicates.at_most) == (5, 10) and not study.replicates.adaptive
     assert study.traits().step_times and not study.token_sequences
-
-
-def test_batch_of_a_device_may_be_a_fraction() -> None:
-    study = imported_study("measured-mlperf")
-    assert study.factors["batch_size"] == [8] and study.factors["batch_scope"] == ["global"]
-    assert study.imported and study.imported.n_runs == (10, 10)
 
 
 def test_unregistered_names_are_described_as_unknown() -> None:
@@ -78,14 +72,6 @@ def test_table_without_levels_is_refused(tmp_path: Path, table: str, code: str) 
     folder = copy_of(MLPERF, tmp_path / "tables")
     (folder / "runs.csv").write_text(table)
     assert_refusal(study_of(tmp_path, folder), code, "framework" if "r,c" in table else "")
-
-
-@pytest.mark.parametrize("folder", [DLPERF, MLPERF])
-def test_statement_says_where_measurements_are_from(folder: Path) -> None:
-    description = load_imported(str(folder), folder / "s.yaml").description
-    assert isinstance(description, ImportKeys)
-    assert description.stated.licence == "Apache-2.0" and "commit" in description.stated.source
-    assert description.files[0].rows == len((folder / "epochs.csv").read_text().splitlines()) - 1
 
 
 def test_figures_over_nodes_and_devices_are_over_both(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from common.errors import InputError
 from common.files import CHECKOUT
 from declared import configuration, own_models
 from declared.models import find_graph, model_graph
-from declared.own_models import OwnModel, load_own_model, own_model_titles
+from declared.own_models import OwnModel, load_own_model
 from declared.study import load_study
 from support.own_commands import write_study
 from support.own_models import own_models_in
@@ -24,13 +24,9 @@ LEVELS = {"framework": "pytorch-ddp", "model": "ours", "dataset": "digits"}
     [
         ({"file": "models/nothing.py"}, "missing-file", "file", ["models/nothing.py"]),
         ({"file": f"../{CHECKOUT.name}/README.md"}, "missing-file", "file", []),
-        ({"file": str(CHECKOUT / "README.md")}, "missing-file", "file", []),
         ({"files": ["nothing.py"]}, "missing-file", "files.0", []),
         ({"class": "make_normalised"}, "unknown-name", "class", ["make_normalized"]),
-        ({"class": "a.b"}, "bad-pattern", "class", []),
         ({"class": None}, "missing-key", "class", []),
-        ({"inputs": "sounds"}, "not-one-of", "inputs", ["images"]),
-        ({"clas": "x"}, "unknown-key", "clas", ["class"]),
         ({"arguments": {"a": [1, float("nan")]}}, "wrong-type", "arguments.a", ["nan"]),
     ],
 )
@@ -67,7 +63,6 @@ def load_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str]
     "code",
     [
         "try:\n    import fast\nexcept ImportError:\n    class Net: pass",
-        "if True:\n    pass\nelse:\n    def Net(): pass",
         "Net: type = object",
         "import nets as Net",
         "from nets import *",
@@ -75,22 +70,6 @@ def load_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str]
 )
 def test_class_may_be_defined_anywhere_in_a_file(load_code: Callable[[str], OwnModel], code: str) -> None:
     assert load_code(code).class_name == "Net"
-
-
-@pytest.mark.parametrize("code", ["x = " + "a." * 100_000 + "b", "x = " + "-" * 100_000 + "1"])
-def test_file_too_deep_to_parse_is_refused(load_code: Callable[[str], OwnModel], code: str) -> None:
-    with pytest.raises(InputError) as refused:
-        load_code(code)
-    assert refused.value.code == "broken-file"
-
-
-def test_titles_say_where_modules_are_declared(tmp_path: Path) -> None:
-    with own_models_in(tmp_path, ours={"title": "a net"}, theirs={}):
-        titles = own_model_titles()
-    assert titles == {
-        "ours": f"a net ({tmp_path / 'ours.yaml'})",
-        "theirs": f"theirs ({tmp_path / 'theirs.yaml'})",
-    }
 
 
 def test_own_model_may_not_hide_a_model(tmp_path: Path) -> None:
@@ -116,7 +95,6 @@ def test_arguments_are_numbers_of_the_data(tmp_path: Path) -> None:
     [
         ({}, "synthetic-tokens-50-7", "tokens"),
         ({"arguments": {"v": "{vocabulary}"}}, "digits", "{vocabulary}"),
-        ({"arguments": {"v": ["{vocabulary}"]}}, "digits", "{vocabulary}"),
     ],
 )
 def test_own_model_does_not_fit_other_data(

@@ -29,10 +29,7 @@ def test_a_mistake_is_told_with_file_and_key(tmp_path: Path) -> None:
     assert_refusal(refused.value, "out-of-range", "levels.0.of", file=f"{tmp_path}/mine.yaml", got=0)
     with pytest.raises(InputError) as refused:
         load_topology("other", tmp_path)
-    names = [tmp_path / "other.yaml"]
-    assert_refusal(
-        refused.value, "unknown-name", "", names, file="--topology", got="other", expected=["mine"]
-    )
+    assert_refusal(refused.value, "unknown-name", file="--topology", got="other", expected=["mine"])
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """What a campaign will cost: from runs that were measured, else from a rate that is stated or assumed."""
 
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,17 +13,15 @@ from common.tables import write_table
 from declared.costs import Costs, Price
 from declared.models import model_graph
 from declared.site import load_site
-from declared.study import Replicates, load_study
+from declared.study import load_study
 from plan.campaign import Campaign, plan_campaign
 from plan.cost import (
     ASSUMED_GFLOPS,
-    DEPTHWISE_WEIGHT,
     REFERENCE_S,
     SAME_CELL,
     SCALED,
     START_S,
     Cost,
-    benchmark_times_at,
     main,
     measured_at,
     notes,
@@ -46,17 +43,15 @@ def campaign(study: str, site: str, **changes: object) -> Campaign:
 
 def test_the_work_beside_a_run_counts() -> None:
     unreferenced, referenced = (
-        Cost(campaign("quickstart", "local", reference=is_timed), NO_RUNS, {}) for is_timed in (False, True)
+        Cost(campaign("quickstart", "local", reference=is_timed), NO_RUNS) for is_timed in (False, True)
     )
-    added = [
-        referenced.estimates[run_id].run_s - result.run_s for run_id, result in unreferenced.estimates.items()
-    ]
-    assert added == pytest.approx([REFERENCE_S] * len(unreferenced.campaign.runs))
+    added = referenced.seconds(referenced.runs) - unreferenced.seconds(unreferenced.runs)
+    assert added == pytest.approx(REFERENCE_S * len(unreferenced.campaign.runs))
 
 
 def test_without_any_run_a_rate_is_assumed_and_said() -> None:
     planned_campaign = campaign("tf-strategies", "virtual")
-    cost = Cost(planned_campaign, NO_RUNS, {})
+    cost = Cost(planned_campaign, NO_RUNS)
     run = next(
         run
         for run in planned_campaign.runs
@@ -64,8 +59,8 @@ def test_without_any_run_a_rate_is_assumed_and_said() -> None:
     )
     operations = 2 * model_graph("resnet-50", "tiny-imagenet-200").macs * (3 * 50_000 + 5_000) * 3
     expected = START_S + operations / (0.6 * ASSUMED_GFLOPS["cpu"] * 1e9)
-    assert cost.estimates[run.run_id].run_s == pytest.approx(expected)
-    origin = cost.estimates[run.run_id].origin
+    assert cost.estimate(run).run_s == pytest.approx(expected)
+    origin = cost.estimate(run).origin
     assert origin.code == "assumed-rate" and origin.facts == {"gflops": pytest.approx(72), "device": "cpu"}
     assert len(planned_campaign.runs) == 270 and title(cost).facts == {
         "runs": 270,
@@ -91,22 +86,13 @@ def test_assumed_rates_are_those_of_the_measurements(model: str, shape: str, ima
     assert assumed == pytest.approx(images_s, rel=0.4)
 
 
-def test_a_depthwise_convolution_counts_for_what_it_takes() -> None:
-    graph = model_graph("efficientnet-b0", "cifar-10")
-    depthwise = sum(operator.macs for operator in graph.operators if operator.kind == "depthwise_conv")
-    assert weighed_macs("efficientnet-b0", "cifar-10") == graph.macs + (DEPTHWISE_WEIGHT - 1) * depthwise
-    assert weighed_macs("resnet-18", "cifar-10") == model_graph("resnet-18", "cifar-10").macs
-
-
 def test_a_rate_that_the_site_states_is_taken() -> None:
-    fast, slow = (
-        Cost(campaign("tf-strategies", "virtual", gflops=rate), NO_RUNS, {}) for rate in (200.0, 100.0)
-    )
+    fast, slow = (Cost(campaign("tf-strategies", "virtual", gflops=rate), NO_RUNS) for rate in (200.0, 100.0))
     starts = len(fast.runs) * START_S
     assert slow.seconds(slow.runs) - starts == pytest.approx(2 * (fast.seconds(fast.runs) - starts))
-    origins = {estimate.origin.code for estimate in fast.estimates.values()}
+    origins = {estimate.origin.code for estimate in fast.by_cell.values()}
     assert origins == {"stated-rate"} and "assumed-rate" not in codes(notes(fast))
-    assert {estimate.origin.facts["gflops"] for estimate in fast.estimates.values()} == {200.0}
+    assert {estimate.origin.facts["gflops"] for estimate in fast.by_cell.values()} == {200.0}
 
 
 def test_measured_runs_of_the_same_cell_go_before_everything(tmp_path: Path) -> None:
@@ -116,48 +102,25 @@ def test_measured_runs_of_the_same_cell_go_before_everything(tmp_path: Path) -> 
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "runs.csv").write_text("nonsense\n1\n")
     planned_campaign = campaign("tf-strategies-virtual", "virtual")
-    cost = Cost(planned_campaign, measured_at("virtual", tmp_path), {})
+    cost = Cost(planned_campaign, measured_at("virtual", tmp_path))
     run = planned_campaign.runs[0]
     own = runs[(runs.cell == run.cell) & (runs.status == "ok")]
-    assert cost.estimates[run.run_id].run_s == pytest.approx(
+    assert cost.estimate(run).run_s == pytest.approx(
         START_S + 3 * (own.epoch_time_s + own.validation_time_s).mean()
     )
-    assert cost.estimates[run.run_id].measured == len(own) == 5
-    origins = [row[-1] for row in table_rows(cost)[1:3]]
-    assert [(origin.code, origin.facts["runs"]) for origin in origins] == [("same-cell", 135)] * 2
+    assert {row[-1] for row in table_rows(cost)[1:3]} == {SAME_CELL}
     assert measured_at("elsewhere", tmp_path).empty
-    started = Cost(planned_campaign, cost.measured.assign(startup_s=7.0), {})
+    started = Cost(planned_campaign, cost.measured.assign(startup_s=7.0))
     assert started.seconds(planned_campaign.runs) == pytest.approx(
         cost.seconds(planned_campaign.runs) + 270 * (7.0 - START_S)
     )
 
 
-def test_a_data_set_of_another_size_is_another_cell() -> None:
-    planned_campaign = campaign("tf-strategies-virtual", "virtual")
-    runs, _ = designed_campaign()
-    informed = runs[runs.status == "ok"].reindex(columns=NO_RUNS.columns)
-    unscaled, larger = (
-        Cost(
-            planned_campaign,
-            informed.assign(samples_per_epoch=factor * informed.samples_per_epoch.astype(int)),
-            {},
-        ).estimates
-        for factor in (1, 10)
-    )
-    assert {estimate.origin for estimate in unscaled.values()} == {SAME_CELL}
-    assert {estimate.origin for estimate in larger.values()} == {SCALED}
-    epochs = {
-        name: sum(e.run_s - START_S for e in group.values())
-        for name, group in (("1", unscaled), ("10", larger))
-    }
-    assert epochs["10"] == pytest.approx(epochs["1"] / 10, rel=0.3), "ten times the samples took as long"
-
-
 def test_processors_and_accelerators_are_told_apart(tmp_path: Path) -> None:
     planned_campaign = campaign("resnet34-devices", "slurm-example", gflops=15_000.0)
-    cost = Cost(planned_campaign, NO_RUNS, {})
+    cost = Cost(planned_campaign, NO_RUNS)
     cpu, cuda = (
-        next(cost.estimates[run.run_id] for run in cost.runs if run.levels["device"] == kind)
+        next(cost.estimate(run) for run in cost.runs if run.levels["device"] == kind)
         for kind in ("cpu", "cuda")
     )
     assert (
@@ -168,98 +131,28 @@ def test_processors_and_accelerators_are_told_apart(tmp_path: Path) -> None:
     run = next(run for run in cost.runs if run.levels["device"] == "cpu")
     row = {**run.levels, "epoch_time_s": 1200.0, "validation_time_s": 100.0, "samples_per_epoch": 50_000}
     row |= {"ranks": 2, "replicas": 2}
-    informed = Cost(planned_campaign, pd.DataFrame([{**row, "startup_s": 20.0}]), {})
-    assert informed.estimates[run.run_id].run_s == pytest.approx(20 + 10 * 1300)
-    assert all(
-        informed.estimates[group.run_id].run_s
-        == pytest.approx(cost.estimates[group.run_id].run_s + 20 - START_S)
-        for group in informed.runs
-        if group.levels["device"] == "cuda"
-    )
-    rescaled = Cost(
-        planned_campaign, pd.DataFrame([{**row, "startup_s": None, "compiler": "torch-compile"}]), {}
-    )
-    assert rescaled.estimates[run.run_id].origin == SCALED
-    assert rescaled.estimates[run.run_id].run_s == pytest.approx(START_S + 10 * 1300)
+    informed = Cost(planned_campaign, pd.DataFrame([{**row, "startup_s": 20.0}]))
+    assert informed.estimate(run).run_s == pytest.approx(20 + 10 * 1300)
+    rescaled = Cost(planned_campaign, pd.DataFrame([{**row, "startup_s": None, "compiler": "torch-compile"}]))
+    assert rescaled.estimate(run).origin == SCALED
+    assert rescaled.estimate(run).run_s == pytest.approx(START_S + 10 * 1300)
 
 
-def test_benchmarks_cost_their_budget_or_measured_time(tmp_path: Path) -> None:
-    planned_campaign = campaign("tf-strategies-virtual", "virtual")
-    planned_ones = Cost(planned_campaign, NO_RUNS, {})
-    assert [(benchmark.name, e.run_s) for benchmark, e in planned_ones.benchmarks] == [
-        (f"tensorflow-multiworker.n{nodes}", pytest.approx(START_S + 9 * 1.2)) for nodes in (2, 3)
+def test_benchmarks_cost_their_time_limit() -> None:
+    cost = Cost(campaign("tf-strategies-virtual", "virtual"), NO_RUNS)
+    limit_s = START_S + 9 * 1.2
+    assert [(benchmark.name, seconds) for benchmark, seconds in cost.benchmarks] == [
+        (f"tensorflow-multiworker.n{nodes}", pytest.approx(limit_s)) for nodes in (2, 3)
     ]
-    for number, (site, status, wall_s) in enumerate(
-        [
-            ("virtual", "ok", 20.0),
-            ("virtual", "ok", 30.0),
-            ("virtual", "failed", 1.0),
-            ("elsewhere", "ok", 99.0),
-        ]
-    ):
-        file = (
-            tmp_path
-            / "study"
-            / "network"
-            / "tensorflow-multiworker.n3"
-            / f"{number}"
-            / "collective_benchmark.json"
-        )
-        file.parent.mkdir(parents=True)
-        file.write_text(json.dumps({"site": site, "status": status, "wall_s": wall_s}))
-    (tmp_path / "study" / "network" / "tensorflow-multiworker.n3" / "4").mkdir()
-    (
-        tmp_path / "study" / "network" / "tensorflow-multiworker.n3" / "4" / "collective_benchmark.json"
-    ).write_text("{")
-    informed = Cost(planned_campaign, NO_RUNS, benchmark_times_at("virtual", tmp_path))
-    assert [e.run_s for _, e in informed.benchmarks] == [pytest.approx(START_S + 9 * 1.2), 25.0]
-    assert informed.total_s == pytest.approx(informed.seconds(informed.runs) + START_S + 9 * 1.2 + 25.0)
-    nodes = (
-        sum(informed.seconds([run]) * run.geometry.nodes for run in informed.runs)
-        + 2 * (START_S + 10.8)
-        + 3 * 25
-    )
-    assert informed.node_hours == pytest.approx(nodes / 3600)
-    measured, budget = (row[-1] for row in table_rows(informed)[-2:])
-    assert (measured.code, measured.facts["count"], budget.code) == ("measured-before", 2, "own-budget")
+    assert cost.total_s(cost.runs) == pytest.approx(cost.seconds(cost.runs) + 2 * limit_s)
+    node_s = sum(cost.seconds([run]) * run.geometry.nodes for run in cost.runs) + 5 * limit_s
+    assert cost.node_hours == pytest.approx(node_s / 3600)
 
 
 def test_runs_that_the_site_will_end_are_told() -> None:
-    too_long = find_note(notes(Cost(campaign("tf-strategies", "virtual"), NO_RUNS, {})), "too-long")
+    too_long = find_note(notes(Cost(campaign("tf-strategies", "virtual"), NO_RUNS)), "too-long")
     assert too_long.facts == {"runs": 270, "of": 270, "time_limit_s": 100}
-    assert "too-long" not in codes(notes(Cost(campaign("quickstart", "local"), NO_RUNS, {})))
-
-
-def test_rows_are_sorted_and_a_wide_mean_has_its_span() -> None:
-    study = load_study("frameworks")
-    turned = replace(
-        study, factors=study.factors | {name: study.factors[name][::-1] for name in ("framework", "dataset")}
-    )
-    cost = Cost(plan_campaign(turned, load_site("slurm-example")), NO_RUNS, {})
-    rows = table_rows(cost)[1:]
-    names = [row[:3] for row in rows if "collective" not in row[1]]
-    assert names == sorted(names) and len(names) == 12
-    (single,) = [row for row in rows if row[:3] == ("pytorch-single", "cnn-cifar10", "cifar-10")]
-    (ddp,) = [row for row in rows if row[:3] == ("pytorch-ddp", "cnn-cifar10", "cifar-10")]
-    assert re.fullmatch(r"\d+ s", single[4]) and re.fullmatch(r"[\d.]+ s \([\d.]+ s to \d+ s\)", ddp[4])
-
-
-def test_report_of_one_run_is_worded_in_the_singular() -> None:
-    study = load_study("quickstart")
-    single_cell = {"framework": ["pytorch-ddp"], "nodes": [1], "batch_size": [32], "sync_every": [1]}
-    text = report(
-        Cost(
-            plan_campaign(
-                replace(study, factors=study.factors | single_cell, exclude=(), replicates=Replicates(1, 1)),
-                load_site("local"),
-            ),
-            NO_RUNS,
-            {},
-        )
-    )
-    assert "quickstart at local: 1 run, 1 cell in 1 block\n" in text
-    assert "; 129.4 kB of data, 100.0 kB of logs and records" in text and "GPU" not in text
-    assert "records so far: none; without an ok record: 1 run, 6." in text
+    assert "too-long" not in codes(notes(Cost(campaign("quickstart", "local"), NO_RUNS)))
 
 
 def test_a_block_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,7 +191,7 @@ def test_what_remains_is_told_by_status(tmp_path: Path, monkeypatch: pytest.Monk
 
     leave(campaign("rehearsal", "virtual"), ["ok"] * 18 + ["invalid"] * 2 + ["failed", "broken"])
     planned_campaign = campaign("rehearsal", "virtual")
-    state = find_note(notes(Cost(planned_campaign, NO_RUNS, {})), "records-so-far")
+    state = find_note(notes(Cost(planned_campaign, NO_RUNS)), "records-so-far")
     assert (
         state.facts["statuses"] == {"ok": 18, "failed": 1, "invalid": 2, "broken": 1}
         and state.facts["left"] == 6
@@ -309,29 +202,21 @@ def test_what_remains_is_told_by_status(tmp_path: Path, monkeypatch: pytest.Monk
     )
     leave(planned_campaign, ["ok"] * 24)
     planned_campaign = campaign("rehearsal", "virtual")
-    assert codes(notes(Cost(planned_campaign, NO_RUNS, {})))[-1] == "complete"
+    assert codes(notes(Cost(planned_campaign, NO_RUNS)))[-1] == "complete"
     assert planned_campaign.summary() == "rehearsal at virtual: 24 runs: 24 ok"
 
 
 def test_nodes_and_accelerators_are_counted(tmp_path: Path) -> None:
-    cost = Cost(campaign("frameworks", "slurm-example"), NO_RUNS, {})
+    cost = Cost(campaign("frameworks", "slurm-example"), NO_RUNS)
     runs = sum(cost.seconds([run]) * run.geometry.nodes for run in cost.runs)
-    benchmarks = sum(estimate.run_s * benchmark.nodes for benchmark, estimate in cost.benchmarks)
+    benchmarks = sum(seconds * benchmark.nodes for benchmark, seconds in cost.benchmarks)
     assert cost.node_hours == pytest.approx((runs + benchmarks) / 3600)
     assert cost.gpu_hours == pytest.approx(2 * cost.node_hours), "two accelerators a node, held by every run"
     site = replace(cost.campaign.site, costs=Costs(price_per_node_hour=Price(3.0, "EUR")))
     priced = find_note(notes(replace(cost, campaign=replace(cost.campaign, site=site))), "total").facts
     assert (priced["price"], priced["currency"]) == (pytest.approx(3 * cost.node_hours), "EUR")
     assert find_note(notes(cost), "total").facts["price"] is None
-    assert Cost(campaign("frameworks", "plafrim"), NO_RUNS, {}).gpu_hours == 0
-    left = {note.facts["environment"]: note for note in cost.campaign.skipped_runs()}
-    assert set(left) == {"lbann", "tarantella"} and {note.code for note in left.values()} == {"not-installed"}
-    assert {(note.facts["runs"], note.facts["cells"]) for note in left.values()} == {(40, 8)}
-    assert left["lbann"] == (
-        "40 runs of 8 cells cannot run here: lbann is not installed at site slurm-example (see "
-        "installed.lbann or images.brought.lbann in docs/reference/configuration.md)"
-    )
-    assert set(left.values()) < {line.strip() for line in report(cost).splitlines()}
+    assert Cost(campaign("frameworks", "plafrim"), NO_RUNS).gpu_hours == 0
     archives = 170_052_171 + 26_421_880 + 29_515 + 4_422_102 + 5_148
     images = 60_000 * (32 * 32 * 3 + 8) + 70_000 * (28 * 28 + 8)
     assert cost.data_bytes == archives + images

@@ -4,7 +4,6 @@ that have a record.
 
 import json
 import os
-import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from common.notes import Note, codes, find_note
 from declared.site import load_site
 from declared.study import Replicates, load_study
 from plan.campaign import Campaign, plan_campaign
-from plan.cost import Cost, measured_at, notes, report, title
+from plan.cost import Cost, measured_at, notes, title
 from plan.decisions import decision_file, read_decisions, rule_fields
 
 RULE = Replicates(3, 6, 0.05)
@@ -63,12 +62,6 @@ def test_the_first_blocks_are_certain_and_more_are_possible() -> None:
     assert len(current.possible) == len(current.by_id) == 12
 
 
-def test_replicates_are_the_same_runs_with_a_precision_target() -> None:
-    fixed, adaptive = campaign(Replicates(6, 6)), campaign()
-    assert fixed.runs == fixed.possible == adaptive.possible
-    assert set(adaptive.records.items()) <= set(fixed.records.items()), "with the same keys"
-
-
 def test_what_is_decided_is_run_block_by_block() -> None:
     current = campaign()
     assert runs(current) == {A: 3, B: 3}
@@ -111,17 +104,14 @@ def test_what_has_a_record_is_never_left_out() -> None:
 
 def test_the_cost_is_told_from_to_and_what_is_expected() -> None:
     def cost() -> Cost:
-        return Cost(campaign(), measured_at("local"), {})
+        return Cost(campaign(), measured_at("local"))
 
     assert title(cost()).facts == {"runs": 6, "most": 12, "cells": 2, "blocks": 3}
     state = notes(cost())
     assert find_note(state, "replicates-by-precision").facts == {"rule": RULE, "open": True}
     at_most = find_note(state, "at-most").facts
     assert at_most["runs"] == 12 and at_most["total_s"] > find_note(state, "total").facts["total_s"]
-    assert find_note(state, "expected-later").facts == {
-        "block": 3,
-        "command": "./ringside pilot quickstart --site local",
-    }
+    assert find_note(state, "expected-later").facts == {"block": 3}
     decide(3, A)
     state = notes(cost())
     assert title(cost()).facts == {"runs": 7, "most": 12, "cells": 2, "blocks": 4}
@@ -134,21 +124,12 @@ def test_the_cost_is_told_from_to_and_what_is_expected() -> None:
     )
 
 
-def test_wording_of_a_cost_by_precision() -> None:
-    lines = report(Cost(campaign(), measured_at("local"), {})).splitlines()
-    rule = "a cell has 3 to 6 runs, until half the 95 % interval of its mean epoch time is 5 % or less"
-    pilot = "./ringside pilot quickstart --site local predicts it after two"
-    assert f"  replicates by precision: {rule}; the numbers above cover the runs that are certain" in lines
-    assert f"  the expected number is known after block 3; {pilot}" in lines
-    assert any(re.fullmatch(r"  at most 12 runs, \d+ (s|min) one after the other", line) for line in lines)
-
-
 def test_cells_without_a_target_get_only_the_first_blocks() -> None:
     traced = campaign()
     study = replace(traced.study, factors=traced.study.factors | {"trace": ["none", "phases"]})
     current = plan_campaign(study, traced.site)
     assert (len(current.runs), len(current.max_runs), len(current.possible)) == (12, 18, 24)
-    counted = title(Cost(current, measured_at("local"), {})).facts
+    counted = title(Cost(current, measured_at("local"))).facts
     assert (counted["runs"], counted["most"], counted["cells"]) == (12, 18, 4)
     record(
         current,
@@ -162,7 +143,7 @@ def test_cells_without_a_target_get_only_the_first_blocks() -> None:
 
 def test_rule_that_cannot_be_fulfilled_is_reported() -> None:
     def state(at_most: int, **changes: Any) -> list[Note]:
-        return notes(Cost(campaign(Replicates(3, at_most, 0.05, **changes)), measured_at("local"), {}))
+        return notes(Cost(campaign(Replicates(3, at_most, 0.05, **changes)), measured_at("local")))
 
     never = find_note(state(8), "never-precise")
     assert never.facts == {"at_most": 8, "known_after": 9, "cells": 2}
@@ -171,21 +152,9 @@ def test_rule_that_cannot_be_fulfilled_is_reported() -> None:
         "./ringside run says it first, too"
     )
     pairs = {"contrasts": {"batch_size": (16, 32)}}
-    assert find_note(state(16), "expected-later").facts["command"].startswith("./ringside pilot")
-    assert find_note(state(16, **pairs), "expected-later").facts["command"] is None, (
-        "a pilot tells nothing of ratios"
-    )
     assert find_note(state(16, **pairs), "never-precise").facts["known_after"] == 17
     assert "never-precise" not in codes(state(17, **pairs))
     assert [RULE.known_after(cells) for cells in (1, 2, 4, 8)] == [17, 9, 5, 3]
-
-
-def test_complete_campaign_leaves_nothing_to_decide() -> None:
-    current = campaign()
-    for run in current.possible:
-        record(current, run.run_id)
-    counted = title(Cost(current.now(), measured_at("local"), {})).facts
-    assert not current.now().open and (counted["runs"], counted["most"], counted["cells"]) == (12, 12, 2)
 
 
 def test_decision_is_not_final_while_a_run_is_repeated() -> None:

@@ -62,12 +62,6 @@ def test_cell_waits_for_its_search(site: Site, file: Path) -> None:
     assert unfit.missing_batch_size and unfit.missing_batch_size.code == "no-batch-fits"
 
 
-def test_environment_and_data_are_made_for_a_search(site: Site, file: Path) -> None:
-    campaign = plan_campaign(study_of(), site)
-    assert campaign.records == {} and list(campaign.datasets) == ["synthetic-28x28x1-10-100000"]
-    assert "pytorch" in campaign.environments
-
-
 def test_searches_are_repeated_by_name(
     site: Site, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,18 +114,6 @@ def test_candidates_differ_by_a_few_percent(site: Site, file: Path) -> None:
     assert search.spec(site, 1)["levels"]["epochs"] == 2, "training goes on after validation"
 
 
-def test_trials_with_accumulation_update_as_often(site: Site, file: Path) -> None:
-    (search,) = largest.planned_searches(plan_design(study_of(sync_every=[4]), site), site)
-    assert search.candidates(site)[-1] == 12_500, "one optimizer step has all samples"
-    assert [search.spec(site, size)["steps"] for size in (8, 12_500)] == [4 * largest.TRIAL_UPDATES, 4]
-
-
-def test_candidates_fit_pipelines(site: Site, file: Path) -> None:
-    study = study_of(framework=["pytorch-mesh"], parallelism=["pipeline2"], microbatches=[4])
-    (search,) = largest.planned_searches(plan_design(study, site), site)
-    assert search.candidates(site)[:4] == [4, 8, 12, 16]
-
-
 @pytest.mark.parametrize(
     ("factors", "named"),
     [
@@ -161,13 +143,6 @@ def test_broken_file_is_refused(site: Site, file: Path, content: str, code: str,
     with pytest.raises(InputError) as error:
         plan_design(study_of(), site)
     assert_refusal(error.value, code, key)
-
-
-def test_words_are_categories_of_a_regression() -> None:
-    sizes: dict[object, bool] = {64: True, "largest": False}
-    for size, has_more_cells in sizes.items():
-        study = study_of(batch_size=[16, 32, size])
-        assert study.traits().regression_predicts == has_more_cells
 
 
 @pytest.mark.parametrize(("placement", "n_ranks"), [("emulated", 2), ("distinct-nodes", 1)])

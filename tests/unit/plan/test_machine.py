@@ -1,9 +1,5 @@
 """Whether this machine is what a site says."""
 
-import os
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,70 +25,19 @@ def test_a_site_with_accelerators_is_a_machine_that_has_one(tmp_path: Path, driv
     check_machine(accelerated, tmp_path)
 
 
-@contextmanager
-def dummy_interface(name: str) -> Iterator[None]:
-    """A network interface without an address."""
-    subprocess.run(["ip", "link", "add", name, "type", "veth", "peer", "name", f"{name}p"], check=True)
-    try:
-        yield
-    finally:
-        subprocess.run(["ip", "link", "delete", name], check=True)
-
-
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="makes an interface or a mount, which needs root")
-
-
-@needs_root
-def test_an_interface_needs_an_address() -> None:
-    with dummy_interface("rsx0"), pytest.raises(InputError) as refused:
-        check_machine(replace(load_site("local"), interface="rsx0"))
-    assert (refused.value.code, refused.value.key) == ("no-address", "interface")
-
-
 def test_every_listed_interface_is_on_this_machine() -> None:
     with pytest.raises(InputError) as refused:
         check_machine(replace(load_site("local"), interface="lo,nope0"))
     assert (refused.value.code, refused.value.got) == ("unknown-name", "nope0")
 
 
-@needs_root
-@pytest.mark.parametrize("deployment", ["venv", "apptainer"])
-def test_environments_need_a_cache_that_executes(tmp_path: Path, deployment: str) -> None:
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "noexec", "tmpfs", str(tmp_path)], check=True)
-    try:
-        site = replace(load_site("local"), cache=tmp_path / "cache" / "here", deployment=deployment)
-        if deployment == "apptainer":  # an image is not executed from there
-            check_machine(site)
-            return
-        with pytest.raises(InputError) as refused:
-            check_machine(site)
-        assert refused.value.code == "not-executable"
-    finally:
-        subprocess.run(["umount", str(tmp_path)], check=True)
-
-
-@pytest.mark.parametrize(
-    ("name", "code"),
-    [("x" * 300, "unusable-folder"), ("\udcff", "wrong-encoding"), ("x/" * 3000, "unusable-folder")],
-)
-def test_folder_of_an_impossible_name_is_refused(tmp_path: Path, name: str, code: str) -> None:
-    with pytest.raises(InputError) as refused:
-        check_folder(tmp_path / name, "advice")
-    assert refused.value.code == code and str(refused.value).isprintable() and len(str(refused.value)) < 400
-
-
 @pytest.mark.parametrize(
     ("files", "variables", "environment", "ranks", "refusal"),
     [
-        (2, {}, {}, 2, None),
         (2, {}, {}, 3, ("too-few", "ranks_per_node")),
         (4, {}, {"CUDA_VISIBLE_DEVICES": "1,3"}, 2, None),
         (4, {}, {"CUDA_VISIBLE_DEVICES": "1"}, 2, ("too-few", "ranks_per_node")),
-        (4, {}, {"CUDA_VISIBLE_DEVICES": ""}, 1, ("too-few", "ranks_per_node")),
         (4, {"CUDA_VISIBLE_DEVICES": "2"}, {}, 2, ("too-few", "ranks_per_node")),
-        (4, {"CUDA_VISIBLE_DEVICES": "2"}, {"CUDA_VISIBLE_DEVICES": "2"}, 1, None),
-        (4, {"CUDA_VISIBLE_DEVICES": "2"}, {"CUDA_VISIBLE_DEVICES": "0"}, 1,
-         ("conflicting-keys", "variables.CUDA_VISIBLE_DEVICES")),
     ],
 )  # fmt: skip
 def test_every_rank_needs_a_visible_accelerator(

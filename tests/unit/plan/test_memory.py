@@ -63,11 +63,6 @@ def test_memory_and_checked_nodes_change_no_key(site: Site) -> None:
     assert plan_run(replace(study, node_check=True), other_site, run).key == plan_run(study, site, run).key
 
 
-def test_other_optimizer_is_another_estimate(site: Site) -> None:
-    first, second = (small_campaign(site, optimizer=[name]).runs[0] for name in ("sgd", "adam"))
-    assert run_key(site, first) != run_key(site, second)
-
-
 def test_other_code_or_software_is_another_estimate(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     run = small_campaign(site).runs[0]
     before = run_key(site, run)
@@ -111,24 +106,14 @@ def test_needs_near_and_over_the_limit_are_noted(
     needs = needs_by_cell(site, campaign.runs, campaign.results)
     assert needs.keys() == {run.cell for run in campaign.runs}
     assert [note.code for note in describe_needs(needs.values())] == codes
-    cost = Cost(campaign, measured_at("nowhere", Path("nowhere")), {})
+    cost = Cost(campaign, measured_at("nowhere", Path("nowhere")))
     header, *rows = table_rows(cost)
     assert header[-2] == MEMORY_TITLE and all(len(row) == len(header) for row in rows)
     assert set(codes) <= {note.code for note in notes(cost)}
 
 
 @pytest.mark.parametrize(
-    "content",
-    [
-        "",
-        "[]",
-        '{"a": null}',
-        '{"a": {"tensor_bytes": "much"}}',
-        '{"a": {"tensor_bytes": {"parameters": -1}}}',
-        '{"a": {"program_bytes": 1e300}}',
-        '{"a": {"other": 1}}',
-        '{"a": {"program_bytes": NaN}}',
-    ],
+    "content", ["", '{"a": {"tensor_bytes": {"parameters": -1}}}', '{"a": {"other": 1}}']
 )
 def test_broken_estimates_count_as_none(tmp_path: Path, content: str) -> None:
     (tmp_path / MEMORY_ESTIMATES).write_text(content)
@@ -160,7 +145,7 @@ def test_failed_estimate_is_noted(site: Site, tmp_path: Path, monkeypatch: pytes
     write_json(campaign.results / MEMORY_ESTIMATES, failed)
     assert not needs_by_cell(site, campaign.runs, campaign.results)
     assert failed_estimates(campaign) == {run.cell: "no such operator" for run in campaign.runs}
-    cost = Cost(campaign, measured_at("nowhere", Path("nowhere")), {})
+    cost = Cost(campaign, measured_at("nowhere", Path("nowhere")))
     assert "no-memory-estimate" in {note.code for note in notes(cost)}
 
 

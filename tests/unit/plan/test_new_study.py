@@ -45,13 +45,6 @@ def test_batch_sizes_are_those_that_the_data_set_allows(site: Site) -> None:
     assert study.factors["batch_size"] == [4]
 
 
-def test_nothing_is_written_over(folder: Path, site: Site) -> None:
-    (folder / "mine.yaml").write_text("a person's own")
-    with pytest.raises(InputError) as refused:
-        write_study("mine", Draft(), site)
-    assert refused.value.code == "already-there" and (folder / "mine.yaml").read_text() == "a person's own"
-
-
 @pytest.mark.parametrize(
     ("name", "draft", "code"),
     [

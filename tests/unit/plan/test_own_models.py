@@ -5,14 +5,12 @@ from pathlib import Path
 import pytest
 
 from common.errors import InputError
-from common.files import CHECKOUT
 from declared import own_models
 from declared.own_models import load_own_model
 from declared.study import load_study
 from plan import identity
-from plan.cost import weighed_macs
 from plan.design import UNSUPPORTED, plan_design
-from plan.identity import code_digest, plan_run
+from plan.identity import code_digest
 from support.installed_site import SITE
 from support.own_commands import write_study
 from support.own_models import NORMALIZED, own_models_in
@@ -27,15 +25,6 @@ def test_other_libraries_refuse_an_own_module_by_name(tmp_path: Path) -> None:
             plan_design(study, SITE)
     assert refused.value.got == {"framework": "jax", "model": "ours"}
     assert refused.value.code == UNSUPPORTED and "pytorch-fsdp" in refused.value.hint
-
-
-def test_attention_of_an_own_module_may_vary(tmp_path: Path) -> None:
-    levels = {"framework": "pytorch-ddp", "model": "ours", "dataset": "digits"}
-    with own_models_in(tmp_path / "models", ours={}):
-        study = load_study("s", write_study(tmp_path, **levels, attention=["default", "unfused"]))
-        first, _ = plan_design(study, SITE)
-        assert CHECKOUT in plan_run(study, SITE, first).read_paths
-        assert weighed_macs("ours", "digits") == 0
 
 
 def test_an_edit_of_its_file_changes_only_its_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -110,13 +110,10 @@ def test_cells_without_a_strategy_name_the_command_that_finds_it(
     ("text", "code", "key"),
     [
         ("{", "broken-file", ""),
-        (
-            '{"made_of": {}, "strategies": {"QUESTION": {"step_s": 0.1, "parts": {}}}}',
-            "model-mismatch",
-            "QUESTION",
-        ),
+        ('{"made_of": {}, "strategies": {"QUESTION": {"step_s": 0.1, "parts": {}}}}', "model-mismatch",
+         "QUESTION"),
     ],
-)
+)  # fmt: skip
 def test_broken_file_of_strategies_is_refused(site: Site, file: Path, text: str, code: str, key: str) -> None:
     study = study_of(parallelism=["found"])
     (run,) = plan_design(study, site)
@@ -129,12 +126,6 @@ def test_broken_file_of_strategies_is_refused(site: Site, file: Path, text: str,
     assert "./ringside strategies" in error.hint and "\n" not in str(error)
 
 
-def test_file_of_strategies_keeps_its_schema(site: Site, file: Path) -> None:
-    file.write_text('{"strategies": {}}')
-    with pytest.raises(InputError, match="made_of"):
-        plan_design(study_of(parallelism=["found"]), site)
-
-
 def test_cells_differing_in_irrelevant_factors_share_a_strategy(site: Site) -> None:
     study = study_of(parallelism=["found"], learning_rate=[0.1, 0.2], batch_size=[32, 64])
     assert len({search_name(run.levels) for run in plan_design(study, site)}) == 2
@@ -144,23 +135,14 @@ def test_cells_differing_in_irrelevant_factors_share_a_strategy(site: Site) -> N
     ("factors", "code", "got"),
     [
         ({"batch_scope": ["local"]}, UNSUPPORTED, {"framework": "pytorch-strategy", "batch_scope": "local"}),
-        (
-            {"framework": ["pytorch-ddp"], "parallelism": ["found"]},
-            UNSUPPORTED,
-            {"framework": "pytorch-ddp", "parallelism": "found"},
-        ),
-        (
-            {"parallelism": ["tensor"]},
-            UNSUPPORTED,
-            {"framework": "pytorch-strategy", "parallelism": "tensor"},
-        ),
-        (
-            {"nodes": [1], "parallelism": ["data", "random1"]},
-            "duplicate",
-            {"parallelism": "random1", "nodes": 1},
-        ),
+        ({"framework": ["pytorch-ddp"], "parallelism": ["found"]}, UNSUPPORTED, {"framework": "pytorch-ddp",
+         "parallelism": "found"}),
+        ({"parallelism": ["tensor"]}, UNSUPPORTED, {"framework": "pytorch-strategy",
+         "parallelism": "tensor"}),
+        ({"nodes": [1], "parallelism": ["data", "random1"]}, "duplicate", {"parallelism": "random1",
+         "nodes": 1}),
     ],
-)
+)  # fmt: skip
 def test_cells_that_cannot_be(
     site: Site, factors: dict[str, list[object]], code: str, got: dict[str, object]
 ) -> None:

@@ -18,7 +18,7 @@ from common.files import CHECKOUT
 from declared.own_models import own_model_titles
 from environments import controller
 from importers.statement import Options
-from ringside import arguments, workflow
+from ringside import workflow
 from ringside.app import app, run
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
@@ -72,12 +72,10 @@ def snakemake(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         ("preview quickstart", "report.preview.main", (), {"study": "quickstart", "site": ""}),
         ("repeat *ddp* --study rehearsal --site virtual", "records.repeat.repeat_runs",
          ("*ddp*", "rehearsal", "virtual"), {"run": True}),
-        ("repeat invalid --later", "records.repeat.repeat_runs", ("invalid", "", ""), {"run": False}),
         ("trace a.r1 --full", "traces.make.trace_run", ("a.r1", "", ""), {"full": True}),
         ("read-trace x.otf2", "traces.otf2_read.convert", (Path("x.otf2"),), {}),
         ("unlock", "plan.unlock.main", (), {}),
         ("compare a b", "comparison.compare.compare_campaigns", ("a", "b"), {}),
-        ("compare a --reference b", "comparison.published.compare_with_reference", ("a", "b", 0.05), {}),
         ("compare a --reference b --margin 10%", "comparison.published.compare_with_reference",
          ("a", "b", 0.1), {}),
         ("import a.csv b --as x --unit ms --bandwidth 100 --accept lattice -n", "importers.campaign.import_measurements",
@@ -128,28 +126,8 @@ def test_verify_ends_with_1_where_files_differ(
 
 def test_predict_asks_its_question(called: Callable[[str], list[Call]]) -> None:
     calls = called("figures.projection.predict")
-    assert (
-        run(
-            [
-                "predict",
-                "--model",
-                "resnet-50",
-                "--step-time",
-                "0.25",
-                "--measured",
-                "2x8=0.31",
-                "--rate",
-                "10",
-                "--rate",
-                "100",
-                "--nodes",
-                "64",
-                "--out",
-                "x",
-            ]
-        )
-        == 0
-    )
+    typed = "predict --model resnet-50 --step-time 0.25 --measured 2x8=0.31 --rate 10 --rate 100 --nodes 64"
+    assert run([*typed.split(), "--sync-every", "4", "--out", "x"]) == 0
     ((question, out), _) = calls[0]
     assert (question.model, question.places, question.rate, question.nodes) == (
         "resnet-50",
@@ -157,15 +135,7 @@ def test_predict_asks_its_question(called: Callable[[str], list[Call]]) -> None:
         (10.0, 100.0),
         64,
     )
-    assert question.batch_size == 32 and out == Path("x")
-
-
-@pytest.mark.parametrize("option", ["--sync-every", "--gradient-accumulation-steps"])
-def test_predict_takes_both_names_of_accumulation(called: Callable[[str], list[Call]], option: str) -> None:
-    calls = called("figures.projection.predict")
-    assert run(["predict", "--model", "resnet-50", "--step-time", "0.25", option, "4"]) == 0
-    ((question, _), _) = calls[0]
-    assert question.sync_every == 4
+    assert (question.batch_size, question.sync_every, out) == (32, 4, Path("x"))
 
 
 def test_strategies_of_a_model_are_searched_for_here(called: Callable[[str], list[Call]]) -> None:
@@ -189,11 +159,7 @@ def test_strategies_of_a_model_are_searched_for_here(called: Callable[[str], lis
         ("run quickstart -- --forcerun aggregate", "figures --forcerun aggregate --config study=quickstart"),
         ("run quickstart -- --config block=2 -p", "figures -p --config study=quickstart block=2"),
         ("report quickstart --records docs/x", "report --config study=quickstart records=docs/x"),
-        ("paper quickstart", "paper --config study=quickstart"),
-        ("archive quickstart", "archive --config study=quickstart"),
-        ("pilot precise -n", "pilot -n --config study=precise"),
-        ("images -s virtual", "images --config site=virtual"),
-        ("datasets", "datasets"),
+        *((f"{verb} -n", f"{verb} -n") for verb in ("paper", "archive", "pilot", "images", "datasets")),
         (
             "strategies quickstart --profile slurm --dry-run",
             "strategies --profile slurm -n --config study=quickstart",
@@ -219,7 +185,6 @@ def test_study_and_site_may_stand_in_the_environment(
     ("typed", "code", "suggestion"),
     [
         ("statu", "unknown-name", "status"),
-        ("figures", "unknown-name", "run"),
         ("cluster uo", "unknown-name", ""),
         ("plan quickstrat", "unknown-name", "quickstart"),
         ("plan --site virtul", "unknown-name", "virtual"),
@@ -250,19 +215,6 @@ def test_a_mistake_is_one_line(
     assert (
         (f"did you mean '{suggestion}'?" in output.err) if suggestion else ("did you mean" not in output.err)
     )
-
-
-@pytest.mark.parametrize(
-    ("typed", "option"),
-    [
-        ("plan -s virtul", "--site"), ("plan quickstrat", "STUDY"), ("predict --nodes many", "--nodes"),
-        ("run --cores 0", "--cores"), ("trace", "RUN"), ("pack-text a.txt", "--name"),
-        ("strategies --devices 4", "--devices"),
-    ],
-)  # fmt: skip
-def test_mistake_begins_with_the_option(capsys: pytest.CaptureFixture[str], typed: str, option: str) -> None:
-    assert run(typed.split()) == 2
-    assert capsys.readouterr().err.startswith(f"ringside: {option}: ")
 
 
 def test_outside_of_the_checkout_nothing_is_done(
@@ -315,16 +267,6 @@ def test_a_shell_completes(
     with pytest.raises(SystemExit):
         run([])
     assert set(capsys.readouterr().out.split()) == expected
-
-
-def test_profiles_and_statuses_are_those_there_are() -> None:
-    from plan.record_checks import STATUSES
-
-    assert {folder.name for folder in (CHECKOUT / "profiles").iterdir() if folder.is_dir()} == {
-        *arguments.PROFILES,
-        "default",
-    }
-    assert set(arguments.STATUSES) == set(STATUSES)
 
 
 def test_models_as_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,12 +21,9 @@ def check_data(folder: Path, dataset: str) -> None:
             an archive behind them is not the declared and locked one.
     """
     if not folder.is_dir():
-        raise InputError(
-            "missing-folder",
-            f"is not on {node_name()}",
-            file=folder,
-            hint="rerun the command if it was removed; otherwise make the site's cache visible on all nodes",
-        )
+        problem = f"is not on {node_name()}"
+        hint = "rerun the command if it was removed; otherwise make the site's cache visible on all nodes"
+        raise InputError("missing-folder", problem, file=folder, hint=hint)
     for part in (folder, *data_files(folder, dataset)):
         check_trusted(part, folder.parents[2])
     if (file := first_changed_file(folder, data_files(folder, dataset))) is not None:
@@ -41,10 +38,6 @@ def check_data(folder: Path, dataset: str) -> None:
             if conflict := checksum_conflict(dataset, declared[name], used["sha256"], lock_path(table)):
                 reason, key = conflict
                 advice = f"if it was the right file, {mismatch_hint(key, dataset, name, table)}"
-                raise InputError(
-                    "checksum-mismatch",
-                    f"was prepared from another {name}: {reason}",
-                    file=folder,
-                    got=used["sha256"],
-                    hint=f"remove {folder} and rerun the command; {advice}",
-                )
+                problem = f"was prepared from another {name}: {reason}"
+                hint = f"remove {folder} and rerun the command; {advice}"
+                raise InputError("checksum-mismatch", problem, file=folder, got=used["sha256"], hint=hint)

@@ -50,18 +50,12 @@ def declare_folder(
         raise InputError("out-of-range", f"is {channels}", file="--channels", got=channels, expected="1 or 3")
     with system_faults(path):
         entry = describe_folder(form, path, name, size, channels, vocabulary, patterns)
-    check_entry(name, entry, path, own=True)
+    check_entry(name, entry, path)
     print(dump_yaml({name: entry}), end="")
 
 
 def describe_folder(
-    form: str,
-    path: Path,
-    name: str,
-    size: int,
-    channels: int,
-    vocabulary: int,
-    patterns: Mapping[str, str],
+    form: str, path: Path, name: str, size: int, channels: int, vocabulary: int, patterns: Mapping[str, str]
 ) -> dict[str, Any]:
     """Return the entry of a data set in a folder, with the arguments of `declare_folder`."""
     entry: dict[str, Any] = {"title": name, "format": form, "folder": str(path.absolute())}

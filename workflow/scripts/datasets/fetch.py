@@ -17,7 +17,7 @@ from common.files import display_path, read_json, write_json
 from common.redaction import redact
 from datasets.archives import Archive
 from datasets.lock import checksum_conflict, digests, lock_path, mismatch_hint, read_lock, record_sha256
-from datasets.transfer import RetryPolicy, SourceError, WrongFileError, remove_partial, transfer
+from datasets.transfer import RetryPolicy, SourceError, WrongFileError, transfer
 from declared.datasets import table_of
 from declared.site import Site
 from environments.steps import build_lock, print_progress
@@ -151,12 +151,9 @@ def _fetched(dataset: str, declared: Mapping[str, Any], store: Store) -> tuple[P
         system_faults(target),
         build_lock(target.with_name(f".{target.name}.lock"), f"{dataset}: {target.name}"),
     ):
-        address = _read_origin(origin)
         if not _is_usable(dataset, target, declared, store):
-            address = redact(_fetch(dataset, target, declared, store))
-        # It is rewritten because files of older versions may contain a password.
-        write_json(origin, {"from": address})
-        return target, address
+            write_json(origin, {"from": redact(_fetch(dataset, target, declared, store))})
+        return target, _read_origin(origin)
 
 
 def _is_usable(dataset: str, target: Path, declared: Mapping[str, Any], store: Store) -> bool:
@@ -182,12 +179,12 @@ def _fetch(dataset: str, target: Path, declared: Mapping[str, Any], store: Store
             verified(partial, dataset, declared, store)
         except SourceError as fault:
             if isinstance(fault, WrongFileError):
-                remove_partial(partial)
+                partial.unlink(missing_ok=True)
             faults[url] = fault
             continue
         partial.rename(target)
         for candidate in urls:
-            remove_partial(_partial_file(target, candidate))
+            _partial_file(target, candidate).unlink(missing_ok=True)
         return url
     raise fetch_error(dataset, target.name, faults, store)
 
@@ -220,6 +217,6 @@ def _partial_file(target: Path, url: str) -> Path:
 
 def _read_origin(file: Path) -> str:
     try:
-        return redact(str(read_json(file)["from"]))
+        return str(read_json(file)["from"])
     except (OSError, ValueError, TypeError, KeyError):
         return "unknown"

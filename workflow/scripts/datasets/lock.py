@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from common.errors import InputError
 from common.files import display_path, dump_yaml, load_yaml, write_text
 from common.schemas import check
@@ -55,19 +53,11 @@ def checksum_conflict(
     return None
 
 
-def locked_line(dataset: str, name: str, lock: Path) -> int:
-    """Return the line number of an archive's SHA-256 in the lock."""
-    tree: Any = yaml.compose(lock.read_text(encoding="utf-8"))
-    archives = next(value for key, value in tree.value if key.value == dataset)
-    return 1 + next(key.start_mark.line for key, _ in archives.value if key.value == name)
-
-
 def mismatch_hint(key: str, dataset: str, name: str, table: Path) -> str:
     """Return what to change if the archive is right and ``key``, in ``table`` or its lock, is wrong."""
     if key == "lock":
-        lock = lock_path(table)
-        line = locked_line(dataset, name, lock)
-        return f"remove line {line} of {display_path(lock)}, which holds the SHA-256 of its first use"
+        lock = display_path(lock_path(table))
+        return f"remove {name} of {dataset} from {lock}, which has the SHA-256 of its first use"
     return f"correct {key} of {name} in {display_path(table)} ({dataset})"
 
 
@@ -84,15 +74,12 @@ def record_sha256(dataset: str, name: str, sha256: str, lock: Path) -> None:
             locked = read_lock(lock)
             recorded = locked.setdefault(dataset, {}).setdefault(name, sha256)
             if recorded != sha256:
-                raise InputError(
-                    "checksum-mismatch",
+                problem = (
                     f"its SHA-256 is {sha256}, another process has just recorded {recorded} in "
-                    f"{display_path(lock)}",
-                    file=dataset,
-                    key=name,
-                    got=sha256,
-                    hint="find out which file is right, remove the other one, and rerun the command",
+                    f"{display_path(lock)}"
                 )
+                hint = "find out which file is right, remove the other one, and rerun the command"
+                raise InputError("checksum-mismatch", problem, file=dataset, key=name, got=sha256, hint=hint)
             write_text(lock, HEADER + dump_yaml(locked))
     except OSError as error:
         print_progress(

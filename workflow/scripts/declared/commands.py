@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from common.errors import InputError
-from common.text import alternatives
 from common.written import Keys, Line, Maybe, Rules, key, load, optional, parse
-from declared.configuration import NAME, check_in_checkout
+from declared.configuration import NAME, check_in_checkout, unknown_name_error
 from declared.environments import COMMANDS, InstalledKeys, VariableName, check_installed
 from declared.factors import CUSTOM, as_list, factor_names, factor_table, is_custom, level_type
 from ranks.command.placeholders import PlaceholderError, names
@@ -181,16 +180,10 @@ class Command(CommandKeys):
         names += OF_RANKS if self.once_per == RANK else ()
         for place in _places(self):
             for name in sorted(_names_in(self, place, self.file) - set(names)):
-                hint = "it needs once_per: rank" if name in OF_RANKS else ""
-                choices = alternatives(name, names)
-                raise InputError(
-                    "unknown-name",
-                    f"placeholder {{{name}}} is unknown",
-                    file=self.file,
-                    key=place,
-                    got=name,
-                    **(choices | {"hint": hint} if hint else choices),
-                )
+                if name in OF_RANKS:
+                    problem = f"placeholder {{{name}}} needs once_per: rank"
+                    raise InputError("unknown-name", problem, file=self.file, key=place, got=name)
+                raise unknown_name_error(name, self.file, place, names)
 
 
 def _places(command: CommandKeys) -> list[str]:
@@ -239,18 +232,11 @@ def load_command(name: str) -> Command:
         check_in_checkout(path, file, f"files.{i}")
     for factor, levels in written.does.items():
         if factor not in factor_table():
-            choices = alternatives(factor, list(factor_table()))
-            raise InputError(
-                "unknown-name", "unknown factor", key=f"does.{factor}", got=factor, **choices, **place
-            )
+            raise unknown_name_error(factor, file, f"does.{factor}", factor_table())
         for level in as_list(levels):
             parse(level_type(factor), level, file, f"does.{factor}")
     if written.log_format not in FORMATS:
-        choices = alternatives(written.log_format, list(FORMATS))
-        problem = f"'{written.log_format}' is unknown"
-        raise InputError(
-            "unknown-name", problem, key="log_format", got=written.log_format, **choices, **place
-        )
+        raise unknown_name_error(written.log_format, file, "log_format", FORMATS)
     used = {key: _names_in(written, key, file) for key in _places(written)}
     carried = frozenset(name for key, names_of in used.items() if key not in EXPRESSIONS for name in names_of)
     does = {factor: as_list(levels) for factor, levels in written.does.items()}

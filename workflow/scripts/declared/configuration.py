@@ -1,6 +1,6 @@
 """Read and check the workflow's configuration, config/config.yaml, and find the files that it names."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,6 +30,12 @@ class Configuration(Keys):
     block: Maybe[int] = optional(
         "run only this block of the design (./ringside submit sets it in each allocation)", ge=1
     )
+
+
+def unknown_name_error(name: str, file: object, key: str, choices: Iterable[str]) -> InputError:
+    """Return the error of a name under a key of a file that is none of `choices`."""
+    problem, similar = f"'{name}' is unknown", alternatives(name, choices)
+    return InputError("unknown-name", problem, file=file, key=key, got=name, **similar)
 
 
 def existing(folder: Path, name: str, kind: str) -> Path:
@@ -71,15 +77,10 @@ def check_in_checkout(path: str, file: Path, key: str) -> None:
     """Raise InputError if `path`, written in `file` below `key`, is no file of the checkout."""
     if (CHECKOUT / path).is_file() and not Path(path).is_absolute() and ".." not in Path(path).parts:
         return
-    raise InputError(
-        "missing-file",
-        f"there is no {path} in the checkout",
-        file=file,
-        key=key,
-        got=path,
-        expected="a path relative to the checkout",
-        hint="put a link there to a folder elsewhere",
-    )
+    problem = f"there is no {path} in the checkout"
+    expected = "a path relative to the checkout"
+    hint = "put a link there to a folder elsewhere"
+    raise InputError("missing-file", problem, file=file, key=key, got=path, expected=expected, hint=hint)
 
 
 def check_name(kind: str, name: str) -> None:

@@ -5,6 +5,7 @@ themselves, so this module is no part of them.
 """
 
 import functools
+import itertools
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -34,9 +35,6 @@ IDX = {
     for part, name in (("train", "train"), ("validation", "t10k"))
 }
 NAMES_CLASSES = ("tiny-imagenet", "image-folder")  # the formats whose files name the classes
-LABELS_ARE_BYTES = ("cifar-10-binary", "idx")
-BUNDLED = {"shape": [8, 8, 1], "classes": 10, "samples": 1797}  # scikit-learn's digits
-TEXT8_VOCABULARY = 27  # a to z and the blank
 FRESH = "fresh"  # the format of data sets that have no files: the worker draws every batch
 FRESH_NAMES = {
     "images": "synthetic-<height>x<width>x<channels>-<classes>[-<samples>]",
@@ -182,17 +180,10 @@ def read_datasets(shipped: Path, own: Path, used: Collection[str] | None = None)
         for name, entry in table.items():
             _lower_digests(entry)
             if name in entries:
-                problem = f"is a data set of {display_path(shipped)}"
-                raise InputError(
-                    "duplicate",
-                    problem,
-                    file=file,
-                    key=name,
-                    got=name,
-                    hint="give it another name",
-                )
+                problem, hint = f"is a data set of {display_path(shipped)}", "give it another name"
+                raise InputError("duplicate", problem, file=file, key=name, got=name, hint=hint)
             if used is None or name in used:
-                check_entry(name, entry, file, own=file is own)
+                check_entry(name, entry, file)
             entries[name] = entry
     return entries
 
@@ -205,127 +196,49 @@ def _lower_digests(entry: Any) -> None:
             file |= {key: file[key].lower() for key in ("md5", "sha256") if isinstance(file.get(key), str)}
 
 
-def check_entry(name: str, entry: Any, file: Path, *, own: bool) -> None:
-    """Raise InputError for the first mistake in an entry; ``own`` entries come from config/datasets.yaml."""
+def check_entry(name: str, entry: Any, file: Path) -> None:
+    """Raise InputError for the first mistake in an entry."""
     if any(pattern.fullmatch(name) for pattern in _FRESH.values()):
         problem = "such a name is drawn, not read"
         raise InputError("reserved-name", problem, file=file, key=name, got=name, hint="give it another name")
     parse(level_type("dataset"), name, file, name)
     place = file.with_name(f"{file.name} ({name})")
     parse(DatasetKeys, entry, place)
-    _check_dataset(entry, place)
-    if own:
-        _check_file_names(entry, place)
+    for key_path, code, problem, expected in _mistakes(entry):
+        raise InputError(code, problem, file=place, key=key_path, got=entry.get(key_path), expected=expected)
 
 
-def _check_dataset(entry: Mapping[str, Any], file: Path) -> None:
-    """Raise InputError for the first contradiction between keys of an entry."""
-    for key_path, code, problem, fields in _mistakes(entry):
-        raise InputError(code, problem, file=file, key=key_path, **fields)
-
-
-Mistake = tuple[str, str, str, dict[str, Any]]  # key, code, problem and further fields of an InputError
-
-
-def _mistakes(entry: Mapping[str, Any]) -> Iterator[Mistake]:
-    """Yield the mistakes; each check assumes that the earlier ones passed."""
-    archived = entry["format"] in ARCHIVED
-    if ("files" in entry) + ("made_up" in entry) != archived:
-        key = "made_up" if "made_up" in entry and not archived else "files"
-        yield _unfit(entry, key, "either files or made_up: true" if archived else "neither files nor made_up")
-    yield from _mistakes_of_samples(entry)
-    yield from _mistakes_of_folder(entry)
-    names = [declared["name"] for declared in entry.get("files", [])]
-    if len(set(names)) < len(names):
-        twice = max(names, key=names.count)
-        yield "files", "duplicate", f"two are called {twice}", {"got": twice, "hint": "name each once"}
-    for i, declared in enumerate(entry.get("files", [])):
+def _mistakes(entry: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
+    """Yield key, code, problem and expectation of each mistake, which assumes that earlier checks passed."""
+    form, files = entry["format"], entry.get("files", [])
+    is_text = form in (*TEXTS, TOKENS_FORMAT) or (form == PARQUET and kind(entry) == TOKENS)
+    is_folder, is_archived = form in FOLDERS, form in ARCHIVED and "made_up" not in entry
+    unfit = "unfit-for-format", f"does not fit format {form}"
+    required = {"files": is_archived, "folder": is_folder, "sha256": is_folder}
+    required |= {"vocabulary": is_text, "classes": not is_text}
+    possible = {"made_up": form in ARCHIVED} | {f"{part}_files": is_folder for part in PART_PATTERNS}
+    for name, is_required in required.items():
+        if is_required and name not in entry:
+            yield name, "missing-key", f"is missing for format {form}", "./ringside declare prints an entry"
+    for name, is_possible in (required | possible).items():
+        if name in entry and not is_possible:
+            yield name, *unfit, "none"
+    if len(entry["shape"]) != (1 if is_text else 3):
+        yield "shape", *unfit, "[length]" if is_text else "[height, width, channels]"
+    if is_folder and not is_text and entry["shape"][-1] not in (1, 3):
+        yield "shape", *unfit, "1 or 3 channels"
+    may_have_both = is_text or form in ("webdataset", PARQUET)
+    if not may_have_both and isinstance(entry["classes"], list) == (form in NAMES_CLASSES):
+        yield "classes", *unfit, "their number" if form in NAMES_CLASSES else "a list of names"
+    names = sorted(declared["name"] for declared in files)
+    if form == "idx" and is_archived and names != (archives := sorted(itertools.chain(*IDX.values()))):
+        yield "files", *unfit, f"the names {', '.join(archives)}; the url of each may end differently"
+    elif form != "idx" and is_archived and len(names) != 1:
+        yield "files", *unfit, "one archive"
+    for i, declared in enumerate(files):
         if not {"md5", "sha256"} & set(declared):
             name = declared["name"]
-            hint = f"say sha256: and what `sha256sum {name}` prints"
-            yield f"files.{i}", "missing-key", f"{name} has neither md5 nor sha256", {"hint": hint}
-    classes, samples = class_count(entry), entry["train_samples"] + entry["validation_samples"]
-    if entry["format"] in LABELS_ARE_BYTES and classes > 256:
-        yield _unfit(entry, "classes", "at most 256, since a label is one byte", classes)
-    if entry["format"] == "tiny-imagenet" and entry["shape"][2] != 3:
-        yield _unfit(entry, "shape", "3 channels", entry["shape"][2])
-    if entry["format"] == "scikit-learn":
-        for key, value in {"shape": entry["shape"], "classes": classes, "samples": samples}.items():
-            if value != BUNDLED[key]:
-                named = "train_samples and validation_samples" if key == "samples" else key
-                yield _unfit(entry, named, str(BUNDLED[key]), value)
-
-
-def _mistakes_of_folder(entry: Mapping[str, Any]) -> Iterator[Mistake]:
-    """Yield the mistakes in the keys of a folder."""
-    is_folder = entry["format"] in FOLDERS
-    for name in ("folder", "sha256", *(f"{part}_files" for part in PART_PATTERNS)):
-        if name in entry and not is_folder:
-            yield _unfit(entry, name, "none")
-        elif name in ("folder", "sha256") and is_folder and name not in entry:
-            yield _unfit(entry, name, "what ./ringside declare prints")
-    if is_folder and kind(entry) == IMAGES and entry["shape"][-1] not in (1, 3):
-        yield _unfit(entry, "shape", "1 or 3 channels", entry["shape"][-1])
-
-
-def _mistakes_of_samples(entry: Mapping[str, Any]) -> Iterator[Mistake]:
-    """Yield the mistakes in a sample's shape and label."""
-    of_text = entry["format"] in (*TEXTS, TOKENS_FORMAT) or (
-        entry["format"] == PARQUET and kind(entry) == TOKENS
-    )
-    if len(entry["shape"]) != (1 if of_text else 3):
-        yield _unfit(entry, "shape", "[length]" if of_text else "[height, width, channels]", entry["shape"])
-    if ("vocabulary" in entry) != of_text:
-        yield _unfit(entry, "vocabulary", "the number of different tokens" if of_text else "none")
-    if entry["format"] == "text8" and entry["vocabulary"] != TEXT8_VOCABULARY:
-        yield _unfit(entry, "vocabulary", f"{TEXT8_VOCABULARY} (a to z and the blank)", entry["vocabulary"])
-    if ("classes" in entry) == of_text:
-        yield _unfit(entry, "classes", "none: the task is to predict the next token" if of_text else "some")
-    is_named = entry["format"] in NAMES_CLASSES
-    may_be_both = entry["format"] in ("webdataset", PARQUET)
-    if not of_text and not may_be_both and isinstance(entry["classes"], list) == is_named:
-        yield _unfit(entry, "classes", "their number" if is_named else "a list of names")
-
-
-def _unfit(entry: Mapping[str, Any], key: str, expected: str, got: object = None) -> Mistake:
-    """Return the mistake that a key is not what the entry's format needs.
-
-    `got`: what of its value is wrong.
-    """
-    if got is None and key not in entry:
-        return key, "missing-key", f"is missing for format {entry['format']}", {"expected": expected}
-    problem = f"{'does' if got is None else f'{got} does'} not fit format {entry['format']}"
-    return (
-        key,
-        "unfit-for-format",
-        problem,
-        {"got": entry.get(key) if got is None else got, "expected": expected},
-    )
-
-
-def _check_file_names(entry: Mapping[str, Any], file: Path) -> None:
-    """Check the names by which a format's archives are distinguished.
-
-    Tests check those of the shipped table.
-    """
-    if entry["format"] not in ARCHIVED or "made_up" in entry:
-        return
-    names = [declared["name"] for declared in entry["files"]]
-    if entry["format"] == "idx":
-        required = [name for pair in IDX.values() for name in pair]
-        if set(names) != set(required):
-            raise InputError(
-                "unfit-for-format",
-                f"the names {', '.join(names)} do not fit format idx",
-                file=file,
-                key="files",
-                got=names,
-                expected=required,
-                hint="the url of each may end differently",
-            )
-    elif len(names) != 1:
-        problem = f"{len(names)} archives do not fit format {entry['format']}"
-        raise InputError("unfit-for-format", problem, file=file, key="files", got=len(names), expected="one")
+            yield f"files.{i}", "missing-key", f"{name} has neither md5 nor sha256", f"sha256sum {name}"
 
 
 def part_pattern(entry: Mapping[str, Any], part: str) -> str:
@@ -384,7 +297,7 @@ def load_dataset(name: str, file: str = "data set", key: str = "") -> dict[str, 
     """
     if name in datasets():
         if table_of(name) == OWN_DATASETS:  # tests say that what ships is right
-            check_entry(name, datasets()[name], OWN_DATASETS, own=True)
+            check_entry(name, datasets()[name], OWN_DATASETS)
         return datasets()[name]
     for drawn, pattern in _FRESH.items():
         if match := pattern.fullmatch(name):

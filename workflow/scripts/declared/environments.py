@@ -298,18 +298,18 @@ class Environment:
     name: str
     variant: str
     folder: Path
-    parent: "Environment | None"
-    variables: dict[str, str]
-    lock_excludes: tuple[str, ...]
-    wheels: tuple[Wheel, ...]
-    sources: tuple[Source, ...]
     origin: str
-    spack: Spack | None
-    program: str | None
-    supported: dict[str, str]
-    dispensable: tuple[str, ...]
-    selftest_limit_s: float
-    content: dict[str, Any] = field(repr=False)
+    parent: "Environment | None" = None
+    variables: dict[str, str] = field(default_factory=dict)
+    lock_excludes: tuple[str, ...] = ()
+    wheels: tuple[Wheel, ...] = ()
+    sources: tuple[Source, ...] = ()
+    spack: Spack | None = None
+    program: str | None = None
+    supported: dict[str, str] = field(default_factory=dict)
+    dispensable: tuple[str, ...] = ()
+    selftest_limit_s: float = 0.0
+    content: dict[str, Any] = field(repr=False, default_factory=dict)
     for_command: bool = False  # nothing tests it, and what ranks start in it is a command of the user's own
 
     @property
@@ -410,7 +410,7 @@ def read(
     folder = containers / name
     file = folder / "environment.yaml"
     if not file.is_file() and name in command_environments():
-        return _for_command(name, variant)
+        return Environment(name, variant, COMMANDS, origin="site", for_command=True)
     if not file.is_file():
         choices = alternatives(name, _described(containers))
         raise InputError("unknown-name", f"'{name}' is unknown", file="environment", got=name, **choices)
@@ -452,27 +452,6 @@ def read(
         dispensable=written.dispensable,
         selftest_limit_s=written.selftest_limit_s,
         content=content,
-    )
-
-
-def _for_command(name: str, variant: str) -> Environment:
-    return Environment(
-        name=name,
-        variant=variant,
-        folder=COMMANDS,
-        parent=None,
-        variables={},
-        lock_excludes=(),
-        wheels=(),
-        sources=(),
-        origin="site",
-        spack=None,
-        program=None,
-        supported={},
-        dispensable=(),
-        selftest_limit_s=0.0,
-        content={},
-        for_command=True,
     )
 
 

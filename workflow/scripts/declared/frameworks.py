@@ -1,17 +1,17 @@
 """Read and check the description of each framework, framework.yaml."""
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from common.errors import InputError
 from common.files import CHECKOUT
-from common.text import alternatives
 from common.written import Keys, Maybe, Rules, Unique, Written, key, load, optional, parse
 from declared import environments
 from declared.commands import NODE, Command, command_names, load_command
+from declared.configuration import unknown_name_error
 from declared.factors import as_list, factor_table, level_type
 from declared.mesh import PLAIN, axes_of, is_mesh, is_strategy, kind_of, without_sizes
 from models.collectives import ALL_REDUCE
@@ -217,14 +217,7 @@ def load_framework(name: str) -> Framework:
         for factor, levels in entry.items():
             location = f"capabilities.{i}.{factor}"
             if factor not in table:
-                raise InputError(
-                    "unknown-name",
-                    "unknown factor",
-                    file=file,
-                    key=location,
-                    got=factor,
-                    expected=list(table),
-                )
+                raise unknown_name_error(factor, file, location, table)
             for level in as_list(levels):
                 parse(level_type(factor), level, file, location)
     capabilities = tuple(
@@ -242,13 +235,9 @@ def _command_framework(command: Command) -> Framework:
     """
     environment = command.environment if isinstance(command.environment, str) else command.name
     if command.name in (*framework_names(), *environment_names()):
-        raise InputError(
-            "reserved-name",
-            f"{command.name} is a framework or an environment of Ringside",
-            file=command.file,
-            got=command.name,
-            hint="give the file another name",
-        )
+        problem = f"{command.name} is a framework or an environment of Ringside"
+        hint = "give the file another name"
+        raise InputError("reserved-name", problem, file=command.file, got=command.name, hint=hint)
     if environment not in (*environment_names(), command.name):
         raise unknown_name_error(environment, command.file, "environment", environment_names())
     not_told = "it has no such placeholder, and its key `does` does not name this level"
@@ -275,18 +264,6 @@ def _command_framework(command: Command) -> Framework:
         adapter=True,
         capabilities=(),
         command=command,
-    )
-
-
-def unknown_name_error(name: str, file: Path, key: str, choices: Iterable[str]) -> InputError:
-    """Return the error of a name under a key of a file that is none of `choices`."""
-    return InputError(
-        "unknown-name",
-        f"'{name}' is unknown",
-        file=file,
-        key=key,
-        got=name,
-        **alternatives(name, choices),
     )
 
 

@@ -271,15 +271,9 @@ def load_imported(folder: str, file: Path) -> Imported:
     """
     for name in (IMPORT_FILE, "runs.csv", "epochs.csv"):
         if not (CHECKOUT / folder / name).is_file():
-            raise InputError(
-                "missing-file",
-                f"there is no {folder}/{name}",
-                file=file,
-                key="imported",
-                got=folder,
-                expected=f"a folder with {IMPORT_FILE}, runs.csv and epochs.csv, relative to the checkout",
-                hint="./ringside import writes one",
-            )
+            problem, hint = f"there is no {folder}/{name}", "./ringside import writes one"
+            place: dict[str, Any] = {"file": file, "key": "imported", "got": folder}
+            raise InputError("missing-file", problem, hint=hint, **place)
     description = load(ImportKeys, CHECKOUT / folder / IMPORT_FILE)
     rows = _read_rows(CHECKOUT / folder / "runs.csv")
     cells: dict[str, Levels] = {}

@@ -144,13 +144,9 @@ def load_own_model(name: str) -> OwnModel:
     declaration = OWN_MODELS / f"{name}.yaml"
     parse(Word, name, declaration, "its name")
     if name in models():
-        raise InputError(
-            "reserved-name",
-            f"{name} is a model of Ringside",
-            file=declaration,
-            got=name,
-            hint="give the file another name",
-        )
+        problem = f"{name} is a model of Ringside"
+        hint = "give the file another name"
+        raise InputError("reserved-name", problem, file=declaration, got=name, hint=hint)
     written = load(OwnModelKeys, declaration)
     check_in_checkout(written.file, declaration, "file")
     for i, path in enumerate(written.files):
@@ -176,13 +172,10 @@ def _check_arguments(written: OwnModelKeys, declaration: Path) -> None:
         try:
             json.dumps(value, allow_nan=False)
         except ValueError:
+            problem = f"{value} is not finite"
+            expected = "a number, or a text that the class converts"
             raise InputError(
-                "wrong-type",
-                f"{value} is not finite",
-                file=declaration,
-                key=f"arguments.{name}",
-                got=value,
-                expected="a number, or a text that the class converts",
+                "wrong-type", problem, file=declaration, key=f"arguments.{name}", got=value, expected=expected
             ) from None
 
 

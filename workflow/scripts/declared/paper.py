@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from common.errors import InputError
 from common.renamed import Products, rename_product
-from common.text import alternatives
 from common.written import Keys, Maybe, Unique, optional
+from declared.configuration import unknown_name_error
 from declared.figures import Declared
 from declared.products.figures import KINDS
 
@@ -109,13 +108,6 @@ def _checked_names(
         key = f"paper.{products}.{place}"
         current = name if name in choices else rename_product(products, name, file, key)
         if current not in choices:
-            raise InputError(
-                "unknown-name",
-                f"'{name}' is unknown",
-                file=file,
-                key=key,
-                got=name,
-                **alternatives(name, choices),
-            )
+            raise unknown_name_error(name, file, key, choices)
         checked.append(current)
     return tuple(checked)

@@ -4,10 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from common.errors import InputError
-from common.files import CHECKOUT, display_path
-from common.text import alternatives
+from common.files import CHECKOUT
 from common.written import Keys, Line, Maybe, Rules, Written, key, load, optional
+from declared.configuration import unknown_name_error
 
 FOLDER = CHECKOUT / "config" / "references"
 Positive = Annotated[float, Rules(gt=0, exact=True)]
@@ -66,6 +65,5 @@ def load_reference(name: str, folder: Path = FOLDER) -> Reference:
     """
     file = folder / f"{name}.yaml"
     if name not in (names := reference_names(folder)):
-        problem = f"there is no {display_path(file)}"
-        raise InputError("unknown-name", problem, file="--reference", got=name, **alternatives(name, names))
+        raise unknown_name_error(name, "--reference", "", names)
     return load(Reference, file)

@@ -88,187 +88,67 @@ _PEAK: dict[str, Any] = {
     "when": ("peak_known",),
     "hint": "state peak_tflops of the site: no peak is known of processors",
 }
-_TARGET: dict[str, Any] = {
-    "when": ("target_accuracy",),
-    "hint": "add target_accuracy: 0.9 to the study",
-}
+_TARGET: dict[str, Any] = {"when": ("target_accuracy",), "hint": "add target_accuracy: 0.9 to the study"}
 _DECLARED = (
-    Response(
-        name="epoch_time",
-        column="epoch_time_s",
-        title="epoch time",
-        unit="s",
-        meaning="Epoch time: wall time of one pass over the training samples, without validation.",
-        scaling_power=-1,
-    ),
-    Response(
-        name="throughput",
-        column="throughput_samples_s",
-        title="throughput",
-        unit="samples/s",
-        meaning="Throughput: training samples per second on all devices together; means are harmonic.",
-        is_rate=True,
-        scaling_power=1,
-    ),
-    Response(
-        name="throughput_per_device",
-        column="throughput_samples_s_device",
-        title="throughput per device",
-        unit="samples/s",
-        meaning="Throughput per device: training samples per second, divided by devices; means are harmonic.",
-        is_rate=True,
-        scaling_power=0,
-    ),
-    Response(
-        name="token_throughput",
-        column="throughput_tokens_s",
-        title="throughput",
-        unit="tokens/s",
-        meaning="Throughput: training tokens per second on all devices together; means are harmonic.",
-        is_rate=True,
-        scaling_power=1,
-        **_TOKENS,
-    ),
-    Response(
-        name="token_throughput_per_device",
-        column="throughput_tokens_s_device",
-        title="throughput per device",
-        unit="tokens/s",
-        meaning="Throughput per device: training tokens per second, divided by devices; means are harmonic.",
-        is_rate=True,
-        scaling_power=0,
-        **_TOKENS,
-    ),
-    Response(
-        name="step_time",
-        column="step_time_median_s",
-        title="median step time",
-        meaning="Step time: median over the training steps of a run, slowest rank of each step.",
+    Response(name="epoch_time", column="epoch_time_s", title="epoch time", unit="s", scaling_power=-1,
+        meaning="Epoch time: wall time of one pass over the training samples, without validation."),
+    Response(name="throughput", column="throughput_samples_s", title="throughput", unit="samples/s",
+        is_rate=True, scaling_power=1,
+        meaning="Throughput: training samples per second on all devices together; means are harmonic."),
+    Response(name="throughput_per_device", column="throughput_samples_s_device",
+        title="throughput per device", unit="samples/s", is_rate=True, scaling_power=0,
+        meaning="Throughput per device: training samples per second, divided by devices; means are "
+        "harmonic."),
+    Response(name="token_throughput", column="throughput_tokens_s", title="throughput", unit="tokens/s",
+        is_rate=True, scaling_power=1, **_TOKENS,
+        meaning="Throughput: training tokens per second on all devices together; means are harmonic."),
+    Response(name="token_throughput_per_device", column="throughput_tokens_s_device",
+        title="throughput per device", unit="tokens/s", is_rate=True, scaling_power=0, **_TOKENS,
+        meaning="Throughput per device: training tokens per second, divided by devices; means are harmonic."),
+    Response(name="step_time", column="step_time_median_s", title="median step time", **_STEP_TIMES,
+        meaning="Step time: median over the training steps of a run, slowest rank of each step."),
+    Response(name="step_time_p95", column="step_time_p95_s", title="95 % quantile of step time",
         **_STEP_TIMES,
-    ),
-    Response(
-        name="step_time_p95",
-        column="step_time_p95_s",
-        title="95 % quantile of step time",
-        meaning="Step time: 95 % of a run's training steps take no longer, slowest rank of each step.",
-        **_STEP_TIMES,
-    ),
-    Response(
-        name="memory",
-        column="rank_memory_bytes",
-        title="peak memory per rank",
-        unit="MiB",
-        meaning=(
-            "Memory: peak allocation of a rank on its GPU; on CPUs its peak resident set, including program "
-            "and libraries."
-        ),
+        meaning="Step time: 95 % of a run's training steps take no longer, slowest rank of each step."),
+    Response(name="memory", column="rank_memory_bytes", title="peak memory per rank", unit="MiB",
         unit_multiplier=2**-20,
-    ),
-    Response(
-        name="energy_per_sample",
-        column="energy_per_sample_j",
-        title="energy per sample",
-        unit="mJ",
-        meaning="Energy per sample: energy of an epoch divided by its training samples.",
+        meaning="Memory: peak allocation of a rank on its GPU; on CPUs its peak resident set, including "
+        "program and libraries."),
+    Response(name="energy_per_sample", column="energy_per_sample_j", title="energy per sample", unit="mJ",
         unit_multiplier=1e3,
-    ),
-    Response(
-        name="time_to_accuracy",
-        column="time_to_accuracy_s",
-        title="time to accuracy",
-        unit="s",
-        meaning=(
-            "Time to accuracy: training until the end of the first epoch whose validation accuracy reaches "
-            "the target; cells in which a run never reaches it have no value."
-        ),
+        meaning="Energy per sample: energy of an epoch divided by its training samples."),
+    Response(name="time_to_accuracy", column="time_to_accuracy_s", title="time to accuracy", unit="s",
         **_TARGET,
-    ),
-    Response(
-        name="cost",
-        column="cost",
-        title="cost per epoch",
-        unit="currency",
-        meaning="Cost: price of a node for an hour times nodes times epoch time.",
-        scaling_power=0,
+        meaning="Time to accuracy: training until the end of the first epoch whose validation accuracy "
+        "reaches the target; cells in which a run never reaches it have no value."),
+    Response(name="cost", column="cost", title="cost per epoch", unit="currency", scaling_power=0,
         is_money=True,
-    ),
-    Response(
-        name="carbon",
-        column="co2_g",
-        title="CO2e per epoch",
-        unit="g",
-        meaning="Carbon dioxide: energy of an epoch times the carbon intensity of the grid.",
-    ),
-    Response(
-        name="cost_to_target",
-        column="cost_to_target",
-        title="cost to accuracy",
-        unit="currency",
-        meaning="Cost to accuracy: price of a node for an hour times nodes times time to accuracy.",
-        is_money=True,
+        meaning="Cost: price of a node for an hour times nodes times epoch time."),
+    Response(name="carbon", column="co2_g", title="CO2e per epoch", unit="g",
+        meaning="Carbon dioxide: energy of an epoch times the carbon intensity of the grid."),
+    Response(name="cost_to_target", column="cost_to_target", title="cost to accuracy", unit="currency",
+        is_money=True, **_TARGET,
+        meaning="Cost to accuracy: price of a node for an hour times nodes times time to accuracy."),
+    Response(name="carbon_to_target", column="co2_to_target_g", title="CO2e to accuracy", unit="g",
         **_TARGET,
-    ),
-    Response(
-        name="carbon_to_target",
-        column="co2_to_target_g",
-        title="CO2e to accuracy",
-        unit="g",
-        meaning=(
-            "Carbon dioxide to accuracy: energy until the end of the first epoch whose validation accuracy "
-            "reaches the target, times the carbon intensity of the grid."
-        ),
-        **_TARGET,
-    ),
-    Response(
-        name="mfu",
-        column="mfu",
-        title="model FLOP utilization",
-        unit="%",
-        meaning=(
-            "MFU: operations of forward and backward pass per second, divided by the peak of all devices."
-        ),
-        is_rate=True,
-        scaling_power=0,
-        unit_multiplier=100.0,
-        **_PEAK,
-    ),
-    Response(
-        name="hfu",
-        column="hfu",
-        title="hardware FLOP utilization",
-        unit="%",
-        meaning="HFU: as MFU, with the forward passes that are computed again in the backward pass.",
-        is_rate=True,
-        scaling_power=0,
-        unit_multiplier=100.0,
-        **_PEAK,
-    ),
-    Response(
-        name="flops_per_device",
-        column="device_flops_s",
-        title="operations per device",
-        unit="TFLOP/s",
-        meaning=(
-            "Operations per device: those of forward and backward pass per second, divided by devices; means "
-            "are harmonic."
-        ),
-        is_rate=True,
-        scaling_power=0,
-        unit_multiplier=1e-12,
-    ),
-    Response(
-        name="collective_rate",
-        column="collective_bytes_s_device",
-        title="collective traffic per device",
-        unit="MB/s",
-        meaning=(
-            "Collective traffic: bytes that a device has to send for gradients, parameters and layers, by "
-            "formula, over the time of an epoch; means are harmonic."
-        ),
-        is_rate=True,
-        unit_multiplier=1e-6,
-    ),
-)
+        meaning="Carbon dioxide to accuracy: energy until the end of the first epoch whose validation "
+        "accuracy reaches the target, times the carbon intensity of the grid."),
+    Response(name="mfu", column="mfu", title="model FLOP utilization", unit="%", is_rate=True,
+        scaling_power=0, unit_multiplier=100.0, **_PEAK,
+        meaning="MFU: operations of forward and backward pass per second, divided by the peak of all "
+        "devices."),
+    Response(name="hfu", column="hfu", title="hardware FLOP utilization", unit="%", is_rate=True,
+        scaling_power=0, unit_multiplier=100.0, **_PEAK,
+        meaning="HFU: as MFU, with the forward passes that are computed again in the backward pass."),
+    Response(name="flops_per_device", column="device_flops_s", title="operations per device", unit="TFLOP/s",
+        is_rate=True, scaling_power=0, unit_multiplier=1e-12,
+        meaning="Operations per device: those of forward and backward pass per second, divided by devices; "
+        "means are harmonic."),
+    Response(name="collective_rate", column="collective_bytes_s_device",
+        title="collective traffic per device", unit="MB/s", is_rate=True, unit_multiplier=1e-6,
+        meaning="Collective traffic: bytes that a device has to send for gradients, parameters and layers, "
+        "by formula, over the time of an epoch; means are harmonic."),
+)  # fmt: skip
 RESPONSES = {response.name: response for response in _DECLARED}
 EPOCH_TIME = RESPONSES["epoch_time"]
 TO_TARGET = tuple(name for name, response in RESPONSES.items() if "target_accuracy" in response.when)

@@ -4,12 +4,10 @@ import contextlib
 import json
 import os
 import re
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn, Protocol
-from urllib.parse import urlsplit
+from typing import Annotated, Any, Literal
 
 from common.cores import usable_cores
 from common.errors import InputError
@@ -17,7 +15,7 @@ from common.files import CHECKOUT
 from common.python import python_abi
 from common.written import Keys, Line, Maybe, Pairs, Rules, Written, as_pairs, key, load, optional
 from declared.commands import command_names
-from declared.configuration import existing
+from declared.configuration import existing, unknown_name_error
 from declared.costs import Costs
 from declared.devices import GIB, Peaks, find_device
 from declared.environments import (
@@ -30,69 +28,32 @@ from declared.environments import (
     locked,
     names,
 )
-from declared.frameworks import framework_names, unknown_name_error
+from declared.frameworks import framework_names
 from declared.virtual import as_settings, node_names
 
 MAX_HOSTS = 100_000  # in a list of nodes, which is written as ranges
-WORKFLOWS_OWN = (
-    "--job-name", "--output", "--error", "--comment", "--export", "--parsable", "--dependency", "--array",
-    "--wait",
-    "--test-only", "--requeue", "--no-requeue", "--signal", "--chdir", "--oversubscribe", "--exclusive", "--",
-)  # fmt: skip
 JOB_MARGIN_S = 180  # of a job's limit over its run's: Snakemake's start, the record, a slow file system
-# Options of sbatch, qsub and flux batch that other keys say: the executor refuses sbatch's when a job is
-# submitted. oarsub's are not listed: it takes --resource more than once (moldable jobs).
-OPTION_KEYS = {
-    "slurm": {
-        "--partition": "scheduler.partition",
-        "--account": "scheduler.account",
-        "--constraint": "scheduler.constraint",
-        "--nodelist": "scheduler.nodelist",
-        "--exclude": "scheduler.exclude",
-        "--mem": "scheduler.memory_mb",
-        "--mem-per-cpu": "scheduler.memory_mb",
-        "--gres": "devices_per_node",
-        "--gpus": "devices_per_node",
-        "--gpus-per-node": "devices_per_node",
-        "--gpus-per-task": "devices_per_node",
-        "--gpus-per-socket": "devices_per_node",
-        "--gpu-bind": "scheduler.gpu_bind",
-        "--ntasks-per-gpu": "devices_per_node",
-        "--cpus-per-gpu": "devices_per_node",
-        "--cpus-per-task": "cores",
-        "--ntasks": "ranks_per_node",
-        "--ntasks-per-node": "ranks_per_node",
-        "--nodes": "nodes",
-        "--time": "time_limit_s",
-    }
-    | dict.fromkeys(WORKFLOWS_OWN, "the workflow itself"),
-    "pbs": {
-        "-q": "scheduler.partition",
-        "-A": "scheduler.account",
-        "-l select": "nodes, cores, ranks_per_node and scheduler.constraint",
-        "-l ncpus": "cores",
-        "-l mem": "scheduler.memory_mb",
-        "-l walltime": "time_limit_s",
-    }
-    | dict.fromkeys(("-l place", "-l nodes", *(f"-{x}" for x in "CIJNSVehjkorvz")), "the workflow itself"),
-    "flux": {
-        "--queue": "scheduler.partition",
-        "--bank": "scheduler.account",
-        "--requires": "scheduler.constraint",
-        "--nodes": "nodes",
-        "--nslots": "nodes",
-        "--cores-per-slot": "cores",
-        "--gpus-per-slot": "devices_per_node",
-        "--gpus-per-node": "devices_per_node",
-        "--time-limit": "time_limit_s",
-    }
-    | dict.fromkeys(
-        ("--exclusive", "--output", "--error", "--job-name", "--wrap", "--dry-run", "--cwd", "--dependency"),
-        "the workflow itself",
+# Options of sbatch, qsub and flux batch that keys of a site or the workflow set: Snakemake's executor refuses
+# sbatch's when a job is submitted. oarsub's are not listed: it takes --resource more than once.
+SET_OPTIONS = {
+    "slurm": (
+        "--partition", "--account", "--constraint", "--nodelist", "--exclude", "--mem", "--mem-per-cpu",
+        "--gres", "--gpus", "--gpus-per-node", "--gpus-per-task", "--gpus-per-socket", "--gpu-bind",
+        "--ntasks-per-gpu", "--cpus-per-gpu", "--cpus-per-task", "--ntasks", "--ntasks-per-node", "--nodes",
+        "--time", "--job-name", "--output", "--error", "--comment", "--export", "--parsable",
+        "--dependency", "--array", "--wait", "--test-only", "--requeue", "--no-requeue", "--signal",
+        "--chdir", "--oversubscribe", "--exclusive", "--",
     ),
-}
-_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-_RESOURCES = re.compile(r"[A-Za-z]\w*=[^\s:]+(:[A-Za-z]\w*=[^\s:]+)*")  # of a chunk of PBS's, beside ours
+    "pbs": (
+        "-l select", "-l ncpus", "-l mem", "-l walltime", "-l place", "-l nodes",
+        *(f"-{letter}" for letter in "qACIJNSVehjkorvz"),
+    ),
+    "flux": (
+        "--queue", "--bank", "--requires", "--nodes", "--nslots", "--cores-per-slot", "--gpus-per-slot",
+        "--gpus-per-node", "--time-limit", "--exclusive", "--output", "--error", "--job-name", "--wrap",
+        "--dry-run", "--cwd", "--dependency",
+    ),
+}  # fmt: skip
 PLACEMENTS = {
     "local": ("emulated",),
     "slurm": ("virtual", "distinct-nodes"),
@@ -120,23 +81,13 @@ Text = Annotated[str, Rules(min_length=1)]
 Word = Annotated[str, Rules(min_length=1, pattern=r"^\S+$")]
 ShellLine = Annotated[str, Rules(min_length=1, pattern=r"^[^\n]+\Z")]
 Cores = Annotated[float, Rules(gt=0, le=1024, exact=True)]  # CPU time of a node
-SHELL_VARIABLES = (
-    *(
-        "UID",
-        "EUID",
-        "PPID",
-        "GROUPS",
-        "SHELLOPTS",
-        "BASHOPTS",
-        "BASH_VERSINFO",
-        "DIRSTACK",
-        "FUNCNAME",
-        "HISTCMD",
+RankVariableName = Annotated[str, Rules(pattern=r"^(?!RINGSIDE_|PYTHONHOME)[A-Z][A-Z0-9_]*\Z")]
+NodeName = Annotated[
+    str,
+    Rules(
+        "the name of one node, such as node09; scheduler.exclude has lists",
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*\Z",
     ),
-    *("LINENO", "RANDOM", "SRANDOM", "SECONDS", "EPOCHSECONDS", "EPOCHREALTIME"),
-)
-RankVariableName = Annotated[
-    str, Rules(pattern=rf"^(?!RINGSIDE_|PYTHONHOME|(?:{'|'.join(SHELL_VARIABLES)})\Z)[A-Z][A-Z0-9_]*\Z")
 ]
 Interface = Annotated[str, Rules(min_length=1, max_length=15, pattern=r"^[^\s/,:=^]+\Z")]
 AbsolutePath = Annotated[Path, Written(Annotated[str, Rules(pattern=r"^/[^\n]*\Z")], Path)]
@@ -211,12 +162,21 @@ class Memory(Keys):
 class Images(Keys):
     """How images are made and opened."""
 
-    base: ShellLine = key(
+    base: Annotated[
+        str,
+        Rules(
+            "docker://..., debootstrap, debootstrap:MIRROR or an absolute path",
+            pattern=r"^(debootstrap\Z|/[^\n]*\Z|[^\n]+://[^\n]+\Z)",
+        ),
+    ] = key(
         "base of the images, a Debian bookworm: docker://..., debootstrap (from the mirror that apt uses), "
         "debootstrap:MIRROR, or the path of an image",
         default=BASE,
     )
-    brought: Pairs[str, Annotated[ShellLine, Rules("a path or docker://...")]] = key(
+    brought: Pairs[
+        str,
+        Annotated[str, Rules("an absolute path or docker://...", pattern=r"^(/[^\n]*\Z|[^\n]+://[^\n]+\Z)")],
+    ] = key(
         "images that the site provides, as ENVIRONMENT: path or docker://...; each is copied into the "
         "cache and tested",
         default=(),
@@ -226,11 +186,18 @@ class Images(Keys):
     )
 
 
+def _at_home(folder: str | Path) -> Path:
+    """Return `folder` with ~ resolved, if that user exists."""
+    with contextlib.suppress(RuntimeError):
+        return Path(folder).expanduser()
+    return Path(folder)
+
+
 @dataclass(frozen=True)
 class Archives(Keys):
     """Where the site has archives of data sets: in a folder (no downloads), or at a URL to try first."""
 
-    folder: Maybe[Annotated[Path, Written(Text, Path)]] = optional(
+    folder: Maybe[Annotated[Path, Written(Annotated[str, Rules(pattern="^[/~]")], _at_home)]] = optional(
         "folder with the archives, as FOLDER/DATA SET/FILE or FOLDER/FILE, such as a copy of the downloads "
         "folder of another cache; nothing is downloaded"
     )
@@ -248,7 +215,7 @@ class Wattmeter(Keys):
     url: str = key(
         "its address without a question mark, such as https://api.grid5000.fr/stable/sites/lyon/metrics; a "
         "name and a password for it are taken from ~/.netrc",
-        pattern=r"^https?://[^\s?#]+\Z",
+        pattern=r"^https?://(?!.*CHANGE-ME)[^\s?#]+\Z",
     )
     metric: str = key(
         "the metric whose values are W of a node", default="wattmetre_power_watt", pattern=r"^[A-Za-z0-9_]+\Z"
@@ -381,8 +348,8 @@ class SiteKeys(Keys):
     )
     variables: Pairs[RankVariableName, str] = key(
         "environment variables for every rank, such as NCCL_IB_HCA; ranks in images do not see what setup "
-        "lines export. Values stand on no command line. PYTHONPATH comes after ours; RINGSIDE_*, "
-        "PYTHONHOME and variables that a shell reserves (UID, RANDOM) are refused",
+        "lines export. Values stand on no command line. PYTHONPATH comes after ours; RINGSIDE_* and "
+        "PYTHONHOME are refused",
         default=(),
     )
     torch_index: Maybe[str] = optional(
@@ -421,7 +388,7 @@ class SiteKeys(Keys):
         ge=0,
         le=86400,
     )
-    exclude_nodes: Pairs[str, Annotated[Line, Rules("the reason, as text")]] = key(
+    exclude_nodes: Pairs[NodeName, Annotated[Line, Rules("the reason, as text")]] = key(
         "nodes that no job and no rank uses, each with the reason, which stands in the records of runs: what "
         "./ringside nodecheck names; scheduler.exclude is for nodes without a reason",
         default=(),
@@ -506,20 +473,17 @@ def load_site(name: str, folder: Path = CHECKOUT / "config" / "sites") -> Site:
     """
     file = existing(folder, name, "site")
     written = load(SiteKeys, file)
-    _check_images(written, file)
-    _check_installed(written, file)
+    _check_environments(written, file)
     frameworks = (*framework_names(), *command_names())
     for i, framework in enumerate(written.frameworks or ()):
         if framework not in frameworks:
             raise unknown_name_error(framework, file, f"frameworks.{i}", frameworks)
     _check_together(written, file)
-    _check_heterogeneous(written, file)
     shares = written.cpu_share if isinstance(written.cpu_share, tuple) else filter(None, [written.cpu_share])
     cpu_share, cpu_shares = as_settings(list(shares))
     cache, scheduler = _cache(written.cache, file), written.scheduler or Scheduler()
     if cpu_shares:  # the scheduler gives a run the first of them
         scheduler = replace(scheduler, nodelist=",".join(node_names(written.nodes)))
-    _check_wattmeter(written.energy, file)
     # Each command's own environment is the same at all sites, unless the site has another one for it.
     all_installed = {**command_environments(), **dict(written.installed)}
     installed = tuple(
@@ -530,7 +494,6 @@ def load_site(name: str, folder: Path = CHECKOUT / "config" / "sites") -> Site:
         "interface": written.interface if isinstance(written.interface, str) else ",".join(written.interface),
         "cpu_share": cpu_share,
         "cache": cache,
-        "datasets": _archives(written.datasets, file),
         "installed": installed,
         "scheduler": scheduler,
     }
@@ -543,35 +506,24 @@ def _cores(site: SiteKeys) -> int:
     return usable_cores() if site.cores == "auto" else site.cores
 
 
-def _check_images(site: SiteKeys, file: Path) -> None:
-    """Raise InputError for an image of no environment, or with a relative path."""
+def _check_environments(site: SiteKeys, file: Path) -> None:
+    """Raise InputError for an image or an installation of no environment, or of one that has another form."""
+    possible = [*names(), *command_environments()]
     for environment, source in site.images.brought:
+        key = f"images.brought.{environment}"
         if environment not in names():
             raise unknown_name_error(environment, file, "images.brought", names())
-        key = f"images.brought.{environment}"
         if site.deployment == "venv" and environment in locked():
-            raise InputError(
-                "conflicting-keys",
-                "with deployment venv it is built from its lock",
-                file=file,
-                key=key,
-                got=source,
-                hint="take the line out, or say deployment: apptainer",
-            )
-        if "://" not in source and not source.startswith("/"):
-            problem = f"'{source}' is neither an absolute path nor an address (docker://...)"
-            raise InputError("bad-pattern", problem, file=file, key=key, got=source)
-    base = site.images.base
-    if "://" not in base and not base.startswith("/") and base != "debootstrap":
-        expected = "docker://..., debootstrap, debootstrap:MIRROR or an absolute path"
-        raise InputError(
-            "bad-pattern",
-            f"'{base}' does not look right",
-            file=file,
-            key="images.base",
-            got=base,
-            expected=expected,
-        )
+            problem, hint = "with deployment venv it is built from its lock", "say deployment: apptainer"
+            raise InputError("conflicting-keys", problem, file=file, key=key, got=source, hint=hint)
+    for environment, keys in site.installed:
+        key = f"installed.{environment}"
+        if environment not in possible:
+            raise unknown_name_error(environment, file, "installed", possible)
+        check_installed(keys, file, key)
+        if environment in dict(site.images.brought):
+            problem, hint = "images.brought has it, too", "take one of the two out"
+            raise InputError("conflicting-keys", problem, file=file, key=key, hint=hint)
 
 
 def _installed(name: str, keys: InstalledKeys, setup: tuple[str, ...], cache: Path) -> Installed:
@@ -589,177 +541,118 @@ def _installed(name: str, keys: InstalledKeys, setup: tuple[str, ...], cache: Pa
         return installation
 
 
-def _check_installed(site: SiteKeys, file: Path) -> None:
-    """Raise InputError for an installation of no environment, without a place, or that is also an image."""
-    for environment, keys in site.installed:
-        if environment not in (possible := [*names(), *command_environments()]):
-            raise unknown_name_error(environment, file, "installed", possible)
-        check_installed(keys, file, f"installed.{environment}")
-        if environment in dict(site.images.brought):
-            raise InputError(
-                "conflicting-keys",
-                "images.brought has it, too",
-                file=file,
-                key=f"installed.{environment}",
-                hint="take one of the two out",
-            )
-
-
-def _check_heterogeneous(site: SiteKeys, file: Path) -> None:
-    """Raise InputError if heterogeneous nodes or ranks lack what they need."""
-    launcher, shares, cores = site.launcher, site.cpu_share, site.rank_cores
-    mistakes: list[tuple[bool, str, str, object, str, str]] = []
-    if isinstance(shares, tuple):
-        mistakes += [
-            (launcher != "slurm", "not-possible-here", "cpu_share", launcher, (
-                f"a list needs launcher slurm, which knows the nodes of each run, not {launcher}"
-            ), ""),
-            (len(shares) != site.nodes, "wrong-count", "cpu_share", len(shares), (
-                f"is of {len(shares)} nodes, nodes is {site.nodes}"
-            ), "give one number for each node"),
-            (bool(site.scheduler and site.scheduler.nodelist), "conflicting-keys", "scheduler.nodelist", None,
-             (
-                "nodes of different cpu_share are taken in their order"
-            ), "take it out"),
-        ]  # fmt: skip
-    if cores:
-        ranks, together, n_cores = site.ranks_per_node, sum(cores) * site.nodes, _cores(site)
-        mistakes += [
-            (launcher != "local" or site.device != "cpu", "not-possible-here", "rank_cores", launcher,
-             "is for launcher local and device cpu", "take it out"),
-            (len(cores) != ranks, "wrong-count", "rank_cores", len(cores), (
-                f"is of {len(cores)} ranks, ranks_per_node is {ranks}"
-            ), "give one number for each rank"),
-            (together > n_cores, "out-of-range", "rank_cores", together, (
-                f"are {together} cores on all nodes, cores is {n_cores}"
-            ), "give fewer"),
-        ]  # fmt: skip
-    for applies, code, key_name, got, problem, hint in mistakes:
+def _check_together(site: SiteKeys, file: Path) -> None:
+    """Raise InputError for the first contradiction between keys."""
+    for applies, code, key_name, got, problem, hint in _contradictions(site):
         if applies:
             raise InputError(code, problem, file=file, key=key_name, got=got, hint=hint)
-
-
-class _Refuse(Protocol):
-    """Raise InputError about a key of the site's file."""
-
-    def __call__(self, code: str, key: str, problem: str, **fields: Any) -> NoReturn:
-        """See the class."""
-
-
-def _check_together(site: SiteKeys, file: Path) -> None:
-    """Raise InputError for contradictions between keys."""
-
-    def refuse(code: str, key: str, problem: str, **fields: Any) -> NoReturn:
-        raise InputError(code, problem, file=file, key=key, **fields)
-
-    launcher, placement = site.launcher, site.placement
-    if placement not in PLACEMENTS[launcher]:
-        problem = f"'{placement}' is not possible with launcher {launcher}"
-        refuse("not-possible-here", "placement", problem, got=placement, expected=PLACEMENTS[launcher])
-    if launcher != "local" and site.cores == "auto":
-        hint = f"with launcher {launcher} give the cores of one node"
-        refuse("not-possible-here", "cores", "auto is for this machine", got="auto", hint=hint)
-    if launcher == "local" and site.scheduler is not None:
-        problem = "has no meaning with launcher local"
-        refuse(
-            "not-possible-here",
-            "scheduler",
-            problem,
-            got=launcher,
-            hint="take it out, or take launcher slurm",
-        )
-    if site.cpu_share is not None and placement != "virtual":
-        problem = "only nodes of the virtual cluster have one"
-        hint = "take it out, or take placement virtual"
-        refuse("not-possible-here", "cpu_share", problem, got=placement, hint=hint)
-    devices, ranks = site.devices_per_node, site.ranks_per_node
-    if site.device == "cpu" and devices:
-        refuse(
-            "not-possible-here",
-            "devices_per_node",
-            "has no meaning with device cpu",
-            got=devices,
-            hint="take it out",
-        )
-    if site.device == "cuda" and launcher != "local" and devices < ranks:
-        problem = f"{devices} is less than ranks_per_node"
-        refuse("out-of-range", "devices_per_node", problem, got=devices, hint="every rank takes one device")
-    if (accelerator := site.memory.device) and not find_device(accelerator):
-        problem = f"'{accelerator}' is none of workflow/scripts/declared/devices.yaml"
-        refuse("unknown-name", "memory.device", problem, got=accelerator, hint="give device_gib in its place")
-    if site.wait_for_quiet and not site.reference:
-        problem = "goes by the reference, which this site does not want"
-        refuse(
-            "conflicting-keys",
-            "wait_for_quiet",
-            problem,
-            got=site.wait_for_quiet,
-            hint="take out reference: false, or this line",
-        )
-    _check_scheduler(site.scheduler or Scheduler(), site, refuse)
-    _check_excluded_nodes(site, file, refuse)
-
-
-def _check_scheduler(scheduler: Scheduler, site: SiteKeys, refuse: _Refuse) -> None:
-    least_s = site.time_limit_s + site.wait_for_quiet + JOB_MARGIN_S
-    waits = " + wait_for_quiet" if site.wait_for_quiet else ""
-    if site.scheduler and (limit_s := scheduler.block_limit_s) < least_s:
-        expected = f"at least {least_s:g} s (time_limit_s{waits} + {JOB_MARGIN_S})"
-        problem = f"{limit_s} s is less than one run may take"
-        refuse("out-of-range", "scheduler.block_limit_s", problem, got=limit_s, expected=expected)
-    for name, (problem, hint) in UNSUPPORTED_KEYS.get(site.launcher, {}).items():
-        if (value := getattr(scheduler, name)) is not None:
-            refuse("not-possible-here", f"scheduler.{name}", problem, got=value, hint=hint)
-    if (
-        site.launcher == "pbs"
-        and (constraint := scheduler.constraint)
-        and not _RESOURCES.fullmatch(constraint)
-    ):
-        problem = f"'{constraint}' is not of the form resource=value:resource=value"
-        refuse("bad-pattern", "scheduler.constraint", problem, got=constraint)
+    scheduler = site.scheduler or Scheduler()
     for i, option in enumerate(scheduler.options):
-        _check_option(option, f"scheduler.options.{i}", site.launcher, refuse)
-    listed: dict[str, list[str]] = {}
+        _check_option(option, site.launcher, file, f"scheduler.options.{i}")
     for name, hosts in (("nodelist", scheduler.nodelist), ("exclude", scheduler.exclude)):
         try:
-            listed[name] = host_names(hosts or "")
+            listed = host_names(hosts or "")
         except ValueError as error:
-            refuse("bad-pattern", f"scheduler.{name}", f"'{hosts}' does not look right: {error}", got=hosts)
-    named = listed["nodelist"]
-    if twice := [name for name, count in Counter(named).items() if count > 1]:
-        problem = f"names {', '.join(twice)} more than once"
-        refuse("duplicate", "scheduler.nodelist", problem, got=twice, hint="name each node once")
-    if excluded := [name for name in named if name in listed["exclude"]]:
-        problem = f"names {', '.join(excluded)}, which exclude names too"
-        refuse(
-            "conflicting-keys",
-            "scheduler.nodelist",
-            problem,
-            got=excluded,
-            hint="take it out of one of the two",
-        )
-    if named and len(named) < site.nodes:
-        problem = f"names {len(named)} nodes, nodes is {site.nodes}"
-        refuse("too-few", "scheduler.nodelist", problem, got=len(named), hint="name as many or more")
-
-
-def _check_excluded_nodes(site: SiteKeys, file: Path, refuse: _Refuse) -> None:
-    """Raise InputError for names that are not of one node, and where nodes cannot be left out."""
-    for name, _ in site.exclude_nodes:
-        if not _HOST.fullmatch(name):
-            expected = "the name of one node, such as node09; scheduler.exclude has lists"
-            refuse("bad-pattern", "exclude_nodes", f"'{name}' is no node", got=name, expected=expected)
-    if not site.exclude_nodes:
-        return
-    if site.launcher == "local":
-        refuse(
-            "not-possible-here",
-            "exclude_nodes",
-            "has no meaning with launcher local",
-            got="local",
-            hint="take it out",
-        )
+            problem = f"'{hosts}' does not look right: {error}"
+            raise InputError("bad-pattern", problem, file=file, key=f"scheduler.{name}", got=hosts) from None
+        if name == "nodelist" and listed and len(listed) < site.nodes:
+            problem = f"names {len(listed)} nodes, nodes is {site.nodes}"
+            raise InputError("too-few", problem, file=file, key="scheduler.nodelist", got=len(listed))
     check_left_nodes(site, file, "exclude_nodes")
+
+
+Contradiction = tuple[bool, str, str, object, str, str]  # applies, code, key, got, problem, hint
+
+
+def _contradictions(site: SiteKeys) -> Iterator[Contradiction]:
+    """Yield what keys say of each other, and whether it applies."""
+    launcher, placement, devices, ranks = (
+        site.launcher, site.placement, site.devices_per_node, site.ranks_per_node,
+    )  # fmt: skip
+    impossible, out = "not-possible-here", "take it out"
+    yield (
+        placement not in PLACEMENTS[launcher], impossible, "placement", placement,
+        f"'{placement}' is not possible with launcher {launcher}",
+        f"take {' or '.join(PLACEMENTS[launcher])}",
+    )  # fmt: skip
+    yield (
+        launcher != "local" and site.cores == "auto", impossible, "cores", "auto",
+        "auto is for this machine", f"with launcher {launcher} give the cores of one node",
+    )  # fmt: skip
+    for name in ("scheduler", "exclude_nodes"):
+        yield (
+            launcher == "local" and bool(getattr(site, name)), impossible, name, launcher,
+            "has no meaning with launcher local", f"{out}, or take launcher slurm",
+        )  # fmt: skip
+    yield (
+        site.cpu_share is not None and placement != "virtual", impossible, "cpu_share", placement,
+        "only nodes of the virtual cluster have one", f"{out}, or take placement virtual",
+    )  # fmt: skip
+    yield (
+        site.device == "cpu" and devices > 0, impossible, "devices_per_node", devices,
+        "has no meaning with device cpu", out,
+    )  # fmt: skip
+    yield (
+        site.device == "cuda" and launcher != "local" and devices < ranks, "out-of-range", "devices_per_node",
+        devices, f"{devices} is less than ranks_per_node", "every rank takes one device",
+    )  # fmt: skip
+    accelerator = site.memory.device
+    yield (
+        bool(accelerator and not find_device(accelerator)), "unknown-name", "memory.device", accelerator,
+        f"'{accelerator}' is none of workflow/scripts/declared/devices.yaml", "give device_gib in its place",
+    )  # fmt: skip
+    yield (
+        bool(site.wait_for_quiet) and not site.reference, "conflicting-keys", "wait_for_quiet",
+        site.wait_for_quiet, "goes by the reference, which this site does not want",
+        "take out reference: false, or this line",
+    )  # fmt: skip
+    yield (
+        bool(site.datasets.folder and site.datasets.mirror), "conflicting-keys", "datasets.folder",
+        str(site.datasets.folder), "has no meaning beside mirror", "take one of the two out",
+    )  # fmt: skip
+    if scheduler := site.scheduler:
+        least_s = site.time_limit_s + site.wait_for_quiet + JOB_MARGIN_S
+        yield (
+            scheduler.block_limit_s < least_s, "out-of-range", "scheduler.block_limit_s",
+            scheduler.block_limit_s, "is less than one run may take",
+            f"at least {least_s:g} s (time_limit_s + wait_for_quiet + {JOB_MARGIN_S})",
+        )  # fmt: skip
+        for name, (problem, hint) in UNSUPPORTED_KEYS.get(launcher, {}).items():
+            value = getattr(scheduler, name)
+            yield value is not None, impossible, f"scheduler.{name}", value, problem, hint
+    yield from _heterogeneous_contradictions(site)
+
+
+def _heterogeneous_contradictions(site: SiteKeys) -> Iterator[Contradiction]:
+    """Yield what heterogeneous nodes or ranks need of other keys."""
+    launcher, shares, cores, ranks = site.launcher, site.cpu_share, site.rank_cores, site.ranks_per_node
+    if isinstance(shares, tuple):
+        yield (
+            launcher != "slurm", "not-possible-here", "cpu_share", launcher,
+            f"a list needs launcher slurm, which knows the nodes of each run, not {launcher}", "",
+        )  # fmt: skip
+        yield (
+            len(shares) != site.nodes, "wrong-count", "cpu_share", len(shares),
+            f"is of {len(shares)} nodes, nodes is {site.nodes}", "give one number for each node",
+        )  # fmt: skip
+        yield (
+            bool(site.scheduler and site.scheduler.nodelist), "conflicting-keys", "scheduler.nodelist", None,
+            "nodes of different cpu_share are taken in their order", "take it out",
+        )  # fmt: skip
+    if cores:
+        together, n_cores = sum(cores) * site.nodes, _cores(site)
+        yield (
+            launcher != "local" or site.device != "cpu", "not-possible-here", "rank_cores", launcher,
+            "is for launcher local and device cpu", "take it out",
+        )  # fmt: skip
+        yield (
+            len(cores) != ranks, "wrong-count", "rank_cores", len(cores),
+            f"is of {len(cores)} ranks, ranks_per_node is {ranks}", "give one number for each rank",
+        )  # fmt: skip
+        yield (
+            together > n_cores, "out-of-range", "rank_cores", together,
+            f"are {together} cores on all nodes, cores is {n_cores}", "give fewer",
+        )  # fmt: skip
 
 
 def check_left_nodes(site: SiteKeys, file: Path, key_name: str) -> None:
@@ -772,21 +665,18 @@ def check_left_nodes(site: SiteKeys, file: Path, key_name: str) -> None:
         raise InputError("too-few", problem, file=file, key=key_name, got=len(left), hint=hint)
 
 
-def _check_option(option: str, key: str, launcher: str, refuse: _Refuse) -> None:
+def _check_option(option: str, launcher: str, file: Path, key_name: str) -> None:
     """Raise InputError for a malformed option of the scheduler, or one that other keys set."""
-    if launcher == "pbs":
-        match = re.fullmatch(r"(-[A-Za-z]) ([^\s=]+)(=\S*)?", option)
-        if not match:
-            problem = f"'{option}' is not of the form -x value, such as -l filesystems=home"
-            refuse("bad-pattern", key, problem, got=option)
-        names = [match[1], f"{match[1]} {match[2]}"]
-    else:
-        names = [option.split("=", maxsplit=1)[0]]
-        if not names[0].startswith("--") or " " in names[0]:
-            refuse("bad-pattern", key, f"'{option}' is not of the form --name=value", got=option)
-    for name in names:
-        if name in (keys := OPTION_KEYS.get(launcher, {})):
-            refuse("duplicate", key, f"{name} is set by {keys[name]}", got=name, hint="take it out")
+    form = r"(-[A-Za-z]) ([^\s=]+)(=\S*)?" if launcher == "pbs" else r"(--[^\s=]*)()(=.*)?"
+    match = re.fullmatch(form, option)
+    if not match:
+        expected = "-x value, such as -l filesystems=home" if launcher == "pbs" else "--name=value"
+        problem = f"'{option}' is not of the right form"
+        raise InputError("bad-pattern", problem, file=file, key=key_name, got=option, expected=expected)
+    for name in (match[1], f"{match[1]} {match[2]}"):
+        if name in SET_OPTIONS.get(launcher, ()):
+            problem = f"{name} is set by another key of the site, or by the workflow"
+            raise InputError("duplicate", problem, file=file, key=key_name, got=name, hint="take it out")
 
 
 def _not_excluded(hosts: Iterable[str], exclude_nodes: Iterable[tuple[str, str]]) -> list[str]:
@@ -822,56 +712,6 @@ def _numbers(ranges: str) -> list[str]:
             raise ValueError(f"'{part}' has more than {MAX_HOSTS:,} numbers")
         numbers += [f"{number:0{len(first)}d}" for number in range(int(first), int(last or first) + 1)]
     return numbers
-
-
-def _archives(written: Archives, file: Path) -> Archives:
-    """Return the site's archives, with ~ resolved.
-
-    Raises:
-        InputError: If they are in two places, or in a relative one.
-    """
-    if written.folder is None:
-        return written
-    folder = _at_home(written.folder)
-    if not folder.is_absolute() or written.mirror:
-        expected = (
-            "one of folder and mirror" if written.mirror else "an absolute folder or one that starts with ~"
-        )
-        raise InputError(
-            "conflicting-keys" if written.mirror else "bad-pattern",
-            f"'{folder}' is not right",
-            file=file,
-            key="datasets.folder",
-            got=str(folder),
-            expected=expected,
-        )
-    return Archives(folder)
-
-
-def _check_wattmeter(wattmeter: Wattmeter | None, file: Path) -> None:
-    """Raise InputError if the address of the wattmeters is invalid, or still the template's."""
-    if wattmeter and ("CHANGE-ME" in wattmeter.url or not _leads_somewhere(wattmeter.url)):
-        expected = (
-            "the address of a site's metrics, such as https://api.grid5000.fr/stable/sites/lyon/metrics"
-        )
-        key, problem = "energy.wattmeter.url", f"'{wattmeter.url}' is not right"
-        raise InputError("bad-pattern", problem, file=file, key=key, got=wattmeter.url, expected=expected)
-
-
-def _leads_somewhere(url: str) -> bool:
-    """Return whether an address names a host, and a valid port or none."""
-    try:
-        parts = urlsplit(url)
-        return bool(parts.hostname) and parts.port != 0
-    except ValueError:  # of a port beyond 65535, and of an IPv6 address that is none
-        return False
-
-
-def _at_home(folder: Path) -> Path:
-    """Return `folder` with ~ resolved, if that user exists."""
-    with contextlib.suppress(RuntimeError):
-        return folder.expanduser()
-    return folder
 
 
 def _cache(written: Path, file: Path) -> Path:

@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,7 @@ from common.renamed import other_factor_names, rename_factors
 from common.text import alternatives, number_of
 from common.written import Keys, Line, Maybe, Rules, Written, key, optional, parse
 from declared.commands import PLACEHOLDERS, command_names, load_command
-from declared.configuration import existing
+from declared.configuration import existing, unknown_name_error
 from declared.datasets import NEXT, TOKENS, find_dataset, kind, load_dataset, targets
 from declared.factors import (
     CUSTOM,
@@ -51,8 +51,7 @@ SECTIONS_WITH_FACTORS = ("factors", "exclude", "replicates", "answer", "figures"
 CUSTOM_KEY = "custom"  # below `factors`: factors of the user's own
 DEFAULT_RESOLUTION = 4
 ACCURACIES = ("validation_accuracy", "train_accuracy", "perplexity")  # columns of runs.csv
-MIN_PRECISION, MAX_PRECISION = 0.1, 50  # %, precisions that may be wanted
-MIN_REPLICATES = 3  # from which precision is judged
+MIN_REPLICATES = 3  # fewer runs do not tell how far runs spread
 MIN_RUNS_FOR_RESIDUALS = 8  # fewer residuals show nothing
 # Degrees of freedom of the spread of all cells together, before any is called precise (precision.stopping).
 MIN_POOLED_DF = 16.0
@@ -119,7 +118,7 @@ def as_names(written: str | list[str]) -> tuple[str, ...]:
 LevelsOf = dict[str, Annotated[list[str | int | float | bool], Rules(unique=True, min_length=2)]]  # by factor
 Names = str | Annotated[list[str], Rules(unique=True, min_length=1)]  # of factors
 AnsweredFactors = str | Annotated[list[str], Rules(unique=True, min_length=1, max_length=2)]
-Margin = Annotated[
+Percentage = Annotated[
     str,
     Rules(
         "a percentage up to 50, such as 5 %",
@@ -132,12 +131,11 @@ Margin = Annotated[
 class Precision(Keys):
     """The key `replicates` of a study with a precision target."""
 
-    at_least: int = key("runs that every cell gets, 3 or more")
+    at_least: int = key("runs that every cell gets", ge=MIN_REPLICATES)
     at_most: int = key("blocks after which no cell gets another run, however wide its interval is", le=1000)
-    until: str = key(
+    until: Percentage = key(
         "precision to reach, as '5 %': half the width of the 95 % interval of a cell's mean epoch time, "
-        "relative to it; 0.1 % to 50 %",
-        pattern=r"^\d+(\.\d+)? ?%\Z",
+        "relative to it; at most 50 %"
     )
     contrasts: Names | Annotated[LevelsOf, Rules(min_length=1)] = key(
         "compare instead of cells' means the ratios of cells that differ in one factor alone: a factor, or "
@@ -219,7 +217,7 @@ class QuestionKeys(Keys):
         gt=0,
         le=1,
     )
-    margin: Maybe[Annotated[float, Written(Margin, as_share)]] = optional(
+    margin: Maybe[Annotated[float, Written(Percentage, as_share)]] = optional(
         "difference of means of the response that does not matter, as '5 %'; at most 50 %. The table of "
         "effects then tests which cells are equal within it"
     )
@@ -245,8 +243,7 @@ class QuestionKeys(Keys):
         pattern=r"^[A-Za-z0-9.+-]+\Z",
     )
     response: Literal[tuple(RESPONSES)] = key(  # type: ignore[valid-type]
-        "what figures and tables compare; docs/reference/figures.md explains each",
-        default=EPOCH_TIME.name,
+        "what figures and tables compare; docs/reference/figures.md explains each", default=EPOCH_TIME.name
     )
     figures: Annotated[
         tuple[Any, ...], Written(Annotated[tuple[FigureKeys, ...], Rules(min_length=1)], _as_given)
@@ -614,34 +611,10 @@ def _with_levels(rule: Replicates, factors: Mapping[str, list[Any]], file: Path)
     """Return checked replicates, with all levels of the factors whose contrasts name none."""
     if rule.until is None:
         return rule
-    least, greatest, until = rule.at_least, rule.at_most, round(100 * rule.until, 9)
-    if least < MIN_REPLICATES:
-        raise InputError(
-            "out-of-range",
-            f"{least} is too small: fewer than {MIN_REPLICATES} runs do not tell how far runs spread",
-            file=file,
-            key="replicates.at_least",
-            got=least,
-            expected=f"at least {MIN_REPLICATES}",
-        )
-    if greatest <= least:
-        raise InputError(
-            "out-of-range",
-            f"{greatest} is too small",
-            file=file,
-            key="replicates.at_most",
-            got=greatest,
-            expected=f"more than at_least, {least}",
-        )
-    if not MIN_PRECISION <= until <= MAX_PRECISION:
-        raise InputError(
-            "out-of-range",
-            f"{until:g} % is too {'small' if until < MIN_PRECISION else 'large'}",
-            file=file,
-            key="replicates.until",
-            got=f"{until:g} %",
-            expected=f"{MIN_PRECISION:g} % to {MAX_PRECISION:g} %",
-        )
+    if rule.at_most <= rule.at_least:
+        problem, expected = f"{rule.at_most} is too small", f"more than at_least, {rule.at_least}"
+        place: dict[str, Any] = {"file": file, "key": "replicates.at_most", "got": rule.at_most}
+        raise InputError("out-of-range", problem, expected=expected, **place)
     return replace(rule, contrasts=_contrasts(rule.contrasts, factors, file))
 
 
@@ -649,39 +622,30 @@ def _contrasts(
     named: Mapping[str, tuple[Any, ...]], factors: Mapping[str, list[Any]], file: Path
 ) -> dict[str, tuple[Any, ...]]:
     """Return the factors of contrasts, each with its levels: all of the study if none are named."""
-    place, key = display_path(file), "replicates.contrasts"
     for name, levels in named.items():
-        _check_varies(name, factors, file, key)
-        if unknown := [level for level in levels if level not in factors[name]]:
-            raise InputError(
-                "unknown-level",
-                f"{unknown[0]!r} is no level of the study",
-                file=place,
-                key=f"{key}.{name}",
-                got=unknown[0],
-                expected=factors[name],
-                hint="name two or more",
-            )
+        _check_varies(name, factors, file, "replicates.contrasts")
+        _check_levels(name, levels, factors, file, f"replicates.contrasts.{name}")
     return {name: levels or tuple(factors[name]) for name, levels in named.items()}
+
+
+def _check_levels(
+    name: str, levels: Iterable[Any], factors: Mapping[str, list[Any]], file: Path, key: str
+) -> None:
+    """Check that a factor of the study has all levels that the file names under `key`."""
+    for level in levels:
+        if level not in factors[name] or isinstance(level, bool):
+            problem, expected = f"{level!r} is no level of the study", factors[name]
+            raise InputError("unknown-level", problem, file=file, key=key, got=level, expected=expected)
 
 
 def _check_varies(name: str, factors: Mapping[str, list[Any]], file: Path, key: str) -> None:
     """Check that a factor that the file names under `key` has several levels."""
-    place = display_path(file)
     if name not in factors:
-        choices = alternatives(name, [*factors, *other_factor_names()])
-        raise InputError("unknown-name", f"'{name}' is no factor", file=place, key=key, got=name, **choices)
+        raise unknown_name_error(name, file, key, [*factors, *other_factor_names()])
     if len(factors[name]) < 2:
+        problem = f"{name} does not vary in this study"
         varied = [factor for factor, levels in factors.items() if len(levels) > 1]
-        raise InputError(
-            "factor-does-not-vary",
-            f"{name} does not vary in this study",
-            file=place,
-            key=key,
-            got=name,
-            expected=varied,
-            hint="" if varied else f"nor does any other factor; take {key.rpartition('.')[2]} out",
-        )
+        raise InputError("factor-does-not-vary", problem, file=file, key=key, got=name, expected=varied)
 
 
 def _answered_factors(
@@ -705,14 +669,8 @@ def _answered_factors(
     for name in answer:
         _check_varies(name, factors, file, "answer")
         if name in untimed:
-            raise InputError(
-                "traced-contrast",
-                "trace: cells that are traced are not timed, so there is no such answer",
-                file=file,
-                key="answer",
-                got="trace",
-                hint="take it out",
-            )
+            problem = "trace: cells that are traced are not timed, so there is no such answer"
+            raise InputError("traced-contrast", problem, file=file, key="answer", got="trace")
     return answer
 
 
@@ -721,19 +679,11 @@ def _check_contrasts(study: Study) -> None:
     for name, levels in study.replicates.contrasts.items():
         if study.compared(name, levels):
             continue
+        place: dict[str, Any] = {"file": study.file, "key": "replicates.contrasts", "got": name}
         if name == "trace":
-            code, problem, hint = "traced-contrast", "cells that are traced are not timed", "take it out"
-        else:
-            code, problem = "no-contrast", "no two timed cells of the study differ in it alone"
-            hint = "see exclude, trace and design"
-        raise InputError(
-            code,
-            f"{name}: {problem}, so there is no such ratio",
-            file=study.file,
-            key="replicates.contrasts",
-            got=name,
-            hint=hint,
-        )
+            raise InputError("traced-contrast", "cells that are traced are not timed", **place)
+        problem = f"no two timed cells of the study differ in {name} alone"
+        raise InputError("no-contrast", problem, hint="see exclude, trace and design", **place)
 
 
 def _check_response(study: Study) -> None:
@@ -751,23 +701,13 @@ def _fraction(written: StudyKeys, factors: Mapping[str, list[Any]], file: Path) 
             raise InputError("conflicting-keys", problem, file=file, key="resolution", hint="take it out")
         return None
     if written.exclude:
-        raise InputError(
-            "conflicting-keys",
-            "a fraction needs all of its cells",
-            file=file,
-            key="exclude",
-            hint="take it out, or say design: full",
-        )
+        problem, hint = "a fraction needs all of its cells", "take it out, or say design: full"
+        raise InputError("conflicting-keys", problem, file=file, key="exclude", hint=hint)
     varied = [name for name, levels in factors.items() if len(levels) > 1]
-    if multilevel := [name for name in varied if len(factors[name]) > 2]:
-        raise InputError(
-            "too-many",
-            f"{len(factors[multilevel[0]])} levels",
-            file=file,
-            key=f"factors.{multilevel[0]}",
-            got=len(factors[multilevel[0]]),
-            hint="with design: fractional every factor that varies has two",
-        )
+    for name in varied:
+        if (n_levels := len(factors[name])) > 2:
+            problem, hint = f"{n_levels} levels", "with design: fractional every factor that varies has two"
+            raise InputError("too-many", problem, file=file, key=f"factors.{name}", got=n_levels, hint=hint)
     try:
         return smallest_fraction(varied, written.resolution or DEFAULT_RESOLUTION)
     except CodedValueError as error:
@@ -797,14 +737,9 @@ def _custom_factors(raw: Any, file: Path) -> dict[str, list[Any]]:
     own = parse(dict[CustomName, levels], raw, file, place)
     for name in own:
         if name in factor_table() or name in other_factor_names() or name in PLACEHOLDERS:
-            raise InputError(
-                "reserved-name",
-                "is a factor or a placeholder of Ringside",
-                file=file,
-                key=f"{place}.{name}",
-                got=name,
-                hint="give it another name, or write a factor of Ringside right below factors",
-            )
+            problem, key = "is a factor or a placeholder of Ringside", f"{place}.{name}"
+            hint = "give it another name, or write a factor of Ringside right below factors"
+            raise InputError("reserved-name", problem, file=file, key=key, got=name, hint=hint)
     return {f"{CUSTOM}{name}": own[name] for name in own}
 
 
@@ -812,47 +747,35 @@ def _factors(written: Mapping[str, Any], file: Path) -> dict[str, list[Any]]:
     raw = {name: value for name, value in written.items() if name != CUSTOM_KEY}
     custom = _custom_factors(written[CUSTOM_KEY], file) if CUSTOM_KEY in written else {}
     if unknown := sorted(set(raw) - set(factor_table())):
-        raise InputError(
-            "unknown-key",
-            "unknown key",
-            file=file,
-            key=f"factors.{unknown[0]}",
-            got=unknown[0],
-            **alternatives(unknown[0], sorted([*factor_table(), *other_factor_names()])),
-        )
+        choices = sorted([*factor_table(), *other_factor_names()])
+        place: dict[str, Any] = {"file": file, "key": f"factors.{unknown[0]}", "got": unknown[0]}
+        raise InputError("unknown-key", "unknown key", **place, **alternatives(unknown[0], choices))
     lists = vars(
         parse(factor_lists(), {name: as_list(value) for name, value in raw.items()}, file, "factors")
     )
     commands = [load_command(name) for name in lists["framework"] if name in command_names()]
     for command in commands:
         command.check_placeholders([name.removeprefix(CUSTOM) for name in custom])
-    choices = {
+    named = {
         "framework": (*framework_names(), *command_names()),
         "model": (*trainable_model_names(), *(name for command in commands for name in command.models)),
     }
     for name in filter(is_own_model, lists["model"]):
         load_own_model(name)
-    for name in (*choices, "dataset"):
+    for name in (*named, "dataset"):
         for i, level in enumerate(lists[name]):
             key = f"factors.{name}" + f".{i}" * isinstance(raw[name], list)
             if name == "dataset":
                 if not any(level in command.datasets for command in commands):
                     load_dataset(level, display_path(file), key)
-            elif level not in choices[name]:
-                raise InputError(
-                    "unknown-name",
-                    f"'{level}' is unknown",
-                    file=file,
-                    key=key,
-                    got=level,
-                    **alternatives(level, choices[name]),
-                )
+            elif level not in named[name]:
+                raise unknown_name_error(level, file, key, named[name])
     for level in filter(is_mesh, lists["parallelism"]):
         try:
             sizes_of(level)
         except CodedValueError as error:
-            place: dict[str, Any] = {"file": file, "key": "factors.parallelism"}
-            raise InputError(error.code, error.problem, **place, got=level) from None
+            place = {"file": file, "key": "factors.parallelism", "got": level}
+            raise InputError(error.code, error.problem, **place) from None
     return lists | custom
 
 
@@ -861,22 +784,6 @@ def _exclusion(
 ) -> dict[str, list[Any]]:
     for name, levels in entry.items():
         if name not in factors:
-            raise InputError(
-                "unknown-name",
-                "unknown factor",
-                file=file,
-                key=f"{location}.{name}",
-                got=name,
-                **alternatives(name, [*factors, *other_factor_names()]),
-            )
-        for level in as_list(levels):
-            if level not in factors[name] or isinstance(level, bool):
-                raise InputError(
-                    "unknown-level",
-                    f"{level!r} is no level of the study",
-                    file=file,
-                    key=f"{location}.{name}",
-                    got=level,
-                    expected=factors[name],
-                )
+            raise unknown_name_error(name, file, f"{location}.{name}", [*factors, *other_factor_names()])
+        _check_levels(name, as_list(levels), factors, file, f"{location}.{name}")
     return {name: as_list(levels) for name, levels in entry.items()}

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from common.errors import InputError
-from common.files import CHECKOUT, display_path
-from common.text import alternatives
+from common.files import CHECKOUT
 from common.written import Keys, Rules, key, load, optional
+from declared.configuration import unknown_name_error
 
 FOLDER = CHECKOUT / "config" / "topologies"
 MIN_GBIT_S = 0.01  # of a link: searches count a step's picoseconds in 64 bits
@@ -35,9 +34,7 @@ class DeviceKeys(Keys):
     """The key `device`; all devices are alike."""
 
     tflops: float = key(
-        "floating point operations in 32 bits or TF32, in 10^12 a second, at the peak",
-        ge=1e-6,
-        le=1e9,
+        "floating point operations in 32 bits or TF32, in 10^12 a second, at the peak", ge=1e-6, le=1e9
     )
     memory_gb_s: float = key("what it reads and writes of its memory, in 10^9 bytes a second", gt=0, le=1e9)
     memory_gb: float = key("memory, in 10^9 bytes", gt=0, le=1e9)
@@ -83,8 +80,5 @@ def load_topology(name: str, folder: Path = FOLDER) -> TopologyKeys:
     """
     file = folder / f"{name}.yaml"
     if not file.is_file():
-        fields = alternatives(name, topology_names(folder))
-        raise InputError(
-            "unknown-name", f"there is no {display_path(file)}", file="--topology", got=name, **fields
-        )
+        raise unknown_name_error(name, "--topology", "", topology_names(folder))
     return load(TopologyKeys, file)

@@ -96,12 +96,10 @@ def parse(
     """
     if scheduler not in SCHEDULERS:
         raise _not_possible("--scheduler", scheduler, "unknown-name", list(SCHEDULERS))
-    if accounting and scheduler != "slurm":
-        hint = f"remove it, or use --scheduler slurm instead of {scheduler}"
-        raise InputError("conflicting-keys", "is Slurm's", file="--accounting", got=scheduler, hint=hint)
-    if gpus != "none" and scheduler != "slurm":
-        hint = f"remove it, or use --scheduler slurm instead of {scheduler}"
-        raise InputError("conflicting-keys", "is Slurm's", file="--gpus", got=scheduler, hint=hint)
+    for option, is_given in (("--accounting", accounting), ("--gpus", gpus != "none")):
+        if is_given and scheduler != "slurm":
+            hint = f"remove it, or use --scheduler slurm instead of {scheduler}"
+            raise InputError("conflicting-keys", "is Slurm's", file=option, got=scheduler, hint=hint)
     if not nodes.isdecimal() or not 1 <= int(nodes) <= MAX_NODES:
         raise _not_possible("--nodes", nodes, "out-of-range", f"a number from 1 to {MAX_NODES}")
     shares = [_share(part) for part in cpu.split(",")]

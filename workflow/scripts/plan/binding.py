@@ -1,11 +1,9 @@
 """Bind results/<study> to the site, and for a local site to the machine, of its first run.
 
-A machine whose name changed, such as a container, is recognized by /etc/machine-id and the processor. If
-these change, too, `python -m plan.binding STUDY` states that it is the same machine.
+A machine whose name changed, such as a container, is recognized by /etc/machine-id and the processor.
 """
 
 import hashlib
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -14,8 +12,7 @@ from typing import Any
 
 from common.errors import InputError, refuse_machine_error
 from common.files import create_json, node_name, read_json, write_json
-from common.options import run_program
-from declared.site import Site, load_site
+from declared.site import Site
 
 BINDING = "campaign.json"
 KINDS = {"site": str, "machine": str | None, "cores": int, "python_abi": str}
@@ -95,13 +92,9 @@ def read_binding(results: Path) -> dict[str, Any] | None:
             return {key: bound[key] for key in KINDS} | optional
     except (OSError, ValueError, TypeError, KeyError) as error:
         refuse_machine_error(error, file)
-    raise InputError(
-        "broken-file",
-        "is broken",
-        file=file,
-        expected=list(KINDS),
-        hint="remove it if the results were measured here",
-    )
+    problem = "is broken"
+    hint = "remove it if the results were measured here"
+    raise InputError("broken-file", problem, file=file, expected=list(KINDS), hint=hint)
 
 
 def check_place(bound: Mapping[str, Any], site: Site, results: Path) -> None:
@@ -117,7 +110,7 @@ def check_place(bound: Mapping[str, Any], site: Site, results: Path) -> None:
     if differences:
         at_their_site = f"to continue there: --site {bound['site']}; " if keys == ["site"] else ""
         if_same = (
-            f"; if it is the same machine: .venv/bin/python -m plan.binding {results.name}"
+            f"; if it is the same machine: set machine to {current['machine']} in {results / BINDING}"
             if keys == ["machine"]
             else ""
         )
@@ -135,45 +128,12 @@ def refuse_other_site(results: Path, site: str) -> None:
     """Raise InputError if ``results``, which are only read, are bound to another site than the named one."""
     bound = read_binding(results)
     if site and bound and bound["site"] != site:
+        problem = f"these results belong to site {bound['site']}, not {site}"
+        hint = f"use --site {bound['site']}, or no --site"
         raise InputError(
-            "other-place",
-            f"these results belong to site {bound['site']}, not {site}",
-            file=results / BINDING,
-            got={"site": bound["site"]},
-            hint=f"use --site {bound['site']}, or no --site",
+            "other-place", problem, file=results / BINDING, got={"site": bound["site"]}, hint=hint
         )
 
 
 def _format_value(value: object) -> str:
     return "one of a cluster" if value is None else str(value)
-
-
-def rebind(results: Path) -> None:
-    """Record that ``results`` were measured on this machine.
-
-    Raises:
-        InputError: If nothing has run, or the site, its cores or its Python differ.
-    """
-    bound = read_binding(results)
-    if bound is None:
-        raise InputError(
-            "missing-file", "no such file", file=results / BINDING, hint="nothing has run in this study"
-        )
-    site = load_site(bound["site"])
-    current = describe_place(site)
-    check_place({**bound, "machine": current["machine"]}, site, results)
-    stored = read_json(results / BINDING)
-    write_json(results / BINDING, {**stored, "machine": current["machine"], MACHINE_ID: machine_id()})
-
-
-def main(study: str) -> None:
-    """State that the results of a study were measured on this machine under another name.
-
-    Args:
-        study: name of a folder in results/
-    """
-    rebind(Path("results") / study)
-
-
-if __name__ == "__main__":
-    sys.exit(run_program(main))

@@ -193,14 +193,10 @@ class Campaign:
         responses = {self.study.response, *(figure.y for figure in self.study.figures or ())}
         needing = [name for name in responses if name in RESPONSES and "peak_known" in RESPONSES[name].when]
         if needing and not self.peak_known:
-            raise InputError(
-                "not-possible-here",
-                f"the study asks for {needing[0]}, and no peak of the devices is known",
-                file=display_path(self.site.file),
-                key="peak_tflops",
-                got=needing[0],
-                hint=RESPONSES[needing[0]].hint,
-            )
+            problem = f"the study asks for {needing[0]}, and no peak of the devices is known"
+            place: dict[str, Any] = {"file": display_path(self.site.file), "key": "peak_tflops"}
+            hint = RESPONSES[needing[0]].hint
+            raise InputError("not-possible-here", problem, got=needing[0], hint=hint, **place)
 
     @cached_property
     def ranks_compared(self) -> bool:
@@ -242,14 +238,9 @@ class Campaign:
             runs: A run behind each search. Without any, the site is not checked.
         """
         if self.mode != "campaign":
-            raise InputError(
-                "not-possible-here",
-                f"{subject} are searched only for runs to be measured",
-                file="config/config.yaml",
-                key="records",
-                got=self.mode,
-                expected=["campaign"],
-            )
+            problem = f"{subject} are searched only for runs to be measured"
+            place: dict[str, Any] = {"file": "config/config.yaml", "key": "records", "got": self.mode}
+            raise InputError("not-possible-here", problem, expected=["campaign"], **place)
         reasons = [unsupported_reason(self.site, run.levels) for run in runs]
         if reasons and (reason := reasons[0]) and all(reasons):
             problem = f"{subject} cannot be searched here: {reason}"
@@ -262,17 +253,12 @@ class Campaign:
         cells = len({run.cell for run in self.runs if self.unsupported_reason(run) is None} & untraced)
         if not rule.adaptive or not cells or rule.at_most >= (min_runs := rule.known_after(cells)):
             return []
-        return [
-            Note(
-                "never-precise",
-                f"at_most: {rule.at_most} is too small: the spread of runs is known after {min_runs} runs "
-                f"of {number_of(cells, 'cell')} at best, and no cell is precise before; set at_most: "
-                f"{min_runs + 1} or more, or replicates: {rule.at_most}",
-                at_most=rule.at_most,
-                known_after=min_runs,
-                cells=cells,
-            )
-        ]
+        text = (
+            f"at_most: {rule.at_most} is too small: the spread of runs is known after {min_runs} runs "
+            f"of {number_of(cells, 'cell')} at best; set at_most: {min_runs + 1} or more, or replicates: "
+            f"{rule.at_most}"
+        )
+        return [Note("never-precise", text, at_most=rule.at_most, known_after=min_runs, cells=cells)]
 
     def skipped_runs(self) -> list[Note]:
         """Return a note for each reason why the site cannot make runs, with the number of runs and cells."""
@@ -322,18 +308,11 @@ class Campaign:
         """
         if block not in (None, *self.blocks):
             expected = f"one of {', '.join(map(str, self.blocks))}"
-            raise InputError(
-                "unknown-name",
-                f"{block} is none of the study's blocks",
-                key="block",
-                got=block,
-                expected=expected,
-            )
-        return (
-            self
-            if block is None
-            else replace(self, possible=[run for run in self.possible if run.block == block])
-        )
+            problem = f"{block} is none of the study's blocks"
+            raise InputError("unknown-name", problem, key="block", got=block, expected=expected)
+        if block is None:
+            return self
+        return replace(self, possible=[run for run in self.possible if run.block == block])
 
     @cached_property
     def pilot(self) -> "Campaign":
@@ -395,14 +374,9 @@ class Campaign:
             InputError: If none of the environments is an image.
         """
         if not self.images:
-            raise InputError(
-                "no-images",
-                f"{self.site.deployment}; with it none of the study's environments is an image",
-                file=display_path(self.site.file),
-                key="deployment",
-                got=self.site.deployment,
-                hint="set deployment: apptainer",
-            )
+            problem = f"{self.site.deployment}; with it none of the study's environments is an image"
+            place = {"file": display_path(self.site.file), "key": "deployment", "got": self.site.deployment}
+            raise InputError("no-images", problem, hint="set deployment: apptainer", **place)
         return [self.environments[name] for name in self.images]
 
     @cached_property
@@ -528,16 +502,9 @@ def imported_note(study: Study) -> Note | None:
         f"{number_of(cells, 'cell')} in {imported.folder} ({stated.source}; {stated.licence}); nothing is "
         f"left to run, and ./ringside run {study.name} draws figures and tables"
     )
-    return Note(
-        "measured-elsewhere",
-        text,
-        study=study.name,
-        imported=str(imported.folder),
-        runs=imported.n_rows,
-        cells=cells,
-        source=stated.source,
-        licence=stated.licence,
-    )
+    facts = {"imported": str(imported.folder), "source": stated.source, "licence": stated.licence}
+    runs = {"runs": imported.n_rows, "cells": cells}
+    return Note("measured-elsewhere", text, study=study.name, **runs, **facts)
 
 
 def plan_campaign(study: Study, site: Site) -> Campaign:
@@ -608,14 +575,9 @@ def published_tables(records: str, study: Study) -> Path:
     for name in ("runs.csv", "epochs.csv"):
         if not os.path.isfile(folder / name) or set("{}") & set(records):
             expected = f"{', '.join(MODES)} or a folder (without braces) with runs.csv and epochs.csv"
-            raise InputError(
-                "missing-file",
-                f"there is no {records[:200]}/{name}",
-                file="config/config.yaml",
-                key="records",
-                got=records,
-                expected=expected,
-            )
+            place: dict[str, Any] = {"file": "config/config.yaml", "key": "records", "got": records}
+            problem = f"there is no {records[:200]}/{name}"
+            raise InputError("missing-file", problem, expected=expected, **place)
         check_first_line(folder / name)
     with open(folder / "runs.csv", encoding="utf-8-sig", errors="replace", newline="") as table:
         try:
@@ -626,11 +588,6 @@ def published_tables(records: str, study: Study) -> Path:
             ) from None
     if first.get("study", study.name) != study.name:
         problem = f"is of study {first['study']}, not {study.name}"
-        raise InputError(
-            "other-study",
-            problem,
-            file=folder / "runs.csv",
-            got=first["study"],
-            hint=f"name that study: {first['study']}",
-        )
+        hint = f"name that study: {first['study']}"
+        raise InputError("other-study", problem, file=folder / "runs.csv", got=first["study"], hint=hint)
     return folder

@@ -8,7 +8,7 @@ that supports it.
 
 import functools
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,6 @@ from plan.identity import (
     unsupported_reason,
 )
 from plan.other_measurements import Measurements
-from plan.scheduling import deferred_resources
 
 SMALLEST_BYTES = 1024
 GROWTH = 4
@@ -178,6 +177,8 @@ def output(results: Path, site: Site, benchmark: CollectiveBenchmark) -> Path:
 class CollectiveBenchmarks(Measurements[CollectiveBenchmark]):
     """The collective benchmarks of a campaign, for the rules."""
 
+    wildcard = "benchmark"
+
     def __init__(self, campaign: Campaign) -> None:
         super().__init__(campaign, planned_benchmarks(campaign.runs, campaign.site), output)
 
@@ -190,8 +191,3 @@ class CollectiveBenchmarks(Measurements[CollectiveBenchmark]):
     def has_results(self) -> bool:
         """Whether benchmarks are planned, or a published table exists."""
         return Path(self.table).is_file() if self._campaign.published else bool(self.by_name)
-
-    def resources(self) -> dict[str, Callable[[Any], Any]]:
-        """Return Snakemake's resources of a benchmark's job as functions of the rule's wildcards."""
-        geometries = {name: benchmark.geometry for name, benchmark in self.by_name.items()}
-        return deferred_resources(self._campaign.site, self._campaign.results, geometries, "benchmark")

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from common.errors import InputError
-from common.files import display_path, read_json
+from common.files import display_path
 from common.notes import Note
 from common.options import run_program
 from common.schemas import schema
@@ -46,7 +46,7 @@ from plan.design import Run
 from plan.identity import cores_per_rank, device, environment_of
 from plan.largest import planned_searches
 from plan.memory import Need, describe_needs, failed_estimates, is_estimable, needs_by_cell
-from plan.timings import BUDGET_S, PARTS, Timing, planned_timings
+from plan.timings import BUDGET_S, MESSAGES, PARTS, Timing, planned_timings
 
 START_S = 5.0  # from launch to first epoch: 2.7 to 6.6 s in docs/measurements.md
 REFERENCE_S = 0.8  # reference benchmark of a run (docs/explanation/measurement.md); longer under a CPU quota
@@ -62,8 +62,8 @@ TIME_NEUTRAL_FACTORS = ("epochs", "warmup_epochs", "momentum", *OPTIMIZER_NUMBER
 CELL_COLUMNS = [*(name for name in factor_table() if name not in TIME_NEUTRAL_FACTORS), "samples_per_epoch"]
 TIME_COLUMNS = ["startup_s", "epoch_time_s", "validation_time_s", "ranks", "replicas"]
 ASSUMED = "assumed"
-SAME_CELL = Note("same-cell", "the same cell")
-SCALED = Note("scaled-by-samples", "other cells, by samples")
+SAME_CELL = Note("same-cell", "runs of the same cells")
+SCALED = Note("scaled-by-samples", "runs of other cells, by samples")
 HEADER: tuple[str, ...] = (
     "framework",
     "model",
@@ -75,15 +75,15 @@ HEADER: tuple[str, ...] = (
 )
 MEMORY_TITLE = "memory of a rank"
 TEXT_COLUMNS = (*HEADER[:3], *HEADER[-1:])
+BENCHMARK_TITLES = {PARTS: "(parts of layers)", MESSAGES: "(messages)"}
 MIN_SPAN_RATIO = 1.5  # longest over shortest run from which the table shows the range
 
 
 class Estimate(NamedTuple):
-    """Seconds of one run or benchmark, their source, and the number of measured ones behind them."""
+    """Seconds of one run, and their source."""
 
     run_s: float
     origin: Note
-    measured: int = 0
 
 
 class Means(NamedTuple):
@@ -92,7 +92,6 @@ class Means(NamedTuple):
     start_s: float
     epoch_s: float
     sample_s: float
-    runs: int
 
 
 @dataclass(frozen=True)
@@ -102,36 +101,26 @@ class Cost:
     Attributes:
         campaign: The campaign.
         measured: Runs of this site (see ``measured_at``).
-        benchmark_times: Seconds of the site's collective benchmarks and timings by name.
         unused: Notes on records of the study that the campaign does not use.
     """
 
     campaign: Campaign
     measured: pd.DataFrame
-    benchmark_times: Mapping[str, list[float]]
     unused: Sequence[Note] = ()
 
     @cached_property
-    def estimates(self) -> dict[str, Estimate]:
-        """Estimate by run_id."""
-        reference_s = REFERENCE_S if self.campaign.site.reference else 0.0
-        estimates = {
-            run.run_id: self._estimate(run)
-            for run in self.campaign.runs
-            if self.campaign.unsupported_reason(run) is None
-        }
+    def by_cell(self) -> dict[str, Estimate]:
+        """Estimate of a run of each cell that the site can make."""
+        cells = {run.cell: run for run in self.campaign.max_runs}
         return {
-            run_id: estimate._replace(run_s=estimate.run_s + reference_s)
-            for run_id, estimate in estimates.items()
+            cell: self._estimate(run)
+            for cell, run in cells.items()
+            if self.campaign.unsupported_reason(run) is None
         }
 
     def estimate(self, run: Run) -> Estimate:
-        """Return the estimate of a run; all replicates of a cell have the same."""
-        return self.estimates.get(run.run_id) or self._cell_estimates[run.cell]
-
-    @cached_property
-    def _cell_estimates(self) -> dict[str, Estimate]:
-        return {self.campaign.by_id[run_id].cell: estimate for run_id, estimate in self.estimates.items()}
+        """Return the estimate of a run."""
+        return self.by_cell[run.cell]
 
     @cached_property
     def memory(self) -> dict[str, Need]:
@@ -139,81 +128,46 @@ class Cost:
         return needs_by_cell(self.campaign.site, self.runs, self.campaign.results)
 
     @cached_property
+    def runs(self) -> list[Run]:
+        """The planned runs that the site can make."""
+        return [run for run in self.campaign.runs if run.cell in self.by_cell]
+
+    @cached_property
     def possible(self) -> list[Run]:
         """The runs that the site may have to make."""
-        return [run for run in self.campaign.max_runs if run.cell in self._cell_estimates]
-
-    @property
-    def max_runs(self) -> int:
-        """Number of possible runs."""
-        return len(self.possible)
-
-    @property
-    def max_total_s(self) -> float:
-        """Seconds of all possible runs, collective benchmarks and timings, one after the other."""
-        return self.total_s - self.seconds(self.runs) + sum(self.estimate(run).run_s for run in self.possible)
+        return [run for run in self.campaign.max_runs if run.cell in self.by_cell]
 
     @cached_property
-    def benchmarks(self) -> list[tuple[CollectiveBenchmark, Estimate]]:
-        """The collective benchmarks, each with its estimate."""
-        site = self.campaign.site
-        origin = Note("own-budget", "time limit of the benchmark")
-        budget = Estimate(START_S + len(message_sizes(site.collective_max_bytes)) * SIZE_BUDGET_S, origin)
+    def benchmarks(self) -> list[tuple[CollectiveBenchmark | Timing, float]]:
+        """The collective benchmarks and timings, each with the seconds of its time limit."""
+        site, runs = self.campaign.site, self.campaign.runs
+        collective_s = START_S + len(message_sizes(site.collective_max_bytes)) * SIZE_BUDGET_S
         return [
-            (benchmark, self._mean_or_budget(benchmark.name, budget, "benchmark"))
-            for benchmark in planned_benchmarks(self.campaign.runs, site)
+            *((benchmark, collective_s) for benchmark in planned_benchmarks(runs, site)),
+            *((timing, START_S + BUDGET_S[timing.kind]) for timing in planned_timings(runs, site)),
         ]
-
-    @cached_property
-    def timings(self) -> list[tuple[Timing, Estimate]]:
-        """The timings of parts and messages, each with its estimate."""
-        origin = Note("own-budget", "time limit of the timing")
-        budgets = {kind: Estimate(START_S + budget_s, origin) for kind, budget_s in BUDGET_S.items()}
-        return [
-            (timing, self._mean_or_budget(timing.name, budgets[timing.kind], "timing"))
-            for timing in planned_timings(self.campaign.runs, self.campaign.site)
-        ]
-
-    def _mean_or_budget(self, name: str, budget: Estimate, noun: str) -> Estimate:
-        """Return the mean of earlier measurements of this name, or the budget without any."""
-        times = self.benchmark_times.get(name)
-        if not times:
-            return budget
-        origin = Note("measured-before", f"{number_of(len(times), noun)} of the same", count=len(times))
-        return Estimate(sum(times) / len(times), origin, len(times))
 
     def seconds(self, runs: Iterable[Run]) -> float:
         """Return the seconds of ``runs``, one after the other."""
-        return sum(self.estimates[run.run_id].run_s for run in runs)
-
-    @property
-    def runs(self) -> list[Run]:
-        """The planned runs that the site can make."""
-        return [self.campaign.by_id[run_id] for run_id in self.estimates]
+        return sum(self.estimate(run).run_s for run in runs)
 
     @property
     def too_long(self) -> list[Run]:
         """The runs that exceed the site's time limit."""
-        return [
-            run for run in self.runs if self.estimates[run.run_id].run_s > self.campaign.site.time_limit_s
-        ]
+        return [run for run in self.runs if self.estimate(run).run_s > self.campaign.site.time_limit_s]
 
-    @property
-    def total_s(self) -> float:
-        """Seconds of all runs, collective benchmarks and timings, one after the other."""
-        return self.seconds(self.runs) + sum(
-            estimate.run_s for _, estimate in (*self.benchmarks, *self.timings)
-        )
+    def total_s(self, runs: Iterable[Run]) -> float:
+        """Return the seconds of ``runs``, collective benchmarks and timings, one after the other."""
+        return self.seconds(runs) + sum(benchmark_s for _, benchmark_s in self.benchmarks)
 
     @property
     def node_hours(self) -> float:
         """Node hours; emulated nodes of one machine count as one."""
         if self.campaign.site.placement == "emulated":
-            return self.total_s / 3600
-        runs = sum(self.estimates[run.run_id].run_s * run.geometry.nodes for run in self.runs)
-        benchmarks = sum(estimate.run_s * benchmark.nodes for benchmark, estimate in self.benchmarks)
-        timings = sum(estimate.run_s * timing.geometry.nodes for timing, estimate in self.timings)
-        return (runs + benchmarks + timings) / 3600
+            return self.total_s(self.runs) / 3600
+        runs_s = sum(self.estimate(run).run_s * run.geometry.nodes for run in self.runs)
+        benchmarks_s = sum(seconds * benchmark.geometry.nodes for benchmark, seconds in self.benchmarks)
+        return (runs_s + benchmarks_s) / 3600
 
     @property
     def gpu_hours(self) -> float:
@@ -244,22 +198,18 @@ class Cost:
     def _model_means(self) -> dict[tuple[object, ...], Means]:
         return mean_times(self.measured, MODEL_FACTORS)
 
-    @cached_property
-    def _framework_means(self) -> dict[tuple[object, ...], Means]:
-        return mean_times(self.measured, ["framework"])
-
     def _estimate(self, run: Run) -> Estimate:
         values = {**run.levels, "samples_per_epoch": run.geometry.samples_per_epoch}
         epochs, share = run.levels["epochs"], run.geometry.samples_per_epoch / run.geometry.devices
+        reference_s = REFERENCE_S if self.campaign.site.reference else 0.0
         if means := self._cell_means.get(tuple(values[name] for name in self._cell_columns)):
-            return Estimate(means.start_s + epochs * means.epoch_s, SAME_CELL, means.runs)
+            return Estimate(reference_s + means.start_s + epochs * means.epoch_s, SAME_CELL)
         if means := self._model_means.get(tuple(values[name] for name in MODEL_FACTORS)):
-            return Estimate(means.start_s + epochs * share * means.sample_s, SCALED, means.runs)
+            return Estimate(reference_s + means.start_s + epochs * share * means.sample_s, SCALED)
         rate, origin = self._rate(run)
         validation = run.dataset["validation_samples"] / run.geometry.devices
         operations = FLOPS_PER_MAC * (N_PASSES * share + validation) * _sample_macs(run)
-        means = self._framework_means.get((run.levels["framework"],))
-        return Estimate((means.start_s if means else START_S) + epochs * operations / rate / 1e9, origin)
+        return Estimate(reference_s + START_S + epochs * operations / rate / 1e9, origin)
 
     def _rate(self, run: Run) -> tuple[float, Note]:
         """Return the mean GFLOP/s of a device in a run, and the note on its source."""
@@ -309,13 +259,10 @@ def mean_times(measured: pd.DataFrame, names: Sequence[str]) -> dict[tuple[objec
     times = measured.assign(start_s=start_s, epoch_s=epoch_s, sample_s=sample_s)
     if absent := [name for name in names if name not in times]:  # factors of the user's own
         times = times.assign(**dict.fromkeys(absent))
-    groups = times.groupby([*names])
-    means = groups[["start_s", "epoch_s", "sample_s"]].mean().fillna({"start_s": START_S})
+    means = times.groupby([*names])[[*Means._fields]].mean().fillna({"start_s": START_S})
     return {
-        key if isinstance(key, tuple) else (key,): Means(
-            float(row[0]), float(row[1]), float(row[2]), int(count)
-        )
-        for key, row, count in zip(means.index, means.to_numpy(), groups.size(), strict=True)
+        key if isinstance(key, tuple) else (key,): Means(*map(float, row))
+        for key, row in zip(means.index, means.to_numpy(), strict=True)
     }
 
 
@@ -339,21 +286,6 @@ def measured_at(site: str, results: Path = Path("results")) -> pd.DataFrame:
         tables.append(table[(table.status == "ok") & (table.site == site)])
     measured = pd.concat(tables) if tables else pd.DataFrame(columns=list(schema("runs")["properties"]))
     return measured[[*factor_names(measured), "samples_per_epoch", *TIME_COLUMNS]]
-
-
-def benchmark_times_at(site: str, results: Path = Path("results")) -> dict[str, list[float]]:
-    """Return the seconds of a site's successful benchmarks and timings, of all studies, by name."""
-    seconds: dict[str, list[float]] = {}
-    for file in sorted(
-        [*results.glob("*/network/*/*/collective_benchmark.json"), *results.glob("*/costs/*/*/timing.json")]
-    ):
-        try:
-            benchmark = read_json(file)
-            if (benchmark["site"], benchmark["status"]) == (site, "ok"):
-                seconds.setdefault(file.parents[1].name, []).append(float(benchmark["wall_s"]))
-        except (OSError, ValueError, TypeError, KeyError):
-            continue
-    return seconds
 
 
 def report(cost: Cost) -> str:
@@ -381,11 +313,28 @@ def title(cost: Cost) -> Note:
 
 def table_rows(cost: Cost) -> list[tuple[str, ...]]:
     """Return the rows of the report's table, HEADER first; with a column for memory where it is estimated."""
-    runs, further = _run_rows(cost), [*_benchmark_rows(cost), *_timing_rows(cost)]
-    if not cost.memory:
-        return [HEADER, *(row for row, _ in runs), *further]
-    table = [(HEADER, MEMORY_TITLE), *((row, _memory_text(cost, members)) for row, members in runs)]
-    return [(*row[:-1], memory, row[-1]) for row, memory in [*table, *((row, "") for row in further)]]
+    rows = [(HEADER, MEMORY_TITLE)]
+    for (*names, origin), runs in _groups(cost):
+        times = _times([cost.estimate(run).run_s for run in runs])
+        rows.append(((*names, *times, origin), _memory_text(cost, runs)))
+    budgets: dict[tuple[str, str], list[float]] = {}
+    for benchmark, benchmark_s in cost.benchmarks:
+        kind = (
+            BENCHMARK_TITLES[benchmark.kind] if isinstance(benchmark, Timing) else "(collective benchmarks)"
+        )
+        budgets.setdefault((benchmark.framework, kind), []).append(benchmark_s)
+    for (framework, kind), times_s in sorted(budgets.items()):
+        rows.append(((framework, kind, "", *_times(times_s), "time limit of each"), ""))
+    return [(*row[:-1], memory, row[-1]) if cost.memory else row for row, memory in rows]
+
+
+def _groups(cost: Cost) -> list[tuple[tuple[str, ...], list[Run]]]:
+    """Return the runs of each framework, model, data set and source of the estimate."""
+    groups: dict[tuple[str, ...], list[Run]] = {}
+    for run in cost.runs:
+        names = (str(run.levels[name]) for name in MODEL_FACTORS[:3])
+        groups.setdefault((*names, cost.estimate(run).origin), []).append(run)
+    return sorted(groups.items())
 
 
 def _memory_text(cost: Cost, runs: Iterable[Run]) -> str:
@@ -405,7 +354,7 @@ def notes(cost: Cost) -> list[Note]:
             "trial takes as long as the start of a run and a few steps"
         )
         lines.append(Note("searches", text, searches=n_searches, trials=list(TRIALS)))
-    if any(estimate.origin.code == "assumed-rate" for estimate in cost.estimates.values()):
+    if any(estimate.origin.code == "assumed-rate" for estimate in cost.by_cell.values()):
         text = (
             "estimates from an assumed rate give the order of magnitude; ratios between models are about "
             "right"
@@ -440,16 +389,16 @@ def _unestimated_notes(cost: Cost) -> Iterator[Note]:
 
 def _total(cost: Cost) -> Note:
     """Return the note on total time, node hours, GPU hours, price and disk space."""
-    kept_bytes = RUN_BYTES * len(cost.campaign.runs)
+    kept_bytes, total_s = RUN_BYTES * len(cost.campaign.runs), cost.total_s(cost.runs)
     gpu_hours = f", {_hours(cost.gpu_hours)} GPU hours" if cost.gpu_hours else ""
     price = cost.campaign.site.costs.price_per_node_hour
     amount = price.amount * cost.node_hours if price else None
     money = f", {amount:,.3g} {price.currency}" if price and amount else ""
     return Note(
         "total",
-        f"together {duration(cost.total_s)} one after the other, {_hours(cost.node_hours)} node "
+        f"together {duration(total_s)} one after the other, {_hours(cost.node_hours)} node "
         f"hours{gpu_hours}{money}; {size(cost.data_bytes)} of data, {size(kept_bytes)} of logs and records",
-        total_s=cost.total_s,
+        total_s=total_s,
         node_hours=cost.node_hours,
         gpu_hours=cost.gpu_hours,
         price=amount,
@@ -469,26 +418,21 @@ def _precision_notes(cost: Cost) -> Iterator[Note]:
     yield Note("replicates-by-precision", text, rule=rule, open=campaign.open)
     yield from campaign.unreachable_precision()
     if campaign.open:
-        text = f"at most {number_of(cost.max_runs, 'run')}, {duration(cost.max_total_s)} one after the other"
-        yield Note("at-most", text, runs=cost.max_runs, total_s=cost.max_total_s)
+        n_runs, total_s = len(cost.possible), cost.total_s(cost.possible)
+        text = f"at most {number_of(n_runs, 'run')}, {duration(total_s)} one after the other"
+        yield Note("at-most", text, runs=n_runs, total_s=total_s)
         if not campaign.decisions:
-            command = (
-                None
-                if rule.contrasts
-                else f"./ringside pilot {campaign.study.name} --site {campaign.site.name}"
-            )
-            pilot = f"; {command} predicts it after two" if command else ""
-            text = f"the expected number is known after block {rule.at_least}{pilot}"
-            yield Note("expected-later", text, block=rule.at_least, command=command)
+            text = f"the expected number is known after block {rule.at_least}"
+            yield Note("expected-later", text, block=rule.at_least)
     if campaign.decisions and campaign.open:
         last = campaign.decisions[-1]
-        n_runs = {cell: state["expected"] for cell, state in last.cells.items()}
+        n_expected = {cell: state["expected"] for cell, state in last.cells.items()}
         expected = [
             run
             for run in cost.possible
-            if run.run_id in campaign.records or run.block <= n_runs.get(run.cell, 0)
+            if run.run_id in campaign.records or run.block <= n_expected.get(run.cell, 0)
         ]
-        seconds = sum(cost.estimate(run).run_s for run in expected)
+        seconds = cost.seconds(expected)
         text = (
             f"expected from the measurements up to block {last.block}: {number_of(len(expected), 'run')}, "
             f"{duration(seconds)}"
@@ -507,61 +451,11 @@ def fraction_line(fraction: Fraction) -> Note:
     return Note("fraction", f"{fraction.name()}: {cannot}", name=fraction.name(), aliases=confounded)
 
 
-def _run_rows(cost: Cost) -> list[tuple[tuple[str, ...], list[Run]]]:
-    """Return a row, and its runs, for each framework, model, data set and source of the estimate."""
-    groups: dict[tuple[str, ...], list[Run]] = {}
-    for run in cost.runs:
-        key = (*(str(run.levels[name]) for name in MODEL_FACTORS[:3]), cost.estimates[run.run_id].origin)
-        groups.setdefault(key, []).append(run)
-    rows = []
-    for (*names, origin), members in sorted(groups.items()):
-        by_cell = {run.cell: cost.estimates[run.run_id] for run in members}
-        times = _times([cost.estimates[run.run_id] for run in members])
-        rows.append(((*names, *times, _origin(origin, by_cell)), members))
-    return rows
-
-
-def _benchmark_rows(cost: Cost) -> list[tuple[str, ...]]:
-    """Return a row for the collective benchmarks of each framework."""
-    groups: dict[tuple[str, str], list[Estimate]] = {}
-    for benchmark, estimate in cost.benchmarks:
-        groups.setdefault((benchmark.framework, estimate.origin), []).append(estimate)
-    return [
-        (framework, "(collective benchmarks)", "", *_times(estimates), origin)
-        for (framework, origin), estimates in sorted(groups.items())
-    ]
-
-
-def _timing_rows(cost: Cost) -> list[tuple[str, ...]]:
-    """Return a row for each framework's timings of parts and messages, which strategy searches need."""
-    groups: dict[tuple[str, str, str], list[Estimate]] = {}
-    for timing, estimate in cost.timings:
-        kind = "(parts of layers)" if timing.kind == PARTS else "(messages)"
-        groups.setdefault((timing.framework, kind, estimate.origin), []).append(estimate)
-    return [
-        (framework, kind, "", *_times(estimates), origin)
-        for (framework, kind, origin), estimates in sorted(groups.items())
-    ]
-
-
-def _times(estimates: list[Estimate]) -> tuple[str, str, str]:
-    """Return number, mean (with the range if it is wide) and sum of estimates."""
-    times = [estimate.run_s for estimate in estimates]
+def _times(times: Sequence[float]) -> tuple[str, str, str]:
+    """Return number, mean (with the range if it is wide) and sum of seconds."""
     mean, is_wide = duration(sum(times) / len(times)), max(times) > MIN_SPAN_RATIO * min(times)
     span = f" ({duration(min(times))} to {duration(max(times))})" if is_wide else ""
     return f"{len(times):,}", mean + span, duration(sum(times))
-
-
-def _origin(origin: str, by_cell: Mapping[str, Estimate]) -> str:
-    """Return the source of the estimates of some cells in words."""
-    measured = [estimate.measured for estimate in by_cell.values()]
-    if origin == SAME_CELL:
-        return Note(
-            SAME_CELL.code, f"{number_of(sum(measured), 'run')} of the same cells", runs=sum(measured)
-        )
-    if origin == SCALED:
-        return Note(SCALED.code, f"{number_of(max(measured), 'run')} of {origin}", runs=max(measured))
-    return origin
 
 
 def _state(cost: Cost) -> Note:
@@ -591,16 +485,11 @@ def _hours(hours: float) -> str:
 def to_json(cost: Cost) -> str:
     """Return the estimate as JSON: the facts of its notes, and each group of runs with its seconds."""
     facts = {name: value for note in (title(cost), _total(cost)) for name, value in note.facts.items()}
-    groups: dict[tuple[str, ...], list[Estimate]] = {}
-    for run in cost.runs:
-        estimate = cost.estimates[run.run_id]
-        groups.setdefault(
-            (*(str(run.levels[name]) for name in MODEL_FACTORS[:3]), estimate.origin.code), []
-        ).append(estimate)
     rows = [
-        dict(zip((*MODEL_FACTORS[:3], "estimated_from"), key, strict=True))
-        | {"runs": len(members), "total_s": sum(member.run_s for member in members)}
-        for key, members in sorted(groups.items())
+        dict(zip(MODEL_FACTORS[:3], names, strict=True))
+        | {"estimated_from": cost.estimate(runs[0]).origin.code}
+        | {"runs": len(runs), "total_s": cost.seconds(runs)}
+        for (*names, _), runs in _groups(cost)
     ]
     lines = [{"code": note.code, "text": str(note)} for note in notes(cost)]
     names = {"study": cost.campaign.study.name, "site": cost.campaign.site.name}
@@ -626,7 +515,7 @@ def main(*, study: str = "", site: str = "", block: int | None = None, as_json: 
     campaign, at = complete.of_block(block), complete.site.name
     bound = read_binding(complete.results)
     unused = complete.unused_records() if bound and bound["site"] == at else []
-    cost = Cost(campaign, measured_at(at), benchmark_times_at(at), unused)
+    cost = Cost(campaign, measured_at(at), unused)
     print(to_json(cost) if as_json else report(cost))
 
 

@@ -48,12 +48,7 @@ from models.layout import BUCKET_BYTES, BucketBytes
 from models.mesh import Mesh
 from models.pipelines import INTERLEAVED, ZERO_BUBBLE, ZERO_BUBBLE_V, stages_per_rank
 from models.strategy import Strategy
-from plan.batch_sizes import (
-    batch_size_file,
-    missing_batch_size_note,
-    nothing_fits_note,
-    read_batch_sizes,
-)
+from plan.batch_sizes import batch_size_file, missing_batch_size_note, nothing_fits_note, read_batch_sizes
 from plan.batch_sizes import search_name as batch_search_name
 from plan.own_commands import batches, count_samples
 from plan.strategies import cell_strategy, read_bucket_bytes, search_name, strategy_file
@@ -104,112 +99,56 @@ class IrrelevantFactor:
     factor: str
     decided_by: tuple[str, ...]
     explanation: str
-    applies_to: Callable[[Levels, Mesh], bool]
+    applies_to: Callable[[Levels, Mesh], object]
 
 
 JAX = "jax"  # environment whose frameworks XLA compiles in any case
 FUSED_ATTENTION = frozenset({"pytorch", "jax_training"})  # libraries that have a fused kernel
-IRRELEVANT_FACTORS = (
-    IrrelevantFactor(
-        "momentum",
-        ("optimizer",),
-        "Adam has no momentum",
-        lambda levels, _: bool(levels["optimizer"] != "sgd"),
-    ),
-    *(
-        IrrelevantFactor(
-            factor, ("optimizer",), "only Adam has it", lambda levels, _: bool(levels["optimizer"] == "sgd")
-        )
-        for factor in ("adam_beta1", "adam_beta2", "adam_epsilon")
-    ),
-    IrrelevantFactor(
-        "decayed_weights",
-        ("weight_decay",),
-        "there is no weight decay",
-        lambda levels, _: bool(levels["weight_decay"] == 0),
-    ),
-    IrrelevantFactor(
-        "lr_final_share",
-        ("lr_schedule",),
-        "only a cosine ends with it",
-        lambda levels, _: bool(levels["lr_schedule"] != "cosine"),
-    ),
-    *(
-        IrrelevantFactor(
-            factor,
-            ("lr_schedule",),
-            "the learning rate has no steps",
-            lambda levels, _: bool(levels["lr_schedule"] != "step"),
-        )
-        for factor in ("lr_step_epochs", "lr_step_factor")
-    ),
-    IrrelevantFactor(
-        "reduce_dtype",
-        ("framework",),
-        "it trains on one device",
-        lambda levels, _: not load_framework(levels["framework"]).distributed,
-    ),
-    IrrelevantFactor(
-        "reduce_dtype",
-        ("parallelism",),
-        "no ranks sum gradients",
-        lambda _, mesh: mesh.replicas == 1 < mesh.ranks,
-    ),
-    IrrelevantFactor(
-        "compiler",
-        ("framework",),
-        "XLA compiles every step of JAX",
-        lambda levels, _: load_framework(levels["framework"]).environment == JAX,
-    ),
-    IrrelevantFactor(
-        "attention",
-        ("framework",),
-        "its library has no fused attention",
-        lambda levels, _: FUSED_ATTENTION.isdisjoint(load_framework(levels["framework"]).libraries),
-    ),
-    IrrelevantFactor(
-        "attention",
-        ("framework", "precision"),
-        "JAX has fused attention for bfloat16 only",
-        lambda levels, _: (
-            load_framework(levels["framework"]).environment == JAX
-            and levels["precision"] not in ("amp", "bf16")
-        ),
-    ),
-    IrrelevantFactor(
-        "attention",
-        ("model",),
-        "the model has no attention",
-        lambda levels, _: (
-            not is_own_model(levels["model"])
-            and not model_graph(levels["model"], levels["dataset"]).head_sizes
-        ),
-    ),
-    IrrelevantFactor(
-        "bandwidth", ("nodes",), "a single node sends nothing", lambda levels, _: bool(levels["nodes"] == 1)
-    ),
-    IrrelevantFactor(
-        "microbatches", ("parallelism",), "there is no pipeline", lambda _, mesh: mesh.pipeline == 1
-    ),
-    IrrelevantFactor(
-        "schedule", ("parallelism",), "there is no pipeline", lambda _, mesh: mesh.pipeline == 1
-    ),
-    IrrelevantFactor(
-        "sharding",
-        ("parallelism",),
-        "a pipeline gathers parameters once for all microbatches",
-        lambda _, mesh: mesh.pipeline > 1,
-    ),
-    IrrelevantFactor(
-        "sharding", ("parallelism",), "there is no axis sharded", lambda _, mesh: mesh.sharded == 1
-    ),
-    IrrelevantFactor(
-        "tensor_sharding",
-        ("parallelism",),
-        "there is no axis tensor",
-        lambda levels, mesh: mesh.tensor == 1 or not is_mesh(levels["parallelism"]),
-    ),
-)
+
+
+def _is_jax(levels: Levels, _mesh: Mesh) -> bool:
+    return load_framework(levels["framework"]).environment == JAX
+
+
+def _lacks_attention(levels: Levels, _mesh: Mesh) -> bool:
+    is_own = is_own_model(levels["model"])
+    return not is_own and not model_graph(levels["model"], levels["dataset"]).head_sizes
+
+
+IRRELEVANT_FACTORS = tuple(
+    IrrelevantFactor(factor, decided_by, explanation, applies_to)
+    for factors, decided_by, explanation, applies_to in (
+        (["momentum"], ("optimizer",), "Adam has no momentum",
+         lambda levels, _: levels["optimizer"] != "sgd"),
+        (["adam_beta1", "adam_beta2", "adam_epsilon"], ("optimizer",), "only Adam has it",
+         lambda levels, _: levels["optimizer"] == "sgd"),
+        (["decayed_weights"], ("weight_decay",), "there is no weight decay",
+         lambda levels, _: levels["weight_decay"] == 0),
+        (["lr_final_share"], ("lr_schedule",), "only a cosine ends with it",
+         lambda levels, _: levels["lr_schedule"] != "cosine"),
+        (["lr_step_epochs", "lr_step_factor"], ("lr_schedule",), "the learning rate has no steps",
+         lambda levels, _: levels["lr_schedule"] != "step"),
+        (["reduce_dtype"], ("framework",), "it trains on one device",
+         lambda levels, _: not load_framework(levels["framework"]).distributed),
+        (["reduce_dtype"], ("parallelism",), "no ranks sum gradients",
+         lambda _, mesh: mesh.replicas == 1 < mesh.ranks),
+        (["compiler"], ("framework",), "XLA compiles every step of JAX", _is_jax),
+        (["attention"], ("framework",), "its library has no fused attention",
+         lambda levels, _: FUSED_ATTENTION.isdisjoint(load_framework(levels["framework"]).libraries)),
+        (["attention"], ("framework", "precision"), "JAX has fused attention for bfloat16 only",
+         lambda levels, mesh: _is_jax(levels, mesh) and levels["precision"] not in ("amp", "bf16")),
+        (["attention"], ("model",), "the model has no attention", _lacks_attention),
+        (["bandwidth"], ("nodes",), "a single node sends nothing", lambda levels, _: levels["nodes"] == 1),
+        (["microbatches", "schedule"], ("parallelism",), "there is no pipeline",
+         lambda _, mesh: mesh.pipeline == 1),
+        (["sharding"], ("parallelism",), "a pipeline gathers parameters once for all microbatches",
+         lambda _, mesh: mesh.pipeline > 1),
+        (["sharding"], ("parallelism",), "there is no axis sharded", lambda _, mesh: mesh.sharded == 1),
+        (["tensor_sharding"], ("parallelism",), "there is no axis tensor",
+         lambda levels, mesh: mesh.tensor == 1 or not is_mesh(levels["parallelism"])),
+    )
+    for factor in factors
+)  # fmt: skip
 
 
 # Factors of images, their level for other data, and what the other levels do.
@@ -304,13 +243,9 @@ def plan_design(study: Study, site: Site) -> list[Run]:
         for replicate in range(1, study.replicates.at_most + 1)
     ]
     if not runs:
-        raise InputError(
-            "no-cells",
-            "removes every cell",
-            file=display_path(study.file),
-            key="exclude",
-            expected="at least one cell",
-        )
+        problem = "removes every cell"
+        expected = "at least one cell"
+        raise InputError("no-cells", problem, file=display_path(study.file), key="exclude", expected=expected)
     check_names(runs, study.file)
     return sorted(runs, key=lambda run: (run.order_key, run.run_id))
 
@@ -381,19 +316,16 @@ def smallest_geometry(levels: Levels, framework: Framework, site: Site) -> Geome
 
 def _check_search(levels: Levels, framework: Framework) -> None:
     """Raise InfeasibleCell if the largest batch of a cell cannot be searched."""
-    for factor, level in (("batch_scope", "local"), ("shares", "equal")):
-        if levels[factor] != level:
-            reason = f"batch_size={LARGEST} is a replica's, {factor}={levels[factor]} divides a total"
-            raise InfeasibleCell("no-largest-batch", reason, ("batch_size", factor), f"set {factor}: {level}")
-    if levels["device"] == "hybrid":
-        reason = f"batch_size={LARGEST} is one number, ranks of device=hybrid have different memories"
-        raise InfeasibleCell(
-            "no-largest-batch", reason, ("batch_size", "device"), "set device: cpu or cuda, or give a number"
-        )
-    if framework.strategies or framework.timing_scope == "master":
-        cause = "its strategies depend on the batch size" if framework.strategies else "it has its own loop"
-        reason = f"batch_size={LARGEST} is not searched for {framework.name}: {cause}"
-        raise InfeasibleCell("no-largest-batch", reason, ("batch_size", "framework"), "give a number")
+    for applies, factor, cause, hint in (
+        (levels["batch_scope"] != "local", "batch_scope", "it divides a total", "set batch_scope: local"),
+        (levels["shares"] != "equal", "shares", "it divides a total", "set shares: equal"),
+        (levels["device"] == "hybrid", "device", "ranks have different memories", "set device: cpu or cuda"),
+        (framework.strategies, "framework", "its strategies depend on the batch size", "give a number"),
+        (framework.timing_scope == "master", "framework", "it has its own loop", "give a number"),
+    ):
+        if applies:
+            reason = f"batch_size={LARGEST} is not searched for {factor}={levels[factor]}: {cause}"
+            raise InfeasibleCell("no-largest-batch", reason, ("batch_size", factor), hint)
 
 
 def geometry(levels: Levels, framework: Framework, site: Site) -> Geometry:
@@ -405,11 +337,14 @@ def geometry(levels: Levels, framework: Framework, site: Site) -> Geometry:
         InfeasibleCell: If the cell cannot be trained.
     """
     _check_capabilities(levels, framework)
-    _check_epochs(levels)
+    for name, use in (("warmup_epochs", "to time"), ("lr_warmup_epochs", "with the whole learning rate")):
+        if levels[name] >= levels["epochs"]:
+            reason = f"{name}={levels[name]} leaves none of {levels['epochs']} epochs {use}"
+            hint = f"set {name}: {levels['epochs'] - 1}, or more epochs"
+            raise InfeasibleCell("no-epoch-left", reason, ("epochs", name), hint)
     if framework.command:
         return _command_geometry(levels, framework, framework.command, site)
     _check_registered(levels, framework)
-    _check_own_model(levels, framework)
     _check_image_factors(levels)
     devices = _count_devices(levels, framework, site)
     nodes, ranks_per_node = (levels["nodes"], devices) if framework.distributed else (1, 1)
@@ -482,7 +417,7 @@ def _command_geometry(levels: Levels, framework: Framework, command: Command, si
 
 
 def _check_registered(levels: Levels, framework: Framework) -> None:
-    """Raise InfeasibleCell if only commands of the user's own know a cell's model or data."""
+    """Raise InfeasibleCell if the framework does not have a cell's model or data."""
     for factor, is_known in (
         ("model", levels["model"] in trainable_model_names()),
         ("dataset", find_dataset(levels["dataset"]) is not None),
@@ -490,17 +425,10 @@ def _check_registered(levels: Levels, framework: Framework) -> None:
         if not is_known:
             reason = f"{framework.name} does not have the {factor} {levels[factor]}"
             raise InfeasibleCell("not-registered", reason, ("framework", factor), "only a command knows it")
-
-
-def _check_own_model(levels: Levels, framework: Framework) -> None:
-    """Raise InfeasibleCell if a framework cannot train a PyTorch module of the user's own."""
     if is_own_model(levels["model"]) and not framework.own_modules:
         able = [name for name in framework_names() if load_framework(name).own_modules]
         reason = f"{framework.name} cannot train {levels['model']}, a PyTorch module of your own"
-        location = display_path(framework.file)
-        raise InfeasibleCell(
-            UNSUPPORTED, reason, ("framework", "model"), f"use {' or '.join(able)}", location
-        )
+        raise InfeasibleCell(UNSUPPORTED, reason, ("framework", "model"), f"use {' or '.join(able)}")
 
 
 def _build_mesh(levels: Levels, framework: Framework, ranks: int) -> Mesh | None:
@@ -518,11 +446,9 @@ def _build_mesh(levels: Levels, framework: Framework, ranks: int) -> Mesh | None
         mesh = mesh_of(level, ranks)
     except ValueError as error:
         factors = ("parallelism", "nodes", "devices_per_node", "framework")
+        reason = f"parallelism={level} {error}"
         raise InfeasibleCell(
-            "mesh-does-not-fit",
-            f"parallelism={level} {error}",
-            factors,
-            "change the sizes, or the number of ranks",
+            "mesh-does-not-fit", reason, factors, "change the sizes, or the number of ranks"
         ) from None
     return None if mesh.is_plain else mesh
 
@@ -550,44 +476,30 @@ def _check_partition(levels: Levels, mesh: Mesh, local_batch: int) -> None:
     if mesh.pipeline == 1:
         return
     fewest = {"1f1b": mesh.pipeline, ZERO_BUBBLE_V: 2 * mesh.pipeline - 1}.get(levels["schedule"], 1)
+    schedule, of_schedule = levels["schedule"], ("schedule", "microbatches", "parallelism")
     if microbatches < fewest:
-        reason = (
-            f"schedule={levels['schedule']} needs at least {fewest} microbatches on {mesh.pipeline} ranks, "
-            f"microbatches={microbatches}"
-        )
-        raise InfeasibleCell(
-            "too-few-microbatches",
-            reason,
-            ("schedule", "microbatches", "parallelism"),
-            f"set microbatches to {fewest} or more, or use schedule: gpipe",
-        )
-    if levels["schedule"] in (INTERLEAVED, ZERO_BUBBLE) and microbatches % mesh.pipeline:
-        reason = (
-            f"schedule={levels['schedule']} needs a multiple of {mesh.pipeline} microbatches, as many as "
-            f"ranks, microbatches={microbatches}"
-        )
-        raise InfeasibleCell(
-            "microbatches-not-multiple",
-            reason,
-            ("schedule", "microbatches", "parallelism"),
-            f"set microbatches to a multiple of {mesh.pipeline}, or use schedule: 1f1b",
-        )
+        reason = f"schedule={schedule} needs at least {fewest} microbatches on {mesh.pipeline} ranks"
+        hint = f"set microbatches to {fewest} or more, or use schedule: gpipe"
+        raise InfeasibleCell("too-few-microbatches", reason, of_schedule, hint)
+    if schedule in (INTERLEAVED, ZERO_BUBBLE) and microbatches % mesh.pipeline:
+        reason = f"schedule={schedule} needs a multiple of {mesh.pipeline} microbatches, as many as ranks"
+        hint = f"set microbatches to a multiple of {mesh.pipeline}, or use schedule: 1f1b"
+        raise InfeasibleCell("microbatches-not-multiple", reason, of_schedule, hint)
+    of_batch = ("microbatches", *STEP_COUNT_FACTORS)
     if local_batch % microbatches:
         reason = f"microbatches={microbatches} do not divide the {local_batch} samples of a batch"
-        raise InfeasibleCell(
-            "not-divisible", reason, ("microbatches", *STEP_COUNT_FACTORS), "use a divisor of the batch"
-        )
-    if local_batch // microbatches < graph.fewest_samples:
+        raise InfeasibleCell("not-divisible", reason, of_batch, "use a divisor of the batch")
+    _check_normalization(graph, local_batch // microbatches, "microbatch", of_batch)
+
+
+def _check_normalization(graph: Graph, samples: int, scope: str, factors: Sequence[str]) -> None:
+    """Raise InfeasibleCell if batch normalization would have a single value per channel."""
+    if samples < graph.fewest_samples:
         reason = (
-            f"with one sample per microbatch, batch normalization of {levels['model']} has one value per "
-            "channel (its image is one pixel there)"
+            f"with one sample per {scope}, batch normalization of {graph.model} has one value per channel"
         )
-        raise InfeasibleCell(
-            "too-few-samples",
-            reason,
-            ("microbatches", *STEP_COUNT_FACTORS, "model"),
-            "use fewer microbatches, or larger images",
-        )
+        hint = "use a larger batch, or larger images"
+        raise InfeasibleCell("too-few-samples", reason, (*factors, "model"), hint)
 
 
 def _check_capabilities(levels: Levels, framework: Framework) -> None:
@@ -610,18 +522,6 @@ def _check_capabilities(levels: Levels, framework: Framework) -> None:
             f"change the factors{alternatives}",
         )
         raise InfeasibleCell(UNSUPPORTED, reason, ("framework", *missed), hint, location)
-
-
-def _check_epochs(levels: Levels) -> None:
-    for name, use in (("warmup_epochs", "to time"), ("lr_warmup_epochs", "with the whole learning rate")):
-        if levels[name] >= levels["epochs"]:
-            reason = f"{name}={levels[name]} leaves none of {levels['epochs']} epochs {use}"
-            raise InfeasibleCell(
-                "no-epoch-left",
-                reason,
-                ("epochs", name),
-                f"set {name}: {levels['epochs'] - 1}, or more epochs",
-            )
 
 
 def _check_image_factors(levels: Levels) -> None:
@@ -705,39 +605,26 @@ def _batches(levels: Levels, replicas: int) -> tuple[int, int]:
     samples, size = load_dataset(levels["dataset"])["train_samples"], levels["batch_size"]
     multiplier = replicas if levels["batch_scope"] == "local" else 1
     step = size * multiplier
-    if step % replicas:
-        reason = f"batch_size={size} (batch_scope=global) cannot be divided by {replicas} replicas"
-        raise InfeasibleCell(
-            "not-divisible",
-            reason,
-            STEP_COUNT_FACTORS,
-            _suggest_batch_sizes(size, samples, multiplier, replicas),
-        )
     local_batch, steps = step // replicas, samples // step
-    if local_batch < model.fewest_samples:
-        reason = (
-            f"with one sample per replica, batch normalization of {levels['model']} has one value per "
-            "channel (its image is one pixel there)"
+    problem = None
+    if step % replicas:
+        code = "not-divisible"
+        problem = f"batch_size={size} (batch_scope=global) cannot be divided by {replicas} replicas"
+    elif not steps:
+        code = "too-few-samples"
+        problem = (
+            f"{replicas} x {local_batch} samples a step are more than the {samples} of {levels['dataset']}"
         )
-        raise InfeasibleCell(
-            "too-few-samples",
-            reason,
-            (*STEP_COUNT_FACTORS, "model"),
-            "use a larger batch_size, or larger images",
-        )
-    if not trains_enough(step, samples):
-        reason = f"{replicas} x {local_batch} samples a step " + (
-            f"drop {_dropped_share(step, samples):.1%} of the {samples} training samples of "
+    elif not trains_enough(step, samples):
+        code, share = "drops-samples", f"{_dropped_share(step, samples):.1%}"
+        problem = (
+            f"{replicas} x {local_batch} samples a step drop {share} of the {samples} training samples of "
             f"{levels['dataset']} (at most {MAX_DROPPED_SAMPLE_SHARE:.0%})"
-            if steps
-            else f"are more than the {samples} training samples of {levels['dataset']}"
         )
-        raise InfeasibleCell(
-            "drops-samples" if steps else "too-few-samples",
-            reason,
-            STEP_COUNT_FACTORS,
-            _suggest_batch_sizes(size, samples, multiplier, replicas),
-        )
+    if problem:
+        hint = _suggest_batch_sizes(size, samples, multiplier, replicas)
+        raise InfeasibleCell(code, problem, STEP_COUNT_FACTORS, hint)
+    _check_normalization(model, local_batch, "replica", STEP_COUNT_FACTORS)
     if levels["sync_every"] > steps:
         reason = f"sync_every={levels['sync_every']} is more than the {steps} batches of an epoch"
         raise InfeasibleCell(
@@ -765,12 +652,8 @@ def _check_shares(levels: Levels, framework: Framework, ranks: int, local_batch:
     fewest = model_graph(levels["model"], levels["dataset"]).fewest_samples
     if min(fixed) * block < fewest:
         reason = f"shares={shares} leave a rank fewer than {fewest} of the {block} samples of a step"
-        raise InfeasibleCell(
-            "too-few-samples",
-            reason,
-            ("shares", *STEP_COUNT_FACTORS),
-            "use a larger batch_size, or larger shares",
-        )
+        hint = "use a larger batch_size, or larger shares"
+        raise InfeasibleCell("too-few-samples", reason, ("shares", *STEP_COUNT_FACTORS), hint)
 
 
 def trains_enough(step: int, samples: int) -> bool:
@@ -810,16 +693,11 @@ def to_csv(runs: list[Run]) -> str:
 
 
 def _feasible_cells(study: Study, site: Site) -> Iterator[tuple[str, Levels, Geometry]]:
-    too_many = [nodes for nodes in study.factors["nodes"] if nodes > site.nodes]
-    if too_many:
-        raise InputError(
-            "out-of-range",
-            f"{too_many[0]} is more than the {site.nodes} nodes of {display_path(site.file)}",
-            file=display_path(study.file),
-            key="factors.nodes",
-            got=too_many[0],
-            hint="use fewer, or another site",
-        )
+    for nodes in study.factors["nodes"]:
+        if nodes > site.nodes:
+            problem = f"{nodes} is more than the {site.nodes} nodes of {display_path(site.file)}"
+            place: dict[str, Any] = {"file": display_path(study.file), "key": "factors.nodes", "got": nodes}
+            raise InputError("out-of-range", problem, hint="use fewer, or another site", **place)
     used = [False] * len(study.exclude)
     trained: dict[tuple[object, ...], Levels] = {}
     for levels in study.combinations():
@@ -835,14 +713,8 @@ def _feasible_cells(study: Study, site: Site) -> Iterator[tuple[str, Levels, Geo
             raise _cell_error(study, site, levels, infeasible) from None
     if not all(used):
         i = used.index(False)
-        raise InputError(
-            "unused-exclude",
-            "matches no cell",
-            file=display_path(study.file),
-            key=f"exclude.{i}",
-            got=study.exclude[i],
-            hint="correct or remove it",
-        )
+        place = {"file": display_path(study.file), "key": f"exclude.{i}", "got": study.exclude[i]}
+        raise InputError("unused-exclude", "matches no cell", hint="correct or remove it", **place)
 
 
 def distinct_geometry(

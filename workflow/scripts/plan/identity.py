@@ -190,68 +190,38 @@ def unsupported_reason(site: Site, levels: Mapping[str, Any]) -> Note | None:
         return Note("framework-not-at-site", f"site {site.name} does not have {name}", framework=name)
     framework = load_framework(name)
     if not framework.adapter:
-        return Note(
-            "no-adapter",
-            f"site {site.name} cannot run {name}: its adapter is not written yet",
-            framework=name,
-        )
+        text = f"site {site.name} cannot run {name}: its adapter is not written yet"
+        return Note("no-adapter", text, framework=name)
     if not _is_available(framework.environment, site):
         keys = f"installed.{framework.environment} or images.brought.{framework.environment}"
-        return Note(
-            "not-installed",
-            (
-                f"{framework.environment} is not installed at site {site.name} (see {keys} in "
-                "docs/reference/configuration.md)"
-            ),
-            environment=framework.environment,
+        text = (
+            f"{framework.environment} is not installed at site {site.name} (see {keys} in "
+            "docs/reference/configuration.md)"
         )
+        return Note("not-installed", text, environment=framework.environment)
     if reason := _outdated_package(name, site):
         return reason
-    if framework.mpi and site.launcher in LAUNCHERS_WITHOUT_MPI:
-        return Note(
-            "no-mpi",
-            (
-                f"site {site.name} starts ranks by {LAUNCHERS_WITHOUT_MPI[site.launcher]}, {name} needs srun "
-                "or mpirun"
-            ),
-            framework=name,
-            launcher=site.launcher,
-            starts=LAUNCHERS_WITHOUT_MPI[site.launcher],
-        )
+    if framework.mpi and (starts := LAUNCHERS_WITHOUT_MPI.get(site.launcher)):
+        text = f"site {site.name} starts ranks by {starts}, {name} needs srun or mpirun"
+        return Note("no-mpi", text, framework=name, launcher=site.launcher, starts=starts)
     if reason := _unsupported_device(site, framework, device_kind):
         return reason
     if levels["bandwidth"] and site.placement != "virtual":
-        return Note(
-            "no-link-rate",
-            f"site {site.name} cannot set the rate of its links: only the virtual cluster can",
-            bandwidth=levels["bandwidth"],
-        )
+        text = f"site {site.name} cannot set the rate of its links: only the virtual cluster can"
+        return Note("no-link-rate", text, bandwidth=levels["bandwidth"])
     if reason := _unsupported_arithmetic(site, levels, framework, device_kind):
         return reason
-    if operators := _missing_operators(name, levels["model"], levels["dataset"], device_kind):
-        return Note(
-            "missing-operators",
-            (
-                f"site {site.name} has device {device_kind}, on which {name} cannot compute "
-                f"{', '.join(operators)} of {levels['model']}"
-            ),
-            framework=name,
-            model=levels["model"],
-            device=device_kind,
-            operators=operators,
-        )
+    model = levels["model"]
+    if operators := _missing_operators(name, model, levels["dataset"], device_kind):
+        text = f"{name} cannot compute {', '.join(operators)} of {model} on device {device_kind}"
+        facts = {"framework": name, "model": model, "device": device_kind, "operators": operators}
+        return Note("missing-operators", f"site {site.name}: {text}", **facts)
     if site.scorep and runs_under_scorep(site, levels) and scorep.version(site.scorep) is None:
-        return Note(
-            "no-scorep",
-            f"site {site.name} names Score-P in {site.scorep}, whose bin/scorep-config prints no version",
-            scorep=site.scorep,
-        )
-    if levels["compiler"] == "torch-compile" and site.deployment == "apptainer":
-        return Note(
-            "no-compiler",
-            f"site {site.name} trains in images, which have no compiler for {levels['compiler']}",
-            compiler=levels["compiler"],
-        )
+        text = f"site {site.name} names Score-P in {site.scorep}, whose bin/scorep-config prints no version"
+        return Note("no-scorep", text, scorep=site.scorep)
+    if (compiler := levels["compiler"]) == "torch-compile" and site.deployment == "apptainer":
+        text = f"site {site.name} trains in images, which have no compiler for {compiler}"
+        return Note("no-compiler", text, compiler=compiler)
     return None
 
 
@@ -260,80 +230,56 @@ def _unsupported_arithmetic(
 ) -> Note | None:
     """Return why the site's devices have no such precision, autotuning or attention, or None."""
     if levels["precision"] == "tf32" and device_kind != "cuda":
-        return Note(
-            "unsupported-precision",
-            f"site {site.name} cannot compute in tf32: only device cuda can",
-            precision="tf32",
-            device=device_kind,
-        )
+        text = f"site {site.name} cannot compute in tf32: only device cuda can"
+        return Note("unsupported-precision", text, precision="tf32", device=device_kind)
     is_on_xla = framework.environment == JAX and device_kind == "cpu"
     if is_on_xla and levels["precision"] in ("amp", "bf16") and "tensor" in levels["parallelism"]:
-        return Note(
-            "unsupported-precision",
+        text = (
             f"site {site.name} trains on processors, for which XLA cannot compile sums of bfloat16 along a "
-            "tensor axis",
-            precision=levels["precision"],
-            device=device_kind,
+            "tensor axis"
         )
+        return Note("unsupported-precision", text, precision=levels["precision"], device=device_kind)
     if levels["autotune"] == "none" and device_kind == "cpu":
-        return Note(
-            "no-autotuning",
+        text = (
             f"site {site.name} trains on processors, where libraries time no algorithms: autotune=none is "
-            "for accelerators",
-            autotune="none",
-            device=device_kind,
+            "for accelerators"
         )
+        return Note("no-autotuning", text, autotune="none", device=device_kind)
     if levels["attention"] == "unfused" and is_on_xla:
-        return Note(
-            "no-fused-attention",
+        text = (
             f"site {site.name} trains on processors, for which JAX has no fused attention: attention=unfused "
-            "is its default there",
-            attention="unfused",
-            device=device_kind,
+            "is its default there"
         )
+        return Note("no-fused-attention", text, attention="unfused", device=device_kind)
     return None
 
 
 def _unsupported_device(site: Site, framework: Framework, device_kind: str) -> Note | None:
     """Return why a site cannot train with a framework on this kind of device, or None."""
     if device_kind == "hybrid" and not framework.heterogeneous:
-        return Note(
-            "no-hybrid",
-            (
-                f"{framework.name} cannot train on CPU cores and accelerators together: "
-                f"{' and '.join(_heterogeneous_frameworks())} can"
-            ),
-            framework=framework.name,
-            able=_heterogeneous_frameworks(),
+        text = (
+            f"{framework.name} cannot train on CPU cores and accelerators together: "
+            f"{' and '.join(_heterogeneous_frameworks())} can"
         )
+        return Note("no-hybrid", text, framework=framework.name, able=_heterogeneous_frameworks())
     if device_kind in ("cpu", "cuda") and device_kind not in framework.devices:
-        return Note(
-            "unsupported-device",
-            f"{framework.name} does not train on device {device_kind}, which site {site.name} has",
-            framework=framework.name,
-            device=device_kind,
-        )
+        text = f"{framework.name} does not train on device {device_kind}, which site {site.name} has"
+        return Note("unsupported-device", text, framework=framework.name, device=device_kind)
     if device_kind != site.device != "cuda":
         together = " to train on together with its CPU cores" if device_kind == "hybrid" else ""
         return Note("no-accelerator", f"site {site.name} has no device cuda{together}", device=device_kind)
     if device_kind == "hybrid" and site.launcher == "flux":
-        return Note(
-            "no-hybrid-here",
-            (
-                f"site {site.name} starts ranks by flux submit, each with an accelerator, so that none can "
-                "train on CPU cores"
-            ),
-            launcher=site.launcher,
+        text = (
+            f"site {site.name} starts ranks by flux submit, each with an accelerator, so that none can "
+            "train on CPU cores"
         )
+        return Note("no-hybrid-here", text, launcher=site.launcher)
     if site.rank_cores and (framework.mpi or framework.mirrored):
-        return Note(
-            "heterogeneous-ranks",
-            (
-                f"site {site.name} has ranks of different core counts (rank_cores), {framework.name} needs "
-                "the same count for all"
-            ),
-            framework=framework.name,
+        text = (
+            f"site {site.name} has ranks of different core counts (rank_cores), {framework.name} needs "
+            "the same count for all"
         )
+        return Note("heterogeneous-ranks", text, framework=framework.name)
     return None
 
 
@@ -379,14 +325,9 @@ def _outdated_package(name: str, site: Site) -> Note | None:
     for package, oldest in framework.needs.items() if installation else ():
         version = dict(installation.packages).get(package) if installation else None
         if version and older(version, oldest):
-            return Note(
-                "too-old",
-                f"site {site.name} has {package} {version} installed, {name} needs {oldest} or newer",
-                framework=name,
-                package=package,
-                installed=version,
-                needed=oldest,
-            )
+            text = f"site {site.name} has {package} {version} installed, {name} needs {oldest} or newer"
+            facts = {"framework": name, "package": package, "installed": version, "needed": oldest}
+            return Note("too-old", text, **facts)
     return None
 
 

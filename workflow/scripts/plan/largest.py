@@ -12,7 +12,7 @@ divided by the ranks on it. The limit counts what a rank reserves, which is slig
 
 import itertools
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,6 @@ from plan.campaign import Campaign
 from plan.design import Geometry, Run, geometry, smallest_geometry, trains_enough
 from plan.identity import device, digests, geometry_fields, site_fields, unsupported_reason
 from plan.other_measurements import Measurements
-from plan.scheduling import deferred_resources
 
 TRIAL_EPOCHS = 2
 TRIAL_UPDATES = 2  # optimizer steps of each epoch
@@ -51,7 +50,12 @@ class BatchSearch:
         """The levels of a trial, without its batch size."""
         return search_levels(self.run.levels) | {"epochs": TRIAL_EPOCHS, "warmup_epochs": 0}
 
-    def geometry(self, site: Site, batch_size: int) -> Geometry:
+    @property
+    def geometry(self) -> Geometry:
+        """Layout of nodes and ranks."""
+        return self.run.geometry
+
+    def trial_geometry(self, site: Site, batch_size: int) -> Geometry:
         """Return the geometry of a trial, with few steps in an epoch.
 
         Raises:
@@ -69,7 +73,7 @@ class BatchSearch:
 
     def spec(self, site: Site, batch_size: int) -> dict[str, Any]:
         """Return the specification of a trial, as that of a run (plan.identity.spec)."""
-        levels, layout = self.levels | {"batch_size": batch_size}, self.geometry(site, batch_size)
+        levels, layout = self.levels | {"batch_size": batch_size}, self.trial_geometry(site, batch_size)
         return {
             "run_id": f"largest.{self.name}",
             "levels": levels,
@@ -142,6 +146,8 @@ def output(results: Path, site: Site, search: BatchSearch) -> Path:
 class BatchSearches(Measurements[BatchSearch]):
     """The searches of a campaign, for the rules."""
 
+    wildcard = "search"
+
     def __init__(self, campaign: Campaign) -> None:
         super().__init__(campaign, planned_searches(campaign.runs, campaign.site), output)
 
@@ -167,9 +173,8 @@ class BatchSearches(Measurements[BatchSearch]):
         """Return the file that marks the data set of a search as prepared."""
         return self._campaign.datasets[self.by_name[name].run.levels["dataset"]]
 
-    def resources(self) -> dict[str, Callable[[Any], Any]]:
-        """Return Snakemake's resources of a search's job as functions of the rule's wildcards."""
-        geometries = {name: search.run.geometry for name, search in self.by_name.items()}
+    @property
+    def site(self) -> Site:
+        """The site with the time limit of a search, which has several trials."""
         site = self._campaign.site
-        patient = replace(site, time_limit_s=LIMITS_PER_SEARCH * site.time_limit_s)
-        return deferred_resources(patient, self._campaign.results, geometries, "search")
+        return replace(site, time_limit_s=LIMITS_PER_SEARCH * site.time_limit_s)

@@ -9,8 +9,8 @@ from pathlib import Path
 from common.errors import InputError
 from common.files import CHECKOUT, create_text, display_path
 from common.templates import render as render_template
-from common.text import alternatives, join_words
-from declared.configuration import check_name
+from common.text import join_words
+from declared.configuration import check_name, unknown_name_error
 from declared.datasets import load_dataset
 from declared.frameworks import framework_names, load_framework
 from declared.models import trainable_model_names
@@ -127,6 +127,5 @@ def _levels(values: Sequence[object]) -> str:
 
 def _check(option: str, name: str, choices: Sequence[str]) -> str:
     if name not in choices:
-        problem = f"'{name}' is unknown"
-        raise InputError("unknown-name", problem, file=option, got=name, **alternatives(name, choices))
+        raise unknown_name_error(name, option, "", choices)
     return name

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from declared.site import Site
 from plan.campaign import Campaign
-from plan.design import Run
+from plan.design import Geometry, Run
+from plan.scheduling import deferred_resources
 
 
 class Measurement(Protocol):
@@ -20,6 +21,10 @@ class Measurement(Protocol):
     def name(self) -> str:
         """Name, unique among measurements of this kind."""
 
+    @property
+    def geometry(self) -> Geometry:
+        """Its layout of nodes and ranks."""
+
 
 MeasurementT = TypeVar("MeasurementT", bound=Measurement)
 
@@ -28,9 +33,12 @@ class Measurements(Generic[MeasurementT]):
     """The measurements of one kind in a campaign, for the rules.
 
     Attributes:
+        wildcard: The wildcard of their rule.
         by_name: The measurements that the site can make, by name.
         outputs: The record of each, by name.
     """
+
+    wildcard: str
 
     def __init__(
         self,
@@ -52,3 +60,13 @@ class Measurements(Generic[MeasurementT]):
     def environment(self, name: str) -> str:
         """Return the stamp of the environment that a measurement needs."""
         return self._campaign.environments[self.by_name[name].run.framework.environment]
+
+    def resources(self) -> dict[str, Callable[[Any], Any]]:
+        """Return Snakemake's resources of a measurement's job as functions of the rule's wildcards."""
+        geometries = {name: measurement.geometry for name, measurement in self.by_name.items()}
+        return deferred_resources(self.site, self._campaign.results, geometries, self.wildcard)
+
+    @property
+    def site(self) -> Site:
+        """The site whose limits its jobs have."""
+        return self._campaign.site

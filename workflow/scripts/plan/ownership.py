@@ -59,21 +59,15 @@ def refuse_unwritable(results: Path) -> None:
     """Raise InputError if ``results`` cannot be written or created."""
     existing = next(folder for folder in (results, *results.absolute().parents) if os.path.lexists(folder))
     if not os.access(existing, os.W_OK, effective_ids=True):
-        raise InputError(
-            "not-writable",
-            "you cannot write here",
-            file=existing,
-            hint="change its permissions, or work in a clone of your own",
-        )
+        problem = "you cannot write here"
+        hint = "change its permissions, or work in a clone of your own"
+        raise InputError("not-writable", problem, file=existing, hint=hint)
 
 
 def refuse_stale(state: Path) -> None:
     """Raise InputError if a killed Snakemake left its lock; otherwise hold ``state`` if it is free."""
     if hold(state) and lock_files(state):
         release()
-        raise InputError(
-            "stale-lock",
-            "left by a Snakemake that was killed",
-            file=f"{state.name}/locks",
-            hint="run ./ringside unlock, then rerun the command",
-        )
+        problem = "left by a Snakemake that was killed"
+        hint = "run ./ringside unlock, then rerun the command"
+        raise InputError("stale-lock", problem, file=f"{state.name}/locks", hint=hint)

@@ -30,7 +30,7 @@ def run_resources(site: Site, geometry: Geometry) -> dict[str, Any]:
     per_node = min(geometry.ranks_per_node, geometry.ranks)
     minutes = math.ceil((site.longest_run_s + JOB_MARGIN_S) / 60)
     if site.launcher in JOB_OPTIONS:
-        return {site.launcher: JOB_OPTIONS[site.launcher](site, nodes, 60 * minutes), "runtime": minutes}
+        return _own_job(site, nodes, minutes)
     options = [f"--ntasks-per-node={per_node}", "--exclusive", *slurm_options(site, nodes)]
     return {
         **job_resources(site),
@@ -68,10 +68,12 @@ def deferred_resources(
 
 def node_check_resources(site: Site) -> dict[str, Any]:
     """Return Snakemake's resources of the node check's job; {} where it takes an allocation by itself."""
-    if site.launcher not in JOB_OPTIONS:
-        return {}
-    options = JOB_OPTIONS[site.launcher](site, site.nodes, 60 * NODE_CHECK_MINUTES)
-    return {site.launcher: options, "runtime": NODE_CHECK_MINUTES}
+    return _own_job(site, site.nodes, NODE_CHECK_MINUTES) if site.launcher in JOB_OPTIONS else {}
+
+
+def _own_job(site: Site, nodes: int, minutes: int) -> dict[str, Any]:
+    """Return the resources of a job that a script of ours submits."""
+    return {site.launcher: JOB_OPTIONS[site.launcher](site, nodes, 60 * minutes), "runtime": minutes}
 
 
 def build_resources(site: Site) -> dict[str, Any]:
@@ -82,10 +84,7 @@ def build_resources(site: Site) -> dict[str, Any]:
     if site.launcher == "local":
         return {}
     if site.launcher in JOB_OPTIONS:
-        return {
-            site.launcher: JOB_OPTIONS[site.launcher](site, 1, 60 * BUILD_MINUTES),
-            "runtime": BUILD_MINUTES,
-        }
+        return _own_job(site, 1, BUILD_MINUTES)
     return {
         **job_resources(site),
         "nodes": 1,

@@ -48,11 +48,8 @@ def _read(file: Path, schema: str, command: str, _date_ns: int) -> Mapping[str, 
     except (OSError, ValueError) as error:
         refuse_machine_error(error, display_path(file))
         reason = error.strerror if isinstance(error, OSError) else error
-        raise InputError(
-            "broken-file",
-            f"is broken ({reason})",
-            file=display_path(file),
-            hint=f"remove it, and run {command}",
-        ) from None
+        problem = f"is broken ({reason})"
+        hint = f"remove it, and run {command}"
+        raise InputError("broken-file", problem, file=display_path(file), hint=hint) from None
     check(content, schema, file)
     return content

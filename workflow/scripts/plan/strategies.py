@@ -109,10 +109,6 @@ def cell_strategy(
     try:
         return strategy.check_strategy(strategy.from_json(entry["parts"]), space, nodes * n_devices)
     except ValueError as error:
-        raise InputError(
-            "model-mismatch",
-            str(error),
-            file=display_path(file),
-            key=search,
-            hint="run ./ringside strategies again",
-        ) from None
+        problem = str(error)
+        hint = "run ./ringside strategies again"
+        raise InputError("model-mismatch", problem, file=display_path(file), key=search, hint=hint) from None

@@ -7,7 +7,7 @@ ranks.
 
 import functools
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,6 @@ from plan.identity import (
     unsupported_reason,
 )
 from plan.other_measurements import Measurements
-from plan.scheduling import deferred_resources
 
 PARTS, MESSAGES = "parts", "messages"  # kinds of timings
 PROGRAMS = {PARTS: "parts_timed", MESSAGES: "messages_timed"}
@@ -165,6 +164,8 @@ def output(results: Path, site: Site, timing: Timing) -> Path:
 class Timings(Measurements[Timing]):
     """The timings of a campaign, for the rules."""
 
+    wildcard = "timing"
+
     def __init__(self, campaign: Campaign) -> None:
         super().__init__(campaign, planned_timings(campaign.runs, campaign.site), output)
 
@@ -188,8 +189,3 @@ class Timings(Measurements[Timing]):
                 "--batch-size N"
             ),
         )
-
-    def resources(self) -> dict[str, Callable[[Any], Any]]:
-        """Return Snakemake's resources of a timing's job as functions of the rule's wildcards."""
-        geometries = {name: timing.geometry for name, timing in self.by_name.items()}
-        return deferred_resources(self._campaign.site, self._campaign.results, geometries, "timing")

@@ -28,22 +28,9 @@ def check_cache(folder: Path) -> None:
         raise InputError("unwritable-cache", problem, file=folder, hint=hint) from None
 
 
-def check_temporary_folder() -> None:
-    """Raise InputError if there is no folder for temporary files."""
-    try:
-        tempfile.gettempdir()
-    except FileNotFoundError as error:
-        problem, hint = (
-            error.strerror or str(error),
-            "make room in one of them, or name another in the variable TMPDIR",
-        )
-        raise InputError("no-temporary-folder", problem, hint=hint) from None
-
-
 def check_folders() -> None:
     """Raise InputError if a folder is not writable that Snakemake needs before it reads rules."""
-    check_temporary_folder()
-    check_cache(user_cache() / "snakemake")
+    check_cache(Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "snakemake")
     if os.path.lexists(STATE) and not STATE.is_dir():
         hint = "remove it: Snakemake keeps its state in a folder of this name"
         raise InputError("not-a-folder", "is no folder", file=STATE, expected="a folder", hint=hint)
@@ -67,19 +54,6 @@ def choose_profile() -> None:
         os.environ.setdefault("SNAKEMAKE_PROFILE", str(CHECKOUT / "profiles" / "local"))
 
 
-def user_cache() -> Path:
-    """Return the user's cache folder (XDG Base Directory Specification).
-
-    Raises:
-        InputError: If the user has no home.
-    """
-    try:
-        return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    except RuntimeError:
-        problem = "is not set, and this machine does not know the user"
-        raise InputError("no-home", problem, file="HOME", expected="an absolute folder") from None
-
-
 def main(*, if_stale: bool = False) -> None:
     """Remove the lock of a killed Snakemake. Run in the checkout.
 
@@ -95,12 +69,8 @@ def main(*, if_stale: bool = False) -> None:
         release()
         print("removed the lock of a Snakemake that was killed")
     elif left and not if_stale:
-        raise InputError(
-            "already-running",
-            "the Snakemake that holds it is still running",
-            file=f"{STATE}/locks",
-            hint="end it first",
-        )
+        problem = "the Snakemake that holds it is still running"
+        raise InputError("already-running", problem, file=f"{STATE}/locks", hint="end it first")
     elif not if_stale:
         print("there is no lock")
 

@@ -49,12 +49,9 @@ register(app, MODELS, [models.pack_images, models.pack_text, models.declare])
 def prepare() -> None:
     """Compare ways of distributed deep-learning training, from install to paper figures."""
     if Path.cwd() != CHECKOUT.resolve() and not {"--help", "-h"} & set(sys.argv):
-        raise InputError(
-            "outside-of-checkout",
-            "is not the workflow's checkout",
-            file=Path.cwd(),
-            hint=f"call ringside in {CHECKOUT}, or clone it here",
-        )
+        problem = "is not the workflow's checkout"
+        hint = f"call ringside in {CHECKOUT}, or clone it here"
+        raise InputError("outside-of-checkout", problem, file=Path.cwd(), hint=hint)
     workflow.set_variables()
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,7 +12,6 @@ from common.text import alternatives
 
 STUDIES, SITES = CHECKOUT / "config" / "studies", CHECKOUT / "config" / "sites"
 PROFILES = ("local", "slurm", "allocation", "oar", "pbs", "flux")
-STATUSES = ("ok", "oom", "failed", "timeout", "invalid", "broken")
 
 
 def names_in(folder: Path) -> list[str]:
@@ -25,58 +24,33 @@ def complete(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
     return lambda incomplete: [name for name in names() if name.startswith(incomplete)]
 
 
-def check_study(name: str) -> str:
-    """Return `name`, the name of a study or empty.
+def _check(folder: Path, argument: str) -> Callable[[str], str]:
+    """Return a function that returns a name if the folder has its file, or it is empty.
 
-    Raises:
-        InputError: If config/studies/ has no study of this name.
+    It raises InputError for other names.
     """
-    return _check(name, STUDIES, "STUDY")
+
+    def check(name: str) -> str:
+        if name and name not in (names := names_in(folder)):
+            problem = f"there is no config/{folder.name}/{name}.yaml"
+            raise InputError("unknown-name", problem, file=argument, got=name, **alternatives(name, names))
+        return name
+
+    return check
 
 
-def check_site(name: str) -> str:
-    """Return `name`, the name of a site or empty.
-
-    Raises:
-        InputError: If config/sites/ has no site of this name.
-    """
-    return _check(name, SITES, "--site")
-
-
-def _check(name: str, folder: Path, argument: str) -> str:
-    names = names_in(folder)
-    if name and name not in names:
-        problem = f"there is no config/{folder.name}/{name}.yaml"
-        raise InputError("unknown-name", problem, file=argument, got=name, **alternatives(name, names))
-    return name
-
-
-STUDY_HELP = "A study of config/studies/; default: that of config/config.yaml."
-Study = Annotated[
-    str,
-    typer.Argument(
-        metavar="STUDY",
-        help=STUDY_HELP,
-        envvar="RINGSIDE_STUDY",
-        show_envvar=False,
-        show_default=False,
-        callback=check_study,
-        autocompletion=complete(lambda: names_in(STUDIES)),
-    ),
-]
-StudyOption = Annotated[
-    str,
-    typer.Option(
-        "--study",
-        metavar="STUDY",
-        help=STUDY_HELP,
-        envvar="RINGSIDE_STUDY",
-        show_envvar=False,
-        show_default=False,
-        callback=check_study,
-        autocompletion=complete(lambda: names_in(STUDIES)),
-    ),
-]
+check_study, check_site = _check(STUDIES, "STUDY"), _check(SITES, "--site")
+_STUDY: dict[str, Any] = {
+    "metavar": "STUDY",
+    "help": "A study of config/studies/; default: that of config/config.yaml.",
+    "envvar": "RINGSIDE_STUDY",
+    "show_envvar": False,
+    "show_default": False,
+    "callback": check_study,
+    "autocompletion": complete(lambda: names_in(STUDIES)),
+}
+Study = Annotated[str, typer.Argument(**_STUDY)]
+StudyOption = Annotated[str, typer.Option("--study", **_STUDY)]
 Site = Annotated[
     str,
     typer.Option(

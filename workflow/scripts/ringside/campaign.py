@@ -6,7 +6,13 @@ from typing import Annotated
 import typer
 
 from common.errors import InputError
-from ringside.arguments import STATUSES, Json, Site, Study, StudyOption, complete
+from ringside.arguments import Json, Site, Study, StudyOption, complete
+
+
+def _statuses() -> tuple[str, ...]:
+    from plan.record_checks import STATUSES
+
+    return STATUSES
 
 
 def plan(
@@ -17,8 +23,7 @@ def plan(
         typer.Option(min=1, metavar="N", help="One block of the design alone.", show_default=False),
     ] = None,
     no_memory: Annotated[
-        bool,
-        typer.Option("--no-memory", help="Do not estimate memory (about a second a cell)."),
+        bool, typer.Option("--no-memory", help="Do not estimate memory (about a second a cell).")
     ] = False,
     json: Json = False,
 ) -> None:
@@ -67,7 +72,7 @@ def repeat(
         typer.Argument(
             metavar="RUNS",
             help="A status of records (failed, timeout, invalid, broken, oom, ok) or a pattern of run ids.",
-            autocompletion=complete(lambda: STATUSES),
+            autocompletion=complete(_statuses),
         ),
     ],
     study: StudyOption = "",
@@ -199,7 +204,7 @@ def compare(
     from common.written import parse
     from comparison.compare import compare_campaigns
     from comparison.published import compare_with_reference
-    from declared.study import Margin, as_share
+    from declared.study import Percentage, as_share
 
     if bool(reference) == bool(other_campaign):
         hint = "ringside compare --help explains both"
@@ -208,7 +213,7 @@ def compare(
         problem = "is for published numbers"
         raise InputError("conflicting-keys", problem, file="--margin", got=margin, hint="name a --reference")
     if reference:
-        share = as_share(parse(Margin, "5 %" if margin is None else margin, Path("--margin")))
+        share = as_share(parse(Percentage, "5 %" if margin is None else margin, Path("--margin")))
         compare_with_reference(base, reference, share)
     else:
         compare_campaigns(base, other_campaign)

@@ -11,12 +11,6 @@ from common.errors import InputError
 from common.text import alternatives
 
 MAX_SUMMARY = 200  # characters
-FORMER_NAMES = {
-    "figures": "run",
-    "peek": "preview",
-    "cluster-up": "cluster up",
-    "cluster-down": "cluster down",
-}
 
 
 class Verb(TyperCommand):
@@ -48,9 +42,8 @@ class Verbs(TyperGroup):
     def resolve_command(self, ctx: typer.Context, args: list[str]) -> Any:  # type: ignore[override]
         """Return the verb that is called, with its arguments."""
         if args[0] not in self.commands and not args[0].startswith("-") and not ctx.resilient_parsing:
-            former = {"suggestion": FORMER_NAMES[args[0]]} if args[0] in FORMER_NAMES else None
             hint = f"{ctx.command_path} --help lists the commands"
-            fields = former or alternatives(args[0], self.commands)
+            fields = alternatives(args[0], self.commands)
             raise InputError(
                 "unknown-name", f"there is no command '{args[0]}'", got=args[0], hint=hint, **fields
             )

@@ -1,30 +1,12 @@
 """The verb that makes a campaign of measurements made elsewhere."""
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from ringside.arguments import Json
 from ringside.models import option
-
-
-class Unit(StrEnum):
-    """Units of time."""
-
-    s = "s"
-    ms = "ms"
-    us = "us"
-    min = "min"
-    h = "h"
-
-
-class Time(StrEnum):
-    """The time that counts."""
-
-    step = "step"
-    run = "run"
 
 
 def import_(
@@ -65,7 +47,10 @@ def import_(
     column: Annotated[
         list[str] | None, option("Column of a value: seconds=t_step; seconds= leaves it out.", metavar="V=C")
     ] = None,
-    unit: Annotated[Unit | None, option("Unit of times whose column does not say it (default s).")] = None,
+    unit: Annotated[
+        Literal["s", "ms", "us", "min", "h"] | None,
+        option("Unit of times whose column does not say it (default s)."),
+    ] = None,
     rows: Annotated[
         list[str] | None, option("Rows with this text in a column alone.", metavar="C=TEXT")
     ] = None,
@@ -78,7 +63,9 @@ def import_(
     names: Annotated[
         str | None, option("Values in file names: 'n{nodes}/b{local_batch}-*.log'.", metavar="PATTERN")
     ] = None,
-    time: Annotated[Time | None, option("The time of a step (default), or of the run to its target.")] = None,
+    time: Annotated[
+        Literal["step", "run"] | None, option("The time of a step (default), or of the run to its target.")
+    ] = None,
     warmup_steps: Annotated[
         int | None,
         option("First steps of logs that do not count; default: those that show.", metavar="N", min=0),
@@ -102,33 +89,11 @@ def import_(
     ./ringside import runs.csv --as their-gpus --source 'their site' --licence CC-BY-4.0 --unit ms
     ./ringside import logs/ all_reduce.txt --as llama --source own --licence none --names 'n{nodes}/*.log'
     """
+    typed = {name.rstrip("_"): value for name, value in locals().items() if value is not None}
+    from dataclasses import fields
+
     from importers.campaign import import_measurements
     from importers.statement import Options
 
-    options = Options(
-        source=source,
-        licence=licence,
-        url=url,
-        framework=framework,
-        model=model,
-        parameters=parameters,
-        gradient_bytes=gradient_bytes,
-        precision=precision,
-        device=device,
-        nodes=nodes,
-        devices_per_node=devices_per_node,
-        bandwidth=bandwidth,
-        inside_bandwidth=inside_bandwidth,
-        samples_per_epoch=samples_per_epoch,
-        format=format_,
-        column=column or (),
-        unit=unit.value if unit else None,
-        rows=rows or (),
-        factor=factor or (),
-        level=level or (),
-        names=names,
-        time=time.value if time else None,
-        warmup_steps=warmup_steps,
-        accept=accept or (),
-    )
+    options = Options(**{field.name: typed[field.name] for field in fields(Options) if field.name in typed})
     import_measurements(files, name, options, statement, dry_run=dry_run, overwrite=replace, as_json=json)

@@ -102,8 +102,7 @@ def predict(
     ] = None,
     price: Annotated[float | None, option("Price of a node hour, in any currency.", metavar="AMOUNT")] = None,
     min_gain: Annotated[
-        float | None,
-        option("Share of the ideal that a doubling has to gain (default 0.7).", metavar="X"),
+        float | None, option("Share of the ideal that a doubling has to gain (default 0.7).", metavar="X")
     ] = None,
     measurable: Annotated[
         int | None,
@@ -187,40 +186,14 @@ def strategies(
     ./ringside strategies my-study --site my-cluster
     ./ringside strategies --model alexnet --batch-size 256 --devices 16
     """
-    settings: dict[str, Any] = {
-        name: value
-        for name, value in {
-            "image": image,
-            "tokens": tokens,
-            "classes": classes,
-            "topology": topology,
-            "devices": devices,
-            "node": node,
-            "links": links,
-            "precision": precision,
-            "optimizer_numbers": optimizer_numbers,
-            "gradients": gradients,
-            "buckets": buckets,
-            "proposals": proposals,
-            "restarts": restarts,
-            "starts": starts,
-            "seed": seed,
-        }.items()
-        if value is not None and value != []
-    }
+    typed = {name: value for name, value in locals().items() if value not in (None, [])}
+    for name in ("ctx", "study", "site", "dry_run", "profile"):
+        typed.pop(name)
     if model is None:
-        model_options = [
-            *settings,
-            *(["batch_size"] if batch_size is not None else []),
-            *(["out"] if out else []),
-        ]
-        if model_options:
-            flag = f"--{model_options[0].replace('_', '-')}"
-            raise InputError(
-                "missing-argument", "is about a model", file=flag, hint="name one: --model MODEL"
-            )
-        options = ["-n"] if dry_run else []
-        run_snakemake("strategies", study, site, profile=profile, options=options, rest=ctx.obj)
+        if typed:
+            flag, hint = f"--{next(iter(typed)).replace('_', '-')}", "name one: --model MODEL"
+            raise InputError("missing-argument", "is about a model", file=flag, hint=hint)
+        run_snakemake("strategies", study, site, profile=profile, rest=ctx.obj, dry_run=dry_run)
     if study or batch_size is None:
         problem = "is for a model, not for a study" if study else "needs --batch-size"
         raise InputError(
@@ -228,7 +201,8 @@ def strategies(
         )
     from strategies.find import build_question, search
 
-    search(build_question(model=model, batch_size=batch_size, **settings), out)
+    typed.pop("out", None)
+    search(build_question(**typed), out)
 
 
 def pack_images(

@@ -129,8 +129,7 @@ def up(
         bool, typer.Option("--accounting", help="With slurmdbd, so that sacct answers.")
     ] = False,
     gpus: Annotated[
-        str,
-        typer.Option(help="GPUs of a node as 4 or a100:4, or none: device files without a driver."),
+        str, typer.Option(help="GPUs of a node as 4 or a100:4, or none: device files without a driver.")
     ] = "none",
     constrain_devices: Annotated[
         bool,

@@ -56,12 +56,8 @@ def run(
     ./ringside run my-study -n
     ./ringside run my-study -- --forcerun aggregate
     """
-    options = [
-        *_options(dry_run),
-        *([f"--cores={cores}"] if cores else []),
-        *(["--keep-going"] if keep_going else []),
-    ]
-    run_snakemake("figures", study, site, records, profile, options, ctx.obj)
+    options = [*([f"--cores={cores}"] if cores else []), *(["--keep-going"] if keep_going else [])]
+    run_snakemake("figures", study, site, records, profile, options, ctx.obj, dry_run=dry_run)
 
 
 def report(
@@ -72,7 +68,7 @@ def report(
     Example:
     ./ringside report my-study
     """
-    run_snakemake("report", study, site, records, options=_options(dry_run), rest=ctx.obj)
+    run_snakemake("report", study, site, records, dry_run=dry_run, rest=ctx.obj)
 
 
 def paper(
@@ -83,7 +79,7 @@ def paper(
     Example:
     ./ringside paper my-study
     """
-    run_snakemake("paper", study, site, records, options=_options(dry_run), rest=ctx.obj)
+    run_snakemake("paper", study, site, records, dry_run=dry_run, rest=ctx.obj)
 
 
 def archive(
@@ -94,7 +90,7 @@ def archive(
     Example:
     ./ringside archive my-study
     """
-    run_snakemake("archive", study, site, records, options=_options(dry_run), rest=ctx.obj)
+    run_snakemake("archive", study, site, records, dry_run=dry_run, rest=ctx.obj)
 
 
 def pilot(ctx: typer.Context, study: Study = "", site: Site = "", dry_run: DryRun = False) -> None:
@@ -103,7 +99,7 @@ def pilot(ctx: typer.Context, study: Study = "", site: Site = "", dry_run: DryRu
     Example:
     ./ringside pilot my-study
     """
-    run_snakemake("pilot", study, site, options=_options(dry_run), rest=ctx.obj)
+    run_snakemake("pilot", study, site, dry_run=dry_run, rest=ctx.obj)
 
 
 def largest(
@@ -114,7 +110,7 @@ def largest(
     Example:
     ./ringside largest my-study --site my-cluster --profile slurm
     """
-    run_snakemake("largest", study, site, profile=profile, options=_options(dry_run), rest=ctx.obj)
+    run_snakemake("largest", study, site, profile=profile, dry_run=dry_run, rest=ctx.obj)
 
 
 def images(ctx: typer.Context, study: Study = "", site: Site = "", dry_run: DryRun = False) -> None:
@@ -123,7 +119,7 @@ def images(ctx: typer.Context, study: Study = "", site: Site = "", dry_run: DryR
     Example:
     ./ringside images my-study --site my-cluster
     """
-    run_snakemake("images", study, site, options=_options(dry_run), rest=ctx.obj)
+    run_snakemake("images", study, site, dry_run=dry_run, rest=ctx.obj)
 
 
 def datasets(ctx: typer.Context, study: Study = "", site: Site = "", dry_run: DryRun = False) -> None:
@@ -132,11 +128,7 @@ def datasets(ctx: typer.Context, study: Study = "", site: Site = "", dry_run: Dr
     Example:
     ./ringside datasets my-study
     """
-    run_snakemake("datasets", study, site, options=_options(dry_run), rest=ctx.obj)
-
-
-def _options(dry_run: bool) -> list[str]:
-    return ["-n"] if dry_run else []
+    run_snakemake("datasets", study, site, dry_run=dry_run, rest=ctx.obj)
 
 
 def run_snakemake(
@@ -147,6 +139,8 @@ def run_snakemake(
     profile: str = "",
     options: Sequence[str] = (),
     rest: Sequence[str] = (),
+    *,
+    dry_run: bool = False,
 ) -> NoReturn:
     """Replace this process by Snakemake with a target of a study.
 
@@ -158,10 +152,12 @@ def run_snakemake(
         profile: Name of a folder in profiles/; default: local.
         options: Options of Snakemake.
         rest: Further arguments of Snakemake, as a person typed them.
+        dry_run: Whether to show only what would run.
     """
     named = [("study", study), ("site", site), ("records", records)]
     config = [f"{key}={value}" for key, value in named if value]
-    replace_process(target, config, [*(["--profile", profile] if profile else []), *options], rest)
+    of_profile = ["--profile", profile] if profile else []
+    replace_process(target, config, [*of_profile, *(["-n"] if dry_run else []), *options], rest)
 
 
 def replace_process(
