@@ -180,6 +180,14 @@ def strategies(
     ] = None,
     seed: Annotated[int | None, option("Of random numbers (default 1).", metavar="N")] = None,
     out: Stem = None,
+    chakra: Annotated[
+        Path | None,
+        option("Also write a step as Chakra execution traces, for ASTRA-sim.", metavar="FOLDER"),
+    ] = None,
+    strategy: Annotated[
+        str | None,
+        option("The strategy of these traces, as the table names it (default: fastest).", metavar="NAME"),
+    ] = None,
 ) -> None:
     """Search for the fastest parallelization strategies by simulation: of a study at its site, or of a model.
 
@@ -213,6 +221,8 @@ def strategies(
             *settings,
             *(["batch_size"] if batch_size is not None else []),
             *(["out"] if out else []),
+            *(["chakra"] if chakra else []),
+            *(["strategy"] if strategy else []),
         ]
         if model_options:
             flag = f"--{model_options[0].replace('_', '-')}"
@@ -226,9 +236,11 @@ def strategies(
         raise InputError(
             "conflicting-keys" if study else "missing-argument", problem, file="--model", got=model
         )
+    if strategy and not chakra:
+        raise InputError("missing-argument", "needs --chakra FOLDER", file="--strategy", got=strategy)
     from strategies.find import build_question, search
 
-    search(build_question(model=model, batch_size=batch_size, **settings), out)
+    search(build_question(model=model, batch_size=batch_size, **settings), out, chakra, strategy)
 
 
 def pack_images(

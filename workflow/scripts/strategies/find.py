@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 
 from analysis import tables
 from common.errors import InputError, check_range, system_faults
-from common.files import write_json, write_text
+from common.files import display_path, write_json, write_text
 from common.notes import Note
 from common.text import alternatives, number_of, size
 from common.units import MIB
@@ -37,7 +37,7 @@ from models.listing import inputs_of, parse_image, parse_tokens
 from models.named import IMAGES, PIXELS, TOKENS, graph, models
 from models.soap import divide
 from plan.campaign import configured
-from strategies import draw
+from strategies import chakra, draw
 from strategies.costs import Measured
 from strategies.engine import NEVER
 from strategies.problem import FASTEST, GRADIENTS, PICOSECONDS, RING
@@ -432,13 +432,17 @@ def strategy_name(method: str, start: str) -> str:
     return f"{METHODS[method]}, from {NAMES[start]}" if method else NAMES[start]
 
 
-def search(question: Question, out: Path | None = None) -> None:
+def search(
+    question: Question, out: Path | None = None, traces: Path | None = None, strategy: str | None = None
+) -> None:
     """Search for the fastest strategies, and print or write their table.
 
     Args:
         question: What is asked.
         out: Files to write, without their suffix: the table, the strategies, figures. None prints the table
             alone.
+        traces: Folder for the execution traces of a step.
+        strategy: The strategy in them, as the table names it; None: the fastest.
     """
     answers = run_planner(question, interpreter())
     if any((answer["seconds"] or 0) >= NEVER / PICOSECONDS for answer in answers):
@@ -460,9 +464,15 @@ def search(question: Question, out: Path | None = None) -> None:
             expected=f"at most {size(available)} on a device",
             hint="search longer (--proposals, --restarts), or give a smaller --batch-size",
         )
+    names = [strategy_name(answer["method"], answer["start"]) for answer in answers]
+    traced = chakra.choose_answer(answers, names, strategy) if traces else 0
     result = table(question, answers)
     if not out:
         print(tables.markdown(result))
+    if traces:
+        chakra.export(question.job(), answers[traced]["parts"], names[traced], traces)
+        print(f"{names[traced]}: execution traces in {display_path(traces)}")
+    if not out:
         return
     with system_faults(out):
         tables.write(result, out)
