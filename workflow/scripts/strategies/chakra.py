@@ -69,7 +69,7 @@ class Walk:
 
     def needs(self, place: Place) -> Iterator[tuple[Place, int]]:
         """Yield the parts that a part needs, with bytes: the one before it in a chain, then by edges."""
-        layer, part = place
+        layer, _ = place
         if previous := self.previous(place):
             yield previous, int(self.problem.state_bytes[self.config[layer]])
         for edge in range(int(self.problem.first_edge[layer]), int(self.problem.first_edge[layer + 1])):

@@ -79,7 +79,7 @@ class Graph:
         in_order: bool,
         attributes: dict[str, Attribute],
     ) -> int:
-        """Add a node with its start and end, and return its number; `in_order`: after the last of its kind."""
+        """Add a node with its start and end, `in_order` after the last one of its kind; return its number."""
         number, (start, end) = self._size, times
         before = [self._latest[rank, kind]] if in_order and (rank, kind) in self._latest else []
         deps = list(dict.fromkeys(data_deps))
@@ -204,7 +204,7 @@ def _node_json(node: Node, duration_micros: int) -> dict[str, Any]:
 
 
 def interpreter(site: Site | None = None) -> str:
-    """Return the Python that has the schema, of a site or the configured one; build its environment if needed."""
+    """Return the Python that has the schema, at a site or the configured one; build it if needed."""
     site = site or load_site(load_config(configured()).site)
     environment = build(read(ENVIRONMENT), site.cache.resolve(), {"torch_index": site.torch_index or ""})
     return str(environment["python"]["executable"])
