@@ -195,5 +195,29 @@ class Replay:
         return max(begin + max(occupied, fastest(total, wait)), ready + fastest(0, wait))
 
 
+def replay_recorded(ranks: list[list[Node]]) -> int:
+    """Return the time in ps of a traced step: all-reduces move as long as recorded after the last rank's start."""
+    end: dict[int, int] = {}
+    free = [0] * len(ranks)
+    turns: dict[int, list[Node]] = defaultdict(list)
+    started: dict[int, int] = defaultdict(int)
+    begins = [min((node["start_ps"] for node in nodes), default=0) for nodes in ranks]
+    for _, rank, node in sorted(
+        (node["id"], rank, node) for rank, nodes in enumerate(ranks) for node in nodes
+    ):
+        ready = max((end[dep] for dep in node["data_deps"]), default=begins[rank])
+        if node["type"] == "COMP_NODE":
+            free[rank] = end[node["id"]] = max(ready, free[rank]) + node["duration_ps"]
+            continue
+        turn = int(node["name"].split()[-1])
+        turns[turn].append(node)
+        started[turn] = max(started[turn], ready)
+        if len(turns[turn]) == len(ranks):
+            latest = max(member["start_ps"] for member in turns[turn])
+            moved = max(member["start_ps"] + member["duration_ps"] for member in turns[turn]) - latest
+            end |= {member["id"]: started[turn] + max(0, moved) for member in turns[turn]}
+    return max(end.values()) - min(begins)
+
+
 if __name__ == "__main__":
     json.dump([decode(stem) for stem in sys.argv[1:]], sys.stdout)
