@@ -72,9 +72,9 @@ def check_traces(ranks: list[list[Node]], groups: dict[str, list[int]]) -> None:
             if node["type"] == "COMM_COLL_NODE":
                 assert rank in groups[node["pg_name"]]
                 collectives[node["pg_name"]][rank].append(node["comm_size"])
-    for both in sides.values():
-        assert sorted(kind for kind, _ in both) == ["COMM_RECV_NODE", "COMM_SEND_NODE"]
-        assert len({size for _, size in both}) == 1
+    for ends in sides.values():
+        assert sorted(kind for kind, _ in ends) == ["COMM_RECV_NODE", "COMM_SEND_NODE"]
+        assert len({size for _, size in ends}) == 1
     for name, by_rank in collectives.items():
         assert sorted(by_rank) == groups[name] and len({tuple(sizes) for sizes in by_rank.values()}) == 1
 

@@ -19,7 +19,7 @@ from traces.chakra import GROUPS
 from traces.steps import Traced
 
 GRADIENT_BYTES = 1001
-KEPT = [CHECKOUT / "docs" / "campaigns" / name for name in ("phases-virtual", "what-if-virtual")]
+CAMPAIGNS = [CHECKOUT / "docs" / "campaigns" / name for name in ("phases-virtual", "what-if-virtual")]
 
 
 def test_exported_step_is_read_and_lasts_as_recorded(real, tmp_path: Path, monkeypatch) -> None:
@@ -53,7 +53,7 @@ def test_exported_step_is_read_and_lasts_as_recorded(real, tmp_path: Path, monke
 
 def test_steps_of_kept_campaigns_last_as_recorded() -> None:
     errors = []
-    for campaign in KEPT:
+    for campaign in CAMPAIGNS:
         steps = read_table(campaign / "trace_steps.csv", "trace_steps")
         for _, rows in steps.groupby(["run_id", "epoch", "step"]):
             is_sum = rows["phase"] == COMMUNICATION

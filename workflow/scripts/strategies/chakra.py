@@ -187,10 +187,10 @@ class Walk:
         places = [(layer, part) for part in self.parts(layer) if part // stride % shards == shard]
         if sharer >= 0:
             places += [(sharer, part) for part in self.parts(sharer)]
-        held: dict[int, list[Place]] = {}
+        places_of: dict[int, list[Place]] = {}
         for place in places:
-            held.setdefault(self.device(place), []).append(place)
-        return held
+            places_of.setdefault(self.device(place), []).append(place)
+        return places_of
 
     def sum_gradients(self, layer: int) -> None:
         """Sum a layer's gradients, or add them to the bucket that waits."""
@@ -204,10 +204,12 @@ class Walk:
                 self.sum_bucket()
             return
         for shard in range(int(self.problem.shards[config])):
-            held = self.holders(layer, shard)
-            members = list(held)
-            ready = {device: max(int(state.back_end[place]) for place in held[device]) for device in members}
-            deps = {device: [self.backward_node[place] for place in held[device]] for device in members}
+            places_of = self.holders(layer, shard)
+            members = list(places_of)
+            ready = {
+                device: max(int(state.back_end[place]) for place in places_of[device]) for device in members
+            }
+            deps = {device: [self.backward_node[place] for place in places_of[device]] for device in members}
             if len(members) > 1 and self.problem.as_messages[0]:
                 self.sum_at_owner(layer, ready, deps)
                 continue
@@ -225,10 +227,10 @@ class Walk:
     def sum_bucket(self) -> None:
         """All-reduce the layers of the bucket."""
         state, bucket = self.state, self.state.bucket
-        held = [self.holders(layer, 0) for layer in self.bucket]
+        by_layer = [self.holders(layer, 0) for layer in self.bucket]
         deps = {
-            device: [self.backward_node[place] for layer in held for place in layer[device]]
-            for device in held[0]
+            device: [self.backward_node[place] for places in by_layer for place in places[device]]
+            for device in by_layer[0]
         }
         ready = dict.fromkeys(deps, int(bucket[engine.READY]))
         for device in deps:
@@ -314,24 +316,26 @@ def build_graph(posed: Posed, strategy: Strategy) -> tuple[Graph, int]:
     return walk.graph, step_ps
 
 
-def choose_answer(answers: Sequence[Mapping[str, Any]], names: Sequence[str], asked: str | None) -> int:
+def choose_answer(answers: Sequence[Mapping[str, Any]], names: Sequence[str], wanted_name: str | None) -> int:
     """Return the number of the answer that has this name, by default that of the fastest.
 
     Raises:
         InputError: If there is no such answer, or it does not fit in memory.
     """
-    if asked is None:
+    if wanted_name is None:
         return min(
             (number for number, answer in enumerate(answers) if answer["seconds"]),
             key=lambda number: answers[number]["seconds"],
         )
-    if asked not in names:
-        choices = alternatives(asked, sorted(names))
-        raise InputError("unknown-name", f"'{asked}' is unknown", file="--strategy", got=asked, **choices)
-    number = names.index(asked)
+    if wanted_name not in names:
+        choices = alternatives(wanted_name, sorted(names))
+        raise InputError(
+            "unknown-name", f"'{wanted_name}' is unknown", file="--strategy", got=wanted_name, **choices
+        )
+    number = names.index(wanted_name)
     if not answers[number]["seconds"]:
-        problem = f"'{asked}' needs more memory than a device has"
-        raise InputError("too-little-memory", problem, file="--strategy", got=asked)
+        problem = f"'{wanted_name}' needs more memory than a device has"
+        raise InputError("too-little-memory", problem, file="--strategy", got=wanted_name)
     return number
 
 

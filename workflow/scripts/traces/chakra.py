@@ -14,7 +14,7 @@ import json
 import os
 import subprocess
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -146,7 +146,7 @@ class Graph:
         name: str,
         times: dict[int, tuple[int, int]],
         n_bytes: Sequence[int],
-        data_deps: dict[int, Iterable[int]],
+        data_deps: Mapping[int, Iterable[int]],
     ) -> dict[int, int]:
         """Add an all-reduce among ranks; return the number of each rank's node.
 

@@ -136,7 +136,7 @@ def _in_order(
         ready = [
             (work[position[rank]].start, rank)
             for rank, work in computed.items()
-            if position[rank] < len(work) and all(other < turn for other in work[position[rank]].waits_for)
+            if position[rank] < len(work) and all(needed < turn for needed in work[position[rank]].waits_for)
         ]
         if turn < n_allreduces and _is_ready(computed, summed, position, turn):
             yield turn
