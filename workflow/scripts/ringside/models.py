@@ -179,6 +179,10 @@ def strategies(
         option("Where searches start: data, expert, random (default: these), stages, units."),
     ] = None,
     seed: Annotated[int | None, option("Of random numbers (default 1).", metavar="N")] = None,
+    measure: Annotated[
+        bool,
+        option("Time the model's parts on this machine's device, in place of the topology's data sheet."),
+    ] = False,
     out: Stem = None,
     chakra: Annotated[
         Path | None,
@@ -213,6 +217,7 @@ def strategies(
             "restarts": restarts,
             "starts": starts,
             "seed": seed,
+            "measure": measure or None,
         }.items()
         if value is not None and value != []
     }
