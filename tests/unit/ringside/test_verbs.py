@@ -73,7 +73,12 @@ def snakemake(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         ("repeat *ddp* --study rehearsal --site virtual", "records.repeat.repeat_runs",
          ("*ddp*", "rehearsal", "virtual"), {"run": True}),
         ("repeat invalid --later", "records.repeat.repeat_runs", ("invalid", "", ""), {"run": False}),
-        ("trace a.r1 --full", "traces.make.trace_run", ("a.r1", "", ""), {"full": True}),
+        (
+            "trace a.r1 --full --chakra traces",
+            "traces.make.trace_run",
+            ("a.r1", "", ""),
+            {"full": True, "chakra": Path("traces")},
+        ),
         ("read-trace x.otf2", "traces.otf2_read.convert", (Path("x.otf2"),), {}),
         ("unlock", "plan.unlock.main", (), {}),
         ("compare a b", "comparison.compare.compare_campaigns", ("a", "b"), {}),
@@ -170,11 +175,10 @@ def test_predict_takes_both_names_of_accumulation(called: Callable[[str], list[C
 
 def test_strategies_of_a_model_are_searched_for_here(called: Callable[[str], list[Call]]) -> None:
     calls = called("strategies.find.search")
-    assert (
-        run(["strategies", "--model", "lenet-5", "--batch-size", "64", "--devices", "8", "--starts", "data"])
-        == 0
-    )
-    ((question, out), _) = calls[0]
+    command = ["strategies", "--model", "lenet-5", "--batch-size", "64", "--devices", "8"]
+    assert run([*command, "--starts", "data", "--chakra", "traces", "--strategy", "data parallelism"]) == 0
+    ((question, out, traces, strategy), _) = calls[0]
+    assert (traces, strategy) == (Path("traces"), "data parallelism")
     assert (question.graph.model, question.batch, question.topology.devices, out) == ("lenet-5", 64, 8, None)
     assert question.starts == ("data", "expert")
 
@@ -238,6 +242,7 @@ def test_study_and_site_may_stand_in_the_environment(
         ("strategies --devices 4", "missing-argument", ""),
         ("strategies quickstart --model alexnet --batch-size 4", "conflicting-keys", ""),
         ("strategies --model alexnet", "missing-argument", ""),
+        ("strategies --model alexnet --batch-size 4 --strategy data", "missing-argument", ""),
     ],
 )
 def test_a_mistake_is_one_line(

@@ -47,8 +47,8 @@ def test_parts_are_timed_once_and_searched(
     question = find.build_question(model="lenet-5", image="28x28x1", batch_size=8, devices=1, measure=True)
     assert question.timed_on == timed.device
     posed = build_problem(question.job())
-    whole = [seconds for _, degrees, *seconds in timed.costs if degrees == (1, 1, 1, 1)]
-    assert step_seconds(posed, starts.data_parallel(posed)) == pytest.approx(sum(map(sum, whole)), abs=1e-9)
+    unsplit = [seconds for _, degrees, *seconds in timed.costs if degrees == (1, 1, 1, 1)]
+    assert step_seconds(posed, starts.data_parallel(posed)) == pytest.approx(sum(map(sum, unsplit)), abs=1e-9)
     answer = {"sent_activation_bytes": 0, "gradient_bytes": 0, "memory_bytes": 1, "weight_bytes": 1}
     start = {**answer, "method": None, "start": "data", "seconds": 1.0}
     searched = {**start, "method": "annealing", "restarts": [1.0], "ended": {"accepted": 1}, "wall_s": 1.0}

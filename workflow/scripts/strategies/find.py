@@ -67,8 +67,8 @@ METHOD = Note(
 )
 MEASURED = (
     "Simulated: computation of each part as timed on this machine ({device}); messages by the rates and "
-    "latencies of the topology's links, memory as the topology has it. A device computes its parts in program "
-    "order; a message waits until the links that it uses are free."
+    "latencies of the topology's links; memory as the topology has it. A device computes its parts in "
+    "program order; a message waits until the links that it uses are free."
 )
 SPEED_UP = Note("speedup-base", "Speed-up: over data parallelism on the same devices.")
 SEARCHED = (

@@ -7,6 +7,7 @@ same question is not timed again.
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -29,7 +30,9 @@ from strategies.measured import measured_rows
 
 FRAMEWORK = "pytorch-strategy"
 FOLDER = "parts"  # in the site's cache
-OPTIMIZERS = {  # by the numbers that are kept for each parameter: itself, its gradient, optimizer state
+OPTIMIZERS: dict[
+    int, dict[str, Any]
+] = {  # by the numbers that are kept for each parameter: itself, its gradient, optimizer state
     2: {"optimizer": "sgd", "momentum": 0.0},
     3: {"optimizer": "sgd", "momentum": 0.9},
     4: {"optimizer": "adam"},
@@ -70,7 +73,7 @@ def plan_timing(graph: Graph, batch: int, devices: int, numbers_of_parameter: in
             got=numbers_of_parameter,
             expected=f"one of {', '.join(map(str, OPTIMIZERS))}",
         )
-    levels = {name: entry.get("default") for name, entry in factor_table().items()}
+    levels: dict[str, Any] = {name: entry.get("default") for name, entry in factor_table().items()}
     levels |= {"framework": FRAMEWORK, "model": graph.model, "dataset": "synthetic", "batch_size": batch}
     levels |= OPTIMIZERS[numbers_of_parameter]
     geometry = Geometry(1, 1, 1, 1, 1, batch, batch, 1, batch)
