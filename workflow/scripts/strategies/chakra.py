@@ -36,6 +36,9 @@ class Walk:
         self.expected_ps = int(engine.simulate_strategy(self.problem, self.state))
         self.config = [int(config) for config in self.state.config]
         self.degrees = [strategy[layer.name].degrees for layer in self.layers]
+        self.moved_bytes = [
+            moved_bytes(self.space, layer, degrees) for layer, degrees in enumerate(self.degrees)
+        ]
         # Handling of messages waits until a device has computed all layers of a segment (`engine`): forward
         # the parts of its first layer get messages, backward those of its last layer send them.
         self.head = self.state.head[0].tolist()
@@ -115,7 +118,7 @@ class Walk:
             (start, end),
             deps,
             n_operations=operations * (BACKWARD_WORK if backward else 1),
-            moved_bytes=moved_bytes(self.space, layer, self.degrees[layer])[backward],
+            moved_bytes=self.moved_bytes[layer][backward],
         )
         return end, node
 
