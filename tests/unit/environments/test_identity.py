@@ -94,7 +94,7 @@ def test_the_shipped_descriptions_are_read():
         "tarantella",
         "tensorflow",
     ]
-    assert tools() == ["extrap", "planner"]
+    assert tools() == ["chakra", "extrap", "planner"]
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,10 @@ def snakemake(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         ("preview quickstart", "report.preview.main", (), {"study": "quickstart", "site": ""}),
         ("repeat *ddp* --study rehearsal --site virtual", "records.repeat.repeat_runs",
          ("*ddp*", "rehearsal", "virtual"), {"run": True}),
-        ("trace a.r1 --full", "traces.make.trace_run", ("a.r1", "", ""), {"full": True}),
+        (
+            "trace a.r1 --full --chakra traces", "traces.make.trace_run", ("a.r1", "", ""),
+            {"full": True, "chakra": Path("traces")},
+        ),
         ("read-trace x.otf2", "traces.otf2_read.convert", (Path("x.otf2"),), {}),
         ("unlock", "plan.unlock.main", (), {}),
         ("compare a b", "comparison.compare.compare_campaigns", ("a", "b"), {}),
@@ -140,11 +143,10 @@ def test_predict_asks_its_question(called: Callable[[str], list[Call]]) -> None:
 
 def test_strategies_of_a_model_are_searched_for_here(called: Callable[[str], list[Call]]) -> None:
     calls = called("strategies.find.search")
-    assert (
-        run(["strategies", "--model", "lenet-5", "--batch-size", "64", "--devices", "8", "--starts", "data"])
-        == 0
-    )
-    ((question, out), _) = calls[0]
+    command = ["strategies", "--model", "lenet-5", "--batch-size", "64", "--devices", "8"]
+    assert run([*command, "--starts", "data", "--chakra", "traces", "--strategy", "data parallelism"]) == 0
+    ((question, out, traces, strategy), _) = calls[0]
+    assert (traces, strategy) == (Path("traces"), "data parallelism")
     assert (question.graph.model, question.batch, question.topology.devices, out) == ("lenet-5", 64, 8, None)
     assert question.starts == ("data", "expert")
 
@@ -203,6 +205,7 @@ def test_study_and_site_may_stand_in_the_environment(
         ("strategies --devices 4", "missing-argument", ""),
         ("strategies quickstart --model alexnet --batch-size 4", "conflicting-keys", ""),
         ("strategies --model alexnet", "missing-argument", ""),
+        ("strategies --model alexnet --batch-size 4 --strategy data", "missing-argument", ""),
     ],
 )
 def test_a_mistake_is_one_line(

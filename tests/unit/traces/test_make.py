@@ -1,5 +1,6 @@
 """`ringside trace`: which run is meant, and what is said where none can be traced."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -126,3 +127,12 @@ def test_only_an_attempt_whose_phases_are_whole_is_taken(tmp_path: Path) -> None
         (place / name).unlink()
         assert make.finished_trace(tmp_path) is None
         (place / name).write_text(campaigns)
+
+
+def test_gradients_are_summed_in_the_type_of_the_run(campaign: Campaign, tmp_path: Path) -> None:
+    run = next(run for run in campaign.runs if run.levels["training_loop"] == "custom")
+    for reduce_dtype, n_bytes in (("fp32", 4), ("bf16", 2)):
+        levels = {**run.levels, "precision": "bf16", "reduce_dtype": reduce_dtype}
+        (tmp_path / "spec.json").write_text(json.dumps({"spec": {"levels": levels}}))
+        expected = run.graph.gradient_bytes // 4 * n_bytes
+        assert make.summed_gradient_bytes(tmp_path, run) == expected

@@ -337,7 +337,8 @@ def _is_available(environment: str, site: Site) -> bool:
 
 
 @functools.cache
-def _environment_digest(environment: str, site: Site) -> str:
+def software_digest(environment: str, site: Site) -> str:
+    """Return the digest of an environment as the site has it."""
     return environment_digest(environment, site.variant, site.realization)
 
 
@@ -388,7 +389,7 @@ def digests(site: Site, levels: Mapping[str, Any]) -> dict[str, str]:
     else:
         data = data_digest(dataset)
     return {
-        "environment_digest": _environment_digest(load_framework(framework).environment, site),
+        "environment_digest": software_digest(load_framework(framework).environment, site),
         "code_digest": code_digest(framework, model, dataset),
         "data_digest": data,
     }

@@ -23,11 +23,11 @@ from plan.identity import (
     STRATEGY_CODE,
     device,
     digest_rank_code,
-    digests,
     heterogeneous_resources,
     link_settings,
     rank_code,
     site_part,
+    software_digest,
     unsupported_reason,
 )
 from plan.other_measurements import Measurements
@@ -145,7 +145,7 @@ def code_digest(framework: str, kind: str) -> str:
 
 def environment_digest(site: Site, timing: Timing) -> str:
     """Return the digest of the framework's environment."""
-    return digests(site, timing.run.levels)["environment_digest"]
+    return software_digest(timing.run.framework.environment, site)
 
 
 def key(site: Site, timing: Timing) -> str:

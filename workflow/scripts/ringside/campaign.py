@@ -99,6 +99,10 @@ def trace(
     full: Annotated[
         bool, typer.Option("--full", help="Also trace what the library's own profiler reports.")
     ] = False,
+    chakra: Annotated[
+        Path | None,
+        typer.Option(help="Also write a step as Chakra execution traces, for ASTRA-sim.", metavar="FOLDER"),
+    ] = None,
 ) -> None:
     """Repeat one run traced, for Perfetto and Vampir: results/STUDY/traces/RUN.
 
@@ -107,7 +111,7 @@ def trace(
     """
     from traces.make import trace_run
 
-    trace_run(run, study, site, full=full)
+    trace_run(run, study, site, full=full, chakra=chakra)
 
 
 def read_trace(

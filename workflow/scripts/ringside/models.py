@@ -178,7 +178,19 @@ def strategies(
         option("Where searches start: data, expert, random (default: these), stages, units."),
     ] = None,
     seed: Annotated[int | None, option("Of random numbers (default 1).", metavar="N")] = None,
+    measure: Annotated[
+        bool,
+        option("Time the model's parts on this machine's device, in place of the topology's data sheet."),
+    ] = False,
     out: Stem = None,
+    chakra: Annotated[
+        Path | None,
+        option("Also write a step as Chakra execution traces, for ASTRA-sim.", metavar="FOLDER"),
+    ] = None,
+    strategy: Annotated[
+        str | None,
+        option("The strategy of these traces, as the table names it (default: fastest).", metavar="NAME"),
+    ] = None,
 ) -> None:
     """Search for the fastest parallelization strategies by simulation: of a study at its site, or of a model.
 
@@ -186,9 +198,11 @@ def strategies(
     ./ringside strategies my-study --site my-cluster
     ./ringside strategies --model alexnet --batch-size 256 --devices 16
     """
-    typed = {name: value for name, value in locals().items() if value not in (None, [])}
+    typed = {
+        name: value for name, value in locals().items() if value is not False and value not in (None, [])
+    }
     for name in ("ctx", "study", "site", "dry_run", "profile"):
-        typed.pop(name)
+        typed.pop(name, None)
     if model is None:
         if typed:
             flag, hint = f"--{next(iter(typed)).replace('_', '-')}", "name one: --model MODEL"
@@ -199,10 +213,13 @@ def strategies(
         raise InputError(
             "conflicting-keys" if study else "missing-argument", problem, file="--model", got=model
         )
+    if strategy and not chakra:
+        raise InputError("missing-argument", "needs --chakra FOLDER", file="--strategy", got=strategy)
     from strategies.find import build_question, search
 
-    typed.pop("out", None)
-    search(build_question(**typed), out)
+    for name in ("out", "chakra", "strategy"):
+        typed.pop(name, None)
+    search(build_question(**typed), out, chakra, strategy)
 
 
 def pack_images(

@@ -63,6 +63,16 @@ def roofline(space: Space, place: int, degrees: Degrees, device: Device, update_
     )
 
 
+def moved_bytes(space: Space, place: int, degrees: Degrees) -> tuple[int, int]:
+    """Return the bytes that a part reads and writes in its forward and in its backward pass."""
+    layer = space.layers[place]
+    output = space.element_bytes * layer.elements // math.prod(degrees)
+    product = input_bytes(space, place, degrees) + BYTES * layer.part_parameters(degrees) + output
+    passes = [PASSES[kind] for kind in layer.fused]
+    forward, backward = (sum(counts) * output for counts in zip((0, 0), *passes, strict=True))
+    return product + forward, 2 * product + backward
+
+
 Measured = tuple[str, tuple[int, ...], float, float, float]  # layer, degrees, seconds of a Cost
 
 

@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 
 from analysis import tables
 from common.errors import InputError, check_range, system_faults
-from common.files import write_json, write_text
+from common.files import display_path, write_json, write_text
 from common.notes import Note
 from common.text import alternatives, number_of, size
 from common.units import MIB
@@ -37,9 +37,10 @@ from models.listing import inputs_of, parse_image, parse_tokens
 from models.named import IMAGES, PIXELS, TOKENS, graph, models
 from models.soap import divide
 from plan.campaign import configured
-from strategies import draw
+from strategies import chakra, draw
 from strategies.costs import Measured
 from strategies.engine import NEVER
+from strategies.parts import time_parts
 from strategies.problem import FASTEST, GRADIENTS, PICOSECONDS, RING
 from strategies.topology import FP32, PRECISIONS, Level, Topology, read_topology
 
@@ -63,6 +64,11 @@ METHOD = Note(
     "Simulated: computation by a roofline of the device's rates, messages by the rates and latencies of "
     "links. A device computes its parts in program order; a message waits until the links that it uses are "
     "free.",
+)
+MEASURED = (
+    "Simulated: computation of each part as timed on this machine ({device}); messages by the rates and "
+    "latencies of the topology's links; memory as the topology has it. A device computes its parts in "
+    "program order; a message waits until the links that it uses are free."
 )
 SPEED_UP = Note("speedup-base", "Speed-up: over data parallelism on the same devices.")
 SEARCHED = (
@@ -91,6 +97,7 @@ class Question:
     Attributes:
         costs: Of all parts, if they were measured.
         full: Whether each proposal is simulated completely.
+        timed_on: The device on which they were measured.
     """
 
     graph: Graph
@@ -106,6 +113,7 @@ class Question:
     restarts: int = RESTARTS
     full: bool = False
     costs: Sequence[Measured] | None = None
+    timed_on: str = ""
 
     def job(self) -> dict[str, Any]:
         """Return the question as `strategies.search` reads it."""
@@ -145,6 +153,7 @@ def build_question(
     restarts: int = RESTARTS,
     starts: Sequence[str] = DEFAULT_STARTS,
     seed: int = 1,
+    measure: bool = False,
 ) -> Question:
     """Return the question about a model on some devices.
 
@@ -167,6 +176,7 @@ def build_question(
         restarts: Searches by each method from each start, with seeds of their own.
         starts: Where searches start; data and expert are always among them.
         seed: Of random numbers.
+        measure: Time parts on this machine's device, in place of a roofline of the topology's.
 
     Raises:
         InputError: If an option is out of its range, or the model cannot be divided in this way.
@@ -209,7 +219,18 @@ def build_question(
             got=question.batch,
             hint=f"the next multiple is {next_size}",
         )
-    return question
+    return measure_question(question) if measure else question
+
+
+def measure_question(question: Question) -> Question:
+    """Return the question with costs of parts as timed on this machine's device."""
+    if question.precision != FP32:
+        problem, hint = "parts are timed in float32 alone", "leave out --precision"
+        raise InputError("conflicting-keys", problem, file="--measure", got=question.precision, hint=hint)
+    timed = time_parts(
+        question.graph, question.batch, question.topology.devices, question.numbers_of_parameter
+    )
+    return replace(question, costs=timed.costs, timed_on=timed.device)
 
 
 def check_names(option: str, names: Iterable[str], allowed: Iterable[str]) -> None:
@@ -405,7 +426,11 @@ def table(question: Question, answers: Sequence[dict[str, Any]]) -> tables.Table
         proposals=question.proposals,
         restarts=question.restarts,
     )
-    notes = [METHOD, SPEED_UP, searched]
+    method = METHOD
+    if question.timed_on:
+        text = MEASURED.format(device=question.timed_on)
+        method = Note("parts-measured", text, device=question.timed_on)
+    notes = [method, SPEED_UP, searched]
     fastest = rows[rows["method"] != ""].iloc[0]
     if pd.notna(fastest["step_s"]) and question.restarts > 1:
         gap = 100 * (fastest["median_restart_s"] / fastest["step_s"] - 1)
@@ -432,13 +457,17 @@ def strategy_name(method: str, start: str) -> str:
     return f"{METHODS[method]}, from {NAMES[start]}" if method else NAMES[start]
 
 
-def search(question: Question, out: Path | None = None) -> None:
+def search(
+    question: Question, out: Path | None = None, traces: Path | None = None, strategy: str | None = None
+) -> None:
     """Search for the fastest strategies, and print or write their table.
 
     Args:
         question: What is asked.
         out: Files to write, without their suffix: the table, the strategies, figures. None prints the table
             alone.
+        traces: Folder for the execution traces of a step.
+        strategy: The strategy in them, as the table names it; None: the fastest.
     """
     answers = run_planner(question, interpreter())
     if any((answer["seconds"] or 0) >= NEVER / PICOSECONDS for answer in answers):
@@ -460,9 +489,15 @@ def search(question: Question, out: Path | None = None) -> None:
             expected=f"at most {size(available)} on a device",
             hint="search longer (--proposals, --restarts), or give a smaller --batch-size",
         )
+    names = [strategy_name(answer["method"], answer["start"]) for answer in answers]
+    traced = chakra.choose_answer(answers, names, strategy) if traces else 0
     result = table(question, answers)
     if not out:
         print(tables.markdown(result))
+    if traces:
+        chakra.export(question.job(), answers[traced]["parts"], names[traced], traces)
+        print(f"{names[traced]}: execution traces in {display_path(traces)}")
+    if not out:
         return
     with system_faults(out):
         tables.write(result, out)

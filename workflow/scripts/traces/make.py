@@ -16,6 +16,8 @@ from common.errors import InputError
 from common.files import display_path, read_json
 from environments import scorep
 from launchers.slurm import current_job
+from models.graph import BYTES
+from models.messages import number_bytes
 from plan.binding import check_bound, read_binding
 from plan.campaign import Campaign, configured, load_campaign
 from plan.design import Run, refuse_imported
@@ -26,7 +28,7 @@ from runs.epochs import read_epochs
 from runs.phases import TABLE, damage_reason, write_intervals
 from runs.progress import current_session
 from runs.supervise import report_interruptions, supervise
-from traces import chrome, otf2_write, score_p
+from traces import chakra_steps, chrome, otf2_write, score_p
 from traces.timeline import read
 
 MAX_NAMED, MAX_NEAREST = 5, 3
@@ -166,7 +168,9 @@ def export_trace(attempt: Path, folder: Path) -> list[str]:
     return [f"{display_path(file)}: {use}" for file, use in use_of_file.items()]
 
 
-def trace_run(run_pattern: str, study: str = "", site: str = "", full: bool = False) -> None:
+def trace_run(
+    run_pattern: str, study: str = "", site: str = "", full: bool = False, chakra: Path | None = None
+) -> None:
     """Trace one run of a study, and write the trace for Perfetto and for Vampir.
 
     Args:
@@ -174,6 +178,7 @@ def trace_run(run_pattern: str, study: str = "", site: str = "", full: bool = Fa
         study: A study; default: the configured one.
         site: A site; default: that at which the study's results were made, else the configured one.
         full: Also trace what the library's own profiler reports.
+        chakra: Folder for a typical step as Chakra execution traces.
     """
     config = configured(study, site)
     bound = read_binding(Path("results") / config["study"])
@@ -189,3 +194,13 @@ def trace_run(run_pattern: str, study: str = "", site: str = "", full: bool = Fa
     )
     attempt = existing or measure(campaign, plan_traced(campaign, run, level))
     print("\n".join(export_trace(attempt, campaign.results / "traces" / run.run_id)))
+    if chakra:
+        n_bytes = summed_gradient_bytes(attempt, run)
+        files = chakra_steps.export(attempt, run.run_id, n_bytes, chakra)
+        print(f"{display_path(files[0])}: a step of rank 0, for ASTRA-sim")
+
+
+def summed_gradient_bytes(attempt: Path, run: Run) -> int:
+    """Return the bytes of a run's gradients as they are summed."""
+    levels = read_json(attempt / "spec.json")["spec"]["levels"]
+    return run.graph.gradient_bytes * number_bytes(levels).reduced // BYTES if run.graph else 0

@@ -265,6 +265,12 @@ class Traced:
     def _step_durations(self) -> pd.Series:
         return (self.step_times["end"] - self.step_times["start"]).groupby(self.step_times["place"]).mean()
 
+    def typical_step(self) -> tuple[int, int]:
+        """Return epoch and number of the step whose time is nearest to the median."""
+        middle = int((self._step_durations - self.typical_s).abs().idxmin())
+        epoch, step = self.numbers.loc[middle]
+        return int(epoch), int(step)
+
     def typical_steps(self) -> pd.DataFrame:
         """Return the intervals of SHOWN_STEPS consecutive steps around one of median time.
 
@@ -272,8 +278,7 @@ class Traced:
         """
         if self.numbers.empty:
             return self.intervals[:0]
-        middle = int((self._step_durations - self.typical_s).abs().idxmin())
-        epoch, step = self.numbers.loc[middle]
+        epoch, step = self.typical_step()
         epoch_steps = self.numbers.loc[self.numbers["epoch"] == epoch, "step"].to_numpy()
         at = int(np.flatnonzero(epoch_steps == step)[0])
         first = min(max(0, at - SHOWN_STEPS // 2), max(0, len(epoch_steps) - SHOWN_STEPS))
