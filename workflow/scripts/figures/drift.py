@@ -44,13 +44,14 @@ WAIT_MARKER: dict[str, Any] = {
 MIN_VISIBLE_SHARE = 0.02  # of a panel's height, below which a bar is not visible
 DEVIATION = {REFERENCE: "reference: deviation (%)", LOST_CPU_TIME: "CPU time lost: deviation (%)"}
 NO_SHARES = "no run records background load"
-CUTS_SENTENCE = "Hatched: gaps that are cut, with their duration. "
 HEADING = "Machine speed over the campaign, by a reference benchmark around every run."
 HOW_TO_READ = (
-    "Top: reference benchmark times, from before to after each run, relative to the median of runs {alike}. "
-    "Middle: epoch times relative to the mean of their cell. {bands}{cuts}Bottom: background load, CPU time "
-    "of other processes. Right: a dot per run. Deviation: distance from the value that cell and block "
-    "predict. {lost}The slope is fitted by least squares, with its 95 % band."
+    "Top: reference benchmark times, from before to after each run, relative to the median of runs "
+    f"{SAME_SETTING}. Middle: epoch times relative to the mean of their cell. Every other block is shaded; a "
+    "line is at the mean of each. Hatched: gaps that are cut, with their duration. Bottom: background load, "
+    "CPU time of other processes. Right: a dot per run. Deviation: distance from the value that cell and "
+    "block predict. CPU time lost: a share w of others and of the hypervisor counts as 1 / (1 − w). The "
+    "slope is fitted by least squares, with its 95 % band."
 )
 
 
@@ -100,10 +101,7 @@ def draw(records: Records, _declaration: Declared) -> tuple[Figure, panels.Capti
         *_adjustment_notes(adjusted),
         _waits_note(data),
         _steal_note(data, is_steal_visible),
-        notes=[
-            _how_to_read(bands, time, adjusted),
-            _missing_reference_note(data),
-        ],
+        notes=[HOW_TO_READ, _missing_reference_note(data)],
         with_intervals=False,
     )
 
@@ -249,31 +247,6 @@ def _legend_handles(data: pd.DataFrame, bands: pd.DataFrame, is_steal_visible: b
     return handles
 
 
-def _how_to_read(bands: pd.DataFrame, time: Time | None, adjusted: Adjustment) -> str:
-    """Return how to read the figure."""
-    cuts = 0 if time is None else len(time.cuts)
-    parts = {
-        "bands": _blocks_sentence(bands),
-        "cuts": CUTS_SENTENCE if cuts else "",
-        "lost": _lost_time_sentence(adjusted),
-    }
-    return Note("how-to-read", HOW_TO_READ.format(alike=SAME_SETTING, **parts), cuts=cuts)
-
-
-def _lost_time_sentence(adjusted: Adjustment) -> str:
-    return (
-        "CPU time lost: a share w of others and of the hypervisor counts as 1 / (1 − w). "
-        if adjusted.leading == LOST_CPU_TIME
-        else ""
-    )
-
-
-def _blocks_sentence(bands: pd.DataFrame) -> str:
-    if len(bands) > MAX_BANDS:
-        return "Blocks change too often to be drawn. "
-    return "Every other block is shaded; a line is at the mean of each. " if len(bands) > 1 else ""
-
-
 def _adjustment_notes(adjusted: Adjustment) -> list[str]:
     """Return the correlation of each covariate with epoch time, and whether means are adjusted."""
     if not adjusted.alone:
@@ -289,11 +262,8 @@ def _adjustment_notes(adjusted: Adjustment) -> list[str]:
 
 def _waits_note(data: pd.DataFrame) -> str:
     n_waited = int((data["waited_s"] > 0).sum())
-    return (
-        Note("runs-waited", f"{number_of(n_waited, 'run')} waited for an idle machine.", runs=n_waited)
-        if n_waited
-        else ""
-    )
+    text = f"{number_of(n_waited, 'run')} waited for an idle machine."
+    return Note("runs-waited", text, runs=n_waited) if n_waited else ""
 
 
 def _steal_note(data: pd.DataFrame, is_visible: bool) -> str:

@@ -47,8 +47,9 @@ SEARCH_NOTE = (
 )
 NO_SPREAD = Note("no-spread", "no two runs of a cell differ")
 HOW_TO_READ = (
-    "Left: externally studentized residuals; normal ones lie on the line. {}: a funnel shape means that the "
-    "spread changes with the time."
+    "Left: externally studentized residuals; normal ones lie on the line. Over cell means: a funnel shape "
+    "means that the spread changes with the time. Over run order: every other session or block is shaded; a "
+    "line is at the mean of each."
 )
 
 
@@ -59,19 +60,14 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     data = data[data["studentized"].notna()]
     column = "session" if data["session"].notna().all() and data["session"].nunique() > 1 else "block"
     has_order = _has_order(data)
-    how_to_read = HOW_TO_READ.format("Middle" if has_order else "Right") + _order_phrase(data, column)
     if data.empty:
         return panels.empty_figure(runs, panels.NO_SUCCESS if successful(runs).empty else NO_SPREAD)
     series_cells = [(series, set(series.select(runs)["cell"])) for series in view.series]
-    dots = [
-        (series, data["cell"].isin(cells) & ~data["outlier"])
-        for series, cells in series_cells
-        if data["cell"].isin(cells).any()
-    ]
+    own_rows = [(series, data["cell"].isin(cells)) for series, cells in series_cells]
+    dots = [(series, own & ~data["outlier"]) for series, own in own_rows if own.any()]
     legend = [
         Line2D([], [], label=series.name, **_dot_style(series) | {"markersize": 3})
-        for series, _ in dots
-        if len(dots) > 1
+        for series, _ in (dots if len(dots) > 1 else [])
     ]
     if data["outlier"].any():
         legend.append(Line2D([], [], label="outlier", **OUTLIER_STYLE))
@@ -105,7 +101,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         HEADING.format(*(",", " and run order") if has_order else (" and", "")),
         _outliers_note(data),
         _lattice_sentence(data),
-        notes=[how_to_read, SEARCH_NOTE],
+        notes=[HOW_TO_READ, SEARCH_NOTE],
         with_intervals=False,
     )
 
@@ -158,22 +154,6 @@ def _draw_bands(ax: Axes, data: pd.DataFrame, column: str) -> None:
 def _has_order(data: pd.DataFrame) -> bool:
     """Return whether the order of runs is known: their starts or, unless measured elsewhere, their plan."""
     return bool(data["by_clock"].all() or data["block"].notna().any())
-
-
-def _order_phrase(data: pd.DataFrame, column: str) -> str:
-    """Return how to read the right panel; "" without one."""
-    if not _has_order(data):
-        return ""
-    order = "in the order in which runs started" if data["by_clock"].all() else "in the planned order of runs"
-    return f" Right: {order}; {_bands_phrase(data, column)}"
-
-
-def _bands_phrase(data: pd.DataFrame, column: str) -> str:
-    if data[column].isna().all():
-        return "the line is the mean."
-    if _stretches(data, column).max() > MAX_BANDS:
-        return f"{column}s change too often to be drawn."
-    return f"every other {column} is shaded, and a line is at the mean of each."
 
 
 def _lattice_sentence(data: pd.DataFrame) -> str:

@@ -66,11 +66,8 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     extra = [Line2D([], [], color=style.MUTED, label="ideal", **lines.IDEAL_LINE)]
     has_estimate = bool((drawn_rows["estimated_speedup"].notna() & (drawn_rows["replicas"] > 1)).any())
     if has_estimate:
-        extra.append(
-            Line2D(
-                [], [], color=style.MUTED, linewidth=0.7, linestyle=lines.BOUND_LINE, label="model estimate"
-            )
-        )
+        bound: dict[str, Any] = {"color": style.MUTED, "linewidth": 0.7, "linestyle": lines.BOUND_LINE}
+        extra.append(Line2D([], [], label="model estimate", **bound))
     n_bands, n_columns, width = panels.layout(len(panel_levels))
     above_in = panels.legend_height(len([*drawn_series, *extra]), width)
     height = n_bands * (2 * PANEL_INCHES + panels.titles_height(panel_levels)) + 0.15 + above_in
