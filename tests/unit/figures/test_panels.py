@@ -30,10 +30,6 @@ def test_what_does_not_fit_below_a_figure_is_said_apart():
     assert len(f"{HEADING} {LONG} {setting}".split()) > panels.MAX_CAPTION_WORDS
 
 
-def test_a_caption_that_fits_stays_as_it_is():
-    assert panels.split_caption([HEADING, SHORT, "", SHORT], []) == f"{HEADING} {SHORT}"
-
-
 @pytest.mark.parametrize(("n_words", "form"), [(5, "long"), (35, "brief"), (42, "none")])
 def test_note_that_does_not_fit_is_shortened(n_words, form):
     texts = {
@@ -138,8 +134,3 @@ def test_markers_at_the_ends_of_a_log_axis_are_whole(axis):
         panels.AXIS_MARGIN * 0.8
     )  # of the axis: half a marker, where the axis is as wide as a panel of a page
     assert places.min() > half and places.max() < 1 - half
-
-
-def test_long_titles_of_panels_break_between_words():
-    assert panels.panel_title({"checkpointing": "blocks"}) == "activation checkpointing\nblocks"
-    assert panels.panel_title({"batch_size": 16}) == "batch size 16"

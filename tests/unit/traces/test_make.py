@@ -95,22 +95,6 @@ def test_at_a_site_of_slurm_the_job_that_it_needs_is_named(
     assert not list(tmp_path.iterdir()), "nothing was begun"
 
 
-def test_what_ringside_trace_refuses_reads_like_this(campaign: Campaign) -> None:
-    first, *_, last = campaign.by_id
-    fit = next(run for run in campaign.runs if run.levels["training_loop"] == "fit")
-    for do, text in (
-        (lambda: make.find_run(campaign, f"{first[:-1]}?"),
-         f"{first[:-1]}?: fits 2 runs of tf-strategies-small; expected one of {first[:-1]}"),
-        (lambda: make.find_run(campaign, f"{last}x"),
-         f"{last}x: tf-strategies-small has no such run; the nearest are {last}, "),
-        (lambda: make.plan_traced(campaign, fit, "phases"),
-         f"{fit.run_id}: {fit.framework.name} cannot be traced at level phases: "),
-    ):  # fmt: skip
-        with pytest.raises(InputError) as refused:
-            do()
-        assert str(refused.value).startswith(text)
-
-
 def test_only_an_attempt_whose_phases_are_whole_is_taken(tmp_path: Path) -> None:
     place = tmp_path / "attempt-1"
     place.mkdir()

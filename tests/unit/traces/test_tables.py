@@ -1,6 +1,5 @@
 """Tables of traces say of a made-up campaign what it was made of."""
 
-
 import numpy as np
 import pandas as pd
 import pytest
