@@ -414,18 +414,6 @@ def test_a_study_of_treatments_has_panels_of_three_series(name, count, height, t
         assert names_in(figure.legends[0])[:3] == TREATMENTS
 
 
-def test_only_by_nodes_has_a_bound(treated):
-    one_model = {"model": ["small-cnn"]}
-    assert (
-        names_in(drawn_by(replace(FIGURES["by_nodes"], filter=one_model), treated)[0].legends[0])[-1]
-        == "ideal"
-    )
-    assert (
-        names_in(drawn_by(replace(FIGURES["by_batch_size"], filter=one_model), treated)[0].legends[0])
-        == TREATMENTS
-    )
-
-
 def test_treatments_differ_in_colour_marker_and_line():
     styles = style.TREATMENT_STYLES
     for part in ("colour", "marker", "line"):
@@ -528,25 +516,6 @@ def test_estimate_of_a_bad_fit_is_left_out(treated, tmp_path):
     assert not_drawn == {"tensorflow-multiworker": pytest.approx(3 / 13)}
     assert "fits-deviate" not in codes(of_network.notes)
     assert not [line for ax in figure.axes for line in ax.lines if len(line.get_xdata()) == 100]
-
-
-def test_series_without_a_cell_on_one_replica_are_named():
-    folder = CHECKOUT / "docs" / "campaigns" / "prediction-virtual"
-    declaration = Declared("scaling", "scaling", colour=("bandwidth",))
-    _, caption = drawn_by(declaration, Records(folder / "runs.csv", folder / "epochs.csv"))
-    assert find_note(caption.notes, "series-without-one-replica").facts["series"] == [
-        "250 Mbit/s",
-        "500 Mbit/s",
-    ]
-
-
-def test_panels_are_named_and_ordered_as_series_are(treated):
-    declaration = Declared(
-        "by_batch_size", "by_factor", x="batch_size", colour=("nodes",), filter={"model": ["small-cnn"]}
-    )
-    figure, _ = drawn_by(declaration, treated)
-    titles = [title for ax in figure.axes if (title := ax.get_title())]
-    assert [title.replace("\n", ", ") for title in titles] == TREATMENTS
 
 
 def test_without_a_baseline_there_is_no_speed_up(tmp_path):
@@ -760,33 +729,6 @@ def test_a_framework_keeps_its_colour_beside_another_factor(csv):
         assert series.style.colour == style.framework_style(series.levels["framework"]).colour
     styles = [(series.style.colour, series.style.line, series.style.filled) for series in framework_series]
     assert len(set(styles)) == len(styles)
-
-
-THREE = {"model": ["small-cnn"], "training_loop": ["custom"]}
-
-
-@pytest.mark.parametrize(
-    "declaration",
-    [
-        Declared("a", "overview", filter=THREE),
-        Declared("b", "by_factor", x="sync_every", colour=("nodes",), filter=THREE),
-        Declared("c", "by_factor", x="nodes", colour=("sync_every", "batch_size"), filter=THREE),
-        Declared("d", "scaling", colour=("batch_size",), filter=THREE),
-        Declared(
-            "e", "accuracy", x="updates", colour=("nodes",), facet=("batch_size", "sync_every"), filter=THREE
-        ),
-        Declared("f", "interaction", x="batch_size", colour=("nodes",), filter=THREE),
-        Declared("g", "by_factor", x="training_loop", filter={"nodes": [1]}),
-        Declared("h", "by_factor", x="model", colour=("nodes",), filter={"batch_size": [32]}),
-    ],
-    ids=lambda declaration: declaration.name,
-)
-def test_any_declaration_of_three_factors_is_drawn(declaration, treated):
-    figure, caption = drawn_by(declaration, treated)
-    figure.draw_without_rendering()
-    assert figure.get_figheight() < 9
-    assert not [text for ax in figure.axes for text in ax.texts if "no " in text.get_text()]
-    assert "nan" not in caption and find_note(caption.notes, "filtered").facts["levels"] == declaration.filter
 
 
 def test_a_figure_is_asked_for_in_a_line_that_is_read_back():

@@ -3,8 +3,6 @@
 An axis on which every marker is whole.
 """
 
-import copy
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -56,8 +54,6 @@ def test_a_caption_keeps_its_notes_until_it_is_written():
         ("heading", {"cells": 3}),
         ("arrows", {"arrows": 2}),
     ]
-    copied = copy.copy(caption)
-    assert (copied, copied.below, copied.notes_elsewhere) == (caption, caption.below, caption.notes_elsewhere)
 
 
 def test_why_a_figure_is_not_drawn_stands_alone():

@@ -31,8 +31,8 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         phase_styles.legend_handles,
     )
     shares = 100 * data.loc[data["cell"].isin(view.runs["cell"]), "communication_share"]
-    least, most = shares.min(), shares.max()
-    text = f"Gradient all-reduce is {' to '.join(dict.fromkeys((f'{least:.0f}', f'{most:.0f}')))} % of it."
-    share_note = Note("communication-share", text, least=least / 100, most=most / 100)
+    bounds = dict.fromkeys(f"{share:.0f}" for share in (shares.min(), shares.max()))
+    text = f"Gradient all-reduce is {' to '.join(bounds)} % of it."
+    share_note = Note("communication-share", text, least=shares.min() / 100, most=shares.max() / 100)
     headings = [HEADING, share_note if COMMUNICATION in names else ""]
     return figure, view.caption(headings, notes=[path.PATH, *measured.notes], with_intervals=False)

@@ -100,9 +100,12 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         ax.tick_params(axis="x", length=0)
     axes[-1].set_xlabel("time since the first of these steps started (ms)")
     panels.place_legend(figure, handles)
+    counts = f"{len(drawn_panels)} of {len(candidates)} cells are drawn"
+    text = f"{counts}, those with most ranks; a `filter` shows others."
+    left_out_note = Note("cells-left-out", text, drawn=len(drawn_panels), cells=len(candidates))
     return figure, view.caption(
         [HEADING, _waits_note(drawn_panels)],
-        _left_out_note(candidates, drawn_panels),
+        left_out_note if len(drawn_panels) < len(candidates) else "",
         RANKS_NOTE if any(len(panel.traced.ranks) > MAX_RANKS for panel in drawn_panels) else "",
         notes=[HOW_TO_READ, conditions.traced_runs_without_phases(view.runs)],
         with_intervals=False,
@@ -238,14 +241,3 @@ def _waits_note(drawn_panels: Sequence[Panel]) -> str:
     bounds = dict.fromkeys(f"{end:.0f}" for end in (min(shares), max(shares)))
     text = f"Ranks wait for gradient all-reduce {' to '.join(bounds)} % of the time."
     return Note("ranks-wait", text, least=min(shares) / 100, most=max(shares) / 100)
-
-
-def _left_out_note(candidates: Sequence[Panel], drawn_panels: Sequence[Panel]) -> str:
-    """Return which cells are not drawn."""
-    if len(candidates) == len(drawn_panels):
-        return ""
-    text = (
-        f"{len(drawn_panels)} of {len(candidates)} cells are drawn, those with most ranks; a `filter` shows "
-        "others."
-    )
-    return Note("cells-left-out", text, drawn=len(drawn_panels), cells=len(candidates))

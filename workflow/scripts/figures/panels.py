@@ -82,10 +82,6 @@ class Caption(str):
         caption.below, caption.notes_elsewhere = parts
         return caption
 
-    def __getnewargs__(self) -> tuple[list[str], list[str]]:  # type: ignore[override]
-        """Return the arguments with which pickle and copy rebuild the caption."""
-        return self.below, self.notes_elsewhere
-
     @property
     def notes(self) -> list[str]:
         """Return all notes, those below the figure first."""
@@ -490,9 +486,9 @@ def add_legend(
     """Add one legend of series above all panels."""
     handles: list[Line2D] = []
     for series in entries:
-        look = marker_style(series.style) if markers else {"color": series.style.colour}
+        marker = marker_style(series.style) if markers else {"color": series.style.colour}
         line = {"linestyle": series.style.line} if lines else {}
-        handles.append(Line2D([], [], label=series.name, **look | line))
+        handles.append(Line2D([], [], label=series.name, **marker | line))
     place_legend(figure, [*handles, *extra])
 
 
