@@ -130,12 +130,6 @@ def test_without_the_links_rate_no_share_is_shown(network):
     assert "no-link-rate" in codes(table.notes) and "link-rates" not in codes(table.notes)
 
 
-def test_disturbed_benchmarks_give_no_numbers(network):
-    table = fit.table(network.assign(status="invalid", reason="disturbed: 30 %"))
-    assert table.data["latency_s"].isna().all()
-    assert table.display["latency (µs)"].tolist() == ["–"] * 4
-
-
 @pytest.mark.parametrize("case", ["no benchmark", "all failed"])
 def test_study_without_numbers_has_a_table_with_reasons(case, tmp_path):
     empty = pd.DataFrame(columns=list(schema("network")["properties"]))
