@@ -41,6 +41,16 @@ NO_BENCHMARK = Note(
 )
 #: Minimum share of the others' waiting that a slow rank's additional computation explains as the cause.
 MIN_CAUSE_SHARE = 0.5
+SIZES = (
+    "Seconds: an upper bound of what the remedy saves. Remedies of one cause overlap and must not be added. "
+    f"Limits of less than {100 * MIN_SHARE:g} % of the steps are left out."
+)
+THRESHOLDS = (
+    f"Thresholds: a message is small below {SMALL_MESSAGE_RATIO:g} times the latency of the benchmark; a "
+    f"library is slow above {SLOW_LIBRARY_RATIO:g} times the fastest; communication is poorly overlapped if "
+    f"less than {100 * MIN_OVERLAP_SHARE:g} % of what fits into the backward pass is; a rank is the cause if "
+    f"its additional computation is {100 * MIN_CAUSE_SHARE:g} % of what the others wait."
+)
 
 
 @dataclass(frozen=True)
@@ -500,9 +510,8 @@ def applicable_rules(cell: Cell) -> Iterator[tuple[Rule, Estimate]]:
         for rule in RULES
         if rule.applies(cell)
     ]
-    yield from sorted(
-        ((rule, size) for rule, size in sizes if size.value >= min_seconds), key=lambda entry: -entry[1].value
-    )
+    large = [(rule, size) for rule, size in sizes if size.value >= min_seconds]
+    yield from sorted(large, key=lambda entry: -entry[1].value)
 
 
 def summarize(measured: Measured, network: pd.DataFrame) -> pd.DataFrame:
@@ -525,18 +534,11 @@ def summarize(measured: Measured, network: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(rows[0]) if rows else ["cell", "limit"])
 
 
-def _incomplete_note(measured: Measured, network: pd.DataFrame) -> str:
-    """Return a note of the cells whose communication was not traced, "" if there are none."""
-    incomplete = [name for name, cell in describe_cells(measured, network).items() if not cell.is_complete]
-    text = (
-        f"Communication was not traced, so computation includes waiting: {conditions.join_names(incomplete)}."
-    )
-    return Note("communication-not-traced", text, cells=incomplete) if incomplete else ""
-
-
 def table(measured: Measured, network: pd.DataFrame) -> tables.Table:
     """Return the table; `network`: network.csv."""
     data = summarize(measured, network)
+    described = describe_cells(measured, network)
+    incomplete = conditions.join_names([name for name, cell in described.items() if not cell.is_complete])
     if data.empty:
         return cells.empty_table(TITLE, measured)
     texts = {
@@ -547,21 +549,9 @@ def table(measured: Measured, network: pd.DataFrame) -> tables.Table:
         "what would help": data["help"],
     }
     notes = [
-        Note(
-            "seconds-saved-at-most",
-            "Seconds: an upper bound of what the remedy saves. Remedies of one cause overlap and must not "
-            f"be added. Limits of less than {100 * MIN_SHARE:g} % of the steps are left out.",
-            least_share=MIN_SHARE,
-        ),
-        Note(
-            "thresholds",
-            f"Thresholds: a message is small below {SMALL_MESSAGE_RATIO:g} times the latency of the "
-            f"benchmark; a library is slow above {SLOW_LIBRARY_RATIO:g} times the fastest; communication is "
-            f"poorly overlapped if less than {100 * MIN_OVERLAP_SHARE:g} % of what fits into the backward "
-            f"pass is; a rank is the cause if its additional computation is {100 * MIN_CAUSE_SHARE:g} % of "
-            "what the others wait.",
-        ),
-        _incomplete_note(measured, network),
+        SIZES,
+        THRESHOLDS,
+        f"Communication was not traced, so computation includes waiting: {incomplete}." if incomplete else "",
         "" if len(network) else NO_BENCHMARK,
     ]
     words = ["limit", "evidence", "what would help"]
