@@ -34,13 +34,7 @@ HEIGHT_INCHES = 3.1
 WIDTHS = (2.7, 1.0)  # of the panels over time, and of the panel at the right
 HEIGHTS = (1.15, 1.15, 0.8)
 BLUE, RED, YELLOW = "#004488", "#bb5566", "#ddaa33"
-WAIT_MARKER: dict[str, Any] = {
-    "linestyle": "none",
-    "marker": "v",
-    "markersize": 3,
-    "color": style.INK,
-    "markeredgewidth": 0,
-}
+WAIT_MARKER = style.dots("v", 3, style.INK)
 MIN_VISIBLE_SHARE = 0.02  # of a panel's height, below which a bar is not visible
 DEVIATION = {REFERENCE: "reference: deviation (%)", LOST_CPU_TIME: "CPU time lost: deviation (%)"}
 NO_SHARES = "no run records background load"
@@ -73,13 +67,8 @@ def draw(records: Records, _declaration: Declared) -> tuple[Figure, panels.Capti
         _shade_blocks(ax, bands)
         ax.grid(True, axis="y")
     _draw_reference(top, data)
-    middle.plot(
-        data["middle"],
-        100 * (data["epoch_time"] - 1),
-        rasterized=len(data) > MAX_VECTOR_DOTS,
-        zorder=2,
-        **DOT_STYLE,
-    )
+    dots: dict[str, Any] = DOT_STYLE | {"rasterized": len(data) > MAX_VECTOR_DOTS}
+    middle.plot(data["middle"], 100 * (data["epoch_time"] - 1), zorder=2, **dots)
     for ax, column in ((top, "reference"), (middle, "epoch_time")):
         ax.axhline(0, color=style.MUTED, linewidth=0.7, zorder=1)
         _draw_block_means(ax, bands, column)
@@ -161,24 +150,14 @@ def _draw_reference(ax: Axes, data: pd.DataFrame) -> None:
     lines = LineCollection(list(ends), colors=BLUE, linewidths=0.8, alpha=0.45, zorder=2)
     lines.set_rasterized(len(data) > MAX_VECTOR_DOTS)
     ax.add_collection(lines)
-    ax.plot(
-        data["middle"],
-        100 * (data["reference"] - 1),
-        zorder=3,
-        rasterized=len(data) > MAX_VECTOR_DOTS,
-        **DOT_STYLE,
-    )
+    dots: dict[str, Any] = DOT_STYLE | {"rasterized": len(data) > MAX_VECTOR_DOTS}
+    ax.plot(data["middle"], 100 * (data["reference"] - 1), zorder=3, **dots)
     values = np.append(percent.ravel(), [0.0, *(100 * (data["reference"] - 1))])
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
     margins = (high - low or 1.0) * np.array([0.08, 0.2])  # below, and above for the triangles
     ax.set_ylim(low - margins[0], high + margins[1])
-    waited = data["waited_s"] > 0
-    ax.plot(
-        data.loc[waited, "left"],
-        [0.96] * int(waited.sum()),
-        transform=ax.get_xaxis_transform(),
-        **WAIT_MARKER,
-    )
+    starts = data.loc[data["waited_s"] > 0, "left"]
+    ax.plot(starts, [0.96] * len(starts), transform=ax.get_xaxis_transform(), **WAIT_MARKER)
 
 
 def _draw_shares(ax: Axes, data: pd.DataFrame) -> bool:

@@ -24,21 +24,8 @@ MAX_NUMBERED_BANDS = 12
 MAX_VECTOR_DOTS = 2000  # more runs would make vector files too large to open
 MAX_BANDS = 60
 LOG_FROM_RATIO = 5
-DOT_STYLE: dict[str, Any] = {
-    "linestyle": "none",
-    "marker": "o",
-    "markersize": 1.6,
-    "color": "#004488",
-    "markeredgewidth": 0,
-    "alpha": 0.7,
-}
-OUTLIER_STYLE: dict[str, Any] = {
-    "linestyle": "none",
-    "marker": "x",
-    "markersize": 4,
-    "color": "#bb5566",
-    "markeredgewidth": 1.0,
-}
+DOT_STYLE = style.dots("o", 1.6, "#004488") | {"alpha": 0.7}
+OUTLIER_STYLE = style.dots("x", 4, "#bb5566", 1.0)
 BAND_COLOUR = "#eeeeee"
 HEADING = "Residuals of log epoch times within cells, against normal quantiles{} cell means{}."
 SEARCH_NOTE = (
@@ -111,12 +98,7 @@ def _dot_style(series: Series) -> dict[str, Any]:
     dot = DOT_STYLE | {"color": series.style.colour}
     if series.style.filled:
         return dot
-    return dot | {
-        "marker": series.style.marker,
-        "markerfacecolor": "white",
-        "markeredgewidth": 0.5,
-        "markersize": 2.4,
-    }
+    return dot | style.dots(series.style.marker, 2.4, series.style.colour, 0.5) | {"markerfacecolor": "white"}
 
 
 def _draw_dots(

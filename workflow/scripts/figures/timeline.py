@@ -309,14 +309,7 @@ def _draw_symbols(ax: Axes, bars: pd.DataFrame, time: Time) -> None:
 
 
 def _symbol_style(marker: str) -> dict[str, Any]:
-    return {
-        "linestyle": "none",
-        "marker": marker,
-        "markersize": 4.5,
-        "color": style.INK,
-        "markeredgecolor": "white",
-        "markeredgewidth": 0.6,
-    }
+    return style.dots(marker, 4.5, style.INK, 0.6) | {"markeredgecolor": "white"}
 
 
 def _legend_handles(ran: pd.DataFrame, series: Sequence[Series]) -> list[Patch | Line2D]:
