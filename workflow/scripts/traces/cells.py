@@ -70,8 +70,8 @@ class Measured:
         n_ranks = n_ranks.where(by_phase["scope"] != "path", 1).clip(lower=1)
         by_phase[values] = by_phase[values].div(n_ranks, axis="index").astype(float)
         steps = by_phase[by_phase["scope"] == "step"].groupby(["run_id", "cell"], sort=False)
-        whole = steps[["step_s", "seconds"]].sum().reset_index().assign(scope="step", phase=STEP)
-        return pd.concat([by_phase, whole], ignore_index=True)
+        step_sums = steps[["step_s", "seconds"]].sum().reset_index().assign(scope="step", phase=STEP)
+        return pd.concat([by_phase, step_sums], ignore_index=True)
 
     def wide(self, scope: str, column: str = "seconds") -> pd.DataFrame:
         """Return a row for each run, by run_id, with a column for each phase of the scope, 0 if missing."""
