@@ -9,7 +9,6 @@ from common.notes import codes, find_note
 from declared.figures import Declared
 from figures import by_factor, panels
 from figures.lines import IDEAL_LINE, IDEAL_POINTS
-from support.captions import why_not_drawn
 from support.synthetic import designed_campaign, write_frames
 
 DECLARATION = Declared(
@@ -106,9 +105,3 @@ def test_where_nodes_double_both_axes_are_logarithmic(records, tmp_path):
     for line in ideals(ax):
         slopes = np.diff(np.log2(line.get_ydata())) / np.diff(line.get_xdata())
         assert np.allclose(slopes, 1), "a straight line on both logarithmic axes"
-
-
-def test_without_a_scale_it_is_not_drawn(records):
-    one_scale = Declared("throughput", "by_factor", x="nodes", y="throughput", filter={"nodes": [2]})
-    _, caption = by_factor.draw(records, one_scale)
-    assert why_not_drawn(caption) == {"why": "one-level", "factor": "nodes", "level": 2}

@@ -51,10 +51,3 @@ def test_an_example_that_a_study_must_not_have_is_refused():
     with pytest.raises(InputError) as refused:
         list(gallery.examples({"by_factor": invalid}))
     assert (refused.value.key, refused.value.got) == ("figures.0.x", "pie")
-
-
-def test_an_unknown_kind_is_refused_before_anything_is_drawn():
-    with pytest.raises(InputError) as refused:
-        gallery.main(["pie"])
-    assert (refused.value.code, refused.value.got) == ("unknown-name", "pie")
-    assert refused.value.expected == list(KINDS)

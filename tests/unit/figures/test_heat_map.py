@@ -11,7 +11,6 @@ from analysis.measured import Records
 from common.notes import codes
 from declared.figures import Declared
 from figures import heat_map
-from support.captions import why_not_drawn
 from support.synthetic import designed_campaign, write_frames
 
 DECLARATION = Declared("heat_map", "heat_map", x="nodes", y="throughput", filter={"model": ["small-cnn"]})
@@ -117,8 +116,3 @@ def test_means_of_several_magnitudes_have_logarithmic_colours(records):
     memory = Declared("h", "heat_map", x="nodes", y="memory")
     figure, caption = heat_map.draw(records, memory)
     assert figure.axes[-1].get_xscale() == "linear" and "logarithmic-colours" not in codes(caption.notes)
-
-
-def test_without_meters_energy_is_a_reason(records):
-    _, caption = heat_map.draw(records, Declared("h", "heat_map", x="nodes", y="energy_per_sample"))
-    assert why_not_drawn(caption) == {"why": "response-not-recorded", "response": "energy_per_sample"}

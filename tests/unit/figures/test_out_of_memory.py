@@ -5,9 +5,8 @@ import importlib
 import numpy as np
 import pytest
 
-from analysis import cells, conditions
-from analysis.measured import OUT_OF_MEMORY_MARK, Records, out_of_memory_cells
-from common.notes import codes, find_note
+from analysis import cells
+from analysis.measured import OUT_OF_MEMORY_MARK, Records
 from declared.figures import Declared
 from figures import memory, strategies, style
 from figures.view import build_response_view
@@ -62,23 +61,11 @@ def test_cells_out_of_memory_are_marked(records, declaration, n_marks):
     assert "OOM: out of memory, 5 of 38 cells." in caption.notes
 
 
-def test_cells_out_of_memory_are_not_missing(records):
-    notes = conditions.setting_note(records.runs).facts["notes"]
-    assert find_note(notes, "cells-out-of-memory").facts == {"cells": 5, "of": 38}
-    assert "cells-missing" not in codes(notes)
-
-
 def test_memory_is_the_reason_only_where_it_ran_out_in_all_cells(records):
     view = build_response_view(records, Declared("overview", "overview"))
     ran_out = view.runs["cell"].isin(view.out_of_memory)
     assert view.absence_reason(view.runs[ran_out]) == OUT_OF_MEMORY_MARK
     assert view.absence_reason(view.runs) != OUT_OF_MEMORY_MARK
-
-
-def test_cells_with_another_result_did_not_run_out(records):
-    succeeded = records.runs["status"] == "ok"
-    one_more = run_out(records.runs, records.runs.index == records.runs.index[succeeded][0])
-    assert out_of_memory_cells(one_more) == out_of_memory_cells(records.runs)
 
 
 def test_a_mark_has_the_marker_of_its_series(records):

@@ -3,8 +3,6 @@
 An axis on which every marker is whole.
 """
 
-import copy
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -46,8 +44,6 @@ def test_a_caption_keeps_its_notes_until_it_is_written():
         ("heading", {"cells": 3}),
         ("arrows", {"arrows": 2}),
     ]
-    copied = copy.copy(caption)
-    assert (copied, copied.below, copied.notes_elsewhere) == (caption, caption.below, caption.notes_elsewhere)
 
 
 def test_why_a_figure_is_not_drawn_stands_alone():
@@ -124,8 +120,3 @@ def test_markers_at_the_ends_of_a_log_axis_are_whole(axis):
         panels.AXIS_MARGIN * 0.8
     )  # of the axis: half a marker, where the axis is as wide as a panel of a page
     assert places.min() > half and places.max() < 1 - half
-
-
-def test_long_titles_of_panels_break_between_words():
-    assert panels.panel_title({"checkpointing": "blocks"}) == "activation checkpointing\nblocks"
-    assert panels.panel_title({"batch_size": 16}) == "batch size 16"

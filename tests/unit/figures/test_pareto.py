@@ -61,28 +61,14 @@ def test_cost_to_target_is_over_time_to_accuracy(records) -> None:
     assert find_note(caption.below, "heading").facts == {"response": "cost_to_target"}
 
 
-@pytest.mark.parametrize("case", ["no price", "no successful run", "one run", "one node", "far apart"])
-def test_it_is_drawn_whatever_the_records_hold(case, tmp_path) -> None:
+def test_without_a_price_it_says_why_it_is_empty(tmp_path) -> None:
+    _, caption = pareto.draw(Records(*write_frames(tmp_path, *campaign(failures={}))), declared())
+    assert why_not_drawn(caption)["why"] == "response-not-recorded"
+
+
+def test_cells_far_apart_have_logarithmic_axes(tmp_path) -> None:
     runs, epochs = campaign(failures={})
-    runs = runs.assign(**STATED)
-    match case:
-        case "no price":
-            runs = runs.assign(price_per_node_hour=None, currency=None)
-        case "no successful run":
-            runs = runs.assign(status="failed", reason="broken", epoch_time_s=None)
-        case "one run":
-            runs = runs.head(1)
-        case "one node":
-            runs = runs[runs["nodes"] == 1]
-        case "far apart":
-            runs.loc[runs["batch_size"] == 16, "epoch_time_s"] *= 1000
-    figure, caption = pareto.draw(Records(*write_frames(tmp_path, runs, epochs)), declared())
+    runs.loc[runs["batch_size"] == 16, "epoch_time_s"] *= 1000
+    figure, caption = pareto.draw(Records(*write_frames(tmp_path, runs.assign(**STATED), epochs)), declared())
     figure.draw_without_rendering()
-    codes_by_case = {"no price": "response-not-recorded", "no successful run": "no-successful-run"}
-    assert ("not-drawn" in codes(caption.below)) == (case in codes_by_case)
-    if case in codes_by_case:
-        assert why_not_drawn(caption)["why"] == codes_by_case[case]
-    assert ("logarithmic-axes" in codes(caption.notes)) == (case == "far apart")
-    assert ("numbers-beside-markers" in codes(caption.notes)) == (case == "far apart")
-    assert case != "one run" or "pareto-front" not in codes(caption.notes)
-    assert caption.endswith(".") and "nan" not in caption
+    assert "logarithmic-axes" in codes(caption.notes)

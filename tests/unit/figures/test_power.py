@@ -9,7 +9,7 @@ from analysis.measured import Records, cell_levels
 from common.notes import codes, find_note
 from common.tables import write_table
 from declared.figures import Declared
-from figures import panels, power
+from figures import power
 from support.captions import why_not_drawn
 from support.synthetic import IDLE_W, WATTS, designed_campaign, metered, power_over_time, write_frames
 
@@ -68,7 +68,7 @@ def test_heterogeneous_machine_idles_with_all_accelerators(emulated, tmp_path):
     assert idle == [2 * IDLE_W * count for count in nodes]
 
 
-@pytest.mark.parametrize("case", ["no meter", "no file", "no successful run", "no idle power", "many cells"])
+@pytest.mark.parametrize("case", ["no meter", "no idle power", "many cells"])
 def test_it_is_drawn_whatever_there_is(case, tmp_path):
     runs, epochs = metered(*designed_campaign(), scope="package")
     rows = power_over_time(runs[runs["replicate"] == 1], epochs)
@@ -76,22 +76,15 @@ def test_it_is_drawn_whatever_there_is(case, tmp_path):
     match case:
         case "no meter":
             rows = rows[:0]
-        case "no successful run":
-            runs = runs.assign(status="failed", reason="broken", epoch_time_s=None)
         case "no idle power":
             runs = runs.assign(idle_package_w=None)
         case "many cells":
             declaration = Declared("power", "power")
     case_records = records(tmp_path, runs, epochs, rows)
-    figure, caption = power.draw(
-        Records(case_records.runs_csv, case_records.epochs_csv) if case == "no file" else case_records,
-        declaration,
-    )
+    figure, caption = power.draw(case_records, declaration)
     figure.draw_without_rendering()
-    if case in ("no meter", "no file"):
+    if case == "no meter":
         assert why_not_drawn(caption)["why"] == "no-meter"
-    if case == "no successful run":
-        assert why_not_drawn(caption)["why"] == panels.NO_SUCCESS.code
     if case == "no idle power":
         assert "heading" in codes(caption.notes) and "idle-power-drawn" not in codes(caption.notes)
     if case == "many cells":

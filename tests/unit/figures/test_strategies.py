@@ -49,17 +49,6 @@ def test_lines_are_predictions_and_markers_measured_means(records: Records) -> N
     )
 
 
-def test_a_filter_is_one_of_predictions_too(records: Records) -> None:
-    figure, _ = strategies.draw(
-        records, Declared("strategies", "strategies", filter={"nodes": [4], "batch_size": [32]})
-    )
-    (ax,) = figure.axes
-    lines = [
-        line.get_xdata() for line in ax.lines if len(line.get_xdata()) > 1 and line.get_linestyle() != "None"
-    ]
-    assert {len(line) for line in lines if len(line) > 2} == {6}, "a rate is on a line once"
-
-
 def test_memory_stands_against_time(records: Records) -> None:
     figure, caption = memory.draw(records, Declared("memory", "memory", filter={"bandwidth": [1000]}))
     ax = next(ax for ax in figure.axes if ax.get_title() == "batch size 128, 4 nodes")

@@ -44,9 +44,13 @@ def test_figure_on_a_full_disk_is_one_line(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["matplotlib"]
 
 
-def test_figure_is_written_in_three_formats(tmp_path: Path) -> None:
+def test_files_have_embedded_fonts_text_and_no_date(tmp_path: Path) -> None:
     figure = style.new_figure(3, 2)
-    figure.subplots().plot([1, 2])
+    figure.subplots().set_xlabel("time of an epoch")
     style.save(figure, tmp_path / "a")
-    begins = {path.suffix: path.read_bytes()[:5] for path in tmp_path.iterdir()}
+    content = {path.suffix: path.read_bytes() for path in tmp_path.iterdir()}
+    begins = {suffix: data[:5] for suffix, data in content.items()}
     assert begins == {".pdf": b"%PDF-", ".svg": b"<?xml", ".png": b"\x89PNG\r"}
+    assert b"/FontFile2" in content[".pdf"] and b"/Type3" not in content[".pdf"]
+    assert b"CreationDate" not in content[".pdf"] and b"<dc:date>" not in content[".svg"]
+    assert b"time of an epoch" in content[".svg"]

@@ -3,10 +3,9 @@
 Cells that never arrive are shown as such; the target comes from the figure or the study.
 """
 
-import pandas as pd
 import pytest
 
-from analysis import conditions, time_to_accuracy
+from analysis import time_to_accuracy
 from analysis.measured import Records
 from common.errors import InputError
 from common.notes import find_note
@@ -57,30 +56,6 @@ def test_means_are_the_tables_and_an_arrow_is_a_cell_without(records):
     assert find_note(caption.below, "heading").facts == {"target": 0.6}
     never = find_note(caption.below, "cells-not-reaching")
     assert never.facts == {"cells": 1}
-
-
-def test_how_many_never_arrive_stands_beyond_the_axis(records):
-    figure, _ = time_figure.draw(records, DECLARATION)
-    figure.draw_without_rendering()
-    ((ax, remark),) = [
-        (ax, text) for ax in figure.axes for text in ax.texts if text.get_text() == "2 of 5 never"
-    ]
-    box = remark.get_window_extent()
-    assert ax.bbox.x1 < box.x0 and box.x1 <= figure.bbox.x1
-
-
-def test_a_run_without_an_accuracy_is_told_as_such(records):
-    cells = records.runs["cell"].unique()
-    silent = records.runs.loc[records.runs["cell"] == cells[1], "run_id"].tolist()
-    records.epochs.loc[records.epochs["run_id"].isin(silent), "validation_accuracy"] = None
-    figure, caption = time_figure.draw(records, DECLARATION)
-    assert [text.get_text() for ax in figure.axes for text in ax.texts].count(
-        time_to_accuracy.NO_ACCURACY_RECORDED
-    ) == 1
-    rows = time_to_accuracy.summarize(records.runs, records.epochs, 0.6)
-    assert rows["n"].sum() == len(records.runs) - len(silent) == len(records.runs) - 5
-    assert time_to_accuracy.runs_without_accuracy_note(records.runs, rows) in caption
-    assert conditions.run_counts_note(records.runs, counted=pd.Series([0, 5])) in caption
 
 
 def test_a_target_that_no_run_reaches_is_a_reason(records):

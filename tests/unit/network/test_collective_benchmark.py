@@ -1,6 +1,5 @@
 """Collective benchmarks of real ranks on loopback; a benchmark that fails is recorded."""
 
-import json
 import re
 import sys
 from dataclasses import replace
@@ -9,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from common.errors import InputError
 from common.tables import read_table
 from declared.frameworks import load_framework
 from declared.site import load_site
@@ -253,53 +251,6 @@ def test_sizes_that_take_too_long_are_left_out(fake, study, tmp_path):
     site = fake("#", "time.sleep(len(self.values) / 256 * 0.8)")  # 0.8 s for 1 KiB, 3.2 s for 4 KiB
     record = run_benchmark("pytorch-ddp", study, replace(site, collective_max_bytes=16384), tmp_path)
     assert [size["bytes"] for size in record["sizes"]] == [1024]
-
-
-def test_an_old_key_and_an_unknown_benchmark_are_refused(study):
-    for name, named in (("pytorch-ddp.n2", "000000000000"), ("pytorch-ddp.n7", "quickstart.yaml")):
-        with pytest.raises(InputError) as refused:
-            measuring.main(
-                study="quickstart",
-                site="local",
-                key="0" * 12,
-                out=Path("results/quickstart/benchmarks/name/key/record.json"),
-                benchmark=name,
-            )
-        assert name in str(refused.value) and named in str(refused.value)
-
-
-def test_benchmarks_of_other_links_have_other_names(study):
-    study = replace(
-        study,
-        factors=study.factors | {"framework": ["pytorch-ddp"], "nodes": [2], "bandwidth": [200, 0]},
-        exclude=(),
-    )
-    names = [
-        benchmark.name
-        for benchmark in planned_benchmarks(plan_design(study, load_site("virtual")), load_site("virtual"))
-    ]
-    assert names == ["pytorch-ddp.n2", "pytorch-ddp.n2.bandwidth=200"]
-    assert [KIND.find(study, load_site("virtual"), name).name for name in names] == names
-
-
-def test_broken_benchmark_is_refused_in_one_line(tmp_path, fake, study):
-    record = run_benchmark("pytorch-ddp", study, fake(), tmp_path)
-    file = tmp_path / "collective_benchmark.json"
-    for text, named in (
-        ("{", []),
-        (json.dumps({**record, "status": "fine"}), ["status: ", "'fine'"]),
-        (
-            json.dumps({**record, "sizes": [{"bytes": 1024, "rounds": [[-1.0]]}]}),
-            ["sizes.0.rounds.0: ", "-1.0"],
-        ),
-        (json.dumps({name: value for name, value in record.items() if name != "transport"}), ["transport"]),
-    ):
-        file.write_text(text)
-        with pytest.raises(InputError) as refused:
-            KIND.read(file)
-        assert all(
-            name in str(refused.value) for name in ["collective_benchmark.json", *named]
-        ) and "\n" not in str(refused.value)
 
 
 def test_benchmarks_are_gathered_whether_or_not_they_succeeded(fake, study, tmp_path, monkeypatch):

@@ -62,15 +62,6 @@ def test_each_collective_has_its_own_row_of_panels(nodes, tmp_path):
     assert "all-reduce, all-gather and reduce-scatter" in caption and fit.factors_text(rows) in caption
 
 
-def test_without_the_links_rate_there_is_no_bound(tmp_path):
-    rows = benchmark_rows(link_bytes_s=float("nan"))
-    drawn, caption = draw(rows, tmp_path)
-    drawn.draw_without_rendering()
-    assert bounds(drawn) == []
-    assert fit.link_rates_text(rows).code == "no-link-rate" and fit.link_rates_text(rows) in caption
-    assert "3 nodes" in caption
-
-
 @pytest.mark.parametrize("case", ["no benchmark", "all failed", "one size", "one round", "a panel failed"])
 def test_figure_is_drawn_for_any_data(case, tmp_path):
     rows = benchmark_rows(rounds=1 if case == "one round" else 3)

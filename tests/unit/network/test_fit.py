@@ -6,9 +6,7 @@ import pytest
 
 from common.notes import codes, find_note
 from common.schemas import schema
-from common.tables import read_table, write_table
-from common.written import json_schema
-from declared.frameworks import FrameworkKeys
+from common.tables import write_table
 from models.collectives import COLLECTIVES
 from network import fit
 from network.gather import bus_bandwidth
@@ -54,11 +52,6 @@ def test_one_round_has_no_interval_and_one_size_no_fit():
     assert fit.fit(rows[rows["bytes"] == 1024]) is None
 
 
-def test_a_time_that_does_not_grow_has_no_bandwidth():
-    model = fit.fit(benchmark_rows(noise=0).assign(seconds=0.001))
-    assert np.isnan(model.bandwidth_bytes_s.value) or model.bandwidth_bytes_s.value > 1e12
-
-
 # Minimum traffic of each of four ranks, and of each of two nodes with two ranks, for messages of size 1.
 SENT = {
     "all_reduce": (2 * 3 / 4, 2 * 1 / 2),  # Patarasuk & Yuan 2009
@@ -84,15 +77,6 @@ def test_the_link_bounds_what_leaves_a_node(collective):
     seconds = SENT[collective][1] * 1000 / 125e6
     assert bus_bandwidth(1000, seconds, 4, collective) == pytest.approx(fit.bound(125e6, 2, 4, collective))
     assert np.isnan(fit.bound(float("nan"), 2, 2, collective))
-
-
-def test_schemas_know_the_collectives():
-    of_framework = json_schema(FrameworkKeys)["properties"]
-    enums = [of_framework[name]["items"]["enum"] for name in ("collectives", "sends")]
-    assert [
-        *enums,
-        *(schema(name)["properties"]["collective"]["enum"] for name in ("network", "collective_benchmark")),
-    ] == [list(COLLECTIVES)] * 4
 
 
 def test_the_table_has_a_row_for_every_benchmark(network):
@@ -146,12 +130,6 @@ def test_without_the_links_rate_no_share_is_shown(network):
     assert "no-link-rate" in codes(table.notes) and "link-rates" not in codes(table.notes)
 
 
-def test_disturbed_benchmarks_give_no_numbers(network):
-    table = fit.table(network.assign(status="invalid", reason="disturbed: 30 %"))
-    assert table.data["latency_s"].isna().all()
-    assert table.display["latency (µs)"].tolist() == ["–"] * 4
-
-
 @pytest.mark.parametrize("case", ["no benchmark", "all failed"])
 def test_study_without_numbers_has_a_table_with_reasons(case, tmp_path):
     empty = pd.DataFrame(columns=list(schema("network")["properties"]))
@@ -162,22 +140,11 @@ def test_study_without_numbers_has_a_table_with_reasons(case, tmp_path):
     assert {path.suffix for path in tmp_path.glob("table.*")} == {".csv", ".md", ".tex"}
 
 
-def test_the_table_is_made_from_the_file_alone(network, tmp_path):
-    write_table(network, "network", tmp_path / "network.csv")
-    again = fit.compare(read_table(tmp_path / "network.csv", "network"))
-    pd.testing.assert_frame_equal(again, fit.compare(network), check_dtype=False)
-
-
 @pytest.mark.parametrize(
     ("size", "text"), [(512, "512 B"), (1024, "1 KiB"), (65536, "64 KiB"), (2**30, "1 GiB"), (2**32, "4 GiB")]
 )
 def test_sizes_have_binary_units(size, text):
     assert fit.bytes_text(size) == text
-
-
-def test_tables_check_every_rule_of_their_schema():
-    understood = {"type", "enum", "pattern", "minimum", "exclusiveMinimum", "description", "default"}
-    assert all(set(rules) <= understood for rules in schema("network")["properties"].values())
 
 
 def test_a_fit_above_the_link_is_named():
@@ -189,30 +156,3 @@ def test_a_fit_above_the_link_is_named():
     assert table.data["share"][0] == pytest.approx(1, abs=0.02)
     assert find_note(table.notes, "faster-than-link").facts == {"benchmarks": ["pytorch-ddp on 2 nodes"]}
     assert "faster-than-link" not in codes(fit.table(benchmark_rows()).notes)
-
-
-def test_notes_of_the_network_read_like_this(network):
-    gathered = pd.concat(
-        [benchmark_rows(collective="all_gather"), benchmark_rows(nodes=2, rounds=2, repetitions=4)]
-    )
-    for note, text in (
-        (fit.shortfall(network),
-         "Missing collective benchmarks: horovod-pytorch on 2 nodes (failed: rank 1 ended with status 1: it broke)."),
-        (fit.shortfall(benchmark_rows()), "No collective benchmark is missing."),
-        (fit.link_rates_text(network), "Rate of the links, as the site states it: 125 MB/s."),
-        (fit.link_rates_text(network.assign(link_bytes_s=np.nan)), "The site names no rate of its links."),
-        (
-            fit.circumstances(gathered),
-            "Each benchmark has n = 2 or 5 rounds in the same processes, and a round 8 to 25 repetitions of "
-                "a size; the time of a repetition is the slowest rank's. Placement: virtual. Nodes are those "
-                "of a virtual cluster on one machine.",
-        ),
-        (fit.factors_text(network),
-         "Bandwidth is bus bandwidth, 2 (n − 1) / n × bytes / seconds with n ranks."),
-        (
-            fit.factors_text(gathered),
-            "Bandwidth is bus bandwidth, factor × bytes / seconds; the factor with n ranks is 2 (n − 1) / n "
-            "of all-reduce; (n − 1) / n of all-gather.",
-        ),
-    ):  # fmt: skip
-        assert note == text

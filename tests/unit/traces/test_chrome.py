@@ -125,36 +125,17 @@ def test_what_comes_before_training_ends_with_its_begin() -> None:
     ]  # fmt: skip
 
 
+THREAD = {"pid": 4711, "tid": 4711}
+NAME = {"ph": "M", "ts": 0}
+CPU = {"cat": "cpu_op", "name": "aten::addmm", "ts": 510_000.125, "dur": 1.5}
+KERNEL = {"cat": "kernel", "name": "sgemm", "pid": 0, "tid": "stream 7", "ts": 510_001.0, "dur": 2.0}
 OPERATORS = {
     "traceEvents": [
-        {
-            "ph": "M",
-            "name": "thread_name",
-            "pid": 4711,
-            "tid": 4711,
-            "ts": 0,
-            "args": {"name": "thread 4711 (python)"},
-        },
-        {"ph": "M", "name": "process_name", "pid": 4711, "tid": 0, "ts": 0, "args": {"name": "python"}},
-        {
-            "ph": "X",
-            "cat": "cpu_op",
-            "name": "aten::addmm",
-            "pid": 4711,
-            "tid": 4711,
-            "ts": 510_000.125,
-            "dur": 1.5,
-        },
-        {"ph": "s", "id": 5, "cat": "fwdbwd", "name": "fwdbwd", "pid": 4711, "tid": 4711, "ts": 510_000.125},
-        {
-            "ph": "X",
-            "cat": "kernel",
-            "name": "sgemm",
-            "pid": 0,
-            "tid": "stream 7",
-            "ts": 510_001.0,
-            "dur": 2.0,
-        },
+        {**NAME, **THREAD, "name": "thread_name", "args": {"name": "thread 4711 (python)"}},
+        {**NAME, "name": "process_name", "pid": 4711, "tid": 0, "args": {"name": "python"}},
+        {"ph": "X", **THREAD, **CPU},
+        {"ph": "s", "id": 5, "cat": "fwdbwd", "name": "fwdbwd", **THREAD, "ts": 510_000.125},
+        {"ph": "X", **KERNEL},
     ]
 }
 

@@ -83,15 +83,6 @@ def test_phases_are_held_against_the_epochs_clock(folder, capsys):
     assert off(gathered(folder, capsys)[2]) == {1: pytest.approx(0.2, abs=0.005)}
 
 
-def test_without_epoch_times_steps_alone_are_compared(folder, capsys):
-    """As where a program trains by itself."""
-    for replicate in (1, 2, 3):
-        file = place(folder, replicate) / "epochs.csv"
-        pd.read_csv(file).assign(closed_time_s=None).to_csv(file, index=False)
-    phases, _, notes = gathered(folder, capsys)
-    assert codes(notes) == ["traced-runs"] and phases["off_share"].max() < 1e-4
-
-
 def test_and_against_the_meters_steps_where_it_took_them(folder, capsys):
     own = attempt([0.0, 1.0], epochs=6, steps=6)
     own.to_csv(place(folder, 1) / "phases.csv", index=False)
@@ -120,22 +111,6 @@ def test_a_run_without_phases_is_left_out_and_named(folder, capsys):
     assert find_note(notes, "traced-runs").facts == {"runs": 3, "with_phases": 2}
     named = find_note(notes, "run-without-phases").facts
     assert named == {"run": f"{ITEM}.trace=phases.r2", "why": "attempt-1/phases.csv: lacks rank 1"}
-
-
-def test_what_is_gathered_reads_like_this():
-    row = {"status": "ok", "epoch_time_s": 1.0, "trace": "phases", "without_phases": None}
-    runs = pd.DataFrame(
-        [
-            {**row, "run_id": "a"},
-            {**row, "run_id": "b", "without_phases": "attempt-1/phases.csv: lacks rank 1"},
-        ]
-    )
-    notes = gather.summary_lines(runs, pd.DataFrame({"run_id": ["a"], "off_share": [0.25]}))
-    assert notes == [
-        "2 traced runs, phases of 1",
-        "  b: without phases: attempt-1/phases.csv: lacks rank 1",
-        "  a: the phases of a step differ from its time by 25 %; expected at most 1 %",
-    ]
 
 
 def test_without_any_the_tables_have_no_rows(folder, capsys):

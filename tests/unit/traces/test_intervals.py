@@ -27,23 +27,6 @@ def counted(subset: Intervals) -> np.ndarray:
     return result
 
 
-@pytest.mark.parametrize(
-    ("entries", "expected"),
-    [
-        ([], []),
-        ([(0, 1, 3), (0, 2, 5)], [(0, 1, 5)]),
-        ([(0, 1, 3), (0, 3, 5)], [(0, 1, 5)]),  # one goes on where the other ends
-        ([(0, 1, 9), (0, 2, 3), (0, 4, 10)], [(0, 1, 10)]),  # one lies within another
-        ([(0, 4, 5), (0, 1, 2)], [(0, 1, 2), (0, 4, 5)]),
-        ([(1, 1, 3), (0, 2, 5)], [(0, 2, 5), (1, 1, 3)]),  # groups have nothing to do with each other
-        ([(0, 2, 2)], []),  # nothing
-    ],
-)
-def test_unions_that_are_known(entries, expected):
-    union = own(entries).union()
-    assert list(zip(union.group, union.start, union.end, strict=True)) == expected
-
-
 @given(interval_lists)
 def test_union_has_all_seconds_and_disjoint_intervals(entries):
     subset = own(entries)
@@ -52,13 +35,6 @@ def test_union_has_all_seconds_and_disjoint_intervals(entries):
     assert union.seconds(4) == pytest.approx(counted(subset).sum(axis=1))
     equal = union.group[1:] == union.group[:-1]
     assert (union.start[1:][equal] > union.end[:-1][equal]).all()
-
-
-@given(interval_lists)
-def test_a_union_of_a_union_is_itself(entries):
-    first_time = own(entries).union()
-    twice = first_time.union()
-    assert (first_time.start == twice.start).all() and (first_time.end == twice.end).all()
 
 
 @given(interval_lists, interval_lists)

@@ -3,7 +3,6 @@
 import pandas as pd
 import pytest
 
-from common.errors import InputError
 from common.tables import read_table, write_table
 from support.made_up_trace import Truth
 from traces import kept
@@ -93,23 +92,3 @@ def test_the_table_of_many_runs_stays_below_a_megabyte(campaign):
     file = folder / "replay_steps.csv"
     write_table(kept.gather(large, folder), "replay_steps", file)
     assert file.stat().st_size < 1_000_000
-
-
-def test_a_study_whose_runs_have_no_phases_has_an_empty_table(campaign):
-    runs, folder = campaign
-    file = folder / "replay_steps.csv"
-    write_table(
-        kept.gather(runs.assign(without_phases="attempt-2/phases.csv: is not there"), folder),
-        "replay_steps",
-        file,
-    )
-    assert read_table(file, "replay_steps").empty
-
-
-def test_a_broken_table_is_named(campaign):
-    runs, folder = campaign
-    file = folder / RUN / ("0" * 12) / "attempt-2" / "phases.csv"
-    file.write_text("rank,epoch\n0,x\n")
-    with pytest.raises(InputError) as refused:
-        kept.gather(runs, folder)
-    assert file.name in str(refused.value)

@@ -33,18 +33,13 @@ def test_several_or_none_are_one_line_with_names(campaign: Campaign) -> None:
     with pytest.raises(InputError) as refused:
         make.find_run(campaign, "*")
     ambiguous, run_ids = refused.value, list(campaign.by_id)
-    assert (ambiguous.code, ambiguous.file, ambiguous.got) == ("ambiguous-name", "*", "*")
-    assert str(len(campaign.runs)) in ambiguous.problem
-    assert (
-        all(run in ambiguous.expected for run in run_ids[: make.MAX_NAMED])
-        and run_ids[-1] not in ambiguous.expected
-    )
+    assert (ambiguous.code, ambiguous.got) == ("ambiguous-name", "*")
+    assert run_ids[0] in ambiguous.expected and run_ids[-1] not in ambiguous.expected
     subset = campaign.runs[0].run_id
     with pytest.raises(InputError) as refused:
         make.find_run(campaign, f"{subset}x")
     none = refused.value
-    assert (none.code, none.file, none.got) == ("unknown-name", f"{subset}x", f"{subset}x")
-    assert subset in none.hint and "\n" not in str(none)
+    assert (none.code, none.got) == ("unknown-name", f"{subset}x") and subset in none.hint
 
 
 def test_a_traced_run_is_another_than_the_timed_one(campaign: Campaign) -> None:
@@ -94,22 +89,6 @@ def test_at_a_site_of_slurm_the_job_that_it_needs_is_named(
     assert "salloc --nodes=2 " in error.hint and "--signal" not in error.hint
     assert error.hint.endswith(f"./ringside trace {run.run_id} --study tf-strategies-small --site virtual")
     assert not list(tmp_path.iterdir()), "nothing was begun"
-
-
-def test_what_ringside_trace_refuses_reads_like_this(campaign: Campaign) -> None:
-    first, *_, last = campaign.by_id
-    fit = next(run for run in campaign.runs if run.levels["training_loop"] == "fit")
-    for do, text in (
-        (lambda: make.find_run(campaign, f"{first[:-1]}?"),
-         f"{first[:-1]}?: fits 2 runs of tf-strategies-small; expected one of {first[:-1]}"),
-        (lambda: make.find_run(campaign, f"{last}x"),
-         f"{last}x: tf-strategies-small has no such run; the nearest are {last}, "),
-        (lambda: make.plan_traced(campaign, fit, "phases"),
-         f"{fit.run_id}: {fit.framework.name} cannot be traced at level phases: "),
-    ):  # fmt: skip
-        with pytest.raises(InputError) as refused:
-            do()
-        assert str(refused.value).startswith(text)
 
 
 def test_only_an_attempt_whose_phases_are_whole_is_taken(tmp_path: Path) -> None:

@@ -192,18 +192,14 @@ def test_what_score_p_wrote(tmp_path: Path) -> None:
 
 def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
     empty = archive(tmp_path / "empty", [[[(0, ">", "helper"), (1, "<", "helper")]]])
-    for do, code, file, text in (
-        (lambda: read(tmp_path / "traces.otf2"), "missing-file", "traces.otf2",
-         "no such file; expected the file of an archive of OTF2, such as traces.otf2"),
-        (lambda: otf2_read.convert(Path("traces.json")), "bad-pattern", "traces.json",
-         "is no archive of OTF2; expected its file with the ending .otf2, such as traces.otf2"),
-        (lambda: read(empty), "no-phases", "empty/traces.otf2",
-         "has no process with a call of MPI, or with a region that is called like a phase"),
-    ):  # fmt: skip
+    for do, code, file in (
+        (lambda: read(tmp_path / "traces.otf2"), "missing-file", "traces.otf2"),
+        (lambda: otf2_read.convert(Path("traces.json")), "bad-pattern", "traces.json"),
+        (lambda: read(empty), "no-phases", "empty/traces.otf2"),
+    ):
         with pytest.raises(InputError) as refused:
             do()
         assert refused.value.code == code and refused.value.file.endswith(file)
-        assert str(refused.value) == f"{refused.value.file}: {text}"
 
 
 @pytest.mark.parametrize("part", ["traces.otf2", "traces.def", "traces/0.evt"])

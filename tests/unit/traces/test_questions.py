@@ -44,16 +44,6 @@ def test_links_and_bytes_change_what_moves(truth):
     assert answer(questions.half_the_bytes(halved), truth) == pytest.approx(expected)
 
 
-def test_infinitely_fast_links_leave_no_exposed_transfer():
-    """And slower ones add to it, no more than what moves."""
-    for truth in (PLAIN, Truth()):
-        reduced = replace(truth, moving=tuple(0.0 for _ in truth.moving)).step_s()
-        assert answer(questions.links(1e12, times(1e-12)), truth) == pytest.approx(reduced)
-        assert answer(questions.hidden(), truth) == pytest.approx(reduced)
-        slower = answer(questions.links(0.5, times(2)), truth)
-        assert truth.step_s() < slower <= truth.step_s() + sum(truth.moving)
-
-
 def test_hidden_ranks_still_wait_for_the_slowest():
     truth = replace(PLAIN, forward=(0.010, 0.030))
     assert answer(questions.hidden(), truth) == pytest.approx(0.001 + 0.030 + 0.020 + 0.0005 + 0.002)

@@ -2,14 +2,12 @@
 through its steps.
 """
 
-import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import InputError
-from ranks.worker.phases import Phases
 from support.traces_made import COLUMNS, attempt
 from traces.steps import SHOWN_STEPS, WAIT, Traced
 from traces.timeline import read_intervals
@@ -93,18 +91,6 @@ def test_a_path_follows_computing_beside_an_allreduce():
     assert result.to_dict() == pytest.approx({"backward": 0.008, "communication": 0.002, "optimizer": 0.002})
 
 
-def test_a_path_without_an_allreduce_is_the_slowest_ranks():
-    steps = attempt([0.0])
-    assert Traced(steps, 1, STEPS).path()["phase"].tolist() == [
-        "backward",
-        "data",
-        "forward",
-        "metrics",
-        "optimizer",
-    ]
-    assert (1e3 * Traced(steps, 1, STEPS).path()["step_s"]).sum() == pytest.approx(14)
-
-
 def test_start_up_counts_once_the_rest_once_an_epoch():
     rows = Traced(attempt([0.0, 0.0]), 1, STEPS).rows()
     start = rows[(rows["scope"] == "start") & (rows["rank"] == 0)].set_index("phase")["seconds"]
@@ -130,11 +116,6 @@ def test_of_accumulated_batches_only_the_last_is_allreduced():
         .query("scope == 'communication' and phase == 'communication'")["count"]
     )
     assert counts.tolist() == [1, 1]
-
-
-def test_every_third_step_says_the_same_as_every_step():
-    every, third = rows_of([0.0, 3.0], steps=12), rows_of([0.0, 3.0], steps=12, every=3)
-    assert third.to_dict() == pytest.approx(every.to_dict())
 
 
 def test_computing_hides_an_allreduce_of_a_step_before_it():
@@ -175,34 +156,6 @@ def test_typical_steps_follow_each_other_around_the_median():
     assert Traced(attempt([0.0], steps=12, every=3), 1, 12).typical_steps()["step"].nunique() == 1
 
 
-def test_what_a_rank_writes_is_read(tmp_path):
-    """A trace of the worker's own marks: one step of every kind of call."""
-    phases = Phases(tmp_path, 0, 2)
-    phases.close_epoch()
-    phases.open_epoch(1)
-    for _ in range(2):
-        phases.step()
-        for name in ("data", "forward", "backward"):
-            phases.enter(name)
-        end = phases.begin()
-        phases.enter("wait")
-        end()
-        phases.enter("optimizer")
-    phases.leave_steps()
-    phases.close_epoch()
-    written = pd.read_csv(tmp_path / "phases-0.csv").assign(rank=0)
-    written.to_csv(tmp_path / "phases.csv", index=False)
-    run = Traced(read_intervals(tmp_path / "phases.csv"), 0, 2)
-    assert set(run.rows().query("scope == 'step'")["phase"]) == {
-        "data",
-        "forward",
-        "backward",
-        "wait",
-        "optimizer",
-    }
-    assert run.sum_error(None) < 1e-3
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -217,13 +170,6 @@ def test_a_broken_table_is_one_line(tmp_path, text):
     with pytest.raises(InputError) as refused:
         read_intervals(tmp_path / "phases.csv")
     assert "phases.csv" in str(refused.value) and "\n" not in str(refused.value)
-
-
-def test_a_run_of_one_rank_without_steps_has_its_start():
-    single = attempt([0.0])
-    rows = Traced(single[single["epoch"] == 0], 1, STEPS).rows()
-    assert set(rows["scope"]) == {"start"}
-    assert np.isnan(Traced(single[single["epoch"] == 0], 1, STEPS).sum_error(None))
 
 
 MS = 24  # of a made-up step

@@ -8,7 +8,7 @@ import pytest
 
 from training_logs import step_table
 from training_logs.formats import FORMATS, read_log, recognize
-from training_logs.log import FACT_NAMES, LogError
+from training_logs.log import LogError
 
 LOGS = Path(__file__).parent / "logs"
 FILES = {
@@ -26,8 +26,7 @@ FILES = {
 @pytest.mark.parametrize("name", FILES)
 def test_format_is_recognized(name: str) -> None:
     assert recognize(LOGS / name) == FILES[name]
-    log = read_log(LOGS / name, FILES[name])
-    assert log.steps and set(log.facts) <= set(FACT_NAMES)
+    assert read_log(LOGS / name, FILES[name]).steps
 
 
 def test_a_table_of_something_else_is_no_log(tmp_path: Path) -> None:

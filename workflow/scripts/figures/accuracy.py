@@ -1,9 +1,7 @@
 """Draw training and validation accuracy, or perplexity, over epochs, optimizer steps or wall time."""
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -29,7 +27,6 @@ TICK_LABELS_INCHES = 0.15  # between the panels
 MARGIN = 0.05  # of the axis, on both sides
 SINGLE_EPOCH_OFFSET = 0.08  # of the axis, between series that have a single epoch
 BAR_OFFSET = 0.012  # of the axis, between the bars of several series
-NOTABLE_START_RATIO = 2  # of the ends of first epochs in one panel, over wall time
 MIN_RUNS_FOR_INTERVAL = 3  # fewer runs are drawn one by one
 MAX_BANDS = 3  # series of a panel; more have bars, because their bands would cover each other
 MAX_BARS = 10  # of a series
@@ -105,73 +102,43 @@ AXES = {
         "wall time (s)",
         Note(
             "wall-time",
-            "Wall time covers epochs and validations from the first epoch on, without start-up, averaged "
-            "over replicates.",
+            "Wall time covers epochs and validations from the first epoch on, which includes warm-up, "
+            "without start-up, averaged over replicates.",
         ),
         integer=False,
     ),
 }
-HEADING = "{} in {} over {}. Lines: means; {}: 95 % t intervals."
-HEADING_WITHOUT_INTERVALS = "{} in {} over {}. Lines: means."
-WARM_UP_NOTE = Note(
-    "first-epoch-warms-up", "Lines start at different times because the first epoch includes warm-up."
-)
+HEADING = "{} in {} over {}. Lines: means"
+INTERVALS_PHRASE = "; {}: 95 % t intervals."
 DOTS_NOTE = Note("single-runs-drawn", "Dots: runs of cells with fewer than three.")
 
 
 def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
     """Return the figure, training above validation for each combination of factors, and its caption."""
-    view, x_axis, quantity = (
-        build_view(records.runs, declaration),
-        AXES[declaration.x or "epochs"],
-        QUANTITIES[declaration.y or "accuracy"],
-    )
-    small_panels_in = len(PARTS) * SMALL_PANEL_INCHES + panels.titles_height(
-        view.panels, SMALL_TITLE_CHARACTERS
-    )
-    view = view.fit_to_page(small_panels_in, SMALL_GRID_COLUMNS)
+    view = build_view(records.runs, declaration)
+    x_axis, quantity = AXES[declaration.x or "epochs"], QUANTITIES[declaration.y or "accuracy"]
+    titles_in = panels.titles_height(view.panels, SMALL_TITLE_CHARACTERS)
+    view = view.fit_to_page(len(PARTS) * SMALL_PANEL_INCHES + titles_in, SMALL_GRID_COLUMNS)
     epochs = _epochs(records, view, declaration.x or "epochs")
     responses = [name for name in quantity.responses if name in epochs and epochs[name].notna().any()]
     if not responses or epochs["x"].isna().all():
-        cause = (
-            panels.NO_SUCCESS
-            if epochs.empty
-            else Note("not-recorded", f"no {quantity.column} was recorded", quantity=quantity.column)
-            if not responses
-            else Note("no-axis", f"no {x_axis.heading}", axis=x_axis.heading)
-        )
-        return panels.empty_figure(view.runs, cause)
-    notes = [
-        quantity.explanation,
-        x_axis.explanation,
-        WARM_UP_NOTE if not x_axis.integer and _starts_differ(view, epochs) else "",
-    ]
+        missing = x_axis.heading if responses else quantity.column
+        cause = Note("not-recorded", f"no {missing} was recorded", quantity=missing)
+        return panels.empty_figure(view.runs, panels.NO_SUCCESS if epochs.empty else cause)
     recorded_runs = epochs.groupby(["cell", "epoch"])[responses].count().stack()  # runs that recorded it
     recorded_runs = recorded_runs[recorded_runs > 0]
-    n_series = max(len(_drawn_series(view, levels)) for levels in view.panels)
+    panel_runs = [panels.rows_at(view.ok, levels) for levels in view.panels]
+    n_series = max(sum(len(series.select(runs)) > 0 for series in view.series) for runs in panel_runs)
     interval_mark = "bands" if n_series <= MAX_BANDS and epochs["epoch"].nunique() > 1 else "bars"
     figure = _draw_panels(view, epochs, responses, (x_axis, quantity), has_bands=interval_mark == "bands")
     has_interval = recorded_runs >= MIN_RUNS_FOR_INTERVAL
-    heading = (
-        _heading_note(HEADING, quantity, responses, x_axis, interval_mark)
-        if has_interval.any()
-        else _heading_note(HEADING_WITHOUT_INTERVALS, quantity, responses, x_axis)
-    )
+    parts = [quantity.responses[response] for response in responses]
+    text = HEADING.format(quantity.heading, " and ".join(parts), x_axis.heading)
+    text += INTERVALS_PHRASE.format(interval_mark) if has_interval.any() else "."
+    heading = Note("heading", text, quantity=quantity.column, parts=parts, over=x_axis.heading)
     dots = "" if has_interval.all() else DOTS_NOTE
+    notes = [quantity.explanation, x_axis.explanation]
     return figure, view.caption(heading, dots, notes=notes, counted=recorded_runs)
-
-
-def _drawn_series(view: View, levels: Mapping[str, Any]) -> list[Series]:
-    """Return the series with a successful run in a panel."""
-    panel_runs = panels.rows_at(view.ok, levels)
-    return [series for series in view.series if len(series.select(panel_runs))]
-
-
-def _starts_differ(view: View, epochs: pd.DataFrame) -> bool:
-    """Return whether the first epochs of a panel end at times that differ by NOTABLE_START_RATIO."""
-    starts = epochs[epochs["epoch"] == epochs["epoch"].min()].groupby("cell")["x"].mean()
-    ends = [starts[starts.index.isin(panels.rows_at(view.ok, levels)["cell"])] for levels in view.panels]
-    return any(of_panel.max() > NOTABLE_START_RATIO * of_panel.min() for of_panel in ends)
 
 
 def _draw_panels(
@@ -255,18 +222,6 @@ def _draw_panels(
     return figure
 
 
-def _heading_note(
-    heading: str, quantity: Quantity, responses: Sequence[str], axis: Axis, *words: str
-) -> Note:
-    """Return the caption's heading: the quantity, its parts and the x axis.
-
-    `responses` are the columns that were recorded: models of next tokens have no training accuracy.
-    """
-    parts = [quantity.responses[response] for response in responses]
-    text = heading.format(quantity.heading, " and ".join(parts), axis.heading, *words)
-    return Note("heading", text, quantity=quantity.column, parts=parts, over=axis.heading)
-
-
 def _epochs(records: Records, view: View, x: str) -> pd.DataFrame:
     """Return the epochs of the drawn runs, with `x`, the position of the end of the epoch.
 
@@ -276,12 +231,9 @@ def _epochs(records: Records, view: View, x: str) -> pd.DataFrame:
         return pd.DataFrame()
     epochs = records.epochs_of(view.runs)
     has_perplexity = epochs["run_id"].isin(set(view.runs.loc[view.runs["perplexity"].notna(), "run_id"]))
-    epochs = epochs.assign(
-        **{
-            f"{part}_perplexity": np.exp(epochs[f"{part}_loss"].astype(float).where(has_perplexity))
-            for part in PARTS
-        }
-    )
+    for part in PARTS:
+        losses = epochs[f"{part}_loss"].astype(float).where(has_perplexity)
+        epochs = epochs.assign(**{f"{part}_perplexity": np.exp(losses)})
     if x == "epochs":
         return epochs.assign(x=epochs["epoch"].astype(float))
     epochs = epochs.sort_values("epoch", kind="stable")
@@ -303,13 +255,8 @@ def _set_y_axis(ax: Axes, quantity: Quantity, epochs: pd.DataFrame, responses: l
         ax.set_ylim(max(quantity.minimum, 0.9 * smallest), 1.1 * largest)
         return
     span = max(largest - smallest, MIN_AXIS_SPAN)
-    lows = pd.concat(
-        [
-            _means(rows, response, quantity)["low"]
-            for response in responses
-            for _, rows in epochs.groupby("cell")
-        ]
-    )
+    cells = [rows for _, rows in epochs.groupby("cell")]
+    lows = pd.concat([_means(rows, response, quantity)["low"] for response in responses for rows in cells])
     smallest = panels.extend_end(smallest, lows, smallest - panels.AXIS_EXTENSION * span)
     margin = MARGIN * max(largest - smallest, MIN_AXIS_SPAN)
     low, high = max(quantity.minimum, smallest - margin), min(largest + margin, quantity.maximum + margin)
@@ -374,18 +321,9 @@ def _draw_curve(
     epochs_of_few_runs = epochs[epochs["epoch"].isin(means.index[means["n"] < MIN_RUNS_FOR_INTERVAL])]
     if len(epochs_of_few_runs):
         shift = place * SINGLE_EPOCH_OFFSET * is_single
-        dots: dict[str, Any] = {
-            "linestyle": "none",
-            "marker": "o",
-            "markersize": DOT_SIZE,
-            "markeredgewidth": 0,
-        }
-        ax.plot(
-            epochs_of_few_runs["x"] + shift,
-            quantity.scale * epochs_of_few_runs[response].astype(float),
-            color=colour,
-            **dots,
-        )
+        values = quantity.scale * epochs_of_few_runs[response].astype(float)
+        dots = ax.plot(epochs_of_few_runs["x"] + shift, values, "o", color=colour)[0]
+        dots.set(markersize=DOT_SIZE, markeredgewidth=0)
     marker = panels.marker_style(series.style) if has_markers or is_single else {"color": colour}
     line = {"linestyle": series.style.line, "linewidth": 0.8}
     ax.plot(x, quantity.scale * means["value"].to_numpy(), **marker | line)

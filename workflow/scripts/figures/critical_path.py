@@ -26,22 +26,13 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     figure, view = stacks.draw(
         view,
         parts[parts.index.isin(view.runs["cell"])],
-        phase_styles.phase_style,
         "time in a step (ms)",
+        phase_styles.phase_style,
         phase_styles.legend_handles,
     )
     shares = 100 * data.loc[data["cell"].isin(view.runs["cell"]), "communication_share"]
-    bounds = dict.fromkeys(f"{end:.0f}" for end in (shares.min(), shares.max()))
-    share_note = (
-        Note(
-            "communication-share",
-            f"Gradient all-reduce is {' to '.join(bounds)} % of it.",
-            least=shares.min() / 100,
-            most=shares.max() / 100,
-        )
-        if COMMUNICATION in names
-        else ""
-    )
-    return figure, view.caption(
-        [HEADING, share_note], notes=[path.PATH, *measured.notes], with_intervals=False
-    )
+    bounds = dict.fromkeys(f"{share:.0f}" for share in (shares.min(), shares.max()))
+    text = f"Gradient all-reduce is {' to '.join(bounds)} % of it."
+    share_note = Note("communication-share", text, least=shares.min() / 100, most=shares.max() / 100)
+    headings = [HEADING, share_note if COMMUNICATION in names else ""]
+    return figure, view.caption(headings, notes=[path.PATH, *measured.notes], with_intervals=False)

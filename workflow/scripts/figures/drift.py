@@ -34,23 +34,18 @@ HEIGHT_INCHES = 3.1
 WIDTHS = (2.7, 1.0)  # of the panels over time, and of the panel at the right
 HEIGHTS = (1.15, 1.15, 0.8)
 BLUE, RED, YELLOW = "#004488", "#bb5566", "#ddaa33"
-WAIT_MARKER: dict[str, Any] = {
-    "linestyle": "none",
-    "marker": "v",
-    "markersize": 3,
-    "color": style.INK,
-    "markeredgewidth": 0,
-}
+WAIT_MARKER = style.dots("v", 3, style.INK)
 MIN_VISIBLE_SHARE = 0.02  # of a panel's height, below which a bar is not visible
 DEVIATION = {REFERENCE: "reference: deviation (%)", LOST_CPU_TIME: "CPU time lost: deviation (%)"}
 NO_SHARES = "no run records background load"
-CUTS_SENTENCE = "Hatched: gaps that are cut, with their duration. "
 HEADING = "Machine speed over the campaign, by a reference benchmark around every run."
 HOW_TO_READ = (
-    "Top: reference benchmark times, from before to after each run, relative to the median of runs {alike}. "
-    "Middle: epoch times relative to the mean of their cell. {bands}{cuts}Bottom: background load, CPU time "
-    "of other processes. Right: a dot per run. Deviation: distance from the value that cell and block "
-    "predict. {lost}The slope is fitted by least squares, with its 95 % band."
+    "Top: reference benchmark times, from before to after each run, relative to the median of runs "
+    f"{SAME_SETTING}. Middle: epoch times relative to the mean of their cell. Every other block is shaded; a "
+    "line is at the mean of each. Hatched: gaps that are cut, with their duration. Bottom: background load, "
+    "CPU time of other processes. Right: a dot per run. Deviation: distance from the value that cell and "
+    "block predict. CPU time lost: a share w of others and of the hypervisor counts as 1 / (1 − w). The "
+    "slope is fitted by least squares, with its 95 % band."
 )
 
 
@@ -72,13 +67,8 @@ def draw(records: Records, _declaration: Declared) -> tuple[Figure, panels.Capti
         _shade_blocks(ax, bands)
         ax.grid(True, axis="y")
     _draw_reference(top, data)
-    middle.plot(
-        data["middle"],
-        100 * (data["epoch_time"] - 1),
-        rasterized=len(data) > MAX_VECTOR_DOTS,
-        zorder=2,
-        **DOT_STYLE,
-    )
+    dots: dict[str, Any] = DOT_STYLE | {"rasterized": len(data) > MAX_VECTOR_DOTS}
+    middle.plot(data["middle"], 100 * (data["epoch_time"] - 1), zorder=2, **dots)
     for ax, column in ((top, "reference"), (middle, "epoch_time")):
         ax.axhline(0, color=style.MUTED, linewidth=0.7, zorder=1)
         _draw_block_means(ax, bands, column)
@@ -100,10 +90,7 @@ def draw(records: Records, _declaration: Declared) -> tuple[Figure, panels.Capti
         *_adjustment_notes(adjusted),
         _waits_note(data),
         _steal_note(data, is_steal_visible),
-        notes=[
-            _how_to_read(bands, time, adjusted),
-            _missing_reference_note(data),
-        ],
+        notes=[HOW_TO_READ, _missing_reference_note(data)],
         with_intervals=False,
     )
 
@@ -163,24 +150,14 @@ def _draw_reference(ax: Axes, data: pd.DataFrame) -> None:
     lines = LineCollection(list(ends), colors=BLUE, linewidths=0.8, alpha=0.45, zorder=2)
     lines.set_rasterized(len(data) > MAX_VECTOR_DOTS)
     ax.add_collection(lines)
-    ax.plot(
-        data["middle"],
-        100 * (data["reference"] - 1),
-        zorder=3,
-        rasterized=len(data) > MAX_VECTOR_DOTS,
-        **DOT_STYLE,
-    )
+    dots: dict[str, Any] = DOT_STYLE | {"rasterized": len(data) > MAX_VECTOR_DOTS}
+    ax.plot(data["middle"], 100 * (data["reference"] - 1), zorder=3, **dots)
     values = np.append(percent.ravel(), [0.0, *(100 * (data["reference"] - 1))])
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
     margins = (high - low or 1.0) * np.array([0.08, 0.2])  # below, and above for the triangles
     ax.set_ylim(low - margins[0], high + margins[1])
-    waited = data["waited_s"] > 0
-    ax.plot(
-        data.loc[waited, "left"],
-        [0.96] * int(waited.sum()),
-        transform=ax.get_xaxis_transform(),
-        **WAIT_MARKER,
-    )
+    starts = data.loc[data["waited_s"] > 0, "left"]
+    ax.plot(starts, [0.96] * len(starts), transform=ax.get_xaxis_transform(), **WAIT_MARKER)
 
 
 def _draw_shares(ax: Axes, data: pd.DataFrame) -> bool:
@@ -249,31 +226,6 @@ def _legend_handles(data: pd.DataFrame, bands: pd.DataFrame, is_steal_visible: b
     return handles
 
 
-def _how_to_read(bands: pd.DataFrame, time: Time | None, adjusted: Adjustment) -> str:
-    """Return how to read the figure."""
-    cuts = 0 if time is None else len(time.cuts)
-    parts = {
-        "bands": _blocks_sentence(bands),
-        "cuts": CUTS_SENTENCE if cuts else "",
-        "lost": _lost_time_sentence(adjusted),
-    }
-    return Note("how-to-read", HOW_TO_READ.format(alike=SAME_SETTING, **parts), cuts=cuts)
-
-
-def _lost_time_sentence(adjusted: Adjustment) -> str:
-    return (
-        "CPU time lost: a share w of others and of the hypervisor counts as 1 / (1 − w). "
-        if adjusted.leading == LOST_CPU_TIME
-        else ""
-    )
-
-
-def _blocks_sentence(bands: pd.DataFrame) -> str:
-    if len(bands) > MAX_BANDS:
-        return "Blocks change too often to be drawn. "
-    return "Every other block is shaded; a line is at the mean of each. " if len(bands) > 1 else ""
-
-
 def _adjustment_notes(adjusted: Adjustment) -> list[str]:
     """Return the correlation of each covariate with epoch time, and whether means are adjusted."""
     if not adjusted.alone:
@@ -289,11 +241,8 @@ def _adjustment_notes(adjusted: Adjustment) -> list[str]:
 
 def _waits_note(data: pd.DataFrame) -> str:
     n_waited = int((data["waited_s"] > 0).sum())
-    return (
-        Note("runs-waited", f"{number_of(n_waited, 'run')} waited for an idle machine.", runs=n_waited)
-        if n_waited
-        else ""
-    )
+    text = f"{number_of(n_waited, 'run')} waited for an idle machine."
+    return Note("runs-waited", text, runs=n_waited) if n_waited else ""
 
 
 def _steal_note(data: pd.DataFrame, is_visible: bool) -> str:

@@ -1,14 +1,11 @@
 """Draw energy per epoch against epoch time, with lines of equal power and the Pareto front."""
 
-from collections.abc import Sequence
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator
 
-from analysis import conditions
 from analysis import energy as energies
 from analysis.energy import EnergyScope, choose_scope
 from analysis.measured import Records
@@ -57,16 +54,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         *notes,
         energies.cells_without_energy_note(without_energy),
         energies.other_scope_note(meters),
-        notes=[HOW_TO_READ, _missing_note(without_energy)],
-    )
-
-
-def _missing_note(cells: Sequence[str]) -> str:
-    """Return which cells have no energy; empty for none."""
-    return (
-        Note("cells-without-energy", f"Without energy: {conditions.join_names(cells)}.", cells=cells)
-        if cells
-        else ""
+        notes=[HOW_TO_READ],
     )
 
 
@@ -76,9 +64,8 @@ def idle_note(ok: pd.DataFrame, meters: EnergyScope) -> str:
     if meters.scope is None or watts.empty:
         return ""
     smallest, largest = _power_text(float(f"{watts.min():.3g}")), _power_text(float(f"{watts.max():.3g}"))
-    text = (
-        f"Idle: {smallest if smallest == largest else f'{smallest} to {largest}'} {PER_SCOPE[meters.scope]}."
-    )
+    span = smallest if smallest == largest else f"{smallest} to {largest}"
+    text = f"Idle: {span} {PER_SCOPE[meters.scope]}."
     return Note("idle-power", text, least=watts.min(), most=watts.max(), scope=meters.scope)
 
 

@@ -20,7 +20,7 @@ from declared.figures import Declared
 from figures import panels, phase_styles, style
 from figures.view import View, build_view
 from ranks.worker.phases import COMMUNICATION
-from traces.cells import NO_PHASES
+from traces.cells import NO_PHASES, in_order
 from traces.steps import WAIT, Traced
 
 MAX_RANKS = 8
@@ -33,7 +33,7 @@ WAIT_LABEL = "wait for slowest (below)"
 HOW_TO_READ = (
     "A row is a rank. Hatched: it waits for gradient all-reduce. The lane below shows all-reduce: it "
     "waits until the slowest rank starts it, then bytes are transferred. The line is the critical path. "
-    "Drawn: {}, around one of median time, of the run with its cell's median step time."
+    "Drawn: steps around one of median time, of the run with its cell's median step time."
 )
 RANKS_NOTE = Note(
     "ranks-left-out",
@@ -57,13 +57,8 @@ class Panel:
         all_ranks = self.traced.ranks.tolist()
         if len(all_ranks) <= MAX_RANKS:
             return all_ranks
-        busy = (
-            self.traced.phases[self.traced.phases["phase"] != WAIT]
-            .groupby("rank")["length"]
-            .sum()
-            .sort_values()
-        )
-        order = busy.index.tolist()
+        computing = self.traced.phases[self.traced.phases["phase"] != WAIT]
+        order = computing.groupby("rank")["length"].sum().sort_values().index.tolist()
         return [order[-1], order[len(order) // 2], order[0]]
 
     @cached_property
@@ -90,15 +85,8 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         return panels.empty_figure(view.runs, NO_PHASES, conditions.traced_runs_without_phases(view.runs))
     drawn_panels = _select_panels(candidates, view)
     length = max(panel.step_ends[min(STEPS_ON_AXIS, len(panel.step_ends)) - 1] for panel in drawn_panels)
-    phases = [
-        name
-        for name in phase_styles.PHASE_STYLES
-        if any(name in set(panel.traced.phases["phase"]) for panel in drawn_panels)
-    ]
-    unlisted = sorted(
-        {str(name) for panel in drawn_panels for name in panel.traced.phases["phase"]} - set(phases)
-    )
-    handles = _legend_handles([*phases, *unlisted], drawn_panels)
+    names = {str(name) for panel in drawn_panels for name in panel.traced.phases["phase"]}
+    handles = _legend_handles(in_order(names, phase_styles.PHASE_STYLES), drawn_panels)
     above_in = panels.handles_height(handles, style.PAGE_INCHES)
     figure = style.new_figure(
         style.PAGE_INCHES, sum(panel.height_in for panel in drawn_panels) + AXIS_INCHES + above_in
@@ -112,11 +100,14 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         ax.tick_params(axis="x", length=0)
     axes[-1].set_xlabel("time since the first of these steps started (ms)")
     panels.place_legend(figure, handles)
+    counts = f"{len(drawn_panels)} of {len(candidates)} cells are drawn"
+    text = f"{counts}, those with most ranks; a `filter` shows others."
+    left_out_note = Note("cells-left-out", text, drawn=len(drawn_panels), cells=len(candidates))
     return figure, view.caption(
         [HEADING, _waits_note(drawn_panels)],
-        _left_out_note(candidates, drawn_panels),
+        left_out_note if len(drawn_panels) < len(candidates) else "",
         RANKS_NOTE if any(len(panel.traced.ranks) > MAX_RANKS for panel in drawn_panels) else "",
-        notes=[_how_to_read(drawn_panels, length), conditions.traced_runs_without_phases(view.runs)],
+        notes=[HOW_TO_READ, conditions.traced_runs_without_phases(view.runs)],
         with_intervals=False,
     )
 
@@ -126,18 +117,14 @@ def _panels(view: View, steps: pd.DataFrame) -> list[Panel]:
     runs = successful(view.runs)
     titles, of_run = cell_words(view.runs), runs.set_index("run_id")["cell"]
     steps_of_cell = {
-        of_run[run]: cell_steps
+        of_run[run]: cell_steps.drop(columns="run_id").astype({"rank": int, "epoch": int, "step": int})
         for run, cell_steps in steps.groupby("run_id", sort=False)
         if run in of_run.index
     }
-    typed_steps = {
-        cell: cell_steps.drop(columns="run_id").astype({"rank": int, "epoch": int, "step": int})
-        for cell, cell_steps in steps_of_cell.items()
-    }
     return [
-        Panel(cell, titles[cell], Traced(typed_steps[cell], 0, int(typed_steps[cell]["step"].nunique())))
+        Panel(cell, titles[cell], Traced(steps_of_cell[cell], 0, int(steps_of_cell[cell]["step"].nunique())))
         for cell in cell_levels(view.runs)["cell"]
-        if cell in typed_steps and len(typed_steps[cell])
+        if cell in steps_of_cell
     ]
 
 
@@ -182,22 +169,11 @@ def _draw_panel(ax: Axes, panel: Panel, length: float) -> None:
         ):
             ax.broken_barh(bars, (y - 0.45 + BAR + 0.05, LANE), zorder=2, **_lane_style(name))
     _draw_critical_path(ax, panel, row, length)
-    for place, number in enumerate(panel.traced.numbers["step"]):
-        start = (
-            panel.traced.step_times.loc[panel.traced.step_times["place"] == place, "start"].min()
-            - panel.start_s
-        )
-        if start < 0.97 * length:
-            ax.text(
-                1e3 * start,
-                -0.55,
-                f"step {number}",
-                va="bottom",
-                ha="left",
-                fontsize=style.SMALL_FONT_SIZE,
-                color=style.MUTED,
-            )
-            ax.axvline(1e3 * start, color=style.GRID, linewidth=0.5, zorder=1)
+    starts = panel.traced.step_times.groupby("place")["start"].min() - panel.start_s
+    for place, start in starts[starts < 0.97 * length].items():
+        label = ax.text(1e3 * start, -0.55, f"step {panel.traced.numbers['step'][place]}", va="bottom")
+        label.set(fontsize=style.SMALL_FONT_SIZE, color=style.MUTED)
+        ax.axvline(1e3 * start, color=style.GRID, linewidth=0.5, zorder=1)
     ax.set_title(panel.title, pad=9, loc="left")
     ax.set_xlim(0, 1e3 * length)
     ax.set_yticks(list(row.values()), [f"rank {rank}" for rank in row])
@@ -229,12 +205,8 @@ def _draw_critical_path(ax: Axes, panel: Panel, row: dict[int, int], length: flo
         first, last = int(step["first"]), int(step["last"])
         if first not in row or last not in row:
             continue
-        times = [
-            starts.at[(place, first), "start"],
-            step["moves"],
-            step["over"],
-            starts.at[(place, last), "end"],
-        ]
+        begin, end = starts.at[(place, first), "start"], starts.at[(place, last), "end"]
+        times = [begin, step["moves"], step["over"], end]
         x = [1e3 * (time - panel.start_s) for time in times]
         if x[-1] > 1e3 * length:
             continue
@@ -269,24 +241,3 @@ def _waits_note(drawn_panels: Sequence[Panel]) -> str:
     bounds = dict.fromkeys(f"{end:.0f}" for end in (min(shares), max(shares)))
     text = f"Ranks wait for gradient all-reduce {' to '.join(bounds)} % of the time."
     return Note("ranks-wait", text, least=min(shares) / 100, most=max(shares) / 100)
-
-
-def _how_to_read(drawn_panels: Sequence[Panel], length: float) -> str:
-    """Return how to read the figure, and how many complete steps of a cell it shows."""
-    complete = [sum(end <= length for end in panel.step_ends) for panel in drawn_panels]
-    bounds = dict.fromkeys((min(complete), max(complete)))
-    steps = f"{' to '.join(map(str, bounds))} complete step{'s' * (max(complete) > 1)} of a cell"
-    return Note(
-        "how-to-read", HOW_TO_READ.format(steps), fewest_steps=min(complete), most_steps=max(complete)
-    )
-
-
-def _left_out_note(candidates: Sequence[Panel], drawn_panels: Sequence[Panel]) -> str:
-    """Return which cells are not drawn."""
-    if len(candidates) == len(drawn_panels):
-        return ""
-    text = (
-        f"{len(drawn_panels)} of {len(candidates)} cells are drawn, those with most ranks; a `filter` shows "
-        "others."
-    )
-    return Note("cells-left-out", text, drawn=len(drawn_panels), cells=len(candidates))

@@ -124,9 +124,8 @@ def palette() -> list[str]:
 def _field_width(view: View) -> float:
     """Return the width in inches that the longest interval needs."""
     texts = (tables.interval(view.estimate(cell)) for cell in dict.fromkeys(view.ok["cell"]))
-    return max(
-        MIN_FIELD_WIDTH_IN, SMALL_CHARACTER_INCHES * max(len(text.partition(" ")[2]) for text in texts)
-    )
+    longest = max(len(text.partition(" ")[2]) for text in texts)
+    return max(MIN_FIELD_WIDTH_IN, SMALL_CHARACTER_INCHES * longest)
 
 
 def _place_factors(view: View, panel_in: float) -> tuple[View, list[str]]:
@@ -200,12 +199,5 @@ def _draw_field(
         return
     ax.text(x, y + MEAN_OFFSET, value, ha="center", va="center", color=ink)
     if bounds:
-        ax.text(
-            x,
-            y + INTERVAL_OFFSET,
-            f"[{bounds}",
-            ha="center",
-            va="center",
-            color=ink,
-            fontsize=style.SMALL_FONT_SIZE,
-        )
+        label = ax.text(x, y + INTERVAL_OFFSET, f"[{bounds}", ha="center", va="center", color=ink)
+        label.set_fontsize(style.SMALL_FONT_SIZE)

@@ -39,11 +39,7 @@ def _test_note(view: View, factor: str, other_factor: str) -> str:
     name = next((name for name in names if name in rows.index), "")
     if not name or not rows.loc[name, "F"] >= 0:
         problem = analysis.problem or "its design cannot separate it from other terms"
-        return Note(
-            "interaction-not-tested",
-            f"The study has no test of this interaction: {problem}.",
-            problem=analysis.problem,
-        )
+        return Note("interaction-not-tested", f"The study has no test of this interaction: {problem}.")
     row, error = rows.loc[name], rows.loc[anova.ERROR]
     text = (
         f"In the analysis of variance of the whole study their interaction has F = {row['F']:.3g} "

@@ -16,7 +16,6 @@ from analysis.conditions import SITE_DEFAULTS, join_names
 from analysis.measured import (
     axis_label,
     baseline_frameworks,
-    cell_levels,
     level_text,
     levels_in_order,
     title,
@@ -41,7 +40,6 @@ BOUND_LINE = (0, (1, 1.5))
 # Thin, pale and solid: dashes tell series apart.
 IDEAL_LINE: Mapping[str, Any] = {"linewidth": 0.6, "linestyle": "-", "alpha": 0.55}
 IDEAL_POINTS = 50  # of a line
-MAX_NAMED_BASELINES = 3  # in a caption; the table of cells lists all
 
 
 @dataclass(frozen=True)
@@ -93,17 +91,14 @@ class Scale:
             return texts
         return [text if (len(texts) - 1 - place) % 2 == 0 else "" for place, text in enumerate(texts)]
 
-    def apply(self, ax: Axes, labels: Sequence[str] = ()) -> None:
+    def apply(self, ax: Axes, labels: Sequence[str]) -> None:
         """Set ticks and limits of a panel, and draw the bands of its levels."""
         for place in self.positions.values() if self.n_series > 1 else ():
             half = 0.5 * self.n_series * self.gap
-            ax.axvspan(
-                place - half, place + half + 0.2 * self.gap, color=style.LEVEL_BAND, linewidth=0, zorder=0
-            )
+            ends = place - half, place + half + 0.2 * self.gap
+            ax.axvspan(*ends, color=style.LEVEL_BAND, linewidth=0, zorder=0)
         ax.set_xlim(*self.limits)
-        ax.set_xticks(
-            list(self.positions.values()), list(labels) or [level_text(level) for level in self.positions]
-        )
+        ax.set_xticks(list(self.positions.values()), labels)
 
 
 IDEAL_DRAWN = Note("baselines-drawn", "Thin pale lines: ideal.")
@@ -161,26 +156,24 @@ def draw(
     ideal = Line2D([], [], color=style.MUTED, label="ideal", **IDEAL_LINE)
     extra = [ideal] if content.has_ideal else []
     scale = factor_scale(view.runs, x, 1 if x in view.colour else len(view.series))
-    rows, columns, width = panels.layout(len(panel_levels))
+    _, columns, width = panels.layout(len(panel_levels))
     labels = _tick_labels(scale, x, width / columns)
     is_steep = not scale.numeric and len("  ".join(labels)) * TICK_CHARACTER_INCHES > 0.8 * width / columns
-    below_in = (
-        TICK_CHARACTER_INCHES * max(map(len, labels)) * math.sin(math.radians(TICK_ROTATION))
-        if is_steep
-        else 0
-    )
-    above_in = panels.legend_height(len([*content.legend_series, *extra]), width)
-    figure = style.new_figure(
-        width, rows * (PANEL_INCHES + panels.titles_height(panel_levels)) + 0.15 + below_in + above_in
-    )
+    below_in = TICK_CHARACTER_INCHES * max(map(len, labels)) * math.sin(math.radians(TICK_ROTATION))
     axis_factors = panels.duration_factors(view.facet)
-    axes = panels.create_axes(figure, (rows, columns), len(panel_levels), share_y=not axis_factors)
+    grid = panels.create_grid(
+        panel_levels,
+        PANEL_INCHES,
+        len([*content.legend_series, *extra]),
+        around_in=0.15 + below_in * is_steep,
+        share_y=not axis_factors,
+    )
     names = [series.name for series in content.series]
     shifts = panels.dodge_offsets(names, scale.gap if scale.n_series > 1 else 0)
     is_joined = scale.numeric or for_comparison
     remarks: list[str] = []
     logarithmic = for_comparison or (scale.doubling and x in SCALES)
-    for ax, levels in zip(axes, panel_levels, strict=True):
+    for ax, levels in zip(grid.axes, panel_levels, strict=True):
         _draw_panel(ax, view, x, levels, content, (scale, shifts, is_joined))
         axis_levels = {name: levels[name] for name in axis_factors}
         remarks += panels.scale_value_axis(
@@ -194,11 +187,9 @@ def draw(
             ax.tick_params(axis="x", labelrotation=TICK_ROTATION)
             for label in ax.get_xticklabels():
                 label.set(ha="right", rotation_mode="anchor")
-    for ax in axes[::columns]:
-        ax.set_ylabel(view.response.label)
-    figure.supxlabel(axis_label(view.runs, x), fontsize=style.FONT_SIZE)
-    panels.add_legend(figure, content.legend_series, extra, lines=is_joined)
-    return figure, view.caption(
+    grid.label(axis_label(view.runs, x), view.response.label)
+    panels.add_legend(grid.figure, content.legend_series, extra, lines=is_joined)
+    return grid.figure, view.caption(
         heading,
         IDEAL_DRAWN if content.has_ideal else "",
         *remarks,
@@ -249,19 +240,15 @@ def _select_content(
     single_level = [
         series for series in parallel_series if for_comparison and series.select(view.runs)[x].nunique() < 2
     ]
-    return _Content(
-        cells,
-        baselines,
-        [series for series in parallel_series if series not in single_level],
-        single_level,
-        [
-            series
-            for series in view.series
-            if (series not in single_level and set(series.select(view.ok)["cell"]) & cells)
-            or set(series.select(view.runs)["cell"]) & cells & view.out_of_memory
-        ],
-        view.response.scaling_power is not None and any(cell in baselines for cell in cells),
-    )
+    legend_series = [
+        series
+        for series in view.series
+        if (series not in single_level and set(series.select(view.ok)["cell"]) & cells)
+        or set(series.select(view.runs)["cell"]) & cells & view.out_of_memory
+    ]
+    has_ideal = view.response.scaling_power is not None and any(cell in baselines for cell in cells)
+    drawn_series = [series for series in parallel_series if series not in single_level]
+    return _Content(cells, baselines, drawn_series, single_level, legend_series, has_ideal)
 
 
 def _draw_panel(
@@ -350,14 +337,8 @@ def _make_scale(
     places = list(positions.values())
     width = 1.4 * (places[-1] or 1)
     step = min(np.diff(places), default=1.0)
-    return Scale(
-        positions,
-        min(SERIES_GAP * width, MAX_SPREAD * step / max(n_series, 1)),
-        width,
-        n_series,
-        numeric,
-        doubling,
-    )
+    gap = min(SERIES_GAP * width, MAX_SPREAD * step / max(n_series, 1))
+    return Scale(positions, gap, width, n_series, numeric, doubling)
 
 
 def _tick_labels(scale: Scale, x: str, panel_in: float) -> list[str]:
@@ -449,14 +430,8 @@ def _draw_baseline(
     estimate = view.estimate(baseline_runs["cell"].iloc[0])
     mean = estimate.value
     if baseline_frameworks(baseline_runs) and series_style:
-        panels.draw_interval(
-            ax,
-            series_style,
-            min(scale.positions.values()),
-            estimate,
-            view.values(baseline_runs),
-            scale.replicate_offset,
-        )
+        first, values = min(scale.positions.values()), view.values(baseline_runs)
+        panels.draw_interval(ax, series_style, first, estimate, values, scale.replicate_offset)
         ax.axhline(mean, color=series_style.colour, linewidth=0.8, linestyle=series_style.line, zorder=1)
     if view.response.scaling_power is None:
         return
@@ -488,36 +463,20 @@ def _baseline_notes(view: View, drawn: set[str], baselines: dict[str, str]) -> l
 
 
 def baselines_note(used: Sequence[str], view: View) -> str:
-    """Return what the baseline cells `used` are, with their means of the view's response.
-
-    By name if they are few.
-    """
-    unit = view.response.unit
+    """Return what the baseline cells `used` are, with the range of their means of the view's response."""
     baseline_runs = view.study[view.study["cell"].isin(set(used))]
     single_device = baseline_frameworks(baseline_runs)
     kinds = [f"the single-device {' and '.join(single_device)}"] if single_device else []
-    has_one_replica = bool((baseline_runs["replicas"] == 1).all())
-    kinds += (
-        [f"the framework's own cell with {'one replica' if has_one_replica else 'the fewest replicas'}"]
-        if set(baseline_runs["framework"]) - set(single_device)
-        else []
+    if set(baseline_runs["framework"]) - set(single_device):
+        scale = "one replica" if (baseline_runs["replicas"] == 1).all() else "the fewest replicas"
+        kinds.append(f"the framework's own cell with {scale}")
+    values = {cell: view.estimate(cell).value for cell in used}
+    ends = dict.fromkeys(tables.number(end) for end in (min(values.values()), max(values.values())))
+    text = (
+        f"Baselines: {' or '.join(kinds)}, at the same levels of all other factors that apply to them; "
+        f"{' to '.join(ends)} {view.response.unit} (table `cells`)."
     )
-    text = f"Baselines: {' or '.join(kinds)}, at the same levels of all other factors that apply to them"
-    times = {cell: view.estimate(cell).value for cell in used}
-    if len(used) > MAX_NAMED_BASELINES:
-        ends = sorted(times.values())[:: len(used) - 1]
-        count = (
-            f"There are {len(used)}, from {' to '.join(map(tables.number, ends))} {unit}; "
-            "the table `cells` lists them."
-        )
-        return Note("baselines", f"{text}. {count}", single_device=single_device, seconds=times)
-    levels = cell_levels(baseline_runs).set_index("cell")[varying(view.study)]
-    seconds = [f"{tables.interval(view.estimate(cell))} {unit}" for cell in levels.index]
-    names = [treatment_text(cell_levels) for cell_levels in levels.to_dict("records")]
-    seconds_by_name = "; ".join(
-        f"{name}: {interval}" if name else interval for name, interval in zip(names, seconds, strict=True)
-    )
-    return Note("baselines", f"{text}; {seconds_by_name}.", single_device=single_device, seconds=times)
+    return Note("baselines", text, single_device=single_device, seconds=values)
 
 
 def left_out_note(left_out: Sequence[dict[str, Any]], cause: Note) -> str:
@@ -525,6 +484,5 @@ def left_out_note(left_out: Sequence[dict[str, Any]], cause: Note) -> str:
     if not left_out:
         return ""
     names = join_names([treatment_text(levels) for levels in left_out], "; ")
-    return Note(
-        "panels-not-shown", f"Not shown, because {cause}: {names}.", why=cause.code, panels=list(left_out)
-    )
+    text = f"Not shown, because {cause}: {names}."
+    return Note("panels-not-shown", text, why=cause.code, panels=list(left_out))

@@ -3,16 +3,13 @@
 from dataclasses import replace
 
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.measured import Records
 from common.notes import Note
 from declared.figures import Declared
-from figures import panels, style
-from figures.panels import Series
+from figures import panels
 from figures.strategies import multi_node_view
-from figures.view import View
 
 PANEL_INCHES = 1.6
 MARGIN = 0.15  # of an axis
@@ -39,14 +36,22 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     max_columns = panels.wide_columns(len(view.panels))
     view = view.fit_to_page(PANEL_INCHES + panels.titles_height(view.panels), max_columns)
     all_series = [replace(series, name=series.name.removeprefix("parallelism ")) for series in view.series]
-    rows, columns, width = panels.layout(len(view.panels), max_columns)
-    above = panels.legend_height(len(view.series), width)
-    figure = style.new_figure(width, rows * (PANEL_INCHES + panels.titles_height(view.panels)) + 0.2 + above)
-    axes = panels.create_axes(figure, (rows, columns), len(view.panels), share_x=False, share_y=False)
-    for ax, levels in zip(axes, view.panels, strict=True):
+    grid = panels.create_grid(
+        view.panels,
+        PANEL_INCHES,
+        len(view.series),
+        max_columns=max_columns,
+        around_in=0.2,
+        share_x=False,
+        share_y=False,
+    )
+    for ax, levels in zip(grid.axes, view.panels, strict=True):
         panel_runs = panels.rows_at(view.ok, levels)
         for series in all_series:
-            _draw_cells(ax, series, series.select(panel_runs), view, memory)
+            for cell in dict.fromkeys(series.select(panel_runs)["cell"]):
+                if cell in memory.index:
+                    mean, no_runs = view.pooling.cell_mean(cell), pd.Series(dtype=float)
+                    panels.draw_interval(ax, series.style, memory[cell] / MB, mean, no_runs, 0.0)
         ax.margins(MARGIN)
         ax.set_ylim(0, None)
         ax.set_title(panels.panel_title(levels))
@@ -57,11 +62,9 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         ran_out = planned[planned["cell"].isin(view.out_of_memory)]
         styles = [series.style for series in all_series if len(series.select(ran_out))]
         panels.mark_out_of_memory(ax, OUT_OF_MEMORY_PLACE, styles, ax.transAxes)
-    for ax in axes[::columns]:
-        ax.set_ylabel("epoch time (s)")
-    figure.supxlabel("peak memory of a rank (MB)", fontsize=style.FONT_SIZE)
-    panels.add_legend(figure, all_series, lines=False)
-    return figure, view.caption(
+    grid.label("peak memory of a rank (MB)", "epoch time (s)")
+    panels.add_legend(grid.figure, all_series, lines=False)
+    return grid.figure, view.caption(
         HEADING, BEST_CORNER, "The memory axis does not start at 0.", notes=[MEMORY_NOTE]
     )
 
@@ -70,12 +73,3 @@ def peak_memory(ok: pd.DataFrame) -> pd.Series:
     """Return, by cell, bytes of the rank that needs most (mean over runs), on its GPU or resident."""
     peaks = ok["device_memory_peak_bytes"].astype(float).fillna(ok["memory_peak_bytes"].astype(float))
     return peaks.groupby(ok["cell"]).mean().dropna()
-
-
-def _draw_cells(ax: Axes, series: Series, runs: pd.DataFrame, view: View, memory: pd.Series) -> None:
-    """Draw the cells of one series."""
-    for cell in dict.fromkeys(runs["cell"]):
-        if cell in memory.index:
-            panels.draw_interval(
-                ax, series.style, memory[cell] / MB, view.pooling.cell_mean(cell), pd.Series(dtype=float), 0.0
-            )

@@ -15,7 +15,9 @@ from common.notes import Note
 from common.units import DATA_RATES, Unit, choose_unit
 from declared.figures import Declared
 from figures import panels, style
+from figures.panels import Series
 from figures.scaling import MAX_FIT_DEVIATION
+from figures.style import SeriesStyle
 from models.collectives import ALL_REDUCE, COLLECTIVES
 from network.bus import bus_bandwidth
 from network.fit import (
@@ -42,9 +44,6 @@ OWN_LIBRARY = ", in each framework's own library"  # not in benchmarks that were
 BOUND_NOTE = Note("bound-drawn", "Dotted: the maximum that the link allows.")
 NO_BENCHMARK = Note("no-collective-benchmark", "no collective benchmark")
 NO_SUCCESSFUL_BENCHMARK = Note("no-successful-benchmark", "no successful collective benchmark")
-NO_FIT = Note(
-    "no-fit", "Benchmarks without a thin line are those that no positive latency and bandwidth fit."
-)
 HOW_TO_READ = (
     "{} Fit: seconds = latency + bytes / bandwidth; its deviation is the largest distance of the median of a "
     "message size from it. Both axes are logarithmic. Lines between markers only guide the eye."
@@ -60,53 +59,41 @@ def draw(records: Records, _declaration: Declared) -> tuple[Figure, panels.Capti
             None, NO_BENCHMARK if network.empty else NO_SUCCESSFUL_BENCHMARK, shortfall(network)
         )
     varying_links = ["bandwidth"] if network["bandwidth"].nunique() > 1 else []
-    frameworks = sorted(set(ok["framework"]))  # only what is drawn is in the legend
+    frameworks = sorted(set(ok["framework"]))
+    all_series = [Series(name, {"framework": name}, style.framework_style(name)) for name in frameworks]
     n_collectives = network["collective"].nunique()
     places = panels.level_combinations(network, ["nodes", *varying_links])
-    panel_factors = [
-        *(["collective"] * (n_collectives > 1)),
-        *(["nodes", *varying_links] if n_collectives == 1 or len(places) > 1 else []),
-    ]
+    panel_factors = ["collective"] if n_collectives > 1 else []
+    if n_collectives == 1 or len(places) > 1:
+        panel_factors += ["nodes", *varying_links]
     all_panels = panels.level_combinations(network, panel_factors)
     all_panels.sort(key=lambda levels: list(COLLECTIVES).index(levels.get("collective", ALL_REDUCE)))
     panel_levels = all_panels[: panels.max_panels_on_page(PANEL_INCHES + panels.titles_height(all_panels))]
     text = f"The first {len(panel_levels)} of {len(all_panels)} panels are drawn; the table has all."
-    omission_note = (
-        ""
-        if panel_levels == all_panels
-        else Note("panels-left-out", text, drawn=len(panel_levels), panels=len(all_panels))
-    )
+    omission_note = Note("panels-left-out", text, drawn=len(panel_levels), panels=len(all_panels))
     has_bound = bool(ok["link_bytes_s"].notna().any())
     bound_handle = Line2D([], [], color=style.MUTED, linewidth=0.8, linestyle=BOUND_LINE, label="link rate")
     extra = [bound_handle] if has_bound else []
-    n_links = network["bandwidth"].nunique()
-    n_in_row = n_links if n_collectives == 1 else len(places)
-    is_complete = len(panel_levels) == n_in_row * (
-        network["nodes"].nunique() if n_collectives == 1 else n_collectives
+    is_titled = len(panel_levels) > 1
+    grid = panels.create_grid(
+        panel_levels if is_titled else [{}],
+        PANEL_INCHES,
+        len([*all_series, *extra]),
+        max_columns=_max_columns(network, len(panel_levels)),
     )
-    fills_rows = (
-        is_complete and (2 if n_collectives == 1 else 1) < n_in_row <= panels.MAX_GRID_COLUMNS
-    )  # one row per number of nodes, or per collective
-    rows, columns, width = panels.layout(
-        len(panel_levels), n_in_row if fills_rows else panels.MAX_GRID_COLUMNS
-    )
-    titled_panels = panel_levels if len(panel_levels) > 1 else []
-    above_in = panels.legend_height(len([*frameworks, *extra]), width)
-    figure = style.new_figure(
-        width, rows * (PANEL_INCHES + panels.titles_height(titled_panels)) + 0.15 + above_in
-    )
-    axes = panels.create_axes(figure, (rows, columns), len(panel_levels))
     unit = _rate_unit(ok)
     unfitted: list[str] = []
     deviations: list[float] = []
     deviating: dict[str, float] = {}  # the largest deviation of fits that are not drawn, by framework
-    for ax, levels in zip(axes, panel_levels, strict=True):
+    for ax, levels in zip(grid.axes, panel_levels, strict=True):
         panel_rows = panels.rows_at(ok, levels)
-        for framework, benchmark in panel_rows.groupby("framework"):
-            if (law := _draw_framework(ax, benchmark, str(framework), unit)) is None:
-                unfitted.append(f"{framework} on {combination_text(levels)}")
+        for series in all_series:
+            if (benchmark := series.select(panel_rows)).empty:
+                continue
+            if (law := _draw_framework(ax, benchmark, series.style, unit)) is None:
+                unfitted.append(f"{series.name} on {combination_text(levels)}")
             elif law.deviation > MAX_FIT_DEVIATION:
-                deviating[str(framework)] = max(law.deviation, deviating.get(str(framework), 0.0))
+                deviating[series.name] = max(law.deviation, deviating.get(series.name, 0.0))
             else:
                 deviations.append(law.deviation)
         limits = panel_rows[["link_bytes_s", "nodes", "ranks", "collective"]].dropna().drop_duplicates()
@@ -114,34 +101,43 @@ def draw(records: Records, _declaration: Declared) -> tuple[Figure, panels.Capti
             ax.axhline(limit / unit.size, color=style.MUTED, linewidth=0.8, linestyle=BOUND_LINE)
         if panel_rows.empty:
             panels.write_remark(ax, NO_SUCCESSFUL_BENCHMARK)
-        if titled_panels:
+        if is_titled:
             ax.set_title(panels.panel_title(levels))
-        _set_axes(ax, ok, TICK_FACTOR_IN_PANELS if titled_panels else TICK_FACTOR)
-    for ax in axes[::columns]:
-        ax.set_ylabel(f"bus bandwidth ({unit.name})")
-    figure.supxlabel("message size", fontsize=style.FONT_SIZE)
-    panels.add_legend(figure, frameworks, extra)
+        _set_axes(ax, ok, TICK_FACTOR_IN_PANELS if is_titled else TICK_FACTOR)
+    grid.label("message size", f"bus bandwidth ({unit.name})")
+    panels.add_legend(grid.figure, all_series, extra)
     same_note = Note("same-in-all-panels", f"All on {panels.panel_title(places[0])}.", levels=places[0])
+    text = f"Without a fit of positive latency and bandwidth: {'; '.join(unfitted)}."
+    not_fitted_note = Note("benchmarks-not-fitted", text, benchmarks=unfitted)
     sentences = [
         HEADING.format(collectives_text(network), OWN_LIBRARY if ok["key"].notna().any() else ""),
         _deviations_note(deviations),
         _deviating_note(deviating),
         BOUND_NOTE if has_bound else "",
-        "" if titled_panels and len(places) > 1 else same_note,
-        Note("benchmarks-not-fitted", f"Without a fit: {'; '.join(unfitted)}.", benchmarks=unfitted)
-        if unfitted
-        else "",
+        "" if is_titled and len(places) > 1 else same_note,
+        not_fitted_note if unfitted else "",
         rounds_text(network),
         "" if (network["status"] == "ok").all() else shortfall(network),
-        omission_note,
+        omission_note if len(panel_levels) < len(all_panels) else "",
     ]
     notes = [
         HOW_TO_READ.format(factors_text(network)),
-        NO_FIT if unfitted else "",
         link_rates_text(network),
         circumstances(network),
     ]
-    return figure, panels.split_caption(sentences, notes)
+    return grid.figure, panels.split_caption(sentences, notes)
+
+
+def _max_columns(network: pd.DataFrame, n_panels: int) -> int:
+    """Return the columns that give each number of nodes, or each collective, its own row, if these fit."""
+    n_links, n_nodes = network["bandwidth"].nunique(), network["nodes"].nunique()
+    n_collectives = network["collective"].nunique()
+    if n_collectives == 1:
+        in_row, n_rows, min_columns = n_links, n_nodes, 3
+    else:
+        in_row, n_rows, min_columns = len(network[["nodes", "bandwidth"]].drop_duplicates()), n_collectives, 2
+    fits = n_panels == in_row * n_rows and min_columns <= in_row <= panels.MAX_GRID_COLUMNS
+    return in_row if fits else panels.MAX_GRID_COLUMNS
 
 
 def _rate_unit(ok: pd.DataFrame) -> Unit:
@@ -151,41 +147,34 @@ def _rate_unit(ok: pd.DataFrame) -> Unit:
 
 
 def _deviations_note(deviations: Sequence[float]) -> str:
-    """Say how far the fits are from the measured times; "" without a fit."""
-    if not deviations:
-        return ""
-    least, greatest = min(deviations), max(deviations)
-    text = f"Thin lines: fits of latency and bandwidth, off by up to {100 * greatest:.0f} %."
-    return Note("fits-deviate", text, least=least, most=greatest)
+    """Return how far the fits are from the measured times; "" without a fit."""
+    greatest = 100 * max(deviations, default=0.0)
+    text = f"Thin lines: fits of latency and bandwidth, off by up to {greatest:.0f} %."
+    return Note("fits-deviate", text) if deviations else ""
 
 
 def _deviating_note(deviating: Mapping[str, float]) -> str:
-    """Say which frameworks have a fit that is not drawn; "" for none."""
-    if not deviating:
-        return ""
+    """Return which frameworks have a fit that is not drawn; "" for none."""
     names = ", ".join(f"{name} ({100 * deviation:.0f} %)" for name, deviation in deviating.items())
     text = f"Fits off by more than {100 * MAX_FIT_DEVIATION:g} % are not drawn: {names}."
-    return Note("fits-not-drawn", text, deviations=dict(deviating))
+    return Note("fits-not-drawn", text, deviations=deviating) if deviating else ""
 
 
-def _draw_framework(ax: Axes, benchmark: pd.DataFrame, framework: str, unit: Unit) -> Fit | None:
+def _draw_framework(ax: Axes, benchmark: pd.DataFrame, series_style: SeriesStyle, unit: Unit) -> Fit | None:
     """Draw one framework's bus bandwidth by message size, and its fit unless it deviates too much.
 
     Return the fit, None without one.
     """
-    framework_style = style.framework_style(framework)
     by_size = achieved(benchmark)
     for size, estimate in by_size.items():
         bars = [estimate.low / unit.size, estimate.high / unit.size]
-        ax.plot(
-            [size] * 2, bars, color=framework_style.colour, linewidth=0.9, solid_capstyle="butt", zorder=3
-        )
+        ax.plot([size] * 2, bars, color=series_style.colour, linewidth=0.9, solid_capstyle="butt", zorder=3)
     ax.plot(
         list(by_size),
         [estimate.value / unit.size for estimate in by_size.values()],
         zorder=4,
-        **panels.marker_style(framework)
-        | {"linestyle": framework_style.line, "linewidth": JOINING_LINE_WIDTH},
+        **panels.marker_style(series_style)
+        | {"linestyle": series_style.line, "linewidth": JOINING_LINE_WIDTH},
     )
     law = fit(benchmark)
     if law is None or not law.bandwidth_bytes_s.value > 0:
@@ -200,7 +189,7 @@ def _draw_framework(ax: Axes, benchmark: pd.DataFrame, framework: str, unit: Uni
         * sizes
         / np.where(seconds > 0, seconds, np.nan)
     )
-    ax.plot(sizes, rate / unit.size, color=framework_style.colour, linewidth=FIT_LINE_WIDTH, zorder=2)
+    ax.plot(sizes, rate / unit.size, color=series_style.colour, linewidth=FIT_LINE_WIDTH, zorder=2)
     return law
 
 

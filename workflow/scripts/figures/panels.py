@@ -82,10 +82,6 @@ class Caption(str):
         caption.below, caption.notes_elsewhere = parts
         return caption
 
-    def __getnewargs__(self) -> tuple[list[str], list[str]]:  # type: ignore[override]
-        """Return the arguments with which pickle and copy rebuild the caption."""
-        return self.below, self.notes_elsewhere
-
     @property
     def notes(self) -> list[str]:
         """Return all notes, those below the figure first."""
@@ -156,27 +152,17 @@ def layout(n_panels: int, max_columns: int = MAX_GRID_COLUMNS) -> tuple[int, int
 
     Two panels or fewer fit one print column. Three columns are used where they leave no row incomplete.
     """
-    columns = (
-        3
-        if n_panels in THREE_COLUMN_PANEL_COUNTS and max_columns == MAX_GRID_COLUMNS
-        else min(n_panels, max_columns)
-    )
-    return (
-        math.ceil(n_panels / columns),
-        columns,
-        style.COLUMN_INCHES if n_panels <= MAX_PANELS_IN_COLUMN else style.PAGE_INCHES,
-    )
+    is_threefold = n_panels in THREE_COLUMN_PANEL_COUNTS and max_columns == MAX_GRID_COLUMNS
+    columns = 3 if is_threefold else min(n_panels, max_columns)
+    width = style.COLUMN_INCHES if n_panels <= MAX_PANELS_IN_COLUMN else style.PAGE_INCHES
+    return math.ceil(n_panels / columns), columns, width
 
 
 def wide_columns(n_panels: int) -> int:
     """Return the number of columns for panels that need more width."""
-    return (
-        2
-        if n_panels == MAX_GRID_COLUMNS
-        else 3
-        if n_panels <= max(THREE_COLUMN_PANEL_COUNTS)
-        else MAX_GRID_COLUMNS
-    )
+    if n_panels == MAX_GRID_COLUMNS:
+        return 2
+    return 3 if n_panels <= max(THREE_COLUMN_PANEL_COUNTS) else MAX_GRID_COLUMNS
 
 
 def create_axes(
@@ -195,6 +181,49 @@ def create_axes(
         elif position + shape[1] >= n_panels:
             ax.tick_params(labelbottom=True)
     return list(axes.flat[:n_panels])
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Panels in rows below a legend: the figure, the panels' axes row by row, and the number of columns."""
+
+    figure: Figure
+    axes: list[Axes]
+    columns: int
+
+    def label(self, x: str, y: str) -> None:
+        """Label the x axis once, and the y axis of the first panel of each row."""
+        for ax in self.axes[:: self.columns]:
+            ax.set_ylabel(y)
+        self.figure.supxlabel(x, fontsize=style.FONT_SIZE)
+
+
+def create_grid(
+    panel_levels: Sequence[Mapping[str, Any]],
+    panel_in: float,
+    n_entries: int,
+    *,
+    max_columns: int = MAX_GRID_COLUMNS,
+    around_in: float = 0.15,
+    share_x: bool = True,
+    share_y: bool | Literal["row"] = True,
+) -> Grid:
+    """Return a grid of empty panels.
+
+    Args:
+        panel_levels: Levels of each panel, which its title names; {} for one without a title.
+        panel_in: Height of a panel without its title, in inches.
+        n_entries: Entries of the legend.
+        max_columns: As in `layout`.
+        around_in: Height of the labels around the panels, in inches.
+        share_x: As in `create_axes`.
+        share_y: The same.
+    """
+    rows, columns, width = layout(len(panel_levels), max_columns)
+    height_in = rows * (panel_in + titles_height(panel_levels)) + around_in + legend_height(n_entries, width)
+    figure = style.new_figure(width, height_in)
+    axes = create_axes(figure, (rows, columns), len(panel_levels), share_x=share_x, share_y=share_y)
+    return Grid(figure, axes, columns)
 
 
 def panel_title(levels: Mapping[str, Any], characters: int = TITLE_CHARACTERS) -> str:
@@ -259,10 +288,8 @@ def scale_value_axis(
         return []
     reliable = cells[cells["n"] >= MIN_RUNS_FOR_AXIS]
     shortest, longest = times.min(), times.max()
-    lowest, highest = (
-        min(shortest, reliable["low"].min()),
-        max(longest, reliable["high"].max()),
-    )  # the Python functions skip NaN, the bounds of a missing interval
+    # The Python functions skip NaN, the bounds of a missing interval.
+    lowest, highest = min(shortest, reliable["low"].min()), max(longest, reliable["high"].max())
     top = min(highest, MAX_INTERVAL_REACH * longest)
     notes = list[str]()
     if logarithmic or longest / shortest > LOG_FROM_RATIO:
@@ -315,13 +342,8 @@ def _draw_arrows(ax: Axes, axis: Literal["x", "y"], limits: tuple[float, float])
         ):
             if is_beyond.any():
                 place = ([across[0]], [limit]) if axis == "y" else ([limit], [across[0]])
-                arrow: dict[str, Any] = {
-                    "marker": end,
-                    "markersize": 2.4,
-                    "markeredgewidth": 0.0,
-                    "linestyle": "none",
-                }
-                ax.plot(*place, color=bar.get_color(), clip_on=False, zorder=6, **arrow)
+                arrow = ax.plot(*place, end, color=bar.get_color(), clip_on=False, zorder=6)[0]
+                arrow.set(markersize=2.4, markeredgewidth=0.0)
 
 
 class RoundTicks(Locator):
@@ -412,7 +434,10 @@ def draw_replicates(
 ) -> None:
     """Draw the values of single runs as short ticks across their axis."""
     ticks = ([x] * len(values), values.tolist())
-    ax.plot(*ticks[:: 1 if vertical else -1], zorder=5, **_replicate_style(series_style, vertical))
+    line = ax.plot(*ticks[:: 1 if vertical else -1], "_" if vertical else "|", zorder=5)[
+        0
+    ]  # no series has these
+    line.set(color=series_style.colour, markersize=style.REPLICATE_SIZE, markeredgewidth=0.5)
 
 
 def mark_out_of_memory(
@@ -438,13 +463,8 @@ def mark_out_of_memory(
         ax.plot([place], [0], transform=marker_place, zorder=6, scalex=False, scaley=False, **marker)
 
 
-def marker_style(style_or_framework: SeriesStyle | str) -> dict[str, Any]:
-    """Return the marker of a style, or of a framework given by name, without a line."""
-    series_style = (
-        style.framework_style(style_or_framework)
-        if isinstance(style_or_framework, str)
-        else style_or_framework
-    )
+def marker_style(series_style: SeriesStyle) -> dict[str, Any]:
+    """Return the marker of a series, without a line."""
     return {
         "linestyle": "none",
         "marker": series_style.marker,
@@ -457,27 +477,18 @@ def marker_style(style_or_framework: SeriesStyle | str) -> dict[str, Any]:
 
 def add_legend(
     figure: Figure,
-    entries: Sequence[Series] | Sequence[str],
+    entries: Iterable[Series],
     extra: Sequence[Line2D] = (),
-    lines: bool = True,
     *,
+    lines: bool = True,
     markers: bool = True,
 ) -> None:
-    """Add one legend above all panels, of series, or of frameworks given by name."""
-    styles = {
-        **{entry: style.framework_style(entry) for entry in entries if isinstance(entry, str)},
-        **{entry.name: entry.style for entry in entries if isinstance(entry, Series)},
-    }
-    handles = [
-        Line2D(
-            [],
-            [],
-            label=name,
-            **(marker_style(series_style) if markers else {"color": series_style.colour})
-            | ({"linestyle": series_style.line} if lines else {}),
-        )
-        for name, series_style in styles.items()
-    ]
+    """Add one legend of series above all panels."""
+    handles: list[Line2D] = []
+    for series in entries:
+        marker = marker_style(series.style) if markers else {"color": series.style.colour}
+        line = {"linestyle": series.style.line} if lines else {}
+        handles.append(Line2D([], [], label=series.name, **marker | line))
     place_legend(figure, [*handles, *extra])
 
 
@@ -607,15 +618,3 @@ def _split(text: str) -> list[str]:
     """Return the sentences of a text; the first sentence of a note keeps code and facts."""
     first, *following = END_OF_SENTENCE.split(text)
     return [Note(text.code, first, **text.facts) if isinstance(text, Note) else first, *following]
-
-
-def _replicate_style(series_style: SeriesStyle, vertical: bool) -> dict[str, Any]:
-    """Return the style of a tick across the axis of values, a marker that no series uses."""
-    size = style.REPLICATE_SIZE
-    return {
-        "linestyle": "none",
-        "marker": "_" if vertical else "|",
-        "markersize": size,
-        "color": series_style.colour,
-        "markeredgewidth": 0.5,
-    }

@@ -3,7 +3,7 @@
 Other quantities that people weigh against time, such as energy (figures.energy), are drawn by `draw_cells`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -103,46 +103,38 @@ def draw_cells(
     axis_factors = panels.duration_factors(view.facet)
     panel_levels = [levels for levels in view.panels if len(panels.rows_at(points, levels))]
     legend_series = [series for series in view.series if len(series.select(points))]
-    rows, columns, width = panels.layout(len(panel_levels), panels.wide_columns(len(panel_levels)))
-    above = panels.legend_height(len(legend_series), width)
-    figure = style.new_figure(
-        width, rows * (PANEL_INCHES + panels.titles_height(panel_levels)) + 0.15 + above
-    )
-    axes = panels.create_axes(
-        figure, (rows, columns), len(panel_levels), share_x=not axis_factors, share_y=not axis_factors
+    grid = panels.create_grid(
+        panel_levels,
+        PANEL_INCHES,
+        len(legend_series),
+        max_columns=panels.wide_columns(len(panel_levels)),
+        share_x=not axis_factors,
+        share_y=not axis_factors,
     )
     is_cut, has_front, is_numbered = False, False, points["scale"].nunique() > 1
-    for ax, levels in zip(axes, panel_levels, strict=True):
+    for ax, levels in zip(grid.axes, panel_levels, strict=True):
         axis_points = panels.rows_at(points, {name: levels[name] for name in axis_factors})
         is_cut |= _set_axes(ax, axis_points)
-        has_front |= _draw_panel(ax, panels.rows_at(points, levels), legend_series, is_numbered)
+        panel_points = panels.rows_at(points, levels)
+        has_front |= _draw_front(ax, panel_points)
+        for series in legend_series:
+            _draw_markers(ax, series, series.select(panel_points))
+        if is_numbered:
+            _draw_numbers(ax, panel_points)
         if draw_lines is not None:
             draw_lines(ax)
         ax.set_title(panels.panel_title(levels))
-    for ax in axes[::columns]:
-        ax.set_ylabel(labels[1])
-    figure.supxlabel(labels[0], fontsize=style.FONT_SIZE)
-    panels.add_legend(figure, legend_series, lines=False)
+    grid.label(*labels)
+    panels.add_legend(grid.figure, legend_series, lines=False)
     scale = size_factor_name(view.runs)
+    numbers_note = Note("numbers-beside-markers", f"Numbers beside markers: {title(scale)}.", factor=scale)
     notes = [
         PARETO if has_front else "",
-        Note("numbers-beside-markers", f"Numbers beside markers: {title(scale)}.", factor=scale)
-        if is_numbered
-        else "",
-        LOGARITHMIC if axes[0].get_xscale() == "log" else "",
+        numbers_note if is_numbered else "",
+        LOGARITHMIC if grid.axes[0].get_xscale() == "log" else "",
         CUT_NOTE if is_cut else "",
     ]
-    return figure, view, notes
-
-
-def _draw_panel(ax: Axes, points: pd.DataFrame, drawn: Sequence[Series], is_numbered: bool) -> bool:
-    """Draw front, markers and numbers of a panel; return whether the front has several cells."""
-    has_front = _draw_front(ax, points)
-    for series in drawn:
-        _draw_markers(ax, series, series.select(points))
-    if is_numbered:
-        _draw_numbers(ax, points)
-    return has_front
+    return grid.figure, view, notes
 
 
 def _set_axes(ax: Axes, points: pd.DataFrame) -> bool:

@@ -23,9 +23,6 @@ from traces.steps import WAIT
 TIME = "time"
 LANE = 0.17  # of a row
 HEADING = "Where the time of a training step goes."
-NO_ALLREDUCE = Note("no-allreduce", "No cell has a gradient all-reduce.")
-ALLREDUCE_NOT_RECORDED = Note("allreduce-not-traced", "No run recorded its gradient all-reduce.")
-NOT_TRACED = Note("allreduce-without-phases", "No cell with a gradient all-reduce has phases.")
 HOW_TO_READ = (
     "Means over ranks, then over runs. Hatched: exposed communication, during which nothing is computed; "
     "first transfer, then waiting for the slowest rank to start it."
@@ -48,8 +45,8 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     figure, view = stacks.draw(
         view,
         data[data.index.isin(view.runs["cell"])],
-        phase_styles.phase_style,
         "time in a step (ms)" if in_ms else "share of the step (%)",
+        phase_styles.phase_style,
         _legend_handles,
         lambda ax, y, row, end: _draw_lane(ax, y, row, end, overlapped(measured, in_ms)),
     )
@@ -100,25 +97,13 @@ def _draw_lane(ax: Axes, y: float, row: pd.Series, end: float, overlapped: pd.Se
         return
     exposed_start = float(row.iloc[: names.index(TRANSFERRING)].sum())
     left = max(0.0, exposed_start - overlap)
-    ax.barh(
-        y + end + LANE / 2,
-        exposed_start + exposed - left,
-        left=left,
-        height=LANE,
-        color=ORANGE,
-        linewidth=0,
-        zorder=2,
-    )
+    length, middle = exposed_start + exposed - left, y + end + LANE / 2
+    ax.barh(middle, length, left=left, height=LANE, color=ORANGE, linewidth=0, zorder=2)
 
 
 def _legend_handles(phases: Sequence[str]) -> list[Patch]:
-    handles = phase_styles.legend_handles(phases)
-    lane = (
-        [Patch(facecolor=ORANGE, linewidth=0, label="communication (below)")]
-        if TRANSFERRING in phases
-        else []
-    )
-    return [*handles, *lane]
+    lane = Patch(facecolor=ORANGE, linewidth=0, label="communication (below)")
+    return [*phase_styles.legend_handles(phases), *([lane] if TRANSFERRING in phases else [])]
 
 
 def _exposed_note(measured: Measured, drawn: Collection[str]) -> str:
@@ -128,18 +113,11 @@ def _exposed_note(measured: Measured, drawn: Collection[str]) -> str:
     is_multi_replica = measured.runs.drop_duplicates("cell").set_index("cell")["replicas"] > 1
     exposed = exposed[[bool(is_multi_replica.get(cell, False)) and cell in drawn for cell in exposed.index]]
     if exposed.empty:
-        communicating = [cell for cell in drawn if is_multi_replica.get(cell, False)]
-        if not communicating:
-            return NO_ALLREDUCE
-        return ALLREDUCE_NOT_RECORDED if set(communicating) & set(measured.order) else NOT_TRACED
+        return ""
     words = cell_words(measured.runs)
     bounds = [
         f"{100 * exposed[cell]:.0f} % ({words[str(cell)]})"
         for cell in dict.fromkeys((exposed.idxmin(), exposed.idxmax()))
     ]
-    return Note(
-        "exposed-share",
-        f"Exposed communication is {' to '.join(bounds)}.",
-        least=exposed.min(),
-        most=exposed.max(),
-    )
+    text = f"Exposed communication is {' to '.join(bounds)}."
+    return Note("exposed-share", text, least=exposed.min(), most=exposed.max())

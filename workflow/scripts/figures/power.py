@@ -45,37 +45,31 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     runs = runs[:MAX_PANELS]
     names = cell_words(view.runs)
     titles = {run.cell: textwrap.fill(names[run.cell], panels.TITLE_CHARACTERS) for run in runs}
-    rows, columns, width = panels.layout(len(runs), panels.wide_columns(len(runs)))
     scopes = [scope for scope in SCOPE_STYLES if scope in set(power["scope"])]
-    above_in = panels.legend_height(len(scopes), width)
     title_in = panels.TITLE_ROW_INCHES * max(text.count("\n") + 1 for text in titles.values())
-    figure = style.new_figure(width, rows * (PANEL_INCHES + title_in) + 0.15 + above_in)
-    axes = panels.create_axes(figure, (rows, columns), len(runs), share_x=False)
+    max_columns = panels.wide_columns(len(runs))
+    untitled: list[dict[str, Any]] = [{} for _ in runs]
+    grid = panels.create_grid(
+        untitled, PANEL_INCHES + title_in, len(scopes), max_columns=max_columns, share_x=False
+    )
     has_idle = False
-    for ax, run in zip(axes, runs, strict=True):
+    for ax, run in zip(grid.axes, runs, strict=True):
         epochs = records.epochs[records.epochs["run_id"] == run.run_id]
         has_idle |= _draw_run(ax, run, power[power["run_id"] == run.run_id], epochs)
         ax.set_title(titles[run.cell])
-    for ax in axes[::columns]:
-        ax.set_ylabel("power (W)")
-    axes[0].set_ylim(bottom=0)
-    figure.supxlabel("time since the first epoch (s)", fontsize=style.FONT_SIZE)
+    grid.axes[0].set_ylim(bottom=0)
+    grid.label("time since the first epoch (s)", "power (W)")
     handles = [Line2D([], [], label=scope, linewidth=1, **SCOPE_STYLES[scope]) for scope in scopes]
-    panels.place_legend(figure, handles)
+    panels.place_legend(grid.figure, handles)
     meanings = "; ".join(f"{scope}: {SCOPE_TITLES[scope]}" for scope in scopes)
-    return figure, view.caption(
+    text = f"{number_of(n_left_out, 'cell')} more are not drawn; a `filter` shows them."
+    return grid.figure, view.caption(
         Note("heading", HEADING.format(meanings), scopes=scopes),
         EPOCH_BANDS,
         IDLE_NOTE if has_idle else "",
-        _left_out_note(n_left_out),
+        Note("cells-left-out", text, cells=n_left_out) if n_left_out > 0 else "",
         with_intervals=False,
     )
-
-
-def _left_out_note(n_cells: int) -> str:
-    """Return how many cells are not drawn; empty for none."""
-    text = f"{number_of(n_cells, 'cell')} more are not drawn; a `filter` shows them."
-    return Note("cells-left-out", text, cells=n_cells) if n_cells > 0 else ""
 
 
 def _median_runs(ok: pd.DataFrame) -> list[Any]:
@@ -93,13 +87,10 @@ def _draw_run(ax: Axes, run: Any, power: pd.DataFrame, epochs: pd.DataFrame) -> 
     """Draw the lines of one run over its epochs; return whether its idle power is drawn."""
     opened_at = epochs["opened_at"].astype(float)
     start = float(opened_at.min()) if opened_at.notna().any() else float(power["t"].min())
-    for opened, duration in zip(
-        opened_at, epochs["closed_time_s"].fillna(epochs["epoch_time_s"]), strict=True
-    ):
+    durations = epochs["closed_time_s"].fillna(epochs["epoch_time_s"])
+    for opened, duration in zip(opened_at - start, durations, strict=True):
         if np.isfinite(opened):
-            ax.axvspan(
-                opened - start, opened - start + duration, color=style.LEVEL_BAND, zorder=0, linewidth=0
-            )
+            ax.axvspan(opened, opened + duration, color=style.LEVEL_BAND, zorder=0, linewidth=0)
     is_idle_drawn = False
     for (scope, _), rows in power.sort_values("t").groupby(["scope", "host"], sort=True):
         ax.plot(rows["t"] - start, rows["watt"], linewidth=0.9, zorder=3, **SCOPE_STYLES[scope])
@@ -108,13 +99,8 @@ def _draw_run(ax: Axes, run: Any, power: pd.DataFrame, epochs: pd.DataFrame) -> 
         if pd.notna(watts):
             gpus = (run.replicas - run.nodes * (run.device == "hybrid")) / max(1, power["host"].nunique())
             n_units = gpus if scope == "device" else 1
-            ax.axhline(
-                float(watts) * n_units,
-                color=SCOPE_STYLES[scope]["color"],
-                linewidth=0.8,
-                linestyle=":",
-                zorder=2,
-            )
+            colour = SCOPE_STYLES[scope]["color"]
+            ax.axhline(float(watts) * n_units, color=colour, linewidth=0.8, linestyle=":", zorder=2)
             is_idle_drawn = True
     ax.grid(True, axis="y")
     return is_idle_drawn

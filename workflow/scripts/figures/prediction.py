@@ -45,25 +45,16 @@ HOW_TO_READ = (
     "cell's mean."
 )
 NOTHING_PREDICTED = Note("nothing-predicted", "no cell was left out and predicted")
-PARTIAL_NOTE = Note("methods-of-some-cells", "*: not all cells.")
-COMPARISON_NOTE = Note(
-    "compare-in-table",
-    "Methods with * do not predict all cells, so their MAPE covers other cells; compare them in the "
-    "table `prediction`.",
-)
+PARTIAL_NOTE = Note("methods-of-some-cells", "*: not all cells; compare in the table `prediction`.")
 
 
 def draw(records: Records, _declaration: Declared) -> tuple[Figure, panels.Caption]:
     """Return the figure and its caption."""
     runs, cells = records.runs, records.table("prediction_cells")
-    held_out = (
-        cells[cells["kind"].isin(KINDS)] if len(cells) else pd.DataFrame(columns=["method", "predicted_s"])
-    )
-    methods = [
-        name
-        for name, method_rows in held_out.groupby("method", sort=False)
-        if method_rows["predicted_s"].notna().any()
-    ]
+    no_cells = pd.DataFrame(columns=["method", "predicted_s"])
+    held_out = cells[cells["kind"].isin(KINDS)] if len(cells) else no_cells
+    predicted = set(held_out.loc[held_out["predicted_s"].notna(), "method"])
+    methods = [name for name in held_out["method"].unique() if name in predicted]
     if not methods:
         return panels.empty_figure(runs, NOTHING_PREDICTED)
     held_out = held_out.assign(common=is_common(held_out), position=held_out.groupby("method").cumcount())
@@ -77,17 +68,15 @@ def draw(records: Records, _declaration: Declared) -> tuple[Figure, panels.Capti
     held_out = held_out[held_out["predicted_s"].notna()]
     ratios = held_out["predicted_s"] / held_out["epoch_time_s"]
     positive = ratios > 0
-    reach = (
-        np.exp(np.quantile(np.abs(np.log(ratios[positive])), REACH_QUANTILE)) if positive.any() else MIN_REACH
-    )
+    errors = np.abs(np.log(ratios[positive]))
+    reach = np.exp(errors.quantile(REACH_QUANTILE)) if positive.any() else MIN_REACH
     top = float(np.clip(1.1 * reach, MIN_REACH, MAX_REACH))
     figure = style.new_figure(style.PAGE_INCHES, 2.6)
     (ax,) = panels.create_axes(figure, (1, 1), 1)
     spread = pooled_cv(held_out.drop_duplicates("cell"), of_means=True)
     if np.isfinite(spread):
-        ax.axhspan(
-            max(1 - 1.96 * spread, 1 / top), min(1 + 1.96 * spread, top), color=style.GRID, linewidth=0
-        )
+        ends = max(1 - 1.96 * spread, 1 / top), min(1 + 1.96 * spread, top)
+        ax.axhspan(*ends, color=style.GRID, linewidth=0)
     ax.axhline(1, color=style.MUTED, linewidth=0.7, zorder=2)
     headings = {}
     for column, method in enumerate(methods):
@@ -97,27 +86,14 @@ def draw(records: Records, _declaration: Declared) -> tuple[Figure, panels.Capti
             own = series.select(method_rows).index
             _draw_ratios(ax, x[own], ratios[own], top, series)
         headings[method] = _heading(method_rows)
-        ax.text(
-            column,
-            1.02,
-            headings[method],
-            transform=ax.get_xaxis_transform(),
-            ha="center",
-            va="bottom",
-            fontsize=style.SMALL_FONT_SIZE,
-        )
+        label = ax.text(column, 1.02, headings[method], transform=ax.get_xaxis_transform())
+        label.set(ha="center", va="bottom", fontsize=style.SMALL_FONT_SIZE)
     n_impossible = int((~positive).sum())
     n_beyond = int((~ratios.between(1 / top, top)).sum()) - n_impossible
     n_positions = held_out["position"].nunique()
-    is_partial_method = [len(held_out[held_out["method"] == method]) < n_positions for method in methods]
-    _set_axes(
-        ax,
-        [
-            f"{name}{' *' if is_partial else ''}"
-            for name, is_partial in zip(methods, is_partial_method, strict=True)
-        ],
-        top,
-    )
+    counts = held_out["method"].value_counts()
+    names = [f"{name} *" if counts[name] < n_positions else name for name in methods]
+    _set_axes(ax, names, top)
     panels.add_legend(figure, all_series, lines=False)
     has_intervals = any("[" in heading for heading in headings.values())
     sentences = [
@@ -131,13 +107,13 @@ def draw(records: Records, _declaration: Declared) -> tuple[Figure, panels.Capti
         Note("impossible-predictions", f"Crosses: {n_impossible} {IMPOSSIBLE}.", predictions=n_impossible)
         if n_impossible
         else "",
-        PARTIAL_NOTE if any(is_partial_method) else "",
+        PARTIAL_NOTE if names != methods else "",
         EMULATED if conditions.is_emulated(runs) else "",
     ]
     return figure, panels.compose_caption(
         runs,
         *sentences,
-        notes=[HOW_TO_READ, COMPARISON_NOTE if any(is_partial_method) else ""],
+        notes=[HOW_TO_READ],
         with_intervals=False,
     )
 

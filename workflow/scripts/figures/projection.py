@@ -78,10 +78,8 @@ def draw_curves(
     ticks = _ticks(int(projected["nodes"].max()))
     n_rows, columns, width = panels.layout(len(panel_levels), 3)
     n_rows *= len(quantities)
-    above_in = panels.legend_height(len(all_series), width)
-    figure = style.new_figure(
-        width, n_rows * (PANEL_INCHES + panels.titles_height(panel_levels)) + 0.15 + above_in
-    )
+    height_in = n_rows * (PANEL_INCHES + panels.titles_height(panel_levels)) + 0.15
+    figure = style.new_figure(width, height_in + panels.legend_height(len(all_series), width))
     drawn = [(quantity, levels) for quantity in quantities for levels in panel_levels]
     axes = panels.create_axes(figure, (n_rows, columns), len(drawn), share_y="row")
     for ax, (quantity, levels) in zip(axes, drawn, strict=True):

@@ -24,7 +24,6 @@ MAX_TICKS = 4
 THOUSAND = 1000.0
 EDGE = 1.04  # factor between an edge and the markers that are moved to it
 SMALL_MARKERS_FROM = 200
-MAX_VECTOR_MARKERS = 2000  # more markers become an image in vector files
 HEADING = (
     "Cell means predicted by regression, each from all other cells, against measured ones. Line: both agree."
 )
@@ -76,11 +75,7 @@ def _not_fitted_note(fits: Mapping[tuple[Response, str], Fit]) -> str:
     """Return which models were not fitted, and why; empty for none."""
     problems = dict.fromkeys((model, fit.problem) for (_, model), fit in fits.items() if fit.problem)
     text = "; ".join(f"the {model} model was not fitted: {problem}" for model, problem in problems)
-    return (
-        Note("models-not-fitted", f"Empty: {text}.", models=[model for model, _ in problems])
-        if problems
-        else ""
-    )
+    return Note("models-not-fitted", f"Empty: {text}.") if problems else ""
 
 
 def _at_edges_note(n_outside: int) -> str:
@@ -115,17 +110,9 @@ def _draw_panel(ax: Axes, fit: Fit, styles: list[tuple[SeriesStyle, set[str]]], 
         is_own = points["cell"].isin(cells)
         if not is_own.any():  # the layout would place empty markers in the figure's corner
             continue
-        marker = panels.marker_style(series_style) | {
-            "markersize": 2.6 if len(fit.cells) < SMALL_MARKERS_FROM else 1.6
-        }
-        ax.plot(
-            points.loc[is_own, "measured"],
-            clipped[is_own],
-            zorder=3,
-            clip_on=False,
-            rasterized=len(points) > MAX_VECTOR_MARKERS,
-            **marker,
-        )
+        size = 2.6 if len(fit.cells) < SMALL_MARKERS_FROM else 1.6
+        marker = panels.marker_style(series_style) | {"markersize": size}
+        ax.plot(points.loc[is_own, "measured"], clipped[is_own], zorder=3, clip_on=False, **marker)
     ax.set_xscale("log")
     ax.set_yscale("log")
     panels.set_round_ticks(ax.yaxis, MAX_TICKS)

@@ -24,21 +24,8 @@ MAX_NUMBERED_BANDS = 12
 MAX_VECTOR_DOTS = 2000  # more runs would make vector files too large to open
 MAX_BANDS = 60
 LOG_FROM_RATIO = 5
-DOT_STYLE: dict[str, Any] = {
-    "linestyle": "none",
-    "marker": "o",
-    "markersize": 1.6,
-    "color": "#004488",
-    "markeredgewidth": 0,
-    "alpha": 0.7,
-}
-OUTLIER_STYLE: dict[str, Any] = {
-    "linestyle": "none",
-    "marker": "x",
-    "markersize": 4,
-    "color": "#bb5566",
-    "markeredgewidth": 1.0,
-}
+DOT_STYLE = style.dots("o", 1.6, "#004488") | {"alpha": 0.7}
+OUTLIER_STYLE = style.dots("x", 4, "#bb5566", 1.0)
 BAND_COLOUR = "#eeeeee"
 HEADING = "Residuals of log epoch times within cells, against normal quantiles{} cell means{}."
 SEARCH_NOTE = (
@@ -47,8 +34,9 @@ SEARCH_NOTE = (
 )
 NO_SPREAD = Note("no-spread", "no two runs of a cell differ")
 HOW_TO_READ = (
-    "Left: externally studentized residuals; normal ones lie on the line. {}: a funnel shape means that the "
-    "spread changes with the time."
+    "Left: externally studentized residuals; normal ones lie on the line. Over cell means: a funnel shape "
+    "means that the spread changes with the time. Over run order: every other session or block is shaded; a "
+    "line is at the mean of each."
 )
 
 
@@ -59,19 +47,14 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     data = data[data["studentized"].notna()]
     column = "session" if data["session"].notna().all() and data["session"].nunique() > 1 else "block"
     has_order = _has_order(data)
-    how_to_read = HOW_TO_READ.format("Middle" if has_order else "Right") + _order_phrase(data, column)
     if data.empty:
         return panels.empty_figure(runs, panels.NO_SUCCESS if successful(runs).empty else NO_SPREAD)
     series_cells = [(series, set(series.select(runs)["cell"])) for series in view.series]
-    dots = [
-        (series, data["cell"].isin(cells) & ~data["outlier"])
-        for series, cells in series_cells
-        if data["cell"].isin(cells).any()
-    ]
+    own_rows = [(series, data["cell"].isin(cells)) for series, cells in series_cells]
+    dots = [(series, own & ~data["outlier"]) for series, own in own_rows if own.any()]
     legend = [
         Line2D([], [], label=series.name, **_dot_style(series) | {"markersize": 3})
-        for series, _ in dots
-        if len(dots) > 1
+        for series, _ in (dots if len(dots) > 1 else [])
     ]
     if data["outlier"].any():
         legend.append(Line2D([], [], label="outlier", **OUTLIER_STYLE))
@@ -105,7 +88,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         HEADING.format(*(",", " and run order") if has_order else (" and", "")),
         _outliers_note(data),
         _lattice_sentence(data),
-        notes=[how_to_read, SEARCH_NOTE],
+        notes=[HOW_TO_READ, SEARCH_NOTE],
         with_intervals=False,
     )
 
@@ -115,12 +98,7 @@ def _dot_style(series: Series) -> dict[str, Any]:
     dot = DOT_STYLE | {"color": series.style.colour}
     if series.style.filled:
         return dot
-    return dot | {
-        "marker": series.style.marker,
-        "markerfacecolor": "white",
-        "markeredgewidth": 0.5,
-        "markersize": 2.4,
-    }
+    return dot | style.dots(series.style.marker, 2.4, series.style.colour, 0.5) | {"markerfacecolor": "white"}
 
 
 def _draw_dots(
@@ -158,22 +136,6 @@ def _draw_bands(ax: Axes, data: pd.DataFrame, column: str) -> None:
 def _has_order(data: pd.DataFrame) -> bool:
     """Return whether the order of runs is known: their starts or, unless measured elsewhere, their plan."""
     return bool(data["by_clock"].all() or data["block"].notna().any())
-
-
-def _order_phrase(data: pd.DataFrame, column: str) -> str:
-    """Return how to read the right panel; "" without one."""
-    if not _has_order(data):
-        return ""
-    order = "in the order in which runs started" if data["by_clock"].all() else "in the planned order of runs"
-    return f" Right: {order}; {_bands_phrase(data, column)}"
-
-
-def _bands_phrase(data: pd.DataFrame, column: str) -> str:
-    if data[column].isna().all():
-        return "the line is the mean."
-    if _stretches(data, column).max() > MAX_BANDS:
-        return f"{column}s change too often to be drawn."
-    return f"every other {column} is shaded, and a line is at the mean of each."
 
 
 def _lattice_sentence(data: pd.DataFrame) -> str:

@@ -29,7 +29,8 @@ HEADING = "Speed-up (above) and efficiency (below){}. Markers: ratios of means; 
 MAX_FIT_DEVIATION = 0.2  # of the collective benchmark from its fit, for a fit or estimate that is drawn
 HOW_TO_READ = (
     "Speed-up: mean epoch time of the baseline divided by that of the cell. Efficiency: speed-up divided by "
-    "replicas{}. Lines between markers only guide the eye. Ideal: equal to the number of replicas{}."
+    "replicas over those of the baseline. Lines between markers only guide the eye. Ideal: equal to the "
+    "number of replicas over those of the baseline."
 )
 ESTIMATE_NOTE = Note("estimate-drawn", "Fine dots: model estimate.")
 ESTIMATE_EXPLAINED = Note(
@@ -66,11 +67,8 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     extra = [Line2D([], [], color=style.MUTED, label="ideal", **lines.IDEAL_LINE)]
     has_estimate = bool((drawn_rows["estimated_speedup"].notna() & (drawn_rows["replicas"] > 1)).any())
     if has_estimate:
-        extra.append(
-            Line2D(
-                [], [], color=style.MUTED, linewidth=0.7, linestyle=lines.BOUND_LINE, label="model estimate"
-            )
-        )
+        bound: dict[str, Any] = {"color": style.MUTED, "linewidth": 0.7, "linestyle": lines.BOUND_LINE}
+        extra.append(Line2D([], [], label="model estimate", **bound))
     n_bands, n_columns, width = panels.layout(len(panel_levels))
     above_in = panels.legend_height(len([*drawn_series, *extra]), width)
     height = n_bands * (2 * PANEL_INCHES + panels.titles_height(panel_levels)) + 0.15 + above_in
@@ -104,21 +102,15 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     figure.supxlabel(x_label, fontsize=style.FONT_SIZE)
     panels.add_legend(figure, drawn_series, extra)
     baselines, kept_batch = baseline_cells(view.study), batch_scaling(view.runs, size_factor_name(view.runs))
-    without_single_replica = [
-        series.name
-        for series in drawn_series
-        if not (series.select(rows)["replicas"] <= series.select(rows)["baseline_replicas"]).any()
-    ]
     without_baseline = [cell for cell in dict.fromkeys(view.ok["cell"]) if cell not in baselines]
     return figure, view.caption(
         HEADING.format(scaling_phrase(kept_batch)),
         ESTIMATE_NOTE if has_estimate else "",
         panels.SINGLE_RUNS if _is_single_run(drawn_rows[drawn_rows["replicas"] > 1]).any() else "",
-        _no_single_replica_note(without_single_replica),
         _no_baseline_note(without_baseline),
         notes=[
             kept_batch or "",
-            _reading_note(drawn_rows),
+            HOW_TO_READ,
             accumulation_note(drawn_rows),
             conditions.device_count_note(view.runs),
             scale.axis_note(x_label),
@@ -128,12 +120,6 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
             lines.left_out_note(left_out, ONE_REPLICA),
         ],
     )
-
-
-def _no_single_replica_note(series: Sequence[str]) -> str:
-    """Return which series have no cell on one replica; empty for none."""
-    text = f"Without a marker on one replica: {', '.join(series)}."
-    return Note("series-without-one-replica", text, series=list(series)) if series else ""
 
 
 def _no_baseline_note(cells: Sequence[str]) -> str:
@@ -200,11 +186,6 @@ def _left_out_estimates_note(rows: pd.DataFrame) -> str:
         f"{100 * MAX_FIT_DEVIATION:g} %: {names}."
     )
     return Note("estimates-left-out", text, deviations=left_out.to_dict())
-
-
-def _reading_note(rows: pd.DataFrame) -> str:
-    begins_later = bool((rows["baseline_replicas"] > 1).any())
-    return HOW_TO_READ.format(*[" over those of the baseline" if begins_later else ""] * 2)
 
 
 def replica_counts(rows: pd.DataFrame) -> list[int]:

@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 from analysis import conditions
 from analysis.measured import Records, levels_in_order
 from common.notes import Note
-from common.text import number_of
 from declared.figures import Declared
 from declared.mesh import RANDOM, kind_of
 from figures import panels, style
@@ -58,45 +57,43 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     ]
     models = levels_in_order(rows, "model")
     drawn_models, n_left_out = models[:MAX_PANELS], len(models) - MAX_PANELS
-    n_rows, columns, width = panels.layout(len(drawn_models), 3)
-    above_in = panels.legend_height(len(series), width)
-    figure = style.new_figure(width, n_rows * (PANEL_INCHES + panels.TITLE_ROW_INCHES) + 0.3 + above_in)
-    axes = panels.create_axes(figure, (n_rows, columns), len(drawn_models), share_x=False, share_y=False)
-    for ax, model in zip(axes, drawn_models, strict=True):
+    grid = panels.create_grid(
+        [{"model": model} for model in drawn_models],
+        PANEL_INCHES,
+        len(series),
+        max_columns=3,
+        around_in=0.3,
+        share_x=False,
+        share_y=False,
+    )
+    for ax, model in zip(grid.axes, drawn_models, strict=True):
         _draw_model(ax, rows[rows["model"] == model], series)
         if len(models) > 1:
             ax.set_title(model)
-    for ax in axes[::columns]:
-        ax.set_ylabel("simulated (ms)")
-    figure.supxlabel("measured time of a step (ms)", fontsize=style.FONT_SIZE)
-    panels.add_legend(figure, series, lines=False)
+    grid.label("measured time of a step (ms)", "simulated (ms)")
+    panels.add_legend(grid.figure, series, lines=False)
     absolute_errors = rows["error"].abs()
     text = (
         f"Errors: {100 * absolute_errors.mean():.1f} % on average, {100 * absolute_errors.max():.1f} % at "
         "most."
     )
     errors = Note("errors", text, mean=absolute_errors.mean(), most=absolute_errors.max())
-    left_out_note = Note(
-        "models-left-out",
-        f"{n_left_out} of {len(models)} models are not drawn; the table has them.",
-        models=n_left_out,
-    )
+    text = f"{n_left_out} of {len(models)} models are not drawn; the table has them."
+    left_out_note = Note("models-left-out", text, models=n_left_out)
     n_missing = len(multi_rank) - len(rows)
-    text = (
-        f"{number_of(n_missing, 'measured cell')} {'is' if n_missing == 1 else 'are'} not drawn: the table "
-        "says why."
-    )
-    missing_note = Note("measured-cells-left-out", text, cells=n_missing) if n_missing else ""
+    text = f"Measured cells that are not drawn: {n_missing}; the table says why."
+    missing_note = Note("measured-cells-left-out", text, cells=n_missing)
+    setting = conditions.setting_note(records.runs)
     sentences = [
         HEADING,
         errors,
         LINES_SENTENCE,
         left_out_note if n_left_out > 0 else "",
-        missing_note,
-        conditions.setting_note(records.runs),
+        missing_note if n_missing else "",
+        setting,
     ]
-    first = [HEADING, errors, conditions.setting_note(records.runs), LINES_SENTENCE]
-    return figure, panels.split_caption(sentences, [HOW_TO_READ], first=first)
+    first = [HEADING, errors, setting, LINES_SENTENCE]
+    return grid.figure, panels.split_caption(sentences, [HOW_TO_READ], first=first)
 
 
 def _draw_model(ax: Axes, rows: pd.DataFrame, series: list[Series]) -> None:

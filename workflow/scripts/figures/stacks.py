@@ -9,11 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from analysis.measured import OUT_OF_MEMORY_MARK
 from figures import panels, rows, style
-from figures.view import View
+from figures.view import NOT_RECORDED, View
 
-BAR = 0.62  # of a row
 MAX_LABEL_CHARACTERS = 50  # of row labels, times panels, in one print column
 MIN_VISIBLE_SHARE = 0.002  # of the longest bar
 
@@ -23,21 +21,30 @@ DrawMore = Callable[[Axes, float, pd.Series, float], None]
 def draw(
     view: View,
     data: pd.DataFrame,
-    part_style: Callable[[str], Mapping[str, Any]],
     label: str,
+    part_style: Callable[[str], Mapping[str, Any]],
     legend_handles: Callable[[Sequence[str]], list[Patch]],
     draw_more: DrawMore | None = None,
+    *,
+    absence: str = "no phases",
+    bar: float = 0.62,
+    has_one_axis: bool = False,
+    margin: float = 1.0,
 ) -> tuple[Figure, View]:
     """Return the figure, and the part of the view that fits its page.
 
     Args:
         view: The cells to draw.
         data: Length of each part (columns, in the order of a bar) of each cell (rows).
-        part_style: Returns the style of a part.
         label: Label of the x axis.
+        part_style: Returns the style of a part.
         legend_handles: Returns the legend entries of the parts.
         draw_more: Draws more of a cell, given its axes, y, row of `data`, and the distance from y to the
             end of the bar.
+        absence: Remark on a cell with a successful run, but without data.
+        bar: Height of a bar, of a row.
+        has_one_axis: All panels share the x axis.
+        margin: Length of the x axis relative to the longest bar.
     """
     row_in = len(view.rows) * rows.ROW_INCHES + rows.AXIS_INCHES
     view = view.fit_to_page(row_in + panels.titles_height(view.panels))
@@ -50,26 +57,24 @@ def draw(
     handles = legend_handles(parts)
     above_in = panels.handles_height(handles, width)
     figure = style.new_figure(width, n_rows * (row_in + panels.titles_height(panel_levels)) + above_in)
-    axis_factors = panels.duration_factors(view.facet)
+    axis_factors = [] if has_one_axis else panels.duration_factors(view.facet)
     axes = panels.create_axes(figure, (n_rows, columns), len(panel_levels), share_x=not axis_factors)
     for ax, levels in zip(axes, panel_levels, strict=True):
         panel_cells = panels.rows_at(cells, levels)
         for y, (series, scale_levels, _) in enumerate(view_rows):
-            planned = panels.rows_at(series.select(panel_cells), scale_levels)["cell"].tolist()
-            if not planned:
-                continue
-            if planned[0] not in data.index:
-                is_out_of_memory = planned[0] in view.out_of_memory
-                rows.write_remark(ax, y, OUT_OF_MEMORY_MARK if is_out_of_memory else "no phases")
-                continue
-            _draw_bar(ax, y, data.loc[planned[0], parts], part_style)
-            if draw_more:
-                draw_more(ax, y, data.loc[planned[0]], BAR / 2)
             if y and series != view_rows[y - 1][0]:
                 ax.axhline(y - 0.5, color=style.GRID, linewidth=0.4, zorder=1)
+            for cell in panels.rows_at(series.select(panel_cells), scale_levels)["cell"]:
+                if cell not in data.index:
+                    reason = view.absence_reason(view.runs[view.runs["cell"] == cell])
+                    rows.write_remark(ax, y, absence if reason == NOT_RECORDED else reason)
+                    continue
+                _draw_bar(ax, y, data.loc[cell, parts], part_style, bar)
+                if draw_more:
+                    draw_more(ax, y, data.loc[cell], bar / 2)
         axis_cells = panels.rows_at(cells, {name: levels[name] for name in axis_factors})["cell"]
-        longest_bar = data[data.index.isin(axis_cells)].sum(axis=1).max()
-        ax.set_xlim(0, longest_bar if longest_bar > 0 else 1)
+        longest_bar = data.loc[data.index.isin(axis_cells), parts].sum(axis=1).max()
+        ax.set_xlim(0, margin * longest_bar if longest_bar > 0 else 1)
         ax.grid(True, axis="x")
         ax.tick_params(axis="y", length=0)
         ax.set_title(panels.panel_title(levels))
@@ -80,9 +85,11 @@ def draw(
     return figure, view
 
 
-def _draw_bar(ax: Axes, y: float, parts: pd.Series, part_style: Callable[[str], Mapping[str, Any]]) -> None:
+def _draw_bar(
+    ax: Axes, y: float, parts: pd.Series, part_style: Callable[[str], Mapping[str, Any]], height: float
+) -> None:
     """Draw the parts of a cell end to end."""
     start = np.cumsum(parts.to_numpy()) - parts.to_numpy()
     for (name, length), left in zip(parts.items(), start, strict=True):
         if length > 0:
-            ax.barh(y, length, left=left, height=BAR, zorder=2, **part_style(str(name)))
+            ax.barh(y, length, left=left, height=height, zorder=2, **part_style(str(name)))

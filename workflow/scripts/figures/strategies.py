@@ -11,7 +11,7 @@ from matplotlib.ticker import NullLocator
 from analysis.measured import Records
 from common.notes import Note
 from declared.figures import Declared
-from figures import panels, style
+from figures import panels
 from figures.panels import Series
 from figures.view import View, build_view, filtered
 from prediction.message_times import rate_text
@@ -47,26 +47,26 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         return panels.empty_figure(view.runs, NOTHING_TO_DRAW)
     max_columns = panels.wide_columns(len(view.panels))
     view = view.fit_to_page(PANEL_INCHES + panels.titles_height(view.panels), max_columns)
-    rows, columns, width = panels.layout(len(view.panels), max_columns)
-    above_in = panels.legend_height(len(view.series), width)
-    figure = style.new_figure(
-        width, rows * (PANEL_INCHES + panels.titles_height(view.panels)) + 0.3 + above_in
+    grid = panels.create_grid(
+        view.panels,
+        PANEL_INCHES,
+        len(view.series),
+        max_columns=max_columns,
+        around_in=0.3,
+        share_y=False,
     )
-    axes = panels.create_axes(figure, (rows, columns), len(view.panels), share_y=False)
     all_rates = pd.concat(
         [view.runs["bandwidth_bytes_s"], *([predicted["rate"]] if len(predicted) else [])]
     ).astype(float)
-    ticks = {
-        position: rate_text(rate)
-        for rate, position in zip(all_rates.unique(), _positions(all_rates.unique()), strict=True)
-    }
+    distinct_rates = all_rates.unique()
+    ticks = dict(zip(_positions(distinct_rates), map(rate_text, distinct_rates), strict=True))
     rates = sorted(ticks)
     all_series = [replace(series, name=series.name.removeprefix("parallelism ")) for series in view.series]
     span = max(float(np.ptp(rates)), 1.0)
     shifts = panels.dodge_offsets(
         [series.name for series in all_series], DODGE_SHARE * min([*np.diff(rates), 1.0]) / len(all_series)
     )
-    for ax, levels in zip(axes, view.panels, strict=True):
+    for ax, levels in zip(grid.axes, view.panels, strict=True):
         panel_runs = panels.rows_at(view.ok, levels)
         panel_predicted = panels.rows_at(
             predicted, {name: level for name, level in levels.items() if name in predicted}
@@ -85,12 +85,10 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         ax.xaxis.set_minor_locator(NullLocator())
         ax.set_title(panels.panel_title(levels))
         ax.grid(True, axis="y")
-    for ax in axes[::columns]:
-        ax.set_ylabel("epoch time (s)")
-    figure.supxlabel("link rate of a node", fontsize=style.FONT_SIZE)
-    panels.add_legend(figure, all_series)
+    grid.label("link rate of a node", "epoch time (s)")
+    panels.add_legend(grid.figure, all_series)
     line_note = "" if predicted.empty else LINES_NOTE if any(rates) else DASHES_NOTE
-    return figure, view.caption(HEADING, line_note, notes=[HOW_TO_READ])
+    return grid.figure, view.caption(HEADING, line_note, notes=[HOW_TO_READ])
 
 
 def _positions(bytes_s: np.ndarray) -> list[float]:
@@ -105,10 +103,8 @@ def _draw_predicted(ax: Axes, series: Series, predicted: pd.DataFrame, shift: fl
     series_rows = panels.rows_at(predicted, own_levels).sort_values("rate") if len(predicted) else predicted
     if series_rows.empty:
         return
-    x, y = (
-        np.array(_positions(series_rows["rate"].to_numpy(float))),
-        series_rows["predicted_s"].to_numpy(float),
-    )
+    x = np.array(_positions(series_rows["rate"].to_numpy(float)))
+    y = series_rows["predicted_s"].to_numpy(float)
     if len(series_rows) == 1:
         ax.plot(x + shift, y, color=series.style.colour, marker="_", markersize=7, linestyle="none", zorder=2)
     else:

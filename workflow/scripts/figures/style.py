@@ -173,6 +173,12 @@ def variant_style(framework: str, number: int, frameworks: Iterable[str] = ()) -
     return replace(framework_style(framework, frameworks), line=line, filled=filled)
 
 
+def dots(marker: str, size: float, colour: str, edge_width: float = 0.0) -> dict[str, Any]:
+    """Return the look of markers without a line."""
+    shape = {"linestyle": "none", "marker": marker, "markersize": size}
+    return {**shape, "color": colour, "markeredgewidth": edge_width}
+
+
 def new_figure(width_in: float, height_in: float) -> Figure:
     """Return an empty figure with the settings that all figures share."""
     matplotlib.rcdefaults()

@@ -50,7 +50,6 @@ CUTS_NOTE = Note("gaps-cut", "Hatched: gaps that are cut, with their duration.")
 ROWS_NOTE = Note("rows-go-on", "Time goes on from row to row.")
 NOT_STARTED = Note("not-started", "no run started")
 NO_CLOCK = Note("no-clock", "no run recorded when it started and ended")
-OVERLAP_NOTE = Note("bars-cover", "Bars of simultaneous runs in one lane overlap.")
 GAPS_SENTENCE = (
     "Blank: no run, for example while a session starts, the collective benchmark runs, or an attempt runs "
     "that leaves no record."
@@ -124,7 +123,6 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         _heading_note(view, by_host),
         _span_note(ran),
         CUTS_NOTE if len(time.cuts) else "",
-        _overlap_note(bars),
         *_not_drawn_notes(view.runs, ran),
         notes=[HOW_TO_READ, ROWS_NOTE if rows > 1 else "", GAPS_SENTENCE],
         with_intervals=False,
@@ -173,10 +171,8 @@ def _make_lanes(ran: pd.DataFrame, series: Sequence[Series]) -> tuple[list[str],
     if not 1 < len(names) <= MAX_LANES:
         has_others = (bars["series"] < 0).any()
         lane = bars["series"].where(bars["series"] >= 0, len(series))
-        return [
-            *(one_series.name for one_series in series),
-            *(["others"] if has_others else []),
-        ], bars.assign(lane=lane)
+        names = [one_series.name for one_series in series]
+        return [*names, *(["others"] if has_others else [])], bars.assign(lane=lane)
     lane_of_host = {name: lane for lane, name in enumerate(names)} | {UNKNOWN_HOST: len(names)}
     has_unknown = (hosts.str.len() == 0).any()
     lane_of_bar = hosts.map(lambda host_names: host_names or [UNKNOWN_HOST]).explode().map(lane_of_host)
@@ -238,19 +234,12 @@ def _is_in_panel(ax: Axes, low: np.ndarray, high: np.ndarray) -> np.ndarray:
 
 
 def _draw_boxes(
-    ax: Axes,
-    left: np.ndarray,
-    right: np.ndarray,
-    y: np.ndarray | float,
-    *,
-    height: float = BAR,
-    **options: Any,
+    ax: Axes, left: np.ndarray, right: np.ndarray, y: np.ndarray, *, height: float = BAR, **options: Any
 ) -> None:
     """Draw bars as one collection, which is fast with thousands of them."""
     if not len(left):
         return
-    middle = np.broadcast_to(y, left.shape)
-    top, bottom = middle - height / 2, middle + height / 2
+    top, bottom = y - height / 2, y + height / 2
     corners = np.stack([left, bottom, left, top, right, top, right, bottom], axis=1).reshape(-1, 4, 2)
     boxes = PolyCollection(list(corners), **({"linewidths": 0} | options))
     boxes.set_in_layout(False)
@@ -266,35 +255,20 @@ def _draw_bars(ax: Axes, bars: pd.DataFrame, time: Time, series: Sequence[Series
     is_visible = _is_in_panel(ax, start, end)
     has_startup = bars["ready_h"].notna().to_numpy()
     ready = time.position(bars["ready_h"].fillna(bars["end_h"]).to_numpy())
-    colours = np.array([to_rgb(one_series.style.colour) for one_series in series] + [to_rgb(style.MUTED)])[
-        bars["series"].to_numpy()
-    ]
-    lane = bars["lane"].to_numpy(float)
-    options = {"rasterized": len(bars) > MAX_VECTOR_BARS}
-    is_divided = is_visible & has_startup
-    _draw_boxes(
-        ax,
-        start[is_divided],
-        ready[is_divided],
-        lane[is_divided],
-        height=STARTUP_BAR,
-        facecolors=_lighten(colours[is_divided]),
-        **options,
-    )
-    _draw_boxes(
-        ax, ready[is_divided], end[is_divided], lane[is_divided], facecolors=colours[is_divided], **options
-    )
-    is_framed = is_visible & ~has_startup
-    _draw_boxes(
-        ax,
-        start[is_framed],
-        end[is_framed],
-        lane[is_framed],
-        facecolors="white",
-        edgecolors=colours[is_framed],
-        linewidths=0.6,
-        **options,
-    )
+    palette = [to_rgb(one_series.style.colour) for one_series in series] + [to_rgb(style.MUTED)]
+    colours, lane = np.array(palette)[bars["series"].to_numpy()], bars["lane"].to_numpy(float)
+
+    def draw_part(part: np.ndarray, left: np.ndarray, right: np.ndarray, **options: Any) -> None:
+        _draw_boxes(
+            ax, left[part], right[part], lane[part], rasterized=len(bars) > MAX_VECTOR_BARS, **options
+        )
+
+    is_divided, is_framed = is_visible & has_startup, is_visible & ~has_startup
+    light = _lighten(colours[is_divided])
+    draw_part(is_divided, start, ready, height=STARTUP_BAR, facecolors=light)
+    draw_part(is_divided, ready, end, facecolors=colours[is_divided])
+    frame = {"facecolors": "white", "edgecolors": colours[is_framed], "linewidths": 0.6}
+    draw_part(is_framed, start, end, **frame)
 
 
 def _lighten(colour: np.ndarray) -> np.ndarray:
@@ -335,14 +309,7 @@ def _draw_symbols(ax: Axes, bars: pd.DataFrame, time: Time) -> None:
 
 
 def _symbol_style(marker: str) -> dict[str, Any]:
-    return {
-        "linestyle": "none",
-        "marker": marker,
-        "markersize": 4.5,
-        "color": style.INK,
-        "markeredgecolor": "white",
-        "markeredgewidth": 0.6,
-    }
+    return style.dots(marker, 4.5, style.INK, 0.6) | {"markeredgecolor": "white"}
 
 
 def _legend_handles(ran: pd.DataFrame, series: Sequence[Series]) -> list[Patch | Line2D]:
@@ -384,24 +351,7 @@ def _span_note(ran: pd.DataFrame) -> str:
     share = 1 - lengths.sum() / total if total else 1.0
     took = f"{100 * share:.0f} % of {duration(3600 * total)} in runs{longest}"
     text = f"{number_of(len(ran), 'run')} from {first:%Y-%m-%d %H:%M} to {until} UTC, {took}."
-    longest_s = 3600 * float(lengths.max()) if len(lengths) else 0.0
-    facts = {
-        "first": first,
-        "last": last,
-        "total_s": 3600 * total,
-        "share": share,
-        "longest_gap_s": longest_s,
-    }
-    return Note("campaign-span", text, runs=len(ran), **facts)
-
-
-def _overlap_note(bars: pd.DataFrame) -> str:
-    """Return a note if runs of one lane ran at the same time."""
-    ordered = bars.sort_values(["lane", "start_h"])
-    until = ordered.groupby("lane")["end_h"].cummax().groupby(ordered["lane"]).shift()
-    if not (ordered["start_h"] < until - 1 / 3600).any():
-        return ""
-    return OVERLAP_NOTE
+    return Note("campaign-span", text, runs=len(ran), first=first, total_s=3600 * total, share=share)
 
 
 def _not_drawn_notes(runs: pd.DataFrame, ran: pd.DataFrame) -> list[str]:
@@ -412,8 +362,7 @@ def _not_drawn_notes(runs: pd.DataFrame, ran: pd.DataFrame) -> list[str]:
         text = f"Not drawn: {number_of(n_without_times, 'run')} without a start or an end."
         notes.append(Note("runs-without-times", text, runs=n_without_times))
     if n_retried:
-        text = (
-            f"{number_of(n_retried, 'run')} had earlier attempts, which recorded no times and are not drawn."
-        )
+        runs_text = number_of(n_retried, "run")
+        text = f"{runs_text} had earlier attempts, which recorded no times and are not drawn."
         notes.append(Note("earlier-attempts", text, runs=n_retried))
     return notes

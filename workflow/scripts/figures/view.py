@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from numbers import Real
 from typing import Any
 
 import pandas as pd
@@ -98,23 +97,15 @@ class View:
             runs = runs[runs[name].isin(levels)]
         facet = [name for name in self.facet if name not in restricted or len(restricted[name]) > 1]
         at_levels = ", ".join(
-            _shorten_levels(
-                name,
-                levels,
-                all_levels[name],
-                " or ".join([combination_text({name: first}), *map(level_text, following)]),
+            _levels_phrase(
+                name, levels, " or ".join([combination_text({name: levels[0]}), *map(level_text, levels[1:])])
             )
             for name, levels in restricted.items()
-            for first, *following in [levels]
         )
-        text = (
-            f"{len(fitting)} of {len(all_panels)} panels are drawn, those at {at_levels}; a `filter` shows "
-            "others."
-        )
-        omission_note = Note(
-            "panels-left-out", text, drawn=len(fitting), panels=len(all_panels), levels=restricted
-        )
-        return replace(self, runs=runs, facet=facet, omission_note=omission_note)
+        counts = f"{len(fitting)} of {len(all_panels)} panels are drawn"
+        text = f"{counts}, those at {at_levels}; a `filter` shows others."
+        facts = {"drawn": len(fitting), "panels": len(all_panels), "levels": restricted}
+        return replace(self, runs=runs, facet=facet, omission_note=Note("panels-left-out", text, **facts))
 
     @cached_property
     def ok(self) -> pd.DataFrame:
@@ -190,12 +181,10 @@ class View:
 
         A treatment keeps the style that it has by default in the study, as a framework does.
         """
-        own_series = [
-            series for series in self._make_series(self.study, self.colour) if len(series.select(self.runs))
-        ]
-        if len(own_series) < len(
-            level_combinations(self.runs, self.colour)
-        ):  # the study has more series than there are styles
+        series_of_study = self._make_series(self.study, self.colour)
+        own_series = [series for series in series_of_study if len(series.select(self.runs))]
+        if len(own_series) < len(level_combinations(self.runs, self.colour)):
+            # The study has more series than there are styles.
             own_series = self._make_series(self.runs, self.colour)
         usual = series_factors(self.study)
         if usual == ["framework"] or not set(self.colour) <= set(usual):
@@ -205,9 +194,8 @@ class View:
             [candidate.style for candidate in usual_series if len(candidate.select(series.select(self.runs)))]
             for series in own_series
         ]
-        if any(len(styles) != 1 for styles in matching) or len({styles[0] for styles in matching}) < len(
-            own_series
-        ):
+        is_unique = all(len(styles) == 1 for styles in matching)
+        if not is_unique or len({styles[0] for styles in matching}) < len(own_series):
             return own_series
         return [replace(series, style=styles[0]) for series, styles in zip(own_series, matching, strict=True)]
 
@@ -239,11 +227,9 @@ class View:
     def series_description(self) -> str:
         """What distinguishes series, such as `framework` or `treatment (training loop, schedule)`."""
         names = [title(name) for name in self.colour]
-        return (
-            " and ".join(names)
-            if set(self.colour) <= set(NOT_TREATMENTS)
-            else f"treatment ({', '.join(names)})"
-        )
+        if set(self.colour) <= set(NOT_TREATMENTS):
+            return " and ".join(names)
+        return f"treatment ({', '.join(names)})"
 
     def caption(
         self,
@@ -276,12 +262,7 @@ class View:
     def _filter_note(self) -> str:
         """Which levels the filter keeps; empty for none."""
         parts = [
-            _shorten_levels(
-                name,
-                levels,
-                levels_in_order(self.study, name),
-                f"{title(name)} {', '.join(map(level_text, levels))}",
-            )
+            _levels_phrase(name, levels, f"{title(name)} {', '.join(map(level_text, levels))}")
             for name, levels in self.declaration.filter.items()
         ]
         levels = {name: list(levels) for name, levels in self.declaration.filter.items()}
@@ -320,21 +301,15 @@ def build_view(runs: pd.DataFrame, declaration: Declared, response: Response = E
         # The study's cells vary nodes and devices of a node in turn; those that are drawn may vary one only.
         varied_factors = [name for name in varied_factors if name not in (*NODES_AND_DEVICES, DEVICES)]
         varied_factors += [DEVICES] if drawn[DEVICES].nunique() > 1 else []
-    axis_factors = (
-        [declaration.x]
-        if declaration.x and not kind.x
-        else [size_factor_name(drawn)]
-        if kind.along_scale
-        else list(kind.along)
-    )
+    axis_factors = [size_factor_name(drawn)] if kind.along_scale else list(kind.along)
+    if declaration.x and not kind.x:
+        axis_factors = [declaration.x]
     facet = [name for name in declaration.facet or () if name in varied_factors]
     colour = [name for name in declaration.colour or () if name in varied_factors]
-    if not colour:
-        colour = (
-            ["framework"]
-            if declaration.colour
-            else series_factors(drawn, but=[*axis_factors, *facet, *implied_factors])
-        )
+    if not colour and declaration.colour:
+        colour = ["framework"]
+    elif not colour:
+        colour = series_factors(drawn, but=[*axis_factors, *facet, *implied_factors])
     unplaced = [name for name in varied_factors if name not in (*axis_factors, *colour, *facet)]
     treatments = treatments_of(unplaced)  # in the order that they have as series
     return View(
@@ -357,27 +332,16 @@ def _select_fitting(panel_levels: PanelLevels, ok: pd.DataFrame, max_panels: int
             with_runs = Counter(panel[name] for panel in panel_levels if tuple(panel.values()) in measured)
             kept_levels: list[Any] = []
             for level, _ in (with_runs or sizes).most_common():
-                if (
-                    not kept_levels
-                    or sum(sizes[kept_level] for kept_level in [*kept_levels, level]) <= max_panels
-                ):
+                n_panels = sum(sizes[kept_level] for kept_level in [*kept_levels, level])
+                if not kept_levels or n_panels <= max_panels:
                     kept_levels.append(level)
             panel_levels = [panel for panel in panel_levels if panel[name] in kept_levels]
     return panel_levels
 
 
-def _shorten_levels(name: str, levels: Sequence[Any], all_levels: Sequence[Any], text: str) -> str:
-    """Return `text`, which names these levels of a factor, if they are few.
-
-    Else their range, or their number.
-    """
-    if len(levels) <= MAX_NAMED_LEVELS:
-        return text
-    start = next((start for start, level in enumerate(all_levels) if level == levels[0]), 0)
-    is_consecutive = list(all_levels[start : start + len(levels)]) == list(levels)
-    if is_consecutive and all(isinstance(level, Real) for level in levels):
-        return f"{title(name)} {level_text(levels[0])} to {level_text(levels[-1])}"
-    return f"{len(levels)} of {len(all_levels)} levels of {title(name)}"
+def _levels_phrase(name: str, levels: Sequence[Any], text: str) -> str:
+    """Return `text`, which names these levels of a factor, if they are few; else their number."""
+    return text if len(levels) <= MAX_NAMED_LEVELS else f"{len(levels)} levels of {title(name)}"
 
 
 def _level_order(runs: pd.DataFrame, names: Sequence[str]) -> Callable[[dict[str, Any]], list[int]]:

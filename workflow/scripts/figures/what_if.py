@@ -11,7 +11,7 @@ from common.notes import Note
 from declared.figures import Declared
 from figures import panels, style
 from figures.panels import Series
-from prediction.what_if import NO_TRACE, PREDICTION_METHOD, TARGET_ERROR, gain, in_order
+from prediction.what_if import NO_TRACE, PREDICTION_METHOD, gain, in_order
 
 ROW_INCHES = 0.19
 AXIS_INCHES = 0.42
@@ -57,16 +57,13 @@ def draw(records: Records, _declaration: Declared) -> tuple[Figure, panels.Capti
     errors = rows["error"].dropna().abs()
     panels.add_legend(figure, SERIES[: 2 if len(errors) else 1], lines=False)
     errors_note = _errors_note(errors)
-    text = f"{len(cells) - len(drawn_cells)} of {len(cells)} traced cells are not drawn; the table has them."
-    left_out = (
-        Note("cells-left-out", text, drawn=len(drawn_cells), cells=len(cells))
-        if len(cells) > len(drawn_cells)
-        else ""
-    )
+    n_left_out, setting = len(cells) - len(drawn_cells), conditions.setting_note(records.runs)
+    text = f"{n_left_out} of {len(cells)} traced cells are not drawn; the table has them."
+    left_out = Note("cells-left-out", text) if n_left_out else ""
     return figure, panels.split_caption(
-        [HEADING, errors_note, _intervals_note(rows), left_out, conditions.setting_note(records.runs)],
+        [HEADING, errors_note, _intervals_note(rows), left_out, setting],
         [PREDICTION_METHOD, conditions.traced_runs_without_phases(records.every_run)],
-        first=[HEADING, errors_note, conditions.setting_note(records.runs)],
+        first=[HEADING, errors_note, setting],
     )
 
 
@@ -74,12 +71,11 @@ def _errors_note(errors: pd.Series) -> str:
     """Return the errors of predictions; empty if no predicted change was measured."""
     if errors.empty:
         return ""
-    within = int((errors <= TARGET_ERROR).sum())
     text = (
         f"Predicted epoch times are off by {100 * errors.mean():.1f} % on average, "
         f"{100 * errors.max():.1f} % at most."
     )
-    return Note("errors", text, mean=errors.mean(), most=errors.max(), within=within, predictions=len(errors))
+    return Note("errors", text, mean=errors.mean(), most=errors.max())
 
 
 def _intervals_note(rows: pd.DataFrame) -> str:
@@ -87,22 +83,13 @@ def _intervals_note(rows: pd.DataFrame) -> str:
     min_runs, max_runs = int(rows["runs"].min()), int(rows["runs"].max())
     if max_runs == 1:
         return ""
-    text = (
-        f"Bars: 95 % intervals over {min_runs if min_runs == max_runs else f'{min_runs} to {max_runs}'} runs."
-    )
-    return Note("intervals", text, least_runs=min_runs, most_runs=max_runs)
+    counts = f"{min_runs}" if min_runs == max_runs else f"{min_runs} to {max_runs}"
+    return Note("intervals", f"Bars: 95 % intervals over {counts} runs.")
 
 
 def _draw_points(ax: Axes, saved: pd.DataFrame, series_style: style.SeriesStyle, shift: float) -> None:
     """Draw markers with their intervals; `saved` has value, low and high of each row."""
     for y, (value, low, high) in enumerate(saved.itertuples(index=False, name=None)):
         if pd.notna(value):
-            panels.draw_interval(
-                ax,
-                series_style,
-                y + shift,
-                Estimate(value, low, high),
-                pd.Series(dtype=float),
-                0.0,
-                vertical=False,
-            )
+            estimate, no_runs = Estimate(value, low, high), pd.Series(dtype=float)
+            panels.draw_interval(ax, series_style, y + shift, estimate, no_runs, 0.0, vertical=False)

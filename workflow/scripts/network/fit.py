@@ -185,16 +185,10 @@ def circumstances(network: pd.DataFrame) -> str:
     rounds = rounds_text(network)
     text = (
         f"Each benchmark has {rounds.removesuffix('.')}, and a round {repetitions} repetitions of a size; "
-        "the "
-        "time of a repetition is the slowest rank's."
+        "the time of a repetition is the slowest rank's."
     )
-    return Note(
-        "circumstances",
-        " ".join([text, *sentences]),
-        **rounds.facts,
-        placements=placements,
-        repetitions=counts,
-    )
+    facts = {**rounds.facts, "placements": placements, "repetitions": counts}
+    return Note("circumstances", " ".join([text, *sentences]), **facts)
 
 
 def rounds_text(network: pd.DataFrame) -> Note:
@@ -247,28 +241,18 @@ def compare(network: pd.DataFrame) -> pd.DataFrame:
     """Return latency, bandwidth, and bandwidth of the largest message, with a row per benchmark."""
     rows = []
     place = network["collective"].map(list(COLLECTIVES).index)
-    for (_, collective, framework, nodes, ranks, device, bandwidth), benchmark in network.groupby(
-        [place.rename("place"), *KEYS], sort=True
-    ):
+    for _, benchmark in network.groupby([place.rename("place"), *KEYS], sort=True):
         first = benchmark.iloc[0]
         ok = measured(benchmark)
         model = fit(ok) if len(ok) else None
         by_size = achieved(ok) if len(ok) else {}
         largest = max(by_size, default=None)
-        limit = bound(first["link_bytes_s"], nodes, ranks, collective)
+        limit = bound(*first[["link_bytes_s", "nodes", "ranks", "collective"]])
         missing = Estimate(math.nan)
         reached = by_size[largest] if largest else missing
         rows.append(
             {
-                "collective": collective,
-                "framework": framework,
-                "nodes": nodes,
-                "ranks": ranks,
-                "device": device,
-                "bandwidth": bandwidth,
-                "status": first["status"],
-                "reason": first["reason"],
-                "transport": first["transport"],
+                **{name: first[name] for name in (*KEYS, "status", "reason", "transport")},
                 "n": ok["round"].nunique(),
                 "repetitions": len(ok),
                 **columns("latency_s", model.latency_s if model else missing),
@@ -296,12 +280,10 @@ def table(network: pd.DataFrame) -> tables.Table:
     data = compare(network)
     if data.empty:
         return tables.Table(title, data, pd.DataFrame(columns=["framework"]), [NO_BENCHMARK], words)
-    columns_shown: dict[str, Any] = {"framework": data["framework"], "nodes": data["nodes"].map(str)}
+    columns_shown: dict[str, Any] = {}
     if "collective" in data:
-        columns_shown = {
-            "collective": [COLLECTIVES[name].title for name in data["collective"]],
-            **columns_shown,
-        }
+        columns_shown["collective"] = [COLLECTIVES[name].title for name in data["collective"]]
+    columns_shown |= {"framework": data["framework"], "nodes": data["nodes"].map(str)}
     if (data["ranks"] != data["nodes"]).any():
         columns_shown["ranks"] = data["ranks"].map(str)
     if data["bandwidth"].nunique() > 1:

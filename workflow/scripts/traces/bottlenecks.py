@@ -7,7 +7,7 @@ must not be added. Remedies are what the cell's framework supports, or name anot
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -41,6 +41,16 @@ NO_BENCHMARK = Note(
 )
 #: Minimum share of the others' waiting that a slow rank's additional computation explains as the cause.
 MIN_CAUSE_SHARE = 0.5
+SIZES = (
+    "Seconds: an upper bound of what the remedy saves. Remedies of one cause overlap and must not be added. "
+    f"Limits of less than {100 * MIN_SHARE:g} % of the steps are left out."
+)
+THRESHOLDS = (
+    f"Thresholds: a message is small below {SMALL_MESSAGE_RATIO:g} times the latency of the benchmark; a "
+    f"library is slow above {SLOW_LIBRARY_RATIO:g} times the fastest; communication is poorly overlapped if "
+    f"less than {100 * MIN_OVERLAP_SHARE:g} % of what fits into the backward pass is; a rank is the cause if "
+    f"its additional computation is {100 * MIN_CAUSE_SHARE:g} % of what the others wait."
+)
 
 
 @dataclass(frozen=True)
@@ -68,8 +78,8 @@ class Cell:
     others_s: dict[str, float]
     steps: float
     every: float
-    waiting: pd.Series = field(default_factory=lambda: pd.Series(dtype=float))
-    levels: Mapping[str, Any] = field(default_factory=dict)
+    waiting: pd.Series
+    levels: Mapping[str, Any]
 
     def mean(self, name: str) -> float:
         """Return the mean over runs, seconds of an epoch."""
@@ -112,11 +122,10 @@ class Cell:
         return self.allreduces_per_step > 0 or self.levels.get("replicas", 1) <= 1
 
     @property
-    def packs(self) -> str | None:
-        """How its library makes messages of gradients (framework.yaml, communication.messages), if known."""
-        return (
-            self.framework.communication.messages if self.framework and self.framework.communication else None
-        )
+    def packs(self) -> str:
+        """How its library makes messages of gradients (communication.messages), "" if unknown."""
+        communication = self.framework.communication if self.framework else None
+        return communication.messages if communication else ""
 
     @property
     def accumulates(self) -> bool:
@@ -155,10 +164,6 @@ class Cell:
         """Return seconds of an epoch as milliseconds of a step, as text."""
         return f"{tables.number(1e3 * seconds / self.steps)} ms"
 
-    def step(self, name: str) -> float:
-        """Return the mean over runs, seconds of a step."""
-        return self.mean(name) / self.steps
-
 
 @dataclass(frozen=True)
 class Rule:
@@ -168,15 +173,15 @@ class Rule:
         limit: What limits the cell.
         applies: Whether the evidence is there.
         size: Seconds of an epoch, by run.
-        evidence: A sentence with facts in seconds of a step.
+        evidence: A sentence with the numbers.
         help: A remedy.
     """
 
     limit: str
     applies: Callable[[Cell], bool]
     size: Callable[[Cell], pd.Series]
-    evidence: Callable[[Cell], Note]
-    help: Callable[[Cell], Note]
+    evidence: Callable[[Cell], str]
+    help: Callable[[Cell], str]
 
 
 def _has_small_messages(cell: Cell) -> bool:
@@ -225,193 +230,104 @@ def _waits_in_turn(cell: Cell) -> bool:
     )
 
 
-def _faster_computation_help(cell: Cell) -> Note:
+def _faster_computation_help(cell: Cell) -> str:
     """Return what shortens computation."""
     if cell.framework is None or cell.framework.distributed or cell.framework.mirrored:
-        text = (
+        return (
             "faster or more processors for each rank; more ranks, while communication stays short compared "
             "with computation"
         )
-        return Note("more-ranks", text)
-    return Note(
-        "distributed-framework", "faster or more processors; a framework that trains on several ranks"
-    )
+    return "faster or more processors; a framework that trains on several ranks"
 
 
-def _library_help(cell: Cell) -> Note:
+def _library_help(cell: Cell) -> str:
     why = "cores for the threads of this one, which is slower during computation than in the benchmark"
-    if cell.best[0] == cell.levels.get("framework"):
-        return Note("cores-for-communication", why)
-    return Note("other-library", f"the all-reduce of {cell.best[0]}, or {why}", library=cell.best[0])
+    return (
+        why if cell.best[0] == cell.levels.get("framework") else f"the all-reduce of {cell.best[0]}, or {why}"
+    )
 
 
-def _fewer_allreduces_help(cell: Cell) -> Note:
+def _fewer_allreduces_help(cell: Cell) -> str:
     if cell.accumulates:
-        text = f"one all-reduce for {ACCUMULATION_STEPS} accumulated batches (sync_every), or larger batches"
-        return Note("accumulate", text, batches=ACCUMULATION_STEPS)
-    text = f"larger batches (the estimate is for batches {ACCUMULATION_STEPS} times as large)"
-    return Note("larger-batches", text, times=ACCUMULATION_STEPS)
+        return f"one all-reduce for {ACCUMULATION_STEPS} accumulated batches (sync_every), or larger batches"
+    return f"larger batches (the estimate is for batches {ACCUMULATION_STEPS} times as large)"
 
 
-def _overlap_help(cell: Cell) -> Note:
-    """Return what makes a library overlap its messages with the backward pass."""
-    help_by_packing = {
-        "buckets": (
-            "buckets that are sent during the backward pass (a smaller first bucket), or a core for its "
-            "communication threads"
-        ),
-        "fusion": (
-            "a shorter cycle, so that gradients are sent earlier (HOROVOD_CYCLE_TIME), or a core for its "
-            "communication thread"
-        ),
-        "ends": (
-            "a framework that sends gradients during the backward pass; this one computes all of them first"
-        ),
-    }
-    text = help_by_packing.get(
-        cell.packs or "",
-        "a core for communication, or a framework that sends gradients during the backward pass",
-    )
-    return Note("overlap", text, packs=cell.packs)
-
-
-def _larger_messages_help(cell: Cell) -> Note:
-    """Return what makes a library's messages larger."""
-    help_by_packing = {
-        "buckets": "larger buckets (DDP's bucket_cap_mb)",
-        "fusion": "a longer cycle, so that more gradients are fused into one message (HOROVOD_CYCLE_TIME)",
-    }
-    text = help_by_packing.get(
-        cell.packs or "", "more parameters or gradients in a message, or a framework that does so"
-    )
-    return Note("larger-messages", text, packs=cell.packs)
-
-
-def _equal_ranks_help(cell: Cell) -> Note:
+def _equal_ranks_help(cell: Cell) -> str:
     """Return what makes ranks end together."""
     equal = "equal ranks: the same processors, cores and load"
     if cell.framework is not None and cell.framework.heterogeneous:
-        return Note(
-            "measured-shares",
-            f"{equal}; or a smaller share of the batch for the slower one (shares: measured)",
-        )
+        return f"{equal}; or a smaller share of the batch for the slower one (shares: measured)"
     able = [name for name in framework_names() if load_framework(name).heterogeneous]
-    text = f"{equal}; or shares of the batch by speed, which {' and '.join(able)} can give" if able else equal
-    return Note("equal-ranks", text, able=able)
+    return f"{equal}; or shares of the batch by speed, which {' and '.join(able)} can give"
 
 
-def _computation_evidence(cell: Cell) -> Note:
-    computed, longest = float(cell.computed.mean()), _longest_phase(cell)
-    text = (
-        f"Computation takes {cell.ms(computed)} of a step of {cell.ms(cell.mean(STEP))}; its longest phase "
-        f"is {cells.PHASES.get(longest, 'one phase')}."
+# By how a library makes messages of gradients; "" for all others.
+OVERLAP_HELP = {
+    "buckets": (
+        "buckets that are sent during the backward pass (a smaller first bucket), or a core for its "
+        "communication threads"
+    ),
+    "fusion": (
+        "a shorter cycle, so that gradients are sent earlier (HOROVOD_CYCLE_TIME), or a core for its "
+        "communication thread"
+    ),
+    "ends": "a framework that sends gradients during the backward pass; this one computes all of them first",
+    "": "a core for communication, or a framework that sends gradients during the backward pass",
+}
+LARGER_MESSAGES_HELP = {
+    "buckets": "larger buckets (DDP's bucket_cap_mb)",
+    "fusion": "a longer cycle, so that more gradients are fused into one message (HOROVOD_CYCLE_TIME)",
+    "": "more parameters or gradients in a message, or a framework that does so",
+}
+
+
+def _computation_evidence(cell: Cell) -> str:
+    names = [name for name in cell.runs if name in cells.PHASES and name not in (WAIT, "data")]
+    longest = max(names, key=cell.mean, default="")
+    return (
+        f"Computation takes {cell.ms(cell.computed.mean())} of a step of {cell.ms(cell.mean(STEP))}; its "
+        f"longest phase is {cells.PHASES.get(longest, 'one phase')}."
     )
-    return Note(
-        "computing-longest", text, computed=computed / cell.steps, step=cell.step(STEP), longest=longest
-    )
 
 
-def _communication_evidence(cell: Cell) -> Note:
-    busy = float(cell.busy.mean())
-    text = (
-        f"Exposed communication takes {cell.ms(cell.mean('exposed'))} of a step, computation only "
-        f"{cell.ms(busy)}."
-    )
-    return Note("communication-longest", text, exposed=cell.step("exposed"), busy=busy / cell.steps)
-
-
-def _library_evidence(cell: Cell) -> Note:
+def _library_evidence(cell: Cell) -> str:
     library, seconds = cell.best
     moves = f"Bytes move for {cell.ms(cell.mean('moving'))} of a step; "
     if not cell.has_many_messages:
         moves = f"Bytes move for {cell.ms(cell.mean('exposed_moving'))} of a step without overlap; "
-    text = f"{moves}in the benchmark, the same messages take {cell.ms(seconds)} in the library of {library}."
-    moving = cell.step("moving" if cell.has_many_messages else "exposed_moving")
-    return Note("faster-library", text, moving=moving, library=library, by_benchmark=seconds / cell.steps)
+    return f"{moves}in the benchmark, the same messages take {cell.ms(seconds)} in the library of {library}."
 
 
-def _frequency_evidence(cell: Cell) -> Note:
-    text = (
-        f"There is an all-reduce every {'batch' if cell.every <= 1 else f'{cell.every:g} batches'}; bytes "
-        f"move for {cell.ms(cell.mean('exposed_moving'))} of a step without overlap."
+def _overlap_evidence(cell: Cell) -> str:
+    return (
+        f"Of {cell.ms(cell.mean('communication'))} of communication, {cell.ms(cell.hidden.mean())} are "
+        f"overlapped; the backward pass, which could overlap it, takes {cell.ms(cell.mean('backward'))}. The "
+        f"first all-reduce starts {cell.ms(cell.mean('until_first'))} into the step."
     )
-    return Note("allreduces-often", text, every=cell.every, exposed_moving=cell.step("exposed_moving"))
 
 
-def _overlap_evidence(cell: Cell) -> Note:
-    hidden = float(cell.hidden.mean())
-    text = (
-        f"Of {cell.ms(cell.mean('communication'))} of communication, {cell.ms(hidden)} are overlapped; the "
-        f"backward pass, which could overlap it, takes {cell.ms(cell.mean('backward'))}. The first "
-        f"all-reduce starts {cell.ms(cell.mean('until_first'))} into the step."
-    )
-    seconds = {name: cell.step(name) for name in ("communication", "backward", "until_first")}
-    return Note("little-hidden", text, hidden=hidden / cell.steps, **seconds)
-
-
-def _latency_evidence(cell: Cell) -> Note:
-    message_s = cell.step("moving") / cell.allreduces_per_step
-    text = (
+def _latency_evidence(cell: Cell) -> str:
+    return (
         f"{tables.number(cell.allreduces_per_step)} all-reduces in a step move for "
-        f"{tables.number(1e3 * cell.mean('moving') / cell.steps / cell.allreduces_per_step)} ms each, less "
-        f"than {SMALL_MESSAGE_RATIO:g} times the {tables.number(1e3 * cell.latency_s)} ms that the smallest "
-        "message takes in the benchmark."
-    )
-    return Note(
-        "messages-small",
-        text,
-        allreduces_per_step=cell.allreduces_per_step,
-        each=message_s,
-        latency=cell.latency_s,
+        f"{cell.ms(cell.mean('moving') / cell.allreduces_per_step)} each, less than {SMALL_MESSAGE_RATIO:g} "
+        f"times the {tables.number(1e3 * cell.latency_s)} ms that the smallest message takes in the "
+        "benchmark."
     )
 
 
-def _slow_rank_evidence(cell: Cell) -> Note:
+def _waiting_evidence(cell: Cell) -> str:
+    waiting = cell.ms(cell.mean("exposed_waiting"))
+    return f"Ranks wait {waiting} of a step for the last one to start an all-reduce"
+
+
+def _turns_evidence(cell: Cell) -> str:
     rank, longer = cell.slowest
-    text = (
-        f"Ranks wait {cell.ms(cell.mean('exposed_waiting'))} of a step for the last one to start an "
-        f"all-reduce; rank {rank} computes {cell.ms(longer)} longer than the others."
+    return (
+        f"{_waiting_evidence(cell)}, and none is always the last: each waits "
+        f"{cell.ms(float(cell.waiting.min()))} or more. The slowest, {rank}, computes only {cell.ms(longer)} "
+        "longer than the others."
     )
-    return Note(
-        "rank-slower", text, waiting=cell.step("exposed_waiting"), rank=rank, longer=longer / cell.steps
-    )
-
-
-def _turns_evidence(cell: Cell) -> Note:
-    rank, longer = cell.slowest
-    least = float(cell.waiting.min())
-    text = (
-        f"Ranks wait {cell.ms(cell.mean('exposed_waiting'))} of a step for the last one to start an "
-        f"all-reduce, and none is always the last: each waits {cell.ms(least)} or more. The slowest, {rank}, "
-        f"computes only {cell.ms(longer)} longer than the others."
-    )
-    facts = {
-        "waiting": cell.step("exposed_waiting"),
-        "least": least / cell.steps,
-        "rank": rank,
-        "longer": longer / cell.steps,
-    }
-    return Note("ranks-wait-in-turn", text, **facts)
-
-
-def _sharing_evidence(cell: Cell) -> Note:
-    busy = float(cell.busy.mean())
-    text = (
-        f"The same batch takes {cell.ms(busy)} of computation here and {cell.ms(cell.alone_s)} on one rank: "
-        "ranks share caches, memory or cores, or communication takes cores from them."
-    )
-    return Note("slower-than-alone", text, busy=busy / cell.steps, alone=cell.alone_s / cell.steps)
-
-
-def _data_evidence(cell: Cell) -> Note:
-    return Note(
-        "waits-for-data", f"A step waits {cell.ms(cell.mean('data'))} for its batch.", data=cell.step("data")
-    )
-
-
-def _fixed_help(code: str, text: str) -> Callable[[Cell], Note]:
-    """Return a remedy that is the same for every cell."""
-    return lambda _: Note(code, text)
 
 
 RULES = (
@@ -426,8 +342,11 @@ RULES = (
         "communication longer than computation",
         lambda cell: cell.mean("exposed") > float(cell.busy.mean()),
         lambda cell: cell.by_run("exposed"),
-        _communication_evidence,
-        _fixed_help("fewer-ranks", "fewer ranks, or more work for each: a larger batch"),
+        lambda cell: (
+            f"Exposed communication takes {cell.ms(cell.mean('exposed'))} of a step, computation only "
+            f"{cell.ms(cell.busy.mean())}."
+        ),
+        lambda _: "fewer ranks, or more work for each: a larger batch",
     ),
     Rule(
         "slow all-reduce",
@@ -440,7 +359,10 @@ RULES = (
         "frequent all-reduces",
         lambda cell: cell.allreduces_per_step > 0 and cell.every < ACCUMULATION_STEPS,
         lambda cell: cell.by_run("exposed_moving") * (1 - cell.every / ACCUMULATION_STEPS),
-        _frequency_evidence,
+        lambda cell: (
+            f"There is an all-reduce every {'batch' if cell.every <= 1 else f'{cell.every:g} batches'}; "
+            f"bytes move for {cell.ms(cell.mean('exposed_moving'))} of a step without overlap."
+        ),
         _fewer_allreduces_help,
     ),
     Rule(
@@ -450,20 +372,23 @@ RULES = (
             cell.by_run("exposed_moving"), (cell.by_run("backward") - cell.hidden).clip(lower=0)
         ),
         _overlap_evidence,
-        _overlap_help,
+        lambda cell: OVERLAP_HELP.get(cell.packs, OVERLAP_HELP[""]),
     ),
     Rule(
         "many small messages",
         _has_small_messages,
         _latency_size,
         _latency_evidence,
-        _larger_messages_help,
+        lambda cell: LARGER_MESSAGES_HELP.get(cell.packs, LARGER_MESSAGES_HELP[""]),
     ),
     Rule(
         "a slower rank",
         _has_slow_rank,
         lambda cell: cell.others_wait.clip(upper=cell.slowest[1]),  # longer waiting has other causes, too
-        _slow_rank_evidence,
+        lambda cell: (
+            f"{_waiting_evidence(cell)}; rank {cell.slowest[0]} computes {cell.ms(cell.slowest[1])} longer "
+            "than the others."
+        ),
         _equal_ranks_help,
     ),
     Rule(
@@ -471,36 +396,30 @@ RULES = (
         _waits_in_turn,
         lambda cell: cell.by_run("exposed_waiting"),
         _turns_evidence,
-        _fixed_help(
-            "less-noise",
+        lambda _: (
             "less noise: ranks bound to cores, no other programs; fewer all-reduces, over which it "
-            "averages out",
+            "averages out"
         ),
     ),
     Rule(
         "computation slower than on one rank",
         lambda cell: cell.is_complete and not math.isnan(cell.alone_s),
         lambda cell: cell.busy - cell.alone_s,
-        _sharing_evidence,
-        _fixed_help(
-            "own-cores",
-            "ranks bound to cores of their own, fewer ranks on a machine, a core for communication",
+        lambda cell: (
+            f"The same batch takes {cell.ms(cell.busy.mean())} of computation here and "
+            f"{cell.ms(cell.alone_s)} on one rank: ranks share caches, memory or cores, or communication "
+            "takes cores from them."
         ),
+        lambda _: "ranks bound to cores of their own, fewer ranks on a machine, a core for communication",
     ),
     Rule(
         "input",
         lambda _: True,
         lambda cell: cell.by_run("data"),
-        _data_evidence,
-        _fixed_help("faster-input", "more cores for preparing batches, data in memory, less augmentation"),
+        lambda cell: f"A step waits {cell.ms(cell.mean('data'))} for its batch.",
+        lambda _: "more cores for preparing batches, data in memory, less augmentation",
     ),
 )
-
-
-def _longest_phase(cell: Cell) -> str:
-    """Return the longest phase of computation, "" if no phase was traced."""
-    names = [name for name in cell.runs if name in cells.PHASES and name not in (WAIT, "data")]
-    return max(names, key=cell.mean) if names else ""
 
 
 def describe_cells(measured: Measured, network: pd.DataFrame) -> dict[str, Cell]:
@@ -591,9 +510,8 @@ def applicable_rules(cell: Cell) -> Iterator[tuple[Rule, Estimate]]:
         for rule in RULES
         if rule.applies(cell)
     ]
-    yield from sorted(
-        ((rule, size) for rule, size in sizes if size.value >= min_seconds), key=lambda entry: -entry[1].value
-    )
+    large = [(rule, size) for rule, size in sizes if size.value >= min_seconds]
+    yield from sorted(large, key=lambda entry: -entry[1].value)
 
 
 def summarize(measured: Measured, network: pd.DataFrame) -> pd.DataFrame:
@@ -616,18 +534,11 @@ def summarize(measured: Measured, network: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(rows[0]) if rows else ["cell", "limit"])
 
 
-def _incomplete_note(measured: Measured, network: pd.DataFrame) -> str:
-    """Return a note of the cells whose communication was not traced, "" if there are none."""
-    incomplete = [name for name, cell in describe_cells(measured, network).items() if not cell.is_complete]
-    text = (
-        f"Communication was not traced, so computation includes waiting: {conditions.join_names(incomplete)}."
-    )
-    return Note("communication-not-traced", text, cells=incomplete) if incomplete else ""
-
-
 def table(measured: Measured, network: pd.DataFrame) -> tables.Table:
     """Return the table; `network`: network.csv."""
     data = summarize(measured, network)
+    described = describe_cells(measured, network)
+    incomplete = conditions.join_names([name for name, cell in described.items() if not cell.is_complete])
     if data.empty:
         return cells.empty_table(TITLE, measured)
     texts = {
@@ -638,21 +549,9 @@ def table(measured: Measured, network: pd.DataFrame) -> tables.Table:
         "what would help": data["help"],
     }
     notes = [
-        Note(
-            "seconds-saved-at-most",
-            "Seconds: an upper bound of what the remedy saves. Remedies of one cause overlap and must not "
-            f"be added. Limits of less than {100 * MIN_SHARE:g} % of the steps are left out.",
-            least_share=MIN_SHARE,
-        ),
-        Note(
-            "thresholds",
-            f"Thresholds: a message is small below {SMALL_MESSAGE_RATIO:g} times the latency of the "
-            f"benchmark; a library is slow above {SLOW_LIBRARY_RATIO:g} times the fastest; communication is "
-            f"poorly overlapped if less than {100 * MIN_OVERLAP_SHARE:g} % of what fits into the backward "
-            f"pass is; a rank is the cause if its additional computation is {100 * MIN_CAUSE_SHARE:g} % of "
-            "what the others wait.",
-        ),
-        _incomplete_note(measured, network),
+        SIZES,
+        THRESHOLDS,
+        f"Communication was not traced, so computation includes waiting: {incomplete}." if incomplete else "",
         "" if len(network) else NO_BENCHMARK,
     ]
     words = ["limit", "evidence", "what would help"]

@@ -63,23 +63,15 @@ class Measured:
 
         The phase STEP is the sum of a step's phases.
         """
-        rows = self.current
+        rows, values = self.current, ["step_s", "seconds", "count"]
         grouped = rows.groupby(["run_id", "cell", "scope", "phase"], sort=False)
-        by_phase = grouped[["step_s", "seconds", "count"]].sum(min_count=1).reset_index()
-        ranks = rows.groupby("run_id")["rank"].nunique()
-        n_ranks = (
-            by_phase["run_id"].map(ranks).astype(float).where(by_phase["scope"] != "path", 1).clip(lower=1)
-        )
-        for name in ("step_s", "seconds", "count"):
-            by_phase[name] = (by_phase[name] / n_ranks).astype(float)
-        of_steps = (
-            by_phase[by_phase["scope"] == "step"]
-            .groupby(["run_id", "cell"], sort=False)[["step_s", "seconds"]]
-            .sum()
-        )
-        return pd.concat(
-            [by_phase, of_steps.reset_index().assign(scope="step", phase=STEP)], ignore_index=True
-        )
+        by_phase = grouped[values].sum(min_count=1).reset_index()
+        n_ranks = by_phase["run_id"].map(rows.groupby("run_id")["rank"].nunique()).astype(float)
+        n_ranks = n_ranks.where(by_phase["scope"] != "path", 1).clip(lower=1)
+        by_phase[values] = by_phase[values].div(n_ranks, axis="index").astype(float)
+        steps = by_phase[by_phase["scope"] == "step"].groupby(["run_id", "cell"], sort=False)
+        step_sums = steps[["step_s", "seconds"]].sum().reset_index().assign(scope="step", phase=STEP)
+        return pd.concat([by_phase, step_sums], ignore_index=True)
 
     def wide(self, scope: str, column: str = "seconds") -> pd.DataFrame:
         """Return a row for each run, by run_id, with a column for each phase of the scope, 0 if missing."""
@@ -189,16 +181,16 @@ def summarize(measured: Measured) -> pd.DataFrame:
                 if (cell, phase) not in measured_keys or not seconds.at[(cell, phase), "value"] > 0:
                     continue
                 at = (cell, phase)
-                missing = Estimate(math.nan)
-                per_step = scope in ("step", "communication")
+                is_of_step = scope in ("step", "communication")
+                share, step_s = (
+                    estimate(values.loc[at]) if is_of_step else Estimate(math.nan)
+                    for values in (shares, steps)
+                )
                 rows.append(
                     {
-                        "cell": cell,
-                        "scope": scope,
-                        "phase": phase,
-                        "n": int(seconds.at[at, "n"]),
-                        **columns("share", estimate(shares.loc[at]) if per_step else missing),
-                        **columns("step_s", estimate(steps.loc[at]) if per_step else missing),
+                        **{"cell": cell, "scope": scope, "phase": phase, "n": int(seconds.at[at, "n"])},
+                        **columns("share", share),
+                        **columns("step_s", step_s),
                         **columns("seconds", estimate(seconds.loc[at])),
                     }
                 )

@@ -12,8 +12,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from common.errors import InputError
 from common.files import read_json, written_whole
 from ranks.worker.phases import COMMUNICATION
@@ -35,29 +33,13 @@ def events(timeline: Timeline) -> Iterator[Event]:
         for thread, (name, track) in enumerate(timeline.tracks(rank), start=1):
             yield _metadata_event("thread", rank, thread, name=name)
             yield _metadata_event("thread_sort", rank, thread, sort_index=thread)
-            yield from _step_events(rank, thread, track)
+            for row in step_bounds(track).itertuples() if thread == 1 else ():
+                yield _interval_event(rank, thread, f"{STEP} {row.step}", STEP, row)
             for row in track.itertuples():
                 kind = COMMUNICATION if row.phase == COMMUNICATION else "phase"
-                yield _interval_event(
-                    rank, thread, row.phase, kind, row.begin_ns, row.end_ns, epoch=row.epoch, step=row.step
-                )
+                yield _interval_event(rank, thread, row.phase, kind, row)
         if rank in timeline.operators:
             yield from operator_events(timeline, rank)
-
-
-def _step_events(rank: int, thread: int, track: pd.DataFrame) -> Iterator[Event]:
-    if thread == 1:
-        for row in step_bounds(track).itertuples():
-            yield _interval_event(
-                rank,
-                thread,
-                f"{STEP} {row.step}",
-                STEP,
-                row.begin_ns,
-                row.end_ns,
-                epoch=row.epoch,
-                step=row.step,
-            )
 
 
 def _metadata_event(subject: str, rank: int, thread: int | None, **args: Any) -> Event:
@@ -66,10 +48,10 @@ def _metadata_event(subject: str, rank: int, thread: int | None, **args: Any) ->
     return {"name": name, "ph": "M", "pid": rank, "tid": thread or 0, "ts": 0, "args": args}
 
 
-def _interval_event(
-    rank: int, thread: int, name: str, kind: str, begin_ns: int, end_ns: int, **args: int
-) -> Event:
-    times = {"ts": begin_ns / UNIT_NS, "dur": (end_ns - begin_ns) / UNIT_NS}
+def _interval_event(rank: int, thread: int, name: str, kind: str, row: Any) -> Event:
+    """Return the event of a row with begin_ns, end_ns, epoch and step."""
+    times = {"ts": row.begin_ns / UNIT_NS, "dur": (row.end_ns - row.begin_ns) / UNIT_NS}
+    args = {"epoch": row.epoch, "step": row.step}
     return {"name": name, "cat": kind, "ph": "X", "pid": rank, "tid": thread, **times, "args": args}
 
 

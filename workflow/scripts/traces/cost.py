@@ -6,11 +6,11 @@ import pandas as pd
 
 from analysis import conditions, tables
 from analysis.intervals import columns
-from analysis.measured import cell_levels, factors, level_text, successful, title, varying
+from analysis.measured import cell_levels, factors, successful, title
 from analysis.pooling import pooled
 from common.notes import Note
 from declared.factors import UNTRACED, is_traced
-from traces.cells import estimate
+from traces.cells import add_factors, estimate, level_columns
 
 TITLE = "What tracing costs: epoch time traced over untraced, with 95 % intervals"
 MAX_COST_RATIO = 1.02  # target for tracing phases
@@ -27,12 +27,8 @@ def untraced_cells(runs: pd.DataFrame) -> dict[str, str]:
     plain = {
         tuple(str(row[name]) for name in levels): str(row["cell"]) for row in rows if row["trace"] == UNTRACED
     }
-    counterparts = {
-        str(row["cell"]): plain.get(tuple(str(row[name]) for name in levels))
-        for row in rows
-        if is_traced(row)
-    }
-    return {cell: counterpart for cell, counterpart in counterparts.items() if counterpart}
+    keys = {str(row["cell"]): tuple(str(row[name]) for name in levels) for row in rows if is_traced(row)}
+    return {cell: plain[key] for cell, key in keys.items() if key in plain}
 
 
 def build_rows(runs: pd.DataFrame) -> pd.DataFrame:
@@ -71,17 +67,10 @@ def table(runs: pd.DataFrame) -> tables.Table:
     data = build_rows(runs)
     if data.empty:
         why = NOT_MEASURED if untraced_cells(runs) else NOT_PLANNED
-        return tables.Table(
-            TITLE,
-            pd.DataFrame(),
-            pd.DataFrame(columns=["framework"]),
-            [why, conditions.setting_note(runs)],
-            ["framework"],
-        )
-    rows = cell_levels(runs).set_index("cell")
-    names = ["framework", *varying(runs, but=["framework"])]
+        empty = pd.DataFrame(columns=["framework"])
+        return tables.Table(TITLE, pd.DataFrame(), empty, [why, conditions.setting_note(runs)], ["framework"])
     columns = {
-        **{title(name): data["cell"].map(rows[name]).map(level_text) for name in names},
+        **level_columns(runs, data["cell"]),
         "n": data["n"].map(str),
         "traced (s)": tables.interval_texts(data, "traced_s"),
         "untraced (s)": tables.interval_texts(data, "untraced_s"),
@@ -91,17 +80,9 @@ def table(runs: pd.DataFrame) -> tables.Table:
     sentences = [conditions.run_counts_note(runs)]
     if data["ratio_low"].notna().any():
         sentences += [conditions.comparison_note(data["within_blocks"]), "In brackets the interval."]
-    notes = [
-        " ".join(sentences),
-        _verdict(data),
-        conditions.setting_note(runs),
-    ]
-    factor_columns = {
-        name: data["cell"].map(rows[name]) for name in factors(rows) if rows[name].notna().any()
-    }
-    csv_data = pd.concat([data[["cell"]], pd.DataFrame(factor_columns), data.drop(columns="cell")], axis=1)
-    text_columns = [title("trace")]
-    return tables.Table(TITLE, csv_data, pd.DataFrame(columns), notes, text_columns)
+    notes: list[str] = [" ".join(sentences), _verdict(data), conditions.setting_note(runs)]
+    csv_data = add_factors(runs, data).drop(columns="replicas")
+    return tables.Table(TITLE, csv_data, pd.DataFrame(columns), notes, [title("trace")])
 
 
 def _verdict(data: pd.DataFrame) -> Note:
@@ -110,10 +91,7 @@ def _verdict(data: pd.DataFrame) -> Note:
     facts = {"cells": len(with_interval), "unknown": len(data) - len(with_interval)}
     if with_interval.empty:
         return Note("tracing-costs", "The cost of tracing is unknown without replicates.", **facts)
-    n_shown, n_large = (
-        int((with_interval["ratio_low"] > 1).sum()),
-        int((with_interval["ratio_low"] > MAX_COST_RATIO).sum()),
-    )
+    n_shown, n_large = (int((with_interval["ratio_low"] > limit).sum()) for limit in (1, MAX_COST_RATIO))
     n_unsure = int((~(with_interval["ratio_high"] < MAX_COST_RATIO)).sum()) - n_large
     limit = f"{100 * (MAX_COST_RATIO - 1):.0f} %"
     sentences = [
@@ -122,11 +100,5 @@ def _verdict(data: pd.DataFrame) -> Note:
         f"In {n_unsure}, the interval does not exclude {limit}." if n_unsure else "",
         f"In {facts['unknown']} more, it is unknown without replicates." if facts["unknown"] else "",
     ]
-    return Note(
-        "tracing-costs",
-        " ".join(filter(None, sentences)),
-        **facts,
-        shown=n_shown,
-        more=n_large,
-        unsure=n_unsure,
-    )
+    facts |= {"shown": n_shown, "more": n_large, "unsure": n_unsure}
+    return Note("tracing-costs", " ".join(filter(None, sentences)), **facts)

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from analysis import intervals, shares, tables
-from analysis.intervals import Estimate, columns
+from analysis.intervals import Estimate, columns, estimate_of
 from analysis.measured import cell_levels, timing_runs
 from analysis.speedup import one_replica_cells_by_local_batch
 from common.notes import Note
@@ -21,13 +21,16 @@ from traces.cells import STEP, Measured
 from traces.steps import WAIT
 
 TITLE = "Communication by traces and by times, as shares of the step"
-AGREE, SLOWER, FASTER, COST = (
-    "agree",
-    "computing is slower",
-    "computing is faster",
-    "tracing changes the epoch",
-)
-OPEN, UNKNOWN = "not explained", "unclear"
+AGREE, SLOWER, FASTER = "agree", "computing is slower", "computing is faster"
+COST, OPEN, UNKNOWN = "tracing changes the epoch", "not explained", "unclear"
+MEANINGS = {
+    AGREE: "exposed share and share by times agree within their intervals",
+    SLOWER: "they agree after correction for computation that is slower than on one rank",
+    FASTER: "they agree after correction for computation that is faster than on one rank",
+    COST: "they differ, because tracing changes the epoch time (table tracing)",
+    OPEN: "they differ, and the phases do not explain it",
+    UNKNOWN: "it is unknown, without replicates or a cell on one replica",
+}
 BY_TIMES = Note(
     "by-times",
     "By times: T(n) − T(1) over T(n), of untraced runs if there are some. Slower computing: additional time "
@@ -56,9 +59,8 @@ def summarize(measured: Measured, runs: pd.DataFrame) -> pd.DataFrame:
     computing = steps[STEP] - steps.get(WAIT, 0.0)
     exposed_s = measured.wide("communication", "step_s").get("exposed", pd.Series(dtype=float))
     has_replicas = cell_of_run.map(replicas).gt(1).to_numpy()
-    spent = computing + exposed_s.reindex(steps.index).fillna(0.0).where(
-        has_replicas, 0.0
-    )  # one replica does not communicate
+    # One replica does not communicate.
+    spent = computing + exposed_s.reindex(steps.index).fillna(0.0).where(has_replicas, 0.0)
     computing_by_cell, spent_by_cell = (
         {cell: seconds[cell_of_run == cell].to_numpy(float) for cell in measured.order}
         for seconds in (computing, spent)
@@ -80,10 +82,8 @@ def summarize(measured: Measured, runs: pd.DataFrame) -> pd.DataFrame:
         )
         by_times_share = Estimate(math.nan)
         if (timed_cell := untraced.get(cell, cell)) in by_times.index:
-            row = by_times.loc[timed_cell]
-            by_times_share = Estimate(
-                row["communication"], row["communication_low"], row["communication_high"], int(row["n"])
-            )
+            by_times_share = estimate_of(by_times.loc[timed_cell], "communication")
+        ratio = ratios.loc[cell] if cell in ratios.index else None
         rows.append(
             {
                 "cell": cell,
@@ -94,13 +94,7 @@ def summarize(measured: Measured, runs: pd.DataFrame) -> pd.DataFrame:
                 **columns("slower", slower),
                 **columns("together", together),
                 **columns("by_times", by_times_share),
-                "verdict": verdict(
-                    exposed_share,
-                    slower,
-                    together,
-                    by_times_share,
-                    ratios.loc[cell] if cell in ratios.index else None,
-                ),
+                "verdict": verdict(exposed_share, slower, together, by_times_share, ratio),
             }
         )
     return pd.DataFrame(rows, columns=list(rows[0]) if rows else ["cell", "verdict"])
@@ -160,14 +154,6 @@ def table(measured: Measured, runs: pd.DataFrame) -> tables.Table:
 def _verdict_note(data: pd.DataFrame) -> Note:
     """Return the verdicts in words; facts: the number of cells with each."""
     counts = data["verdict"].value_counts()
-    meanings = {
-        AGREE: "exposed share and share by times agree within their intervals",
-        SLOWER: "they agree after correction for computation that is slower than on one rank",
-        FASTER: "they agree after correction for computation that is faster than on one rank",
-        COST: "they differ, because tracing changes the epoch time (table tracing)",
-        OPEN: "they differ, and the phases do not explain it",
-        UNKNOWN: "it is unknown, without replicates or a cell on one replica",
-    }
-    parts = [f"in {counts[name]} {meaning}" for name, meaning in meanings.items() if counts.get(name)]
+    parts = [f"in {counts[name]} {meaning}" for name, meaning in MEANINGS.items() if name in counts]
     cells_of = {str(name): int(count) for name, count in counts.items()}
     return Note("verdicts", f"Of {len(data)} cells: {'; '.join(parts)}.", cells=cells_of)

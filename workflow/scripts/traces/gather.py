@@ -53,20 +53,16 @@ def sum_error(phases: Traced, folder: Path, run: dict[str, Any]) -> float:
     """
     steps = folder / "steps.csv"
     share = phases.sum_error(_read_csv(steps) if steps.exists() else None)
-    if (
-        steps.exists()
-        or len(phases.numbers) < phases.steps * phases.numbers["epoch"].nunique()
-        or phases.numbers.empty
-    ):
+    n_epochs = phases.numbers["epoch"].nunique()
+    if steps.exists() or not n_epochs or len(phases.numbers) < phases.steps * n_epochs:
         return share
     epochs = _read_csv(folder / "epochs.csv").set_index("epoch")
     counted = (run["samples_trained"] or run["samples_per_epoch"]) / run["samples_per_epoch"]
     closed = (epochs["closed_time_s"] * counted).reindex(phases.numbers["epoch"].unique())
     if closed.isna().any():
         return share
-    barrier = phases.intervals[
-        (phases.intervals["phase"] == BARRIER) & phases.intervals["epoch"].isin(closed.index)
-    ]
+    intervals = phases.intervals
+    barrier = intervals[(intervals["phase"] == BARRIER) & intervals["epoch"].isin(closed.index)]
     summed = phases.phases["length"].sum() + (barrier["end"] - barrier["start"]).sum()
     return max(share, abs(float(summed / (closed.sum() * len(phases.ranks))) - 1))
 
@@ -105,10 +101,8 @@ def _typical_runs(summaries: list[RunPhases]) -> list[RunPhases]:
     """Return, for each cell, the run with the median step time, or the shorter one of two in the middle."""
     chosen = []
     for cell in dict.fromkeys(summary.cell for summary in summaries):
-        of_cell = sorted(
-            (summary for summary in summaries if summary.cell == cell and len(summary.steps)),
-            key=lambda summary: summary.typical_s,
-        )
+        of_cell = [summary for summary in summaries if summary.cell == cell and len(summary.steps)]
+        of_cell.sort(key=lambda summary: summary.typical_s)
         chosen += of_cell[(len(of_cell) - 1) // 2 :][:1]
     return chosen
 

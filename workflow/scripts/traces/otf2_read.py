@@ -43,21 +43,12 @@ WAIT = "wait"
 WAITING_CALLS = ("MPI_Wait", "MPI_Waitall", "MPI_Waitany", "MPI_Waitsome")
 JOINING_CALLS = ("MPI_Init", "MPI_Init_thread")
 IDLE_CALLS = (
-    "MPI_Test",
-    "MPI_Testall",
-    "MPI_Testany",
-    "MPI_Testsome",
-    "MPI_Probe",
-    "MPI_Mprobe",
-    "MPI_Start",
-    "MPI_Startall",
-)
+    "MPI_Test", "MPI_Testall", "MPI_Testany", "MPI_Testsome", "MPI_Probe", "MPI_Mprobe",
+    "MPI_Start", "MPI_Startall",
+)  # fmt: skip
 DATA_ROLES = (
-    RegionRole.COLL_ALL2ALL,
-    RegionRole.COLL_ALL2ONE,
-    RegionRole.COLL_ONE2ALL,
-    RegionRole.POINT2POINT,
-)
+    RegionRole.COLL_ALL2ALL, RegionRole.COLL_ALL2ONE, RegionRole.COLL_ONE2ALL, RegionRole.POINT2POINT,
+)  # fmt: skip
 BEGIN_EVENTS = (otf2.events.NonBlockingCollectiveRequest, otf2.events.MpiIsend, otf2.events.MpiIrecvRequest)
 COMPLETE_EVENTS = (
     otf2.events.NonBlockingCollectiveComplete,

@@ -115,11 +115,9 @@ class Mark:
 
 def marks(track: pd.DataFrame) -> Iterator[Mark]:
     """Yield the begins and ends of a track's intervals in order, inside regions of steps."""
-    step_rows = (
-        {}
-        if (track["phase"] == COMMUNICATION).any()
-        else {(row.epoch, row.step): row for row in step_bounds(track).itertuples()}
-    )
+    is_communication = (track["phase"] == COMMUNICATION).any()
+    bounds = () if is_communication else step_bounds(track).itertuples()
+    step_rows = {(row.epoch, row.step): row for row in bounds}
     open_step = None
     for row in track.itertuples():
         step = step_rows.get((row.epoch, row.step))

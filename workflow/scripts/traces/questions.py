@@ -54,12 +54,8 @@ class Question:
     def ratio(self, chains: Sequence[Chain]) -> float:
         """Return the time of a sample after the change over that before; NaN without steps."""
         used = group_steps(chains, self.group_size)
-        before = sum(chain.seconds() for chain in used)
-        return (
-            sum(self.change(chain).seconds() for chain in used) / self.samples / before
-            if before
-            else float("nan")
-        )
+        before, after = (sum(chain.seconds() for chain in part) for part in (used, map(self.change, used)))
+        return after / self.samples / before if before else float("nan")
 
 
 def group_steps(chains: Sequence[Chain], count: int) -> list[Chain]:
@@ -78,11 +74,14 @@ def change_each_step(change: Callable[[Step], Step]) -> Callable[[Chain], Chain]
     return lambda chain: replace(chain, steps=tuple(change(step) for step in chain.steps))
 
 
-def retime_messages(step: Step, retime: Retime) -> Step:
-    """Return the step with other times of moving bytes."""
-    return replace(
-        step, allreduces=tuple(retime(allreduce, k) for k, allreduce in enumerate(step.allreduces))
-    )
+def change_messages(retime: Retime) -> Callable[[Chain], Chain]:
+    """Return a change of the times of moving bytes in every step."""
+
+    def retime_step(step: Step) -> Step:
+        moved = tuple(retime(allreduce, k) for k, allreduce in enumerate(step.allreduces))
+        return replace(step, allreduces=moved)
+
+    return change_each_step(retime_step)
 
 
 def scale_moving(share: float) -> Retime:
@@ -131,11 +130,10 @@ def speed_during_computation(chains: Sequence[Chain], alone: Alone) -> float:
             law = alone(len(step.allreduces))
             for k, (allreduce, overlap) in enumerate(zip(step.allreduces, overlaps, strict=True)):
                 moving_s = float(allreduce.moving.max())
-                overlapped_part = min(overlap, moving_s)
-                law_s += (law.occupied if allreduce.behind else law.seconds)[k] * (overlapped_part > 0) - (
-                    moving_s - overlapped_part
-                ) * (overlapped_part > 0)
-                overlapped_s += overlapped_part
+                if (overlapped_part := min(overlap, moving_s)) > 0:
+                    by_law = (law.occupied if allreduce.behind else law.seconds)[k]
+                    law_s += by_law - (moving_s - overlapped_part)
+                    overlapped_s += overlapped_part
     return float(np.clip(law_s / overlapped_s, MIN_SPEED, 1.0)) if overlapped_s else 1.0
 
 
@@ -143,9 +141,9 @@ def retime_work(step: Step, seconds: Callable[[int, Work], float]) -> Step:
     """Return the step with other times of work, by rank and work."""
 
     def retime(rank: int, operation: Operation) -> Operation:
-        return (
-            replace(operation, seconds=seconds(rank, operation)) if isinstance(operation, Work) else operation
-        )
+        if isinstance(operation, Work):
+            return replace(operation, seconds=seconds(rank, operation))
+        return operation
 
     ranks = tuple(tuple(retime(rank, operation) for operation in own) for rank, own in enumerate(step.ranks))
     return replace(step, ranks=ranks)
@@ -158,7 +156,7 @@ def links(faster: float, retime: Retime, **answer: Any) -> Question:
         "links",
         text,
         "latency stays; during computation, processors move no more bytes a second than now",
-        change_each_step(lambda step: retime_messages(step, retime)),
+        change_messages(retime),
         **answer,
     )
 
@@ -169,7 +167,7 @@ def half_the_bytes(retime: Retime) -> Question:
         "16 bits",
         "gradients in 16 bits",
         "converting costs nothing",
-        change_each_step(lambda step: retime_messages(step, retime)),
+        change_messages(retime),
     )
 
 
@@ -179,7 +177,7 @@ def hidden() -> Question:
         "hidden",
         "communication fully overlapped",
         "ranks still wait for the slowest",
-        change_each_step(lambda step: retime_messages(step, scale_moving(0.0))),
+        change_messages(scale_moving(0.0)),
     )
 
 
@@ -221,17 +219,11 @@ def accumulated(every: int, batch_s: float | None, chains: Sequence[Chain], **an
     """
     work_ratio = 1.0
     if batch_s is not None and chains:
-        operations = [
-            operation for chain in chains for step in chain.steps for own in step.ranks for operation in own
-        ]
-        batch_work_s = sum(operation.seconds for operation in operations if _is_batch_work(operation))
-        updates = sum(
-            operation.seconds
-            for operation in operations
-            if isinstance(operation, Work) and operation.phase == OPTIMIZER
-        )
-        batches = sum(len(step.ranks) for chain in chains for step in chain.steps)
-        work_ratio = max(batch_s * batches - updates, 0.0) / batch_work_s
+        ranks = [own for chain in chains for step in chain.steps for own in step.ranks]
+        work = [operation for own in ranks for operation in own if isinstance(operation, Work)]
+        batch_work_s = sum(operation.seconds for operation in work if _is_batch_work(operation))
+        updates_s = sum(operation.seconds for operation in work if operation.phase == OPTIMIZER)
+        work_ratio = max(batch_s * len(ranks) - updates_s, 0.0) / batch_work_s
 
     def change(chain: Chain) -> Chain:
         steps = [
@@ -254,14 +246,8 @@ def accumulated(every: int, batch_s: float | None, chains: Sequence[Chain], **an
 
 def skip_allreduce(step: Step, work_ratio: float = 1.0) -> Step:
     """Return a batch that only accumulates gradients: no all-reduce, no update, work times `work_ratio`."""
-    ranks = [
-        tuple(
-            replace(operation, seconds=work_ratio * operation.seconds)
-            for operation in own
-            if _is_batch_work(operation)
-        )
-        for own in step.ranks
-    ]
+    work = [filter(_is_batch_work, own) for own in step.ranks]
+    ranks = (tuple(replace(item, seconds=work_ratio * item.seconds) for item in own) for own in work)
     return Step(tuple(ranks), ())
 
 

@@ -85,43 +85,32 @@ class Traced:
 
     def rows(self) -> pd.DataFrame:
         """Return the run's rows of phases.csv: rank, scope, phase, count, step_s, seconds."""
-        parts = [self._startup_rows(), self._step_rows(), self._epoch_rows()]
+        own, is_outside = self.intervals, self.intervals["step"] == 0
+        around = own[is_outside & (own["epoch"] > self.warm_up) & (own["phase"] != COMMUNICATION)]
+        n_epochs = own.loc[is_outside & (own["epoch"] > self.warm_up), "epoch"].nunique()
+        parts = [
+            self._sum_phases(own[own["epoch"] == 0], "start", 1),
+            self._step_rows(),
+            self._sum_phases(around, "epoch", max(1, n_epochs)),
+        ]
         if len(self.allreduces):
             parts.append(self._communication_rows())
         if len(self.numbers):
             parts.append(self.path())
         return pd.concat(parts, ignore_index=True)
 
-    def _startup_rows(self) -> pd.DataFrame:
-        mine = self.intervals[self.intervals["epoch"] == 0]
-        return self._sum_phases(mine, "start", 1)
-
-    def _epoch_rows(self) -> pd.DataFrame:
-        around = self.intervals[(self.intervals["epoch"] > self.warm_up) & (self.intervals["step"] == 0)]
-        return self._sum_phases(
-            around[around["phase"] != COMMUNICATION], "epoch", max(1, around["epoch"].nunique())
-        )
-
     def _sum_phases(self, rows: pd.DataFrame, scope: str, n_epochs: int) -> pd.DataFrame:
         lengths = rows.assign(seconds=(rows["end"] - rows["start"]) / n_epochs)
-        sums = (
-            lengths.groupby(["rank", "phase"], observed=True, sort=True)["seconds"]
-            .agg(["sum", "size"])
-            .reset_index()
-        )
-        sums["count"] = sums.pop("size") / n_epochs
-        return sums.rename(columns={"sum": "seconds"}).assign(
-            scope=scope, step_s=np.nan, phase=sums["phase"].astype(str)
-        )
+        groups = lengths.groupby(["rank", "phase"], observed=True)["seconds"]
+        sums = groups.agg(seconds="sum", count="size").reset_index().astype({"phase": str})
+        return sums.assign(scope=scope, step_s=np.nan, count=sums["count"] / n_epochs)
 
     def _step_rows(self) -> pd.DataFrame:
-        of_rank = self.phases.groupby("rank")["place"].nunique()
-        by = (
-            self.phases.groupby(["rank", "phase"], observed=True)["length"].agg(["sum", "size"]).reset_index()
-        )
-        number = by["rank"].map(of_rank)
+        groups = self.phases.groupby(["rank", "phase"], observed=True)["length"]
+        sums = groups.agg(["sum", "size"]).reset_index().astype({"phase": str})
+        number = sums["rank"].map(self.phases.groupby("rank")["place"].nunique())
         return self._per_step(
-            by["rank"], by["phase"].astype(str), by["sum"] / number, by["size"] / number, "step"
+            sums["rank"], sums["phase"], sums["sum"] / number, sums["size"] / number, "step"
         )
 
     def _per_step(

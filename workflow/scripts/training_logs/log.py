@@ -12,14 +12,6 @@ from itertools import groupby, pairwise
 
 MIN_POSITIVE, MAX_POSITIVE = 1e-12, 1e18
 Facts = Mapping[str, str | int | float]
-# Facts that readers share. Each format has those that its header says.
-FACT_NAMES = (
-    "benchmark", "framework", "model", "parameters", "device", "devices", "nodes", "devices_per_node",
-    "global_batch", "local_batch", "accumulation", "sequence_length", "precision", "data_parallel",
-    "sharded_parallel", "tensor_parallel", "pipeline_parallel", "context_parallel", "samples_per_epoch",
-    "started_at", "run_seconds", "evaluations", "status", "organization", "platform",
-    "train_samples", "seed", "restarts", "damaged_lines",
-)  # fmt: skip
 # What torchrun, srun --label, mpirun and Ray write before each line of a rank, and colours of terminals.
 _PREFIX = re.compile(
     r"\s*(?:\[(?:default|rank)?(\d{1,9})\]:|(\d{1,9}): |\[\d+,(\d{1,9})\]<std(?:out|err)>:"
@@ -76,7 +68,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Log:
-    """Steps of one training in the order of the log, and its other facts (`FACT_NAMES`)."""
+    """Steps of one training in the order of the log, and its other facts, by names that formats share."""
 
     steps: tuple[Step, ...]
     facts: Facts
