@@ -179,6 +179,10 @@ def strategies(
         option("Where searches start: data, expert, random (default: these), stages, units."),
     ] = None,
     seed: Annotated[int | None, option("Of random numbers (default 1).", metavar="N")] = None,
+    space: Annotated[
+        str | None,
+        option("What is searched: soap (each layer by itself), mesh, or both (default for small models)."),
+    ] = None,
     out: Stem = None,
 ) -> None:
     """Search for the fastest parallelization strategies by simulation: of a study at its site, or of a model.
@@ -186,6 +190,7 @@ def strategies(
     Example:
     ./ringside strategies my-study --site my-cluster
     ./ringside strategies --model alexnet --batch-size 256 --devices 16
+    ./ringside strategies --model gpt-2 --batch-size 64 --topology h100 --devices 8 --space mesh
     """
     settings: dict[str, Any] = {
         name: value
@@ -205,6 +210,7 @@ def strategies(
             "restarts": restarts,
             "starts": starts,
             "seed": seed,
+            "space": space,
         }.items()
         if value is not None and value != []
     }
