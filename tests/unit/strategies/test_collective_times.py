@@ -27,8 +27,8 @@ def test_all_devices_take_the_faster_ring() -> None:
     hierarchical = 3 * (1 + SIZE / 400) + 2 + SIZE / 80
     assert seconds(ALL_GATHER, 8, 1) == pytest.approx(min(flat, hierarchical))
     wide = Topology(NODES.device, (NODES.levels[0], Level(16, 40.0, 2.0)))
-    few = Message(ALL_REDUCE, "", 0.0, 1, 64, 1)
-    assert message_seconds(few, wide) == pytest.approx(2 * 3 * 1 + 2 * 4 * 2), "a tree"
+    empty = Message(ALL_REDUCE, "", 0.0, 1, 64, 1)
+    assert message_seconds(empty, wide) == pytest.approx(2 * 3 * 1 + 2 * 4 * 2), "a tree"
 
 
 def test_groups_across_nodes_share_the_link_of_a_node() -> None:

@@ -15,7 +15,7 @@ from models.named import graph
 from plan.design import plan_design
 from strategies import find, meshes
 from strategies.costs import roofline
-from strategies.mesh_costs import WHOLE, StepSimulator
+from strategies.mesh_costs import UNPARTITIONED, StepSimulator
 from strategies.topology import AMP, FP32, PRECISIONS, Topology
 
 MODEL = graph("gpt-nano", (32,), 64, 64, "next")
@@ -83,7 +83,8 @@ def test_one_device_takes_the_roofline_of_its_layers() -> None:
     simulator = StepSimulator(MODEL, topology, PRECISIONS[FP32])
     space = find.divide(MODEL, 8)
     costs = [
-        roofline(space, place, WHOLE, topology.device, update_bytes=32) for place in range(len(space.layers))
+        roofline(space, place, UNPARTITIONED, topology.device, update_bytes=32)
+        for place in range(len(space.layers))
     ]
     seconds = simulator.simulate(Mesh(), 8, SIMPLE).seconds
     assert seconds == pytest.approx(sum(c.forward + c.backward + c.update for c in costs), rel=0.02)
@@ -93,10 +94,10 @@ def test_axes_and_recomputation_trade_memory_for_time() -> None:
     data, sharded = step(Mesh(data=4)), step(Mesh(sharded=4))
     assert sharded.weight_bytes == pytest.approx(data.weight_bytes / 4)
     assert sharded.gradient_bytes > data.gradient_bytes * 0.9 and data.output_bytes == 0
-    kept, blocks = step(Mesh(sharded=4), 64), step(Mesh(sharded=4), 64, checkpointing="blocks")
+    full, blocks = step(Mesh(sharded=4), 64), step(Mesh(sharded=4), 64, checkpointing="blocks")
     selective = step(Mesh(sharded=4), 64, checkpointing="selective")
-    assert blocks.memory_bytes < selective.memory_bytes < kept.memory_bytes
-    assert kept.seconds < selective.seconds < blocks.seconds
+    assert blocks.memory_bytes < selective.memory_bytes < full.memory_bytes
+    assert full.seconds < selective.seconds < blocks.seconds
     tensor, twice = step(Mesh(tensor=4)), step(Mesh(tensor=4), checkpointing="blocks")
     assert twice.output_bytes > tensor.output_bytes > 0
     assert step(Mesh(sharded=4), sync_every=4).seconds > 2 * sharded.seconds
@@ -139,7 +140,8 @@ def test_note_names_the_suggested_mesh() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "space"), [("gpt-nano", find.BOTH), ("llama-moe-nano", find.MESH), ("llama-3-8b", find.MESH)]
+    ("model", "space"),
+    [("gpt-nano", find.ALL_SPACES), ("llama-moe-nano", find.MESH), ("llama-3-8b", find.MESH)],
 )
 def test_layers_of_large_models_are_not_searched_by_default(model: str, space: str) -> None:
     assert find.build_question(model=model, batch_size=8, topology="h100", devices=8).space == space

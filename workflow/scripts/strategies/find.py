@@ -81,7 +81,7 @@ NAMES = {
     "units": "partitioned weights",
 }
 # Spaces of strategies: a partition and placement of each layer by itself, or device meshes.
-SOAP, MESH, BOTH = SPACES = ("soap", "mesh", "both")
+SOAP, MESH, ALL_SPACES = SPACES = ("soap", "mesh", "both")
 MAX_SOAP_PARAMETERS = 2e9  # of a model whose layers are searched unless --space asks for it
 DEFAULT_STARTS = ("data", "expert", "random")  # with `starts.SMALL` if none of them fits into memory
 METHODS = {"metropolis": "Metropolis-Hastings", "annealing": "annealing of groups"}
@@ -197,7 +197,7 @@ def build_question(
     check_names("--starts", starts, NAMES)
     if space is not None:
         check_names("--space", [space], SPACES)
-    model_graph = sample_graph(model, image, tokens, classes, check_layers=space in (SOAP, BOTH))
+    model_graph = sample_graph(model, image, tokens, classes, check_layers=space in (SOAP, ALL_SPACES))
     question = Question(
         model_graph,
         batch_size,
@@ -251,12 +251,12 @@ def parse_buckets(text: str | None) -> BucketBytes:
 
 
 def default_space(model_graph: Graph) -> str:
-    """Return MESH for a model whose layers take too long to search or cannot be partitioned, else BOTH."""
+    """Return MESH for a model whose layers cannot be partitioned or take too long, else ALL_SPACES."""
     try:
         divide(model_graph, batch=1)
     except ValueError:
         return MESH
-    return BOTH if model_graph.parameters <= MAX_SOAP_PARAMETERS else MESH
+    return ALL_SPACES if model_graph.parameters <= MAX_SOAP_PARAMETERS else MESH
 
 
 def sample_graph(

@@ -48,7 +48,7 @@ from strategies.topology import Device, Topology
 OPERAND_PASSES = 2.5
 OVERLAP_COST = 0.75
 UNIT_BYTES = 25 * 2**20  # of a model without blocks, as in ranks.libraries.pytorch_sharded
-WHOLE = (1, 1, 1, 1)  # degrees of a layer that is not partitioned
+UNPARTITIONED = (1, 1, 1, 1)  # degrees of a layer that is not partitioned
 # Copies of the logits in float32 while the loss is propagated: logits, their logarithms of probabilities are
 # counted with the loss, and the gradient.
 N_LOGIT_COPIES = 2
@@ -65,6 +65,7 @@ class LayerCost:
         undivided_s: Part of `forward_s` that each rank of a tensor axis has which divides the layer.
         kept_bytes: Memory of what the backward pass needs of it, and `product_bytes` of its products alone.
         output_bytes: Memory of its output.
+        logits_bytes: Memory of the logits in float32 and of their gradient while the loss is propagated.
     """
 
     operators: tuple[str, ...]
@@ -75,16 +76,25 @@ class LayerCost:
     kept_bytes: float
     product_bytes: float
     output_bytes: float
+    logits_bytes: float
 
 
 @dataclass(frozen=True)
 class StageCost:
-    """Sums over the layers of a pipeline stage: seconds of both passes, bytes kept and recomputed."""
+    """Sums over the layers of a pipeline stage: seconds of both passes, and bytes.
+
+    Attributes:
+        forward_s: Time of the forward pass, and `backward_s` of the backward pass.
+        kept_bytes: Memory of what is kept of a microbatch.
+        recomputed_bytes: Memory of the largest recomputed block.
+        loss_bytes: Memory of logits in float32 and of their gradient.
+    """
 
     forward_s: float
     backward_s: float
     kept_bytes: float
     recomputed_bytes: float
+    loss_bytes: float
 
 
 @dataclass(frozen=True)
@@ -150,12 +160,11 @@ class StepSimulator:
         else:
             seconds = self._passes_seconds(levels, stage_needs[0], costs[0])
         weights = [self._weights(mesh, levels, need) for need in stage_needs]
-        kept = self._kept_bytes(mesh, levels, costs)
+        saved = self._saved_bytes(mesh, levels, costs)
         number, n_numbers = number_bytes(levels), 2 + n_optimizer_states(levels)
         weight_bytes = [number.stored * n_numbers * own / mesh.sharded for own in weights]
         working = [self._gathered_bytes(mesh, levels, own) for own in weights]
-        loss = [0.0] * (len(kept) - 1) + [self._loss_bytes(mesh, batch // n_microbatches, levels)]
-        memory = [sum(parts) for parts in zip(weight_bytes, working, kept, loss, strict=True)]
+        memory = [sum(parts) for parts in zip(weight_bytes, working, saved, strict=True)]
         fullest = max(range(len(memory)), key=memory.__getitem__)
         update_s = 2 * max(weight_bytes) / self.topology.device.memory_bytes_s
         n_copies = mesh.ranks // mesh.pipeline
@@ -163,8 +172,8 @@ class StepSimulator:
             (message, _n_times(message, mesh, levels)) for need in stage_needs for message in need.messages
         ]
         outputs, parameters = (
-            n_copies * sum(m.sent * times for m, times in messages if _is_of_outputs(m) == wanted)
-            for wanted in (True, False)
+            n_copies * sum(m.sent * times for m, times in messages if _is_of_outputs(m) == is_output)
+            for is_output in (True, False)
         )
         return MeshEstimate(seconds + update_s, memory[fullest], weight_bytes[fullest], outputs, parameters)
 
@@ -181,20 +190,24 @@ class StepSimulator:
         if layer.macs:
             passes = [PASSES[kind][0] for kind in layer.fused]
             light_s = len(passes) * device.launch_s + sum(passes) * output_bytes / device.memory_bytes_s
-        kept = float(kept_bytes(space, place, WHOLE))
+        saved = float(kept_bytes(space, place, UNPARTITIONED))
         if not layer.fused and layer.name != LOSS and self._is_only_added(layer):
-            kept -= output_bytes
-        product_bytes = kept if layer.name.endswith(HEADS_SUFFIX) else min(kept, output_bytes)
+            saved -= output_bytes
+        product_bytes = saved if layer.name.endswith(HEADS_SUFFIX) else min(saved, output_bytes)
         names = layer.operators or (layer.name,)
+        is_cast = space.element_bytes != BYTES  # Then the gradient has a copy in the type of outputs.
+        number_bytes_of_logit = N_LOGIT_COPIES * BYTES + is_cast * space.element_bytes
+        logits_bytes = number_bytes_of_logit * space.batch * math.prod(self.graph.operators[-1].shape)
         return LayerCost(
             tuple(name.removesuffix(HEADS_SUFFIX) for name in names),
             forward_s,
             backward_s,
             light_s,
             undivided_s,
-            kept,
+            saved,
             product_bytes if layer.macs else 0.0,
             output_bytes,
+            float(logits_bytes),
         )
 
     def _is_only_added(self, layer: Layer) -> bool:
@@ -257,22 +270,24 @@ class StepSimulator:
         self, costs: Sequence[LayerCost], divided: Collection[str], tensor: int, levels: Mapping[str, Any]
     ) -> StageCost:
         level = levels.get("checkpointing", "none")
-        forward_s = backward_s = kept = 0.0
+        forward_s = backward_s = saved = loss_bytes = 0.0
         recomputed = [0.0] * len(self.block_weights)
         for cost in costs:
             share = 1 / tensor if cost.operators[0] in divided else 1.0
             number, own_s = self.block_of.get(cost.operators[0]), (1 - share) * cost.undivided_s
             forward_s += share * cost.forward_s + own_s
             backward_s += share * cost.backward_s + 2 * own_s
+            if LOSS in cost.operators:
+                loss_bytes = share * cost.logits_bytes
             if level == "none" or number is None:
-                kept += share * cost.kept_bytes
+                saved += share * cost.kept_bytes
                 continue
             backward_s += share * cost.forward_s + own_s if level == "blocks" else share * cost.light_s
             recomputed[number] += share * cost.kept_bytes
             is_output = not self.block_outputs.isdisjoint(cost.operators)
             kept_output = cost.output_bytes if is_output else 0.0
-            kept += share * max(kept_output, cost.product_bytes if level == "selective" else 0.0)
-        return StageCost(forward_s, backward_s, kept, max(recomputed, default=0.0))
+            saved += share * max(kept_output, cost.product_bytes if level == "selective" else 0.0)
+        return StageCost(forward_s, backward_s, saved, max(recomputed, default=0.0), loss_bytes)
 
     def _seconds(self, messages: Iterable[Message], count: float = 1.0) -> float:
         return count * sum(own.count * message_seconds(own, self.topology) for own in messages)
@@ -339,25 +354,23 @@ class StepSimulator:
             return gathered + number.reduced * weights
         return gathered + (number.computed + number.reduced) * unit
 
-    def _kept_bytes(self, mesh: Mesh, levels: Mapping[str, Any], costs: Sequence[StageCost]) -> list[float]:
-        """Return the memory of what the backward pass needs, on each rank along the pipeline."""
-        if mesh.pipeline == 1:
-            return [costs[0].kept_bytes + costs[0].recomputed_bytes]
+    def _saved_bytes(self, mesh: Mesh, levels: Mapping[str, Any], costs: Sequence[StageCost]) -> list[float]:
+        """Return the memory of activations on each rank along the pipeline, at its peak.
+
+        It is reached while the loss is propagated, or later, when a block has been recomputed.
+        """
         schedule, n_microbatches = levels["schedule"], levels["microbatches"]
-        kept = []
+        if mesh.pipeline == 1:
+            return [costs[0].kept_bytes + max(costs[0].recomputed_bytes, costs[0].loss_bytes)]
+        peaks = []
         for rank in range(mesh.pipeline):
             own = [costs[number] for number in own_stages(rank, schedule, mesh.pipeline)]
             sizes = [stage.kept_bytes for stage in own]
             moments = in_flight(schedule, mesh.pipeline, rank, n_microbatches)
-            most = max(sum(map(mul, counts, sizes)) for counts in moments)
-            kept.append(most + max(stage.recomputed_bytes for stage in own))
-        return kept
-
-    def _loss_bytes(self, mesh: Mesh, samples: int, levels: Mapping[str, Any]) -> float:
-        """Return the memory of logits in float32 and their gradient while the loss is propagated."""
-        is_divided = mesh.tensor > 1 and levels["tensor_sharding"] != "layers"
-        n_logits = samples * math.prod(self.graph.operators[-1].shape)
-        return N_LOGIT_COPIES * BYTES * n_logits / (mesh.tensor if is_divided else 1)
+            in_flight_bytes = max(sum(map(mul, counts, sizes)) for counts in moments)
+            passing = max(max(stage.recomputed_bytes, stage.loss_bytes) for stage in own)
+            peaks.append(in_flight_bytes + passing)
+        return peaks
 
 
 def layer_seconds(space: Space, place: int, device: Device) -> tuple[float, float, float]:
@@ -367,7 +380,7 @@ def layer_seconds(space: Space, place: int, device: Device) -> tuple[float, floa
     operators, and the factor or result of a product that is not divided.
     """
     layer = space.layers[place]
-    cost = roofline(space, place, WHOLE, device, update_bytes=0)
+    cost = roofline(space, place, UNPARTITIONED, device, update_bytes=0)
     launches_s = (1 + len(layer.fused)) * device.launch_s
     if not (device.large_share and layer.macs and layer.product in (DENSE, ATTENTION)):
         return cost.forward, cost.backward, launches_s

@@ -4,7 +4,7 @@ The space beside that of single layers (strategies.search): all sizes of the axe
 `tensor` stays within a node, a stage of a pipeline has at least one block, and `sharded` is nothing, a node
 or all that is left; with gradient accumulation, or with microbatches and a schedule; with each level of
 sharding, tensor_sharding and checkpointing. What pytorch-mesh refuses (plan.design) is left out. A step is
-simulated (strategies.mesh_costs); of each combination of axes the fastest that fits in memory is shown.
+simulated (strategies.mesh_costs); of each combination of axes the fastest that fits in memory is selected.
 """
 
 import itertools
@@ -69,12 +69,12 @@ class Setting:
         """The mesh in words, such as `sharded 8, checkpointing blocks`."""
         axes = [f"{axis} {self.mesh.sizes[axis]}" for axis in self.mesh.axes] or ["one device"]
         factors = factor_table()
-        others = [
+        changed = [
             f"{name.replace('_', ' ')} {self.levels[name]}"
             for name in NAMED
             if self.levels[name] != factors[name].get("default", 1)
         ]
-        return ", ".join([*axes, *others])
+        return ", ".join([*axes, *changed])
 
 
 Planned = tuple[Setting, MeshEstimate]
@@ -194,7 +194,7 @@ class Acceptance:
         key = (setting.mesh, setting.local_batch, *(levels[name] for name in (*NEEDS, "sync_every")))
         if key not in self._answers:
             try:
-                geometry(levels, self.framework, self.site)
+                geometry(dict(levels), self.framework, self.site)
                 self._answers[key] = True
             except InfeasibleCell:
                 self._answers[key] = False
@@ -218,10 +218,10 @@ def plan_meshes(
             estimates.append((setting, estimate))
     limit = USABLE_SHARE * topology.device.memory_bytes
     fitting = [pair for pair in estimates if pair[1].memory_bytes <= limit]
-    shown = _shown(fitting) or sorted(estimates, key=lambda pair: pair[1].memory_bytes)[:1]
-    if not any(setting.mesh.is_plain for setting, _ in shown):
+    selected = _select(fitting) or sorted(estimates, key=lambda pair: pair[1].memory_bytes)[:1]
+    if not any(setting.mesh.is_plain for setting, _ in selected):
         plain = [pair for pair in estimates if pair[0].mesh.is_plain]
-        shown += sorted(plain, key=lambda pair: (max(pair[1].memory_bytes, limit), pair[1].seconds))[:1]
+        selected += sorted(plain, key=lambda pair: (max(pair[1].memory_bytes, limit), pair[1].seconds))[:1]
     chosen = suggestion(fitting)
     note = Note(
         "meshes",
@@ -236,19 +236,19 @@ def plan_meshes(
         meshes=len(estimates),
         suggested=chosen[0].name if chosen else None,
     )
-    answers = [answer(*pair, limit) for pair in shown]
-    return [own | {"suggested": pair == chosen} for own, pair in zip(answers, shown, strict=True)], note
+    answers = [answer(*pair, limit) for pair in selected]
+    return [own | {"suggested": pair == chosen} for own, pair in zip(answers, selected, strict=True)], note
 
 
-def _shown(fitting: Sequence[Planned]) -> list[Planned]:
+def _select(fitting: Sequence[Planned]) -> list[Planned]:
     """Return the fastest of each kind that fits, fastest first, at most MAX_ROWS with the suggested one."""
     fastest: dict[tuple[str, ...], Planned] = {}
     for pair in sorted(fitting, key=lambda pair: pair[1].seconds):
         fastest.setdefault(pair[0].mesh.axes, pair)
-    suggested, shown = suggestion(fitting), list(fastest.values())
-    if suggested and suggested not in shown[:MAX_ROWS]:
-        return [*shown[: MAX_ROWS - 1], suggested]
-    return shown[:MAX_ROWS]
+    suggested, selected = suggestion(fitting), list(fastest.values())
+    if suggested and suggested not in selected[:MAX_ROWS]:
+        return [*selected[: MAX_ROWS - 1], suggested]
+    return selected[:MAX_ROWS]
 
 
 def suggestion(fitting: Sequence[Planned]) -> Planned | None:
