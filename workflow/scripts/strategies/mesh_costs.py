@@ -164,6 +164,10 @@ class StepSimulator:
         number, n_numbers = number_bytes(levels), 2 + n_optimizer_states(levels)
         weight_bytes = [number.stored * n_numbers * own / mesh.sharded for own in weights]
         working = [self._gathered_bytes(mesh, levels, own) for own in weights]
+        if not is_pipeline and levels["sync_every"] == 1:
+            # Gradients take the place of activations as the backward pass frees these.
+            gradient_bytes = weight_bytes[0] / n_numbers
+            saved = [max(saved[0] - gradient_bytes, costs[0].recomputed_bytes)]
         memory = [sum(parts) for parts in zip(weight_bytes, working, saved, strict=True)]
         fullest = max(range(len(memory)), key=memory.__getitem__)
         update_s = 2 * max(weight_bytes) / self.topology.device.memory_bytes_s
