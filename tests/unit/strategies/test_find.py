@@ -77,7 +77,14 @@ def test_a_search_may_leave_out_the_random_start():
         (["--precision", "amp"], "missing-key", "--precision", "amp", "p100"),
         (["--tokens", "8:20"], "conflicting-keys", "", "--tokens", "--image"),
         (["--image", "2x2x1"], "not-possible-here", "", "lenet-5", "2 x 2"),
-        (["--model", "llama-moe-nano"], "not-possible-here", "", "llama-moe-nano", "experts"),
+        (["--space", "layers"], "unknown-name", "--space", "layers", "soap"),
+        (
+            ["--model", "llama-moe-nano", "--space", "soap"],
+            "not-possible-here",
+            "",
+            "llama-moe-nano",
+            "experts",
+        ),
     ],
 )
 def test_impossible_question_is_refused(argv, code, file, got, words):
@@ -121,7 +128,7 @@ def test_incremental_simulation_equals_full_one_on_all_models(planner):
 
 def test_model_beyond_memory_is_refused(planner):
     assert planner.exists()
-    options = ["--devices", "1", "--proposals", "20", "--restarts", "1"]
+    options = ["--devices", "1", "--proposals", "20", "--restarts", "1", "--space", "soap"]
     with pytest.raises(InputError) as refused:
         find.search(parse_question("--model", "vgg-16", "--batch-size", "4096", *options))
     assert (refused.value.code, refused.value.file) == ("too-little-memory", "vgg-16")
@@ -131,6 +138,7 @@ def test_model_beyond_memory_is_refused(planner):
 def test_step_beyond_the_clock_is_refused(planner):
     assert planner.exists()
     options = ["--batch-size", "10000000", "--topology", "virtual", "--devices", "1", "--proposals", "1"]
+    options += ["--space", "soap"]
     with pytest.raises(InputError) as refused:
         find.search(parse_question("--model", "vgg-16", *options, "--restarts", "1"))
     assert (refused.value.code, refused.value.file, refused.value.got) == ("too-slow", "--batch-size", 10**7)

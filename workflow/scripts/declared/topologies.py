@@ -26,6 +26,12 @@ class ReachedKeys(Keys):
     dense: float = _share("dense layers")
     attention: float = _share("the heads of attention")
     recurrent: float = _share("LSTMs")
+    large: float | None = optional(
+        "the share of the peak that dense layers reach which are large in all dimensions; meshes are "
+        "simulated with it, and smaller layers reach less",
+        gt=0,
+        le=1,
+    )
     memory: float = key("the share of memory_gb_s that is reached", default=1, gt=0, le=1)
 
 

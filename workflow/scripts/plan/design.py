@@ -453,26 +453,33 @@ def _build_mesh(levels: Levels, framework: Framework, ranks: int) -> Mesh | None
     return None if mesh.is_plain else mesh
 
 
-def _check_partition(levels: Levels, mesh: Mesh, local_batch: int) -> None:
-    """Raise InfeasibleCell if the mesh cannot partition the model or its batches."""
-    graph, microbatches = model_graph(levels["model"], levels["dataset"]), levels["microbatches"]
-    factors, sharding = ["parallelism", "schedule", "model", *NODES_AND_DEVICES], levels["tensor_sharding"]
+@functools.cache
+def _partition_error(model: str, dataset: str, mesh: Mesh, n_stages: int, sharding: str) -> str:
+    """Return why a mesh cannot partition a model, "" if it can."""
+    graph = model_graph(model, dataset)
     try:
-        if mesh.pipeline > 1:
-            n_stages = mesh.pipeline * stages_per_rank(levels["schedule"])
+        if n_stages > 1:
             division.stages(graph, n_stages, mesh.tensor, sharding)
         elif mesh.tensor > 1:
             division.tensor_parts(graph, mesh.tensor, sharding)
         if mesh.experts > 1:
             division.check_experts(graph, mesh.experts)
     except ValueError as error:
+        return str(error)
+    return ""
+
+
+def _check_partition(levels: Levels, mesh: Mesh, local_batch: int) -> None:
+    """Raise InfeasibleCell if the mesh cannot partition the model or its batches."""
+    graph, microbatches = model_graph(levels["model"], levels["dataset"]), levels["microbatches"]
+    factors, sharding = ["parallelism", "schedule", "model", *NODES_AND_DEVICES], levels["tensor_sharding"]
+    n_stages = mesh.pipeline * stages_per_rank(levels["schedule"]) if mesh.pipeline > 1 else 1
+    if error := _partition_error(levels["model"], levels["dataset"], mesh, n_stages, sharding):
         reason = f"parallelism={levels['parallelism']}: {error}"
         if mesh.tensor > 1 and sharding != division.LAYERS:
             factors += ["tensor_sharding", "dataset"]
             reason = f"parallelism={levels['parallelism']} with tensor_sharding={sharding}: {error}"
-        raise InfeasibleCell(
-            "model-not-divisible", reason, factors, "use another size, or another model"
-        ) from None
+        raise InfeasibleCell("model-not-divisible", reason, factors, "use another size, or another model")
     if mesh.pipeline == 1:
         return
     fewest = {"1f1b": mesh.pipeline, ZERO_BUBBLE_V: 2 * mesh.pipeline - 1}.get(levels["schedule"], 1)

@@ -16,7 +16,7 @@ because benchmarks do not measure them.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,8 +107,7 @@ def describe_step(
     n_passes = n_microbatches * (stages_per_rank(levels["schedule"]) if is_pipeline else 1)
 
     def turns(values: list[float]) -> float:
-        """Return the sum over all turns of what each rank needs for a microbatch."""
-        return n_microbatches * values[slowest] + idle_turns * (sum(values) - values[slowest])
+        return sum_over_turns(values, slowest, n_microbatches, idle_turns)
 
     return MeshStep(
         calls=turns(calls),
@@ -119,6 +118,14 @@ def describe_step(
         message_s=n_batches * (turns(layers) + 2 * (n_passes + mesh.pipeline - 2) * max(handed))
         + max(parameters),
     )
+
+
+def sum_over_turns(values: Sequence[float], slowest: int, n_microbatches: int, idle_turns: float) -> float:
+    """Return the sum over all turns of a pipeline of what each rank needs for a microbatch.
+
+    `slowest` is the rank with most work, and `idle_turns` of models.pipelines.
+    """
+    return n_microbatches * values[slowest] + idle_turns * (sum(values) - values[slowest])
 
 
 def _updated_bytes(need: Need, mesh: Mesh, levels: Mapping[str, Any]) -> float:

@@ -182,6 +182,10 @@ def strategies(
         bool,
         option("Time the model's parts on this machine's device, in place of the topology's data sheet."),
     ] = False,
+    space: Annotated[
+        str | None,
+        option("What is searched: soap (each layer by itself), mesh, or both (default for small models)."),
+    ] = None,
     out: Stem = None,
     chakra: Annotated[
         Path | None,
@@ -197,6 +201,7 @@ def strategies(
     Example:
     ./ringside strategies my-study --site my-cluster
     ./ringside strategies --model alexnet --batch-size 256 --devices 16
+    ./ringside strategies --model gpt-2 --batch-size 64 --topology h100 --devices 8 --space mesh
     """
     typed = {
         name: value for name, value in locals().items() if value is not False and value not in (None, [])

@@ -37,7 +37,7 @@ from models.listing import inputs_of, parse_image, parse_tokens
 from models.named import IMAGES, PIXELS, TOKENS, graph, models
 from models.soap import divide
 from plan.campaign import configured
-from strategies import chakra, draw
+from strategies import chakra, draw, meshes
 from strategies.costs import Measured
 from strategies.engine import NEVER
 from strategies.parts import time_parts
@@ -77,6 +77,7 @@ SEARCHED = (
 )
 GAP = "The median restart of the fastest search is {gap:.1f} % slower than the best of its {restarts}."
 TOO_LITTLE_MEMORY = "too little memory"
+STUDY_TITLE = "A study of the suggested mesh, for config/studies/:"
 NONE_FITS = "no strategy was found that fits in memory: the least that one needs is {least}"
 NAMES = {
     "data": "data parallelism",
@@ -85,6 +86,9 @@ NAMES = {
     "stages": "stages of equal memory",
     "units": "partitioned weights",
 }
+# Spaces of strategies: a partition and placement of each layer by itself, or device meshes.
+SOAP, MESH, ALL_SPACES = SPACES = ("soap", "mesh", "both")
+MAX_SOAP_PARAMETERS = 2e9  # of a model whose layers are searched unless --space asks for it
 DEFAULT_STARTS = ("data", "expert", "random")  # with `starts.SMALL` if none of them fits into memory
 METHODS = {"metropolis": "Metropolis-Hastings", "annealing": "annealing of groups"}
 WORDS = ["strategy"]
@@ -98,6 +102,7 @@ class Question:
         costs: Of all parts, if they were measured.
         full: Whether each proposal is simulated completely.
         timed_on: The device on which they were measured.
+        space: One of SPACES.
     """
 
     graph: Graph
@@ -114,6 +119,7 @@ class Question:
     full: bool = False
     costs: Sequence[Measured] | None = None
     timed_on: str = ""
+    space: str = SOAP
 
     def job(self) -> dict[str, Any]:
         """Return the question as `strategies.search` reads it."""
@@ -154,6 +160,7 @@ def build_question(
     starts: Sequence[str] = DEFAULT_STARTS,
     seed: int = 1,
     measure: bool = False,
+    space: str | None = None,
 ) -> Question:
     """Return the question about a model on some devices.
 
@@ -177,6 +184,7 @@ def build_question(
         starts: Where searches start; data and expert are always among them.
         seed: Of random numbers.
         measure: Time parts on this machine's device, in place of a roofline of the topology's.
+        space: One of SPACES; default: both, or mesh for a model of more than MAX_SOAP_PARAMETERS.
 
     Raises:
         InputError: If an option is out of its range, or the model cannot be divided in this way.
@@ -197,8 +205,11 @@ def build_question(
     check_names("--gradients", [gradients], GRADIENTS)
     check_names("--precision", [precision], PRECISIONS)
     check_names("--starts", starts, NAMES)
+    if space is not None:
+        check_names("--space", [space], SPACES)
+    model_graph = sample_graph(model, image, tokens, classes, check_layers=space in (SOAP, ALL_SPACES))
     question = Question(
-        sample_graph(model, image, tokens, classes),
+        model_graph,
         batch_size,
         choose_topology(topology, devices, node, parse_numbers("--links", links), precision),
         proposals,
@@ -209,6 +220,7 @@ def build_question(
         precision,
         tuple(dict.fromkeys(["data", "expert", *starts])),
         restarts,
+        space=space or (SOAP if measure else default_space(model_graph)),
     )
     if remainder := question.batch % (n_devices := question.topology.devices):
         next_size = question.batch + n_devices - remainder
@@ -227,6 +239,9 @@ def measure_question(question: Question) -> Question:
     if question.precision != FP32:
         problem, hint = "parts are timed in float32 alone", "leave out --precision"
         raise InputError("conflicting-keys", problem, file="--measure", got=question.precision, hint=hint)
+    if question.space != SOAP:
+        problem, hint = "times parts of layers, which meshes are not planned from", "leave out --space"
+        raise InputError("conflicting-keys", problem, file="--measure", got=question.space, hint=hint)
     timed = time_parts(
         question.graph, question.batch, question.topology.devices, question.numbers_of_parameter
     )
@@ -259,8 +274,19 @@ def parse_buckets(text: str | None) -> BucketBytes:
     return (limits[0], limits[-1]) if limits else BUCKET_BYTES
 
 
-def sample_graph(model: str, image: str | None, tokens: str | None, n_classes: int | None) -> Graph:
-    """Return the model's graph for these samples."""
+def default_space(model_graph: Graph) -> str:
+    """Return MESH for a model whose layers cannot be partitioned or take too long, else ALL_SPACES."""
+    try:
+        divide(model_graph, batch=1)
+    except ValueError:
+        return MESH
+    return ALL_SPACES if model_graph.parameters <= MAX_SOAP_PARAMETERS else MESH
+
+
+def sample_graph(
+    model: str, image: str | None, tokens: str | None, n_classes: int | None, check_layers: bool = True
+) -> Graph:
+    """Return the model's graph for these samples; `check_layers` refuses one that has no space of layers."""
     sample_kind = models()[model].sample_kind
     image_shape = parse_image(image) if image else None
     asked_tokens = parse_tokens(tokens) if tokens else None
@@ -286,7 +312,8 @@ def sample_graph(model: str, image: str | None, tokens: str | None, n_classes: i
         )
     try:
         built = graph(model, *samples)
-        divide(built, batch=1)
+        if check_layers:
+            divide(built, batch=1)
     except ValueError as error:
         raise InputError("not-possible-here", str(error), got=model) from None
     return built
@@ -376,10 +403,13 @@ def run_planner(question: Question, python: str) -> list[dict[str, Any]]:
     return answers
 
 
-def table(question: Question, answers: Sequence[dict[str, Any]]) -> tables.Table:
-    """Return the table of starts and searched strategies, fastest first."""
+def table(
+    question: Question, answers: Sequence[dict[str, Any]], mesh_notes: Sequence[Note] = ()
+) -> tables.Table:
+    """Return the table of starts, searched strategies and meshes, fastest first."""
     base = next(
-        answer["seconds"] for answer in answers if answer["method"] is None and answer["start"] == "data"
+        (answer["seconds"] for answer in answers if answer["method"] is None and answer["start"] == "data"),
+        next((answer["seconds"] for answer in answers if answer.get("is_plain")), None),
     )
     rows = pd.DataFrame(
         [
@@ -430,9 +460,10 @@ def table(question: Question, answers: Sequence[dict[str, Any]]) -> tables.Table
     if question.timed_on:
         text = MEASURED.format(device=question.timed_on)
         method = Note("parts-measured", text, device=question.timed_on)
-    notes = [method, SPEED_UP, searched]
-    fastest = rows[rows["method"] != ""].iloc[0]
-    if pd.notna(fastest["step_s"]) and question.restarts > 1:
+    notes = [method, SPEED_UP, *([searched] if question.space != MESH else []), *mesh_notes]
+    searches = rows[rows["method"].isin(METHODS)]
+    fastest = searches.iloc[0] if len(searches) else None
+    if fastest is not None and pd.notna(fastest["step_s"]) and question.restarts > 1:
         gap = 100 * (fastest["median_restart_s"] / fastest["step_s"] - 1)
         notes.append(Note("restart-gap", GAP.format(gap=gap, restarts=question.restarts), gap_percent=gap))
     return tables.Table(
@@ -441,9 +472,9 @@ def table(question: Question, answers: Sequence[dict[str, Any]]) -> tables.Table
 
 
 def restart_times(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return number, median and slowest step time of a search's restarts, {} of a start."""
+    """Return number, median and slowest step time of a search's restarts, None where there was no search."""
     if "restarts" not in answer:
-        return {}
+        return dict.fromkeys(("n_restarts", "median_restart_s", "slowest_restart_s"))
     seconds = [value for value in answer["restarts"] if value] or [math.nan]
     return {
         "n_restarts": len(answer["restarts"]),
@@ -454,7 +485,24 @@ def restart_times(answer: Mapping[str, Any]) -> dict[str, Any]:
 
 def strategy_name(method: str, start: str) -> str:
     """Return the name of a strategy in tables."""
+    if method == meshes.METHOD:
+        return f"{meshes.METHOD}: {start}"
     return f"{METHODS[method]}, from {NAMES[start]}" if method else NAMES[start]
+
+
+def all_answers(question: Question) -> tuple[list[dict[str, Any]], list[Note]]:
+    """Return the answers of the question's spaces, and notes on meshes."""
+    answers = [] if question.space == MESH else run_planner(question, interpreter())
+    if question.space == SOAP:
+        return answers, []
+    rows, note = meshes.plan_meshes(
+        question.graph,
+        question.topology,
+        question.batch,
+        question.precision,
+        question.numbers_of_parameter,
+    )
+    return [*answers, *rows], [note]
 
 
 def search(
@@ -469,7 +517,10 @@ def search(
         traces: Folder for the execution traces of a step.
         strategy: The strategy in them, as the table names it; None: the fastest.
     """
-    answers = run_planner(question, interpreter())
+    if traces and question.space == MESH:
+        problem, hint = "exports strategies of layers", f"set --space {SOAP}"
+        raise InputError("conflicting-keys", problem, file="--chakra", got=question.space, hint=hint)
+    answers, mesh_notes = all_answers(question)
     if any((answer["seconds"] or 0) >= NEVER / PICOSECONDS for answer in answers):
         raise InputError(
             "too-slow",
@@ -489,20 +540,26 @@ def search(
             expected=f"at most {size(available)} on a device",
             hint="search longer (--proposals, --restarts), or give a smaller --batch-size",
         )
-    names = [strategy_name(answer["method"], answer["start"]) for answer in answers]
-    traced = chakra.choose_answer(answers, names, strategy) if traces else 0
-    result = table(question, answers)
+    by_layers = [answer for answer in answers if "parts" in answer]
+    names = [strategy_name(answer["method"], answer["start"]) for answer in by_layers]
+    traced = chakra.choose_answer(by_layers, names, strategy) if traces else 0
+    result = table(question, answers, mesh_notes)
+    study = next((meshes.study_text(answer["levels"]) for answer in answers if answer.get("suggested")), "")
     if not out:
         print(tables.markdown(result))
+        print(f"{STUDY_TITLE}\n\n{study}" if study else "", end="")
     if traces:
-        chakra.export(question.job(), answers[traced]["parts"], names[traced], traces)
+        chakra.export(question.job(), by_layers[traced]["parts"], names[traced], traces)
         print(f"{names[traced]}: execution traces in {display_path(traces)}")
     if not out:
         return
     with system_faults(out):
         tables.write(result, out)
         write_json(out.with_suffix(".json"), {"question": question.job(), "answers": answers})
-        for stem, (picture, caption) in draw_figures(question, answers, out).items():
+        if study:
+            write_text(out.with_name(f"{out.name}.study.yaml"), study)
+        layers = [answer for answer in answers if "parts" in answer]
+        for stem, (picture, caption) in (draw_figures(question, layers, out) if layers else {}).items():
             style.save(picture, stem)
             write_text(stem.with_name(f"{stem.name}.caption.md"), caption + "\n")
 

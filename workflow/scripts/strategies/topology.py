@@ -28,6 +28,7 @@ class Device:
         memory_bytes: Size of its memory.
         launch_s: Least time of one operator.
         reached: Shares of the peak that products reach, by `models.soap.PRODUCTS`; 1 for those left out.
+        large_share: Share that dense products reach which are large in all dimensions; None: not known.
         send_s: Time of a sent message in which it cannot compute, and send_byte_s per byte.
         receive_s: The same of a received message, and receive_byte_s per byte.
     """
@@ -41,6 +42,7 @@ class Device:
     send_byte_s: float = 0.0
     receive_s: float = 0.0
     receive_byte_s: float = 0.0
+    large_share: float | None = None
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,7 @@ def read_topology(keys: "TopologyKeys", precision: str = FP32) -> Topology:
             memory_bytes_s=1e9 * device.memory_gb_s * reached.pop("memory"),
             memory_bytes=1e9 * device.memory_gb,
             launch_s=device.launch_us / 1e6,
+            large_share=reached.pop("large"),
             reached=reached,
         ),
         tuple(Level(level.of, 1e9 * level.gbit_s / 8, level.latency_us / 1e6) for level in keys.levels),

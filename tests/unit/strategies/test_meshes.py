@@ -1,0 +1,147 @@
+"""Device meshes that the planner enumerates, simulates and suggests."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from common.notes import find_note
+from declared.frameworks import load_framework
+from declared.site import load_site
+from declared.study import load_study
+from models.graph import Graph
+from models.mesh import Mesh
+from models.named import graph
+from plan.design import plan_design
+from strategies import find, meshes
+from strategies.costs import roofline
+from strategies.mesh_costs import UNPARTITIONED, StepSimulator
+from strategies.topology import AMP, FP32, PRECISIONS, Topology
+
+MODEL = graph("gpt-nano", (32,), 64, 64, "next")
+MOE = graph("llama-moe-nano", (32,), 64, 64, "next")
+SIMPLE = {
+    "optimizer": "adam",
+    "momentum": 0.9,
+    "sync_every": 1,
+    "microbatches": 1,
+    "schedule": "1f1b",
+    "sharding": "parameters",
+    "tensor_sharding": "layers",
+    "checkpointing": "none",
+}
+
+
+def devices(count: int, name: str = "h100", precision: str = FP32) -> Topology:
+    return find.choose_topology(name, count, None, [], precision)
+
+
+def step(mesh: Mesh, batch: int = 8, model: Graph = MODEL, **levels: object):
+    return StepSimulator(model, devices(mesh.ranks), 4).simulate(mesh, batch, SIMPLE | levels)
+
+
+@pytest.mark.slow
+def test_large_model_is_sharded_and_recomputed() -> None:
+    """13 billion parameters on eight devices of 80 GB, with the micro-batch of the public series of MPT."""
+    model = graph("mpt-13b", (2048,), 50368, 50368, "next")
+    answers, note = meshes.plan_meshes(model, devices(8, precision=AMP), 8 * 16, AMP, 4)
+    (suggested,) = [answer for answer in answers if answer["suggested"]]
+    assert suggested["start"] == "sharded 8, checkpointing blocks"
+    assert suggested["levels"]["parallelism"] == "sharded8"
+    (plain,) = [answer for answer in answers if answer["is_plain"]]
+    assert plain["seconds"] is None and plain["weight_bytes"] > 2 * 80e9, "none fits without shards"
+    assert 0 < note.facts["fitting"] < note.facts["meshes"]
+    fitting = [answer["seconds"] for answer in answers if answer["seconds"]]
+    assert fitting == sorted(fitting) and suggested["seconds"] < 1.2 * fitting[0]
+
+
+def test_small_model_is_data_parallel() -> None:
+    answers, note = meshes.plan_meshes(MODEL, devices(2), 8, FP32, 4)
+    (suggested,) = [answer for answer in answers if answer["suggested"]]
+    assert suggested["start"].startswith(("data 2", "sharded 2")) and note.facts["fitting"] > 10
+    assert {answer["method"] for answer in answers} == {meshes.METHOD}
+
+
+def test_what_the_framework_refuses_is_left_out() -> None:
+    topology = devices(4)
+    common = meshes.common_levels(MODEL, topology, 8, FP32, 4)
+    acceptance = meshes.Acceptance(topology)
+    by_answer = {True: [], False: []}
+    for setting in meshes.settings(MODEL, topology, 8, common):
+        by_answer[acceptance.accepts(setting)].append(setting)
+    assert any(setting.levels["microbatches"] < setting.mesh.pipeline for setting in by_answer[False])
+    framework = load_framework(meshes.FRAMEWORK)
+    assert all(framework.can(setting.levels) for setting in by_answer[True])
+    kinds = {setting.mesh.axes for setting in by_answer[True]}
+    assert {("data",), ("sharded",), ("tensor",), ("pipeline",), ("pipeline", "tensor")} <= kinds
+    experts = [mesh for mesh in meshes.meshes(MOE, topology) if mesh.experts > 1]
+    assert {mesh.name for mesh in experts} == {"data2-experts2", "experts4"}
+
+
+def test_one_device_takes_the_roofline_of_its_layers() -> None:
+    topology = find.choose_topology("p100", 1, None, [], FP32)
+    simulator = StepSimulator(MODEL, topology, PRECISIONS[FP32])
+    space = find.divide(MODEL, 8)
+    costs = [
+        roofline(space, place, UNPARTITIONED, topology.device, update_bytes=32)
+        for place in range(len(space.layers))
+    ]
+    seconds = simulator.simulate(Mesh(), 8, SIMPLE).seconds
+    assert seconds == pytest.approx(sum(c.forward + c.backward + c.update for c in costs), rel=0.02)
+
+
+def test_axes_and_recomputation_trade_memory_for_time() -> None:
+    data, sharded = step(Mesh(data=4)), step(Mesh(sharded=4))
+    assert sharded.weight_bytes == pytest.approx(data.weight_bytes / 4)
+    assert sharded.gradient_bytes > data.gradient_bytes * 0.9 and data.output_bytes == 0
+    full, blocks = step(Mesh(sharded=4), 64), step(Mesh(sharded=4), 64, checkpointing="blocks")
+    selective = step(Mesh(sharded=4), 64, checkpointing="selective")
+    assert blocks.memory_bytes < selective.memory_bytes < full.memory_bytes
+    assert full.seconds < selective.seconds < blocks.seconds
+    tensor, twice = step(Mesh(tensor=4)), step(Mesh(tensor=4), checkpointing="blocks")
+    assert twice.output_bytes > tensor.output_bytes > 0
+    assert step(Mesh(sharded=4), sync_every=4).seconds > 2 * sharded.seconds
+
+
+def test_more_microbatches_shorten_the_bubble_of_a_pipeline() -> None:
+    large = replace(devices(4).device, launch_s=0.0, large_share=None)
+    topology = replace(devices(4), device=large)
+    simulator = StepSimulator(MODEL, topology, 4)
+    seconds = [
+        simulator.simulate(Mesh(pipeline=4), 4096, SIMPLE | {"microbatches": count}).seconds
+        for count in (4, 16)
+    ]
+    assert seconds[0] > 1.3 * seconds[1]
+
+
+def test_experts_exchange_positions() -> None:
+    apart, together = step(Mesh(experts=4), model=MOE), step(Mesh(data=4), model=MOE)
+    assert apart.output_bytes > 0 == together.output_bytes
+    assert apart.weight_bytes < together.weight_bytes
+
+
+def test_a_planned_mesh_is_a_study(tmp_path: Path) -> None:
+    answers, _ = meshes.plan_meshes(MODEL, devices(4), 8, FP32, 4)
+    site = replace(load_site("local"), ranks_per_node=4)
+    for number, answer in enumerate(answers):
+        (tmp_path / f"mesh-{number}.yaml").write_text(meshes.study_text(answer["levels"]))
+        runs = plan_design(load_study(f"mesh-{number}", tmp_path), site)
+        assert {run.geometry.effective_batch for run in runs} == {8}
+
+
+def test_note_names_the_suggested_mesh() -> None:
+    question = find.build_question(
+        model="gpt-nano", batch_size=8, tokens="32:64", topology="h100", devices=2, space=find.MESH
+    )
+    answers, notes = find.all_answers(question)
+    table = find.table(question, answers, notes)
+    assert find_note(table.notes, "meshes").facts["suggested"] in {answer["start"] for answer in answers}
+    assert list(table.data["step_s"].dropna()) == sorted(table.data["step_s"].dropna())
+
+
+@pytest.mark.parametrize(
+    ("model", "space"),
+    [("gpt-nano", find.ALL_SPACES), ("llama-moe-nano", find.MESH), ("llama-3-8b", find.MESH)],
+)
+def test_layers_of_large_models_are_not_searched_by_default(model: str, space: str) -> None:
+    assert find.build_question(model=model, batch_size=8, topology="h100", devices=8).space == space
