@@ -36,7 +36,7 @@ def test_another_word_is_refused(csv: Any, tmp_path: Path) -> None:
     frame = read_table(csv[0], "runs")
     with pytest.raises(InputError) as error:
         write_table(frame.assign(batch_size="huge"), "runs", tmp_path / "runs.csv")
-    assert (error.value.key, error.value.got) == ("batch_size", "huge")
+    assert error.value.key == "batch_size"
 
 
 def test_predictions_take_the_numbers(csv: Any, runs: pd.DataFrame) -> None:

@@ -1,4 +1,4 @@
-"""The steps of docs/development/first-change.md lead to a model that six tests pass."""
+"""The steps of docs/development/first-change.md lead to a model that three tests pass."""
 
 import os
 import re
@@ -48,4 +48,4 @@ def test_the_steps_lead_to_a_tested_model(copy: Path) -> None:
         cwd=copy, env={**os.environ, "PYTHONPATH": str(copy / "workflow" / "scripts")},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert re.findall(r"(\d+) (passed|failed|error)", done.stdout) == [("6", "passed")]
+    assert re.findall(r"(\d+) (passed|failed|error)", done.stdout) == [("3", "passed")]

@@ -103,7 +103,7 @@ def test_impossible_question_is_refused(argv, code, file, got, words):
         (["--buckets", "1,25,25"], ["--buckets", "'1,25,25'", "1,25"]),
         (["--image", "224"], ["--image", "'224'", "HEIGHTxWIDTHxCHANNELS"]),
         (["--tokens", "40"], ["--tokens", "'40'", "LENGTH:VOCABULARY"]),
-        (["--topology", "p10"], ["config/topologies/p10.yaml", "'p100'"]),
+        (["--topology", "p1000"], ["--topology", "'p100'"]),
     ],
 )
 def test_a_broken_option_is_named_with_what_is_expected(argv, words):
