@@ -55,9 +55,9 @@ PUBLISHED = {
     "llama-3.2-3b": 3_212_749_824,
     "mixtral-8x7b": 46_702_792_704,
     "efficientnet-b0": 5_288_548,
+    "lenet-5": 61_706,  # with full connections
     "alexnet": 61_100_840,
     "vgg-16": 138_357_544,
-    "lenet-5": 61_706,  # with full connections
 }
 PUBLISHED_GMACS = {
     "resnet-18": 1.81,
