@@ -359,11 +359,11 @@ def _distinguishing(levels: dict[str, Any], combined: PanelLevels) -> dict[str, 
     """
     if "parallelism" not in levels:
         return levels
-    alike = [other for other in combined if other["parallelism"] == levels["parallelism"]]
+    series = [own for own in combined if own["parallelism"] == levels["parallelism"]]
     return {
         name: level
         for name, level in levels.items()
-        if name not in OF_STRATEGIES or len({other[name] for other in alike}) > 1
+        if name not in OF_STRATEGIES or len({own[name] for own in series}) > 1
     }
 
 
