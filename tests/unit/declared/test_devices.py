@@ -50,8 +50,8 @@ def test_reported_name_has_peak_and_memory(reported: str, expected: tuple[str, i
     [
         "AMD EPYC", "cpu", "", "NVIDIA A100", "H100 80GB", "NVIDIA H100", "NVIDIA A100-SXM-64GB", "NVIDIA A10G",
         "NVIDIA GH200 480GB", "NVIDIA L40", "NVIDIA GeForce RTX 3090 Ti", "NVIDIA GeForce RTX 4090 Laptop GPU",
-        "NVIDIA GeForce RTX 4090 D",
-        "NVIDIA A100-SXM4-40GB MIG 1g.5gb", "nvidia a100-sxm4-40gb mig 1g.5gb", "Tesla V100-SXM3-32GB", "AMD Instinct MI250", "NVIDIA T400 4GB", "H100-PCIe or H100-NVL",
+        "NVIDIA GeForce RTX 4090 D", "NVIDIA A100-SXM4-40GB MIG 1g.5gb", "nvidia a100-sxm4-40gb mig 1g.5gb",
+        "Tesla V100-SXM3-32GB", "AMD Instinct MI250", "NVIDIA T400 4GB", "H100-PCIe or H100-NVL",
     ],
 )  # fmt: skip
 def test_unclear_name_has_no_peak(reported: str) -> None:

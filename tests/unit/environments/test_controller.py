@@ -67,7 +67,8 @@ def call(checkout: Path, *arguments: str, python: str = sys.executable) -> subpr
     variables = {
         name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")
     }
-    return capture([python, str(checkout / "ringside"), *arguments], cwd=checkout, env={**variables, **foreign})  # fmt: skip
+    command = [python, str(checkout / "ringside"), *arguments]
+    return capture(command, cwd=checkout, env={**variables, **foreign})
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from ranks.worker.epoch_timer import COLUMNS
 from ranks.worker.phases import COMMUNICATION
 from support.chakra_traces import check_traces, read_traces, replay_recorded
 from support.traces_made import attempt
-from traces import chakra_steps
+from traces import chakra, chakra_steps
 from traces.chakra import GROUPS
 from traces.steps import Traced
 
@@ -75,3 +75,11 @@ def test_ranks_with_different_sums_are_refused() -> None:
     with pytest.raises(InputError) as refused:
         chakra_steps.build_graph(rows[rows["phase"] != COMMUNICATION], sums.iloc[1:], GRADIENT_BYTES)
     assert (refused.value.code, refused.value.got) == ("not-possible-here", [1, 2])
+
+
+def test_earlier_trace_stays_where_writing_fails(tmp_path: Path) -> None:
+    earlier = tmp_path / "a.0.et"
+    earlier.write_text("whole")
+    with pytest.raises(InputError):
+        chakra.write(chakra.Graph.empty(1), tmp_path, "a", {}, python="false")
+    assert [file.name for file in tmp_path.iterdir()] == ["a.0.et"] and earlier.read_text() == "whole"

@@ -18,7 +18,7 @@ from common.files import write_json
 from common.options import run_program
 from common.shell import shell_command
 from declared.environments import COMPLETE_FILE, VENV, Environment, Realization, read, tools
-from declared.site import load_site
+from declared.site import Site, load_site
 from environments import image, installed, seal, venv
 from environments.built import read_built
 from environments.identity import digest, stamp_of
@@ -28,6 +28,12 @@ from environments.steps import Stopwatch, build_lock, print_progress
 DEPLOYMENTS = {"venv": venv, "apptainer": image, "installed": installed}
 LOG = "build.log"
 SET_UP = "RINGSIDE_SET_UP"
+
+
+def build_tool(name: str, site: Site) -> str:
+    """Build the environment of a tool of ours in a site's cache, and return its Python."""
+    environment = build(read(name), site.cache.resolve(), {"torch_index": site.torch_index or ""})
+    return str(environment["python"]["executable"])
 
 
 def build(

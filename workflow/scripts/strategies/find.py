@@ -26,10 +26,9 @@ from common.notes import Note
 from common.text import alternatives, number_of, size
 from common.units import MIB
 from declared.configuration import load_config
-from declared.environments import read
 from declared.site import Site, load_site
 from declared.topologies import MIN_GBIT_S, load_topology
-from environments.build import build
+from environments.build import build_tool
 from figures import style
 from models.graph import Graph
 from models.layout import BUCKET_BYTES, BucketBytes
@@ -366,9 +365,7 @@ def bytes_per_second(gbit_s: float) -> float:
 
 def interpreter(site: Site | None = None) -> str:
     """Return the Python that has numba, of a site or the configured one; build its environment if needed."""
-    site = site or load_site(load_config(configured()).site)
-    environment = build(read(ENVIRONMENT), site.cache.resolve(), {"torch_index": site.torch_index or ""})
-    return str(environment["python"]["executable"])
+    return build_tool(ENVIRONMENT, site or load_site(load_config(configured()).site))
 
 
 def run_planner(question: Question, python: str) -> list[dict[str, Any]]:

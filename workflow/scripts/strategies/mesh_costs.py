@@ -49,8 +49,8 @@ OPERAND_PASSES = 2.5
 OVERLAP_COST = 0.75
 UNIT_BYTES = 25 * 2**20  # of a model without blocks, as in ranks.libraries.pytorch_sharded
 UNPARTITIONED = (1, 1, 1, 1)  # degrees of a layer that is not partitioned
-# Copies of the logits in float32 while the loss is propagated: logits, their logarithms of probabilities are
-# counted with the loss, and the gradient.
+# Copies of the logits in float32 during the backward pass of the loss: the logits and their gradient.
+# Logarithms of probabilities are counted with the loss.
 N_LOGIT_COPIES = 2
 
 
@@ -62,7 +62,7 @@ class LayerCost:
         operators: Names of its operators.
         forward_s: Time of the forward pass, and `backward_s` of the backward pass.
         light_s: Time of the forward pass without products.
-        undivided_s: Part of `forward_s` that each rank of a tensor axis has which divides the layer.
+        undivided_s: Part of `forward_s` that does not shrink where a tensor axis divides the layer.
         kept_bytes: Memory of what the backward pass needs of it, and `product_bytes` of its products alone.
         output_bytes: Memory of its output.
         logits_bytes: Memory of the logits in float32 and of their gradient while the loss is propagated.

@@ -34,6 +34,12 @@ MAX_ROWS = 5
 MAX_STAGES = 16  # ranks of a pipeline
 N_STEPS = 8  # of an epoch of a study's synthetic data
 LEARNING_RATE = 0.0003
+# By the numbers that are kept for each parameter: itself, its gradient, optimizer state.
+OPTIMIZERS: dict[int, dict[str, Any]] = {
+    2: {"optimizer": "sgd", "momentum": 0.0},
+    3: {"optimizer": "sgd", "momentum": 0.9},
+    4: {"optimizer": "adam"},
+}
 # Factors of a mesh in its name, unless they have their default.
 NAMED = ("sharding", "tensor_sharding", "schedule", "microbatches", "sync_every", "checkpointing")
 STUDY_FACTORS = (
@@ -82,16 +88,15 @@ Planned = tuple[Setting, MeshEstimate]
 
 def dataset_name(graph: Graph, n_samples: int) -> str:
     """Return the synthetic data set with samples as those of a graph."""
-    sizes, classes = "x".join(map(str, graph.shape)), graph.operators[-1].shape[-1]
-    match models()[graph.model].sample_kind:
-        case kind if kind in (IMAGES, PIXELS):
-            prefix = "regions-" if kind == PIXELS else ""
-            return f"synthetic-{prefix}{sizes}-{classes}-{n_samples}"
-        case kind if kind == CLICKS:
-            return f"synthetic-clicks-{graph.vocabulary}-{n_samples}"
+    kind, classes = models()[graph.model].sample_kind, graph.operators[-1].shape[-1]
+    if kind in (IMAGES, PIXELS):
+        prefix, sizes = "regions-" if kind == PIXELS else "", "x".join(map(str, graph.shape))
+        return f"synthetic-{prefix}{sizes}-{classes}-{n_samples}"
+    if kind == CLICKS:
+        return f"synthetic-clicks-{graph.vocabulary}-{n_samples}"
     length = graph.shape[0] - graph.n_masked
     vocabulary = (graph.vocabulary or 0) - bool(graph.n_masked)
-    if models()[graph.model].sample_kind == TEXTS:
+    if kind == TEXTS:
         return f"synthetic-text-{vocabulary}-{length}-{classes}-{n_samples}"
     return f"synthetic-tokens-{vocabulary}-{length}-{n_samples}"
 
@@ -102,11 +107,6 @@ def common_levels(
     """Return the levels that all meshes of a question have: defaults, model, data, devices, optimizer."""
     defaults = {name: entry.get("default") for name, entry in factor_table().items()}
     per_node = topology.levels[0].units
-    optimizer = {
-        "optimizer": "adam" if numbers_of_parameter >= 4 else "sgd",
-        "momentum": 0.0 if numbers_of_parameter == 2 else defaults["momentum"],
-        "learning_rate": LEARNING_RATE,
-    }
     return {
         **defaults,
         "framework": FRAMEWORK,
@@ -116,7 +116,8 @@ def common_levels(
         "devices_per_node": per_node,
         "batch_scope": "global",
         "precision": precision,
-        **optimizer,
+        "learning_rate": LEARNING_RATE,
+        **OPTIMIZERS[min(max(OPTIMIZERS), max(min(OPTIMIZERS), numbers_of_parameter))],
     }
 
 

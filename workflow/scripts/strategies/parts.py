@@ -27,20 +27,14 @@ from strategies.costs import Measured
 from strategies.gather import part_rows
 from strategies.measure import KIND
 from strategies.measured import measured_rows
+from strategies.meshes import OPTIMIZERS
 
 FRAMEWORK = "pytorch-strategy"
 FOLDER = "parts"  # in the site's cache
-OPTIMIZERS: dict[
-    int, dict[str, Any]
-] = {  # by the numbers that are kept for each parameter: itself, its gradient, optimizer state
-    2: {"optimizer": "sgd", "momentum": 0.0},
-    3: {"optimizer": "sgd", "momentum": 0.9},
-    4: {"optimizer": "adam"},
-}
 
 
 @dataclass(frozen=True)
-class Model(Run):
+class UndeclaredRun(Run):
     """A run of a model that no study declares, for its timing."""
 
     built: Graph = field(kw_only=True)
@@ -78,7 +72,7 @@ def plan_timing(graph: Graph, batch: int, devices: int, numbers_of_parameter: in
     levels |= OPTIMIZERS[numbers_of_parameter]
     geometry = Geometry(1, 1, 1, 1, 1, batch, batch, 1, batch)
     framework = load_framework(FRAMEWORK)
-    run = Model("parts", "parts", 1, 1, 0.0, 1, levels, geometry, framework, {}, built=graph)
+    run = UndeclaredRun("parts", "parts", 1, 1, 0.0, 1, levels, geometry, framework, {}, built=graph)
     return Timing(PARTS, run, devices)
 
 

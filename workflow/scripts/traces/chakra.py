@@ -13,6 +13,7 @@ written there, by `traces.chakra_files`. They have times in whole microseconds; 
 import json
 import os
 import subprocess
+import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,9 +23,8 @@ from typing import Any
 from common.errors import InputError, system_faults
 from common.files import write_json
 from declared.configuration import load_config
-from declared.environments import read
 from declared.site import Site, load_site
-from environments.build import build
+from environments.build import build_tool
 from plan.campaign import configured
 
 ENVIRONMENT = "chakra"
@@ -205,9 +205,7 @@ def _node_json(node: Node, duration_micros: int) -> dict[str, Any]:
 
 def interpreter(site: Site | None = None) -> str:
     """Return the Python that has the schema, at a site or the configured one; build it if needed."""
-    site = site or load_site(load_config(configured()).site)
-    environment = build(read(ENVIRONMENT), site.cache.resolve(), {"torch_index": site.torch_index or ""})
-    return str(environment["python"]["executable"])
+    return build_tool(ENVIRONMENT, site or load_site(load_config(configured()).site))
 
 
 def write(
@@ -222,25 +220,33 @@ def write(
         facts: Metadata of every file.
         python: The interpreter that has the schema; default: that of the configured site.
     """
-    job = {"stem": str(folder.resolve() / name), "facts": facts, "ranks": graph.to_json()}
+    files = [folder / f"{name}.{rank}.et" for rank in range(len(graph.ranks))]
     groups = folder / f"{name}.{GROUPS}"
     scripts = str(Path(__file__).resolve().parents[1])
     with system_faults(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        for file in folder.glob(f"{name}.*.et"):
-            if file.name.removeprefix(f"{name}.").removesuffix(".et").isdecimal():
-                file.unlink()
+        with tempfile.TemporaryDirectory(dir=folder, prefix=f".{name}.") as unfinished:
+            job = {"stem": str(Path(unfinished).resolve() / name), "facts": facts, "ranks": graph.to_json()}
+            process = subprocess.run(
+                [python or interpreter(), "-m", "traces.chakra_files"],
+                input=json.dumps(job),
+                env=os.environ | {"PYTHONPATH": scripts},
+                text=True,
+                check=False,
+            )
+            if process.returncode:
+                problem = f"writing the trace ended with status {process.returncode}"
+                raise InputError(
+                    "command-failed",
+                    problem,
+                    file=folder,
+                    got=process.returncode,
+                    hint="see its output above",
+                )
+            for file in folder.glob(f"{name}.*.et"):
+                if file.name.removeprefix(f"{name}.").removesuffix(".et").isdecimal():
+                    file.unlink()
+            for file in files:
+                (Path(unfinished) / file.name).replace(file)
         write_json(groups, {str(number): list(ranks) for ranks, number in graph.groups.items()})
-    process = subprocess.run(
-        [python or interpreter(), "-m", "traces.chakra_files"],
-        input=json.dumps(job),
-        env=os.environ | {"PYTHONPATH": scripts},
-        text=True,
-        check=False,
-    )
-    if process.returncode:
-        problem = f"writing the trace ended with status {process.returncode}"
-        raise InputError(
-            "command-failed", problem, file=folder, got=process.returncode, hint="see its output above"
-        )
-    return [*(folder / f"{name}.{rank}.et" for rank in range(len(graph.ranks))), groups]
+    return [*files, groups]
