@@ -171,7 +171,7 @@ def test_an_archive_describes_itself(archived: Path) -> None:
     ):
         assert f"## {heading}\n" in text
     assert "digits" in text and "horovod" in text and "SHA-256" in text
-    assert "node hours" in text and "MB" in text
+    assert "node hours" in text and "environments: " in text and "records, with logs: " in text
     citation = yaml.safe_load((archived / "CITATION.cff").read_text())
     assert citation["authors"][0]["family-names"] == "Lovelace" and citation["license"] == "CC-BY-4.0"
     crate = json.loads((archived / "ro-crate-metadata.json").read_text())

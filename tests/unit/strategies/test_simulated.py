@@ -160,7 +160,8 @@ def test_cells_without_strategy_keep_measured_times(
     records = Records(
         tmp_path / "runs.csv", tmp_path / "epochs.csv", {"simulated": tmp_path / "simulated.csv"}
     )
-    assert "2 measured cells are not drawn" in figure.draw(records, Declared("simulated", "simulated"))[1]
+    caption = figure.draw(records, Declared("simulated", "simulated"))[1]
+    assert find_note(caption.notes, "measured-cells-left-out").facts == {"cells": 2}
 
 
 def test_orders_and_speedups_compare_only_strategies(

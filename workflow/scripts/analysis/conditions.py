@@ -162,7 +162,7 @@ def setting_note(runs: pd.DataFrame) -> Note:
         unchecked_algorithms_note(runs),
         ALL_TRACED if len(ok) and len(traced(ok)) == len(ok) else "",
     ]
-    if ok["oversubscribed"].fillna(False).any():
+    if ok["oversubscribed"].eq(True).any():
         notes.append(Note("oversubscribed", "Some cells have more threads than cores."))
     return paragraph("setting", [*notes, *_missing_notes(runs)])
 

@@ -112,7 +112,7 @@ def _open(url: str, offset: int, retry_policy: RetryPolicy) -> requests.Response
         return requests.get(url, headers=headers, stream=True, timeout=timeouts)
     except (requests.exceptions.SSLError, requests.exceptions.TooManyRedirects, ValueError) as error:
         raise SourceError(_cause(error)) from None
-    except requests.RequestException:
+    except requests.RequestException:  # an OSError, too, of which the caller decides whether to retry
         raise
     except OSError as error:  # such as a missing file of certificates
         raise SourceError(_cause(error)) from None

@@ -45,7 +45,19 @@ from report.checkout import GIT_LIMIT_S, state
 TEMPLATES = Path(__file__).parent
 WORKFLOW = "ringside"
 REBUILD_HINT = "rebuild it: ./ringside run"
-NOT_ARCHIVED = (".venv", ".snakemake", "results")  # of a checkout without git
+# Of a checkout without git, where nothing tells private files apart: these, and files in folders with
+# CHECKOUT_SUFFIXES.
+CHECKOUT_PATHS = (
+    "Snakefile", "Makefile", "ringside", "README.md", "LICENSE", "CITATION.cff", "CONTRIBUTING.md",
+    "pyproject.toml", "mkdocs.yml", "requirements.in", "requirements.txt", ".gitignore", "config/config.yaml",
+    "config/slurm.yaml", "config/oar.yaml", "config/pbs.yaml", "config/flux.yaml", "config/README.md",
+    "config/schemas", "rules", "workflow", "containers", "profiles", "tests", "docs", "slurm", "oar", "pbs",
+    "flux",
+)  # fmt: skip
+CHECKOUT_SUFFIXES = (
+    ".py", ".smk", ".yaml", ".md", ".txt", ".in", ".csv", ".png", ".svg", ".jinja", ".css", ".js", ".tex",
+    ".bib", ".rst", ".def", ".log", "",
+)  # fmt: skip
 LOG_SUFFIXES = (".log", ".txt")
 SKIPPED_NAMES = (".lock", "holder.json")  # of an attempt's files
 
@@ -180,9 +192,17 @@ def workflow_files(campaign: Campaign) -> list[str]:
         )
         names = [name for name in process.stdout.split("\0") if name]
     else:
-        entries = [entry for entry in CHECKOUT.iterdir() if entry.name not in NOT_ARCHIVED]
-        files = (file for entry in entries for file in (source_files(entry) if entry.is_dir() else [entry]))
-        names = [str(file.relative_to(CHECKOUT)) for file in files]
+        paths = [CHECKOUT / name for name in CHECKOUT_PATHS]
+        files = [
+            file
+            for path in paths
+            for file in (source_files(path) if path.is_dir() and not path.is_symlink() else [path])
+        ]
+        names = [
+            str(file.relative_to(CHECKOUT))
+            for file in files
+            if file.suffix in CHECKOUT_SUFFIXES or file in paths
+        ]
     names += [str(file.relative_to(CHECKOUT)) for file in own_files]
     return sorted({name for name in names if (CHECKOUT / name).is_symlink() or (CHECKOUT / name).is_file()})
 
