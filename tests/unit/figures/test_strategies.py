@@ -7,6 +7,7 @@ import pytest
 
 from analysis import tables
 from analysis.measured import Records
+from common.files import CHECKOUT
 from common.notes import codes, find_note
 from declared.figures import Declared
 from figures import memory, strategies
@@ -60,3 +61,14 @@ def test_without_runs_on_several_nodes_nothing_is_drawn(records: Records) -> Non
     alone = Records(records.runs_csv, Path("epochs.csv"))
     alone.__dict__["runs"] = records.runs[records.runs["nodes"] == 1].assign(memory_peak_bytes=np.nan)
     assert why_not_drawn(memory.draw(alone, Declared("memory", "memory"))[1])["why"] == "no-memory"
+
+
+def test_legend_names_options_of_strategies_that_vary_them() -> None:
+    folder = CHECKOUT / "docs" / "campaigns" / "llama-virtual"
+    view = strategies.multi_node_view(
+        Records(folder / "runs.csv", folder / "epochs.csv"), Declared("strategies", "strategies")
+    )
+    assert {series.name.removeprefix("parallelism ") for series in view.series} == {
+        "data", "data2-sharded2", "sharded", "pipeline, schedule 1f1b", "pipeline, schedule zero-bubble",
+        *(f"data2-tensor2, tensor sharding {name}" for name in ("layers", "vocabulary", "sequence")),
+    }  # fmt: skip
