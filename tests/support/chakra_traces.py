@@ -40,6 +40,7 @@ def decode(stem: str) -> list[list[Node]]:
             for attribute in node.attr:
                 value = getattr(attribute, attribute.WhichOneof("value"))
                 content[attribute.name] = list(value.values) if hasattr(value, "values") else value
+                content.setdefault("types", {})[attribute.name] = attribute.WhichOneof("value")
             nodes.append(content)
         ranks.append(nodes)
         file.close()
@@ -55,16 +56,21 @@ def read_traces(python: Path, stems: Iterable[Path]) -> list[list[list[Node]]]:
 
 
 def check_traces(ranks: list[list[Node]], groups: dict[str, list[int]]) -> None:
-    """Check what every reader relies on: unique numbers, no cycles, messages with two ends, whole groups."""
+    """Check what every reader relies on: unique numbers, no cycles, order, messages with two ends, whole groups."""
     numbers = [node["id"] for nodes in ranks for node in nodes]
     assert len(numbers) == len(set(numbers))
     sides: dict[tuple[int, int, int], list[tuple[str, int]]] = defaultdict(list)
     collectives: dict[str, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for rank, nodes in enumerate(ranks):
         own: set[int] = set()
+        latest: dict[str, int] = {}  # of what a rank does in order
         for node in nodes:
-            assert {*node["data_deps"], *node["ctrl_deps"]} <= own, "needs earlier nodes of its rank alone"
+            deps = {*node["data_deps"], *node["ctrl_deps"]}
+            assert deps <= own, "needs earlier nodes of its rank alone"
             own.add(node["id"])
+            if node["type"] in ("COMP_NODE", "COMM_COLL_NODE") and not node["is_cpu_op"]:
+                assert latest.get(node["type"], min(own)) in deps | {min(own)}
+                latest[node["type"]] = node["id"]
             if node["type"] in ("COMM_SEND_NODE", "COMM_RECV_NODE"):
                 assert rank == node["comm_src" if node["type"] == "COMM_SEND_NODE" else "comm_dst"]
                 key = (node["comm_src"], node["comm_dst"], node["comm_tag"])

@@ -70,6 +70,7 @@ def test_replayed_trace_takes_the_simulated_step(
         check_traces(ranks, groups)
         assert Replay(posed.topology, gradients == RING).step_ps(ranks, groups) == steps[name]
         check_computations(ranks, gradients)
+        check_types(ranks)
 
 
 def check_computations(ranks: list[list[Node]], gradients: str) -> None:
@@ -80,6 +81,19 @@ def check_computations(ranks: list[list[Node]], gradients: str) -> None:
         assert abs(rounded - exact / 1e6) <= 1
         on_cpu = [node for node in computed if node["is_cpu_op"]]
         assert not on_cpu or gradients == MESSAGES
+
+
+def check_types(ranks: list[list[Node]]) -> None:
+    """Check that attributes have the types that ASTRA-sim's feeder reads."""
+    expected = {
+        **dict.fromkeys(("comm_src", "comm_dst", "comm_tag"), "int32_val"),
+        **dict.fromkeys(("comm_size", "comm_type", "num_ops"), "int64_val"),
+        "tensor_size": "uint64_val",
+        "is_cpu_op": "bool_val",
+    }
+    types = {item for nodes in ranks for node in nodes for item in node["types"].items()}
+    assert {name: kind for name, kind in types if name in expected}.items() <= expected.items()
+    assert ("tensor_size", "uint64_val") in types
 
 
 def test_data_parallelism_has_one_collective_for_each_bucket(tmp_path: Path, python: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from common.notes import find_note
 from declared.frameworks import load_framework
+from declared.models import model_graph
 from declared.site import load_site
 from declared.study import load_study
 from models.graph import Graph
@@ -78,6 +79,30 @@ def test_what_the_framework_refuses_is_left_out() -> None:
     assert {mesh.name for mesh in experts} == {"data2-experts2", "experts4"}
 
 
+def test_accumulation_divides_the_batch() -> None:
+    topology = devices(4)
+    common = meshes.common_levels(MODEL, topology, 8, FP32, 4)
+    for setting in meshes.settings(MODEL, topology, 8, common):
+        n_batches = setting.levels["sync_every"]
+        assert setting.levels["batch_size"] * n_batches == 8
+        assert setting.local_batch * setting.mesh.replicas * n_batches == 8
+
+
+@pytest.mark.parametrize(
+    ("model", "dataset"),
+    [
+        ("gpt-nano", "synthetic-tokens-64-32-100"),
+        ("bert-nano", "synthetic-tokens-64-32-100"),
+        ("rnn-text", "synthetic-text-64-32-5-100"),
+        ("lenet-5", "synthetic-28x32x3-10-100"),
+        ("unet-nano", "synthetic-regions-32x64x3-4-100"),
+        ("dlrm-nano", "synthetic-clicks-100-100"),
+    ],
+)
+def test_synthetic_data_have_the_samples_of_the_model(model: str, dataset: str) -> None:
+    assert meshes.dataset_name(model_graph(model, dataset), 100) == dataset
+
+
 def test_one_device_takes_the_roofline_of_its_layers() -> None:
     topology = find.choose_topology("p100", 1, None, [], FP32)
     simulator = StepSimulator(MODEL, topology, PRECISIONS[FP32])
@@ -112,6 +137,35 @@ def test_more_microbatches_shorten_the_bubble_of_a_pipeline() -> None:
         for count in (4, 16)
     ]
     assert seconds[0] > 1.3 * seconds[1]
+
+
+def test_a_pipeline_waits_for_each_message_that_it_hands_on() -> None:
+    """Four microbatches on four stages: six turns of each pass end with a message."""
+    model, level, more = graph("llama-nano", (32,), 64, 64, "next"), devices(4).levels[0], 1e-3
+    slower = replace(devices(4), levels=(replace(level, latency_s=level.latency_s + more),))
+    levels = SIMPLE | {"microbatches": 4}
+    fast_s, slow_s = (
+        StepSimulator(model, topology, 4).simulate(Mesh(pipeline=4), 8, levels).seconds
+        for topology in (devices(4), slower)
+    )
+    assert slow_s - fast_s == pytest.approx(2 * (4 + 4 - 2) * more)
+
+
+def test_sent_bytes_are_those_of_all_replicas() -> None:
+    one, two = step(Mesh(tensor=2), 8), step(Mesh(data=2, tensor=2), 8)
+    assert two.output_bytes == 2 * one.output_bytes > 0 == one.gradient_bytes
+
+
+def test_sharded_parameters_are_gathered_by_units() -> None:
+    """Reducing gradients alone keeps all parameters; else two units and what lies outside of blocks."""
+    simulator = StepSimulator(MODEL, devices(4), 4)
+    estimates = [
+        simulator.simulate(Mesh(sharded=4), 8, SIMPLE | {"sharding": sharding})
+        for sharding in ("gradients", "parameters")
+    ]
+    whole, by_unit = (estimate.memory_bytes - estimate.weight_bytes for estimate in estimates)
+    units = 2 * max(simulator.block_weights) + simulator.root_weights
+    assert whole - by_unit == pytest.approx(4 * (simulator.parameters - units))
 
 
 def test_experts_exchange_positions() -> None:

@@ -18,7 +18,7 @@ from declared.frameworks import load_framework
 from declared.mesh import NEEDS
 from declared.site import load_site
 from models.division import LAYERS
-from models.graph import Graph
+from models.graph import N_CATEGORIES, Graph
 from models.mesh import Mesh
 from models.named import CLICKS, IMAGES, PIXELS, TEXTS, models
 from models.pipelines import IDLE_TURNS
@@ -93,7 +93,7 @@ def dataset_name(graph: Graph, n_samples: int) -> str:
         prefix, sizes = "regions-" if kind == PIXELS else "", "x".join(map(str, graph.shape))
         return f"synthetic-{prefix}{sizes}-{classes}-{n_samples}"
     if kind == CLICKS:
-        return f"synthetic-clicks-{graph.vocabulary}-{n_samples}"
+        return f"synthetic-clicks-{(graph.vocabulary or 0) // N_CATEGORIES}-{n_samples}"
     length = graph.shape[0] - graph.n_masked
     vocabulary = (graph.vocabulary or 0) - bool(graph.n_masked)
     if kind == TEXTS:
