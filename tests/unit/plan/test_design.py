@@ -15,6 +15,8 @@ from plan.design import MAX_RUN_ID_BYTES, UNSUPPORTED, Run, check_names, plan_de
 from plan.identity import cores_per_rank, link_rate, link_settings, plan_run, spec, unsupported_reason
 from plan.scheduling import run_resources, slurm_options
 
+BLOCKS = (1, 2, 3, 4, 5)  # of the study quickstart
+
 
 @pytest.fixture
 def quickstart() -> Study:
@@ -36,7 +38,7 @@ def rows(study: Study, site: Site) -> dict[str, dict[str, str]]:
 
 def test_a_replicate_or_a_level_more_changes_no_other_row(quickstart: Study, local: Site) -> None:
     before = rows(quickstart, local)
-    more_replicates = rows(replace(quickstart, replicates=Replicates(4, 4)), local)
+    more_replicates = rows(replace(quickstart, replicates=Replicates(6, 6)), local)
     assert {run_id: more_replicates[run_id] for run_id in before} == before
     factors = {**quickstart.factors, "batch_size": [16, 32, 64, 48]}
     more_levels = rows(replace(quickstart, factors=factors), local)
@@ -46,16 +48,16 @@ def test_a_replicate_or_a_level_more_changes_no_other_row(quickstart: Study, loc
 def test_block_has_every_cell_once_and_blocks_are_consecutive(quickstart: Study, local: Site) -> None:
     runs = plan_design(quickstart, local)
     assert [run.block for run in runs] == sorted(run.block for run in runs)
-    for block in (1, 2, 3):
+    for block in BLOCKS:
         cells = [run.cell for run in runs if run.block == block]
-        assert len(cells) == len(set(cells)) == len(runs) / 3
-    orders = {tuple(run.cell for run in runs if run.block == block) for block in (1, 2, 3)}
-    assert len(orders) == 3, "each block has an order of its own"
+        assert len(cells) == len(set(cells)) == len(runs) / len(BLOCKS)
+    orders = {tuple(run.cell for run in runs if run.block == block) for block in BLOCKS}
+    assert len(orders) == len(BLOCKS), "each block has an order of its own"
 
 
 def test_seeds_are_common_to_all_cells_of_a_replicate(quickstart: Study, local: Site) -> None:
     seeds = {(run.replicate, run.seed) for run in plan_design(quickstart, local)}
-    assert len(seeds) == 3 and len({seed for _, seed in seeds}) == 3
+    assert len(seeds) == len({seed for _, seed in seeds}) == len(BLOCKS)
 
 
 def test_the_study_seed_decides_order_and_seeds(quickstart: Study, local: Site) -> None:
@@ -163,7 +165,7 @@ def test_images_are_refused_for_tokens_and_tokens_for_images(
     }
     fields = fixed_factors | {"batch_size": [64], "sync_every": [1]}
     fitting = replace(quickstart, factors=quickstart.factors | fields, exclude=())
-    assert len(plan_design(fitting, local)) == 3
+    assert len(plan_design(fitting, local)) == len(BLOCKS)
     with pytest.raises(InputError) as refused:
         plan_design(replace(fitting, factors=fitting.factors | factors), local)
     assert (refused.value.code, refused.value.got) == (code, got)

@@ -154,7 +154,7 @@ class Command(CommandKeys):
             return True  # a duplicate where it varies (plan.design)
         if factor in ("model", "dataset"):
             return level in (self.models if factor == "model" else self.datasets)
-        default = {"sync_every": 1}.get(factor, factor_table()[factor].get("default"))
+        default = factor_table()[factor].get("default")
         return bool(level == default)
 
     def irrelevant(self, levels: Mapping[str, Any]) -> list[str]:

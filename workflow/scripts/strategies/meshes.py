@@ -78,7 +78,7 @@ class Setting:
         changed = [
             f"{name.replace('_', ' ')} {self.levels[name]}"
             for name in NAMED
-            if self.levels[name] != factors[name].get("default", 1)
+            if self.levels[name] != factors[name]["default"]
         ]
         return ", ".join([*axes, *changed])
 
