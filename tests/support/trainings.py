@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from common import prefork_server
-from common.files import locked
+from common.files import hold_lock
 from common.notes import Note
 from common.shell import Program, export_lines
 from datasets.prepare import prepare
@@ -166,7 +166,7 @@ class Trainings:
             name = f"{name[:MAX_NAME]}.{hashlib.sha256(name.encode()).hexdigest()[:12]}"
         folder = self.folder / name
         self.folder.mkdir(parents=True, exist_ok=True)
-        with locked(folder.with_name(f"{folder.name}.lock"), lambda: None):
+        with hold_lock(folder.with_name(f"{folder.name}.lock"), lambda: None):
             if not (folder / TRAINED).exists():
                 shutil.rmtree(folder, ignore_errors=True)  # a training that failed
                 self._train_in(folder, framework, levels)
@@ -180,7 +180,7 @@ class Trainings:
             site, levels.pop("seed", SEED), step_times=True, **{**PLAIN, "framework": framework, **levels}
         )
         data = self.folder / "data" / run.levels["dataset"]
-        with locked(self.folder / f"{data.name}.lock", lambda: None):
+        with hold_lock(self.folder / f"{data.name}.lock", lambda: None):
             prepare(run.levels["dataset"], data)
         described = load_framework(framework)
         environment = self.environments(described.environment)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from common import prefork_server
-from common.files import locked
+from common.files import hold_lock
 from support.checkout import Checkout
 from support.workers import shared_folder
 
@@ -22,7 +22,7 @@ def libraries() -> None:
 def finished_campaign(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     """The small study, run to its figures by the first worker of pytest that needs it."""
     shared = shared_folder(tmp_path_factory)
-    with locked(shared / "campaign.lock", lambda: None):
+    with hold_lock(shared / "campaign.lock", lambda: None):
         checkout = Checkout(shared / "campaign" / "checkout")
         if not (checkout.results / "manifest.json").exists():
             done = checkout.snakemake("figures", timeout_s=1500)

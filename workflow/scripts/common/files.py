@@ -96,7 +96,7 @@ def read_json(path: Path) -> Any:
             surrogate or an integer of more than MAX_DIGITS digits.
     """
     try:
-        text = regular(path).read_text(encoding="utf-8")
+        text = require_regular(path).read_text(encoding="utf-8")
         value = json.loads(
             text, parse_constant=_no_number, parse_int=_integer, object_pairs_hook=_refuse_repeated_keys
         )
@@ -129,7 +129,7 @@ def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return mapping
 
 
-def regular(path: Path, max_bytes: float = math.inf) -> Path:
+def require_regular(path: Path, max_bytes: float = math.inf) -> Path:
     """Return `path` if it is a regular file: reading from a pipe may never end.
 
     Raises:
@@ -187,17 +187,17 @@ def create_text(path: Path, text: str) -> None:
         partial.unlink(missing_ok=True)
 
 
-def utc(seconds: float) -> str:
+def format_utc(seconds: float) -> str:
     """Return seconds since the epoch as UTC, ISO 8601 with milliseconds."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 @contextlib.contextmanager
-def locked(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
+def hold_lock(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
     """Hold the lock file `path`; when another process holds it, call `waiting` once and wait. See `lock`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists():
-        regular(path)
+        require_regular(path)
     try:
         file = open(path, "a")  # noqa: SIM115 (the with below closes it)
     except OSError as error:
@@ -205,11 +205,11 @@ def locked(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
             raise
         file = open(path)  # noqa: SIM115 (that of another user, who shares the cache)
     with file:
-        lock(file, waiting)
+        acquire_lock(file, waiting)
         yield
 
 
-def lock(file: IO[Any] | int, waiting: Callable[[], None] | None = None) -> bool:
+def acquire_lock(file: IO[Any] | int, waiting: Callable[[], None] | None = None) -> bool:
     """Lock an open file for this process (flock(2)) until it is closed.
 
     Some file systems have no locks; a file there counts as locked, as if this process were alone.
@@ -362,7 +362,7 @@ def load_yaml(path: Path) -> Any:
         InputError: If it is absent, not YAML, repeats a key, or holds a password or a token.
     """
     try:
-        text = regular(Path(path), MAX_YAML_BYTES).read_text(encoding="utf-8")
+        text = require_regular(Path(path), MAX_YAML_BYTES).read_text(encoding="utf-8")
     except FileNotFoundError:
         raise InputError("missing-file", "no such file", file=path) from None
     except (OSError, UnicodeDecodeError) as error:
@@ -421,11 +421,11 @@ def digest_file(path: Path) -> str:
     Raises:
         OSError: If it is not a regular file.
     """
-    with open(regular(path), "rb") as file:
+    with open(require_regular(path), "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def written(file: Path) -> list[int] | None:
+def file_signature(file: Path) -> list[int] | None:
     """Return size (bytes), date (ns), date of the inode (ns) and inode of a file; None where there is none.
 
     Whoever edits a file can set its date back, not that of its inode.
@@ -437,9 +437,9 @@ def written(file: Path) -> list[int] | None:
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
-def is_written(file: Path, signature: list[int]) -> bool:
+def has_signature(file: Path, signature: list[int]) -> bool:
     """Return whether `written` still returns `signature`; older caches have size and date only."""
-    now = written(file)
+    now = file_signature(file)
     return now is not None and now[: len(signature)] == signature
 
 

@@ -24,7 +24,7 @@ import numpy as np
 import pandas as pd
 
 from common.errors import InputError
-from common.files import display_path, regular, stored_file, written_whole
+from common.files import display_path, require_regular, stored_file, written_whole
 from common.renamed import has_older_values, rename_columns, rename_values
 from common.schemas import column_rules, schema
 from common.text import alternatives
@@ -125,7 +125,7 @@ def _open_table(path: Path) -> Iterator[BinaryIO]:
     Raises:
         OSError: If it is no regular file, or not compressed as its name says.
     """
-    with open(regular(path), "rb") as file:
+    with open(require_regular(path), "rb") as file:
         if path.suffix != ".gz":
             yield file
             return
@@ -278,7 +278,7 @@ def check_first_line(path: Path) -> None:
         InputError: If it cannot be read as CSV, or its fields are separated by another sign.
     """
     try:
-        with open(regular(path), encoding="utf-8-sig", newline="") as file:
+        with open(require_regular(path), encoding="utf-8-sig", newline="") as file:
             header = next(csv.reader(file, strict=True), [])
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError("broken-file", f"cannot be read as CSV: {error}", file=path) from None

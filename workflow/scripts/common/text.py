@@ -32,13 +32,13 @@ def suggest_pattern(pattern: str, names: Iterable[str], words: Iterable[str] = (
     return changed if changed != pattern and fnmatch.filter(choices, changed) else ""
 
 
-def size(count: float) -> str:
+def format_bytes(count: float) -> str:
     """Return a number of bytes in the largest unit of which there is one: kB, MB or GB."""
     unit, name = next((scale for scale in ((1e9, "GB"), (1e6, "MB")) if count >= scale[0]), (1e3, "kB"))
     return f"{count / unit:.1f} {name}"
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Return a time in seconds, minutes or hours, rounded for reading."""
     if seconds < 90:
         return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
@@ -62,7 +62,7 @@ def end_sentence(text: str) -> str:
     return text if text.endswith((".", "?", "!")) else f"{text}."
 
 
-def aligned(rows: Sequence[Sequence[str]], left: Sequence[bool], least: int = 0) -> list[list[str]]:
+def align_columns(rows: Sequence[Sequence[str]], left: Sequence[bool], least: int = 0) -> list[list[str]]:
     """Return the rows with all cells of a column equally wide (at least `least`), aligned `left` or right."""
     widths = [max([least, *map(len, column)]) for column in zip(*rows, strict=True)]
     return [

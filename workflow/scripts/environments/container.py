@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.errors import InputError
-from common.files import digest_file, is_written, written
+from common.files import digest_file, has_signature, file_signature
 from environments.record import ImageRecord
 from ranks.worker.devices import HIDING_VARIABLES
 
@@ -82,12 +82,12 @@ def is_unchanged(image: ImageRecord) -> bool:
     file, source = Path(image["path"]), image["source"]
     if (
         source
-        and written(Path(source["path"])) is not None
-        and not is_written(Path(source["path"]), source["written"][:2])
+        and file_signature(Path(source["path"])) is not None
+        and not has_signature(Path(source["path"]), source["written"][:2])
     ):
         return False
-    return written(file) is not None and (
-        is_written(file, image["written"]) or digest_file(file) == image["sha256"]
+    return file_signature(file) is not None and (
+        has_signature(file, image["written"]) or digest_file(file) == image["sha256"]
     )
 
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from common.errors import InputError
-from common.files import CHECKOUT, digest_file, node_name, read_json, write_text, written
+from common.files import CHECKOUT, digest_file, node_name, read_json, write_text, file_signature
 from common.redaction import find_secret
 from common.shell import capture
 from declared.environments import COMPLETE_FILE, Environment, Realization, is_address
@@ -103,8 +103,8 @@ def realize(
         "image": {
             "path": str(folder / IMAGE),
             "sha256": digest_file(folder / IMAGE),
-            "written": written(folder / IMAGE),
-            "source": {"path": brought, "written": written(Path(brought))}
+            "written": file_signature(folder / IMAGE),
+            "source": {"path": brought, "written": file_signature(Path(brought))}
             if brought and Path(brought).is_file()
             else None,
             "base": brought or (environment.spack.base if environment.spack else realization.base),

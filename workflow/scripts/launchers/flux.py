@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common.files import utc
+from common.files import format_utc
 from common.notes import Note
 from common.shell import Program, Unanswered, ask_patiently
 from declared.site import Site
@@ -160,7 +160,7 @@ def _describe_job(number: str | None) -> dict[str, Any]:
     fields = ask_or_lose(
         "--parent", "jobs", "--no-header", "--format={id.f58plain} {t_submit} {t_run}", number
     ).split()
-    return {"number": fields[0], "submitted_at": utc(float(fields[1])), "started_at": utc(float(fields[2]))}
+    return {"number": fields[0], "submitted_at": format_utc(float(fields[1])), "started_at": format_utc(float(fields[2]))}
 
 
 def _exception_note(events: Sequence[Mapping[str, Any]]) -> Note | None:

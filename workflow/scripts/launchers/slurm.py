@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from common.files import utc
+from common.files import format_utc
 from common.notes import Note
 from common.shell import Program, Unanswered, ask_patiently
 from declared.site import Site
@@ -108,8 +108,8 @@ class Slurm:
         self._process: subprocess.Popen[bytes] | None = None
         self.job = {
             "number": job.number,
-            "submitted_at": utc(job.submitted_at),
-            "started_at": utc(job.started_at),
+            "submitted_at": format_utc(job.submitted_at),
+            "started_at": format_utc(job.started_at),
         }
         if site.placement == "virtual" and "bandwidth_bytes_s" in spec:
             virtual.limit_links(self.hosts, spec["bandwidth_bytes_s"])

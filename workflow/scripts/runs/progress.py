@@ -21,7 +21,7 @@ from common.errors import InputError, print_line
 from common.files import write_json
 from common.notes import Note
 from common.shell import UNSEEN, unseen_path
-from common.text import duration
+from common.text import format_duration
 from launchers.log import read_end
 from plan.scheduling import JOB_OPTIONS
 from runs.attempts import DISTURBED, attempt_folder, unfinished
@@ -228,7 +228,7 @@ class Session:
         left = planned - done
         failed = sum(entry["status"] != "ok" for entry in ended)
         width, left_s = len(str(planned)), self._left_s() if left else None
-        time_left = "" if left_s is None else f", about {duration(left_s)}"
+        time_left = "" if left_s is None else f", about {format_duration(left_s)}"
         tail = (
             f"{left} left{time_left}"
             if left
