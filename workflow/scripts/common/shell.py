@@ -46,7 +46,7 @@ def capture(command: Sequence[str], check: bool = False, **options: Any) -> subp
     )
 
 
-def ask_patiently(question: Callable[[], Answer], tries: int = 3) -> Answer:
+def query_with_retries(question: Callable[[], Answer], tries: int = 3) -> Answer:
     """Return the answer of `question`, which is asked again, 2 s later, when it raises Unanswered.
 
     Raises:
@@ -120,16 +120,16 @@ def check_node_by_pipe(paths: Sequence[str]) -> str:
     return f"echo {text} | base64 -d | sh -s -- {shlex.join(paths)}"
 
 
-def unseen_path(text: str) -> Note | None:
+def find_unseen_path(text: str) -> Note | None:
     """Return which node does not see which path, as `check_node` reported it in a log.
 
     None if it reported nothing.
     """
     match = _UNSEEN_LINE.search(text)
-    return not_seen(match[1], match[2]) if match else None
+    return unseen_path_note(match[1], match[2]) if match else None
 
 
-def not_seen(node: str, path: str) -> Note:
+def unseen_path_note(node: str, path: str) -> Note:
     """Return the note that a node does not see a path; for a mark, the folder that contains it."""
     path = path.partition(f"/{SEEN_BY}")[0]
     return Note(UNSEEN, f"node {node} does not see {path}", node=node, path=path)

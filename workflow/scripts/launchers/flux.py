@@ -10,7 +10,7 @@ from typing import Any
 
 from common.files import format_utc
 from common.notes import Note
-from common.shell import Program, Unanswered, ask_patiently
+from common.shell import Program, Unanswered, query_with_retries
 from declared.site import Site
 from launchers.launch import (
     GRACE_S,
@@ -137,7 +137,7 @@ def ask_or_lose(*words: str, tries: int = 3) -> str:
         return result.stdout.strip()
 
     try:
-        return ask_patiently(ask_once, tries)
+        return query_with_retries(ask_once, tries)
     except FileNotFoundError:
         text = "flux: command not found on this node"
         raise Lost(Note("not-installed", text, program="flux")) from None
