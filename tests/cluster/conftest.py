@@ -29,7 +29,7 @@ def libraries() -> None:
 
     Programs of jobs on nodes cannot reach it.
     """
-    os.environ[prefork_server.VARIABLE] = prefork_server.start()
+    os.environ[prefork_server.SERVER_VARIABLE] = prefork_server.start_server()
 
 
 @pytest.fixture(scope="session")

@@ -99,7 +99,7 @@ def server(python: str, libraries: tuple[str, ...], variables: tuple[tuple[str, 
     The libraries are imported with these environment variables.
     """
     preloaded = [f"ranks.libraries.{library}" for library in libraries]
-    return prefork_server.start(preloaded, python, {**launch.kept_variables(), **dict(variables)})
+    return prefork_server.start_server(preloaded, python, {**launch.kept_variables(), **dict(variables)})
 
 
 class WarmRanks:
@@ -119,7 +119,7 @@ class WarmRanks:
         variables = dict(word.split("=", 1) for word in words if word != "export")
         shared = tuple(sorted((name, value) for name, value in variables.items() if name != "TMPDIR"))
         with open(program.variables, "a") as lines:
-            lines.write(export_lines({prefork_server.VARIABLE: server(python, self.libraries, shared)}))
+            lines.write(export_lines({prefork_server.SERVER_VARIABLE: server(python, self.libraries, shared)}))
         return self.inner.start(
             replace(program, command=[python, "-IS", prefork_server.__file__, *arguments]), log
         )

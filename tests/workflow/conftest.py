@@ -15,7 +15,7 @@ from support.workers import shared_folder
 @pytest.fixture(scope="session", autouse=True)
 def libraries() -> None:
     """Fork Snakemake and the programs of its jobs from a process with imported libraries."""
-    os.environ[prefork_server.VARIABLE] = prefork_server.start()
+    os.environ[prefork_server.SERVER_VARIABLE] = prefork_server.start_server()
 
 
 @pytest.fixture(scope="session")
