@@ -122,7 +122,7 @@ def markdown(table: Table) -> str:
     header = [_markdown_cell(name) for name in table.display]
     rows = [[_markdown_cell(text) for text in row] for row in table.display.itertuples(index=False)]
     left = [name in table.left_aligned for name in table.display]
-    first, *body = align_columns([header, *rows], left, least=3)
+    first, *body = align_columns([header, *rows], left, min_width=3)
     rule = [
         "-" * len(cell) if is_left else "-" * (len(cell) - 1) + ":"
         for cell, is_left in zip(first, left, strict=True)

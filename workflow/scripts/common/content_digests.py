@@ -1,6 +1,6 @@
 """Record the command that made each product, and the SHA-256 of its inputs and outputs.
 
-A product is up to date if its command and the contents of its inputs and outputs are unchanged. Dates of files
+A product is up to date if its command and the contents of its inputs and outputs are unchanged. File dates
 do not matter: `cp -p`, `rsync -a`, unpacked archives and clocks that were set back leave misleading dates.
 `invocation.content_check` writes these records and compares them.
 """
@@ -57,7 +57,7 @@ def read_record(file: Path) -> ProductRecord | None:
 
 
 def digest_content(file: Path) -> str:
-    """Return the SHA-256 of a file's normal form; for a run's record, the tables of its attempts count, too."""
+    """Return the SHA-256 of a file's normal form; a run's record includes the tables of its attempts."""
     if file.name != RUN_RECORD:
         return digest_source(file)
     tables = (path for path in sorted(file.parent.glob("attempt-*/*.csv")) if path.name in ATTEMPT_TABLES)

@@ -17,7 +17,7 @@ from typing import IO, Any
 
 import yaml
 
-from common.errors import CHECKOUT, InputError, display_path  # noqa: F401 (other modules import CHECKOUT here)
+from common.errors import CHECKOUT, InputError, display_path  # noqa: F401 (others import CHECKOUT from here)
 from common.redaction import find_secrets, may_have_secret
 from common.yaml_errors import LimitError, explain_yaml_error
 
@@ -159,7 +159,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def create_json(path: Path, value: Any) -> None:
-    """Write `value` as JSON unless the file exists; of several processes, on any nodes, the first one wins."""
+    """Write `value` as JSON unless the file exists; of processes on any nodes, the first one wins."""
     with contextlib.suppress(FileExistsError):
         create_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
@@ -246,8 +246,8 @@ def is_locked(path: Path) -> bool:
     rows = (line.split() for line in listed.splitlines() if "->" not in line)  # "->" marks waiting processes
     places = [row[5].rsplit(":", 1) for row in rows if len(row) > 5]
     locked_devices = [locked_device for locked_device, inode in places if inode == str(status.st_ino)]
-    # For overlay and btrfs, which have no block device, stat(2) and /proc/locks give different device numbers,
-    # both with the major number 0.
+    # For overlay and btrfs, which have no block device, stat(2) and /proc/locks give different device
+    # numbers, both with the major number 0.
     return any(
         locked_device == device or (locked_device[:2] == device[:2] == "00")
         for locked_device in locked_devices

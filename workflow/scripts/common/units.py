@@ -26,7 +26,7 @@ LINK_RATES = (Unit(1e9 / 8, "Gbit/s", 1e9), Unit(1e6, "MB/s"))
 
 
 def choose_unit(values: ArrayLike, units: tuple[Unit, ...]) -> Unit:
-    """Return the largest of `units` (descending) that suits the largest value; the smallest without values."""
+    """Return the first of `units` (largest first) that suits the largest value; the last without values."""
     numbers = np.asarray(values, dtype=float)
     largest = float(np.nanmax(numbers)) if np.isfinite(numbers).any() else 0.0
     for unit in units:
