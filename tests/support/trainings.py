@@ -119,7 +119,9 @@ class WarmRanks:
         variables = dict(word.split("=", 1) for word in words if word != "export")
         shared = tuple(sorted((name, value) for name, value in variables.items() if name != "TMPDIR"))
         with open(program.variables, "a") as lines:
-            lines.write(export_lines({prefork_server.SERVER_VARIABLE: server(python, self.libraries, shared)}))
+            lines.write(
+                export_lines({prefork_server.SERVER_VARIABLE: server(python, self.libraries, shared)})
+            )
         return self.inner.start(
             replace(program, command=[python, "-IS", prefork_server.__file__, *arguments]), log
         )

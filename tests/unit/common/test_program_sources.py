@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from common.program_sources import SCRIPTS, program_sources
 from common.files import CHECKOUT
+from common.program_sources import SCRIPTS, program_sources
 from common.shell import capture
 
 # Rules whose outputs have a digest of the sources in their paths.

@@ -12,12 +12,12 @@ from common import shell
 from common.shell import (
     UNSEEN_STATUS,
     Unanswered,
-    query_with_retries,
     capture,
     check_node,
     check_node_by_pipe,
-    shell_command,
     find_unseen_path,
+    query_with_retries,
+    shell_command,
 )
 
 

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from common.program_sources import program_sources
 from common.files import CHECKOUT
+from common.program_sources import program_sources
 from declared.products.figures import KINDS
 from declared.products.tables import PROGRAM_OF, PROGRAMS, TABLES, is_available
 from declared.products.traits import Traits

@@ -71,7 +71,13 @@ def record(
 def begin(campaign: Campaign, run: Run, epochs: int = 2, **holder: Any) -> Path:
     """Write an unfinished attempt with `epochs` epochs done, begun 5 s ago; return its folder."""
     _, attempt = attempts.create_attempt_folder(folder_of(campaign, run))
-    fields = {"process": 1, "host": os.uname().nodename, "job": None, "started_at": format_utc(NOW - 5), **holder}
+    fields = {
+        "process": 1,
+        "host": os.uname().nodename,
+        "job": None,
+        "started_at": format_utc(NOW - 5),
+        **holder,
+    }
     (attempt / "holder.json").write_text(json.dumps(fields))
     (attempt / "spec.json").write_text(json.dumps({"hosts": ["a-node"]}))
     (attempt / "epochs.csv").write_text(",".join(COLUMNS) + "\n" + "1\n" * epochs)
@@ -545,7 +551,10 @@ def lines(standing: Standing, name: str) -> list[str]:
 def test_only_the_first_of_many_are_listed() -> None:
     under_way = [
         UnderWay("a.r1", ["node1", "node1", "node2"], format_utc(NOW - 5), 5.0, 3, 5),
-        *(UnderWay(f"collective benchmark {name}", [], format_utc(NOW), 0.0, None, None) for name in "bcdefgh"),
+        *(
+            UnderWay(f"collective benchmark {name}", [], format_utc(NOW), 0.0, None, None)
+            for name in "bcdefgh"
+        ),
     ]
     job = Job("7", "block 1", "RUNNING", "2026-11-21T20:32:46", "node[1-3]")
     waiting = [Job(f"{number}", "block 2", "PENDING", "N/A", "Dependency") for number in range(9)]

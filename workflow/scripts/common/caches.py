@@ -2,8 +2,9 @@
 
 A cache contains interpreters and images that runs execute, and data sets on which they train. It trusts the
 current user, root, and the owner of the cache's folder. If that folder has the set-group-ID bit and is
-writable for its group (``chmod g+ws``), it also trusts the group. Files that another user owns or may write to
-are refused. Below a folder that only its owner may enter, nothing is checked, since no one else can reach it.
+writable for its group (``chmod g+ws``), it also trusts the group. Files that another user owns or may write
+to are refused. Below a folder that only its owner may enter, nothing is checked, since no one else can reach
+it.
 
 The permissions of the cache's folder decide who else may use the cache, whatever the umask of the first user
 who builds in it. Standard library only.
@@ -19,9 +20,7 @@ from common.errors import InputError
 
 ROOT = 0
 PARTS = ("environments", "wheels", "datasets", "downloads", "bundle", "fetched", "installed")
-HINT = (
-    "remove it, or make it unwritable for others (chmod -R go-w); to share a cache with a group, chmod -R g+ws"
-)
+HINT = "remove it, or run chmod -R go-w on it; to share a cache with a group, run chmod -R g+ws on the cache"
 
 
 def check_cache(cache: Path) -> None:
@@ -42,7 +41,7 @@ def check_trusted(path: Path, cache: Path) -> None:
 
 
 def find_untrusted(path: Path, cache: Path) -> tuple[Path, str] | None:
-    """Return the first untrusted folder or file on the way to `path`, and the reason; None if all are trusted.
+    """Return the first untrusted folder or file on the way to `path`, and the reason, or None.
 
     A file or folder that does not exist is trusted.
     """

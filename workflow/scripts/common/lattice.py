@@ -1,9 +1,9 @@
 """Find cells whose times lie on a lattice: a few values whose distances are multiples of one step.
 
 A time to train, for example, is an offset plus a number of evaluations times the interval between them. Runs
-of a cell then differ by whole intervals, much more than by noise. So a second value is not an outlier, and the
-sample is not normally distributed. Times that were rounded to a coarse unit, and times on machines with two
-speeds, look the same.
+of a cell then differ by whole intervals, much more than by noise. So a second value is not an outlier, and
+the sample is not normally distributed. Times that were rounded to a coarse unit, and times on machines with
+two speeds, look the same.
 """
 
 import math
@@ -80,7 +80,7 @@ def fit_lattice(values: NDArray[np.float64]) -> Lattice | None:
 
 
 def _lattices(values: NDArray[np.float64]) -> Iterator[Lattice]:
-    """Yield the lattice for each number of clusters, with neighbouring values clustered at the widest gaps."""
+    """Yield the lattice for each number of points; the widest gaps separate the values of two points."""
     if not np.ptp(values) > 0:
         return
     order = np.argsort(values, kind="stable")
@@ -96,7 +96,7 @@ def _lattices(values: NDArray[np.float64]) -> Iterator[Lattice]:
         step, origin = np.polyfit(places, values, 1)
         spread = float(np.abs(values - origin - step * places).max() / step)
         if spread < MAX_SPREAD:
-            # Two values determine the lattice; each of the others lies this close with probability 2 * spread.
-            # The binomial coefficient counts the ways to choose the gaps between clusters.
+            # Two values determine the lattice; each of the others is this close with probability 2 * spread.
+            # The binomial coefficient counts the ways to choose the separating gaps.
             chance = math.comb(len(gaps), n_points - 1) * max(2 * spread, 1e-12) ** (len(values) - 2)
             yield Lattice(float(step), float(origin), places, min(1.0, chance))

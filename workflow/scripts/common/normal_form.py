@@ -122,7 +122,7 @@ class _Stripped(ast.NodeTransformer):
         return self._function(node)
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:
-        """Keep the annotation of a field of a class, and replace any other annotated name by its assignment."""
+        """Keep the annotation of a class's field; replace any other annotated name by its assignment."""
         if getattr(node, "is_field", False):
             return self.generic_visit(node)
         return [self.generic_visit(assignment) for assignment in _assignments(node)]
@@ -213,7 +213,7 @@ def _text(node: Any) -> str:
 
 
 class _DigestCache:
-    """Cache digests of normal forms by the digest of a file's content, since parsing all modules takes seconds."""
+    """Cache digests of normal forms by digests of content, because parsing all modules takes seconds."""
 
     def __init__(self, file: Path) -> None:
         self._file = file

@@ -10,8 +10,8 @@ from typing import Any
 class Note(str):
     """A sentence with a code and the facts that it states.
 
-    It is a `str`, so it can be used wherever text can. Joined or formatted, it becomes plain text without code
-    and facts.
+    It is a `str`, so it can be used wherever text can. Joined or formatted, it becomes plain text without
+    code and facts.
 
     Args:
         code: The kind of statement, in kebab-case (``cells-without-runs``). Codes are stable, wording is not.

@@ -64,7 +64,9 @@ ANALYSIS_LIBRARIES = (
 # time.
 LIBRARIES = {
     **dict.fromkeys(("environments", "datasets", "plan", "provenance", "records", "runs"), BASIC_LIBRARIES),
-    **dict.fromkeys(("analysis", "comparison", "figures", "network", "prediction", "report"), ANALYSIS_LIBRARIES),
+    **dict.fromkeys(
+        ("analysis", "comparison", "figures", "network", "prediction", "report"), ANALYSIS_LIBRARIES
+    ),
     "snakemake": (
         "snakemake.cli",
         "snakemake.executors.dryrun",
@@ -313,7 +315,8 @@ def _file_state(file: str) -> tuple[int, ...] | None:
 def _forget_modules(program: str, states: Mapping[str, tuple[int, ...] | None]) -> None:
     """Forget the kept module of the program, so that it runs again; forget all if any file has changed."""
     is_current = sys.path[:1] == [SCRIPTS] and all(
-        state is not None and state == _file_state(_module_file(sys.modules[name])) for name, state in states.items()
+        state is not None and state == _file_state(_module_file(sys.modules[name]))
+        for name, state in states.items()
     )
     for name in states:
         if name == program or not is_current:

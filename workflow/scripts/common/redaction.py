@@ -2,8 +2,8 @@
 
 Secrets are: the user's part of a URL (``https://NAME:PASSWORD@host``); a URL parameter with a revealing name
 (``?token=...``, ``&X-Amz-Signature=...``); the value of a variable with a revealing name (``HF_TOKEN=...``);
-the header ``Authorization``; and text in the form of well-known tokens. In logs, the secrets of this process's
-environment, such as passwords of proxies, are hidden wherever they appear. Standard library only.
+the header ``Authorization``; and text in the form of well-known tokens. In logs, the secrets of this
+process's environment, such as passwords of proxies, are hidden wherever they appear. Standard library only.
 """
 
 import os
@@ -107,7 +107,7 @@ def find_secrets(value: Any, keys: tuple[str, ...] = ()) -> Iterator[tuple[str, 
 
 
 def may_have_secret(text: str) -> bool:
-    """Return whether a file's text can have secrets: quick, with false positives, never false negatives."""
+    """Return whether a file's text can have secrets; a quick check that can be True without one."""
     return redact(text) != text or bool(_KEY.search(text))
 
 

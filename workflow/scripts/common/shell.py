@@ -83,7 +83,8 @@ class Program:
     Attributes:
         command: The program and its arguments.
         variables: A file with `export_lines`, which the node's shell reads. Values can be secrets: on a
-            command line, every user of the node would see them, and a scheduler would store them with its job.
+            command line, every user of the node would see them, and a scheduler would store them with its
+            job.
         paths: Paths that every node has to access.
     """
 
@@ -121,7 +122,7 @@ def check_node(paths: Sequence[str]) -> list[str]:
 
 
 def check_node_by_pipe(paths: Sequence[str]) -> str:
-    """Return a shell line that does what `check_node` does, with its script in base64, which needs no quotes."""
+    """Return a shell line that does what `check_node` does; its script is base64 and needs no quotes."""
     text = base64.b64encode(NODE_CHECK.read_bytes()).decode("ascii")
     return f"echo {text} | base64 -d | sh -s -- {shlex.join(paths)}"
 

@@ -379,7 +379,9 @@ def _parse_columns(
     return pd.DataFrame(frame)
 
 
-def _first_invalid_row(column: np.ndarray, filled: np.ndarray, rules: dict[str, Any], needed: bool) -> int | None:
+def _first_invalid_row(
+    column: np.ndarray, filled: np.ndarray, rules: dict[str, Any], needed: bool
+) -> int | None:
     """Return the first row that breaks the rules of its column, or None."""
     if needed and not filled.all():
         return int(np.argmin(filled))

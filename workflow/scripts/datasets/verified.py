@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Iterable
 from pathlib import Path
 
-from common.files import digest_file, read_json, write_json, file_signature
+from common.files import digest_file, file_signature, read_json, write_json
 
 VERIFIED = "verified.json"
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from common.caches import follow_modes
 from common.errors import InputError
-from common.files import digest_file, digest_text, has_signature, read_json, write_json, file_signature
+from common.files import digest_file, digest_text, file_signature, has_signature, read_json, write_json
 from common.shell import capture, shell_command
 from declared.environments import COMPLETE_FILE, Environment, Installed, Realization, older, read
 from declared.site import Site

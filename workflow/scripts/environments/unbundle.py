@@ -241,7 +241,10 @@ def _stage(
         seen += member.size
         if time.monotonic() - reported_at >= PROGRESS_S:
             reported_at = time.monotonic()
-            print(f"ringside: {format_bytes(seen)} of {format_bytes(_total_bytes(files.values()))} are right", flush=True)
+            print(
+                f"ringside: {format_bytes(seen)} of {format_bytes(_total_bytes(files.values()))} are right",
+                flush=True,
+            )
     if left:
         problem = f"ends early: {len(left)} of {len(files)} files are not in it, such as {min(left)}"
         raise InputError("missing-members", problem, file=file, got=sorted(left), hint=_retry_hint())

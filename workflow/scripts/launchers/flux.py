@@ -160,7 +160,11 @@ def _describe_job(number: str | None) -> dict[str, Any]:
     fields = ask_or_lose(
         "--parent", "jobs", "--no-header", "--format={id.f58plain} {t_submit} {t_run}", number
     ).split()
-    return {"number": fields[0], "submitted_at": format_utc(float(fields[1])), "started_at": format_utc(float(fields[2]))}
+    return {
+        "number": fields[0],
+        "submitted_at": format_utc(float(fields[1])),
+        "started_at": format_utc(float(fields[2])),
+    }
 
 
 def _exception_note(events: Sequence[Mapping[str, Any]]) -> Note | None:

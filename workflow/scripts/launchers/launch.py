@@ -23,11 +23,11 @@ from common.shell import (
     UNSEEN_STATUS,
     Program,
     Unanswered,
-    query_with_retries,
     capture,
     export_lines,
-    unseen_path_note,
     find_unseen_path,
+    query_with_retries,
+    unseen_path_note,
 )
 from declared.site import Site
 from environments import container

@@ -30,7 +30,7 @@ from common.notes import Note
 from common.options import run_program
 from common.schemas import schema
 from common.tables import read_table
-from common.text import align_columns, format_duration, number_of, format_bytes
+from common.text import align_columns, format_bytes, format_duration, number_of
 from declared.configuration import load_config
 from declared.datasets import FRESH, TOKENS, kind, load_dataset, token_bytes
 from declared.factors import OPTIMIZER_NUMBERS, factor_names, factor_rules, factor_table, is_custom
@@ -397,7 +397,8 @@ def _total(cost: Cost) -> Note:
     return Note(
         "total",
         f"together {format_duration(total_s)} one after the other, {_hours(cost.node_hours)} node "
-        f"hours{gpu_hours}{money}; {format_bytes(cost.data_bytes)} of data, {format_bytes(kept_bytes)} of logs and records",
+        f"hours{gpu_hours}{money}; {format_bytes(cost.data_bytes)} of data, {format_bytes(kept_bytes)} of "
+        "logs and records",
         total_s=total_s,
         node_hours=cost.node_hours,
         gpu_hours=cost.gpu_hours,

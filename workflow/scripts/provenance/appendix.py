@@ -12,7 +12,7 @@ import pandas as pd
 
 from analysis.tables import Table, latex, markdown, number
 from common.latex import latex_text
-from common.text import format_duration, end_sentence, number_of, format_bytes
+from common.text import end_sentence, format_bytes, format_duration, number_of
 from datasets.identity import data_folder
 from declared.datasets import find_dataset
 from declared.site import Site

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from common.files import is_locked, node_name, read_json, format_utc
+from common.files import format_utc, is_locked, node_name, read_json
 from common.notes import Note
 from common.shell import Unanswered
 from declared.site import JOB_MARGIN_S
@@ -376,7 +376,11 @@ def read_sessions(results: Path) -> dict[str, Any]:
     last = None
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError, IndexError):
         session = read_json(files[-1])
-        last = {"name": files[-1].stem, "started_at": format_utc(session["started"]), "ended": len(session["ended"])}
+        last = {
+            "name": files[-1].stem,
+            "started_at": format_utc(session["started"]),
+            "ended": len(session["ended"]),
+        }
     return {"sessions": len(files), "last_session": last}
 
 

@@ -84,9 +84,8 @@ def headline(standing: Standing) -> str:
         return f"{done}; nothing is left to run"
     if standing.left_s is None:
         return f"{done}; the time left is unknown until a run has ended"
-    return (
-        f"{done}; {standing.left:,} left, about {format_duration(standing.left_s)} ({format_end(standing.left_s)})"
-    )
+    left = f"{standing.left:,} left, about {format_duration(standing.left_s)}"
+    return f"{done}; {left} ({format_end(standing.left_s)})"
 
 
 def format_end(seconds: float) -> str:

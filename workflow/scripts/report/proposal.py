@@ -32,7 +32,7 @@ from common.errors import InputError
 from common.files import display_path, write_text
 from common.tables import stored_file
 from common.templates import render
-from common.text import end_sentence, join_words, number_of, format_bytes
+from common.text import end_sentence, format_bytes, join_words, number_of
 from common.units import MIB
 from declared.datasets import find_dataset, token_bytes
 from declared.devices import find_device

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from common.notes import Note
 from common.redaction import redact_log
-from common.text import number_of, format_bytes
+from common.text import format_bytes, number_of
 
 TAIL_BYTES = 1 << 18  # read from the end of a log
 TAIL_LINES = 200

@@ -37,12 +37,12 @@ from typing import Any, TextIO
 
 from common.errors import InputError, print_line, refuse_machine_error
 from common.files import (
-    is_locked,
     acquire_lock,
+    format_utc,
     hold_lock,
+    is_locked,
     node_name,
     read_json,
-    format_utc,
     write_json,
     write_text,
     written_whole,

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from common.errors import InputError
 from common.files import CHECKOUT, digest_text, display_path
-from common.shell import Unanswered, query_with_retries, check_node
+from common.shell import Unanswered, check_node, query_with_retries
 from common.text import number_of
 from plan import unlock
 from plan.campaign import Campaign, configured, load_campaign

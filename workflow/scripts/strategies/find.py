@@ -23,7 +23,7 @@ from analysis import tables
 from common.errors import InputError, check_range, system_faults
 from common.files import display_path, write_json, write_text
 from common.notes import Note
-from common.text import alternatives, number_of, format_bytes
+from common.text import alternatives, format_bytes, number_of
 from common.units import MIB
 from declared.configuration import load_config
 from declared.site import Site, load_site

@@ -21,7 +21,7 @@ from common.files import digest_text, display_path, write_text
 from common.notes import Note
 from common.options import run_program
 from common.schemas import check
-from common.text import number_of, format_bytes
+from common.text import format_bytes, number_of
 from declared.mesh import SEARCHED
 from declared.site import Site, load_site
 from declared.study import load_study
