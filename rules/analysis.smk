@@ -21,7 +21,9 @@ for program in PRODUCTS.programs:
         input:
             PRODUCTS.program_inputs(program),
             environment=ancient(PRODUCTS.environments(program)),
-            changed=changed(program.rule, [*code(*program.modules), *PRODUCTS.descriptions(program)]),
+            changed=changed(
+                program.rule, [*program_sources(*program.modules), *PRODUCTS.descriptions(program)]
+            ),
         output:
             report([file for file in PRODUCTS.files(program) if file.endswith(".csv")], category="Tables"),
             [file for file in PRODUCTS.files(program) if not file.endswith(".csv")],

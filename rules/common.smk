@@ -10,7 +10,7 @@ CHECKOUT = Path(str(workflow.current_basedir)).parent  # whichever Snakefile was
 SCRIPTS = "workflow/scripts"
 sys.path.insert(0, f"{CHECKOUT}/{SCRIPTS}")
 
-from common.code import code
+from common.program_sources import program_sources
 from invocation.call import Call, exit_on_input_error, prepare_process
 from plan.scheduling import build_resources
 

@@ -63,7 +63,8 @@ rule figure:
     input:
         lambda wildcards: list(PRODUCTS.figure_inputs(wildcards.figure).values()),
         changed=changed(
-            "figure", lambda wildcards: code("figures.draw", PRODUCTS.figure_module(wildcards.figure))
+            "figure",
+            lambda wildcards: program_sources("figures.draw", PRODUCTS.figure_module(wildcards.figure)),
         ),
     output:
         pdf=f"{RESULTS}/figures/{{figure}}.pdf",

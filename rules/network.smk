@@ -62,7 +62,7 @@ if CAMPAIGN.mode != "published":
         """Gather the collective benchmarks into network.csv, whether or not they succeeded."""
         input:
             benchmarks=REQUIRED_BENCHMARKS or BENCHMARKS.available(),
-            changed=changed("network_records", code("network.gather")),
+            changed=changed("network_records", program_sources("network.gather")),
         output:
             network=NETWORK_CSV,
         log:

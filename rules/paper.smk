@@ -56,7 +56,7 @@ rule paper_parts:
         captions=expand(f"{RESULTS}/figures/{{figure}}.caption.md", figure=PAPER_FIGURES),
         tables=expand(f"{RESULTS}/tables/{{table}}.tex", table=PAPER_TABLES),
         shown=expand(f"{RESULTS}/tables/{{table}}.{{suffix}}", table=PAPER_TABLES, suffix=["csv", "md"]),
-        changed=changed("paper_parts", code("report.paper")),
+        changed=changed("paper_parts", program_sources("report.paper")),
     output:
         parts=expand(f"{PAPER}/{{part}}.tex", part=PAPER_PARTS),
         references=f"{PAPER}/references.bib",
@@ -93,7 +93,7 @@ rule paper_pdf:
         references=rules.paper_parts.output.references,
         figures=rules.paper_parts.output.figures,
         tables=rules.paper_parts.output.tables,
-        changed=changed("paper_pdf", code("report.pdf")),
+        changed=changed("paper_pdf", program_sources("report.pdf")),
     output:
         pdf=f"{PAPER}/{{document}}.pdf",
     log:

@@ -27,7 +27,7 @@ if WANTED.adaptive and CAMPAIGN.mode == "campaign":
         """Decide after a block which cells are not yet precise, and get a run in the next one."""
         input:
             records=lambda wildcards: REQUIRED.records(int(wildcards.block)),
-            changed=changed("precision", code("precision.decide")),
+            changed=changed("precision", program_sources("precision.decide")),
         output:
             decision=f"{RESULTS}/precision/block-{{block}}.json",
         log:
@@ -59,7 +59,7 @@ if CAMPAIGN.mode == "campaign":
         """Train the first two blocks, and say from them what is cheaper: more runs, or longer ones."""
         input:
             records=list(CAMPAIGN.pilot.records.values()),
-            changed=changed("pilot", code("precision.pilot")),
+            changed=changed("pilot", program_sources("precision.pilot")),
         output:
             PILOT_FILES,
         log:

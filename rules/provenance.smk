@@ -11,11 +11,11 @@ from provenance import differing, sources
 # what they were made of.
 MAKING = [
     *(
-        (files, code("figures.draw", PRODUCTS.figure_module(name)))
+        (files, program_sources("figures.draw", PRODUCTS.figure_module(name)))
         for name, files in PRODUCTS.figure_files.items()
     ),
     *(
-        (PRODUCTS.files(program), [*code(*program.modules), *PRODUCTS.descriptions(program)])
+        (PRODUCTS.files(program), [*program_sources(*program.modules), *PRODUCTS.descriptions(program)])
         for program in PRODUCTS.programs
     ),
 ]
@@ -44,7 +44,7 @@ rule manifest:
     input:
         [file for product in MADE.values() for file in product["files"]],
         PRODUCTS.record_files("runs", "epochs", "network", "phases", "trace_steps", "replay_steps"),
-        changed=changed("manifest", code("provenance.manifest")),
+        changed=changed("manifest", program_sources("provenance.manifest")),
         records=REQUIRED_RECORDS or CAMPAIGN.available(),
     output:
         manifest=MANIFEST,
@@ -83,7 +83,7 @@ rule archived:
     input:
         manifest=MANIFEST,
         records=REQUIRED_INPUTS or CAMPAIGN.available(),
-        changed=changed("archived", code("provenance.archive")),
+        changed=changed("archived", program_sources("provenance.archive")),
     output:
         archive=f"{RESULTS}/{STUDY}.tar.gz",
     log:

@@ -21,7 +21,7 @@ rule aggregate:
     """Aggregate the records into runs.csv and epochs.csv, one row per run whether or not it succeeded."""
     input:
         design=f"{RESULTS}/design.csv",
-        changed=changed("aggregate", code("records.aggregate")),
+        changed=changed("aggregate", program_sources("records.aggregate")),
         records=REQUIRED_RECORDS or CAMPAIGN.available(),
     output:
         runs=f"{RESULTS}/runs.csv",
@@ -48,7 +48,7 @@ rule power:
     """Gather power over time of the runs, for the figure that shows it."""
     input:
         runs=RUNS_CSV,
-        changed=changed("power", code("records.power")),
+        changed=changed("power", program_sources("records.power")),
     output:
         power=f"{RESULTS}/power.csv",
     log:
@@ -74,7 +74,7 @@ if CAMPAIGN.combined:
         """Put the runs of several campaigns into one table, each a level of the factor campaign."""
         input:
             [str(file) for file in CAMPAIGN.study.imported.source_files],
-            changed=changed("combine", code("records.combine")),
+            changed=changed("combine", program_sources("records.combine")),
         output:
             runs=RUNS_CSV,
             epochs=EPOCHS_CSV,

@@ -23,7 +23,7 @@ rule report:
         site=f"config/sites/{SITE}.yaml",
         figures=expand("{stem}.{suffix}", stem=REPORTED_FIGURES, suffix=["svg", "png", "pdf", "caption.md"]),
         tables=expand("{stem}.{suffix}", stem=REPORTED_TABLES, suffix=["csv", "md"]),
-        changed=changed("report", code("report.make")),
+        changed=changed("report", program_sources("report.make")),
     output:
         page=f"{RESULTS}/report.html",
     log:

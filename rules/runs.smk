@@ -121,7 +121,7 @@ if REQUIRED_SEARCHES:
         """Write the batch sizes that were found for the plan."""
         input:
             searches=REQUIRED_SEARCHES,
-            changed=changed("largest_batches", code("runs.largest_batches")),
+            changed=changed("largest_batches", program_sources("runs.largest_batches")),
         output:
             found=f"{RESULTS}/largest/batch_sizes.json",
             batch_sizes=[] if Path(BATCH_SIZES_JSON).exists() else BATCH_SIZES_JSON,  # a job that failed would lose it

@@ -63,7 +63,7 @@ if REQUIRED_TIMINGS:
         """Gather the timings into costs.csv and messages.csv, whether or not they succeeded."""
         input:
             timings=REQUIRED_TIMINGS,
-            changed=changed("timings", code("strategies.gather")),
+            changed=changed("timings", program_sources("strategies.gather")),
         output:
             costs=COSTS_CSV,
             messages=MESSAGES_CSV,
@@ -87,7 +87,7 @@ if REQUIRED_TIMINGS:
         input:
             costs=COSTS_CSV,
             messages=MESSAGES_CSV,
-            changed=changed("costs_table", code("strategies.costs_table")),
+            changed=changed("costs_table", program_sources("strategies.costs_table")),
         output:
             COSTS_FILES,
         log:
@@ -109,7 +109,7 @@ if REQUIRED_TIMINGS:
             costs=COSTS_CSV,
             messages=MESSAGES_CSV,
             network=NETWORK_CSV,
-            changed=changed("found", code("strategies.found", "strategies.search")),
+            changed=changed("found", program_sources("strategies.found", "strategies.search")),
         output:
             FOUND_FILES,
             strategies=[] if Path(STRATEGIES_JSON).exists() else STRATEGIES_JSON,  # a job that failed would lose it

@@ -15,7 +15,7 @@ if CAMPAIGN.traced and CAMPAIGN.mode != "published":
         """Add up what every traced run kept of its time, and keep some steps of a typical one of each cell."""
         input:
             runs=RUNS_CSV,
-            changed=changed("phases", code("traces.gather")),
+            changed=changed("phases", program_sources("traces.gather")),
         output:
             phases=PRODUCTS.record_files("phases"),
             steps=PRODUCTS.record_files("trace_steps"),
@@ -37,7 +37,7 @@ if CAMPAIGN.traced and CAMPAIGN.mode != "published":
         """Keep some steps of every traced run, from which they can be replayed anywhere."""
         input:
             runs=RUNS_CSV,
-            changed=changed("replay_steps", code("traces.kept")),
+            changed=changed("replay_steps", program_sources("traces.kept")),
         output:
             steps=PRODUCTS.record_files("replay_steps"),
         log:

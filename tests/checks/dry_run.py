@@ -133,7 +133,7 @@ def main() -> None:
         help="every study with every profile; default: each study, profile and site once",
     )
     arguments = parser.parse_args()
-    os.environ[prefork_server.VARIABLE] = prefork_server.start()  # Snakemake is imported once
+    os.environ[prefork_server.SERVER_VARIABLE] = prefork_server.start_server()  # Snakemake is imported once
     with tempfile.TemporaryDirectory(prefix="ringside-") as folder:
         for entry in Path.cwd().iterdir():
             if entry.name not in ("results", ".snakemake"):

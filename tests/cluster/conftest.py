@@ -12,7 +12,7 @@ import pytest
 
 from common import prefork_server
 from common.errors import InputError
-from common.files import CHECKOUT, locked
+from common.files import CHECKOUT, hold_lock
 from declared.virtual import parse
 from environments import image as images
 from sites import virtual
@@ -29,7 +29,7 @@ def libraries() -> None:
 
     Programs of jobs on nodes cannot reach it.
     """
-    os.environ[prefork_server.VARIABLE] = prefork_server.start()
+    os.environ[prefork_server.SERVER_VARIABLE] = prefork_server.start_server()
 
 
 @pytest.fixture(scope="session")
@@ -75,14 +75,14 @@ def virtual_cluster(installed: None) -> Iterator[None]:
 def installed(root: None, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Install Slurm with its accounting from Debian's packages, in one of pytest's workers at a time."""
     packages = [*control.PACKAGES, *slurm.PACKAGES, *slurm.ACCOUNTING]
-    with locked(shared_by_workers(tmp_path_factory) / INSTALLING, lambda: None):
+    with hold_lock(shared_by_workers(tmp_path_factory) / INSTALLING, lambda: None):
         subprocess.run([control.INSTALL, *packages], check=True)
 
 
 @pytest.fixture(scope="session")
 def apptainer(root: None, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Install Apptainer as the project does, in one of pytest's workers at a time."""
-    with locked(shared_by_workers(tmp_path_factory) / INSTALLING, lambda: None):
+    with hold_lock(shared_by_workers(tmp_path_factory) / INSTALLING, lambda: None):
         subprocess.run([Path(images.__file__).with_name("install-apptainer")], check=True)
 
 

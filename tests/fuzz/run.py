@@ -16,7 +16,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from common.files import digest_text, locked
+from common.files import digest_text, hold_lock
 
 FOLDER = Path(__file__).parent
 CORPUS = FOLDER / "corpus"
@@ -29,7 +29,7 @@ def fuzzer() -> Path:
     """Return the folder with Atheris, installed once into the user's cache."""
     cache = Path(os.environ.get("RINGSIDE_CACHE") or "~/.cache/ringside").expanduser()
     folder = cache / "fuzz" / digest_text(LOCK.read_text() + sys.version)[:12]
-    with locked(folder.with_name(f".{folder.name}.lock"), lambda: None):
+    with hold_lock(folder.with_name(f".{folder.name}.lock"), lambda: None):
         if not (folder / "whole").exists():
             pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
             options = ["--no-deps", "--require-hashes", "--requirement", str(LOCK), "--target", str(folder)]

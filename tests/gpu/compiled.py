@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from common.files import locked
+from common.files import hold_lock
 from support.workers import shared_folder
 
 
 def compile_once(library: Path, command: Sequence[str | Path], text: str = "") -> None:
     """Compile a library, unless it exists, by a command without its `-o`, which reads `text` from a pipe."""
-    with locked(library.with_suffix(".lock"), lambda: None):
+    with hold_lock(library.with_suffix(".lock"), lambda: None):
         if not library.exists():
             partial = library.with_suffix(".partial")
             subprocess.run([*command, "-o", partial], input=text, text=True, check=True)

@@ -58,13 +58,13 @@ def callers(tmp_path_factory: pytest.TempPathFactory, real: Callable[[str], Any]
 
     def caller(environment: str, *modules: str) -> Callable[..., Any]:
         python = real(environment)["python"]["executable"]
-        server = prefork_server.start((*PRELOADED, *modules), python, variables)
+        server = prefork_server.start_server((*PRELOADED, *modules), python, variables)
 
         def call(module: str, function: str, *arguments: Any) -> Any:
             request = json.dumps([module, function, *arguments], default=str)
             done = subprocess.run(
                 [python, "-IS", prefork_server.__file__, "gpu.call", request],
-                env={**variables, prefork_server.VARIABLE: server},
+                env={**variables, prefork_server.SERVER_VARIABLE: server},
                 capture_output=True,
                 text=True,
                 timeout=120,

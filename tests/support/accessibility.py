@@ -7,7 +7,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from common.files import digest_text, locked
+from common.files import digest_text, hold_lock
 
 LOCK = Path(__file__).with_name("accessibility.txt")
 SCRIPT = "axe_playwright_python/axe.min.js"
@@ -25,7 +25,7 @@ def axe() -> str:
     """Return axe-core, downloaded into the cache once for each lock."""
     cache = Path(os.environ.get("RINGSIDE_CACHE", "~/.cache/ringside")).expanduser()
     folder = cache / "accessibility" / digest_text(LOCK.read_text())[:12]
-    with locked(folder.with_name(f".{folder.name}.lock"), lambda: None):
+    with hold_lock(folder.with_name(f".{folder.name}.lock"), lambda: None):
         if not list(folder.glob("*.whl")):
             download = ["-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
             subprocess.run(

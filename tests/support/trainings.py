@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from common import prefork_server
-from common.files import locked
+from common.files import hold_lock
 from common.notes import Note
 from common.shell import Program, export_lines
 from datasets.prepare import prepare
@@ -99,7 +99,7 @@ def server(python: str, libraries: tuple[str, ...], variables: tuple[tuple[str, 
     The libraries are imported with these environment variables.
     """
     preloaded = [f"ranks.libraries.{library}" for library in libraries]
-    return prefork_server.start(preloaded, python, {**launch.kept_variables(), **dict(variables)})
+    return prefork_server.start_server(preloaded, python, {**launch.kept_variables(), **dict(variables)})
 
 
 class WarmRanks:
@@ -119,7 +119,9 @@ class WarmRanks:
         variables = dict(word.split("=", 1) for word in words if word != "export")
         shared = tuple(sorted((name, value) for name, value in variables.items() if name != "TMPDIR"))
         with open(program.variables, "a") as lines:
-            lines.write(export_lines({prefork_server.VARIABLE: server(python, self.libraries, shared)}))
+            lines.write(
+                export_lines({prefork_server.SERVER_VARIABLE: server(python, self.libraries, shared)})
+            )
         return self.inner.start(
             replace(program, command=[python, "-IS", prefork_server.__file__, *arguments]), log
         )
@@ -166,7 +168,7 @@ class Trainings:
             name = f"{name[:MAX_NAME]}.{hashlib.sha256(name.encode()).hexdigest()[:12]}"
         folder = self.folder / name
         self.folder.mkdir(parents=True, exist_ok=True)
-        with locked(folder.with_name(f"{folder.name}.lock"), lambda: None):
+        with hold_lock(folder.with_name(f"{folder.name}.lock"), lambda: None):
             if not (folder / TRAINED).exists():
                 shutil.rmtree(folder, ignore_errors=True)  # a training that failed
                 self._train_in(folder, framework, levels)
@@ -180,7 +182,7 @@ class Trainings:
             site, levels.pop("seed", SEED), step_times=True, **{**PLAIN, "framework": framework, **levels}
         )
         data = self.folder / "data" / run.levels["dataset"]
-        with locked(self.folder / f"{data.name}.lock", lambda: None):
+        with hold_lock(self.folder / f"{data.name}.lock", lambda: None):
             prepare(run.levels["dataset"], data)
         described = load_framework(framework)
         environment = self.environments(described.environment)

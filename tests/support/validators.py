@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from common.files import CHECKOUT, digest_text, locked
+from common.files import CHECKOUT, digest_text, hold_lock
 from common.shell import capture
 
 LOCK = Path(__file__).with_name("validators.txt")
@@ -49,7 +49,7 @@ def python() -> Path:
     """Return the Python with the validators, which are installed in the cache once for each lock."""
     cache = Path(os.environ.get("RINGSIDE_CACHE", "~/.cache/ringside")).expanduser()
     folder = cache / "validators" / digest_text(LOCK.read_text())[:12]
-    with locked(folder.with_name(f".{folder.name}.lock"), lambda: None):
+    with hold_lock(folder.with_name(f".{folder.name}.lock"), lambda: None):
         if not (folder / "whole").exists():
             subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
             install = [

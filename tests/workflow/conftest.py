@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from common import prefork_server
-from common.files import locked
+from common.files import hold_lock
 from support.checkout import Checkout
 from support.workers import shared_folder
 
@@ -15,14 +15,14 @@ from support.workers import shared_folder
 @pytest.fixture(scope="session", autouse=True)
 def libraries() -> None:
     """Fork Snakemake and the programs of its jobs from a process with imported libraries."""
-    os.environ[prefork_server.VARIABLE] = prefork_server.start()
+    os.environ[prefork_server.SERVER_VARIABLE] = prefork_server.start_server()
 
 
 @pytest.fixture(scope="session")
 def finished_campaign(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     """The small study, run to its figures by the first worker of pytest that needs it."""
     shared = shared_folder(tmp_path_factory)
-    with locked(shared / "campaign.lock", lambda: None):
+    with hold_lock(shared / "campaign.lock", lambda: None):
         checkout = Checkout(shared / "campaign" / "checkout")
         if not (checkout.results / "manifest.json").exists():
             done = checkout.snakemake("figures", timeout_s=1500)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from common.files import CHECKOUT
-from common.shell import unseen_path
+from common.shell import find_unseen_path
 
 QSTAT = '#!/bin/sh\n[ "$1" = -x ] && cat history || cat said\nexit 153\n'
 OVER = "qstat: 7.head Job has finished, use -x or -H to obtain historical job information"
@@ -190,7 +190,7 @@ def test_every_job_first_looks_what_its_node_sees(
     ), done.stderr
     assert (tmp_path / "done").exists() is not blind
     log = tmp_path / ".snakemake" / "pbs" / "7.head.txt" if name == "pbs" else tmp_path / "job.txt"
-    note = unseen_path(log.read_text())
+    note = find_unseen_path(log.read_text())
     assert (note.facts["path"] if note else None) == (f"{tmp_path}/it's gone" if blind else None)
     status = {"oar": ".snakemake/oar/17.status", "pbs": ".snakemake/pbs/7.head.status", "flux": "code"}[name]
     assert (tmp_path / status).read_text() == ("79\n" if blind else "0\n")

@@ -10,7 +10,7 @@ import pytest
 
 from common.caches import PARTS, check_cache, check_trusted, find_untrusted, follow_modes
 from common.errors import InputError
-from common.files import CHECKOUT, locked, write_json
+from common.files import CHECKOUT, hold_lock, write_json
 from support.other_users import NOBODY, as_root, public_folder, run_as_nobody
 from support.refusals import assert_refusal
 
@@ -198,10 +198,10 @@ def test_replaced_file_keeps_its_mode(tmp_path):
 
 @as_root
 def test_lock_of_another_user_can_be_held(cache):
-    with locked(cache / ".lock", lambda: None):
+    with hold_lock(cache / ".lock", lambda: None):
         pass
     code = (
-        "from common.files import locked; from pathlib import Path\nwith locked(Path(sys.argv[2]), lambda: "
+        "from common.files import hold_lock; from pathlib import Path\nwith hold_lock(Path(sys.argv[2]), lambda: "
         "print('waits')): print('held')"
     )
     done = run_as_nobody(code, cache / ".lock")

@@ -75,7 +75,7 @@ def test_what_would_take_minutes_or_the_interpreter_is_refused(
     [
         ('{"a": "\\ud800"}', "half a character"),
         ('{"a": 1' + "0" * 400 + "}", "a number of 401 digits"),
-        ('{"a": NaN}', "no number of JSON"),
+        ('{"a": NaN}', "not a number in JSON"),
         ("[" * 100_000, "nested too deeply"),
     ],
     ids=lambda text: text[:12],
@@ -97,7 +97,7 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     with pytest.raises(InputError) as refused:
         load_yaml(tmp_path / "a.yaml")
     assert_refusal(refused.value, "unreadable-file", file=f"{tmp_path}/a.yaml")
-    with pytest.raises(OSError, match="is no regular file"):
+    with pytest.raises(OSError, match="is not a regular file"):
         read_json(tmp_path / "a.yaml")
 
 

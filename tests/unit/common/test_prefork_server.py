@@ -36,8 +36,8 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> str:
-    name = prefork_server.start()
-    monkeypatch.setenv(prefork_server.VARIABLE, name)
+    name = prefork_server.start_server()
+    monkeypatch.setenv(prefork_server.SERVER_VARIABLE, name)
     return name
 
 
@@ -84,8 +84,8 @@ def test_it_gets_what_it_was_told_and_its_status_comes_back(
     folder: Path, monkeypatch: pytest.MonkeyPatch, status: int
 ) -> None:
     results = []
-    for name in (prefork_server.start(), "nobody-listens-there"):
-        monkeypatch.setenv(prefork_server.VARIABLE, name)
+    for name in (prefork_server.start_server(), "nobody-listens-there"):
+        monkeypatch.setenv(prefork_server.SERVER_VARIABLE, name)
         program = begin(folder, REPORT, str(status), "a b\n'c'", TOLD="x=\udc80y")
         results.append((*program.communicate("what I say"), program.returncode))
     assert results[0] == results[1], "with a server and without"
@@ -118,7 +118,7 @@ def test_frequent_program_stays_loaded_until_its_code_changes(
         "if __name__ == '__main__': print(helper.LOADED_BY == os.getpid(), helper.TEXT, flush=True)"
     )
     time.sleep(0.05)  # longer than the clock of files stands still
-    program = "from common import prefork_server; print(prefork_server.start(), flush=True); input()"
+    program = "from common import prefork_server; print(prefork_server.start_server(), flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", program],
         env={**os.environ, "PYTHONPATH": str(folder)},
@@ -127,7 +127,7 @@ def test_frequent_program_stays_loaded_until_its_code_changes(
         text=True,
     ) as starter:
         assert starter.stdout is not None
-        monkeypatch.setenv(prefork_server.VARIABLE, starter.stdout.readline().strip())
+        monkeypatch.setenv(prefork_server.SERVER_VARIABLE, starter.stdout.readline().strip())
 
         def output(path: Path) -> str:
             command = [sys.executable, "-IS", prefork_server.__file__, "runs.supervise"]
@@ -191,10 +191,10 @@ def test_a_signal_reaches_the_program_and_a_killed_one_is_told(folder: Path, ser
 SLOW_CALLER = """
 import os, sys, time
 from common import prefork_server
-received = prefork_server._received
-prefork_server._received = lambda connection: time.sleep(1) or received(connection)
+received = prefork_server._receive_number
+prefork_server._receive_number = lambda connection: time.sleep(1) or received(connection)
 arguments = ["stage.program", str(os.getpid())]
-sys.exit(prefork_server.call(os.environ[prefork_server.VARIABLE], arguments))
+sys.exit(prefork_server.call_server(os.environ[prefork_server.SERVER_VARIABLE], arguments))
 """
 
 
@@ -221,9 +221,9 @@ def test_program_ends_with_caller_that_never_learned_its_pid(folder: Path, serve
         "for _ in range(600): time.sleep(0.1)\n"
     )
     caller = (
-        "import os; from common import prefork_server; prefork_server._received = lambda _: "
+        "import os; from common import prefork_server; prefork_server._receive_number = lambda _: "
         "__import__('time').sleep(1) or os._exit(0); "
-        f"prefork_server.call(os.environ[prefork_server.VARIABLE], ['stage.program', {str(note)!r}])"
+        f"prefork_server.call_server(os.environ[prefork_server.SERVER_VARIABLE], ['stage.program', {str(note)!r}])"
     )
     scripts = str(Path(prefork_server.__file__).parents[1])
     subprocess.run(
@@ -246,7 +246,7 @@ def test_a_program_ends_with_who_called_it(folder: Path, server: str) -> None:
 
 
 STARTS = (
-    "import sys, time; from common import prefork_server; print(prefork_server.start(), flush=True); "
+    "import sys, time; from common import prefork_server; print(prefork_server.start_server(), flush=True); "
     "time.sleep(60)"
 )
 
@@ -262,7 +262,7 @@ def test_server_ends_with_its_parent_after_its_programs(
         text=True,
     )
     assert starter.stdout is not None
-    monkeypatch.setenv(prefork_server.VARIABLE, starter.stdout.readline().strip())
+    monkeypatch.setenv(prefork_server.SERVER_VARIABLE, starter.stdout.readline().strip())
     serving = parent_of(folder)
     started, _ = begun(folder, "import time; print('began', flush=True); time.sleep(1); print('ended')")
     starter.kill()
@@ -277,7 +277,7 @@ def test_another_user_is_not_served(folder: Path, server: str) -> None:
     program = (
         f"import os, sys; sys.path.insert(0, {str(Path(prefork_server.__file__).parents[1])!r}); from "
         "common import prefork_server; os.setuid(65534); "
-        "print(prefork_server.call(os.environ[prefork_server.VARIABLE], ['stage.program']))"
+        "print(prefork_server.call_server(os.environ[prefork_server.SERVER_VARIABLE], ['stage.program']))"
     )
     done = capture([sys.executable, "-c", program], check=True)
     assert done.stdout == "None\n"

@@ -87,7 +87,7 @@ STATUSES = ["ok", "oom", "failed", "timeout", "missing", "invalid"]
             "unknown column; expected columns of runs.schema.yaml"
         )),
         ("run_id,study", "run_id,run_id", 1, "duplicate", "run_id", {},
-         "the column is there twice"),
+         "the column occurs twice"),
         (".r1,quickstart", ".r1,quickstart,more", 2, "wrong-field-count", "", {}, None),
         ("digits,16,1,", "digits,16.5,1,", 2, "wrong-type", "batch_size", {}, None),
         ("digits,16,1,", "digits,0,1,", 2, "out-of-range", "batch_size", {},
@@ -258,8 +258,8 @@ def test_every_rule_of_the_table_schemas_is_understood(name):
 @pytest.mark.parametrize("text", ["1", "0", "-3", "2.5", "1e3", "true", "ok", "abcdef012345", "local", ""])
 def test_fields_are_judged_as_jsonschema_judges_them(text):
     for column, rules in schema("runs")["properties"].items():
-        kind = tables._kind_of(rules)
-        judged = tables._allowed(text, rules, kind)
+        kind = tables._column_type(rules)
+        judged = tables._is_allowed(text, rules, kind)
         try:
             value = {"integer": int, "number": float, "boolean": {"true": True}.__getitem__, "string": str}[
                 kind
@@ -273,7 +273,7 @@ def test_fields_are_judged_as_jsonschema_judges_them(text):
 
 def test_a_plain_table_is_read_at_once_as_it_is_field_by_field(tmp_path):
     for name, path in zip(("runs", "epochs"), write_campaign(tmp_path), strict=True):
-        pd.testing.assert_frame_equal(tables._read_at_once(path, name), tables._read_by_field(path, name))
+        pd.testing.assert_frame_equal(tables._read_fast(path, name), tables._read_by_fields(path, name))
 
 
 def test_quoted_fields_are_read_at_once_too(tmp_path):
@@ -284,7 +284,7 @@ def test_quoted_fields_are_read_at_once_too(tmp_path):
     frame.loc[3, ["library_version", "reason", "hosts"]] = ["", " -, +.", "one"]
     write_table(frame, "runs", path)
     assert path.read_text().count('"tensorflow 2.21.0, ""tf_keras"" 2.21.0"') == len(frame) - 1
-    pd.testing.assert_frame_equal(tables._read_at_once(path, "runs"), tables._read_by_field(path, "runs"))
+    pd.testing.assert_frame_equal(tables._read_fast(path, "runs"), tables._read_by_fields(path, "runs"))
 
 
 @pytest.mark.parametrize(
@@ -313,7 +313,7 @@ def test_nothing_unusual_is_read_at_once(tmp_path, old, new):
     _, path = write_campaign(tmp_path)
     path.write_text(path.read_text().replace(old, new, 1))
     with pytest.raises(ValueError, match=r"."):
-        tables._read_at_once(path, "epochs")
+        tables._read_fast(path, "epochs")
 
 
 @pytest.mark.slow

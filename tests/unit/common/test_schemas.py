@@ -54,7 +54,7 @@ CASES: list[Case] = [
     (SHARE, 0.05, "wrong-type", "key", {"got": 0.05}, "key: 0.05 has no %; expected a share, as 5 %"),
     (LIMITS, True, "wrong-type", "key", {"got": True}, "key: True is not right; expected a number"),
     (EITHER, "all", "bad-value", "key", {"got": "all"}, "key: 'all' is not right; expected cores, or auto"),
-    (LIST, [1, 1], "duplicate", "key", {"got": 1}, "key: 1 is there twice; name each value once"),
+    (LIST, [1, 1], "duplicate", "key", {"got": 1}, "key: 1 occurs twice; name each value once"),
     (LIST, [], "too-few", "key", {"got": 0}, "key: is empty; expected at least 2"),
     (LIST, [1], "too-few", "key", {"got": 1}, "key: has 1 entry; expected at least 2"),
     (LIST, [1, 2, 3, 4], "too-many", "key", {"got": 4}, "key: has 4 entries; expected at most 3"),

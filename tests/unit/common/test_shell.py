@@ -12,12 +12,12 @@ from common import shell
 from common.shell import (
     UNSEEN_STATUS,
     Unanswered,
-    ask_patiently,
     capture,
     check_node,
     check_node_by_pipe,
+    find_unseen_path,
+    query_with_retries,
     shell_command,
-    unseen_path,
 )
 
 
@@ -70,7 +70,7 @@ def test_a_node_without_a_path_ends_with_its_own_status(tmp_path: Path, by_pipe:
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     done = capture(command, env=environment)
     assert (done.returncode, done.stdout) == (UNSEEN_STATUS, "")
-    seen = unseen_path(f"a line\n{done.stderr}another")
+    seen = find_unseen_path(f"a line\n{done.stderr}another")
     assert seen is not None and seen.facts == {"node": os.uname().nodename, "path": paths[1]}
 
 
@@ -90,7 +90,7 @@ def test_a_file_that_comes_late_is_waited_for(tmp_path: Path) -> None:
     ],
 )
 def test_an_unseen_path_is_read_from_a_line(line: str, facts: dict[str, str] | None) -> None:
-    note = unseen_path(line)
+    note = find_unseen_path(line)
     assert (dict(note.facts) if note else None) == facts
 
 
@@ -103,9 +103,9 @@ def test_a_silent_client_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None
             raise Unanswered("no answer")
         return answer
 
-    assert ask_patiently(partial(ask, ["", "", "RUNNING"])) == "RUNNING"
+    assert query_with_retries(partial(ask, ["", "", "RUNNING"])) == "RUNNING"
     assert pauses == [2, 2]
     left = ["", "", "", "RUNNING"]
     with pytest.raises(Unanswered):
-        ask_patiently(partial(ask, left))
+        query_with_retries(partial(ask, left))
     assert left == ["RUNNING"] and len(pauses) == 4

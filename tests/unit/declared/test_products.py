@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from common.code import code
 from common.files import CHECKOUT
+from common.program_sources import program_sources
 from declared.products.figures import KINDS
 from declared.products.tables import PROGRAM_OF, PROGRAMS, TABLES, is_available
 from declared.products.traits import Traits
@@ -49,12 +49,12 @@ def test_every_input_is_a_record_or_a_table() -> None:
 def test_figure_reads_what_it_declares(name: str) -> None:
     kind = KINDS[name]
     text = (CHECKOUT / "workflow" / "scripts" / "figures" / f"{name}.py").read_text()
-    assert code(kind.module) and set(READ.findall(text)) <= set(kind.inputs)
+    assert program_sources(kind.module) and set(READ.findall(text)) <= set(kind.inputs)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_program_of_tables_is_a_module(name: str) -> None:
-    assert code(*PROGRAMS[name].modules)
+    assert program_sources(*PROGRAMS[name].modules)
 
 
 def test_table_of_a_trait_is_available_with_it() -> None:

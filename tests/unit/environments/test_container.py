@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from common.files import digest_file, written
+from common.files import digest_file, file_signature
 from common.shell import capture
 from declared.site import Site, load_site
 from environments import container
@@ -70,8 +70,8 @@ def test_replaced_image_is_not_the_recorded_one(tmp_path: Path) -> None:
     image, source = tmp_path / "image.sif", tmp_path / "brought.sif"
     for file in (image, source):
         file.write_text("the image")
-    recorded = {"path": str(image), "sha256": digest_file(image), "written": written(image)}
-    recorded["source"] = {"path": str(source), "written": written(source)}
+    recorded = {"path": str(image), "sha256": digest_file(image), "written": file_signature(image)}
+    recorded["source"] = {"path": str(source), "written": file_signature(source)}
     assert is_unchanged(recorded)
     os.utime(image, (1, 1))
     assert is_unchanged(recorded), "a date says nothing where the content is the same"

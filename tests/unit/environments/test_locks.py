@@ -7,7 +7,7 @@ import pytest
 from common.errors import InputError
 from common.files import CHECKOUT
 from declared.environments import VARIANTS, locked, read
-from environments.lock import check_lock, pins
+from environments.lock import check_lock, pinned_versions
 from support.refusals import assert_refusal
 
 HASH = "--hash=sha256:" + "0" * 64
@@ -29,7 +29,7 @@ def test_the_locks_are_hashed_and_hold_the_right_build(name, variant):
 
 @pytest.mark.parametrize("name", ["pytorch", "tensorflow"])
 def test_cuda_locks_have_the_cuda_build_of_the_framework(name):
-    cuda, cpu = (pins(read(name, variant).lock.read_text()) for variant in ("cuda", "cpu"))
+    cuda, cpu = (pinned_versions(read(name, variant).lock.read_text()) for variant in ("cuda", "cpu"))
     framework = {"pytorch": "torch", "tensorflow": "tensorflow"}[name]
     assert any(package.startswith("nvidia-cudnn") for package in cuda)
     assert any(package.startswith("nvidia-nccl") for package in cuda)
@@ -39,8 +39,10 @@ def test_cuda_locks_have_the_cuda_build_of_the_framework(name):
 
 def test_both_variants_of_a_framework_have_one_version():
     (wheel,) = read("pytorch").wheels
-    assert pins(read("pytorch", "cuda").lock.read_text())["torch"] == {wheel.version.removesuffix("+cpu")}
-    cpu, cuda = (pins(read("tensorflow", variant).lock.read_text()) for variant in ("cpu", "cuda"))
+    assert pinned_versions(read("pytorch", "cuda").lock.read_text())["torch"] == {
+        wheel.version.removesuffix("+cpu")
+    }
+    cpu, cuda = (pinned_versions(read("tensorflow", variant).lock.read_text()) for variant in ("cpu", "cuda"))
     assert cpu["tensorflow-cpu"] == cuda["tensorflow"] == cpu["tf-keras"] == cuda["tf-keras"]
 
 
@@ -49,7 +51,8 @@ def test_both_variants_of_a_framework_have_one_version():
 def test_a_child_installs_nothing_that_its_parent_has(name, variant):
     environment = read(name, variant)
     child, parent = (
-        pins(locked_environment.lock.read_text()) for locked_environment in (environment, environment.parent)
+        pinned_versions(locked_environment.lock.read_text())
+        for locked_environment in (environment, environment.parent)
     )
     assert child
     assert not set(child) & set(parent)
@@ -59,7 +62,9 @@ def test_a_child_installs_nothing_that_its_parent_has(name, variant):
 def test_every_required_package_is_locked_without_a_registry(lock):
     text = lock.read_text()
     check_lock(text, lock)
-    pinned = set(pins(text)) | {package for name in locked() for package in pins(read(name).lock.read_text())}
+    pinned = set(pinned_versions(text)) | {
+        package for name in locked() for package in pinned_versions(read(name).lock.read_text())
+    }
     for line in lock.with_suffix(".in").read_text().splitlines():
         if package := re.match(r"[A-Za-z0-9._-]+", line):
             assert package[0].lower() in pinned

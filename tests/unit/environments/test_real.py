@@ -10,7 +10,7 @@ from common.python import python_abi
 from common.shell import capture
 from declared.environments import locked, read
 from environments.identity import digest
-from environments.lock import pins
+from environments.lock import pinned_versions
 from environments.wheels import recorded_sha256
 
 REQUIREMENTS = """
@@ -42,8 +42,8 @@ def test_the_selftest_added_up_two_ranks(record):
 
 def test_the_packages_are_the_locked_ones(record):
     environment = read(record["name"])
-    expected = pins(environment.lock.read_text()) | (
-        pins(environment.parent.lock.read_text()) if environment.parent else {}
+    expected = pinned_versions(environment.lock.read_text()) | (
+        pinned_versions(environment.parent.lock.read_text()) if environment.parent else {}
     )
     own = {"torch", "horovod", "deepspeed"}
     for name, version in record["packages"].items():

@@ -24,7 +24,7 @@ def command(request: pytest.FixtureRequest) -> list[str]:
     """Snakemake, forked from a process that has imported it, and the oldest one (make versions-test)."""
     if request.param == "oldest":
         return oldest_snakemake()
-    os.environ.setdefault(prefork_server.VARIABLE, prefork_server.start())
+    os.environ.setdefault(prefork_server.SERVER_VARIABLE, prefork_server.start_server())
     return [sys.executable, "-IS", prefork_server.__file__, "snakemake"]
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from common.errors import InputError, exit_status
-from common.files import utc
+from common.files import format_utc
 from common.notes import find_note
 from common.shell import Unanswered
 from declared.site import load_site
@@ -63,7 +63,7 @@ def record(
     """Write the record of a run that began `start` seconds after the first one."""
     folder = folder_of(campaign, run)
     folder.mkdir(parents=True)
-    dates = {"started_at": utc(NOW - 1000 + start), "ended_at": utc(NOW - 1000 + start + lasts)}
+    dates = {"started_at": format_utc(NOW - 1000 + start), "ended_at": format_utc(NOW - 1000 + start + lasts)}
     record_content = content(status=status, reason=reason or None, wall_s=lasts, **dates)
     (folder / "record.json").write_text(json.dumps(record_content))
 
@@ -71,7 +71,13 @@ def record(
 def begin(campaign: Campaign, run: Run, epochs: int = 2, **holder: Any) -> Path:
     """Write an unfinished attempt with `epochs` epochs done, begun 5 s ago; return its folder."""
     _, attempt = attempts.create_attempt_folder(folder_of(campaign, run))
-    fields = {"process": 1, "host": os.uname().nodename, "job": None, "started_at": utc(NOW - 5), **holder}
+    fields = {
+        "process": 1,
+        "host": os.uname().nodename,
+        "job": None,
+        "started_at": format_utc(NOW - 5),
+        **holder,
+    }
     (attempt / "holder.json").write_text(json.dumps(fields))
     (attempt / "spec.json").write_text(json.dumps({"hosts": ["a-node"]}))
     (attempt / "epochs.csv").write_text(",".join(COLUMNS) + "\n" + "1\n" * epochs)
@@ -177,7 +183,7 @@ def test_a_run_under_way_has_its_epoch_and_its_hosts() -> None:
         3,
         5,
     )
-    assert running.seconds == pytest.approx(5) and running.since == utc(NOW - 5)
+    assert running.seconds == pytest.approx(5) and running.since == format_utc(NOW - 5)
     assert (standing.left, standing.left_s) == (4, None) and not standing.problems
 
 
@@ -281,7 +287,7 @@ def test_young_attempts_count_as_active_without_queue(monkeypatch: pytest.Monkey
     monkeypatch.setattr(slurm, "run_client", silent)
     measured = campaign("virtual")
     begin(measured, measured.runs[0], job="7", host="node1")
-    begin(measured, measured.runs[1], job="6", host="node1", started_at=utc(NOW - 10_000))
+    begin(measured, measured.runs[1], job="6", host="node1", started_at=format_utc(NOW - 10_000))
     standing = read(measured)
     assert [item.name for item in standing.under_way] == [measured.runs[0].run_id]
     assert standing.jobs is None
@@ -544,8 +550,11 @@ def lines(standing: Standing, name: str) -> list[str]:
 
 def test_only_the_first_of_many_are_listed() -> None:
     under_way = [
-        UnderWay("a.r1", ["node1", "node1", "node2"], utc(NOW - 5), 5.0, 3, 5),
-        *(UnderWay(f"collective benchmark {name}", [], utc(NOW), 0.0, None, None) for name in "bcdefgh"),
+        UnderWay("a.r1", ["node1", "node1", "node2"], format_utc(NOW - 5), 5.0, 3, 5),
+        *(
+            UnderWay(f"collective benchmark {name}", [], format_utc(NOW), 0.0, None, None)
+            for name in "bcdefgh"
+        ),
     ]
     job = Job("7", "block 1", "RUNNING", "2026-11-21T20:32:46", "node[1-3]")
     waiting = [Job(f"{number}", "block 2", "PENDING", "N/A", "Dependency") for number in range(9)]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import InputError
-from common.files import locked
+from common.files import hold_lock
 from launchers.launch import Stopped
 from runs import attempts
 
@@ -223,11 +223,11 @@ def test_lock_errors_other_than_a_missing_feature_are_raised(
         monkeypatch.setattr("fcntl.flock", flock)
 
     refuse(errno.ENOLCK)
-    with locked(tmp_path / "key" / attempts.RUN_LOCK, lambda: None):
+    with hold_lock(tmp_path / "key" / attempts.RUN_LOCK, lambda: None):
         pass
     refuse(errno.EIO)
     with (
         pytest.raises(OSError, match="Input/output error"),
-        locked(tmp_path / "key" / attempts.RUN_LOCK, lambda: None),
+        hold_lock(tmp_path / "key" / attempts.RUN_LOCK, lambda: None),
     ):
         pass

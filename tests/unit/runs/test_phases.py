@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from common.code import SCRIPTS
+from common.program_sources import SCRIPTS
 from ranks.worker import phases
 from ranks.worker.group import Group
 from ranks.worker.operators import CLOCK, RAW, Event, moved

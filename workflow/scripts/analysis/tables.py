@@ -17,7 +17,7 @@ from common.files import write_text
 from common.latex import latex_text
 from common.notes import Note
 from common.tables import read_results
-from common.text import aligned
+from common.text import align_columns
 
 PAGE_ROWS = 45
 WIDTH_NOTE = (
@@ -122,7 +122,7 @@ def markdown(table: Table) -> str:
     header = [_markdown_cell(name) for name in table.display]
     rows = [[_markdown_cell(text) for text in row] for row in table.display.itertuples(index=False)]
     left = [name in table.left_aligned for name in table.display]
-    first, *body = aligned([header, *rows], left, least=3)
+    first, *body = align_columns([header, *rows], left, min_width=3)
     rule = [
         "-" * len(cell) if is_left else "-" * (len(cell) - 1) + ":"
         for cell, is_left in zip(first, left, strict=True)

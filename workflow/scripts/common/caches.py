@@ -1,12 +1,13 @@
-"""Decide whom a cache trusts, and who may use what is built in it.
+"""Decide which users a cache trusts, and which users may use what is built in it.
 
-A cache holds interpreters, wheels, images and data sets that runs execute and train on. It trusts its user,
-root, and the owner of the cache's folder. If that folder has the set-group-ID bit and is writable for its
-group (``chmod g+ws``), it also trusts that group. Whatever another user owns or may write to is refused.
-Below a folder that only its owner may enter nothing is checked, since nobody else can reach it.
+A cache contains interpreters and images that runs execute, and data sets on which they train. It trusts the
+current user, root, and the owner of the cache's folder. If that folder has the set-group-ID bit and is
+writable for its group (``chmod g+ws``), it also trusts the group. Files that another user owns or may write
+to are refused. Below a folder that only its owner may enter, nothing is checked, since no one else can reach
+it.
 
-The modes of the cache's folder, not the umask of the first user who builds, decide who else may use it.
-Standard library only.
+The permissions of the cache's folder decide who else may use the cache, whatever the umask of the first user
+who builds in it. Standard library only.
 """
 
 import contextlib
@@ -19,19 +20,17 @@ from common.errors import InputError
 
 ROOT = 0
 PARTS = ("environments", "wheels", "datasets", "downloads", "bundle", "fetched", "installed")
-HINT = (
-    "remove it, or take its rights from others (chmod -R go-w); a cache of a group has them by chmod -R g+ws"
-)
+HINT = "remove it, or run chmod -R go-w on it; to share a cache with a group, run chmod -R g+ws on the cache"
 
 
 def check_cache(cache: Path) -> None:
-    """Check a cache and its parts, as far as they are there; see `check_trusted`."""
+    """Check a cache's folder and those of its parts that exist; see `check_trusted`."""
     for folder in (cache, *(cache / part for part in PARTS)):
         check_trusted(folder, cache)
 
 
 def check_trusted(path: Path, cache: Path) -> None:
-    """Check that only those whom a cache trusts can have made `path`, which lies in it, or can change it.
+    """Check that only users whom a cache trusts can have created or can change `path`, which lies in it.
 
     Raises:
         InputError: If another user owns it or may write to it, or to a folder on the way to it.
@@ -42,16 +41,16 @@ def check_trusted(path: Path, cache: Path) -> None:
 
 
 def find_untrusted(path: Path, cache: Path) -> tuple[Path, str] | None:
-    """Return what on the way to `path` is not to be trusted, and why, or None.
+    """Return the first untrusted folder or file on the way to `path`, and the reason, or None.
 
-    An absent file or folder is trusted.
+    A file or folder that does not exist is trusted.
     """
     cache = Path(os.path.realpath(cache))
     trusted = {ROOT, os.geteuid()}
     group = _shared_group(cache)
-    named = [Path(os.path.abspath(path)), Path(os.path.realpath(path))]  # links are entries of folders, too
-    for way in dict.fromkeys(named):
-        sticky = False  # whether anybody may have made the next entry
+    # A link can be replaced where it lies, so the path with links is checked, too.
+    for way in dict.fromkeys([Path(os.path.abspath(path)), Path(os.path.realpath(path))]):
+        sticky = False  # whether the parent lets anybody create entries, such as /tmp
         for folder, status in _way_to(way):
             inside = folder == cache or cache in folder.parents
             owner = status.st_uid
@@ -65,22 +64,22 @@ def find_untrusted(path: Path, cache: Path) -> tuple[Path, str] | None:
             sticky = bool(status.st_mode & stat.S_IWOTH and status.st_mode & stat.S_ISVTX)
             if status.st_mode & stat.S_IWOTH and not sticky:
                 return folder, "may be written to by anybody"
-            if inside and status.st_mode & stat.S_IWGRP and status.st_gid not in (group, *_own_groups()):
+            if inside and status.st_mode & stat.S_IWGRP and status.st_gid not in (group, *_private_groups()):
                 return (
                     folder,
                     f"may be written to by the group {status.st_gid}, whom the cache {cache} does not trust",
                 )
             if stat.S_ISDIR(status.st_mode) and not status.st_mode & (stat.S_IXGRP | stat.S_IXOTH):
-                break  # nobody else gets any further
+                break  # No one else can enter this folder.
     return None
 
 
 @contextlib.contextmanager
 def follow_modes(cache: Path) -> Iterator[None]:
-    """Give files written in the block the permissions of the cache's folder, which is created if absent.
+    """Set the umask in the block so that new files get the permissions of the cache's folder.
 
-    With the umask of the first user who builds, others could be locked out of a shared cache, or let into a
-    private one.
+    The folder is created if it is missing. The user's own umask could lock others out of a shared cache, or
+    let them into a private one.
     """
     cache = Path(cache)
     before = os.umask(0)
@@ -97,18 +96,18 @@ def follow_modes(cache: Path) -> Iterator[None]:
 
 
 def _way_to(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Yield each existing folder on the way to a path, and the path itself, from the root."""
+    """Yield path and status of each existing folder from the root to a path, and of the path itself."""
     for folder in (*reversed(path.parents), path):
         try:
             yield folder, os.lstat(folder)
         except (FileNotFoundError, NotADirectoryError):
             return
         except PermissionError:
-            return  # nor can anything be used that lies there
+            return  # This process cannot use anything below, either.
 
 
 def _shared_group(cache: Path) -> int | None:
-    """Return the group that shares a cache; None where the cache is its owner's."""
+    """Return the group that shares a cache, or None for a cache of one user."""
     try:
         status = os.stat(cache)
     except OSError:
@@ -116,8 +115,8 @@ def _shared_group(cache: Path) -> int | None:
     return status.st_gid if status.st_mode & stat.S_ISGID and status.st_mode & stat.S_IWGRP else None
 
 
-def _own_groups() -> tuple[int, ...]:
-    """Return the groups of this user alone: root's, and on many systems one with the user's number."""
+def _private_groups() -> tuple[int, ...]:
+    """Return groups without other members: root's, and the user's if it has the user's number."""
     return (ROOT, os.geteuid()) if os.getegid() == os.geteuid() else (ROOT,)
 
 

@@ -1,8 +1,8 @@
-"""Record by which command each product was made, and of which files, with the SHA-256 of each.
+"""Record the command that made each product, and the SHA-256 of its inputs and outputs.
 
-A product is current where its command, the content of everything that it was made of and its own content are
-the same now, whatever the dates of files say: `cp -p`, `rsync -a`, an unpacked archive and a clock that was
-set back all leave dates that mislead. `invocation.content_check` writes these records and compares them.
+A product is up to date if its command and the contents of its inputs and outputs are unchanged. File dates
+do not matter: `cp -p`, `rsync -a`, unpacked archives and clocks that were set back leave misleading dates.
+`invocation.content_check` writes these records and compares them.
 """
 
 import json
@@ -20,11 +20,11 @@ FOLDER = "made_of"  # in results/<study>
 
 @dataclass(frozen=True)
 class ProductRecord:
-    """Describe what a product is made of.
+    """What a product was made from.
 
     Attributes:
-        command: The rule's command, its white space normalized.
-        params: The rule's parameters that do not follow from its files, as text.
+        command: The rule's command, with normalized white space.
+        params: The rule's parameters that its files do not determine, as text.
         inputs: SHA-256 of data and code, by path.
         outputs: SHA-256 of the product's files, by path.
     """
@@ -36,17 +36,17 @@ class ProductRecord:
 
 
 def record_path(output: str) -> Path:
-    """Return where the record of a product lies: results/<study>/made_of/<name>.json.
+    """Return the path of a product's record, results/<study>/made_of/<name>.json.
 
     Args:
-        output: Its first file, results/<study>/<name>.
+        output: The product's first file, results/<study>/<name>.
     """
     results, study, *rest = Path(output).parts
     return Path(results, study, FOLDER, *rest).with_name(f"{rest[-1]}.json")
 
 
 def read_record(file: Path) -> ProductRecord | None:
-    """Return the record in a file, None where there is none or it is broken, as of another version."""
+    """Return the record in a file; None if it is missing, broken, or of another version."""
     try:
         record = json.loads(file.read_text(encoding="utf-8"))
         return ProductRecord(
@@ -57,10 +57,7 @@ def read_record(file: Path) -> ProductRecord | None:
 
 
 def digest_content(file: Path) -> str:
-    """Return the SHA-256 of a file's content.
-
-    Of a module its normal form counts, of a run's record also the tables beside it.
-    """
+    """Return the SHA-256 of a file's normal form; a run's record includes the tables of its attempts."""
     if file.name != RUN_RECORD:
         return digest_source(file)
     tables = (path for path in sorted(file.parent.glob("attempt-*/*.csv")) if path.name in ATTEMPT_TABLES)
@@ -68,5 +65,5 @@ def digest_content(file: Path) -> str:
 
 
 def digest_files(files: Iterable[str], digest: Callable[[Path], str] = digest_content) -> dict[str, str]:
-    """Return the SHA-256 of each file by its path, "" where there is no such file."""
+    """Return the SHA-256 of each file by path, "" for a missing file."""
     return {file: digest(Path(file)) if Path(file).is_file() else "" for file in files}

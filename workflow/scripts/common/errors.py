@@ -1,4 +1,4 @@
-"""Refuse bad input in one way: a single clear line and exit status 2."""
+"""Report bad input: one line on stderr for each mistake, and exit status 2."""
 
 import errno
 import functools
@@ -16,8 +16,8 @@ from common.redaction import redact
 CHECKOUT = Path(__file__).resolve().parents[3]
 MAX_LINES = 20
 SYSTEM_CODE = "system-error"
-# Errors of file systems and of a machine's limits, which say nothing about what a file holds or what a
-# program does.
+# Errors of file systems and of a machine's limits, which have nothing to do with a file's content or with
+# what a program does.
 MACHINE_ERRORS = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.ESTALE, errno.EREMOTEIO),
     *(errno.ENOLCK, errno.ENOSYS, errno.ENFILE, errno.EMFILE, errno.ENOTCONN, errno.ESHUTDOWN),
@@ -29,28 +29,28 @@ SYSTEM_ERRORS = MACHINE_ERRORS | {
 
 
 def display_path(path: Path) -> str:
-    """Return `path` as a person would type it from the checkout."""
+    """Return `path` relative to the checkout, or unchanged if it lies outside."""
     path = Path(path)
     try:
-        return str(Path(os.path.realpath(path)).relative_to(CHECKOUT))  # which takes loops of links, too
+        # Unlike Path.resolve, realpath accepts loops of links.
+        return str(Path(os.path.realpath(path)).relative_to(CHECKOUT))
     except ValueError:
         return str(path)
 
 
 class InputError(Exception):
-    """Report one mistake in what a person wrote.
+    """A mistake in what a person wrote.
 
-    The text is one line: ``file: key: problem; expected ...; did you mean '...'?; hint``, without passwords
-    of addresses. Programs and tests read the fields.
+    Its text is one line, without passwords: ``file: key: problem; expected ...; did you mean '...'?; hint``.
+    Programs and tests read the fields, which have the same names as the arguments.
 
     Args:
-        code: What kind of mistake this is, in kebab-case (``unknown-key``). It is stable: the wording may
-            change, the code may not.
+        code: The kind of mistake, in kebab-case (``unknown-key``). Codes are stable, wording is not.
         problem: What is wrong, as a clause.
-        file: The file, option or variable that holds the mistake; a path as `display_path` returns it.
+        file: The file, option or variable with the mistake; a Path is shown as `display_path` returns it.
         key: The dotted key in that file.
-        got: The value that was found.
-        expected: What would have been right: a phrase, or the names to choose from.
+        got: The wrong value.
+        expected: A description of right values, or a list of them.
         suggestion: The name that was probably meant.
         hint: What to do.
     """
@@ -73,7 +73,7 @@ class InputError(Exception):
         super().__init__(_escape(redact(self._sentence())))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return what another process makes it of again."""
+        """Pickle the fields, so that other processes can raise the error."""
         names = ("file", "key", "got", "expected", "suggestion", "hint")
         fields = {name: getattr(self, name) for name in names}
         return functools.partial(InputError, self.code, self.problem, **fields), ()
@@ -93,15 +93,15 @@ class InputError(Exception):
 
     @property
     def lines(self) -> list[str]:
-        """Return what a terminal shows, one line for each mistake, with its code in brackets at the end."""
+        """Lines for a terminal: one for each mistake, with its code in brackets at the end."""
         return [f"{self} [{self.code}]"]
 
 
 class CodedValueError(ValueError):
-    """A value is invalid; the caller knows its file and key and makes an InputError of it.
+    """An invalid value; the caller, which knows its file and key, raises an InputError instead.
 
     Args:
-        code: What kind of mistake this is, as in InputError.
+        code: The code of that InputError.
         problem: What is wrong, as a clause.
     """
 
@@ -115,26 +115,26 @@ class CodedValueError(ValueError):
 
 
 class InputErrors(InputError):
-    """Report several mistakes at once: `errors`, of which a terminal shows the first MAX_LINES."""
+    """Several mistakes at once: `errors`, of which a terminal shows the first MAX_LINES."""
 
     def __init__(self, errors: Sequence[InputError]) -> None:
         self.errors = list(errors)
         super().__init__(errors[0].code, "; ".join(map(str, errors)))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return what another process makes it of again."""
+        """Pickle the errors, so that other processes can raise them."""
         return InputErrors, (self.errors,)
 
     @property
     def lines(self) -> list[str]:
-        """Return one line for each mistake, of many the first."""
+        """Lines for a terminal: those of the first mistakes, and the number of further ones."""
         rest = len(self.errors) - MAX_LINES
         printed = [line for error in self.errors[:MAX_LINES] for line in error.lines]
         return [*printed, *([f"and {rest} more like these"] if rest > 0 else [])]
 
 
 def check_range(option: str, value: float | None, minimum: float, maximum: float) -> None:
-    """Raise InputError if the value of an option is no number, or out of its range; None is not checked."""
+    """Raise InputError if an option's value is NaN or out of its range; None is accepted."""
     if value is None:
         return
     if math.isnan(value):
@@ -147,15 +147,15 @@ def check_range(option: str, value: float | None, minimum: float, maximum: float
 
 
 def _escape(text: str) -> str:
-    """Escape characters that would break a line, such as a line break in a quoted name."""
+    """Escape unprintable characters, such as a line break in a quoted name."""
     return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
 
 
 @contextmanager
 def system_faults(path: Path) -> Iterator[None]:
-    """Turn an error of the system, such as a full disk, into an InputError.
+    """Turn an OSError in the block, such as a full disk, into an InputError.
 
-    It names the file of the error, or `path` if the error names none.
+    It names the file that the OSError names, or else `path`.
     """
     try:
         yield
@@ -164,22 +164,26 @@ def system_faults(path: Path) -> Iterator[None]:
 
 
 def system_error(error: OSError, path: object = "") -> InputError:
-    """Return an InputError with the system's message about a file."""
+    """Return an InputError with the system's message and the file of the error, or else `path`."""
     problem = error.strerror or str(error)
     return InputError(SYSTEM_CODE, problem, file=error.filename or path, hint="correct it, then start again")
 
 
 def refuse_machine_error(error: Exception, path: object = "") -> None:
-    """Raise an InputError for an error of the machine.
+    """Raise an InputError if an error is one of MACHINE_ERRORS.
 
-    A file that cannot be read now is not broken, and need not be rebuilt.
+    A file that such an error makes unreadable is not broken and need not be rebuilt.
     """
     if isinstance(error, OSError) and error.errno in MACHINE_ERRORS:
         raise system_error(error, path) from None
 
 
 def exit_status(main: Callable[[], None]) -> int:
-    """Run a program's main and return its exit status; wrong input gives one line on stderr and 2."""
+    """Run a program's main function and return its exit status.
+
+    An InputError, or an OSError of SYSTEM_ERRORS, prints its lines on stderr and returns 2. If the reader of
+    standard output has gone, such as `head`, the output is discarded and the status is 0.
+    """
     open_streams()
     try:
         main()
@@ -188,9 +192,9 @@ def exit_status(main: Callable[[], None]) -> int:
         print_error(error)
         return 2
     except BrokenPipeError:
-        if not _unread():
+        if not _has_lost_reader():
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is written on the way out
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes stdout on exit.
     except OSError as error:
         if error.errno not in SYSTEM_ERRORS:
             raise
@@ -200,7 +204,7 @@ def exit_status(main: Callable[[], None]) -> int:
 
 
 def print_line(line: str, to_stderr: bool = False) -> None:
-    """Print a line; continue if the reader or the terminal is gone."""
+    """Print a line; discard all output if the reader or the terminal is gone."""
     stream = sys.stderr if to_stderr else sys.stdout
     try:
         print(line, file=stream, flush=True)
@@ -209,9 +213,9 @@ def print_line(line: str, to_stderr: bool = False) -> None:
 
 
 def open_streams() -> None:
-    """Open standard streams that the caller closed (``>&-``).
+    """Open standard streams that the caller closed (``>&-``), on /dev/null.
 
-    Otherwise files would get their numbers, and print and tee would fail.
+    Otherwise the next files to be opened would get the descriptors 0 to 2, and print would fail.
     """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
@@ -227,13 +231,13 @@ def open_streams() -> None:
 
 
 def print_error(error: InputError) -> None:
-    """Print an error on stderr as a user sees it."""
+    """Print the lines of an error on stderr."""
     for line in error.lines:
         print(f"ringside: {line}", file=sys.stderr)
 
 
-def _unread() -> bool:
-    """Return whether the reader of the output has gone, as `head` does once it has its lines."""
+def _has_lost_reader() -> bool:
+    """Return whether the reader of standard output has gone, such as `head` after its last line."""
     watched = select.poll()
     watched.register(sys.stdout.fileno(), 0)
     return any(event & select.POLLERR for _, event in watched.poll(0))

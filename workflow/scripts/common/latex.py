@@ -1,10 +1,10 @@
-"""Convert any text to ASCII that pdfLaTeX prints with T1 fonts."""
+"""Convert any text to ASCII that pdfLaTeX can typeset with T1 fonts."""
 
 import functools
 import re
 import unicodedata
 
-LONG_WORD = 20  # characters: a longer one may be broken at its dots and the like
+MAX_UNBROKEN_CHARACTERS = 20  # A longer word can be broken after one of _BREAKS.
 _BREAKS = "._=/:,"
 _SIGNS = {
     "\\": r"\textbackslash{}",
@@ -74,26 +74,28 @@ _GREEK_CAPITALS = ["GAMMA", "DELTA", "THETA", "LAMBDA", "XI", "PI", "SIGMA", "UP
 
 
 def latex_text(text: str, breaks: bool = False) -> str:
-    """Return `text` in one line with LaTeX's special characters escaped; "?" for unprintable ones.
+    """Return `text` in one line with LaTeX's special characters escaped.
+
+    A character without an equivalent becomes "?"; control characters and marks alone are left out.
 
     Args:
         text: Any text.
-        breaks: Whether long words (run IDs, paths) may be broken after a dot, an underscore and the like.
+        breaks: Whether to allow line breaks in long words, such as run IDs and paths, after any of _BREAKS.
     """
     words = unicodedata.normalize("NFC", re.sub(r"\s+", " ", text)).split(" ")
-    return " ".join(_word(word, breaks and len(word) > LONG_WORD) for word in words)
+    return " ".join(_latex_word(word, breaks and len(word) > MAX_UNBROKEN_CHARACTERS) for word in words)
 
 
 @functools.lru_cache(maxsize=2**16)
-def _word(word: str, breaks: bool) -> str:
+def _latex_word(word: str, breaks: bool) -> str:
     return "".join(
-        _written(character) + (r"\allowbreak{}" if breaks and character in _BREAKS else "")
+        _latex_character(character) + (r"\allowbreak{}" if breaks and character in _BREAKS else "")
         for character in word
     )
 
 
 @functools.cache
-def _written(character: str) -> str:
+def _latex_character(character: str) -> str:
     if character in _SIGNS:
         return _SIGNS[character]
     if character.isascii():
@@ -110,7 +112,7 @@ def _written(character: str) -> str:
             return "o" if case == "SMALL" else "O"
         if case == "SMALL" or letter in _GREEK_CAPITALS:
             return rf"$\{letter.lower() if case == 'SMALL' else letter.capitalize()}$"
-    if unicodedata.category(character)[0] in "MC":  # a mark that no letter took, or nothing to be seen
+    if unicodedata.category(character)[0] in "MC":  # a mark without a letter, or a control character
         return ""
     decomposed = unicodedata.normalize("NFKD", character)
-    return "".join(map(_written, decomposed)) if decomposed != character else "?"
+    return "".join(map(_latex_character, decomposed)) if decomposed != character else "?"

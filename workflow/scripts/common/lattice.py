@@ -1,8 +1,9 @@
-"""Find cells whose times lie on a lattice: few values, multiples of a step apart.
+"""Find cells whose times lie on a lattice: a few values whose distances are multiples of one step.
 
-A time to train is an offset plus the number of evaluations times their interval. Runs of a cell then differ
-by whole intervals, far more than they differ otherwise: a second value is no outlier, and no such sample is
-normal. Times that were rounded to a coarse unit look the same, and those of machines with two speeds.
+A time to train, for example, is an offset plus a number of evaluations times the interval between them. Runs
+of a cell then differ by whole intervals, much more than by noise. So a second value is not an outlier, and
+the sample is not normally distributed. Times that were rounded to a coarse unit, and times on machines with
+two speeds, look the same.
 """
 
 import math
@@ -12,23 +13,23 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-MIN_RUNS = 4  # of a cell that can show a lattice
-MAX_SPREAD = 0.2  # of the values around a point of the lattice, as a share of the step
-CHANCE = 0.001  # with which any cell of a study without a lattice seems to lie on one
-CHANCE_OF_OTHERS = 0.05  # of a single cell, where others are on a lattice
-MIN_CELL_SHARE = 0.2  # of the cells that are judged; fewer show no property of the study
-SPAN = 1.5  # a lattice has at most so many steps for each of its values
+MIN_RUNS = 4  # of a cell that is examined
+MAX_SPREAD = 0.2  # largest distance of a value from its lattice point, as a share of the step
+MAX_CHANCE = 0.001  # probability that any cell of a study without a lattice seems to have one
+MAX_CHANCE_OF_OTHERS = 0.05  # the same for one cell of a study in which other cells have a lattice
+MIN_CELL_SHARE = 0.2  # share of the examined cells from which a lattice is a property of the study
+MAX_STEPS_PER_POINT = 1.5  # steps between the smallest and the largest value, per distinct value
 
 
 @dataclass(frozen=True)
 class Lattice:
-    """Where the values of a cell lie: `origin` + `place` * `step`.
+    """The lattice of a cell's values, `origin` + `places` * `step`.
 
     Attributes:
-        step: Distance of neighbouring points, in the values' unit.
+        step: Distance between neighbouring points, in the unit of the values.
         origin: The smallest point that has a value.
-        places: Point of each value in the order of the values, from 0, [n].
-        chance: Bound of the probability that values without a lattice lie as near to one.
+        places: The index of each value's point, from 0 at the origin, [n].
+        chance: Upper bound of the probability that random values lie as close to a lattice.
     """
 
     step: float
@@ -38,21 +39,21 @@ class Lattice:
 
     @property
     def n_repeated(self) -> int:
-        """Number of points with two values or more."""
+        """Number of points with at least two values."""
         return int((np.bincount(self.places) > 1).sum())
 
     @property
     def n_points(self) -> int:
-        """Number of points with a value."""
+        """Number of points with at least one value."""
         return len(np.unique(self.places))
 
 
 def find_lattices(groups: Mapping[str, NDArray[np.float64]]) -> dict[str, Lattice]:
-    """Return the lattice of each cell that lies on one; {} if the cells as a whole do not show any.
+    """Return the lattice of each cell whose values lie on one; {} if the study as a whole shows none.
 
-    A cell with one distant run looks like a lattice of two values as well as like an outlier. So such cells
-    count only where at least as many have two values that were both measured repeatedly. Where cells of a
-    study are on a lattice, less evidence suffices for its others.
+    One distant run can be an outlier or the second point of a lattice. So cells with such runs count only if
+    at least as many cells have two points that were both measured repeatedly. Once a study shows lattices,
+    weaker evidence is enough for its other cells.
 
     Args:
         groups: Cell -> values of its runs [n].
@@ -61,7 +62,7 @@ def find_lattices(groups: Mapping[str, NDArray[np.float64]]) -> dict[str, Lattic
     likely = {
         name: lattice
         for name, lattice in judged.items()
-        if lattice is not None and lattice.chance * len(judged) < CHANCE
+        if lattice is not None and lattice.chance * len(judged) < MAX_CHANCE
     }
     n_sure = sum(lattice.n_repeated > 1 for lattice in likely.values())
     if not (n_sure and 2 * n_sure >= len(likely) >= MIN_CELL_SHARE * len(judged)):
@@ -69,17 +70,17 @@ def find_lattices(groups: Mapping[str, NDArray[np.float64]]) -> dict[str, Lattic
     return {
         name: lattice
         for name, lattice in judged.items()
-        if lattice is not None and lattice.chance < CHANCE_OF_OTHERS
+        if lattice is not None and lattice.chance < MAX_CHANCE_OF_OTHERS
     }
 
 
 def fit_lattice(values: NDArray[np.float64]) -> Lattice | None:
-    """Return the lattice that values [n] most probably lie on; None if none has two points or more."""
+    """Return the lattice that fits values [n] with the smallest chance, or None if none fits."""
     return min(_lattices(values), key=lambda lattice: lattice.chance, default=None)
 
 
 def _lattices(values: NDArray[np.float64]) -> Iterator[Lattice]:
-    """Yield lattices whose points are the means of values that lie together, for each number of points."""
+    """Yield the lattice for each number of points; the widest gaps separate the values of two points."""
     if not np.ptp(values) > 0:
         return
     order = np.argsort(values, kind="stable")
@@ -90,11 +91,12 @@ def _lattices(values: NDArray[np.float64]) -> Iterator[Lattice]:
         cluster[order[1:]] = np.cumsum(np.isin(np.arange(len(gaps)), cuts))
         centres = np.bincount(cluster, values) / np.bincount(cluster)
         places = np.rint((centres - centres[0]) / np.diff(centres).min())[cluster].astype(np.intp)
-        if places.max() > SPAN * n_points:
+        if places.max() > MAX_STEPS_PER_POINT * n_points:
             continue
         step, origin = np.polyfit(places, values, 1)
         spread = float(np.abs(values - origin - step * places).max() / step)
         if spread < MAX_SPREAD:
-            # Two values determine a lattice; each other one is as near to it by chance.
+            # Two values determine the lattice; each of the others is this close with probability 2 * spread.
+            # The binomial coefficient counts the ways to choose the separating gaps.
             chance = math.comb(len(gaps), n_points - 1) * max(2 * spread, 1e-12) ** (len(values) - 2)
             yield Lattice(float(step), float(origin), places, min(1.0, chance))

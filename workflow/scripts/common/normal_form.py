@@ -1,11 +1,11 @@
-"""Digest what a source file does, not how it is worded.
+"""Digest the normal form of source files, so that comments and docstrings do not change digests.
 
-The normal form of a Python module is its syntax tree without what has no effect when it runs: comments,
-formatting, docstrings, `pass`, annotations that nothing reads, imports of names that only those annotations
+The normal form of a Python module is its syntax tree without the parts that have no effect at run time:
+comments, formatting, docstrings, `pass`, annotations that nothing reads, imports that only such annotations
 use, and blocks for type checkers. It is the same text on Python 3.11 to 3.14. The normal form of a YAML file
-is the value that it holds. Any other file, and one that cannot be parsed, stands for itself.
+is its value. Any other file, and a file that cannot be parsed, is digested unchanged.
 
-A name, a message or the order of imports is part of what a module does: changing one changes the digest.
+Names, messages and the order of imports are part of the normal form: changing them changes the digest.
 """
 
 import ast
@@ -25,18 +25,15 @@ import yaml
 from common.caches import find_untrusted
 from common.files import CHECKOUT, digest_text, source_files, write_text
 
-VERSION = 1  # part of every kept digest: raise it when the normal form changes
-CACHE_FILE = (
-    "normal_forms.json"  # in the user's cache: SHA-256 of a file's bytes -> SHA-256 of its normal form
-)
-MAX_KEPT = 20_000
-# Decorators that do not read the annotations of what they decorate. A function with any other one keeps its
-# annotations.
+VERSION = 1  # part of the cache's keys; raise it when the normal form changes
+CACHE_FILE = "normal_forms.json"  # in the user's cache: SHA-256 of content -> SHA-256 of its normal form
+MAX_CACHED_DIGESTS = 20_000
+# Decorators that do not read annotations. A function with any other decorator keeps its annotations.
 PLAIN_DECORATORS = {
     *("abstractmethod", "cache", "cached_property", "classmethod", "contextmanager", "lru_cache"),
     *("override", "property", "setter", "staticmethod", "wraps"),
 }
-FIELD_CLASSES = {"NamedTuple", "TypedDict"}  # bases for which an annotated name is a field, whatever its type
+FIELD_CLASSES = {"NamedTuple", "TypedDict"}  # bases that make a field of an annotated name of any type
 PLAIN_BASES = {"Generic", "Protocol", "object"}
 FIELD_MARKERS = ("ClassVar", "InitVar", "KW_ONLY")  # types that dataclasses read
 TYPING_MODULES = {"__future__", "collections.abc", "numpy.typing", "types", "typing", "typing_extensions"}
@@ -46,7 +43,11 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def normal_form(source: str) -> str:
-    """Return the normal form of a Python module. SyntaxError where it is none."""
+    """Return the normal form of a Python module.
+
+    Raises:
+        SyntaxError: If `source` is not valid Python.
+    """
     tree = _Stripped().visit(ast.parse(source))
     used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     return _text(_WithoutUnusedTypes(used).visit(tree))
@@ -57,7 +58,7 @@ def digest_source(file: Path, words: Sequence[str] = ()) -> str:
 
     Args:
         file: The file.
-        words: Top-level keys of YAML that are for people only, and left out.
+        words: Top-level keys of YAML files to leave out, because only people read them.
     """
     content = file.read_bytes()
     if file.suffix == ".py":
@@ -70,7 +71,7 @@ def digest_source(file: Path, words: Sequence[str] = ()) -> str:
 
 
 def digest_sources(paths: Iterable[Path], root: Path = CHECKOUT, words: Sequence[str] = ()) -> str:
-    """Return the SHA-256 over names and normal forms of files and folders, independent of dates and order.
+    """Return the SHA-256 over names and normal forms of files and of all source files in folders.
 
     Args:
         paths: Files and folders.
@@ -86,7 +87,11 @@ def digest_sources(paths: Iterable[Path], root: Path = CHECKOUT, words: Sequence
 
 
 def _yaml_form(source: str, words: Sequence[str]) -> str:
-    """Return the value of a YAML file as JSON, in the order of its keys. ValueError where it is no YAML."""
+    """Return the value of a YAML file, without the keys `words`, as JSON in the order of its keys.
+
+    Raises:
+        ValueError: If `source` is not YAML.
+    """
     try:
         value = yaml.load(source, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
     except yaml.YAMLError as error:
@@ -117,7 +122,7 @@ class _Stripped(ast.NodeTransformer):
         return self._function(node)
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:
-        """Annotated names of a class that still have one are fields; elsewhere an annotation says nothing."""
+        """Keep the annotation of a class's field; replace any other annotated name by its assignment."""
         if getattr(node, "is_field", False):
             return self.generic_visit(node)
         return [self.generic_visit(assignment) for assignment in _assignments(node)]
@@ -145,7 +150,7 @@ class _Stripped(ast.NodeTransformer):
 
 
 class _WithoutUnusedTypes(ast.NodeTransformer):
-    """Remove imports of typing modules, as far as no name in `used` needs them."""
+    """Remove imports from typing modules of names that are not in `used`."""
 
     def __init__(self, used: set[str]) -> None:
         self._used = used
@@ -166,7 +171,11 @@ class _WithoutUnusedTypes(ast.NodeTransformer):
 
 
 def _without_type(node: ast.AnnAssign, owner: ast.ClassDef) -> list[ast.stmt]:
-    """Return an annotated name of a class with as much of its annotation as has an effect."""
+    """Return an annotated name of a class with the effective part of its annotation.
+
+    A plain class ignores annotations. Dataclasses, NamedTuple and TypedDict make fields of annotated names,
+    but read only FIELD_MARKERS of their types. Decorators and bases of other projects could read all of it.
+    """
     decorators = {_last_name(decorator) for decorator in owner.decorator_list}
     bases = {_last_name(base) for base in owner.bases}
     if not decorators and bases <= PLAIN_BASES:
@@ -179,19 +188,19 @@ def _without_type(node: ast.AnnAssign, owner: ast.ClassDef) -> list[ast.stmt]:
 
 
 def _assignments(node: ast.AnnAssign) -> list[ast.Assign]:
-    """Return an annotated name as an assignment; nothing where it has no value."""
+    """Return an annotated name as an assignment, or [] if it has no value."""
     return [ast.Assign([node.target], node.value)] if node.value else []
 
 
 def _last_name(node: ast.expr) -> str:
-    """Return `wraps` of `functools.wraps(function)`, and so on; empty where it is no name."""
+    """Return the last name of an expression, such as `wraps` of `functools.wraps(function)`, or ""."""
     while isinstance(node, ast.Call | ast.Subscript):
         node = node.func if isinstance(node, ast.Call) else node.value
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
 def _text(node: Any) -> str:
-    """Return a syntax tree as text that, unlike that of `ast.dump`, is the same on all supported Pythons."""
+    """Return a syntax tree as text that is the same on all supported Pythons, unlike that of `ast.dump`."""
     if isinstance(node, ast.AST):
         fields = ((name, getattr(node, name, None)) for name in node._fields if name not in IGNORED_FIELDS)
         fields_text = ",".join(
@@ -204,10 +213,7 @@ def _text(node: Any) -> str:
 
 
 class _DigestCache:
-    """Remember digests of normal forms by the digest of a file's bytes.
-
-    Parsing all modules takes seconds.
-    """
+    """Cache digests of normal forms by digests of content, because parsing all modules takes seconds."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -215,7 +221,13 @@ class _DigestCache:
         self._new: dict[str, str] = {}
 
     def digest(self, content: bytes, kind: str, form: Callable[[str], str]) -> str:
-        """Return the SHA-256 of the normal form of `content`; of the content itself where it has none."""
+        """Return the SHA-256 of the normal form of `content`, or of `content` itself if `form` fails.
+
+        Args:
+            content: The bytes of a file.
+            kind: Identifies `form` in the cache's keys.
+            form: Returns the normal form of a text.
+        """
         key = _sha256(f"{VERSION} {kind}: ".encode() + content)
         if key not in self._digests:
             try:
@@ -226,15 +238,12 @@ class _DigestCache:
         return self._digests[key]
 
     def write(self) -> None:
-        """Keep what is new; another process may have written meanwhile.
-
-        No cache is created for this alone.
-        """
+        """Add new digests to the file, which other processes can have changed; create no folder for it."""
         if self._new and self._file.parent.is_dir():
             digests = {**self._read(), **self._new}
             self._new = {}
             with contextlib.suppress(OSError):
-                write_text(self._file, json.dumps(dict(list(digests.items())[-MAX_KEPT:])))
+                write_text(self._file, json.dumps(dict(list(digests.items())[-MAX_CACHED_DIGESTS:])))
 
     def _read(self) -> dict[str, str]:
         if find_untrusted(self._file, self._file.parent):
@@ -248,7 +257,7 @@ class _DigestCache:
 
 @functools.cache
 def _digest_cache() -> _DigestCache:
-    # expanduser leaves ~ as it is if there is no home.
+    # Unlike Path.expanduser, os.path.expanduser does not fail without a home folder.
     folder = Path(os.path.expanduser(os.environ.get("RINGSIDE_CACHE") or "~/.cache/ringside"))
     cache = _DigestCache(folder / CACHE_FILE)
     atexit.register(cache.write)

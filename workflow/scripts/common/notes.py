@@ -1,7 +1,6 @@
-"""Sentences that programs write for readers: notes of tables, captions of figures, findings, reasons.
+"""Sentences for readers, with codes and facts: notes on tables, captions of figures, findings, reasons.
 
-A test or a program that wants to know what a sentence states reads its code and its facts, so that wording
-stays free to change.
+Tests and programs read code and facts instead of the sentence, so that its wording can change.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,37 +10,40 @@ from typing import Any
 class Note(str):
     """A sentence with a code and the facts that it states.
 
-    It is a `str`, so it can be joined, printed and written wherever text can; what is joined is plain text
-    again.
+    It is a `str`, so it can be used wherever text can. Joined or formatted, it becomes plain text without
+    code and facts.
 
     Args:
-        code: What kind of statement this is, in kebab-case (``cells-without-runs``). Stable, unlike the
-            wording.
+        code: The kind of statement, in kebab-case (``cells-without-runs``). Codes are stable, wording is not.
         text: The sentence as readers see it.
-        facts: What it states: numbers, names, conditions, unrounded and unformatted.
+        facts: The stated numbers, names and conditions, unrounded and unformatted.
     """
 
     code: str
     facts: Mapping[str, Any]
 
     def __new__(cls, code: str, text: str, **facts: Any) -> "Note":
-        """Make the sentence."""
+        """Create the text, and attach code and facts."""
         note = super().__new__(cls, text)
         note.code, note.facts = code, facts
         return note
 
     def __getnewargs_ex__(self) -> tuple[tuple[str, str], dict[str, Any]]:
-        """Return what pickle and copy make it of again."""
+        """Return the arguments of `__new__`, for pickle and copy."""
         return (self.code, str(self)), dict(self.facts)
 
 
 def codes(notes: Iterable[str]) -> list[str]:
-    """Return the code of each note in order, leaving out plain text."""
+    """Return the codes of notes in order, without plain text."""
     return [note.code for note in notes if isinstance(note, Note)]
 
 
 def find_note(notes: Iterable[str], code: str) -> Note:
-    """Return the only note with this code. LookupError where there is none, or more than one."""
+    """Return the only note with this code.
+
+    Raises:
+        LookupError: If no note or more than one has it.
+    """
     matching = [note for note in notes if isinstance(note, Note) and note.code == code]
     if len(matching) != 1:
         raise LookupError(f"{len(matching)} notes have the code {code}; there are {codes(notes)}")

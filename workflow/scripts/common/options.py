@@ -1,8 +1,9 @@
-"""Make command lines of the workflow's programs from signature and docstring of their main functions.
+"""Derive the command lines of the workflow's programs from their main functions.
 
-A positional parameter is an argument, a keyword-only one an option; without a default it is required. Types:
-str, int, float, Path, bool (a switch), Literal (choices), Sequence of these (none or several values), each
-also as `T | None`. The first line of the docstring describes the program, its section Args the parameters.
+A positional parameter becomes an argument, a keyword-only one an option. Parameters without a default are
+required. Their types are str, int, float, Path, bool (a switch), Literal (choices) or a Sequence of these
+(zero or more values), also as `T | None`. The docstring's first line describes the program, and its section
+Args the parameters.
 """
 
 import argparse
@@ -19,10 +20,10 @@ ARGUMENT = re.compile(r"^ {4}(?:    )?(\w+): (.+(?:\n {8,}.+)*)$", re.MULTILINE)
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """A parser that reports a mistake in one line, without the usage."""
+    """A parser that reports a mistake in one line, without the usage text."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise an InputError that begins with the option as it is typed, where the mistake is about one."""
+        """Raise an InputError about the option in argparse's message, if it names one."""
         option, _, problem = message.removeprefix("argument ").partition(": ")
         if not (message.startswith("argument ") and problem):
             raise InputError("bad-arguments", message)
@@ -30,15 +31,15 @@ class OneLineParser(argparse.ArgumentParser):
 
 
 def run_program(main: Callable[..., None], argv: Sequence[str] | None = None) -> int:
-    """Call a program's main function with the values of its command line.
+    """Call a program's main function with the values of its command line, and return its exit status.
 
-    The result is its exit status (see `exit_status`).
+    See `exit_status` for the errors that it reports. Without `argv`, the process's command line is used.
     """
     return exit_status(lambda: main(**parse_arguments(main, argv)))
 
 
 def parse_arguments(main: Callable[..., Any], argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """Return the value of each parameter of `main`, from a command line (default: that of this process).
+    """Return the values of the parameters of `main` from a command line (default: this process's).
 
     Raises:
         InputError: If the command line is wrong.
@@ -53,19 +54,20 @@ def make_parser(main: Callable[..., Any]) -> argparse.ArgumentParser:
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     name = spec.name if main.__module__ == "__main__" and spec else main.__module__
     parser = OneLineParser(prog=f"python -m {name}", description=description, allow_abbrev=False)
-    types_of = get_type_hints(main)
+    parameter_types = get_type_hints(main)
     for parameter in inspect.signature(main).parameters.values():
         flag = parameter.name.rstrip("_").replace("_", "-")
-        settings = _settings(types_of[parameter.name], parameter) | {"help": meanings.get(parameter.name)}
+        settings = _option_settings(parameter_types[parameter.name], parameter)
+        settings["help"] = meanings.get(parameter.name)
         if parameter.kind is parameter.KEYWORD_ONLY:
             parser.add_argument(f"--{flag}", dest=parameter.name, **settings)
         else:
-            parser.add_argument(parameter.name, metavar=flag.upper(), **_positional(settings))
+            parser.add_argument(parameter.name, metavar=flag.upper(), **_positional_settings(settings))
     return parser
 
 
-def _settings(kind: Any, parameter: inspect.Parameter) -> dict[str, Any]:
-    """Return the settings of argparse for an option."""
+def _option_settings(kind: Any, parameter: inspect.Parameter) -> dict[str, Any]:
+    """Return the arguments of `add_argument` for an option."""
     is_optional = get_origin(kind) in (Union, types.UnionType)
     if is_optional:
         (kind,) = (argument for argument in get_args(kind) if argument is not type(None))
@@ -76,13 +78,13 @@ def _settings(kind: Any, parameter: inspect.Parameter) -> dict[str, Any]:
     if get_origin(kind) is Sequence:
         (kind,), settings["nargs"] = get_args(kind), "*"
     elif is_optional:
-        settings["nargs"] = "?"  # rules hand on a file that may be absent
+        settings["nargs"] = "?"  # A rule passes the option without a value if its file does not exist.
     if get_origin(kind) is Literal:
         return settings | {"choices": get_args(kind)}
     return settings | {"type": kind}
 
 
-def _positional(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of argparse for a positional argument, which has no `required`."""
+def _positional_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `add_argument` for a positional argument, which does not accept `required`."""
     required = settings.pop("required", False)
     return settings if required or "nargs" in settings else {"nargs": "?", **settings}

@@ -1,14 +1,16 @@
-"""Run programs in processes that have their libraries: `python -IS .../prefork_server.py MODULE ARGUMENT...`.
+"""Run programs in forked processes with imported libraries: `python -IS .../prefork_server.py MODULE ARG...`.
 
-Short programs spend most of their time on imports. A server (`VARIABLE`) imports the libraries once and forks
-a process that does what `python -m MODULE ARGUMENT...` does, with the caller's folder, environment, standard
-streams and signals, and its exit status. The process imports this project's modules anew, so that it runs
-what is on disk; modules of `FREQUENT` programs are kept as long as their files do not change. Without a
-reachable server, as on another node, this program is `python -m MODULE ARGUMENT...` itself.
+Short programs spend most of their time on imports. A server imports the libraries once. For each call, it
+forks a process that does what `python -m MODULE ARG...` does, with the caller's folder, environment, standard
+streams and signals; the caller ends with the exit status of that process. The process imports this project's
+modules again, so that it runs what is on disk. Modules of `FREQUENT_PROGRAMS` stay imported until one of
+their files changes. Without a reachable server, such as on another node, the caller executes
+`python -m MODULE ARG...` itself.
 
-A server listens on a socket without a file (unix(7), abstract), serves only the user who started it, and ends
-with the holder of the other end of its standard input, once its programs have ended: nothing is left behind
-by a SIGKILL. This module is started for every job, so it imports no other module of this project.
+A server listens on an abstract socket, which has no file (unix(7)), and serves only the user who started it.
+It ends when its standard input is closed and its programs have ended. Since the kernel closes that pipe, even
+a SIGKILL of the starting process leaves nothing behind. This module is started for every job, so it imports
+no other module of this project.
 """
 
 from __future__ import annotations
@@ -20,14 +22,14 @@ import socket
 import struct
 import sys
 
-TYPE_CHECKING = False  # not typing's, which is one more import
+TYPE_CHECKING = False  # Importing typing's constant would cost one more import.
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Mapping, Sequence
 
-VARIABLE = "RINGSIDE_PREFORK_SERVER"  # the name of the server's socket
+SERVER_VARIABLE = "RINGSIDE_PREFORK_SERVER"  # environment variable with the name of the server's socket
 SERVE = "--serve"
-LIGHT = (
+BASIC_LIBRARIES = (
     "argparse",
     "csv",
     "difflib",
@@ -43,8 +45,8 @@ LIGHT = (
     "secrets",
     "yaml",
 )
-HEAVY = (
-    *LIGHT,
+ANALYSIS_LIBRARIES = (
+    *BASIC_LIBRARIES,
     "pandas",
     "scipy.stats",
     "scipy.optimize",
@@ -58,11 +60,13 @@ HEAVY = (
     "matplotlib.style",
     "PIL.Image",
 )
-# What the programs of a stage import, before the first of them begins. A name that is missing here costs
-# time, nothing else.
+# Libraries that the server imports before the first program of a stage begins. A missing name costs only
+# time.
 LIBRARIES = {
-    **dict.fromkeys(("environments", "datasets", "plan", "provenance", "records", "runs"), LIGHT),
-    **dict.fromkeys(("analysis", "comparison", "figures", "network", "prediction", "report"), HEAVY),
+    **dict.fromkeys(("environments", "datasets", "plan", "provenance", "records", "runs"), BASIC_LIBRARIES),
+    **dict.fromkeys(
+        ("analysis", "comparison", "figures", "network", "prediction", "report"), ANALYSIS_LIBRARIES
+    ),
     "snakemake": (
         "snakemake.cli",
         "snakemake.executors.dryrun",
@@ -74,15 +78,18 @@ LIBRARIES = {
         "smart_open",
     ),
 }
-FREQUENT = ("runs.supervise",)  # programs of which a campaign starts hundreds
+FREQUENT_PROGRAMS = ("runs.supervise",)  # A campaign starts hundreds of these.
 SCRIPTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # workflow/scripts
-SIZE = struct.Struct("!q")
+NUMBER = struct.Struct("!q")
 CREDENTIALS = struct.Struct("3i")
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def call(server: str, arguments: list[str]) -> int | None:
-    """Have the server run a program and return its exit status, or None if the server is unreachable."""
+def call_server(server: str, arguments: list[str]) -> int | None:
+    """Have the server run a program and return its exit status, or None if the server is unreachable.
+
+    If the server is killed while the program runs, print an error and return EX_TEMPFAIL.
+    """
     with socket.socket(socket.AF_UNIX) as connection:
         try:
             connection.connect(f"\0{server}")
@@ -102,12 +109,12 @@ def call(server: str, arguments: list[str]) -> int | None:
         ]
         message = b"\0".join(parts)
         streams = array.array("i", [0, 1, 2])
-        # Once the program runs, a signal has to reach it, even before this process knows its number.
+        # Block signals until this process knows the program's process ID and can forward them.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
         try:
-            connection.sendmsg([SIZE.pack(len(message))], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, streams)])
+            connection.sendmsg([NUMBER.pack(len(message))], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, streams)])
             connection.sendall(message)
-            process = _received(connection)
+            process = _receive_number(connection)
         except OSError:
             process = None
         status = None if process is None else _forward_signals(process, connection, mask)
@@ -116,7 +123,7 @@ def call(server: str, arguments: list[str]) -> int | None:
             return None
     if status is None:
         print(
-            f"ringside: {arguments[0]}: the process that has its libraries was killed; start again",
+            f"ringside: {arguments[0]}: the prefork server was killed; run the same command again",
             file=sys.stderr,
         )
         return os.EX_TEMPFAIL
@@ -124,10 +131,10 @@ def call(server: str, arguments: list[str]) -> int | None:
 
 
 def _forward_signals(process: int, connection: socket.socket, mask: set[int]) -> int | None:
-    """Forward signals to the program until it ends, and return its exit status; None if it was killed.
+    """Forward signals to the program until it ends, and return its exit status; None if the server died.
 
-    A handler in Python alone would lose a signal that arrives right before a system call: it runs only after
-    that call. The interpreter writes each signal's number to the wake-up descriptor at once.
+    A handler in Python runs only after the current system call, so a signal right before `select` would wait
+    until the program ends. The interpreter writes each signal's number to the wake-up descriptor immediately.
     """
     import select
 
@@ -140,36 +147,36 @@ def _forward_signals(process: int, connection: socket.socket, mask: set[int]) ->
     watched: list[int | socket.socket] = [signals, connection]
     while connection not in select.select(watched, [], [])[0]:
         for number in os.read(signals, 64):
-            _signal(process, number)
+            _send_signal(process, number)
     try:
-        return _received(connection)
+        return _receive_number(connection)
     except OSError:  # the server was killed
         return None
 
 
-def _signal(process: int, number: int) -> None:
+def _send_signal(process: int, number: int) -> None:
     try:  # noqa: SIM105 (contextlib would be one more import)
         os.kill(process, number)
     except ProcessLookupError:
-        pass  # it has ended just now
+        pass  # The program has just ended.
 
 
 def _is_ours(connected: socket.socket) -> bool:
-    """Return whether this user is at the other end, since anybody can bind a socket's name."""
+    """Return whether the process at the other end belongs to this user: anybody can bind a socket's name."""
     _, user, _ = CREDENTIALS.unpack(
         connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
     )
     return user == os.getuid()
 
 
-def _received(connected: socket.socket) -> int | None:
+def _receive_number(connected: socket.socket) -> int | None:
     """Return a number, or None if the other end is gone."""
-    received = _read(connected, SIZE.size)
-    return SIZE.unpack(received)[0] if len(received) == SIZE.size else None
+    received = _read(connected, NUMBER.size)
+    return NUMBER.unpack(received)[0] if len(received) == NUMBER.size else None
 
 
 def _read(connected: socket.socket, size: int) -> bytes:
-    """Return so many bytes, fewer if the other end is gone."""
+    """Return `size` bytes, or fewer if the other end is gone."""
     received = b""
     while len(received) < size and (part := connected.recv(size - len(received))):
         received += part
@@ -177,31 +184,31 @@ def _read(connected: socket.socket, size: int) -> bytes:
 
 
 def main() -> None:
-    """Run the program that the arguments name, in a process that a server forks, else in this one."""
+    """Run the program that the arguments name: in a process forked by the server, or else in this one."""
     arguments = sys.argv[1:]
     if arguments[:1] == [SERVE]:
         _serve(int(arguments[1]), arguments[2:])
         return
-    server = os.environ.get(VARIABLE)
-    status = call(server, arguments) if server else None
+    server = os.environ.get(SERVER_VARIABLE)
+    status = call_server(server, arguments) if server else None
     if status is None:
-        os.execv(sys.executable, [sys.executable, "-m", *arguments])  # noqa: S606 (that is what it is for)
+        os.execv(sys.executable, [sys.executable, "-m", *arguments])  # noqa: S606 (as this module promises)
     sys.exit(status)
 
 
-# Each ends when the pipe to its standard input does, with this process.
+# Keeping these objects keeps the pipes to the servers' standard input open.
 _servers: list[subprocess.Popen[bytes]] = []
 
 
-def start(
+def start_server(
     preloaded: Sequence[str] = (), python: str = sys.executable, variables: Mapping[str, str] | None = None
 ) -> str:
-    """Start a server and return its name, for `VARIABLE`; it ends with this process.
+    """Start a server that ends with this process, and return its name, the value of `SERVER_VARIABLE`.
 
     Args:
-        preloaded: Modules that it imports at once.
-        python: Its interpreter.
-        variables: Its environment; None for that of this process.
+        preloaded: Modules that the server imports immediately.
+        python: The server's interpreter.
+        variables: The server's environment; None: the environment of this process.
     """
     import secrets
     import subprocess
@@ -209,7 +216,7 @@ def start(
     name = f"ringside-{os.getpid()}-{secrets.token_hex(8)}"
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(f"\0{name}")
-        listening.listen(128)  # from now on it can be asked, though it answers later
+        listening.listen(128)  # Callers can connect now; the server answers once it has started.
         number = listening.fileno()
         _servers.append(
             subprocess.Popen(
@@ -217,35 +224,35 @@ def start(
                 env=variables,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
-                stderr=None if sys.stderr else subprocess.DEVNULL,  # which the caller may have closed
+                stderr=None if sys.stderr else subprocess.DEVNULL,  # The caller can have closed stderr.
                 pass_fds=[number],
             )
         )
     return name
 
 
-def _serve(number: int, preloaded: list[str]) -> None:
-    """Serve on the listening socket of this number."""
+def _serve(descriptor: int, preloaded: list[str]) -> None:
+    """Serve on a listening socket; in a forked process, run the caller's program."""
     import runpy
 
     _import(preloaded)
-    # A caller has a module path of its own, or none.
-    own_path = {os.path.abspath(entry) for entry in _path()}
-    sys.path[:] = [entry for entry in sys.path if entry not in own_path]
-    arguments = _Server(socket.socket(fileno=number)).serve()
+    # Each program gets the PYTHONPATH of its caller instead of the server's.
+    server_path = {os.path.abspath(entry) for entry in _module_path()}
+    sys.path[:] = [entry for entry in sys.path if entry not in server_path]
+    arguments = _Server(socket.socket(fileno=descriptor)).serve()
     if arguments is not None:
         sys.argv = arguments
         try:
             runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
         except SystemExit as ended:
-            if isinstance(ended.code, str):  # a message of Python, with status 1
+            if isinstance(ended.code, str):  # Python prints the text and exits with status 1.
                 raise
-            _end(ended.code or 0)
-        _end(0)
+            _exit_at_once(ended.code or 0)
+        _exit_at_once(0)
 
 
-def _end(status: int) -> None:
-    """End this process without taking libraries apart, which would take a sixth of a second."""
+def _exit_at_once(status: int) -> None:
+    """Exit after threads, exit handlers and output; tearing down libraries would take a sixth of a second."""
     import atexit
     import threading
 
@@ -264,17 +271,16 @@ def _import(modules: Sequence[str]) -> None:
         try:  # noqa: SIM105
             importlib.import_module(module)
         except ImportError:
-            pass  # the program that needs it says so
+            pass  # The program that needs the module reports it.
     gc.collect()
-    gc.freeze()  # what is there stays shared by all processes
+    gc.freeze()  # Collections skip frozen objects, so forked processes keep sharing them.
 
 
-def _keep(program: str) -> dict[str, tuple[int, ...] | None]:
-    """Import a program of this project.
+def _import_frequent_program(program: str) -> dict[str, tuple[int, ...] | None]:
+    """Import a program of this project, and return its imported modules with the states of their files.
 
-    Return all its modules that are imported now, with the state of their files.
-
-    A file that was written since, or is dated in the future, has no state: a change could not be noticed.
+    The state is None if the file was written during the import or is dated in the future, because a later
+    change could go unnoticed.
     """
     import time
 
@@ -283,22 +289,22 @@ def _keep(program: str) -> dict[str, tuple[int, ...] | None]:
     try:
         __import__(program)
     except Exception:  # noqa: S110
-        pass  # the program says so itself
+        pass  # The program itself reports the error.
     finally:
         sys.path.remove(SCRIPTS)
     states = {}
     for name, module in sys.modules.items():
-        if name != "__main__" and (file := _file(module)).startswith(SCRIPTS + os.sep):
-            state = _state(file)
+        if name != "__main__" and (file := _module_file(module)).startswith(SCRIPTS + os.sep):
+            state = _file_state(file)
             states[name] = state if state and max(state[:2]) < began_ns else None
     return states
 
 
-def _file(module: object) -> str:
+def _module_file(module: object) -> str:
     return getattr(module, "__file__", None) or ""
 
 
-def _state(file: str) -> tuple[int, ...] | None:
+def _file_state(file: str) -> tuple[int, ...] | None:
     try:
         status = os.stat(file)
     except OSError:
@@ -306,10 +312,11 @@ def _state(file: str) -> tuple[int, ...] | None:
     return (status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_size)
 
 
-def _import_anew(program: str, states: Mapping[str, tuple[int, ...] | None]) -> None:
-    """Forget the program among the kept modules, and all of them unless they are current."""
+def _forget_modules(program: str, states: Mapping[str, tuple[int, ...] | None]) -> None:
+    """Forget the kept module of the program, so that it runs again; forget all if any file has changed."""
     is_current = sys.path[:1] == [SCRIPTS] and all(
-        state is not None and state == _state(_file(sys.modules[name])) for name, state in states.items()
+        state is not None and state == _file_state(_module_file(sys.modules[name]))
+        for name, state in states.items()
     )
     for name in states:
         if name == program or not is_current:
@@ -317,7 +324,7 @@ def _import_anew(program: str, states: Mapping[str, tuple[int, ...] | None]) -> 
 
 
 class _Request:
-    """What a caller asks for: a program in its folder, with its environment and streams."""
+    """The request of a caller: arguments, working folder, umask, environment and standard streams."""
 
     def __init__(self, caller: socket.socket, message: bytes, streams: list[int]) -> None:
         folder, umask, n_arguments, *rest = message.split(b"\0")
@@ -333,18 +340,17 @@ class _Server:
     def __init__(self, listening: socket.socket) -> None:
         self._listening = listening
         self._running: dict[int, socket.socket] = {}  # process -> its caller
-        self._states: dict[str, tuple[int, ...] | None] = {}  # of kept modules
+        self._module_states: dict[str, tuple[int, ...] | None] = {}  # kept module -> state of its file
         self._awake, self._wake = os.pipe()
         for end in (self._awake, self._wake):
             os.set_blocking(end, False)
-        # Signals to the whole process group are for programs: the server ends with the process that started
-        # it.
+        # The server ignores signals to the process group. It ends with the process that started it.
         self._handlers = {signum: signal.signal(signum, signal.SIG_IGN) for signum in FORWARDED}
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
 
     def serve(self) -> list[str] | None:
-        """Return a program's arguments in the process that is to run it, None in the server at its end."""
+        """Serve until standard input ends and return None; in forked processes, return the arguments."""
         import select
 
         is_over = False
@@ -366,7 +372,7 @@ class _Server:
         return None
 
     def _accept(self) -> _Request | None:
-        """Return the next caller's request; None if it is another user, gone, or sends something else."""
+        """Return the next caller's request; None if the caller is another user, gone, or not one of ours."""
         caller, _ = self._listening.accept()
         request = _receive_request(caller) if _is_ours(caller) else None
         if request is None:
@@ -374,22 +380,22 @@ class _Server:
         return request
 
     def _fork(self, request: _Request) -> bool:
-        """Fork with what the program needs imported, and return whether this is the new process."""
+        """Import the libraries of the program's stage, fork, and return whether this is the new process."""
         program = request.arguments[0]
         _import(LIBRARIES.get(program.partition(".")[0], ()))
-        if program in FREQUENT and not self._states:
-            self._states = _keep(program)
+        if program in FREQUENT_PROGRAMS and not self._module_states:
+            self._module_states = _import_frequent_program(program)
         process = os.fork()
         if not process:
             return True
         self._running[process] = request.caller
         for stream in request.streams:
             os.close(stream)
-        _send(request.caller, process)
+        _send_number(request.caller, process)
         return False
 
     def _become_program(self, request: _Request) -> None:
-        """Make this new process one that its caller could have started."""
+        """Make this new process look like one that its caller has started."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for signum, handler in self._handlers.items():
@@ -400,20 +406,20 @@ class _Server:
             os.close(end)
         os.chdir(request.folder)
         os.umask(request.umask)
-        _become(request.arguments, request.variables, request.streams)
-        _import_anew(request.arguments[0], self._states)
-        _end_with(request.caller)
+        _adopt_caller(request.arguments, request.variables, request.streams)
+        _forget_modules(request.arguments[0], self._module_states)
+        _terminate_with_caller(request.caller)
 
 
 def _receive_request(caller: socket.socket) -> _Request | None:
-    """Return a caller's request, or None if it is gone or sends something else."""
+    """Return a caller's request, or None if the caller is gone or sends something else."""
     caller.settimeout(10)
     try:
-        head, ancillary, _, _ = caller.recvmsg(SIZE.size, socket.CMSG_SPACE(3 * 4))
+        head, ancillary, _, _ = caller.recvmsg(NUMBER.size, socket.CMSG_SPACE(3 * 4))
         streams = array.array("i")
         for _, _, data in ancillary:
             streams.frombytes(data)
-        (size,) = SIZE.unpack(head)
+        (size,) = NUMBER.unpack(head)
         message = _read(caller, size)
     except (OSError, struct.error):
         return None
@@ -428,18 +434,18 @@ def _send_statuses(running: dict[int, socket.socket]) -> None:
         if not process:
             return
         with running.pop(process) as connected:
-            _send(connected, os.waitstatus_to_exitcode(status))
+            _send_number(connected, os.waitstatus_to_exitcode(status))
 
 
-def _send(connected: socket.socket, number: int) -> None:
+def _send_number(connected: socket.socket, number: int) -> None:
     try:  # noqa: SIM105
-        connected.sendall(SIZE.pack(number))
+        connected.sendall(NUMBER.pack(number))
     except OSError:
-        pass  # who asked is gone
+        pass  # The caller is gone.
 
 
-def _become(arguments: list[str], variables: list[bytes], streams: list[int]) -> None:
-    """Take the caller's environment, streams and module path, and the program's name."""
+def _adopt_caller(arguments: list[str], variables: list[bytes], streams: list[int]) -> None:
+    """Take over the caller's environment, streams and module path, and name the process after the program."""
     import ctypes
 
     os.environb.clear()
@@ -450,24 +456,24 @@ def _become(arguments: list[str], variables: list[bytes], streams: list[int]) ->
         os.dup2(stream, number)
         os.close(stream)
     sys.stdout.reconfigure(line_buffering=os.isatty(1))  # type: ignore[union-attr]
-    sys.path[:0] = _path()
+    sys.path[:0] = _module_path()
     ctypes.CDLL(None).prctl(15, arguments[0].encode()[:15], 0, 0, 0)  # PR_SET_NAME, what top and ps show
 
 
-def _path() -> list[str]:
-    """Return the module path of the environment."""
+def _module_path() -> list[str]:
+    """Return the entries of PYTHONPATH."""
     return [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
 
 
-def _end_with(connected: socket.socket) -> None:
-    """Have SIGTERM sent to this process once its caller is gone, however it ended."""
+def _terminate_with_caller(connected: socket.socket) -> None:
+    """Send SIGTERM to this process as soon as its caller has ended, even if the caller was killed."""
     import threading
 
     def watch() -> None:
         try:  # noqa: SIM105
             connected.recv(1)
         except OSError:
-            pass  # the caller was killed before it read anything
+            pass  # The caller was killed before it read anything.
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=watch, daemon=True).start()

@@ -1,4 +1,4 @@
-"""Name the running Python as wheels and locks do. Standard library only."""
+"""Name the running Python the way wheels and locks do. Standard library only."""
 
 import sys
 import sysconfig

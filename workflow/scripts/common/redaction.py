@@ -1,10 +1,9 @@
 """Find passwords and tokens in text, and hide them before text is printed or stored.
 
-A secret is the user's part of an address (``https://NAME:PASSWORD@host``), the value of a telling parameter
-of it (``?token=...``, ``&X-Amz-Signature=...``), the value of a variable with a telling name
-(``HF_TOKEN=...``), a header ``Authorization``, or a text in the form of a well-known kind of token. In kept
-log lines, the passwords of this process's own proxies and package indexes are hidden in whatever form they
-appear. Standard library only.
+Secrets are: the user's part of a URL (``https://NAME:PASSWORD@host``); a URL parameter with a revealing name
+(``?token=...``, ``&X-Amz-Signature=...``); the value of a variable with a revealing name (``HF_TOKEN=...``);
+the header ``Authorization``; and text in the form of well-known tokens. In logs, the secrets of this
+process's environment, such as passwords of proxies, are hidden wherever they appear. Standard library only.
 """
 
 import os
@@ -15,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 HIDDEN = "***"
-MIN_SECRET_LENGTH = 4  # of a password that is looked for by itself: shorter ones would blot out words
-MIN_TOKEN_LENGTH = 16  # of the user's part of an address without a password, which may be a name
+MIN_SECRET_LENGTH = 4  # of a password that is searched for anywhere; shorter ones would hide ordinary words
+MIN_TOKEN_LENGTH = 16  # of a user's part without a password; shorter ones can be names
 
-# The user's part: up to the last @ before a slash; behind a colon that begins no port also a password with
-# slashes.
+# The user's part ends at the last @ before a slash. A password can have slashes, unless its colon begins a
+# port.
 _USER = re.compile(
     r"""(?P<scheme>[a-zA-Z][\w+.-]{0,15}://)"""
     r"""(?P<user>[^\s/?#"'<>]{1,500}|[^\s/?#@:"'<>]{0,100}:(?!\d+/)[^\s@"'<>]{1,400})@"""
@@ -40,8 +39,8 @@ _VARIABLE = re.compile(rf"(?<![\w$])(?P<name>{_NAME}=)(?P<value>\"[^\"]+\"|'[^']
 _KEY = re.compile(rf"(?<!\w){_NAME}[\"']?\s{{0,9}}:")
 _HEADER = re.compile(r"(?P<name>\bauthorization[\"']?\s*[:=]\s*[\"']?(?:\w+\s+)?)(?P<value>[^\s\"']+)", re.I)
 _TOKEN = re.compile(r"\b(?:hf_|gh[pousr]_|github_pat_|glpat-|pypi-|xox[abp]-)[\w-]{16,}")
-_ANY_USER = re.compile(r"://(.*)@")  # of a variable's value, which may be written badly
-_REFERENCE = ("$", "<", "{", "`", "*")  # how a value begins that only says where the secret is
+_ANY_USER = re.compile(r"://(.*)@")  # in a variable's value, which need not be a valid URL
+_REFERENCE = ("$", "<", "{", "`", "*")  # beginnings of values that only refer to a secret
 
 
 def redact(text: str) -> str:
@@ -53,17 +52,14 @@ def redact(text: str) -> str:
 
 
 def redact_log(text: str) -> str:
-    """Return a program's output with each secret replaced by HIDDEN.
-
-    Passwords of this process's environment are secrets, too.
-    """
+    """Return a program's output with each secret replaced by HIDDEN, including `environment_secrets`."""
     for secret in environment_secrets():
         text = text.replace(secret, HIDDEN)
     return redact(text)
 
 
 def redact_file(file: Path, start: int = 0) -> None:
-    """Replace the secrets in a log from byte `start` on."""
+    """Replace the secrets in a log in place, from byte `start` on."""
     with open(file, "r+b") as log:
         log.seek(start)
         content = log.read()
@@ -75,12 +71,9 @@ def redact_file(file: Path, start: int = 0) -> None:
 
 
 def find_secret(text: str) -> str:
-    """Return what in a text of a file is a secret, in words without the secret itself.
+    """Return a description of the secret in a text, without the secret itself; "" if there is none.
 
-    "" where there is none.
-
-    What only says where a secret is, such as ``$TOKEN``, is none, nor is a short name without a password
-    before an @.
+    References such as ``$TOKEN`` are not secrets, nor are short names without a password before an @.
     """
     if match := _USER.search(text):
         name, colon, password = match["user"].partition(":")
@@ -94,9 +87,11 @@ def find_secret(text: str) -> str:
 
 
 def find_secrets(value: Any, keys: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:
-    """Yield the dotted key and the kind of each secret in the content of a file.
+    """Yield the dotted key and a description (see `find_secret`) of each secret in the content of a file.
 
-    See `find_secret`.
+    Args:
+        value: The content, or a part of it.
+        keys: The keys that lead to this part.
     """
     if isinstance(value, Mapping):
         for key, entry in value.items():
@@ -112,22 +107,19 @@ def find_secrets(value: Any, keys: tuple[str, ...] = ()) -> Iterator[tuple[str, 
 
 
 def may_have_secret(text: str) -> bool:
-    """Return whether a file's text has to be read for secrets: quick, and too careful."""
+    """Return whether a file's text can have secrets; a quick check that can be True without one."""
     return redact(text) != text or bool(_KEY.search(text))
 
 
 def is_secret_name(name: str) -> bool:
-    """Return whether a variable with this name holds a secret, such as HF_TOKEN.
-
-    HF_TOKEN_FILE only says where one is.
-    """
+    """Return whether a variable with this name holds a secret: HF_TOKEN does, HF_TOKEN_FILE does not."""
     return bool(re.fullmatch(_NAME, name))
 
 
 def environment_secrets() -> list[str]:
-    """Return the secrets of this process's environment, the longest first.
+    """Return the secrets of this process's environment, longest first.
 
-    These are passwords of proxies and package indexes, and values of variables with telling names.
+    These are passwords in URLs of proxies and package indexes, and values of variables with revealing names.
     """
     secrets = set()
     for name, value in os.environ.items():

@@ -1,8 +1,8 @@
-"""Read tables and written files that use other names, which renamed.yaml lists.
+"""Read tables and users' files that have older or alternative names, which renamed.yaml lists.
 
-A factor may have a second name in studies for good. All other entries are older names, so that kept campaigns
-and studies of the version before stay readable. Tables are read without a hint; a file that a person wrote
-gets one line on stderr for each older name.
+Alternative names of factors in studies stay valid. All other entries are older names, with which kept
+campaigns and studies of the previous version stay readable. Tables are read silently; for each older name in
+a user's file, one line on stderr gives the new name.
 """
 
 import functools
@@ -34,11 +34,12 @@ def _last_version(section: Section, name: str) -> str:
 
 
 def rename_columns(header: Sequence[str], columns: Mapping[str, Any] | None = None) -> list[str]:
-    """Return the names of a table's columns, older ones replaced.
+    """Return the names of a table's columns with older names replaced, unless the table has both names.
 
     Args:
         header: The names in the file.
-        columns: The columns of its schema; a name of the schema is no older name. None: any column.
+        columns: The columns of its schema: names in it are not replaced, nor are columns whose new name it
+            lacks. None: replace every older name.
     """
     renamed = _entries("columns")
     return [
@@ -52,18 +53,21 @@ def rename_columns(header: Sequence[str], columns: Mapping[str, Any] | None = No
 
 
 def has_older_values(column: str) -> bool:
-    """Return whether values of a column have older names."""
+    """Return whether any value of this column has been renamed."""
     return column in _entries("values")
 
 
 def rename_values(column: str, texts: Sequence[str]) -> list[str]:
-    """Return the texts of a column, older ones replaced."""
+    """Return the texts of a column with older names of values replaced."""
     renamed = _entries("values").get(column, {})
     return [renamed.get(text, text) for text in texts]
 
 
 def rename_product(section: Products, name: str, file: Path, key: str) -> str:
-    """Return a kind of figure or a table that a study names under `key`, with an older name replaced."""
+    """Return the current name of a kind of figure or of a table that a study names under `key`.
+
+    An older name prints a line on stderr.
+    """
     new: str = _entries(section).get(name, name)
     if new != name:
         _hint(section, file, key, name, new)
@@ -71,14 +75,14 @@ def rename_product(section: Products, name: str, file: Path, key: str) -> str:
 
 
 def rename_keys(value: Any, rules: Mapping[str, Any], file: Path, above: str = "", hint: bool = True) -> Any:
-    """Return a value with older names of its keys replaced, at every level.
+    """Return a value of a file with older names of its keys replaced, at every level.
 
     Args:
-        value: What stands in `file` below the key `above`.
+        value: The value.
         rules: Its JSON schema, without references.
         file: The file, for hints.
-        above: The dotted key of the value.
-        hint: Whether each older name gets a line on stderr.
+        above: The dotted key of the value in the file.
+        hint: Whether to print a line on stderr for each older name.
     """
     if isinstance(value, list):
         entries = rules.get("items", {})
@@ -102,7 +106,7 @@ def rename_keys(value: Any, rules: Mapping[str, Any], file: Path, above: str = "
 
 
 def other_factor_names() -> dict[str, str]:
-    """Return the names of factors by the other name that a study may write."""
+    """Return the name of each factor by its alternative name in studies."""
     return _entries("factors")
 
 
@@ -112,10 +116,10 @@ def rename_factors(content: Any, file: Path, sections: Collection[str]) -> Any:
     Args:
         content: Content of `file`.
         file: The file, for errors.
-        sections: The keys of the file under which names of factors are replaced.
+        sections: Top-level keys below which names are replaced.
 
     Raises:
-        InputError: If both names of a factor are keys in one place.
+        InputError: If both names of a factor are keys of the same mapping.
     """
     if not isinstance(content, dict):
         return content
@@ -126,7 +130,7 @@ def rename_factors(content: Any, file: Path, sections: Collection[str]) -> Any:
 
 
 def _rename_factors_below(value: Any, location: str, file: Path) -> Any:
-    """Return the value of the key `location`, with other names of factors replaced in keys and texts."""
+    """Return the value at the key `location` with alternative names of factors replaced in keys and texts."""
     renamed = other_factor_names()
     if isinstance(value, list):
         return [_rename_factors_below(entry, f"{location}.{i}", file) for i, entry in enumerate(value)]
@@ -135,10 +139,10 @@ def _rename_factors_below(value: Any, location: str, file: Path) -> Any:
     for alias, name in renamed.items():
         if alias in value and name in value:
             problem = f"is another name of {name}"
-            hint = "take one of the two out"
+            hint = "remove one of the two"
             raise InputError("conflicting-keys", problem, file=file, key=f"{location}.{alias}", hint=hint)
     return {
-        # The name of a figure is the name of its files, and no factor.
+        # `name` is the name of a figure and of its files, not of a factor.
         renamed.get(key, key): entry
         if key == "name"
         else _rename_factors_below(entry, f"{location}.{key}", file)
@@ -148,7 +152,7 @@ def _rename_factors_below(value: Any, location: str, file: Path) -> Any:
 
 @functools.cache
 def _hint(section: Section, file: Path, key: str, name: str, new: str) -> None:
-    """Print one line on an older name in a file that a person wrote, once in a process."""
+    """Print one line about an older name in a user's file, once in a process (the results are cached)."""
     last = _last_version(section, name)
     print_line(
         f"ringside: {display_path(file)}: {key}: '{name}' is now '{new}'; rename it, since {last} will not "

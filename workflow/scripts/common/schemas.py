@@ -1,4 +1,4 @@
-"""Check values against the schemas of config/schemas/, with errors that a person can act on."""
+"""Check values against the schemas of config/schemas/, and explain the first mistake to the user."""
 
 import functools
 import math
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from jsonschema import ValidationError
 
 SCHEMAS = CHECKOUT / "config" / "schemas"
-_ONE_WORD = re.compile(r"\^([a-z]+)\\Z")  # a pattern that only one text has
-NUMEROUS_FILES = ("record",)  # read by the thousand
-TYPES = {
+_ONE_WORD = re.compile(r"\^([a-z]+)\\Z")  # a pattern that only one text matches
+FREQUENT_SCHEMAS = ("record",)  # of files that are read by the thousand
+TYPE_DESCRIPTIONS = {
     "integer": "a whole number",
     "number": "a number",
     "string": "text",
@@ -33,8 +33,8 @@ TYPES = {
 def schema(name: str) -> dict[str, Any]:
     """Return the schema `config/schemas/<name>.schema.yaml`.
 
-    A property that refers to another schema is replaced by all properties of that one, and by its patterns of
-    further properties.
+    A property that refers to another schema is replaced by the properties of that schema; its pattern
+    properties are added.
     """
     loaded = load_yaml(SCHEMAS / f"{name}.schema.yaml")
     properties: dict[str, Any] = {}
@@ -53,18 +53,18 @@ def schema(name: str) -> dict[str, Any]:
 
 
 def column_rules(name: str, columns: Iterable[str]) -> dict[str, Any]:
-    """Return the rules of the columns of a table by name, in the order of its schema.
+    """Return the rules of a table's columns by name: all columns of the schema `name`, in its order.
 
-    Those of `columns` that only a pattern of the schema allows, such as factors of the user's own, are last.
+    They are followed by those of `columns` that match only a pattern of the schema, such as users' factors.
     """
-    whole_schema = schema(name)
-    further = {
+    table_schema = schema(name)
+    matching = {
         column: rules
         for column in columns
-        for pattern, rules in whole_schema.get("patternProperties", {}).items()
-        if column not in whole_schema["properties"] and re.search(pattern, column)
+        for pattern, rules in table_schema.get("patternProperties", {}).items()
+        if column not in table_schema["properties"] and re.search(pattern, column)
     }
-    return {**whole_schema["properties"], **further}
+    return {**table_schema["properties"], **matching}
 
 
 def _is_integer(_: Any, value: Any) -> bool:
@@ -76,12 +76,12 @@ def _is_number(_: Any, value: Any) -> bool:
 
 
 @functools.cache
-def _validators() -> Any:
-    """Return the class of validators.
+def _validator_class() -> Any:
+    """Return a class of validators for Python's values.
 
-    Unlike JSON, YAML and Python distinguish 2 from 2.0, and have NaN and infinity.
+    JSON Schema accepts 2.0 as an integer; this class does not, and refuses NaN and infinity as numbers.
     """
-    import jsonschema  # which takes 50 ms
+    import jsonschema  # Importing it takes 50 ms.
 
     draft = jsonschema.Draft202012Validator
     types = draft.TYPE_CHECKER.redefine("integer", _is_integer).redefine("number", _is_number)
@@ -90,7 +90,7 @@ def _validators() -> Any:
 
 @functools.cache
 def _validator(name: str) -> Any:
-    return _validators()(schema(name))
+    return _validator_class()(schema(name))
 
 
 def _first_error(validator: Any, value: Any) -> "ValidationError | None":
@@ -100,28 +100,28 @@ def _first_error(validator: Any, value: Any) -> "ValidationError | None":
 
 
 @functools.cache
-def _accepted(name: str) -> Callable[[Any], bool]:
-    """Return a function that checks in microseconds whether a value matches the schema.
+def _fast_validator(name: str) -> Callable[[Any], bool]:
+    """Return a function that checks in microseconds whether a value matches a schema.
 
-    Tens of thousands of records are checked at once.
+    A campaign can have tens of thousands of records.
     """
     import fastjsonschema
 
     compiled = fastjsonschema.compile({**schema(name), "$schema": "http://json-schema.org/draft-07/schema#"})
 
-    def accepted(value: Any) -> bool:
+    def is_valid(value: Any) -> bool:
         try:
             compiled(value)
         except fastjsonschema.JsonSchemaException:
             return False
         return True
 
-    return accepted
+    return is_valid
 
 
 def check(value: Any, name: str, file: Path) -> None:
-    """Raise InputError with one line (file, key, what was expected) when `value` breaks schema `name`."""
-    if name in NUMEROUS_FILES and _accepted(name)(value):
+    """Raise an InputError with file, key and expected value if `value` breaks the schema `name`."""
+    if name in FREQUENT_SCHEMAS and _fast_validator(name)(value):
         return
     error = _first_error(_validator(name), value)
     if error is not None:
@@ -129,34 +129,36 @@ def check(value: Any, name: str, file: Path) -> None:
 
 
 def check_value(value: Any, rules: Mapping[str, Any], key: str, file: Path) -> None:
-    """Check `value`, which has the dotted `key` in `file`, against a JSON schema, as `check` does."""
-    error = _first_error(_validators()(rules), value)
+    """Raise an InputError if `value`, at the dotted `key` of `file`, breaks the JSON schema `rules`."""
+    error = _first_error(_validator_class()(rules), value)
     if error is not None:
         raise _input_error(error, value, file, key)
 
 
 def _input_error(error: "ValidationError", content: Any, file: Path, above: str = "") -> InputError:
-    """Return the InputError that names the rule of its schema that a value breaks.
-
-    `above` is the key of `content`.
-    """
+    """Return the InputError for a value in `content`, whose dotted key in the file is `above`."""
     path = list(error.absolute_path)
+    # In a list of plain values, the key is that of the list, and the problem names the entry.
     is_entry = path and isinstance(path[-1], int) and not isinstance(error.instance, dict | list)
     last = path.pop() if is_entry else 0
     key = ".".join([above] * bool(above) + [str(part) for part in path])
     instance: Any = error.instance
     siblings: Any = functools.reduce(operator.getitem, path, content)
-    alone = len(path) == len(error.absolute_path) or len(siblings) == 1
-    value = _short(instance) if alone else f"value {int(last) + 1}, {_short(instance)}"
+    is_alone = len(path) == len(error.absolute_path) or len(siblings) == 1
+    value = _short_repr(instance) if is_alone else f"value {int(last) + 1}, {_short_repr(instance)}"
     code, problem, fields = _broken_rule(error, value)
     key = ".".join(filter(None, [key, fields.pop("below", "")]))
     return InputError(code, problem, file=file, key=key, **{"got": instance, **fields})
 
 
 def _broken_rule(error: "ValidationError", value: str) -> tuple[str, str, dict[str, Any]]:
-    """Return code, problem and further fields of an InputError for a value, shown as `value`.
+    """Return code, problem and other fields of an InputError about the first broken rule.
 
-    The field `below` is a key in the value.
+    The field `below` is the key inside the value that the error is about.
+
+    Args:
+        error: The error of jsonschema.
+        value: The value as the problem shows it.
     """
     instance: Any = error.instance
     rule: Any = error.validator_value
@@ -169,7 +171,7 @@ def _broken_rule(error: "ValidationError", value: str) -> tuple[str, str, dict[s
             return "unknown-key", "unknown key", fields
         case "required":
             missing = next(name for name in rule if name not in instance)
-            fields = {"below": missing, "got": None, "expected": _described(parent, missing)}
+            fields = {"below": missing, "got": None, "expected": _describe_property(parent, missing)}
             return "missing-key", "is missing", fields
         case "enum":
             fields = {**alternatives(instance, rule), "expected": list(rule)}
@@ -181,15 +183,12 @@ def _broken_rule(error: "ValidationError", value: str) -> tuple[str, str, dict[s
             return "bad-value", f"{value} is not right", {"expected": expected}
         case "uniqueItems":
             twice = next(x for i, x in enumerate(instance) if x in instance[:i])
-            return (
-                "duplicate",
-                f"{_short(twice)} is there twice",
-                {"got": twice, "hint": "name each value once"},
-            )
+            fields = {"got": twice, "hint": "name each value once"}
+            return "duplicate", f"{_short_repr(twice)} occurs twice", fields
         case "minItems" | "maxItems" | "minProperties":
             code = "too-many" if error.validator == "maxItems" else "too-few"
-            expected = _number_of(parent, error.validator, rule)
-            return code, _entries(len(instance)), {"got": len(instance), "expected": expected}
+            expected = _describe_count(parent, error.validator, rule)
+            return code, _count_entries(len(instance)), {"got": len(instance), "expected": expected}
         case "minimum" | "exclusiveMinimum":
             limit = "more than" if error.validator == "exclusiveMinimum" else "at least"
             return "out-of-range", f"{value} is too small", {"expected": f"{limit} {rule}"}
@@ -209,8 +208,8 @@ def _broken_rule(error: "ValidationError", value: str) -> tuple[str, str, dict[s
 def _wrong_type(
     instance: Any, value: str, parent: Mapping[str, Any], rule: Sequence[str]
 ) -> tuple[str, str, dict[str, Any]]:
-    """Return code, problem and further fields for a value that is of none of the types of `rule`."""
-    types = " or ".join(TYPES[name] for name in rule)
+    """Return code, problem and other fields for a value that has none of the types of `rule`."""
+    types = " or ".join(TYPE_DESCRIPTIONS[name] for name in rule)
     meaning = f": {parent['description']}" if "pattern" in parent and "description" in parent else ""
     if "object" in rule and parent.get("properties"):
         meaning = f": {', '.join(parent['properties'])}"
@@ -222,22 +221,22 @@ def _wrong_type(
     return "wrong-type", f"{value} is not right", {"expected": f"{types}{meaning}", **quotes}
 
 
-def _entries(count: int) -> str:
+def _count_entries(count: int) -> str:
     return "is empty" if count == 0 else f"has {count} entr{'y' if count == 1 else 'ies'}"
 
 
-def _number_of(parent: Mapping[str, Any], validator: str, rule: int) -> str:
-    """Return the allowed number of entries, and their meaning if the number is fixed."""
+def _describe_count(parent: Mapping[str, Any], validator: str, rule: int) -> str:
+    """Return the allowed number of entries, with their meaning if the number is fixed."""
     if validator != "minProperties" and parent.get("minItems") == parent.get("maxItems"):
         return f"{rule}: {parent.get('description', 'values')}"
     return f"at {'most' if validator == 'maxItems' else 'least'} {rule}"
 
 
-def _described(parent: Mapping[str, Any], name: str) -> str:
-    described: str = parent.get("properties", {}).get(name, {}).get("description", "a value")
-    return described.rstrip(".")
+def _describe_property(parent: Mapping[str, Any], name: str) -> str:
+    description: str = parent.get("properties", {}).get(name, {}).get("description", "a value")
+    return description.rstrip(".")
 
 
-def _short(value: Any) -> str:
+def _short_repr(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

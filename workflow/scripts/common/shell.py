@@ -1,4 +1,4 @@
-"""Run commands behind the setup lines of a site."""
+"""Run commands, after a site's setup lines where needed, and check that nodes can access their paths."""
 
 import base64
 import re
@@ -14,26 +14,27 @@ from common.files import CHECKOUT
 from common.notes import Note
 
 NODE_CHECK = CHECKOUT / "profiles" / "node-check"
-# Prefix of a marker file in a folder; a node without this file has another folder at this path.
+# Prefix of a marker file in a folder: a node without the file has a different folder at this path.
 SEEN_BY = ".seen-by-"
-UNSEEN = "not-seen"  # the code of a node that does not see a path
-UNSEEN_STATUS = 79  # of node-check, and of what ends because of it
+UNSEEN = "not-seen"  # code of the note that a node cannot access a path
+UNSEEN_STATUS = 79  # exit status of node-check, and of programs that end because of it
 _UNSEEN_LINE = re.compile(
     r"^(?:ringside|lost): node (\S+) does not see (.+?)(?: \(job \S+ on \S+\))?$", re.MULTILINE
 )
-
-
-Answer = TypeVar("Answer")
+T = TypeVar("T")
 
 
 class Unanswered(Exception):
-    """A client of a scheduler failed or did not answer; the message has the details."""
+    """A scheduler's client program failed or did not answer; the message has the details."""
 
 
 def capture(command: Sequence[str], check: bool = False, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end, and return its status and its output as text; it reads nothing.
+    """Run a command to its end without input, and return its status and its output as text.
 
-    `options` are those of subprocess.run, such as env, cwd and timeout.
+    Args:
+        command: The program and its arguments.
+        check: Whether to raise CalledProcessError for a status other than 0.
+        options: Options of subprocess.run, such as env, cwd and timeout.
     """
     return subprocess.run(
         command,
@@ -46,29 +47,29 @@ def capture(command: Sequence[str], check: bool = False, **options: Any) -> subp
     )
 
 
-def ask_patiently(question: Callable[[], Answer], tries: int = 3) -> Answer:
-    """Return the answer of `question`, which is asked again, 2 s later, when it raises Unanswered.
+def query_with_retries(query: Callable[[], T], tries: int = 3) -> T:
+    """Return the result of `query`; after an Unanswered, call it again 2 s later.
 
     Raises:
         Unanswered: If all `tries` fail.
     """
     for _ in range(tries - 1):
         try:
-            return question()
+            return query()
         except Unanswered:
             time.sleep(2)
-    return question()
+    return query()
 
 
 def setup_script(setup: Sequence[str], last: str) -> str:
-    """Return the setup lines, each on its own so that none hides another's failure, then `last`."""
+    """Return a script that ends with status 1 if any setup line fails, and otherwise runs `last`."""
     return "\n".join([*(f"{{ {line}\n}} || exit 1" for line in setup), last])
 
 
 def shell_command(setup: Sequence[str], variables: Mapping[str, str], command: Sequence[str]) -> list[str]:
-    """Return `command` behind the setup lines and with these variables.
+    """Return a command line that runs `command` after the setup lines, with these variables.
 
-    With setup lines it runs in a login shell, since `module` is defined by its start-up files.
+    Setup lines run in a login shell, because its start-up files define `module`.
     """
     script = setup_script(setup, 'exec env -u PYTHONHOME "$@"')
     assignments = [f"{name}={value}" for name, value in variables.items()]
@@ -77,13 +78,14 @@ def shell_command(setup: Sequence[str], variables: Mapping[str, str], command: S
 
 @dataclass(frozen=True)
 class Program:
-    """What every rank runs.
+    """The program that every rank runs.
 
     Attributes:
         command: The program and its arguments.
-        variables: A file of `export_lines`, which the node's shell reads. Values may be secrets: on a command
-            line every user of the node would see them, and a scheduler would keep them with its job.
-        paths: What a node has to see.
+        variables: A file with `export_lines`, which the node's shell reads. Values can be secrets: on a
+            command line, every user of the node would see them, and a scheduler would store them with its
+            job.
+        paths: Paths that every node has to access.
     """
 
     command: Sequence[str]
@@ -91,7 +93,12 @@ class Program:
     paths: Sequence[str] = ()
 
     def command_after(self, setup: Sequence[str], identity: str) -> list[str]:
-        """Return the command after the setup lines, the variables and the assignments `identity`."""
+        """Return a command line that runs the program after the setup lines, with its variables.
+
+        Args:
+            setup: The site's setup lines.
+            identity: Assignments in the shell's syntax that tell a rank which one it is; "" for none.
+        """
         lines = [
             "unset PYTHONHOME",
             '. "$1" || exit 1',
@@ -105,31 +112,28 @@ class Program:
 
 
 def export_lines(variables: Mapping[str, str]) -> str:
-    """Return lines by which a shell sets and exports `variables`."""
+    """Return lines of a shell script that export `variables`."""
     return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
 
 
 def check_node(paths: Sequence[str]) -> list[str]:
-    """Return the command that ends with UNSEEN_STATUS and a line on a node that lacks one of `paths`."""
+    """Return a command that prints a line and ends with UNSEEN_STATUS on a node that cannot access a path."""
     return ["sh", "-c", NODE_CHECK.read_text(encoding="utf-8"), "node-check", *paths]
 
 
 def check_node_by_pipe(paths: Sequence[str]) -> str:
-    """Return a shell line that does what `check_node` does, with no character that quoting changes."""
+    """Return a shell line that does what `check_node` does; its script is base64 and needs no quotes."""
     text = base64.b64encode(NODE_CHECK.read_bytes()).decode("ascii")
     return f"echo {text} | base64 -d | sh -s -- {shlex.join(paths)}"
 
 
-def unseen_path(text: str) -> Note | None:
-    """Return which node does not see which path, as `check_node` reported it in a log.
-
-    None if it reported nothing.
-    """
+def find_unseen_path(text: str) -> Note | None:
+    """Return the note on a node that cannot access a path, from what `check_node` wrote to a log, or None."""
     match = _UNSEEN_LINE.search(text)
-    return not_seen(match[1], match[2]) if match else None
+    return unseen_path_note(match[1], match[2]) if match else None
 
 
-def not_seen(node: str, path: str) -> Note:
-    """Return the note that a node does not see a path; for a mark, the folder that contains it."""
+def unseen_path_note(node: str, path: str) -> Note:
+    """Return the note that a node cannot access a path; a marker file stands for its folder."""
     path = path.partition(f"/{SEEN_BY}")[0]
     return Note(UNSEEN, f"node {node} does not see {path}", node=node, path=path)

@@ -1,4 +1,4 @@
-"""Render Jinja templates that lie beside the code and become plain text, such as Markdown."""
+"""Render Jinja templates, which lie next to the code, to plain text such as Markdown."""
 
 from pathlib import Path
 from typing import Any
@@ -7,12 +7,16 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 
 def render(template: Path, **values: Any) -> str:
-    """Return the text of a template; a name that it uses and `values` lack is an error."""
+    """Return the text of a template.
+
+    Raises:
+        jinja2.UndefinedError: If the template uses a name that `values` lack.
+    """
     environment = Environment(
         loader=FileSystemLoader(template.parent),
         undefined=StrictUndefined,
         trim_blocks=True,
         keep_trailing_newline=True,
-        autoescape=False,  # noqa: S701 - the text is no HTML
+        autoescape=False,  # noqa: S701 (the text is not HTML)
     )
     return environment.get_template(template.name).render(values)

@@ -8,9 +8,9 @@ from typing import Any
 
 
 def alternatives(name: object, choices: Iterable[object]) -> dict[str, Any]:
-    """Return fields of an InputError about `name`.
+    """Return a field of the InputError about an unknown `name`.
 
-    The field is the `suggestion` with the most similar spelling, else all choices as `expected`.
+    It is `suggestion`, the choice with the most similar spelling, or else `expected`, all choices.
     """
     names = [str(choice) for choice in choices]
     close = difflib.get_close_matches(str(name), names, n=1)
@@ -18,7 +18,13 @@ def alternatives(name: object, choices: Iterable[object]) -> dict[str, Any]:
 
 
 def suggest_pattern(pattern: str, names: Iterable[str], words: Iterable[str] = ()) -> str:
-    """Return the probable meaning of a pattern of dotted names that matches none, "" if unclear."""
+    """Return a pattern that was probably meant by one that matches none of the dotted `names`, or "".
+
+    Args:
+        pattern: The pattern, such as ``*.resnet.*``.
+        names: Dotted names, such as those of cells.
+        words: Other texts that could be meant.
+    """
     choices = list(names)
     if close := difflib.get_close_matches(pattern, [*words, *choices], n=1):
         return close[0]
@@ -32,39 +38,45 @@ def suggest_pattern(pattern: str, names: Iterable[str], words: Iterable[str] = (
     return changed if changed != pattern and fnmatch.filter(choices, changed) else ""
 
 
-def size(count: float) -> str:
-    """Return a number of bytes in the largest unit of which there is one: kB, MB or GB."""
+def format_bytes(count: float) -> str:
+    """Return a number of bytes in GB, MB or kB, in the largest unit that it reaches."""
     unit, name = next((scale for scale in ((1e9, "GB"), (1e6, "MB")) if count >= scale[0]), (1e3, "kB"))
     return f"{count / unit:.1f} {name}"
 
 
-def duration(seconds: float) -> str:
-    """Return a time in seconds, minutes or hours, rounded for reading."""
+def format_duration(seconds: float) -> str:
+    """Return a duration in seconds, minutes or hours, rounded for reading."""
     if seconds < 90:
         return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:,.1f} h"
 
 
 def number_of(count: int, noun: str) -> str:
-    """Return a count with its noun, in the plural unless there is one: 2 runs."""
+    """Return a count with its noun in the singular or plural, such as `1 run` and `2 runs`."""
     return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 def join_words(words: Iterable[str]) -> str:
-    """Return words as a sentence lists them: a, b and c."""
+    """Return words as a list in a sentence, such as `a, b and c`."""
     *first, last = list(words) or [""]
     return f"{', '.join(first)} and {last}" if first else last
 
 
 def end_sentence(text: str) -> str:
-    """Return a text that ends as a sentence: with a full stop, unless it has its own mark."""
+    """Return a text with a full stop at its end, unless it ends with a mark of its own."""
     text = text.rstrip()
     return text if text.endswith((".", "?", "!")) else f"{text}."
 
 
-def aligned(rows: Sequence[Sequence[str]], left: Sequence[bool], least: int = 0) -> list[list[str]]:
-    """Return the rows with all cells of a column equally wide (at least `least`), aligned `left` or right."""
-    widths = [max([least, *map(len, column)]) for column in zip(*rows, strict=True)]
+def align_columns(rows: Sequence[Sequence[str]], left: Sequence[bool], min_width: int = 0) -> list[list[str]]:
+    """Return rows with cells padded to the width of their column.
+
+    Args:
+        rows: The texts of each row.
+        left: Whether each column is aligned left instead of right.
+        min_width: Smallest width of a column.
+    """
+    widths = [max([min_width, *map(len, column)]) for column in zip(*rows, strict=True)]
     return [
         [
             cell.ljust(width) if is_left else cell.rjust(width)

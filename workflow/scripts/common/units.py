@@ -1,4 +1,4 @@
-"""Choose the unit in which people read a quantity, so that no number needs an exponent."""
+"""Choose units for numbers that people read, so that no number needs an exponent."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -10,14 +10,14 @@ MIB = 2**20  # bytes
 
 
 class Unit(NamedTuple):
-    """A unit: its size, its name, and the least value that is written in it, `size` by default."""
+    """A unit: its size, its name, and the smallest value that it is used for (`size` by default)."""
 
     size: float
     name: str
     at_least: float | None = None
 
 
-# Of each quantity the largest unit first; values in s, J, g and bytes/s.
+# The units of each quantity, largest first. Sizes are in s, J, g and bytes/s.
 TIMES = (Unit(1.0, "s"), Unit(1e-3, "ms"), Unit(1e-6, "µs"))
 ENERGIES = (Unit(1e6, "MJ"), Unit(1e3, "kJ"), Unit(1.0, "J"), Unit(1e-3, "mJ"), Unit(1e-6, "µJ"))
 CARBON_MASSES = (Unit(1e3, "kg"), Unit(1.0, "g"), Unit(1e-3, "mg"))
@@ -26,7 +26,7 @@ LINK_RATES = (Unit(1e9 / 8, "Gbit/s", 1e9), Unit(1e6, "MB/s"))
 
 
 def choose_unit(values: ArrayLike, units: tuple[Unit, ...]) -> Unit:
-    """Return the largest of `units` that suits the largest of some values; without values the smallest."""
+    """Return the first of `units` (largest first) that suits the largest value; the last without values."""
     numbers = np.asarray(values, dtype=float)
     largest = float(np.nanmax(numbers)) if np.isfinite(numbers).any() else 0.0
     for unit in units:
@@ -38,20 +38,20 @@ def choose_unit(values: ArrayLike, units: tuple[Unit, ...]) -> Unit:
 def in_one_unit(
     values: Iterable[float], units: tuple[Unit, ...], digits: int = 6, between: str = " to "
 ) -> str:
-    """Return values in the unit that suits the largest of them, equal ones once: `31.2 to 125 MB/s`.
+    """Return values in the unit that suits the largest, such as `31.2 to 125 MB/s`; equal texts appear once.
 
     Args:
         values: One value or more.
         units: Units of the quantity, such as LINK_RATES.
-        digits: Significant digits, at most.
-        between: What separates values.
+        digits: Largest number of significant digits.
+        between: Separator of the values.
     """
     numbers = list(values)
     unit = choose_unit(numbers, units)
-    texts = dict.fromkeys(_significant(number / unit.size, digits) for number in numbers)
+    texts = dict.fromkeys(_format_significant(number / unit.size, digits) for number in numbers)
     return f"{between.join(texts)} {unit.name}"
 
 
-def _significant(number: float, digits: int) -> str:
-    """Return a number with at most `digits` significant digits, but with all of its integer part."""
+def _format_significant(number: float, digits: int) -> str:
+    """Return a number with at most `digits` significant digits, but with all digits of its integer part."""
     return f"{number:.{digits}g}" if abs(number) < 10**digits else f"{number:.0f}"

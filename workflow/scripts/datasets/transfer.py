@@ -17,7 +17,7 @@ import requests
 import urllib3
 
 from common.redaction import redact_log
-from common.text import size as size_text
+from common.text import format_bytes
 from environments.steps import print_progress
 
 CHUNK = 1 << 17
@@ -93,7 +93,7 @@ def _download(url: str, partial: Path, size: int, retry_policy: RetryPolicy, lab
     if offset == size:
         return
     resumed = f", from byte {offset} on" if offset else ""
-    print_progress(f"{label}: fetching {size_text(size)} from {url}{resumed}")
+    print_progress(f"{label}: fetching {format_bytes(size)} from {url}{resumed}")
     try:
         with _open(url, offset, retry_policy) as response:
             _store(response, partial, offset, size, retry_policy.progress_s, label)
@@ -147,12 +147,12 @@ def _store(
             file.write(chunk)
             if time.monotonic() - reported_at >= progress_s:
                 reported_at = time.monotonic()
-                rate = size_text((now - begun) / (reported_at - started))
-                print_progress(f"{label}: {size_text(now)} of {size_text(size)}, {rate}/s")
+                rate = format_bytes((now - begun) / (reported_at - started))
+                print_progress(f"{label}: {format_bytes(now)} of {format_bytes(size)}, {rate}/s")
         os.fsync(file.fileno())
     if now < size:
         raise TransientError(f"ended after {now} of {size} bytes")
-    print_progress(f"{label}: fetched {size_text(now - begun)}")
+    print_progress(f"{label}: fetched {format_bytes(now - begun)}")
 
 
 def _check_size(n_bytes: int, size: int) -> None:

@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Iterable
 from pathlib import Path
 
-from common.files import digest_file, read_json, write_json, written
+from common.files import digest_file, file_signature, read_json, write_json
 
 VERIFIED = "verified.json"
 
@@ -16,7 +16,7 @@ VERIFIED = "verified.json"
 def write_verified(folder: Path, files: Iterable[Path]) -> None:
     """Write verified.json of newly written files."""
     entries = {
-        str(file.relative_to(folder)): {"written": written(file), "sha256": digest_file(file)}
+        str(file.relative_to(folder)): {"written": file_signature(file), "sha256": digest_file(file)}
         for file in files
     }
     write_json(folder / VERIFIED, entries)
@@ -31,7 +31,7 @@ def first_changed_file(folder: Path, files: Iterable[Path]) -> Path | None:
         verified = read_json(folder / VERIFIED)
         stale = []
         for file in files:
-            entry, now = verified[str(file.relative_to(folder))], written(file)
+            entry, now = verified[str(file.relative_to(folder))], file_signature(file)
             if now != entry["written"]:
                 if now is None or digest_file(file) != entry["sha256"]:
                     return file

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from common.errors import InputError
-from common.files import CHECKOUT, digest_file, display_path, load_yaml, regular
+from common.files import CHECKOUT, digest_file, display_path, load_yaml, require_regular
 from common.renamed import rename_columns
 from common.written import Keys, Line, Maybe, Rules, key, load, optional
 from declared.costs import Costs
@@ -292,7 +292,7 @@ def _read_rows(file: Path) -> list[tuple[int, dict[str, str]]]:
         InputError: If it cannot be read, or has none.
     """
     try:
-        with open(regular(file), encoding="utf-8-sig", newline="") as table:
+        with open(require_regular(file), encoding="utf-8-sig", newline="") as table:
             reader = csv.reader(table)
             header = rename_columns(next(reader, []))
             rows = [(reader.line_num, dict(zip(header, fields, strict=False))) for fields in reader]

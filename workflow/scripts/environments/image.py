@@ -1,7 +1,7 @@
 """Realize an environment as an Apptainer image, built from its recipe or provided by the site, and test it.
 
-Images are built without privileges, in a user namespace. pip, as it is configured on this machine, first
-fetches what the recipe installs; the build gets these files in a folder, and nothing of that configuration.
+Images are built without privileges, in a user namespace. First, pip with this machine's configuration fetches
+the files that the recipe installs. The build sees only a folder with these files, not the configuration.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from common.errors import InputError
-from common.files import CHECKOUT, digest_file, node_name, read_json, write_text, written
+from common.files import CHECKOUT, digest_file, file_signature, node_name, read_json, write_text
 from common.redaction import find_secret
 from common.shell import capture
 from declared.environments import COMPLETE_FILE, Environment, Realization, is_address
@@ -28,13 +28,12 @@ from environments.record import BuiltEnvironment, RealizedEnvironment
 from environments.steps import Stopwatch, call, isolated_variables
 
 IMAGE = "image.sif"
-COMPRESSION = (
-    "-comp zstd -Xcompression-level 3"  # half of gzip's time to build, and quicker to open; as small
-)
+# Compared with gzip: half the build time, faster to open, the same size.
+COMPRESSION = "-comp zstd -Xcompression-level 3"
 
 
 def check_machine(environment: Environment, realization: Realization) -> None:
-    """Check that this machine has Apptainer, and what the image is made from.
+    """Check that this machine has Apptainer, and the file or base from which the image is made.
 
     Raises:
         InputError: If something is missing.
@@ -54,7 +53,7 @@ def check_machine(environment: Environment, realization: Realization) -> None:
 
 
 def read_complete_record(folder: Path) -> BuiltEnvironment | None:
-    """Return the record of a complete folder; None if it is not complete or its image has changed."""
+    """Return the record of a complete folder; None if the folder is incomplete or its image has changed."""
     try:
         record: BuiltEnvironment = read_json(folder / COMPLETE_FILE)
         image = record["image"]
@@ -72,7 +71,10 @@ def realize(
     watch: Stopwatch,
     log: Path,
 ) -> RealizedEnvironment:
-    """Make the image in `folder`, test it, and return its part of environment.json."""
+    """Make the image in `folder`, test it, and return the realized part of environment.json.
+
+    The image comes from a bundle, from the site, or from a build, in this order.
+    """
     brought = environment.brought(realization)
     draft = folder / f"{IMAGE}.{os.getpid()}.partial"
     try:
@@ -93,7 +95,7 @@ def realize(
         outputs = [
             _run_python(draft, program, environment.name, log) for program in (DESCRIBE_PYTHON, LIST_PACKAGES)
         ]
-        draft.replace(folder / IMAGE)
+        draft.replace(folder / IMAGE)  # only after the test
     finally:
         draft.unlink(missing_ok=True)
     version = capture([PROGRAM, "--version"], check=True).stdout.strip()
@@ -103,8 +105,8 @@ def realize(
         "image": {
             "path": str(folder / IMAGE),
             "sha256": digest_file(folder / IMAGE),
-            "written": written(folder / IMAGE),
-            "source": {"path": brought, "written": written(Path(brought))}
+            "written": file_signature(folder / IMAGE),
+            "source": {"path": brought, "written": file_signature(Path(brought))}
             if brought and Path(brought).is_file()
             else None,
             "base": brought or (environment.spack.base if environment.spack else realization.base),
@@ -128,28 +130,28 @@ def _build(
     log: Path,
 ) -> None:
     """Build the image `draft` from its recipe, and write the recipe next to it."""
-    hand_over: list[str] = []
+    bind_options: list[str] = []
     if environment.origin == "locks":
-        handed = scratch / "handed"
-        packages = handed / Path(PACKAGES).name
+        mounted = scratch / "mounted"
+        packages = mounted / Path(PACKAGES).name
         packages.mkdir(parents=True)
         with watch.step("fetch"):
             fetch(environment, packages, indexes, log)
-        hand_over = ["--bind", f"{handed}:{Path(PACKAGES).parent}:ro"]
+        bind_options = ["--bind", f"{mounted}:{Path(PACKAGES).parent}:ro"]
     definition = draft.with_name("recipe.def")
-    below = parent["image"]["path"] if parent and parent["image"] else None
-    base = realization.base if environment.spack or below else _with_mirror(realization.base)
-    text = recipe(environment, base, below, digest(environment, realization))
+    parent_image = parent["image"]["path"] if parent and parent["image"] else None
+    base = realization.base if environment.spack or parent_image else _with_mirror(realization.base)
+    text = recipe(environment, base, parent_image, digest(environment, realization))
     write_text(definition, text)
     with watch.step("build"):
-        options = ["--fakeroot", "--notest", "--force", f"--mksquashfs-args={COMPRESSION}", *hand_over]
+        options = ["--fakeroot", "--notest", "--force", f"--mksquashfs-args={COMPRESSION}", *bind_options]
         _apptainer(
             ["build", *options, draft, definition], f"building the image {environment.name}", scratch, log
         )
 
 
 def _copy_brought(source: str, draft: Path, scratch: Path, log: Path) -> None:
-    """Copy an image that the site provides: a file, an unpacked folder, or an image of a registry."""
+    """Copy an image that the site provides: a file, an unpacked folder, or an image in a registry."""
     if Path(source).is_file():
         shutil.copyfile(source, draft)
     else:
@@ -159,7 +161,7 @@ def _copy_brought(source: str, draft: Path, scratch: Path, log: Path) -> None:
 
 
 def _link(packed: Path, draft: Path) -> None:
-    """Link the image of a bundle; copy it where the file system has no hard links."""
+    """Link the image of a bundle, or copy it if the file system has no hard links."""
     try:
         os.link(packed.resolve(), draft)
     except OSError:
@@ -179,13 +181,13 @@ def _run_python(image: Path, program: str, name: str, log: Path) -> str:
     done = capture(inside(image, ["python3", "-c", program]), env=isolated_variables())
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
-        problem, hint = f"its python3 does not answer: {last[:300]}", f"its build log is {log}"
+        problem, hint = f"its python3 fails: {last[:300]}", f"its build log is {log}"
         raise InputError("no-answer", problem, file=f"the image of {name}", got=last, hint=hint)
     return done.stdout
 
 
 def _with_mirror(base: str) -> str:
-    """Return the base `debootstrap` with the Debian mirror of this machine's apt; any other base as it is."""
+    """Return the base `debootstrap` with the Debian mirror of this machine's apt, any other unchanged."""
     if base != "debootstrap":
         return base
     command = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Identifier: Packages", "Label: Debian"]
@@ -194,14 +196,14 @@ def _with_mirror(base: str) -> str:
     except FileNotFoundError:
         mirrors = []
     if not mirrors:
-        problem, hint = "apt of this machine names no Debian archive", "say debootstrap:MIRROR"
+        problem, hint = "this machine's apt names no Debian archive", "write debootstrap:MIRROR"
         raise InputError(
             "not-possible-here", problem, file="the site", key="images.base", got=base, hint=hint
         )
     if secret := find_secret(mirrors[0]):
         problem, hint = (
-            f"apt's address of Debian has {secret}, which the image would keep",
-            "say debootstrap:MIRROR",
+            f"apt's address of Debian has {secret}, which the image would contain",
+            "write debootstrap:MIRROR",
         )
         raise InputError("secret-in-file", problem, file="the site", key="images.base", hint=hint)
     return f"debootstrap:{mirrors[0]}"
@@ -209,16 +211,20 @@ def _with_mirror(base: str) -> str:
 
 @contextmanager
 def _scratch() -> Iterator[Path]:
-    """Yield a scratch folder for Apptainer; first remove the folders of killed processes of this machine."""
-    common = Path(os.environ.get("APPTAINER_TMPDIR") or tempfile.gettempdir())
+    """Yield a scratch folder for Apptainer, after removing those of killed processes on this machine.
+
+    A process locks its folder, so an unlocked one belongs to a process that has ended.
+    """
+    parent = Path(os.environ.get("APPTAINER_TMPDIR") or tempfile.gettempdir())
     prefix = f"ringside-image-{node_name()}-{os.getuid()}-"
-    for left in common.glob(f"{prefix}*"):
-        if left.lstat().st_uid != os.getuid():  # what others put there under our name, with a link in it
+    for leftover in parent.glob(f"{prefix}*"):
+        # Another user could create a folder with this name whose `lock` links to a file of this user.
+        if leftover.lstat().st_uid != os.getuid():
             continue
-        with contextlib.suppress(OSError), open(left / "lock", "a") as lock:
+        with contextlib.suppress(OSError), open(leftover / "lock", "a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(left, ignore_errors=True)
-    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=common))
+            shutil.rmtree(leftover, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
     with open(folder / "lock", "a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:

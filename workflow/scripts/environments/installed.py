@@ -13,7 +13,7 @@ from typing import Any
 
 from common.caches import follow_modes
 from common.errors import InputError
-from common.files import digest_file, digest_text, is_written, read_json, write_json, written
+from common.files import digest_file, digest_text, file_signature, has_signature, read_json, write_json
 from common.shell import capture, shell_command
 from declared.environments import COMPLETE_FILE, Environment, Installed, Realization, older, read
 from declared.site import Site
@@ -104,7 +104,7 @@ def inspect_installation(environment: Environment, installation: Installed) -> d
         "packages": packages,
         "installed": {
             "executable": installation.executable,
-            "written": written(Path(installation.executable)),
+            "written": file_signature(Path(installation.executable)),
             "path": folders,
             "distributions": _distributions(folders),
             **modules,
@@ -141,7 +141,7 @@ def read_complete_record(folder: Path) -> BuiltEnvironment | None:
 def is_unchanged(installed: InstalledRecord) -> bool:
     """Tell whether the installation is the file that was tested, with the same packages if it is a Python."""
     # Size and date decide: whoever installed it may have copied it since, which changes its inode.
-    is_same_file = is_written(Path(installed["executable"]), installed["written"][:2])
+    is_same_file = has_signature(Path(installed["executable"]), installed["written"][:2])
     return is_same_file and _distributions(installed["path"]) == installed["distributions"]
 
 

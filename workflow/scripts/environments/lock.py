@@ -1,7 +1,7 @@
-"""Make the locks: for each `requirements.*.in` exact versions, with SHA-256 digests.
+"""Make the locks: the exact versions for each `requirements.*.in`, with the SHA-256 of every file.
 
-Every file that may be installed has its digest. Locks are valid for Python 3.11 and newer. A package keeps
-its version while it fits, unless --upgrade is given.
+Locks are valid for Python 3.11 and newer. A package keeps its version while that fits, unless --upgrade is
+given.
 """
 
 import os
@@ -19,15 +19,12 @@ from common.options import run_program
 from common.shell import capture
 from declared.environments import TOOL_VARIANTS, VARIANTS, Environment, lineage, locked, read, tools
 
-PYTHON = "3.11"  # the oldest that Snakemake 9 runs on
+OLDEST_PYTHON = "3.11"  # the oldest Python that Snakemake 9 supports
 PINNED = re.compile(r"^([a-z0-9][a-z0-9._-]*)==(\S+)", re.MULTILINE)
 
 
-def pins(lock: str) -> dict[str, set[str]]:
-    """Return the versions of each package in a lock's text.
-
-    More than one where they differ between Pythons.
-    """
+def pinned_versions(lock: str) -> dict[str, set[str]]:
+    """Return the versions of each package in a lock's text: several if they differ between Pythons."""
     versions: dict[str, set[str]] = {}
     for name, version in PINNED.findall(lock):
         versions.setdefault(name, set()).add(version)
@@ -38,15 +35,15 @@ def check_lock(text: str, file: Path, variant: str | None = None) -> None:
     """Check that a lock names no host, has all hashes, and has the right build of a framework.
 
     Args:
-        text: All that a variant installs: its lock, with that of its parent.
+        text: The text of the lock, with that of its parent's.
         file: The lock, for errors.
-        variant: cpu or cuda, to check the build; None for none.
+        variant: cpu or cuda; None skips the check of the build.
 
     Raises:
-        InputError: If the lock is wrong.
+        InputError: If a check fails.
     """
     if "://" in text:
-        hint = "a lock must hold for every registry and mirror"
+        hint = "a lock must be valid for every registry and mirror"
         raise InputError("host-in-lock", "names a host", file=file, hint=hint)
     for entry in re.split(r"^(?=[a-z0-9])", text, flags=re.MULTILINE):
         if PINNED.match(entry) and "--hash=sha256:" not in entry:
@@ -54,14 +51,14 @@ def check_lock(text: str, file: Path, variant: str | None = None) -> None:
             raise InputError("missing-hash", f"{package} has no hash", file=file, got=package)
     local = sorted(
         f"{name}=={version}"
-        for name, versions in pins(text).items()
+        for name, versions in pinned_versions(text).items()
         for version in versions
         if "+" in version
     )
     if local:
-        hint = "locks hold what registries have"
+        hint = "lock versions that registries have"
         raise InputError("local-build", f"{local[0]} is a local build", file=file, got=local[0], hint=hint)
-    has_cuda = any(name.startswith("nvidia-") for name in pins(text))
+    has_cuda = any(name.startswith("nvidia-") for name in pinned_versions(text))
     if variant == "cuda" and not has_cuda:
         problem = "has no nvidia-* package, so its framework is not the CUDA build"
         raise InputError("wrong-build", problem, file=file, got="cpu")
@@ -71,47 +68,49 @@ def check_lock(text: str, file: Path, variant: str | None = None) -> None:
 
 
 def resolve(
-    source: Path, lock: Path, upgrade: bool, over: Sequence[Path] = (), excludes: Sequence[str] = ()
+    source: Path, lock: Path, upgrade: bool, parents: Sequence[Path] = (), excludes: Sequence[str] = ()
 ) -> str:
     """Return the text of the lock for `source`.
 
-    The resolver uses the default registry alone and no configuration, so that no local wheel gets into a
-    lock.
+    The resolver ignores this machine's configuration and uses only the default registry, so that no local
+    wheel gets into a lock.
 
     Args:
         source: The .in file.
-        lock: The present lock, whose versions stay if they fit.
-        upgrade: Take the newest versions that fit.
-        over: Locks of parents: their versions hold, their packages are left out.
+        lock: The current lock, whose versions stay if they fit.
+        upgrade: Whether to use the newest versions that fit.
+        parents: Locks of parents, whose versions are constraints and whose packages are left out.
         excludes: Packages to leave out.
 
     Raises:
-        InputError: If there is no solution.
+        InputError: If no versions fit together.
     """
     with tempfile.TemporaryDirectory() as scratch:
         draft, excluded = Path(scratch) / "lock.txt", Path(scratch) / "excludes.txt"
         if lock.is_file():
             shutil.copy(lock, draft)
         write_text(excluded, "".join(f"{name}\n" for name in excludes))
-        below = sorted({name for file in over for name in pins(file.read_text(encoding="utf-8"))})
+        inherited = sorted(
+            {name for file in parents for name in pinned_versions(file.read_text(encoding="utf-8"))}
+        )
         command = [sys.executable, "-m", "uv", "pip", "compile", "--no-config", "--system-certs", "--quiet"]
         command += [
             "--universal",
             "--python-version",
-            PYTHON,
+            OLDEST_PYTHON,
             "--generate-hashes",
             "--no-annotate",
             "--no-header",
         ]
         command += ["--no-emit-index-url", "--excludes", str(excluded), "--output-file", str(draft)]
         command += ["--upgrade"] if upgrade else []
-        command += [part for file in over for part in ("--constraints", str(file))]
-        command += [part for name in below for part in ("--no-emit-package", name)]
+        command += [part for file in parents for part in ("--constraints", str(file))]
+        command += [part for name in inherited for part in ("--no-emit-package", name)]
         env = {key: value for key, value in os.environ.items() if not key.startswith(("UV_", "PIP_"))}
         done = capture([*command, str(source)], env=env)
         if done.returncode != 0:
             reason = " ".join(done.stderr.split())
-            raise InputError("command-failed", f"no lock can be made: {reason[:600]}", file=source)
+            raise InputError("command-failed", f"cannot be locked: {reason[:600]}", file=source)
         pinned = "".join(
             f"{line}\n" for line in draft.read_text(encoding="utf-8").splitlines() if line[:1] != "#"
         )
@@ -119,12 +118,12 @@ def resolve(
 
 
 def lock_environment(environment: Environment, upgrade: bool) -> list[Path]:
-    """Make the lock of an environment's variant, and that of what builds its sources; return the files."""
-    over = [environment.parent.lock] if environment.parent else []
+    """Write the lock of an environment's variant and the lock of its build tools; return their paths."""
+    parents = [environment.parent.lock] if environment.parent else []
     text = resolve(
-        environment.lock.with_suffix(".in"), environment.lock, upgrade, over, environment.lock_excludes
+        environment.lock.with_suffix(".in"), environment.lock, upgrade, parents, environment.lock_excludes
     )
-    complete_text = "".join([*(file.read_text(encoding="utf-8") for file in over), text])
+    complete_text = "".join([*(file.read_text(encoding="utf-8") for file in parents), text])
     check_lock(complete_text, environment.lock, environment.variant)
     write_text(environment.lock, text)
     if not environment.sources:
@@ -136,7 +135,7 @@ def lock_environment(environment: Environment, upgrade: bool) -> list[Path]:
 
 
 def lock_controller(upgrade: bool) -> Path:
-    """Make the controller's lock, `requirements.txt`, and return it."""
+    """Write the controller's lock, `requirements.txt`, and return its path."""
     lock = CHECKOUT / "requirements.txt"
     text = resolve(CHECKOUT / "requirements.in", lock, upgrade)
     check_lock(text, lock)
@@ -153,9 +152,9 @@ def main(
     """Make the locks of environments.
 
     Args:
-        environment: only these; default: all, and the controller's
+        environment: only these environments; default: all, and the controller
         variant: only these variants; default: both
-        upgrade: take the newest versions that fit
+        upgrade: use the newest versions that fit
     """
     if not environment:
         print(display_path(lock_controller(upgrade)))

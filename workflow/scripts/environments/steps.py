@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from common.errors import InputError
-from common.files import locked
+from common.files import hold_lock
 from common.redaction import redact_file, redact_log
 from environments import bundled
 
@@ -22,7 +22,7 @@ def print_progress(message: str) -> None:
 
 def build_lock(path: Path, task: str) -> contextlib.AbstractContextManager[None]:
     """Return a context that holds the lock file `path`, so that one process builds `task` at a time."""
-    return locked(path, lambda: print_progress(f"{task}: another process is making it; waiting for it"))
+    return hold_lock(path, lambda: print_progress(f"{task}: another process is making it; waiting for it"))
 
 
 def call(

@@ -27,7 +27,7 @@ from common.caches import check_cache, follow_modes
 from common.errors import InputError, system_faults
 from common.options import OneLineParser
 from common.python import python_abi
-from common.text import size
+from common.text import format_bytes
 from environments import bundled
 
 FORMAT = 1
@@ -218,7 +218,7 @@ def _stage(
     present = {name for name, listed in files.items() if _is_there(cache / name, listed)}
     needed = _total_bytes(listed for name, listed in files.items() if name not in present)
     if (free := shutil.disk_usage(staging).free) < needed:
-        problem = f"{size(needed)} are needed, {size(free)} are free"
+        problem = f"{format_bytes(needed)} are needed, {format_bytes(free)} are free"
         hint = "make room, or name another: RINGSIDE_CACHE=FOLDER"
         raise InputError("too-little-space", problem, file=cache, hint=hint)
     staged: dict[str, Path] = {}
@@ -241,7 +241,10 @@ def _stage(
         seen += member.size
         if time.monotonic() - reported_at >= PROGRESS_S:
             reported_at = time.monotonic()
-            print(f"ringside: {size(seen)} of {size(_total_bytes(files.values()))} are right", flush=True)
+            print(
+                f"ringside: {format_bytes(seen)} of {format_bytes(_total_bytes(files.values()))} are right",
+                flush=True,
+            )
     if left:
         problem = f"ends early: {len(left)} of {len(files)} files are not in it, such as {min(left)}"
         raise InputError("missing-members", problem, file=file, got=sorted(left), hint=_retry_hint())
@@ -332,7 +335,7 @@ def unpack(file: Path, study: str = "", site: str = "") -> None:
         sys.exit("ringside: interrupted; run the same command again")
     print(
         f"ringside: {unpacked.cache}: {unpacked.n_placed:,} files unpacked, {unpacked.n_present:,} were "
-        f"there already; {size(unpacked.size_bytes)} in all"
+        f"there already; {format_bytes(unpacked.size_bytes)} in all"
     )
 
 

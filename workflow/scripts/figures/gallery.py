@@ -12,10 +12,10 @@ from typing import Any
 
 from PIL import Image
 
-from common.code import SCRIPTS
 from common.errors import InputError
 from common.files import CHECKOUT, display_path, load_yaml, stored_file, written_whole
 from common.options import run_program
+from common.program_sources import SCRIPTS
 from common.tables import read_table, write_table
 from common.text import alternatives
 from declared.figures import Declared

@@ -17,7 +17,7 @@ from matplotlib.patches import Patch
 
 from analysis.measured import Records
 from common.notes import Note
-from common.text import duration, number_of
+from common.text import format_duration, number_of
 from declared.figures import Declared
 from figures import panels, style
 from figures.panels import Series
@@ -285,7 +285,7 @@ def draw_cuts(ax: Axes, time: Time, height: float | None) -> None:
         middle = (left + right) / 2
         if height is None or not ax.get_xlim()[0] <= middle <= ax.get_xlim()[1]:
             continue
-        text = ax.text(middle, height, duration(3600 * (end - start)))  # may be taller than few lanes
+        text = ax.text(middle, height, format_duration(3600 * (end - start)))  # may be taller than few lanes
         text.set(rotation=90, ha="center", va="center", fontsize=style.SMALL_FONT_SIZE, color=style.INK)
         text.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.6})
 
@@ -347,9 +347,9 @@ def _span_note(ran: pd.DataFrame) -> str:
     last = first + pd.Timedelta(hours=total)
     lengths = np.diff(_gaps(ran), axis=1)
     until = f"{last:%H:%M}" if last.date() == first.date() else f"{last:%Y-%m-%d %H:%M}"
-    longest = f"; longest gap {duration(3600 * lengths.max())}" if len(lengths) else ""
+    longest = f"; longest gap {format_duration(3600 * lengths.max())}" if len(lengths) else ""
     share = 1 - lengths.sum() / total if total else 1.0
-    took = f"{100 * share:.0f} % of {duration(3600 * total)} in runs{longest}"
+    took = f"{100 * share:.0f} % of {format_duration(3600 * total)} in runs{longest}"
     text = f"{number_of(len(ran), 'run')} from {first:%Y-%m-%d %H:%M} to {until} UTC, {took}."
     return Note("campaign-span", text, runs=len(ran), first=first, total_s=3600 * total, share=share)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import InputError
-from common.files import utc
+from common.files import format_utc
 from common.written import parse
 from declared.devices import find_device, stated_peak
 from declared.factors import CUSTOM, factor_table, level_type, levels_name
@@ -332,7 +332,7 @@ def to_rows(
                 "sample_flops": size.sample_flops if size else None,
                 "status": run.status,
                 "reason": run.reason,
-                "started_at": utc(values["started_at"]) if "started_at" in values else None,
+                "started_at": format_utc(values["started_at"]) if "started_at" in values else None,
                 "hosts": values.get("hosts"),
                 "devices": device,
                 "placement": "distinct-nodes",

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import InputError
-from common.files import digest_file, regular
+from common.files import digest_file, require_regular
 from importers import collective_tests
 from importers.values import VALUES, to_level
 from training_logs import formats
@@ -83,7 +83,7 @@ def _files_of(name: str) -> list[tuple[Path, str, bool]]:
         )
         return [(file, file.relative_to(path).as_posix(), False) for file in files]
     if path.exists():
-        return [(regular(path), path.name, True)]
+        return [(require_regular(path), path.name, True)]
     matched = sorted(Path(match) for match in glob.glob(name, recursive=True))
     files = [file for file in matched if file.is_file()]
     if not files:
@@ -99,7 +99,7 @@ def recognize(path: Path, columns: Mapping[str, str]) -> str | None:
     Raises:
         InputError: If it is no regular file.
     """
-    regular(path)
+    require_regular(path)
     if re.fullmatch(r"\.(py|sh|md|ya?ml|toml|png|pdf|gz|zip|pt)", path.suffix, re.I):
         return None
     if (name := collective_tests.recognize(path)) is not None:

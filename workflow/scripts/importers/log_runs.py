@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import InputError
-from common.files import display_path, regular
+from common.files import display_path, require_regular
 from common.notes import Note
 from common.text import number_of
 from declared.imported import Reading
@@ -196,7 +196,7 @@ def _system_description(path: Path) -> dict[str, Any]:
     if file is None:
         return {}
     try:  # some of MLPerf's descriptions have a key twice
-        content = json.loads(regular(file).read_text(encoding="utf-8", errors="replace"))
+        content = json.loads(require_regular(file).read_text(encoding="utf-8", errors="replace"))
     except (ValueError, RecursionError) as error:
         raise InputError("broken-file", f"is not valid JSON: {error}", file=file) from None
     if not isinstance(content, dict):

@@ -230,8 +230,8 @@ class Call:
         Args:
             preloaded: Modules that it imports at once.
         """
-        if prefork_server.VARIABLE not in os.environ:
-            os.environ[prefork_server.VARIABLE] = prefork_server.start(preloaded)
+        if prefork_server.SERVER_VARIABLE not in os.environ:
+            os.environ[prefork_server.SERVER_VARIABLE] = prefork_server.start_server(preloaded)
 
     def start_server_early(self, outputs: Iterable[str]) -> None:
         """Have what figures need imported while Snakemake plans, where `outputs` are most likely due."""
@@ -241,7 +241,7 @@ class Call:
             and self.campaign.runs_csv.exists()
             and not all(map(os.path.exists, outputs))
         ):
-            self.start_server(prefork_server.HEAVY)
+            self.start_server(prefork_server.ANALYSIS_LIBRARIES)
 
     def _disturbance(self) -> str | None:
         shares = self._disturbed(bool(machine_locked_by()))

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common.files import utc
+from common.files import format_utc
 from common.notes import Note
-from common.shell import Program, Unanswered, ask_patiently
+from common.shell import Program, Unanswered, query_with_retries
 from declared.site import Site
 from launchers.launch import (
     GRACE_S,
@@ -137,7 +137,7 @@ def ask_or_lose(*words: str, tries: int = 3) -> str:
         return result.stdout.strip()
 
     try:
-        return ask_patiently(ask_once, tries)
+        return query_with_retries(ask_once, tries)
     except FileNotFoundError:
         text = "flux: command not found on this node"
         raise Lost(Note("not-installed", text, program="flux")) from None
@@ -160,7 +160,11 @@ def _describe_job(number: str | None) -> dict[str, Any]:
     fields = ask_or_lose(
         "--parent", "jobs", "--no-header", "--format={id.f58plain} {t_submit} {t_run}", number
     ).split()
-    return {"number": fields[0], "submitted_at": utc(float(fields[1])), "started_at": utc(float(fields[2]))}
+    return {
+        "number": fields[0],
+        "submitted_at": format_utc(float(fields[1])),
+        "started_at": format_utc(float(fields[2])),
+    }
 
 
 def _exception_note(events: Sequence[Mapping[str, Any]]) -> Note | None:

@@ -23,11 +23,11 @@ from common.shell import (
     UNSEEN_STATUS,
     Program,
     Unanswered,
-    ask_patiently,
     capture,
     export_lines,
-    not_seen,
-    unseen_path,
+    find_unseen_path,
+    query_with_retries,
+    unseen_path_note,
 )
 from declared.site import Site
 from environments import container
@@ -381,7 +381,7 @@ def query_job_field(
         raise Unanswered(client_message(result))
 
     try:
-        return ask_patiently(ask)
+        return query_with_retries(ask)
     except Unanswered as unanswered:
         answer = str(unanswered)
     program, number = command[0], command[-1]
@@ -510,7 +510,7 @@ def _classify(launcher: Launcher, end: str, codes: Sequence[int | None], log: Pa
     Raises:
         Lost: If it was not the program: a node does not see a path, or a node or the job is gone.
     """
-    if unseen := unseen_path(read_end(log)):
+    if unseen := find_unseen_path(read_end(log)):
         raise Lost(unseen)
     launcher.raise_if_lost(log)
     if end == "timeout":
@@ -518,5 +518,5 @@ def _classify(launcher: Launcher, end: str, codes: Sequence[int | None], log: Pa
         return Note("time-limit", text, time_limit_s=site.time_limit_s)
     reason = launcher.explain(codes, log)
     if reason.facts.get("status") == UNSEEN_STATUS and (host := reason.facts.get("host")):
-        raise Lost(not_seen(host, "the checkout, the run's folder or its environment"))
+        raise Lost(unseen_path_note(host, "the checkout, the run's folder or its environment"))
     return reason

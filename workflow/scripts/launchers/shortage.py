@@ -15,7 +15,7 @@ from typing import Any
 
 from common.notes import Note
 from common.redaction import redact_log
-from common.text import size
+from common.text import format_bytes
 from launchers.log import read_end
 from ranks.worker.shortage import DEVICE, HOST, NOTE_FILES, Shortage, describe_text
 
@@ -70,8 +70,10 @@ def make_reason(facts: Mapping[str, Any], error: str) -> Note:
         place = f" on device {all_facts['device']}"
     rank_name = "a rank" if all_facts["rank"] is None else f"rank {all_facts['rank']}"
     host_name = f" on {all_facts['host']}" if all_facts["host"] else ""
-    request = "" if all_facts["asked_bytes"] is None else f" asked for {size(all_facts['asked_bytes'])}"
-    free = "" if all_facts["free_bytes"] is None else f", {size(all_facts['free_bytes'])} were free"
+    request = (
+        "" if all_facts["asked_bytes"] is None else f" asked for {format_bytes(all_facts['asked_bytes'])}"
+    )
+    free = "" if all_facts["free_bytes"] is None else f", {format_bytes(all_facts['free_bytes'])} were free"
     return Note(
         OUT_OF_MEMORY, f"out of memory{place}: {rank_name}{host_name}{request}{free}: {error}", **all_facts
     )

@@ -12,9 +12,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from common.files import utc
+from common.files import format_utc
 from common.notes import Note
-from common.shell import Program, Unanswered, ask_patiently
+from common.shell import Program, Unanswered, query_with_retries
 from declared.site import Site
 from launchers.launch import (
     GRACE_S,
@@ -108,8 +108,8 @@ class Slurm:
         self._process: subprocess.Popen[bytes] | None = None
         self.job = {
             "number": job.number,
-            "submitted_at": utc(job.submitted_at),
-            "started_at": utc(job.started_at),
+            "submitted_at": format_utc(job.submitted_at),
+            "started_at": format_utc(job.started_at),
         }
         if site.placement == "virtual" and "bandwidth_bytes_s" in spec:
             virtual.limit_links(self.hosts, spec["bandwidth_bytes_s"])
@@ -254,7 +254,7 @@ def step_energy(job: str, name: str) -> tuple[float | None, Note | None]:
 def ask_or_lose(*command: str) -> str:
     """Return the output of a Slurm command. Raise Lost if it fails three times, 2 s apart."""
     try:
-        return ask_patiently(lambda: slurm.run_client(*command))
+        return query_with_retries(lambda: slurm.run_client(*command))
     except Unanswered as unanswered:
         answer = str(unanswered)
     text = f"{command[0]}: {answer.removeprefix(f'{command[0]}: ')}"

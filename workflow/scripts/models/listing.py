@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from common.errors import InputError
-from common.text import aligned, alternatives
+from common.text import align_columns, alternatives
 from models.graph import N_CATEGORIES, N_COUNTS, Graph, Shape
 from models.named import CLICKS, IMAGES, PIXELS, SMALL, TEXTS, TOKENS, graph, has_small_stem, is_small, models
 
@@ -77,7 +77,9 @@ def listing(names: Sequence[str], inputs: Mapping[str, Sequence[Samples]] = INPU
             except ValueError as error:
                 rows.append((*_describe(name, samples), *(DASH for _ in HEADER[3:])))
                 reasons.append(str(error))
-    lines = ["  ".join(cells).rstrip() for cells in aligned(rows, left=[name in WORDS for name in HEADER])]
+    lines = [
+        "  ".join(cells).rstrip() for cells in align_columns(rows, left=[name in WORDS for name in HEADER])
+    ]
     titles = [
         f"{name}: {models()[name].title}" + f" ({models()[name].source})" * bool(models()[name].source)
         for name in names

@@ -30,7 +30,7 @@ from common.notes import Note
 from common.options import run_program
 from common.schemas import schema
 from common.tables import read_table
-from common.text import aligned, duration, number_of, size
+from common.text import align_columns, format_bytes, format_duration, number_of
 from declared.configuration import load_config
 from declared.datasets import FRESH, TOKENS, kind, load_dataset, token_bytes
 from declared.factors import OPTIMIZER_NUMBERS, factor_names, factor_rules, factor_table, is_custom
@@ -292,7 +292,7 @@ def report(cost: Cost) -> str:
     """Return the estimate as text, in lines for a terminal."""
     fraction = cost.campaign.study.fraction
     header, *_ = table = table_rows(cost)
-    rows = aligned(table, left=[name in TEXT_COLUMNS for name in header])
+    rows = align_columns(table, left=[name in TEXT_COLUMNS for name in header])
     lines: list[str] = [fraction_line(fraction)] if fraction else []
     lines += ["  ".join(row).rstrip() for row in rows]
     return "\n".join([title(cost), *(f"  {line}" for line in [*lines, *notes(cost)])])
@@ -396,8 +396,9 @@ def _total(cost: Cost) -> Note:
     money = f", {amount:,.3g} {price.currency}" if price and amount else ""
     return Note(
         "total",
-        f"together {duration(total_s)} one after the other, {_hours(cost.node_hours)} node "
-        f"hours{gpu_hours}{money}; {size(cost.data_bytes)} of data, {size(kept_bytes)} of logs and records",
+        f"together {format_duration(total_s)} one after the other, {_hours(cost.node_hours)} node "
+        f"hours{gpu_hours}{money}; {format_bytes(cost.data_bytes)} of data, {format_bytes(kept_bytes)} of "
+        "logs and records",
         total_s=total_s,
         node_hours=cost.node_hours,
         gpu_hours=cost.gpu_hours,
@@ -419,7 +420,7 @@ def _precision_notes(cost: Cost) -> Iterator[Note]:
     yield from campaign.unreachable_precision()
     if campaign.open:
         n_runs, total_s = len(cost.possible), cost.total_s(cost.possible)
-        text = f"at most {number_of(n_runs, 'run')}, {duration(total_s)} one after the other"
+        text = f"at most {number_of(n_runs, 'run')}, {format_duration(total_s)} one after the other"
         yield Note("at-most", text, runs=n_runs, total_s=total_s)
         if not campaign.decisions:
             text = f"the expected number is known after block {rule.at_least}"
@@ -435,7 +436,7 @@ def _precision_notes(cost: Cost) -> Iterator[Note]:
         seconds = cost.seconds(expected)
         text = (
             f"expected from the measurements up to block {last.block}: {number_of(len(expected), 'run')}, "
-            f"{duration(seconds)}"
+            f"{format_duration(seconds)}"
         )
         yield Note("expected", text, block=last.block, runs=len(expected), total_s=seconds)
 
@@ -453,9 +454,9 @@ def fraction_line(fraction: Fraction) -> Note:
 
 def _times(times: Sequence[float]) -> tuple[str, str, str]:
     """Return number, mean (with the range if it is wide) and sum of seconds."""
-    mean, is_wide = duration(sum(times) / len(times)), max(times) > MIN_SPAN_RATIO * min(times)
-    span = f" ({duration(min(times))} to {duration(max(times))})" if is_wide else ""
-    return f"{len(times):,}", mean + span, duration(sum(times))
+    mean, is_wide = format_duration(sum(times) / len(times)), max(times) > MIN_SPAN_RATIO * min(times)
+    span = f" ({format_duration(min(times))} to {format_duration(max(times))})" if is_wide else ""
+    return f"{len(times):,}", mean + span, format_duration(sum(times))
 
 
 def _state(cost: Cost) -> Note:
@@ -473,7 +474,7 @@ def _state(cost: Cost) -> Note:
     counts, left_s = cost.campaign.describe_statuses(), cost.seconds(left)
     text = (
         f"records so far: {counts or 'none'}; without an ok record: {number_of(len(left), 'run')}, "
-        f"{duration(left_s)}"
+        f"{format_duration(left_s)}"
     )
     return Note("records-so-far", text, statuses=Counter(statuses.values()), left=len(left), left_s=left_s)
 

@@ -17,7 +17,7 @@ from common.errors import InputError
 from common.files import digest_text, display_path, read_json
 from common.normal_form import digest_sources
 from common.notes import Note
-from common.text import number_of, size
+from common.text import format_bytes, number_of
 from common.units import MIB
 from common.written import Keys, Rules, parse
 from declared.devices import GIB
@@ -175,7 +175,9 @@ class Need:
 
     def __str__(self) -> str:
         """Return the need in words, such as 12.3 GB, 61 %."""
-        return size(self.peak_bytes) + (f", {self.share:.0%}".replace("%", " %") if self.share else "")
+        return format_bytes(self.peak_bytes) + (
+            f", {self.share:.0%}".replace("%", " %") if self.share else ""
+        )
 
 
 def needs_by_cell(site: Site, runs: Iterable[Run], results: Path) -> dict[str, Need]:
@@ -209,7 +211,7 @@ def describe_needs(needs: Iterable[Need]) -> list[Note]:
             worst = max(affected, key=lambda need: shares[need])
             text = (
                 f"{number_of(len(affected), 'cell')} will {words}, as estimated: a rank of {worst.cell} "
-                f"needs {worst} of {size(worst.limit_bytes or 0)}"
+                f"needs {worst} of {format_bytes(worst.limit_bytes or 0)}"
             )
             notes.append(Note(code, text, cells=len(affected), worst=worst.cell, share=worst.share))
     return notes

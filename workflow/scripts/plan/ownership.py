@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from common.errors import InputError
-from common.files import lock
+from common.files import acquire_lock
 
 _descriptors: list[int] = []
 
@@ -25,7 +25,7 @@ def hold(state: Path) -> bool:
         return True
     state.mkdir(exist_ok=True)
     descriptor = os.open(state / "ringside.lock", os.O_RDWR | os.O_CREAT, 0o644)
-    if not lock(descriptor):
+    if not acquire_lock(descriptor):
         os.close(descriptor)
         return False
     _descriptors.append(descriptor)

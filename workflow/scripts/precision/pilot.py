@@ -32,7 +32,7 @@ from common.errors import InputError
 from common.notes import Note
 from common.options import run_program
 from common.tables import read_table
-from common.text import duration
+from common.text import format_duration
 from declared.responses import EPOCH_TIME, RESPONSES
 from declared.study import Replicates, Study
 from plan.campaign import measured_campaign
@@ -172,7 +172,7 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame, aim: Aim = Aim()) -> tables.
             counts = data[f"{name}_{column}"]
             columns[f"{words}: {heading}"] = [tables.DASH if math.isnan(n) else f"{n:.0f}" for n in counts]
         columns[f"{words}: time"] = [
-            tables.DASH if math.isnan(seconds) else duration(seconds) for seconds in data[f"{name}_s"]
+            tables.DASH if math.isnan(seconds) else format_duration(seconds) for seconds in data[f"{name}_s"]
         ]
     columns["time saved (%)"] = [tables.percent(share, 0) for share in 1 - data["best_s"] / data["now_s"]]
     notes = [*_notes(variances, times, runs), *_aim_notes(aim, data), conditions.setting_note(runs)]

@@ -12,7 +12,7 @@ import pandas as pd
 
 from analysis.tables import Table, latex, markdown, number
 from common.latex import latex_text
-from common.text import duration, end_sentence, number_of, size
+from common.text import end_sentence, format_bytes, format_duration, number_of
 from datasets.identity import data_folder
 from declared.datasets import find_dataset
 from declared.site import Site
@@ -127,7 +127,7 @@ def describe_data_set(data_set: setting.Data) -> str:
 def cost_facts(campaign: Campaign, runs: pd.DataFrame) -> Iterator[tuple[str, str]]:
     """Yield name and text of what the runs took: time, and disk as far as its folders are on this machine."""
     wall_s = runs["wall_s"].fillna(0.0)
-    yield "runs, one after the other", duration(wall_s.sum())
+    yield "runs, one after the other", format_duration(wall_s.sum())
     yield "times their nodes", f"{number((wall_s * runs['nodes']).sum() / HOUR_S)} node hours"
     yield "longest run", f"{number(wall_s.max())} s"
     started, ended = (runs[name].dropna() for name in ("started_at", "ended_at"))
@@ -141,7 +141,7 @@ def cost_facts(campaign: Campaign, runs: pd.DataFrame) -> Iterator[tuple[str, st
     for name, own in folders.items():
         files = [file for folder in own for file in folder.rglob("*") if not file.is_symlink()]
         if files:
-            yield name, size(sum(file.lstat().st_size for file in files if file.is_file()))
+            yield name, format_bytes(sum(file.lstat().st_size for file in files if file.is_file()))
 
 
 def to_markdown(title: str, parts: Sequence[Section]) -> str:

@@ -19,7 +19,7 @@ from common.caches import follow_modes
 from common.errors import InputError, system_faults
 from common.files import CHECKOUT, digest_file, display_path, load_yaml, written_whole
 from common.python import python_abi
-from common.text import number_of, size
+from common.text import format_bytes, number_of
 from datasets.fetch import archives, site_store
 from declared.configuration import load_config
 from declared.datasets import load_dataset
@@ -55,7 +55,7 @@ class Content:
         self.files |= files
         self.report(
             f"{name}: {number_of(len(files), 'file')}, "
-            f"{size(sum(file.stat().st_size for file in files.values()))}"
+            f"{format_bytes(sum(file.stat().st_size for file in files.values()))}"
         )
 
     def report(self, line: str) -> None:
@@ -237,6 +237,6 @@ def make_bundle(study: str = "", site: str = "") -> None:
         print_progress(f"bundle: writing {out}")
         pack(content, parts.files, out)
     print(
-        f"{out}: {number_of(len(parts.files), 'file')}, {size(out.stat().st_size)}; there: ./ringside "
-        f"unbundle {out.name}"
+        f"{out}: {number_of(len(parts.files), 'file')}, {format_bytes(out.stat().st_size)}; "
+        f"there: ./ringside unbundle {out.name}"
     )

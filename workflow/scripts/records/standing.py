@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from common.files import is_locked, node_name, read_json, utc
+from common.files import format_utc, is_locked, node_name, read_json
 from common.notes import Note
 from common.shell import Unanswered
 from declared.site import JOB_MARGIN_S
@@ -330,14 +330,14 @@ def read_under_way(name: str, attempt: Path, run: Run | None, now: float) -> Und
         hosts = []
     since = start_time(attempt)
     if run is None:
-        return UnderWay(name, hosts, utc(since), now - since, None, None)
+        return UnderWay(name, hosts, format_utc(since), now - since, None, None)
     epochs = run.levels["epochs"]
     try:
         ended = (attempt / "epochs.csv").read_bytes().count(b"\n") - 1  # without the header
         begun = min(max(ended, 0) + 1, epochs)
     except OSError:
         begun = 0
-    return UnderWay(name, hosts, utc(since), now - since, begun, epochs)
+    return UnderWay(name, hosts, format_utc(since), now - since, begun, epochs)
 
 
 def read_jobs(campaign: Campaign, keys: Mapping[str, str]) -> tuple[list[Job] | None, str]:
@@ -376,7 +376,11 @@ def read_sessions(results: Path) -> dict[str, Any]:
     last = None
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError, IndexError):
         session = read_json(files[-1])
-        last = {"name": files[-1].stem, "started_at": utc(session["started"]), "ended": len(session["ended"])}
+        last = {
+            "name": files[-1].stem,
+            "started_at": format_utc(session["started"]),
+            "ended": len(session["ended"]),
+        }
     return {"sessions": len(files), "last_session": last}
 
 

@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from common.text import duration, number_of
+from common.text import format_duration, number_of
 from declared.configuration import load_config
 from declared.study import load_study
 from plan.binding import refuse_other_site
@@ -84,9 +84,8 @@ def headline(standing: Standing) -> str:
         return f"{done}; nothing is left to run"
     if standing.left_s is None:
         return f"{done}; the time left is unknown until a run has ended"
-    return (
-        f"{done}; {standing.left:,} left, about {duration(standing.left_s)} ({format_end(standing.left_s)})"
-    )
+    left = f"{standing.left:,} left, about {format_duration(standing.left_s)}"
+    return f"{done}; {left} ({format_end(standing.left_s)})"
 
 
 def format_end(seconds: float) -> str:
@@ -171,7 +170,7 @@ def describe_running(item: UnderWay) -> str:
     n_others = f" and {len(hosts) - MAX_HOSTS} more" if len(hosts) > MAX_HOSTS else ""
     nodes = f" on {', '.join(hosts[:MAX_HOSTS])}{n_others}" if hosts else ""
     since = f"{datetime.fromisoformat(item.since).astimezone():%H:%M:%S}"
-    return f"{item.name}{nodes}{epoch}, since {since} ({duration(max(0.0, item.seconds))})"
+    return f"{item.name}{nodes}{epoch}, since {since} ({format_duration(max(0.0, item.seconds))})"
 
 
 def problem_lines(problems: Sequence[Problem]) -> Iterator[tuple[str, str]]:

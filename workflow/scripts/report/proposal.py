@@ -32,7 +32,7 @@ from common.errors import InputError
 from common.files import display_path, write_text
 from common.tables import stored_file
 from common.templates import render
-from common.text import end_sentence, join_words, number_of, size
+from common.text import end_sentence, format_bytes, join_words, number_of
 from common.units import MIB
 from declared.datasets import find_dataset, token_bytes
 from declared.devices import find_device
@@ -276,7 +276,7 @@ def render_blocks(facts: Mapping[str, Any], tables_by_name: Mapping[str, Table])
     """Return the blocks of the proposal: headings, paragraphs, tables with rows, and FIGURE."""
     words = {
         "interval": tables.interval, "number": tables.number, "hours": _hours_text, "count": number_of,
-        "size": size, "sentence": end_sentence, "join": join_words,
+        "size": format_bytes, "sentence": end_sentence, "join": join_words,
     }  # fmt: skip
     blocks: list[str | Table] = []
     for text in render(Path(__file__).with_name(TEMPLATE), **words, **facts).split("\n\n"):

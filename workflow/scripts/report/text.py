@@ -7,7 +7,7 @@ from pathlib import Path
 
 from common.notes import Note
 from common.redaction import redact_log
-from common.text import number_of, size
+from common.text import format_bytes, number_of
 
 TAIL_BYTES = 1 << 18  # read from the end of a log
 TAIL_LINES = 200
@@ -69,7 +69,7 @@ def tail(log: Path, characters: int) -> Tail | None:
         )
     extent = Note(
         "last-lines",
-        f"its last {number_of(len(kept_lines), 'line')}, of {size(length)}",
+        f"its last {number_of(len(kept_lines), 'line')}, of {format_bytes(length)}",
         lines=len(kept_lines),
         bytes=length,
     )

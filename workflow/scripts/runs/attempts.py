@@ -37,12 +37,12 @@ from typing import Any, TextIO
 
 from common.errors import InputError, print_line, refuse_machine_error
 from common.files import (
+    acquire_lock,
+    format_utc,
+    hold_lock,
     is_locked,
-    lock,
-    locked,
     node_name,
     read_json,
-    utc,
     write_json,
     write_text,
     written_whole,
@@ -181,7 +181,7 @@ def exclusive(folder: Path, title: str) -> Iterator[None]:
         print_line(f"{title}: waiting for {locked_by}")
 
     this_process = f"process {os.getpid()} on {node_name()}, which measures {title}"
-    with locked(folder / RUN_LOCK, waiting), machine_lock(this_process, waiting):
+    with hold_lock(folder / RUN_LOCK, waiting), machine_lock(this_process, waiting):
         yield
 
 
@@ -190,7 +190,7 @@ def new_attempt(folder: Path) -> Iterator[Path]:
     """Begin an attempt of a run. If it ends in an exception, its folder keeps the reason."""
     _, attempt = create_attempt_folder(folder)
     try:
-        started_at = utc(time.time())
+        started_at = format_utc(time.time())
         content = {
             "process": os.getpid(),
             "host": node_name(),
@@ -264,7 +264,7 @@ def machine_lock(locked_by: str, waiting: Callable[[str], None]) -> Iterator[Non
         waiting: Called once, with the description of the process that has the lock, if this has to wait.
     """
     with _open_lock(_machine_lock_file()) as file:
-        lock(file, lambda: waiting(file.read().strip() or "another process"))
+        acquire_lock(file, lambda: waiting(file.read().strip() or "another process"))
         _write_locked_by(file, locked_by + "\n")
         try:
             yield

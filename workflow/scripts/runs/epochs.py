@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common.files import regular
+from common.files import require_regular
 from ranks.worker.epoch_timer import COLUMNS
 
 
@@ -13,7 +13,7 @@ def read_lines(table: Path) -> list[str]:
 
     Raise ValueError if it is cut off.
     """
-    header, *lines = regular(table).read_text(encoding="ascii").split("\n")
+    header, *lines = require_regular(table).read_text(encoding="ascii").split("\n")
     is_complete = not lines or (header.split(",") == list(COLUMNS) and lines.pop() == "")
     if not is_complete or {line.count(",") for line in lines} - {len(COLUMNS) - 1}:
         raise ValueError("it is cut off or has other columns")

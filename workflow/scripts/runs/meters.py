@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common.files import create_json, read_json, utc, write_json, written_whole
+from common.files import create_json, format_utc, read_json, write_json, written_whole
 from common.notes import Note
 from declared.site import Site, Wattmeter
 from environments.record import BuiltEnvironment
@@ -206,7 +206,13 @@ def _measure_idle_power(
     outcome = launch.run(launcher, environment, folder.resolve(), spec, site, program=IDLE)
     no_watts: dict[str, float | None] = dict.fromkeys(SCOPES)
     if outcome.status != "ok" or not (folder / "result.json").exists():
-        return {"at": utc(began_at), "hosts": [], "watts": no_watts, "meters": [], "reason": outcome.reason}
+        return {
+            "at": format_utc(began_at),
+            "hosts": [],
+            "watts": no_watts,
+            "meters": [],
+            "reason": outcome.reason,
+        }
     measured = read_json(folder / "result.json")
     machines = list({node["machine"]: node for node in measured["nodes"]}.values())
     watts = no_watts | {
@@ -222,7 +228,13 @@ def _measure_idle_power(
         watts[wattmeter.SCOPE] = None if value is None else value / (window[1] - window[0]) / len(nodes)
         meters.append(entry(kind, "; ".join(reasons) or None))
     hosts = [node["host"] for node in measured["nodes"]]
-    return {"at": utc(measured["began_at"]), "hosts": hosts, "watts": watts, "meters": meters, "reason": None}
+    return {
+        "at": format_utc(measured["began_at"]),
+        "hosts": hosts,
+        "watts": watts,
+        "meters": meters,
+        "reason": None,
+    }
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Generic
 
 from common.errors import InputError, refuse_machine_error
-from common.files import utc
+from common.files import format_utc
 from common.notes import Note
 from common.schemas import check
 from declared.site import Site, load_site
@@ -110,8 +110,8 @@ class Kind(Generic[MeasurementT]):
                         "job": launcher.job,
                         "session": current_session(),
                         "placement": site.placement,
-                        "started_at": utc(started_at),
-                        "ended_at": utc(time.time()),
+                        "started_at": format_utc(started_at),
+                        "ended_at": format_utc(time.time()),
                         **result,
                     }
                     attempts.finish(attempt_folder, record, self.name)

@@ -20,8 +20,8 @@ from typing import Any
 from common.errors import InputError, print_line
 from common.files import write_json
 from common.notes import Note
-from common.shell import UNSEEN, unseen_path
-from common.text import duration
+from common.shell import UNSEEN, find_unseen_path
+from common.text import format_duration
 from launchers.log import read_end
 from plan.scheduling import JOB_OPTIONS
 from runs.attempts import DISTURBED, attempt_folder, unfinished
@@ -152,7 +152,7 @@ class Session:
         for kind, folder in FOLDERS.items():
             if kind in wildcards:
                 stopped = unfinished(self._results / folder / wildcards[kind] / wildcards["key"])
-                return unseen_path(stopped[-1]["reason"]) if stopped else None
+                return find_unseen_path(stopped[-1]["reason"]) if stopped else None
         return None
 
     def _print_end(self, run: dict[str, str]) -> None:
@@ -228,7 +228,7 @@ class Session:
         left = planned - done
         failed = sum(entry["status"] != "ok" for entry in ended)
         width, left_s = len(str(planned)), self._left_s() if left else None
-        time_left = "" if left_s is None else f", about {duration(left_s)}"
+        time_left = "" if left_s is None else f", about {format_duration(left_s)}"
         tail = (
             f"{left} left{time_left}"
             if left
@@ -319,7 +319,7 @@ def unseen_by_job(event: Mapping[str, Any]) -> Note | None:
         *map(Path, event["log"]),
         *(Path(".snakemake", name, f"{number}.txt") for name in JOB_OPTIONS),
     ]
-    if unseen := next(filter(None, (unseen_path(read_end(log)) for log in logs)), None):
+    if unseen := next(filter(None, (find_unseen_path(read_end(log)) for log in logs)), None):
         return unseen
     return None if any(log.exists() for log in logs) else slurm.unseen_folder_reason(number)
 

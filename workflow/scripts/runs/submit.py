@@ -19,7 +19,7 @@ from pathlib import Path
 
 from common.errors import InputError
 from common.files import CHECKOUT, digest_text, display_path
-from common.shell import Unanswered, ask_patiently, check_node
+from common.shell import Unanswered, check_node, query_with_retries
 from common.text import number_of
 from plan import unlock
 from plan.campaign import Campaign, configured, load_campaign
@@ -135,7 +135,7 @@ def is_campaign_job(campaign: Campaign, name: str, comment: str) -> bool:
 def jobs(campaign: Campaign) -> dict[str, str]:
     """Return the pending and running jobs of the campaign: number -> block and state."""
     try:
-        listed = ask_patiently(
+        listed = query_with_retries(
             lambda: slurm.run_client("squeue", "--me", "--noheader", "--format=%i|%j|%k|%T")
         ).splitlines()
     except Unanswered as unanswered:

@@ -19,7 +19,7 @@ from statistics import fmean
 from typing import Any
 
 from common.errors import MACHINE_ERRORS, print_line
-from common.files import utc, write_json
+from common.files import format_utc, write_json
 from common.notes import Note
 from common.options import run_program
 from common.redaction import redact_log
@@ -143,8 +143,8 @@ def run_attempt(
         "reason": reason,
         **({"out_of_memory": dict(reason.facts)} if status == "oom" and reason else {}),
         "job": launcher.job,
-        "started_at": utc(launched_at),
-        "ended_at": utc(time.time()),
+        "started_at": format_utc(launched_at),
+        "ended_at": format_utc(time.time()),
         "wall_s": outcome.wall_s,
         "lost_s": attempts.lost_seconds(folder),
         "reference": machine_speed,

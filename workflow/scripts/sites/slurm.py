@@ -9,7 +9,7 @@ from typing import Any
 
 from common.errors import InputError
 from common.notes import Note
-from common.shell import UNSEEN_STATUS, Unanswered, capture, not_seen
+from common.shell import UNSEEN_STATUS, Unanswered, capture, unseen_path_note
 
 PATIENCE_S = 20
 _NO_OUTPUT = "0:53"  # ExitCode of a job whose node could not open the files of its output
@@ -69,7 +69,7 @@ def unseen_folder_reason(job: str) -> Note | None:
     codes = (f"{UNSEEN_STATUS}:0", _NO_OUTPUT)
     if job_fields.get("JobState") != "FAILED" or job_fields.get("ExitCode") not in codes:
         return None
-    return not_seen(job_fields.get("BatchHost", "?"), job_fields.get("WorkDir", "the checkout"))
+    return unseen_path_note(job_fields.get("BatchHost", "?"), job_fields.get("WorkDir", "the checkout"))
 
 
 def client_environment() -> dict[str, str]:

@@ -23,7 +23,7 @@ from analysis import tables
 from common.errors import InputError, check_range, system_faults
 from common.files import display_path, write_json, write_text
 from common.notes import Note
-from common.text import alternatives, number_of, size
+from common.text import alternatives, format_bytes, number_of
 from common.units import MIB
 from declared.configuration import load_config
 from declared.site import Site, load_site
@@ -531,10 +531,10 @@ def search(
         available = question.topology.device.memory_bytes
         raise InputError(
             "too-little-memory",
-            NONE_FITS.format(least=size(least_bytes)),
+            NONE_FITS.format(least=format_bytes(least_bytes)),
             file=question.graph.model,
             got=least_bytes,
-            expected=f"at most {size(available)} on a device",
+            expected=f"at most {format_bytes(available)} on a device",
             hint="search longer (--proposals, --restarts), or give a smaller --batch-size",
         )
     by_layers = [answer for answer in answers if "parts" in answer]

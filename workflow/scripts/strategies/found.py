@@ -21,7 +21,7 @@ from common.files import digest_text, display_path, write_text
 from common.notes import Note
 from common.options import run_program
 from common.schemas import check
-from common.text import number_of, size
+from common.text import format_bytes, number_of
 from declared.mesh import SEARCHED
 from declared.site import Site, load_site
 from declared.study import load_study
@@ -124,7 +124,7 @@ def fastest_answer(answers: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     fits = [answer for answer in answers if answer["seconds"]]
     if not fits:
         least_bytes = min(answer["memory_bytes"] for answer in answers)
-        text = NONE_FITS.format(least=size(least_bytes))
+        text = NONE_FITS.format(least=format_bytes(least_bytes))
         raise MissingMeasurement(Note("too-little-memory", text, least_bytes=least_bytes))
     return min(fits, key=lambda answer: answer["seconds"])
 

@@ -1,6 +1,7 @@
-"""List the source files of a program: its module, all modules that it imports, and data files beside them.
+"""List the source files of a program: its module, all modules that it imports, and data files next to them.
 
-They are read off the sources without running them, in milliseconds, since rules ask while Snakemake parses.
+Imports are found in the text of the modules, which are not executed. This takes milliseconds, because rules
+call it while Snakemake parses them.
 """
 
 import re
@@ -10,21 +11,24 @@ from pathlib import Path
 from common.files import CHECKOUT, display_path
 
 SCRIPTS = CHECKOUT / "workflow" / "scripts"
-DATA_SUFFIXES = (".yaml", ".jinja", ".css", ".js", ".tex", ".bib")  # files that modules of their folder read
+DATA_SUFFIXES = (".yaml", ".jinja", ".css", ".js", ".tex", ".bib")  # of files that modules in the folder read
 SCHEMAS = CHECKOUT / "config" / "schemas"  # read by common.schemas
 _IMPORT = re.compile(r"^[ \t]*(?:from ([\w.]+) import (\([^)]*\)|[^\n]*)|import ([^\n]+))", re.MULTILINE)
 _NAME = re.compile(r"\w+(?=(?: as \w+)?\s*(?:,|\)|#|$))", re.MULTILINE)
 
 
-def code(*modules: str) -> list[str]:
-    """Return the files of `modules` and of all that they import, as paths from the checkout.
+def program_sources(*modules: str) -> list[str]:
+    """Return the files of `modules`, of all modules that they import, and the data files next to them.
 
     Args:
-        modules: Dotted names, such as figures.draw; models.families.* for all of a package. What a module
-            imports by a name computed at run time has to be named, too.
+        modules: Dotted names, such as figures.draw, or models.families.* for all modules of a package. Name
+            modules that are imported under a name computed at run time, too.
+
+    Returns:
+        Paths relative to the checkout, sorted.
 
     Raises:
-        ModuleNotFoundError: If there is no such module.
+        ModuleNotFoundError: If a module does not exist.
     """
     files: dict[Path, None] = {}
     todo: list[Path | None] = []
@@ -32,7 +36,7 @@ def code(*modules: str) -> list[str]:
         package = module.removesuffix(".*")
         file = _file(package)
         if file is None:
-            raise ModuleNotFoundError(f"{module}: is no module in {display_path(SCRIPTS)}")
+            raise ModuleNotFoundError(f"{module}: no such module in {display_path(SCRIPTS)}")
         todo += [file] if package == module else sorted(file.parent.glob("*.py"))
     while todo:
         file = todo.pop()
@@ -59,7 +63,10 @@ def _packages(file: Path) -> list[Path]:
 
 @cache
 def _imported(file: Path) -> list[Path | None]:
-    """Return the files of this project's modules that a file imports anywhere."""
+    """Return the files of this project's modules that a file imports, at its top or in functions.
+
+    None stands for a module of another project.
+    """
     files = []
     for package, names, plain in _IMPORT.findall(file.read_text(encoding="utf-8")):
         if package:
@@ -71,5 +78,5 @@ def _imported(file: Path) -> list[Path | None]:
 
 @cache
 def _data_files(folder: Path) -> list[Path]:
-    own = [file for file in folder.iterdir() if file.suffix in DATA_SUFFIXES]
-    return own + (sorted(SCHEMAS.glob("*.yaml")) if folder.name == "common" else [])
+    data_files = [file for file in folder.iterdir() if file.suffix in DATA_SUFFIXES]
+    return data_files + (sorted(SCHEMAS.glob("*.yaml")) if folder.name == "common" else [])
