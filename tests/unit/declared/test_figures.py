@@ -1,5 +1,6 @@
 """What a study may declare of its figures, what it has unasked, and the one line that answers a mistake."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -282,3 +283,12 @@ def test_figures_of_shipped_studies_are_valid_and_unique(name: str) -> None:
 def test_every_kind_has_its_module() -> None:
     for kind in KINDS:
         assert (CHECKOUT / "workflow" / "scripts" / "figures" / f"{kind}.py").is_file()
+
+
+def test_commands_alone_have_no_figures_of_what_only_trainers_record() -> None:
+    commands = load_study("own-commands")
+    both = replace(
+        commands, factors={**commands.factors, "framework": [*commands.factors["framework"], "pytorch-ddp"]}
+    )
+    of_both, of_commands = ({figure.kind for figure in study.drawn()} for study in (both, commands))
+    assert of_both - of_commands == {"accuracy", "shares"}

@@ -423,6 +423,7 @@ class Study(StudyKeys):
         """
         compared = [name for name in self.varied if name != "trace" or UNTRACED not in self.factors[name]]
         cells, n = self.untraced_cells, self.replicates.at_least
+        has_trainer = not set(self.factors["framework"]) <= set(command_names())
         traits = Traits(
             varied=compared,
             full_design=self.fraction is None,
@@ -440,6 +441,8 @@ class Study(StudyKeys):
             heterogeneous=self.is_heterogeneous,
             replicates_by_precision=self.replicates.adaptive,
             traced=self.traced,
+            accuracy_recorded=has_trainer,
+            startup_recorded=has_trainer,
         )
         if self.imported:
             traits = replace(

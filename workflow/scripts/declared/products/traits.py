@@ -45,7 +45,8 @@ class Traits:
         trace_steps_recorded: trace_steps.csv can be had.
         replay_steps_recorded: replay_steps.csv can be had.
         planned_here: Runs were planned here, in random order, not measured elsewhere.
-        accuracy_recorded: Runs have accuracies.
+        accuracy_recorded: Runs have accuracies; those of user-supplied commands do not.
+        startup_recorded: Runs record when training started; those of user-supplied commands do not.
         energy_recorded: Runs may have energy.
         peak_known: Devices may have a known peak: accelerators, or those whose peak is stated.
         priced: A price of a node is stated.
@@ -81,6 +82,7 @@ class Traits:
     replay_steps_recorded: bool = False
     planned_here: bool = True
     accuracy_recorded: bool = True
+    startup_recorded: bool = True
     energy_recorded: bool = True
     peak_known: bool = True
     priced: bool = False
