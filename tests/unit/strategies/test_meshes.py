@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from common.errors import InputError
 from common.notes import find_note
 from declared.frameworks import load_framework
 from declared.models import model_graph
@@ -199,3 +200,13 @@ def test_note_names_the_suggested_mesh() -> None:
 )
 def test_layers_of_large_models_are_not_searched_by_default(model: str, space: str) -> None:
     assert find.build_question(model=model, batch_size=8, topology="h100", devices=8).space == space
+
+
+def test_measured_parts_and_traces_are_of_strategies_of_layers(tmp_path: Path) -> None:
+    question = {"model": "lenet-5", "batch_size": 8, "devices": 2, "topology": "h100"}
+    with pytest.raises(InputError) as refused:
+        find.build_question(**question, space=find.MESH, measure=True)
+    assert (refused.value.code, refused.value.file) == ("conflicting-keys", "--measure")
+    with pytest.raises(InputError) as refused:
+        find.search(find.build_question(**question, space=find.MESH), traces=tmp_path)
+    assert (refused.value.code, refused.value.file) == ("conflicting-keys", "--chakra")
