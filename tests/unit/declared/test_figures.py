@@ -9,7 +9,7 @@ import yaml
 
 from common.errors import InputError
 from common.files import CHECKOUT
-from declared.figures import Declared, from_json
+from declared.figures import FigureSpec, from_json
 from declared.products.figures import KINDS
 from declared.study import load_study
 from support.refusals import assert_refusal
@@ -37,7 +37,7 @@ STUDY = {
 
 def study(
     folder: Path, figures: object = None, exclude: bool = True, replicates: int = 2, **factors: object
-) -> list[Declared]:
+) -> list[FigureSpec]:
     levels = {**STUDY["factors"], **factors}  # type: ignore[dict-item]
     keys = {**STUDY, "factors": levels, "figures": figures, "replicates": replicates}
     if not exclude:
@@ -151,13 +151,13 @@ def test_a_declaration_is_read(tmp_path: Path) -> None:
         {"kind": "accuracy", "x": "wall_time"},
     ]
     assert study(tmp_path, figures) == [
-        Declared("overview", "overview"),
-        Declared("by_factor-nodes", "by_factor", "nodes", ("framework",), ("batch_size", "sync_every")),
-        Declared("ddp", "by_factor", "nodes", filter={"framework": ["pytorch-ddp"], "batch_size": [16, 32]}),
-        Declared("accuracy-wall_time", "accuracy", "wall_time"),
+        FigureSpec("overview", "overview"),
+        FigureSpec("by_factor-nodes", "by_factor", "nodes", ("framework",), ("batch_size", "sync_every")),
+        FigureSpec("ddp", "by_factor", "nodes", filter={"framework": ["pytorch-ddp"], "batch_size": [16, 32]}),
+        FigureSpec("accuracy-wall_time", "accuracy", "wall_time"),
     ]
     of_tokens = study(tmp_path, [{"kind": "accuracy", "y": "perplexity"}], dataset="text8", model="rnn-nano")
-    assert of_tokens == [Declared("perplexity", "accuracy", y="perplexity")]
+    assert of_tokens == [FigureSpec("perplexity", "accuracy", y="perplexity")]
 
 
 def test_where_only_facets_are_named_the_rest_is_told_by_colour(tmp_path: Path) -> None:

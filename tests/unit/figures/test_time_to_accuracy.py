@@ -9,7 +9,7 @@ from analysis import time_to_accuracy
 from analysis.measured import Records
 from common.errors import InputError
 from common.notes import find_note
-from declared.figures import Declared, read_figures
+from declared.figures import FigureSpec, read_figures
 from declared.products.traits import Traits
 from declared.study import load_study
 from figures import panels
@@ -17,7 +17,7 @@ from figures import time_to_accuracy as time_figure
 from support.captions import why_not_drawn
 from support.synthetic import designed_campaign, write_frames
 
-DECLARATION = Declared("time_to_accuracy", "time_to_accuracy", target=0.6)
+SPEC = FigureSpec("time_to_accuracy", "time_to_accuracy", target=0.6)
 CELLS = [{"batch_size": 16, "trace": "none"}, {"batch_size": 64, "trace": "none"}]
 
 
@@ -36,7 +36,7 @@ def lines(figure, marker):
 
 
 def test_means_are_the_tables_and_an_arrow_is_a_cell_without(records):
-    figure, caption = time_figure.draw(records, DECLARATION)
+    figure, caption = time_figure.draw(records, SPEC)
     figure.draw_without_rendering()
     data = time_to_accuracy.summarize(records.runs, records.epochs, 0.6)
     bars = [line for ax in figure.axes for line in ax.lines if isinstance(line, panels.Bar)]
@@ -59,7 +59,7 @@ def test_means_are_the_tables_and_an_arrow_is_a_cell_without(records):
 
 
 def test_a_target_that_no_run_reaches_is_a_reason(records):
-    _, caption = time_figure.draw(records, Declared("time_to_accuracy", "time_to_accuracy", target=0.9))
+    _, caption = time_figure.draw(records, FigureSpec("time_to_accuracy", "time_to_accuracy", target=0.9))
     assert why_not_drawn(caption) == {"why": "target-not-reached", "target": 0.9, "best": pytest.approx(0.6)}
     assert caption.startswith(panels.NOT_DRAWN), "as a report leaves it out"
 

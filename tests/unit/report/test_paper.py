@@ -22,7 +22,7 @@ from common.files import CHECKOUT
 from common.notes import Note, codes, find_note
 from common.tables import read_table
 from declared.datasets import load_dataset
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from declared.paper import Paper
 from declared.records import WARNING_SEPARATOR, join_settings
 from declared.responses import EPOCH_TIME
@@ -304,7 +304,7 @@ def test_findings_are_the_numbers_of_tables(quickstart_like: tuple[Facts, list[P
     )
 
     def facts_of_finding(kind: str, **options: object) -> dict[str, object]:
-        finding = find_finding(Declared(name=kind, kind=kind, **options), evidence)
+        finding = find_finding(FigureSpec(name=kind, kind=kind, **options), evidence)
         assert finding and finding.count(FIGURE) == 1 and finding.endswith(".")
         return finding.facts
 
@@ -331,25 +331,25 @@ def test_findings_are_the_numbers_of_tables(quickstart_like: tuple[Facts, list[P
     for kind, options in (("overview", {}), ("by_factor", {"x": "nodes"}), ("heat_map", {"x": "nodes"})):
         finding = facts_of_finding(kind, y="throughput", **options)
         assert (finding["least"], finding["greatest"]) == (rates.min(), rates.max())
-    batch_16 = Declared(name="o", kind="overview", filter={"batch_size": (16,)})
+    batch_16 = FigureSpec(name="o", kind="overview", filter={"batch_size": (16,)})
     small = facts.runs[facts.runs["batch_size"] == 16]["cell"]
     finding = find_finding(batch_16, evidence)
     assert finding is not None and finding.facts["slowest"] == means[small].idxmax()
     effect = Note("effect", "", factor="nodes")
-    by_nodes = [Declared(name="n", kind="by_factor", x="nodes", y=y) for y in ("epoch_time", "throughput")]
+    by_nodes = [FigureSpec(name="n", kind="by_factor", x="nodes", y=y) for y in ("epoch_time", "throughput")]
     assert [effect_of_figure(figure, [effect], EPOCH_TIME) for figure in by_nodes] == [effect, None]
-    by_framework = Declared(name="i", kind="interaction", x="nodes", colour=("framework",), y="throughput")
+    by_framework = FigureSpec(name="i", kind="interaction", x="nodes", colour=("framework",), y="throughput")
     assert find_finding(by_framework, evidence) is None, "the analysis of variance is about epoch time"
-    assert find_finding(Declared(name="drift", kind="drift"), evidence) is None
+    assert find_finding(FigureSpec(name="drift", kind="drift"), evidence) is None
     empty_evidence = Evidence(facts.runs.assign(status="missing"), evidence.tables)
-    assert find_finding(Declared(name="overview", kind="overview"), empty_evidence) is None
+    assert find_finding(FigureSpec(name="overview", kind="overview"), empty_evidence) is None
 
 
 def test_finding_on_single_runs_has_no_interval() -> None:
     runs = read_table(CAMPAIGN / "runs.csv", "runs")
     single = runs[runs["replicate"] == 1]
     evidence = Evidence(single, {"effects": effects_of_factors.table(single).data})
-    finding = find_finding(Declared(name="by_nodes", kind="by_factor", x="nodes"), evidence)
+    finding = find_finding(FigureSpec(name="by_nodes", kind="by_factor", x="nodes"), evidence)
     assert finding is not None and finding.code == "effect-range"
     assert finding.facts["least"].value < finding.facts["greatest"].value and "[" not in finding
 
@@ -357,7 +357,7 @@ def test_finding_on_single_runs_has_no_interval() -> None:
 def test_network_finding_names_extremes_of_frameworks() -> None:
     network = fit.table(read_table(CAMPAIGN / "network.csv", "network")).data
     evidence = Evidence(read_table(CAMPAIGN / "runs.csv", "runs"), {"network": network})
-    finding = find_finding(Declared(name="network", kind="network"), evidence)
+    finding = find_finding(FigureSpec(name="network", kind="network"), evidence)
     rows = network[network["nodes"] == network["nodes"].max()]
     assert finding and finding.facts["latencies_s"] == [rows["latency_s"].min(), rows["latency_s"].max()]
 
@@ -845,7 +845,7 @@ def test_prediction_finding_is_about_cells_that_were_left_out() -> None:
     ]
     table = pd.DataFrame(rows, columns=["left_out", "method", "predicted", "mape"])
     evidence = Evidence(runs, {"prediction": table.assign(mape_low=math.nan, mape_high=math.nan)})
-    finding = find_finding(Declared(name="prediction", kind="prediction"), evidence)
+    finding = find_finding(FigureSpec(name="prediction", kind="prediction"), evidence)
     assert finding is not None and finding.facts["left_out"] == "4 nodes"
     errors = {method: error.value for method, error in finding.facts["errors"].items()}
     assert errors == pytest.approx({"law": 2.0, "Ernest": 8.0})

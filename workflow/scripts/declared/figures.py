@@ -23,7 +23,7 @@ Levels = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Declared:
+class FigureSpec:
     """One figure.
 
     Attributes:
@@ -59,14 +59,14 @@ class _Mistake(Exception):
         self.code, self.key, self.problem, self.fields = code, key, problem, fields
 
 
-def default_figures(traits: Traits) -> list[Declared]:
+def default_figures(traits: Traits) -> list[FigureSpec]:
     """Return the figures of a study that declares none, in the order of the kinds."""
     return [_read(name, entry) for name, kind in KINDS.items() for entry in kind.default_entries(traits)]
 
 
 def read_figures(
     written: Sequence[Mapping[str, Any]], cells: Sequence[Levels], file: Path, traits: Traits
-) -> list[Declared]:
+) -> list[FigureSpec]:
     """Return the figures that a study declares, in their order.
 
     Args:
@@ -78,7 +78,7 @@ def read_figures(
     Raises:
         InputError: If an entry is wrong; one line with file and key.
     """
-    figures: list[Declared] = []
+    figures: list[FigureSpec] = []
     for place, entry in enumerate(written):
         if entry["kind"] not in KINDS:
             entry = {**entry, "kind": rename_product("figures", entry["kind"], file, f"figures.{place}.kind")}
@@ -90,8 +90,8 @@ def read_figures(
     return figures
 
 
-def from_json(text: str) -> Declared:
-    """Return the figure of a line of ``Declared.to_json``.
+def from_json(text: str) -> FigureSpec:
+    """Return the figure of a line of ``FigureSpec.to_json``.
 
     Raises:
         InputError: If it is no figure.
@@ -104,11 +104,11 @@ def from_json(text: str) -> Declared:
         raise InputError("not-one-of", "is no figure", file=file, got=text, expected=expected) from None
 
 
-def _read(kind: str, entry: Mapping[str, Any]) -> Declared:
+def _read(kind: str, entry: Mapping[str, Any]) -> FigureSpec:
     """Return a figure from a valid entry, in which one factor or level may replace a list of one."""
     x, y = entry.get("x"), entry.get("y")
     stem = [kind, y] if KINDS[kind].shows_response else [y or kind]
-    return Declared(
+    return FigureSpec(
         name=entry.get("name", "-".join(filter(None, [*stem, x]))),
         kind=kind,
         x=x,
@@ -126,7 +126,7 @@ def _as_tuple(value: Any) -> tuple[Any, ...] | None:
 
 def _checked(
     entry: Mapping[str, Any], cells: Sequence[Levels], names: Sequence[str], traits: Traits
-) -> Declared:
+) -> FigureSpec:
     """Return a figure whose keys are all right.
 
     Args:
@@ -181,7 +181,7 @@ def _allowed_keys(kind: str) -> list[str]:
     return ["kind", "name", *KINDS[kind].takes]
 
 
-def _check_filter(figure: Declared, cells: Sequence[Levels]) -> None:
+def _check_filter(figure: FigureSpec, cells: Sequence[Levels]) -> None:
     varied = _varied(cells)
     for name, levels in figure.filter.items():
         if name not in varied:
@@ -196,7 +196,7 @@ def _check_filter(figure: Declared, cells: Sequence[Levels]) -> None:
         raise _Mistake("leaves-no-cell", "filter", "leaves no cell", hint="remove a level")
 
 
-def _check_y(figure: Declared, kind: FigureKind, traits: Traits) -> None:
+def _check_y(figure: FigureSpec, kind: FigureKind, traits: Traits) -> None:
     """Raise a mistake unless the study can have what the y axis shows."""
     if kind.y and figure.y not in (None, *kind.y):
         problem = f"'{figure.y}' is unknown"
@@ -213,7 +213,7 @@ def impossible_response(name: str) -> dict[str, Any]:
     return {"problem": f"the study records no {name}", "got": name, "hint": RESPONSES[name].hint}
 
 
-def choose_response(figure: Declared, response: str | None, target: float | None) -> Declared:
+def choose_response(figure: FigureSpec, response: str | None, target: float | None) -> FigureSpec:
     """Return a figure that shows a response of the study unless it names its own y, with the target of both.
 
     Args:
@@ -226,7 +226,7 @@ def choose_response(figure: Declared, response: str | None, target: float | None
     return replace(figure, target=target) if figure.y in TO_TARGET else figure
 
 
-def _check_places(figure: Declared, kind: FigureKind, varied: Sequence[str]) -> None:
+def _check_places(figure: FigureSpec, kind: FigureKind, varied: Sequence[str]) -> None:
     """Raise a mistake unless every factor that varies in the drawn cells has exactly one place."""
     if kind.x and figure.x not in (None, *kind.x):
         raise _Mistake("not-one-of", "x", f"'{figure.x}' is unknown", got=figure.x, expected=kind.x)
@@ -264,13 +264,13 @@ def _check_series(colour: Sequence[str], cells: Sequence[Levels]) -> None:
         raise _Mistake("too-many", "colour", problem, got=count, expected=f"at most {limit}", hint=hint)
 
 
-def _used(figure: Declared, kind: FigureKind) -> dict[str, tuple[str, ...]]:
+def _used(figure: FigureSpec, kind: FigureKind) -> dict[str, tuple[str, ...]]:
     """Return the factors that a figure names by key."""
     x = (figure.x,) if figure.x and not kind.x else ()
     return {"x": x, "colour": figure.colour or (), "facet": figure.facet or ()}
 
 
-def _rest(figure: Declared, kind: FigureKind, varied: Sequence[str]) -> list[str]:
+def _rest(figure: FigureSpec, kind: FigureKind, varied: Sequence[str]) -> list[str]:
     """Return the factors that vary in the drawn cells without a place in the figure."""
     own = [*([scale_of(varied)] if kind.along_scale else []), *kind.along]
     named = {name for names in _used(figure, kind).values() for name in names}

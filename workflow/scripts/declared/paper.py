@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from common.renamed import Products, rename_product
 from common.written import Keys, Maybe, Unique, optional
 from declared.configuration import unknown_name_error
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from declared.products.figures import KINDS
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Paper(Keys):
         """Return the name of the paper's LaTeX class."""
         return self.document_class or DEFAULT_CLASS
 
-    def chosen_figures(self, drawn: Sequence[Declared]) -> Sequence[str]:
+    def chosen_figures(self, drawn: Sequence[FigureSpec]) -> Sequence[str]:
         """Return the figures of the paper of a study that draws ``drawn``."""
         if self.figures is not None:
             return self.figures
@@ -65,7 +65,7 @@ class Paper(Keys):
         return [name for name, table in printed_tables().items() if not table.in_supplement]
 
 
-def _first_of_kinds(kinds: Sequence[str], drawn: Sequence[Declared]) -> Declared | None:
+def _first_of_kinds(kinds: Sequence[str], drawn: Sequence[FigureSpec]) -> FigureSpec | None:
     """Return the first figure of the first kind that is drawn, over wall time if there is such a figure."""
     for kind in kinds:
         figures = [figure for figure in drawn if figure.kind == kind]

@@ -36,7 +36,7 @@ from declared.factors import (
     scale_of,
     with_devices,
 )
-from declared.figures import Declared, choose_response, default_figures, impossible_response, read_figures
+from declared.figures import FigureSpec, choose_response, default_figures, impossible_response, read_figures
 from declared.fraction import Fraction, smallest_fraction
 from declared.frameworks import framework_names
 from declared.imported import CAMPAIGN, Imported, load_campaigns, load_imported
@@ -340,7 +340,7 @@ class Study(StudyKeys):
     factors: dict[str, list[Any]]
     exclude: tuple[dict[str, list[Any]], ...] = ()
     fraction: Fraction | None = None
-    figures: tuple[Declared, ...] = ()
+    figures: tuple[FigureSpec, ...] = ()
     imported: Imported | None = None
 
     def combinations(self) -> Iterator[Levels]:
@@ -453,7 +453,7 @@ class Study(StudyKeys):
             )
         return replace(traits, **of_campaign)
 
-    def drawn(self, traits: Traits | None = None) -> list[Declared]:
+    def drawn(self, traits: Traits | None = None) -> list[FigureSpec]:
         """Return the figures that it declares, or those of every study with its traits."""
         figures = self.figures or default_figures(traits or self.traits())
         return [choose_response(figure, self.response, self.target_accuracy) for figure in figures]

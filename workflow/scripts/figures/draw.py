@@ -25,11 +25,11 @@ def main(*, figure: str, inputs: Sequence[str], out: Path) -> None:
             (declared/products/figures.yaml)
         out: files to write, without their suffix
     """
-    declared, files = from_json(figure), dict(_split_input(text) for text in inputs)
+    spec, files = from_json(figure), dict(_split_input(text) for text in inputs)
     if missing := {"runs", "epochs"} - set(files):
         raise InputError("missing-argument", f"lacks {min(missing)}=FILE", file="--inputs", got=list(inputs))
     records = Records(files.pop("runs"), files.pop("epochs"), files)
-    drawn, caption = importlib.import_module(KINDS[declared.kind].module).draw(records, declared)
+    drawn, caption = importlib.import_module(KINDS[spec.kind].module).draw(records, spec)
     if "precision" in files and "runs-per-cell" in codes(caption.notes):
         caption += f" {reached.caption_note(files['precision'])}"
     style.save(drawn, out)

@@ -9,7 +9,7 @@ from analysis import anova
 from analysis.intervals import p_text
 from analysis.measured import Records, title
 from common.notes import Note
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from figures import lines, panels
 from figures.view import View, build_response_view
 
@@ -19,10 +19,10 @@ HOW_TO_READ = (
 )
 
 
-def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     """Return the figure and its caption, with the test of the interaction."""
-    x = str(declaration.x)
-    view = build_response_view(records, declaration)
+    x = str(spec.x)
+    view = build_response_view(records, spec)
     colour = " and ".join(title(name) for name in view.colour)
     response = view.response
     heading = f"Interaction of {title(x)} and {colour} in {response.title}. {panels.MARKERS}"

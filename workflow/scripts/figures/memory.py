@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from analysis.measured import Records
 from common.notes import Note
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from figures import panels
 from figures.strategies import multi_node_view
 
@@ -27,9 +27,9 @@ MEMORY_NOTE = (
 )
 
 
-def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     """Return the figure, with panels by all factors that vary besides strategies, and its caption."""
-    view = multi_node_view(records, declaration)
+    view = multi_node_view(records, spec)
     memory = peak_memory(view.ok)
     if memory.empty:
         return panels.empty_figure(view.runs, NO_MEMORY)

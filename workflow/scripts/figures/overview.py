@@ -5,7 +5,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.measured import Records
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from figures import panels, rows
 from figures.panels import Series
 from figures.view import View, build_response_view
@@ -13,9 +13,9 @@ from figures.view import View, build_response_view
 HEADING = f"{{}} of every cell. {panels.MARKERS}"
 
 
-def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     """Return the figure, with rows by series and by nodes or devices, and its caption."""
-    view = build_response_view(records, declaration)
+    view = build_response_view(records, spec)
     if view.ok.empty:
         return panels.empty_figure(view.runs, view.missing_cause)
 

@@ -19,7 +19,7 @@ from analysis.measured import Records
 from common.errors import system_faults
 from common.files import write_text
 from common.notes import Note
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from figures import panels, style
 from figures.panels import Series
 from prediction.curves import ENDS, FACTORS
@@ -39,7 +39,7 @@ LEFT_OUT = "panels-left-out"  # code of a note
 NO_PROJECTION = Note("no-projection", "The scaling projection was not computed.")
 
 
-def draw(records: Records, _declaration: Declared) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     """Return the figure of the scaling projection of a study, and its caption."""
     file = records.files.get("projection")
     notes = tables.read(file.with_suffix("")).notes if file else []

@@ -14,7 +14,7 @@ from analysis.batch_scaling import batch_scaling, scaling_phrase
 from analysis.measured import Records, device_axis_label, factors, size_factor_name
 from analysis.speedup import accumulation_note, baseline_cells, build_rows
 from common.notes import Note
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from figures import lines, panels, style
 from figures.lines import Scale
 from figures.panels import Series
@@ -44,9 +44,9 @@ NO_BASELINE = Note("no-baseline", "no baseline succeeded")
 ONE_REPLICA = Note("one-replica", "they have no cell with several replicas")
 
 
-def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     """Return the figure, speed-up above efficiency for each combination of other factors, and its caption."""
-    view = build_view(records.runs, declaration)
+    view = build_view(records.runs, spec)
     if view.ok.empty:
         return panels.empty_figure(view.runs)
     rows = _cell_rows(records, view)

@@ -33,7 +33,7 @@ from analysis.pooling import Pooling, pooled_response
 from analysis.responses import response_notes, with_response
 from common.notes import Note
 from declared.factors import DEVICES, NODES_AND_DEVICES, NOT_TREATMENTS, OF_STRATEGIES, implied, treatments_of
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from declared.products.figures import KINDS
 from declared.responses import EPOCH_TIME, RESPONSES, Response
 from figures import panels, style
@@ -52,7 +52,7 @@ class View:
     Attributes:
         study: All runs that the figure may use, before its filter.
         runs: The runs that are drawn.
-        declaration: The figure as the study declares it.
+        spec: The figure as the study declares it.
         colour: Factors that distinguish series.
         facet: Factors that distinguish panels.
         omission_note: Note on panels that do not fit the page.
@@ -61,7 +61,7 @@ class View:
 
     study: pd.DataFrame
     runs: pd.DataFrame
-    declaration: Declared
+    spec: FigureSpec
     colour: list[str]
     facet: list[str]
     omission_note: str = ""
@@ -263,50 +263,50 @@ class View:
         """Which levels the filter keeps; empty for none."""
         parts = [
             _levels_phrase(name, levels, f"{title(name)} {', '.join(map(level_text, levels))}")
-            for name, levels in self.declaration.filter.items()
+            for name, levels in self.spec.filter.items()
         ]
-        levels = {name: list(levels) for name, levels in self.declaration.filter.items()}
+        levels = {name: list(levels) for name, levels in self.spec.filter.items()}
         return Note("filtered", f"Shown: only {'; '.join(parts)}.", levels=levels) if parts else ""
 
 
-def filtered(runs: pd.DataFrame, declaration: Declared) -> pd.DataFrame:
+def filtered(runs: pd.DataFrame, spec: FigureSpec) -> pd.DataFrame:
     """Return the runs, or rows of a table, that the figure's filter keeps.
 
     Factors without a column are ignored.
     """
-    for name, levels in declaration.filter.items():
+    for name, levels in spec.filter.items():
         if name in runs:
             runs = runs[runs[name].isin(list(levels))]
     return runs
 
 
-def build_response_view(records: Records, declaration: Declared) -> View:
+def build_response_view(records: Records, spec: FigureSpec) -> View:
     """Select what a figure draws whose `y` is a response."""
-    response = RESPONSES[declaration.y or EPOCH_TIME.name]
-    runs = with_response(records.runs, response, lambda: records.epochs, declaration.target)
-    return build_view(runs, declaration, response)
+    response = RESPONSES[spec.y or EPOCH_TIME.name]
+    runs = with_response(records.runs, response, lambda: records.epochs, spec.target)
+    return build_view(runs, spec, response)
 
 
-def build_view(runs: pd.DataFrame, declaration: Declared, response: Response = EPOCH_TIME) -> View:
+def build_view(runs: pd.DataFrame, spec: FigureSpec, response: Response = EPOCH_TIME) -> View:
     """Select what a declared figure draws of the runs of a study.
 
     By default series are those of `analysis.measured.series_factors`. Every other varying factor makes
     panels, so that nothing is averaged over.
     """
-    drawn = filtered(runs, declaration)
-    kind = KINDS[declaration.kind]
+    drawn = filtered(runs, spec)
+    kind = KINDS[spec.kind]
     implied_factors = implied(drawn[["parallelism", *OF_STRATEGIES]].drop_duplicates().to_dict("records"))
     varied_factors = varying(drawn, but=implied_factors)
-    if DEVICES in {declaration.x, *(declaration.colour or ()), *(declaration.facet or ())}:
+    if DEVICES in {spec.x, *(spec.colour or ()), *(spec.facet or ())}:
         # The study's cells vary nodes and devices of a node in turn; those that are drawn may vary one only.
         varied_factors = [name for name in varied_factors if name not in (*NODES_AND_DEVICES, DEVICES)]
         varied_factors += [DEVICES] if drawn[DEVICES].nunique() > 1 else []
     axis_factors = [size_factor_name(drawn)] if kind.along_scale else list(kind.along)
-    if declaration.x and not kind.x:
-        axis_factors = [declaration.x]
-    facet = [name for name in declaration.facet or () if name in varied_factors]
-    colour = [name for name in declaration.colour or () if name in varied_factors]
-    if not colour and declaration.colour:
+    if spec.x and not kind.x:
+        axis_factors = [spec.x]
+    facet = [name for name in spec.facet or () if name in varied_factors]
+    colour = [name for name in spec.colour or () if name in varied_factors]
+    if not colour and spec.colour:
         colour = ["framework"]
     elif not colour:
         colour = series_factors(drawn, but=[*axis_factors, *facet, *implied_factors])
@@ -315,7 +315,7 @@ def build_view(runs: pd.DataFrame, declaration: Declared, response: Response = E
     return View(
         runs,
         drawn,
-        declaration,
+        spec,
         colour,
         [*facet, *(name for name in unplaced if name not in treatments), *treatments],
         response=response.with_currency(currency_of(runs)),

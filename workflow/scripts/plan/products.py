@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Sequence
 
 from common.files import display_path
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from declared.frameworks import is_registered, load_framework
 from declared.products.figures import KINDS
 from declared.products.tables import PROGRAMS, TableProgram, is_available
@@ -60,7 +60,7 @@ class Products:
     def __init__(self, campaign: Campaign, benchmarks: CollectiveBenchmarks, timings: Timings) -> None:
         self._campaign = campaign
         self.traits = campaign_traits(campaign, benchmarks, timings)
-        self.figures: dict[str, Declared] = {
+        self.figures: dict[str, FigureSpec] = {
             figure.name: figure for figure in campaign.study.drawn(self.traits)
         }
         self.programs = [program for program in PROGRAMS.values() if program.has_tables(self.traits)]

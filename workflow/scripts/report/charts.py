@@ -15,7 +15,7 @@ from analysis.intervals import Estimate
 from analysis.measured import axis_label, cell_words, device_axis_label, level_text
 from analysis.responses import with_response
 from declared.factors import SCALES
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from declared.responses import EPOCH_TIME, RESPONSES
 from figures import heat_map, lines, panels, rows
 from figures.panels import Series
@@ -203,23 +203,23 @@ def build_charts(material: Material) -> dict[str, Chart | HeatMap]:
     drawn = {figure.name: figure for figure in material.study.drawn()}
     charts: dict[str, Chart | HeatMap] = {}
     for picture in material.pictures:
-        declaration = drawn.get(picture.name)
-        if declaration is None or declaration.kind not in BUILDERS:
+        spec = drawn.get(picture.name)
+        if spec is None or spec.kind not in BUILDERS:
             continue
-        chart = BUILDERS[declaration.kind](_view(material, declaration), declaration)
+        chart = BUILDERS[spec.kind](_view(material, spec), spec)
         if any(panel.points for panel in chart.panels):
             charts[picture.name] = chart
     return charts
 
 
-def _view(material: Material, declaration: Declared) -> View:
+def _view(material: Material, spec: FigureSpec) -> View:
     """Return what a figure draws, of its response."""
-    response = RESPONSES.get(declaration.y or "", EPOCH_TIME)
-    runs = with_response(material.runs, response, lambda: material.epochs, declaration.target)
-    return build_view(runs, declaration, response)
+    response = RESPONSES.get(spec.y or "", EPOCH_TIME)
+    runs = with_response(material.runs, response, lambda: material.epochs, spec.target)
+    return build_view(runs, spec, response)
 
 
-def cells_chart(view: View, _declaration: Declared) -> Chart:
+def cells_chart(view: View, _spec: FigureSpec) -> Chart:
     """Return a row per cell, as `figures.overview` draws it."""
     words, ran_out = cell_words(view.study), view.runs[view.runs["cell"].isin(view.out_of_memory)]
     indices = {series.name: index for index, series in enumerate(view.series)}
@@ -253,9 +253,9 @@ def cells_chart(view: View, _declaration: Declared) -> Chart:
     )
 
 
-def factor_chart(view: View, declaration: Declared) -> Chart:
+def factor_chart(view: View, spec: FigureSpec) -> Chart:
     """Return means over the levels of a factor, as `figures.by_factor` and `interaction` draw them."""
-    x, is_interaction = str(declaration.x), declaration.kind == "interaction"
+    x, is_interaction = str(spec.x), spec.kind == "interaction"
     words, ran_out = cell_words(view.study), view.runs[view.runs["cell"].isin(view.out_of_memory)]
     scale = lines.factor_scale(view.runs, x, 1 if x in view.colour else len(view.series))
     shifts = panels.dodge_offsets(
@@ -287,7 +287,7 @@ def factor_chart(view: View, declaration: Declared) -> Chart:
     )
 
 
-def scaling_chart(view: View, _declaration: Declared) -> Chart:
+def scaling_chart(view: View, _spec: FigureSpec) -> Chart:
     """Return speed-up and efficiency over replicas, as `figures.scaling` draws them."""
     words, planned = cell_words(view.study), cell_ratios(view)
     ratios = planned[planned["speedup"].notna()]
@@ -337,9 +337,9 @@ def scaling_chart(view: View, _declaration: Declared) -> Chart:
     )
 
 
-def fields_chart(view: View, declaration: Declared) -> HeatMap:
+def fields_chart(view: View, spec: FigureSpec) -> HeatMap:
     """Return a field per cell, as `figures.heat_map` draws it."""
-    x, words = str(declaration.x), cell_words(view.study)
+    x, words = str(spec.x), cell_words(view.study)
     view, columns, names = heat_map.arrange(view, x)
     rows_levels = heat_map.ordered_rows(view, names)
     fields_panels = [
@@ -457,7 +457,7 @@ def _dash(style: SeriesStyle) -> tuple[float, ...]:
     return tuple(round(PIXELS_PER_POINT * length, 1) for length in style.line[1])
 
 
-BUILDERS: Mapping[str, Callable[[View, Declared], Chart | HeatMap]] = {
+BUILDERS: Mapping[str, Callable[[View, FigureSpec], Chart | HeatMap]] = {
     "overview": cells_chart,
     "by_factor": factor_chart,
     "interaction": factor_chart,

@@ -27,7 +27,7 @@ from analysis.speedup import accumulates_as_baseline
 from common.notes import Note
 from common.text import join_words, number_of
 from common.units import DATA_RATES, MIB, TIMES, in_one_unit
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from declared.responses import EPOCH_TIME, RESPONSES, Response
 from figures.view import filtered
 from prediction.held_out import ALL, IN_SAMPLE
@@ -62,7 +62,7 @@ class Evidence:
             return pd.DataFrame(columns=[*columns])
         return data.dropna(subset=list(columns))
 
-    def drawn_by(self, figure: Declared) -> "Evidence":
+    def drawn_by(self, figure: FigureSpec) -> "Evidence":
         """Return the evidence on the cells that the figure's filter keeps; tables without cells stay."""
         if not figure.filter:
             return self
@@ -79,10 +79,10 @@ class Evidence:
         return cell_words(self.runs).get(str(name), str(name))
 
 
-Finder = Callable[[Declared, Evidence], Note | None]
+Finder = Callable[[FigureSpec, Evidence], Note | None]
 
 
-def find_finding(figure: Declared, evidence: Evidence) -> Note | None:
+def find_finding(figure: FigureSpec, evidence: Evidence) -> Note | None:
     """Return what a figure shows, in a sentence with numbers; None if its kind or its data have none."""
     evidence = evidence.drawn_by(figure)
     if successful(evidence.runs).empty:
@@ -94,7 +94,7 @@ def find_finding(figure: Declared, evidence: Evidence) -> Note | None:
     return FINDINGS[figure.kind](figure, evidence) if figure.kind in FINDINGS else None
 
 
-def effect_of_figure(figure: Declared, notes: Sequence[Note], response: Response) -> Note | None:
+def effect_of_figure(figure: FigureSpec, notes: Sequence[Note], response: Response) -> Note | None:
     """Return the sentence of the answer, which is about `response`, on the factor that a figure shows."""
     if figure.kind != "by_factor" or figure.filter or _response(figure) != response:
         return None
@@ -106,19 +106,19 @@ def refer_to_figure(note: Note) -> Note:
     return Note(note.code, f"{note.removesuffix('.')} ({FIGURE}).", **note.facts)
 
 
-def _response(figure: Declared) -> Response:
+def _response(figure: FigureSpec) -> Response:
     """Return the response that a figure shows; epoch time if its kind shows no response."""
     return RESPONSES.get(figure.y or "", EPOCH_TIME)
 
 
-def _range_of_response(figure: Declared, evidence: Evidence) -> Note | None:
+def _range_of_response(figure: FigureSpec, evidence: Evidence) -> Note | None:
     """Name the cells with the smallest and the largest mean of the figure's response."""
     response = RESPONSES[str(figure.y)].with_currency(currency_of(evidence.runs))
     column, unit = f"{response.column}_mean", f" {response.unit}"
     return _range_of(column, f"mean {response.title}", response.unit_multiplier, unit)(figure, evidence)
 
 
-def _range_of_times(_figure: Declared, evidence: Evidence) -> Note | None:
+def _range_of_times(_figure: FigureSpec, evidence: Evidence) -> Note | None:
     """Name the fastest and the slowest cell."""
     pooling = pooled(evidence.runs)
     means = pooling.cell_statistics["mean"].dropna().sort_values(kind="stable")
@@ -137,7 +137,7 @@ def _range_of_times(_figure: Declared, evidence: Evidence) -> Note | None:
     )
 
 
-def _effect_of_factor(figure: Declared, evidence: Evidence) -> Note | None:
+def _effect_of_factor(figure: FigureSpec, evidence: Evidence) -> Note | None:
     """Say how epoch time changes from the first to the last level of the figure's factor."""
     factor = str(figure.x)
     effects = evidence.table("effects", "factor", "ratio")
@@ -173,7 +173,7 @@ def _effect_of_factor(figure: Declared, evidence: Evidence) -> Note | None:
     )
 
 
-def _interaction(figure: Declared, evidence: Evidence) -> Note | None:
+def _interaction(figure: FigureSpec, evidence: Evidence) -> Note | None:
     """Say how much of the variation the interaction of the figure's two factors explains."""
     factors = [str(figure.x), *(figure.colour or ())]
     titles = [title(name) for name in factors]
@@ -231,7 +231,7 @@ def _range_of(column: str, subject: str, factor: float, unit: str) -> Finder:
     )
 
 
-def _time_to_accuracy(figure: Declared, evidence: Evidence) -> Note | None:
+def _time_to_accuracy(figure: FigureSpec, evidence: Evidence) -> Note | None:
     """Name the cells that reach the target first and last, and count those that do not."""
     column = "time_to_accuracy_s"
     rows = evidence.table("time_to_accuracy", column, "cell")
@@ -264,7 +264,7 @@ def _range_note(
     )
 
 
-def _communication(_figure: Declared, evidence: Evidence) -> Note | None:
+def _communication(_figure: FigureSpec, evidence: Evidence) -> Note | None:
     """Name the cells with the smallest and the largest share of an epoch beyond its computation."""
     parts = shares.epoch_shares(evidence.runs)
     replicas = successful(evidence.runs).drop_duplicates("cell").set_index("cell")["replicas"]
@@ -287,7 +287,7 @@ def _communication(_figure: Declared, evidence: Evidence) -> Note | None:
     )
 
 
-def _network(_figure: Declared, evidence: Evidence) -> Note | None:
+def _network(_figure: FigureSpec, evidence: Evidence) -> Note | None:
     """Name the frameworks with the shortest latency and the largest bandwidth of all-reduce."""
     rows = evidence.table("network", "framework", "nodes", "latency_s", "bandwidth_bytes_s")
     if "collective" in rows:
@@ -316,7 +316,7 @@ def _network(_figure: Declared, evidence: Evidence) -> Note | None:
     )
 
 
-def _prediction(_figure: Declared, evidence: Evidence) -> Note | None:
+def _prediction(_figure: FigureSpec, evidence: Evidence) -> Note | None:
     """Say how far methods miss the cells that were left out of the fit.
 
     Of several left-out levels, the one is named with the most cells that the law predicts.

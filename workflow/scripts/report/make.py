@@ -22,7 +22,7 @@ from common.files import write_text
 from common.options import run_program
 from common.tables import read_table
 from declared.datasets import find_dataset
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from figures import panels, style
 from figures.view import build_view
 from plan.campaign import Campaign, measured_campaign
@@ -62,7 +62,7 @@ LONG_ROWS = 15
 OPEN_FIGURES = 4  # of the paper's, with the first, which is beside the answer; others are folded
 OPEN_TABLES = ("cells", "effects")
 FIRST_NUMBER = re.compile(r"[−-]?\d[\d,]*(?:\.\d+)?(?:e[−+-]?\d+)?")
-OVERVIEW = Declared("overview", "overview")  # series and their colours are those of this figure
+OVERVIEW = FigureSpec("overview", "overview")  # series and their colours are those of this figure
 OTHER_COLOUR = style.MUTED  # of runs that did not succeed
 # The program needs top-level await, DecompressionStream and <dialog>; the style sheet light-dark().
 BROWSERS = "Chrome or Edge 123, Firefox 120, Safari 17.5 or newer"
