@@ -33,7 +33,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
 
 def _test_note(view: View, factor: str, other_factor: str) -> str:
     """Return the result of the study's analysis of variance for the interaction, in a sentence."""
-    analysis = anova.analyse_runs(view.study, view.response)
+    analysis = anova.analyse_runs(view.all_runs, view.response)
     rows = analysis.rows.set_index("term")
     names = [anova.TIMES.join(map(title, pair)) for pair in ((factor, other_factor), (other_factor, factor))]
     name = next((name for name in names if name in rows.index), "")

@@ -229,7 +229,7 @@ def _select_content(
 ) -> _Content:
     """Return what the panels show; for the arguments see `draw`."""
     baselines = _references(view, x) if with_baselines else {}
-    single_device = baseline_frameworks(view.study) if with_baselines else []
+    single_device = baseline_frameworks(view.all_runs) if with_baselines else []
     cells = {cell for levels in panel_levels for cell in panels.rows_at(view.runs, levels)["cell"]}
     cells |= {baselines[cell] for cell in cells if cell in baselines}
     parallel_series = [
@@ -272,7 +272,7 @@ def _draw_panel(
         _draw_baseline(
             ax,
             view,
-            view.measured(view.study[view.study["cell"] == cell]),
+            view.measured(view.all_runs[view.all_runs["cell"] == cell]),
             panel_runs.groupby(x)["replicas"].max(),
             (scale, shifts),
         )
@@ -393,10 +393,10 @@ def _references(view: View, x: str) -> dict[str, str]:
     This is their baseline. Without one, it is the cell with the fewest replicas among those that differ only
     in `x`, if there are several.
     """
-    references = baseline_cells(view.study)
-    cells = view.measured(view.study).drop_duplicates("cell")
+    references = baseline_cells(view.all_runs)
+    cells = view.measured(view.all_runs).drop_duplicates("cell")
     cells = cells[~cells["cell"].isin(references)].sort_values("replicas")
-    other_factors = [name for name in varying(view.study) if name != x]
+    other_factors = [name for name in varying(view.all_runs) if name != x]
     for _, group in cells.assign(all=0).groupby(["all", *other_factors], dropna=False):
         if group[x].nunique() > 1:
             references |= dict.fromkeys(group["cell"], group["cell"].iloc[0])
@@ -451,9 +451,9 @@ def _baseline_notes(view: View, drawn: set[str], baselines: dict[str, str]) -> l
     used = sorted({baselines[cell] for cell in drawn if cell in baselines})
     if not used:
         return [NO_BASELINE]
-    has_single_device = view.runs["framework"].isin(baseline_frameworks(view.study)).any()
+    has_single_device = view.runs["framework"].isin(baseline_frameworks(view.all_runs)).any()
     ideal = IDEALS.get(view.response.scaling_power) if view.response.scaling_power is not None else None
-    is_own = bool((view.study.loc[view.study["cell"].isin(used), "replicas"] > 1).any())
+    is_own = bool((view.all_runs.loc[view.all_runs["cell"].isin(used), "replicas"] > 1).any())
     return [
         *([BASELINE_LINES] if has_single_device else []),
         *([Note("baselines-divided", f"Ideal: {ideal}.")] if ideal else []),
@@ -464,7 +464,7 @@ def _baseline_notes(view: View, drawn: set[str], baselines: dict[str, str]) -> l
 
 def baselines_note(used: Sequence[str], view: View) -> str:
     """Return what the baseline cells `used` are, with the range of their means of the view's response."""
-    baseline_runs = view.study[view.study["cell"].isin(set(used))]
+    baseline_runs = view.all_runs[view.all_runs["cell"].isin(set(used))]
     single_device = baseline_frameworks(baseline_runs)
     kinds = [f"the single-device {' and '.join(single_device)}"] if single_device else []
     if set(baseline_runs["framework"]) - set(single_device):

@@ -101,7 +101,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     x_label = device_axis_label(drawn_rows)
     figure.supxlabel(x_label, fontsize=style.FONT_SIZE)
     panels.add_legend(figure, drawn_series, extra)
-    baselines, kept_batch = baseline_cells(view.study), batch_scaling(view.runs, size_factor_name(view.runs))
+    baselines, kept_batch = baseline_cells(view.all_runs), batch_scaling(view.runs, size_factor_name(view.runs))
     without_baseline = [cell for cell in dict.fromkeys(view.ok["cell"]) if cell not in baselines]
     return figure, view.caption(
         HEADING.format(scaling_phrase(kept_batch)),
@@ -130,7 +130,7 @@ def _no_baseline_note(cells: Sequence[str]) -> str:
 
 def cell_ratios(view: View) -> pd.DataFrame:
     """Return factors and replicas of each planned cell, and its columns of `speedup.build_rows`, if any."""
-    measured = build_rows(view.study)
+    measured = build_rows(view.all_runs)
     measured = measured.drop(columns=[*factors(measured), "replicas"])
     planned = view.runs.drop_duplicates("cell")[["cell", "replicas", *factors(view.runs)]]
     return planned.merge(measured, how="left", on="cell")
@@ -147,7 +147,7 @@ def _cell_rows(records: Records, view: View) -> pd.DataFrame:
     if len(records.table("network")):
         from prediction.study import shortest_epochs  # slow to import, and few studies need it
 
-        lower_bounds = shortest_epochs(view.study, records.table("network"))
+        lower_bounds = shortest_epochs(view.all_runs, records.table("network"))
     shortest, shortest_baseline = (
         rows[name].map(lower_bounds).astype(float) for name in ("cell", "baseline_cell")
     )

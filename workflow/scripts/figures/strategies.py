@@ -37,7 +37,7 @@ def multi_node_view(records: Records, spec: FigureSpec) -> View:
     """Return the view of the cells on several nodes, or of all cells if there are none."""
     runs = records.runs
     multi_node = runs[runs["nodes"] > 1]
-    return replace(build_view(multi_node if len(multi_node) else runs, spec), study=runs)
+    return replace(build_view(multi_node if len(multi_node) else runs, spec), all_runs=runs)
 
 
 def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:

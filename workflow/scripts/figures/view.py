@@ -50,7 +50,7 @@ class View:
     """The part of a study that one figure draws.
 
     Attributes:
-        study: All runs that the figure may use, before its filter.
+        all_runs: All runs that the figure may use, before its filter.
         runs: The runs that are drawn.
         spec: The figure as the study declares it.
         colour: Factors that distinguish series.
@@ -59,7 +59,7 @@ class View:
         response: What is compared.
     """
 
-    study: pd.DataFrame
+    all_runs: pd.DataFrame
     runs: pd.DataFrame
     spec: FigureSpec
     colour: list[str]
@@ -139,8 +139,8 @@ class View:
 
     @cached_property
     def pooling(self) -> Pooling:
-        """Means of all cells of `study`, with their intervals."""
-        return pooled_response(self.study, self.response)
+        """Means of all cells of `all_runs`, with their intervals."""
+        return pooled_response(self.all_runs, self.response)
 
     @property
     def quantity(self) -> str:
@@ -181,15 +181,15 @@ class View:
 
         A treatment keeps the style that it has by default in the study, as a framework does.
         """
-        series_of_study = self._make_series(self.study, self.colour)
-        own_series = [series for series in series_of_study if len(series.select(self.runs))]
+        study_series = self._make_series(self.all_runs, self.colour)
+        own_series = [series for series in study_series if len(series.select(self.runs))]
         if len(own_series) < len(level_combinations(self.runs, self.colour)):
             # The study has more series than there are styles.
             own_series = self._make_series(self.runs, self.colour)
-        usual = series_factors(self.study)
+        usual = series_factors(self.all_runs)
         if usual == ["framework"] or not set(self.colour) <= set(usual):
             return own_series
-        usual_series = self._make_series(self.study, usual)
+        usual_series = self._make_series(self.all_runs, usual)
         matching = [
             [candidate.style for candidate in usual_series if len(candidate.select(series.select(self.runs)))]
             for series in own_series
@@ -200,7 +200,7 @@ class View:
         return [replace(series, style=styles[0]) for series, styles in zip(own_series, matching, strict=True)]
 
     def _make_series(self, runs: pd.DataFrame, names: Sequence[str]) -> list[Series]:
-        return _make_series(runs, names, sorted(set(self.study["framework"])))
+        return _make_series(runs, names, sorted(set(self.all_runs["framework"])))
 
     @cached_property
     def cells(self) -> pd.DataFrame:

@@ -221,7 +221,7 @@ def _view(material: Material, spec: FigureSpec) -> View:
 
 def cells_chart(view: View, _spec: FigureSpec) -> Chart:
     """Return a row per cell, as `figures.overview` draws it."""
-    words, ran_out = cell_words(view.study), view.runs[view.runs["cell"].isin(view.out_of_memory)]
+    words, ran_out = cell_words(view.all_runs), view.runs[view.runs["cell"].isin(view.out_of_memory)]
     indices = {series.name: index for index, series in enumerate(view.series)}
     chart_panels = []
     for levels in panels.nonempty_panels(view.panels, pd.concat([view.ok, ran_out])):
@@ -256,7 +256,7 @@ def cells_chart(view: View, _spec: FigureSpec) -> Chart:
 def factor_chart(view: View, spec: FigureSpec) -> Chart:
     """Return means over the levels of a factor, as `figures.by_factor` and `interaction` draw them."""
     x, is_interaction = str(spec.x), spec.kind == "interaction"
-    words, ran_out = cell_words(view.study), view.runs[view.runs["cell"].isin(view.out_of_memory)]
+    words, ran_out = cell_words(view.all_runs), view.runs[view.runs["cell"].isin(view.out_of_memory)]
     scale = lines.factor_scale(view.runs, x, 1 if x in view.colour else len(view.series))
     shifts = panels.dodge_offsets(
         [series.name for series in view.series], scale.gap if scale.n_series > 1 else 0
@@ -289,7 +289,7 @@ def factor_chart(view: View, spec: FigureSpec) -> Chart:
 
 def scaling_chart(view: View, _spec: FigureSpec) -> Chart:
     """Return speed-up and efficiency over replicas, as `figures.scaling` draws them."""
-    words, planned = cell_words(view.study), cell_ratios(view)
+    words, planned = cell_words(view.all_runs), cell_ratios(view)
     ratios = planned[planned["speedup"].notna()]
     multi_replica = ratios[ratios["replicas"] > ratios["baseline_replicas"]]
     ran_out = planned[planned["cell"].isin(view.out_of_memory) & (planned["replicas"] > 1)]
@@ -339,7 +339,7 @@ def scaling_chart(view: View, _spec: FigureSpec) -> Chart:
 
 def fields_chart(view: View, spec: FigureSpec) -> HeatMap:
     """Return a field per cell, as `figures.heat_map` draws it."""
-    x, words = str(spec.x), cell_words(view.study)
+    x, words = str(spec.x), cell_words(view.all_runs)
     view, columns, names = heat_map.arrange(view, x)
     rows_levels = heat_map.ordered_rows(view, names)
     fields_panels = [
