@@ -12,7 +12,7 @@ from declared.figures import FigureSpec
 from declared.products.figures import KINDS
 
 if TYPE_CHECKING:
-    from declared.products.tables import Table
+    from declared.products.tables import TableSpec
 
 ClassName = Literal["article", "acmart", "IEEEtran"]
 DEFAULT_CLASS: ClassName = "article"
@@ -74,7 +74,7 @@ def _first_of_kinds(kinds: Sequence[str], drawn: Sequence[FigureSpec]) -> Figure
     return None
 
 
-def printed_tables() -> "dict[str, Table]":
+def printed_tables() -> "dict[str, TableSpec]":
     """Return the tables that a paper may have, by name."""
     # Few programs need these entries, and reading them takes time.
     from declared.products.tables import PROGRAM_OF, TABLES

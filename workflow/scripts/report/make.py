@@ -26,12 +26,12 @@ from declared.figures import FigureSpec
 from figures import panels, style
 from figures.view import build_view
 from plan.campaign import Campaign, measured_campaign
-from report import answer, content, design, elsewhere, every_run, libraries, quality, setting, twelve_rules
+from report import content, design, elsewhere, every_run, libraries, opening, quality, setting, twelve_rules
 from report.anonymous import NOT_ANONYMOUS, Anonymizer, anonymizer
 from report.charts import Chart, HeatMap, build_charts
 from report.checkout import State
 from report.dark import dark_colour
-from report.every_run import Table
+from report.every_run import RunTable
 from report.libraries import Libraries
 from report.material import (
     Material,
@@ -44,7 +44,7 @@ from report.material import (
     read_table_files,
 )
 from report.packing import block, json_element, json_text
-from report.setting import Grid
+from report.setting import PageTable
 from report.text import clean
 from report.twelve_rules import Verdict
 
@@ -83,7 +83,7 @@ def render_page(
     program = "\n".join((Path(__file__).parent / name).read_text(encoding="utf-8") for name in PROGRAMS)
     exclusions = design.exclusions(material.study)
     charts = build_charts(material)
-    tables = [table_grid(table) for table in material.tables.values()]
+    tables = [page_table(table) for table in material.tables.values()]
     tables.sort(key=lambda table: table.name not in OPEN_TABLES)
     pictures = order_pictures(material)
     return _template(names.scrub).render(
@@ -92,7 +92,7 @@ def render_page(
         question=" ".join(material.study.question.split()),
         published=campaign.published,
         run_ids=set(runs["run_id"]),
-        answer=answer.find_answer(material),
+        opening=opening.build_opening(material),
         marks=list(quality.marks(material, verdicts)),
         left_out=content.left_out(material.left_out),
         factors=design.factors(material.study),
@@ -101,7 +101,7 @@ def render_page(
         kept_order=design.kept_order(runs),
         seeds=design.seeds(runs),
         source=elsewhere.source_note(imported) if imported else "",
-        source_grids=[elsewhere.accepted(imported), elsewhere.files(imported)] if imported else [],
+        source_tables=[elsewhere.accepted(imported), elsewhere.files(imported)] if imported else [],
         facts=elsewhere.facts(imported, runs) if imported else setting.facts(material.site, runs),
         software=setting.software(runs),
         sessions=setting.sessions(runs),
@@ -152,7 +152,7 @@ def render_page(
     )
 
 
-def page_data(material: Material, table: Table, charts: Mapping[str, Chart | HeatMap]) -> dict[str, Any]:
+def page_data(material: Material, table: RunTable, charts: Mapping[str, Chart | HeatMap]) -> dict[str, Any]:
     """Return what the page's program draws: table of runs, series of each run, and colours."""
     by_clock = every_run.run_order(material.every_run)[1]
     unclocked = "order of the table" if material.study.imported else "planned order"
@@ -215,7 +215,7 @@ def keep_valid_links(verdict: Verdict, material: Material) -> Verdict:
     return replace(verdict, links=tuple(link for link in verdict.links if link[0] in targets))
 
 
-def failure_reasons(material: Material) -> Grid:
+def failure_reasons(material: Material) -> PageTable:
     """Return status, reason, number of runs and the first of them, the most frequent first."""
     rows = []
     for status, reason, runs in group_failures(unsuccessful(material.every_run))[:MAX_REASONS]:
@@ -223,14 +223,14 @@ def failure_reasons(material: Material) -> Grid:
         names = [*runs["run_id"].head(RUNS_PER_REASON), *([f"{n_more} more"] if n_more > 0 else [])]
         rows.append([status, reason, str(len(runs)), ", ".join(names)])
     header = ["status", "reason", "runs", "which"]
-    return Grid("Runs that did not succeed, by reason.", header, rows, ("status", "reason", "which"))
+    return PageTable("Runs that did not succeed, by reason.", header, rows, ("status", "reason", "which"))
 
 
-def table_grid(table: StageTable) -> Grid:
+def page_table(table: StageTable) -> PageTable:
     """Return a table of an earlier stage as the page shows it."""
     frame = table.table.display
     rows = [list(row) for row in frame.itertuples(index=False, name=None)]
-    return Grid(
+    return PageTable(
         table.table.title,
         list(frame),
         rows,

@@ -259,9 +259,9 @@ def _device_table(series: Series, per_device: Mapping[str, pd.Series]) -> Table:
 
 
 def _software_table(study: Study, series: Series) -> Table:
-    grid = software(series.runs)
-    display = pd.DataFrame([] if study.imported else grid.rows, columns=grid.header)
-    return Table(grid.caption, display, display, [], list(grid.left))
+    page_table = software(series.runs)
+    display = pd.DataFrame([] if study.imported else page_table.rows, columns=page_table.header)
+    return Table(page_table.caption, display, display, [], list(page_table.left))
 
 
 def _hours_text(estimate: Estimate) -> str:
