@@ -77,7 +77,7 @@ def test_lines_are_equal_powers_and_say_which(records):
     figure, caption = energy.draw(records, SPEC)
     figure.draw_without_rendering()
     unit = {"J": 1.0, "kJ": 1e3}[figure.axes[0].get_ylabel().split("(")[1].rstrip(")")]
-    assert energy.HOW_TO_READ in caption.notes_elsewhere
+    assert energy.HOW_TO_READ in caption.endnotes
     for ax in figure.axes:
         lines = [line for line in ax.lines if line.get_color() == style.MUTED]
         named = {text.get_text() for text in ax.texts if text.get_text().endswith("W")}

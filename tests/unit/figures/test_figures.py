@@ -246,7 +246,7 @@ def test_an_interval_of_two_runs_sets_no_axis_but_has_an_arrow(name, tmp_path):
 def test_times_far_apart_get_a_logarithmic_axis(tmp_path):
     figure, caption = drawn_by("by_batch_size", Records(*write_frames(tmp_path, *changed("wide times"))))
     assert figure.axes[0].get_yscale() == "log"
-    assert "logarithmic-time-axis" in codes(caption.notes)
+    assert "logarithmic-value-axis" in codes(caption.notes)
 
 
 def test_a_line_is_broken_at_a_missing_cell(tmp_path):
@@ -637,7 +637,7 @@ def test_perplexity_is_drawn_of_the_runs_that_have_one(tmp_path):
     parts = ["training", "validation"]
     heading = find_note(caption.below, "heading").facts
     assert heading == {"quantity": "perplexity", "parts": parts, "over": "epochs"}
-    assert "perplexity" in codes(caption.notes_elsewhere)
+    assert "perplexity" in codes(caption.endnotes)
     lines = [line for ax in figure.axes for line in ax.lines if line.get_linestyle() != "None"]
     assert {line.get_color() for line in lines} == {style.framework_style("pytorch-ddp").colour}
     assert {ax.get_yscale() for ax in figure.axes if ax.axison} == {"log"}

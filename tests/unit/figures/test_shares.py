@@ -85,7 +85,7 @@ def test_the_interval_stands_around_where_communication_begins(records):
         & data["communication_high"].notna()
     ]
     assert ends == pytest.approx(sorted(100 * (1 - expected["communication_high"])))
-    assert "training-divided" in codes(caption.notes_elsewhere)
+    assert "training-divided" in codes(caption.endnotes)
 
 
 def test_panels_share_an_axis_within_a_model(records):
@@ -99,7 +99,7 @@ def test_panels_share_an_axis_within_a_model(records):
     assert labels == ["start-up", *list(shares.PARTS.values())[2:4], "validation", "other"], (
         "no warm-up was longer"
     )
-    assert codes(caption.notes_elsewhere) == ["parts-around-epochs", "training-divided"]
+    assert codes(caption.endnotes) == ["parts-around-epochs", "training-divided"]
     assert (
         conditions.setting_note(records.runs) in caption
         and conditions.run_counts_note(records.runs, False) in caption
@@ -173,7 +173,7 @@ def test_it_is_drawn_whatever_the_campaign_holds(case, spec, tmp_path):
     assert conditions.setting_note(records.runs) in caption
     assert is_empty or conditions.run_counts_note(records.runs, False) in caption
     if case in CODES:
-        facts = find_note(caption.notes_elsewhere, CODES[case]).facts
+        facts = find_note(caption.endnotes, CODES[case]).facts
         all_cells = set(records.runs["cell"])
         expected = {
             "too short": {cell for cell in all_cells if ".n3." in cell},

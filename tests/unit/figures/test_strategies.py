@@ -54,7 +54,7 @@ def test_memory_stands_against_time(records: Records) -> None:
     figure, caption = memory.draw(records, FigureSpec("memory", "memory", filter={"bandwidth": [1000]}))
     ax = next(ax for ax in figure.axes if ax.get_title() == "batch size 128, 4 nodes")
     assert {float(line.get_xdata()[0]) for line in ax.lines if line.get_marker() != "None"} == {12900.0}
-    assert memory.MEMORY_NOTE in caption.notes_elsewhere
+    assert memory.MEMORY_NOTE in caption.endnotes
 
 
 def test_without_runs_on_several_nodes_nothing_is_drawn(records: Records) -> None:

@@ -126,7 +126,7 @@ def test_rates_without_a_style_are_named():
     rates = ["--rate", *map(str, range(1, 11))]
     own = answered(*MODEL, *rates, "--nodes", "4")
     _, caption = figure.draw_curves(own.curves, own.rows, own.notes)
-    assert find_note(caption.notes_elsewhere, "rates-left-out").facts["rates"] == ["9 Gbit/s", "10 Gbit/s"]
+    assert find_note(caption.endnotes, "rates-left-out").facts["rates"] == ["9 Gbit/s", "10 Gbit/s"]
 
 
 def test_without_out_the_table_is_printed(capsys):

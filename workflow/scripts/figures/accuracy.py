@@ -137,8 +137,8 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     text += INTERVALS_PHRASE.format(interval_mark) if has_interval.any() else "."
     heading = Note("heading", text, quantity=quantity.column, parts=parts, over=x_axis.heading)
     dots = "" if has_interval.all() else DOTS_NOTE
-    notes = [quantity.explanation, x_axis.explanation]
-    return figure, view.caption(heading, dots, notes=notes, counted=recorded_runs)
+    endnotes = [quantity.explanation, x_axis.explanation]
+    return figure, view.caption(heading, dots, endnotes=endnotes, counted=recorded_runs)
 
 
 def _draw_panels(

@@ -20,5 +20,5 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     joined = GUIDE_NOTE if is_treated_as_number(records.runs, x) else ""
     scaling = batch_scaling(view.runs, x) if x in SCALES else None
     heading = f"{view.response.heading} by {title(x)}{scaling_phrase(scaling)}. {panels.MARKERS}"
-    notes = [scaling or "", *view.response_notes, joined]
-    return lines.draw(view, x, heading, with_baselines=x in SCALES, notes=notes)
+    endnotes = [scaling or "", *view.response_notes, joined]
+    return lines.draw(view, x, heading, with_baselines=x in SCALES, endnotes=endnotes)

@@ -35,4 +35,4 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     text = f"Gradient all-reduce is {' to '.join(bounds)} % of it."
     share_note = Note("communication-share", text, least=shares.min() / 100, most=shares.max() / 100)
     headings = [HEADING, share_note if COMMUNICATION in names else ""]
-    return figure, view.caption(headings, notes=[path.PATH, *measured.notes], with_intervals=False)
+    return figure, view.caption(headings, endnotes=[path.PATH, *measured.notes], with_intervals=False)

@@ -90,7 +90,7 @@ def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, panels.Caption]:
         *_adjustment_notes(adjusted),
         _waits_note(data),
         _steal_note(data, is_steal_visible),
-        notes=[HOW_TO_READ, _missing_reference_note(data)],
+        endnotes=[HOW_TO_READ, _missing_reference_note(data)],
         with_intervals=False,
     )
 

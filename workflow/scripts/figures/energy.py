@@ -54,7 +54,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
         *notes,
         energies.cells_without_energy_note(without_energy),
         energies.other_scope_note(meters),
-        notes=[HOW_TO_READ],
+        endnotes=[HOW_TO_READ],
     )
 
 

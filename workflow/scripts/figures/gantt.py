@@ -107,7 +107,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
         [HEADING, _waits_note(drawn_panels)],
         left_out_note if len(drawn_panels) < len(candidates) else "",
         RANKS_NOTE if any(len(panel.traced.ranks) > MAX_RANKS for panel in drawn_panels) else "",
-        notes=[HOW_TO_READ, conditions.traced_runs_without_phases(view.runs)],
+        endnotes=[HOW_TO_READ, conditions.traced_runs_without_phases(view.runs)],
         with_intervals=False,
     )
 

@@ -101,7 +101,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
         Note("heading", HEADING.format(view.response.heading), response=view.response.name),
         Note("single-runs", SINGLE_RUNS, cells=int((drawn == 1).sum())) if (drawn == 1).any() else "",
         EMPTY_FIELDS if n_fields > view.runs["cell"].nunique() else "",
-        notes=[
+        endnotes=[
             *view.response_notes,
             Note("logarithmic-colours", "The colour scale is logarithmic.") if is_logarithmic else "",
         ],

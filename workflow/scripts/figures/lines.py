@@ -126,7 +126,7 @@ def draw(
     *,
     with_baselines: bool = False,
     for_comparison: bool = False,
-    notes: Sequence[str] = (),
+    endnotes: Sequence[str] = (),
 ) -> tuple[Figure, panels.Caption]:
     """Return the figure of the view's response over the factor `x`, and its caption.
 
@@ -138,7 +138,7 @@ def draw(
             has one.
         for_comparison: Lines are compared with each other: they are always joined, the axis is logarithmic,
             and panels with a single line are left out.
-        notes: Further notes for the caption.
+        endnotes: Further endnotes of the caption.
     """
     if view.ok.empty:
         return panels.empty_figure(view.runs, view.missing_cause)
@@ -194,9 +194,9 @@ def draw(
         IDEAL_DRAWN if content.has_ideal else "",
         *remarks,
         _single_level_note(content.single_level),
-        notes=[
+        endnotes=[
             *(_baseline_notes(view, content.cells, content.baselines) if with_baselines else []),
-            *notes,
+            *endnotes,
             scale.axis_note(title(x)),
             left_out_note(left_out, SINGLE_LINE if for_comparison else ONE_LEVEL),
         ],

@@ -65,7 +65,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     grid.label("peak memory of a rank (MB)", "epoch time (s)")
     panels.add_legend(grid.figure, all_series, lines=False)
     return grid.figure, view.caption(
-        HEADING, BEST_CORNER, "The memory axis does not start at 0.", notes=[MEMORY_NOTE]
+        HEADING, BEST_CORNER, "The memory axis does not start at 0.", endnotes=[MEMORY_NOTE]
     )
 
 

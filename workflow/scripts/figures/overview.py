@@ -31,4 +31,4 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
 
     figure, on_page, remarks = rows.draw(view, view.response.label, draw_cell, View.values_and_means)
     heading = HEADING.format(view.response.heading)
-    return figure, on_page.caption(heading, *remarks, notes=view.response_notes)
+    return figure, on_page.caption(heading, *remarks, endnotes=view.response_notes)

@@ -57,7 +57,7 @@ ALL_OUT_OF_MEMORY = Note("all-out-of-memory", "memory ran out in every run")
 OUT_OF_MEMORY_MARKER_POINTS = 11.0  # from the middle of the mark to the marker of its series
 OUT_OF_MEMORY_MARKER_SIZE = 3.0
 OUT_OF_MEMORY_ROW_POINTS = 8.0  # of one mark above another
-MAX_CAPTION_WORDS = 45  # below a figure; reports print the rest apart
+MAX_CAPTION_WORDS = 45  # below a figure; the rest become endnotes
 END_OF_SENTENCE = re.compile(r"(?<=\.) (?=[A-Z0-9])")
 MARKERS = "Markers: means; bars: 95 % intervals; ticks: runs."
 SINGLE_RUNS = Note("single-run-cells", "Dashed: one run, interval from pooled variance.")
@@ -65,27 +65,32 @@ BEYOND_AXIS = Note("intervals-beyond-axis", "Arrows: intervals beyond the axis."
 
 
 class Caption(str):
-    """A caption of at most two paragraphs that keeps the notes that it consists of.
+    """A caption of two paragraphs, the notes below the figure and the endnotes, which it also keeps apart.
 
     Attributes:
-        below: Notes that stand below the figure.
-        notes_elsewhere: Notes that reports and papers print apart.
+        below: Notes printed below the figure.
+        endnotes: Notes that reports fold away, and that papers print in the supplement.
     """
 
     below: list[str]
-    notes_elsewhere: list[str]
+    endnotes: list[str]
 
-    def __new__(cls, below: Iterable[str], notes_elsewhere: Iterable[str]) -> "Caption":
-        """Join the notes of each paragraph to one line, without empty ones."""
-        parts = [[note for note in notes if note] for notes in (below, notes_elsewhere)]
+    def __new__(cls, below: Iterable[str], endnotes: Iterable[str]) -> "Caption":
+        """Join the notes of each paragraph, without empty ones."""
+        parts = [[note for note in notes if note] for notes in (below, endnotes)]
         caption = super().__new__(cls, "\n\n".join(" ".join(notes) for notes in parts if notes))
-        caption.below, caption.notes_elsewhere = parts
+        caption.below, caption.endnotes = parts
         return caption
 
     @property
     def notes(self) -> list[str]:
-        """Return all notes, those below the figure first."""
-        return [*self.below, *self.notes_elsewhere]
+        """All notes, those below the figure first."""
+        return [*self.below, *self.endnotes]
+
+    def with_note(self, note: str, *, below: bool) -> "Caption":
+        """Return the caption with one more note, below the figure or among the endnotes."""
+        more_below, more_endnotes = ([note], []) if below else ([], [note])
+        return Caption([*self.below, *more_below], [*self.endnotes, *more_endnotes])
 
 
 class Bar(Line2D):
@@ -262,8 +267,8 @@ def titles_height(panel_levels: Sequence[Mapping[str, Any]], characters: int = T
 
 def scale_value_axis(
     ax: Axes,
-    times: pd.Series,
-    cells: pd.DataFrame,
+    values: pd.Series,
+    means: pd.DataFrame,
     axis: Literal["x", "y"] = "y",
     *,
     logarithmic: bool = False,
@@ -271,46 +276,46 @@ def scale_value_axis(
 ) -> list[str]:
     """Scale the axis of a measured quantity, such as time or throughput, and return notes for the caption.
 
-    Call it after the intervals are drawn (`draw_interval`): it looks for bars that extend beyond the axis.
-    The axis starts at 0, or is logarithmic if run times span more than a factor of 20. It shows all runs, and
-    intervals of MIN_RUNS_FOR_AXIS runs or more up to MAX_INTERVAL_REACH beyond the runs. An interval that is
-    still longer ends in an arrow, unless AXIS_EXTENSION more of the axis would hold it.
+    Call it after `draw_interval`: it puts an arrow on each bar that ends beyond the axis. The axis starts at
+    0, or is logarithmic if the runs span more than a factor of 20. It shows all runs, and intervals of
+    MIN_RUNS_FOR_AXIS runs or more as far as MAX_INTERVAL_REACH beyond the runs. It is extended by up to
+    AXIS_EXTENSION to show a longer interval as a whole.
 
     Args:
         ax: The panel.
-        times: Values of single runs.
-        cells: Columns `low`, `high` and `n` of each cell.
+        values: Values of single runs.
+        means: Columns `low`, `high` and `n` of each cell.
         axis: Which axis it is.
         logarithmic: Use a logarithmic axis in any case.
         quantity: Name of the quantity in the note.
     """
-    if times.empty:
+    if values.empty:
         return []
-    reliable = cells[cells["n"] >= MIN_RUNS_FOR_AXIS]
-    shortest, longest = times.min(), times.max()
+    reliable = means[means["n"] >= MIN_RUNS_FOR_AXIS]
+    smallest, largest = values.min(), values.max()
     # The Python functions skip NaN, the bounds of a missing interval.
-    lowest, highest = min(shortest, reliable["low"].min()), max(longest, reliable["high"].max())
-    top = min(highest, MAX_INTERVAL_REACH * longest)
+    lowest, highest = min(smallest, reliable["low"].min()), max(largest, reliable["high"].max())
+    top = min(highest, MAX_INTERVAL_REACH * largest)
     notes = list[str]()
-    if logarithmic or longest / shortest > LOG_FROM_RATIO:
-        bottom = max(lowest, shortest / MAX_INTERVAL_REACH)
-        notes = [Note("logarithmic-time-axis", f"The {quantity} axis is logarithmic.")]
+    if logarithmic or largest / smallest > LOG_FROM_RATIO:
+        bottom = max(lowest, smallest / MAX_INTERVAL_REACH)
+        notes = [Note("logarithmic-value-axis", f"The {quantity} axis is logarithmic.")]
         (ax.set_yscale if axis == "y" else ax.set_xscale)("log")
         set_round_ticks(ax.yaxis if axis == "y" else ax.xaxis)
         extension = (top / bottom) ** AXIS_EXTENSION
         bottom, top = (
-            extend_end(bottom, cells["low"], bottom / extension),
-            extend_end(top, cells["high"], top * extension),
+            extend_end(bottom, means["low"], bottom / extension),
+            extend_end(top, means["high"], top * extension),
         )
         room = max(1.1, (top / bottom) ** AXIS_MARGIN)
         limits = _reach_ticks(bottom / room, room * top)
     else:
-        limits = 0.0, 1.06 * extend_end(top, cells["high"], (1 + AXIS_EXTENSION) * top)
+        limits = 0.0, 1.06 * extend_end(top, means["high"], (1 + AXIS_EXTENSION) * top)
     (ax.set_ylim if axis == "y" else ax.set_xlim)(*limits)
-    if ((cells["high"] > limits[1]) | (cells["low"] < limits[0])).any():
+    if ((means["high"] > limits[1]) | (means["low"] < limits[0])).any():
         notes.append(BEYOND_AXIS)
         _draw_arrows(ax, axis, limits)
-    if ((cells["n"] == 1) & cells["high"].notna()).any():
+    if ((means["n"] == 1) & means["high"].notna()).any():
         notes.append(SINGLE_RUNS)
     ax.grid(True, axis=axis)
     return notes
@@ -536,7 +541,7 @@ def as_clause(sentence: str) -> str:
 
 
 def empty_figure(
-    runs: pd.DataFrame | None, cause: str = NO_SUCCESS, *details: str, notes: Sequence[str] = ()
+    runs: pd.DataFrame | None, cause: str = NO_SUCCESS, *details: str, endnotes: Sequence[str] = ()
 ) -> tuple[Figure, Caption]:
     """Return a figure with the reason why it is empty, and its caption.
 
@@ -547,7 +552,7 @@ def empty_figure(
         runs: The runs whose setting and missing values the caption states; None for none.
         cause: Why nothing is drawn.
         details: More sentences of the caption.
-        notes: As in `compose_caption`.
+        endnotes: As in `compose_caption`.
     """
     figure = style.new_figure(style.COLUMN_INCHES, 1.4)
     ax = figure.subplots()
@@ -557,7 +562,7 @@ def empty_figure(
     code, facts = (cause.code, cause.facts) if isinstance(cause, Note) else ("", {})
     reason = Note("not-drawn", f"{NOT_DRAWN}{cause}.", why=code, **facts)
     return figure, split_caption(
-        [reason, *details, conditions.setting_note(runs) if runs is not None else ""], notes
+        [reason, *details, conditions.setting_note(runs) if runs is not None else ""], endnotes
     )
 
 
@@ -565,7 +570,7 @@ def compose_caption(
     runs: pd.DataFrame,
     heading: str | Sequence[str],
     *details: str,
-    notes: Sequence[str] = (),
+    endnotes: Sequence[str] = (),
     with_intervals: bool = True,
     counted: pd.Series | None = None,
 ) -> Caption:
@@ -577,8 +582,8 @@ def compose_caption(
     Args:
         runs: The runs that are drawn.
         heading: What the figure shows.
-        details: More sentences; the last ones become notes if the caption gets too long.
-        notes: Notes that reports and papers print apart.
+        details: Further sentences; the last ones become endnotes if the caption gets too long.
+        endnotes: Notes that are not printed below the figure.
         with_intervals: State how intervals are computed.
         counted: As in `conditions.run_counts_note`.
     """
@@ -589,13 +594,14 @@ def compose_caption(
     ]
     headings = [heading] if isinstance(heading, str) else heading
     single_runs = [detail for detail in details if detail == SINGLE_RUNS]
-    return split_caption([*headings, *details, *always], notes, first=[*headings, *always, *single_runs])
+    return split_caption([*headings, *details, *always], endnotes, first=[*headings, *always, *single_runs])
 
 
-def split_caption(below: Iterable[str], notes: Iterable[str], first: Iterable[str] = ()) -> Caption:
-    """Split sentences between the caption below a figure and the notes that are printed apart, each once.
+def split_caption(below: Iterable[str], endnotes: Iterable[str], first: Iterable[str] = ()) -> Caption:
+    """Return a caption of sentences to print below the figure, and of endnotes, without repetitions.
 
-    At most MAX_CAPTION_WORDS stand below: the sentences `first`, then as many others as fit.
+    At most MAX_CAPTION_WORDS stay below: the sentences `first`, then others in order. The rest become
+    endnotes.
     """
     sentences, first_sentences = _sentences(below), _sentences(first)
     kept_below, words_left = set[str](), MAX_CAPTION_WORDS
@@ -605,7 +611,7 @@ def split_caption(below: Iterable[str], notes: Iterable[str], first: Iterable[st
             words_left -= words
     return Caption(
         [sentence for sentence in sentences if sentence in kept_below],
-        [*(sentence for sentence in sentences if sentence not in kept_below), *dict.fromkeys(notes)],
+        [*(sentence for sentence in sentences if sentence not in kept_below), *dict.fromkeys(endnotes)],
     )
 
 

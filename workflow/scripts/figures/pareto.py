@@ -58,7 +58,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     figure, view, notes = draw_cells(view, points, labels)
     heading = HEADING.format(response.heading, time.title)
     return figure, view.caption(
-        Note("heading", heading, response=response.name), *notes, notes=view.response_notes
+        Note("heading", heading, response=response.name), *notes, endnotes=view.response_notes
     )
 
 

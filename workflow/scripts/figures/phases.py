@@ -52,7 +52,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     )
     headings = [HEADING, _exposed_note(measured, set(view.runs["cell"]))]
     return figure, view.caption(
-        headings, notes=[HOW_TO_READ, OTHER_WAITING, LANE_NOTE, *measured.notes], with_intervals=False
+        headings, endnotes=[HOW_TO_READ, OTHER_WAITING, LANE_NOTE, *measured.notes], with_intervals=False
     )
 
 

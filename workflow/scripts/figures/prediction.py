@@ -113,7 +113,7 @@ def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     return figure, panels.compose_caption(
         runs,
         *sentences,
-        notes=[HOW_TO_READ],
+        endnotes=[HOW_TO_READ],
         with_intervals=False,
     )
 

@@ -88,7 +88,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
         HEADING.format(*(",", " and run order") if has_order else (" and", "")),
         _outliers_note(data),
         _lattice_sentence(data),
-        notes=[HOW_TO_READ, SEARCH_NOTE],
+        endnotes=[HOW_TO_READ, SEARCH_NOTE],
         with_intervals=False,
     )
 

@@ -108,7 +108,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
         ESTIMATE_NOTE if has_estimate else "",
         panels.SINGLE_RUNS if _is_single_run(drawn_rows[drawn_rows["replicas"] > 1]).any() else "",
         _no_baseline_note(without_baseline),
-        notes=[
+        endnotes=[
             kept_batch or "",
             HOW_TO_READ,
             accumulation_note(drawn_rows),

@@ -88,7 +88,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     grid.label("link rate of a node", "epoch time (s)")
     panels.add_legend(grid.figure, all_series)
     line_note = "" if predicted.empty else LINES_NOTE if any(rates) else DASHES_NOTE
-    return grid.figure, view.caption(HEADING, line_note, notes=[HOW_TO_READ])
+    return grid.figure, view.caption(HEADING, line_note, endnotes=[HOW_TO_READ])
 
 
 def _positions(bytes_s: np.ndarray) -> list[float]:

@@ -68,7 +68,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
         ],
         time_to_accuracy.runs_without_accuracy_note(view.runs, drawn_cells),
         *remarks,
-        notes=[time_to_accuracy.METHOD_NOTE],
+        endnotes=[time_to_accuracy.METHOD_NOTE],
         counted=drawn_cells["n"],
     )
 

@@ -124,7 +124,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
         _span_note(ran),
         CUTS_NOTE if len(time.cuts) else "",
         *_not_drawn_notes(view.runs, ran),
-        notes=[HOW_TO_READ, ROWS_NOTE if rows > 1 else "", GAPS_SENTENCE],
+        endnotes=[HOW_TO_READ, ROWS_NOTE if rows > 1 else "", GAPS_SENTENCE],
         with_intervals=False,
     )
 

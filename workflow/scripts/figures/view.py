@@ -235,7 +235,7 @@ class View:
         self,
         heading: str | Sequence[str],
         *details: str,
-        notes: Sequence[str] = (),
+        endnotes: Sequence[str] = (),
         with_intervals: bool = True,
         counted: pd.Series | None = None,
     ) -> Caption:
@@ -246,7 +246,7 @@ class View:
         headings = [*([heading] if isinstance(heading, str) else heading), self.omission_note]
         sentences = [self._series_note, self._filter_note, *details]
         return panels.compose_caption(
-            self.runs, headings, *sentences, notes=notes, with_intervals=with_intervals, counted=counted
+            self.runs, headings, *sentences, endnotes=endnotes, with_intervals=with_intervals, counted=counted
         )
 
     @property

@@ -113,7 +113,7 @@ def render_page(
         summary=twelve_rules.summary(verdicts),
         pictures=pictures,
         methods=conditions.methods_notes(runs, column(material.data("effects"), "within_blocks")),
-        explained={name: table.table.notes_elsewhere for name, table in material.tables.items()},
+        table_endnotes={name: table.table.endnotes for name, table in material.tables.items()},
         tables=tables,
         figure_numbers={picture.name: number for number, picture in enumerate(pictures, 1)},
         table_numbers={table.name: number for number, table in enumerate(tables, 1)},

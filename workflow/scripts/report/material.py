@@ -40,7 +40,7 @@ class Picture:
         width: Its width in CSS pixels.
         height: Its height in CSS pixels.
         caption: Its caption.
-        notes: Notes printed apart.
+        endnotes: Notes that are folded below the figure.
         files: Contents of its files by suffix (svg, png, pdf), to be saved.
     """
 
@@ -49,7 +49,7 @@ class Picture:
     width: int
     height: int
     caption: str
-    notes: str = ""
+    endnotes: str = ""
     files: Mapping[str, bytes] = field(default_factory=dict)
 
     @cached_property
@@ -190,7 +190,7 @@ def read_picture(stem: Path, scrub: Callable[[str], str] = str) -> Picture:
     Its image is the PNG if the SVG is large and the PNG smaller. If `scrub` changes the text of the SVG, the
     other files, which have the same text, are left out.
     """
-    caption, _, notes = clean(_read(Path(f"{stem}.caption.md")).strip()).partition("\n\n")
+    caption, _, endnotes = clean(_read(Path(f"{stem}.caption.md")).strip()).partition("\n\n")
     vector = Path(f"{stem}.svg")
     original = _read(vector)
     scrubbed = scrub(original)
@@ -209,7 +209,7 @@ def read_picture(stem: Path, scrub: Callable[[str], str] = str) -> Picture:
         round(width_in * PIXELS_PER_INCH),
         round(height_in * PIXELS_PER_INCH),
         caption,
-        notes,
+        endnotes,
         files,
     )
 

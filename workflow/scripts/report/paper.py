@@ -113,7 +113,7 @@ class Contents:
         landscape: Names of those of them that are wider than a page.
         means: The paper's short table of means of cells; None without one.
         findings: What figures of the paper show, in sentences that refer to FIGURE, by name.
-        notes: Notes of captions and tables that are printed apart, by name.
+        endnotes: Endnotes of figures and tables, by name.
     """
 
     paper: Selection
@@ -122,7 +122,7 @@ class Contents:
     landscape: Sequence[str] = ()
     means: Table | None = None
     findings: Mapping[str, str] = field(default_factory=dict)
-    notes: Mapping[str, str] = field(default_factory=dict)
+    endnotes: Mapping[str, str] = field(default_factory=dict)
 
 
 def generated_files(facts: Facts, contents: Contents, answer: Answer) -> dict[str, str]:
@@ -223,18 +223,15 @@ def show_supplement(contents: Contents, constants: str) -> str:
         upright,
         "" if figures or upright or wide else NO_SUPPLEMENT,
         constants,
-        caption_notes(contents.notes),
+        endnotes_section(contents.endnotes),
         f"\\begin{{sideways}}\n{wide}\\end{{sideways}}\n" if wide else "",
     ]
     return "\n".join(filter(None, parts))
 
 
-def caption_notes(notes: Mapping[str, str]) -> str:
-    """Return the notes of captions in a section of their own, a paragraph per figure and table.
-
-    Empty without notes.
-    """
-    paragraphs = [rf"\paragraph{{{to_latex(name)}}} {to_latex(note)}" for name, note in notes.items()]
+def endnotes_section(endnotes: Mapping[str, str]) -> str:
+    """Return the section of endnotes, a paragraph per figure and table; "" without endnotes."""
+    paragraphs = [rf"\paragraph{{{to_latex(name)}}} {to_latex(note)}" for name, note in endnotes.items()]
     if not paragraphs:
         return ""
     heading = r"\section*{Notes on figures and tables}"
@@ -331,15 +328,17 @@ def write_sources(facts: Facts, figures: Sequence[Path], all_tables: Sequence[Pa
     )
     drafts = draft_texts(facts, answer, evidence)
     findings, answer = find_findings(facts, contents.paper, evidence, answer)
-    notes = {
-        name: apart[0] for name, (_, *apart) in paragraphs_of.items() if apart and name in selection.captions
+    endnotes = {
+        name: " ".join(further)
+        for name, (_, *further) in paragraphs_of.items()
+        if further and name in selection.captions
     }
-    notes |= {
-        f"table {name}": " ".join(tables_by_name[name].notes_elsewhere)
+    endnotes |= {
+        f"table {name}": " ".join(tables_by_name[name].endnotes)
         for name in selection.tables
-        if tables_by_name[name].notes_elsewhere
+        if tables_by_name[name].endnotes
     }
-    files = generated_files(facts, replace(contents, findings=findings, notes=notes), answer) | drafts
+    files = generated_files(facts, replace(contents, findings=findings, endnotes=endnotes), answer) | drafts
     for name, text in files.items():
         write_text(out / name, GENERATED_HEADER + text)
     for stem in figures:

@@ -423,7 +423,7 @@ def summary(verdicts: Sequence[tuple[Rule, Verdict]]) -> Note:
 
 
 def _states_n(picture: Picture) -> bool:
-    return any(conditions.states_run_counts(text) for text in (picture.caption, picture.notes))
+    return any(conditions.states_run_counts(text) for text in (picture.caption, picture.endnotes))
 
 
 def _pictures(material: Material, words_by_kind: Mapping[str, str]) -> Links:
