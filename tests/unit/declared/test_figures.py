@@ -12,6 +12,7 @@ from common.files import CHECKOUT
 from declared.figures import FigureSpec, from_json
 from declared.products.figures import KINDS
 from declared.study import load_study
+from support.figure_specs import figure_specs
 from support.refusals import assert_refusal
 
 STUDY = {
@@ -44,7 +45,7 @@ def study(
         keys["exclude"] = None
     keys = {key: value for key, value in keys.items() if value is not None}
     (folder / "s.yaml").write_text(yaml.safe_dump(keys))
-    return load_study("s", folder).drawn()
+    return figure_specs(load_study("s", folder))
 
 
 def refusal(folder: Path, *figures: object) -> InputError:
@@ -67,7 +68,7 @@ def test_a_study_that_declares_nothing_has_the_usual_figures(tmp_path: Path) -> 
 def test_default_figures_need_variation_or_a_benchmark(tmp_path: Path) -> None:
     study(tmp_path)
     plain = load_study("s", tmp_path)
-    without_benchmark = plain.drawn(plain.traits(has_collective_benchmark=False))
+    without_benchmark = figure_specs(plain, has_collective_benchmark=False)
     kinds = {figure.kind for figure in without_benchmark}
     assert "network" not in kinds and "projection" in kinds, "a projection needs no benchmark"
     names = [figure.name for figure in study(tmp_path, exclude=False, nodes=1, batch_size=16, sync_every=1)]
@@ -77,13 +78,13 @@ def test_default_figures_need_variation_or_a_benchmark(tmp_path: Path) -> None:
 
 def test_drift_is_drawn_unasked_where_a_reference_is_timed() -> None:
     horovod = load_study("cnn-horovod")
-    assert "drift" in {figure.kind for figure in horovod.drawn()}
-    assert "drift" not in {figure.kind for figure in horovod.drawn(horovod.traits(reference_timed=False))}
+    assert "drift" in {figure.kind for figure in figure_specs(horovod)}
+    assert "drift" not in {figure.kind for figure in figure_specs(horovod, reference_timed=False)}
 
 
 def test_energy_is_drawn_unasked_where_devices_are_compared() -> None:
-    assert "energy" in {figure.kind for figure in load_study("resnet34-devices").drawn()}
-    assert "energy" not in {figure.kind for figure in load_study("cnn-horovod").drawn()}
+    assert "energy" in {figure.kind for figure in figure_specs(load_study("resnet34-devices"))}
+    assert "energy" not in {figure.kind for figure in figure_specs(load_study("cnn-horovod"))}
 
 
 def test_traces_are_drawn_unasked_where_runs_are_traced(tmp_path: Path) -> None:
@@ -101,7 +102,7 @@ def test_traces_are_drawn_unasked_where_runs_are_traced(tmp_path: Path) -> None:
     all_traced = study(tmp_path, trace="phases")
     assert {figure.kind for figure in all_traced} >= {"phases", "critical_path", "gantt"}
     load = load_study("s", tmp_path)
-    assert not {figure.kind for figure in load.drawn(load.traits(traced=False))} & {
+    assert not {figure.kind for figure in figure_specs(load, traced=False)} & {
         "phases",
         "critical_path",
         "gantt",
@@ -123,19 +124,19 @@ def test_figure_of_traces_needs_traced_runs(tmp_path: Path) -> None:
 
 
 def test_devices_stand_for_nodes_where_only_they_vary(tmp_path: Path) -> None:
-    by_name = {figure.name: figure for figure in load_study("cnn-horovod-small").drawn()}
+    by_name = {figure.name: figure for figure in figure_specs(load_study("cnn-horovod-small"))}
     assert by_name["by_devices_per_node"].x == "devices_per_node"
     assert (by_name["interaction"].x, by_name["interaction"].colour) == ("devices_per_node", ("framework",))
 
 
 def test_a_study_of_next_tokens_has_figures_of_perplexity() -> None:
-    names = [figure.name for figure in load_study("sequences-small").drawn()]
+    names = [figure.name for figure in figure_specs(load_study("sequences-small"))]
     assert [name for name in names if "perplexity" in name] == ["perplexity", "perplexity-wall_time"]
     assert "accuracy" in names
 
 
 def test_a_fraction_has_no_interaction_unasked() -> None:
-    assert "interaction" not in {figure.kind for figure in load_study("screening").drawn()}
+    assert "interaction" not in {figure.kind for figure in figure_specs(load_study("screening"))}
 
 
 def test_a_declaration_is_read(tmp_path: Path) -> None:
@@ -153,7 +154,9 @@ def test_a_declaration_is_read(tmp_path: Path) -> None:
     assert study(tmp_path, figures) == [
         FigureSpec("overview", "overview"),
         FigureSpec("by_factor-nodes", "by_factor", "nodes", ("framework",), ("batch_size", "sync_every")),
-        FigureSpec("ddp", "by_factor", "nodes", filter={"framework": ["pytorch-ddp"], "batch_size": [16, 32]}),
+        FigureSpec(
+            "ddp", "by_factor", "nodes", filter={"framework": ["pytorch-ddp"], "batch_size": [16, 32]}
+        ),
         FigureSpec("accuracy-wall_time", "accuracy", "wall_time"),
     ]
     of_tokens = study(tmp_path, [{"kind": "accuracy", "y": "perplexity"}], dataset="text8", model="rnn-nano")
@@ -170,13 +173,13 @@ def test_where_only_facets_are_named_the_rest_is_told_by_colour(tmp_path: Path) 
 def test_figures_show_their_own_response_or_the_studys(tmp_path: Path) -> None:
     text = {**STUDY, "response": "throughput", "target_accuracy": 0.9}
     (tmp_path / "s.yaml").write_text(yaml.safe_dump(text))
-    usual = {figure.name: figure for figure in load_study("s", tmp_path).drawn()}
+    usual = {figure.name: figure for figure in figure_specs(load_study("s", tmp_path))}
     assert {name: figure.y for name, figure in usual.items() if figure.y} == dict.fromkeys(
         ["overview", "by_batch_size", "by_nodes", "interaction"], "throughput"
     )
     own = [{"kind": "overview", "y": "epoch_time"}, {"kind": "overview", "y": "time_to_accuracy"}]
     (tmp_path / "s.yaml").write_text(yaml.safe_dump({**text, "figures": own}))
-    drawn = load_study("s", tmp_path).drawn()
+    drawn = figure_specs(load_study("s", tmp_path))
     assert [(figure.name, figure.y, figure.target) for figure in drawn] == [
         ("overview-epoch_time", "epoch_time", None),
         ("overview-time_to_accuracy", "time_to_accuracy", 0.9),
@@ -275,7 +278,7 @@ def test_more_series_than_can_be_told_apart_are_refused(tmp_path: Path) -> None:
     "name", sorted(path.stem for path in (CHECKOUT / "config" / "studies").glob("*.yaml"))
 )
 def test_figures_of_shipped_studies_are_valid_and_unique(name: str) -> None:
-    figures = load_study(name).drawn()
+    figures = figure_specs(load_study(name))
     names = [figure.name for figure in figures]
     assert len(set(names)) == len(names) >= 3
 

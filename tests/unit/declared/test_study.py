@@ -13,6 +13,7 @@ from declared.site import load_site
 from declared.study import Replicates, load_study
 from models.named import models
 from plan.design import plan_design
+from support.figure_specs import figure_specs
 from support.refusals import assert_refusal
 
 GOOD = {
@@ -297,21 +298,21 @@ def test_the_batch_size_that_is_told_fits_as_it_is_counted(tmp_path: Path) -> No
 
 def test_a_paper_has_the_named_or_the_default_material(tmp_path: Path) -> None:
     usual = load_study("s", written(tmp_path))
-    names = [figure.name for figure in usual.drawn()]
-    printed = usual.paper.chosen_figures(usual.drawn())
+    names = [figure.name for figure in figure_specs(usual)]
+    printed = usual.paper.chosen_figures(figure_specs(usual))
     assert printed == ["overview", "by_batch_size", "accuracy-wall_time", "shares"], (
         "without nodes no scaling"
     )
     assert "residuals" in set(names) - set(printed) and "checks" not in usual.paper.chosen_tables()
     on_nodes = load_study("s", written(tmp_path, factors=factors(nodes=[1, 2])))
-    assert on_nodes.paper.chosen_figures(on_nodes.drawn()) == [
+    assert on_nodes.paper.chosen_figures(figure_specs(on_nodes)) == [
         "overview", "scaling", "accuracy-wall_time", "shares",
     ]  # fmt: skip
-    drawn = [figure for figure in usual.drawn() if figure.name in ("overview", "residuals")]
+    drawn = [figure for figure in figure_specs(usual) if figure.name in ("overview", "residuals")]
     assert usual.paper.chosen_figures(drawn) == ["overview"], "of main results only"
     own = {"figures": ["residuals", "overview"], "tables": [], "class": "acmart"}
     chosen = load_study("s", written(tmp_path, paper=own))
-    assert chosen.paper.chosen_figures(chosen.drawn()) == ("residuals", "overview")
+    assert chosen.paper.chosen_figures(figure_specs(chosen)) == ("residuals", "overview")
     assert chosen.paper.chosen_tables() == ()
     assert (usual.paper.class_name, chosen.paper.class_name) == ("article", "acmart")
 

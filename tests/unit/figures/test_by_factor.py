@@ -74,7 +74,7 @@ def test_ideal_per_device_is_level(records):
 def test_memory_has_no_ideal(records):
     memory = FigureSpec("m", "by_factor", x="nodes", y="memory", filter=SPEC.filter)
     figure, caption = by_factor.draw(records, memory)
-    assert not ideals(figure.axes[0]) and "baselines-drawn" not in codes(caption.notes)
+    assert not ideals(figure.axes[0]) and "ideal-drawn" not in codes(caption.notes)
     mib = records.runs["memory_peak_bytes"].astype(float) / 2**20
     top = max(line.get_ydata()[0] for line in figure.axes[0].lines if isinstance(line, panels.Bar))
     assert mib.min() < top < mib.max()
@@ -97,9 +97,7 @@ def test_where_nodes_double_both_axes_are_logarithmic(records, tmp_path):
     doubled = records.runs.replace({"nodes": {3: 4}}).assign(
         replicas=records.runs["replicas"].replace({3: 4})
     )
-    figure, caption = by_factor.draw(
-        Records(*write_frames(tmp_path, doubled, epochs_of(records))), SPEC
-    )
+    figure, caption = by_factor.draw(Records(*write_frames(tmp_path, doubled, epochs_of(records))), SPEC)
     (ax,) = figure.axes
     assert ax.get_yscale() == "log" and "logarithmic-axis" in codes(caption.notes)
     for line in ideals(ax):

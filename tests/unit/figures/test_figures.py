@@ -182,9 +182,9 @@ def test_the_caption_by_nodes_has_the_seconds_of_its_baselines(drawings, csv):
     runs = Records(*csv).runs
     facts = find_note(caption.notes, "baselines").facts
     assert facts["single_device"] == sorted(BASELINES)
-    assert set(facts["seconds"]) == set(runs.loc[runs["framework"].isin(BASELINES), "cell"])
+    assert set(facts["means"]) == set(runs.loc[runs["framework"].isin(BASELINES), "cell"])
     means = pooled(runs)
-    assert facts["seconds"] == {cell: means.cell_mean(cell).value for cell in facts["seconds"]}
+    assert facts["means"] == {cell: means.cell_mean(cell).value for cell in facts["means"]}
     assert "single-device-baselines-drawn" in codes(caption.notes)
 
 
@@ -691,9 +691,7 @@ def test_a_treatment_keeps_its_style_under_a_filter(treated):
 
 
 def test_what_no_key_names_becomes_panels(treated):
-    spec = FigureSpec(
-        "by_nodes", "by_factor", x="nodes", colour=("batch_size",), facet=("training_loop",)
-    )
+    spec = FigureSpec("by_nodes", "by_factor", x="nodes", colour=("batch_size",), facet=("training_loop",))
     view = build_view(treated.runs, spec)
     assert (view.colour, view.facet) == (["batch_size"], ["training_loop", "model", "sync_every"])
     assert [series.name for series in view.series] == ["batch size 32", "batch size 64", "batch size 96"]

@@ -79,7 +79,9 @@ def test_a_single_run_is_marked_and_has_no_interval(frames, tmp_path):
     )
     model = runs["model"].iloc[0]
     records = Records(*write_frames(tmp_path, runs, epochs))
-    figure, caption = heat_map.draw(records, FigureSpec("h", "heat_map", x="nodes", filter={"model": [model]}))
+    figure, caption = heat_map.draw(
+        records, FigureSpec("h", "heat_map", x="nodes", filter={"model": [model]})
+    )
     marked = [texts for texts, _ in fields(figure).values() if heat_map.SINGLE_RUN in texts[0]]
     assert len(marked) == 1 and len(marked[0]) == 1
     assert "single-runs" in codes(caption.notes)

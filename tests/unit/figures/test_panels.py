@@ -48,7 +48,7 @@ def test_a_caption_keeps_its_notes_until_it_is_written():
 
 def test_why_a_figure_is_not_drawn_stands_alone():
     why = Note("unmeasured", "nothing was measured", cells=0)
-    _, caption = panels.empty_figure(None, why, LONG, LONG.replace("line", "marker"), notes=["Apart."])
+    _, caption = panels.empty_figure(None, why, LONG, LONG.replace("line", "marker"), endnotes=["Apart."])
     below, apart = caption.split("\n\n")
     assert below == f"{panels.NOT_DRAWN}{why}. {LONG}" and len(below.split()) <= panels.MAX_CAPTION_WORDS
     assert why_not_drawn(caption) == {"why": "unmeasured", "cells": 0}

@@ -69,6 +69,8 @@ def test_without_a_price_it_says_why_it_is_empty(tmp_path) -> None:
 def test_cells_far_apart_have_logarithmic_axes(tmp_path) -> None:
     runs, epochs = campaign(failures={})
     runs.loc[runs["batch_size"] == 16, "epoch_time_s"] *= 1000
-    figure, caption = pareto.draw(Records(*write_frames(tmp_path, runs.assign(**STATED), epochs)), pareto_spec())
+    figure, caption = pareto.draw(
+        Records(*write_frames(tmp_path, runs.assign(**STATED), epochs)), pareto_spec()
+    )
     figure.draw_without_rendering()
     assert "logarithmic-axes" in codes(caption.notes)

@@ -15,6 +15,7 @@ from declared.study import load_study
 from figures import panels
 from figures import time_to_accuracy as time_figure
 from support.captions import why_not_drawn
+from support.figure_specs import figure_specs
 from support.synthetic import designed_campaign, write_frames
 
 SPEC = FigureSpec("time_to_accuracy", "time_to_accuracy", target=0.6)
@@ -78,6 +79,6 @@ def test_the_target_is_the_figures_own_or_the_studys(tmp_path):
 def test_only_studies_with_a_target_have_the_figure(tmp_path):
     text = (load_study("quickstart").file).read_text()
     (tmp_path / "aimed.yaml").write_text(text + "\ntarget_accuracy: 0.9\n")
-    aimed = {figure.name: figure for figure in load_study("aimed", tmp_path).drawn()}
+    aimed = {figure.name: figure for figure in figure_specs(load_study("aimed", tmp_path))}
     assert aimed["time_to_accuracy"].target == 0.9
-    assert "time_to_accuracy" not in {figure.name for figure in load_study("quickstart").drawn()}
+    assert "time_to_accuracy" not in {figure.name for figure in figure_specs(load_study("quickstart"))}

@@ -73,7 +73,7 @@ def test_headings_have_an_order_and_images_a_text(page: Page) -> None:
     assert all(after <= before + 1 for before, after in itertools.pairwise(levels) if before != 1)
     images = [attributes for tag, attributes in page.elements if tag == "img"]
     assert len(images) == 2 and all(attributes["alt"] and attributes["width"] for attributes in images)
-    assert images[0]["alt"] == PICTURES["epoch_time"].partition(" Replicates")[0]
+    assert images[0]["alt"] == PICTURES["overview"].partition(" Replicates")[0]
 
 
 def test_nothing_is_asked_for(page: Page) -> None:

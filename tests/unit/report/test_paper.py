@@ -35,7 +35,7 @@ from precision import reached
 from report import design, document, drafts, paper, pdf, setting
 from report import methods as methods_module
 from report.facts import Facts, texts
-from report.findings import FIGURE, Evidence, effect_of_figure, find_finding
+from report.findings import FIGURE_REFERENCE, Evidence, effect_of_figure, find_finding
 from report.latex import cited, first_sentence, keys_of, references, to_latex
 from report.methods import method_notes, methods, reproducibility
 from report.threats import MAX_WARNINGS, threat_notes, threats
@@ -305,7 +305,7 @@ def test_findings_are_the_numbers_of_tables(quickstart_like: tuple[Facts, list[P
 
     def facts_of_finding(kind: str, **options: object) -> dict[str, object]:
         finding = find_finding(FigureSpec(name=kind, kind=kind, **options), evidence)
-        assert finding and finding.count(FIGURE) == 1 and finding.endswith(".")
+        assert finding and finding.count(FIGURE_REFERENCE) == 1 and finding.endswith(".")
         return finding.facts
 
     times = facts_of_finding("overview")

@@ -453,10 +453,16 @@ class Study(StudyKeys):
             )
         return replace(traits, **of_campaign)
 
-    def drawn(self, traits: Traits | None = None) -> list[FigureSpec]:
-        """Return the figures that it declares, or those of every study with its traits."""
-        figures = self.figures or default_figures(traits or self.traits())
-        return [choose_response(figure, self.response, self.target_accuracy) for figure in figures]
+    def figure_specs(self, traits: Traits) -> list[FigureSpec]:
+        """Return the figures to draw: those that it declares, or else the defaults for its traits."""
+        specs = self.figures or default_figures(traits)
+        return [choose_response(spec, self.response, self.target_accuracy) for spec in specs]
+
+    @property
+    def possible_figure_specs(self) -> list[FigureSpec]:
+        """The figures that it can have; site and records decide which of them a campaign draws."""
+        # By default, Traits assumes all that a site can provide except prices.
+        return self.figure_specs(self.traits(priced=True, grid_stated=True))
 
     @property
     def searches_strategies(self) -> bool:
@@ -544,7 +550,7 @@ def load_study(name: str, folder: Path = CHECKOUT / "config" / "studies") -> Stu
         entries = [_over_devices(entry, study) if DEVICES in varied else entry for entry in written.figures]
         read = read_figures(entries, cells, file, study.traits())
         study = replace(study, figures=tuple(read))
-    paper = checked_paper(study.paper, [figure.name for figure in study.drawn()], file)
+    paper = checked_paper(study.paper, [spec.name for spec in study.possible_figure_specs], file)
     return replace(study, paper=paper)
 
 

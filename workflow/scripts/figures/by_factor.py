@@ -17,8 +17,8 @@ GUIDE_NOTE = Note("lines-guide-the-eye", "Lines only guide the eye from one leve
 def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     """Return the figure and its caption."""
     x, view = str(spec.x), build_response_view(records, spec)
-    joined = GUIDE_NOTE if is_treated_as_number(records.runs, x) else ""
+    guide_note = GUIDE_NOTE if is_treated_as_number(records.runs, x) else ""
     scaling = batch_scaling(view.runs, x) if x in SCALES else None
     heading = f"{view.response.heading} by {title(x)}{scaling_phrase(scaling)}. {panels.MARKERS}"
-    endnotes = [scaling or "", *view.response_notes, joined]
+    endnotes = [scaling or "", *view.response_notes, guide_note]
     return lines.draw(view, x, heading, with_baselines=x in SCALES, endnotes=endnotes)

@@ -17,7 +17,7 @@ from precision import reached
 
 
 def main(*, figure: str, inputs: Sequence[str], out: Path) -> None:
-    """Draw a figure as .pdf, .svg and .png, and write its caption and endnotes, two paragraphs, to .caption.md.
+    """Draw a figure as .pdf, .svg and .png, and write its caption and endnotes to .caption.md.
 
     Args:
         figure: the figure, as a study declares it, in JSON

@@ -65,9 +65,7 @@ def examples(kinds: Mapping[str, FigureKind] = KINDS) -> Iterator[Example]:
             written = Path(folder) / f"{study}.yaml"
             written.write_text(json.dumps(load_yaml(STUDIES / written.name) | {"figures": [entry]}))
             (spec,) = load_study(study, Path(folder)).figures
-        yield Example(
-            kind, study, records, entry, spec, PICTURES / f"{name}.png" if kind.alt else None
-        )
+        yield Example(kind, study, records, entry, spec, PICTURES / f"{name}.png" if kind.alt else None)
 
 
 def make(example: Example, folder: Path) -> None:

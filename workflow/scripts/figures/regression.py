@@ -61,7 +61,11 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     if legend_series:
         panels.add_legend(figure, legend_series, lines=False)
     return figure, view.caption(
-        HEADING, _not_fitted_note(fits), _at_edges_note(n_outside), endnotes=[HOW_TO_READ], with_intervals=False
+        HEADING,
+        _not_fitted_note(fits),
+        _at_edges_note(n_outside),
+        endnotes=[HOW_TO_READ],
+        with_intervals=False,
     )
 
 

@@ -77,8 +77,13 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
         has_one_axis=not by_run,
         margin=1.02 if by_run else 1.0,
     )
-    endnotes = [PARTS_NOTE if by_run else "", *_division_notes(data[data.index.isin(view.ok["cell"])], by_run)]
-    return figure, view.caption(RUNS_HEADING if by_run else EPOCHS_HEADING, endnotes=endnotes, with_intervals=False)
+    endnotes = [
+        PARTS_NOTE if by_run else "",
+        *_division_notes(data[data.index.isin(view.ok["cell"])], by_run),
+    ]
+    return figure, view.caption(
+        RUNS_HEADING if by_run else EPOCHS_HEADING, endnotes=endnotes, with_intervals=False
+    )
 
 
 def _in_percent(data: pd.DataFrame) -> pd.DataFrame:

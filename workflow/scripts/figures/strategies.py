@@ -33,11 +33,15 @@ HOW_TO_READ = (
 )
 
 
+def multi_node_runs(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs on several nodes, or all runs if there are none."""
+    multi_node = runs[runs["nodes"] > 1]
+    return multi_node if len(multi_node) else runs
+
+
 def multi_node_view(records: Records, spec: FigureSpec) -> View:
     """Return the view of the cells on several nodes, or of all cells if there are none."""
-    runs = records.runs
-    multi_node = runs[runs["nodes"] > 1]
-    return replace(build_view(multi_node if len(multi_node) else runs, spec), all_runs=runs)
+    return replace(build_view(multi_node_runs(records.runs), spec), all_runs=records.runs)
 
 
 def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:

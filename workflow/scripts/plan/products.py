@@ -61,7 +61,7 @@ class Products:
         self._campaign = campaign
         self.traits = campaign_traits(campaign, benchmarks, timings)
         self.figures: dict[str, FigureSpec] = {
-            figure.name: figure for figure in campaign.study.drawn(self.traits)
+            spec.name: spec for spec in campaign.study.figure_specs(self.traits)
         }
         self.programs = [program for program in PROGRAMS.values() if program.has_tables(self.traits)]
 

@@ -84,7 +84,9 @@ def appendix_sections(campaign: Campaign, runs: pd.DataFrame, state: State) -> I
         ],
     )
     yield from _rebuilding_sections(campaign, site, state)
-    yield Section("Time and disk", facts=list(cost_facts(campaign, runs)), page_tables=[setting.sessions(runs)])
+    yield Section(
+        "Time and disk", facts=list(cost_facts(campaign, runs)), page_tables=[setting.sessions(runs)]
+    )
     yield ANALYSIS
 
 
@@ -172,7 +174,8 @@ def to_latex(parts: Sequence[Section]) -> str:
             lines += [r"\begin{itemize}", *items, r"\end{itemize}"]
         page_tables = [page_table for page_table in part.page_tables if page_table.rows]
         lines += [
-            latex(results_table(page_table), f"tab:appendix-{number_}-{place}") for place, page_table in enumerate(page_tables)
+            latex(results_table(page_table), f"tab:appendix-{number_}-{place}")
+            for place, page_table in enumerate(page_tables)
         ]
     return "\n".join(lines) + "\n"
 

@@ -14,7 +14,6 @@ from analysis import tables
 from analysis.intervals import Estimate
 from analysis.measured import axis_label, cell_words, device_axis_label, level_text
 from analysis.responses import with_response
-from declared.factors import SCALES
 from declared.figures import FigureSpec
 from declared.responses import EPOCH_TIME, RESPONSES
 from figures import heat_map, lines, panels, rows
@@ -23,8 +22,7 @@ from figures.scaling import (
     QUANTITIES,
     axis_top,
     cell_ratios,
-    replica_counts,
-    replica_offsets,
+    place_series,
 )
 from figures.style import SeriesStyle
 from figures.view import View, build_view
@@ -166,7 +164,7 @@ class FieldsPanel:
     @property
     def points(self) -> list[Field]:
         """The fields with a value."""
-        return [field for field in self.fields if field.value is not None]
+        return [entry for entry in self.fields if entry.value is not None]
 
 
 @dataclass(frozen=True)
@@ -200,10 +198,10 @@ class HeatMap:
 
 def build_charts(material: Material) -> dict[str, Chart | HeatMap]:
     """Return the charts of the pictures whose kind has one, by name."""
-    drawn = {figure.name: figure for figure in material.study.drawn()}
+    specs = {spec.name: spec for spec in material.figure_specs}
     charts: dict[str, Chart | HeatMap] = {}
     for picture in material.pictures:
-        spec = drawn.get(picture.name)
+        spec = specs.get(picture.name)
         if spec is None or spec.kind not in BUILDERS:
             continue
         chart = BUILDERS[spec.kind](_view(material, spec), spec)
@@ -257,33 +255,29 @@ def factor_chart(view: View, spec: FigureSpec) -> Chart:
     """Return means over the levels of a factor, as `figures.by_factor` and `interaction` draw them."""
     x, is_interaction = str(spec.x), spec.kind == "interaction"
     words, ran_out = cell_words(view.all_runs), view.runs[view.runs["cell"].isin(view.out_of_memory)]
-    scale = lines.factor_scale(view.runs, x, 1 if x in view.colour else len(view.series))
-    shifts = panels.dodge_offsets(
-        [series.name for series in view.series], scale.gap if scale.n_series > 1 else 0
-    )
+    placement = lines.place_series(view, x, view.series, is_interaction)
+    axis = placement.axis
     chart_panels = []
     for levels in lines.drawable_panels(view, x, is_interaction):
         panel_runs = panels.rows_at(view.ok, levels)
         points = [
-            _mean_point(
-                view, index, scale.positions[cell_runs[x].iloc[0]] + shifts[series.name], cell_runs, words
-            )
+            _mean_point(view, index, placement.position(series, cell_runs[x].iloc[0]), cell_runs, words)
             for index, series in enumerate(view.series)
             for _, cell_runs in series.select(panel_runs).groupby("cell", sort=False)
         ]
-        marks = _level_marks(view.series, panels.rows_at(ran_out, levels), x, (scale, shifts), words)
+        marks = _level_marks(view.series, panels.rows_at(ran_out, levels), x, placement, words)
         chart_panels.append(
             Panel(panels.panel_title(levels), view.response.label, points, out_of_memory=marks)
         )
     return Chart(
-        [(place, level_text(level)) for level, place in scale.positions.items()],
-        scale.limits,
+        [(place, level_text(level)) for level, place in axis.positions.items()],
+        axis.limits,
         _series_lines(view.series),
         chart_panels,
         axis_label(view.runs, x),
-        run_offset=scale.replicate_offset,
-        joined=scale.numeric or is_interaction,
-        logarithmic=is_interaction or (scale.doubling and x in SCALES) or _is_wide(chart_panels),
+        run_offset=axis.replicate_offset,
+        joined=placement.is_joined,
+        logarithmic=lines.is_logarithmic(placement, x, is_interaction) or _is_wide(chart_panels),
     )
 
 
@@ -298,8 +292,8 @@ def scaling_chart(view: View, _spec: FigureSpec) -> Chart:
         for one_series in view.series
         if len(one_series.select(multi_replica)) or len(one_series.select(ran_out))
     ]
-    scale = lines.number_scale(replica_counts(planned), len(series))
-    shifts = replica_offsets([one_series.name for one_series in series], scale)
+    placement = place_series(planned, series)
+    axis = placement.axis
     chart_panels = []
     for name, (quantity, unit) in QUANTITIES.items():
         for levels in panels.nonempty_panels(view.panels, multi_replica):
@@ -307,13 +301,13 @@ def scaling_chart(view: View, _spec: FigureSpec) -> Chart:
             fewest = float(panel_rows["baseline_replicas"].min())
             ideal = [
                 (float(place), float(level) / fewest if name == "speedup" else unit)
-                for level, place in scale.positions.items()
+                for level, place in axis.positions.items()
                 if level >= fewest
             ]
             points = [
                 _point(
                     index,
-                    scale.positions[row["replicas"]] + shifts[one_series.name],
+                    placement.position(one_series, row["replicas"]),
                     Estimate(
                         unit * row[name], unit * row[f"{name}_low"], unit * row[f"{name}_high"], row["n"]
                     ),
@@ -325,11 +319,11 @@ def scaling_chart(view: View, _spec: FigureSpec) -> Chart:
                 for row in one_series.select(panel_rows).sort_values("replicas").to_dict("records")
             ]
             title, top = panels.panel_title(levels), axis_top(planned, name)
-            marks = _level_marks(series, panels.rows_at(ran_out, levels), "replicas", (scale, shifts), words)
+            marks = _level_marks(series, panels.rows_at(ran_out, levels), "replicas", placement, words)
             chart_panels.append(Panel(title, quantity, points, ideal, top, marks))
     return Chart(
-        [(place, level_text(level)) for level, place in scale.positions.items()],
-        scale.limits,
+        [(place, level_text(level)) for level, place in axis.positions.items()],
+        axis.limits,
         _series_lines(series),
         chart_panels,
         device_axis_label(planned),
@@ -396,16 +390,12 @@ def _level_marks(
     series: Sequence[Series],
     ran_out: pd.DataFrame,
     x: str,
-    placement: tuple[lines.Scale, Mapping[str, float]],
+    placement: lines.Placement,
     words: Mapping[str, str],
 ) -> list[tuple[int, float, str]]:
-    """Return the marks of a panel over the levels of `x`, for its cells that ran out of memory.
-
-    `placement` is the axis of levels, and the offset of each series on it.
-    """
-    scale, shifts = placement
+    """Return the marks of a panel over the levels of `x`, for its cells that ran out of memory."""
     return [
-        (index, scale.positions[level] + shifts[one_series.name], words[cell])
+        (index, placement.position(one_series, level), words[cell])
         for index, one_series in enumerate(series)
         for cell, level in one_series.select(ran_out).groupby("cell", sort=False)[x].first().items()
     ]

@@ -59,7 +59,7 @@ MAX_REASONS = 50
 RUNS_PER_REASON = 3
 PAGE_ROWS = 10  # of a table; the program shows tables of more than LONG_ROWS in pages
 LONG_ROWS = 15
-OPEN_FIGURES = 4  # of the paper's, with the first, which is beside the answer; others are folded
+MAX_OPEN_FIGURES = 4  # shown unfolded: the first one, then those of the paper
 OPEN_TABLES = ("cells", "effects")
 FIRST_NUMBER = re.compile(r"[−-]?\d[\d,]*(?:\.\d+)?(?:e[−+-]?\d+)?")
 OVERVIEW = FigureSpec("overview", "overview")  # series and their colours are those of this figure
@@ -186,10 +186,10 @@ def order_pictures(material: Material) -> list[Picture]:
 
 
 def open_figures(material: Material) -> set[str]:
-    """Return the figures that are not folded: the first ones of the study's paper."""
-    study, drawn = material.study, [picture.name for picture in material.pictures]
-    chosen = [name for name in study.paper.chosen_figures(study.drawn()) if name in drawn]
-    return set([*drawn[:1], *(name for name in chosen if name not in drawn[:1])][:OPEN_FIGURES])
+    """Return the names of the figures that are shown unfolded."""
+    names = [picture.name for picture in material.pictures]
+    chosen = [name for name in material.study.paper.chosen_figures(material.figure_specs) if name in names]
+    return set(list(dict.fromkeys([*names[:1], *chosen]))[:MAX_OPEN_FIGURES])
 
 
 def sort_key(text: str) -> str:

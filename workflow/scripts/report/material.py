@@ -2,7 +2,7 @@
 
 import base64
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +17,7 @@ from analysis.responses import with_response
 from analysis.tables import Table
 from common.errors import InputError
 from common.schemas import schema
+from declared.figures import FigureSpec
 from declared.responses import RESPONSES, Response
 from declared.site import Site
 from declared.study import Study
@@ -102,6 +103,12 @@ class Material:
     )
 
     @cached_property
+    def figure_specs(self) -> list[FigureSpec]:
+        """Return the specs of the pictures that the study declares or has by default, in its order."""
+        names = {picture.name for picture in self.pictures}
+        return [spec for spec in self.study.possible_figure_specs if spec.name in names]
+
+    @cached_property
     def ok(self) -> pd.DataFrame:
         """Return the successful runs."""
         return successful(self.runs)
@@ -131,10 +138,10 @@ class Material:
         """Return the numbers of a table; an empty frame if the study has no such table."""
         return self.tables[name].table.data if name in self.tables else pd.DataFrame()
 
-    def picture_of(self, kind: str) -> str | None:
-        """Return the name of the first figure of this kind in the report."""
-        names = [read_picture.name for read_picture in self.pictures]
-        return next((name for name in names if name == kind or name.startswith(f"{kind}-")), None)
+    def picture_of(self, kind: str, x: Collection[str] = ()) -> str | None:
+        """Return the name of the first picture of a kind, if `x` is given with one of them on its x axis."""
+        specs = (spec for spec in self.figure_specs if spec.kind == kind and (not x or spec.x in x))
+        return next((spec.name for spec in specs), None)
 
 
 def column(data: pd.DataFrame, name: str) -> pd.Series:

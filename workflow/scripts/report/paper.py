@@ -32,6 +32,7 @@ from common.notes import Note
 from common.options import run_program
 from common.tables import read_results, read_table
 from declared.datasets import find_dataset
+from declared.figures import FigureSpec
 from declared.paper import DEFAULT_CLASS
 from declared.responses import RESPONSES, Response
 from declared.site import load_site
@@ -40,7 +41,7 @@ from report import content, document
 from report.anonymous import anonymizer, scrub_sources
 from report.drafts import draft_texts
 from report.facts import MEANS, Facts
-from report.findings import FIGURE, Evidence, effect_of_figure, find_finding, refer_to_figure
+from report.findings import FIGURE_REFERENCE, Evidence, effect_of_figure, find_finding, refer_to_figure
 from report.latex import figure, references, see, to_latex
 from report.methods import (
     constant_table,
@@ -112,7 +113,7 @@ class Contents:
         long: Names of tables that do not float.
         landscape: Names of those of them that are wider than a page.
         means: The paper's short table of means of cells; None without one.
-        findings: What figures of the paper show, in sentences that refer to FIGURE, by name.
+        findings: What figures of the paper show, in sentences that refer to FIGURE_REFERENCE, by name.
         endnotes: Endnotes of figures and tables, by name.
     """
 
@@ -204,7 +205,7 @@ def _discuss(name: str, finding: str | None) -> str:
     reference = see("fig", name)
     if not finding:
         return rf"\tobewritten{{what {reference} shows.}}"
-    return to_latex(finding).replace(FIGURE, reference)
+    return to_latex(finding).replace(FIGURE_REFERENCE, reference)
 
 
 def show_supplement(contents: Contents, constants: str) -> str:
@@ -261,7 +262,7 @@ def choose_contents(facts: Facts, selection: Selection, tables_by_name: Mapping[
     main columns.
     """
     choice = facts.study.paper
-    figures = choice.chosen_figures(facts.study.drawn())
+    figures = choice.chosen_figures(drawn_specs(facts, selection))
     chosen = [name for name in choice.chosen_tables() if name in selection.tables]
     means = None
     if choice.tables is None:
@@ -279,21 +280,23 @@ def choose_contents(facts: Facts, selection: Selection, tables_by_name: Mapping[
     return Contents(paper, selection.remainder(paper), long, landscape, means)
 
 
+def drawn_specs(facts: Facts, selection: Selection) -> list[FigureSpec]:
+    """Return the specs of selected figures, in the order of the study."""
+    return [spec for spec in facts.study.possible_figure_specs if spec.name in selection.captions]
+
+
 def find_findings(
     facts: Facts, paper: Selection, evidence: Evidence, answer: Answer
 ) -> tuple[dict[str, Note], Answer]:
     """Return what the paper's figures show, by name, and the answer without the sentences among these."""
-    drawn = {entry.name: entry for entry in facts.study.drawn()}
     findings: dict[str, Note] = {}
     further = list(answer.further)
-    for name in paper.captions:
-        if name not in drawn:
-            continue
-        if note := effect_of_figure(drawn[name], further, evidence.response):
+    for spec in drawn_specs(facts, paper):
+        if note := effect_of_figure(spec, further, evidence.response):
             further.remove(note)
-            findings[name] = refer_to_figure(note)
-        elif finding := find_finding(drawn[name], evidence):
-            findings[name] = finding
+            findings[spec.name] = refer_to_figure(note)
+        elif finding := find_finding(spec, evidence):
+            findings[spec.name] = finding
     return findings, answer._replace(further=further)
 
 
@@ -320,6 +323,7 @@ def write_sources(facts: Facts, figures: Sequence[Path], all_tables: Sequence[Pa
         facts.runs,
         {name: table.data for name, table in tables_by_name.items()},
         measured_response(facts.runs, response),
+        facts.epochs,
     )
     data = {name: evidence.tables.get(name, pd.DataFrame()) for name in ("effects", "anova")}
     study = facts.study
@@ -395,6 +399,7 @@ def main(
         runs=measured,
         network=read_table(network[0], "network") if network else None,
         checks=read_results(checks[0]) if checks else None,
+        epochs=lambda: records.epochs,
         paper_tables=[stem.name for stem in tables],
     )
     write_sources(facts, figures, tables, out)

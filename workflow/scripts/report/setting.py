@@ -185,7 +185,9 @@ def sessions(runs: pd.DataFrame) -> PageTable:
         bad = int((own["status"] != "ok").sum())
         start, end = _moment(own["started_at"].dropna().min()), _moment(own["ended_at"].dropna().max())
         rows.append([str(session), start, end, str(len(own)), str(bad), conditions.join_names(jobs) or DASH])
-    return PageTable("Sessions: invocations or allocations of the campaign.", header, rows, (*header[:3], "jobs"))
+    return PageTable(
+        "Sessions: invocations or allocations of the campaign.", header, rows, (*header[:3], "jobs")
+    )
 
 
 def network(benchmarks: pd.DataFrame) -> str:
