@@ -314,6 +314,10 @@ def test_a_paper_has_the_named_or_the_default_material(tmp_path: Path) -> None:
     chosen = load_study("s", written(tmp_path, paper=own))
     assert chosen.paper.chosen_figures(figure_specs(chosen)) == ("residuals", "overview")
     assert chosen.paper.chosen_tables() == ()
+    priced = load_study("s", written(tmp_path, paper={"figures": ["pareto"]}))
+    assert priced.paper.figures == ("pareto",), "the site may state a price"
+    assert "pareto" not in {spec.name for spec in figure_specs(priced)}
+    assert "pareto" in {spec.name for spec in figure_specs(priced, priced=True)}
     assert (usual.paper.class_name, chosen.paper.class_name) == ("article", "acmart")
 
 

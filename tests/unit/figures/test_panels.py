@@ -46,6 +46,13 @@ def test_a_caption_keeps_its_notes_until_it_is_written():
     ]
 
 
+def test_a_note_is_added_to_the_paragraph_it_is_meant_for():
+    caption = panels.split_caption([HEADING], ["Apart."])
+    assert caption.with_note("More.", below=True) == f"{HEADING} More.\n\nApart."
+    further = caption.with_note("More.", below=False)
+    assert further == f"{HEADING}\n\nApart. More." and further.notes[-1] == "More."
+
+
 def test_why_a_figure_is_not_drawn_stands_alone():
     why = Note("unmeasured", "nothing was measured", cells=0)
     _, caption = panels.empty_figure(None, why, LONG, LONG.replace("line", "marker"), endnotes=["Apart."])

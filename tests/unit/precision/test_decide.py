@@ -120,4 +120,6 @@ def test_captions_have_a_short_note(runs: pd.DataFrame, tmp_path: Path) -> None:
     draw.main(
         figure=figure, inputs=[*files, f"precision={tmp_path / 'precision.csv'}"], out=tmp_path / "made"
     )
-    assert (tmp_path / "made.caption.md").read_text() == f"{plain[:-1]} {note}\n"
+    below, *endnotes = plain[:-1].split("\n\n")
+    expected = "\n\n".join([f"{below} {note}", *endnotes])
+    assert (tmp_path / "made.caption.md").read_text() == f"{expected}\n"

@@ -16,7 +16,7 @@ import pytest
 
 from analysis import answers, checks, conditions, study, tables
 from analysis import effects as effects_of_factors
-from analysis.measured import read_runs
+from analysis.measured import read_runs, successful
 from common.errors import InputError
 from common.files import CHECKOUT
 from common.notes import Note, codes, find_note
@@ -343,6 +343,34 @@ def test_findings_are_the_numbers_of_tables(quickstart_like: tuple[Facts, list[P
     assert find_finding(FigureSpec(name="drift", kind="drift"), evidence) is None
     empty_evidence = Evidence(facts.runs.assign(status="missing"), evidence.tables)
     assert find_finding(FigureSpec(name="overview", kind="overview"), empty_evidence) is None
+
+
+def test_finding_is_about_the_quantity_of_its_figure(
+    quickstart_like: tuple[Facts, list[Path], list[Path]],
+) -> None:
+    facts, _, stems = quickstart_like
+    evidence = Evidence(facts.runs, {stem.name: tables.read(stem).data for stem in stems})
+    perplexity = FigureSpec(name="p", kind="accuracy", y="perplexity", x="wall_time")
+    assert find_finding(perplexity, evidence) is None, "no run has a perplexity"
+    cells = evidence.tables["cells"].assign(perplexity_mean=range(2, 2 + len(evidence.tables["cells"])))
+    finding = find_finding(perplexity, replace(evidence, tables={**evidence.tables, "cells": cells}))
+    assert finding and (finding.facts["column"], finding.facts["least"]) == ("perplexity_mean", 2)
+    per_device = FigureSpec(name="o", kind="overview", y="throughput_per_device")
+    rates = successful(facts.runs).assign(
+        rate=lambda runs: runs["throughput_samples_s"] / runs["replicas"].astype(float)
+    )
+    harmonic = 1 / (1 / rates["rate"]).groupby(rates["cell"]).mean()
+    finding = find_finding(per_device, evidence)
+    assert finding is not None, "the table cells has no column of it"
+    assert finding.facts["least"] == pytest.approx(harmonic.min())
+    assert finding.facts["greatest"] == pytest.approx(harmonic.max())
+
+
+def test_only_an_effect_moves_to_its_figure() -> None:
+    by_nodes = FigureSpec(name="n", kind="by_factor", x="nodes")
+    notes = [Note(code, "", factor="nodes") for code in ("out-of-memory", "effect")]
+    assert effect_of_figure(by_nodes, notes, EPOCH_TIME) is notes[1]
+    assert effect_of_figure(by_nodes, notes[:1], EPOCH_TIME) is None
 
 
 def test_finding_on_single_runs_has_no_interval() -> None:
