@@ -93,9 +93,9 @@ def find_finding(spec: FigureSpec, evidence: Evidence) -> Note | None:
     evidence = evidence.drawn_by(spec)
     if successful(evidence.runs).empty:
         return None
-    shown = shown_quantity(spec)
-    if (spec.kind, shown) in FINDINGS:
-        return FINDINGS[spec.kind, shown](spec, evidence)
+    quantity = shown_quantity(spec)
+    if (spec.kind, quantity) in FINDINGS:
+        return FINDINGS[spec.kind, quantity](spec, evidence)
     if spec.kind == "interaction":
         return _interaction(spec, evidence)
     return _range_of_response(spec, evidence) if KINDS[spec.kind].shows_response else None
