@@ -85,7 +85,7 @@ def test_figures_over_nodes_and_devices_are_over_both(tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text(yaml.safe_dump(written))
     study = load_study("s", tmp_path)
     by_factor, interaction, scaling = figure_specs(study)
-    assert study.answer == ("replicas",) and by_factor.x == "replicas"
+    assert study.asked_factors == ("replicas",) and by_factor.x == "replicas"
     assert interaction.colour == ("replicas",) and scaling.filter == {"replicas": [16, 32]}
 
 

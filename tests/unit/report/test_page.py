@@ -249,7 +249,7 @@ def test_answer_is_sentences_main_figure_marks_tables(page: Page, campaign_files
         read_table(campaign_files.runs_csv, "runs"),
         effects,
         anova,
-        material.study.answer,
+        material.study.asked_factors,
         material.study.margin,
     )
     marks = [mark.name for mark in quality.marks(material, twelve_rules.judge_all(material))]
