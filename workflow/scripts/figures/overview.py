@@ -14,7 +14,7 @@ HEADING = f"{{}} of every cell. {panels.MARKERS}"
 
 
 def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
-    """Return the figure, with rows by series and by nodes or devices, and its caption."""
+    """Return the figure, with a row per cell, and its caption."""
     view = build_response_view(records, spec)
     if view.ok.empty:
         return panels.empty_figure(view.runs, view.missing_cause)
@@ -29,6 +29,6 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
             ax, series.style, y, estimate, view.values(measured), rows.REPLICATE_OFFSET, vertical=False
         )
 
-    figure, on_page, remarks = rows.draw(view, view.response.label, draw_cell, View.values_and_means)
+    figure, on_page, axis_notes = rows.draw(view, view.response.label, draw_cell, View.values_and_means)
     heading = HEADING.format(view.response.heading)
-    return figure, on_page.caption(heading, *remarks, endnotes=view.response_notes)
+    return figure, on_page.caption(heading, *axis_notes, endnotes=view.response_notes)
