@@ -1,7 +1,7 @@
 """Describe main figures as data that the page draws interactively: cells with intervals, and their runs.
 
 Cells, series, responses, intervals and styles are those of the pictures (`figures.view`, `figures.lines`,
-`analysis.speedup`); nothing is estimated here.
+`analysis.speedup`). This module estimates nothing.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -38,7 +38,7 @@ MARKERS = {
 DASHES = {"-": (), "--": (6, 3), ":": (2, 3), "-.": (6, 3, 2, 3)}
 PIXELS_PER_POINT = 1.4
 RUN_DIGITS = 4  # of the value of a run whose cell has no interval
-LIGHT_INK, DARK_INK = "#ffffff", "#000000"  # of fields; with them every colour has a contrast above 4.5
+LIGHT_INK, DARK_INK = "#ffffff", "#000000"  # of fields; one of them has a contrast above 4.5 with any colour
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,8 @@ class Point:
         text: Value and interval with their unit.
         cell: The cell in words.
         n: Its number of runs.
-        is_single: Its interval rests on the spread of other cells, because it has one run.
-        runs: Name, replicate, value and its text of each run; empty for ratios.
+        is_single: Whether its interval comes from the spread of other cells, because it has one run.
+        runs: Name, replicate, value and text of the value of each run; empty for ratios.
     """
 
     series: int
@@ -81,14 +81,14 @@ class Point:
 
 @dataclass(frozen=True)
 class Panel:
-    """A panel.
+    """A panel of a chart.
 
     Attributes:
         title: Its title.
         quantity: What its axis of values shows.
         points: Its points.
-        ideal: The ideal value by position; the first is that of one replica.
-        top: The upper end of the axis of values as in the picture; None to include all points.
+        ideal: Positions and values of the ideal, from the fewest replicas on; empty without an ideal.
+        top: The upper end of the axis of values, as in the picture; None to fit all points.
         out_of_memory: Series, position and words of the cells that ran out of memory.
     """
 
@@ -102,7 +102,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Chart:
-    """A figure.
+    """The chart of a figure with rows or levels of cells.
 
     Attributes:
         ticks: Position and label of each level, or of each row.
@@ -111,9 +111,9 @@ class Chart:
         panels: The panels.
         axis: What the axis of cells shows; empty for rows of cells.
         horizontal: Values are on the x axis, and each row is a cell.
-        run_offset: Distance of runs from their mean.
-        joined: Means are joined from level to level.
-        logarithmic: The axis of values is logarithmic at first, as in the picture.
+        run_offset: Distance of runs from their mean, on the axis of cells.
+        joined: Lines join the means from level to level.
+        logarithmic: The axis of values starts logarithmic, as in the picture.
         source: The table with the same numbers.
     """
 
@@ -138,8 +138,8 @@ class Field:
         row: Index of its row.
         cell: The cell in words.
         value: Its mean; None without one.
-        label: The mean as the field shows it, or why there is none.
-        bounds: Its interval; empty without one.
+        label: The mean as the field shows it, or why it has none.
+        bounds: Its interval; "" without one.
         text: Value and interval with their unit.
         runs: Name, replicate and value, as text, of each run.
     """
@@ -169,19 +169,19 @@ class FieldsPanel:
 
 @dataclass(frozen=True)
 class HeatMap:
-    """A heat map.
+    """The chart of a heat map.
 
     Attributes:
-        quantity: What colours show.
+        quantity: What the colours show.
         axis: What the columns show.
         columns: Label of each column.
         rows: Label of each row.
         palette: Colours from the smallest value to the largest.
-        n_dark: Number of them, from the first on, that need light ink.
-        logarithmic: The scale of colours is logarithmic at first, as in the picture.
+        n_dark: How many of the first colours need light ink.
+        logarithmic: The scale of colours starts logarithmic, as in the picture.
         panels: The panels.
         source: The table with the same numbers.
-        series: Empty: the legend is the scale of colours.
+        series: Always empty, since the scale of colours is the legend.
     """
 
     quantity: str
@@ -197,7 +197,7 @@ class HeatMap:
 
 
 def build_charts(material: Material) -> dict[str, Chart | HeatMap]:
-    """Return the charts of the pictures whose kind has one, by name."""
+    """Return the charts with points of the pictures whose kind has a builder, by name."""
     specs = {spec.name: spec for spec in material.figure_specs}
     charts: dict[str, Chart | HeatMap] = {}
     for picture in material.pictures:
@@ -211,14 +211,14 @@ def build_charts(material: Material) -> dict[str, Chart | HeatMap]:
 
 
 def _view(material: Material, spec: FigureSpec) -> View:
-    """Return what a figure draws, of its response."""
+    """Return the view of a figure and its response."""
     response = RESPONSES.get(spec.y or "", EPOCH_TIME)
     runs = with_response(material.runs, response, lambda: material.epochs, spec.target)
     return build_view(runs, spec, response)
 
 
 def cells_chart(view: View, _spec: FigureSpec) -> Chart:
-    """Return a row per cell, as `figures.overview` draws it."""
+    """Return the chart with a row per cell that `figures.overview` draws."""
     words, ran_out = cell_words(view.all_runs), view.runs[view.runs["cell"].isin(view.out_of_memory)]
     indices = {series.name: index for index, series in enumerate(view.series)}
     chart_panels = []
@@ -252,7 +252,7 @@ def cells_chart(view: View, _spec: FigureSpec) -> Chart:
 
 
 def factor_chart(view: View, spec: FigureSpec) -> Chart:
-    """Return means over the levels of a factor, as `figures.by_factor` and `interaction` draw them."""
+    """Return the chart over the levels of a factor that `figures.by_factor` and `interaction` draw."""
     x, is_interaction = str(spec.x), spec.kind == "interaction"
     words, ran_out = cell_words(view.all_runs), view.runs[view.runs["cell"].isin(view.out_of_memory)]
     placement = lines.place_series(view, x, view.series, is_interaction)
@@ -282,7 +282,7 @@ def factor_chart(view: View, spec: FigureSpec) -> Chart:
 
 
 def scaling_chart(view: View, _spec: FigureSpec) -> Chart:
-    """Return speed-up and efficiency over replicas, as `figures.scaling` draws them."""
+    """Return the chart of speed-up and efficiency over replicas that `figures.scaling` draws."""
     words, planned = cell_words(view.all_runs), cell_ratios(view)
     ratios = planned[planned["speedup"].notna()]
     multi_replica = ratios[ratios["replicas"] > ratios["baseline_replicas"]]
@@ -332,7 +332,7 @@ def scaling_chart(view: View, _spec: FigureSpec) -> Chart:
 
 
 def fields_chart(view: View, spec: FigureSpec) -> HeatMap:
-    """Return a field per cell, as `figures.heat_map` draws it."""
+    """Return the chart with a field per cell that `figures.heat_map` draws."""
     x, words = str(spec.x), cell_words(view.all_runs)
     view, columns, names = heat_map.arrange(view, x)
     rows_levels = heat_map.ordered_rows(view, names)
@@ -381,7 +381,7 @@ def _field(view: View, place: tuple[int, int], planned: pd.DataFrame, words: Map
 
 
 def _is_wide(chart_panels: Sequence[Panel]) -> bool:
-    """Return whether runs differ so much that the picture has a logarithmic axis."""
+    """Return whether the runs span so much that the picture has a logarithmic axis."""
     values = [run[2] for panel in chart_panels for point in panel.points for run in point.runs]
     return bool(values) and max(values) > panels.LOG_FROM_RATIO * min(values) > 0
 

@@ -1,6 +1,6 @@
-"""Render the report of a study as one page that embeds all that it shows.
+"""Render the report of a study as one page that embeds everything that it shows.
 
-Every number comes from a table, apart from those that check the twelve rules.
+Its numbers come from tables, captions and records. Only the twelve rules compute numbers of their own.
 """
 
 import base64
@@ -57,14 +57,14 @@ RUNS_IN_BLOCK = 16  # compressed together, because neighbouring runs are similar
 SECTIONS = ("design", "environment", "data", "figures", "failures", "runs", "reproduce")
 MAX_REASONS = 50
 RUNS_PER_REASON = 3
-PAGE_ROWS = 10  # of a table; the program shows tables of more than LONG_ROWS in pages
+PAGE_ROWS = 10  # the page's program shows tables of more than LONG_ROWS rows in pages of this length
 LONG_ROWS = 15
 MAX_OPEN_FIGURES = 4  # shown unfolded: the first one, then those of the paper
 OPEN_TABLES = ("cells", "effects")
 FIRST_NUMBER = re.compile(r"[−-]?\d[\d,]*(?:\.\d+)?(?:e[−+-]?\d+)?")
 OVERVIEW = FigureSpec("overview", "overview")  # series and their colours are those of this figure
 OTHER_COLOUR = style.MUTED  # of runs that did not succeed
-# The program needs top-level await, DecompressionStream and <dialog>; the style sheet light-dark().
+# The page's program needs top-level await, DecompressionStream and <dialog>, its style sheet light-dark().
 BROWSERS = "Chrome or Edge 123, Firefox 120, Safari 17.5 or newer"
 
 
@@ -76,7 +76,7 @@ def render_page(
     carried: Libraries,
     names: Anonymizer = NOT_ANONYMOUS,
 ) -> str:
-    """Return the page as HTML, without the names that an anonymous study leaves out."""
+    """Return the page as HTML. `names` leaves out the names of an anonymous study."""
     runs, imported = material.runs, material.study.imported
     verdicts = twelve_rules.judge_all(material)
     table = every_run.run_table(material)
@@ -153,7 +153,7 @@ def render_page(
 
 
 def page_data(material: Material, table: RunTable, charts: Mapping[str, Chart | HeatMap]) -> dict[str, Any]:
-    """Return what the page's program draws: table of runs, series of each run, and colours."""
+    """Return the data of the page's program: the table of runs, the series of each run, and colours."""
     by_clock = every_run.run_order(material.every_run)[1]
     unclocked = "order of the table" if material.study.imported else "planned order"
     view = build_view(material.runs, OVERVIEW)
@@ -179,7 +179,7 @@ def page_data(material: Material, table: RunTable, charts: Mapping[str, Chart | 
 
 
 def order_pictures(material: Material) -> list[Picture]:
-    """Return the figures in the order of the page: the first one, others that are not folded, the rest."""
+    """Return the figures in the order of the page: the first one, others shown unfolded, the rest."""
     opened = open_figures(material)
     first, later = material.pictures[:1], material.pictures[1:]
     return [*first, *sorted(later, key=lambda picture: picture.name not in opened)]
@@ -193,7 +193,7 @@ def open_figures(material: Material) -> set[str]:
 
 
 def sort_key(text: str) -> str:
-    """Return the first number of a text, by which its column is sorted; empty for none."""
+    """Return the first number of a text, by which its column is sorted; "" without a number."""
     match = FIRST_NUMBER.search(text)
     return match[0].replace(",", "").replace("−", "-") if match else ""
 
@@ -216,7 +216,7 @@ def keep_valid_links(verdict: Verdict, material: Material) -> Verdict:
 
 
 def failure_reasons(material: Material) -> PageTable:
-    """Return status, reason, number of runs and the first of them, the most frequent first."""
+    """Return the table of failures, the most frequent first, each with the names of some runs."""
     rows = []
     for status, reason, runs in group_failures(unsuccessful(material.every_run))[:MAX_REASONS]:
         n_more = len(runs) - RUNS_PER_REASON
@@ -227,7 +227,7 @@ def failure_reasons(material: Material) -> PageTable:
 
 
 def page_table(table: StageTable) -> PageTable:
-    """Return a table of an earlier stage as the page shows it."""
+    """Return the page's form of a table of an earlier stage."""
     frame = table.table.display
     rows = [list(row) for row in frame.itertuples(index=False, name=None)]
     return PageTable(
@@ -262,7 +262,7 @@ def read_material(
     tables: Sequence[Path],
     names: Anonymizer = NOT_ANONYMOUS,
 ) -> Material:
-    """Read what a report needs."""
+    """Read the material of a report; figures and tables without content only leave their reason."""
     runs = files.runs
     pictures, stage_tables = (
         [read_picture(stem, names.scrub) for stem in figures],
@@ -304,9 +304,9 @@ def main(
         records: campaign, available, or the folder with published tables
         runs: runs.csv of the study
         epochs: epochs.csv of the study
-        figures: figures, without suffix
-        tables: tables, without suffix
-        phases: phases.csv, where there are traced runs
+        figures: figures, without suffixes
+        tables: printed tables, without suffixes
+        phases: phases.csv, if runs were traced
         checkout: the state of the checkout (report.checkout), as JSON
         out: report.html
     """

@@ -1,4 +1,4 @@
-"""Read what a report is based on: study, runs, epochs, figures and tables."""
+"""Read the material of a report: study, runs, epochs, figures and tables."""
 
 import base64
 import re
@@ -23,7 +23,7 @@ from declared.site import Site
 from declared.study import Study
 from report.text import clean
 
-LARGE_SVG_BYTES = 300_000  # of larger ones the PNG is embedded if it is smaller
+LARGE_SVG_BYTES = 300_000  # of a larger SVG the PNG is embedded if that is smaller
 POINTS_PER_INCH = 72
 PIXELS_PER_INCH = 140  # on screens, at which text of 6.5 pt is legible
 _NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?![\w.]*[A-Za-z_])")
@@ -33,16 +33,16 @@ FONT, FONTS = "'DejaVu Sans'", "'DejaVu Sans', 'Bitstream Vera Sans', Verdana, s
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure for the page.
+    """A figure as the page shows it.
 
     Attributes:
         name: Its name.
-        image: The picture as a data URL.
+        image: The image as a data URL.
         width: Its width in CSS pixels.
         height: Its height in CSS pixels.
         caption: Its caption.
         endnotes: Notes that are folded below the figure.
-        files: Contents of its files by suffix (svg, png, pdf), to be saved.
+        files: Contents of its files by suffix (svg, png, pdf), for readers to save.
     """
 
     name: str
@@ -76,17 +76,17 @@ class StageTable:
 
 @dataclass(frozen=True)
 class Material:
-    """All that a report is based on.
+    """Everything that a report is based on.
 
     Attributes:
         study: The study.
-        site: Where the runs were made, if known.
-        runs: The runs that count.
+        site: The site of the runs; None if it is unknown.
+        runs: The runs that tables and figures use, which leave out traced ones if untraced ones exist.
         every_run: All runs of the design, including traced ones.
         epochs: The epochs of `every_run`.
         pictures: Figures with content.
         tables: Tables with content, by name.
-        left_out: Why figures and tables without content have none, by name.
+        left_out: The reason why a figure or table has no content, by name.
         phases: Rows of phases.csv; empty without traced runs.
     """
 
@@ -104,7 +104,7 @@ class Material:
 
     @cached_property
     def figure_specs(self) -> list[FigureSpec]:
-        """Return the specs of the pictures that the study declares or has by default, in its order."""
+        """Return the specs of the pictures, in the order of the study."""
         names = {picture.name for picture in self.pictures}
         return [spec for spec in self.study.possible_figure_specs if spec.name in names]
 
@@ -126,12 +126,12 @@ class Material:
 
     @cached_property
     def response(self) -> Response:
-        """Return what the answer compares: the study's response, or epoch time if no run has it."""
+        """Return the response of the answer: the study's, or epoch time if no run has it."""
         return measured_response(self.runs_with_response, RESPONSES[self.study.response])
 
     @cached_property
     def response_pooling(self) -> Pooling:
-        """Return the pooled spread of that response."""
+        """Return the pooled spread of the response of the answer."""
         return pooled_response(self.runs_with_response, self.response)
 
     def data(self, name: str) -> pd.DataFrame:
@@ -145,7 +145,7 @@ class Material:
 
 
 def column(data: pd.DataFrame, name: str) -> pd.Series:
-    """Return a column as numbers; NaN if the table lacks it, because empty columns are not written."""
+    """Return a column as numbers; NaN if the table lacks it, since empty columns are not written."""
     if name not in data:
         return pd.Series(np.nan, index=data.index, dtype=float)
     return pd.to_numeric(data[name], errors="coerce").astype(float)
@@ -161,7 +161,7 @@ def current_rows(epochs: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
 def group_failures(failed: pd.DataFrame) -> list[tuple[str, str, pd.DataFrame]]:
     """Return status, reason and runs of each kind of failure, the most frequent first.
 
-    Reasons that differ only in numbers become one, with the range of each number.
+    Reasons that differ only in numbers are merged into one, with the range of each number.
     """
     reasons = failed["reason"].map(one_line).replace("", "no reason is given")
     patterns = reasons.str.replace(_NUMBER, "#", regex=True)
@@ -171,7 +171,7 @@ def group_failures(failed: pd.DataFrame) -> list[tuple[str, str, pd.DataFrame]]:
 
 
 def _merge_numbers(texts: pd.Series) -> str:
-    """Return texts that differ only in their numbers as one, with the range of each number."""
+    """Return one text for texts that differ only in their numbers, with the range of each number."""
     columns = iter(list(zip(*map(_NUMBER.findall, texts), strict=True)))
 
     def span(_: re.Match[str]) -> str:
@@ -194,8 +194,8 @@ def read_table_files(stem: Path) -> StageTable:
 def read_picture(stem: Path, scrub: Callable[[str], str] = str) -> Picture:
     """Read the figure in `stem`.svg, .png, .pdf and .caption.md.
 
-    Its image is the PNG if the SVG is large and the PNG smaller. If `scrub` changes the text of the SVG, the
-    other files, which have the same text, are left out.
+    The image is the PNG if the SVG is large and the PNG smaller. If `scrub` changes the SVG, PNG and PDF are left
+    out, because they contain the same text.
     """
     caption, _, endnotes = clean(_read(Path(f"{stem}.caption.md")).strip()).partition("\n\n")
     vector = Path(f"{stem}.svg")
@@ -222,7 +222,7 @@ def read_picture(stem: Path, scrub: Callable[[str], str] = str) -> Picture:
 
 
 def _svg_size(svg: str, file: Path) -> tuple[float, float]:
-    """Return width and height in inches from the first lines of an SVG by Matplotlib."""
+    """Return width and height in inches from the first lines of an SVG that Matplotlib wrote."""
     lengths = [
         part.split('"')[0] for name in ("width", "height") for part in svg[:2000].split(f' {name}="')[1:2]
     ]
@@ -248,4 +248,4 @@ def _read_bytes(file: Path) -> bytes:
     except OSError as error:
         code = "missing-file" if isinstance(error, FileNotFoundError) else "broken-file"
         problem = error.strerror or str(error)
-        raise InputError(code, problem, file=file, hint="make it: ./ringside run") from None
+        raise InputError(code, problem, file=file, hint="create it: ./ringside run") from None

@@ -1,14 +1,14 @@
-"""Write the sources of a study's paper, results/<study>/paper/, all but main.tex, which its author owns.
+"""Write the sources of a study's paper in results/<study>/paper/, except main.tex, which its author writes.
 
-    options.tex                 options of the class, read before it
+    options.tex                 options of the LaTeX class
     preamble.tex                packages and commands; the study's title, question and authors
     methods.tex, threats.tex, reproducibility.tex    text
-    abstract.tex, discussion.tex, conclusion.tex     drafts, marked so (report/drafts.py)
-    results.tex, tables.tex     the answer, the paper's figures and tables, each in figures/ and tables/
-    supplement.tex              a document of its own, with all other figures and tables
+    abstract.tex, discussion.tex, conclusion.tex     drafts, marked as such (report/drafts.py)
+    results.tex, tables.tex     the answer, and the figures and tables of figures/ and tables/
+    supplement.tex              a separate document with all other figures and tables
     references.bib              bibliography
 
-Figures and tables are copies, so the folder can be moved elsewhere.
+Figures and tables are copies, so that the folder can be moved elsewhere.
 """
 
 import re
@@ -20,12 +20,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis import conditions, tables
+from analysis import conditions
 from analysis.answers import Answer, answer_sentences
 from analysis.measured import Records, currency_of
 from analysis.pooling import measured_response
 from analysis.responses import with_response
-from analysis.tables import Table
+from analysis.tables import PAGE_ROWS, Table, fits_float, is_landscape, latex, read
 from common.errors import InputError
 from common.files import write_text, written_whole
 from common.notes import Note
@@ -53,7 +53,7 @@ from report.methods import (
 from report.threats import threats
 
 GENERATED_HEADER = "% Overwritten by every `./ringside paper`: to change this text, copy it into main.tex.\n"
-MAX_FLOAT_ROWS = 40  # lines of a table that the paper has by default
+MAX_FLOAT_ROWS = 40  # lines of a table in a paper that names no tables
 MEANS_COLUMNS = (
     "epoch time (s)",
     "throughput (samples/s)",
@@ -89,14 +89,14 @@ class Selection:
     tables: Sequence[str]
 
     def select(self, figures: Sequence[str], tables: Sequence[str]) -> "Selection":
-        """Return those of these names, in their order."""
+        """Return the figures and tables with these names, in the order of the names."""
         return Selection(
             {name: self.captions[name] for name in figures if name in self.captions},
             [name for name in tables if name in self.tables],
         )
 
     def remainder(self, paper: "Selection") -> "Selection":
-        """Return those that are not in the other selection."""
+        """Return the figures and tables that are not in the paper."""
         return self.select(
             [name for name in self.captions if name not in paper.captions],
             [name for name in self.tables if name not in paper.tables],
@@ -105,15 +105,15 @@ class Selection:
 
 @dataclass(frozen=True)
 class Contents:
-    """What a paper and its supplement show beside their text.
+    """What a paper and its supplement show besides their text.
 
     Attributes:
         paper: Figures and tables of the paper.
-        supplement: Those of its supplement.
-        long: Names of tables that do not float.
-        landscape: Names of those of them that are wider than a page.
+        supplement: Figures and tables of its supplement.
+        long: Names of tables that are too long to float.
+        landscape: Names of the long tables that are wider than a page.
         means: The paper's short table of means of cells; None without one.
-        findings: What figures of the paper show, in sentences that refer to FIGURE_REFERENCE, by name.
+        findings: Sentences on what figures of the paper show, with FIGURE_REFERENCE, by name.
         endnotes: Endnotes of figures and tables, by name.
     """
 
@@ -140,7 +140,7 @@ def generated_files(facts: Facts, contents: Contents, answer: Answer) -> dict[st
         "preamble.tex": document.preamble(facts.study, name, facts.anonymous),
         "methods.tex": factor_table(facts) + framework_table(facts) + methods(facts),
         "results.tex": results(facts, contents, answer),
-        "tables.tex": (tables.latex(contents.means, f"tab:{MEANS}") if contents.means else "")
+        "tables.tex": (latex(contents.means, f"tab:{MEANS}") if contents.means else "")
         + input_tables(paper.tables, contents.long),
         "threats.tex": threats(facts),
         "reproducibility.tex": reproducibility(facts),
@@ -159,17 +159,18 @@ def generated_files(facts: Facts, contents: Contents, answer: Answer) -> dict[st
 
 
 def state_tail_once(captions: Mapping[str, str]) -> dict[str, str]:
-    """Return captions without the sentences that also end the first one, which says that they hold for all.
+    """Return captions of which only the first one has the sentences with which all of them end.
 
-    These are what all figures of a study have in common, such as numbers of runs and what nodes are.
+    Such sentences, for example on the number of runs per cell, hold for all figures of a study. The first caption
+    says so.
     """
     split = {name: _SENTENCES.split(caption) for name, caption in captions.items()}
     first, *later = split or [""]
     shortened = dict(captions)
     for name in later:
         n_common = 0
-        for own, shared in zip(reversed(split[name][1:]), reversed(split[first]), strict=False):
-            if own != shared:
+        for sentence, shared in zip(reversed(split[name][1:]), reversed(split[first]), strict=False):
+            if sentence != shared:
                 break
             n_common += 1
         if n_common:
@@ -179,7 +180,7 @@ def state_tail_once(captions: Mapping[str, str]) -> dict[str, str]:
 
 
 def results(facts: Facts, contents: Contents, answer: Answer) -> str:
-    """Return the answer in sentences, then each figure with what it shows."""
+    """Return the answer in sentences, then each figure with its finding."""
     names = list(contents.paper.captions)
     # A figure across the page appears on the next page at the earliest: it comes one paragraph early.
     inputs = [rf"\input{{figures/{name}}}" for name in names]
@@ -201,7 +202,7 @@ def results(facts: Facts, contents: Contents, answer: Answer) -> str:
 
 
 def _discuss(name: str, finding: str | None) -> str:
-    """Return what a figure shows, or a reminder to say so."""
+    """Return the finding of a figure, or a reminder to the author to write one."""
     reference = see("fig", name)
     if not finding:
         return rf"\tobewritten{{what {reference} shows.}}"
@@ -209,7 +210,7 @@ def _discuss(name: str, finding: str | None) -> str:
 
 
 def show_supplement(contents: Contents, constants: str) -> str:
-    """Return figures, tables, constant factors and notes, and last the tables that are wider than a page."""
+    """Return figures, tables, constant factors and endnotes, and finally the tables wider than a page."""
     figures = "".join(f"\\input{{figures/{name}}}\n" for name in contents.supplement.captions)
     upright, wide = (
         "".join(
@@ -240,7 +241,7 @@ def endnotes_section(endnotes: Mapping[str, str]) -> str:
 
 
 def input_tables(names: Sequence[str], long: Sequence[str]) -> str:
-    """Return commands that input tables: those that float first, then those in `long`."""
+    """Return commands that input tables: first the floating ones, then those in `long`."""
     floats, long_tables = (
         [f"\\input{{tables/{name}}}\n" for name in names if (name in long) == is_long]
         for is_long in (False, True)
@@ -249,17 +250,17 @@ def input_tables(names: Sequence[str], long: Sequence[str]) -> str:
 
 
 def means_table(cells: Table, response: Response) -> Table:
-    """Return the table of cells with the columns that a paper needs: factors, runs and main responses."""
+    """Return the table of cells with the columns for a paper: factors, runs and main responses."""
     names, needed = list(cells.display), {response.label, *MEANS_COLUMNS}
     columns = [*names[: names.index("n") + 1], *(name for name in names if name in needed)]
     return replace(cells, display=cells.display[columns], notes=cells.notes[-1:])
 
 
 def choose_contents(facts: Facts, selection: Selection, tables_by_name: Mapping[str, Table]) -> Contents:
-    """Return what the paper and its supplement have.
+    """Return the figures and tables of the paper and of its supplement.
 
-    Unless the study names the paper's tables, it has those that fit on a part of a page, and of `cells` the
-    main columns.
+    Unless the study names the paper's tables, it has the tables that fit on a part of a page, and the main
+    columns of `cells`.
     """
     choice = facts.study.paper
     figures = choice.chosen_figures(drawn_specs(facts, selection))
@@ -270,13 +271,11 @@ def choose_contents(facts: Facts, selection: Selection, tables_by_name: Mapping[
             chosen.remove("cells")
             response = RESPONSES[facts.study.response].with_currency(currency_of(facts.runs))
             short = means_table(tables_by_name["cells"], response)
-            means = short if tables.fits_float(short, MAX_FLOAT_ROWS) else None
-        chosen = [name for name in chosen if tables.fits_float(tables_by_name[name], MAX_FLOAT_ROWS)]
+            means = short if fits_float(short, MAX_FLOAT_ROWS) else None
+        chosen = [name for name in chosen if fits_float(tables_by_name[name], MAX_FLOAT_ROWS)]
     paper = selection.select(figures, chosen)
-    long = [
-        name for name in selection.tables if not tables.fits_float(tables_by_name[name], tables.PAGE_ROWS)
-    ]
-    landscape = [name for name in long if tables.is_landscape(tables_by_name[name])]
+    long = [name for name in selection.tables if not fits_float(tables_by_name[name], PAGE_ROWS)]
+    landscape = [name for name in long if is_landscape(tables_by_name[name])]
     return Contents(paper, selection.remainder(paper), long, landscape, means)
 
 
@@ -288,7 +287,7 @@ def drawn_specs(facts: Facts, selection: Selection) -> list[FigureSpec]:
 def find_findings(
     facts: Facts, paper: Selection, evidence: Evidence, answer: Answer
 ) -> tuple[dict[str, Note], Answer]:
-    """Return what the paper's figures show, by name, and the answer without the sentences among these."""
+    """Return the findings of the paper's figures, by name, and the answer without these sentences."""
     findings: dict[str, Note] = {}
     further = list(answer.further)
     for spec in drawn_specs(facts, paper):
@@ -301,10 +300,16 @@ def find_findings(
 
 
 def write_sources(facts: Facts, figures: Sequence[Path], all_tables: Sequence[Path], out: Path) -> None:
-    """Write all generated files into `out`; `figures` and `all_tables` are files without their suffixes.
+    """Write all generated files into `out`, and copy figures and tables there.
+
+    Args:
+        facts: The facts of the study.
+        figures: The study's figures, without suffixes.
+        all_tables: The study's printed tables, without suffixes.
+        out: The paper's folder.
 
     Raises:
-        InputError: If main.tex was begun in another class than the study's.
+        InputError: If main.tex has another LaTeX class than the study's paper.
     """
     document.check_class(out / "main.tex", facts.study.paper.class_name)
     paragraphs_of = {
@@ -312,7 +317,7 @@ def write_sources(facts: Facts, figures: Sequence[Path], all_tables: Sequence[Pa
         for stem in figures
     }
     captions = {name: below.rstrip(".") + "." for name, (below, *_) in paragraphs_of.items()}
-    tables_by_name = {stem.name: tables.read(stem) for stem in all_tables}
+    tables_by_name = {stem.name: read(stem) for stem in all_tables}
     selection = Selection(
         {name: caption for name, caption in captions.items() if not content.why_not_drawn(caption)},
         [name for name, table in tables_by_name.items() if not content.why_empty(table)],
@@ -357,7 +362,8 @@ def write_sources(facts: Facts, figures: Sequence[Path], all_tables: Sequence[Pa
         with written_whole(out / folder / source.name) as partial:
             shutil.copyfile(source, partial)
     datasets = {name: find_dataset(name) for name in facts.runs["dataset"].unique()}
-    write_text(out / "references.bib", references({name: own for name, own in datasets.items() if own}))
+    registered = {name: entry for name, entry in datasets.items() if entry}
+    write_text(out / "references.bib", references(registered))
 
 
 def main(
@@ -371,14 +377,14 @@ def main(
     tables: Sequence[Path] = (),
     out: Path,
 ) -> None:
-    """Make the sources of a study's paper, all but main.tex.
+    """Make the sources of a study's paper, except main.tex.
 
     Args:
         study: name of a file in config/studies/
-        site: name of a file in config/sites/, where the records name none
+        site: name of a file in config/sites/, used if the records name none
         runs: runs.csv of the study
         epochs: epochs.csv of the study
-        network: network.csv, where there is one
+        network: network.csv, if it exists
         figures: files without their suffix
         tables: files without their suffix
         out: the paper's folder
