@@ -4,7 +4,7 @@
 
 
 rule tables:
-    """Make all tables of the study, and what they need."""
+    """Make all tables of the study, and everything that they need."""
     input:
         REQUIRED_INPUTS,
         RUNS_CSV,

@@ -1,4 +1,4 @@
-# What all stages share: the campaign that the configuration names, and the names that rules use.
+# Shared by all stages: the campaign that the configuration names, and the names that rules use.
 
 import os
 import signal
@@ -6,7 +6,7 @@ import sys
 import threading
 from pathlib import Path
 
-CHECKOUT = Path(str(workflow.current_basedir)).parent  # whichever Snakefile was named: workflow/ has one, too
+CHECKOUT = Path(str(workflow.current_basedir)).parent  # for either Snakefile: workflow/ also has one
 SCRIPTS = "workflow/scripts"
 sys.path.insert(0, f"{CHECKOUT}/{SCRIPTS}")
 
@@ -29,21 +29,21 @@ CACHE = str(CAMPAIGN.site.cache)
 RUNS_CSV = str(CAMPAIGN.runs_csv)
 EPOCHS_CSV = str(CAMPAIGN.epochs_csv)
 
-# How rules call a program: in a process that has its libraries already, where there is one.
+# How rules call a program: in a process with preloaded libraries, if there is one.
 PREFORKED = f"python -IS {SCRIPTS}/common/prefork_server.py"
 
-# The input `changed` of rules whose product rests on content: changed("<rule>", <files of its program>).
+# The input `changed` of rules whose products depend on the content of files: changed("<rule>", <files of its program>).
 changed = CALL.content.changed
 
-# Inputs that figures need although their programs read only tables; remade if removed.
+# Records that tables and figures depend on, although most of their programs read only runs.csv and epochs.csv.
 REQUIRED_RECORDS = CALL.required_records
 REQUIRED_INPUTS = [*REQUIRED_RECORDS, f"{RESULTS}/design.csv"] if CAMPAIGN.mode != "published" else []
 records_of_block = CAMPAIGN.records_of_block
 
-# A run takes all of the machine, everything else at least 1: nothing that loads it stands beside a run.
+# A run takes the whole machine, every other job at least 1, so that nothing else loads the machine during a run.
 workflow.register_resource("machine", 100)
 
-# What is light stays where Snakemake is (localrules of each file); so do builds, unless the site says otherwise.
+# Light jobs run where Snakemake runs (localrules of each file); so do builds, unless the site says otherwise.
 BUILD_LOCALLY = CAMPAIGN.site.scheduler.build_on == "login"
 BUILD_RESOURCES = build_resources(CAMPAIGN.site)
 

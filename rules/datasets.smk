@@ -1,5 +1,5 @@
-# Datasets: the table's entry -> its archives, verified -> the one prepared format, in the site's cache.
-#   in:  workflow/scripts/datasets/table.yaml, config/datasets.yaml (a user's own, where there is one)
+# Datasets: the table's entry -> its archives, verified -> one prepared format for all, in the site's cache.
+#   in:  workflow/scripts/datasets/table.yaml, config/datasets.yaml (a user's own, if it exists)
 #   out: <cache>/datasets/<name>/<digest>/prepared, beside it manifest.json, train/ and validation/; <cache>/downloads/<name>/
 
 
@@ -16,7 +16,7 @@ rule datasets:
 
 
 rule dataset:
-    """Fetch one data set unless it is there, and prepare it: uint8 images, labels, manifest."""
+    """Download one data set unless it is there, and prepare it: uint8 images, labels, manifest."""
     output:
         prepared=f"{CACHE}/datasets/{{dataset}}/{{digest}}/prepared",
     log:

@@ -1,5 +1,5 @@
 # Environments: locks and descriptions in containers/ -> tested interpreters in the site's cache.
-#   in:  containers/<environment>/: environment.yaml, requirements.*.txt, selftest.py (all of it in the digest, so in the path)
+#   in:  containers/<environment>/: environment.yaml, requirements.*.txt, selftest.py (all in the digest, and so in the path)
 #   out: <cache>/environments/<environment>/<digest>/environment.json, which lists the packages; beside it venv/, or image.sif
 #        and recipe.def; and build.log
 

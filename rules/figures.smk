@@ -1,8 +1,8 @@
-# Figures: those that the study declares (its key `figures`), else the usual ones; workflow/scripts/declared/products/figures.yaml has the kinds.
-#   in:  RUNS_CSV, EPOCHS_CSV; what else a kind reads, as far as there is any
+# Figures: those that the study declares (its key `figures`), or else the defaults; workflow/scripts/declared/products/figures.yaml has the kinds.
+#   in:  RUNS_CSV, EPOCHS_CSV; the existing files among the other inputs of a kind
 #   out: RESULTS/figures/<figure>.pdf, .svg, .png and .caption.md
 
-# Where no figure was made yet, the first block is drawn as soon as it is there, before the second one begins.
+# If no figure exists yet, the first block is drawn when it is complete, before the second one begins.
 PREVIEW = (
     [f"{RESULTS}/preview/block-{CAMPAIGN.blocks[0]}"]
     if CAMPAIGN.mode == "campaign"
@@ -11,7 +11,7 @@ PREVIEW = (
     else []
 )
 
-# What figures import is imported while Snakemake looks at what is there.
+# Preload the figures' imports while Snakemake builds the DAG.
 CALL.start_server_early(PRODUCTS.all_figure_files)
 
 
@@ -20,7 +20,7 @@ localrules:
 
 
 rule figures:
-    """Make all figures and tables of the study, and what they need."""
+    """Make all figures and tables of the study, and everything that they need."""
     input:
         REQUIRED_INPUTS,
         PREVIEW,
@@ -37,7 +37,7 @@ if PREVIEW:
         preview,
 
     rule preview:
-        """Draw what the first block says, as `ringside preview` does. If that fails, the campaign goes on."""
+        """Draw the figures of the first block, as `ringside preview` does. If that fails, the campaign goes on."""
         input:
             CAMPAIGN.records_of_block(CAMPAIGN.blocks[0]),
         output:

@@ -1,5 +1,5 @@
-# Network: what a study's strategies send, by every framework's own library -> latency and bandwidth, before runs are read as if they were computing.
-#   in:  an environment (ancient: what must cause a new measurement is in the path)
+# Network: the collectives that a study's strategies use, in every framework's own library -> latency and bandwidth.
+#   in:  an environment (ancient: everything that must cause a new measurement is in the path)
 #   out: RESULTS/network/<benchmark>/<key>/collective_benchmark.json (config/schemas/collective_benchmark.schema.yaml); attempts lie beside it
 #        RESULTS/network.csv (config/schemas/network.schema.yaml)
 
@@ -11,7 +11,7 @@ NETWORK_RECORDS = [*REQUIRED_BENCHMARKS, NETWORK_CSV] if BENCHMARKS.has_results 
 
 
 rule network:
-    """Benchmark all-reduce, and what else the study sends, for every distributed framework and number of nodes; make the table, and the figure if declared."""
+    """Benchmark all collectives that the study uses, for every distributed framework and number of nodes; make the table, and the figure if the study has it."""
     input:
         NETWORK_RECORDS,
         PRODUCTS.files("network.fit") if BENCHMARKS.has_results else [],

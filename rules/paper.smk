@@ -1,6 +1,6 @@
 # Paper: the study as a LaTeX document, from its tables and figures.
 #   in:  RUNS_CSV, EPOCHS_CSV, NETWORK_CSV where the study has a collective benchmark; all tables and figures
-#   out: RESULTS/paper/: main.tex (written once, then its author's), the parts that it reads (made anew), paper.pdf; supplement.tex and .pdf
+#   out: RESULTS/paper/: main.tex (written once; then its author edits it), the parts that it reads (regenerated), paper.pdf; supplement.tex and .pdf
 
 PAPER = f"{RESULTS}/paper"
 PAPER_PARTS = [
@@ -34,7 +34,7 @@ rule paper:
 
 
 rule paper_main:
-    """Begin the paper's own text, once: it is never written again."""
+    """Write main.tex, the author's text, once; it is never overwritten."""
     output:
         main=update(f"{PAPER}/main.tex"),
     params:
@@ -46,7 +46,7 @@ rule paper_main:
 
 
 rule paper_parts:
-    """Write what the paper says of the study, and gather its figures and tables."""
+    """Write the generated parts of the paper, and copy its figures and tables."""
     input:
         runs=RUNS_CSV,
         epochs=EPOCHS_CSV,
@@ -55,7 +55,7 @@ rule paper_parts:
         figures=expand(f"{RESULTS}/figures/{{figure}}.pdf", figure=PAPER_FIGURES),
         captions=expand(f"{RESULTS}/figures/{{figure}}.caption.md", figure=PAPER_FIGURES),
         tables=expand(f"{RESULTS}/tables/{{table}}.tex", table=PAPER_TABLES),
-        shown=expand(f"{RESULTS}/tables/{{table}}.{{suffix}}", table=PAPER_TABLES, suffix=["csv", "md"]),
+        table_texts=expand(f"{RESULTS}/tables/{{table}}.{{suffix}}", table=PAPER_TABLES, suffix=["csv", "md"]),
         changed=changed("paper_parts", program_sources("report.paper")),
     output:
         parts=expand(f"{PAPER}/{{part}}.tex", part=PAPER_PARTS),

@@ -1,4 +1,4 @@
-# Plan: study + site -> what it will cost, and the design.
+# Plan: study + site -> what the campaign will cost, and the design.
 #   in:  config/studies/<study>.yaml, config/sites/<site>.yaml
 #   out: results/<study>/design.csv, one row per run (config/schemas/design.schema.yaml)
 # PRODUCTS: the figures and tables of the campaign, as declared in workflow/scripts/declared/products/.
@@ -30,7 +30,7 @@ rule plan:
 
 
 rule design:
-    """Write design.csv: every run of the study, in randomized order, before anything runs. Made again where it would say otherwise."""
+    """Write design.csv: every run of the study, in randomized order, before anything runs. Made again if it would change."""
     input:
         changed=lambda wildcards: [] if CAMPAIGN.is_design_current else CALL.content.mark(),
     output:

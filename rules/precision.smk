@@ -1,6 +1,6 @@
-# Precision: where a study says a precision in place of a number of replicates, which cells get another run, decided after each block.
+# Precision: for a study that sets a precision target instead of a replicate count, which cells get another run, decided after each block.
 #   in:  the records of the blocks so far; RUNS_CSV
-#   out: results/<study>/precision/block-<block>.json (config/schemas/decision.schema.yaml), with which the next block is known
+#   out: results/<study>/precision/block-<block>.json (config/schemas/decision.schema.yaml), which defines the next block
 #        RESULTS/tables/pilot.*, by ./ringside pilot
 
 import json
@@ -24,7 +24,7 @@ if WANTED.adaptive and CAMPAIGN.mode == "campaign":
         precision,
 
     checkpoint precision:
-        """Decide after a block which cells are not yet precise, and get a run in the next one."""
+        """Decide after a block which cells are not yet precise; these get a run in the next block."""
         input:
             records=lambda wildcards: REQUIRED.records(int(wildcards.block)),
             changed=changed("precision", program_sources("precision.decide")),
@@ -56,7 +56,7 @@ if CAMPAIGN.mode == "campaign":
         pilot,
 
     rule pilot:
-        """Train the first two blocks, and say from them what is cheaper: more runs, or longer ones."""
+        """Train the first two blocks, and estimate from them whether more runs or longer ones are cheaper."""
         input:
             records=list(CAMPAIGN.pilot.records.values()),
             changed=changed("pilot", program_sources("precision.pilot")),

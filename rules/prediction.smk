@@ -1,4 +1,4 @@
-# Prediction: the environment of Extra-P, in which only predictions are made, where the study asks for it. Its tables are made by rules/analysis.smk.
+# Prediction: the environment of Extra-P, which only makes predictions, if the study asks for it. rules/analysis.smk makes the tables.
 
 EXTRA_P = exit_on_input_error(
     lambda: [stamp for program in PRODUCTS.programs for stamp in PRODUCTS.environments(program)]
@@ -11,7 +11,7 @@ if EXTRA_P and not CALL.is_made(EXTRA_P[0]):
         extra_p,
 
     rule extra_p:
-        """Build and test the environment of Extra-P, in which only predictions are made."""
+        """Build and test the environment of Extra-P, which only makes predictions."""
         output:
             stamp=EXTRA_P,
         log:

@@ -1,5 +1,5 @@
-# Provenance: what figures and tables were made of, and the archive that makes them again.
-#   in:  all figures and tables; what stands behind them: study, site, locks, code, data, records
+# Provenance: what figures and tables were made from, and the archive that reproduces them.
+#   in:  all figures and tables, and what they depend on: study, site, locks, code, data, records
 #   out: RESULTS/manifest.json (config/schemas/manifest.schema.yaml); RESULTS/<study>.tar.gz
 
 import json
@@ -7,8 +7,8 @@ import json
 from common.content_digests import record_path
 from provenance import differing, sources
 
-# Of every job of figures and tables its files, and the code that makes them; of every product its files, and where it stands
-# what they were made of.
+# MAKING: for each job of figures and tables, its files and the code that makes them. MADE: for each product, its files and the
+# record of what they were made from.
 MAKING = [
     *(
         (files, program_sources("figures.draw", PRODUCTS.figure_module(name)))
@@ -40,7 +40,7 @@ localrules:
 
 
 rule manifest:
-    """Write down what all figures and tables were made of."""
+    """Write down what all figures and tables were made from."""
     input:
         [file for product in MADE.values() for file in product["files"]],
         PRODUCTS.record_files("runs", "epochs", "network", "phases", "trace_steps", "replay_steps"),
@@ -72,14 +72,14 @@ rule manifest:
 
 
 rule archive:
-    """Pack everything behind the figures into one file that makes them again on another machine."""
+    """Pack everything behind the figures into one file that reproduces them on another machine."""
     input:
         REQUIRED_INPUTS,
         f"{RESULTS}/{STUDY}.tar.gz",
 
 
 rule archived:
-    """Write the archive: the workflow, the records, what was made of them, and what it says of itself."""
+    """Write the archive: the workflow, the records, their products, and a description."""
     input:
         manifest=MANIFEST,
         records=REQUIRED_INPUTS or CAMPAIGN.available(),

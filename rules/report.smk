@@ -1,4 +1,4 @@
-# Report: one page of HTML that carries all that it shows, made of figures, tables and records; nothing is fetched by it or for it.
+# Report: one self-contained HTML page, made of figures, tables and records; nothing is downloaded.
 #   in:  RUNS_CSV, EPOCHS_CSV, phases.csv where runs were traced, all figures with their captions, all tables; records and logs where they are on this machine
 #   out: RESULTS/report.html
 
@@ -13,7 +13,7 @@ localrules:
 
 
 rule report:
-    """Make report.html: one page with everything, to be opened in a browser."""
+    """Make report.html: one page with everything, to open in a browser."""
     input:
         REQUIRED_INPUTS,
         runs=RUNS_CSV,

@@ -1,6 +1,6 @@
-# Strategies: what parts of layers and messages cost at the site, and what collective benchmarks say of links -> the fastest strategy of every question, which
-# the plan reads when it is made the next time.
-#   in:  an environment (ancient: what must cause a new measurement is in the path), NETWORK_CSV
+# Strategies: times of parts of layers and of messages at the site, and collective benchmarks of its links -> the fastest strategy of every
+# search, which the next plan reads.
+#   in:  an environment (ancient: everything that must cause a new measurement is in the path), NETWORK_CSV
 #   out: RESULTS/costs/<timing>/<key>/timing.json (config/schemas/timing.schema.yaml); attempts lie beside it
 #        RESULTS/costs.csv, RESULTS/messages.csv (config/schemas/costs.schema.yaml, messages.schema.yaml), RESULTS/tables/costs.*
 #        config/strategies/<study>.<site>.json (config/schemas/strategies.schema.yaml), RESULTS/tables/strategies_found.*
@@ -15,7 +15,7 @@ STRATEGIES_JSON = display_path(strategy_file(STUDY, SITE))
 
 
 rule strategies:
-    """Measure what parts of layers and messages cost at the site, and find the strategies that the study asks for."""
+    """Time parts of layers and messages at the site, and search for the strategies that the study asks for."""
     input:
         lambda wildcards: exit_on_input_error(lambda: TIMINGS.check_available(COSTS_FILES + FOUND_FILES)),
 
@@ -83,7 +83,7 @@ if REQUIRED_TIMINGS:
             """
 
     rule costs_table:
-        """Make the table of what parts of layers cost."""
+        """Make the table of the times of parts of layers."""
         input:
             costs=COSTS_CSV,
             messages=MESSAGES_CSV,
@@ -104,7 +104,7 @@ if REQUIRED_TIMINGS:
             """
 
     rule found:
-        """Search for the fastest strategy of every question, and write them for the plan."""
+        """Search for the fastest strategies, and write them for the plan."""
         input:
             costs=COSTS_CSV,
             messages=MESSAGES_CSV,

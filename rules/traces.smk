@@ -1,8 +1,8 @@
-# Traces: what traced runs kept of their time, in tables from which tables and figures are made.
+# Traces: the phases and steps of traced runs, in tables of records.
 #   in:  RUNS_CSV, and phases.csv of the attempts behind the records
 #   out: phases.csv (config/schemas/phases.schema.yaml), trace_steps.csv (config/schemas/trace_steps.schema.yaml)
 #        replay_steps.csv (config/schemas/replay_steps.schema.yaml), which the prediction stage replays
-# Made where the study has traced runs.
+# Only for studies with traced runs.
 
 
 if CAMPAIGN.traced and CAMPAIGN.mode != "published":
@@ -12,7 +12,7 @@ if CAMPAIGN.traced and CAMPAIGN.mode != "published":
         replay_steps,
 
     rule phases:
-        """Add up what every traced run kept of its time, and keep some steps of a typical one of each cell."""
+        """Sum up the phases of every traced run, and keep some steps of a typical run of each cell."""
         input:
             runs=RUNS_CSV,
             changed=changed("phases", program_sources("traces.gather")),
@@ -34,7 +34,7 @@ if CAMPAIGN.traced and CAMPAIGN.mode != "published":
             """
 
     rule replay_steps:
-        """Keep some steps of every traced run, from which they can be replayed anywhere."""
+        """Keep some steps of every traced run, so that they can be replayed anywhere."""
         input:
             runs=RUNS_CSV,
             changed=changed("replay_steps", program_sources("traces.kept")),

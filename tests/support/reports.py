@@ -18,7 +18,7 @@ from support.synthetic import write_frames
 
 TABLES = ("cells", "speedup", "effects", "anova", "scaling", "missing", "checks", "regression")
 PICTURES = {
-    "epoch_time": "Epoch time of every cell: markers are means. Replicates are independent runs, n = 3 per cell.",
+    "overview": "Epoch time of every cell: markers are means. Replicates are independent runs, n = 3 per cell.",
     "residuals": "Residuals of the logarithm of epoch time. Replicates are independent runs, n = 3 per cell.",
 }
 COMMIT = State("0123456789abcdef0123456789abcdef01234567")

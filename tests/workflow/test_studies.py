@@ -58,7 +58,7 @@ def test_a_reduced_study_runs_to_its_figures(fresh: Callable[..., Checkout], stu
         reference_timed=any(row["reference_s"] for row in rows),
         nodes_have_network=any(row["placement"] not in ("", "emulated") for row in rows),
     )
-    expected = {figure.name for figure in declared.drawn(traits)}
+    expected = {figure.name for figure in declared.figure_specs(traits)}
     assert {path.stem for path in (results / "figures").glob("*.pdf")} == expected
     for figure in expected:
         for suffix in ("pdf", "svg", "png", "caption.md"):

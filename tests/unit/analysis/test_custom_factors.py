@@ -10,7 +10,7 @@ from analysis.measured import Records, levels_in_order, read_runs, title, varyin
 from analysis.speedup import build_rows as speedup_rows
 from common.errors import InputError
 from common.tables import read_table, write_table
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from declared.site import load_site
 from declared.study import load_study
 from figures import by_factor
@@ -53,8 +53,8 @@ def frames():
 def test_a_study_declares_factors_of_its_own(tmp_path):
     study = load_study("s", write_study(tmp_path, {"tp": [1, 2, 4], "impl": "fused"}, answer="custom_tp"))
     assert study.factors["custom_tp"] == [1, 2, 4] and study.factors["custom_impl"] == ["fused"]
-    assert study.varied == ["custom_tp"] and study.answer == ("custom_tp",)
-    assert load_study("s", write_study(tmp_path, {"tp": [1, 2]})).answer == ("custom_tp",)
+    assert study.varied == ["custom_tp"] and study.asked_factors == ("custom_tp",)
+    assert load_study("s", write_study(tmp_path, {"tp": [1, 2]})).asked_factors == ("custom_tp",)
     assert study._n_coefficients == 2  # intercept and slope
 
 
@@ -126,7 +126,7 @@ def test_tables_and_figures_have_own_factors(tmp_path, frames):
     assert compared["ratio"].tolist() == pytest.approx([1 / SPEEDUP[2], 1 / SPEEDUP[4]], rel=0.01)
     assert cells.summarize(records.runs)["custom_tp"].tolist() == [1, 2, 4]
     assert "custom_tp" in speedup_rows(records.runs)
-    figure, _ = by_factor.draw(records, Declared("by_tp", "by_factor", x="custom_tp"))
+    figure, _ = by_factor.draw(records, FigureSpec("by_tp", "by_factor", x="custom_tp"))
     (ax,) = figure.axes
     assert [label.get_text() for label in ax.get_xticklabels()] == ["1", "2", "4"]
     assert figure.get_supxlabel() == "tp"

@@ -11,7 +11,7 @@ from statsmodels.formula.api import ols
 from analysis import cells, conditions, effects
 from analysis.measured import Records
 from analysis.pooling import MAX_PRIOR_DF, after_blocks, estimate_prior, pooled
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from figures import overview
 from support.published import NPK, PLANT_GROWTH, VASCULAR_GRAFTS, mlperf_runs
 from support.simulated import DEPENDENCES, SPREADS, coverage, simulated
@@ -217,7 +217,7 @@ def test_random_halves_of_real_runs_differ_as_often_as_p_says(time):
 
 def test_tables_and_figures_show_the_same_intervals(runs, csv):
     table = cells.summarize(runs).dropna(subset=["epoch_time_s_low"])
-    drawn, _ = overview.draw(Records(*csv), Declared("overview", "overview"))
+    drawn, _ = overview.draw(Records(*csv), FigureSpec("overview", "overview"))
     bars = {
         tuple(np.round(line.get_xdata(), 12))
         for ax in drawn.axes

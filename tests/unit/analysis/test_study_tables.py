@@ -131,7 +131,7 @@ def test_short_notes_stand_below_a_table(tmp_path):
     short, long, last = "Short.", "word " * 60 + "end.", "It is the last, and long: " + "last " * 50 + "end."
     frame = pd.DataFrame({"a": ["1"]})
     table = tables.Table("Title", frame, frame, [short, long, last])
-    assert (table.below, table.notes_elsewhere) == ([short, last], [long])
+    assert (table.below, table.endnotes) == ([short, last], [long])
     tables.write(table, tmp_path / "t")
     assert tables.read(tmp_path / "t").notes == table.notes
     assert (

@@ -9,9 +9,10 @@ import yaml
 
 from common.errors import InputError
 from common.files import CHECKOUT
-from declared.figures import Declared, from_json
+from declared.figures import FigureSpec, from_json
 from declared.products.figures import KINDS
 from declared.study import load_study
+from support.figure_specs import figure_specs
 from support.refusals import assert_refusal
 
 STUDY = {
@@ -37,14 +38,14 @@ STUDY = {
 
 def study(
     folder: Path, figures: object = None, exclude: bool = True, replicates: int = 2, **factors: object
-) -> list[Declared]:
+) -> list[FigureSpec]:
     levels = {**STUDY["factors"], **factors}  # type: ignore[dict-item]
     keys = {**STUDY, "factors": levels, "figures": figures, "replicates": replicates}
     if not exclude:
         keys["exclude"] = None
     keys = {key: value for key, value in keys.items() if value is not None}
     (folder / "s.yaml").write_text(yaml.safe_dump(keys))
-    return load_study("s", folder).drawn()
+    return figure_specs(load_study("s", folder))
 
 
 def refusal(folder: Path, *figures: object) -> InputError:
@@ -67,7 +68,7 @@ def test_a_study_that_declares_nothing_has_the_usual_figures(tmp_path: Path) -> 
 def test_default_figures_need_variation_or_a_benchmark(tmp_path: Path) -> None:
     study(tmp_path)
     plain = load_study("s", tmp_path)
-    without_benchmark = plain.drawn(plain.traits(has_collective_benchmark=False))
+    without_benchmark = figure_specs(plain, has_collective_benchmark=False)
     kinds = {figure.kind for figure in without_benchmark}
     assert "network" not in kinds and "projection" in kinds, "a projection needs no benchmark"
     names = [figure.name for figure in study(tmp_path, exclude=False, nodes=1, batch_size=16, sync_every=1)]
@@ -77,13 +78,13 @@ def test_default_figures_need_variation_or_a_benchmark(tmp_path: Path) -> None:
 
 def test_drift_is_drawn_unasked_where_a_reference_is_timed() -> None:
     horovod = load_study("cnn-horovod")
-    assert "drift" in {figure.kind for figure in horovod.drawn()}
-    assert "drift" not in {figure.kind for figure in horovod.drawn(horovod.traits(reference_timed=False))}
+    assert "drift" in {figure.kind for figure in figure_specs(horovod)}
+    assert "drift" not in {figure.kind for figure in figure_specs(horovod, reference_timed=False)}
 
 
 def test_energy_is_drawn_unasked_where_devices_are_compared() -> None:
-    assert "energy" in {figure.kind for figure in load_study("resnet34-devices").drawn()}
-    assert "energy" not in {figure.kind for figure in load_study("cnn-horovod").drawn()}
+    assert "energy" in {figure.kind for figure in figure_specs(load_study("resnet34-devices"))}
+    assert "energy" not in {figure.kind for figure in figure_specs(load_study("cnn-horovod"))}
 
 
 def test_traces_are_drawn_unasked_where_runs_are_traced(tmp_path: Path) -> None:
@@ -101,7 +102,7 @@ def test_traces_are_drawn_unasked_where_runs_are_traced(tmp_path: Path) -> None:
     all_traced = study(tmp_path, trace="phases")
     assert {figure.kind for figure in all_traced} >= {"phases", "critical_path", "gantt"}
     load = load_study("s", tmp_path)
-    assert not {figure.kind for figure in load.drawn(load.traits(traced=False))} & {
+    assert not {figure.kind for figure in figure_specs(load, traced=False)} & {
         "phases",
         "critical_path",
         "gantt",
@@ -123,19 +124,19 @@ def test_figure_of_traces_needs_traced_runs(tmp_path: Path) -> None:
 
 
 def test_devices_stand_for_nodes_where_only_they_vary(tmp_path: Path) -> None:
-    by_name = {figure.name: figure for figure in load_study("cnn-horovod-small").drawn()}
+    by_name = {figure.name: figure for figure in figure_specs(load_study("cnn-horovod-small"))}
     assert by_name["by_devices_per_node"].x == "devices_per_node"
     assert (by_name["interaction"].x, by_name["interaction"].colour) == ("devices_per_node", ("framework",))
 
 
 def test_a_study_of_next_tokens_has_figures_of_perplexity() -> None:
-    names = [figure.name for figure in load_study("sequences-small").drawn()]
+    names = [figure.name for figure in figure_specs(load_study("sequences-small"))]
     assert [name for name in names if "perplexity" in name] == ["perplexity", "perplexity-wall_time"]
     assert "accuracy" in names
 
 
 def test_a_fraction_has_no_interaction_unasked() -> None:
-    assert "interaction" not in {figure.kind for figure in load_study("screening").drawn()}
+    assert "interaction" not in {figure.kind for figure in figure_specs(load_study("screening"))}
 
 
 def test_a_declaration_is_read(tmp_path: Path) -> None:
@@ -151,13 +152,15 @@ def test_a_declaration_is_read(tmp_path: Path) -> None:
         {"kind": "accuracy", "x": "wall_time"},
     ]
     assert study(tmp_path, figures) == [
-        Declared("overview", "overview"),
-        Declared("by_factor-nodes", "by_factor", "nodes", ("framework",), ("batch_size", "sync_every")),
-        Declared("ddp", "by_factor", "nodes", filter={"framework": ["pytorch-ddp"], "batch_size": [16, 32]}),
-        Declared("accuracy-wall_time", "accuracy", "wall_time"),
+        FigureSpec("overview", "overview"),
+        FigureSpec("by_factor-nodes", "by_factor", "nodes", ("framework",), ("batch_size", "sync_every")),
+        FigureSpec(
+            "ddp", "by_factor", "nodes", filter={"framework": ["pytorch-ddp"], "batch_size": [16, 32]}
+        ),
+        FigureSpec("accuracy-wall_time", "accuracy", "wall_time"),
     ]
     of_tokens = study(tmp_path, [{"kind": "accuracy", "y": "perplexity"}], dataset="text8", model="rnn-nano")
-    assert of_tokens == [Declared("perplexity", "accuracy", y="perplexity")]
+    assert of_tokens == [FigureSpec("perplexity", "accuracy", y="perplexity")]
 
 
 def test_where_only_facets_are_named_the_rest_is_told_by_colour(tmp_path: Path) -> None:
@@ -170,13 +173,13 @@ def test_where_only_facets_are_named_the_rest_is_told_by_colour(tmp_path: Path) 
 def test_figures_show_their_own_response_or_the_studys(tmp_path: Path) -> None:
     text = {**STUDY, "response": "throughput", "target_accuracy": 0.9}
     (tmp_path / "s.yaml").write_text(yaml.safe_dump(text))
-    usual = {figure.name: figure for figure in load_study("s", tmp_path).drawn()}
+    usual = {figure.name: figure for figure in figure_specs(load_study("s", tmp_path))}
     assert {name: figure.y for name, figure in usual.items() if figure.y} == dict.fromkeys(
         ["overview", "by_batch_size", "by_nodes", "interaction"], "throughput"
     )
     own = [{"kind": "overview", "y": "epoch_time"}, {"kind": "overview", "y": "time_to_accuracy"}]
     (tmp_path / "s.yaml").write_text(yaml.safe_dump({**text, "figures": own}))
-    drawn = load_study("s", tmp_path).drawn()
+    drawn = figure_specs(load_study("s", tmp_path))
     assert [(figure.name, figure.y, figure.target) for figure in drawn] == [
         ("overview-epoch_time", "epoch_time", None),
         ("overview-time_to_accuracy", "time_to_accuracy", 0.9),
@@ -275,7 +278,7 @@ def test_more_series_than_can_be_told_apart_are_refused(tmp_path: Path) -> None:
     "name", sorted(path.stem for path in (CHECKOUT / "config" / "studies").glob("*.yaml"))
 )
 def test_figures_of_shipped_studies_are_valid_and_unique(name: str) -> None:
-    figures = load_study(name).drawn()
+    figures = figure_specs(load_study(name))
     names = [figure.name for figure in figures]
     assert len(set(names)) == len(names) >= 3
 
@@ -285,10 +288,9 @@ def test_every_kind_has_its_module() -> None:
         assert (CHECKOUT / "workflow" / "scripts" / "figures" / f"{kind}.py").is_file()
 
 
-def test_commands_alone_have_no_figures_of_what_only_trainers_record() -> None:
+def test_commands_alone_have_no_accuracy_and_shares() -> None:
     commands = load_study("own-commands")
-    both = replace(
-        commands, factors={**commands.factors, "framework": [*commands.factors["framework"], "pytorch-ddp"]}
-    )
-    of_both, of_commands = ({figure.kind for figure in study.drawn()} for study in (both, commands))
-    assert of_both - of_commands == {"accuracy", "shares"}
+    frameworks = [*commands.factors["framework"], "pytorch-ddp"]
+    mixed = replace(commands, factors={**commands.factors, "framework": frameworks})
+    mixed_kinds, command_kinds = ({spec.kind for spec in figure_specs(study)} for study in (mixed, commands))
+    assert mixed_kinds - command_kinds == {"accuracy", "shares"}

@@ -11,6 +11,7 @@ from declared.frameworks import describe_framework, is_registered, trains_alone
 from declared.imported import campaign_folder, campaign_name
 from declared.models import find_graph
 from declared.study import load_study
+from support.figure_specs import figure_specs
 from support.measured_elsewhere import DLPERF, MLPERF, STUDIES, copy_of, imported_study
 from support.refusals import assert_refusal
 
@@ -83,13 +84,13 @@ def test_figures_over_nodes_and_devices_are_over_both(tmp_path: Path) -> None:
     written = {"title": "t", "question": "q", "imported": str(DLPERF), "answer": "nodes", "figures": figures}
     (tmp_path / "s.yaml").write_text(yaml.safe_dump(written))
     study = load_study("s", tmp_path)
-    by_factor, interaction, scaling = study.drawn()
-    assert study.answer == ("replicas",) and by_factor.x == "replicas"
+    by_factor, interaction, scaling = figure_specs(study)
+    assert study.asked_factors == ("replicas",) and by_factor.x == "replicas"
     assert interaction.colour == ("replicas",) and scaling.filter == {"replicas": [16, 32]}
 
 
 def test_imported_study_has_only_figures_that_it_has_numbers_for() -> None:
-    names = {name: {figure.kind for figure in imported_study(name).drawn()} for name in STUDIES}
+    names = {name: {figure.kind for figure in figure_specs(imported_study(name))} for name in STUDIES}
     absent = {"timeline", "accuracy", "energy"}
     assert all(kinds.isdisjoint(absent) for kinds in names.values())
     assert {"overview", "by_factor", "scaling", "shares"} <= names["measured-dlperf"]

@@ -13,6 +13,7 @@ from declared.site import load_site
 from declared.study import Replicates, load_study
 from models.named import models
 from plan.design import plan_design
+from support.figure_specs import figure_specs
 from support.refusals import assert_refusal
 
 GOOD = {
@@ -126,7 +127,7 @@ def test_a_good_study_is_read(tmp_path: Path) -> None:
 def test_answer_is_about_the_first_varied_factor(
     tmp_path: Path, changes: dict[str, object], answer: tuple[str, ...]
 ) -> None:
-    assert load_study("s", written(tmp_path, **changes)).answer == answer
+    assert load_study("s", written(tmp_path, **changes)).asked_factors == answer
 
 
 ALIAS = "gradient_accumulation_steps"
@@ -155,7 +156,9 @@ def test_alias_names_a_factor_everywhere_in_a_study(tmp_path: Path) -> None:
     ]
     assert studies[0] == studies[1]
     assert studies[1].factors["sync_every"] == [1, 4] and len(studies[1].cells()) == 3
-    assert studies[1].replicates.contrasts == {"sync_every": (1, 4)} and studies[1].answer == ("sync_every",)
+    assert studies[1].replicates.contrasts == {"sync_every": (1, 4)} and studies[1].asked_factors == (
+        "sync_every",
+    )
     assert studies[1].exclude == ({"nodes": [1], "sync_every": [4]},)
     by_factor, named, panels, filtered = studies[1].figures
     assert (by_factor.x, by_factor.name, named.colour) == (
@@ -297,22 +300,26 @@ def test_the_batch_size_that_is_told_fits_as_it_is_counted(tmp_path: Path) -> No
 
 def test_a_paper_has_the_named_or_the_default_material(tmp_path: Path) -> None:
     usual = load_study("s", written(tmp_path))
-    names = [figure.name for figure in usual.drawn()]
-    printed = usual.paper.chosen_figures(usual.drawn())
+    names = [figure.name for figure in figure_specs(usual)]
+    printed = usual.paper.chosen_figures(figure_specs(usual))
     assert printed == ["overview", "by_batch_size", "accuracy-wall_time", "shares"], (
         "without nodes no scaling"
     )
     assert "residuals" in set(names) - set(printed) and "checks" not in usual.paper.chosen_tables()
     on_nodes = load_study("s", written(tmp_path, factors=factors(nodes=[1, 2])))
-    assert on_nodes.paper.chosen_figures(on_nodes.drawn()) == [
+    assert on_nodes.paper.chosen_figures(figure_specs(on_nodes)) == [
         "overview", "scaling", "accuracy-wall_time", "shares",
     ]  # fmt: skip
-    drawn = [figure for figure in usual.drawn() if figure.name in ("overview", "residuals")]
+    drawn = [figure for figure in figure_specs(usual) if figure.name in ("overview", "residuals")]
     assert usual.paper.chosen_figures(drawn) == ["overview"], "of main results only"
     own = {"figures": ["residuals", "overview"], "tables": [], "class": "acmart"}
     chosen = load_study("s", written(tmp_path, paper=own))
-    assert chosen.paper.chosen_figures(chosen.drawn()) == ("residuals", "overview")
+    assert chosen.paper.chosen_figures(figure_specs(chosen)) == ("residuals", "overview")
     assert chosen.paper.chosen_tables() == ()
+    priced = load_study("s", written(tmp_path, paper={"figures": ["pareto"]}))
+    assert priced.paper.figures == ("pareto",), "the site may state a price"
+    assert "pareto" not in {spec.name for spec in figure_specs(priced)}
+    assert "pareto" in {spec.name for spec in figure_specs(priced, priced=True)}
     assert (usual.paper.class_name, chosen.paper.class_name) == ("article", "acmart")
 
 

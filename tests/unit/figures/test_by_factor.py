@@ -6,12 +6,12 @@ import pytest
 from analysis import cells
 from analysis.measured import Records
 from common.notes import codes, find_note
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from figures import by_factor, panels
 from figures.lines import IDEAL_LINE, IDEAL_POINTS
 from support.synthetic import designed_campaign, write_frames
 
-DECLARATION = Declared(
+SPEC = FigureSpec(
     "throughput", "by_factor", x="nodes", y="throughput",
     filter={"model": ["small-cnn-600"], "batch_size": [64]},
 )  # fmt: skip
@@ -38,7 +38,7 @@ def ideals(ax):
 
 
 def test_bars_are_intervals_of_the_table_of_cells(records):
-    figure, _ = by_factor.draw(records, DECLARATION)
+    figure, _ = by_factor.draw(records, SPEC)
     (ax,) = figure.axes
     rows = rows_of(records)
     bars = sorted(tuple(line.get_ydata()) for line in ax.lines if isinstance(line, panels.Bar))
@@ -52,7 +52,7 @@ def test_bars_are_intervals_of_the_table_of_cells(records):
 
 
 def test_ideal_is_proportional_to_the_replicas(records):
-    figure, caption = by_factor.draw(records, DECLARATION)
+    figure, caption = by_factor.draw(records, SPEC)
     (ax,) = figure.axes
     rows = rows_of(records)
     starts = sorted(line.get_ydata()[0] for line in ideals(ax))
@@ -65,16 +65,16 @@ def test_ideal_is_proportional_to_the_replicas(records):
 
 
 def test_ideal_per_device_is_level(records):
-    per_device = Declared("d", "by_factor", x="nodes", y="throughput_per_device", filter=DECLARATION.filter)
+    per_device = FigureSpec("d", "by_factor", x="nodes", y="throughput_per_device", filter=SPEC.filter)
     figure, _ = by_factor.draw(records, per_device)
     for line in ideals(figure.axes[0]):
         assert np.ptp(line.get_ydata()) == pytest.approx(0, abs=1e-6 * line.get_ydata()[0])
 
 
 def test_memory_has_no_ideal(records):
-    memory = Declared("m", "by_factor", x="nodes", y="memory", filter=DECLARATION.filter)
+    memory = FigureSpec("m", "by_factor", x="nodes", y="memory", filter=SPEC.filter)
     figure, caption = by_factor.draw(records, memory)
-    assert not ideals(figure.axes[0]) and "baselines-drawn" not in codes(caption.notes)
+    assert not ideals(figure.axes[0]) and "ideal-drawn" not in codes(caption.notes)
     mib = records.runs["memory_peak_bytes"].astype(float) / 2**20
     top = max(line.get_ydata()[0] for line in figure.axes[0].lines if isinstance(line, panels.Bar))
     assert mib.min() < top < mib.max()
@@ -83,7 +83,7 @@ def test_memory_has_no_ideal(records):
 def test_without_one_replica_the_ideal_starts_at_the_fewest(records, tmp_path):
     runs = records.runs[records.runs["nodes"] > 1]
     larger = Records(*write_frames(tmp_path, runs, epochs_of(records)))
-    figure, caption = by_factor.draw(larger, DECLARATION)
+    figure, caption = by_factor.draw(larger, SPEC)
     rows = rows_of(records)
     starts = sorted(line.get_ydata()[0] for line in ideals(figure.axes[0]))
     assert starts == pytest.approx(sorted(rows.loc[rows["nodes"] == 2, COLUMNS[0]]))
@@ -97,9 +97,7 @@ def test_where_nodes_double_both_axes_are_logarithmic(records, tmp_path):
     doubled = records.runs.replace({"nodes": {3: 4}}).assign(
         replicas=records.runs["replicas"].replace({3: 4})
     )
-    figure, caption = by_factor.draw(
-        Records(*write_frames(tmp_path, doubled, epochs_of(records))), DECLARATION
-    )
+    figure, caption = by_factor.draw(Records(*write_frames(tmp_path, doubled, epochs_of(records))), SPEC)
     (ax,) = figure.axes
     assert ax.get_yscale() == "log" and "logarithmic-axis" in codes(caption.notes)
     for line in ideals(ax):

@@ -14,12 +14,12 @@ from analysis.adjusted import NO_REFERENCE, adjusted_tables_note, adjustment
 from analysis.adjusted import interval_gain_note as said_of_widths
 from analysis.measured import Records
 from common.notes import find_note
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from figures import drift
 from support.captions import why_not_drawn
 from support.synthetic import campaign, referenced, write_frames
 
-DECLARATION = Declared("drift", "drift")
+SPEC = FigureSpec("drift", "drift")
 APART_S, LASTS_S, GAP_S = 25, 18, 6 * 3600
 
 
@@ -52,7 +52,7 @@ def dots(ax):
 
 
 def test_every_run_has_a_place_in_all_four_panels(campaign_records):
-    figure, caption = drift.draw(campaign_records, DECLARATION)
+    figure, caption = drift.draw(campaign_records, SPEC)
     figure.draw_without_rendering()
     data = of_table.drift_by_run(campaign_records.runs)
     bottom, top, middle, covariate_ax = figure.axes
@@ -110,7 +110,7 @@ def test_it_is_drawn_whatever_there_is(case, tmp_path):
         case "nothing told of others":
             runs = runs.assign(steal_share=None, other_cpu_share=None)
     case_records = records(tmp_path, runs, epochs)
-    figure, caption = drift.draw(case_records, DECLARATION)
+    figure, caption = drift.draw(case_records, SPEC)
     figure.draw_without_rendering()
     table = of_table.table(case_records.runs)
     assert "nan" not in caption and "nan" not in tables.markdown(table)
@@ -128,7 +128,7 @@ def test_runs_before_the_first_reference_are_drawn(tmp_path):
     runs = with_clocks(referenced(runs)).assign(steal_share=0.001, other_cpu_share=0.5)
     runs.loc[runs["order_key"].rank() <= 60, "reference_s"] = None
     late_records = records(tmp_path, runs, epochs)
-    figure, caption = drift.draw(late_records, DECLARATION)
+    figure, caption = drift.draw(late_records, SPEC)
     figure.draw_without_rendering()
     table = of_table.table(late_records.runs)
     ok = late_records.runs[late_records.runs["status"] == "ok"]

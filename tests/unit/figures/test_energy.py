@@ -7,12 +7,12 @@ import pytest
 from analysis.energy import WHY_NO_ENERGY, choose_scope
 from analysis.measured import Records
 from common.notes import codes, find_note
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from figures import energy, style
 from support.captions import why_not_drawn
 from support.synthetic import IDLE_W, WATTS, campaign, designed_campaign, metered, write_frames
 
-DECLARATION = Declared("energy", "energy")
+SPEC = FigureSpec("energy", "energy")
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def _markers(ax):
 
 
 def test_a_marker_for_every_cell_with_intervals_on_both_axes(records):
-    figure, caption = energy.draw(records, DECLARATION)
+    figure, caption = energy.draw(records, SPEC)
     figure.draw_without_rendering()
     runs = records.runs
     energies = energy.cell_energy(runs, choose_scope(runs))
@@ -74,10 +74,10 @@ def test_a_marker_for_every_cell_with_intervals_on_both_axes(records):
 
 
 def test_lines_are_equal_powers_and_say_which(records):
-    figure, caption = energy.draw(records, DECLARATION)
+    figure, caption = energy.draw(records, SPEC)
     figure.draw_without_rendering()
     unit = {"J": 1.0, "kJ": 1e3}[figure.axes[0].get_ylabel().split("(")[1].rstrip(")")]
-    assert energy.HOW_TO_READ in caption.notes_elsewhere
+    assert energy.HOW_TO_READ in caption.endnotes
     for ax in figure.axes:
         lines = [line for line in ax.lines if line.get_color() == style.MUTED]
         named = {text.get_text() for text in ax.texts if text.get_text().endswith("W")}
@@ -109,7 +109,7 @@ def test_it_is_drawn_whatever_the_records_hold(case, tmp_path):
             with_energy.loc[with_energy["framework"] != "pytorch-ddp", columns] = None
         case "far apart":
             with_energy.loc[with_energy["batch_size"] == 16, columns] *= 1000
-    figure, caption = energy.draw(Records(*write_frames(tmp_path, with_energy, epochs)), DECLARATION)
+    figure, caption = energy.draw(Records(*write_frames(tmp_path, with_energy, epochs)), SPEC)
     figure.draw_without_rendering()
     if case == "no record has energy":
         assert why_not_drawn(caption)["why"] == energy.NO_ENERGY.code and WHY_NO_ENERGY in caption

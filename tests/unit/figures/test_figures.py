@@ -23,7 +23,7 @@ from common.files import CHECKOUT
 from common.notes import codes, find_note
 from common.options import run_program
 from common.tables import write_table
-from declared.figures import Declared, from_json
+from declared.figures import FigureSpec, from_json
 from figures import draw, lines, panels, projection, residuals, scaling, style
 from figures.network import NO_BENCHMARK
 from figures.prediction import NOTHING_PREDICTED
@@ -35,22 +35,22 @@ from support.synthetic import BASELINES, benchmarks, campaign, designed_campaign
 FIGURES = {
     figure.name: figure
     for figure in (
-        Declared("overview", "overview"),
-        Declared("by_batch_size", "by_factor", x="batch_size"),
-        Declared("by_nodes", "by_factor", x="nodes"),
-        Declared("by_framework", "by_factor", x="framework"),
-        Declared("scaling", "scaling"),
-        Declared("by_nodes-throughput", "by_factor", x="nodes", y="throughput"),
-        Declared("heat_map", "heat_map", x="nodes"),
-        Declared("accuracy", "accuracy"),
-        Declared("accuracy-updates", "accuracy", x="updates"),
-        Declared("accuracy-wall_time", "accuracy", x="wall_time"),
-        Declared("time_to_accuracy", "time_to_accuracy", target=0.5),
-        Declared("interaction", "interaction", x="nodes", colour=("framework",)),
-        Declared("residuals", "residuals"),
-        Declared("regression", "regression"),
-        Declared("shares", "shares"),
-        Declared("shares-epoch", "shares", x="epoch"),
+        FigureSpec("overview", "overview"),
+        FigureSpec("by_batch_size", "by_factor", x="batch_size"),
+        FigureSpec("by_nodes", "by_factor", x="nodes"),
+        FigureSpec("by_framework", "by_factor", x="framework"),
+        FigureSpec("scaling", "scaling"),
+        FigureSpec("by_nodes-throughput", "by_factor", x="nodes", y="throughput"),
+        FigureSpec("heat_map", "heat_map", x="nodes"),
+        FigureSpec("accuracy", "accuracy"),
+        FigureSpec("accuracy-updates", "accuracy", x="updates"),
+        FigureSpec("accuracy-wall_time", "accuracy", x="wall_time"),
+        FigureSpec("time_to_accuracy", "time_to_accuracy", target=0.5),
+        FigureSpec("interaction", "interaction", x="nodes", colour=("framework",)),
+        FigureSpec("residuals", "residuals"),
+        FigureSpec("regression", "regression"),
+        FigureSpec("shares", "shares"),
+        FigureSpec("shares-epoch", "shares", x="epoch"),
     )
 }
 ONE_OF_EACH_LISTED_KIND = list({figure.kind: name for name, figure in reversed(FIGURES.items())}.values())
@@ -60,8 +60,8 @@ SUFFIXES = ["pdf", "svg", "png", "caption.md"]
 
 
 def drawn_by(name, records):
-    declaration = FIGURES[name] if isinstance(name, str) else name
-    return importlib.import_module(f"figures.{declaration.kind}").draw(records, declaration)
+    spec = FIGURES[name] if isinstance(name, str) else name
+    return importlib.import_module(f"figures.{spec.kind}").draw(records, spec)
 
 
 def flags(name, files, out):
@@ -182,9 +182,9 @@ def test_the_caption_by_nodes_has_the_seconds_of_its_baselines(drawings, csv):
     runs = Records(*csv).runs
     facts = find_note(caption.notes, "baselines").facts
     assert facts["single_device"] == sorted(BASELINES)
-    assert set(facts["seconds"]) == set(runs.loc[runs["framework"].isin(BASELINES), "cell"])
+    assert set(facts["means"]) == set(runs.loc[runs["framework"].isin(BASELINES), "cell"])
     means = pooled(runs)
-    assert facts["seconds"] == {cell: means.cell_mean(cell).value for cell in facts["seconds"]}
+    assert facts["means"] == {cell: means.cell_mean(cell).value for cell in facts["means"]}
     assert "single-device-baselines-drawn" in codes(caption.notes)
 
 
@@ -246,7 +246,7 @@ def test_an_interval_of_two_runs_sets_no_axis_but_has_an_arrow(name, tmp_path):
 def test_times_far_apart_get_a_logarithmic_axis(tmp_path):
     figure, caption = drawn_by("by_batch_size", Records(*write_frames(tmp_path, *changed("wide times"))))
     assert figure.axes[0].get_yscale() == "log"
-    assert "logarithmic-time-axis" in codes(caption.notes)
+    assert "logarithmic-value-axis" in codes(caption.notes)
 
 
 def test_a_line_is_broken_at_a_missing_cell(tmp_path):
@@ -330,8 +330,8 @@ def test_a_figure_of_many_panels_fits_a_page(name, of_many_panels):
     titles = {ax.get_title() for ax in figure.axes if ax.get_title()}
     assert len(titles) == left_out["drawn"] < left_out["panels"]
     assert "learning_rate" in left_out["levels"]
-    declaration = replace(FIGURES[name], filter={"learning_rate": [RATES[4]]})
-    filtered, filtered_caption = drawn_by(declaration, of_many_panels)
+    spec = replace(FIGURES[name], filter={"learning_rate": [RATES[4]]})
+    filtered, filtered_caption = drawn_by(spec, of_many_panels)
     assert find_note(filtered_caption.notes, "filtered").facts["levels"] == {"learning_rate": [RATES[4]]}
     assert filtered.get_figheight() <= 9
 
@@ -344,8 +344,8 @@ def treated(tmp_path_factory):
     return Records(*write_frames(tmp_path_factory.mktemp("treated"), *designed_campaign()))
 
 
-def all_series(runs, **declaration):
-    return build_view(runs, Declared("accuracy", "accuracy", **declaration)).series
+def all_series(runs, **spec):
+    return build_view(runs, FigureSpec("accuracy", "accuracy", **spec)).series
 
 
 def names_in(legend):
@@ -501,7 +501,7 @@ def test_estimate_of_a_bad_fit_is_left_out(treated, tmp_path):
     assert names_in(figure.legends[0])[-1] == "ideal" and "estimate-drawn" not in codes(caption.notes)
     left_out = find_note(caption.notes, "estimates-left-out").facts["deviations"]
     assert left_out == {"tensorflow-multiworker": pytest.approx(3 / 13)}
-    figure, of_network = drawn_by(Declared("network", "network"), records)
+    figure, of_network = drawn_by(FigureSpec("network", "network"), records)
     not_drawn = find_note(of_network.below, "fits-not-drawn").facts["deviations"]
     assert not_drawn == {"tensorflow-multiworker": pytest.approx(3 / 13)}
     assert "fits-deviate" not in codes(of_network.notes)
@@ -517,8 +517,8 @@ def test_without_a_baseline_there_is_no_speed_up(tmp_path):
 
 
 def test_the_test_of_an_interaction_is_that_of_the_table(treated):
-    declaration = Declared("interaction", "interaction", x="nodes", colour=("sync_every",))
-    _, caption = drawn_by(declaration, treated)
+    spec = FigureSpec("interaction", "interaction", x="nodes", colour=("sync_every",))
+    _, caption = drawn_by(spec, treated)
     row = anova.analyse_runs(treated.runs).rows.set_index("term").loc["nodes × gradient accumulation steps"]
     note = find_note(caption.notes, "interaction-tested")
     assert note.facts["term"] == row.name
@@ -526,8 +526,8 @@ def test_the_test_of_an_interaction_is_that_of_the_table(treated):
 
 
 def test_panels_of_one_line_are_left_out_of_an_interaction(treated):
-    declaration = Declared("interaction", "interaction", x="nodes", colour=("sync_every",))
-    figure, caption = drawn_by(declaration, treated)
+    spec = FigureSpec("interaction", "interaction", x="nodes", colour=("sync_every",))
+    figure, caption = drawn_by(spec, treated)
     assert {re.split(r"\n|, ", ax.get_title())[-1] for ax in figure.axes if ax.get_title()} == {"custom"}
     facts = find_note(caption.notes, "panels-not-shown").facts
     assert facts["why"] == "single-line" and {levels["training_loop"] for levels in facts["panels"]} == {
@@ -550,8 +550,8 @@ def test_accuracy_over_updates_or_time_ends_where_the_runs_did(treated):
         "accuracy-wall_time": wall,
     }
     for name, end in ends.items():
-        declaration = replace(FIGURES[name], filter={"model": ["small-cnn"], "batch_size": [32]})
-        figure, _ = drawn_by(declaration, treated)
+        spec = replace(FIGURES[name], filter={"model": ["small-cnn"], "batch_size": [32]})
+        figure, _ = drawn_by(spec, treated)
         (ax,) = [ax for ax in figure.axes if ax.get_title() == "2 nodes"]
         (line,) = [line for line in ax.lines if line.get_color() == custom.style.colour]
         assert line.get_xdata()[-1] == pytest.approx(end)
@@ -598,8 +598,8 @@ def test_accuracy_has_bands_from_three_runs_on(replicates, n_bands, treated, tmp
     runs = treated.runs[treated.runs["replicate"] <= replicates]
     epochs = treated.epochs.drop(columns="cell")
     epochs = epochs[epochs["run_id"].isin(runs["run_id"])]
-    declaration = Declared("a", "accuracy", filter={"model": ["small-cnn"], "batch_size": [32], "nodes": [2]})
-    figure, caption = drawn_by(declaration, Records(*write_frames(tmp_path, runs, epochs)))
+    spec = FigureSpec("a", "accuracy", filter={"model": ["small-cnn"], "batch_size": [32], "nodes": [2]})
+    figure, caption = drawn_by(spec, Records(*write_frames(tmp_path, runs, epochs)))
     for ax in figure.axes:
         bands = [
             band for band in ax.collections if any(np.ptp(path.vertices[:, 1]) for path in band.get_paths())
@@ -628,16 +628,16 @@ def test_accuracy_counts_the_runs_behind_its_bands(tmp_path):
 
 def test_perplexity_is_drawn_of_the_runs_that_have_one(tmp_path):
     runs, epochs = campaign(replicates=2, failures={})
-    declaration = Declared("perplexity", "accuracy", y="perplexity")
-    figure, caption = drawn_by(declaration, Records(*write_frames(tmp_path, runs, epochs)))
+    spec = FigureSpec("perplexity", "accuracy", y="perplexity")
+    figure, caption = drawn_by(spec, Records(*write_frames(tmp_path, runs, epochs)))
     assert why_not_drawn(caption) == {"why": "not-recorded", "quantity": "perplexity"}
     ddp = runs["framework"] == "pytorch-ddp"
     with_perplexity = runs.assign(perplexity=np.exp(runs["validation_loss"]).where(ddp))
-    figure, caption = drawn_by(declaration, Records(*write_frames(tmp_path, with_perplexity, epochs)))
+    figure, caption = drawn_by(spec, Records(*write_frames(tmp_path, with_perplexity, epochs)))
     parts = ["training", "validation"]
     heading = find_note(caption.below, "heading").facts
     assert heading == {"quantity": "perplexity", "parts": parts, "over": "epochs"}
-    assert "perplexity" in codes(caption.notes_elsewhere)
+    assert "perplexity" in codes(caption.endnotes)
     lines = [line for ax in figure.axes for line in ax.lines if line.get_linestyle() != "None"]
     assert {line.get_color() for line in lines} == {style.framework_style("pytorch-ddp").colour}
     assert {ax.get_yscale() for ax in figure.axes if ax.axison} == {"log"}
@@ -656,7 +656,7 @@ def test_a_factor_of_words_has_points_that_are_not_joined(csv):
     assert {line.get_color() for line in markers} <= colours
 
 
-FILTERED = Declared(
+FILTERED = FigureSpec(
     "by_nodes", "by_factor", x="nodes", filter={"model": ["small-cnn"], "batch_size": [32, 64]}
 )
 
@@ -691,10 +691,8 @@ def test_a_treatment_keeps_its_style_under_a_filter(treated):
 
 
 def test_what_no_key_names_becomes_panels(treated):
-    declaration = Declared(
-        "by_nodes", "by_factor", x="nodes", colour=("batch_size",), facet=("training_loop",)
-    )
-    view = build_view(treated.runs, declaration)
+    spec = FigureSpec("by_nodes", "by_factor", x="nodes", colour=("batch_size",), facet=("training_loop",))
+    view = build_view(treated.runs, spec)
     assert (view.colour, view.facet) == (["batch_size"], ["training_loop", "model", "sync_every"])
     assert [series.name for series in view.series] == ["batch size 32", "batch size 64", "batch size 96"]
     assert view.series_description == "batch size"
@@ -711,8 +709,8 @@ def test_a_framework_keeps_its_colour_beside_another_factor(csv):
 
 
 def test_a_figure_is_asked_for_in_a_line_that_is_read_back():
-    for declaration in [*FIGURES.values(), FILTERED]:
-        assert from_json(declaration.to_json()) == declaration
+    for spec in [*FIGURES.values(), FILTERED]:
+        assert from_json(spec.to_json()) == spec
 
 
 EMPTY = {
@@ -724,23 +722,23 @@ EMPTY = {
 
 @pytest.mark.parametrize("kind", EMPTY)
 def test_without_a_benchmark_figures_of_the_network_are_empty(kind, csv):
-    figure, caption = drawn_by(Declared(kind, kind), Records(*csv))
+    figure, caption = drawn_by(FigureSpec(kind, kind), Records(*csv))
     assert [text.get_text() for text in figure.axes[0].texts] == [EMPTY[kind]]
     assert "nan" not in caption and caption.endswith(".")
     assert caption.startswith(panels.NOT_DRAWN) and why_not_drawn(caption)["why"] == EMPTY[kind].code
 
 
 def test_what_is_declared_but_not_measured_is_left_out(treated):
-    declaration = Declared(
+    spec = FigureSpec(
         "a", "by_factor", x="nodes", colour=("momentum",), facet=("precision",), filter={"nodes": [1, 2]}
     )
-    view = build_view(treated.runs, declaration)
+    view = build_view(treated.runs, spec)
     assert (view.colour, view.facet) == (
         ["framework"],
         ["model", "batch_size", "training_loop", "sync_every"],
     )
-    figure, caption = drawn_by(Declared("a", "overview", filter={"nodes": [7]}), treated)
+    figure, caption = drawn_by(FigureSpec("a", "overview", filter={"nodes": [7]}), treated)
     assert [text.get_text() for text in figure.axes[0].texts] == [panels.NO_SUCCESS]
     assert "nan" not in caption
-    _, caption = drawn_by(Declared("a", "by_factor", x="momentum"), treated)
+    _, caption = drawn_by(FigureSpec("a", "by_factor", x="momentum"), treated)
     assert why_not_drawn(caption) == {"why": "one-level", "factor": "momentum", "level": 0.9}

@@ -22,22 +22,22 @@ def examples():
 
 
 def test_every_kind_has_an_example_in_the_order_of_the_table(examples):
-    assert [example.declaration.kind for example in examples] == list(KINDS)
+    assert [example.spec.kind for example in examples] == list(KINDS)
 
 
 def test_a_kind_has_a_small_picture_where_a_campaign_fills_it(examples):
-    assert [example.declaration.kind for example in examples if example.picture is None] == NO_PICTURE
+    assert [example.spec.kind for example in examples if example.picture is None] == NO_PICTURE
     pictures = [example.picture for example in examples if example.picture]
     for example in examples:
         if example.picture:
-            assert example.picture.name == f"{example.declaration.kind}.png"
+            assert example.picture.name == f"{example.spec.kind}.png"
             assert 0 < example.picture.stat().st_size <= LARGEST_BYTES, example.picture
     assert sorted(pictures) == sorted(pictures[0].parent.glob("*")), "no picture is left over"
 
 
 @pytest.mark.parametrize("kind", ["timeline", "shares"])
 def test_a_picture_is_what_its_lines_draw_today(kind, examples, tmp_path):
-    example = next(example for example in examples if example.declaration.kind == kind)
+    example = next(example for example in examples if example.spec.kind == kind)
     again = replace(example, picture=tmp_path / "again.png")
     gallery.make(again, tmp_path)
     committed, redrawn = (

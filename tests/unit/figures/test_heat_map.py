@@ -9,11 +9,11 @@ from analysis import cells, tables
 from analysis.intervals import Estimate
 from analysis.measured import Records
 from common.notes import codes
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from figures import heat_map
 from support.synthetic import designed_campaign, write_frames
 
-DECLARATION = Declared("heat_map", "heat_map", x="nodes", y="throughput", filter={"model": ["small-cnn"]})
+SPEC = FigureSpec("heat_map", "heat_map", x="nodes", y="throughput", filter={"model": ["small-cnn"]})
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def fields(figure):
 
 
 def test_each_cell_is_a_field_with_the_numbers_of_the_table(records):
-    figure, _ = heat_map.draw(records, DECLARATION)
+    figure, _ = heat_map.draw(records, SPEC)
     table = cells.summarize(records.runs)
     table = table[table["model"] == "small-cnn"]
     expected = []
@@ -61,7 +61,7 @@ def test_each_cell_is_a_field_with_the_numbers_of_the_table(records):
 
 
 def test_colours_rise_with_the_mean(records):
-    figure, _ = heat_map.draw(records, DECLARATION)
+    figure, _ = heat_map.draw(records, SPEC)
     luminance = {
         float(texts[0]): float(np.dot(colour[:3], heat_map.LUMINANCE))
         for texts, colour in fields(figure).values()
@@ -79,7 +79,9 @@ def test_a_single_run_is_marked_and_has_no_interval(frames, tmp_path):
     )
     model = runs["model"].iloc[0]
     records = Records(*write_frames(tmp_path, runs, epochs))
-    figure, caption = heat_map.draw(records, Declared("h", "heat_map", x="nodes", filter={"model": [model]}))
+    figure, caption = heat_map.draw(
+        records, FigureSpec("h", "heat_map", x="nodes", filter={"model": [model]})
+    )
     marked = [texts for texts, _ in fields(figure).values() if heat_map.SINGLE_RUN in texts[0]]
     assert len(marked) == 1 and len(marked[0]) == 1
     assert "single-runs" in codes(caption.notes)
@@ -93,26 +95,26 @@ def test_a_cell_without_a_value_is_no_field(frames, tmp_path):
     )
     model = runs["model"].iloc[0]
     records = Records(*write_frames(tmp_path, runs, epochs))
-    figure, _ = heat_map.draw(records, Declared("h", "heat_map", x="nodes", filter={"model": [model]}))
+    figure, _ = heat_map.draw(records, FigureSpec("h", "heat_map", x="nodes", filter={"model": [model]}))
     n_cells = runs.loc[runs["model"] == model, "cell"].nunique()
     assert len(fields(figure)) == n_cells - 1
     assert [text.get_text() for ax in figure.axes for text in ax.texts if "success" in text.get_text()]
 
 
 def test_factors_are_rows_where_panels_would_be_too_many(records):
-    figure, _ = heat_map.draw(records, DECLARATION)
+    figure, _ = heat_map.draw(records, SPEC)
     panels = panels_of(figure)
     rows = [label.get_text() for label in panels[0].get_yticklabels()]
     n_cells = records.runs.loc[records.runs["model"] == "small-cnn", "cell"].nunique()
     assert len(panels) == 1 and len(rows) * 3 == n_cells, "three columns and no gap"
-    declared = Declared("h", "heat_map", x="nodes", facet=("batch_size",), filter=DECLARATION.filter)
-    figure, _ = heat_map.draw(records, declared)
+    spec = FigureSpec("h", "heat_map", x="nodes", facet=("batch_size",), filter=SPEC.filter)
+    figure, _ = heat_map.draw(records, spec)
     assert [ax.get_title() for ax in panels_of(figure)] == [f"batch size {size}" for size in (32, 64, 96)]
 
 
 def test_means_of_several_magnitudes_have_logarithmic_colours(records):
-    figure, caption = heat_map.draw(records, Declared("h", "heat_map", x="nodes", y="throughput"))
+    figure, caption = heat_map.draw(records, FigureSpec("h", "heat_map", x="nodes", y="throughput"))
     assert figure.axes[-1].get_xscale() == "log" and "logarithmic-colours" in codes(caption.notes)
-    memory = Declared("h", "heat_map", x="nodes", y="memory")
+    memory = FigureSpec("h", "heat_map", x="nodes", y="memory")
     figure, caption = heat_map.draw(records, memory)
     assert figure.axes[-1].get_xscale() == "linear" and "logarithmic-colours" not in codes(caption.notes)

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from analysis.measured import Records
-from declared.figures import Declared, from_json
+from declared.figures import FigureSpec, from_json
 from figures import by_factor, overview, residuals, scaling, style
 from figures.view import build_view
 from support.measured_elsewhere import DLPERF, MLPERF
@@ -20,16 +20,16 @@ def records(folder: object) -> Records:
 
 def test_filtered_ladder_keeps_one_axis() -> None:
     runs = records(DLPERF).runs
-    declared = from_json('{"kind": "by_factor", "x": "replicas", "filter": {"replicas": [8, 16, 32]}}')
-    view = build_view(runs, declared)
+    spec = from_json('{"kind": "by_factor", "x": "replicas", "filter": {"replicas": [8, 16, 32]}}')
+    view = build_view(runs, spec)
     assert view.facet == [] and view.colour == ["framework"]
-    figure, _ = by_factor.draw(records(DLPERF), declared)
+    figure, _ = by_factor.draw(records(DLPERF), spec)
     (ax,) = figure.axes
     assert [label.get_text() for label in ax.get_xticklabels()] == ["8", "16", "32"]
 
 
 def test_ideal_begins_at_the_base_of_the_series() -> None:
-    figure, _ = scaling.draw(records(MLPERF), Declared("scaling", "scaling"))
+    figure, _ = scaling.draw(records(MLPERF), FigureSpec("scaling", "scaling"))
     speedup, efficiency = figure.axes
     (ideal,) = [line for line in speedup.get_lines() if line.get_color() == style.MUTED]
     assert ideal.get_ydata()[0] == pytest.approx(1) and ideal.get_ydata()[-1] == pytest.approx(4)
@@ -42,14 +42,14 @@ def test_cells_without_a_larger_one_have_no_panel() -> None:
     alone = alone.assign(cell=alone["cell"] + ".b16", run_id=alone["run_id"] + ".b16")
     files.__dict__["every_run"] = pd.concat([files.every_run, alone], ignore_index=True)
     files.__dict__.pop("runs")
-    figure, caption = scaling.draw(files, Declared("scaling", "scaling"))
+    figure, caption = scaling.draw(files, FigureSpec("scaling", "scaling"))
     assert len(figure.axes) == 2, "speed-up and efficiency of the series alone"
     assert any("16" in note for note in caption.notes)
 
 
 @pytest.mark.parametrize(("folder", "panels"), [(DLPERF, 2), (MLPERF, 3)])
 def test_order_is_drawn_where_it_is_known(folder: object, panels: int) -> None:
-    figure, _ = residuals.draw(records(folder), Declared("residuals", "residuals"))
+    figure, _ = residuals.draw(records(folder), FigureSpec("residuals", "residuals"))
     assert len(figure.axes) == panels
 
 
@@ -61,8 +61,8 @@ def test_titles_of_panels_beside_long_row_labels_do_not_overlap() -> None:
     every.loc[every.index[::2], "custom_system"] = "eight nodes of another system"
     files.__dict__["every_run"] = every
     files.__dict__.pop("runs")
-    declared = Declared("overview", "overview", facet=("sync_every",), colour=("custom_system",))
-    figure, _ = overview.draw(files, declared)
+    spec = FigureSpec("overview", "overview", facet=("sync_every",), colour=("custom_system",))
+    figure, _ = overview.draw(files, spec)
     figure.draw_without_rendering()
     boxes = [ax.title.get_window_extent() for ax in figure.axes]
     assert len(boxes) == 2 and boxes[0].x1 < boxes[1].x0 and boxes[1].x1 <= figure.bbox.x1

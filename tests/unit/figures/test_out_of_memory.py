@@ -7,7 +7,7 @@ import pytest
 
 from analysis import cells
 from analysis.measured import OUT_OF_MEMORY_MARK, Records
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from figures import memory, strategies, style
 from figures.view import build_response_view
 from support import known_meshes, known_physics
@@ -42,35 +42,35 @@ def marks(figure):
 
 
 @pytest.mark.parametrize(
-    ("declaration", "n_marks"),
+    ("spec", "n_marks"),
     [
-        (Declared("by_batch_size", "by_factor", x="batch_size"), 5),
-        (Declared("by_nodes", "by_factor", x="nodes", y="throughput"), 5),
-        (Declared("overview", "overview"), 5),
-        (Declared("heat_map", "heat_map", x="nodes"), 5),
-        (Declared("scaling", "scaling"), 4),  # of the two cells on two nodes, in two panels
-        (Declared("shares", "shares"), 5),
-        (Declared("time_to_accuracy", "time_to_accuracy", target=0.5), 5),
+        (FigureSpec("by_batch_size", "by_factor", x="batch_size"), 5),
+        (FigureSpec("by_nodes", "by_factor", x="nodes", y="throughput"), 5),
+        (FigureSpec("overview", "overview"), 5),
+        (FigureSpec("heat_map", "heat_map", x="nodes"), 5),
+        (FigureSpec("scaling", "scaling"), 4),  # of the two cells on two nodes, in two panels
+        (FigureSpec("shares", "shares"), 5),
+        (FigureSpec("time_to_accuracy", "time_to_accuracy", target=0.5), 5),
     ],
     ids=lambda value: getattr(value, "name", None),
 )
-def test_cells_out_of_memory_are_marked(records, declaration, n_marks):
-    figure, caption = importlib.import_module(f"figures.{declaration.kind}").draw(records, declaration)
+def test_cells_out_of_memory_are_marked(records, spec, n_marks):
+    figure, caption = importlib.import_module(f"figures.{spec.kind}").draw(records, spec)
     figure.draw_without_rendering()
     assert len(marks(figure)) == n_marks
     assert "OOM: out of memory, 5 of 38 cells." in caption.notes
 
 
 def test_memory_is_the_reason_only_where_it_ran_out_in_all_cells(records):
-    view = build_response_view(records, Declared("overview", "overview"))
+    view = build_response_view(records, FigureSpec("overview", "overview"))
     ran_out = view.runs["cell"].isin(view.out_of_memory)
     assert view.absence_reason(view.runs[ran_out]) == OUT_OF_MEMORY_MARK
     assert view.absence_reason(view.runs) != OUT_OF_MEMORY_MARK
 
 
 def test_a_mark_has_the_marker_of_its_series(records):
-    declaration = Declared("a", "by_factor", x="batch_size", filter={"nodes": (2,), "sync_every": (1,)})
-    figure, _ = importlib.import_module("figures.by_factor").draw(records, declaration)
+    spec = FigureSpec("a", "by_factor", x="batch_size", filter={"nodes": (2,), "sync_every": (1,)})
+    figure, _ = importlib.import_module("figures.by_factor").draw(records, spec)
     (ax,) = figure.axes
     level = ax.get_xticks()[-1]
     markers = {
@@ -87,7 +87,7 @@ def test_a_campaign_out_of_memory_draws_nothing(records, tmp_path):
     runs = run_out(records.every_run, np.ones(len(records.every_run), bool))
     without_result = Records(*write_frames(tmp_path, runs, records.epochs.drop(columns="cell")[:0]))
     figure, caption = importlib.import_module("figures.overview").draw(
-        without_result, Declared("o", "overview")
+        without_result, FigureSpec("o", "overview")
     )
     assert why_not_drawn(caption)["why"] == "all-out-of-memory" and len(figure.axes[0].texts) == 1
 
@@ -103,7 +103,7 @@ def test_strategies_out_of_memory_are_marked(draw, strategy_runs, tmp_path):
     is_out = (runs["batch_size"] == 128) & (runs["parallelism"] == "data")
     runs = known_physics.written(run_out(runs.astype(object), is_out), "runs", tmp_path)
     records = Records(tmp_path / "runs.csv", tmp_path / "epochs.csv")
-    figure, _ = draw(records, Declared("m", "memory"))
+    figure, _ = draw(records, FigureSpec("m", "memory"))
     assert marks(figure) == ["batch size 128"]
 
 

@@ -46,9 +46,16 @@ def test_a_caption_keeps_its_notes_until_it_is_written():
     ]
 
 
+def test_a_note_is_added_to_the_paragraph_it_is_meant_for():
+    caption = panels.split_caption([HEADING], ["Apart."])
+    assert caption.with_note("More.", below=True) == f"{HEADING} More.\n\nApart."
+    further = caption.with_note("More.", below=False)
+    assert further == f"{HEADING}\n\nApart. More." and further.notes[-1] == "More."
+
+
 def test_why_a_figure_is_not_drawn_stands_alone():
     why = Note("unmeasured", "nothing was measured", cells=0)
-    _, caption = panels.empty_figure(None, why, LONG, LONG.replace("line", "marker"), notes=["Apart."])
+    _, caption = panels.empty_figure(None, why, LONG, LONG.replace("line", "marker"), endnotes=["Apart."])
     below, apart = caption.split("\n\n")
     assert below == f"{panels.NOT_DRAWN}{why}. {LONG}" and len(below.split()) <= panels.MAX_CAPTION_WORDS
     assert why_not_drawn(caption) == {"why": "unmeasured", "cells": 0}

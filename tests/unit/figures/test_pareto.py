@@ -6,7 +6,7 @@ from analysis import cost
 from analysis.measured import Records
 from analysis.pooling import pooled
 from common.notes import codes, find_note
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from figures import pareto
 from support.captions import why_not_drawn
 from support.synthetic import campaign, designed_campaign, write_frames
@@ -14,8 +14,8 @@ from support.synthetic import campaign, designed_campaign, write_frames
 STATED = {"price_per_node_hour": 3.0, "currency": "EUR", "grid_g_co2_per_kwh": 250.0, "node_power_w": 0.36}
 
 
-def declared(y: str | None = None) -> Declared:
-    return Declared("pareto", "pareto", y=y, target=0.7)
+def pareto_spec(y: str | None = None) -> FigureSpec:
+    return FigureSpec("pareto", "pareto", y=y, target=0.7)
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def records(tmp_path_factory) -> Records:
     (None, "cost", "epoch_time_s"), ("carbon", "co2_g", "epoch_time_s"),
 ])  # fmt: skip
 def test_markers_stand_at_time_and_cost(records, y, column, time) -> None:
-    figure, caption = pareto.draw(records, declared(y))
+    figure, caption = pareto.draw(records, pareto_spec(y))
     figure.draw_without_rendering()
     lines = [line for ax in figure.axes for line in ax.lines if line.get_marker() not in ("None", "")]
     points = sorted(point for line in lines for point in zip(*line.get_data(), strict=True))
@@ -54,7 +54,7 @@ def test_markers_stand_at_time_and_cost(records, y, column, time) -> None:
 
 
 def test_cost_to_target_is_over_time_to_accuracy(records) -> None:
-    figure, caption = pareto.draw(records, declared("cost_to_target"))
+    figure, caption = pareto.draw(records, pareto_spec("cost_to_target"))
     figure.draw_without_rendering()
     assert figure.axes[0].get_ylabel() == "cost to accuracy (EUR)"
     assert figure._supxlabel.get_text() == "time to accuracy (s)"
@@ -62,13 +62,15 @@ def test_cost_to_target_is_over_time_to_accuracy(records) -> None:
 
 
 def test_without_a_price_it_says_why_it_is_empty(tmp_path) -> None:
-    _, caption = pareto.draw(Records(*write_frames(tmp_path, *campaign(failures={}))), declared())
+    _, caption = pareto.draw(Records(*write_frames(tmp_path, *campaign(failures={}))), pareto_spec())
     assert why_not_drawn(caption)["why"] == "response-not-recorded"
 
 
 def test_cells_far_apart_have_logarithmic_axes(tmp_path) -> None:
     runs, epochs = campaign(failures={})
     runs.loc[runs["batch_size"] == 16, "epoch_time_s"] *= 1000
-    figure, caption = pareto.draw(Records(*write_frames(tmp_path, runs.assign(**STATED), epochs)), declared())
+    figure, caption = pareto.draw(
+        Records(*write_frames(tmp_path, runs.assign(**STATED), epochs)), pareto_spec()
+    )
     figure.draw_without_rendering()
     assert "logarithmic-axes" in codes(caption.notes)

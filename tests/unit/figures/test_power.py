@@ -8,12 +8,12 @@ import pytest
 from analysis.measured import Records, cell_levels
 from common.notes import codes, find_note
 from common.tables import write_table
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from figures import power
 from support.captions import why_not_drawn
 from support.synthetic import IDLE_W, WATTS, designed_campaign, metered, power_over_time, write_frames
 
-DECLARATION = Declared("power", "power", filter={"batch_size": [64], "model": ["small-cnn"]})
+SPEC = FigureSpec("power", "power", filter={"batch_size": [64], "model": ["small-cnn"]})
 
 
 def records(folder, runs, epochs, rows):
@@ -28,7 +28,7 @@ def metered_records(tmp_path_factory):
 
 
 def test_a_panel_has_the_run_with_the_median_epoch_time(metered_records):
-    figure, caption = power.draw(metered_records, DECLARATION)
+    figure, caption = power.draw(metered_records, SPEC)
     figure.draw_without_rendering()
     runs = metered_records.runs
     drawn_runs = runs[(runs["batch_size"] == 64) & (runs["model"] == "small-cnn")]
@@ -61,7 +61,7 @@ def test_heterogeneous_machine_idles_with_all_accelerators(emulated, tmp_path):
     runs = runs.assign(device="hybrid", replicas=3 * runs["nodes"])
     if emulated:
         rows = rows[rows["host"] == "node1"]
-    figure, _ = power.draw(records(tmp_path, runs, epochs, rows), DECLARATION)
+    figure, _ = power.draw(records(tmp_path, runs, epochs, rows), SPEC)
     drawn_runs = runs[(runs["batch_size"] == 64) & (runs["model"] == "small-cnn")]
     nodes = cell_levels(drawn_runs)["nodes"].tolist() if emulated else [1] * len(figure.axes)
     idle = [line.get_ydata()[0] for ax in figure.axes for line in ax.lines if line.get_linestyle() == ":"]
@@ -72,16 +72,16 @@ def test_heterogeneous_machine_idles_with_all_accelerators(emulated, tmp_path):
 def test_it_is_drawn_whatever_there_is(case, tmp_path):
     runs, epochs = metered(*designed_campaign(), scope="package")
     rows = power_over_time(runs[runs["replicate"] == 1], epochs)
-    declaration = DECLARATION
+    spec = SPEC
     match case:
         case "no meter":
             rows = rows[:0]
         case "no idle power":
             runs = runs.assign(idle_package_w=None)
         case "many cells":
-            declaration = Declared("power", "power")
+            spec = FigureSpec("power", "power")
     case_records = records(tmp_path, runs, epochs, rows)
-    figure, caption = power.draw(case_records, declaration)
+    figure, caption = power.draw(case_records, spec)
     figure.draw_without_rendering()
     if case == "no meter":
         assert why_not_drawn(caption)["why"] == "no-meter"

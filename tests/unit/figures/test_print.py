@@ -32,7 +32,7 @@ def drawn(kind: str, folder: Path) -> tuple[Figure, panels.Caption]:
     (example,) = gallery.examples({kind: KINDS[kind]})
     inputs = gallery.input_files(example, folder)
     records = Records(inputs.pop("runs"), inputs.pop("epochs"), inputs)
-    figure, caption = importlib.import_module(example.kind.module).draw(records, example.declaration)
+    figure, caption = importlib.import_module(example.kind.module).draw(records, example.spec)
     for _ in range(style.LAYOUT_PASSES):
         figure.draw_without_rendering()
     return figure, caption

@@ -8,14 +8,14 @@ import pytest
 from analysis import conditions, shares
 from analysis.measured import Records
 from common.notes import codes, find_note
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from figures import panels, style
 from figures import shares as shares_figure
 from support.captions import why_not_drawn
 from support.synthetic import designed_campaign, write_frames
 
-RUN = Declared("shares", "shares")
-EPOCH = Declared("shares-epoch", "shares", x="epoch")
+RUN = FigureSpec("shares", "shares")
+EPOCH = FigureSpec("shares-epoch", "shares", x="epoch")
 ONE_MODEL = {"model": ["small-cnn-600"], "batch_size": [64]}
 
 
@@ -39,9 +39,9 @@ def bars(ax):
     return {y: sorted(parts) for y, parts in parts_by_row.items()}
 
 
-@pytest.mark.parametrize("declaration", [RUN, EPOCH], ids=["run", "epoch"])
-def test_the_bars_of_a_row_are_its_parts_end_to_end(declaration, records):
-    filtered = Declared(declaration.name, "shares", x=declaration.x, filter=ONE_MODEL)
+@pytest.mark.parametrize("spec", [RUN, EPOCH], ids=["run", "epoch"])
+def test_the_bars_of_a_row_are_its_parts_end_to_end(spec, records):
+    filtered = FigureSpec(spec.name, "shares", x=spec.x, filter=ONE_MODEL)
     figure, _ = shares_figure.draw(records, filtered)
     figure.draw_without_rendering()
     data = shares.run_time_parts(records)
@@ -56,7 +56,7 @@ def test_the_bars_of_a_row_are_its_parts_end_to_end(declaration, records):
         ].iloc[0]
         assert all(a[0] + a[1] == pytest.approx(b[0]) for a, b in itertools.pairwise(parts))
         total = sum(width for _, width, _ in parts)
-        if declaration is EPOCH:
+        if spec is EPOCH:
             assert total == pytest.approx(100)
             assert len(parts) == (1 if nodes == 1 else 2)
             if nodes > 1:
@@ -69,7 +69,7 @@ def test_the_bars_of_a_row_are_its_parts_end_to_end(declaration, records):
 
 
 def test_the_interval_stands_around_where_communication_begins(records):
-    figure, caption = shares_figure.draw(records, Declared("shares", "shares", x="epoch", filter=ONE_MODEL))
+    figure, caption = shares_figure.draw(records, FigureSpec("shares", "shares", x="epoch", filter=ONE_MODEL))
     data = shares.epoch_shares(records.runs)
     lines = [
         line for line in figure.axes[0].lines if len(line.get_xdata()) == 2 and line.get_color() == style.INK
@@ -85,7 +85,7 @@ def test_the_interval_stands_around_where_communication_begins(records):
         & data["communication_high"].notna()
     ]
     assert ends == pytest.approx(sorted(100 * (1 - expected["communication_high"])))
-    assert "training-divided" in codes(caption.notes_elsewhere)
+    assert "training-divided" in codes(caption.endnotes)
 
 
 def test_panels_share_an_axis_within_a_model(records):
@@ -99,7 +99,7 @@ def test_panels_share_an_axis_within_a_model(records):
     assert labels == ["start-up", *list(shares.PARTS.values())[2:4], "validation", "other"], (
         "no warm-up was longer"
     )
-    assert codes(caption.notes_elsewhere) == ["parts-around-epochs", "training-divided"]
+    assert codes(caption.endnotes) == ["parts-around-epochs", "training-divided"]
     assert (
         conditions.setting_note(records.runs) in caption
         and conditions.run_counts_note(records.runs, False) in caption
@@ -146,7 +146,7 @@ CODES = {
 }
 
 
-@pytest.mark.parametrize("declaration", [RUN, EPOCH], ids=["run", "epoch"])
+@pytest.mark.parametrize("spec", [RUN, EPOCH], ids=["run", "epoch"])
 @pytest.mark.parametrize(
     "case",
     [
@@ -158,22 +158,22 @@ CODES = {
         "steps were not counted",
     ],
 )
-def test_it_is_drawn_whatever_the_campaign_holds(case, declaration, tmp_path):
+def test_it_is_drawn_whatever_the_campaign_holds(case, spec, tmp_path):
     records = Records(*write_frames(tmp_path, *case_of(case)))
-    figure, caption = shares_figure.draw(records, declaration)
+    figure, caption = shares_figure.draw(records, spec)
     figure.draw_without_rendering()
     texts = {text.get_text().replace("\n", " ") for ax in figure.axes for text in ax.texts}
-    is_empty = case == "no wall time" and declaration is RUN
+    is_empty = case == "no wall time" and spec is RUN
     if is_empty:
         assert why_not_drawn(caption)["why"] == shares_figure.NO_WALL_TIME.code
-    elif case == "some tell no wall time" and declaration is RUN:
+    elif case == "some tell no wall time" and spec is RUN:
         assert texts == {shares_figure.CELL_WITHOUT_WALL_TIME}
     elif case == "a cell failed":
         assert texts == {panels.NO_SUCCESS}
     assert conditions.setting_note(records.runs) in caption
     assert is_empty or conditions.run_counts_note(records.runs, False) in caption
     if case in CODES:
-        facts = find_note(caption.notes_elsewhere, CODES[case]).facts
+        facts = find_note(caption.endnotes, CODES[case]).facts
         all_cells = set(records.runs["cell"])
         expected = {
             "too short": {cell for cell in all_cells if ".n3." in cell},

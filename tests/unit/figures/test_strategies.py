@@ -9,7 +9,7 @@ from analysis import tables
 from analysis.measured import Records
 from common.files import CHECKOUT
 from common.notes import codes, find_note
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from figures import memory, strategies
 from prediction import crossover
 from prediction.message_times import Network, benchmark_points
@@ -33,7 +33,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Records:
 
 
 def test_lines_are_predictions_and_markers_measured_means(records: Records) -> None:
-    figure, caption = strategies.draw(records, Declared("strategies", "strategies"))
+    figure, caption = strategies.draw(records, FigureSpec("strategies", "strategies"))
     ax = next(ax for ax in figure.axes if ax.get_title() == "batch size 32, 4 nodes")
     predicted, runs = records.table("crossover"), records.runs
     own = predicted[(predicted["batch_size"] == 32) & (predicted["nodes"] == 4)]
@@ -51,22 +51,22 @@ def test_lines_are_predictions_and_markers_measured_means(records: Records) -> N
 
 
 def test_memory_stands_against_time(records: Records) -> None:
-    figure, caption = memory.draw(records, Declared("memory", "memory", filter={"bandwidth": [1000]}))
+    figure, caption = memory.draw(records, FigureSpec("memory", "memory", filter={"bandwidth": [1000]}))
     ax = next(ax for ax in figure.axes if ax.get_title() == "batch size 128, 4 nodes")
     assert {float(line.get_xdata()[0]) for line in ax.lines if line.get_marker() != "None"} == {12900.0}
-    assert memory.MEMORY_NOTE in caption.notes_elsewhere
+    assert memory.MEMORY_NOTE in caption.endnotes
 
 
 def test_without_runs_on_several_nodes_nothing_is_drawn(records: Records) -> None:
     alone = Records(records.runs_csv, Path("epochs.csv"))
     alone.__dict__["runs"] = records.runs[records.runs["nodes"] == 1].assign(memory_peak_bytes=np.nan)
-    assert why_not_drawn(memory.draw(alone, Declared("memory", "memory"))[1])["why"] == "no-memory"
+    assert why_not_drawn(memory.draw(alone, FigureSpec("memory", "memory"))[1])["why"] == "no-memory"
 
 
 def test_legend_names_options_of_strategies_that_vary_them() -> None:
     folder = CHECKOUT / "docs" / "campaigns" / "llama-virtual"
     view = strategies.multi_node_view(
-        Records(folder / "runs.csv", folder / "epochs.csv"), Declared("strategies", "strategies")
+        Records(folder / "runs.csv", folder / "epochs.csv"), FigureSpec("strategies", "strategies")
     )
     assert {series.name.removeprefix("parallelism ") for series in view.series} == {
         "data", "data2-sharded2", "sharded", "pipeline, schedule 1f1b", "pipeline, schedule zero-bubble",

@@ -9,15 +9,16 @@ from analysis import time_to_accuracy
 from analysis.measured import Records
 from common.errors import InputError
 from common.notes import find_note
-from declared.figures import Declared, read_figures
+from declared.figures import FigureSpec, read_figures
 from declared.products.traits import Traits
 from declared.study import load_study
 from figures import panels
 from figures import time_to_accuracy as time_figure
 from support.captions import why_not_drawn
+from support.figure_specs import figure_specs
 from support.synthetic import designed_campaign, write_frames
 
-DECLARATION = Declared("time_to_accuracy", "time_to_accuracy", target=0.6)
+SPEC = FigureSpec("time_to_accuracy", "time_to_accuracy", target=0.6)
 CELLS = [{"batch_size": 16, "trace": "none"}, {"batch_size": 64, "trace": "none"}]
 
 
@@ -36,7 +37,7 @@ def lines(figure, marker):
 
 
 def test_means_are_the_tables_and_an_arrow_is_a_cell_without(records):
-    figure, caption = time_figure.draw(records, DECLARATION)
+    figure, caption = time_figure.draw(records, SPEC)
     figure.draw_without_rendering()
     data = time_to_accuracy.summarize(records.runs, records.epochs, 0.6)
     bars = [line for ax in figure.axes for line in ax.lines if isinstance(line, panels.Bar)]
@@ -59,7 +60,7 @@ def test_means_are_the_tables_and_an_arrow_is_a_cell_without(records):
 
 
 def test_a_target_that_no_run_reaches_is_a_reason(records):
-    _, caption = time_figure.draw(records, Declared("time_to_accuracy", "time_to_accuracy", target=0.9))
+    _, caption = time_figure.draw(records, FigureSpec("time_to_accuracy", "time_to_accuracy", target=0.9))
     assert why_not_drawn(caption) == {"why": "target-not-reached", "target": 0.9, "best": pytest.approx(0.6)}
     assert caption.startswith(panels.NOT_DRAWN), "as a report leaves it out"
 
@@ -78,6 +79,6 @@ def test_the_target_is_the_figures_own_or_the_studys(tmp_path):
 def test_only_studies_with_a_target_have_the_figure(tmp_path):
     text = (load_study("quickstart").file).read_text()
     (tmp_path / "aimed.yaml").write_text(text + "\ntarget_accuracy: 0.9\n")
-    aimed = {figure.name: figure for figure in load_study("aimed", tmp_path).drawn()}
+    aimed = {figure.name: figure for figure in figure_specs(load_study("aimed", tmp_path))}
     assert aimed["time_to_accuracy"].target == 0.9
-    assert "time_to_accuracy" not in {figure.name for figure in load_study("quickstart").drawn()}
+    assert "time_to_accuracy" not in {figure.name for figure in figure_specs(load_study("quickstart"))}

@@ -12,13 +12,13 @@ from analysis import conditions
 from analysis.measured import Records
 from common.files import CHECKOUT
 from common.notes import codes, find_note
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from figures import style, timeline
 from support.captions import why_not_drawn
 from support.pages import on_one_line
 from support.synthetic import campaign, designed_campaign, write_frames
 
-DECLARATION = Declared("timeline", "timeline")
+SPEC = FigureSpec("timeline", "timeline")
 FIRST = pd.Timestamp("2026-11-21T06:00:00Z")
 RUN_S, PAUSE_S, STARTUP_S = 30.0, 6.0, 12.0
 
@@ -46,8 +46,8 @@ def scheduled(runs, hosts=None, night_after=None):
 
 @pytest.fixture
 def drawn_of(tmp_path):
-    def drawn_of(runs, epochs, declaration=DECLARATION):
-        figure, caption = timeline.draw(Records(*write_frames(tmp_path, runs, epochs)), declaration)
+    def drawn_of(runs, epochs, spec=SPEC):
+        figure, caption = timeline.draw(Records(*write_frames(tmp_path, runs, epochs)), spec)
         figure.draw_without_rendering()
         return figure, caption
 
@@ -208,11 +208,11 @@ def test_it_says_why_it_is_empty_and_draws_whatever_there_is(case, drawn_of):
 
 def test_a_filter_shows_a_part_in_the_same_colours(drawn_of):
     runs, epochs = campaign(failures={})
-    declaration = Declared("timeline", "timeline", filter={"framework": ["pytorch-ddp", "horovod-pytorch"]})
-    figure, caption = drawn_of(scheduled(runs), epochs, declaration)
+    spec = FigureSpec("timeline", "timeline", filter={"framework": ["pytorch-ddp", "horovod-pytorch"]})
+    figure, caption = drawn_of(scheduled(runs), epochs, spec)
     assert set(lanes(figure)) >= {"pytorch-ddp", "horovod-pytorch"}
     assert "tensorflow-single" not in lanes(figure)
-    assert find_note(caption.notes, "filtered").facts["levels"] == declaration.filter
+    assert find_note(caption.notes, "filtered").facts["levels"] == spec.filter
 
 
 def test_the_kept_campaign_took_as_long_as_its_text_says():
@@ -220,6 +220,6 @@ def test_the_kept_campaign_took_as_long_as_its_text_says():
     numbers = re.search(r"took (\d+) and (\d+) minutes, (\d+) and (\d+) % of it", on_one_line()).groups()
     for study, minutes, share in zip(("virtual", "unshaped"), numbers[:2], numbers[2:], strict=True):
         folder = campaigns / f"tf-strategies-{study}"
-        _, caption = timeline.draw(Records(folder / "runs.csv", folder / "epochs.csv"), DECLARATION)
+        _, caption = timeline.draw(Records(folder / "runs.csv", folder / "epochs.csv"), SPEC)
         span = find_note(caption.notes, "campaign-span").facts
         assert (f"{100 * span['share']:.0f}", f"{span['total_s'] / 60:.0f}") == (share, minutes)

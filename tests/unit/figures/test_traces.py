@@ -11,7 +11,7 @@ from analysis import conditions
 from analysis.measured import OUT_OF_MEMORY_MARK, Records, traced
 from common.notes import codes, find_note
 from common.tables import read_table, write_table
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from figures import critical_path, gantt, overview, panels, phase_styles, phases, timeline
 from figures.phase_styles import REST, TRANSFERRING, WAITING
 from support.captions import why_not_drawn
@@ -19,7 +19,7 @@ from support.traces_made import attempt, gathered
 from traces import cells
 
 TRACED = "pytorch-ddp.small-cnn.digits.b32.n2.s1.trace=phases"
-GANTT, PHASES, PATH = (Declared(kind, kind) for kind in ("gantt", "phases", "critical_path"))
+GANTT, PHASES, PATH = (FigureSpec(kind, kind) for kind in ("gantt", "phases", "critical_path"))
 
 
 @pytest.fixture(scope="module")
@@ -60,10 +60,10 @@ def test_a_gantt_draws_what_was_kept(records):
 
     Of each rank its phases, its communication, and a path for each step.
     """
-    declaration = Declared(
+    spec = FigureSpec(
         "gantt", "gantt", filter=single_levels(framework="pytorch-ddp", nodes=2, batch_size=32, sync_every=1)
     )
-    figure, caption = gantt.draw(records, declaration)
+    figure, caption = gantt.draw(records, spec)
     (ax,) = figure.axes
     assert ax.get_xlim() == pytest.approx((0, 3 * 20 * 1.5 * 1.02), rel=1e-3)
     colour = matplotlib.colors.to_rgba(phase_styles.PHASE_STYLES["backward"][0])
@@ -107,11 +107,11 @@ def test_waiting_is_divided_into_what_is_exposed(records):
 
 
 @pytest.mark.parametrize(
-    ("kind", "declaration"),
-    [(phases, PHASES), (phases, Declared("phases", "phases", x="time")), (critical_path, PATH)],
+    ("kind", "spec"),
+    [(phases, PHASES), (phases, FigureSpec("phases", "phases", x="time")), (critical_path, PATH)],
 )
-def test_a_bar_for_every_traced_cell(records, kind, declaration):
-    figure, caption = kind.draw(records, declaration)
+def test_a_bar_for_every_traced_cell(records, kind, spec):
+    figure, caption = kind.draw(records, spec)
     bars = sum(
         len({round(bar.get_y(), 3) for bar in ax.patches if bar.get_height() > 0.5}) for ax in figure.axes
     )
@@ -128,14 +128,14 @@ def rounded(caption, code):
 
 
 def test_a_caption_is_of_the_cells_that_are_drawn(records):
-    one_cell = Declared(
+    one_cell = FigureSpec(
         "phases",
         "phases",
         filter=single_levels(framework="pytorch-ddp", nodes=2, batch_size=32, sync_every=1),
     )
     caption = phases.draw(records, one_cell)[1]
     assert rounded(caption, "exposed-share") == (0.27, 0.27)
-    alone = Declared("phases", "phases", filter=single_levels(nodes=1))
+    alone = FigureSpec("phases", "phases", filter=single_levels(nodes=1))
     assert "exposed-share" not in codes(phases.draw(records, alone)[1].notes)
 
 
@@ -149,9 +149,9 @@ def test_traced_cells_out_of_memory_are_marked(records, tmp_path):
     assert texts.count(OUT_OF_MEMORY_MARK) == table.loc[is_out, "cell"].nunique()
 
 
-@pytest.mark.parametrize(("kind", "declaration"), [(gantt, GANTT), (phases, PHASES), (critical_path, PATH)])
-def test_without_phases_a_figure_says_so(records, kind, declaration):
-    _, caption = kind.draw(Records(records.runs_csv, records.epochs_csv), declaration)
+@pytest.mark.parametrize(("kind", "spec"), [(gantt, GANTT), (phases, PHASES), (critical_path, PATH)])
+def test_without_phases_a_figure_says_so(records, kind, spec):
+    _, caption = kind.draw(Records(records.runs_csv, records.epochs_csv), spec)
     assert why_not_drawn(caption) and cells.NO_PHASES in caption
 
 
@@ -160,8 +160,8 @@ def test_figures_of_time_are_those_of_the_untraced_runs_alone(records, tmp_path)
     untraced = all_runs[all_runs["trace"] == "none"]
     write_table(untraced, "runs", tmp_path / "runs.csv")
     alone = Records(tmp_path / "runs.csv", records.epochs_csv)
-    declaration = Declared("overview", "overview")
-    assert overview.draw(records, declaration)[1] == overview.draw(alone, declaration)[1]
+    spec = FigureSpec("overview", "overview")
+    assert overview.draw(records, spec)[1] == overview.draw(alone, spec)[1]
     assert len(records.runs) == len(untraced) == len(all_runs) / 2
     assert set(records.epochs["run_id"]) == set(untraced["run_id"])
 
@@ -175,7 +175,7 @@ def test_the_timeline_has_all_runs(records, tmp_path):
     )
     write_table(at, "runs", tmp_path / "runs.csv")
     _, caption = timeline.draw(
-        Records(tmp_path / "runs.csv", records.epochs_csv), Declared("timeline", "timeline")
+        Records(tmp_path / "runs.csv", records.epochs_csv), FigureSpec("timeline", "timeline")
     )
     assert find_note(caption.notes, "campaign-span").facts["runs"] == 114
     assert not {"runs-without-times", "earlier-attempts"} & set(codes(caption.notes))

@@ -5,12 +5,12 @@ import pytest
 
 from analysis.measured import Records
 from common.notes import codes, find_note
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from figures import panels, what_if
 from prediction.what_if import COLUMNS
 from support.captions import why_not_drawn
 
-DECLARATION = Declared("what_if", "what_if")
+SPEC = FigureSpec("what_if", "what_if")
 
 
 def row(cell, question, change, ratio, **columns):
@@ -49,7 +49,7 @@ def drawn(traced_records, tmp_path):
         file = tmp_path / "what_if.csv"
         pd.DataFrame(every).reindex(columns=COLUMNS).to_csv(file, index=False)
         return what_if.draw(
-            Records(traced_records.runs_csv, traced_records.epochs_csv, {"what_if": file}), DECLARATION
+            Records(traced_records.runs_csv, traced_records.epochs_csv, {"what_if": file}), SPEC
         )
 
     return draw

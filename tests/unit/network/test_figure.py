@@ -8,19 +8,19 @@ import pytest
 from analysis.measured import Records
 from common.schemas import schema
 from common.tables import write_table
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from figures import network as figure
 from figures.panels import NOT_DRAWN
 from network import fit
 
 from .conftest import benchmark_rows, failed_row
 
-DECLARED = Declared("network", "network")
+SPEC = FigureSpec("network", "network")
 
 
 def draw(rows, folder):
     write_table(rows, "network", folder / "network.csv")
-    return figure.draw(Records(Path("none"), Path("none"), {"network": folder / "network.csv"}), DECLARED)
+    return figure.draw(Records(Path("none"), Path("none"), {"network": folder / "network.csv"}), SPEC)
 
 
 def texts(drawn):

@@ -11,7 +11,7 @@ from common.files import CHECKOUT
 from common.notes import Note
 from declared.costs import Costs, Price
 from declared.environments import Installed
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from declared.site import Site, load_site
 from declared.study import Study, load_study
 from plan import campaign, cost
@@ -266,7 +266,7 @@ def test_a_design_is_current_until_runs_change() -> None:
     file.parent.mkdir(parents=True)
     file.write_text(to_csv(plan_design(study, site)))
     assert plan_campaign(
-        replace(study, title="another", figures=(Declared("overview", "overview"),)), site
+        replace(study, title="another", figures=(FigureSpec("overview", "overview"),)), site
     ).is_design_current
     assert not plan_campaign(replace(study, seed=study.seed + 1), site).is_design_current
 
@@ -401,7 +401,7 @@ def test_utilization_without_a_peak_is_refused_at_once(tmp_path: Path) -> None:
         "peak_tflops",
         "mfu",
     )
-    drawn = replace(study, figures=[Declared(kind="by_factor", name="mfu", x="nodes", y="hfu")])
+    drawn = replace(study, figures=[FigureSpec(kind="by_factor", name="mfu", x="nodes", y="hfu")])
     with pytest.raises(InputError):
         plan_campaign(drawn, site).check_responses()
     for possible in (replace(site, peak_tflops=(("fp32", 1.2),)), replace(site, device="cuda")):

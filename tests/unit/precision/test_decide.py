@@ -10,7 +10,7 @@ from analysis import tables
 from analysis.measured import read_runs
 from common.notes import codes, find_note
 from common.schemas import check
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from declared.study import Replicates
 from figures import draw
 from plan.decisions import BY_CHANCE, NO, NOT_ASKED
@@ -113,11 +113,13 @@ def test_captions_have_a_short_note(runs: pd.DataFrame, tmp_path: Path) -> None:
     tables.write(reached.table(runs, Replicates(3, 3, 0.1)), tmp_path / "precision")
     note = reached.caption_note(tmp_path / "precision.csv")
     assert note.facts == {"wanted": 0.1, "asked": 3, "not_reached": 2, "by_chance": 1, "goes_on": False}
-    figure = Declared("overview", "overview").to_json()
+    figure = FigureSpec("overview", "overview").to_json()
     files = [f"{name}={tmp_path / name}.csv" for name in ("runs", "epochs")]
     draw.main(figure=figure, inputs=files, out=tmp_path / "made")
     plain = (tmp_path / "made.caption.md").read_text()
     draw.main(
         figure=figure, inputs=[*files, f"precision={tmp_path / 'precision.csv'}"], out=tmp_path / "made"
     )
-    assert (tmp_path / "made.caption.md").read_text() == f"{plain[:-1]} {note}\n"
+    below, *endnotes = plain[:-1].split("\n\n")
+    expected = "\n\n".join([f"{below} {note}", *endnotes])
+    assert (tmp_path / "made.caption.md").read_text() == f"{expected}\n"

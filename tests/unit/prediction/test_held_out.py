@@ -18,7 +18,7 @@ from analysis.measured import Records, read_timing_runs
 from common.errors import InputError
 from common.files import CHECKOUT
 from common.notes import codes, find_note
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from figures import panels, prediction, style
 from prediction import methods
 from prediction.cells import left_out_note, measured_cells, pooled_cv
@@ -466,7 +466,7 @@ def drawn_of(folder, cells=None):
     records = Records(
         folder / "runs.csv", folder / "epochs.csv", {"prediction_cells": folder / "prediction_cells.csv"}
     )
-    return prediction.draw(records, Declared("prediction", "prediction"))
+    return prediction.draw(records, FigureSpec("prediction", "prediction"))
 
 
 def draw(folder):

@@ -12,7 +12,7 @@ from analysis.measured import Records, read_timing_runs
 from common.errors import InputError, exit_status
 from common.notes import codes, find_note
 from common.options import parse_arguments
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from figures import panels
 from figures import projection as figure
 from prediction import projection, question
@@ -126,7 +126,7 @@ def test_rates_without_a_style_are_named():
     rates = ["--rate", *map(str, range(1, 11))]
     own = answered(*MODEL, *rates, "--nodes", "4")
     _, caption = figure.draw_curves(own.curves, own.rows, own.notes)
-    assert find_note(caption.notes_elsewhere, "rates-left-out").facts["rates"] == ["9 Gbit/s", "10 Gbit/s"]
+    assert find_note(caption.endnotes, "rates-left-out").facts["rates"] == ["9 Gbit/s", "10 Gbit/s"]
 
 
 def test_without_out_the_table_is_printed(capsys):
@@ -366,7 +366,7 @@ def test_the_figure_is_drawn_from_what_the_table_wrote(study, tmp_path, capsys):
         tmp_path / "none",
         {name: tmp_path / f"{name}.csv" for name in ("projection", "projection_curves")},
     )
-    drawn, caption = figure.draw(records, Declared("projection", "projection"))
+    drawn, caption = figure.draw(records, FigureSpec("projection", "projection"))
     assert len([ax for ax in drawn.axes if ax.axison]) == 2 * 3, "two panels for each batch size"
     assert names_in(drawn.legends[0]) == ["1 Gbit/s", "10 Gbit/s", "25 Gbit/s", "100 Gbit/s"]
     assert find_note(caption.below, "heading").facts == {"quantities": ["speedup", "efficiency"]}

@@ -30,7 +30,7 @@ from provenance.differing import compare_sources
 from provenance.manifest import retire
 from provenance.sources import collect_sources, measured_with
 from report.checkout import state
-from report.setting import Grid
+from report.setting import PageTable
 from support.measured_elsewhere import imported_study
 from support.own_commands import PRINTED_STEPS, own_commands, write_study
 from support.own_models import NORMALIZED, own_models_in
@@ -220,9 +220,9 @@ def test_archive_has_no_private_files() -> None:
 
 
 def test_appendix_is_same_in_markdown_and_latex() -> None:
-    grid = Grid("A table.", ["name", "n"], [["a_b", "3"]], ("name",))
+    page_table = PageTable("A table.", ["name", "n"], [["a_b", "3"]], ("name",))
     part = appendix.Section(
-        "Time & disk", ["One 5 % line."], [("runs", "1 h")], [grid], [("make x", "it makes x")]
+        "Time & disk", ["One 5 % line."], [("runs", "1 h")], [page_table], [("make x", "it makes x")]
     )
     text = appendix.to_markdown("Title", [part])
     assert (

@@ -131,7 +131,7 @@ def test_no_planted_name_is_in_the_page(in_folder, study: Study, monkeypatch: py
     assert [name for name in [*PLANTED, str(CHECKOUT), str(Path.home())] if name.lower() in page_text] == []
     assert "HOST-1" in page.text and "HOST-2: rank" not in page.text
     assert len(packed) > 10 and "file-residuals.png" not in page.scripts
-    assert {"file-epoch_time.png", "file-epoch_time.pdf", "file-residuals.svg"} <= set(page.scripts)
+    assert {"file-overview.png", "file-overview.pdf", "file-residuals.svg"} <= set(page.scripts)
     monkeypatch.setattr(plan_campaign, "load_study", lambda name: replace(study, anonymous=False))
     open_page = Page(files.report(out="open.html"))
     assert "gpunode017" in open_page.text and "file-residuals.png" in open_page.scripts

@@ -17,7 +17,7 @@ from common.errors import InputError
 from common.notes import find_note
 from common.tables import read_table, write_table
 from figures.panels import NOT_DRAWN
-from report import answer, content, libraries, material, quality, setting, twelve_rules
+from report import content, libraries, material, opening, quality, setting, twelve_rules
 from report.checkout import State
 from report.every_run import RECORDS_ELSEWHERE
 from runs.phases import WAIT
@@ -73,7 +73,7 @@ def test_headings_have_an_order_and_images_a_text(page: Page) -> None:
     assert all(after <= before + 1 for before, after in itertools.pairwise(levels) if before != 1)
     images = [attributes for tag, attributes in page.elements if tag == "img"]
     assert len(images) == 2 and all(attributes["alt"] and attributes["width"] for attributes in images)
-    assert images[0]["alt"] == PICTURES["epoch_time"].partition(" Replicates")[0]
+    assert images[0]["alt"] == PICTURES["overview"].partition(" Replicates")[0]
 
 
 def test_nothing_is_asked_for(page: Page) -> None:
@@ -237,7 +237,7 @@ def test_the_answer_has_the_numbers_of_the_tables(page: Page, campaign_files) ->
     marks = [mark.name for mark in quality.marks(material, twelve_rules.judge_all(material))]
     facts = find_note(marks, "runs-usable").facts
     assert (facts["usable"], facts["runs"], sum(facts["causes"].values())) == (110, 114, 4)
-    assert find_note(answer.find_answer(material).sentences, "usable-runs").facts == facts
+    assert find_note(opening.build_opening(material).sentences, "usable-runs").facts == facts
     assert all(mark in section for mark in marks)
 
 
@@ -249,12 +249,12 @@ def test_answer_is_sentences_main_figure_marks_tables(page: Page, campaign_files
         read_table(campaign_files.runs_csv, "runs"),
         effects,
         anova,
-        material.study.answer,
+        material.study.asked_factors,
         material.study.margin,
     )
     marks = [mark.name for mark in quality.marks(material, twelve_rules.judge_all(material))]
-    grids = [grid.caption for grid in answer.find_answer(material).grids]
-    order = [*first, material.pictures[0].heading, *marks, *further, *grids]
+    captions = [table.caption for table in opening.build_opening(material).tables]
+    order = [*first, material.pictures[0].heading, *marks, *further, *captions]
     text = " ".join(page.text_of("answer").split())
     places = [text.index(" ".join(part.split())) for part in order]
     assert places == sorted(places) and len(places) > 12
@@ -283,9 +283,9 @@ def test_cells_out_of_memory_are_listed_and_answered(in_folder) -> None:
     failures = Page(campaign_files.report()).text_of("failures")
     assert "Cells whose memory ran out: 2" in failures and "Cells without any" not in failures
     assert all(cell in failures for cell in set(runs["cell"][is_out]))
-    opening = answer.find_answer(campaign_files.material()).sentences
-    assert find_note(opening, "out-of-memory").facts["factor"] == "framework"
-    assert find_note(opening, "usable-runs").facts["causes"] == {"out of memory": 4}
+    sentences = opening.build_opening(campaign_files.material()).sentences
+    assert find_note(sentences, "out-of-memory").facts["factor"] == "framework"
+    assert find_note(sentences, "usable-runs").facts["causes"] == {"out of memory": 4}
 
 
 def test_tables_are_there_with_notes_and_sources(page: Page, campaign_files) -> None:

@@ -16,13 +16,13 @@ import pytest
 
 from analysis import answers, checks, conditions, study, tables
 from analysis import effects as effects_of_factors
-from analysis.measured import read_runs
+from analysis.measured import read_runs, successful
 from common.errors import InputError
 from common.files import CHECKOUT
 from common.notes import Note, codes, find_note
 from common.tables import read_table
 from declared.datasets import load_dataset
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from declared.paper import Paper
 from declared.records import WARNING_SEPARATOR, join_settings
 from declared.responses import EPOCH_TIME
@@ -35,7 +35,7 @@ from precision import reached
 from report import design, document, drafts, paper, pdf, setting
 from report import methods as methods_module
 from report.facts import Facts, texts
-from report.findings import FIGURE, Evidence, effect_of_figure, find_finding
+from report.findings import FIGURE_REFERENCE, Evidence, effect_of_figure, find_finding
 from report.latex import cited, first_sentence, keys_of, references, to_latex
 from report.methods import method_notes, methods, reproducibility
 from report.threats import MAX_WARNINGS, threat_notes, threats
@@ -304,8 +304,8 @@ def test_findings_are_the_numbers_of_tables(quickstart_like: tuple[Facts, list[P
     )
 
     def facts_of_finding(kind: str, **options: object) -> dict[str, object]:
-        finding = find_finding(Declared(name=kind, kind=kind, **options), evidence)
-        assert finding and finding.count(FIGURE) == 1 and finding.endswith(".")
+        finding = find_finding(FigureSpec(name=kind, kind=kind, **options), evidence)
+        assert finding and finding.count(FIGURE_REFERENCE) == 1 and finding.endswith(".")
         return finding.facts
 
     times = facts_of_finding("overview")
@@ -331,25 +331,53 @@ def test_findings_are_the_numbers_of_tables(quickstart_like: tuple[Facts, list[P
     for kind, options in (("overview", {}), ("by_factor", {"x": "nodes"}), ("heat_map", {"x": "nodes"})):
         finding = facts_of_finding(kind, y="throughput", **options)
         assert (finding["least"], finding["greatest"]) == (rates.min(), rates.max())
-    batch_16 = Declared(name="o", kind="overview", filter={"batch_size": (16,)})
+    batch_16 = FigureSpec(name="o", kind="overview", filter={"batch_size": (16,)})
     small = facts.runs[facts.runs["batch_size"] == 16]["cell"]
     finding = find_finding(batch_16, evidence)
     assert finding is not None and finding.facts["slowest"] == means[small].idxmax()
     effect = Note("effect", "", factor="nodes")
-    by_nodes = [Declared(name="n", kind="by_factor", x="nodes", y=y) for y in ("epoch_time", "throughput")]
+    by_nodes = [FigureSpec(name="n", kind="by_factor", x="nodes", y=y) for y in ("epoch_time", "throughput")]
     assert [effect_of_figure(figure, [effect], EPOCH_TIME) for figure in by_nodes] == [effect, None]
-    by_framework = Declared(name="i", kind="interaction", x="nodes", colour=("framework",), y="throughput")
+    by_framework = FigureSpec(name="i", kind="interaction", x="nodes", colour=("framework",), y="throughput")
     assert find_finding(by_framework, evidence) is None, "the analysis of variance is about epoch time"
-    assert find_finding(Declared(name="drift", kind="drift"), evidence) is None
+    assert find_finding(FigureSpec(name="drift", kind="drift"), evidence) is None
     empty_evidence = Evidence(facts.runs.assign(status="missing"), evidence.tables)
-    assert find_finding(Declared(name="overview", kind="overview"), empty_evidence) is None
+    assert find_finding(FigureSpec(name="overview", kind="overview"), empty_evidence) is None
+
+
+def test_finding_is_about_the_quantity_of_its_figure(
+    quickstart_like: tuple[Facts, list[Path], list[Path]],
+) -> None:
+    facts, _, stems = quickstart_like
+    evidence = Evidence(facts.runs, {stem.name: tables.read(stem).data for stem in stems})
+    perplexity = FigureSpec(name="p", kind="accuracy", y="perplexity", x="wall_time")
+    assert find_finding(perplexity, evidence) is None, "no run has a perplexity"
+    cells = evidence.tables["cells"].assign(perplexity_mean=range(2, 2 + len(evidence.tables["cells"])))
+    finding = find_finding(perplexity, replace(evidence, tables={**evidence.tables, "cells": cells}))
+    assert finding and (finding.facts["column"], finding.facts["least"]) == ("perplexity_mean", 2)
+    per_device = FigureSpec(name="o", kind="overview", y="throughput_per_device")
+    rates = successful(facts.runs).assign(
+        rate=lambda runs: runs["throughput_samples_s"] / runs["replicas"].astype(float)
+    )
+    harmonic = 1 / (1 / rates["rate"]).groupby(rates["cell"]).mean()
+    finding = find_finding(per_device, evidence)
+    assert finding is not None, "the table cells has no column of it"
+    assert finding.facts["least"] == pytest.approx(harmonic.min())
+    assert finding.facts["greatest"] == pytest.approx(harmonic.max())
+
+
+def test_only_an_effect_moves_to_its_figure() -> None:
+    by_nodes = FigureSpec(name="n", kind="by_factor", x="nodes")
+    notes = [Note(code, "", factor="nodes") for code in ("out-of-memory", "effect")]
+    assert effect_of_figure(by_nodes, notes, EPOCH_TIME) is notes[1]
+    assert effect_of_figure(by_nodes, notes[:1], EPOCH_TIME) is None
 
 
 def test_finding_on_single_runs_has_no_interval() -> None:
     runs = read_table(CAMPAIGN / "runs.csv", "runs")
     single = runs[runs["replicate"] == 1]
     evidence = Evidence(single, {"effects": effects_of_factors.table(single).data})
-    finding = find_finding(Declared(name="by_nodes", kind="by_factor", x="nodes"), evidence)
+    finding = find_finding(FigureSpec(name="by_nodes", kind="by_factor", x="nodes"), evidence)
     assert finding is not None and finding.code == "effect-range"
     assert finding.facts["least"].value < finding.facts["greatest"].value and "[" not in finding
 
@@ -357,7 +385,7 @@ def test_finding_on_single_runs_has_no_interval() -> None:
 def test_network_finding_names_extremes_of_frameworks() -> None:
     network = fit.table(read_table(CAMPAIGN / "network.csv", "network")).data
     evidence = Evidence(read_table(CAMPAIGN / "runs.csv", "runs"), {"network": network})
-    finding = find_finding(Declared(name="network", kind="network"), evidence)
+    finding = find_finding(FigureSpec(name="network", kind="network"), evidence)
     rows = network[network["nodes"] == network["nodes"].max()]
     assert finding and finding.facts["latencies_s"] == [rows["latency_s"].min(), rows["latency_s"].max()]
 
@@ -400,7 +428,7 @@ def test_results_are_the_answer_then_the_figures(tmp_path: Path) -> None:
     }
     data = {name: pd.read_csv(tmp_path / "tables" / f"{name}.csv") for name in ("effects", "anova")}
     first, further, _ = answers.answer_sentences(
-        facts.runs, data["effects"], data["anova"], study_of.answer, study_of.margin
+        facts.runs, data["effects"], data["anova"], study_of.asked_factors, study_of.margin
     )
     usable = conditions.usable_runs_note(facts.runs)
     places = [contents["results"].index(to_latex(sentence)) for sentence in (*first, usable, *further)]
@@ -845,7 +873,7 @@ def test_prediction_finding_is_about_cells_that_were_left_out() -> None:
     ]
     table = pd.DataFrame(rows, columns=["left_out", "method", "predicted", "mape"])
     evidence = Evidence(runs, {"prediction": table.assign(mape_low=math.nan, mape_high=math.nan)})
-    finding = find_finding(Declared(name="prediction", kind="prediction"), evidence)
+    finding = find_finding(FigureSpec(name="prediction", kind="prediction"), evidence)
     assert finding is not None and finding.facts["left_out"] == "4 nodes"
     errors = {method: error.value for method, error in finding.facts["errors"].items()}
     assert errors == pytest.approx({"law": 2.0, "Ernest": 8.0})

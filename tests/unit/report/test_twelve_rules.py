@@ -67,6 +67,16 @@ def test_a_verdict_links_to_what_the_page_has(whole_study: Material) -> None:
             assert targets is None or name in targets
 
 
+def test_bounds_link_to_figures_over_nodes(whole_study: Material) -> None:
+    pictures = [
+        replace(whole_study.pictures[0], name=name) for name in ("by_batch_size", "by_nodes", "scaling")
+    ]
+    verdicts = dict(twelve_rules.judge_all(replace(whole_study, pictures=pictures)))
+    (links,) = (verdict.links for rule, verdict in verdicts.items() if rule.number == 11)
+    anchors = [anchor for anchor, _ in links if anchor.startswith("figure-")]
+    assert anchors == ["figure-by_nodes", "figure-scaling"]
+
+
 def test_a_study_on_one_node_has_no_speedup_and_no_bound(in_folder) -> None:
     runs, epochs = recorded(*campaign(failures={}))
     single_node = material(in_folder, runs[runs["nodes"] == 1], epochs)
@@ -195,7 +205,7 @@ def test_captions_of_figures_say_how_many_runs(
     runs = whole_study.runs
     chosen = runs["cell"].isin(runs["cell"].unique()[:n_cells]) & runs["replicate"].isin(replicates)
     caption = panels.compose_caption(runs.assign(status=np.where(chosen, "ok", "failed")), "Times.")
-    picture = replace(whole_study.pictures[0], caption=caption.partition("\n\n")[0], notes="")
+    picture = replace(whole_study.pictures[0], caption=caption.partition("\n\n")[0], endnotes="")
     verdict = outcome(12, replace(whole_study, pictures=[picture]))
     assert verdict.outcome == MET, caption
 
@@ -215,5 +225,5 @@ def test_one_cell_is_compared_with_nothing(in_folder) -> None:
 
 
 def test_rounds_of_a_benchmark_are_counted_in_its_notes(whole_study: Material) -> None:
-    picture = replace(whole_study.pictures[0], caption="Bandwidth.", notes="Each has n = 5 rounds.")
+    picture = replace(whole_study.pictures[0], caption="Bandwidth.", endnotes="Each has n = 5 rounds.")
     assert outcome(12, replace(whole_study, pictures=[picture])).outcome == MET

@@ -12,7 +12,7 @@ from analysis.pooling import pooled
 from common.notes import codes, find_note
 from common.schemas import schema
 from common.tables import write_table
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from declared.site import load_site
 from declared.study import Replicates
 from figures import panels
@@ -160,7 +160,7 @@ def test_cells_without_strategy_keep_measured_times(
     records = Records(
         tmp_path / "runs.csv", tmp_path / "epochs.csv", {"simulated": tmp_path / "simulated.csv"}
     )
-    caption = figure.draw(records, Declared("simulated", "simulated"))[1]
+    caption = figure.draw(records, FigureSpec("simulated", "simulated"))[1]
     assert find_note(caption.notes, "measured-cells-left-out").facts == {"cells": 2}
 
 
@@ -210,11 +210,11 @@ def test_figure_has_marker_per_multi_rank_cell(
     records = Records(
         tmp_path / "runs.csv", tmp_path / "epochs.csv", {"simulated": tmp_path / "simulated.csv"}
     )
-    drawn, caption = figure.draw(records, Declared("simulated", "simulated"))
+    drawn, caption = figure.draw(records, FigureSpec("simulated", "simulated"))
     (ax,) = drawn.axes
     markers = [line for line in ax.get_lines() if line.get_marker() not in ("None", "", None)]
     assert sum(len(line.get_xdata()) for line in markers) == (data["ranks"] > 1).sum() == 3
     errors = data.loc[data["ranks"] > 1, "error"].abs()
     assert f"{100 * errors.mean():.1f} % on average" in caption
     empty = Records(tmp_path / "runs.csv", tmp_path / "epochs.csv")
-    assert figure.draw(empty, Declared("simulated", "simulated"))[1].startswith(panels.NOT_DRAWN)
+    assert figure.draw(empty, FigureSpec("simulated", "simulated"))[1].startswith(panels.NOT_DRAWN)

@@ -87,7 +87,7 @@ class Table:
         return [*notes, *self.notes[-1:]]
 
     @cached_property
-    def notes_elsewhere(self) -> list[str]:
+    def endnotes(self) -> list[str]:
         """The other notes, explanations to look up; reports and papers print them separately."""
         return [note for note in self.notes if note not in self.below]
 
@@ -117,7 +117,7 @@ def write_csv(data: pd.DataFrame, path: Path) -> None:
 def markdown(table: Table) -> str:
     """Return title, table and notes in Markdown; without rows the notes say why."""
     if table.display.empty:
-        elsewhere = [RULE, *table.notes_elsewhere] if table.notes_elsewhere else []
+        elsewhere = [RULE, *table.endnotes] if table.endnotes else []
         return "\n\n".join([f"**{table.title}**", *(table.below or [NO_ROWS]), *elsewhere]) + "\n"
     header = [_markdown_cell(name) for name in table.display]
     rows = [[_markdown_cell(text) for text in row] for row in table.display.itertuples(index=False)]
@@ -129,7 +129,7 @@ def markdown(table: Table) -> str:
     ]
     lines = [f"**{table.title}**", "", *(f"| {' | '.join(cells)} |" for cells in [first, rule, *body])]
     lines += [f"\n{note}" for note in table.below]
-    lines += [f"\n{note}" for note in [RULE, *table.notes_elsewhere]] if table.notes_elsewhere else []
+    lines += [f"\n{note}" for note in [RULE, *table.endnotes]] if table.endnotes else []
     return "\n".join(lines) + "\n"
 
 

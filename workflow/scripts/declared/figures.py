@@ -1,6 +1,7 @@
-"""Read the figures of a study: those of its key `figures`, or the default ones.
+"""Read the figures that a study declares under its key `figures`, or those that it has by default.
 
-products/figures.yaml has the kinds. This module avoids pandas, which would delay every start of Snakemake.
+products/figures.yaml declares the kinds. This module does not import pandas, which would delay every start of
+Snakemake.
 """
 
 import json
@@ -17,24 +18,24 @@ from declared.products.figures import KINDS, FigureKind
 from declared.products.traits import Traits
 from declared.responses import EPOCH_TIME, RESPONSES, TO_TARGET
 
-MAX_VARIANTS = 4  # series of one framework, which share its colour
+MAX_VARIANTS = 4  # series of one framework; they share its colour
 
 Levels = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Declared:
-    """One figure.
+class FigureSpec:
+    """What a figure shows, as a study declares it.
 
     Attributes:
         name: The name of its files.
-        kind: Its kind.
-        x: What the x axis shows.
-        colour: Factors whose combinations are series; None leaves them to figures.view.
-        facet: Factors whose combinations are panels; None leaves them to figures.view.
-        filter: The levels that are drawn, by factor.
-        target: A validation accuracy, a share.
-        y: What the y axis shows.
+        kind: One of the kinds in products/figures.yaml.
+        x: What the x axis shows; a factor, or one of the values that the kind allows.
+        colour: Factors whose combinations are series; None lets figures.view choose them.
+        facet: Factors whose combinations are panels; None lets figures.view choose them.
+        filter: The levels to draw, by factor; all levels of factors that it does not name.
+        target: A validation accuracy, as a share.
+        y: What the y axis shows, such as a response.
     """
 
     name: str
@@ -47,68 +48,71 @@ class Declared:
     y: str | None = None
 
     def to_json(self) -> str:
-        """Return the figure as one line of JSON, for ``from_json``."""
+        """Return the spec as one line of JSON, for `from_json`."""
         return json.dumps({key: value for key, value in asdict(self).items() if value not in (None, {})})
 
 
 class _Mistake(Exception):
-    """Something wrong with a figure, under a key."""
+    """A problem of a declared figure, under one of its keys."""
 
     def __init__(self, code: str, key: str, problem: str, **fields: Any) -> None:
         super().__init__(problem)
         self.code, self.key, self.problem, self.fields = code, key, problem, fields
 
 
-def default_figures(traits: Traits) -> list[Declared]:
-    """Return the figures of a study that declares none, in the order of the kinds."""
+def default_figures(traits: Traits) -> list[FigureSpec]:
+    """Return the figures that a study with these traits has by default, in the order of the kinds."""
     return [_read(name, entry) for name, kind in KINDS.items() for entry in kind.default_entries(traits)]
 
 
 def read_figures(
     written: Sequence[Mapping[str, Any]], cells: Sequence[Levels], file: Path, traits: Traits
-) -> list[Declared]:
-    """Return the figures that a study declares, in their order.
+) -> list[FigureSpec]:
+    """Return the figures that a study declares, in the order of their declaration.
+
+    An older name of a kind is replaced, with a hint on stderr.
 
     Args:
-        written: The entries of its key `figures`.
-        cells: The levels of all its cells, of the factors that vary.
+        written: The entries of the study's key `figures`.
+        cells: The levels of each cell, by factor, of the factors that vary.
         file: The study's file.
-        traits: What is known of it.
+        traits: The study's traits.
 
     Raises:
-        InputError: If an entry is wrong; one line with file and key.
+        InputError: If an entry is not valid.
     """
-    figures: list[Declared] = []
+    specs: list[FigureSpec] = []
     for place, entry in enumerate(written):
         if entry["kind"] not in KINDS:
             entry = {**entry, "kind": rename_product("figures", entry["kind"], file, f"figures.{place}.kind")}
         try:
-            figures.append(_checked(entry, cells, [figure.name for figure in figures], traits))
+            specs.append(_read_checked(entry, cells, [spec.name for spec in specs], traits))
         except _Mistake as mistake:
             key = f"figures.{place}.{mistake.key}"
             raise InputError(mistake.code, mistake.problem, file=file, key=key, **mistake.fields) from None
-    return figures
+    return specs
 
 
-def from_json(text: str) -> Declared:
-    """Return the figure of a line of ``Declared.to_json``.
+def from_json(text: str) -> FigureSpec:
+    """Return the spec that `FigureSpec.to_json` wrote.
 
     Raises:
-        InputError: If it is no figure.
+        InputError: If the text is not a valid spec.
     """
     try:
         entry = json.loads(text)
         return _read(entry.pop("kind"), entry)
     except (ValueError, KeyError, AttributeError, TypeError):
         expected, file = f"JSON with a kind, one of {', '.join(KINDS)}", f"--figure {text[:80]}"
-        raise InputError("not-one-of", "is no figure", file=file, got=text, expected=expected) from None
+        problem = "is not a valid figure"
+        raise InputError("not-one-of", problem, file=file, got=text, expected=expected) from None
 
 
-def _read(kind: str, entry: Mapping[str, Any]) -> Declared:
-    """Return a figure from a valid entry, in which one factor or level may replace a list of one."""
+def _read(kind: str, entry: Mapping[str, Any]) -> FigureSpec:
+    """Return the spec of a valid entry, in which a single factor or level can stand for a list of one."""
     x, y = entry.get("x"), entry.get("y")
     stem = [kind, y] if KINDS[kind].shows_response else [y or kind]
-    return Declared(
+    return FigureSpec(
         name=entry.get("name", "-".join(filter(None, [*stem, x]))),
         kind=kind,
         x=x,
@@ -124,131 +128,144 @@ def _as_tuple(value: Any) -> tuple[Any, ...] | None:
     return None if value is None else tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
-def _checked(
+def _read_checked(
     entry: Mapping[str, Any], cells: Sequence[Levels], names: Sequence[str], traits: Traits
-) -> Declared:
-    """Return a figure whose keys are all right.
+) -> FigureSpec:
+    """Return the spec of an entry, after checking all its keys.
 
     Args:
-        entry: The figure as it is declared.
-        cells: The levels of all cells, of the factors that vary.
+        entry: The figure as the study declares it.
+        cells: The levels of each cell, by factor, of the factors that vary.
         names: The names of earlier figures.
-        traits: What is known of the study.
+        traits: The study's traits.
+
+    Raises:
+        _Mistake: If a key is unknown, missing or has a wrong value.
     """
-    kind = entry["kind"]
-    if kind not in KINDS:
-        raise _Mistake("unknown-name", "kind", f"'{kind}' is unknown", got=kind, **alternatives(kind, KINDS))
-    figure_kind = KINDS[kind]
-    if figure_kind.shows_traces and not any(is_traced(levels) for levels in cells):
-        problem, hint = (
-            f"{kind} draws traced runs, and the study has none",
-            "add trace: [none, phases] to its factors",
-        )
-        raise _Mistake("not-possible-here", "kind", problem, got=kind, hint=hint)
-    cells = [levels for levels in cells if is_traced(levels) == figure_kind.shows_traces] or list(cells)
-    for key in entry:
-        if key not in ("kind", "name", *figure_kind.takes):
-            raise _Mistake("unknown-key", key, f"{kind} takes none", expected=_allowed_keys(kind))
-    for key in figure_kind.needs:
-        if key not in entry:
-            raise _Mistake("missing-key", key, f"is missing: {kind} needs it", **_expected(_varied(cells)))
-    if "target" in figure_kind.takes:
-        entry = {"target": traits.target_accuracy, **entry}
-        if entry["target"] is None:
-            hint = "write target: 0.9, or target_accuracy in the study"
-            raise _Mistake("missing-key", "target", f"is missing: {kind} needs it", hint=hint)
-    figure = _read(kind, entry)
-    if figure.name in names:
-        problem = f"'{figure.name}' is figures.{names.index(figure.name)} already"
-        raise _Mistake("duplicate", "name", problem, got=figure.name, hint="give one of them another name")
-    _check_y(figure, figure_kind, traits)
-    figure = choose_response(figure, figure.y, traits.target_accuracy)
-    _check_filter(figure, cells)
-    left = [levels for levels in cells if matches(levels, figure.filter)]
-    _check_places(figure, figure_kind, _varied(left))
-    if figure.facet is not None and figure.colour is None and "colour" in figure_kind.takes:
-        # Remaining factors become colours; figures.view makes panels of what remains if only colours are
-        # given.
-        figure = replace(
-            figure, colour=tuple(sorted(_rest(figure, figure_kind, _varied(left)), key=is_numeric)) or None
-        )
-    _check_series(figure.colour or (), left)
-    return figure
+    kind = _check_kind(entry["kind"], cells)
+    # A figure draws either traced or untraced runs, since tracing slows a run down.
+    cells = [levels for levels in cells if is_traced(levels) == kind.shows_traces] or list(cells)
+    spec = _read(kind.name, _check_keys(entry, kind, cells, traits))
+    if spec.name in names:
+        problem = f"'{spec.name}' is also the name of figures.{names.index(spec.name)}"
+        raise _Mistake("duplicate", "name", problem, got=spec.name, hint="give one of them another name")
+    _check_y(spec, kind, traits)
+    spec = choose_response(spec, spec.y, traits.target_accuracy)
+    _check_filter(spec, cells)
+    drawn_cells = [levels for levels in cells if matches(levels, spec.filter)]
+    varied = _varied(drawn_cells)
+    _check_places(spec, kind, varied)
+    if spec.facet is not None and spec.colour is None and "colour" in kind.takes:
+        # With facets alone, the other factors become colours. With colours alone, figures.view makes panels.
+        colour = sorted(_unplaced_factors(spec, kind, varied), key=is_numeric)
+        spec = replace(spec, colour=tuple(colour) or None)
+    _check_series(spec.colour or (), drawn_cells)
+    return spec
 
 
-def _allowed_keys(kind: str) -> list[str]:
-    """Return the keys that a figure of this kind may have."""
-    return ["kind", "name", *KINDS[kind].takes]
+def _check_kind(name: str, cells: Sequence[Levels]) -> FigureKind:
+    """Return the kind of this name, which the study must have the runs for."""
+    if name not in KINDS:
+        raise _Mistake("unknown-name", "kind", f"'{name}' is unknown", got=name, **alternatives(name, KINDS))
+    if KINDS[name].shows_traces and not any(is_traced(levels) for levels in cells):
+        problem = f"{name} draws traced runs, and the study has none"
+        hint = "add trace: [none, phases] to its factors"
+        raise _Mistake("not-possible-here", "kind", problem, got=name, hint=hint)
+    return KINDS[name]
 
 
-def _check_filter(figure: Declared, cells: Sequence[Levels]) -> None:
+def _check_keys(
+    entry: Mapping[str, Any], kind: FigureKind, cells: Sequence[Levels], traits: Traits
+) -> dict[str, Any]:
+    """Return an entry with all required keys and no unknown one; the study can provide its target."""
+    allowed = ["kind", "name", *kind.takes]
+    if unknown := next((key for key in entry if key not in allowed), None):
+        problem = f"a figure of kind {kind.name} has no key '{unknown}'"
+        raise _Mistake("unknown-key", unknown, problem, expected=allowed)
+    is_required = f"is missing; a figure of kind {kind.name} requires it"
+    if missing := next((key for key in kind.needs if key not in entry), None):
+        raise _Mistake("missing-key", missing, is_required, **_expected(_varied(cells)))
+    if "target" not in kind.takes:
+        return dict(entry)
+    completed = {"target": traits.target_accuracy, **entry}
+    if completed["target"] is None:
+        hint = "write target: 0.9, or target_accuracy in the study"
+        raise _Mistake("missing-key", "target", is_required, hint=hint)
+    return completed
+
+
+def _check_filter(spec: FigureSpec, cells: Sequence[Levels]) -> None:
+    """Raise a mistake unless the filter names levels of factors that vary, and keeps a cell."""
     varied = _varied(cells)
-    for name, levels in figure.filter.items():
+    for name, levels in spec.filter.items():
         if name not in varied:
-            problem = "is no factor that varies"
+            problem = "is not a factor that varies"
             raise _Mistake("factor-does-not-vary", f"filter.{name}", problem, got=name, **_expected(varied))
         study_levels = _levels(cells, name)
         for level in levels:
             if level not in study_levels or isinstance(level, bool):
-                problem = f"{level!r} is no level of the study"
+                problem = f"{level!r} is not a level of the study"
                 raise _Mistake("unknown-level", f"filter.{name}", problem, got=level, expected=study_levels)
-    if not any(matches(levels, figure.filter) for levels in cells):
-        raise _Mistake("leaves-no-cell", "filter", "leaves no cell", hint="remove a level")
+    if not any(matches(levels, spec.filter) for levels in cells):
+        raise _Mistake("leaves-no-cell", "filter", "matches no cell", hint="remove a level")
 
 
-def _check_y(figure: Declared, kind: FigureKind, traits: Traits) -> None:
-    """Raise a mistake unless the study can have what the y axis shows."""
-    if kind.y and figure.y not in (None, *kind.y):
-        problem = f"'{figure.y}' is unknown"
-        raise _Mistake("not-one-of", "y", problem, got=figure.y, **alternatives(str(figure.y), kind.y))
-    if figure.y == "perplexity" and not traits.next_tokens:
+def _check_y(spec: FigureSpec, kind: FigureKind, traits: Traits) -> None:
+    """Raise a mistake unless the study records what the y axis shows."""
+    if kind.y and spec.y not in (None, *kind.y):
+        problem = f"'{spec.y}' is unknown"
+        raise _Mistake("not-one-of", "y", problem, got=spec.y, **alternatives(str(spec.y), kind.y))
+    if spec.y == "perplexity" and not traits.next_tokens:
         problem = "perplexity needs data sets of next tokens, and the study has none"
         raise _Mistake("not-possible-here", "y", problem, got="perplexity", hint="use accuracy")
-    if figure.y in RESPONSES and not traits.hold_all(RESPONSES[figure.y].when):
-        raise _Mistake("not-possible-here", "y", **impossible_response(figure.y))
+    if spec.y in RESPONSES and not traits.hold_all(RESPONSES[spec.y].when):
+        raise _Mistake("not-possible-here", "y", **impossible_response(spec.y))
 
 
 def impossible_response(name: str) -> dict[str, Any]:
-    """Return problem and fields of the mistake of a response that a study cannot have."""
+    """Return the arguments of an error on a response that the study does not record."""
     return {"problem": f"the study records no {name}", "got": name, "hint": RESPONSES[name].hint}
 
 
-def choose_response(figure: Declared, response: str | None, target: float | None) -> Declared:
-    """Return a figure that shows a response of the study unless it names its own y, with the target of both.
+def choose_response(spec: FigureSpec, response: str | None, target: float | None) -> FigureSpec:
+    """Return a spec whose y is the study's response unless it names another one.
+
+    If its y depends on a target accuracy, the spec also gets the study's target.
 
     Args:
-        figure: The figure.
-        response: The study's response; None or epoch_time leaves the figure as it is.
+        spec: The figure.
+        response: The study's response; None or epoch_time leaves y as it is.
         target: The study's target accuracy.
     """
-    if KINDS[figure.kind].shows_response and response not in (None, EPOCH_TIME.name):
-        figure = replace(figure, y=figure.y or response)
-    return replace(figure, target=target) if figure.y in TO_TARGET else figure
+    if KINDS[spec.kind].shows_response and response not in (None, EPOCH_TIME.name):
+        spec = replace(spec, y=spec.y or response)
+    return replace(spec, target=target) if spec.y in TO_TARGET else spec
 
 
-def _check_places(figure: Declared, kind: FigureKind, varied: Sequence[str]) -> None:
-    """Raise a mistake unless every factor that varies in the drawn cells has exactly one place."""
-    if kind.x and figure.x not in (None, *kind.x):
-        raise _Mistake("not-one-of", "x", f"'{figure.x}' is unknown", got=figure.x, expected=kind.x)
+def _check_places(spec: FigureSpec, kind: FigureKind, varied: Sequence[str]) -> None:
+    """Raise a mistake if a factor is named twice, does not vary in the drawn cells, or has no place there."""
+    if kind.x and spec.x not in (None, *kind.x):
+        raise _Mistake("not-one-of", "x", f"'{spec.x}' is unknown", got=spec.x, expected=kind.x)
     places: dict[str, str] = {}
-    for key, names in _used(figure, kind).items():
+    for key, names in _placed_factors(spec, kind).items():
         for name in names:
             if name not in varied:
-                scope = " in the drawn cells" if figure.filter else ""
-                problem = f"'{name}' is no factor that varies{scope}"
+                scope = " in the drawn cells" if spec.filter else ""
+                problem = f"'{name}' is not a factor that varies{scope}"
                 raise _Mistake("factor-does-not-vary", key, problem, got=name, **_expected(varied))
             if name in places:
-                problem = f"{name} is {places[name]} already"
+                problem = f"{name} is also in {places[name]}"
                 raise _Mistake("duplicate", key, problem, got=name, hint="name it once")
             places[name] = key
-    if kind.one_colour and (n_factors := len(figure.colour or ())) != 1:
+    if kind.one_colour and (n_factors := len(spec.colour or ())) != 1:
         raise _Mistake(
-            "wrong-count", "colour", f"{figure.kind} takes one factor, not {n_factors}", got=n_factors
+            "wrong-count", "colour", f"{kind.name} takes one factor, not {n_factors}", got=n_factors
         )
-    if figure.colour and figure.facet and (rest := _rest(figure, kind, varied)):
+    if spec.colour and spec.facet and (unplaced := _unplaced_factors(spec, kind, varied)):
         keys = [key for key in ("x", "colour", "facet") if key in kind.takes and not (key == "x" and kind.x)]
         hint = f"name it in {' or '.join(keys)}, or restrict it to one level by filter"
-        raise _Mistake("factor-without-place", "facet", f"{rest[0]} varies, too", got=rest[0], hint=hint)
+        problem = f"{unplaced[0]} also varies"
+        raise _Mistake("factor-without-place", "facet", problem, got=unplaced[0], hint=hint)
 
 
 def _check_series(colour: Sequence[str], cells: Sequence[Levels]) -> None:
@@ -264,20 +281,21 @@ def _check_series(colour: Sequence[str], cells: Sequence[Levels]) -> None:
         raise _Mistake("too-many", "colour", problem, got=count, expected=f"at most {limit}", hint=hint)
 
 
-def _used(figure: Declared, kind: FigureKind) -> dict[str, tuple[str, ...]]:
-    """Return the factors that a figure names by key."""
-    x = (figure.x,) if figure.x and not kind.x else ()
-    return {"x": x, "colour": figure.colour or (), "facet": figure.facet or ()}
+def _placed_factors(spec: FigureSpec, kind: FigureKind) -> dict[str, tuple[str, ...]]:
+    """Return the factors that a figure names, by key."""
+    x = (spec.x,) if spec.x and not kind.x else ()
+    return {"x": x, "colour": spec.colour or (), "facet": spec.facet or ()}
 
 
-def _rest(figure: Declared, kind: FigureKind, varied: Sequence[str]) -> list[str]:
-    """Return the factors that vary in the drawn cells without a place in the figure."""
-    own = [*([scale_of(varied)] if kind.along_scale else []), *kind.along]
-    named = {name for names in _used(figure, kind).values() for name in names}
-    return [name for name in varied if name not in named and name not in own]
+def _unplaced_factors(spec: FigureSpec, kind: FigureKind, varied: Sequence[str]) -> list[str]:
+    """Return the factors that vary in the drawn cells and are neither named nor on an axis of the kind."""
+    axis_factors = [*([scale_of(varied)] if kind.along_scale else []), *kind.along]
+    named = {name for names in _placed_factors(spec, kind).values() for name in names}
+    return [name for name in varied if name not in named and name not in axis_factors]
 
 
 def _varied(cells: Sequence[Levels]) -> list[str]:
+    """Return the factors that vary in these cells and that no other factor implies."""
     redundant = implied(cells)
     return [
         name
@@ -291,5 +309,5 @@ def _levels(cells: Sequence[Levels], name: str) -> list[Any]:
 
 
 def _expected(names: Sequence[Any]) -> dict[str, Any]:
-    """Return the fields of a mistake that say which names would have been right."""
+    """Return the fields of an error that list the allowed names."""
     return {"expected": names} if names else {"hint": "no factor varies here"}

@@ -1,4 +1,4 @@
-"""Choose the class, the figures and the tables of a study's paper; all others are in its supplement."""
+"""Choose the class, figures and tables of a study's paper. Its supplement has all others."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,37 +8,37 @@ from typing import TYPE_CHECKING, Literal
 from common.renamed import Products, rename_product
 from common.written import Keys, Maybe, Unique, optional
 from declared.configuration import unknown_name_error
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from declared.products.figures import KINDS
 
 if TYPE_CHECKING:
-    from declared.products.tables import Table
+    from declared.products.tables import TableSpec
 
 ClassName = Literal["article", "acmart", "IEEEtran"]
 DEFAULT_CLASS: ClassName = "article"
 
 
-# A paper has one figure of each row by default: of the first kind of the row that the study has.
-MAIN_KINDS = (
-    ("overview", "by_factor", "heat_map"),
-    ("scaling",),
-    ("shares",),
-    ("time_to_accuracy", "accuracy"),
+# A paper has one figure of each row by default: the first entry of the row that was drawn, as kind and x.
+# They answer in turn: what was measured, how it scales, where the time goes, and what accuracy it reaches.
+MAIN_FIGURES: Sequence[Sequence[tuple[str, str | None]]] = (
+    (("overview", None), ("by_factor", None), ("heat_map", None)),
+    (("scaling", None),),
+    (("shares", None),),
+    (("time_to_accuracy", None), ("accuracy", "wall_time"), ("accuracy", None)),
 )
 
 
 @dataclass(frozen=True)
 class Paper(Keys):
-    """Class of a paper, and names of its figures and tables in order; None for the defaults."""
+    """The key `paper` of a study: class, figures and tables of its paper; None for a default."""
 
     figures: Maybe[Unique[tuple[str, ...]]] = optional(
         "names of figures, in this order; default: four, one each of overview (or by_factor), scaling, "
-        "shares and time_to_accuracy (or accuracy over wall time), and others in place of those that it lacks"
+        "shares and time_to_accuracy (or accuracy over wall time); others replace those that the study lacks"
     )
     tables: Maybe[Unique[tuple[str, ...]]] = optional(
         "names of tables, in this order; default: the means of all cells (from the table `cells`), `anova` "
-        "and "
-        "the other tables of main results, as far as each fits on a part of a page"
+        "and the other tables of main results that fit on a part of a page"
     )
     document_class: Maybe[ClassName] = optional(
         f"LaTeX class of main.tex, when it is written; default: {DEFAULT_CLASS}", alias="class"
@@ -49,14 +49,14 @@ class Paper(Keys):
         """Return the name of the paper's LaTeX class."""
         return self.document_class or DEFAULT_CLASS
 
-    def chosen_figures(self, drawn: Sequence[Declared]) -> Sequence[str]:
-        """Return the figures of the paper of a study that draws ``drawn``."""
+    def chosen_figures(self, drawn: Sequence[FigureSpec]) -> Sequence[str]:
+        """Return the names of the paper's figures, by default at most four of those that were drawn."""
         if self.figures is not None:
             return self.figures
-        chosen = [figure for kinds in MAIN_KINDS if (figure := _first_of_kinds(kinds, drawn))]
-        rest = [figure for figure in drawn if figure not in chosen and not KINDS[figure.kind].in_supplement]
-        chosen += rest[: max(0, len(MAIN_KINDS) - len(chosen))]
-        return [figure.name for figure in drawn if figure in chosen]
+        chosen = [spec for row in MAIN_FIGURES if (spec := _first_drawn(row, drawn))]
+        rest = [spec for spec in drawn if spec not in chosen and not KINDS[spec.kind].in_supplement]
+        chosen += rest[: len(MAIN_FIGURES) - len(chosen)]
+        return [spec.name for spec in drawn if spec in chosen]
 
     def chosen_tables(self) -> Sequence[str]:
         """Return the tables of the paper."""
@@ -65,17 +65,14 @@ class Paper(Keys):
         return [name for name, table in printed_tables().items() if not table.in_supplement]
 
 
-def _first_of_kinds(kinds: Sequence[str], drawn: Sequence[Declared]) -> Declared | None:
-    """Return the first figure of the first kind that is drawn, over wall time if there is such a figure."""
-    for kind in kinds:
-        figures = [figure for figure in drawn if figure.kind == kind]
-        if figures:
-            return min(figures, key=lambda figure: figure.x != "wall_time")
-    return None
+def _first_drawn(row: Sequence[tuple[str, str | None]], drawn: Sequence[FigureSpec]) -> FigureSpec | None:
+    """Return the figure of the first entry of a row that was drawn."""
+    matches = (spec for kind, x in row for spec in drawn if spec.kind == kind and x in (None, spec.x))
+    return next(matches, None)
 
 
-def printed_tables() -> "dict[str, Table]":
-    """Return the tables that a paper may have, by name."""
+def printed_tables() -> "dict[str, TableSpec]":
+    """Return the tables that a paper can have, by name."""
     # Few programs need these entries, and reading them takes time.
     from declared.products.tables import PROGRAM_OF, TABLES
 

@@ -19,7 +19,7 @@ class Response:
         unit: Displayed unit; of money the currency, which `with_currency` sets.
         meaning: One sentence for captions and the reference.
         is_rate: Whether more is better and means are harmonic; else it is a cost with arithmetic means.
-        scaling_power: Power of the number of replicas to which the ideal is proportional; None without one.
+        ideal_exponent: Power of the number of replicas that the ideal is proportional to; None without one.
         minimum: Smallest possible value, in the column's unit.
         maximum: Largest possible value.
         unit_multiplier: Factor from the column's unit to the displayed one.
@@ -35,7 +35,7 @@ class Response:
     name: str = ""
     meaning: str = ""
     is_rate: bool = False
-    scaling_power: int | None = None
+    ideal_exponent: int | None = None
     minimum: float = 0.0
     maximum: float = math.inf
     unit_multiplier: float = 1.0
@@ -90,20 +90,20 @@ _PEAK: dict[str, Any] = {
 }
 _TARGET: dict[str, Any] = {"when": ("target_accuracy",), "hint": "add target_accuracy: 0.9 to the study"}
 _DECLARED = (
-    Response(name="epoch_time", column="epoch_time_s", title="epoch time", unit="s", scaling_power=-1,
+    Response(name="epoch_time", column="epoch_time_s", title="epoch time", unit="s", ideal_exponent=-1,
         meaning="Epoch time: wall time of one pass over the training samples, without validation."),
     Response(name="throughput", column="throughput_samples_s", title="throughput", unit="samples/s",
-        is_rate=True, scaling_power=1,
+        is_rate=True, ideal_exponent=1,
         meaning="Throughput: training samples per second on all devices together; means are harmonic."),
     Response(name="throughput_per_device", column="throughput_samples_s_device",
-        title="throughput per device", unit="samples/s", is_rate=True, scaling_power=0,
+        title="throughput per device", unit="samples/s", is_rate=True, ideal_exponent=0,
         meaning="Throughput per device: training samples per second, divided by devices; means are "
         "harmonic."),
     Response(name="token_throughput", column="throughput_tokens_s", title="throughput", unit="tokens/s",
-        is_rate=True, scaling_power=1, **_TOKENS,
+        is_rate=True, ideal_exponent=1, **_TOKENS,
         meaning="Throughput: training tokens per second on all devices together; means are harmonic."),
     Response(name="token_throughput_per_device", column="throughput_tokens_s_device",
-        title="throughput per device", unit="tokens/s", is_rate=True, scaling_power=0, **_TOKENS,
+        title="throughput per device", unit="tokens/s", is_rate=True, ideal_exponent=0, **_TOKENS,
         meaning="Throughput per device: training tokens per second, divided by devices; means are harmonic."),
     Response(name="step_time", column="step_time_median_s", title="median step time", **_STEP_TIMES,
         meaning="Step time: median over the training steps of a run, slowest rank of each step."),
@@ -121,7 +121,7 @@ _DECLARED = (
         **_TARGET,
         meaning="Time to accuracy: training until the end of the first epoch whose validation accuracy "
         "reaches the target; cells in which a run never reaches it have no value."),
-    Response(name="cost", column="cost", title="cost per epoch", unit="currency", scaling_power=0,
+    Response(name="cost", column="cost", title="cost per epoch", unit="currency", ideal_exponent=0,
         is_money=True,
         meaning="Cost: price of a node for an hour times nodes times epoch time."),
     Response(name="carbon", column="co2_g", title="CO2e per epoch", unit="g",
@@ -134,14 +134,14 @@ _DECLARED = (
         meaning="Carbon dioxide to accuracy: energy until the end of the first epoch whose validation "
         "accuracy reaches the target, times the carbon intensity of the grid."),
     Response(name="mfu", column="mfu", title="model FLOP utilization", unit="%", is_rate=True,
-        scaling_power=0, unit_multiplier=100.0, **_PEAK,
+        ideal_exponent=0, unit_multiplier=100.0, **_PEAK,
         meaning="MFU: operations of forward and backward pass per second, divided by the peak of all "
         "devices."),
     Response(name="hfu", column="hfu", title="hardware FLOP utilization", unit="%", is_rate=True,
-        scaling_power=0, unit_multiplier=100.0, **_PEAK,
+        ideal_exponent=0, unit_multiplier=100.0, **_PEAK,
         meaning="HFU: as MFU, with the forward passes that are computed again in the backward pass."),
     Response(name="flops_per_device", column="device_flops_s", title="operations per device", unit="TFLOP/s",
-        is_rate=True, scaling_power=0, unit_multiplier=1e-12,
+        is_rate=True, ideal_exponent=0, unit_multiplier=1e-12,
         meaning="Operations per device: those of forward and backward pass per second, divided by devices; "
         "means are harmonic."),
     Response(name="collective_rate", column="collective_bytes_s_device",

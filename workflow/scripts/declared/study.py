@@ -36,7 +36,7 @@ from declared.factors import (
     scale_of,
     with_devices,
 )
-from declared.figures import Declared, choose_response, default_figures, impossible_response, read_figures
+from declared.figures import FigureSpec, choose_response, default_figures, impossible_response, read_figures
 from declared.fraction import Fraction, smallest_fraction
 from declared.frameworks import framework_names
 from declared.imported import CAMPAIGN, Imported, load_campaigns, load_imported
@@ -221,11 +221,12 @@ class QuestionKeys(Keys):
         "difference of means of the response that does not matter, as '5 %'; at most 50 %. The table of "
         "effects then tests which cells are equal within it"
     )
-    answer: Annotated[tuple[str, ...], Written(AnsweredFactors, as_names)] = key(
+    asked_factors: Annotated[tuple[str, ...], Written(AnsweredFactors, as_names)] = key(
         "factor, or list of at most two, that the question is about: the answer of report and paper opens "
         "with a sentence about each; default: the first one of `factors` that varies, other than model and "
         "dataset",
         default=(),
+        alias="answer",
     )
     extra_p: bool = key(
         "add predictions of Extra-P to the prediction table; its environment is built first", default=False
@@ -328,7 +329,7 @@ class Study(StudyKeys):
         file: Its file.
         factors: Lists of levels of every factor of the schema, in its order.
         exclude: Entries of excluded cells.
-        answer: The factors that its question is about, at most two; none if no factor varies.
+        asked_factors: The factors that its question is about, at most two; none if no factor varies.
         fraction: The fraction of a design: fractional.
         figures: The figures that it declares.
         imported: The measurements made elsewhere, or in other campaigns, that it is about; None if it has
@@ -340,7 +341,7 @@ class Study(StudyKeys):
     factors: dict[str, list[Any]]
     exclude: tuple[dict[str, list[Any]], ...] = ()
     fraction: Fraction | None = None
-    figures: tuple[Declared, ...] = ()
+    figures: tuple[FigureSpec, ...] = ()
     imported: Imported | None = None
 
     def combinations(self) -> Iterator[Levels]:
@@ -453,10 +454,16 @@ class Study(StudyKeys):
             )
         return replace(traits, **of_campaign)
 
-    def drawn(self, traits: Traits | None = None) -> list[Declared]:
-        """Return the figures that it declares, or those of every study with its traits."""
-        figures = self.figures or default_figures(traits or self.traits())
-        return [choose_response(figure, self.response, self.target_accuracy) for figure in figures]
+    def figure_specs(self, traits: Traits) -> list[FigureSpec]:
+        """Return the figures to draw: those that it declares, or else the defaults for its traits."""
+        specs = self.figures or default_figures(traits)
+        return [choose_response(spec, self.response, self.target_accuracy) for spec in specs]
+
+    @property
+    def possible_figure_specs(self) -> list[FigureSpec]:
+        """The figures that it can have; site and records decide which of them a campaign draws."""
+        # By default, Traits assumes all that a site can provide except prices.
+        return self.figure_specs(self.traits(priced=True, grid_stated=True))
 
     @property
     def searches_strategies(self) -> bool:
@@ -536,15 +543,15 @@ def load_study(name: str, folder: Path = CHECKOUT / "config" / "studies") -> Stu
         study = _planned_study(written, name, file)
     _check_response(study)
     if DEVICES in study.varied:
-        answer = (DEVICES if name in NODES_AND_DEVICES else name for name in study.answer)
-        study = replace(study, answer=tuple(dict.fromkeys(answer)))
+        names = (DEVICES if name in NODES_AND_DEVICES else name for name in study.asked_factors)
+        study = replace(study, asked_factors=tuple(dict.fromkeys(names)))
     if written.figures:
         varied = study.varied
         cells = [{name: level_of(levels, name) for name in [*varied, "trace"]} for levels in study.cells()]
         entries = [_over_devices(entry, study) if DEVICES in varied else entry for entry in written.figures]
         read = read_figures(entries, cells, file, study.traits())
         study = replace(study, figures=tuple(read))
-    paper = checked_paper(study.paper, [figure.name for figure in study.drawn()], file)
+    paper = checked_paper(study.paper, [spec.name for spec in study.possible_figure_specs], file)
     return replace(study, paper=paper)
 
 
@@ -578,7 +585,9 @@ def _planned_study(written: StudyKeys, name: str, file: Path) -> Study:
             "exclude": tuple(
                 _exclusion(entry, factors, f"exclude.{i}", file) for i, entry in enumerate(written.exclude)
             ),
-            "answer": _answered_factors(written.answer, _named_factors(written.factors), factors, file),
+            "asked_factors": _asked_factors(
+                written.asked_factors, _named_factors(written.factors), factors, file
+            ),
             "figures": (),
         },
         fraction=_fraction(written, factors, file),
@@ -600,7 +609,7 @@ def _imported_study(written: QuestionKeys, imported: Imported, name: str, file: 
             "name": name,
             "file": file,
             "factors": factors,
-            "answer": _answered_factors(written.answer, named, factors, file),
+            "asked_factors": _asked_factors(written.asked_factors, named, factors, file),
             "figures": (),
             "imported": imported,
         },
@@ -651,30 +660,30 @@ def _check_varies(name: str, factors: Mapping[str, list[Any]], file: Path, key: 
         raise InputError("factor-does-not-vary", problem, file=file, key=key, got=name, expected=varied)
 
 
-def _answered_factors(
-    answer: tuple[str, ...], named: Sequence[str], factors: Mapping[str, list[Any]], file: Path
+def _asked_factors(
+    chosen: tuple[str, ...], named: Sequence[str], factors: Mapping[str, list[Any]], file: Path
 ) -> tuple[str, ...]:
-    """Return the factors about which the answer speaks first, none if none varies.
+    """Return the factors that the question is about; without a choice, the first one that varies.
 
-    Traced runs are not timed, so `trace` is no such factor if other runs are.
+    Traced runs are not timed, so `trace` is not such a factor if other runs are untraced.
 
     Args:
-        answer: The factors that the study names for it.
+        chosen: The factors under the key `answer`.
         named: The factors whose levels the study has, in its order.
         factors: Levels of all factors.
         file: The study's file.
     """
     untimed = ["trace"] if UNTRACED in factors["trace"] else []
-    if not answer:
+    if not chosen:
         varied = [name for name in named if len(factors[name]) > 1 and name not in untimed]
         return tuple([*(name for name in varied if name not in WORK), *varied][:1])
-    answer = tuple("nodes" if name == DEVICES else name for name in answer)
-    for name in answer:
+    chosen = tuple("nodes" if name == DEVICES else name for name in chosen)
+    for name in chosen:
         _check_varies(name, factors, file, "answer")
         if name in untimed:
             problem = "trace: cells that are traced are not timed, so there is no such answer"
             raise InputError("traced-contrast", problem, file=file, key="answer", got="trace")
-    return answer
+    return chosen
 
 
 def _check_contrasts(study: Study) -> None:

@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from analysis import intervals
 from analysis.measured import Records, successful
 from common.notes import Note
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from figures import panels, style
 from figures.panels import Series
 from figures.view import View, build_view
@@ -113,13 +113,13 @@ INTERVALS_PHRASE = "; {}: 95 % t intervals."
 DOTS_NOTE = Note("single-runs-drawn", "Dots: runs of cells with fewer than three.")
 
 
-def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     """Return the figure, training above validation for each combination of factors, and its caption."""
-    view = build_view(records.runs, declaration)
-    x_axis, quantity = AXES[declaration.x or "epochs"], QUANTITIES[declaration.y or "accuracy"]
+    view = build_view(records.runs, spec)
+    x_axis, quantity = AXES[spec.x or "epochs"], QUANTITIES[spec.y or "accuracy"]
     titles_in = panels.titles_height(view.panels, SMALL_TITLE_CHARACTERS)
     view = view.fit_to_page(len(PARTS) * SMALL_PANEL_INCHES + titles_in, SMALL_GRID_COLUMNS)
-    epochs = _epochs(records, view, declaration.x or "epochs")
+    epochs = _epochs(records, view, spec.x or "epochs")
     responses = [name for name in quantity.responses if name in epochs and epochs[name].notna().any()]
     if not responses or epochs["x"].isna().all():
         missing = x_axis.heading if responses else quantity.column
@@ -137,8 +137,8 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     text += INTERVALS_PHRASE.format(interval_mark) if has_interval.any() else "."
     heading = Note("heading", text, quantity=quantity.column, parts=parts, over=x_axis.heading)
     dots = "" if has_interval.all() else DOTS_NOTE
-    notes = [quantity.explanation, x_axis.explanation]
-    return figure, view.caption(heading, dots, notes=notes, counted=recorded_runs)
+    endnotes = [quantity.explanation, x_axis.explanation]
+    return figure, view.caption(heading, dots, endnotes=endnotes, counted=recorded_runs)
 
 
 def _draw_panels(

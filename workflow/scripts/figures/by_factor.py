@@ -7,18 +7,18 @@ from analysis.measured import Records, title
 from analysis.terms import is_treated_as_number
 from common.notes import Note
 from declared.factors import SCALES
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from figures import lines, panels
 from figures.view import build_response_view
 
 GUIDE_NOTE = Note("lines-guide-the-eye", "Lines only guide the eye from one level to the next.")
 
 
-def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     """Return the figure and its caption."""
-    x, view = str(declaration.x), build_response_view(records, declaration)
-    joined = GUIDE_NOTE if is_treated_as_number(records.runs, x) else ""
+    x, view = str(spec.x), build_response_view(records, spec)
+    guide_note = GUIDE_NOTE if is_treated_as_number(records.runs, x) else ""
     scaling = batch_scaling(view.runs, x) if x in SCALES else None
     heading = f"{view.response.heading} by {title(x)}{scaling_phrase(scaling)}. {panels.MARKERS}"
-    notes = [scaling or "", *view.response_notes, joined]
-    return lines.draw(view, x, heading, with_baselines=x in SCALES, notes=notes)
+    endnotes = [scaling or "", *view.response_notes, guide_note]
+    return lines.draw(view, x, heading, with_baselines=x in SCALES, endnotes=endnotes)

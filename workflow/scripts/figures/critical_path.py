@@ -4,7 +4,7 @@ from matplotlib.figure import Figure
 
 from analysis.measured import Records
 from common.notes import Note
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from figures import panels, phase_styles, stacks
 from figures.view import build_view
 from ranks.worker.phases import COMMUNICATION
@@ -14,7 +14,7 @@ from traces.cells import NO_PHASES
 HEADING = "The critical path through a training step, over ranks."
 
 
-def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     """Return the figure, with rows by series and nodes, and its caption."""
     measured = cells.select_traced(records.every_run, records.table("phases"))
     data = path.summarize(measured)
@@ -22,7 +22,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         return panels.empty_figure(measured.runs, NO_PHASES, measured.missing_note)
     names = path.path_parts(measured)
     parts = 1e3 * data.set_index("cell")[[f"{name}_s" for name in names]].set_axis(names, axis="columns")
-    view = build_view(measured.runs, declaration)
+    view = build_view(measured.runs, spec)
     figure, view = stacks.draw(
         view,
         parts[parts.index.isin(view.runs["cell"])],
@@ -35,4 +35,4 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     text = f"Gradient all-reduce is {' to '.join(bounds)} % of it."
     share_note = Note("communication-share", text, least=shares.min() / 100, most=shares.max() / 100)
     headings = [HEADING, share_note if COMMUNICATION in names else ""]
-    return figure, view.caption(headings, notes=[path.PATH, *measured.notes], with_intervals=False)
+    return figure, view.caption(headings, endnotes=[path.PATH, *measured.notes], with_intervals=False)

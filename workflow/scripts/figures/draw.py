@@ -17,7 +17,7 @@ from precision import reached
 
 
 def main(*, figure: str, inputs: Sequence[str], out: Path) -> None:
-    """Draw a figure as .pdf, .svg and .png, and write its caption, a paragraph, to .caption.md.
+    """Draw a figure as .pdf, .svg and .png, and write its caption and endnotes to .caption.md.
 
     Args:
         figure: the figure, as a study declares it, in JSON
@@ -25,14 +25,14 @@ def main(*, figure: str, inputs: Sequence[str], out: Path) -> None:
             (declared/products/figures.yaml)
         out: files to write, without their suffix
     """
-    declared, files = from_json(figure), dict(_split_input(text) for text in inputs)
+    spec, files = from_json(figure), dict(_split_input(text) for text in inputs)
     if missing := {"runs", "epochs"} - set(files):
         raise InputError("missing-argument", f"lacks {min(missing)}=FILE", file="--inputs", got=list(inputs))
     records = Records(files.pop("runs"), files.pop("epochs"), files)
-    drawn, caption = importlib.import_module(KINDS[declared.kind].module).draw(records, declared)
+    figure_drawn, caption = importlib.import_module(KINDS[spec.kind].module).draw(records, spec)
     if "precision" in files and "runs-per-cell" in codes(caption.notes):
-        caption += f" {reached.caption_note(files['precision'])}"
-    style.save(drawn, out)
+        caption = caption.with_note(reached.caption_note(files["precision"]), below=True)
+    style.save(figure_drawn, out)
     write_text(out.with_name(f"{out.name}.caption.md"), caption + "\n")
 
 

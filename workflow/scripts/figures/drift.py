@@ -25,7 +25,7 @@ from analysis.adjusted import (
 from analysis.measured import Records
 from common.notes import Note
 from common.text import number_of
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from figures import panels, style, timeline
 from figures.residuals import BAND_COLOUR, DOT_STYLE, MAX_BANDS, MAX_VECTOR_DOTS
 from figures.timeline import Time
@@ -49,7 +49,7 @@ HOW_TO_READ = (
 )
 
 
-def draw(records: Records, _declaration: Declared) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     """Return the figure, three panels over time and one at the right, and its caption."""
     runs = records.runs
     data = drift.drift_by_run(runs)
@@ -90,7 +90,7 @@ def draw(records: Records, _declaration: Declared) -> tuple[Figure, panels.Capti
         *_adjustment_notes(adjusted),
         _waits_note(data),
         _steal_note(data, is_steal_visible),
-        notes=[HOW_TO_READ, _missing_reference_note(data)],
+        endnotes=[HOW_TO_READ, _missing_reference_note(data)],
         with_intervals=False,
     )
 

@@ -12,7 +12,7 @@ from analysis.measured import Records
 from analysis.pooling import pool_column
 from common.notes import Note
 from common.units import ENERGIES, choose_unit
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from figures import panels, pareto, style
 from figures.view import build_view
 
@@ -33,9 +33,9 @@ def cell_energy(runs: pd.DataFrame, meters: EnergyScope) -> pd.DataFrame:
     return pool_column(energies.energy_of_runs(runs, meters), "energy_j").cell_statistics
 
 
-def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     """Return the figure, with series by colour and nodes as numbers beside the markers, and its caption."""
-    view = build_view(records.runs, declaration)
+    view = build_view(records.runs, spec)
     meters = choose_scope(records.runs)
     energy = cell_energy(records.runs, meters) if meters else pd.DataFrame()
     energy = energy[energy.index.isin(set(view.ok["cell"]))]
@@ -54,7 +54,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         *notes,
         energies.cells_without_energy_note(without_energy),
         energies.other_scope_note(meters),
-        notes=[HOW_TO_READ],
+        endnotes=[HOW_TO_READ],
     )
 
 

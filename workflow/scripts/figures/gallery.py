@@ -18,7 +18,7 @@ from common.options import run_program
 from common.program_sources import SCRIPTS
 from common.tables import read_table, write_table
 from common.text import alternatives
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from declared.products.figures import KINDS, FigureKind
 from declared.products.tables import PROGRAM_OF
 from declared.study import load_study
@@ -40,7 +40,7 @@ class Example:
         study: The study that it is drawn from.
         records: Folder of the study's kept records.
         entry: The figure as the study declares it.
-        declaration: The same, parsed and checked.
+        spec: The same, parsed and checked.
         picture: Its file; None if no kept campaign has the data.
     """
 
@@ -48,7 +48,7 @@ class Example:
     study: str
     records: Path
     entry: dict[str, Any]
-    declaration: Declared
+    spec: FigureSpec
     picture: Path | None
 
 
@@ -56,7 +56,7 @@ def examples(kinds: Mapping[str, FigureKind] = KINDS) -> Iterator[Example]:
     """Yield the example of each kind, checked like a study file.
 
     Raises:
-        InputError: If an example is not a valid declaration.
+        InputError: If an example is not a valid spec.
     """
     for name, kind in kinds.items():
         study, entry = kind.example["study"], {"kind": name, **kind.example["figure"]}
@@ -64,10 +64,8 @@ def examples(kinds: Mapping[str, FigureKind] = KINDS) -> Iterator[Example]:
         with TemporaryDirectory() as folder:
             written = Path(folder) / f"{study}.yaml"
             written.write_text(json.dumps(load_yaml(STUDIES / written.name) | {"figures": [entry]}))
-            (declaration,) = load_study(study, Path(folder)).figures
-        yield Example(
-            kind, study, records, entry, declaration, PICTURES / f"{name}.png" if kind.alt else None
-        )
+            (spec,) = load_study(study, Path(folder)).figures
+        yield Example(kind, study, records, entry, spec, PICTURES / f"{name}.png" if kind.alt else None)
 
 
 def make(example: Example, folder: Path) -> None:
@@ -77,9 +75,9 @@ def make(example: Example, folder: Path) -> None:
     """
     if example.picture is None:
         return
-    stem = folder / example.declaration.name
+    stem = folder / example.spec.name
     inputs = [f"{name}={file}" for name, file in input_files(example, folder).items()]
-    draw.main(figure=example.declaration.to_json(), inputs=inputs, out=stem)
+    draw.main(figure=example.spec.to_json(), inputs=inputs, out=stem)
     with Image.open(f"{stem}.png") as image, written_whole(example.picture) as partial:
         size = (image.width // SHRINK_FACTOR, image.height // SHRINK_FACTOR)
         small = image.convert("RGB").resize(size, Image.Resampling.LANCZOS)
@@ -132,7 +130,7 @@ def main(kinds: Sequence[str] = ()) -> None:
             if example.picture and (not kinds or example.kind.name in kinds):
                 make(example, Path(folder))
                 print(f"{display_path(example.picture)}: {example.picture.stat().st_size / 1000:.0f} kB")
-                print((Path(folder) / f"{example.declaration.name}.caption.md").read_text())
+                print((Path(folder) / f"{example.spec.name}.caption.md").read_text())
 
 
 if __name__ == "__main__":

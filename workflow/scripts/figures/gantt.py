@@ -16,7 +16,7 @@ from matplotlib.patheffects import withStroke
 from analysis import conditions
 from analysis.measured import Records, cell_levels, cell_words, successful, traced
 from common.notes import Note
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from figures import panels, phase_styles, style
 from figures.view import View, build_view
 from ranks.worker.phases import COMMUNICATION
@@ -77,9 +77,9 @@ class Panel:
         return len(self.ranks) * ROW_INCHES + TITLE_INCHES
 
 
-def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     """Return the figure, with one panel per cell on a shared time axis, and its caption."""
-    view = build_view(traced(records.every_run), declaration)
+    view = build_view(traced(records.every_run), spec)
     candidates = _panels(view, records.table("trace_steps"))
     if not candidates:
         return panels.empty_figure(view.runs, NO_PHASES, conditions.traced_runs_without_phases(view.runs))
@@ -107,7 +107,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         [HEADING, _waits_note(drawn_panels)],
         left_out_note if len(drawn_panels) < len(candidates) else "",
         RANKS_NOTE if any(len(panel.traced.ranks) > MAX_RANKS for panel in drawn_panels) else "",
-        notes=[HOW_TO_READ, conditions.traced_runs_without_phases(view.runs)],
+        endnotes=[HOW_TO_READ, conditions.traced_runs_without_phases(view.runs)],
         with_intervals=False,
     )
 

@@ -27,7 +27,7 @@ from analysis.measured import (
 )
 from common.notes import Note
 from declared.factors import WORK
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from figures import panels, style
 from figures.view import View, build_response_view
 
@@ -48,12 +48,12 @@ SINGLE_RUNS = f"{SINGLE_RUN}: a single run."
 EMPTY_FIELDS = Note("empty-fields", "Blank fields: cells that the study does not have.")
 
 
-def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     """Return the figure, with panels by data set and model and by `facet`, and its caption."""
-    view = build_response_view(records, declaration)
+    view = build_response_view(records, spec)
     if view.ok.empty:
         return panels.empty_figure(view.runs, view.missing_cause)
-    x = str(declaration.x)
+    x = str(spec.x)
     view, columns, names = arrange(view, x)
     panel_in = len(columns) * _field_width(view)
     row_levels = ordered_rows(view, names)
@@ -101,7 +101,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         Note("heading", HEADING.format(view.response.heading), response=view.response.name),
         Note("single-runs", SINGLE_RUNS, cells=int((drawn == 1).sum())) if (drawn == 1).any() else "",
         EMPTY_FIELDS if n_fields > view.runs["cell"].nunique() else "",
-        notes=[
+        endnotes=[
             *view.response_notes,
             Note("logarithmic-colours", "The colour scale is logarithmic.") if is_logarithmic else "",
         ],
@@ -133,10 +133,10 @@ def _place_factors(view: View, panel_in: float) -> tuple[View, list[str]]:
 
     Rows are series, panels all other factors. If panels, each `panel_in` wide, need more than one row of
     panels, their factors become rows as far as these fit a page, the last ones first, but for `facet` of the
-    declaration and for model and data set, whose times differ most.
+    spec and for model and data set, whose times differ most.
     """
     names = [name for name in view.colour if name in varying(view.runs)]
-    facet, fixed = list(view.facet), view.declaration.facet or WORK
+    facet, fixed = list(view.facet), view.spec.facet or WORK
     while movable := [name for name in facet if name not in fixed]:
         rows = ordered_rows(view, names)
         label_in = CHARACTER_INCHES * max((len(row_text(row)) for row in rows), default=0)

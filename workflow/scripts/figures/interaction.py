@@ -9,7 +9,7 @@ from analysis import anova
 from analysis.intervals import p_text
 from analysis.measured import Records, title
 from common.notes import Note
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from figures import lines, panels
 from figures.view import View, build_response_view
 
@@ -19,21 +19,21 @@ HOW_TO_READ = (
 )
 
 
-def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     """Return the figure and its caption, with the test of the interaction."""
-    x = str(declaration.x)
-    view = build_response_view(records, declaration)
+    x = str(spec.x)
+    view = build_response_view(records, spec)
     colour = " and ".join(title(name) for name in view.colour)
     response = view.response
     heading = f"Interaction of {title(x)} and {colour} in {response.title}. {panels.MARKERS}"
     test = _test_note(view, x, view.colour[0]) if len(view.ok) else ""
-    notes = [*view.response_notes, HOW_TO_READ, test]
-    return lines.draw(view, x, heading, for_comparison=True, notes=notes)
+    endnotes = [*view.response_notes, HOW_TO_READ, test]
+    return lines.draw(view, x, heading, for_comparison=True, endnotes=endnotes)
 
 
 def _test_note(view: View, factor: str, other_factor: str) -> str:
     """Return the result of the study's analysis of variance for the interaction, in a sentence."""
-    analysis = anova.analyse_runs(view.study, view.response)
+    analysis = anova.analyse_runs(view.all_runs, view.response)
     rows = analysis.rows.set_index("term")
     names = [anova.TIMES.join(map(title, pair)) for pair in ((factor, other_factor), (other_factor, factor))]
     name = next((name for name in names if name in rows.index), "")

@@ -43,14 +43,14 @@ IDEAL_POINTS = 50  # of a line
 
 
 @dataclass(frozen=True)
-class Scale:
-    """The x axis of levels. Markers of one level are side by side on a band.
+class LevelAxis:
+    """The x axis of a factor's levels. Markers of one level stand side by side on a band.
 
     Attributes:
         positions: Position of each level.
         gap: Distance between two series at one level.
         width: Width of the axis.
-        n_series: Series at one level.
+        n_series: Number of series at one level.
         numeric: Levels are numbers.
         doubling: Doublings are equidistant.
     """
@@ -69,30 +69,30 @@ class Scale:
 
     @property
     def replicate_offset(self) -> float:
-        """Return the distance between a mean and the ticks of its runs."""
+        """The distance between a mean and the ticks of its runs."""
         return 0.5 * self.gap
 
     @property
     def limits(self) -> tuple[float, float]:
-        """Return the ends of the axis."""
+        """The ends of the axis."""
         margin = max(self.width / 7, 0.5 * (self.n_series + 1) * self.gap)
         return -margin, max(self.positions.values()) + margin
 
     def axis_note(self, name: str) -> str:
-        """Return the note on the axis of `name` for the caption."""
+        """Return the caption's note on the axis of the factor `name`; "" if it is linear."""
         return (
             Note("logarithmic-axis", f"The {name} axis is logarithmic.", axis=name) if self.doubling else ""
         )
 
     def labels(self, panel_in: float) -> list[str]:
-        """Return the labels of its levels: every second one, from the last, if not all fit a panel."""
+        """Return the labels of the levels; every second one, counted from the last, if not all fit."""
         texts = [level_text(level) for level in self.positions]
         if not self.numeric or len(" ".join(texts)) * TICK_CHARACTER_INCHES < TICKS_SHARE * panel_in:
             return texts
         return [text if (len(texts) - 1 - place) % 2 == 0 else "" for place, text in enumerate(texts)]
 
     def apply(self, ax: Axes, labels: Sequence[str]) -> None:
-        """Set ticks and limits of a panel, and draw the bands of its levels."""
+        """Set ticks and limits of a panel, and draw the bands of the levels."""
         for place in self.positions.values() if self.n_series > 1 else ():
             half = 0.5 * self.n_series * self.gap
             ends = place - half, place + half + 0.2 * self.gap
@@ -101,15 +101,34 @@ class Scale:
         ax.set_xticks(list(self.positions.values()), labels)
 
 
-IDEAL_DRAWN = Note("baselines-drawn", "Thin pale lines: ideal.")
+@dataclass(frozen=True)
+class Placement:
+    """Where the markers of each series stand.
+
+    Attributes:
+        axis: The x axis.
+        offsets: Distance of each series, by name, from the position of a level.
+        is_joined: Whether lines join the means from level to level.
+    """
+
+    axis: LevelAxis
+    offsets: Mapping[str, float]
+    is_joined: bool = True
+
+    def position(self, series: Series, level: Any) -> float:
+        """Return the position of a series at a level."""
+        return self.axis.positions[level] + self.offsets[series.name]
+
+
+IDEAL_DRAWN = Note("ideal-drawn", "Thin pale lines: ideal.")
 BASELINE_LINES = Note("single-device-baselines-drawn", "Horizontal lines: single-device baselines.")
-# By the power of the number of replicas to which the ideal is proportional.
+# By the power of the number of replicas that the ideal is proportional to.
 IDEALS = {
     -1: "the baseline divided by the number of replicas, as if communication cost nothing",
     0: "the baseline, as if communication cost nothing",
     1: "the baseline times the number of replicas, as if communication cost nothing",
 }
-OWN_IDEAL = Note(
+SMALLEST_CELL_IDEAL = Note(
     "ideal-from-smallest-scale",
     "Where no cell has one replica, the ideal of a series starts at its fewest replicas.",
 )
@@ -126,7 +145,7 @@ def draw(
     *,
     with_baselines: bool = False,
     for_comparison: bool = False,
-    notes: Sequence[str] = (),
+    endnotes: Sequence[str] = (),
 ) -> tuple[Figure, panels.Caption]:
     """Return the figure of the view's response over the factor `x`, and its caption.
 
@@ -138,7 +157,7 @@ def draw(
             has one.
         for_comparison: Lines are compared with each other: they are always joined, the axis is logarithmic,
             and panels with a single line are left out.
-        notes: Further notes for the caption.
+        endnotes: Further endnotes of the caption.
     """
     if view.ok.empty:
         return panels.empty_figure(view.runs, view.missing_cause)
@@ -153,54 +172,40 @@ def draw(
     view = view.fit_to_page(PANEL_INCHES + panels.titles_height(drawable), panel_levels=drawable)
     panel_levels = drawable_panels(view, x, for_comparison)
     content = _select_content(view, x, panel_levels, with_baselines, for_comparison)
-    ideal = Line2D([], [], color=style.MUTED, label="ideal", **IDEAL_LINE)
-    extra = [ideal] if content.has_ideal else []
-    scale = factor_scale(view.runs, x, 1 if x in view.colour else len(view.series))
-    _, columns, width = panels.layout(len(panel_levels))
-    labels = _tick_labels(scale, x, width / columns)
-    is_steep = not scale.numeric and len("  ".join(labels)) * TICK_CHARACTER_INCHES > 0.8 * width / columns
-    below_in = TICK_CHARACTER_INCHES * max(map(len, labels)) * math.sin(math.radians(TICK_ROTATION))
-    axis_factors = panels.duration_factors(view.facet)
-    grid = panels.create_grid(
-        panel_levels,
-        PANEL_INCHES,
-        len([*content.legend_series, *extra]),
-        around_in=0.15 + below_in * is_steep,
-        share_y=not axis_factors,
+    placement = place_series(view, x, content.series, for_comparison)
+    figure, axis_notes = _draw_panels(
+        view, x, panel_levels, content, placement, logarithmic=is_logarithmic(placement, x, for_comparison)
     )
-    names = [series.name for series in content.series]
-    shifts = panels.dodge_offsets(names, scale.gap if scale.n_series > 1 else 0)
-    is_joined = scale.numeric or for_comparison
-    remarks: list[str] = []
-    logarithmic = for_comparison or (scale.doubling and x in SCALES)
-    for ax, levels in zip(grid.axes, panel_levels, strict=True):
-        _draw_panel(ax, view, x, levels, content, (scale, shifts, is_joined))
-        axis_levels = {name: levels[name] for name in axis_factors}
-        remarks += panels.scale_value_axis(
-            ax,
-            *view.values_and_means(axis_levels, content.cells),
-            logarithmic=logarithmic,
-            quantity=view.quantity,
-        )
-        scale.apply(ax, labels)
-        if is_steep:
-            ax.tick_params(axis="x", labelrotation=TICK_ROTATION)
-            for label in ax.get_xticklabels():
-                label.set(ha="right", rotation_mode="anchor")
-    grid.label(axis_label(view.runs, x), view.response.label)
-    panels.add_legend(grid.figure, content.legend_series, extra, lines=is_joined)
-    return grid.figure, view.caption(
+    return figure, view.caption(
         heading,
         IDEAL_DRAWN if content.has_ideal else "",
-        *remarks,
+        *axis_notes,
         _single_level_note(content.single_level),
-        notes=[
+        endnotes=[
             *(_baseline_notes(view, content.cells, content.baselines) if with_baselines else []),
-            *notes,
-            scale.axis_note(title(x)),
+            *endnotes,
+            placement.axis.axis_note(title(x)),
             left_out_note(left_out, SINGLE_LINE if for_comparison else ONE_LEVEL),
         ],
     )
+
+
+def place_series(view: View, x: str, series: Sequence[Series], for_comparison: bool) -> Placement:
+    """Return the axis of the levels of `x`, and where `series` stand on it; for the arguments see `draw`."""
+    # A factor on both axis and colour has one series per level, which needs no offset.
+    axis = factor_axis(view.runs, x, 1 if x in view.colour else len(view.series))
+    names = [one_series.name for one_series in series]
+    offsets = panels.dodge_offsets(names, axis.gap if axis.n_series > 1 else 0)
+    return Placement(axis, offsets, is_joined=axis.numeric or for_comparison)
+
+
+def is_logarithmic(placement: Placement, x: str, for_comparison: bool) -> bool:
+    """Return whether the axis of values is logarithmic whatever the values.
+
+    For comparisons, since parallel lines then mean equal ratios; and over doublings of nodes or devices,
+    since the ideal is then a straight line.
+    """
+    return for_comparison or (placement.axis.doubling and x in SCALES)
 
 
 @dataclass(frozen=True)
@@ -209,7 +214,7 @@ class _Content:
 
     Attributes:
         cells: Cells with a marker or a line, and their baselines.
-        baselines: Baseline of each cell that has one; empty if baselines are not drawn.
+        baselines: The cell that the ideal of a cell starts from, by cell; empty if baselines are not drawn.
         series: Series with a line.
         single_level: Series without a line, because they have one level of the x axis only.
         legend_series: Series in the legend.
@@ -228,8 +233,8 @@ def _select_content(
     view: View, x: str, panel_levels: Sequence[dict[str, Any]], with_baselines: bool, for_comparison: bool
 ) -> _Content:
     """Return what the panels show; for the arguments see `draw`."""
-    baselines = _references(view, x) if with_baselines else {}
-    single_device = baseline_frameworks(view.study) if with_baselines else []
+    baselines = _find_baselines(view, x) if with_baselines else {}
+    single_device = baseline_frameworks(view.all_runs) if with_baselines else []
     cells = {cell for levels in panel_levels for cell in panels.rows_at(view.runs, levels)["cell"]}
     cells |= {baselines[cell] for cell in cells if cell in baselines}
     parallel_series = [
@@ -246,45 +251,71 @@ def _select_content(
         if (series not in single_level and set(series.select(view.ok)["cell"]) & cells)
         or set(series.select(view.runs)["cell"]) & cells & view.out_of_memory
     ]
-    has_ideal = view.response.scaling_power is not None and any(cell in baselines for cell in cells)
+    has_ideal = view.response.ideal_exponent is not None and any(cell in baselines for cell in cells)
     drawn_series = [series for series in parallel_series if series not in single_level]
     return _Content(cells, baselines, drawn_series, single_level, legend_series, has_ideal)
 
 
-def _draw_panel(
-    ax: Axes,
+def _draw_panels(
     view: View,
     x: str,
-    levels: Mapping[str, Any],
+    panel_levels: Sequence[dict[str, Any]],
     content: _Content,
-    placement: tuple[Scale, Mapping[str, float], bool],
-) -> None:
-    """Draw the series of a panel, their baselines, and what ran out of memory.
+    placement: Placement,
+    *,
+    logarithmic: bool,
+) -> tuple[Figure, list[str]]:
+    """Return the figure with all panels and the legend, and notes on its axes of values."""
+    axis = placement.axis
+    ideal = Line2D([], [], color=style.MUTED, label="ideal", **IDEAL_LINE)
+    further_handles = [ideal] if content.has_ideal else []
+    _, columns, width = panels.layout(len(panel_levels))
+    labels = _tick_labels(axis, x, width / columns)
+    is_steep = not axis.numeric and len("  ".join(labels)) * TICK_CHARACTER_INCHES > 0.8 * width / columns
+    below_in = TICK_CHARACTER_INCHES * max(map(len, labels)) * math.sin(math.radians(TICK_ROTATION))
+    axis_factors = panels.duration_factors(view.facet)
+    grid = panels.create_grid(
+        panel_levels,
+        PANEL_INCHES,
+        len([*content.legend_series, *further_handles]),
+        around_in=0.15 + below_in * is_steep,
+        share_y=not axis_factors,
+    )
+    notes: list[str] = []
+    for ax, levels in zip(grid.axes, panel_levels, strict=True):
+        _draw_panel(ax, view, x, levels, content, placement)
+        values, means = view.values_and_means({name: levels[name] for name in axis_factors}, content.cells)
+        notes += panels.scale_value_axis(ax, values, means, logarithmic=logarithmic, quantity=view.quantity)
+        axis.apply(ax, labels)
+        if is_steep:
+            ax.tick_params(axis="x", labelrotation=TICK_ROTATION)
+            for label in ax.get_xticklabels():
+                label.set(ha="right", rotation_mode="anchor")
+    grid.label(axis_label(view.runs, x), view.response.label)
+    panels.add_legend(grid.figure, content.legend_series, further_handles, lines=placement.is_joined)
+    return grid.figure, notes
 
-    `placement` is the x axis, the offset of each series on it, and whether means are joined.
-    """
-    scale, shifts, is_joined = placement
+
+def _draw_panel(
+    ax: Axes, view: View, x: str, levels: Mapping[str, Any], content: _Content, placement: Placement
+) -> None:
+    """Draw the series of a panel, their baselines, and the cells that ran out of memory."""
     panel_runs = panels.rows_at(view.runs, levels)
     for series in content.series:
-        _draw_series(ax, series, series.select(panel_runs), x, (scale, shifts[series.name], is_joined), view)
+        _draw_series(ax, series, series.select(panel_runs), x, placement, view)
     baselines = content.baselines
     for cell in dict.fromkeys(baselines[cell] for cell in panel_runs["cell"] if cell in baselines):
-        _draw_baseline(
-            ax,
-            view,
-            view.measured(view.study[view.study["cell"] == cell]),
-            panel_runs.groupby(x)["replicas"].max(),
-            (scale, shifts),
-        )
+        baseline_runs = view.measured(view.all_runs[view.all_runs["cell"] == cell])
+        _draw_baseline(ax, view, baseline_runs, panel_runs.groupby(x)["replicas"].max(), placement)
     if view.measured(panel_runs).empty:
         panels.write_remark(ax, view.absence_reason(panel_runs))
     else:
-        _mark_out_of_memory(ax, view, panel_runs, x, scale)
+        _mark_out_of_memory(ax, view, panel_runs, x, placement.axis)
     ax.set_title(panels.panel_title(levels))
 
 
 def _single_level_note(series: Sequence[Series]) -> str:
-    """Return which series have one level only; empty for none."""
+    """Return which series have one level only; "" for none."""
     names = [one_series.name for one_series in series]
     text = f"Without a line, because measured at one level only: {', '.join(names)}."
     return Note("series-without-line", text, series=names) if names else ""
@@ -293,7 +324,7 @@ def _single_level_note(series: Sequence[Series]) -> str:
 def drawable_panels(view: View, x: str, for_comparison: bool) -> list[dict[str, Any]]:
     """Return the panels with two levels of `x`, and `for_comparison` with two series that have them.
 
-    If none of these was measured, return the panels with a run.
+    If no run of these was successful, return the panels with a successful run, or none `for_comparison`.
     """
     cells, measured_cells = view.cells, view.cells[view.cells["cell"].isin(set(view.ok["cell"]))]
     if for_comparison:
@@ -315,135 +346,120 @@ def _with_two_levels(rows: pd.DataFrame, column: str, factors: Sequence[str]) ->
     return rows[groups[column].transform("nunique") > 1]
 
 
-def factor_scale(runs: pd.DataFrame, x: str, n_series: int) -> Scale:
-    """Return the scale of a factor's levels."""
+def factor_axis(runs: pd.DataFrame, x: str, n_series: int) -> LevelAxis:
+    """Return the axis of a factor's levels."""
     levels = levels_in_order(runs, x)
     if is_treated_as_number(runs, x):
-        return number_scale(levels, n_series)
-    return _make_scale({level: float(place) for place, level in enumerate(levels)}, n_series, numeric=False)
+        return number_axis(levels, n_series)
+    return _make_axis({level: float(place) for place, level in enumerate(levels)}, n_series, numeric=False)
 
 
-def number_scale(levels: Sequence[float], n_series: int) -> Scale:
-    """Return the scale of ascending numbers; doublings are equidistant if the numbers span two of them."""
+def number_axis(levels: Sequence[float], n_series: int) -> LevelAxis:
+    """Return the axis of ascending numbers; doublings are equidistant if the numbers span two of them."""
     if len(levels) > 2 and levels[0] > 0 and levels[-1] / levels[0] >= 4:
-        return _make_scale({level: math.log2(level / levels[0]) for level in levels}, n_series, doubling=True)
-    return _make_scale({level: float(level - levels[0]) for level in levels}, n_series)
+        return _make_axis({level: math.log2(level / levels[0]) for level in levels}, n_series, doubling=True)
+    return _make_axis({level: float(level - levels[0]) for level in levels}, n_series)
 
 
-def _make_scale(
+def _make_axis(
     positions: dict[Any, float], n_series: int, *, numeric: bool = True, doubling: bool = False
-) -> Scale:
-    """Return a scale whose gap keeps series from reaching the next level."""
+) -> LevelAxis:
+    """Return an axis whose gap keeps series from reaching the next level."""
     places = list(positions.values())
     width = 1.4 * (places[-1] or 1)
     step = min(np.diff(places), default=1.0)
     gap = min(SERIES_GAP * width, MAX_SPREAD * step / max(n_series, 1))
-    return Scale(positions, gap, width, n_series, numeric, doubling)
+    return LevelAxis(positions, gap, width, n_series, numeric, doubling)
 
 
-def _tick_labels(scale: Scale, x: str, panel_in: float) -> list[str]:
-    """Return the labels of the levels of `x`, as many as fit a panel; one may defer to the site."""
+def _tick_labels(axis: LevelAxis, x: str, panel_in: float) -> list[str]:
+    """Return the labels of the levels of `x`; the level that leaves a setting to the site is `site's`."""
     default = SITE_DEFAULTS.get(x)
-    if default not in scale.positions:
-        return scale.labels(panel_in)
-    return ["site's" if level == default else level_text(level) for level in scale.positions]
+    if default not in axis.positions:
+        return axis.labels(panel_in)
+    return ["site's" if level == default else level_text(level) for level in axis.positions]
 
 
 def _draw_series(
-    ax: Axes,
-    series: Series,
-    runs: pd.DataFrame,
-    x: str,
-    placement: tuple[Scale, float, bool],
-    view: View,
+    ax: Axes, series: Series, runs: pd.DataFrame, x: str, placement: Placement, view: View
 ) -> None:
-    """Draw the means of one series; the line is broken where a planned cell has no value.
-
-    `placement` is the x axis, the offset of the series on it, and whether means are joined from level to
-    level.
-    """
-    scale, shift, joined = placement
+    """Draw the means of one series; the line is broken where a planned cell has no value."""
     means, places = [], []
     by_level = dict(iter(runs.groupby(x)))
-    for level in (level for level in scale.positions if level in by_level):
+    for level in (level for level in placement.axis.positions if level in by_level):
         measured = view.measured(by_level[level])
-        places.append(scale.positions[level] + shift)
+        places.append(placement.position(series, level))
         means.append(math.nan)
         if len(measured):
             estimate = view.estimate(measured["cell"].iloc[0])
             means[-1] = estimate.value
-            panels.draw_interval(
-                ax, series.style, places[-1], estimate, view.values(measured), scale.replicate_offset
-            )
-    if places and joined:
+            values, offset = view.values(measured), placement.axis.replicate_offset
+            panels.draw_interval(ax, series.style, places[-1], estimate, values, offset)
+    if places and placement.is_joined:
         ax.plot(places, means, color=series.style.colour, linestyle=series.style.line, zorder=2)
 
 
-def _mark_out_of_memory(ax: Axes, view: View, panel_runs: pd.DataFrame, x: str, scale: Scale) -> None:
-    """Mark the cells of a panel whose memory ran out, at their levels of `x`."""
+def _mark_out_of_memory(ax: Axes, view: View, panel_runs: pd.DataFrame, x: str, axis: LevelAxis) -> None:
+    """Mark the cells of a panel that ran out of memory, at their levels of `x`."""
     ran_out = panel_runs[panel_runs["cell"].isin(view.out_of_memory)]
     for level, runs in ran_out.groupby(x):
         styles = [series.style for series in view.series if len(series.select(runs))]
-        panels.mark_out_of_memory(ax, scale.positions[level], styles)
+        panels.mark_out_of_memory(ax, axis.positions[level], styles)
 
 
-def _references(view: View, x: str) -> dict[str, str]:
+def _find_baselines(view: View, x: str) -> dict[str, str]:
     """Map measured cells to the cell that their ideal starts from.
 
     This is their baseline. Without one, it is the cell with the fewest replicas among those that differ only
     in `x`, if there are several.
     """
-    references = baseline_cells(view.study)
-    cells = view.measured(view.study).drop_duplicates("cell")
-    cells = cells[~cells["cell"].isin(references)].sort_values("replicas")
-    other_factors = [name for name in varying(view.study) if name != x]
+    baselines = baseline_cells(view.all_runs)
+    cells = view.measured(view.all_runs).drop_duplicates("cell")
+    cells = cells[~cells["cell"].isin(baselines)].sort_values("replicas")
+    other_factors = [name for name in varying(view.all_runs) if name != x]
     for _, group in cells.assign(all=0).groupby(["all", *other_factors], dropna=False):
         if group[x].nunique() > 1:
-            references |= dict.fromkeys(group["cell"], group["cell"].iloc[0])
-    return references
+            baselines |= dict.fromkeys(group["cell"], group["cell"].iloc[0])
+    return baselines
 
 
 def _draw_baseline(
-    ax: Axes,
-    view: View,
-    baseline_runs: pd.DataFrame,
-    replicas: pd.Series,
-    placement: tuple[Scale, Mapping[str, float]],
+    ax: Axes, view: View, baseline_runs: pd.DataFrame, replicas: pd.Series, placement: Placement
 ) -> None:
     """Draw the ideal that starts from a baseline, if the response has one.
 
-    For a single-device baseline also a point and a horizontal line. The ideal of a series that has its
-    baseline itself is moved as its markers are.
+    A single-device baseline also gets a marker and a horizontal line. If a series contains its own baseline,
+    the ideal is moved by the offset of its markers.
 
     Args:
         ax: The panel.
         view: The cells to draw.
         baseline_runs: Runs of the baseline.
         replicas: The number of replicas at each level of the x axis.
-        placement: The x axis, and the offset of each series on it.
+        placement: Where the series stand.
     """
     if baseline_runs.empty:
         return
-    scale, shifts = placement
+    axis = placement.axis
     owner = next((series for series in view.series if len(series.select(baseline_runs))), None)
     series_style = owner.style if owner else None
     estimate = view.estimate(baseline_runs["cell"].iloc[0])
     mean = estimate.value
     if baseline_frameworks(baseline_runs) and series_style:
-        first, values = min(scale.positions.values()), view.values(baseline_runs)
-        panels.draw_interval(ax, series_style, first, estimate, values, scale.replicate_offset)
+        first, values = min(axis.positions.values()), view.values(baseline_runs)
+        panels.draw_interval(ax, series_style, first, estimate, values, axis.replicate_offset)
         ax.axhline(mean, color=series_style.colour, linewidth=0.8, linestyle=series_style.line, zorder=1)
-    if view.response.scaling_power is None:
+    if view.response.ideal_exponent is None:
         return
-    places = np.array([scale.positions[level] for level in replicas.index], dtype=float)
+    places = np.array([axis.positions[level] for level in replicas.index], dtype=float)
     counts = replicas.to_numpy(float)
-    if scale.numeric:  # between levels the ideal is a curve
+    if axis.numeric:  # between levels the ideal is a curve
         levels = np.linspace(replicas.index.min(), replicas.index.max(), IDEAL_POINTS)
-        places, counts = scale.position(levels), np.interp(levels, replicas.index.to_numpy(float), counts)
-    ideal = mean * (counts / float(baseline_runs["replicas"].iloc[0])) ** view.response.scaling_power
+        places, counts = axis.position(levels), np.interp(levels, replicas.index.to_numpy(float), counts)
+    ideal = mean * (counts / float(baseline_runs["replicas"].iloc[0])) ** view.response.ideal_exponent
     colour = series_style.colour if series_style else style.MUTED
-    shift = shifts.get(owner.name, 0.0) if owner else 0.0
-    ax.plot(places + shift, ideal, color=colour, zorder=1, **IDEAL_LINE)
+    offset = placement.offsets.get(owner.name, 0.0) if owner else 0.0
+    ax.plot(places + offset, ideal, color=colour, zorder=1, **IDEAL_LINE)
 
 
 def _baseline_notes(view: View, drawn: set[str], baselines: dict[str, str]) -> list[str]:
@@ -451,36 +467,37 @@ def _baseline_notes(view: View, drawn: set[str], baselines: dict[str, str]) -> l
     used = sorted({baselines[cell] for cell in drawn if cell in baselines})
     if not used:
         return [NO_BASELINE]
-    has_single_device = view.runs["framework"].isin(baseline_frameworks(view.study)).any()
-    ideal = IDEALS.get(view.response.scaling_power) if view.response.scaling_power is not None else None
-    is_own = bool((view.study.loc[view.study["cell"].isin(used), "replicas"] > 1).any())
+    has_single_device = view.runs["framework"].isin(baseline_frameworks(view.all_runs)).any()
+    exponent = view.response.ideal_exponent
+    ideal = IDEALS.get(exponent) if exponent is not None else None
+    starts_later = bool((view.all_runs.loc[view.all_runs["cell"].isin(used), "replicas"] > 1).any())
     return [
         *([BASELINE_LINES] if has_single_device else []),
-        *([Note("baselines-divided", f"Ideal: {ideal}.")] if ideal else []),
-        *([OWN_IDEAL] if ideal and is_own else []),
+        *([Note("ideal-explained", f"Ideal: {ideal}.")] if ideal else []),
+        *([SMALLEST_CELL_IDEAL] if ideal and starts_later else []),
         baselines_note(used, view),
     ]
 
 
 def baselines_note(used: Sequence[str], view: View) -> str:
     """Return what the baseline cells `used` are, with the range of their means of the view's response."""
-    baseline_runs = view.study[view.study["cell"].isin(set(used))]
+    baseline_runs = view.all_runs[view.all_runs["cell"].isin(set(used))]
     single_device = baseline_frameworks(baseline_runs)
     kinds = [f"the single-device {' and '.join(single_device)}"] if single_device else []
     if set(baseline_runs["framework"]) - set(single_device):
-        scale = "one replica" if (baseline_runs["replicas"] == 1).all() else "the fewest replicas"
-        kinds.append(f"the framework's own cell with {scale}")
-    values = {cell: view.estimate(cell).value for cell in used}
-    ends = dict.fromkeys(tables.number(end) for end in (min(values.values()), max(values.values())))
+        smallest = "one replica" if (baseline_runs["replicas"] == 1).all() else "the fewest replicas"
+        kinds.append(f"the framework's own cell with {smallest}")
+    means = {cell: view.estimate(cell).value for cell in used}
+    ends = dict.fromkeys(tables.number(end) for end in (min(means.values()), max(means.values())))
     text = (
         f"Baselines: {' or '.join(kinds)}, at the same levels of all other factors that apply to them; "
         f"{' to '.join(ends)} {view.response.unit} (table `cells`)."
     )
-    return Note("baselines", text, single_device=single_device, seconds=values)
+    return Note("baselines", text, single_device=single_device, means=means)
 
 
 def left_out_note(left_out: Sequence[dict[str, Any]], cause: Note) -> str:
-    """Return which panels are left out and why; empty for none."""
+    """Return which panels are left out and why; "" for none."""
     if not left_out:
         return ""
     names = join_names([treatment_text(levels) for levels in left_out], "; ")

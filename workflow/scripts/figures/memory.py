@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from analysis.measured import Records
 from common.notes import Note
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from figures import panels
 from figures.strategies import multi_node_view
 
@@ -27,9 +27,9 @@ MEMORY_NOTE = (
 )
 
 
-def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     """Return the figure, with panels by all factors that vary besides strategies, and its caption."""
-    view = multi_node_view(records, declaration)
+    view = multi_node_view(records, spec)
     memory = peak_memory(view.ok)
     if memory.empty:
         return panels.empty_figure(view.runs, NO_MEMORY)
@@ -65,7 +65,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     grid.label("peak memory of a rank (MB)", "epoch time (s)")
     panels.add_legend(grid.figure, all_series, lines=False)
     return grid.figure, view.caption(
-        HEADING, BEST_CORNER, "The memory axis does not start at 0.", notes=[MEMORY_NOTE]
+        HEADING, BEST_CORNER, "The memory axis does not start at 0.", endnotes=[MEMORY_NOTE]
     )
 
 

@@ -13,7 +13,7 @@ from matplotlib.ticker import NullLocator
 from analysis.measured import Records, combination_text
 from common.notes import Note
 from common.units import DATA_RATES, Unit, choose_unit
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from figures import panels, style
 from figures.panels import Series
 from figures.scaling import MAX_FIT_DEVIATION
@@ -50,7 +50,7 @@ HOW_TO_READ = (
 )
 
 
-def draw(records: Records, _declaration: Declared) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     """Return the figure and its caption."""
     network = records.table("network")
     ok = measured(network)

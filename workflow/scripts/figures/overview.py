@@ -5,7 +5,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.measured import Records
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from figures import panels, rows
 from figures.panels import Series
 from figures.view import View, build_response_view
@@ -13,9 +13,9 @@ from figures.view import View, build_response_view
 HEADING = f"{{}} of every cell. {panels.MARKERS}"
 
 
-def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
-    """Return the figure, with rows by series and by nodes or devices, and its caption."""
-    view = build_response_view(records, declaration)
+def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
+    """Return the figure, with a row per cell, and its caption."""
+    view = build_response_view(records, spec)
     if view.ok.empty:
         return panels.empty_figure(view.runs, view.missing_cause)
 
@@ -29,6 +29,6 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
             ax, series.style, y, estimate, view.values(measured), rows.REPLICATE_OFFSET, vertical=False
         )
 
-    figure, on_page, remarks = rows.draw(view, view.response.label, draw_cell, View.values_and_means)
+    figure, on_page, axis_notes = rows.draw(view, view.response.label, draw_cell, View.values_and_means)
     heading = HEADING.format(view.response.heading)
-    return figure, on_page.caption(heading, *remarks, notes=view.response_notes)
+    return figure, on_page.caption(heading, *axis_notes, endnotes=view.response_notes)

@@ -1,4 +1,4 @@
-"""Draw what figures share: grids of panels, axes, intervals, legends and captions."""
+"""Draw the parts that figures share: grids of panels, axes, intervals, legends and captions."""
 
 import math
 import re
@@ -28,13 +28,13 @@ from figures.style import SeriesStyle
 LOG_FROM_RATIO = 20
 # Leading digits of labelled ticks of a logarithmic axis, densest first.
 TICK_DIGITS = ((1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8), (1, 1.5, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,))
-MIN_ROUND_TICKS = 3  # a logarithmic axis with fewer of these has evenly spaced ticks
+MIN_ROUND_TICKS = 3  # a logarithmic axis with fewer round ticks gets evenly spaced ones
 MAX_TICKS = 6
 MANY_TICKS = 9  # of an axis as wide as a page
 MAX_MINOR_TICK_DECADES = 3
-TICK_EXTENSION = 0.1  # of a logarithmic axis, which may be added at an end for the sake of a tick
-MAX_INTERVAL_REACH = 2  # axes reach this factor beyond the runs for the sake of intervals
-AXIS_EXTENSION = 0.3  # of an axis, which may be added at an end rather than cut an interval
+TICK_EXTENSION = 0.1  # of a logarithmic axis, which can be added at an end to reach a tick
+MAX_INTERVAL_REACH = 2  # an axis reaches at most this factor beyond the runs to show intervals
+AXIS_EXTENSION = 0.3  # of an axis, which can be added at an end rather than cut an interval
 AXIS_MARGIN = 0.03  # of a logarithmic axis, at either end, for half a marker
 MIN_RUNS_FOR_AXIS = 3  # the interval of two runs is too wide to set an axis
 ARROWS: Mapping[str, tuple[str, str]] = {
@@ -42,22 +42,22 @@ ARROWS: Mapping[str, tuple[str, str]] = {
     "y": ("v", "^"),
 }  # markers at the lower and the upper end
 SINGLE_RUN_LINE = (0, (2, 1.2))
-MAX_PANELS_IN_COLUMN = 2  # in a figure as wide as a column of print; more need a page's width
+MAX_PANELS_IN_COLUMN = 2  # of a figure as wide as a print column; more panels take the page's width
 MAX_GRID_COLUMNS = 4
 THREE_COLUMN_PANEL_COUNTS = (6, 9)
 PAGE_PANELS_INCHES = 8.4  # height of a printed page without legend and labels
 TITLE_CHARACTERS = 28
 TITLE_ROW_INCHES = 0.125
 LEGEND_ROW_INCHES = 0.145
-LEGEND_HANDLE_INCHES, LEGEND_CHARACTER_INCHES = 0.42, 0.054  # of an entry, with its distance to the next one
+LEGEND_HANDLE_INCHES, LEGEND_CHARACTER_INCHES = 0.42, 0.054  # of an entry, with the gap to the next one
 REMARK_CHARACTERS = 42  # per line, in an empty panel of one print column
-NOT_DRAWN = "Not drawn: "  # the caption of a figure without content begins with it
+NOT_DRAWN = "Not drawn: "  # start of the caption of a figure without content
 NO_SUCCESS = Note("no-successful-run", "no successful run")
 ALL_OUT_OF_MEMORY = Note("all-out-of-memory", "memory ran out in every run")
-OUT_OF_MEMORY_MARKER_POINTS = 11.0  # from the middle of the mark to the marker of its series
+OUT_OF_MEMORY_MARKER_POINTS = 11.0  # from the middle of the mark to the marker of the series
 OUT_OF_MEMORY_MARKER_SIZE = 3.0
-OUT_OF_MEMORY_ROW_POINTS = 8.0  # of one mark above another
-MAX_CAPTION_WORDS = 45  # below a figure; reports print the rest apart
+OUT_OF_MEMORY_ROW_POINTS = 8.0  # between marks, one above the other
+MAX_CAPTION_WORDS = 45  # below a figure; the rest become endnotes
 END_OF_SENTENCE = re.compile(r"(?<=\.) (?=[A-Z0-9])")
 MARKERS = "Markers: means; bars: 95 % intervals; ticks: runs."
 SINGLE_RUNS = Note("single-run-cells", "Dashed: one run, interval from pooled variance.")
@@ -65,27 +65,32 @@ BEYOND_AXIS = Note("intervals-beyond-axis", "Arrows: intervals beyond the axis."
 
 
 class Caption(str):
-    """A caption of at most two paragraphs that keeps the notes that it consists of.
+    """A caption of two paragraphs, the notes below the figure and the endnotes, which it also keeps apart.
 
     Attributes:
-        below: Notes that stand below the figure.
-        notes_elsewhere: Notes that reports and papers print apart.
+        below: Notes printed below the figure.
+        endnotes: Notes that reports fold away, and that papers print in the supplement.
     """
 
     below: list[str]
-    notes_elsewhere: list[str]
+    endnotes: list[str]
 
-    def __new__(cls, below: Iterable[str], notes_elsewhere: Iterable[str]) -> "Caption":
-        """Join the notes of each paragraph to one line, without empty ones."""
-        parts = [[note for note in notes if note] for notes in (below, notes_elsewhere)]
+    def __new__(cls, below: Iterable[str], endnotes: Iterable[str]) -> "Caption":
+        """Join the notes of each paragraph, without empty ones."""
+        parts = [[note for note in notes if note] for notes in (below, endnotes)]
         caption = super().__new__(cls, "\n\n".join(" ".join(notes) for notes in parts if notes))
-        caption.below, caption.notes_elsewhere = parts
+        caption.below, caption.endnotes = parts
         return caption
 
     @property
     def notes(self) -> list[str]:
-        """Return all notes, those below the figure first."""
-        return [*self.below, *self.notes_elsewhere]
+        """All notes, those below the figure first."""
+        return [*self.below, *self.endnotes]
+
+    def with_note(self, note: str, *, below: bool) -> "Caption":
+        """Return the caption with one more note, below the figure or among the endnotes."""
+        more_below, more_endnotes = ([note], []) if below else ([], [note])
+        return Caption([*self.below, *more_below], [*self.endnotes, *more_endnotes])
 
 
 class Bar(Line2D):
@@ -106,7 +111,7 @@ class Series:
 
 
 def level_combinations(frame: pd.DataFrame, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the combinations of levels of the factors `names` that occur, sorted; `[{}]` for no factor."""
+    """Return the combinations of levels of these factors that occur, sorted; `[{}]` without factors."""
     if not names:
         return [{}]
     ordered = frame[list(names)].drop_duplicates().sort_values(list(names))
@@ -125,7 +130,7 @@ def rows_at(frame: pd.DataFrame, levels: Mapping[str, Any]) -> pd.DataFrame:
 
 
 def nonempty_panels(panel_levels: Sequence[dict[str, Any]], frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the panels, given by their levels, that have a row in `frame`."""
+    """Return the panels (by their levels) that have a row in `frame`."""
     names = list(panel_levels[0]) if panel_levels else []
     if not names:
         return list(panel_levels) if len(frame) else []
@@ -140,9 +145,9 @@ def _level_key(levels: Iterable[Any]) -> tuple[Any, ...]:
 
 
 def duration_factors(facet: Sequence[str]) -> list[str]:
-    """Return the factors of `facet` whose levels train for very different times: model and data set.
+    """Return the facet factors model and data set, whose levels train for very different times.
 
-    Panels share a time axis only within one such level.
+    Panels share an axis of values only if they agree in these.
     """
     return [name for name in WORK if name in facet]
 
@@ -150,7 +155,7 @@ def duration_factors(facet: Sequence[str]) -> list[str]:
 def layout(n_panels: int, max_columns: int = MAX_GRID_COLUMNS) -> tuple[int, int, float]:
     """Return rows, columns and width in inches of a grid of panels.
 
-    Two panels or fewer fit one print column. Three columns are used where they leave no row incomplete.
+    Up to two panels fit a print column. Three columns are used if they fill all rows.
     """
     is_threefold = n_panels in THREE_COLUMN_PANEL_COUNTS and max_columns == MAX_GRID_COLUMNS
     columns = 3 if is_threefold else min(n_panels, max_columns)
@@ -159,7 +164,7 @@ def layout(n_panels: int, max_columns: int = MAX_GRID_COLUMNS) -> tuple[int, int
 
 
 def wide_columns(n_panels: int) -> int:
-    """Return the number of columns for panels that need more width."""
+    """Return the number of columns of a grid whose panels need more width than in `layout`."""
     if n_panels == MAX_GRID_COLUMNS:
         return 2
     return 3 if n_panels <= max(THREE_COLUMN_PANEL_COUNTS) else MAX_GRID_COLUMNS
@@ -173,7 +178,7 @@ def create_axes(
     share_x: bool = True,
     share_y: bool | Literal["row"] = True,
 ) -> list[Axes]:
-    """Return the panels' axes, row by row, with tick labels at the left and at the bottom only."""
+    """Return the axes of the panels, row by row. Only outer panels have tick labels."""
     axes = figure.subplots(*shape, squeeze=False, sharex=share_x, sharey=share_y)
     for position, ax in enumerate(axes.flat):
         if position >= n_panels:
@@ -185,7 +190,7 @@ def create_axes(
 
 @dataclass(frozen=True)
 class Grid:
-    """Panels in rows below a legend: the figure, the panels' axes row by row, and the number of columns."""
+    """Panels in rows below a legend: the figure, its axes row by row, and the number of columns."""
 
     figure: Figure
     axes: list[Axes]
@@ -211,13 +216,13 @@ def create_grid(
     """Return a grid of empty panels.
 
     Args:
-        panel_levels: Levels of each panel, which its title names; {} for one without a title.
+        panel_levels: Levels of each panel, which its title names; {} for no title.
         panel_in: Height of a panel without its title, in inches.
-        n_entries: Entries of the legend.
+        n_entries: Number of entries of the legend.
         max_columns: As in `layout`.
         around_in: Height of the labels around the panels, in inches.
         share_x: As in `create_axes`.
-        share_y: The same.
+        share_y: As in `create_axes`.
     """
     rows, columns, width = layout(len(panel_levels), max_columns)
     height_in = rows * (panel_in + titles_height(panel_levels)) + around_in + legend_height(n_entries, width)
@@ -227,7 +232,7 @@ def create_grid(
 
 
 def panel_title(levels: Mapping[str, Any], characters: int = TITLE_CHARACTERS) -> str:
-    """Return the levels of a panel, in lines that fit above it."""
+    """Return the levels of a panel as a title, in lines that fit above it."""
     lines: list[str] = []
     texts = (treatment_text({name: level}) for name, level in levels.items())
     for part in (_break_name(part) for text in texts for part in text.split(", ")):
@@ -239,7 +244,7 @@ def panel_title(levels: Mapping[str, Any], characters: int = TITLE_CHARACTERS) -
 
 
 def _break_name(text: str) -> str:
-    """Return a text in lines of TITLE_CHARACTERS: between words, or at the hyphens of a long name."""
+    """Return a text in lines of TITLE_CHARACTERS, broken between words or at the hyphens of a long name."""
     if len(text) <= TITLE_CHARACTERS:
         return text
     if " " in text:
@@ -262,8 +267,8 @@ def titles_height(panel_levels: Sequence[Mapping[str, Any]], characters: int = T
 
 def scale_value_axis(
     ax: Axes,
-    times: pd.Series,
-    cells: pd.DataFrame,
+    values: pd.Series,
+    means: pd.DataFrame,
     axis: Literal["x", "y"] = "y",
     *,
     logarithmic: bool = False,
@@ -271,53 +276,53 @@ def scale_value_axis(
 ) -> list[str]:
     """Scale the axis of a measured quantity, such as time or throughput, and return notes for the caption.
 
-    Call it after the intervals are drawn (`draw_interval`): it looks for bars that extend beyond the axis.
-    The axis starts at 0, or is logarithmic if run times span more than a factor of 20. It shows all runs, and
-    intervals of MIN_RUNS_FOR_AXIS runs or more up to MAX_INTERVAL_REACH beyond the runs. An interval that is
-    still longer ends in an arrow, unless AXIS_EXTENSION more of the axis would hold it.
+    Call it after `draw_interval`: it puts an arrow on each bar that ends beyond the axis. The axis starts at
+    0, or is logarithmic if the runs span more than a factor of 20. It shows all runs, and intervals of
+    MIN_RUNS_FOR_AXIS runs or more as far as MAX_INTERVAL_REACH beyond the runs. It is extended by up to
+    AXIS_EXTENSION to show a longer interval as a whole.
 
     Args:
         ax: The panel.
-        times: Values of single runs.
-        cells: Columns `low`, `high` and `n` of each cell.
+        values: Values of single runs.
+        means: Columns `low`, `high` and `n` of each cell.
         axis: Which axis it is.
         logarithmic: Use a logarithmic axis in any case.
         quantity: Name of the quantity in the note.
     """
-    if times.empty:
+    if values.empty:
         return []
-    reliable = cells[cells["n"] >= MIN_RUNS_FOR_AXIS]
-    shortest, longest = times.min(), times.max()
+    reliable = means[means["n"] >= MIN_RUNS_FOR_AXIS]
+    smallest, largest = values.min(), values.max()
     # The Python functions skip NaN, the bounds of a missing interval.
-    lowest, highest = min(shortest, reliable["low"].min()), max(longest, reliable["high"].max())
-    top = min(highest, MAX_INTERVAL_REACH * longest)
+    lowest, highest = min(smallest, reliable["low"].min()), max(largest, reliable["high"].max())
+    top = min(highest, MAX_INTERVAL_REACH * largest)
     notes = list[str]()
-    if logarithmic or longest / shortest > LOG_FROM_RATIO:
-        bottom = max(lowest, shortest / MAX_INTERVAL_REACH)
-        notes = [Note("logarithmic-time-axis", f"The {quantity} axis is logarithmic.")]
+    if logarithmic or largest / smallest > LOG_FROM_RATIO:
+        bottom = max(lowest, smallest / MAX_INTERVAL_REACH)
+        notes = [Note("logarithmic-value-axis", f"The {quantity} axis is logarithmic.")]
         (ax.set_yscale if axis == "y" else ax.set_xscale)("log")
         set_round_ticks(ax.yaxis if axis == "y" else ax.xaxis)
         extension = (top / bottom) ** AXIS_EXTENSION
         bottom, top = (
-            extend_end(bottom, cells["low"], bottom / extension),
-            extend_end(top, cells["high"], top * extension),
+            extend_end(bottom, means["low"], bottom / extension),
+            extend_end(top, means["high"], top * extension),
         )
         room = max(1.1, (top / bottom) ** AXIS_MARGIN)
         limits = _reach_ticks(bottom / room, room * top)
     else:
-        limits = 0.0, 1.06 * extend_end(top, cells["high"], (1 + AXIS_EXTENSION) * top)
+        limits = 0.0, 1.06 * extend_end(top, means["high"], (1 + AXIS_EXTENSION) * top)
     (ax.set_ylim if axis == "y" else ax.set_xlim)(*limits)
-    if ((cells["high"] > limits[1]) | (cells["low"] < limits[0])).any():
+    if ((means["high"] > limits[1]) | (means["low"] < limits[0])).any():
         notes.append(BEYOND_AXIS)
         _draw_arrows(ax, axis, limits)
-    if ((cells["n"] == 1) & cells["high"].notna()).any():
+    if ((means["n"] == 1) & means["high"].notna()).any():
         notes.append(SINGLE_RUNS)
     ax.grid(True, axis=axis)
     return notes
 
 
 def _reach_ticks(low: float, high: float) -> tuple[float, float]:
-    """Return the limits of a logarithmic axis, moved to round ticks that lie a little beyond them."""
+    """Return the limits of a logarithmic axis, moved out to the next round ticks if these are near."""
     reach = (high / low) ** TICK_EXTENSION
     ticks = [digit * 10.0**decade for decade in range(-12, 13) for digit in TICK_DIGITS[1]]
     below = [tick for tick in ticks if low / reach <= tick <= low]
@@ -326,14 +331,14 @@ def _reach_ticks(low: float, high: float) -> tuple[float, float]:
 
 
 def extend_end(end: float, bounds: pd.Series, furthest: float) -> float:
-    """Return the end of an axis that includes bounds of intervals up to `furthest`."""
+    """Return the end of an axis, moved out to the last interval bound that is not beyond `furthest`."""
     if furthest > end:
         return float(max(end, bounds[bounds <= furthest].max()))
     return float(min(end, bounds[bounds >= furthest].min()))
 
 
 def _draw_arrows(ax: Axes, axis: Literal["x", "y"], limits: tuple[float, float]) -> None:
-    """Draw an arrow at the end of the axis for each interval that extends beyond it."""
+    """Draw an arrow at the end of the axis for each interval that ends beyond it."""
     for bar in [line for line in ax.lines if isinstance(line, Bar)]:
         x, y = (np.asarray(values, float) for values in bar.get_data())
         ends, across = (y, x) if axis == "y" else (x, y)
@@ -347,13 +352,13 @@ def _draw_arrows(ax: Axes, axis: Literal["x", "y"], limits: tuple[float, float])
 
 
 class RoundTicks(Locator):
-    """Place round ticks over the whole range of a logarithmic axis, as many as `max_ticks` allows."""
+    """Place at most `max_ticks` round ticks over the whole range of a logarithmic axis."""
 
     def __init__(self, max_ticks: int) -> None:
         self.max_ticks = max_ticks
 
     def __call__(self) -> list[float]:
-        """Return the ticks of the axis as it is."""
+        """Return the ticks of the current view of the axis."""
         return self.tick_values(*self.axis.get_view_interval())  # type: ignore[union-attr]
 
     def tick_values(self, vmin: float, vmax: float) -> list[float]:
@@ -499,7 +504,7 @@ def place_legend(figure: Figure, handles: Sequence[Artist]) -> None:
 
 
 def legend_columns(width_in: float, names: Sequence[str] = ()) -> int:
-    """Return the number of legend entries per row; of entries with these names, as many as fit."""
+    """Return the number of legend entries per row: as many as fit, given their names."""
     widths = np.array([LEGEND_HANDLE_INCHES + LEGEND_CHARACTER_INCHES * len(name) for name in names])
     for columns in range(2 if width_in < 4 else 4, 1, -1):
         parts = [part for part in np.array_split(widths, columns) if len(part)]  # as matplotlib splits them
@@ -509,7 +514,7 @@ def legend_columns(width_in: float, names: Sequence[str] = ()) -> int:
 
 
 def legend_height(n_entries: int, width_in: float, names: Sequence[str] = ()) -> float:
-    """Return the height of the legend in inches, of `n_entries` or of those with these names."""
+    """Return the height in inches of a legend of `n_entries`, with these names if they are known."""
     return 0.08 + LEGEND_ROW_INCHES * math.ceil(n_entries / legend_columns(width_in, names))
 
 
@@ -530,24 +535,24 @@ def write_remark(ax: Axes, text: str, characters: int = REMARK_CHARACTERS) -> No
 
 
 def as_clause(sentence: str) -> str:
-    """Return a sentence as it continues after a colon, with its note's code and facts."""
+    """Return a sentence as the continuation after a colon. A note keeps its code and facts."""
     text = f"{sentence[:1].lower()}{sentence[1:].rstrip('.')}"
     return Note(sentence.code, text, **sentence.facts) if isinstance(sentence, Note) else text
 
 
 def empty_figure(
-    runs: pd.DataFrame | None, cause: str = NO_SUCCESS, *details: str, notes: Sequence[str] = ()
+    runs: pd.DataFrame | None, cause: str = NO_SUCCESS, *details: str, endnotes: Sequence[str] = ()
 ) -> tuple[Figure, Caption]:
-    """Return a figure with the reason why it is empty, and its caption.
+    """Return a figure that only states why it is empty, and its caption.
 
     The caption begins with NOT_DRAWN, so that reports and papers leave the figure out. Its first note,
-    `not-drawn`, carries the code and the facts of `cause`.
+    `not-drawn`, has the facts of `cause`, and its code as the fact `why`.
 
     Args:
         runs: The runs whose setting and missing values the caption states; None for none.
         cause: Why nothing is drawn.
-        details: More sentences of the caption.
-        notes: As in `compose_caption`.
+        details: Further sentences of the caption.
+        endnotes: As in `compose_caption`.
     """
     figure = style.new_figure(style.COLUMN_INCHES, 1.4)
     ax = figure.subplots()
@@ -557,7 +562,7 @@ def empty_figure(
     code, facts = (cause.code, cause.facts) if isinstance(cause, Note) else ("", {})
     reason = Note("not-drawn", f"{NOT_DRAWN}{cause}.", why=code, **facts)
     return figure, split_caption(
-        [reason, *details, conditions.setting_note(runs) if runs is not None else ""], notes
+        [reason, *details, conditions.setting_note(runs) if runs is not None else ""], endnotes
     )
 
 
@@ -565,20 +570,20 @@ def compose_caption(
     runs: pd.DataFrame,
     heading: str | Sequence[str],
     *details: str,
-    notes: Sequence[str] = (),
+    endnotes: Sequence[str] = (),
     with_intervals: bool = True,
     counted: pd.Series | None = None,
 ) -> Caption:
-    """Return a caption: what is drawn, how many runs, where, and what is missing.
+    """Return a caption: what is drawn, how many runs, on which machine, and what is missing.
 
-    How intervals are computed, and what is the same in all figures, is in the study's methods note
+    Statements that hold for all figures, such as how intervals are computed, are in the study's methods note
     (`conditions.methods_notes`).
 
     Args:
         runs: The runs that are drawn.
         heading: What the figure shows.
-        details: More sentences; the last ones become notes if the caption gets too long.
-        notes: Notes that reports and papers print apart.
+        details: Further sentences; the last ones become endnotes if the caption gets too long.
+        endnotes: Notes that are not printed below the figure.
         with_intervals: State how intervals are computed.
         counted: As in `conditions.run_counts_note`.
     """
@@ -589,13 +594,14 @@ def compose_caption(
     ]
     headings = [heading] if isinstance(heading, str) else heading
     single_runs = [detail for detail in details if detail == SINGLE_RUNS]
-    return split_caption([*headings, *details, *always], notes, first=[*headings, *always, *single_runs])
+    return split_caption([*headings, *details, *always], endnotes, first=[*headings, *always, *single_runs])
 
 
-def split_caption(below: Iterable[str], notes: Iterable[str], first: Iterable[str] = ()) -> Caption:
-    """Split sentences between the caption below a figure and the notes that are printed apart, each once.
+def split_caption(below: Iterable[str], endnotes: Iterable[str], first: Iterable[str] = ()) -> Caption:
+    """Return a caption of sentences to print below the figure, and of endnotes, without repetitions.
 
-    At most MAX_CAPTION_WORDS stand below: the sentences `first`, then as many others as fit.
+    At most MAX_CAPTION_WORDS stay below: the sentences `first`, then others in order. The rest become
+    endnotes.
     """
     sentences, first_sentences = _sentences(below), _sentences(first)
     kept_below, words_left = set[str](), MAX_CAPTION_WORDS
@@ -605,7 +611,7 @@ def split_caption(below: Iterable[str], notes: Iterable[str], first: Iterable[st
             words_left -= words
     return Caption(
         [sentence for sentence in sentences if sentence in kept_below],
-        [*(sentence for sentence in sentences if sentence not in kept_below), *dict.fromkeys(notes)],
+        [*(sentence for sentence in sentences if sentence not in kept_below), *dict.fromkeys(endnotes)],
     )
 
 
@@ -615,6 +621,6 @@ def _sentences(texts: Iterable[str]) -> list[str]:
 
 
 def _split(text: str) -> list[str]:
-    """Return the sentences of a text; the first sentence of a note keeps code and facts."""
+    """Return the sentences of a text. The first sentence of a note keeps its code and facts."""
     first, *following = END_OF_SENTENCE.split(text)
     return [Note(text.code, first, **text.facts) if isinstance(text, Note) else first, *following]

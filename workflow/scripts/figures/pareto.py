@@ -17,7 +17,7 @@ from analysis.pooling import pooled_response
 from analysis.responses import with_response
 from common.notes import Note
 from common.units import CARBON_MASSES, Unit, choose_unit
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from declared.responses import EPOCH_TIME, RESPONSES, TO_TARGET
 from figures import panels, style
 from figures.panels import Series
@@ -41,14 +41,14 @@ CUT_NOTE = Note("intervals-cut", "Intervals are cut at the axis limits.")
 MEAN_BOUNDS = {"mean": "", "low": "_low", "high": "_high"}
 
 
-def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     """Return the figure of the response `y`, by default cost, and its caption."""
-    response = RESPONSES[declaration.y or "cost"]
+    response = RESPONSES[spec.y or "cost"]
     time = RESPONSES["time_to_accuracy"] if response.name in TO_TARGET else EPOCH_TIME
     runs = records.runs
     for quantity in (time, response):
-        runs = with_response(runs, quantity, lambda: records.epochs, declaration.target)
-    view = build_view(runs, declaration, response)
+        runs = with_response(runs, quantity, lambda: records.epochs, spec.target)
+    view = build_view(runs, spec, response)
     if view.ok.empty:
         return panels.empty_figure(view.runs, view.missing_cause)
     values = view.pooling.cell_statistics
@@ -58,7 +58,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     figure, view, notes = draw_cells(view, points, labels)
     heading = HEADING.format(response.heading, time.title)
     return figure, view.caption(
-        Note("heading", heading, response=response.name), *notes, notes=view.response_notes
+        Note("heading", heading, response=response.name), *notes, endnotes=view.response_notes
     )
 
 

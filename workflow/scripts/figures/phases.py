@@ -12,7 +12,7 @@ from matplotlib.patches import Patch
 
 from analysis.measured import Records, cell_words
 from common.notes import Note
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from figures import panels, phase_styles, stacks
 from figures.phase_styles import ORANGE, REST, TRANSFERRING, WAITING
 from figures.view import build_view
@@ -34,14 +34,14 @@ OTHER_WAITING = (
 LANE_NOTE = "The lane below a bar is communication: its overlapped part, then its exposed part."
 
 
-def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     """Return the figure, with rows by series and nodes, and its caption."""
     measured = cells.select_traced(records.every_run, records.table("phases"))
     if not measured.order or not measured.step_phases:
         return panels.empty_figure(measured.runs, NO_PHASES, measured.missing_note)
-    in_ms = declaration.x == TIME
+    in_ms = spec.x == TIME
     data = parts(measured, in_ms)
-    view = build_view(measured.runs, declaration)
+    view = build_view(measured.runs, spec)
     figure, view = stacks.draw(
         view,
         data[data.index.isin(view.runs["cell"])],
@@ -52,7 +52,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     )
     headings = [HEADING, _exposed_note(measured, set(view.runs["cell"]))]
     return figure, view.caption(
-        headings, notes=[HOW_TO_READ, OTHER_WAITING, LANE_NOTE, *measured.notes], with_intervals=False
+        headings, endnotes=[HOW_TO_READ, OTHER_WAITING, LANE_NOTE, *measured.notes], with_intervals=False
     )
 
 

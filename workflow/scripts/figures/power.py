@@ -14,7 +14,7 @@ from analysis.energy import SCOPE_TITLES
 from analysis.measured import Records, cell_levels, cell_words
 from common.notes import Note
 from common.text import number_of
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from figures import panels, style
 from figures.view import build_view
 
@@ -31,10 +31,10 @@ IDLE_NOTE = Note("idle-power-drawn", "Dotted: idle power before the session's fi
 NO_METER = Note("no-meter", "no run recorded power over time: the machines have no meter")
 
 
-def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     """Return the figure, in which time starts with the first epoch, and its caption."""
     view = replace(
-        build_view(records.runs, declaration), colour=["framework"]
+        build_view(records.runs, spec), colour=["framework"]
     )  # panels are cells, so colour is free for the scope
     power = records.table("power")
     power = power[power["run_id"].isin(set(view.ok["run_id"]))]

@@ -11,7 +11,7 @@ from matplotlib.ticker import FixedLocator, NullLocator
 from analysis import conditions, intervals, tables
 from analysis.measured import Records
 from common.notes import Note
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from figures import panels, style
 from figures.panels import Series
 from prediction.cells import pooled_cv
@@ -48,7 +48,7 @@ NOTHING_PREDICTED = Note("nothing-predicted", "no cell was left out and predicte
 PARTIAL_NOTE = Note("methods-of-some-cells", "*: not all cells; compare in the table `prediction`.")
 
 
-def draw(records: Records, _declaration: Declared) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     """Return the figure and its caption."""
     runs, cells = records.runs, records.table("prediction_cells")
     no_cells = pd.DataFrame(columns=["method", "predicted_s"])
@@ -113,7 +113,7 @@ def draw(records: Records, _declaration: Declared) -> tuple[Figure, panels.Capti
     return figure, panels.compose_caption(
         runs,
         *sentences,
-        notes=[HOW_TO_READ],
+        endnotes=[HOW_TO_READ],
         with_intervals=False,
     )
 

@@ -19,7 +19,7 @@ from analysis.measured import Records
 from common.errors import system_faults
 from common.files import write_text
 from common.notes import Note
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from figures import panels, style
 from figures.panels import Series
 from prediction.curves import ENDS, FACTORS
@@ -39,7 +39,7 @@ LEFT_OUT = "panels-left-out"  # code of a note
 NO_PROJECTION = Note("no-projection", "The scaling projection was not computed.")
 
 
-def draw(records: Records, _declaration: Declared) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     """Return the figure of the scaling projection of a study, and its caption."""
     file = records.files.get("projection")
     notes = tables.read(file.with_suffix("")).notes if file else []
@@ -53,7 +53,7 @@ def draw(records: Records, _declaration: Declared) -> tuple[Figure, panels.Capti
     details = [note for note in caption.below if isinstance(note, Note) and note.code == LEFT_OUT]
     heading = [note for note in caption.below if note not in details]
     return figure, panels.compose_caption(
-        records.runs, heading, *details, notes=caption.notes_elsewhere, with_intervals=False
+        records.runs, heading, *details, endnotes=caption.endnotes, with_intervals=False
     )
 
 
@@ -63,7 +63,7 @@ def draw_curves(
     """Return the figure and its caption; `projected` and `rows` are `Answer.curves` and `Answer.rows`."""
     if projected.empty:
         cause, *remaining_notes = notes or [NO_PROJECTION]
-        return panels.empty_figure(None, panels.as_clause(cause), notes=remaining_notes)
+        return panels.empty_figure(None, panels.as_clause(cause), endnotes=remaining_notes)
     notes = [note for note in notes if note not in set(rows["answer"])]
     panel_levels, left_out = _choose_panels(projected)
     quantities = ["speedup", "efficiency"] if len(panel_levels) <= MAX_SPEEDUP_PANELS else ["efficiency"]

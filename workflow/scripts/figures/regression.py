@@ -12,7 +12,7 @@ from analysis.measured import Records
 from analysis.regression import Fit, Response, fit_all
 from common.notes import Note
 from common.text import number_of
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from figures import panels, style
 from figures.style import SeriesStyle
 from figures.view import build_view
@@ -33,9 +33,9 @@ HOW_TO_READ = (
 )
 
 
-def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     """Return the figure and its caption."""
-    view = build_view(records.runs, declaration)
+    view = build_view(records.runs, spec)
     fits = fit_all(view.runs)
     if all(fit.problem for fit in fits.values()):
         problem = next(iter(fits.values())).problem
@@ -61,7 +61,11 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     if legend_series:
         panels.add_legend(figure, legend_series, lines=False)
     return figure, view.caption(
-        HEADING, _not_fitted_note(fits), _at_edges_note(n_outside), notes=[HOW_TO_READ], with_intervals=False
+        HEADING,
+        _not_fitted_note(fits),
+        _at_edges_note(n_outside),
+        endnotes=[HOW_TO_READ],
+        with_intervals=False,
     )
 
 

@@ -14,7 +14,7 @@ from analysis.checks import lattice_note, residuals
 from analysis.measured import Records, successful
 from common.notes import Note
 from common.text import number_of
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from figures import panels, style
 from figures.panels import Series
 from figures.view import build_view
@@ -40,9 +40,9 @@ HOW_TO_READ = (
 )
 
 
-def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     """Return the figure, two or three panels side by side, with a colour per series, and its caption."""
-    runs, view = records.runs, build_view(records.runs, declaration)
+    runs, view = records.runs, build_view(records.runs, spec)
     data = residuals(runs)
     data = data[data["studentized"].notna()]
     column = "session" if data["session"].notna().all() and data["session"].nunique() > 1 else "block"
@@ -88,7 +88,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         HEADING.format(*(",", " and run order") if has_order else (" and", "")),
         _outliers_note(data),
         _lattice_sentence(data),
-        notes=[HOW_TO_READ, SEARCH_NOTE],
+        endnotes=[HOW_TO_READ, SEARCH_NOTE],
         with_intervals=False,
     )
 

@@ -1,4 +1,4 @@
-"""Draw figures with one row per cell, by series and nodes or devices; other factors make panels."""
+"""Draw figures with one row per cell, by series and nodes or devices. Other factors make panels."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -27,8 +27,8 @@ def draw(view: View, label: str, draw_cell: DrawCell, values: AxisValues) -> tup
     Args:
         view: The cells to draw.
         label: Label of the axis of values.
-        draw_cell: Draws one row, given its planned runs.
-        values: Returns, for the levels that share an axis, values of runs, and low, high and n of cells.
+        draw_cell: Draws one row, given axes, series, y and planned runs.
+        values: Returns values of runs, and low, high and n of cells, for the panels that share an axis.
     """
     row_in = len(view.rows) * ROW_INCHES + AXIS_INCHES
     view = view.fit_to_page(row_in + panels.titles_height(view.panels))
@@ -39,27 +39,27 @@ def draw(view: View, label: str, draw_cell: DrawCell, values: AxisValues) -> tup
     figure = style.new_figure(width, n_rows * (row_in + panels.titles_height(panel_levels)))
     axis_factors = panels.duration_factors(view.facet)
     axes = panels.create_axes(figure, (n_rows, n_columns), len(panel_levels), share_x=not axis_factors)
-    remarks: list[str] = []
+    notes: list[str] = []
     for ax, levels in zip(axes, panel_levels, strict=True):
         panel_runs = panels.rows_at(view.runs, levels)
         for y, (series, scale_levels, _) in enumerate(view.rows):
             if len(planned := panels.rows_at(series.select(panel_runs), scale_levels)):
                 draw_cell(ax, series, y, planned)
-            if y and series != view.rows[y - 1][0]:
+            if y and series != view.rows[y - 1].series:
                 ax.axhline(y - 0.5, color=style.GRID, linewidth=0.4)
         ax.set_title(panels.panel_title(levels))
         run_values, means = values(view, {name: levels[name] for name in axis_factors})
-        remarks += panels.scale_value_axis(ax, run_values, means, axis="x", quantity=view.quantity)
+        notes += panels.scale_value_axis(ax, run_values, means, axis="x", quantity=view.quantity)
         if run_values.empty:
             ax.set_xticks([])
         ax.set_xlabel(label)
     axes[0].set_yticks(range(len(view.rows)), [text for _, _, text in view.rows])
     axes[0].set_ylim(len(view.rows) - 0.4, -0.6)
-    return figure, view, remarks
+    return figure, view, notes
 
 
 def _titles_overlap(view: View, n_columns: int, width: float) -> bool:
-    """Return whether a panel beside the row labels is narrower than a line of the panels' titles."""
+    """Return whether any title is wider than its panel, given the room that row labels take."""
     label_characters = max((len(text) for _, _, text in view.rows), default=0)
     lines = [line for levels in view.panels for line in panels.panel_title(levels).splitlines()]
     panel_characters = (width / CHARACTER_INCHES - label_characters) / n_columns

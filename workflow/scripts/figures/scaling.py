@@ -14,9 +14,9 @@ from analysis.batch_scaling import batch_scaling, scaling_phrase
 from analysis.measured import Records, device_axis_label, factors, size_factor_name
 from analysis.speedup import accumulation_note, baseline_cells, build_rows
 from common.notes import Note
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from figures import lines, panels, style
-from figures.lines import Scale
+from figures.lines import LevelAxis, Placement
 from figures.panels import Series
 from figures.view import View, build_view
 from network.fit import compare
@@ -44,9 +44,9 @@ NO_BASELINE = Note("no-baseline", "no baseline succeeded")
 ONE_REPLICA = Note("one-replica", "they have no cell with several replicas")
 
 
-def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     """Return the figure, speed-up above efficiency for each combination of other factors, and its caption."""
-    view = build_view(records.runs, declaration)
+    view = build_view(records.runs, spec)
     if view.ok.empty:
         return panels.empty_figure(view.runs)
     rows = _cell_rows(records, view)
@@ -64,18 +64,18 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     drawn_series = [
         series for series in view.series if len(series.select(multi_replica)) or len(series.select(ran_out))
     ]
-    extra = [Line2D([], [], color=style.MUTED, label="ideal", **lines.IDEAL_LINE)]
+    further_handles = [Line2D([], [], color=style.MUTED, label="ideal", **lines.IDEAL_LINE)]
     has_estimate = bool((drawn_rows["estimated_speedup"].notna() & (drawn_rows["replicas"] > 1)).any())
     if has_estimate:
         bound: dict[str, Any] = {"color": style.MUTED, "linewidth": 0.7, "linestyle": lines.BOUND_LINE}
-        extra.append(Line2D([], [], label="model estimate", **bound))
+        further_handles.append(Line2D([], [], label="model estimate", **bound))
     n_bands, n_columns, width = panels.layout(len(panel_levels))
-    above_in = panels.legend_height(len([*drawn_series, *extra]), width)
+    above_in = panels.legend_height(len([*drawn_series, *further_handles]), width)
     height = n_bands * (2 * PANEL_INCHES + panels.titles_height(panel_levels)) + 0.15 + above_in
     figure = style.new_figure(width, height)
     axes = figure.subplots(2 * n_bands, n_columns, squeeze=False, sharex=True, sharey="row")
-    scale = lines.number_scale(replica_counts(drawn_rows), len(drawn_series))
-    shifts = replica_offsets([series.name for series in drawn_series], scale)
+    placement = place_series(drawn_rows, drawn_series)
+    axis = placement.axis
     tops = {name: axis_top(drawn_rows, name) for name in QUANTITIES}
     for ax in axes.flat:
         ax.set_axis_off()
@@ -85,35 +85,38 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         for row, name in enumerate(QUANTITIES):
             ax = axes[2 * band + row, column]
             ax.set_axis_on()
-            _draw_ideals(ax, name, scale, panel_rows)
+            _draw_ideals(ax, name, axis, panel_rows)
             for series in drawn_series:
-                _draw_series(ax, series, series.select(panel_rows), name, (scale, shifts[series.name]))
+                _draw_series(ax, series, series.select(panel_rows), name, placement)
             for replicas, cells in panels.rows_at(ran_out, levels).groupby("replicas"):
                 styles = [series.style for series in drawn_series if len(series.select(cells))]
-                panels.mark_out_of_memory(ax, scale.positions[replicas], styles)
+                panels.mark_out_of_memory(ax, axis.positions[replicas], styles)
             ax.set_ylim(0, tops[name])
             ax.grid(True, axis="y")
-            scale.apply(ax, scale.labels(width / n_columns))
+            axis.apply(ax, axis.labels(width / n_columns))
             if column == 0:
                 ax.set_ylabel(QUANTITIES[name][0])
             ax.tick_params(labelbottom=row == 1 and panel + n_columns >= len(panel_levels))
         axes[2 * band, column].set_title(panels.panel_title(levels))
     x_label = device_axis_label(drawn_rows)
     figure.supxlabel(x_label, fontsize=style.FONT_SIZE)
-    panels.add_legend(figure, drawn_series, extra)
-    baselines, kept_batch = baseline_cells(view.study), batch_scaling(view.runs, size_factor_name(view.runs))
+    panels.add_legend(figure, drawn_series, further_handles)
+    baselines, kept_batch = (
+        baseline_cells(view.all_runs),
+        batch_scaling(view.runs, size_factor_name(view.runs)),
+    )
     without_baseline = [cell for cell in dict.fromkeys(view.ok["cell"]) if cell not in baselines]
     return figure, view.caption(
         HEADING.format(scaling_phrase(kept_batch)),
         ESTIMATE_NOTE if has_estimate else "",
         panels.SINGLE_RUNS if _is_single_run(drawn_rows[drawn_rows["replicas"] > 1]).any() else "",
         _no_baseline_note(without_baseline),
-        notes=[
+        endnotes=[
             kept_batch or "",
             HOW_TO_READ,
             accumulation_note(drawn_rows),
             conditions.device_count_note(view.runs),
-            scale.axis_note(x_label),
+            axis.axis_note(x_label),
             ESTIMATE_EXPLAINED if has_estimate else "",
             _left_out_estimates_note(drawn_rows),
             lines.baselines_note(sorted(set(drawn_rows["baseline_cell"].dropna())), view),
@@ -130,7 +133,7 @@ def _no_baseline_note(cells: Sequence[str]) -> str:
 
 def cell_ratios(view: View) -> pd.DataFrame:
     """Return factors and replicas of each planned cell, and its columns of `speedup.build_rows`, if any."""
-    measured = build_rows(view.study)
+    measured = build_rows(view.all_runs)
     measured = measured.drop(columns=[*factors(measured), "replicas"])
     planned = view.runs.drop_duplicates("cell")[["cell", "replicas", *factors(view.runs)]]
     return planned.merge(measured, how="left", on="cell")
@@ -147,7 +150,7 @@ def _cell_rows(records: Records, view: View) -> pd.DataFrame:
     if len(records.table("network")):
         from prediction.study import shortest_epochs  # slow to import, and few studies need it
 
-        lower_bounds = shortest_epochs(view.study, records.table("network"))
+        lower_bounds = shortest_epochs(view.all_runs, records.table("network"))
     shortest, shortest_baseline = (
         rows[name].map(lower_bounds).astype(float) for name in ("cell", "baseline_cell")
     )
@@ -194,16 +197,17 @@ def replica_counts(rows: pd.DataFrame) -> list[int]:
     return sorted({*rows["replicas"], *([] if begins_later else [1])})
 
 
-def replica_offsets(names: Sequence[str], scale: Scale) -> dict[str, float]:
-    """Return the offset of each series at its number of replicas.
+def place_series(rows: pd.DataFrame, series: Sequence[Series]) -> Placement:
+    """Return the axis of replicas of the rows, and where the series stand on it.
 
-    On an axis of doublings it is small, because the ideal rises by as much as a marker is moved.
+    On an axis of doublings offsets are small, because a marker that is moved stands beside a higher ideal.
     """
-    offsets = panels.dodge_offsets(names, scale.gap)
+    axis = lines.number_axis(replica_counts(rows), len(series))
+    offsets = panels.dodge_offsets([one_series.name for one_series in series], axis.gap)
     largest = max(map(abs, offsets.values()), default=0.0)
-    if not scale.doubling or largest <= MAX_OCTAVES:
-        return offsets
-    return {name: offset * MAX_OCTAVES / largest for name, offset in offsets.items()}
+    if axis.doubling and largest > MAX_OCTAVES:
+        offsets = {name: offset * MAX_OCTAVES / largest for name, offset in offsets.items()}
+    return Placement(axis, offsets)
 
 
 def _is_single_run(rows: pd.DataFrame) -> pd.Series:
@@ -222,33 +226,28 @@ def axis_top(rows: pd.DataFrame, quantity: str) -> float:
     return float(1.06 * max(largest, min(ideal, MAX_IDEAL_REACH * max(largest, unit))))
 
 
-def _draw_ideals(ax: Axes, quantity: str, scale: Scale, rows: pd.DataFrame) -> None:
+def _draw_ideals(ax: Axes, quantity: str, axis: LevelAxis, rows: pd.DataFrame) -> None:
     """Draw the ideal of a panel from each number of replicas that its baselines have."""
     for fewest in sorted(set(rows["baseline_replicas"].dropna())):
-        replicas = np.linspace(max(fewest, min(scale.positions)), max(scale.positions), 50)
+        replicas = np.linspace(max(fewest, min(axis.positions)), max(axis.positions), lines.IDEAL_POINTS)
         y = replicas / fewest if quantity == "speedup" else np.full(len(replicas), 100.0)
-        ax.plot(scale.position(replicas), y, color=style.MUTED, zorder=1, **lines.IDEAL_LINE)
+        ax.plot(axis.position(replicas), y, color=style.MUTED, zorder=1, **lines.IDEAL_LINE)
 
 
-def _draw_series(
-    ax: Axes, series: Series, rows: pd.DataFrame, quantity: str, placement: tuple[Scale, float]
-) -> None:
-    """Draw one series of one panel, with its estimate.
-
-    `placement` is the x axis, and the offset of the series on it.
-    """
-    scale, shift = placement
+def _draw_series(ax: Axes, series: Series, rows: pd.DataFrame, quantity: str, placement: Placement) -> None:
+    """Draw one series of one panel, with its estimate."""
+    offset = placement.offsets[series.name]
     _, unit = QUANTITIES[quantity]
     rows = rows.sort_values("replicas")
-    x = rows["replicas"].map(scale.positions).to_numpy(float)
+    x = rows["replicas"].map(placement.axis.positions).to_numpy(float)
     values, low, high, estimate = (
         unit * rows[column].to_numpy(float)
         for column in (quantity, f"{quantity}_low", f"{quantity}_high", f"estimated_{quantity}")
     )
     single = _is_single_run(rows).to_numpy()
     bar: dict[str, Any] = {"color": series.style.colour, "linewidth": 0.9, "zorder": 3}
-    ax.vlines(x[~single] + shift, low[~single], high[~single], **bar)
-    ax.vlines(x[single] + shift, low[single], high[single], linestyles=panels.SINGLE_RUN_LINE, **bar)
-    ax.plot(x + shift, values, color=series.style.colour, linestyle=series.style.line, zorder=2)
-    ax.plot(x + shift, values, zorder=4, **panels.marker_style(series.style))
+    ax.vlines(x[~single] + offset, low[~single], high[~single], **bar)
+    ax.vlines(x[single] + offset, low[single], high[single], linestyles=panels.SINGLE_RUN_LINE, **bar)
+    ax.plot(x + offset, values, color=series.style.colour, linestyle=series.style.line, zorder=2)
+    ax.plot(x + offset, values, zorder=4, **panels.marker_style(series.style))
     ax.plot(x, estimate, color=series.style.colour, linewidth=0.7, linestyle=lines.BOUND_LINE, zorder=1)

@@ -12,7 +12,7 @@ from matplotlib.patheffects import withStroke
 from analysis import conditions, shares
 from analysis.measured import Records
 from common.notes import Note
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from figures import panels, stacks, style
 from figures.view import build_view
 
@@ -54,9 +54,9 @@ NOT_COUNTED = Note("batches-not-counted", "batches were not counted")
 ALL_EPOCHS = "Computation and rest are extrapolated from the timed epochs to all epochs, in the same shares."
 
 
-def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     """Return the figure, with rows by series and nodes, and its caption."""
-    view, by_run = build_view(records.runs, declaration), declaration.x != EPOCH
+    view, by_run = build_view(records.runs, spec), spec.x != EPOCH
     data = (
         shares.run_time_parts(records, view.runs)
         if by_run
@@ -77,8 +77,13 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         has_one_axis=not by_run,
         margin=1.02 if by_run else 1.0,
     )
-    notes = [PARTS_NOTE if by_run else "", *_division_notes(data[data.index.isin(view.ok["cell"])], by_run)]
-    return figure, view.caption(RUNS_HEADING if by_run else EPOCHS_HEADING, notes=notes, with_intervals=False)
+    endnotes = [
+        PARTS_NOTE if by_run else "",
+        *_division_notes(data[data.index.isin(view.ok["cell"])], by_run),
+    ]
+    return figure, view.caption(
+        RUNS_HEADING if by_run else EPOCHS_HEADING, endnotes=endnotes, with_intervals=False
+    )
 
 
 def _in_percent(data: pd.DataFrame) -> pd.DataFrame:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from analysis import conditions
 from analysis.measured import Records, levels_in_order
 from common.notes import Note
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from declared.mesh import RANDOM, kind_of
 from figures import panels, style
 from figures.panels import Series
@@ -36,11 +36,11 @@ HOW_TO_READ = (
 )
 
 
-def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     """Return the figure of the table `simulated`, with one panel per model, and its caption."""
     table = records.table("simulated")
     multi_rank = (
-        filtered(table[table["step_s"].notna() & (table["ranks"] > 1)], declaration) if len(table) else table
+        filtered(table[table["step_s"].notna() & (table["ranks"] > 1)], spec) if len(table) else table
     )
     rows = multi_rank[multi_rank["error"].notna()] if len(multi_rank) else multi_rank
     if rows.empty:

@@ -1,4 +1,4 @@
-"""Draw figures with one stacked bar per cell, by series and nodes or devices; other factors make panels."""
+"""Draw figures with one stacked bar per cell, by series and nodes or devices. Other factors make panels."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -35,15 +35,14 @@ def draw(
 
     Args:
         view: The cells to draw.
-        data: Length of each part (columns, in the order of a bar) of each cell (rows).
+        data: Length of each part [cells, parts], with the parts in the order of a bar.
         label: Label of the x axis.
         part_style: Returns the style of a part.
         legend_handles: Returns the legend entries of the parts.
-        draw_more: Draws more of a cell, given its axes, y, row of `data`, and the distance from y to the
-            end of the bar.
-        absence: Remark on a cell with a successful run, but without data.
-        bar: Height of a bar, of a row.
-        has_one_axis: All panels share the x axis.
+        draw_more: Draws on top of a bar, given axes, y, row of `data`, and half the height of the bar.
+        absence: Remark on a cell that has a successful run but no data.
+        bar: Height of a bar relative to a row.
+        has_one_axis: Whether all panels share the x axis; by default those of one model and data set do.
         margin: Length of the x axis relative to the longest bar.
     """
     row_in = len(view.rows) * rows.ROW_INCHES + rows.AXIS_INCHES
@@ -62,7 +61,7 @@ def draw(
     for ax, levels in zip(axes, panel_levels, strict=True):
         panel_cells = panels.rows_at(cells, levels)
         for y, (series, scale_levels, _) in enumerate(view_rows):
-            if y and series != view_rows[y - 1][0]:
+            if y and series != view_rows[y - 1].series:
                 ax.axhline(y - 0.5, color=style.GRID, linewidth=0.4, zorder=1)
             for cell in panels.rows_at(series.select(panel_cells), scale_levels)["cell"]:
                 if cell not in data.index:

@@ -10,7 +10,7 @@ from matplotlib.ticker import NullLocator
 
 from analysis.measured import Records
 from common.notes import Note
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from figures import panels
 from figures.panels import Series
 from figures.view import View, build_view, filtered
@@ -33,16 +33,20 @@ HOW_TO_READ = (
 )
 
 
-def multi_node_view(records: Records, declaration: Declared) -> View:
-    """Return the view of the cells on several nodes, or of all cells if there are none."""
-    runs = records.runs
+def multi_node_runs(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs on several nodes, or all runs if there are none."""
     multi_node = runs[runs["nodes"] > 1]
-    return replace(build_view(multi_node if len(multi_node) else runs, declaration), study=runs)
+    return multi_node if len(multi_node) else runs
 
 
-def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
+def multi_node_view(records: Records, spec: FigureSpec) -> View:
+    """Return the view of the cells on several nodes, or of all cells if there are none."""
+    return replace(build_view(multi_node_runs(records.runs), spec), all_runs=records.runs)
+
+
+def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     """Return the figure, with panels by all factors but strategies and links, and its caption."""
-    view, predicted = multi_node_view(records, declaration), filtered(records.table("crossover"), declaration)
+    view, predicted = multi_node_view(records, spec), filtered(records.table("crossover"), spec)
     if view.ok.empty and predicted.empty:
         return panels.empty_figure(view.runs, NOTHING_TO_DRAW)
     max_columns = panels.wide_columns(len(view.panels))
@@ -88,7 +92,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     grid.label("link rate of a node", "epoch time (s)")
     panels.add_legend(grid.figure, all_series)
     line_note = "" if predicted.empty else LINES_NOTE if any(rates) else DASHES_NOTE
-    return grid.figure, view.caption(HEADING, line_note, notes=[HOW_TO_READ])
+    return grid.figure, view.caption(HEADING, line_note, endnotes=[HOW_TO_READ])
 
 
 def _positions(bytes_s: np.ndarray) -> list[float]:

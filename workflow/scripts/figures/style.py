@@ -1,6 +1,6 @@
 """Define print sizes, fonts, and a fixed colour and marker for each framework and treatment.
 
-Files depend only on what is drawn: they contain no dates and no random identifiers.
+Files depend only on the figure: they contain no dates and no random identifiers.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ BAND_ALPHA = 0.16
 
 @dataclass(frozen=True)
 class SeriesStyle:
-    """Colour, marker and line of a framework or treatment, for colour-blind readers and in grey."""
+    """Colour, marker and line of a framework or treatment, distinct for colour-blind readers and in grey."""
 
     colour: str
     marker: str
@@ -59,8 +59,8 @@ FRAMEWORK_STYLES = {
     "tarantella": SeriesStyle("#b8528f", "X", (0, (5, 1, 1, 1))),
     "flexflow": SeriesStyle("#117733", "p", "-."),
 }
-# Combinations of treatments, in the order of the study. Dark to light, so that the first ones also differ in
-# grey (Tol's high-contrast and medium-contrast schemes, SRON/EPS/TN/09-002).
+# Combinations of treatments, in the order of the study. The first ones go from dark to light, so that they
+# also differ in grey (Tol's high-contrast and medium-contrast schemes, SRON/EPS/TN/09-002).
 TREATMENT_STYLES = [
     SeriesStyle("#004488", "o", "-"),
     SeriesStyle("#bb5566", "s", "--"),
@@ -141,8 +141,9 @@ _FORMATS: dict[str, tuple[type[FigureCanvasBase], dict[str, str | None]]] = {
 def framework_style(framework: str, frameworks: Iterable[str] = ()) -> SeriesStyle:
     """Return the style of a framework, the same in every figure of every study.
 
-    One without a style of its own gets one by its name, and another one if a framework of the study has that:
-    where all of these are taken, that of a framework which the study does not have.
+    A framework that FRAMEWORK_STYLES does not list gets a fallback style chosen by its name, or the next one
+    if another framework of the study has that. If all are taken, it gets the style of a framework that the
+    study does not have.
 
     Args:
         framework: The framework.
@@ -152,11 +153,11 @@ def framework_style(framework: str, frameworks: Iterable[str] = ()) -> SeriesSty
         return FRAMEWORK_STYLES[framework]
     names = sorted({framework, *frameworks})
     unused = [style for name, style in FRAMEWORK_STYLES.items() if name not in names and style.filled]
-    styles, n_own = [*_FALLBACK_STYLES, *unused], len(_FALLBACK_STYLES)
+    styles, n_fallback = [*_FALLBACK_STYLES, *unused], len(_FALLBACK_STYLES)
     used: set[int] = set()
     for name in (name for name in names if name not in FRAMEWORK_STYLES):
-        first = int(hashlib.sha256(name.encode()).hexdigest(), 16) % n_own
-        places = [*range(first, n_own), *range(first), *range(n_own, len(styles))]
+        first = int(hashlib.sha256(name.encode()).hexdigest(), 16) % n_fallback
+        places = [*range(first, n_fallback), *range(first), *range(n_fallback, len(styles))]
         place = next((place for place in places if place not in used), first)
         if name == framework:
             return styles[place]
@@ -167,14 +168,14 @@ def framework_style(framework: str, frameworks: Iterable[str] = ()) -> SeriesSty
 def variant_style(framework: str, number: int, frameworks: Iterable[str] = ()) -> SeriesStyle:
     """Return the style of the series with this number among several series of a framework.
 
-    `frameworks` are all frameworks of the study.
+    For `frameworks` see `framework_style`.
     """
     line, filled = VARIANTS[number]
     return replace(framework_style(framework, frameworks), line=line, filled=filled)
 
 
 def dots(marker: str, size: float, colour: str, edge_width: float = 0.0) -> dict[str, Any]:
-    """Return the look of markers without a line."""
+    """Return the style of markers without a line."""
     shape = {"linestyle": "none", "marker": marker, "markersize": size}
     return {**shape, "color": colour, "markeredgewidth": edge_width}
 

@@ -11,7 +11,7 @@ from analysis import time_to_accuracy
 from analysis.intervals import estimate_of
 from analysis.measured import Records
 from common.notes import Note
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from figures import panels, rows, style
 from figures.panels import Series
 from figures.view import View, build_view
@@ -21,10 +21,10 @@ HEADING = f"Time to {{:.4g}} % validation accuracy. {panels.MARKERS}"
 NEVER_SENTENCE = "Open arrows: some runs never reach it."
 
 
-def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     """Return the figure, with rows by series and by nodes or devices, and its caption."""
-    target = float(declaration.target or 0)
-    view = build_view(records.runs, declaration)
+    target = float(spec.target or 0)
+    view = build_view(records.runs, spec)
     times_of_runs = time_to_accuracy.accuracy_of_runs(view.runs, records.epochs, target)
     data = time_to_accuracy.summarize(view.runs, records.epochs, target).set_index("cell")
     if not data["n"].any():
@@ -68,7 +68,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         ],
         time_to_accuracy.runs_without_accuracy_note(view.runs, drawn_cells),
         *remarks,
-        notes=[time_to_accuracy.METHOD_NOTE],
+        endnotes=[time_to_accuracy.METHOD_NOTE],
         counted=drawn_cells["n"],
     )
 

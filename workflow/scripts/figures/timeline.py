@@ -18,7 +18,7 @@ from matplotlib.patches import Patch
 from analysis.measured import Records
 from common.notes import Note
 from common.text import format_duration, number_of
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from figures import panels, style
 from figures.panels import Series
 from figures.view import View, build_view, filtered
@@ -86,9 +86,9 @@ class Time:
         return [position for position, _ in ticks], [text for _, text in ticks]
 
 
-def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     """Return the figure, with lanes by host, or by series on one machine, and its caption."""
-    view = replace(build_view(records.runs, declaration), runs=filtered(records.every_run, declaration))
+    view = replace(build_view(records.runs, spec), runs=filtered(records.every_run, spec))
     ran = started_runs(view.runs)
     if ran.empty:
         return panels.empty_figure(
@@ -124,7 +124,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         _span_note(ran),
         CUTS_NOTE if len(time.cuts) else "",
         *_not_drawn_notes(view.runs, ran),
-        notes=[HOW_TO_READ, ROWS_NOTE if rows > 1 else "", GAPS_SENTENCE],
+        endnotes=[HOW_TO_READ, ROWS_NOTE if rows > 1 else "", GAPS_SENTENCE],
         with_intervals=False,
     )
 

@@ -1,6 +1,6 @@
-"""Select what a figure draws of a study: filtered cells, series and panels.
+"""Select the part of a study that a figure draws: filtered cells, series and panels.
 
-Intervals are estimated from all runs that the figure may use, before its filter (`analysis.pooling`), so
+Intervals are estimated from all runs that the figure can use, before its filter (`analysis.pooling`), so that
 figures and tables agree.
 """
 
@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -33,16 +33,23 @@ from analysis.pooling import Pooling, pooled_response
 from analysis.responses import response_notes, with_response
 from common.notes import Note
 from declared.factors import DEVICES, NODES_AND_DEVICES, NOT_TREATMENTS, OF_STRATEGIES, implied, treatments_of
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from declared.products.figures import KINDS
 from declared.responses import EPOCH_TIME, RESPONSES, Response
 from figures import panels, style
 from figures.panels import Caption, Series, level_combinations
 
-ViewRow = tuple[Series, dict[str, Any], str]
 PanelLevels = Sequence[dict[str, Any]]
 MAX_NAMED_LEVELS = 4  # of a factor, in a caption
 NOT_RECORDED = "not recorded"
+
+
+class ViewRow(NamedTuple):
+    """A row of a figure of all cells: its series, its number of nodes or devices if they vary, its label."""
+
+    series: Series
+    scale_levels: dict[str, Any]
+    label: str
 
 
 @dataclass(frozen=True)
@@ -50,18 +57,18 @@ class View:
     """The part of a study that one figure draws.
 
     Attributes:
-        study: All runs that the figure may use, before its filter.
-        runs: The runs that are drawn.
-        declaration: The figure as the study declares it.
+        all_runs: All runs that the figure can use, before its filter.
+        runs: The runs to draw.
+        spec: The figure as the study declares it.
         colour: Factors that distinguish series.
         facet: Factors that distinguish panels.
-        omission_note: Note on panels that do not fit the page.
-        response: What is compared.
+        omission_note: Note on panels that do not fit the page; "" if all fit.
+        response: The response that `estimate` and `values` return.
     """
 
-    study: pd.DataFrame
+    all_runs: pd.DataFrame
     runs: pd.DataFrame
-    declaration: Declared
+    spec: FigureSpec
     colour: list[str]
     facet: list[str]
     omission_note: str = ""
@@ -72,14 +79,14 @@ class View:
     ) -> "View":
         """Return the view reduced to as many panels of this height as fit a printed page.
 
-        If there are more panels, levels of one factor are dropped, then of another, starting with the last
-        one. The levels that have most panels with a successful run are kept. Levels that all panels then
-        share move from panel titles into the caption.
+        If there are more panels, levels are dropped: of the last facet factor first, then of the one before.
+        Levels with the most measured panels are kept. If all remaining panels share a level, the caption
+        names it instead of the panel titles.
 
         Args:
             height_in: Height of a panel with its title, in inches.
             across: Panels per row.
-            panel_levels: Panels with something to draw; by default all.
+            panel_levels: Levels of the panels that have content; all panels by default.
         """
         all_panels = list(self.panels if panel_levels is None else panel_levels)
         fitting = _select_fitting(all_panels, self.ok, panels.max_panels_on_page(height_in, across))
@@ -109,7 +116,7 @@ class View:
 
     @cached_property
     def ok(self) -> pd.DataFrame:
-        """The successful runs that are drawn."""
+        """The runs to draw that succeeded and have the response."""
         return self.measured(self.runs)
 
     def measured(self, runs: pd.DataFrame) -> pd.DataFrame:
@@ -118,11 +125,11 @@ class View:
 
     @cached_property
     def out_of_memory(self) -> set[str]:
-        """The cells without a successful run because memory ran out."""
+        """The drawn cells without a successful run because memory ran out."""
         return set(out_of_memory_cells(self.runs))
 
     def absence_reason(self, planned: pd.DataFrame) -> str:
-        """Return why cells have no value, given their planned runs."""
+        """Return why cells with these planned runs have no value."""
         if len(planned) and set(planned["cell"]) <= self.out_of_memory:
             return OUT_OF_MEMORY_MARK
         return panels.NO_SUCCESS if successful(planned).empty else NOT_RECORDED
@@ -139,17 +146,17 @@ class View:
 
     @cached_property
     def pooling(self) -> Pooling:
-        """Means of all cells of `study`, with their intervals."""
-        return pooled_response(self.study, self.response)
+        """Means of all cells of `all_runs`, with their intervals."""
+        return pooled_response(self.all_runs, self.response)
 
     @property
     def quantity(self) -> str:
-        """Name of the axis of values in notes."""
+        """Name of the axis of values, as in the note that it is logarithmic."""
         return "time" if self.response == EPOCH_TIME else self.response.title
 
     @property
     def response_notes(self) -> list[str]:
-        """The caption's notes on the response; none for epoch time."""
+        """The endnotes on the response; none for epoch time."""
         return [] if self.response == EPOCH_TIME else response_notes(self.runs, self.response)
 
     def estimate(self, cell: str) -> Estimate:
@@ -179,28 +186,35 @@ class View:
     def series(self) -> list[Series]:
         """The series, in order.
 
-        A treatment keeps the style that it has by default in the study, as a framework does.
+        A treatment has the same style in all figures of a study, as a framework has.
         """
-        series_of_study = self._make_series(self.study, self.colour)
-        own_series = [series for series in series_of_study if len(series.select(self.runs))]
-        if len(own_series) < len(level_combinations(self.runs, self.colour)):
-            # The study has more series than there are styles.
-            own_series = self._make_series(self.runs, self.colour)
-        usual = series_factors(self.study)
-        if usual == ["framework"] or not set(self.colour) <= set(usual):
-            return own_series
-        usual_series = self._make_series(self.study, usual)
+        study_series = self._make_series(self.all_runs, self.colour)
+        drawn_series = [series for series in study_series if len(series.select(self.runs))]
+        if len(drawn_series) < len(level_combinations(self.runs, self.colour)):
+            # The study has more series than there are styles, so some of those to draw have none.
+            drawn_series = self._make_series(self.runs, self.colour)
+        default_factors = series_factors(self.all_runs)
+        if default_factors == ["framework"] or not set(self.colour) <= set(default_factors):
+            return drawn_series
+        default_series = self._make_series(self.all_runs, default_factors)
         matching = [
-            [candidate.style for candidate in usual_series if len(candidate.select(series.select(self.runs)))]
-            for series in own_series
+            [
+                candidate.style
+                for candidate in default_series
+                if len(candidate.select(series.select(self.runs)))
+            ]
+            for series in drawn_series
         ]
+        # Styles are taken over only if each series is exactly one of the default series.
         is_unique = all(len(styles) == 1 for styles in matching)
-        if not is_unique or len({styles[0] for styles in matching}) < len(own_series):
-            return own_series
-        return [replace(series, style=styles[0]) for series, styles in zip(own_series, matching, strict=True)]
+        if not is_unique or len({styles[0] for styles in matching}) < len(drawn_series):
+            return drawn_series
+        return [
+            replace(series, style=styles[0]) for series, styles in zip(drawn_series, matching, strict=True)
+        ]
 
     def _make_series(self, runs: pd.DataFrame, names: Sequence[str]) -> list[Series]:
-        return _make_series(runs, names, sorted(set(self.study["framework"])))
+        return _make_series(runs, names, sorted(set(self.all_runs["framework"])))
 
     @cached_property
     def cells(self) -> pd.DataFrame:
@@ -214,18 +228,20 @@ class View:
 
     @cached_property
     def rows(self) -> list[ViewRow]:
-        """Rows of a figure of all cells: series, nodes or devices if they vary, label."""
+        """The rows of a figure of all cells, in order."""
         factor = size_factor_name(self.runs)
         scale = [factor] if factor in varying(self.runs, but=[*self.colour, *self.facet]) else []
         return [
-            (series, levels, ", ".join(text for text in (series.name, combination_text(levels)) if text))
+            ViewRow(
+                series, levels, ", ".join(text for text in (series.name, combination_text(levels)) if text)
+            )
             for series in self.series
             for levels in level_combinations(series.select(self.runs), scale)
         ]
 
     @property
     def series_description(self) -> str:
-        """What distinguishes series, such as `framework` or `treatment (training loop, schedule)`."""
+        """What distinguishes the series, such as `framework` or `treatment (training loop, schedule)`."""
         names = [title(name) for name in self.colour]
         if set(self.colour) <= set(NOT_TREATMENTS):
             return " and ".join(names)
@@ -235,23 +251,24 @@ class View:
         self,
         heading: str | Sequence[str],
         *details: str,
-        notes: Sequence[str] = (),
+        endnotes: Sequence[str] = (),
         with_intervals: bool = True,
         counted: pd.Series | None = None,
     ) -> Caption:
         """Return a caption as `panels.compose_caption` does, with notes on series, filter and omitted panels.
 
-        The first sentence of `heading` says what is shown.
+        The first sentence of `heading` says what the figure shows. The other arguments are those of
+        `panels.compose_caption`.
         """
         headings = [*([heading] if isinstance(heading, str) else heading), self.omission_note]
         sentences = [self._series_note, self._filter_note, *details]
         return panels.compose_caption(
-            self.runs, headings, *sentences, notes=notes, with_intervals=with_intervals, counted=counted
+            self.runs, headings, *sentences, endnotes=endnotes, with_intervals=with_intervals, counted=counted
         )
 
     @property
     def _series_note(self) -> str:
-        """Which factors distinguish series, unless it is the framework alone."""
+        """Which factors distinguish series; "" for the framework alone."""
         if self.colour == ["framework"]:
             return ""
         return Note(
@@ -260,62 +277,67 @@ class View:
 
     @property
     def _filter_note(self) -> str:
-        """Which levels the filter keeps; empty for none."""
+        """Which levels the filter keeps; "" without a filter."""
         parts = [
             _levels_phrase(name, levels, f"{title(name)} {', '.join(map(level_text, levels))}")
-            for name, levels in self.declaration.filter.items()
+            for name, levels in self.spec.filter.items()
         ]
-        levels = {name: list(levels) for name, levels in self.declaration.filter.items()}
+        levels = {name: list(levels) for name, levels in self.spec.filter.items()}
         return Note("filtered", f"Shown: only {'; '.join(parts)}.", levels=levels) if parts else ""
 
 
-def filtered(runs: pd.DataFrame, declaration: Declared) -> pd.DataFrame:
+def filtered(runs: pd.DataFrame, spec: FigureSpec) -> pd.DataFrame:
     """Return the runs, or rows of a table, that the figure's filter keeps.
 
-    Factors without a column are ignored.
+    Factors that are not columns of `runs` are ignored.
     """
-    for name, levels in declaration.filter.items():
+    for name, levels in spec.filter.items():
         if name in runs:
             runs = runs[runs[name].isin(list(levels))]
     return runs
 
 
-def build_response_view(records: Records, declaration: Declared) -> View:
-    """Select what a figure draws whose `y` is a response."""
-    response = RESPONSES[declaration.y or EPOCH_TIME.name]
-    runs = with_response(records.runs, response, lambda: records.epochs, declaration.target)
-    return build_view(runs, declaration, response)
+def build_response_view(records: Records, spec: FigureSpec) -> View:
+    """Return the view of a figure whose `y` is a response."""
+    response = RESPONSES[spec.y or EPOCH_TIME.name]
+    runs = with_response(records.runs, response, lambda: records.epochs, spec.target)
+    return build_view(runs, spec, response)
 
 
-def build_view(runs: pd.DataFrame, declaration: Declared, response: Response = EPOCH_TIME) -> View:
-    """Select what a declared figure draws of the runs of a study.
+def build_view(runs: pd.DataFrame, spec: FigureSpec, response: Response = EPOCH_TIME) -> View:
+    """Return the view of a figure.
 
     By default series are those of `analysis.measured.series_factors`. Every other varying factor makes
-    panels, so that nothing is averaged over.
+    panels, so that no marker averages over a factor.
+
+    Args:
+        runs: The runs of the study that the figure can use.
+        spec: The figure.
+        response: The quantity on the axis of values.
     """
-    drawn = filtered(runs, declaration)
-    kind = KINDS[declaration.kind]
+    drawn = filtered(runs, spec)
+    kind = KINDS[spec.kind]
     implied_factors = implied(drawn[["parallelism", *OF_STRATEGIES]].drop_duplicates().to_dict("records"))
     varied_factors = varying(drawn, but=implied_factors)
-    if DEVICES in {declaration.x, *(declaration.colour or ()), *(declaration.facet or ())}:
-        # The study's cells vary nodes and devices of a node in turn; those that are drawn may vary one only.
+    if DEVICES in {spec.x, *(spec.colour or ()), *(spec.facet or ())}:
+        # DEVICES stands for nodes and devices of a node, of which the filtered cells may vary only one.
         varied_factors = [name for name in varied_factors if name not in (*NODES_AND_DEVICES, DEVICES)]
         varied_factors += [DEVICES] if drawn[DEVICES].nunique() > 1 else []
     axis_factors = [size_factor_name(drawn)] if kind.along_scale else list(kind.along)
-    if declaration.x and not kind.x:
-        axis_factors = [declaration.x]
-    facet = [name for name in declaration.facet or () if name in varied_factors]
-    colour = [name for name in declaration.colour or () if name in varied_factors]
-    if not colour and declaration.colour:
+    if spec.x and not kind.x:
+        axis_factors = [spec.x]
+    facet = [name for name in spec.facet or () if name in varied_factors]
+    colour = [name for name in spec.colour or () if name in varied_factors]
+    if not colour and spec.colour:
         colour = ["framework"]
     elif not colour:
         colour = series_factors(drawn, but=[*axis_factors, *facet, *implied_factors])
     unplaced = [name for name in varied_factors if name not in (*axis_factors, *colour, *facet)]
-    treatments = treatments_of(unplaced)  # in the order that they have as series
+    treatments = treatments_of(unplaced)  # in the order of series, after all other panel factors
     return View(
         runs,
         drawn,
-        declaration,
+        spec,
         colour,
         [*facet, *(name for name in unplaced if name not in treatments), *treatments],
         response=response.with_currency(currency_of(runs)),
@@ -323,7 +345,7 @@ def build_view(runs: pd.DataFrame, declaration: Declared, response: Response = E
 
 
 def _select_fitting(panel_levels: PanelLevels, ok: pd.DataFrame, max_panels: int) -> PanelLevels:
-    """Select at most `max_panels` panels, as `View.fit_to_page` describes; `ok` are the successful runs."""
+    """Return at most `max_panels` panels, as `View.fit_to_page` describes; `ok` are the successful runs."""
     names = list(panel_levels[0]) if len(panel_levels) > max_panels else []
     measured = set(ok[names].drop_duplicates().itertuples(index=False, name=None))
     for name in reversed(names):
@@ -340,7 +362,7 @@ def _select_fitting(panel_levels: PanelLevels, ok: pd.DataFrame, max_panels: int
 
 
 def _levels_phrase(name: str, levels: Sequence[Any], text: str) -> str:
-    """Return `text`, which names these levels of a factor, if they are few; else their number."""
+    """Return `text`, which names these levels of a factor, or their number if there are many."""
     return text if len(levels) <= MAX_NAMED_LEVELS else f"{len(levels)} levels of {title(name)}"
 
 
@@ -353,24 +375,25 @@ def _level_order(runs: pd.DataFrame, names: Sequence[str]) -> Callable[[dict[str
 
 
 def _distinguishing(levels: dict[str, Any], combined: PanelLevels) -> dict[str, Any]:
-    """Return the levels that a legend has to name: options of a strategy only where it has several of them.
+    """Return the levels that a legend has to name: options of a strategy only if it has several of them.
 
-    A schedule, for example, is an option of pipelines, so the other strategies have its default alone.
+    A schedule, for example, is an option of pipelines. All other strategies have its default, which says
+    nothing.
     """
     if "parallelism" not in levels:
         return levels
-    series = [own for own in combined if own["parallelism"] == levels["parallelism"]]
+    same_strategy = [row for row in combined if row["parallelism"] == levels["parallelism"]]
     return {
         name: level
         for name, level in levels.items()
-        if name not in OF_STRATEGIES or len({own[name] for own in series}) > 1
+        if name not in OF_STRATEGIES or len({row[name] for row in same_strategy}) > 1
     }
 
 
 def _make_series(runs: pd.DataFrame, names: Sequence[str], frameworks: Sequence[str]) -> list[Series]:
-    """Return a series for each combination of levels of `names` that occurs, as many as there are styles.
+    """Return a series for each combination of levels of `names` that occurs, until styles run out.
 
-    `frameworks` are all of the study, whose styles differ.
+    `frameworks` are all frameworks of the study; each has a style of its own.
     """
     combined = sorted(level_combinations(runs, names), key=_level_order(runs, names))
     if list(names) == ["framework"]:

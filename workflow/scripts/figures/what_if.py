@@ -8,7 +8,7 @@ from analysis import conditions
 from analysis.intervals import Estimate
 from analysis.measured import Records, cell_words, traced
 from common.notes import Note
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from figures import panels, style
 from figures.panels import Series
 from prediction.what_if import NO_TRACE, PREDICTION_METHOD, gain, in_order
@@ -22,7 +22,7 @@ MAX_PANELS = 6
 HEADING = "Time per sample that one change saves, predicted by replaying traced steps, and measured."
 
 
-def draw(records: Records, _declaration: Declared) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     """Return the figure of the table `what_if`, and its caption."""
     rows = records.table("what_if")
     if rows.empty:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Sequence
 
 from common.files import display_path
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from declared.frameworks import is_registered, load_framework
 from declared.products.figures import KINDS
 from declared.products.tables import PROGRAMS, TableProgram, is_available
@@ -60,8 +60,8 @@ class Products:
     def __init__(self, campaign: Campaign, benchmarks: CollectiveBenchmarks, timings: Timings) -> None:
         self._campaign = campaign
         self.traits = campaign_traits(campaign, benchmarks, timings)
-        self.figures: dict[str, Declared] = {
-            figure.name: figure for figure in campaign.study.drawn(self.traits)
+        self.figures: dict[str, FigureSpec] = {
+            spec.name: spec for spec in campaign.study.figure_specs(self.traits)
         }
         self.programs = [program for program in PROGRAMS.values() if program.has_tables(self.traits)]
 

@@ -19,7 +19,7 @@ from declared.site import Site
 from plan.campaign import Campaign
 from report import elsewhere, setting
 from report.checkout import State
-from report.setting import Grid
+from report.setting import PageTable
 
 HOUR_S = 3600
 
@@ -31,7 +31,7 @@ class Section:
     heading: str
     paragraphs: Sequence[str] = ()
     facts: Sequence[tuple[str, str]] = ()
-    grids: Sequence[Grid] = ()
+    page_tables: Sequence[PageTable] = ()
     commands: Sequence[tuple[str, str]] = ()
 
 
@@ -74,7 +74,7 @@ def appendix_sections(campaign: Campaign, runs: pd.DataFrame, state: State) -> I
                 "the versions that the run used."
             )
         ],
-        grids=[setting.software(runs), setting.locks(campaign, site)],
+        page_tables=[setting.software(runs), setting.locks(campaign, site)],
     )
     yield Section(
         "Data",
@@ -84,7 +84,9 @@ def appendix_sections(campaign: Campaign, runs: pd.DataFrame, state: State) -> I
         ],
     )
     yield from _rebuilding_sections(campaign, site, state)
-    yield Section("Time and disk", facts=list(cost_facts(campaign, runs)), grids=[setting.sessions(runs)])
+    yield Section(
+        "Time and disk", facts=list(cost_facts(campaign, runs)), page_tables=[setting.sessions(runs)]
+    )
     yield ANALYSIS
 
 
@@ -153,7 +155,7 @@ def to_markdown(title: str, parts: Sequence[Section]) -> str:
         lines += [f"* {name}: {text}" for name, text in part.facts]
         lines += [""] if part.facts else []
         lines += [line for command, does in part.commands for line in (f"    {command}", "", f"{does}.", "")]
-        lines += [markdown(grid_table(grid)) for grid in part.grids if grid.rows]
+        lines += [markdown(results_table(page_table)) for page_table in part.page_tables if page_table.rows]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
@@ -170,14 +172,15 @@ def to_latex(parts: Sequence[Section]) -> str:
                 for name, text in items_listed
             ]
             lines += [r"\begin{itemize}", *items, r"\end{itemize}"]
-        grids = [grid for grid in part.grids if grid.rows]
+        page_tables = [page_table for page_table in part.page_tables if page_table.rows]
         lines += [
-            latex(grid_table(grid), f"tab:appendix-{number_}-{place}") for place, grid in enumerate(grids)
+            latex(results_table(page_table), f"tab:appendix-{number_}-{place}")
+            for place, page_table in enumerate(page_tables)
         ]
     return "\n".join(lines) + "\n"
 
 
-def grid_table(grid: Grid) -> Table:
-    """Return a grid as a table."""
-    frame = pd.DataFrame(grid.rows, columns=grid.header, dtype=str)
-    return Table(grid.caption, frame, frame, grid.notes, grid.left)
+def results_table(page_table: PageTable) -> Table:
+    """Return a table of the report as a table of results."""
+    frame = pd.DataFrame(page_table.rows, columns=page_table.header, dtype=str)
+    return Table(page_table.caption, frame, frame, page_table.notes, page_table.left)

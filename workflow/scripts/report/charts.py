@@ -1,7 +1,7 @@
 """Describe main figures as data that the page draws interactively: cells with intervals, and their runs.
 
 Cells, series, responses, intervals and styles are those of the pictures (`figures.view`, `figures.lines`,
-`analysis.speedup`); nothing is estimated here.
+`analysis.speedup`). This module estimates nothing.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,8 +14,7 @@ from analysis import tables
 from analysis.intervals import Estimate
 from analysis.measured import axis_label, cell_words, device_axis_label, level_text
 from analysis.responses import with_response
-from declared.factors import SCALES
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from declared.responses import EPOCH_TIME, RESPONSES
 from figures import heat_map, lines, panels, rows
 from figures.panels import Series
@@ -23,8 +22,7 @@ from figures.scaling import (
     QUANTITIES,
     axis_top,
     cell_ratios,
-    replica_counts,
-    replica_offsets,
+    place_series,
 )
 from figures.style import SeriesStyle
 from figures.view import View, build_view
@@ -40,7 +38,7 @@ MARKERS = {
 DASHES = {"-": (), "--": (6, 3), ":": (2, 3), "-.": (6, 3, 2, 3)}
 PIXELS_PER_POINT = 1.4
 RUN_DIGITS = 4  # of the value of a run whose cell has no interval
-LIGHT_INK, DARK_INK = "#ffffff", "#000000"  # of fields; with them every colour has a contrast above 4.5
+LIGHT_INK, DARK_INK = "#ffffff", "#000000"  # of fields; one of them has a contrast above 4.5 with any colour
 
 
 @dataclass(frozen=True)
@@ -65,8 +63,8 @@ class Point:
         text: Value and interval with their unit.
         cell: The cell in words.
         n: Its number of runs.
-        is_single: Its interval rests on the spread of other cells, because it has one run.
-        runs: Name, replicate, value and its text of each run; empty for ratios.
+        is_single: Whether its interval comes from the spread of other cells, because it has one run.
+        runs: Name, replicate, value and text of the value of each run; empty for ratios.
     """
 
     series: int
@@ -83,14 +81,14 @@ class Point:
 
 @dataclass(frozen=True)
 class Panel:
-    """A panel.
+    """A panel of a chart.
 
     Attributes:
         title: Its title.
         quantity: What its axis of values shows.
         points: Its points.
-        ideal: The ideal value by position; the first is that of one replica.
-        top: The upper end of the axis of values as in the picture; None to include all points.
+        ideal: Positions and values of the ideal, from the fewest replicas on; empty without an ideal.
+        top: The upper end of the axis of values, as in the picture; None to fit all points.
         out_of_memory: Series, position and words of the cells that ran out of memory.
     """
 
@@ -104,7 +102,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Chart:
-    """A figure.
+    """The chart of a figure with rows or levels of cells.
 
     Attributes:
         ticks: Position and label of each level, or of each row.
@@ -113,9 +111,9 @@ class Chart:
         panels: The panels.
         axis: What the axis of cells shows; empty for rows of cells.
         horizontal: Values are on the x axis, and each row is a cell.
-        run_offset: Distance of runs from their mean.
-        joined: Means are joined from level to level.
-        logarithmic: The axis of values is logarithmic at first, as in the picture.
+        run_offset: Distance of runs from their mean, on the axis of cells.
+        joined: Lines join the means from level to level.
+        logarithmic: The axis of values starts logarithmic, as in the picture.
         source: The table with the same numbers.
     """
 
@@ -140,8 +138,8 @@ class Field:
         row: Index of its row.
         cell: The cell in words.
         value: Its mean; None without one.
-        label: The mean as the field shows it, or why there is none.
-        bounds: Its interval; empty without one.
+        label: The mean as the field shows it, or why it has none.
+        bounds: Its interval; "" without one.
         text: Value and interval with their unit.
         runs: Name, replicate and value, as text, of each run.
     """
@@ -166,24 +164,24 @@ class FieldsPanel:
     @property
     def points(self) -> list[Field]:
         """The fields with a value."""
-        return [field for field in self.fields if field.value is not None]
+        return [entry for entry in self.fields if entry.value is not None]
 
 
 @dataclass(frozen=True)
 class HeatMap:
-    """A heat map.
+    """The chart of a heat map.
 
     Attributes:
-        quantity: What colours show.
+        quantity: What the colours show.
         axis: What the columns show.
         columns: Label of each column.
         rows: Label of each row.
         palette: Colours from the smallest value to the largest.
-        n_dark: Number of them, from the first on, that need light ink.
-        logarithmic: The scale of colours is logarithmic at first, as in the picture.
+        n_dark: How many of the first colours need light ink.
+        logarithmic: The scale of colours starts logarithmic, as in the picture.
         panels: The panels.
         source: The table with the same numbers.
-        series: Empty: the legend is the scale of colours.
+        series: Always empty, since the scale of colours is the legend.
     """
 
     quantity: str
@@ -199,29 +197,29 @@ class HeatMap:
 
 
 def build_charts(material: Material) -> dict[str, Chart | HeatMap]:
-    """Return the charts of the pictures whose kind has one, by name."""
-    drawn = {figure.name: figure for figure in material.study.drawn()}
+    """Return the charts with points of the pictures whose kind has a builder, by name."""
+    specs = {spec.name: spec for spec in material.figure_specs}
     charts: dict[str, Chart | HeatMap] = {}
     for picture in material.pictures:
-        declaration = drawn.get(picture.name)
-        if declaration is None or declaration.kind not in BUILDERS:
+        spec = specs.get(picture.name)
+        if spec is None or spec.kind not in BUILDERS:
             continue
-        chart = BUILDERS[declaration.kind](_view(material, declaration), declaration)
+        chart = BUILDERS[spec.kind](_view(material, spec), spec)
         if any(panel.points for panel in chart.panels):
             charts[picture.name] = chart
     return charts
 
 
-def _view(material: Material, declaration: Declared) -> View:
-    """Return what a figure draws, of its response."""
-    response = RESPONSES.get(declaration.y or "", EPOCH_TIME)
-    runs = with_response(material.runs, response, lambda: material.epochs, declaration.target)
-    return build_view(runs, declaration, response)
+def _view(material: Material, spec: FigureSpec) -> View:
+    """Return the view of a figure and its response."""
+    response = RESPONSES.get(spec.y or "", EPOCH_TIME)
+    runs = with_response(material.runs, response, lambda: material.epochs, spec.target)
+    return build_view(runs, spec, response)
 
 
-def cells_chart(view: View, _declaration: Declared) -> Chart:
-    """Return a row per cell, as `figures.overview` draws it."""
-    words, ran_out = cell_words(view.study), view.runs[view.runs["cell"].isin(view.out_of_memory)]
+def cells_chart(view: View, _spec: FigureSpec) -> Chart:
+    """Return the chart with a row per cell that `figures.overview` draws."""
+    words, ran_out = cell_words(view.all_runs), view.runs[view.runs["cell"].isin(view.out_of_memory)]
     indices = {series.name: index for index, series in enumerate(view.series)}
     chart_panels = []
     for levels in panels.nonempty_panels(view.panels, pd.concat([view.ok, ran_out])):
@@ -253,43 +251,39 @@ def cells_chart(view: View, _declaration: Declared) -> Chart:
     )
 
 
-def factor_chart(view: View, declaration: Declared) -> Chart:
-    """Return means over the levels of a factor, as `figures.by_factor` and `interaction` draw them."""
-    x, is_interaction = str(declaration.x), declaration.kind == "interaction"
-    words, ran_out = cell_words(view.study), view.runs[view.runs["cell"].isin(view.out_of_memory)]
-    scale = lines.factor_scale(view.runs, x, 1 if x in view.colour else len(view.series))
-    shifts = panels.dodge_offsets(
-        [series.name for series in view.series], scale.gap if scale.n_series > 1 else 0
-    )
+def factor_chart(view: View, spec: FigureSpec) -> Chart:
+    """Return the chart over the levels of a factor that `figures.by_factor` and `interaction` draw."""
+    x, is_interaction = str(spec.x), spec.kind == "interaction"
+    words, ran_out = cell_words(view.all_runs), view.runs[view.runs["cell"].isin(view.out_of_memory)]
+    placement = lines.place_series(view, x, view.series, is_interaction)
+    axis = placement.axis
     chart_panels = []
     for levels in lines.drawable_panels(view, x, is_interaction):
         panel_runs = panels.rows_at(view.ok, levels)
         points = [
-            _mean_point(
-                view, index, scale.positions[cell_runs[x].iloc[0]] + shifts[series.name], cell_runs, words
-            )
+            _mean_point(view, index, placement.position(series, cell_runs[x].iloc[0]), cell_runs, words)
             for index, series in enumerate(view.series)
             for _, cell_runs in series.select(panel_runs).groupby("cell", sort=False)
         ]
-        marks = _level_marks(view.series, panels.rows_at(ran_out, levels), x, (scale, shifts), words)
+        marks = _level_marks(view.series, panels.rows_at(ran_out, levels), x, placement, words)
         chart_panels.append(
             Panel(panels.panel_title(levels), view.response.label, points, out_of_memory=marks)
         )
     return Chart(
-        [(place, level_text(level)) for level, place in scale.positions.items()],
-        scale.limits,
+        [(place, level_text(level)) for level, place in axis.positions.items()],
+        axis.limits,
         _series_lines(view.series),
         chart_panels,
         axis_label(view.runs, x),
-        run_offset=scale.replicate_offset,
-        joined=scale.numeric or is_interaction,
-        logarithmic=is_interaction or (scale.doubling and x in SCALES) or _is_wide(chart_panels),
+        run_offset=axis.replicate_offset,
+        joined=placement.is_joined,
+        logarithmic=lines.is_logarithmic(placement, x, is_interaction) or _is_wide(chart_panels),
     )
 
 
-def scaling_chart(view: View, _declaration: Declared) -> Chart:
-    """Return speed-up and efficiency over replicas, as `figures.scaling` draws them."""
-    words, planned = cell_words(view.study), cell_ratios(view)
+def scaling_chart(view: View, _spec: FigureSpec) -> Chart:
+    """Return the chart of speed-up and efficiency over replicas that `figures.scaling` draws."""
+    words, planned = cell_words(view.all_runs), cell_ratios(view)
     ratios = planned[planned["speedup"].notna()]
     multi_replica = ratios[ratios["replicas"] > ratios["baseline_replicas"]]
     ran_out = planned[planned["cell"].isin(view.out_of_memory) & (planned["replicas"] > 1)]
@@ -298,8 +292,8 @@ def scaling_chart(view: View, _declaration: Declared) -> Chart:
         for one_series in view.series
         if len(one_series.select(multi_replica)) or len(one_series.select(ran_out))
     ]
-    scale = lines.number_scale(replica_counts(planned), len(series))
-    shifts = replica_offsets([one_series.name for one_series in series], scale)
+    placement = place_series(planned, series)
+    axis = placement.axis
     chart_panels = []
     for name, (quantity, unit) in QUANTITIES.items():
         for levels in panels.nonempty_panels(view.panels, multi_replica):
@@ -307,13 +301,13 @@ def scaling_chart(view: View, _declaration: Declared) -> Chart:
             fewest = float(panel_rows["baseline_replicas"].min())
             ideal = [
                 (float(place), float(level) / fewest if name == "speedup" else unit)
-                for level, place in scale.positions.items()
+                for level, place in axis.positions.items()
                 if level >= fewest
             ]
             points = [
                 _point(
                     index,
-                    scale.positions[row["replicas"]] + shifts[one_series.name],
+                    placement.position(one_series, row["replicas"]),
                     Estimate(
                         unit * row[name], unit * row[f"{name}_low"], unit * row[f"{name}_high"], row["n"]
                     ),
@@ -325,11 +319,11 @@ def scaling_chart(view: View, _declaration: Declared) -> Chart:
                 for row in one_series.select(panel_rows).sort_values("replicas").to_dict("records")
             ]
             title, top = panels.panel_title(levels), axis_top(planned, name)
-            marks = _level_marks(series, panels.rows_at(ran_out, levels), "replicas", (scale, shifts), words)
+            marks = _level_marks(series, panels.rows_at(ran_out, levels), "replicas", placement, words)
             chart_panels.append(Panel(title, quantity, points, ideal, top, marks))
     return Chart(
-        [(place, level_text(level)) for level, place in scale.positions.items()],
-        scale.limits,
+        [(place, level_text(level)) for level, place in axis.positions.items()],
+        axis.limits,
         _series_lines(series),
         chart_panels,
         device_axis_label(planned),
@@ -337,9 +331,9 @@ def scaling_chart(view: View, _declaration: Declared) -> Chart:
     )
 
 
-def fields_chart(view: View, declaration: Declared) -> HeatMap:
-    """Return a field per cell, as `figures.heat_map` draws it."""
-    x, words = str(declaration.x), cell_words(view.study)
+def fields_chart(view: View, spec: FigureSpec) -> HeatMap:
+    """Return the chart with a field per cell that `figures.heat_map` draws."""
+    x, words = str(spec.x), cell_words(view.all_runs)
     view, columns, names = heat_map.arrange(view, x)
     rows_levels = heat_map.ordered_rows(view, names)
     fields_panels = [
@@ -387,7 +381,7 @@ def _field(view: View, place: tuple[int, int], planned: pd.DataFrame, words: Map
 
 
 def _is_wide(chart_panels: Sequence[Panel]) -> bool:
-    """Return whether runs differ so much that the picture has a logarithmic axis."""
+    """Return whether the runs span so much that the picture has a logarithmic axis."""
     values = [run[2] for panel in chart_panels for point in panel.points for run in point.runs]
     return bool(values) and max(values) > panels.LOG_FROM_RATIO * min(values) > 0
 
@@ -396,16 +390,12 @@ def _level_marks(
     series: Sequence[Series],
     ran_out: pd.DataFrame,
     x: str,
-    placement: tuple[lines.Scale, Mapping[str, float]],
+    placement: lines.Placement,
     words: Mapping[str, str],
 ) -> list[tuple[int, float, str]]:
-    """Return the marks of a panel over the levels of `x`, for its cells that ran out of memory.
-
-    `placement` is the axis of levels, and the offset of each series on it.
-    """
-    scale, shifts = placement
+    """Return the marks of a panel over the levels of `x`, for its cells that ran out of memory."""
     return [
-        (index, scale.positions[level] + shifts[one_series.name], words[cell])
+        (index, placement.position(one_series, level), words[cell])
         for index, one_series in enumerate(series)
         for cell, level in one_series.select(ran_out).groupby("cell", sort=False)[x].first().items()
     ]
@@ -457,7 +447,7 @@ def _dash(style: SeriesStyle) -> tuple[float, ...]:
     return tuple(round(PIXELS_PER_POINT * length, 1) for length in style.line[1])
 
 
-BUILDERS: Mapping[str, Callable[[View, Declared], Chart | HeatMap]] = {
+BUILDERS: Mapping[str, Callable[[View, FigureSpec], Chart | HeatMap]] = {
     "overview": cells_chart,
     "by_factor": factor_chart,
     "interaction": factor_chart,

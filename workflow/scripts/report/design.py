@@ -20,7 +20,7 @@ from declared.models import find_graph
 from declared.study import Replicates, Study
 from precision.reached import precision_note
 from report.elsewhere import COMBINED, NOT_PLANNED, model_size
-from report.setting import Grid
+from report.setting import PageTable
 
 _COMMENT = re.compile(r"(?:^|\s)#\s*(.+)$")
 
@@ -33,7 +33,7 @@ class Exclusion:
     reason: str | None
 
 
-def factors(study: Study) -> list[Grid]:
+def factors(study: Study) -> list[PageTable]:
     """Return two tables of factors: those that vary, and those with one level."""
     header = ["factor", "levels", "meaning"]
     rows = {
@@ -47,7 +47,7 @@ def factors(study: Study) -> list[Grid]:
         False: "Factors that have one level in all cells.",
     }
     return [
-        Grid(caption, header, [rows[name] for name in rows if varies[name] is varying], tuple(header))
+        PageTable(caption, header, [rows[name] for name in rows if varies[name] is varying], tuple(header))
         for varying, caption in captions.items()
     ]
 

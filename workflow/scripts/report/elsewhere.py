@@ -13,7 +13,7 @@ from analysis.measured import are_times_to_train, distinct_names
 from common.notes import Note
 from common.text import end_sentence, number_of
 from declared.imported import Imported
-from report.setting import SHOWN_DIGITS, Grid
+from report.setting import SHOWN_DIGITS, PageTable
 
 if TYPE_CHECKING:
     from declared.study import Study
@@ -72,7 +72,7 @@ def facts(imported: Imported, runs: pd.DataFrame) -> list[tuple[str, str]]:
     return [(name, text) for name, text in pairs if text]
 
 
-def files(imported: Imported) -> Grid:
+def files(imported: Imported) -> PageTable:
     """Return the imported files with their digests."""
     header = ["file", "read as", "runs", "SHA-256"]
     rows = [
@@ -80,14 +80,14 @@ def files(imported: Imported) -> Grid:
         for file in imported.description.files
     ]
     caption = "Files that were imported; import.yaml has all digits of their SHA-256."
-    return Grid(caption, header, rows, ("file", "read as", "SHA-256"))
+    return PageTable(caption, header, rows, ("file", "read as", "SHA-256"))
 
 
-def accepted(imported: Imported) -> Grid:
+def accepted(imported: Imported) -> PageTable:
     """Return what the checks found at import and was accepted; without rows if nothing was."""
     header = ["code", "finding"]
     rows = [[finding.code, finding.finding] for finding in imported.description.accepted]
-    return Grid("What checks found at import, and was accepted.", header, rows, tuple(header))
+    return PageTable("What checks found at import, and was accepted.", header, rows, tuple(header))
 
 
 def accepted_notes(imported: Imported) -> Iterator[str]:

@@ -75,7 +75,7 @@ MEASUREMENTS = {
 
 
 @dataclass(frozen=True)
-class Table:
+class RunTable:
     """The table of runs: its columns, and a row per run in the order of runs.csv; None is an empty field."""
 
     columns: list[Column]
@@ -111,7 +111,7 @@ def series_names(material: Material) -> pd.Series:
     )
 
 
-def run_table(material: Material) -> Table:
+def run_table(material: Material) -> RunTable:
     """Return the table of all runs of the design, successful or not."""
     runs = material.every_run
     columns: list[tuple[Column, list[Any]]] = [
@@ -141,7 +141,7 @@ def run_table(material: Material) -> Table:
         columns.append((Column("reason", "reason", "text"), _texts(runs["reason"])))
     columns.append((Column("run_id", "name", "run"), runs["run_id"].tolist()))
     rows = zip(*(values for _, values in columns), strict=True)
-    return Table([column for column, _ in columns], [list(row) for row in rows])
+    return RunTable([column for column, _ in columns], [list(row) for row in rows])
 
 
 def run_details(material: Material, campaign: Campaign) -> Iterator[dict[str, Any]]:

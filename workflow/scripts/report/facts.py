@@ -1,7 +1,7 @@
 """Hold what a paper is based on, and render its sentences from methods.yaml."""
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,6 +64,7 @@ class Facts:
         checks: The table `checks` (analysis/checks.py); None without one.
         paper_tables: Names of the paper's tables.
         supplement_tables: Names of the supplement's tables.
+        epochs: Returns the epochs of the runs, which some responses are derived from.
     """
 
     study: Study
@@ -73,6 +74,7 @@ class Facts:
     checks: pd.DataFrame | None
     paper_tables: Sequence[str]
     supplement_tables: Sequence[str] = ()
+    epochs: Callable[[], pd.DataFrame] = pd.DataFrame
 
     @property
     def anonymous(self) -> bool:

@@ -1,7 +1,8 @@
 """State in numbers what each figure of a paper shows, from the study's runs and tables.
 
-A finding is a sentence that refers to its figure by FIGURE. Kinds of figures without an entry in FINDINGS
-have none, and the paper asks its author for one.
+A finding is a sentence with FIGURE_REFERENCE in place of the reference to its figure. FINDINGS has a function
+for each kind of figure and quantity on its y axis; other responses get the range of their means. For a figure
+without a finding, the paper leaves a reminder to its author.
 """
 
 import math
@@ -22,51 +23,56 @@ from analysis.measured import (
     successful,
     title,
 )
-from analysis.pooling import pooled
+from analysis.pooling import pooled, pooled_response
+from analysis.responses import with_response
 from analysis.speedup import accumulates_as_baseline
 from common.notes import Note
 from common.text import join_words, number_of
-from common.units import DATA_RATES, MIB, TIMES, in_one_unit
-from declared.figures import Declared
+from common.units import DATA_RATES, TIMES, in_one_unit
+from declared.figures import FigureSpec
+from declared.products.figures import KINDS
 from declared.responses import EPOCH_TIME, RESPONSES, Response
+from figures.strategies import multi_node_runs
 from figures.view import filtered
 from prediction.held_out import ALL, IN_SAMPLE
 from prediction.methods import LAW
 
-FIGURE = "THISFIGURE"  # stands for the reference to the figure
-MIN_SHARE = 0.05  # of the variation, below which no factor is named
+FIGURE_REFERENCE = "THISFIGURE"  # the paper replaces it by the reference to the figure
+MIN_SHARE = 0.05  # of the variation, of a factor that is named
 MAX_TERMS = 3
 CELL_COLUMNS = {"cell", "from_cell", "to_cell"}  # of tables
-ONE_VALUE_PER_CELL = ("overview", "by_factor", "heat_map")  # kinds of figures
-RATIO = ["ratio", "ratio_low_simultaneous", "ratio_high_simultaneous"]  # of `effects`; single runs: no bounds
+# Columns of `effects`, which has no bounds for single runs.
+RATIO = ["ratio", "ratio_low_simultaneous", "ratio_high_simultaneous"]
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What findings are read from.
+    """The records and tables that findings are computed from.
 
     Attributes:
         runs: All runs of the design.
-        tables: Values of the study's tables by name.
-        response: What the answer and the table `anova` are about.
+        tables: Values of the study's tables, by name.
+        response: The response of the answer and of the table `anova`.
+        epochs: Returns the epochs of the runs, which some responses are derived from.
     """
 
     runs: pd.DataFrame
     tables: Mapping[str, pd.DataFrame]
     response: Response = EPOCH_TIME
+    epochs: Callable[[], pd.DataFrame] = pd.DataFrame
 
     def table(self, name: str, *columns: str) -> pd.DataFrame:
-        """Return the rows of a table that have a value in each of these columns; empty without the table."""
+        """Return the rows of a table with a value in each of these columns; empty without table or column."""
         data = self.tables.get(name, pd.DataFrame())
         if not set(columns) <= set(data):
             return pd.DataFrame(columns=[*columns])
         return data.dropna(subset=list(columns))
 
-    def drawn_by(self, figure: Declared) -> "Evidence":
-        """Return the evidence on the cells that the figure's filter keeps; tables without cells stay."""
-        if not figure.filter:
+    def drawn_by(self, spec: FigureSpec) -> "Evidence":
+        """Return the evidence on the cells that the figure's filter keeps, and whole tables without cells."""
+        if not spec.filter:
             return self
-        runs = filtered(self.runs, figure)
+        runs = filtered(self.runs, spec)
         cells = set(runs["cell"])
         kept_tables = {
             name: table[table[list(CELL_COLUMNS & set(table))].isin(cells).all(axis=1)]
@@ -75,50 +81,76 @@ class Evidence:
         return replace(self, runs=runs, tables=kept_tables)
 
     def cell(self, name: object) -> str:
-        """Return a cell in the words that distinguish it from the others."""
+        """Return the words that distinguish a cell from the others."""
         return cell_words(self.runs).get(str(name), str(name))
 
 
-Finder = Callable[[Declared, Evidence], Note | None]
+Finder = Callable[[FigureSpec, Evidence], Note | None]
 
 
-def find_finding(figure: Declared, evidence: Evidence) -> Note | None:
-    """Return what a figure shows, in a sentence with numbers; None if its kind or its data have none."""
-    evidence = evidence.drawn_by(figure)
+def find_finding(spec: FigureSpec, evidence: Evidence) -> Note | None:
+    """Return what a figure shows, in a sentence with numbers; None if there is no finding for it."""
+    evidence = evidence.drawn_by(spec)
     if successful(evidence.runs).empty:
         return None
-    if figure.kind == "interaction":
-        return None if figure.filter else _interaction(figure, evidence)
-    if _response(figure) != EPOCH_TIME:
-        return _range_of_response(figure, evidence) if figure.kind in ONE_VALUE_PER_CELL else None
-    return FINDINGS[figure.kind](figure, evidence) if figure.kind in FINDINGS else None
+    quantity = shown_quantity(spec)
+    if (spec.kind, quantity) in FINDINGS:
+        return FINDINGS[spec.kind, quantity](spec, evidence)
+    if spec.kind == "interaction":
+        return _interaction(spec, evidence)
+    return _range_of_response(spec, evidence) if KINDS[spec.kind].shows_response else None
 
 
-def effect_of_figure(figure: Declared, notes: Sequence[Note], response: Response) -> Note | None:
-    """Return the sentence of the answer, which is about `response`, on the factor that a figure shows."""
-    if figure.kind != "by_factor" or figure.filter or _response(figure) != response:
+def shown_quantity(spec: FigureSpec) -> str | None:
+    """Return what the y axis of a figure shows; None if its kind leaves no choice."""
+    # The first value that a kind allows is its default.
+    return spec.y or next(iter(KINDS[spec.kind].y), None)
+
+
+def effect_of_figure(spec: FigureSpec, notes: Sequence[Note], response: Response) -> Note | None:
+    """Return the sentence of an answer on the effect that a figure shows; None without one.
+
+    Args:
+        spec: The figure.
+        notes: Sentences of the answer. Notes with the code `effect` name their factor in the fact `factor`.
+        response: The response of the answer.
+    """
+    if spec.kind != "by_factor" or spec.filter or shown_quantity(spec) != response.name:
         return None
-    return next((note for note in notes if note.facts.get("factor") == figure.x), None)
+    effects = (note for note in notes if note.code == "effect")
+    return next((note for note in effects if note.facts["factor"] == spec.x), None)
 
 
 def refer_to_figure(note: Note) -> Note:
-    """Return a sentence of the answer that refers to its figure."""
-    return Note(note.code, f"{note.removesuffix('.')} ({FIGURE}).", **note.facts)
+    """Return a sentence of the answer with a reference to its figure."""
+    return Note(note.code, f"{note.removesuffix('.')} ({FIGURE_REFERENCE}).", **note.facts)
 
 
-def _response(figure: Declared) -> Response:
-    """Return the response that a figure shows; epoch time if its kind shows no response."""
-    return RESPONSES.get(figure.y or "", EPOCH_TIME)
-
-
-def _range_of_response(figure: Declared, evidence: Evidence) -> Note | None:
+def _range_of_response(spec: FigureSpec, evidence: Evidence) -> Note | None:
     """Name the cells with the smallest and the largest mean of the figure's response."""
-    response = RESPONSES[str(figure.y)].with_currency(currency_of(evidence.runs))
-    column, unit = f"{response.column}_mean", f" {response.unit}"
-    return _range_of(column, f"mean {response.title}", response.unit_multiplier, unit)(figure, evidence)
+    return _range_of_means(RESPONSES[str(shown_quantity(spec))], spec.target, evidence)
 
 
-def _range_of_times(_figure: Declared, evidence: Evidence) -> Note | None:
+def _range_of_means(response: Response, target: float | None, evidence: Evidence) -> Note | None:
+    """Name the cells with the smallest and the largest mean of a response.
+
+    The means are computed from the runs, because the table `cells` has only some responses.
+    """
+    response = response.with_currency(currency_of(evidence.runs))
+    runs = with_response(evidence.runs, response, evidence.epochs, target)
+    means = pooled_response(runs, response).cell_statistics["mean"].dropna()
+    rows = means.rename(response.column).rename_axis("cell").reset_index()
+    subject, unit = f"mean {response.title}", f" {response.unit}"
+    return _range_note(evidence, rows, response.column, subject, response.unit_multiplier, unit)
+
+
+def _peak_memory(_spec: FigureSpec, evidence: Evidence) -> Note | None:
+    """Name the drawn cells whose ranks need least and most memory."""
+    drawn = replace(evidence, runs=multi_node_runs(evidence.runs))
+    return _range_of_means(RESPONSES["memory"], None, drawn)
+
+
+def _range_of_times(_spec: FigureSpec, evidence: Evidence) -> Note | None:
     """Name the fastest and the slowest cell."""
     pooling = pooled(evidence.runs)
     means = pooling.cell_statistics["mean"].dropna().sort_values(kind="stable")
@@ -130,16 +162,16 @@ def _range_of_times(_figure: Declared, evidence: Evidence) -> Note | None:
     return Note(
         "epoch-time-range",
         f"An epoch is shortest with {evidence.cell(fastest)}: {low} on average. It is longest with "
-        f"{evidence.cell(slowest)}: {high}, {tables.ratio(ratio)} times as long ({FIGURE}).",
+        f"{evidence.cell(slowest)}: {high}, {tables.ratio(ratio)} times as long ({FIGURE_REFERENCE}).",
         fastest=fastest,
         slowest=slowest,
         ratio=ratio.value,
     )
 
 
-def _effect_of_factor(figure: Declared, evidence: Evidence) -> Note | None:
+def _effect_of_factor(spec: FigureSpec, evidence: Evidence) -> Note | None:
     """Say how epoch time changes from the first to the last level of the figure's factor."""
-    factor = str(figure.x)
+    factor = str(spec.x)
     effects = evidence.table("effects", "factor", "ratio")
     rows = effects[effects["factor"] == factor]
     levels = levels_in_order(evidence.runs, factor)
@@ -148,7 +180,7 @@ def _effect_of_factor(figure: Declared, evidence: Evidence) -> Note | None:
         texts = rows[["from", "to"]].map(_csv_level)
         rows = rows[(texts["from"] == first) & (texts["to"] == last)].sort_values("ratio", kind="stable")
     if rows.empty:
-        return _range_of_times(figure, evidence)
+        return _range_of_times(spec, evidence)
     least, greatest = (Estimate(*rows.iloc[at].reindex(RATIO)) for at in (0, -1))
     contexts = [_other_levels(evidence, str(rows.iloc[at]["to_cell"]), factor) for at in (0, -1)]
     change = " to ".join(combination_text({factor: level}) for level in (levels[0], levels[-1]))
@@ -164,7 +196,7 @@ def _effect_of_factor(figure: Declared, evidence: Evidence) -> Note | None:
         change_text += f" at the least, and by {_change_text(greatest)}{contexts[1]} at the most"
     return Note(
         "effect-range",
-        f"From {change}, epoch time changes by {change_text} ({FIGURE}){counts}.",
+        f"From {change}, epoch time changes by {change_text} ({FIGURE_REFERENCE}){counts}.",
         factor=factor,
         least=least,
         greatest=greatest,
@@ -173,26 +205,29 @@ def _effect_of_factor(figure: Declared, evidence: Evidence) -> Note | None:
     )
 
 
-def _interaction(figure: Declared, evidence: Evidence) -> Note | None:
-    """Say how much of the variation the interaction of the figure's two factors explains."""
-    factors = [str(figure.x), *(figure.colour or ())]
+def _interaction(spec: FigureSpec, evidence: Evidence) -> Note | None:
+    """Say how much of the variation the interaction of the figure's two factors explains.
+
+    None for a figure with a filter, because the table `anova` is about all cells.
+    """
+    factors = [str(spec.x), *(spec.colour or ())]
     titles = [title(name) for name in factors]
     rows = evidence.table("anova", "term", "share", "p")
     rows = rows[rows["term"].isin([" × ".join(titles), " × ".join(reversed(titles))])]
-    if rows.empty or _response(figure) != evidence.response:
+    if spec.filter or rows.empty or shown_quantity(spec) != evidence.response.name:
         return None
     share, p = float(rows.iloc[0]["share"]), float(rows.iloc[0]["p"])
     pair = " and ".join(titles)
     text = (
         f"The effects of {pair} depend on each other: their interaction explains {100 * share:.1f} % of the "
-        f"variation of log {evidence.response.title} ({p_text(p)}; {FIGURE})."
+        f"variation of log {evidence.response.title} ({p_text(p)}; {FIGURE_REFERENCE})."
         if p < SIGNIFICANCE_LEVEL
-        else f"The data show no interaction of {pair} ({p_text(p)}; {FIGURE})."
+        else f"The data show no interaction of {pair} ({p_text(p)}; {FIGURE_REFERENCE})."
     )
     return Note("interaction", text, factors=factors, share=share, p=p)
 
 
-def speedups(evidence: Evidence, reference: str = FIGURE) -> Note | None:
+def speedups(evidence: Evidence, reference: str = FIGURE_REFERENCE) -> Note | None:
     """Name the smallest and the largest speed-up at the most replicas, which `reference` shows."""
     rows = evidence.table("speedup", "replicas", "speedup", "efficiency", "cell")
     rows = rows[rows["replicas"] > 1]
@@ -224,47 +259,47 @@ def speedups(evidence: Evidence, reference: str = FIGURE) -> Note | None:
     )
 
 
-def _range_of(column: str, subject: str, factor: float, unit: str) -> Finder:
-    """Return a function that names the cells with the smallest and the largest mean of a column."""
+def _range_of_column(column: str, subject: str, unit_multiplier: float, unit: str) -> Finder:
+    """Return a function that names the cells with the extreme values of a column of the table `cells`."""
     return lambda _, evidence: _range_note(
-        evidence, evidence.table("cells", column, "cell"), column, subject, factor, unit
+        evidence, evidence.table("cells", column, "cell"), column, subject, unit_multiplier, unit
     )
 
 
-def _time_to_accuracy(figure: Declared, evidence: Evidence) -> Note | None:
+def _time_to_accuracy(spec: FigureSpec, evidence: Evidence) -> Note | None:
     """Name the cells that reach the target first and last, and count those that do not."""
     column = "time_to_accuracy_s"
     rows = evidence.table("time_to_accuracy", column, "cell")
     n_cells = len(evidence.tables.get("time_to_accuracy", ()))
-    target = f"the target of {100 * figure.target:g} %" if figure.target else "the target accuracy"
+    target = f"the target of {100 * spec.target:g} %" if spec.target else "the target accuracy"
     subject = f"{len(rows)} of {n_cells} cells reach {target} in every run; the time to it"
     return _range_note(evidence, rows, column, subject, 1.0, " s")
 
 
 def _range_note(
-    evidence: Evidence, rows: pd.DataFrame, column: str, subject: str, factor: float, unit: str
+    evidence: Evidence, rows: pd.DataFrame, column: str, subject: str, unit_multiplier: float, unit: str
 ) -> Note | None:
-    """Return the range of a column of a table with a row per cell; None without rows."""
+    """Return the cells with the smallest and the largest value of a column; None without rows."""
     if rows.empty:
         return None
     rows = rows.sort_values(column, kind="stable")
     least, greatest = rows.iloc[0], rows.iloc[-1]
     texts = [
-        f"{tables.number(factor * row[column])}{unit} with {evidence.cell(row['cell'])}"
+        f"{tables.number(unit_multiplier * row[column])}{unit} with {evidence.cell(row['cell'])}"
         for row in (least, greatest)
     ]
     return Note(
         "range",
-        f"As {FIGURE} shows, {subject} is lowest, {texts[0]}, and highest, {texts[1]}."
+        f"As {FIGURE_REFERENCE} shows, {subject} is lowest, {texts[0]}, and highest, {texts[1]}."
         if len(rows) > 1
-        else f"As {FIGURE} shows, {subject} is {texts[0]}.",
+        else f"As {FIGURE_REFERENCE} shows, {subject} is {texts[0]}.",
         column=column,
         least=float(least[column]),
         greatest=float(greatest[column]),
     )
 
 
-def _communication(_figure: Declared, evidence: Evidence) -> Note | None:
+def _communication(_spec: FigureSpec, evidence: Evidence) -> Note | None:
     """Name the cells with the smallest and the largest share of an epoch beyond its computation."""
     parts = shares.epoch_shares(evidence.runs)
     replicas = successful(evidence.runs).drop_duplicates("cell").set_index("cell")["replicas"]
@@ -281,13 +316,13 @@ def _communication(_figure: Declared, evidence: Evidence) -> Note | None:
     return Note(
         "communication-range",
         "On more than one replica, a part of an epoch is not explained by computation: communication and "
-        f"waiting. Estimates are {' and '.join(texts[: len(ordered)])} ({FIGURE}).",
+        f"waiting. Estimates are {' and '.join(texts[: len(ordered)])} ({FIGURE_REFERENCE}).",
         least=float(ordered["communication"].iloc[0]),
         greatest=float(ordered["communication"].iloc[-1]),
     )
 
 
-def _network(_figure: Declared, evidence: Evidence) -> Note | None:
+def _network(_spec: FigureSpec, evidence: Evidence) -> Note | None:
     """Name the frameworks with the shortest latency and the largest bandwidth of all-reduce."""
     rows = evidence.table("network", "framework", "nodes", "latency_s", "bandwidth_bytes_s")
     if "collective" in rows:
@@ -310,13 +345,13 @@ def _network(_figure: Declared, evidence: Evidence) -> Note | None:
     return Note(
         "network-range",
         f"On {n_nodes} nodes, the fitted latency of all-reduce is {latency} and its bus bandwidth "
-        f"{bandwidth} ({FIGURE}).",
+        f"{bandwidth} ({FIGURE_REFERENCE}).",
         nodes=n_nodes,
         latencies_s=[rows["latency_s"].min(), rows["latency_s"].max()],
     )
 
 
-def _prediction(_figure: Declared, evidence: Evidence) -> Note | None:
+def _prediction(_spec: FigureSpec, evidence: Evidence) -> Note | None:
     """Say how far methods miss the cells that were left out of the fit.
 
     Of several left-out levels, the one is named with the most cells that the law predicts.
@@ -336,7 +371,7 @@ def _prediction(_figure: Declared, evidence: Evidence) -> Note | None:
     return Note(
         "prediction-errors",
         f"The {number_of(int(n_cells), 'cell')} with {left_out}, left out of the fit, are missed by "
-        f"{join_words(texts)} on average ({FIGURE}).",
+        f"{join_words(texts)} on average ({FIGURE_REFERENCE}).",
         left_out=left_out,
         errors=errors,
     )
@@ -390,17 +425,21 @@ def _csv_level(level: object) -> str:
     return level_text(int(number)) if number.is_integer() else level_text(number)
 
 
-FINDINGS: Mapping[str, Finder] = {
-    "overview": _range_of_times,
-    "heat_map": _range_of_times,
-    "by_factor": _effect_of_factor,
-    "scaling": lambda _, evidence: speedups(evidence),
-    "memory": _range_of("memory_peak_bytes_mean", "peak memory of a rank", 1 / MIB, " MiB"),
-    "accuracy": _range_of(
+# By kind and by what the y axis shows; None for kinds that leave no choice.
+FINDINGS: Mapping[tuple[str, str | None], Finder] = {
+    ("overview", EPOCH_TIME.name): _range_of_times,
+    ("heat_map", EPOCH_TIME.name): _range_of_times,
+    ("by_factor", EPOCH_TIME.name): _effect_of_factor,
+    ("scaling", None): lambda _, evidence: speedups(evidence),
+    ("memory", None): _peak_memory,
+    ("accuracy", "accuracy"): _range_of_column(
         "validation_accuracy_mean", "mean validation accuracy after the last epoch", 100.0, " %"
     ),
-    "time_to_accuracy": _time_to_accuracy,
-    "shares": _communication,
-    "network": _network,
-    "prediction": _prediction,
+    ("accuracy", "perplexity"): _range_of_column(
+        "perplexity_mean", "mean perplexity after the last epoch", 1.0, ""
+    ),
+    ("time_to_accuracy", None): _time_to_accuracy,
+    ("shares", None): _communication,
+    ("network", None): _network,
+    ("prediction", None): _prediction,
 }

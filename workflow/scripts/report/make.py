@@ -1,6 +1,6 @@
-"""Render the report of a study as one page that embeds all that it shows.
+"""Render the report of a study as one page that embeds everything that it shows.
 
-Every number comes from a table, apart from those that check the twelve rules.
+Its numbers come from tables, captions and records. Only the twelve rules compute numbers of their own.
 """
 
 import base64
@@ -22,16 +22,16 @@ from common.files import write_text
 from common.options import run_program
 from common.tables import read_table
 from declared.datasets import find_dataset
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from figures import panels, style
 from figures.view import build_view
 from plan.campaign import Campaign, measured_campaign
-from report import answer, content, design, elsewhere, every_run, libraries, quality, setting, twelve_rules
+from report import content, design, elsewhere, every_run, libraries, opening, quality, setting, twelve_rules
 from report.anonymous import NOT_ANONYMOUS, Anonymizer, anonymizer
 from report.charts import Chart, HeatMap, build_charts
 from report.checkout import State
 from report.dark import dark_colour
-from report.every_run import Table
+from report.every_run import RunTable
 from report.libraries import Libraries
 from report.material import (
     Material,
@@ -44,7 +44,7 @@ from report.material import (
     read_table_files,
 )
 from report.packing import block, json_element, json_text
-from report.setting import Grid
+from report.setting import PageTable
 from report.text import clean
 from report.twelve_rules import Verdict
 
@@ -57,14 +57,14 @@ RUNS_IN_BLOCK = 16  # compressed together, because neighbouring runs are similar
 SECTIONS = ("design", "environment", "data", "figures", "failures", "runs", "reproduce")
 MAX_REASONS = 50
 RUNS_PER_REASON = 3
-PAGE_ROWS = 10  # of a table; the program shows tables of more than LONG_ROWS in pages
+PAGE_ROWS = 10  # the page's program shows tables of more than LONG_ROWS rows in pages of this length
 LONG_ROWS = 15
-OPEN_FIGURES = 4  # of the paper's, with the first, which is beside the answer; others are folded
+MAX_OPEN_FIGURES = 4  # shown unfolded: the first one, then those of the paper
 OPEN_TABLES = ("cells", "effects")
 FIRST_NUMBER = re.compile(r"[−-]?\d[\d,]*(?:\.\d+)?(?:e[−+-]?\d+)?")
-OVERVIEW = Declared("overview", "overview")  # series and their colours are those of this figure
+OVERVIEW = FigureSpec("overview", "overview")  # series and their colours are those of this figure
 OTHER_COLOUR = style.MUTED  # of runs that did not succeed
-# The program needs top-level await, DecompressionStream and <dialog>; the style sheet light-dark().
+# The page's program needs top-level await, DecompressionStream and <dialog>, its style sheet light-dark().
 BROWSERS = "Chrome or Edge 123, Firefox 120, Safari 17.5 or newer"
 
 
@@ -76,14 +76,14 @@ def render_page(
     carried: Libraries,
     names: Anonymizer = NOT_ANONYMOUS,
 ) -> str:
-    """Return the page as HTML, without the names that an anonymous study leaves out."""
+    """Return the page as HTML. `names` leaves out the names of an anonymous study."""
     runs, imported = material.runs, material.study.imported
     verdicts = twelve_rules.judge_all(material)
     table = every_run.run_table(material)
     program = "\n".join((Path(__file__).parent / name).read_text(encoding="utf-8") for name in PROGRAMS)
     exclusions = design.exclusions(material.study)
     charts = build_charts(material)
-    tables = [table_grid(table) for table in material.tables.values()]
+    tables = [page_table(table) for table in material.tables.values()]
     tables.sort(key=lambda table: table.name not in OPEN_TABLES)
     pictures = order_pictures(material)
     return _template(names.scrub).render(
@@ -92,7 +92,7 @@ def render_page(
         question=" ".join(material.study.question.split()),
         published=campaign.published,
         run_ids=set(runs["run_id"]),
-        answer=answer.find_answer(material),
+        opening=opening.build_opening(material),
         marks=list(quality.marks(material, verdicts)),
         left_out=content.left_out(material.left_out),
         factors=design.factors(material.study),
@@ -101,7 +101,7 @@ def render_page(
         kept_order=design.kept_order(runs),
         seeds=design.seeds(runs),
         source=elsewhere.source_note(imported) if imported else "",
-        source_grids=[elsewhere.accepted(imported), elsewhere.files(imported)] if imported else [],
+        source_tables=[elsewhere.accepted(imported), elsewhere.files(imported)] if imported else [],
         facts=elsewhere.facts(imported, runs) if imported else setting.facts(material.site, runs),
         software=setting.software(runs),
         sessions=setting.sessions(runs),
@@ -113,7 +113,7 @@ def render_page(
         summary=twelve_rules.summary(verdicts),
         pictures=pictures,
         methods=conditions.methods_notes(runs, column(material.data("effects"), "within_blocks")),
-        explained={name: table.table.notes_elsewhere for name, table in material.tables.items()},
+        table_endnotes={name: table.table.endnotes for name, table in material.tables.items()},
         tables=tables,
         figure_numbers={picture.name: number for number, picture in enumerate(pictures, 1)},
         table_numbers={table.name: number for number, table in enumerate(tables, 1)},
@@ -152,8 +152,8 @@ def render_page(
     )
 
 
-def page_data(material: Material, table: Table, charts: Mapping[str, Chart | HeatMap]) -> dict[str, Any]:
-    """Return what the page's program draws: table of runs, series of each run, and colours."""
+def page_data(material: Material, table: RunTable, charts: Mapping[str, Chart | HeatMap]) -> dict[str, Any]:
+    """Return the data of the page's program: the table of runs, the series of each run, and colours."""
     by_clock = every_run.run_order(material.every_run)[1]
     unclocked = "order of the table" if material.study.imported else "planned order"
     view = build_view(material.runs, OVERVIEW)
@@ -179,21 +179,21 @@ def page_data(material: Material, table: Table, charts: Mapping[str, Chart | Hea
 
 
 def order_pictures(material: Material) -> list[Picture]:
-    """Return the figures in the order of the page: the first one, others that are not folded, the rest."""
+    """Return the figures in the order of the page: the first one, others shown unfolded, the rest."""
     opened = open_figures(material)
     first, later = material.pictures[:1], material.pictures[1:]
     return [*first, *sorted(later, key=lambda picture: picture.name not in opened)]
 
 
 def open_figures(material: Material) -> set[str]:
-    """Return the figures that are not folded: the first ones of the study's paper."""
-    study, drawn = material.study, [picture.name for picture in material.pictures]
-    chosen = [name for name in study.paper.chosen_figures(study.drawn()) if name in drawn]
-    return set([*drawn[:1], *(name for name in chosen if name not in drawn[:1])][:OPEN_FIGURES])
+    """Return the names of the figures that are shown unfolded."""
+    names = [picture.name for picture in material.pictures]
+    chosen = [name for name in material.study.paper.chosen_figures(material.figure_specs) if name in names]
+    return set(list(dict.fromkeys([*names[:1], *chosen]))[:MAX_OPEN_FIGURES])
 
 
 def sort_key(text: str) -> str:
-    """Return the first number of a text, by which its column is sorted; empty for none."""
+    """Return the first number of a text, by which its column is sorted; "" without a number."""
     match = FIRST_NUMBER.search(text)
     return match[0].replace(",", "").replace("−", "-") if match else ""
 
@@ -215,22 +215,22 @@ def keep_valid_links(verdict: Verdict, material: Material) -> Verdict:
     return replace(verdict, links=tuple(link for link in verdict.links if link[0] in targets))
 
 
-def failure_reasons(material: Material) -> Grid:
-    """Return status, reason, number of runs and the first of them, the most frequent first."""
+def failure_reasons(material: Material) -> PageTable:
+    """Return the table of failures, the most frequent first, each with the names of some runs."""
     rows = []
     for status, reason, runs in group_failures(unsuccessful(material.every_run))[:MAX_REASONS]:
         n_more = len(runs) - RUNS_PER_REASON
         names = [*runs["run_id"].head(RUNS_PER_REASON), *([f"{n_more} more"] if n_more > 0 else [])]
         rows.append([status, reason, str(len(runs)), ", ".join(names)])
     header = ["status", "reason", "runs", "which"]
-    return Grid("Runs that did not succeed, by reason.", header, rows, ("status", "reason", "which"))
+    return PageTable("Runs that did not succeed, by reason.", header, rows, ("status", "reason", "which"))
 
 
-def table_grid(table: StageTable) -> Grid:
-    """Return a table of an earlier stage as the page shows it."""
+def page_table(table: StageTable) -> PageTable:
+    """Return the page's form of a table of an earlier stage."""
     frame = table.table.display
     rows = [list(row) for row in frame.itertuples(index=False, name=None)]
-    return Grid(
+    return PageTable(
         table.table.title,
         list(frame),
         rows,
@@ -262,7 +262,7 @@ def read_material(
     tables: Sequence[Path],
     names: Anonymizer = NOT_ANONYMOUS,
 ) -> Material:
-    """Read what a report needs."""
+    """Read the material of a report; figures and tables without content only leave their reason."""
     runs = files.runs
     pictures, stage_tables = (
         [read_picture(stem, names.scrub) for stem in figures],
@@ -304,9 +304,9 @@ def main(
         records: campaign, available, or the folder with published tables
         runs: runs.csv of the study
         epochs: epochs.csv of the study
-        figures: figures, without suffix
-        tables: tables, without suffix
-        phases: phases.csv, where there are traced runs
+        figures: figures, without suffixes
+        tables: printed tables, without suffixes
+        phases: phases.csv, if runs were traced
         checkout: the state of the checkout (report.checkout), as JSON
         out: report.html
     """

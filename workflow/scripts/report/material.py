@@ -1,8 +1,8 @@
-"""Read what a report is based on: study, runs, epochs, figures and tables."""
+"""Read the material of a report: study, runs, epochs, figures and tables."""
 
 import base64
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,12 +17,13 @@ from analysis.responses import with_response
 from analysis.tables import Table
 from common.errors import InputError
 from common.schemas import schema
+from declared.figures import FigureSpec
 from declared.responses import RESPONSES, Response
 from declared.site import Site
 from declared.study import Study
 from report.text import clean
 
-LARGE_SVG_BYTES = 300_000  # of larger ones the PNG is embedded if it is smaller
+LARGE_SVG_BYTES = 300_000  # of a larger SVG the PNG is embedded if that is smaller
 POINTS_PER_INCH = 72
 PIXELS_PER_INCH = 140  # on screens, at which text of 6.5 pt is legible
 _NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?![\w.]*[A-Za-z_])")
@@ -32,16 +33,16 @@ FONT, FONTS = "'DejaVu Sans'", "'DejaVu Sans', 'Bitstream Vera Sans', Verdana, s
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure for the page.
+    """A figure as the page shows it.
 
     Attributes:
         name: Its name.
-        image: The picture as a data URL.
+        image: The image as a data URL.
         width: Its width in CSS pixels.
         height: Its height in CSS pixels.
         caption: Its caption.
-        notes: Notes printed apart.
-        files: Contents of its files by suffix (svg, png, pdf), to be saved.
+        endnotes: Notes that are folded below the figure.
+        files: Contents of its files by suffix (svg, png, pdf), for readers to save.
     """
 
     name: str
@@ -49,7 +50,7 @@ class Picture:
     width: int
     height: int
     caption: str
-    notes: str = ""
+    endnotes: str = ""
     files: Mapping[str, bytes] = field(default_factory=dict)
 
     @cached_property
@@ -75,17 +76,17 @@ class StageTable:
 
 @dataclass(frozen=True)
 class Material:
-    """All that a report is based on.
+    """Everything that a report is based on.
 
     Attributes:
         study: The study.
-        site: Where the runs were made, if known.
-        runs: The runs that count.
+        site: The site of the runs; None if it is unknown.
+        runs: The runs that tables and figures use, which leave out traced ones if untraced ones exist.
         every_run: All runs of the design, including traced ones.
         epochs: The epochs of `every_run`.
         pictures: Figures with content.
         tables: Tables with content, by name.
-        left_out: Why figures and tables without content have none, by name.
+        left_out: The reason why a figure or table has no content, by name.
         phases: Rows of phases.csv; empty without traced runs.
     """
 
@@ -100,6 +101,12 @@ class Material:
     phases: pd.DataFrame = field(
         default_factory=lambda: pd.DataFrame(columns=list(schema("phases")["properties"]))
     )
+
+    @cached_property
+    def figure_specs(self) -> list[FigureSpec]:
+        """Return the specs of the pictures, in the order of the study."""
+        names = {picture.name for picture in self.pictures}
+        return [spec for spec in self.study.possible_figure_specs if spec.name in names]
 
     @cached_property
     def ok(self) -> pd.DataFrame:
@@ -119,26 +126,26 @@ class Material:
 
     @cached_property
     def response(self) -> Response:
-        """Return what the answer compares: the study's response, or epoch time if no run has it."""
+        """Return the response of the answer: the study's, or epoch time if no run has it."""
         return measured_response(self.runs_with_response, RESPONSES[self.study.response])
 
     @cached_property
     def response_pooling(self) -> Pooling:
-        """Return the pooled spread of that response."""
+        """Return the pooled spread of the response of the answer."""
         return pooled_response(self.runs_with_response, self.response)
 
     def data(self, name: str) -> pd.DataFrame:
         """Return the numbers of a table; an empty frame if the study has no such table."""
         return self.tables[name].table.data if name in self.tables else pd.DataFrame()
 
-    def picture_of(self, kind: str) -> str | None:
-        """Return the name of the first figure of this kind in the report."""
-        names = [read_picture.name for read_picture in self.pictures]
-        return next((name for name in names if name == kind or name.startswith(f"{kind}-")), None)
+    def picture_of(self, kind: str, x: Collection[str] = ()) -> str | None:
+        """Return the name of the first picture of a kind, if `x` is given with one of them on its x axis."""
+        specs = (spec for spec in self.figure_specs if spec.kind == kind and (not x or spec.x in x))
+        return next((spec.name for spec in specs), None)
 
 
 def column(data: pd.DataFrame, name: str) -> pd.Series:
-    """Return a column as numbers; NaN if the table lacks it, because empty columns are not written."""
+    """Return a column as numbers; NaN if the table lacks it, since empty columns are not written."""
     if name not in data:
         return pd.Series(np.nan, index=data.index, dtype=float)
     return pd.to_numeric(data[name], errors="coerce").astype(float)
@@ -154,7 +161,7 @@ def current_rows(epochs: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
 def group_failures(failed: pd.DataFrame) -> list[tuple[str, str, pd.DataFrame]]:
     """Return status, reason and runs of each kind of failure, the most frequent first.
 
-    Reasons that differ only in numbers become one, with the range of each number.
+    Reasons that differ only in numbers are merged into one, with the range of each number.
     """
     reasons = failed["reason"].map(one_line).replace("", "no reason is given")
     patterns = reasons.str.replace(_NUMBER, "#", regex=True)
@@ -164,7 +171,7 @@ def group_failures(failed: pd.DataFrame) -> list[tuple[str, str, pd.DataFrame]]:
 
 
 def _merge_numbers(texts: pd.Series) -> str:
-    """Return texts that differ only in their numbers as one, with the range of each number."""
+    """Return one text for texts that differ only in their numbers, with the range of each number."""
     columns = iter(list(zip(*map(_NUMBER.findall, texts), strict=True)))
 
     def span(_: re.Match[str]) -> str:
@@ -187,10 +194,10 @@ def read_table_files(stem: Path) -> StageTable:
 def read_picture(stem: Path, scrub: Callable[[str], str] = str) -> Picture:
     """Read the figure in `stem`.svg, .png, .pdf and .caption.md.
 
-    Its image is the PNG if the SVG is large and the PNG smaller. If `scrub` changes the text of the SVG, the
-    other files, which have the same text, are left out.
+    The image is the PNG if the SVG is large and the PNG smaller. If `scrub` changes the SVG, PNG and PDF are left
+    out, because they contain the same text.
     """
-    caption, _, notes = clean(_read(Path(f"{stem}.caption.md")).strip()).partition("\n\n")
+    caption, _, endnotes = clean(_read(Path(f"{stem}.caption.md")).strip()).partition("\n\n")
     vector = Path(f"{stem}.svg")
     original = _read(vector)
     scrubbed = scrub(original)
@@ -209,13 +216,13 @@ def read_picture(stem: Path, scrub: Callable[[str], str] = str) -> Picture:
         round(width_in * PIXELS_PER_INCH),
         round(height_in * PIXELS_PER_INCH),
         caption,
-        notes,
+        endnotes,
         files,
     )
 
 
 def _svg_size(svg: str, file: Path) -> tuple[float, float]:
-    """Return width and height in inches from the first lines of an SVG by Matplotlib."""
+    """Return width and height in inches from the first lines of an SVG that Matplotlib wrote."""
     lengths = [
         part.split('"')[0] for name in ("width", "height") for part in svg[:2000].split(f' {name}="')[1:2]
     ]
@@ -241,4 +248,4 @@ def _read_bytes(file: Path) -> bytes:
     except OSError as error:
         code = "missing-file" if isinstance(error, FileNotFoundError) else "broken-file"
         problem = error.strerror or str(error)
-        raise InputError(code, problem, file=file, hint="make it: ./ringside run") from None
+        raise InputError(code, problem, file=file, hint="create it: ./ringside run") from None

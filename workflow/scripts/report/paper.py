@@ -1,14 +1,14 @@
-"""Write the sources of a study's paper, results/<study>/paper/, all but main.tex, which its author owns.
+"""Write the sources of a study's paper in results/<study>/paper/, except main.tex, which its author writes.
 
-    options.tex                 options of the class, read before it
+    options.tex                 options of the LaTeX class
     preamble.tex                packages and commands; the study's title, question and authors
     methods.tex, threats.tex, reproducibility.tex    text
-    abstract.tex, discussion.tex, conclusion.tex     drafts, marked so (report/drafts.py)
-    results.tex, tables.tex     the answer, the paper's figures and tables, each in figures/ and tables/
-    supplement.tex              a document of its own, with all other figures and tables
+    abstract.tex, discussion.tex, conclusion.tex     drafts, marked as such (report/drafts.py)
+    results.tex, tables.tex     the answer, and the figures and tables of figures/ and tables/
+    supplement.tex              a separate document with all other figures and tables
     references.bib              bibliography
 
-Figures and tables are copies, so the folder can be moved elsewhere.
+Figures and tables are copies, so that the folder can be moved elsewhere.
 """
 
 import re
@@ -20,18 +20,19 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis import conditions, tables
+from analysis import conditions
 from analysis.answers import Answer, answer_sentences
 from analysis.measured import Records, currency_of
 from analysis.pooling import measured_response
 from analysis.responses import with_response
-from analysis.tables import Table
+from analysis.tables import PAGE_ROWS, Table, fits_float, is_landscape, latex, read
 from common.errors import InputError
 from common.files import write_text, written_whole
 from common.notes import Note
 from common.options import run_program
 from common.tables import read_results, read_table
 from declared.datasets import find_dataset
+from declared.figures import FigureSpec
 from declared.paper import DEFAULT_CLASS
 from declared.responses import RESPONSES, Response
 from declared.site import load_site
@@ -40,7 +41,7 @@ from report import content, document
 from report.anonymous import anonymizer, scrub_sources
 from report.drafts import draft_texts
 from report.facts import MEANS, Facts
-from report.findings import FIGURE, Evidence, effect_of_figure, find_finding, refer_to_figure
+from report.findings import FIGURE_REFERENCE, Evidence, effect_of_figure, find_finding, refer_to_figure
 from report.latex import figure, references, see, to_latex
 from report.methods import (
     constant_table,
@@ -52,7 +53,7 @@ from report.methods import (
 from report.threats import threats
 
 GENERATED_HEADER = "% Overwritten by every `./ringside paper`: to change this text, copy it into main.tex.\n"
-MAX_FLOAT_ROWS = 40  # lines of a table that the paper has by default
+MAX_FLOAT_ROWS = 40  # lines of a table in a paper that names no tables
 MEANS_COLUMNS = (
     "epoch time (s)",
     "throughput (samples/s)",
@@ -88,14 +89,14 @@ class Selection:
     tables: Sequence[str]
 
     def select(self, figures: Sequence[str], tables: Sequence[str]) -> "Selection":
-        """Return those of these names, in their order."""
+        """Return the figures and tables with these names, in the order of the names."""
         return Selection(
             {name: self.captions[name] for name in figures if name in self.captions},
             [name for name in tables if name in self.tables],
         )
 
     def remainder(self, paper: "Selection") -> "Selection":
-        """Return those that are not in the other selection."""
+        """Return the figures and tables that are not in the paper."""
         return self.select(
             [name for name in self.captions if name not in paper.captions],
             [name for name in self.tables if name not in paper.tables],
@@ -104,16 +105,16 @@ class Selection:
 
 @dataclass(frozen=True)
 class Contents:
-    """What a paper and its supplement show beside their text.
+    """What a paper and its supplement show besides their text.
 
     Attributes:
         paper: Figures and tables of the paper.
-        supplement: Those of its supplement.
-        long: Names of tables that do not float.
-        landscape: Names of those of them that are wider than a page.
+        supplement: Figures and tables of its supplement.
+        long: Names of tables that are too long to float.
+        landscape: Names of the long tables that are wider than a page.
         means: The paper's short table of means of cells; None without one.
-        findings: What figures of the paper show, in sentences that refer to FIGURE, by name.
-        notes: Notes of captions and tables that are printed apart, by name.
+        findings: Sentences on what figures of the paper show, with FIGURE_REFERENCE, by name.
+        endnotes: Endnotes of figures and tables, by name.
     """
 
     paper: Selection
@@ -122,7 +123,7 @@ class Contents:
     landscape: Sequence[str] = ()
     means: Table | None = None
     findings: Mapping[str, str] = field(default_factory=dict)
-    notes: Mapping[str, str] = field(default_factory=dict)
+    endnotes: Mapping[str, str] = field(default_factory=dict)
 
 
 def generated_files(facts: Facts, contents: Contents, answer: Answer) -> dict[str, str]:
@@ -139,7 +140,7 @@ def generated_files(facts: Facts, contents: Contents, answer: Answer) -> dict[st
         "preamble.tex": document.preamble(facts.study, name, facts.anonymous),
         "methods.tex": factor_table(facts) + framework_table(facts) + methods(facts),
         "results.tex": results(facts, contents, answer),
-        "tables.tex": (tables.latex(contents.means, f"tab:{MEANS}") if contents.means else "")
+        "tables.tex": (latex(contents.means, f"tab:{MEANS}") if contents.means else "")
         + input_tables(paper.tables, contents.long),
         "threats.tex": threats(facts),
         "reproducibility.tex": reproducibility(facts),
@@ -158,17 +159,18 @@ def generated_files(facts: Facts, contents: Contents, answer: Answer) -> dict[st
 
 
 def state_tail_once(captions: Mapping[str, str]) -> dict[str, str]:
-    """Return captions without the sentences that also end the first one, which says that they hold for all.
+    """Return captions of which only the first one has the sentences with which all of them end.
 
-    These are what all figures of a study have in common, such as numbers of runs and what nodes are.
+    Such sentences, for example on the number of runs per cell, hold for all figures of a study. The first caption
+    says so.
     """
     split = {name: _SENTENCES.split(caption) for name, caption in captions.items()}
     first, *later = split or [""]
     shortened = dict(captions)
     for name in later:
         n_common = 0
-        for own, shared in zip(reversed(split[name][1:]), reversed(split[first]), strict=False):
-            if own != shared:
+        for sentence, shared in zip(reversed(split[name][1:]), reversed(split[first]), strict=False):
+            if sentence != shared:
                 break
             n_common += 1
         if n_common:
@@ -178,7 +180,7 @@ def state_tail_once(captions: Mapping[str, str]) -> dict[str, str]:
 
 
 def results(facts: Facts, contents: Contents, answer: Answer) -> str:
-    """Return the answer in sentences, then each figure with what it shows."""
+    """Return the answer in sentences, then each figure with its finding."""
     names = list(contents.paper.captions)
     # A figure across the page appears on the next page at the earliest: it comes one paragraph early.
     inputs = [rf"\input{{figures/{name}}}" for name in names]
@@ -200,15 +202,15 @@ def results(facts: Facts, contents: Contents, answer: Answer) -> str:
 
 
 def _discuss(name: str, finding: str | None) -> str:
-    """Return what a figure shows, or a reminder to say so."""
+    """Return the finding of a figure, or a reminder to the author to write one."""
     reference = see("fig", name)
     if not finding:
         return rf"\tobewritten{{what {reference} shows.}}"
-    return to_latex(finding).replace(FIGURE, reference)
+    return to_latex(finding).replace(FIGURE_REFERENCE, reference)
 
 
 def show_supplement(contents: Contents, constants: str) -> str:
-    """Return figures, tables, constant factors and notes, and last the tables that are wider than a page."""
+    """Return figures, tables, constant factors and endnotes, and finally the tables wider than a page."""
     figures = "".join(f"\\input{{figures/{name}}}\n" for name in contents.supplement.captions)
     upright, wide = (
         "".join(
@@ -223,18 +225,15 @@ def show_supplement(contents: Contents, constants: str) -> str:
         upright,
         "" if figures or upright or wide else NO_SUPPLEMENT,
         constants,
-        caption_notes(contents.notes),
+        endnotes_section(contents.endnotes),
         f"\\begin{{sideways}}\n{wide}\\end{{sideways}}\n" if wide else "",
     ]
     return "\n".join(filter(None, parts))
 
 
-def caption_notes(notes: Mapping[str, str]) -> str:
-    """Return the notes of captions in a section of their own, a paragraph per figure and table.
-
-    Empty without notes.
-    """
-    paragraphs = [rf"\paragraph{{{to_latex(name)}}} {to_latex(note)}" for name, note in notes.items()]
+def endnotes_section(endnotes: Mapping[str, str]) -> str:
+    """Return the section of endnotes, a paragraph per figure and table; "" without endnotes."""
+    paragraphs = [rf"\paragraph{{{to_latex(name)}}} {to_latex(note)}" for name, note in endnotes.items()]
     if not paragraphs:
         return ""
     heading = r"\section*{Notes on figures and tables}"
@@ -242,7 +241,7 @@ def caption_notes(notes: Mapping[str, str]) -> str:
 
 
 def input_tables(names: Sequence[str], long: Sequence[str]) -> str:
-    """Return commands that input tables: those that float first, then those in `long`."""
+    """Return commands that input tables: first the floating ones, then those in `long`."""
     floats, long_tables = (
         [f"\\input{{tables/{name}}}\n" for name in names if (name in long) == is_long]
         for is_long in (False, True)
@@ -251,20 +250,20 @@ def input_tables(names: Sequence[str], long: Sequence[str]) -> str:
 
 
 def means_table(cells: Table, response: Response) -> Table:
-    """Return the table of cells with the columns that a paper needs: factors, runs and main responses."""
+    """Return the table of cells with the columns for a paper: factors, runs and main responses."""
     names, needed = list(cells.display), {response.label, *MEANS_COLUMNS}
     columns = [*names[: names.index("n") + 1], *(name for name in names if name in needed)]
     return replace(cells, display=cells.display[columns], notes=cells.notes[-1:])
 
 
 def choose_contents(facts: Facts, selection: Selection, tables_by_name: Mapping[str, Table]) -> Contents:
-    """Return what the paper and its supplement have.
+    """Return the figures and tables of the paper and of its supplement.
 
-    Unless the study names the paper's tables, it has those that fit on a part of a page, and of `cells` the
-    main columns.
+    Unless the study names the paper's tables, it has the tables that fit on a part of a page, and the main
+    columns of `cells`.
     """
     choice = facts.study.paper
-    figures = choice.chosen_figures(facts.study.drawn())
+    figures = choice.chosen_figures(drawn_specs(facts, selection))
     chosen = [name for name in choice.chosen_tables() if name in selection.tables]
     means = None
     if choice.tables is None:
@@ -272,39 +271,45 @@ def choose_contents(facts: Facts, selection: Selection, tables_by_name: Mapping[
             chosen.remove("cells")
             response = RESPONSES[facts.study.response].with_currency(currency_of(facts.runs))
             short = means_table(tables_by_name["cells"], response)
-            means = short if tables.fits_float(short, MAX_FLOAT_ROWS) else None
-        chosen = [name for name in chosen if tables.fits_float(tables_by_name[name], MAX_FLOAT_ROWS)]
+            means = short if fits_float(short, MAX_FLOAT_ROWS) else None
+        chosen = [name for name in chosen if fits_float(tables_by_name[name], MAX_FLOAT_ROWS)]
     paper = selection.select(figures, chosen)
-    long = [
-        name for name in selection.tables if not tables.fits_float(tables_by_name[name], tables.PAGE_ROWS)
-    ]
-    landscape = [name for name in long if tables.is_landscape(tables_by_name[name])]
+    long = [name for name in selection.tables if not fits_float(tables_by_name[name], PAGE_ROWS)]
+    landscape = [name for name in long if is_landscape(tables_by_name[name])]
     return Contents(paper, selection.remainder(paper), long, landscape, means)
+
+
+def drawn_specs(facts: Facts, selection: Selection) -> list[FigureSpec]:
+    """Return the specs of selected figures, in the order of the study."""
+    return [spec for spec in facts.study.possible_figure_specs if spec.name in selection.captions]
 
 
 def find_findings(
     facts: Facts, paper: Selection, evidence: Evidence, answer: Answer
 ) -> tuple[dict[str, Note], Answer]:
-    """Return what the paper's figures show, by name, and the answer without the sentences among these."""
-    drawn = {entry.name: entry for entry in facts.study.drawn()}
+    """Return the findings of the paper's figures, by name, and the answer without these sentences."""
     findings: dict[str, Note] = {}
     further = list(answer.further)
-    for name in paper.captions:
-        if name not in drawn:
-            continue
-        if note := effect_of_figure(drawn[name], further, evidence.response):
+    for spec in drawn_specs(facts, paper):
+        if note := effect_of_figure(spec, further, evidence.response):
             further.remove(note)
-            findings[name] = refer_to_figure(note)
-        elif finding := find_finding(drawn[name], evidence):
-            findings[name] = finding
+            findings[spec.name] = refer_to_figure(note)
+        elif finding := find_finding(spec, evidence):
+            findings[spec.name] = finding
     return findings, answer._replace(further=further)
 
 
 def write_sources(facts: Facts, figures: Sequence[Path], all_tables: Sequence[Path], out: Path) -> None:
-    """Write all generated files into `out`; `figures` and `all_tables` are files without their suffixes.
+    """Write all generated files into `out`, and copy figures and tables there.
+
+    Args:
+        facts: The facts of the study.
+        figures: The study's figures, without suffixes.
+        all_tables: The study's printed tables, without suffixes.
+        out: The paper's folder.
 
     Raises:
-        InputError: If main.tex was begun in another class than the study's.
+        InputError: If main.tex has another LaTeX class than the study's paper.
     """
     document.check_class(out / "main.tex", facts.study.paper.class_name)
     paragraphs_of = {
@@ -312,7 +317,7 @@ def write_sources(facts: Facts, figures: Sequence[Path], all_tables: Sequence[Pa
         for stem in figures
     }
     captions = {name: below.rstrip(".") + "." for name, (below, *_) in paragraphs_of.items()}
-    tables_by_name = {stem.name: tables.read(stem) for stem in all_tables}
+    tables_by_name = {stem.name: read(stem) for stem in all_tables}
     selection = Selection(
         {name: caption for name, caption in captions.items() if not content.why_not_drawn(caption)},
         [name for name, table in tables_by_name.items() if not content.why_empty(table)],
@@ -323,23 +328,26 @@ def write_sources(facts: Facts, figures: Sequence[Path], all_tables: Sequence[Pa
         facts.runs,
         {name: table.data for name, table in tables_by_name.items()},
         measured_response(facts.runs, response),
+        facts.epochs,
     )
     data = {name: evidence.tables.get(name, pd.DataFrame()) for name in ("effects", "anova")}
     study = facts.study
     answer = answer_sentences(
-        facts.runs, data["effects"], data["anova"], study.answer, study.margin, response
+        facts.runs, data["effects"], data["anova"], study.asked_factors, study.margin, response
     )
     drafts = draft_texts(facts, answer, evidence)
     findings, answer = find_findings(facts, contents.paper, evidence, answer)
-    notes = {
-        name: apart[0] for name, (_, *apart) in paragraphs_of.items() if apart and name in selection.captions
+    endnotes = {
+        name: " ".join(further)
+        for name, (_, *further) in paragraphs_of.items()
+        if further and name in selection.captions
     }
-    notes |= {
-        f"table {name}": " ".join(tables_by_name[name].notes_elsewhere)
+    endnotes |= {
+        f"table {name}": " ".join(tables_by_name[name].endnotes)
         for name in selection.tables
-        if tables_by_name[name].notes_elsewhere
+        if tables_by_name[name].endnotes
     }
-    files = generated_files(facts, replace(contents, findings=findings, notes=notes), answer) | drafts
+    files = generated_files(facts, replace(contents, findings=findings, endnotes=endnotes), answer) | drafts
     for name, text in files.items():
         write_text(out / name, GENERATED_HEADER + text)
     for stem in figures:
@@ -354,7 +362,8 @@ def write_sources(facts: Facts, figures: Sequence[Path], all_tables: Sequence[Pa
         with written_whole(out / folder / source.name) as partial:
             shutil.copyfile(source, partial)
     datasets = {name: find_dataset(name) for name in facts.runs["dataset"].unique()}
-    write_text(out / "references.bib", references({name: own for name, own in datasets.items() if own}))
+    registered = {name: entry for name, entry in datasets.items() if entry}
+    write_text(out / "references.bib", references(registered))
 
 
 def main(
@@ -368,14 +377,14 @@ def main(
     tables: Sequence[Path] = (),
     out: Path,
 ) -> None:
-    """Make the sources of a study's paper, all but main.tex.
+    """Make the sources of a study's paper, except main.tex.
 
     Args:
         study: name of a file in config/studies/
-        site: name of a file in config/sites/, where the records name none
+        site: name of a file in config/sites/, used if the records name none
         runs: runs.csv of the study
         epochs: epochs.csv of the study
-        network: network.csv, where there is one
+        network: network.csv, if it exists
         figures: files without their suffix
         tables: files without their suffix
         out: the paper's folder
@@ -396,6 +405,7 @@ def main(
         runs=measured,
         network=read_table(network[0], "network") if network else None,
         checks=read_results(checks[0]) if checks else None,
+        epochs=lambda: records.epochs,
         paper_tables=[stem.name for stem in tables],
     )
     write_sources(facts, figures, tables, out)

@@ -37,7 +37,7 @@ from common.units import MIB
 from declared.datasets import find_dataset, token_bytes
 from declared.devices import find_device
 from declared.factors import factor_rules
-from declared.figures import Declared
+from declared.figures import FigureSpec
 from declared.models import find_graph
 from declared.paper import DEFAULT_CLASS
 from declared.responses import RESPONSES
@@ -259,9 +259,9 @@ def _device_table(series: Series, per_device: Mapping[str, pd.Series]) -> Table:
 
 
 def _software_table(study: Study, series: Series) -> Table:
-    grid = software(series.runs)
-    display = pd.DataFrame([] if study.imported else grid.rows, columns=grid.header)
-    return Table(grid.caption, display, display, [], list(grid.left))
+    page_table = software(series.runs)
+    display = pd.DataFrame([] if study.imported else page_table.rows, columns=page_table.header)
+    return Table(page_table.caption, display, display, [], list(page_table.left))
 
 
 def _hours_text(estimate: Estimate) -> str:
@@ -351,7 +351,7 @@ def write_proposal(study: str, site: str, records: str, question: Question) -> N
     facts, tables_by_name = gather_facts(campaign.study, all_records, series, request)
     out, runs = campaign.results / "proposal", all_records.runs
     levels = {name: [facts["levels"][name]] for name in varying(runs, but=COUNTS)}
-    drawn, caption = scaling.draw(all_records, Declared(FIGURE, "scaling", filter=levels))
+    drawn, caption = scaling.draw(all_records, FigureSpec(FIGURE, "scaling", filter=levels))
     style.save(drawn, out / FIGURE)
     below = "" if content.why_not_drawn(caption) else caption.partition("\n\n")[0]
     blocks = render_blocks(facts, tables_by_name)

@@ -35,7 +35,7 @@ Row = list[str]
 
 
 @dataclass(frozen=True)
-class Grid:
+class PageTable:
     """A small table of the page.
 
     Attributes:
@@ -160,7 +160,7 @@ def node_memory(runs: pd.DataFrame) -> str:
     return f"{number_range(bytes_of_nodes / GIB)} GiB" if len(bytes_of_nodes) else ""
 
 
-def software(runs: pd.DataFrame) -> Grid:
+def software(runs: pd.DataFrame) -> PageTable:
     """Return versions of each framework from the records, and the digests in its runs' keys."""
     header = ["framework", "library", "Python", "environment", "transport", "code, by model", "runs"]
     columns = ["framework", "library_version", "python_version", "environment_digest"]
@@ -173,10 +173,10 @@ def software(runs: pd.DataFrame) -> Grid:
     caption = (
         "Versions from the records, and the digests of environment and code that are part of the runs' keys."
     )
-    return Grid(caption, header, rows, tuple(header[:-1]))
+    return PageTable(caption, header, rows, tuple(header[:-1]))
 
 
-def sessions(runs: pd.DataFrame) -> Grid:
+def sessions(runs: pd.DataFrame) -> PageTable:
     """Return the sessions: when, how many runs, which jobs."""
     header = ["session", "first start (UTC)", "last end (UTC)", "runs", "not ok", "jobs"]
     rows = []
@@ -185,7 +185,9 @@ def sessions(runs: pd.DataFrame) -> Grid:
         bad = int((own["status"] != "ok").sum())
         start, end = _moment(own["started_at"].dropna().min()), _moment(own["ended_at"].dropna().max())
         rows.append([str(session), start, end, str(len(own)), str(bad), conditions.join_names(jobs) or DASH])
-    return Grid("Sessions: invocations or allocations of the campaign.", header, rows, (*header[:3], "jobs"))
+    return PageTable(
+        "Sessions: invocations or allocations of the campaign.", header, rows, (*header[:3], "jobs")
+    )
 
 
 def network(benchmarks: pd.DataFrame) -> str:
@@ -210,7 +212,7 @@ def network(benchmarks: pd.DataFrame) -> str:
     return f"{text}{rates}."
 
 
-def locks(campaign: Campaign, site: Site | None) -> Grid:
+def locks(campaign: Campaign, site: Site | None) -> PageTable:
     """Return the locked environments in this checkout."""
     header = ["lock", "SHA-256", "environment"]
     rows = [["requirements.txt", digest_file(CHECKOUT / "requirements.txt"), "the workflow's own"]]
@@ -224,7 +226,7 @@ def locks(campaign: Campaign, site: Site | None) -> Grid:
                 continue
             rows.append([display_path(environment.lock), digest_file(environment.lock), name])
     caption = "Locks of the software, as they are in the checkout that made this page."
-    return Grid(caption, header, rows, tuple(header))
+    return PageTable(caption, header, rows, tuple(header))
 
 
 @dataclass(frozen=True)

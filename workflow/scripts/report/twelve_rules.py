@@ -4,8 +4,8 @@ The names of rules are ours. Whether a rule is met is computed from runs, tables
 computed is not met, with the reason; a rule that has no object in the study does not apply.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from analysis.tables import number
 from analysis.terms import is_treated_as_number
 from common.notes import Note
 from common.text import number_of
+from declared.factors import SCALES
 from report.design import exclusions, kept_order
 from report.material import Material, Picture, column
 from report.setting import is_generated, number_range
@@ -46,12 +47,6 @@ SETUP = {
     "seed": "seed",
     "started_at": "start",
     "timing_scope": "timing scope",
-}
-BOUNDED = {
-    "by_nodes": "epoch time by nodes",
-    "scaling": "scaling",
-    "network": "the network",
-    "projection": "scaling projection",
 }
 Links = tuple[tuple[str, str], ...]  # anchor on the page, words
 
@@ -81,23 +76,38 @@ def not_applicable(code: str, text: str) -> Verdict:
 
 
 @dataclass(frozen=True)
-class Rule:
-    """A rule.
+class FigureLink:
+    """A link to the first figure of a kind.
 
     Attributes:
-        number: Its number.
+        kind: The kind.
+        words: The words of the link.
+        x: What its x axis shows, one of these; anything if empty.
+    """
+
+    kind: str
+    words: str
+    x: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule of the paper and its check.
+
+    Attributes:
+        number: Its number in the paper.
         name: Its name in our words.
         judge: Its check.
-        links: Links to the evidence.
-        figures: Kinds of figures that are evidence, too, and words for a link to the first of each.
-        needs_result: Whether it has no object where no run succeeded.
+        links: Links to tables and sections that are evidence.
+        figures: Figures that are evidence.
+        needs_result: Whether it applies only if a run succeeded.
     """
 
     number: int
     name: str
     judge: Callable[[Material], Verdict]
     links: Links = ()
-    figures: Mapping[str, str] = field(default_factory=dict)
+    figures: Sequence[FigureLink] = ()
     needs_result: bool = True
 
 
@@ -365,7 +375,7 @@ RULES = [
         "Normality is checked before it is assumed",
         check_normality,
         (("table-checks", "table of checks"),),
-        {"residuals": "residuals"},
+        (FigureLink("residuals", "residuals"),),
     ),
     Rule(7, "Differences are tested", check_comparisons, (EFFECTS, ("table-anova", "analysis of variance"))),
     Rule(
@@ -373,7 +383,7 @@ RULES = [
         "The mean is compared with the median",
         check_centre,
         (CELLS,),
-        {"epoch_time": "every run", "overview": "every run"},
+        (FigureLink("overview", "every run"),),
     ),
     Rule(
         9,
@@ -387,9 +397,20 @@ RULES = [
         "The report says how epochs are timed and summarized, and the data agree",
         check_timing,
         (("environment", "timing scope"),),
-        {"epoch_time": "epoch times", "overview": "epoch times"},
+        (FigureLink("overview", "epoch times"),),
     ),
-    Rule(11, "Upper bounds show what was possible", check_bounds, (SPEEDUP,), BOUNDED),
+    Rule(
+        11,
+        "Upper bounds show what was possible",
+        check_bounds,
+        (SPEEDUP,),
+        (
+            FigureLink("by_factor", "by nodes or devices", x=SCALES),
+            FigureLink("scaling", "scaling"),
+            FigureLink("network", "the network"),
+            FigureLink("projection", "scaling projection"),
+        ),
+    ),
     Rule(
         12,
         "Figures say how many runs they show, and join points only along numbers",
@@ -408,7 +429,7 @@ def judge_all(material: Material) -> list[tuple[Rule, Verdict]]:
     for rule in RULES:
         verdict = NO_RESULT if material.ok.empty and rule.needs_result else rule.judge(material)
         if verdict.outcome != NOT_APPLICABLE:
-            verdict = replace(verdict, links=(*rule.links, *_pictures(material, rule.figures)))
+            verdict = replace(verdict, links=(*rule.links, *_figure_links(material, rule.figures)))
         verdicts.append((rule, verdict))
     return verdicts
 
@@ -423,12 +444,12 @@ def summary(verdicts: Sequence[tuple[Rule, Verdict]]) -> Note:
 
 
 def _states_n(picture: Picture) -> bool:
-    return any(conditions.states_run_counts(text) for text in (picture.caption, picture.notes))
+    return any(conditions.states_run_counts(text) for text in (picture.caption, picture.endnotes))
 
 
-def _pictures(material: Material, words_by_kind: Mapping[str, str]) -> Links:
-    """Return links to the first figure of each kind that the page has."""
-    pictures = ((material.picture_of(kind), words) for kind, words in words_by_kind.items())
+def _figure_links(material: Material, figures: Sequence[FigureLink]) -> Links:
+    """Return the links whose figure the page has."""
+    pictures = ((material.picture_of(figure.kind, figure.x), figure.words) for figure in figures)
     return tuple((f"figure-{name}", f"figure: {words}") for name, words in pictures if name)
 
 

@@ -13,7 +13,7 @@ FILE = Path(__file__).with_name("tables.yaml")
 
 
 @dataclass(frozen=True)
-class Table:
+class TableSpec:
     """A table of results; tables.yaml says what each attribute means."""
 
     name: str
@@ -35,7 +35,7 @@ class TableProgram:
     """A program that makes tables; tables.yaml says what each attribute means."""
 
     name: str
-    tables: Sequence[Table]
+    tables: Sequence[TableSpec]
     rule: str
     inputs: Sequence[str] = ()
     options: Sequence[str] = ()
@@ -58,14 +58,14 @@ class TableProgram:
         """Return whether a study with these traits has its tables without requesting them."""
         return not self.on_request and traits.hold_all(self.when)
 
-    def tables_of(self, traits: Traits) -> list[Table]:
+    def tables_of(self, traits: Traits) -> list[TableSpec]:
         """Return those of its tables that a study with these traits has."""
         return [table for table in self.tables if traits.hold_all(table.when)]
 
 
 def read_program(name: str, entry: Mapping[str, Any]) -> TableProgram:
     """Return the program of an entry of tables.yaml."""
-    tables = [Table(name=table, **described) for table, described in entry["tables"].items()]
+    tables = [TableSpec(name=table, **described) for table, described in entry["tables"].items()]
     return TableProgram(**{"name": name, "rule": tables[0].name, **entry, "tables": tables})
 
 

@@ -1,6 +1,7 @@
-"""Compute the opening of a report: the answer in sentences, usable runs, and a small table.
+"""Write the opening of a report: the answer in sentences, the number of usable runs, and a ranking table.
 
-Nothing is averaged over other factors: of many comparisons the extremes are named, each with its interval.
+Nothing is averaged over other factors. Of many comparisons the opening names the extremes, each with its
+interval.
 """
 
 from collections.abc import Sequence
@@ -12,56 +13,55 @@ from common.notes import Note
 from declared.responses import EPOCH_TIME, RESPONSES
 from report.findings import Evidence, variation
 from report.material import Material
-from report.setting import Grid
+from report.setting import PageTable
 
 MAX_ROWS = 30
 
 
 @dataclass(frozen=True)
-class Answer:
+class ReportOpening:
     """The opening of a report.
 
     Attributes:
-        sentences: Its first sentences, the last one on usable runs.
-        note: How to read them.
-        details: More sentences, after the main figure.
-        grids: Small tables, after the details.
+        sentences: The first sentences; the last one counts the usable runs.
+        reading: How to read them.
+        details: Further sentences, printed after the main figure.
+        tables: Small tables, printed after the details.
     """
 
     sentences: list[Note]
-    note: str = ""
+    reading: str = ""
     details: list[Note] = field(default_factory=list)
-    grids: list[Grid] = field(default_factory=list)
+    tables: list[PageTable] = field(default_factory=list)
 
 
-def find_answer(material: Material) -> Answer:
-    """Return the answer, as far as the study gives one."""
-    runs, ok, study = material.runs_with_response, material.ok, material.study
+def build_opening(material: Material) -> ReportOpening:
+    """Return the answer to the study's question; without a successful run, why there is none."""
+    runs, study = material.runs_with_response, material.study
     effects, anova = material.data("effects"), material.data("anova")
-    response = RESPONSES[study.response]
-    answer = answers.answer_sentences(runs, effects, anova, study.answer, study.margin, response)
-    opening = [*answer.opening, conditions.usable_runs_note(material.every_run)]
-    if ok.empty:
-        return Answer(opening)
-    data = {name: own.table.data for name, own in material.tables.items()}
-    evidence = Evidence(material.runs, data, material.response)
-    details = [*answer.further, *filter(None, [variation(evidence)])]
+    asked_response = RESPONSES[study.response]
+    answer = answers.answer_sentences(runs, effects, anova, study.asked_factors, study.margin, asked_response)
+    sentences = [*answer.opening, conditions.usable_runs_note(material.every_run)]
+    if material.ok.empty:
+        return ReportOpening(sentences)
+    data = {name: stage_table.table.data for name, stage_table in material.tables.items()}
     response = material.response
+    evidence = Evidence(material.runs, data, response)
     contrasts = answers.contrasts_by_factor(runs, effects, anova, response)
-    grids = [
+    ranked = [
         ranked_levels(material, name, answers.rank_levels(runs, name, contrasts[name], response))
-        for name in study.answer[:1]
+        for name in study.asked_factors[:1]
         if name in contrasts
     ]
-    return Answer(
-        opening,
+    return ReportOpening(
+        sentences,
         answer.reading,
-        details,
-        [grid for grid in grids if grid and grid.rows],
+        [*answer.further, *filter(None, [variation(evidence)])],
+        [table for table in ranked if table and table.rows],
     )
 
 
-def ranked_levels(material: Material, factor: str, rankings: Sequence[answers.Ranking]) -> Grid | None:
+def ranked_levels(material: Material, factor: str, rankings: Sequence[answers.Ranking]) -> PageTable | None:
     """Return the best level of a factor in each configuration of the others; None for a single one."""
     if len(rankings) < 2:
         return None
@@ -92,4 +92,4 @@ def ranked_levels(material: Material, factor: str, rankings: Sequence[answers.Ra
         f"next {best} one to which the table effects compares it."
         + (f" {n_omitted} more configurations are not listed." if n_omitted > 0 else "")
     )
-    return Grid(caption, header, rows, (header[0], header[1], header[3]))
+    return PageTable(caption, header, rows, (header[0], header[1], header[3]))
