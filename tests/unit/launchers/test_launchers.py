@@ -25,7 +25,7 @@ from common.shell import UNSEEN, UNSEEN_STATUS, Program
 from declared.site import Site, load_site
 from launchers import launch
 from launchers import slurm as slurm_launcher
-from launchers.shortage import FACTS
+from launchers.oom_evidence import FACTS
 from launchers.slurm import Slurm
 
 pytestmark = pytest.mark.slow
@@ -196,7 +196,7 @@ def code_and_facts(reason: Note | None) -> tuple[str, dict[str, Any]]:
 
 def failure(rank: int, host: str | None, status: int | None) -> tuple[str, dict[str, Any]]:
     """Return code and facts of a failed rank."""
-    return "rank-failed", {"rank": rank, "host": host, "status": status}
+    return "rank-failed", {"rank": rank, "host": host, "exit_status": status}
 
 
 def shortage(rank: int | None, host: str | None) -> tuple[str, dict[str, Any]]:
@@ -476,7 +476,7 @@ def test_missing_mpirun_fails_with_one_line(oar: Site, tmp_path: Path) -> None:
         launch.make_launcher(oar, planned, mpi=True), environment, folder, planned, oar, program="rank"
     )
     assert outcome.status == "failed"
-    assert code_and_facts(outcome.reason) == ("starter-failed", {"program": "mpirun", "status": 1})
+    assert code_and_facts(outcome.reason) == ("starter-failed", {"program": "mpirun", "exit_status": 1})
     (line,) = (folder / "log.txt").read_text().splitlines()
     assert line.startswith("Error: ") and "mpirun" in line
 
@@ -574,7 +574,7 @@ def test_flux_gets_the_geometry_of_the_run(flux: Path, monkeypatch: pytest.Monke
     assert process.wait() == 3 and code_and_facts(ranks.explain([3], flux / "log.txt")) == failure(
         1, "node2", 3
     )
-    ranks.end()
+    ranks.kill_ranks()
     calls = (flux / "calls").read_text()
     assert (
         "submit --job-name=ringside-a.b.r1 --nodes=2 --ntasks=2 --cores-per-task=1 "
@@ -594,7 +594,7 @@ def test_flux_gives_a_rank_a_gpu_for_each_replica(
     run_spec = {**spec(1, 1), "device": device, "replicas_per_rank": replicas}
     ranks = launch.make_launcher(site, run_spec)
     ranks.start(Program(["true"], flux / "none"), flux / "log.txt")
-    ranks.end()
+    ranks.kill_ranks()
     (submit,) = [call for call in (flux / "calls").read_text().splitlines() if call.startswith("submit ")]
     assert [word for word in submit.split() if "gpus" in word] == expected
 
@@ -619,7 +619,7 @@ def test_a_node_or_an_instance_that_flux_lost_is_lost(
         ranks.raise_if_lost(flux / "log.txt")
     assert code_and_facts(lost.value.reason) == ("flux-exception" if "type" in facts else "job-ended", facts)
     assert message in str(lost.value)
-    ranks.end()
+    ranks.kill_ranks()
 
 
 def test_a_task_that_flux_saw_killed_is_a_failure(flux: Path) -> None:
@@ -632,7 +632,7 @@ def test_a_task_that_flux_saw_killed_is_a_failure(flux: Path) -> None:
     assert code_and_facts(ranks.explain([137], flux / "log.txt")) == failure(1, "node2", -9)
     (flux / "exec.json").write_text("")
     assert ranks.explain([137], flux / "log.txt") == note
-    ranks.end()
+    ranks.kill_ranks()
 
 
 def test_ranks_that_flux_does_not_start_are_lost(flux: Path) -> None:
@@ -753,9 +753,9 @@ def test_a_jobs_comment_is_no_field(slurm: launch.Launcher, put_program: Callabl
         (["srun: error: node2: task 1: Segmentation fault (core dumped)"],
          failure(1, "node2", -11)),
         (["Traceback (most recent call last):", "RuntimeError: no luck"],
-         ("starter-failed", {"program": "srun", "status": 137})),
+         ("starter-failed", {"program": "srun", "exit_status": 137})),
         (["a rank prints: srun: error: node9: task 9: Killed"],
-         ("starter-failed", {"program": "srun", "status": 137})),
+         ("starter-failed", {"program": "srun", "exit_status": 137})),
     ],
 )  # fmt: skip
 def test_sruns_first_task_error_is_the_reason(

@@ -101,7 +101,7 @@ def test_reference_on_accelerators_uses_pytorch(real: Callable[[str], Any]) -> N
 @pytest.mark.parametrize(
     "program, code, facts",
     [
-        ("raise SystemExit('no numpy')", "rank-failed", {"rank": 0, "host": None, "status": 1}),
+        ("raise SystemExit('no numpy')", "rank-failed", {"rank": 0, "host": None, "exit_status": 1}),
         ("", "program-error", {"error": "FileNotFoundError"}),
     ],
 )

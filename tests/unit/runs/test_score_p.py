@@ -64,17 +64,17 @@ def test_the_program_is_replaced_and_the_version_recorded(prefix: Path) -> None:
 
 
 def test_its_clock_is_compared_where_rank_0_was_here(attempt: Path) -> None:
-    assert score_p.end(attempt, OK) == OK and not (attempt / scorep.START_FOLDER).exists()
+    assert score_p.finish_trace(attempt, OK) == OK and not (attempt / scorep.START_FOLDER).exists()
     assert read_json(attempt / scorep.CLOCK)["rank_0_began"] == pytest.approx(time.time() - 7, abs=2)
 
 
 def test_another_machine_has_another_clock(attempt: Path) -> None:
     write_json(attempt / "result.json", {"ranks": [{"machine": "another"}]})
-    assert score_p.end(attempt, OK) == OK and not (attempt / scorep.CLOCK).exists()
+    assert score_p.finish_trace(attempt, OK) == OK and not (attempt / scorep.CLOCK).exists()
 
 
 def test_a_run_without_a_trace_failed(attempt: Path) -> None:
     (attempt / scorep.ANCHOR).unlink()
-    ended = score_p.end(attempt, OK)
+    ended = score_p.finish_trace(attempt, OK)
     assert ended.status == "failed" and ended.reason is not None
     assert (ended.reason.code, ended.reason.facts) == ("no-trace", {"file": "score-p/traces.otf2"})

@@ -17,12 +17,12 @@ from launchers.launch import (
     Lost,
     client_message,
     cores_per_task,
-    job_ended,
+    job_ended_error,
     kept_variables,
     kill,
-    launching_program_failure,
-    outside_of_job,
-    rank_failure,
+    starter_failure_reason,
+    outside_of_job_error,
+    rank_failure_reason,
     run_client,
     select_hosts,
     spawn,
@@ -39,7 +39,7 @@ class Flux:
 
     def __init__(self, site: Site, spec: Mapping[str, Any], _mpi: bool = False) -> None:
         if "FLUX_URI" not in os.environ:
-            raise outside_of_job(site, "an instance of Flux", "use snakemake --profile flux")
+            raise outside_of_job_error(site, "an instance of Flux", "use snakemake --profile flux")
         hosts = list(dict.fromkeys(_up_nodes()))
         if len(hosts) < spec["nodes"] <= int(ask_or_lose("getattr", "size")):
             text = f"only {', '.join(hosts) or 'no node'} is up, the run needs {spec['nodes']} nodes"
@@ -86,7 +86,7 @@ class Flux:
     def raise_if_lost(self, _log: Path) -> None:
         """See Launcher. Ask for the state of the enclosing job, and read Flux's events."""
         if self._enclosing_job and (state := job_state(self._enclosing_job)) != RUNNING:
-            raise job_ended(self.job["number"], state)
+            raise job_ended_error(self.job["number"], state)
         for event in self._events():
             context = event.get("context", {})
             if event["name"] == "exception" and (
@@ -94,16 +94,16 @@ class Flux:
             ):
                 raise Lost(Note(EXCEPTION_CODE, context["note"] or context["type"], type=context["type"]))
 
-    def explain(self, codes: Sequence[int | None], _log: Path) -> Note:
+    def explain(self, exit_statuses: Sequence[int | None], _log: Path) -> Note:
         """See Launcher. Read Flux's events: the first failed task, or Flux's own reason."""
         for event in self._events("--path=exec"):
             if event["name"] == "shell.task-exit":
                 task = event["context"]
                 host = self.hosts[task["rank"] // self._spec["ranks_per_node"]]
-                return rank_failure(task["rank"], -task["signaled"] or task["exitcode"], host)
-        return _exception_note(self._events()) or launching_program_failure("flux job attach", codes[0] or 0)
+                return rank_failure_reason(task["rank"], -task["signaled"] or task["exitcode"], host)
+        return _exception_note(self._events()) or starter_failure_reason("flux job attach", exit_statuses[0] or 0)
 
-    def end(self) -> None:
+    def kill_ranks(self) -> None:
         """End the ranks through Flux, then the attached client."""
         if self._id:
             with contextlib.suppress(Lost):

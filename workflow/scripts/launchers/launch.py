@@ -34,7 +34,7 @@ from environments import container
 from environments.container import Bind
 from environments.record import BuiltEnvironment
 from launchers.log import read_end
-from launchers.shortage import find_shortage
+from launchers.oom_evidence import oom_reason
 from ranks.worker.devices import HIDING_VARIABLES
 from ranks.worker.node import oom_kills
 
@@ -75,7 +75,7 @@ class Lost(Exception):
 
     * the constructors of launchers, if the scheduler does not answer or nodes are down,
     * `Flux.start` and `explain`, if the scheduler started no rank,
-    * `_classify`, if a node does not see a path, or `raise_if_lost` finds that a node or the job is gone,
+    * `_reason_or_lost`, if a node does not see a path, or `raise_if_lost` finds that a node or the job is gone,
     * `kill`, if a killed process does not end, and `Pbs.end`, if a node cannot be reached,
     * `runs.supervise`, for errors of the machine (`failure_or_lost`) or if its parent process was killed.
 
@@ -108,13 +108,13 @@ class Launcher(Protocol):
         It is called whenever the ranks did not end well, also at the time limit.
         """
 
-    def explain(self, codes: Sequence[int | None], log: Path) -> Note:
-        """Return the first failure; `codes` are the exit statuses of the processes.
+    def explain(self, exit_statuses: Sequence[int | None], log: Path) -> Note:
+        """Return the first failure; `exit_statuses` are the exit statuses of the processes.
 
         Raise Lost if the scheduler started no rank.
         """
 
-    def end(self) -> None:
+    def kill_ranks(self) -> None:
         """End every rank on every node, even if its local process has ended, and wait for it.
 
         May raise Lost.
@@ -188,14 +188,14 @@ def run(
         try:
             paths = required_paths(environment, site, folder, reads)
             processes = launcher.start(Program(command, file, paths), folder / "log.txt")
-            end, codes = _wait(processes, started + site.time_limit_s)
-            reason = None if end == "ok" else _classify(launcher, end, codes, folder / "log.txt", site)
+            end, exit_statuses = _wait(processes, started + site.time_limit_s)
+            reason = None if end == "ok" else _reason_or_lost(launcher, end, exit_statuses, folder / "log.txt", site)
         finally:
-            launcher.end()
+            launcher.kill_ranks()
     wall_s = time.monotonic() - started
     if end == "failed" and reason:
         n_kills = (oom_kills() or 0) - kills_before
-        if shortage := find_shortage(folder, reason, spec["device"], n_kills):
+        if shortage := oom_reason(folder, reason, spec["device"], n_kills):
             return Outcome("oom", shortage, wall_s)
     return Outcome(end, reason, wall_s)
 
@@ -407,7 +407,7 @@ def client_message(result: subprocess.CompletedProcess[str]) -> str:
     return " ".join((result.stderr or result.stdout).split())[:300]
 
 
-def pkill(command: Sequence[str]) -> list[str]:
+def pkill_command(command: Sequence[str]) -> list[str]:
     """Return the command that kills the ranks that `command` started on a node.
 
     It matches the last words, which name the attempt's folder. The brackets keep the pattern from matching
@@ -417,7 +417,7 @@ def pkill(command: Sequence[str]) -> list[str]:
     return ["pkill", "-KILL", "-f", "--", f"[{words[0]}]{re.escape(words[1:])}"]
 
 
-def outside_of_job(site: Site, job_kind: str, hint: str) -> InputError:
+def outside_of_job_error(site: Site, job_kind: str, hint: str) -> InputError:
     """Return the error of a launcher that needs a job; `job_kind` is for example "a Slurm job"."""
     problem = f"{site.launcher} starts ranks inside {job_kind} only"
     return InputError("outside-of-job", problem, file=site.file, key="launcher", got=site.launcher, hint=hint)
@@ -448,7 +448,7 @@ def select_hosts(site: Site, hosts: Sequence[str], needed: int, job: str) -> lis
     return usable[:needed]
 
 
-def job_ended(number: str, state: str, prefix: str = "") -> Lost:
+def job_ended_error(number: str, state: str, prefix: str = "") -> Lost:
     """Return the exception for a scheduler's job that ended during the run.
 
     `prefix` stands before its state.
@@ -458,15 +458,15 @@ def job_ended(number: str, state: str, prefix: str = "") -> Lost:
     )
 
 
-def rank_failure(rank: int, code: int, host: str | None = None) -> Note:
+def rank_failure_reason(rank: int, code: int, host: str | None = None) -> Note:
     """Return the reason for a failed rank; `code` is its exit status, or a negative signal."""
     name = f"rank {rank} on {host}" if host else f"rank {rank}"
-    return Note("rank-failed", f"{name} {describe_exit(code)}", rank=rank, host=host, status=code)
+    return Note("rank-failed", f"{name} {describe_exit(code)}", rank=rank, host=host, exit_status=code)
 
 
-def launching_program_failure(program: str, code: int) -> Note:
+def starter_failure_reason(program: str, code: int) -> Note:
     """Return the reason where the program that started all ranks, such as srun, failed, but no known rank."""
-    return Note("starter-failed", f"{program} {describe_exit(code)}", program=program, status=code)
+    return Note("starter-failed", f"{program} {describe_exit(code)}", program=program, exit_status=code)
 
 
 def describe_exit(code: int) -> str:
@@ -493,18 +493,18 @@ def _wait(processes: Sequence[subprocess.Popen[bytes]], deadline: float) -> tupl
     failed_at: float | None = None
     first_codes: Sequence[int | None] = ()
     while True:
-        codes = [process.poll() for process in processes]
+        exit_statuses = [process.poll() for process in processes]
         now = time.monotonic()
-        if failed_at is None and any(codes):
-            failed_at, first_codes = now, codes
-        if all(code is not None for code in codes) or (failed_at is not None and now - failed_at > GRACE_S):
+        if failed_at is None and any(exit_statuses):
+            failed_at, first_codes = now, exit_statuses
+        if all(code is not None for code in exit_statuses) or (failed_at is not None and now - failed_at > GRACE_S):
             return "failed" if first_codes else "ok", first_codes
         if now > deadline:
             return "timeout", first_codes
         time.sleep(POLL_S)
 
 
-def _classify(launcher: Launcher, end: str, codes: Sequence[int | None], log: Path, site: Site) -> Note:
+def _reason_or_lost(launcher: Launcher, end: str, exit_statuses: Sequence[int | None], log: Path, site: Site) -> Note:
     """Return the reason of ranks that ended as failed or timeout.
 
     Raises:
@@ -516,7 +516,7 @@ def _classify(launcher: Launcher, end: str, codes: Sequence[int | None], log: Pa
     if end == "timeout":
         text = f"not finished after the time limit of {site.time_limit_s:g} s"
         return Note("time-limit", text, time_limit_s=site.time_limit_s)
-    reason = launcher.explain(codes, log)
-    if reason.facts.get("status") == UNSEEN_STATUS and (host := reason.facts.get("host")):
+    reason = launcher.explain(exit_statuses, log)
+    if reason.facts.get("exit_status") == UNSEEN_STATUS and (host := reason.facts.get("host")):
         raise Lost(unseen_path_note(host, "the checkout, the run's folder or its environment"))
     return reason

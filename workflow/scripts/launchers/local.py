@@ -15,7 +15,7 @@ from typing import Any
 from common.notes import Note
 from common.shell import Program
 from declared.site import Site
-from launchers.launch import kill, local_variables, rank_failure, spawn
+from launchers.launch import kill, local_variables, rank_failure_reason, spawn
 
 
 class Local:
@@ -48,12 +48,12 @@ class Local:
     def raise_if_lost(self, _log: Path) -> None:
         """See Launcher. This machine is not lost as long as this process runs on it."""
 
-    def explain(self, codes: Sequence[int | None], _log: Path) -> Note:
+    def explain(self, exit_statuses: Sequence[int | None], _log: Path) -> Note:
         """See Launcher."""
-        rank, code = next((rank, code) for rank, code in enumerate(codes) if code)
-        return rank_failure(rank, code)
+        rank, code = next((rank, code) for rank, code in enumerate(exit_statuses) if code)
+        return rank_failure_reason(rank, code)
 
-    def end(self) -> None:
+    def kill_ranks(self) -> None:
         """See Launcher.
 
         The mark in their environment also identifies processes that ranks started in other sessions.

@@ -18,14 +18,14 @@ from common.shell import Program
 from declared.site import Site
 from launchers.launch import (
     Lost,
-    job_ended,
+    job_ended_error,
     kept_variables,
     kill,
-    launching_program_failure,
-    outside_of_job,
-    pkill,
+    starter_failure_reason,
+    outside_of_job_error,
+    pkill_command,
     query_job_field,
-    rank_failure,
+    rank_failure_reason,
     select_hosts,
     spawn,
 )
@@ -67,7 +67,7 @@ class Oar:
     def __init__(self, site: Site, spec: Mapping[str, Any], mpi: bool = False) -> None:
         node_file = os.environ.get("OAR_NODEFILE")
         if not node_file:
-            raise outside_of_job(site, "an OAR job", "use snakemake --profile oar")
+            raise outside_of_job_error(site, "an OAR job", "use snakemake --profile oar")
         hosts = list(dict.fromkeys(Path(node_file).read_text().split()))
         self.hosts = select_hosts(site, hosts, spec["nodes"], node_file)
         self._site, self._spec, self._mpi = site, spec, mpi
@@ -124,12 +124,12 @@ class Oar:
         if self._mpi and (error := _CONNECTION_ERROR.search(text) or _MPIRUN_LOST_NODE.search(text)):
             raise Lost(Note("node-unreachable", f"mpirun: {error[0].strip()}"))
         if (state := job_state(self._number)) not in (RUNNING, None):
-            raise job_ended(self._number, state)
+            raise job_ended_error(self._number, state)
 
-    def explain(self, codes: Sequence[int | None], log: Path) -> Note:
+    def explain(self, exit_statuses: Sequence[int | None], log: Path) -> Note:
         """See Launcher. With mpirun, read its messages."""
         text = read_end(log)
-        rank, code = next((rank, code) for rank, code in enumerate(codes) if code)
+        rank, code = next((rank, code) for rank, code in enumerate(exit_statuses) if code)
         if self._mpi:
             if killed := _RANK_KILLED.search(text):
                 return self._failure(int(killed[1]), -int(killed[2]))
@@ -137,22 +137,22 @@ class Oar:
             return (
                 self._failure(int(exited[1]), int(exited[2]))
                 if exited
-                else launching_program_failure("mpirun", code)
+                else starter_failure_reason("mpirun", code)
             )
         if code == SSH_FAILED:
             text = f"rank {rank} on {self._host(rank)} was killed, or ended with status {code}"
-            return Note("rank-failed", text, rank=rank, host=self._host(rank), status=code)
+            return Note("rank-failed", text, rank=rank, host=self._host(rank), exit_status=code)
         return self._failure(rank, code)
 
     def _failure(self, rank: int, code: int) -> Note:
-        return rank_failure(rank, code, self._host(rank))
+        return rank_failure_reason(rank, code, self._host(rank))
 
     def _host(self, rank: int) -> str:
         return self.hosts[rank // self._spec["ranks_per_node"]]
 
-    def end(self) -> None:
+    def kill_ranks(self) -> None:
         """See Launcher. End the ranks on their nodes, then the processes of oarsh."""
-        kill_ranks = shlex.join(pkill(self._command)) if self._command else ""
+        kill_ranks = shlex.join(pkill_command(self._command)) if self._command else ""
         for host in self.hosts if any(process.poll() != 0 for process in self._processes) else []:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 subprocess.run(

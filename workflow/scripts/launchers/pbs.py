@@ -19,13 +19,13 @@ from common.shell import Program, check_node
 from declared.site import Site
 from launchers.launch import (
     Lost,
-    job_ended,
+    job_ended_error,
     kept_variables,
     kill,
-    outside_of_job,
-    pkill,
+    outside_of_job_error,
+    pkill_command,
     query_job_field,
-    rank_failure,
+    rank_failure_reason,
     select_hosts,
     spawn,
 )
@@ -46,7 +46,7 @@ class Pbs:
     def __init__(self, site: Site, spec: Mapping[str, Any], _mpi: bool = False) -> None:
         node_file, number = os.environ.get("PBS_NODEFILE"), os.environ.get("PBS_JOBID")
         if not node_file or not number:
-            raise outside_of_job(site, "a PBS job", "use snakemake --profile pbs")
+            raise outside_of_job_error(site, "a PBS job", "use snakemake --profile pbs")
         hosts = list(dict.fromkeys(Path(node_file).read_text().split()))
         self.hosts = select_hosts(site, hosts, spec["nodes"], node_file)
         self._site, self._spec, self._number = site, spec, number
@@ -79,17 +79,17 @@ class Pbs:
                 text = f"rank {rank} on {self._host(rank)}: {error[0].strip()}"
                 raise Lost(Note("node-unreachable", text, rank=rank, host=self._host(rank)))
         if (state := job_state(self._number)) not in (RUNNING, None):
-            raise job_ended(self._number, state, "state ")
+            raise job_ended_error(self._number, state, "state ")
 
-    def explain(self, codes: Sequence[int | None], _log: Path) -> Note:
+    def explain(self, exit_statuses: Sequence[int | None], _log: Path) -> Note:
         """See Launcher."""
-        rank, code = next((rank, code) for rank, code in enumerate(codes) if code)
-        return rank_failure(rank, 128 - code if 128 < code < 128 + 65 else code, self._host(rank))
+        rank, code = next((rank, code) for rank, code in enumerate(exit_statuses) if code)
+        return rank_failure_reason(rank, 128 - code if 128 < code < 128 + 65 else code, self._host(rank))
 
     def _host(self, rank: int) -> str:
         return self.hosts[rank // self._spec["ranks_per_node"]]
 
-    def end(self) -> None:
+    def kill_ranks(self) -> None:
         """End the ranks, then pbs_tmrsh, and append the ranks' output to the log.
 
         Raises:
@@ -117,7 +117,7 @@ def job_state(number: str) -> str | None:
 def _end_on_node(host: str, command: Sequence[str]) -> bool:
     """End what `command` started on a node; return whether PBS reached the node."""
     try:
-        remote = ["pbs_tmrsh", host, *pkill(command)]
+        remote = ["pbs_tmrsh", host, *pkill_command(command)]
         result = subprocess.run(
             remote,
             env=kept_variables("PBS"),

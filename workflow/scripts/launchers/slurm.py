@@ -20,16 +20,16 @@ from launchers.launch import (
     GRACE_S,
     Lost,
     cores_per_task,
-    job_ended,
+    job_ended_error,
     kept_variables,
     kill,
-    launching_program_failure,
-    outside_of_job,
+    starter_failure_reason,
+    outside_of_job_error,
     select_hosts,
     spawn,
 )
 from launchers.log import read_end
-from launchers.shortage import make_reason
+from launchers.oom_evidence import format_oom_reason
 from ranks.worker import energy
 from ranks.worker.shortage import HOST
 from sites import slurm, virtual
@@ -37,15 +37,15 @@ from sites import slurm, virtual
 PATIENCE_S = 10.0  # for Slurm to start or end a step
 _TASK_ERROR = re.compile(r"srun: error: (\S+): tasks? (\d+)([\d,-]*): (.+)")
 # Of a step's control group, and of Slurm's own accounting (JobAcctGatherParams=OverMemoryKill).
-_OUT_OF_MEMORY = re.compile(
+_OOM_LINE = re.compile(
     r"^(?:slurmstepd\S*: |\[\S+\] )?error: .*(?:Detected \d+ oom[-_]kill event|exceeded memory limit)"
 )
 _EXIT_CODE = re.compile(r"Exited with exit code (\d+)")
 _STATE = re.compile(r"\bJobState=(\w+)")
 _FIELD = re.compile(r"(?:^|\s)(\w+)=(\S*)")
 RUNNING = "RUNNING"
-OUT_OF_MEMORY = "OUT_OF_MEMORY"  # state of a job
-TASK_OUT_OF_MEMORY = "Out Of Memory"  # how srun writes this state of a task
+JOB_STATE_OOM = "OUT_OF_MEMORY"  # state of a job
+TASK_STATE_OOM = "Out Of Memory"  # how srun writes this state of a task
 # 30 s is Slurm's default of JobAcctGatherFrequency for energy.
 STEP_ENERGY = energy.Kind("slurm", "node", "counter", 30.0, None, None)
 NO_VALUE = 2.0**63  # Slurm writes NO_VAL64, 2^64 - 2, for an unknown value
@@ -101,7 +101,7 @@ class Slurm:
     def __init__(self, site: Site, spec: Mapping[str, Any], mpi: bool = False) -> None:
         job = current_job()
         if job is None:
-            raise outside_of_job(site, "a Slurm job", "use snakemake --profile slurm, or ./ringside submit")
+            raise outside_of_job_error(site, "a Slurm job", "use snakemake --profile slurm, or ./ringside submit")
         self.hosts = select_hosts(site, job.hosts, spec["nodes"], f"Slurm job {job.number}")
         self._site, self._spec, self._mpi = site, spec, mpi
         self.name = f"ringside-{spec['run_id']}"[:200]
@@ -166,28 +166,28 @@ class Slurm:
 
     def raise_if_lost(self, log: Path) -> None:
         """See Launcher. Ask for the job's state, and read srun's messages."""
-        if (state := job_state(self.job["number"])) not in (RUNNING, OUT_OF_MEMORY):
-            raise job_ended(str(self.job["number"]), state)
+        if (state := job_state(self.job["number"])) not in (RUNNING, JOB_STATE_OOM):
+            raise job_ended_error(str(self.job["number"]), state)
         for line in read_end(log).splitlines():
             if line.startswith("srun: ") and any(sign in line for sign in _LOST_JOB_SIGNS):
                 raise Lost(Note("node-or-job-gone", line))
 
-    def explain(self, codes: Sequence[int | None], log: Path) -> Note:
+    def explain(self, exit_statuses: Sequence[int | None], log: Path) -> Note:
         """See Launcher. Read srun's messages: the first failed task."""
         log_lines = read_end(log).splitlines()
         lines = [line for line in log_lines if line.startswith("srun: ")]
         errors = [error for line in lines if (error := _TASK_ERROR.fullmatch(line))]
-        if shortage := _find_shortage(errors, log_lines):
+        if shortage := _slurm_oom_reason(errors, log_lines):
             return shortage
         for error in errors:
             host, rank, other_ranks, end = error.groups()
             text = f"rank {rank}{other_ranks} on {host}: {end.lower()}"
-            return Note("rank-failed", text, rank=int(rank), host=host, status=_exit_status(end))
+            return Note("rank-failed", text, rank=int(rank), host=host, exit_status=_exit_status(end))
         if lines and all(line.startswith(("srun: ", "slurmstepd: ")) for line in log_lines if line.strip()):
             raise Lost(Note("not-started", lines[-1]))  # no output of any rank: srun itself failed
-        return launching_program_failure("srun", codes[0] or 0)
+        return starter_failure_reason("srun", exit_statuses[0] or 0)
 
-    def end(self) -> None:
+    def kill_ranks(self) -> None:
         """End the step through Slurm, then srun itself."""
         process = self._process
         if process is None:
@@ -261,20 +261,20 @@ def ask_or_lose(*command: str) -> str:
     raise Lost(Note("scheduler-silent", text, program=command[0], answer=answer))
 
 
-def _find_shortage(errors: Sequence[re.Match[str]], log_lines: Sequence[str]) -> Note | None:
+def _slurm_oom_reason(errors: Sequence[re.Match[str]], log_lines: Sequence[str]) -> Note | None:
     """Return the reason if Slurm killed a task for lack of memory, None otherwise.
 
     Args:
         errors: srun's errors of tasks: host, rank, further ranks, how it ended.
         log_lines: All lines of the log, with those of slurmstepd.
     """
-    of_task = next((error for error in errors if error[4] == TASK_OUT_OF_MEMORY), None)
-    of_step = next(filter(_OUT_OF_MEMORY.match, log_lines), None)
+    of_task = next((error for error in errors if error[4] == TASK_STATE_OOM), None)
+    of_step = next(filter(_OOM_LINE.match, log_lines), None)
     if of_task is None and of_step is None:
         return None
     task = of_task or next((error for error in errors if _exit_status(error[4]) == -signal.SIGKILL), None)
     facts = {"place": HOST, "rank": int(task[2]), "host": task[1]} if task else {"place": HOST}
-    return make_reason(facts, of_step or f"Slurm: {TASK_OUT_OF_MEMORY}")
+    return format_oom_reason(facts, of_step or f"Slurm: {TASK_STATE_OOM}")
 
 
 def _exit_status(end: str) -> int | None:

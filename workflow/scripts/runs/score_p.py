@@ -42,7 +42,7 @@ def wrap_program(environment: BuiltEnvironment, site: Site, version: str, folder
     }
 
 
-def end(folder: Path, outcome: Outcome) -> Outcome:
+def finish_trace(folder: Path, outcome: Outcome) -> Outcome:
     """Remove the start script, and compare the clocks of Score-P and of the ranks' unmerged phases.
 
     Clocks are compared only if rank 0 ran on this machine.

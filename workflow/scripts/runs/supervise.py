@@ -118,7 +118,7 @@ def run_attempt(
     if machine_speed and outcome.status == "ok":
         machine_speed = reference.measure_after(lambda: run_benchmark("after"), machine_speed)
     if scorep_version:
-        outcome = score_p.end(folder, outcome)
+        outcome = score_p.finish_trace(folder, outcome)
     command, own_times = framework.command, None
     if command and (folder / "result.json").exists():
         own_times = own_commands.read_times(command, spec, folder, outcome.wall_s)

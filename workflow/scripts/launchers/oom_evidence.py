@@ -19,16 +19,16 @@ from common.text import format_bytes
 from launchers.log import read_end
 from ranks.worker.shortage import DEVICE, HOST, NOTE_FILES, Shortage, describe_text
 
-OUT_OF_MEMORY = "out-of-memory"
+OOM_CODE = "out-of-memory"
 FACTS = ("place", "rank", "host", "device", "asked_bytes", "free_bytes", "total_bytes")
 LIBRARY_LOGS = "nccl.*.log"  # what NCCL reports only there
 # Open MPI, torchrun and LBANN's adapter say by which signal a program of theirs ended.
 _KILLED = re.compile(r"\b[Ss]ignal 9\b|\(Killed\)")
 # Statuses of a killed rank: of Python's Popen, of a shell, and of oarsh, which does not tell.
-_KILLED_STATUSES = (-signal.SIGKILL, 128 + signal.SIGKILL, 255)
+_KILLED_EXIT_STATUSES = (-signal.SIGKILL, 128 + signal.SIGKILL, 255)
 
 
-def find_shortage(folder: Path, failure: Note, device: str, oom_kills: int) -> Note | None:
+def oom_reason(folder: Path, failure: Note, device: str, oom_kills: int) -> Note | None:
     """Return the reason of ranks that failed for lack of memory, None without evidence of it.
 
     Args:
@@ -39,24 +39,24 @@ def find_shortage(folder: Path, failure: Note, device: str, oom_kills: int) -> N
     """
     default_place = {"cpu": HOST, "cuda": DEVICE}.get(device)
     rank, host = failure.facts.get("rank"), failure.facts.get("host")
-    notes = sorted(filter(None, map(_read_note, folder.glob(NOTE_FILES))), key=lambda note: note["at"])
+    notes = sorted(filter(None, map(_read_shortage_file, folder.glob(NOTE_FILES))), key=lambda note: note["at"])
     if notes:
-        return make_reason({**notes[0], "place": notes[0]["place"] or default_place}, notes[0]["error"])
-    if failure.code == OUT_OF_MEMORY:
+        return format_oom_reason({**notes[0], "place": notes[0]["place"] or default_place}, notes[0]["error"])
+    if failure.code == OOM_CODE:
         return failure
     log = read_end(folder / "log.txt")
-    if oom_kills > 0 and (failure.facts.get("status") in _KILLED_STATUSES or _KILLED.search(log)):
+    if oom_kills > 0 and (failure.facts.get("exit_status") in _KILLED_EXIT_STATUSES or _KILLED.search(log)):
         text = "the kernel killed it, since the memory of its control group or node was used up"
-        return make_reason({"place": HOST, "rank": rank, "host": host}, text)
+        return format_oom_reason({"place": HOST, "rank": rank, "host": host}, text)
     texts = [log, *map(read_end, sorted(folder.glob(LIBRARY_LOGS)))]
     shortage = next((match for text in texts if (match := describe_text(text))), None)
     if shortage is None:
         return None
     facts = {**asdict(shortage), "place": shortage.place or default_place, "rank": rank, "host": host}
-    return make_reason(facts, shortage.error)
+    return format_oom_reason(facts, shortage.error)
 
 
-def make_reason(facts: Mapping[str, Any], error: str) -> Note:
+def format_oom_reason(facts: Mapping[str, Any], error: str) -> Note:
     """Return the reason of status oom, as in `out of memory on GPU 0: rank 1 on node2 asked for 2.1 GB: ...`.
 
     Args:
@@ -75,11 +75,11 @@ def make_reason(facts: Mapping[str, Any], error: str) -> Note:
     )
     free = "" if all_facts["free_bytes"] is None else f", {format_bytes(all_facts['free_bytes'])} were free"
     return Note(
-        OUT_OF_MEMORY, f"out of memory{place}: {rank_name}{host_name}{request}{free}: {error}", **all_facts
+        OOM_CODE, f"out of memory{place}: {rank_name}{host_name}{request}{free}: {error}", **all_facts
     )
 
 
-def _read_note(file: Path) -> dict[str, Any] | None:
+def _read_shortage_file(file: Path) -> dict[str, Any] | None:
     """Return what a rank left, None if it was killed while it wrote."""
     with contextlib.suppress(OSError, ValueError):
         content: dict[str, Any] = json.loads(file.read_text())
