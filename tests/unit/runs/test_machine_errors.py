@@ -39,7 +39,7 @@ def gather_power(file: Path) -> Any:
             lambda file: epoch_lines(file.parents[1], {"attempt": 1, "status": "ok"}, 3, 1),
         ),
         ("runs/a/k/attempt-1/power.csv", gather_power),
-        ("attempt-1/record.json", lambda file: attempts.finished(file.parents[1])),
+        ("attempt-1/record.json", lambda file: attempts.latest_recorded_attempt(file.parents[1])),
         ("block-1.json", lambda file: decisions.read_decision(file, Replicates(3, 5))),
         ("collective_benchmark.json", KIND.read),
         (binding.BINDING, lambda file: binding.read_binding(file.parent)),

@@ -114,7 +114,7 @@ def main(*, study: str, site: str, benchmark: str, key: str, out: Path) -> None:
         key: the key that the caller expects the benchmark to have
         out: collective_benchmark.json, in the folder of the key
     """
-    KIND.publish(study, site, benchmark, key, out)
+    KIND.execute_planned(study, site, benchmark, key, out)
 
 
 if __name__ == "__main__":

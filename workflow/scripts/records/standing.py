@@ -193,14 +193,14 @@ def read_standing(
     }
     jobs, queue = read_jobs(campaign, {Path(path).parent.name: name for name, path in paths.items()})
     under_way, stopped = [], []
-    for name, published in started.items():
-        folder = published.parent
+    for name, final_record in started.items():
+        folder = final_record.parent
         attempt = attempts.current_attempt(folder)
         if attempt and is_active(folder, attempt, jobs, campaign.site.longest_run_s + JOB_MARGIN_S, now):
             under_way.append(
                 read_under_way(f"{labels.get(name, '')}{name}", attempt, campaign.by_id.get(name), now)
             )
-        elif (reason := attempts.absence_reason(published)) != attempts.NOT_RUN:
+        elif (reason := attempts.absence_reason(final_record)) != attempts.NOT_RUN:
             stopped.append(("to run", reason.removeprefix("absent: "), name))
     arguments = arguments_for(campaign.study.name, campaign.site.name)
     measured = [*records.items(), *benchmark_records.items(), *timing_records.items()]

@@ -1,6 +1,6 @@
 """Keep the attempts of a run, each in a folder of its own. Nothing here deletes one.
 
-    runs/<run_id>/<key>/record.json      the published record, the only output that Snakemake knows
+    runs/<run_id>/<key>/record.json      the final_record record, the only output that Snakemake knows
     runs/<run_id>/<key>/.lock            locked during an attempt
     runs/<run_id>/<key>/attempt-<k>/     one attempt:
         holder.json                      process, host and job of its supervisor; the first file
@@ -19,7 +19,7 @@
         unfinished.txt                   why there is no record
         put-aside                        the attempt does not count any more
 
-An attempt with a record.json is finished. It is published instead of being repeated, unless it was put aside.
+An attempt with a record.json is finished. It is final_record instead of being repeated, unless it was put aside.
 """
 
 import contextlib
@@ -78,7 +78,7 @@ def _number(attempt: Path) -> int:
     return int(attempt.name.removeprefix("attempt-"))
 
 
-def finished(folder: Path) -> Path | None:
+def latest_recorded_attempt(folder: Path) -> Path | None:
     """Return the latest attempt with a record that was not put aside, or None."""
     done = [path for path in attempts(folder) if _has_record(path) and not (path / PUT_ASIDE).exists()]
     return done[-1] if done else None
@@ -92,7 +92,7 @@ def _has_record(attempt: Path) -> bool:
         return False
 
 
-def unfinished(folder: Path) -> list[dict[str, Any]]:
+def attempts_without_record(folder: Path) -> list[dict[str, Any]]:
     """Return number and known reason of each attempt without a record."""
     without_record = [attempt for attempt in attempts(folder) if not _has_record(attempt)]
     reasons = {attempt: attempt / UNFINISHED for attempt in without_record}
@@ -102,7 +102,7 @@ def unfinished(folder: Path) -> list[dict[str, Any]]:
     ]
 
 
-def lost_seconds(attempt: Path) -> float:
+def earlier_attempts_s(attempt: Path) -> float:
     """Return how long the earlier attempts of a run took, from their beginning to their last file, s.
 
     None of them counts: they have no record, or were put aside. An attempt of an unknown beginning takes 0 s.
@@ -117,10 +117,10 @@ def lost_seconds(attempt: Path) -> float:
     return lost_s
 
 
-def absence_reason(published: Path) -> Note:
+def absence_reason(final_record: Path) -> Note:
     """Return why the record `published` does not exist under its current key."""
-    folder = published.parent
-    if any(folder.parent.glob(f"*/{published.name}")):
+    folder = final_record.parent
+    if any(folder.parent.glob(f"*/{final_record.name}")):
         return Note("old", "old: measured with other software, code, data or settings only")
     attempt = current_attempt(folder)
     if attempt and is_locked(folder / RUN_LOCK):
@@ -130,7 +130,7 @@ def absence_reason(published: Path) -> Note:
         number = _number(attempt)
         text = f"absent: attempt {number}, begun on {host}, has not ended, or was killed"
         return Note("begun-elsewhere", text, attempt=number, host=host)
-    if stopped := unfinished(folder):
+    if stopped := attempts_without_record(folder):
         return Note(
             "unfinished", f"absent: attempt {stopped[-1]['attempt']} {stopped[-1]['reason']}", **stopped[-1]
         )
@@ -207,13 +207,13 @@ def new_attempt(folder: Path) -> Iterator[Path]:
 def finish(attempt: Path, record: dict[str, Any], kind: str) -> None:
     """Write attempt-<k>/record.json, checked against the schema `kind`: the attempt is finished."""
     number = _number(attempt)
-    before = [entry for entry in unfinished(attempt.parent) if entry["attempt"] < number]
+    before = [entry for entry in attempts_without_record(attempt.parent) if entry["attempt"] < number]
     record = record | {"attempt": number, "unfinished_attempts": before}
     check(record, kind, attempt / "record.json")
     write_json(attempt / "record.json", record)
 
 
-def publish(attempt: Path, name: str = "record.json") -> dict[str, Any]:
+def copy_final_record(attempt: Path, name: str = "record.json") -> dict[str, Any]:
     """Copy attempt-<k>/record.json to `name` in the run's folder, which Snakemake waits for; return it."""
     with written_whole(attempt.parent / name) as partial:
         shutil.copyfile(attempt / "record.json", partial)
@@ -245,11 +245,11 @@ def _job_number() -> str | None:
     return number and number.replace("ƒ", "f")  # Flux prints ƒpEk7nF as fpEk7nF where it wants ASCII
 
 
-def put_aside(published: Path) -> None:
+def put_aside(final_record: Path) -> None:
     """Put aside all attempts of a run and remove its `published` record, so that it is measured again."""
-    for attempt in attempts(published.parent):
+    for attempt in attempts(final_record.parent):
         write_text(attempt / PUT_ASIDE, "this attempt does not count: a repetition was requested\n")
-    published.unlink(missing_ok=True)
+    final_record.unlink(missing_ok=True)
 
 
 @contextmanager

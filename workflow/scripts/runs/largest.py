@@ -228,7 +228,7 @@ def main(*, study: str, site: str, search: str, key: str, out: Path) -> None:
         key: the key that the caller expects the search to have
         out: batch_search.json, in the folder of the key
     """
-    KIND.publish(study, site, search, key, out)
+    KIND.execute_planned(study, site, search, key, out)
 
 
 if __name__ == "__main__":

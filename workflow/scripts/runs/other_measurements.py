@@ -56,7 +56,7 @@ class Kind(Generic[MeasurementT]):
         """Return the kind and the name of a measurement, as messages have it."""
         return f"{self.name.replace('_', ' ')} {name}"
 
-    def publish(self, study_name: str, site_name: str, name: str, key: str, out: Path) -> None:
+    def execute_planned(self, study_name: str, site_name: str, name: str, key: str, out: Path) -> None:
         """Make the measurement `name` of a study, unless a record can be reused, and publish it as `out`.
 
         Raises:
@@ -69,7 +69,7 @@ class Kind(Generic[MeasurementT]):
             raise changed_since_planned(self.title(name), key)
         with report_interruptions(self.title(name), out):
             check_bound(results, site)
-            self.measure(study, site, measurement, results)
+            self.reuse_or_measure(study, site, measurement, results)
 
     def find(self, study: Study, site: Site, name: str) -> MeasurementT:
         """Return the planned measurement of this name.
@@ -85,7 +85,7 @@ class Kind(Generic[MeasurementT]):
             "changed-since-planned", problem, file=study.file.name, got=name, hint="start Snakemake again"
         )
 
-    def measure(self, study: Study, site: Site, measurement: MeasurementT, results: Path) -> dict[str, Any]:
+    def reuse_or_measure(self, study: Study, site: Site, measurement: MeasurementT, results: Path) -> dict[str, Any]:
         """Publish and return the record of a measurement: that of a successful attempt, or of a new one.
 
         `results` is the folder results/<study>.
@@ -93,7 +93,7 @@ class Kind(Generic[MeasurementT]):
         out = self.output(results, site, measurement)
         folder = out.parent
         with attempts.exclusive(folder, self.title(measurement.name)):
-            attempt_folder = attempts.finished(folder)
+            attempt_folder = attempts.latest_recorded_attempt(folder)
             if attempt_folder is None or attempts.read_record(attempt_folder)["status"] != "ok":
                 environment = read_built(environment_of(site, measurement.run.framework))
                 bind_results(results, study.name, site)
@@ -115,7 +115,7 @@ class Kind(Generic[MeasurementT]):
                         **result,
                     }
                     attempts.finish(attempt_folder, record, self.name)
-            return attempts.publish(attempt_folder, out.name)
+            return attempts.copy_final_record(attempt_folder, out.name)
 
     def read(self, file: Path) -> dict[str, Any]:
         """Return the checked record of a measurement.

@@ -24,14 +24,14 @@ from common.shell import UNSEEN, find_unseen_path
 from common.text import format_duration
 from launchers.log import read_end
 from plan.scheduling import JOB_OPTIONS
-from runs.attempts import DISTURBED, attempt_folder, unfinished
+from runs.attempts import DISTURBED, attempt_folder, attempts_without_record
 from runs.epochs import mean_of_timed, read_epochs
 from runs.usable import usable_runs_note
 from sites import slurm
 
 N_FIRST_RUNS = 5  # if all of these are disturbed, the machine is not fit for a campaign
 MAX_SAME_FAILURES = 3  # in a row; then the campaign stops
-STOPPED_STATUS = 3  # exit status of a campaign that stopped, or has no usable run
+HALTED_STATUS = 3  # exit status of a campaign that stopped, or has no usable run
 SESSION_VARIABLE = "RINGSIDE_SESSION"
 LAUNCHING_RULES = {"run", "collective_benchmark", "timing", "batch_search"}  # rules that start ranks
 # Wildcard of these rules -> folder of their records in results/<study>.
@@ -53,7 +53,7 @@ def _session_file(results: Path, session: str) -> Path:
     return results / "sessions" / f"{session}.json"
 
 
-def refuse_stopped(results: Path) -> None:
+def refuse_halted(results: Path) -> None:
     """Raise InputError if this session has stopped its campaign: earlier submitted runs do not train."""
     try:
         stopped = json.loads(_session_file(results, current_session()).read_text(encoding="utf-8")).get(
@@ -106,7 +106,7 @@ class Session:
         self._stop = stop
         self._failures: list[str] = []  # reasons of the latest runs, if they failed
         self._refusals: set[str] = set()  # of Slurm, printed already
-        self.stopped: Note | None = None
+        self.halted: Note | None = None
 
     def watch(self, event: str, job: int, rule: str | None, wildcards: Mapping[str, str] | None) -> None:
         """Handle a started (JOB_INFO) or finished (JOB_FINISHED) job; print a line for an ended run."""
@@ -129,12 +129,12 @@ class Session:
             return False
         if unseen and not self._stop:
             return False
-        if unseen and not self.stopped:
+        if unseen and not self.halted:
             text = (
                 f"stopped: {unseen}; all nodes must share this path. Finished runs are kept: correct it, "
                 "then start again"
             )
-            self._stop_campaign(Note(UNSEEN, text, **unseen.facts))
+            self._halt_campaign(Note(UNSEEN, text, **unseen.facts))
         return unseen is not None
 
     def print_refusal(self, event: Mapping[str, Any]) -> None:
@@ -151,7 +151,7 @@ class Session:
         wildcards = self._running.get(job, {})
         for kind, folder in FOLDERS.items():
             if kind in wildcards:
-                stopped = unfinished(self._results / folder / wildcards[kind] / wildcards["key"])
+                stopped = attempts_without_record(self._results / folder / wildcards[kind] / wildcards["key"])
                 return find_unseen_path(stopped[-1]["reason"]) if stopped else None
         return None
 
@@ -167,26 +167,26 @@ class Session:
         print_line(self.line(run["run_id"], record["status"], _result_text(record, folder)))
         for hint in self.hints(str(record["reason"] or "").startswith(DISTURBED)):
             print_line(f"ringside: {hint}")
-        self.count_failure(record["status"], str(record["reason"]))
+        self.halt_after_same_failures(record["status"], str(record["reason"]))
 
-    def count_failure(self, status: str, reason: str) -> None:
+    def halt_after_same_failures(self, status: str, reason: str) -> None:
         """Stop the campaign if the last runs failed for the same reason, apart from its numbers."""
         if status != "failed":
             self._failures.clear()
             return
         self._failures.append(re.sub(r"\d+", "", reason))
         last = self._failures[-MAX_SAME_FAILURES:]
-        if self._stop and not self.stopped and len(last) == MAX_SAME_FAILURES and len(set(last)) == 1:
+        if self._stop and not self.halted and len(last) == MAX_SAME_FAILURES and len(set(last)) == 1:
             text = (
                 f"stopped: the last {MAX_SAME_FAILURES} runs failed for the same reason ({reason}); finished "
                 "runs are kept. Remove the cause, then: ./ringside repeat failed --study "
                 f"{self._results.name}. To continue anyway: --keep-going"
             )
-            self._stop_campaign(Note("same-failure", text, runs=MAX_SAME_FAILURES, reason=reason))
+            self._halt_campaign(Note("same-failure", text, runs=MAX_SAME_FAILURES, reason=reason))
 
-    def _stop_campaign(self, reason: Note) -> None:
+    def _halt_campaign(self, reason: Note) -> None:
         """Start no further run; the session's file stops runs that were submitted earlier."""
-        self.stopped = reason
+        self.halted = reason
         self._state["stopped"] = str(reason)
         with contextlib.suppress(OSError):
             write_json(self._file, self._state)

@@ -41,7 +41,7 @@ from plan.plan_files import read_plan
 from ranks.worker.energy import SCOPES, widest
 from runs import attempts, meters, own_commands, phases, reference, score_p, steps, transport
 from runs.epochs import mean_of_timed, read_epochs
-from runs.progress import current_session, refuse_stopped
+from runs.progress import current_session, refuse_halted
 
 # Codes of colours and cursors (ECMA-48), and titles of xterm.
 _TERMINAL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07]*\x07)")
@@ -72,7 +72,7 @@ def supervise(
     """
     run_folder = results / "runs" / planned.run_id / planned.key
     with attempts.exclusive(run_folder, planned.run_id):
-        attempt = attempts.finished(run_folder)
+        attempt = attempts.latest_recorded_attempt(run_folder)
         if attempt is None or not usable(attempts.read_record(attempt)):
             environment = read_built(planned.environment)
             if planned.data:
@@ -84,7 +84,7 @@ def supervise(
                 launcher = launch.make_launcher(planned.site, planned.spec, planned.framework.mpi, setup)
                 record = run_attempt(planned, environment, launcher, results, attempt, session)
                 attempts.finish(attempt, record, "record")
-        return attempts.publish(attempt)
+        return attempts.copy_final_record(attempt)
 
 
 def run_attempt(
@@ -122,7 +122,7 @@ def run_attempt(
     command, own_times = framework.command, None
     if command and (folder / "result.json").exists():
         own_times = own_commands.read_times(command, spec, folder, outcome.wall_s)
-    measured, epochs = read_outcome(planned, launcher, folder, launched_at, outcome.wall_s, idle_w)
+    measured, epochs = read_measurements(planned, launcher, folder, launched_at, outcome.wall_s, idle_w)
     if command and measured and own_times:
         measured |= own_commands.measured_fields(command, environment, own_times, launched_at, outcome.wall_s)
     gradient_bytes = planned.graph.gradient_bytes if planned.graph else 0
@@ -146,13 +146,13 @@ def run_attempt(
         "started_at": format_utc(launched_at),
         "ended_at": format_utc(time.time()),
         "wall_s": outcome.wall_s,
-        "lost_s": attempts.lost_seconds(folder),
+        "lost_s": attempts.earlier_attempts_s(folder),
         "reference": machine_speed,
         "measured": measured,
     }
 
 
-def read_outcome(
+def read_measurements(
     planned: Planned,
     launcher: launch.Launcher,
     folder: Path,
@@ -525,7 +525,7 @@ def main(*, site: str, plan: Path, key: str) -> None:
     """
     results = plan.parents[1]
     declared_site = without_slow_nodes(load_site(site), results)
-    refuse_stopped(results)
+    refuse_halted(results)
     planned = read_plan(plan, key, declared_site)
     with report_interruptions(planned.run_id, results):
         check_bound(results, declared_site)

@@ -23,7 +23,7 @@ from plan.campaign import Campaign, configured, load_campaign
 from plan.design import Run, refuse_imported
 from plan.identity import Planned, plan_run, unsupported_reason
 from plan.scheduling import allocation_options
-from runs.attempts import attempt_folder, finished, put_aside
+from runs.attempts import attempt_folder, latest_recorded_attempt, put_aside
 from runs.epochs import read_epochs
 from runs.phases import TABLE, damage_reason, write_intervals
 from runs.progress import current_session
@@ -81,7 +81,7 @@ def plan_traced(campaign: Campaign, run: Run, level: str) -> Planned:
 
 def finished_trace(folder: Path) -> Path | None:
     """Return the attempt in `folder` that counts, if its phases are complete."""
-    attempt = finished(folder)
+    attempt = latest_recorded_attempt(folder)
     return attempt if attempt and is_complete(attempt) else None
 
 
@@ -107,7 +107,7 @@ def measure(campaign: Campaign, planned: Planned) -> Path:
     check_bound(results, campaign.site)
     _check_job(campaign, planned)
     _build_missing(campaign, planned)
-    if finished(folder):  # its phases are damaged
+    if latest_recorded_attempt(folder):  # its phases are damaged
         put_aside(folder / "record.json")
     with report_interruptions(planned.run_id, results):
         record = supervise(
