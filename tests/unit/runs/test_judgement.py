@@ -98,7 +98,7 @@ def test_a_loss_that_is_not_finite_is_invalid(tmp_path: Path, loss: float) -> No
         ({"weights_finite": False}, "weights-not-finite", {}, "loss not finite"),
         ({"other_cpu_share": 0.2}, "other-cpu-time", {"share": 0.2, "limit": 0.05}, "background load"),
         ({"steal_share": 0.4}, "cpu-steal", {"share": 0.4, "limit": 0.15}, "CPU steal"),
-        ({"paused_s": 6.0}, "paused", {"paused_s": 6.0}, "stopped ranks"),
+        ({"paused_s": 6.0}, "paused", {"paused_s": 6.0}, "paused ranks"),
     ],
 )
 def test_run_with_a_bad_measurement_is_invalid(

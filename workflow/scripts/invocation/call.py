@@ -27,9 +27,9 @@ from plan.plan_files import write_plans
 from records import time_left
 from runs.attempts import machine_locked_by
 from runs.progress import (
+    HALTED_STATUS,
     LAUNCHING_RULES,
     SESSION_VARIABLE,
-    HALTED_STATUS,
     Interruption,
     Session,
     act_if_nothing_to_do,

@@ -1,7 +1,7 @@
-"""Tell ranks that ran out of memory from ranks that failed: the status `oom`.
+"""Decide whether ranks failed because memory ran out, which is the status `oom`.
 
-A rank says so itself (ranks/worker/shortage.py), or its launcher, or the kernel counts a process that it
-killed, or a line of a log says so. Without such evidence a killed rank has failed.
+Evidence is the file that a rank writes itself (ranks/worker/shortage.py), a report of the scheduler, a
+process that the kernel killed, or a line of a log. Without evidence, a killed rank has failed.
 """
 
 import contextlib
@@ -21,27 +21,28 @@ from ranks.worker.shortage import DEVICE, HOST, NOTE_FILES, Shortage, describe_t
 
 OOM_CODE = "out-of-memory"
 FACTS = ("place", "rank", "host", "device", "asked_bytes", "free_bytes", "total_bytes")
-LIBRARY_LOGS = "nccl.*.log"  # what NCCL reports only there
-# Open MPI, torchrun and LBANN's adapter say by which signal a program of theirs ended.
+LIBRARY_LOGS = "nccl.*.log"  # NCCL reports some errors nowhere else
+# How Open MPI, torchrun and LBANN's adapter report a program that SIGKILL ended.
 _KILLED = re.compile(r"\b[Ss]ignal 9\b|\(Killed\)")
-# Statuses of a killed rank: of Python's Popen, of a shell, and of oarsh, which does not tell.
+# Exit statuses that can mean SIGKILL: from Popen, from a shell, and 255 from oarsh, which hides the signal.
 _KILLED_EXIT_STATUSES = (-signal.SIGKILL, 128 + signal.SIGKILL, 255)
 
 
 def oom_reason(folder: Path, failure: Note, device: str, oom_kills: int) -> Note | None:
-    """Return the reason of ranks that failed for lack of memory, None without evidence of it.
+    """Return the reason if ranks failed because memory ran out, None without evidence.
 
     Args:
         folder: The attempt's folder.
-        failure: What the launcher knows of the failure.
-        device: `device` of the run's spec: it says whose memory ran out if the library does not.
-        oom_kills: Processes of this node's control group that the kernel killed during the run.
+        failure: The reason that the launcher gives.
+        device: `device` of the run's spec, which decides between host and device if the evidence does not.
+        oom_kills: Number of processes that the kernel killed in this node's control group during the run.
     """
     default_place = {"cpu": HOST, "cuda": DEVICE}.get(device)
     rank, host = failure.facts.get("rank"), failure.facts.get("host")
-    notes = sorted(filter(None, map(_read_shortage_file, folder.glob(NOTE_FILES))), key=lambda note: note["at"])
-    if notes:
-        return format_oom_reason({**notes[0], "place": notes[0]["place"] or default_place}, notes[0]["error"])
+    shortages = filter(None, map(_read_shortage_file, folder.glob(NOTE_FILES)))
+    # The first rank whose memory ran out is the cause of the others' failures.
+    if first := min(shortages, key=lambda shortage: shortage["at"], default=None):
+        return format_oom_reason({**first, "place": first["place"] or default_place}, first["error"])
     if failure.code == OOM_CODE:
         return failure
     log = read_end(folder / "log.txt")
@@ -57,11 +58,11 @@ def oom_reason(folder: Path, failure: Note, device: str, oom_kills: int) -> Note
 
 
 def format_oom_reason(facts: Mapping[str, Any], error: str) -> Note:
-    """Return the reason of status oom, as in `out of memory on GPU 0: rank 1 on node2 asked for 2.1 GB: ...`.
+    """Return the reason of status oom: `out of memory on device 0: rank 1 on node2 asked for 2.1 GB: ...`.
 
     Args:
-        facts: What is known of FACTS.
-        error: What the library, the kernel or the scheduler says.
+        facts: Those of FACTS that are known.
+        error: The message of the library, the kernel or the scheduler.
     """
     all_facts = {name: facts.get(name) for name in FACTS}
     error = "".join(filter(str.isprintable, redact_log(error)))
@@ -80,7 +81,7 @@ def format_oom_reason(facts: Mapping[str, Any], error: str) -> Note:
 
 
 def _read_shortage_file(file: Path) -> dict[str, Any] | None:
-    """Return what a rank left, None if it was killed while it wrote."""
+    """Return the content of a rank's file, None if the rank was killed while it wrote the file."""
     with contextlib.suppress(OSError, ValueError):
         content: dict[str, Any] = json.loads(file.read_text())
         return {**asdict(Shortage("")), **content} if "at" in content else None

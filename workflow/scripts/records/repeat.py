@@ -8,18 +8,19 @@ from pathlib import Path
 
 from common.errors import InputError
 from common.text import number_of, suggest_pattern
+from declared.run_status import RECORD_STATUSES
 from plan import ownership, unlock
 from plan.binding import read_binding
 from plan.campaign import Campaign, configured, load_campaign
 from plan.collective_benchmarks import CollectiveBenchmarks
 from plan.design import refuse_imported
 from plan.largest import BatchSearches
-from plan.record_checks import STATUSES, record_status
+from plan.record_checks import record_status
 from plan.timings import Timings
 from records.next_commands import cluster_commands
 from runs.attempts import put_aside
 
-SELECTOR = f"a status ({', '.join(STATUSES)}) or a pattern of run_id"
+SELECTOR = f"a status ({', '.join(RECORD_STATUSES)}) or a pattern of run_id"
 # Prefixes of the names of measurements that are not runs.
 NAME_PREFIXES = {"collective benchmark": "benchmark.", "timing": "timing.", "batch search": "largest."}
 
@@ -41,7 +42,7 @@ def select_runs(campaign: Campaign, selector: str) -> dict[str, Path]:
     }
     records = {**benchmarks, **timings, **searches, **campaign.records}
     existing = {run_id: Path(path) for run_id, path in records.items() if Path(path).exists()}
-    if selector in STATUSES:
+    if selector in RECORD_STATUSES:
         return {run_id: path for run_id, path in existing.items() if record_status(path) == selector}
     return {run_id: path for run_id, path in existing.items() if fnmatch.fnmatchcase(run_id, selector)}
 
@@ -76,12 +77,12 @@ def repeat_runs(selector: str, study: str = "", site: str = "", run: bool = True
     campaign = load_campaign({**config, "records": "campaign"})
     refuse_imported(campaign.study)
     runs = select_runs(campaign, selector)
-    if not runs and selector in STATUSES:
+    if not runs and selector in RECORD_STATUSES:
         problem = f"no run of {campaign.study.name} is {selector}"
         raise InputError("nothing-to-repeat", problem, got=selector, hint="nothing to repeat")
     if not runs:
         problem = f"'{selector}': no run of {campaign.study.name} that has a record matches"
-        suggestion = suggest_pattern(selector, campaign.records, STATUSES)
+        suggestion = suggest_pattern(selector, campaign.records, RECORD_STATUSES)
         raise InputError("unknown-name", problem, got=selector, expected=SELECTOR, suggestion=suggestion)
     ownership.refuse_unwritable(campaign.results)
     if not ownership.hold(Path(".snakemake")):

@@ -20,6 +20,7 @@ from common.errors import print_line
 from common.files import read_json, write_json
 from common.notes import Note
 from common.options import run_program
+from declared.run_status import RunStatus
 from declared.site import Site
 from environments.record import BuiltEnvironment
 from launchers import launch
@@ -112,15 +113,15 @@ class Trials:
         outcome = launch.run(launcher, self.environment, folder.resolve(), spec, site, reads=[source, data])
         result = other_measurements.read_result(folder)
         status, reason = outcome.status, outcome.reason
-        if status == "ok" and result is None:
-            status, reason = "failed", Note("no-result", "ended without a result")
-        if status == "failed" and reason:
+        if status == RunStatus.OK and result is None:
+            status, reason = RunStatus.FAILED, Note("no-result", "ended without a result")
+        if status == RunStatus.FAILED and reason:
             reason = failure_or_lost(reason, folder / "log.txt")
         ranks = result["ranks"] if result else []
         device_peaks = [peak for rank in ranks if (peak := rank["device_memory_peak_bytes"]) is not None]
         return {
             "batch_size": batch_size,
-            "outcome": FITS if status == "ok" else status,
+            "outcome": FITS if status == RunStatus.OK else status,
             "reason": reason,
             "wall_s": outcome.wall_s,
             "memory_peak_bytes": max((rank["memory_peak_bytes"] for rank in ranks), default=None),
