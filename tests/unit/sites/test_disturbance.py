@@ -109,9 +109,9 @@ def test_own_work_is_no_disturbance_of_this_machine() -> None:
     before = node_report.used()
     result = node_report.disturbed(0.3)
     after = node_report.used()
-    assert after["own"] - before["own"] > 0.01 and after["at"] - before["at"] >= 0.3
+    assert after["program"] - before["program"] > 0.01 and after["at"] - before["at"] >= 0.3
     assert 0 <= result["steal"] <= 1 and 0 <= result["others"] <= 1.1
-    mine = {"at": 10.0, "busy": 5.0, "stolen": 0.0, "own": 5.0}
+    mine = {"at": 10.0, "busy": 5.0, "stolen": 0.0, "program": 5.0}
     assert node_report.shares(dict.fromkeys(mine, 0.0), mine) == QUIET
     stolen = {**mine, "stolen": 1.25, "busy": 5.0}
     assert node_report.shares(dict.fromkeys(mine, 0.0), stolen)["steal"] == pytest.approx(0.2)

@@ -1,4 +1,4 @@
-"""Mark runs to be repeated. Their attempts are kept; the next invocation makes new ones."""
+"""Repeat runs on request: `./ringside repeat`. Old attempts are kept, but put aside."""
 
 import fnmatch
 import subprocess
@@ -26,7 +26,7 @@ NAME_PREFIXES = {"collective benchmark": "benchmark.", "timing": "timing.", "bat
 
 
 def select_runs(campaign: Campaign, selector: str) -> dict[str, Path]:
-    """Return name -> record, where its status is `selector`, or its name matches it as a pattern (fnmatch).
+    """Return name -> record of those whose status is `selector`, or whose name matches it (fnmatch).
 
     Collective benchmarks are named `benchmark.<framework>.n<nodes>`, timings `timing.<framework>.messages`,
     and searches for the largest batch `largest.<cell>`.
@@ -48,7 +48,7 @@ def select_runs(campaign: Campaign, selector: str) -> dict[str, Path]:
 
 
 def count_by_kind(names: Iterable[str]) -> str:
-    """Return in words how many runs, benchmarks, timings and searches are named."""
+    """Return how many runs, benchmarks, timings and searches there are among `names`, as text."""
     kinds = [
         next((kind for kind, prefix in NAME_PREFIXES.items() if name.startswith(prefix)), "run")
         for name in names
@@ -59,16 +59,17 @@ def count_by_kind(names: Iterable[str]) -> str:
 
 
 def repeat_runs(selector: str, study: str = "", site: str = "", run: bool = True) -> None:
-    """Put the finished attempts of runs aside, so that they are repeated.
+    """Put the attempts of runs aside, so that the runs are repeated.
 
     Args:
         selector: A status of records, or a pattern of run ids.
         study: A study; default: the configured one.
-        site: A site; default: that at which the study's results were made, else the configured one.
-        run: Then run them, if the site is this machine.
+        site: A site; default: the one to which the study's results are bound, else the configured one.
+        run: Execute them now if the site is this machine. This does not return; it exits with Snakemake's
+            status.
 
     Raises:
-        InputError: If no run is meant, or a campaign is running in this checkout.
+        InputError: If no run is selected, or a campaign is running in this checkout.
     """
     config = configured(study, site)
     bound = read_binding(Path("results") / config["study"])
