@@ -266,10 +266,10 @@ class TestCluster:
         result = site(answers, devices=[1, "MIG: a program sees one of 4 parts"])
         assert (result.device, result.devices_per_node, result.ranks_per_node) == ("cuda", 1, 1)
 
-    def test_devices_that_slurm_does_not_hand_out(self, answers: SlurmAnswers) -> None:
+    def test_devices_that_slurm_does_not_allocate(self, answers: SlurmAnswers) -> None:
         node_kinds = kinds(slurm.parse_nodes(GPU_NODES.splitlines()[-1]))
         assert site(replace(answers, kinds=node_kinds, node={})).device == "cpu"
-        assert "Slurm hands out none" in written(
+        assert "Slurm allocates none" in written(
             replace(answers, kinds=node_kinds, node={}), NodeAnswers(REPORT)
         )
 
