@@ -72,9 +72,8 @@ class Lost(Exception):
     """The infrastructure failed, not the training program.
 
     The rule is the same wherever this is raised: no record is written, so Snakemake runs the rule again, by
-        the
-    `retries` of its profile or when it is called the next time. Anything else that ends ranks is a result of
-    the run, such as a failure or a timeout, and has a record.
+    the `retries` of its profile or when it is called the next time. Anything else that ends ranks is a result
+    of the run, such as a failure or a timeout, and has a record.
     """
 
     def __init__(self, reason: Note) -> None:

@@ -111,9 +111,8 @@ def own_command_columns(run: Run, command: Command) -> dict[str, Any]:
     """Return the planned columns that a run of a user-supplied command has instead of those of a framework.
 
     The command starts one process on each device itself, so `ranks` is the number of devices. It has no
-    baseline
-    framework: its baseline is its own run on one device. Models that only the command knows have no
-        parameters here.
+    baseline framework: its baseline is its own run on one device. Models that only the command knows have no
+    parameters here.
     """
     parameters = command.models.get(run.levels["model"])
     return {

@@ -106,8 +106,7 @@ def earlier_attempts_s(attempt: Path) -> float:
     """Return the seconds that the earlier attempts of a run took, each from its beginning to its last file.
 
     None of these attempts counts: they have no record, or were put aside. An attempt whose beginning is
-        unknown
-    adds 0 s.
+    unknown adds 0 s.
     """
     total_s = 0.0
     for earlier in attempts(attempt.parent):
@@ -243,9 +242,8 @@ def _stop_reason(error: BaseException) -> str:
 def _job_number() -> str | None:
     """Return the number of the scheduler's job that this process belongs to, or None."""
     number = next((os.environ[name] for name in JOB_VARIABLES if os.environ.get(name)), None)
-    return number and number.replace(
-        "ƒ", "f"
-    )  # Flux itself prints ƒpEk7nF as fpEk7nF if only ASCII is allowed
+    # If only ASCII is allowed, Flux itself prints ƒpEk7nF as fpEk7nF.
+    return number and number.replace("ƒ", "f")
 
 
 def put_aside(final_record: Path) -> None:

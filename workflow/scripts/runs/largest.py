@@ -58,8 +58,7 @@ class Trials:
         """Return whether the cell trains with this batch size, by an earlier attempt or a new trial.
 
         A size that fails twice for another reason than memory does not fit either: some libraries do not
-            report that
-        memory ran out, and some cannot index tensors that are too large.
+        report that memory ran out, and some cannot index tensors that are too large.
         """
         trial = self._earlier_trial(batch_size) or self._try(batch_size)
         self.done.append(trial)

@@ -1,9 +1,8 @@
 """Follow a campaign in Snakemake's log: print a line for each ended run, and halt if runs cannot succeed.
 
 The Snakemake that the user started prints these lines, wherever the runs are executed: the result from the
-    record,
-the number of runs left and the expected time. It halts the campaign if several runs in a row fail for the
-same reason, or if a node cannot access a path. Filters of the log keep only the lines that help the user.
+record, the number of runs left and the expected time. It halts the campaign if several runs in a row fail for
+the same reason, or if a node cannot access a path. Filters of the log keep only the lines that help the user.
 """
 
 import contextlib

@@ -104,10 +104,9 @@ def spread_ratio(rows: Iterable[Mapping[str, str]]) -> float | None:
     """Return the standard deviation of log epoch times of disturbed runs over that of other runs.
 
     Both are pooled over cells: squared deviations from the mean of a cell's runs of the same kind, over
-        degrees of
-    freedom. Except for the quantile of t, the half-width of an interval is proportional to the standard
-    deviation and to 1 / sqrt(runs). Intervals of equal width therefore need ratio ** 2 times the runs. `rows`
-    are those of runs.csv.
+    degrees of freedom. Except for the quantile of t, the half-width of an interval is proportional to the
+    standard deviation and to 1 / sqrt(runs). Intervals of equal width therefore need ratio ** 2 times the
+    runs. `rows` are those of runs.csv.
 
     Returns:
         The ratio, or None with less than MIN_DEGREES_OF_FREEDOM degrees of freedom of either kind.

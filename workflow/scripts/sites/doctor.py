@@ -1,8 +1,7 @@
 """Check in about a minute whether runs will work at a site: `./ringside doctor`.
 
 The doctor prints one line per check: ok, warn or FAIL. It queries Slurm, then checks nodes with one test job
-    on as many
-idle nodes as a run can have. The exit status is 1 if a check FAILs, 2 for bad input.
+on as many idle nodes as a run can have. The exit status is 1 if a check FAILs, 2 for bad input.
 """
 
 import getpass
