@@ -1,8 +1,7 @@
 """Launchers start every rank on its node, report the first failure, and leave no process behind.
 
-Outputs of Slurm, Flux 0.88 and OpenPBS 23.06 are recorded; tests/cluster runs real Slurm. oarsh and pbs_tmrsh
-are replaced by scripts that run the command on this machine in a session of its own, as a login on a node
-would.
+Outputs of Slurm, Flux 0.88 and OpenPBS 23.06 are recorded; tests/cluster runs real Slurm. Scripts replace oarsh and
+pbs_tmrsh. They run the command on this machine in a new session, like a login on a node.
 """
 
 import contextlib
@@ -200,7 +199,7 @@ def failure(rank: int, host: str | None, status: int | None) -> tuple[str, dict[
 
 
 def shortage(rank: int | None, host: str | None) -> tuple[str, dict[str, Any]]:
-    """Return code and facts of a rank that Slurm killed for lack of memory."""
+    """Return code and facts of a rank that Slurm killed because memory ran out."""
     return "out-of-memory", {**dict.fromkeys(FACTS), "place": "host", "rank": rank, "host": host}
 
 
@@ -282,7 +281,7 @@ wait_for_all()
 def test_node_that_lacks_a_path_loses_the_run(
     name: str, request: pytest.FixtureRequest, tmp_path: Path, put_program: Callable[[str, str], None]
 ) -> None:
-    put_program("sleep", "#!/bin/sh\n")  # the check of paths looks several times
+    put_program("sleep", "#!/bin/sh\n")  # the check of paths waits between its tries
     site: Site = request.getfixturevalue(name)
     folder, planned = tmp_path / "attempt-1", spec(2, 1)
     folder.mkdir()
@@ -290,7 +289,7 @@ def test_node_that_lacks_a_path_loses_the_run(
     with pytest.raises(launch.Lost) as lost:
         launch.run(launch.make_launcher(site, planned), environment, folder, planned, site)
     assert lost.value.reason.code == "not-seen"
-    if name == "oar":  # which brings back what a rank's node message
+    if name == "oar":  # oarsh also returns the message of a rank's node
         assert lost.value.reason.facts == {
             "node": os.uname().nodename,
             "path": str(tmp_path / "no" / "python"),
@@ -407,7 +406,7 @@ def test_a_node_that_cannot_be_reached_is_lost(
 def test_a_rank_that_is_killed_on_its_node_is_a_failure(
     oar: Site, tmp_path: Path, put_program: Callable[[str, str], None]
 ) -> None:
-    put_program("oarsh", "#!/bin/sh\nexit 255\n")  # as ssh does where the remote end was killed
+    put_program("oarsh", "#!/bin/sh\nexit 255\n")  # as ssh does if the remote process was killed
     outcome = run(oar, tmp_path / "attempt-1", "", ranks_per_node=1)
     seen_first = [failure(rank, f"gros-{rank + 1}", 255) for rank in (0, 1)]
     assert outcome.status == "failed" and code_and_facts(outcome.reason) in seen_first
@@ -535,7 +534,7 @@ def test_a_task_that_pbs_cannot_start_is_lost(
 def test_a_run_whose_node_died_without_a_word_is_lost(
     pbs: Site, tmp_path: Path, put_program: Callable[[str, str], None]
 ) -> None:
-    """The task manager waits for a dead node; only ending its ranks shows that it is gone."""
+    """The task manager waits for a dead node. Only an attempt to kill its ranks shows that it is gone."""
     put_program("pbs_tmrsh", TMRSH.replace("shift", "shift; [ $1$host = pkillgros-2 ] && exit 255"))
     with pytest.raises(launch.Lost) as lost:
         run(replace(pbs, time_limit_s=1.0), tmp_path / "attempt-1", "time.sleep(4)", ranks_per_node=1)
@@ -687,7 +686,7 @@ def test_a_slurm_job_is_read_as_slurm_describes_it(slurm: launch.Launcher) -> No
 
 
 def test_a_measurement_beside_a_run_has_a_step_of_its_own(slurm: launch.Launcher) -> None:
-    """By its name Slurm's accounting tells whose energy it is."""
+    """Slurm's accounting finds the energy of a step by its name."""
     step = launch.make_step_launcher(slurm_site(), spec(2, 1), {}, "idle")
     assert isinstance(slurm, Slurm) and isinstance(step, Slurm)
     assert (slurm.name, step.name) == ("ringside-a.b.r1", "ringside-idle.a.b.r1")
@@ -807,7 +806,7 @@ def test_status_79_by_srun_is_an_unseen_path(
     code: int,
     is_lost: bool,
 ) -> None:
-    """Also without the line of node-check, which a log may have lost."""
+    """The line of node-check can be missing in the log."""
     message = f"srun: error: node2: task 1: Exited with exit code {code}"
     put_program("srun", f"#!/bin/sh\necho a rank; echo '{message}' >&2\nexit {code}\n")
     put_program("squeue", "#!/bin/sh\n")

@@ -1,4 +1,4 @@
-"""Runs whose ranks ran out of memory end with status oom, those whose ranks were killed otherwise fail."""
+"""Runs end as oom if a rank ran out of memory, and as failed if a rank was killed for another reason."""
 
 import json
 import os
@@ -87,7 +87,7 @@ def test_a_run_that_reaches_its_time_limit_is_no_oom(tmp_path: Path) -> None:
 
 
 def limits_memory_below(group: Path) -> bool:
-    """Return whether groups that are made in this one can limit memory."""
+    """Return whether groups inside this one can limit memory."""
     passed_on = group / "cgroup.subtree_control"  # of version 2
     if passed_on.exists():
         return "memory" in passed_on.read_text().split()

@@ -163,7 +163,7 @@ def test_reference_time_is_that_of_slowest_node(campaign: Campaign) -> None:
         [1.0, 0.2, 0.2, 0.2],
         reference={**benchmark, "before": before, "after": None},
     )
-    record(campaign, campaign.runs[2], [1.0, 0.2, 0.2, 0.2])  # as an older campaign's
+    record(campaign, campaign.runs[2], [1.0, 0.2, 0.2, 0.2])  # like a record of an older campaign
     columns = [f"reference_{name}" for name in ("kind", "before_s", "after_s", "s")] + ["waited_s"]
     complete, partial, absent = (
         aggregated(campaign)[0][columns]
@@ -447,7 +447,7 @@ def traced_campaign(campaign: Campaign) -> Campaign:
 
 
 def test_run_with_damaged_phases_counts_as_untraced(traced_campaign: Campaign) -> None:
-    """It is named with its file and with what repeats it, and stops nothing."""
+    """Its file and the command that repeats it are named, and the aggregation goes on."""
     traced(traced_campaign, 1)
     run, folder = traced(traced_campaign, 2)
     table = pd.read_csv(folder / "phases.csv")

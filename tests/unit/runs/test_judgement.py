@@ -1,4 +1,4 @@
-"""Status and reason of an attempt, from what the ranks left behind."""
+"""Status and reason of an attempt follow from the files that its ranks have written."""
 
 import errno
 import os
@@ -52,7 +52,7 @@ GRADIENTS = 1_000_000
 
 
 def epochs(folder: Path, *losses: float, sent: str = "") -> list[dict[str, Any]]:
-    """What a rank left in epochs.csv, with these training losses and bytes sent, as numbers."""
+    """Return the rows of an epochs.csv with these training losses and bytes sent."""
     values = {
         "train_loss": "",
         "sent_bytes": sent,
@@ -75,7 +75,7 @@ def judged(
 
 
 def stated(judgement: tuple[str, Note | None]) -> tuple[str, str, dict[str, Any]]:
-    """Status, and code and facts of the reason."""
+    """Return the status, and code and facts of the reason."""
     status, reason = judgement
     assert reason is not None
     return status, reason.code, dict(reason.facts)
@@ -193,7 +193,7 @@ def test_no_result_is_no_measurement(tmp_path: Path) -> None:
 
 
 def test_share_of_dropped_tokens_is_the_mean_over_layers() -> None:
-    """Here of two stages of a pipeline, the second one of two ranks."""
+    """The shares are those of two stages of a pipeline, the second of two ranks."""
     first, second = {"block1_experts": 0.1, "block2_experts": 0.2}, {"block3_experts": 0.6}
     assert mean_dropped_share([first, second, second]) == pytest.approx(0.3)
     assert mean_dropped_share([{}, {}]) is None

@@ -1,8 +1,7 @@
-"""A file that cannot be read or written now is not broken: nothing advises to remove it, and what is finished
-is not made again.
+"""A file that cannot be read or written now is not broken: no message advises to remove it, and no run is repeated.
 
-Reading /proc/self/mem at its start is an input/output error (proc(5)); a limit of a process's files is as a
-full disk.
+Reading the start of /proc/self/mem is an input/output error (proc(5)). A limit of the size of a process's files acts
+like a full disk.
 """
 
 import subprocess

@@ -1,4 +1,4 @@
-"""The line that a person sees as each run ends."""
+"""A line is printed when a run ends, and equal failures halt the campaign."""
 
 import json
 import logging
@@ -28,7 +28,7 @@ def pass_error(session: Session, **fields: Any) -> bool:
 
 
 def end_run(session: Session, results: Path, record: dict[str, object]) -> None:
-    """Let a run end with this record, as Snakemake's log says it."""
+    """Let a run end with this record, and pass the events of Snakemake's log to the session."""
     folder = results / "runs" / "a" / "0123456789ab"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "record.json").write_text(json.dumps({"attempt": 1, **record}))

@@ -1,4 +1,4 @@
-"""A program that starts under Score-P: what it is told, and what is asked of what it left."""
+"""A program starts under Score-P, and its run fails if it leaves no trace."""
 
 import time
 from dataclasses import replace
@@ -25,7 +25,7 @@ ENVIRONMENT = {
 
 @pytest.fixture
 def prefix(tmp_path: Path) -> Path:
-    """A script in place of each of Score-P's two programs."""
+    """Replace Score-P's two programs by scripts."""
     (tmp_path / "bin").mkdir()
     for name, output in (("scorep-config", "8.4"), ("scorep-preload-init", "/lib/a.so:/lib/b.so")):
         (tmp_path / "bin" / name).write_text(f"#!/bin/sh\necho {output}\n")
@@ -35,7 +35,7 @@ def prefix(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def attempt(tmp_path: Path) -> Path:
-    """As the ranks and Score-P leave it."""
+    """Return an attempt with the files of ranks and Score-P."""
     folder = tmp_path / "attempt"
     (folder / scorep.START_FOLDER).mkdir(parents=True)
     (folder / scorep.ANCHOR).parent.mkdir()

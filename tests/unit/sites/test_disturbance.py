@@ -1,6 +1,4 @@
-"""Whether a machine is disturbed: read from the kernel, sentence in a sentence, with what disturbed runs of
-the campaign cost.
-"""
+"""The disturbance of a machine is read from the kernel and described in a sentence, with its cost in runs."""
 
 import csv
 import math
@@ -20,9 +18,7 @@ QUIET = {"steal": 0.0, "others": 0.0}
 
 
 def rows(quiet: float, disturbed: float, n_runs: int, cells: int = 4) -> list[dict[str, str]]:
-    """Runs of some cells whose logarithms of epoch times have these standard deviations, half of them under
-    20 % of steal.
-    """
+    """Return runs whose log epoch times have these standard deviations; half of the runs have 20 % of steal."""
     rng = np.random.default_rng(1)
     return [
         {

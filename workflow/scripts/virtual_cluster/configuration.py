@@ -93,7 +93,7 @@ def oar_conf(packaged: str, state: Path, password: str) -> str:
     for name, value in values.items():
         text, n_replaced = re.subn(rf"^#?{name}=.*$", f'{name}="{value}"', text, count=1, flags=re.MULTILINE)
         if not n_replaced:
-            problem = f"the one of the Debian package has no {name}"
+            problem = f"the Debian package's has no {name}"
             raise InputError("missing-key", problem, file="oar.conf", got=name, expected="that of OAR 2.5")
     return f"{MARK}\n{text}"
 
