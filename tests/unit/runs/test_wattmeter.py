@@ -117,12 +117,12 @@ def test_late_samples_are_awaited_and_errors_retried() -> None:
     ("answer", "code", "facts", "line"),
     [
         ((500, b"oh"), "http-status", {"status": 500}, "status 500"),
-        ((200, b"<html>"), "bad-answer", {}, "its answer is no JSON"),
+        ((200, b"<html>"), "bad-answer", {}, "its answer is not JSON"),
         (
             (200, b'[{"device_id": "taurus-7", "metric_id": "wattmetre_power_watt", "value": 1' + b"0" * 400 + b"}]"),
             "bad-answer", {"error": "OverflowError"}, "its answer is not Kwollect's",
         ),
-        ((200, b'{"error": "too much"}'), "bad-answer", {}, "its answer is no list of samples"),
+        ((200, b'{"error": "too much"}'), "bad-answer", {}, "its answer is not a list of samples"),
         (
             (200, b'[{"device_id": "taurus-7"}]'),
             "bad-answer",
