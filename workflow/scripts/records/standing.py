@@ -207,16 +207,7 @@ def read_standing(
         **dict.fromkeys(timings.outputs, "timing "),
     }
     jobs, queue = read_jobs(campaign, {Path(path).parent.name: name for name, path in paths.items()})
-    under_way, incomplete = [], []
-    for name, final_record in started.items():
-        folder = final_record.parent
-        attempt = attempts.current_attempt(folder)
-        if attempt and is_active(folder, attempt, jobs, campaign.site.longest_run_s + JOB_MARGIN_S, now):
-            under_way.append(
-                read_under_way(f"{labels.get(name, '')}{name}", attempt, campaign.by_id.get(name), now)
-            )
-        elif (reason := attempts.absence_reason(final_record)) != attempts.NOT_RUN:
-            incomplete.append((TO_RUN, reason.removeprefix(ABSENT), name))
+    under_way, incomplete = sort_started(campaign, started, labels, jobs, now)
     arguments = arguments_for(campaign.study.name, campaign.site.name)
     measured = [*records.items(), *benchmark_records.items(), *timing_records.items()]
     not_here = [run for run in campaign.runs if run.run_id not in campaign.records]
@@ -261,6 +252,34 @@ def read_standing(
         queue=queue,
         precision=read_precision(campaign),
     )
+
+
+def sort_started(
+    campaign: Campaign,
+    started: Mapping[str, Path],
+    labels: Mapping[str, str],
+    jobs: Sequence[Job] | None,
+    now: float,
+) -> tuple[list[UnderWay], list[tuple[str, str, str]]]:
+    """Sort measurements that have begun into those under way, and problems of those whose attempts ended.
+
+    Args:
+        campaign: The campaign.
+        started: Name -> path of the final record, which does not exist.
+        labels: Kind of a measurement that is not a run, by name.
+        jobs: Jobs in the cluster's queue, None if it was not read.
+        now: The current Unix time, s.
+    """
+    under_way, incomplete = [], []
+    for name, final_record in started.items():
+        folder = final_record.parent
+        attempt = attempts.current_attempt(folder)
+        if attempt and is_active(folder, attempt, jobs, campaign.site.longest_run_s + JOB_MARGIN_S, now):
+            label = f"{labels.get(name, '')}{name}"
+            under_way.append(read_under_way(label, attempt, campaign.by_id.get(name), now))
+        elif (reason := attempts.absence_reason(final_record)) != attempts.NOT_RUN:
+            incomplete.append((TO_RUN, reason.removeprefix(ABSENT), name))
+    return under_way, incomplete
 
 
 def read_precision(campaign: Campaign) -> Precision | None:

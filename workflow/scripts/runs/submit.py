@@ -158,14 +158,9 @@ def missing_benchmarks(campaign: Campaign) -> bool:
 
 
 def submit(campaign: Campaign, config: list[str], options: list[str]) -> list[str]:
-    """Submit an allocation for every block with something to do; return the numbers of the jobs.
-
-    Jobs of the same name never overlap (singleton). A checkout uses one name for each concurrent run that the
-    site allows.
-    """
-    site, alone = campaign.site, campaign.site.scheduler.concurrent_runs == 1
-    logs = campaign.results / "logs" / "submit"
-    logs.mkdir(parents=True, exist_ok=True)
+    """Submit an allocation for every block with something to do; return the numbers of the jobs."""
+    alone = campaign.site.scheduler.concurrent_runs == 1
+    _logs(campaign).mkdir(parents=True, exist_ok=True)
     numbers: list[str] = []
     benchmarks = missing_benchmarks(campaign)
     undecided = _first_undecided(campaign)
@@ -177,43 +172,63 @@ def submit(campaign: Campaign, config: list[str], options: list[str]) -> list[st
         runs_benchmarks = block == campaign.blocks[-1] and benchmarks and not numbers
         if not is_undecided and not (runs and (todo or runs_benchmarks)):
             continue
-        waits = (
-            "".join(f":{number}" for number in numbers) if block > campaign.study.replicates.at_least else ""
-        )
-        sbatch_options = [
-            f"--job-name={job_names()}{block % site.scheduler.concurrent_runs}",
-            f"--comment={campaign.study.name} block {block}",
-            f"--dependency=singleton{f',afterany{waits}' if waits else ''}",
-            f"--output={logs}/block-{block}.%j.log",
-            *allocation_options(site, max(run.geometry.nodes for run in campaign.runs)),
-        ]
-        result = subprocess.run(
-            ["sbatch", "--parsable", *sbatch_options],
-            input=script(campaign, block, config, alone, options),
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-            env=environment(),
-        )
-        if result.returncode:
-            message = (result.stderr.strip() or "failed").splitlines()[-1].removeprefix("sbatch: ")
-            raise InputError(
-                "scheduler-refused",
-                f"{message} (options: {shlex.join(sbatch_options)})",
-                file="sbatch",
-                hint=f"./ringside doctor --site {site.name} names the key to correct",
-            )
-        numbers.append(result.stdout.strip().split(";")[0])
+        # A block beyond the fixed ones decides about its runs from the results of all earlier blocks.
+        earlier = numbers if block > campaign.study.replicates.at_least else []
+        number = _submit_block(campaign, block, script(campaign, block, config, alone, options), earlier)
         content = "runs decided at its start" if is_undecided else number_of(len(todo), "run")
-        print(f"block {block}: job {numbers[-1]}, {content}; log: {logs}/block-{block}.{numbers[-1]}.log")
+        print(f"block {block}: job {number}, {content}; log: {_logs(campaign)}/block-{block}.{number}.log")
+        numbers.append(number)
     return numbers
+
+
+def _submit_block(campaign: Campaign, block: int, batch_script: str, earlier: list[str]) -> str:
+    """Submit the job of a block, which waits for the jobs `earlier`, and return its number.
+
+    Jobs of the same name never overlap (singleton). A checkout uses one name for each concurrent run that the
+    site allows.
+
+    Raises:
+        InputError: If Slurm refuses the job.
+    """
+    site = campaign.site
+    waits = f",afterany{''.join(f':{number}' for number in earlier)}" if earlier else ""
+    sbatch_options = [
+        f"--job-name={job_names()}{block % site.scheduler.concurrent_runs}",
+        f"--comment={campaign.study.name} block {block}",
+        f"--dependency=singleton{waits}",
+        f"--output={_logs(campaign)}/block-{block}.%j.log",
+        *allocation_options(site, max(run.geometry.nodes for run in campaign.runs)),
+    ]
+    result = subprocess.run(
+        ["sbatch", "--parsable", *sbatch_options],
+        input=batch_script,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+        env=environment(),
+    )
+    if result.returncode:
+        message = (result.stderr.strip() or "failed").splitlines()[-1].removeprefix("sbatch: ")
+        raise InputError(
+            "scheduler-refused",
+            f"{message} (options: {shlex.join(sbatch_options)})",
+            file="sbatch",
+            hint=f"./ringside doctor --site {site.name} names the key to correct",
+        )
+    return result.stdout.strip().split(";")[0]
+
+
+def _logs(campaign: Campaign) -> Path:
+    """Return the folder of the logs of blocks."""
+    return campaign.results / "logs" / "submit"
 
 
 def _first_undecided(campaign: Campaign) -> int | None:
     """Return the first block whose runs are decided in its own job, or None if all are decided."""
     if not campaign.open:
         return None
+    # The decision after a block is about the runs of the next one.
     return campaign.decisions[-1].block + 2 if campaign.decisions else campaign.study.replicates.at_least + 1
 
 
