@@ -103,11 +103,11 @@ def planned_row(campaign: Campaign, run: Run) -> dict[str, Any]:
         "peak_flops_s": device_peak(campaign.site, run.levels),
         **campaign.site.costs.columns(),
         "baseline": run.framework.baseline,
-        **(own_command_columns(run, run.framework.command) if run.framework.command else {}),
+        **(user_command_columns(run, run.framework.command) if run.framework.command else {}),
     }
 
 
-def own_command_columns(run: Run, command: Command) -> dict[str, Any]:
+def user_command_columns(run: Run, command: Command) -> dict[str, Any]:
     """Return the planned columns that a run of a user-supplied command has instead of those of a framework.
 
     The command starts one process on each device itself, so `ranks` is the number of devices. It has no
@@ -223,7 +223,7 @@ def recorded_row(record: dict[str, Any], levels: Mapping[str, Any]) -> dict[str,
         **batch_share_columns(measured.get("shares") or []),
         **reference_columns(record.get("reference")),
         **memory_estimate_columns(record.get("memory_estimate")),
-        **own_model_columns(measured.get("told") or {}, levels),
+        **user_model_columns(measured.get("told") or {}, levels),
         "deployment": record.get("deployment"),
         "modules": "; ".join((record.get("installed") or {}).get("modules", [])) or None,
         "job": job.get("number"),
@@ -256,7 +256,7 @@ def memory_estimate_columns(estimate: Mapping[str, Any] | None) -> dict[str, int
     return {**columns, "estimated_memory_peak_bytes": sum(sizes.values())} if sizes else {}
 
 
-def own_model_columns(reported: Mapping[str, Any], levels: Mapping[str, Any]) -> dict[str, float]:
+def user_model_columns(reported: Mapping[str, Any], levels: Mapping[str, Any]) -> dict[str, float]:
     """Return the size of a user-supplied PyTorch module, {} for a model that Ringside knows.
 
     Args:
@@ -311,7 +311,23 @@ def summarize_epochs(epochs: pd.DataFrame) -> pd.DataFrame:
 def aggregate_records(campaign: Campaign, epochs_csv: Path) -> pd.DataFrame:
     """Return the rows of runs.csv in planned order, and write epochs.csv in the same order.
 
-    The records are read on all cores. epochs.csv is written completely or not at all.
+    Raises:
+        InputErrors: If records are broken or contradict the plan; one error for each record.
+    """
+    rows, epoch_columns = read_records(campaign, epochs_csv)
+    runs = pd.DataFrame(rows, columns=list(column_rules("runs", campaign.study.factors)))
+    columns = pd.concat(epoch_columns).reindex(runs["run_id"]).set_axis(runs.index)
+    runs[columns.columns] = columns
+    runs["without_phases"] = damaged_phases(runs, campaign.results / "runs")
+    runs["throughput_samples_s"] = runs["samples_per_epoch"] / runs["epoch_time_s"]
+    return runs.assign(**token_columns(runs, [run.dataset for run in campaign.runs]))
+
+
+def read_records(campaign: Campaign, epochs_csv: Path) -> tuple[list[dict[str, Any]], list[pd.DataFrame]]:
+    """Read all records on all cores, and write epochs.csv completely or not at all.
+
+    Returns:
+        The rows of runs.csv in planned order, and the columns that epochs add (`summarize_epochs`).
 
     Raises:
         InputErrors: If records are broken or contradict the plan; one error for each record.
@@ -345,12 +361,7 @@ def aggregate_records(campaign: Campaign, epochs_csv: Path) -> pd.DataFrame:
                 file.unlink()
         if errors:
             raise InputErrors(errors)
-    runs = pd.DataFrame(rows, columns=list(column_rules("runs", campaign.study.factors)))
-    columns = pd.concat(epoch_columns).reindex(runs["run_id"]).set_axis(runs.index)
-    runs[columns.columns] = columns
-    runs["without_phases"] = damaged_phases(runs, campaign.results / "runs")
-    runs["throughput_samples_s"] = runs["samples_per_epoch"] / runs["epoch_time_s"]
-    return runs.assign(**token_columns(runs, [run.dataset for run in campaign.runs]))
+    return rows, epoch_columns
 
 
 def token_columns(runs: pd.DataFrame, data: Sequence[Mapping[str, Any]]) -> dict[str, pd.Series]:
@@ -472,6 +483,17 @@ def summarize(
             f"hypervisor) in {site}; captions say how much it was"
         )
         lines.append(Note("all-disturbed", text, runs=disturbed, site=site))
+    lines += without_phases_notes(runs, arguments)
+    lines += repeat_notes(counts, arguments)
+    if not_ok.loc[not_ok.status == RunStatus.MISSING, "reason"].str.startswith(RUNNABLE).any():
+        command = run_missing or run_command(arguments)
+        lines.append(Note("to-run", f"to run what is missing: {command}", command=command))
+    return lines
+
+
+def without_phases_notes(runs: pd.DataFrame, arguments: CampaignArguments) -> list[Note]:
+    """Return notes about the runs whose phases are unusable, with the commands that repeat them."""
+    lines = []
     for row in (damaged := runs[runs.without_phases.notna()]).head(MAX_NAMED_RUNS).itertuples():
         command = repeat_command(row.run_id, arguments)
         damage = f"results/{row.study}/runs/{row.run_id}/{row.key}/{row.without_phases}"
@@ -481,10 +503,6 @@ def summarize(
         lines.append(
             Note("more-without-phases", f"  and {n_more} more without phases, in runs.csv", runs=n_more)
         )
-    lines += repeat_notes(counts, arguments)
-    if not_ok.loc[not_ok.status == RunStatus.MISSING, "reason"].str.startswith(RUNNABLE).any():
-        command = run_missing or run_command(arguments)
-        lines.append(Note("to-run", f"to run what is missing: {command}", command=command))
     return lines
 
 

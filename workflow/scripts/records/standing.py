@@ -320,7 +320,9 @@ def group_problems(problems: Iterable[tuple[str, str, str]]) -> list[Problem]:
         for (status, _), group in groups.items()
     ]
     repeatable = [status for status in RunStatus if status.is_repeatable]
-    order: dict[str, int] = {status: place for place, status in enumerate((*repeatable, TO_RUN, NOT_HERE))}
+    order: dict[str, int] = {
+        status: position for position, status in enumerate((*repeatable, TO_RUN, NOT_HERE))
+    }
     return sorted(merged, key=lambda problem: (order.get(problem.status, len(order)), -problem.count))
 
 

@@ -52,7 +52,7 @@ UNREADABLE = "unreadable-log"
 def input_fields(
     command: Command, spec: Mapping[str, Any], data: Path | None, environment: BuiltEnvironment
 ) -> dict[str, Any]:
-    """Return the part of spec.json that describes a run's command to its ranks."""
+    """Return the part of spec.json that tells ranks which command to start, and how."""
     image, installed = environment.get("image"), environment.get("installed")
     python = installed["executable"] if installed else environment["python"]["executable"]
     return {
@@ -66,7 +66,7 @@ def input_fields(
 
 
 def library_version(command: Command, environment: BuiltEnvironment) -> str:
-    """Return names and versions of the packages that a command names as its library; else its title."""
+    """Return names and versions of the packages that a command declares as its library, or its title."""
     packages = environment["packages"]
     versions = [f"{name} {packages[name]}" for name in command.packages if name in packages]
     return ", ".join(versions) or (command.title or command.name)
@@ -75,9 +75,9 @@ def library_version(command: Command, environment: BuiltEnvironment) -> str:
 def measured_fields(
     command: Command, environment: BuiltEnvironment, times: CommandTimes, launched_at: float, wall_s: float
 ) -> dict[str, Any]:
-    """Return fields of a record's `measured` that are known of a command, in place of those of its ranks.
+    """Return the fields of `measured` that the log of a command provides instead of its ranks.
 
-    The time until the first step is known if the log has it, and its clock is that of the launcher.
+    The start-up time is known only if the log has times of day from a clock that agrees with the launcher's.
     """
     startup_s = None if times.started_at is None else times.started_at - launched_at
     return {
@@ -90,7 +90,7 @@ def measured_fields(
 
 
 def read_times(command: Command, spec: Mapping[str, Any], folder: Path, wall_s: float) -> CommandTimes:
-    """Read a command's log, and write epochs.csv and steps.csv of its run.
+    """Read the log of a command, and write epochs.csv and steps.csv if the log fits the plan.
 
     Args:
         command: The command.

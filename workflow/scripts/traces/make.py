@@ -14,6 +14,7 @@ from pathlib import Path
 
 from common.errors import InputError
 from common.files import display_path, read_json
+from declared.run_status import RunStatus
 from environments import scorep
 from launchers.slurm import current_job
 from models.graph import BYTES
@@ -32,7 +33,7 @@ from traces import chakra_steps, chrome, otf2_write, score_p
 from traces.timeline import read
 
 MAX_NAMED, MAX_NEAREST = 5, 3
-USABLE = ("ok", "invalid")  # traces of disturbed runs are useful, too
+USABLE = (RunStatus.OK, RunStatus.INVALID)  # traces of disturbed runs are useful, too
 
 
 def find_run(campaign: Campaign, pattern: str) -> Run:
