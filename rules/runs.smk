@@ -1,10 +1,10 @@
-# Runs: the design's rows -> one record each, whatever becomes of the training.
+# Runs: one record for each row of the design, also if the training fails.
 #   in:  an environment, a prepared data set (both ancient: their digests are part of the key, so dates are ignored)
-#   out: results/<study>/runs/<run_id>/<key>/record.json (config/schemas/record.schema.yaml); attempts lie beside it
-# Largest batches: batch sizes `largest` -> a search for each cell that asks for it, whose result the plan reads when it is made the next time.
-#   out: RESULTS/largest/<search>/<key>/batch_search.json (config/schemas/batch_search.schema.yaml); attempts lie beside it
+#   out: results/<study>/runs/<run_id>/<key>/record.json (config/schemas/record.schema.yaml), next to the attempts
+# Largest batches: a search for each cell with `batch_size: largest`; the next plan reads the result.
+#   out: RESULTS/largest/<search>/<key>/batch_search.json (config/schemas/batch_search.schema.yaml), next to the attempts
 #        config/batch_sizes/<study>.<site>.json (config/schemas/batch_sizes.schema.yaml), a copy in RESULTS/largest
-# Node check: where a study asks for it, all nodes are tested before other jobs use them; these leave out the slow ones.
+# Node check: if the study has the key, all nodes are tested before other jobs use them; these avoid the slow ones.
 #   out: RESULTS/nodes.csv (config/schemas/nodes.schema.yaml)
 
 from common.files import display_path
@@ -22,7 +22,7 @@ BATCH_SIZES_JSON = display_path(batch_size_file(STUDY, SITE))
 
 
 rule runs:
-    """Train every run of the design that has no record yet (with --config block=N: of that block)."""
+    """Train every run of the design that has no record yet (with --config block=N, those of that block)."""
     input:
         REQUIRED_RECORDS if BLOCK is None else exit_on_input_error(lambda: records_of_block(BLOCK)),
 
@@ -34,9 +34,9 @@ if NODE_CHECK:
             node_check,
 
     rule node_check:
-        """Test the nodes against each other; jobs that follow leave out the slow ones."""
+        """Test the nodes against each other; later jobs avoid the slow ones."""
         input:
-            [ancient(stamp) for name, stamp in CAMPAIGN.environments.items() if name == "pytorch"],  # for accelerators
+            [ancient(stamp) for name, stamp in CAMPAIGN.environments.items() if name == "pytorch"],  # the check of accelerators needs PyTorch
         output:
             nodes=NODE_CHECK,
         log:
@@ -91,7 +91,7 @@ if REQUIRED_SEARCHES:
         largest_batches,
 
     rule batch_search:
-        """Search the largest batch of one kind of cells by trial runs, alone on the machine."""
+        """Search the largest batch of cells that share a search, by trial runs, alone on the machine."""
         input:
             ancient(NODE_CHECK),
             environment=lambda wildcards: ancient(SEARCHES.environment(wildcards.search)),
@@ -118,13 +118,13 @@ if REQUIRED_SEARCHES:
             """
 
     rule largest_batches:
-        """Write the batch sizes that were found for the plan."""
+        """Write the batch sizes that the searches found, for the plan."""
         input:
             searches=REQUIRED_SEARCHES,
             changed=changed("largest_batches", program_sources("runs.largest_batches")),
         output:
             found=f"{RESULTS}/largest/batch_sizes.json",
-            batch_sizes=[] if Path(BATCH_SIZES_JSON).exists() else BATCH_SIZES_JSON,  # a job that failed would lose it
+            batch_sizes=[] if Path(BATCH_SIZES_JSON).exists() else BATCH_SIZES_JSON,  # as an output, a job that failed would delete it
         log:
             f"{RESULTS}/logs/largest_batches.log",
         params:

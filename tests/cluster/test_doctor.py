@@ -116,7 +116,7 @@ def test_folders_that_nodes_do_not_see(cluster: Sandbox, tmp_path: Path) -> None
     copy.edit(VIRTUAL, "cache: ~/.cache/ringside", f"cache: {tmp_path}/cache\nscratch: {tmp_path}/scratch")
     report = call_doctor(cluster, copy)
     assert (report.status, report.failing) == (1, {"checkout", "results", "cache", "scratch"}), report.output
-    assert report.text("checkout").startswith("node1, node2, node3: does not see it; move the checkout")
+    assert report.text("checkout").startswith("node1, node2, node3: cannot access it; move the checkout")
     assert report.verdict("file locks") == "warn"
 
 

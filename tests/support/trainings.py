@@ -130,13 +130,13 @@ class WarmRanks:
         """See Launcher."""
         self.inner.raise_if_lost(log)
 
-    def explain(self, codes: Sequence[int | None], log: Path) -> Note:
+    def explain(self, exit_statuses: Sequence[int | None], log: Path) -> Note:
         """See Launcher."""
-        return self.inner.explain(codes, log)
+        return self.inner.explain(exit_statuses, log)
 
-    def end(self) -> None:
+    def kill_ranks(self) -> None:
         """See Launcher."""
-        self.inner.end()
+        self.inner.kill_ranks()
 
 
 class Trainings:

@@ -14,7 +14,7 @@ from common.shell import capture
 from declared.site import Site, load_site
 from environments import container
 from environments.container import Bind, inside, is_unchanged
-from launchers.launch import in_image, pkill
+from launchers.launch import in_image, pkill_command
 
 READS, WRITES = Path("/checkout/workflow/scripts"), Path("/results/attempt-1")
 
@@ -89,7 +89,7 @@ def test_the_ranks_of_an_image_are_found_by_their_command_line(site: Site) -> No
     command = in_image(
         "/cache/image.sif", ["python", "-m", "ranks.worker", "/r/attempt-1"], [], site, [READS], WRITES
     )
-    pattern = pkill(command)[-1]
+    pattern = pkill_command(command)[-1]
     assert re.search(pattern, "/opt/ringside/venv/bin/python3 -m ranks.worker /r/attempt-1")
     assert not re.search(pattern, pattern) and not re.search(pattern, "python -m ranks.worker /r/attempt-2")
 

@@ -1,8 +1,7 @@
 """Launchers start every rank on its node, report the first failure, and leave no process behind.
 
-Outputs of Slurm, Flux 0.88 and OpenPBS 23.06 are recorded; tests/cluster runs real Slurm. oarsh and pbs_tmrsh
-are replaced by scripts that run the command on this machine in a session of its own, as a login on a node
-would.
+Outputs of Slurm, Flux 0.88 and OpenPBS 23.06 are recorded; tests/cluster runs real Slurm. Scripts replace oarsh and
+pbs_tmrsh. They run the command on this machine in a new session, like a login on a node.
 """
 
 import contextlib
@@ -25,7 +24,7 @@ from common.shell import UNSEEN, UNSEEN_STATUS, Program
 from declared.site import Site, load_site
 from launchers import launch
 from launchers import slurm as slurm_launcher
-from launchers.shortage import FACTS
+from launchers.oom_evidence import FACTS
 from launchers.slurm import Slurm
 
 pytestmark = pytest.mark.slow
@@ -196,11 +195,11 @@ def code_and_facts(reason: Note | None) -> tuple[str, dict[str, Any]]:
 
 def failure(rank: int, host: str | None, status: int | None) -> tuple[str, dict[str, Any]]:
     """Return code and facts of a failed rank."""
-    return "rank-failed", {"rank": rank, "host": host, "status": status}
+    return "rank-failed", {"rank": rank, "host": host, "exit_status": status}
 
 
 def shortage(rank: int | None, host: str | None) -> tuple[str, dict[str, Any]]:
-    """Return code and facts of a rank that Slurm killed for lack of memory."""
+    """Return code and facts of a rank that Slurm killed because memory ran out."""
     return "out-of-memory", {**dict.fromkeys(FACTS), "place": "host", "rank": rank, "host": host}
 
 
@@ -282,7 +281,7 @@ wait_for_all()
 def test_node_that_lacks_a_path_loses_the_run(
     name: str, request: pytest.FixtureRequest, tmp_path: Path, put_program: Callable[[str, str], None]
 ) -> None:
-    put_program("sleep", "#!/bin/sh\n")  # the check of paths looks several times
+    put_program("sleep", "#!/bin/sh\n")  # the check of paths waits between its tries
     site: Site = request.getfixturevalue(name)
     folder, planned = tmp_path / "attempt-1", spec(2, 1)
     folder.mkdir()
@@ -290,7 +289,7 @@ def test_node_that_lacks_a_path_loses_the_run(
     with pytest.raises(launch.Lost) as lost:
         launch.run(launch.make_launcher(site, planned), environment, folder, planned, site)
     assert lost.value.reason.code == "not-seen"
-    if name == "oar":  # which brings back what a rank's node message
+    if name == "oar":  # oarsh also returns the message of a rank's node
         assert lost.value.reason.facts == {
             "node": os.uname().nodename,
             "path": str(tmp_path / "no" / "python"),
@@ -407,7 +406,7 @@ def test_a_node_that_cannot_be_reached_is_lost(
 def test_a_rank_that_is_killed_on_its_node_is_a_failure(
     oar: Site, tmp_path: Path, put_program: Callable[[str, str], None]
 ) -> None:
-    put_program("oarsh", "#!/bin/sh\nexit 255\n")  # as ssh does where the remote end was killed
+    put_program("oarsh", "#!/bin/sh\nexit 255\n")  # as ssh does if the remote process was killed
     outcome = run(oar, tmp_path / "attempt-1", "", ranks_per_node=1)
     seen_first = [failure(rank, f"gros-{rank + 1}", 255) for rank in (0, 1)]
     assert outcome.status == "failed" and code_and_facts(outcome.reason) in seen_first
@@ -476,7 +475,7 @@ def test_missing_mpirun_fails_with_one_line(oar: Site, tmp_path: Path) -> None:
         launch.make_launcher(oar, planned, mpi=True), environment, folder, planned, oar, program="rank"
     )
     assert outcome.status == "failed"
-    assert code_and_facts(outcome.reason) == ("starter-failed", {"program": "mpirun", "status": 1})
+    assert code_and_facts(outcome.reason) == ("starter-failed", {"program": "mpirun", "exit_status": 1})
     (line,) = (folder / "log.txt").read_text().splitlines()
     assert line.startswith("Error: ") and "mpirun" in line
 
@@ -535,7 +534,7 @@ def test_a_task_that_pbs_cannot_start_is_lost(
 def test_a_run_whose_node_died_without_a_word_is_lost(
     pbs: Site, tmp_path: Path, put_program: Callable[[str, str], None]
 ) -> None:
-    """The task manager waits for a dead node; only ending its ranks shows that it is gone."""
+    """The task manager waits for a dead node. Only an attempt to kill its ranks shows that it is gone."""
     put_program("pbs_tmrsh", TMRSH.replace("shift", "shift; [ $1$host = pkillgros-2 ] && exit 255"))
     with pytest.raises(launch.Lost) as lost:
         run(replace(pbs, time_limit_s=1.0), tmp_path / "attempt-1", "time.sleep(4)", ranks_per_node=1)
@@ -574,7 +573,7 @@ def test_flux_gets_the_geometry_of_the_run(flux: Path, monkeypatch: pytest.Monke
     assert process.wait() == 3 and code_and_facts(ranks.explain([3], flux / "log.txt")) == failure(
         1, "node2", 3
     )
-    ranks.end()
+    ranks.kill_ranks()
     calls = (flux / "calls").read_text()
     assert (
         "submit --job-name=ringside-a.b.r1 --nodes=2 --ntasks=2 --cores-per-task=1 "
@@ -594,7 +593,7 @@ def test_flux_gives_a_rank_a_gpu_for_each_replica(
     run_spec = {**spec(1, 1), "device": device, "replicas_per_rank": replicas}
     ranks = launch.make_launcher(site, run_spec)
     ranks.start(Program(["true"], flux / "none"), flux / "log.txt")
-    ranks.end()
+    ranks.kill_ranks()
     (submit,) = [call for call in (flux / "calls").read_text().splitlines() if call.startswith("submit ")]
     assert [word for word in submit.split() if "gpus" in word] == expected
 
@@ -619,7 +618,7 @@ def test_a_node_or_an_instance_that_flux_lost_is_lost(
         ranks.raise_if_lost(flux / "log.txt")
     assert code_and_facts(lost.value.reason) == ("flux-exception" if "type" in facts else "job-ended", facts)
     assert message in str(lost.value)
-    ranks.end()
+    ranks.kill_ranks()
 
 
 def test_a_task_that_flux_saw_killed_is_a_failure(flux: Path) -> None:
@@ -632,7 +631,7 @@ def test_a_task_that_flux_saw_killed_is_a_failure(flux: Path) -> None:
     assert code_and_facts(ranks.explain([137], flux / "log.txt")) == failure(1, "node2", -9)
     (flux / "exec.json").write_text("")
     assert ranks.explain([137], flux / "log.txt") == note
-    ranks.end()
+    ranks.kill_ranks()
 
 
 def test_ranks_that_flux_does_not_start_are_lost(flux: Path) -> None:
@@ -687,7 +686,7 @@ def test_a_slurm_job_is_read_as_slurm_describes_it(slurm: launch.Launcher) -> No
 
 
 def test_a_measurement_beside_a_run_has_a_step_of_its_own(slurm: launch.Launcher) -> None:
-    """By its name Slurm's accounting tells whose energy it is."""
+    """Slurm's accounting finds the energy of a step by its name."""
     step = launch.make_step_launcher(slurm_site(), spec(2, 1), {}, "idle")
     assert isinstance(slurm, Slurm) and isinstance(step, Slurm)
     assert (slurm.name, step.name) == ("ringside-a.b.r1", "ringside-idle.a.b.r1")
@@ -753,9 +752,9 @@ def test_a_jobs_comment_is_no_field(slurm: launch.Launcher, put_program: Callabl
         (["srun: error: node2: task 1: Segmentation fault (core dumped)"],
          failure(1, "node2", -11)),
         (["Traceback (most recent call last):", "RuntimeError: no luck"],
-         ("starter-failed", {"program": "srun", "status": 137})),
+         ("starter-failed", {"program": "srun", "exit_status": 137})),
         (["a rank prints: srun: error: node9: task 9: Killed"],
-         ("starter-failed", {"program": "srun", "status": 137})),
+         ("starter-failed", {"program": "srun", "exit_status": 137})),
     ],
 )  # fmt: skip
 def test_sruns_first_task_error_is_the_reason(
@@ -807,7 +806,7 @@ def test_status_79_by_srun_is_an_unseen_path(
     code: int,
     is_lost: bool,
 ) -> None:
-    """Also without the line of node-check, which a log may have lost."""
+    """The line of node-check can be missing in the log."""
     message = f"srun: error: node2: task 1: Exited with exit code {code}"
     put_program("srun", f"#!/bin/sh\necho a rank; echo '{message}' >&2\nexit {code}\n")
     put_program("squeue", "#!/bin/sh\n")

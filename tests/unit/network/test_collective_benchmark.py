@@ -83,7 +83,7 @@ def benchmark_of(framework, study, site):
 
 def run_benchmark(framework, study, site, folder):
     benchmark = benchmark_of(framework, study, site)
-    return KIND.measure(study, site, benchmark, folder)
+    return KIND.reuse_or_measure(study, site, benchmark, folder)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ COLLECTIVES_OF_FRAMEWORKS = [
 def test_every_collective_returns_the_right_values(framework, collective, study, site, tmp_path, real):
     real(load_framework(framework).environment)
     benchmark = replace(benchmark_of(framework, study, site), collective=collective)
-    record = KIND.measure(
+    record = KIND.reuse_or_measure(
         study, replace(site, collective_max_bytes=1024), benchmark, tmp_path
     )  # ranks check results
     assert (record["status"], record["reason"], record["collective"]) == ("ok", None, collective)
@@ -209,13 +209,13 @@ def test_only_a_failed_attempt_is_repeated(fake, study, tmp_path):
     site = fake("#", "raise OSError('once')")
     benchmark = benchmark_of("pytorch-ddp", study, site)
     out = gather.output(tmp_path, site, benchmark)
-    assert KIND.measure(study, site, benchmark, tmp_path)["status"] == "failed"
+    assert KIND.reuse_or_measure(study, site, benchmark, tmp_path)["status"] == "failed"
     (tmp_path / "framework" / "adapter.py").write_text(ADAPTER)
     out.unlink()
-    assert KIND.measure(study, site, benchmark, tmp_path)["attempt"] == 2
+    assert KIND.reuse_or_measure(study, site, benchmark, tmp_path)["attempt"] == 2
     before = KIND.read(out)
     out.unlink()
-    assert KIND.measure(study, site, benchmark, tmp_path) == before
+    assert KIND.reuse_or_measure(study, site, benchmark, tmp_path) == before
     assert sorted(path.name for path in out.parent.glob("attempt-*")) == ["attempt-1", "attempt-2"]
 
 
@@ -259,7 +259,7 @@ def test_benchmarks_are_gathered_whether_or_not_they_succeeded(fake, study, tmp_
     monkeypatch.setattr("plan.campaign.load_site", lambda name: site)
     campaign = load_campaign({"study": "quickstart", "site": "local", "records": "available"})
     benchmark = benchmark_of("pytorch-ddp", study, site)
-    KIND.measure(study, site, benchmark, campaign.results)
+    KIND.reuse_or_measure(study, site, benchmark, campaign.results)
     old = campaign.results / "network" / "horovod-pytorch.n2" / "000000000000" / "collective_benchmark.json"
     old.parent.mkdir(parents=True)
     old.write_text("{}")

@@ -112,7 +112,7 @@ def run(site: Site, results: Path) -> None:
 def benchmark(site: Site, results: Path) -> None:
     study = load_study("quickstart")
     planned = planned_benchmarks(plan_design(study, site), site)[0]
-    benchmarking.KIND.measure(study, site, planned, results)
+    benchmarking.KIND.reuse_or_measure(study, site, planned, results)
 
 
 @pytest.mark.parametrize("start", [run, benchmark])
@@ -145,7 +145,7 @@ def test_a_launcher_that_is_lost_leaves_the_attempts_reason(
     for start in (run, benchmark):
         with pytest.raises(launch.Lost):
             start(load_site("local"), tmp_path)
-    reasons = [attempts.unfinished(folder.parent) for folder in tmp_path.rglob("attempt-1")]
+    reasons = [attempts.attempts_without_record(folder.parent) for folder in tmp_path.rglob("attempt-1")]
     assert reasons == [[{"attempt": 1, "reason": "lost: scontrol: no answer"}]] * 2
     assert measured == []
 

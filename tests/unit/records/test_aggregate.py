@@ -23,7 +23,7 @@ from plan.design import Run
 from plan.identity import cores_per_rank, digests
 from plan.record_checks import load_record
 from ranks.worker.epoch_timer import COLUMNS
-from records.aggregate import aggregate_records, own_model_columns, summarize, token_columns
+from records.aggregate import aggregate_records, summarize, token_columns, user_model_columns
 from records.next_commands import CampaignArguments, arguments_for
 from runs import attempts
 from runs.epochs import mean_of_timed, read_epochs
@@ -163,7 +163,7 @@ def test_reference_time_is_that_of_slowest_node(campaign: Campaign) -> None:
         [1.0, 0.2, 0.2, 0.2],
         reference={**benchmark, "before": before, "after": None},
     )
-    record(campaign, campaign.runs[2], [1.0, 0.2, 0.2, 0.2])  # as an older campaign's
+    record(campaign, campaign.runs[2], [1.0, 0.2, 0.2, 0.2])  # like a record of an older campaign
     columns = [f"reference_{name}" for name in ("kind", "before_s", "after_s", "s")] + ["waited_s"]
     complete, partial, absent = (
         aggregated(campaign)[0][columns]
@@ -447,7 +447,7 @@ def traced_campaign(campaign: Campaign) -> Campaign:
 
 
 def test_run_with_damaged_phases_counts_as_untraced(traced_campaign: Campaign) -> None:
-    """It is named with its file and with what repeats it, and stops nothing."""
+    """Its file and the command that repeats it are named, and the aggregation goes on."""
     traced(traced_campaign, 1)
     run, folder = traced(traced_campaign, 2)
     table = pd.read_csv(folder / "phases.csv")
@@ -479,8 +479,8 @@ def test_only_successful_traced_runs_have_phases_checked(
 @pytest.mark.parametrize("flops", [12.0, None])
 def test_row_has_the_size_of_an_own_module(flops: float | None) -> None:
     reported = {"parameters": 5, "sample_flops": flops}
-    columns = own_model_columns(reported, {"precision": "amp", "reduce_dtype": "default"})
+    columns = user_model_columns(reported, {"precision": "amp", "reduce_dtype": "default"})
     assert columns == {"parameters": 5, "gradient_bytes": 20, "sample_flops": flops}
     for levels in ({"precision": "bf16"}, {"precision": "amp", "reduce_dtype": "bf16"}):
-        assert own_model_columns(reported, levels)["gradient_bytes"] == 10
-    assert own_model_columns({"objective": [1.0]}, {}) == {}
+        assert user_model_columns(reported, levels)["gradient_bytes"] == 10
+    assert user_model_columns({"objective": [1.0]}, {}) == {}

@@ -11,9 +11,9 @@ from common.errors import InputError
 from common.notes import find_note
 from common.schemas import schema
 from common.text import suggest_pattern
+from declared.run_status import RECORD_STATUSES
 from network.gather import summary
 from plan.campaign import load_campaign
-from plan.record_checks import STATUSES
 from records.next_commands import CampaignArguments, repeat_notes
 from records.repeat import count_by_kind, repeat_runs, select_runs
 
@@ -66,7 +66,7 @@ RUNS = ["pytorch-ddp.small-cnn.digits.b16.n2.s1.r1", "pytorch-single.small-cnn.d
     ],
 )
 def test_similar_pattern_is_suggested(pattern: str, suggestion: str) -> None:
-    assert suggest_pattern(pattern, RUNS, STATUSES) == suggestion
+    assert suggest_pattern(pattern, RUNS, RECORD_STATUSES) == suggestion
 
 
 def test_runs_out_of_memory_are_repeated_by_name_only(

@@ -1,4 +1,4 @@
-"""Where a campaign stands: done, under way, left and wrong, read without a lock, in lines for a terminal."""
+"""The standing of a campaign is read without a lock and shown in lines for a terminal."""
 
 import fcntl
 import json
@@ -69,7 +69,7 @@ def record(
 
 
 def begin(campaign: Campaign, run: Run, epochs: int = 2, **holder: Any) -> Path:
-    """Write an unfinished attempt with `epochs` epochs done, begun 5 s ago; return its folder."""
+    """Write an attempt without a record, begun 5 s ago, in which `epochs` epochs are done; return its folder."""
     _, attempt = attempts.create_attempt_folder(folder_of(campaign, run))
     fields = {
         "process": 1,
@@ -166,7 +166,7 @@ def test_a_broken_record_is_not_done_and_can_be_repeated() -> None:
         "Expecting property name",
         "run_id: is missing",
         "'zzz'",
-    ):  # JSON's own words, and what is wrong in a record
+    ):  # values of JSON, and broken records
         assert any(expected in reason for reason in reasons), reasons
     assert json.loads(status.to_json(standing))["repeat"] == "./ringside repeat broken"
 
@@ -388,7 +388,7 @@ def test_a_watch_ends_with_the_campaign(
         paused.append(seconds)
         record(measured, measured.runs[1])
 
-    # Of this module alone: threads that trainings of other tests left behind sleep, too.
+    # Only threads of this module count, since sleeping threads of other tests' trainings remain.
     monkeypatch.setattr(status, "time", SimpleNamespace(sleep=sleep, time=time.time))
     status.watch(lambda: read(measured), lambda standing: f"{standing.done} of {standing.planned}")
     assert paused == [status.REFRESH_S]
@@ -454,7 +454,7 @@ def test_submitted_campaign_is_read_at_slurm_site(
 
 
 def test_timings_are_counted_like_benchmarks() -> None:
-    """One is broken, and somebody is at another one."""
+    """One is broken, and another one is under way."""
     study, site = load_study("found-strategies-virtual"), load_site("virtual-four")
     campaign_of_strategies = plan_campaign(study, site)
     messages, *parts = (Path(path) for path in Timings(campaign_of_strategies).outputs.values())

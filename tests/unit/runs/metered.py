@@ -1,6 +1,4 @@
-"""Run inside a framework's environment: train, or be idle, as our ranks do, on a machine whose one package
-takes 40 W.
-"""
+"""Train or stay idle as ranks do, in a framework's environment, on a fake machine whose CPU package draws 40 W."""
 
 import os
 import threading

@@ -1,4 +1,4 @@
-"""Attempts are kept, counted and published; one run at a time holds the machine."""
+"""Attempts are kept and counted; one run at a time holds the machine."""
 
 import errno
 import os
@@ -20,22 +20,22 @@ def finish(attempt: Path, text: str) -> None:
     (attempt / "record.json").write_text(f'"{text}"')
 
 
-def test_finished_attempt_is_published_and_moved_on_request(tmp_path: Path) -> None:
+def test_latest_recorded_attempt_counts_until_put_aside(tmp_path: Path) -> None:
     folder = tmp_path / "run" / "key"
-    assert attempts.finished(folder) is None
+    assert attempts.latest_recorded_attempt(folder) is None
     number, first = attempts.create_attempt_folder(folder)
     assert (number, first.name) == (1, "attempt-1")
-    assert attempts.finished(folder) is None, "an attempt without a record is not finished"
+    assert attempts.latest_recorded_attempt(folder) is None, "an attempt without a record is not finished"
     finish(first, "first")
-    attempts.publish(first)
+    attempts.copy_final_record(first)
     assert (folder / "record.json").read_text() == '"first"'
 
     attempts.put_aside(folder / "record.json")
-    assert attempts.finished(folder) is None and not (folder / "record.json").exists()
+    assert attempts.latest_recorded_attempt(folder) is None and not (folder / "record.json").exists()
     number, second = attempts.create_attempt_folder(folder)
     assert (number, second.name) == (2, "attempt-2")
     finish(second, "second")
-    assert attempts.finished(folder) == second
+    assert attempts.latest_recorded_attempt(folder) == second
     assert (first / "record.json").read_text() == '"first"', "nothing deletes an attempt"
 
 
@@ -64,10 +64,10 @@ def test_earlier_attempts_lose_their_time(tmp_path: Path) -> None:
         os.utime(folder / attempts.HOLDER, (begun,) * 2)
     (aside / attempts.PUT_ASIDE).write_text("later")
     os.utime(aside / attempts.PUT_ASIDE, (begun + 5000,) * 2)
-    assert attempts.lost_seconds(counted) == pytest.approx(42, abs=3)
-    assert attempts.lost_seconds(lost) == 0
+    assert attempts.earlier_attempts_s(counted) == pytest.approx(42, abs=3)
+    assert attempts.earlier_attempts_s(lost) == 0
     (aside / attempts.HOLDER).unlink()
-    assert attempts.lost_seconds(counted) == pytest.approx(30, abs=2), "its beginning is not known"
+    assert attempts.earlier_attempts_s(counted) == pytest.approx(30, abs=2), "its beginning is not known"
 
 
 def test_machine_is_locked_by_one_run_until_its_process_ends(
@@ -112,14 +112,14 @@ def test_an_attempt_that_left_no_record_is_told_with_its_reason(tmp_path: Path) 
     (cut_off / "record.json").write_text('{"run_id": "x", "sta')
     _, complete = attempts.create_attempt_folder(folder)
     finish(complete, "done")
-    assert attempts.unfinished(folder) == [
+    assert attempts.attempts_without_record(folder) == [
         {"attempt": 1, "reason": "lost: Node failure on node2 (job 17 on node1)"},
         {"attempt": 2, "reason": attempts.UNKNOWN_END},
         {"attempt": 3, "reason": "stopped by SIGTERM"},
         {"attempt": 4, "reason": attempts.UNKNOWN_END},
     ]
-    assert attempts.finished(folder) == complete
-    assert attempts.unfinished(tmp_path / "nothing") == []
+    assert attempts.latest_recorded_attempt(folder) == complete
+    assert attempts.attempts_without_record(tmp_path / "nothing") == []
 
 
 def test_variables_of_a_killed_supervisor_are_removed(tmp_path: Path) -> None:
@@ -133,31 +133,31 @@ def test_variables_of_a_killed_supervisor_are_removed(tmp_path: Path) -> None:
 
 def test_giving_up_raises_nothing_where_nothing_can_be_written(tmp_path: Path) -> None:
     attempts.give_up(Path("/dev/null/attempt-1"), "no space left on device")
-    assert attempts.unfinished(tmp_path) == []
+    assert attempts.attempts_without_record(tmp_path) == []
 
 
 def test_who_is_at_an_attempt_is_told_until_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RINGSIDE_LOCK", str(tmp_path / "machine.lock"))
     monkeypatch.setenv("SLURM_JOB_ID", "17")
-    published = tmp_path / "run" / "key" / "record.json"
+    final_record = tmp_path / "run" / "key" / "record.json"
     assert (
-        attempts.absence_reason(published) == attempts.NOT_RUN
-        and attempts.current_attempt(published.parent) is None
+        attempts.absence_reason(final_record) == attempts.NOT_RUN
+        and attempts.current_attempt(final_record.parent) is None
     )
 
-    folder = published.parent
+    folder = final_record.parent
     with pytest.raises(Stopped), attempts.exclusive(folder, "a run"), attempts.new_attempt(folder) as attempt:
         holder = attempts.read_holder(attempt)
         assert (holder["process"], holder["host"], holder["job"]) == (os.getpid(), os.uname().nodename, "17")
         assert attempts.current_attempt(folder) == attempt
-        absent = attempts.absence_reason(published)
+        absent = attempts.absence_reason(final_record)
         assert (absent.code, absent.facts) == ("under-way", {"attempt": 1})
         assert f"process {os.getpid()} on" in (attempts.machine_locked_by() or "")
         raise Stopped("SIGTERM")
-    absent = attempts.absence_reason(published)
+    absent = attempts.absence_reason(final_record)
     assert (absent.code, absent.facts["attempt"]) == ("unfinished", 1)
     assert "SIGTERM" in absent.facts["reason"] and "job 17 on" in absent.facts["reason"]
-    assert attempts.current_attempt(published.parent) is None and attempts.machine_locked_by() is None
+    assert attempts.current_attempt(final_record.parent) is None and attempts.machine_locked_by() is None
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Status and reason of an attempt, from what the ranks left behind."""
+"""Status and reason of an attempt follow from the files that its ranks have written."""
 
 import errno
 import os
@@ -52,7 +52,7 @@ GRADIENTS = 1_000_000
 
 
 def epochs(folder: Path, *losses: float, sent: str = "") -> list[dict[str, Any]]:
-    """What a rank left in epochs.csv, with these training losses and bytes sent, as numbers."""
+    """Return the rows of an epochs.csv with these training losses and bytes sent."""
     values = {
         "train_loss": "",
         "sent_bytes": sent,
@@ -75,7 +75,7 @@ def judged(
 
 
 def stated(judgement: tuple[str, Note | None]) -> tuple[str, str, dict[str, Any]]:
-    """Status, and code and facts of the reason."""
+    """Return the status, and code and facts of the reason."""
     status, reason = judgement
     assert reason is not None
     return status, reason.code, dict(reason.facts)
@@ -98,7 +98,7 @@ def test_a_loss_that_is_not_finite_is_invalid(tmp_path: Path, loss: float) -> No
         ({"weights_finite": False}, "weights-not-finite", {}, "loss not finite"),
         ({"other_cpu_share": 0.2}, "other-cpu-time", {"share": 0.2, "limit": 0.05}, "background load"),
         ({"steal_share": 0.4}, "cpu-steal", {"share": 0.4, "limit": 0.15}, "CPU steal"),
-        ({"paused_s": 6.0}, "paused", {"paused_s": 6.0}, "stopped ranks"),
+        ({"paused_s": 6.0}, "paused", {"paused_s": 6.0}, "paused ranks"),
     ],
 )
 def test_run_with_a_bad_measurement_is_invalid(
@@ -193,7 +193,7 @@ def test_no_result_is_no_measurement(tmp_path: Path) -> None:
 
 
 def test_share_of_dropped_tokens_is_the_mean_over_layers() -> None:
-    """Here of two stages of a pipeline, the second one of two ranks."""
+    """The shares are those of two stages of a pipeline, the second of two ranks."""
     first, second = {"block1_experts": 0.1, "block2_experts": 0.2}, {"block3_experts": 0.6}
     assert mean_dropped_share([first, second, second]) == pytest.approx(0.3)
     assert mean_dropped_share([{}, {}]) is None

@@ -60,7 +60,7 @@ def test_largest_batch_is_searched_and_planned(
 ) -> None:
     real("pytorch")
     (search,) = planned_searches(plan_design(study, site), site)
-    record = search_program.KIND.measure(study, site, search, results)
+    record = search_program.KIND.reuse_or_measure(study, site, search, results)
     outcomes = {trial["batch_size"]: trial["outcome"] for trial in record["trials"]}
     assert {10: "oom", 2: "fits", 5: "fits"}.items() <= outcomes.items() and set(outcomes) <= {1, 2, 5, 10}
     assert (record["status"], record["largest_fit"], record["limit"]) == ("ok", 5, "memory")
@@ -68,11 +68,11 @@ def test_largest_batch_is_searched_and_planned(
     peaks = {trial["batch_size"]: trial["memory_peak_bytes"] for trial in record["trials"]}
     assert 2e8 < peaks[2] < peaks[5] < MEMORY_BYTES
 
-    published = largest.output(results, site, search)
-    published.unlink()
-    (published.parent / "attempt-1" / "record.json").unlink()
+    final_record = largest.output(results, site, search)
+    final_record.unlink()
+    (final_record.parent / "attempt-1" / "record.json").unlink()
     monkeypatch.setattr(launch, "run", None)
-    resumed = search_program.KIND.measure(study, site, search, results)
+    resumed = search_program.KIND.reuse_or_measure(study, site, search, results)
     assert resumed["attempt"] == 2 and resumed["trials"] == record["trials"]
 
     largest_batches.main(study=study.name, site=site.name, out=results / "largest" / "batch_sizes.json")

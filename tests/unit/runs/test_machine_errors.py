@@ -1,8 +1,7 @@
-"""A file that cannot be read or written now is not broken: nothing advises to remove it, and what is finished
-is not made again.
+"""A file that cannot be read or written now is not broken: no message advises to remove it, and no run is repeated.
 
-Reading /proc/self/mem at its start is an input/output error (proc(5)); a limit of a process's files is as a
-full disk.
+Reading the start of /proc/self/mem is an input/output error (proc(5)). A limit of the size of a process's files acts
+like a full disk.
 """
 
 import subprocess
@@ -39,7 +38,7 @@ def gather_power(file: Path) -> Any:
             lambda file: epoch_lines(file.parents[1], {"attempt": 1, "status": "ok"}, 3, 1),
         ),
         ("runs/a/k/attempt-1/power.csv", gather_power),
-        ("attempt-1/record.json", lambda file: attempts.finished(file.parents[1])),
+        ("attempt-1/record.json", lambda file: attempts.latest_recorded_attempt(file.parents[1])),
         ("block-1.json", lambda file: decisions.read_decision(file, Replicates(3, 5))),
         ("collective_benchmark.json", KIND.read),
         (binding.BINDING, lambda file: binding.read_binding(file.parent)),

@@ -1,6 +1,4 @@
-"""A run on a machine that counts its energy, with wattmeters behind an address: from the ranks to what its
-record says.
-"""
+"""Energy from the meters of a machine and from a wattmeter service gets into the record of a run."""
 
 import csv
 import json
@@ -42,7 +40,7 @@ def site(server: Kwollect) -> Site:
 
 
 def trained(folder: Path, server: Kwollect, environment: dict[str, Any], **levels: Any) -> dict[str, Any]:
-    """What a run's record says is measured, of two ranks that trained in `folder`."""
+    """Return `measured` in the record of a run whose two ranks trained in `folder`."""
     local_site = site(server)
     run, spec = one_run(local_site, **{**LEVELS, "epochs": 3, "warmup_epochs": 1, **levels})
     folder.mkdir(parents=True)

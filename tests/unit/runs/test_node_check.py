@@ -1,4 +1,4 @@
-"""The node check measures real ranks, names slow nodes in nodes.csv, and later jobs leave these out."""
+"""The node check measures real ranks and writes slow nodes to nodes.csv, and later jobs avoid these."""
 
 import os
 from dataclasses import replace
@@ -24,7 +24,7 @@ CLUSTER = load_site("slurm-example")
 
 
 def made_up_result(n_nodes: int = 4, slow_link: int = -1, slow_cpu: int = -1) -> dict[str, Any]:
-    """Return what ranks leave, where one node computes at 70 %, and another has half its link rate."""
+    """Return a result of ranks in which one node computes at 70 %, and another has half its link rate."""
     rounds = rounds_needed(3 * n_nodes)
     hosts = [f"n{rank}" for rank in range(n_nodes)]
     cycle = [
@@ -51,7 +51,7 @@ def test_ranks_time_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         (host, test) for host in ("n0", "n1", "n2") for test in ("computation", "links", "memory")
     ]
     assert (table["seconds"] > 0).all()
-    assert not table["slow"].any()  # of one round nothing follows
+    assert not table["slow"].any()  # one round is too few
 
 
 def test_message_takes_as_long_as_on_the_slower_end() -> None:
@@ -102,7 +102,7 @@ def test_broken_table_of_nodes_is_refused(tmp_path: Path, content: str) -> None:
 
 
 def test_verdicts_are_corrected_for_their_number() -> None:
-    """What would be too rare for one verdict is not for one of twelve."""
+    """Twelve verdicts need more evidence than one."""
     result = made_up_result()
     n_rounds = len(result["links"])
     n_slow = next(n for n in range(n_rounds) if binomial_tail(n_rounds, n) <= FALSE_POSITIVE_RATE)

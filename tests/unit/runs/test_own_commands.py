@@ -49,7 +49,7 @@ def command(tmp_path: Path) -> Iterator[Command]:
 
 
 def read_log(folder: Path, command: Command, *printed: str, wall_s: float = 60.0, **changes: Any) -> Any:
-    """Return what is read of a run whose processes have printed these texts."""
+    """Read the times of a run whose processes have printed these texts."""
     (folder / OUTPUT).mkdir(exist_ok=True)
     for rank, text in enumerate(printed):
         (folder / OUTPUT / PRINTED.format(rank)).write_text(text)
@@ -90,7 +90,7 @@ def test_a_mean_of_all_steps_has_all_of_them(tmp_path: Path) -> None:
         text = json.dumps({"global_step": n_steps, "log_history": [summary]})
         read_back = read_log(tmp_path, command, text)
         assert (read_back.problem and read_back.problem.code) == code
-    # Nobody knows when its first step ends.
+    # The end of its first step is unknown.
     assert read_log(tmp_path, command, text.replace("13", "12")).first_step_s is None
 
 

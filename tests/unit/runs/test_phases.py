@@ -234,7 +234,7 @@ def test_two_clocks_make_no_phase_of_negative_length(tmp_path: Path) -> None:
 
 
 class Watching:
-    """A profiler that remembers when it was told what."""
+    """A profiler that remembers the calls that it got."""
 
     def __init__(self, phases: Phases) -> None:
         self.phases = phases

@@ -1,4 +1,4 @@
-"""The line that a person sees as each run ends."""
+"""A line is printed when a run ends, and equal failures halt the campaign."""
 
 import json
 import logging
@@ -17,7 +17,7 @@ from runs.progress import (
     count_usable,
     filter_log,
     print_planned_search,
-    refuse_stopped,
+    refuse_halted,
 )
 
 
@@ -28,7 +28,7 @@ def pass_error(session: Session, **fields: Any) -> bool:
 
 
 def end_run(session: Session, results: Path, record: dict[str, object]) -> None:
-    """Let a run end with this record, as Snakemake's log says it."""
+    """Let a run end with this record, and pass the events of Snakemake's log to the session."""
     folder = results / "runs" / "a" / "0123456789ab"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "record.json").write_text(json.dumps({"attempt": 1, **record}))
@@ -194,28 +194,28 @@ def test_a_campaign_stops_after_three_equal_failures(tmp_path: Path) -> None:
         ("ok", "None"),
         *2 * [("failed", "rank 1 ended with status 1: ImportError")],
     ):
-        session.count_failure(status, reason)
-    assert not stops and session.stopped is None
-    session.count_failure("failed", "rank 0 ended with status 1: ImportError")
-    session.count_failure("failed", "rank 0 ended with status 1: ImportError")
-    assert stops == [1] and session.stopped is not None
-    assert session.stopped.code == "same-failure" and session.stopped.facts["runs"] == 3
-    assert "./ringside repeat failed" in session.stopped and "--keep-going" in session.stopped
+        session.halt_after_same_failures(status, reason)
+    assert not stops and session.halted is None
+    session.halt_after_same_failures("failed", "rank 0 ended with status 1: ImportError")
+    session.halt_after_same_failures("failed", "rank 0 ended with status 1: ImportError")
+    assert stops == [1] and session.halted is not None
+    assert session.halted.code == "same-failure" and session.halted.facts["runs"] == 3
+    assert "./ringside repeat failed" in session.halted and "--keep-going" in session.halted
 
 
 def test_no_run_begins_in_a_campaign_that_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SESSION_VARIABLE, "s")
     session = Session(tmp_path, "s", 9, 0, stop=lambda: None)
-    refuse_stopped(tmp_path)
+    refuse_halted(tmp_path)
     session.add("a", "failed")
-    refuse_stopped(tmp_path)
+    refuse_halted(tmp_path)
     for _ in range(3):
-        session.count_failure("failed", "the same")
+        session.halt_after_same_failures("failed", "the same")
     with pytest.raises(InputError) as refused:
-        refuse_stopped(tmp_path)
+        refuse_halted(tmp_path)
     assert refused.value.code == "campaign-stopped"
     monkeypatch.setenv(SESSION_VARIABLE, "t")
-    refuse_stopped(tmp_path)
+    refuse_halted(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -224,9 +224,9 @@ def test_no_run_begins_in_a_campaign_that_stopped(tmp_path: Path, monkeypatch: p
 def test_a_campaign_goes_on_after_other_ends(tmp_path: Path, statuses: list[str]) -> None:
     session = Session(tmp_path, "s", 9, 0, stop=lambda: pytest.fail("it was stopped"))
     for status in statuses:
-        session.count_failure(status, "the same")
+        session.halt_after_same_failures(status, "the same")
     for reason in ("ImportError", "MemoryError", "ImportError", "MemoryError"):
-        session.count_failure("failed", reason)
+        session.halt_after_same_failures("failed", reason)
 
 
 @pytest.mark.parametrize(
@@ -280,9 +280,9 @@ def test_a_campaign_stops_where_a_node_sees_nothing(
     session = Session(tmp_path, "s", 2, 0, stop=lambda: True)
     assert pass_error(session, aux={"external_jobid": "17"}, log=["x.log"]) is (facts is None)
     assert (
-        (session.stopped.code, session.stopped.facts) == ("not-seen", facts)
+        (session.halted.code, session.halted.facts) == ("not-seen", facts)
         if facts
-        else session.stopped is None
+        else session.halted is None
     )
 
 
@@ -293,7 +293,7 @@ def test_ranks_that_see_nothing_stop_a_campaign_in_an_allocation(tmp_path: Path)
     session = Session(tmp_path, "s", 2, 0, stop=lambda: True)
     session.watch("job_info", 7, "run", {"run_id": "a", "key": "0123456789ab"})
     assert not pass_error(session, jobid=7)
-    assert session.stopped is not None and session.stopped.facts == {"node": "n2", "path": "/data"}
+    assert session.halted is not None and session.halted.facts == {"node": "n2", "path": "/data"}
 
 
 def test_failures_are_counted_where_nothing_can_be_written(
@@ -303,7 +303,7 @@ def test_failures_are_counted_where_nothing_can_be_written(
     session = Session(tmp_path, "s", planned=9, done=0, stop=lambda: True)
     for _ in range(3):
         end_run(session, tmp_path, {"status": "failed", "reason": "ImportError"})
-    assert session.stopped is not None and capsys.readouterr().out.count("failed  a") == 3
+    assert session.halted is not None and capsys.readouterr().out.count("failed  a") == 3
 
 
 def test_dry_run_names_each_batch_search(capsys: pytest.CaptureFixture[str]) -> None:
@@ -316,5 +316,5 @@ def test_dry_run_names_each_batch_search(capsys: pytest.CaptureFixture[str]) -> 
 def test_a_campaign_goes_on_where_the_caller_wants_it(tmp_path: Path) -> None:
     session = Session(tmp_path, "s", 9, 0)
     for _ in range(4):
-        session.count_failure("failed", "the same")
-    assert session.stopped is None
+        session.halt_after_same_failures("failed", "the same")
+    assert session.halted is None

@@ -45,7 +45,7 @@ def spec(**changes: Any) -> dict[str, Any]:
 
 
 def benchmark_times(*seconds: float) -> Callable[[], ReferenceTime]:
-    """What does the work in so many seconds, one time after the other."""
+    """Return a benchmark that takes these times in turn, s."""
     times: Iterator[float] = iter(seconds)
     return lambda: ReferenceTime(KIND, {"node1": next(times)}, None)
 
@@ -101,7 +101,7 @@ def test_reference_on_accelerators_uses_pytorch(real: Callable[[str], Any]) -> N
 @pytest.mark.parametrize(
     "program, code, facts",
     [
-        ("raise SystemExit('no numpy')", "rank-failed", {"rank": 0, "host": None, "status": 1}),
+        ("raise SystemExit('no numpy')", "rank-failed", {"rank": 0, "host": None, "exit_status": 1}),
         ("", "program-error", {"error": "FileNotFoundError"}),
     ],
 )
@@ -166,7 +166,7 @@ EARLIER = [(KIND, 0.3)] * 6
         ((0.31,), EARLIER, 60, []),
         ((0.5, 0.4, 0.31), EARLIER, 60, [0.5, 0.4]),
         ((0.5,), EARLIER, 0, []),  # the site does not wait
-        ((0.5,), [("mixed-0", 0.3)] * 6, 60, []),  # another version is nothing to compare with
+        ((0.5,), [("mixed-0", 0.3)] * 6, 60, []),  # times of another version are not comparable
         ((0.5,), EARLIER[1:], 60, []),
     ],
 )

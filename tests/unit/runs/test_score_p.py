@@ -1,4 +1,4 @@
-"""A program that starts under Score-P: what it is told, and what is asked of what it left."""
+"""A program starts under Score-P, and its run fails if it leaves no trace."""
 
 import time
 from dataclasses import replace
@@ -25,7 +25,7 @@ ENVIRONMENT = {
 
 @pytest.fixture
 def prefix(tmp_path: Path) -> Path:
-    """A script in place of each of Score-P's two programs."""
+    """Replace Score-P's two programs by scripts."""
     (tmp_path / "bin").mkdir()
     for name, output in (("scorep-config", "8.4"), ("scorep-preload-init", "/lib/a.so:/lib/b.so")):
         (tmp_path / "bin" / name).write_text(f"#!/bin/sh\necho {output}\n")
@@ -35,7 +35,7 @@ def prefix(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def attempt(tmp_path: Path) -> Path:
-    """As the ranks and Score-P leave it."""
+    """Return an attempt with the files of ranks and Score-P."""
     folder = tmp_path / "attempt"
     (folder / scorep.START_FOLDER).mkdir(parents=True)
     (folder / scorep.ANCHOR).parent.mkdir()
@@ -64,17 +64,17 @@ def test_the_program_is_replaced_and_the_version_recorded(prefix: Path) -> None:
 
 
 def test_its_clock_is_compared_where_rank_0_was_here(attempt: Path) -> None:
-    assert score_p.end(attempt, OK) == OK and not (attempt / scorep.START_FOLDER).exists()
+    assert score_p.finish_trace(attempt, OK) == OK and not (attempt / scorep.START_FOLDER).exists()
     assert read_json(attempt / scorep.CLOCK)["rank_0_began"] == pytest.approx(time.time() - 7, abs=2)
 
 
 def test_another_machine_has_another_clock(attempt: Path) -> None:
     write_json(attempt / "result.json", {"ranks": [{"machine": "another"}]})
-    assert score_p.end(attempt, OK) == OK and not (attempt / scorep.CLOCK).exists()
+    assert score_p.finish_trace(attempt, OK) == OK and not (attempt / scorep.CLOCK).exists()
 
 
 def test_a_run_without_a_trace_failed(attempt: Path) -> None:
     (attempt / scorep.ANCHOR).unlink()
-    ended = score_p.end(attempt, OK)
+    ended = score_p.finish_trace(attempt, OK)
     assert ended.status == "failed" and ended.reason is not None
     assert (ended.reason.code, ended.reason.facts) == ("no-trace", {"file": "score-p/traces.otf2"})

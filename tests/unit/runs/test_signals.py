@@ -1,4 +1,4 @@
-"""One measurement ends in a line at SIGTERM, SIGINT and SIGHUP, and nobody needs to read what it says."""
+"""A measurement ends with one line at SIGTERM, SIGINT and SIGHUP, even if nobody can read the line."""
 
 import os
 import signal

@@ -1,6 +1,6 @@
 """A campaign is submitted block by block.
 
-Where it is decided on the way which cells get more runs, every possible block has its job.
+With a precision target, every possible block has a job.
 """
 
 import json
@@ -27,7 +27,7 @@ echo $(wc -l < sbatch.log)
 
 @pytest.fixture(autouse=True)
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program that takes jobs and numbers them, as sbatch does, and keeps what it was options."""
+    """Replace sbatch by a script that numbers jobs and keeps its arguments."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sbatch").write_text(SBATCH)
     (tmp_path / "sbatch").chmod(0o755)
@@ -36,7 +36,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def campaign(rule: Replicates, at_a_time: int = 1) -> Campaign:
-    """One cell on a cluster that runs so many blocks at a time."""
+    """Return a campaign of one cell on a cluster that runs `at_a_time` blocks at a time."""
     study, site = load_study("quickstart"), load_site("virtual")
     fixed = {"framework": ["pytorch-ddp"], "nodes": [1], "batch_size": [32], "sync_every": [1]}
     study = replace(study, factors=study.factors | fixed, exclude=(), replicates=rule)
@@ -44,7 +44,7 @@ def campaign(rule: Replicates, at_a_time: int = 1) -> Campaign:
 
 
 def submitted(campaign_now: Campaign) -> dict[int, str]:
-    """Block -> the dependencies of its job."""
+    """Submit a campaign; return block -> dependencies of its job."""
     for file in ("sbatch.log", "sbatch.in"):
         Path(file).unlink(missing_ok=True)
     submit.submit(campaign_now, ["study=quickstart"], ["--keep-going"])

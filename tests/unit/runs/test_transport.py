@@ -1,4 +1,4 @@
-"""What carried the gradients, from NCCL's own log, and what speaks against it.
+"""The network of the gradients is read from NCCL's log, and a wrong one is reported.
 
 The lines have the format of NCCL 2.4 to 2.30 (src/transport/net_ib, net_socket, net.cc, p2p.cc: INFO with
 subsystems INIT and NET). They are shortened and put together from logs in public issues (NVIDIA/nccl #302, #1538,
@@ -138,7 +138,7 @@ ip-10-36-22-140:80:2511 [0] NCCL INFO Channel 00/0 : 8[0] -> 0[0] [receive] via 
         (VIRTUAL_DEVICE, "nccl over roce mlx5_0,mlx5_1"),
         (RAIL_AND_PLANE, "nccl over roce mlx5_10"),
         (NVLINK_BETWEEN, f"nccl over {MULTI_NODE_NVLINK}"),
-        # Of more nodes than an NVLink domain has, the network is what limits them.
+        # With more nodes than an NVLink domain has, the network limits them.
         (
             f"{NVLINK_BETWEEN}gb1:17:20 [0] NCCL INFO Channel 00/0 : 7[3] -> 8[0] [send] via NET/IB/1/GDRDMA\n",
             "nccl over ib mlx5_1",

@@ -1,4 +1,4 @@
-"""Wattmeters behind an address: what they tell of an epoch, and what is location where they do not tell."""
+"""The energy of epochs from a wattmeter service, and the reason if the service does not know it."""
 
 import contextlib
 import json
@@ -24,7 +24,7 @@ NODES = ["taurus-7", "taurus-8"]
 
 
 def rising(node: str, at: float) -> float:
-    """100 W and 1 W more every second from START; the second node takes twice as much."""
+    """Return 100 W at START and 1 W more every second; the second node draws twice as much."""
     return (1 + (node == NODES[1])) * (100 + at - START)
 
 
@@ -72,11 +72,8 @@ def test_short_or_incomplete_window_is_empty_with_a_reason() -> None:
 
 
 @pytest.mark.parametrize("invalid_w", [float("nan"), float("inf"), -5.0])
-def test_what_is_no_power_is_no_sample_and_said(invalid_w: float) -> None:
-    """One of them is bridged as a sample that did not come is.
-
-    Where there are too many, an epoch has no energy.
-    """
+def test_invalid_power_is_left_out_and_reported(invalid_w: float) -> None:
+    """One invalid sample is bridged like a missing one. With too many of them, an epoch has no energy."""
 
     def watts(node: str, at: float) -> float:
         bad = node == NODES[1] and (abs(at - START - 2) < PERIOD_S / 2 or 12 < at - START < 15)
@@ -120,12 +117,12 @@ def test_late_samples_are_awaited_and_errors_retried() -> None:
     ("answer", "code", "facts", "line"),
     [
         ((500, b"oh"), "http-status", {"status": 500}, "status 500"),
-        ((200, b"<html>"), "bad-answer", {}, "its answer is no JSON"),
+        ((200, b"<html>"), "bad-answer", {}, "its answer is not JSON"),
         (
             (200, b'[{"device_id": "taurus-7", "metric_id": "wattmetre_power_watt", "value": 1' + b"0" * 400 + b"}]"),
             "bad-answer", {"error": "OverflowError"}, "its answer is not Kwollect's",
         ),
-        ((200, b'{"error": "too much"}'), "bad-answer", {}, "its answer is no list of samples"),
+        ((200, b'{"error": "too much"}'), "bad-answer", {}, "its answer is not a list of samples"),
         (
             (200, b'[{"device_id": "taurus-7"}]'),
             "bad-answer",

@@ -1,6 +1,4 @@
-"""Whether a machine is disturbed: read from the kernel, sentence in a sentence, with what disturbed runs of
-the campaign cost.
-"""
+"""The disturbance of a machine is read from the kernel and described in a sentence, with its cost in runs."""
 
 import csv
 import math
@@ -20,9 +18,7 @@ QUIET = {"steal": 0.0, "others": 0.0}
 
 
 def rows(quiet: float, disturbed: float, n_runs: int, cells: int = 4) -> list[dict[str, str]]:
-    """Runs of some cells whose logarithms of epoch times have these standard deviations, half of them under
-    20 % of steal.
-    """
+    """Return runs whose log epoch times have these standard deviations; half of the runs have 20 % of steal."""
     rng = np.random.default_rng(1)
     return [
         {
@@ -109,9 +105,9 @@ def test_own_work_is_no_disturbance_of_this_machine() -> None:
     before = node_report.used()
     result = node_report.disturbed(0.3)
     after = node_report.used()
-    assert after["own"] - before["own"] > 0.01 and after["at"] - before["at"] >= 0.3
+    assert after["program"] - before["program"] > 0.01 and after["at"] - before["at"] >= 0.3
     assert 0 <= result["steal"] <= 1 and 0 <= result["others"] <= 1.1
-    mine = {"at": 10.0, "busy": 5.0, "stolen": 0.0, "own": 5.0}
+    mine = {"at": 10.0, "busy": 5.0, "stolen": 0.0, "program": 5.0}
     assert node_report.shares(dict.fromkeys(mine, 0.0), mine) == QUIET
     stolen = {**mine, "stolen": 1.25, "busy": 5.0}
     assert node_report.shares(dict.fromkeys(mine, 0.0), stolen)["steal"] == pytest.approx(0.2)

@@ -1,4 +1,4 @@
-"""The doctor's pure parts: what Slurm prints, parsed; and verdicts on it."""
+"""The doctor parses Slurm's output and judges it."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ from sites.verdicts import Finding
 
 PROFILE = Path("profiles/slurm/config.yaml")
 
-# Of a Slurm 22.05.8, unabridged lines.
+# Unabridged lines of Slurm 22.05.8.
 CONFIG = """\
 Configuration data as of 2026-11-21T03:32:50
 AccountingStorageEnforce = none
@@ -485,7 +485,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., An
         (0, {"CUDA_VISIBLE_DEVICES": "GPU-b,1"}, [2, None]),
         (4, {}, [4, None]),
         (4, {"ROCR_VISIBLE_DEVICES": "1,2,3", "HIP_VISIBLE_DEVICES": "0,2"}, [2, "HIP_VISIBLE_DEVICES=0,2"]),
-        # As Slurm sets both where gres.conf does not say whose GPUs they are.
+        # Slurm sets both if gres.conf does not name the vendor of the GPUs.
         (4, {"ROCR_VISIBLE_DEVICES": "3", "CUDA_VISIBLE_DEVICES": "3"}, [0, "CUDA_VISIBLE_DEVICES=3"]),
     ],
 )

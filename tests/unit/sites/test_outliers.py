@@ -1,4 +1,4 @@
-"""Slow nodes are named, equal ones are not: the rule's false-positive rate and its power, by simulation."""
+"""Slow nodes are found, equal ones are not: false-positive rate and power of the rule, by simulation."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ NAMES = [f"node{i}" for i in range(1, 6)]
 
 
 def checks(ratio: float, n_checks: int, seed: int) -> list[set[str]]:
-    """Return the nodes that are named in each of many checks whose first node takes `ratio` times as long."""
+    """Return the nodes that are called slow in each of many checks whose first node takes `ratio` times as long."""
     draw, n_rounds = np.random.default_rng(seed), rounds_needed(len(NAMES))
     times = draw.lognormal(0.0, 0.15, (n_checks, n_rounds, len(NAMES))) * [ratio, 1, 1, 1, 1]
     named = []
@@ -35,7 +35,7 @@ def test_equal_nodes_are_rarely_named() -> None:
 
 
 def test_slow_node_is_named_in_noise() -> None:
-    """A node at 70 % of its CPU time, with noise of 15 %; others may be named as rarely as ever."""
+    """A node with 70 % of its CPU time is found in noise of 15 %; the false-positive rate stays the same."""
     named = checks(1 / 0.7, 100, seed=2)
     assert sum(NAMES[0] in names for names in named) >= 95
 

@@ -1,6 +1,4 @@
-"""What is message before anything starts: whether runs can be started, and environments built, the way that
-was asked for.
-"""
+"""Runs that cannot be started, and environments that cannot be built, are refused before anything starts."""
 
 import json
 import time
@@ -146,11 +144,11 @@ class TestImages:
 
 
 class TestABundle:
-    """Where a bundle was unpacked, what it lacks is message before pip or a download looks for it in vain."""
+    """A file that the unpacked bundles lack is reported before pip or a download looks for it."""
 
     @pytest.fixture
     def site(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
-        """A site whose bundle has all that Horovod for PyTorch needs, and the archive of CIFAR-10."""
+        """A site whose bundle has everything for Horovod for PyTorch, and the archive of CIFAR-10."""
         monkeypatch.setenv("RINGSIDE_CACHE", str(tmp_path))
         for name in ("bundle/wheels/a.whl", "downloads/cifar-10/cifar-10-binary.tar.gz"):
             (tmp_path / name).parent.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""What `./ringside site` makes of what Slurm and a node say: given these texts, the site file says that."""
+"""The site file that `./ringside site` writes follows from the answers of Slurm and a node."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -52,7 +52,7 @@ NODE = (
     "NodeName=g01 Arch=x86_64 CPUEfctv=126 CPUTot=128 Gres=gpu:a100:4(S:0-1) NodeAddr=g01 OS=Linux 5.14.0 #1 "
     "SMP RealMemory=515000 MemSpecLimit=3000 State=MIXED ThreadsPerCore=2 Partitions=gpu"
 )
-# As such a node would say it.
+# The report of such a node.
 REPORT: dict[str, Any] = {
     "host": "g02",
     "processors": 128,
@@ -92,7 +92,7 @@ FOLDER = Path("/shared/me")
 
 @pytest.fixture
 def answers() -> SlurmAnswers:
-    """What the cluster says, of its partition gpu."""
+    """The answers of the cluster for its partition gpu."""
     return SlurmAnswers(
         config=slurm.parse_configuration(CONFIG),
         partition=partition(slurm.parse_partitions(PARTITIONS), "gpu"),
@@ -111,7 +111,7 @@ def written(answers: SlurmAnswers, node_answers: NodeAnswers) -> str:
 
 
 def site(answers: SlurmAnswers, **differs: Any) -> Site:
-    """The site that is written for what a node said, as the workflow reads it."""
+    """Return the site that is written for these answers, as the workflow loads it."""
     return site_file.loaded("borealis", written(answers, NodeAnswers({**REPORT, **differs})))
 
 
@@ -196,7 +196,7 @@ class TestCluster:
 
     def test_every_line_says_where_it_is_from(self, answers: SlurmAnswers) -> None:
         text = written(answers, NodeAnswers(REPORT))
-        words = " ".join(text.replace("# ", "").split())  # comments go on below
+        words = " ".join(text.replace("# ", "").split())  # comments continue on the next lines
         for part in (
             (
                 "left out: 2 x 64 CPUs, 257000 MB, gres gpu:v100:2,nvme:1, features ib,v100 (g05, g06); 1 x "
@@ -250,7 +250,7 @@ class TestCluster:
         assert site(replace(answers, config=config)).scheduler.memory_mb is None
 
     def test_processors_alone(self, answers: SlurmAnswers) -> None:
-        """InfiniBand is not used: Gloo knows sockets only."""
+        """InfiniBand is not used, since Gloo supports sockets only."""
         node_kinds = kinds(slurm.parse_nodes(GPU_NODES.splitlines()[-1]))
         result = site(replace(answers, kinds=node_kinds, node={}), accelerators=[])
         assert (result.device, result.devices_per_node, result.ranks_per_node, result.cores) == (
@@ -266,10 +266,10 @@ class TestCluster:
         result = site(answers, devices=[1, "MIG: a program sees one of 4 parts"])
         assert (result.device, result.devices_per_node, result.ranks_per_node) == ("cuda", 1, 1)
 
-    def test_devices_that_slurm_does_not_hand_out(self, answers: SlurmAnswers) -> None:
+    def test_devices_that_slurm_does_not_allocate(self, answers: SlurmAnswers) -> None:
         node_kinds = kinds(slurm.parse_nodes(GPU_NODES.splitlines()[-1]))
         assert site(replace(answers, kinds=node_kinds, node={})).device == "cpu"
-        assert "Slurm hands out none" in written(
+        assert "Slurm allocates none" in written(
             replace(answers, kinds=node_kinds, node={}), NodeAnswers(REPORT)
         )
 

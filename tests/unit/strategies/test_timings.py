@@ -78,7 +78,7 @@ def test_study_is_timed_searched_and_planned(real: Any, results: Path, study: St
     before = next(run for run in plan_design(study, site) if run.levels["parallelism"] == "found")
     assert before.lacks_strategy
     records = [
-        measure.KIND.measure(study, site, timing, results)
+        measure.KIND.reuse_or_measure(study, site, timing, results)
         for timing in planned_timings(plan_design(study, site), site)
     ]
     assert [(record["kind"], record["status"], record["reason"]) for record in records] == [

@@ -1,4 +1,4 @@
-"""What the virtual cluster's schedulers are configured with."""
+"""The schedulers of the virtual cluster get their configuration."""
 
 from pathlib import Path
 

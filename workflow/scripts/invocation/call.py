@@ -27,9 +27,9 @@ from plan.plan_files import write_plans
 from records import time_left
 from runs.attempts import machine_locked_by
 from runs.progress import (
+    HALTED_STATUS,
     LAUNCHING_RULES,
     SESSION_VARIABLE,
-    STOPPED_STATUS,
     Interruption,
     Session,
     act_if_nothing_to_do,
@@ -261,12 +261,12 @@ class Call:
         self.print_usable()
 
     def print_usable(self) -> None:
-        """Print how many runs are usable, as the last line; exit with STOPPED_STATUS where none is."""
+        """Print how many runs are usable, as the last line; exit with HALTED_STATUS where none is."""
         if self._makes("figures") and not self.dry_run:
             usable = count_usable(self.campaign.runs_csv)
             print_line(f"ringside: {usable}")
             if not usable.facts["usable"]:
-                sys.exit(STOPPED_STATUS)
+                sys.exit(HALTED_STATUS)
 
     def succeed(self) -> None:
         """Say where the figures are (onsuccess)."""
@@ -281,9 +281,9 @@ class Call:
     def fail(self) -> None:
         """Say why the campaign stopped, if it did (onerror)."""
         cancel_timers()
-        if self._session and self._session.stopped:
-            print_line(f"ringside: {self._session.stopped}", to_stderr=True)
-            sys.exit(STOPPED_STATUS)
+        if self._session and self._session.halted:
+            print_line(f"ringside: {self._session.halted}", to_stderr=True)
+            sys.exit(HALTED_STATUS)
 
 
 def _check_shares(jobs: Mapping[str, Any]) -> None:

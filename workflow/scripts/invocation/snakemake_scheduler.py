@@ -12,7 +12,7 @@ def stop_scheduling() -> None:
     """Let no further job begin, as Snakemake does at SIGTERM.
 
     Snakemake's handler waits for a lock that the caller may hold, hence the thread. Until the handler has the
-    lock, one more job may begin: a run does not train then (`runs.progress.refuse_stopped`).
+    lock, one more job may begin: a run does not train then (`runs.progress.refuse_halted`).
     """
     handler = signal.getsignal(signal.SIGTERM)
     if callable(handler):

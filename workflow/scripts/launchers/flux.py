@@ -1,4 +1,4 @@
-"""Start ranks as tasks of one Flux job inside a Flux instance (flux batch, flux alloc), without ssh."""
+"""Start ranks as the tasks of one Flux job, inside a Flux instance (flux batch, flux alloc)."""
 
 import contextlib
 import json
@@ -17,29 +17,29 @@ from launchers.launch import (
     Lost,
     client_message,
     cores_per_task,
-    job_ended,
+    job_ended_error,
     kept_variables,
     kill,
-    launching_program_failure,
-    outside_of_job,
-    rank_failure,
+    outside_of_job_error,
+    rank_failure_reason,
     run_client,
     select_hosts,
     spawn,
+    starter_failure_reason,
 )
 
-PATIENCE_S = 10.0  # for Flux to start the ranks, or to end them
+PATIENCE_S = 10.0  # how long Flux may take to start the ranks, or to end them
 RUNNING = "RUN"
 EXCEPTION_CODE = "flux-exception"
-_NODE_LOST_PREFIXES = ("node failure", "lost contact")  # of exceptions of type exec that no rank caused
+_NODE_LOST_PREFIXES = ("node failure", "lost contact")  # notes of exceptions of type exec that no rank caused
 
 
 class Flux:
-    """See launchers.launch.Launcher. A run uses the first nodes of the instance that are up."""
+    """Implement launchers.launch.Launcher. A run uses the first nodes of the instance that are up."""
 
     def __init__(self, site: Site, spec: Mapping[str, Any], _mpi: bool = False) -> None:
         if "FLUX_URI" not in os.environ:
-            raise outside_of_job(site, "an instance of Flux", "use snakemake --profile flux")
+            raise outside_of_job_error(site, "an instance of Flux", "use snakemake --profile flux")
         hosts = list(dict.fromkeys(_up_nodes()))
         if len(hosts) < spec["nodes"] <= int(ask_or_lose("getattr", "size")):
             text = f"only {', '.join(hosts) or 'no node'} is up, the run needs {spec['nodes']} nodes"
@@ -54,8 +54,9 @@ class Flux:
     def start(self, program: Program, log: Path) -> list[subprocess.Popen[bytes]]:
         """See Launcher.
 
-        Raise Lost if Flux does not start the ranks within PATIENCE_S: of a wait for nodes, no more than that
-        counts as run time.
+        Raises:
+            Lost: If Flux does not start the ranks within PATIENCE_S. A longer wait for nodes would count as
+                run time.
         """
         spec = self._spec
         identity = 'RINGSIDE_RANK="$FLUX_TASK_RANK" RINGSIDE_LOCAL_RANK="$FLUX_TASK_LOCAL_ID"'
@@ -71,7 +72,7 @@ class Flux:
             f"--setopt=exit-timeout={GRACE_S:.0f}s",
             *program.command_after(self._site.setup, identity),
         )
-        with contextlib.suppress(Lost):  # the events below give the reason
+        with contextlib.suppress(Lost):  # the events below have the reason
             ask_or_lose("job", "wait-event", f"--timeout={PATIENCE_S:.0f}", self._id, "start", tries=1)
         events = self._events()
         if not any(event["name"] == "start" for event in events):
@@ -84,9 +85,9 @@ class Flux:
         return [self._process]
 
     def raise_if_lost(self, _log: Path) -> None:
-        """See Launcher. Ask for the state of the enclosing job, and read Flux's events."""
+        """See Launcher. Reads the state of the enclosing job and Flux's events."""
         if self._enclosing_job and (state := job_state(self._enclosing_job)) != RUNNING:
-            raise job_ended(self.job["number"], state)
+            raise job_ended_error(self.job["number"], state)
         for event in self._events():
             context = event.get("context", {})
             if event["name"] == "exception" and (
@@ -94,17 +95,19 @@ class Flux:
             ):
                 raise Lost(Note(EXCEPTION_CODE, context["note"] or context["type"], type=context["type"]))
 
-    def explain(self, codes: Sequence[int | None], _log: Path) -> Note:
-        """See Launcher. Read Flux's events: the first failed task, or Flux's own reason."""
+    def explain(self, exit_statuses: Sequence[int | None], _log: Path) -> Note:
+        """See Launcher. Reads Flux's events: the first failed task, or the reason that Flux gives."""
         for event in self._events("--path=exec"):
             if event["name"] == "shell.task-exit":
                 task = event["context"]
                 host = self.hosts[task["rank"] // self._spec["ranks_per_node"]]
-                return rank_failure(task["rank"], -task["signaled"] or task["exitcode"], host)
-        return _exception_note(self._events()) or launching_program_failure("flux job attach", codes[0] or 0)
+                return rank_failure_reason(task["rank"], -task["signaled"] or task["exitcode"], host)
+        return _exception_note(self._events()) or starter_failure_reason(
+            "flux job attach", exit_statuses[0] or 0
+        )
 
-    def end(self) -> None:
-        """End the ranks through Flux, then the attached client."""
+    def kill_ranks(self) -> None:
+        """See Launcher. Kills the ranks through Flux, then the attached client."""
         if self._id:
             with contextlib.suppress(Lost):
                 ask_or_lose("job", "kill", "--signal=SIGKILL", self._id, tries=1)
@@ -122,13 +125,18 @@ class Flux:
 def job_state(number: str) -> str:
     """Return a job's state in the enclosing instance, such as RUN or CANCELED.
 
-    Raise Lost if that does not answer.
+    Raises:
+        Lost: If the enclosing instance does not answer.
     """
     return ask_or_lose("--parent", "jobs", "--no-header", "--format={status}", number)
 
 
 def ask_or_lose(*words: str, tries: int = 3) -> str:
-    """Return the output of a Flux command. Raise Lost if it fails `tries` times, 2 s apart."""
+    """Return the output of a Flux command.
+
+    Raises:
+        Lost: If it fails `tries` times, 2 s apart.
+    """
 
     def ask_once() -> str:
         result = run_client(["flux", *words], _environment())
@@ -154,7 +162,7 @@ def _up_nodes() -> list[str]:
 
 
 def _describe_job(number: str | None) -> dict[str, Any]:
-    """Return number and times (UTC) of this instance's own job in the enclosing instance."""
+    """Return the `job` of a Launcher: the one that runs this instance in the enclosing instance."""
     if not number:
         return {"number": "?", "submitted_at": None, "started_at": None}
     fields = ask_or_lose(
@@ -168,7 +176,7 @@ def _describe_job(number: str | None) -> dict[str, Any]:
 
 
 def _exception_note(events: Sequence[Mapping[str, Any]]) -> Note | None:
-    """Return Flux's own reason for ending a job, or None."""
+    """Return the reason of the first exception that Flux recorded for a job, or None."""
     context = next((event["context"] for event in events if event["name"] == "exception"), None)
     return Note(EXCEPTION_CODE, context["note"], type=context["type"]) if context else None
 

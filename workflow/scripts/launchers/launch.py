@@ -1,7 +1,7 @@
 """Start the ranks of a program, watch them, and end all of them: nothing outlives a run.
 
-Each `launcher` of a site has a module that starts the ranks. Environment variables and time limits are the
-same for all launchers and stand here.
+Each `launcher` that a site can name is a module of this package. This module has what all of them share, such
+as the environment variables of ranks and the time limit.
 """
 
 import contextlib
@@ -29,23 +29,24 @@ from common.shell import (
     query_with_retries,
     unseen_path_note,
 )
+from declared.run_status import RunStatus
 from declared.site import Site
 from environments import container
 from environments.container import Bind
 from environments.record import BuiltEnvironment
 from launchers.log import read_end
-from launchers.shortage import find_shortage
+from launchers.oom_evidence import oom_reason
 from ranks.worker.devices import HIDING_VARIABLES
 from ranks.worker.node import oom_kills
 
 SCRIPTS = CHECKOUT / "workflow" / "scripts"
 WORKER = "ranks.worker"
-GRACE_S = 10.0  # after the first failure, for other ranks to log their errors
-ALARM_S = 30.0  # after the time limit, a rank that nobody can reach ends itself
+GRACE_S = 10.0  # after the first failure: the other ranks have this long to log their errors
+ALARM_S = 30.0  # after the time limit: a rank that cannot be reached any more ends itself
 POLL_S = 0.02
-KILLED_S = 60.0  # for a killed process to end
-CLIENT_PATIENCE_S = 30  # for a scheduler's client to answer
-VARIABLES = ".variables.sh"  # in the attempt's folder while its ranks run; archives leave out hidden files
+KILLED_S = 60.0  # how long a killed process may take to end
+CLIENT_PATIENCE_S = 30  # how long a scheduler's client may take to answer
+VARIABLES = ".variables.sh"  # exists while ranks run; hidden, because archives leave out hidden files
 
 
 @dataclass(frozen=True)
@@ -53,12 +54,12 @@ class Outcome:
     """How the ranks ended.
 
     Attributes:
-        status: ok, failed, oom (out of memory) or timeout.
-        reason: Why they did not end well.
+        status: OK, FAILED, OOM or TIMEOUT.
+        reason: Why the status is not OK; None if it is.
         wall_s: Seconds from launch to the end of the last rank.
     """
 
-    status: str
+    status: RunStatus
     reason: Note | None
     wall_s: float
 
@@ -68,18 +69,11 @@ class Stopped(Exception):
 
 
 class Lost(Exception):
-    """The infrastructure failed, not the program: the run gets no record.
+    """The infrastructure failed, not the training program.
 
-    It is repeated by the profile's `retries` (slurm, oar, pbs, flux), else by the next call. This rule holds
-    whether ranks failed or reached the time limit. Lost is raised by
-
-    * the constructors of launchers, if the scheduler does not answer or nodes are down,
-    * `Flux.start` and `explain`, if the scheduler started no rank,
-    * `_classify`, if a node does not see a path, or `raise_if_lost` finds that a node or the job is gone,
-    * `kill`, if a killed process does not end, and `Pbs.end`, if a node cannot be reached,
-    * `runs.supervise`, for errors of the machine (`failure_or_lost`) or if its parent process was killed.
-
-    Anything else that ends ranks is a failure or a timeout of the run.
+    The rule is the same wherever this is raised: no record is written, so Snakemake runs the rule again, by
+    the `retries` of its profile or when it is called the next time. Anything else that ends ranks is a result
+    of the run, such as a failure or a timeout, and has a record.
     """
 
     def __init__(self, reason: Note) -> None:
@@ -92,32 +86,45 @@ class Launcher(Protocol):
 
     Attributes:
         hosts: Nodes of the run, in the order of ranks.
-        job: The scheduler's job (number; submitted_at and started_at in UTC, or None); None without a
-            scheduler.
+        job: The scheduler's job as the record has it: `number`, `submitted_at` and `started_at`, both in UTC
+            or None. None if the site has no scheduler.
     """
 
     hosts: list[str]
     job: dict[str, Any] | None
 
     def start(self, program: Program, log: Path) -> list[subprocess.Popen[bytes]]:
-        """Start all ranks, with output in `log`; return the processes to watch: one per rank or for all."""
+        """Start all ranks with their output in `log`.
+
+        Returns:
+            The processes to watch: one for each rank, or a single one such as srun.
+
+        Raises:
+            Lost: If the scheduler does not start the ranks.
+        """
 
     def raise_if_lost(self, log: Path) -> None:
         """Raise Lost if the log or the scheduler reports that a node or the job is gone.
 
-        It is called whenever the ranks did not end well, also at the time limit.
+        `run` calls it whenever ranks failed or reached the time limit.
         """
 
-    def explain(self, codes: Sequence[int | None], log: Path) -> Note:
-        """Return the first failure; `codes` are the exit statuses of the processes.
+    def explain(self, exit_statuses: Sequence[int | None], log: Path) -> Note:
+        """Return why ranks failed: the first failed rank, or a report of the scheduler on its memory.
 
-        Raise Lost if the scheduler started no rank.
+        Args:
+            exit_statuses: Exit statuses of the processes of `start`; None for one that still runs.
+            log: The log of the ranks.
+
+        Raises:
+            Lost: If the scheduler started no rank.
         """
 
-    def end(self) -> None:
-        """End every rank on every node, even if its local process has ended, and wait for it.
+    def kill_ranks(self) -> None:
+        """Kill every rank on every node, even if its local process has ended, and wait for the processes.
 
-        May raise Lost.
+        Raises:
+            Lost: If a process does not end, or a node cannot be reached.
         """
 
 
@@ -130,7 +137,7 @@ def make_launcher(
         site: The site.
         spec: The spec of the run.
         mpi: Whether ranks start MPI programs, which need PMIx.
-        setup: Shell lines that ranks run after the site's own.
+        setup: Shell lines of the environment, run after those of the site.
     """
     module = importlib.import_module(f"launchers.{site.launcher}")
     launcher: Launcher = module.launcher_class(replace(site, setup=(*site.setup, *setup)), spec, mpi)
@@ -140,13 +147,13 @@ def make_launcher(
 def make_step_launcher(
     site: Site, spec: Mapping[str, Any], environment: BuiltEnvironment, name: str
 ) -> Launcher:
-    """Return the launcher of a measurement before or after a run, whose job step is called after `name`."""
-    own_spec = {**spec, "run_id": f"{name}.{spec['run_id']}"}
-    return make_launcher(site, own_spec, setup=environment.get("setup", ()))
+    """Return the launcher of a measurement before or after a run, with `name` in the name of its job step."""
+    step_spec = {**spec, "run_id": f"{name}.{spec['run_id']}"}
+    return make_launcher(site, step_spec, setup=environment.get("setup", ()))
 
 
 def scheduler_meters(site: Site, launcher: Launcher) -> list[dict[str, Any]]:
-    """Return the scheduler's energy of ended ranks as entries of a record's meters; [] without a meter."""
+    """Return the energy of ended ranks as the scheduler metered it, as entries of a record's meters."""
     module = importlib.import_module(f"launchers.{site.launcher}")
     entries: list[dict[str, Any]] = module.meters(launcher) if hasattr(module, "meters") else []
     return entries
@@ -161,7 +168,7 @@ def run(
     program: str = WORKER,
     reads: Sequence[Path] = (),
 ) -> Outcome:
-    """Run all ranks of `python -m program folder` to their end, or to the site's time limit.
+    """Run `python -m program folder` on all ranks, to their end or to the site's time limit; then kill them.
 
     Args:
         launcher: The launcher of the run.
@@ -170,7 +177,10 @@ def run(
         spec: The spec of the run.
         site: The site.
         program: Module that every rank runs.
-        reads: Folders that ranks read, besides the scripts. An image shows them no others.
+        reads: Folders that ranks read, besides the scripts. Ranks inside an image cannot access any others.
+
+    Raises:
+        Lost: If the infrastructure failed.
     """
     python = environment["python"]["executable"]
     command = [python, "-m", program, str(folder)]
@@ -180,30 +190,32 @@ def run(
     elif runs_installed_python(environment):
         # Its PYTHONPATH comes from the site's setup lines, which run before the ranks read their variables.
         command = modules_first(command)
-        own_variables = variables(site, spec, pythonpath=False)
-        rank_variables = {**own_variables, **environment["variables"]}
+        rank_variables = {**variables(site, spec, pythonpath=False), **environment["variables"]}
     kills_before = oom_kills() or 0
     started = time.monotonic()
     with _variables_file(folder / VARIABLES, rank_variables) as file:
         try:
             paths = required_paths(environment, site, folder, reads)
             processes = launcher.start(Program(command, file, paths), folder / "log.txt")
-            end, codes = _wait(processes, started + site.time_limit_s)
-            reason = None if end == "ok" else _classify(launcher, end, codes, folder / "log.txt", site)
+            how_ended, exit_statuses = _wait(processes, started + site.time_limit_s)
+            reason = None
+            if how_ended != RunStatus.OK:
+                reason = _reason_or_lost(launcher, how_ended, exit_statuses, folder / "log.txt", site)
         finally:
-            launcher.end()
+            launcher.kill_ranks()
     wall_s = time.monotonic() - started
-    if end == "failed" and reason:
+    if how_ended == RunStatus.FAILED and reason:
         n_kills = (oom_kills() or 0) - kills_before
-        if shortage := find_shortage(folder, reason, spec["device"], n_kills):
-            return Outcome("oom", shortage, wall_s)
-    return Outcome(end, reason, wall_s)
+        # This is the only place where FAILED becomes OOM.
+        if evidence := oom_reason(folder, reason, spec["device"], n_kills):
+            return Outcome(RunStatus.OOM, evidence, wall_s)
+    return Outcome(how_ended, reason, wall_s)
 
 
 def runs_installed_python(environment: BuiltEnvironment) -> bool:
     """Return whether ranks run in a Python that the site has installed.
 
-    What a site installs may also be a program, such as LBANN, which ranks start from a Python of ours.
+    A site can also install a program, such as LBANN. Ranks start it from a Python that Ringside has built.
     """
     installed = environment.get("installed")
     return bool(installed and installed["executable"] == environment["python"]["executable"])
@@ -212,7 +224,10 @@ def runs_installed_python(environment: BuiltEnvironment) -> bool:
 def required_paths(
     environment: BuiltEnvironment, site: Site, folder: Path, reads: Sequence[Path]
 ) -> list[str]:
-    """Return the paths that every node must see, without software that the site's setup may provide."""
+    """Return the paths that every node must be able to access.
+
+    Installed software is left out, since the site's setup lines can make it available on the node.
+    """
     if site.launcher == "local":
         return []
     image = environment.get("image")
@@ -248,7 +263,16 @@ def in_image(
     reads: Sequence[Path],
     writes: Path,
 ) -> list[str]:
-    """Return `command` inside an image that sees the named variables, `reads` and `writes`."""
+    """Return the command that runs `command` inside an image.
+
+    Args:
+        image: Path of the image.
+        command: The command.
+        variable_names: Names of the variables that are passed into the image.
+        site: The site, whose scratch folder and `binds` are writable inside.
+        reads: Folders that the command can read.
+        writes: Folder that the command can write.
+    """
     command = modules_first(command)
     variable_names = [name for name in variable_names if name != "PYTHONPATH"]
     binds = [Bind(str(path)) for path in reads] + [Bind(str(writes), writable=True)]
@@ -262,13 +286,16 @@ def in_image(
 
 
 def modules_first(command: Sequence[str]) -> list[str]:
-    """Prepend our modules to the PYTHONPATH of `command`, which a site's Python may need for its packages."""
+    """Return `command` with our modules in front of its PYTHONPATH.
+
+    The rest of PYTHONPATH is kept, since a site's Python can need it for its packages.
+    """
     prepend = 'export PYTHONPATH="$1${PYTHONPATH:+:$PYTHONPATH}"; shift; exec "$@"'
     return ["sh", "-c", prepend, "ringside", str(SCRIPTS), *command]
 
 
 def variables(site: Site, spec: Mapping[str, Any], pythonpath: bool = True) -> dict[str, str]:
-    """Return the environment variables of every rank, whatever starts it.
+    """Return the environment variables of every rank, the same for all launchers.
 
     Args:
         site: The site.
@@ -285,7 +312,7 @@ def variables(site: Site, spec: Mapping[str, Any], pythonpath: bool = True) -> d
         "OPENBLAS_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
         "RINGSIDE_ALARM_S": f"{site.time_limit_s + ALARM_S:.0f}",
-        # GPUs are numbered as nvidia-smi and meters count them.
+        # Libraries then number GPUs the way nvidia-smi and the meters do.
         **({"CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if spec["device"] != "cpu" else {}),
         **site_variables,
         **({"PYTHONPATH": python_path} if pythonpath else {}),
@@ -294,30 +321,28 @@ def variables(site: Site, spec: Mapping[str, Any], pythonpath: bool = True) -> d
 
 
 def cores_per_task(spec: Mapping[str, Any]) -> int:
-    """Return how many cores to request per rank.
+    """Return how many cores to request for each rank.
 
-    For heterogeneous ranks this is the mean: they share out their node's cores themselves.
+    For heterogeneous ranks this is the mean, since they distribute the cores of their node themselves.
     """
     core_counts = spec.get("rank_cores")
     return max(1, sum(core_counts) // len(core_counts)) if core_counts else int(spec["cores_per_rank"])
 
 
 def kept_variables(prefix: str = "\0") -> dict[str, str]:
-    """Return the only variables of the caller's environment that every launcher hands on.
-
-    A launcher adds those that its scheduler needs, such as SLURM_JOB_ID, and the scheduler those of its job.
+    """Return the variables of the caller's environment that launchers pass on.
 
     Args:
-        prefix: How the names of the scheduler's variables begin; by default, none is handed on.
+        prefix: Also pass on the scheduler's variables, whose names begin with this; by default, none of them.
     """
     names = ("PATH", "HOME", "USER", "LANG", "LD_LIBRARY_PATH")
     return {name: value for name, value in os.environ.items() if name in names or name.startswith(prefix)}
 
 
 def local_variables() -> dict[str, str]:
-    """Return `kept_variables` and what hides accelerators, for processes that are ranks on this machine.
+    """Return `kept_variables` and the variables that hide accelerators, for ranks on this machine.
 
-    Of a rank on another node, the scheduler decides what it sees.
+    On other nodes the scheduler decides which accelerators a rank sees.
     """
     return {
         **kept_variables(),
@@ -328,7 +353,7 @@ def local_variables() -> dict[str, str]:
 def spawn(
     command: Sequence[str], environment: Mapping[str, str], output: IO[bytes]
 ) -> subprocess.Popen[bytes]:
-    """Start a process in a session of its own, with stdout and stderr in `output`."""
+    """Start a process in a new session, so that `kill` reaches its children, with its output in `output`."""
     return subprocess.Popen(
         command,
         env=environment,
@@ -340,10 +365,10 @@ def spawn(
 
 
 def kill(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Kill the process group of every process, even if the process has ended, and wait for the processes.
+    """Kill the process group of every process, even of one that has ended, and wait for the processes.
 
     Raises:
-        Lost: If one does not end, because it is frozen or waits for a lost device or file system.
+        Lost: If a process does not end, because it is frozen or waits for a lost device or file system.
     """
     for process in processes:
         with contextlib.suppress(ProcessLookupError):
@@ -360,7 +385,7 @@ def kill(processes: Sequence[subprocess.Popen[bytes]]) -> None:
 def query_job_field(
     command: Sequence[str], pattern: re.Pattern[str], environment: Mapping[str, str]
 ) -> str | None:
-    """Return a field of a job from the output of a scheduler's client, or None on a node without the client.
+    """Return a field that a scheduler's client prints for a job, None on a node without the client.
 
     Args:
         command: The client's command line; its last word is the job's number.
@@ -403,11 +428,11 @@ def run_client(command: Sequence[str], environment: Mapping[str, str]) -> subpro
 
 
 def client_message(result: subprocess.CompletedProcess[str]) -> str:
-    """Return what a client that failed printed, as one line of at most 300 characters."""
+    """Return the message of a failed client in one line of at most 300 characters."""
     return " ".join((result.stderr or result.stdout).split())[:300]
 
 
-def pkill(command: Sequence[str]) -> list[str]:
+def pkill_command(command: Sequence[str]) -> list[str]:
     """Return the command that kills the ranks that `command` started on a node.
 
     It matches the last words, which name the attempt's folder. The brackets keep the pattern from matching
@@ -417,8 +442,8 @@ def pkill(command: Sequence[str]) -> list[str]:
     return ["pkill", "-KILL", "-f", "--", f"[{words[0]}]{re.escape(words[1:])}"]
 
 
-def outside_of_job(site: Site, job_kind: str, hint: str) -> InputError:
-    """Return the error of a launcher that needs a job; `job_kind` is for example "a Slurm job"."""
+def outside_of_job_error(site: Site, job_kind: str, hint: str) -> InputError:
+    """Return the error of a launcher outside of a job; `job_kind` is for example "a Slurm job"."""
     problem = f"{site.launcher} starts ranks inside {job_kind} only"
     return InputError("outside-of-job", problem, file=site.file, key="launcher", got=site.launcher, hint=hint)
 
@@ -448,75 +473,81 @@ def select_hosts(site: Site, hosts: Sequence[str], needed: int, job: str) -> lis
     return usable[:needed]
 
 
-def job_ended(number: str, state: str, prefix: str = "") -> Lost:
-    """Return the exception for a scheduler's job that ended during the run.
-
-    `prefix` stands before its state.
-    """
+def job_ended_error(number: str, state: str, prefix: str = "") -> Lost:
+    """Return the exception for a scheduler's job that ended during the run; `prefix` precedes its state."""
     return Lost(
         Note("job-ended", f"job {number} ended during the run ({prefix}{state})", job=number, state=state)
     )
 
 
-def rank_failure(rank: int, code: int, host: str | None = None) -> Note:
-    """Return the reason for a failed rank; `code` is its exit status, or a negative signal."""
+def rank_failure_reason(rank: int, exit_status: int, host: str | None = None) -> Note:
+    """Return the reason for a failed rank; `exit_status` is negative if a signal ended it."""
     name = f"rank {rank} on {host}" if host else f"rank {rank}"
-    return Note("rank-failed", f"{name} {describe_exit(code)}", rank=rank, host=host, status=code)
-
-
-def launching_program_failure(program: str, code: int) -> Note:
-    """Return the reason where the program that started all ranks, such as srun, failed, but no known rank."""
-    return Note("starter-failed", f"{program} {describe_exit(code)}", program=program, status=code)
-
-
-def describe_exit(code: int) -> str:
-    """Describe how a process ended."""
-    signal_names = {number.value: number.name for number in signal.Signals}  # real-time signals have none
-    return (
-        f"was killed by {signal_names.get(-code, f'signal {-code}')}"
-        if code < 0
-        else f"ended with status {code}"
+    return Note(
+        "rank-failed", f"{name} {describe_exit(exit_status)}", rank=rank, host=host, exit_status=exit_status
     )
 
 
-def _wait(processes: Sequence[subprocess.Popen[bytes]], deadline: float) -> tuple[str, Sequence[int | None]]:
-    """Wait for all ranks, or for GRACE_S after the first failure.
+def starter_failure_reason(program: str, exit_status: int) -> Note:
+    """Return the reason if only the program that started the ranks, such as srun, is known to have failed."""
+    return Note(
+        "starter-failed", f"{program} {describe_exit(exit_status)}", program=program, exit_status=exit_status
+    )
+
+
+def describe_exit(exit_status: int) -> str:
+    """Return how a process ended, such as `was killed by SIGKILL`."""
+    signal_names = {number.value: number.name for number in signal.Signals}  # real-time signals have none
+    return (
+        f"was killed by {signal_names.get(-exit_status, f'signal {-exit_status}')}"
+        if exit_status < 0
+        else f"ended with status {exit_status}"
+    )
+
+
+def _wait(
+    processes: Sequence[subprocess.Popen[bytes]], deadline: float
+) -> tuple[RunStatus, Sequence[int | None]]:
+    """Wait until all ranks have ended, for GRACE_S after the first failure, or until the deadline.
 
     Args:
         processes: The processes to watch.
         deadline: When to stop waiting, on the monotonic clock.
 
     Returns:
-        How the ranks ended, which is the status of an Outcome, and the exit statuses of the processes when
-        the first one had failed.
+        OK, FAILED or TIMEOUT, and the exit statuses of the processes at the moment of the first failure.
     """
     failed_at: float | None = None
-    first_codes: Sequence[int | None] = ()
+    first_statuses: Sequence[int | None] = ()
     while True:
-        codes = [process.poll() for process in processes]
+        exit_statuses = [process.poll() for process in processes]
         now = time.monotonic()
-        if failed_at is None and any(codes):
-            failed_at, first_codes = now, codes
-        if all(code is not None for code in codes) or (failed_at is not None and now - failed_at > GRACE_S):
-            return "failed" if first_codes else "ok", first_codes
+        if failed_at is None and any(exit_statuses):
+            failed_at, first_statuses = now, exit_statuses
+        if all(status is not None for status in exit_statuses) or (
+            failed_at is not None and now - failed_at > GRACE_S
+        ):
+            return RunStatus.FAILED if first_statuses else RunStatus.OK, first_statuses
         if now > deadline:
-            return "timeout", first_codes
+            return RunStatus.TIMEOUT, first_statuses
         time.sleep(POLL_S)
 
 
-def _classify(launcher: Launcher, end: str, codes: Sequence[int | None], log: Path, site: Site) -> Note:
-    """Return the reason of ranks that ended as failed or timeout.
+def _reason_or_lost(
+    launcher: Launcher, how_ended: RunStatus, exit_statuses: Sequence[int | None], log: Path, site: Site
+) -> Note:
+    """Return why ranks failed or reached the time limit.
 
     Raises:
-        Lost: If it was not the program: a node does not see a path, or a node or the job is gone.
+        Lost: If the infrastructure failed: a node cannot access a path, or a node or the job is gone.
     """
     if unseen := find_unseen_path(read_end(log)):
         raise Lost(unseen)
     launcher.raise_if_lost(log)
-    if end == "timeout":
+    if how_ended == RunStatus.TIMEOUT:
         text = f"not finished after the time limit of {site.time_limit_s:g} s"
         return Note("time-limit", text, time_limit_s=site.time_limit_s)
-    reason = launcher.explain(codes, log)
-    if reason.facts.get("status") == UNSEEN_STATUS and (host := reason.facts.get("host")):
+    reason = launcher.explain(exit_statuses, log)
+    if reason.facts.get("exit_status") == UNSEEN_STATUS and (host := reason.facts.get("host")):
         raise Lost(unseen_path_note(host, "the checkout, the run's folder or its environment"))
     return reason

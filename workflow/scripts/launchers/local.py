@@ -1,6 +1,6 @@
 """Start ranks as processes of this machine, on disjoint cores.
 
-An adapter starts MPI programs itself, with mpirun.
+An adapter that needs mpirun calls it itself.
 """
 
 import contextlib
@@ -15,18 +15,18 @@ from typing import Any
 from common.notes import Note
 from common.shell import Program
 from declared.site import Site
-from launchers.launch import kill, local_variables, rank_failure, spawn
+from launchers.launch import kill, local_variables, rank_failure_reason, spawn
 
 
 class Local:
-    """See launchers.launch.Launcher."""
+    """Implement launchers.launch.Launcher."""
 
     def __init__(self, site: Site, spec: Mapping[str, Any], _mpi: bool = False) -> None:
         self._setup, self._spec = site.setup, spec
         self._processes: list[subprocess.Popen[bytes]] = []
         self._mark = f"RINGSIDE_LAUNCH={secrets.token_hex(8)}"
         self.job = None
-        # These nodes are emulated; Horovod needs distinct names.
+        # All nodes are emulated on this machine; Horovod needs distinct names.
         self.hosts = [f"node{i}" for i in range(1, spec["nodes"] + 1)]
 
     def start(self, program: Program, log: Path) -> list[subprocess.Popen[bytes]]:
@@ -48,15 +48,15 @@ class Local:
     def raise_if_lost(self, _log: Path) -> None:
         """See Launcher. This machine is not lost as long as this process runs on it."""
 
-    def explain(self, codes: Sequence[int | None], _log: Path) -> Note:
+    def explain(self, exit_statuses: Sequence[int | None], _log: Path) -> Note:
         """See Launcher."""
-        rank, code = next((rank, code) for rank, code in enumerate(codes) if code)
-        return rank_failure(rank, code)
+        rank, status = next((rank, status) for rank, status in enumerate(exit_statuses) if status)
+        return rank_failure_reason(rank, status)
 
-    def end(self) -> None:
+    def kill_ranks(self) -> None:
         """See Launcher.
 
-        The mark in their environment also identifies processes that ranks started in other sessions.
+        The mark in the environment also finds processes that ranks started in other sessions.
         """
         kill(self._processes)
         for process in Path("/proc").glob("[0-9]*"):
@@ -66,7 +66,7 @@ class Local:
 
 
 def rank_cores(rank: int, n_cores: int, core_counts: Sequence[int]) -> list[int]:
-    """Return the cores of one rank, disjoint from those of other ranks; all cores if too few are left.
+    """Return the cores of a rank: none that another rank has, or all cores if the site has too few for that.
 
     Args:
         rank: Global rank.

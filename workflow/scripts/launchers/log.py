@@ -1,9 +1,9 @@
-"""Read the log of a run, which may be long."""
+"""Read the end of a run's log."""
 
 import os
 from pathlib import Path
 
-LOG_END_BYTES = 1 << 20  # part of a log that is searched for causes: a rank may write gigabytes
+LOG_END_BYTES = 1 << 20  # enough to find a cause; a rank can write gigabytes
 
 
 def read_end(log: Path) -> str:

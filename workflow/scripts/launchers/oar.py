@@ -18,41 +18,39 @@ from common.shell import Program
 from declared.site import Site
 from launchers.launch import (
     Lost,
-    job_ended,
+    job_ended_error,
     kept_variables,
     kill,
-    launching_program_failure,
-    outside_of_job,
-    pkill,
+    outside_of_job_error,
+    pkill_command,
     query_job_field,
-    rank_failure,
+    rank_failure_reason,
     select_hosts,
     spawn,
+    starter_failure_reason,
 )
 from launchers.log import read_end
 from sites import virtual
 
-SSH_FAILED = (
-    255  # status of ssh and oarsh for their own failures, and for a remote process that a signal ended
-)
+# Exit status of ssh and oarsh if they fail themselves, and if a signal ended the remote process.
+SSH_FAILED = 255
 OARSH_FAILED = (SSH_FAILED, *range(61, 67))  # 61 to 66: oarsh found no job on the node
 RUNNING = "Running"
-# Lines of ssh and oarsh themselves. A rank that lost its peer prints "Connection closed by peer" within a
-# line.
+# Messages of ssh and oarsh begin a line. A rank that lost its peer prints "Connection closed by peer" within
+# one.
 _CONNECTION_ERROR = re.compile(
     r"^(ssh: |kex_exchange|client_loop: |Connection (to|closed|reset)|Timeout, server |oarsh: ).*",
     re.MULTILINE,
 )
 _STATE = re.compile(r"^\s*state = (\w+)", re.MULTILINE)
-# mpirun is called with its full path, by which it also finds its daemon on other nodes.
+# From its full path, mpirun also finds its daemon on the other nodes.
 _MPIRUN = """
 mpirun=$(command -v mpirun) || { echo "Error: mpirun not found; add it to PATH in the site's variables or \
 setup"; exit 1; }
 exec "$mpirun" "$@"
 """
-_ALLOW_ROOT = (
-    "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"  # whoever may start jobs may start ranks
-)
+# Whoever may start jobs may start ranks.
+_ALLOW_ROOT = "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"
 # Messages of Open MPI 4 and 5: a lost node, a killed rank, a rank that exited with an error.
 _MPIRUN_LOST_NODE = re.compile(
     r"^(ORTE has lost communication|ORTE was unable to reliably start|PRTE has lost).*", re.MULTILINE
@@ -62,12 +60,12 @@ _RANK_EXITED = re.compile(r"Process name: \[\[\d+,\d+\],(\d+)\]\s+Exit code:\s+(
 
 
 class Oar:
-    """See launchers.launch.Launcher. A run uses the first nodes in the job's $OAR_NODEFILE."""
+    """Implement launchers.launch.Launcher. A run uses the first nodes in the job's $OAR_NODEFILE."""
 
     def __init__(self, site: Site, spec: Mapping[str, Any], mpi: bool = False) -> None:
         node_file = os.environ.get("OAR_NODEFILE")
         if not node_file:
-            raise outside_of_job(site, "an OAR job", "use snakemake --profile oar")
+            raise outside_of_job_error(site, "an OAR job", "use snakemake --profile oar")
         hosts = list(dict.fromkeys(Path(node_file).read_text().split()))
         self.hosts = select_hosts(site, hosts, spec["nodes"], node_file)
         self._site, self._spec, self._mpi = site, spec, mpi
@@ -115,7 +113,7 @@ class Oar:
         return mpirun.command_after(self._site.setup, _ALLOW_ROOT)
 
     def raise_if_lost(self, log: Path) -> None:
-        """See Launcher. A connection error of ssh in the log is the cause of all other failures."""
+        """See Launcher. If the log has a connection error of ssh, it is the cause of all other failures."""
         text = read_end(log)
         for rank, process in enumerate(self._processes):
             if not self._mpi and process.poll() in OARSH_FAILED and (error := _CONNECTION_ERROR.search(text)):
@@ -124,12 +122,12 @@ class Oar:
         if self._mpi and (error := _CONNECTION_ERROR.search(text) or _MPIRUN_LOST_NODE.search(text)):
             raise Lost(Note("node-unreachable", f"mpirun: {error[0].strip()}"))
         if (state := job_state(self._number)) not in (RUNNING, None):
-            raise job_ended(self._number, state)
+            raise job_ended_error(self._number, state)
 
-    def explain(self, codes: Sequence[int | None], log: Path) -> Note:
-        """See Launcher. With mpirun, read its messages."""
+    def explain(self, exit_statuses: Sequence[int | None], log: Path) -> Note:
+        """See Launcher. Reads the messages of mpirun if it started the ranks."""
         text = read_end(log)
-        rank, code = next((rank, code) for rank, code in enumerate(codes) if code)
+        rank, status = next((rank, status) for rank, status in enumerate(exit_statuses) if status)
         if self._mpi:
             if killed := _RANK_KILLED.search(text):
                 return self._failure(int(killed[1]), -int(killed[2]))
@@ -137,26 +135,26 @@ class Oar:
             return (
                 self._failure(int(exited[1]), int(exited[2]))
                 if exited
-                else launching_program_failure("mpirun", code)
+                else starter_failure_reason("mpirun", status)
             )
-        if code == SSH_FAILED:
-            text = f"rank {rank} on {self._host(rank)} was killed, or ended with status {code}"
-            return Note("rank-failed", text, rank=rank, host=self._host(rank), status=code)
-        return self._failure(rank, code)
+        if status == SSH_FAILED:
+            text = f"rank {rank} on {self._host(rank)} was killed, or ended with status {status}"
+            return Note("rank-failed", text, rank=rank, host=self._host(rank), exit_status=status)
+        return self._failure(rank, status)
 
-    def _failure(self, rank: int, code: int) -> Note:
-        return rank_failure(rank, code, self._host(rank))
+    def _failure(self, rank: int, exit_status: int) -> Note:
+        return rank_failure_reason(rank, exit_status, self._host(rank))
 
     def _host(self, rank: int) -> str:
         return self.hosts[rank // self._spec["ranks_per_node"]]
 
-    def end(self) -> None:
-        """See Launcher. End the ranks on their nodes, then the processes of oarsh."""
-        kill_ranks = shlex.join(pkill(self._command)) if self._command else ""
+    def kill_ranks(self) -> None:
+        """See Launcher. Kills the ranks on their nodes, then the processes of oarsh."""
+        remote_kill = shlex.join(pkill_command(self._command)) if self._command else ""
         for host in self.hosts if any(process.poll() != 0 for process in self._processes) else []:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 subprocess.run(
-                    ["oarsh", host, kill_ranks],
+                    ["oarsh", host, remote_kill],
                     env=kept_variables("OAR"),
                     capture_output=True,
                     check=False,
@@ -168,7 +166,8 @@ class Oar:
 def job_state(number: str) -> str | None:
     """Return OAR's state of a job, such as Running, or None on a node without oarstat.
 
-    Raise Lost if OAR does not answer.
+    Raises:
+        Lost: If OAR does not answer.
     """
     return query_job_field(["oarstat", "-fj", number], _STATE, kept_variables("OAR"))
 

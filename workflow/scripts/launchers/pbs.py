@@ -1,7 +1,7 @@
-"""Start each rank with pbs_tmrsh inside a PBS job: the task manager of OpenPBS and PBS Professional, no ssh.
+"""Start each rank inside a PBS job with pbs_tmrsh, which OpenPBS and PBS Professional have.
 
-pbs_tmrsh does not return a task's output. Each rank therefore writes its own file; they are appended to the
-log at the end.
+pbs_tmrsh does not return the output of a task. Each rank therefore writes a file of its own, and `kill_ranks`
+appends these files to the log.
 """
 
 import contextlib
@@ -19,13 +19,13 @@ from common.shell import Program, check_node
 from declared.site import Site
 from launchers.launch import (
     Lost,
-    job_ended,
+    job_ended_error,
     kept_variables,
     kill,
-    outside_of_job,
-    pkill,
+    outside_of_job_error,
+    pkill_command,
     query_job_field,
-    rank_failure,
+    rank_failure_reason,
     select_hosts,
     spawn,
 )
@@ -33,20 +33,20 @@ from launchers.log import read_end
 
 TMRSH_FAILED = 255
 RUNNING = "R"
-# The shell is not replaced by the rank: it reports a signal as 128 + its number, PBS itself reports the bare
-# number.
+# The shell stays (no exec), because it reports a signal as 128 + its number; PBS itself would report the bare
+# number, which looks like an exit status.
 _REDIRECT_OUTPUT = 'out=$1; shift; "$@" >> "$out" 2>&1; exit $?'
 _TMRSH_ERROR = re.compile(r"^(?:\S*/)?pbs_tmrsh: .*", re.MULTILINE)
 _STATE = re.compile(r"^\s*job_state = (\w)", re.MULTILINE)
 
 
 class Pbs:
-    """See launchers.launch.Launcher. A run uses the first nodes in the job's $PBS_NODEFILE."""
+    """Implement launchers.launch.Launcher. A run uses the first nodes in the job's $PBS_NODEFILE."""
 
     def __init__(self, site: Site, spec: Mapping[str, Any], _mpi: bool = False) -> None:
         node_file, number = os.environ.get("PBS_NODEFILE"), os.environ.get("PBS_JOBID")
         if not node_file or not number:
-            raise outside_of_job(site, "a PBS job", "use snakemake --profile pbs")
+            raise outside_of_job_error(site, "a PBS job", "use snakemake --profile pbs")
         hosts = list(dict.fromkeys(Path(node_file).read_text().split()))
         self.hosts = select_hosts(site, hosts, spec["nodes"], node_file)
         self._site, self._spec, self._number = site, spec, number
@@ -72,32 +72,33 @@ class Pbs:
         return self._processes
 
     def raise_if_lost(self, log: Path) -> None:
-        """See Launcher. An error of pbs_tmrsh itself is the cause of all other failures."""
+        """See Launcher. If the log has an error of pbs_tmrsh, it is the cause of all other failures."""
         error = _TMRSH_ERROR.search(read_end(log))
         for rank, process in enumerate(self._processes):
             if error and process.poll() == TMRSH_FAILED:
                 text = f"rank {rank} on {self._host(rank)}: {error[0].strip()}"
                 raise Lost(Note("node-unreachable", text, rank=rank, host=self._host(rank)))
         if (state := job_state(self._number)) not in (RUNNING, None):
-            raise job_ended(self._number, state, "state ")
+            raise job_ended_error(self._number, state, "state ")
 
-    def explain(self, codes: Sequence[int | None], _log: Path) -> Note:
+    def explain(self, exit_statuses: Sequence[int | None], _log: Path) -> Note:
         """See Launcher."""
-        rank, code = next((rank, code) for rank, code in enumerate(codes) if code)
-        return rank_failure(rank, 128 - code if 128 < code < 128 + 65 else code, self._host(rank))
+        rank, status = next((rank, status) for rank, status in enumerate(exit_statuses) if status)
+        # 128 + n is signal n; Linux has 64 signals.
+        exit_status = 128 - status if 128 < status < 128 + 65 else status
+        return rank_failure_reason(rank, exit_status, self._host(rank))
 
     def _host(self, rank: int) -> str:
         return self.hosts[rank // self._spec["ranks_per_node"]]
 
-    def end(self) -> None:
-        """End the ranks, then pbs_tmrsh, and append the ranks' output to the log.
+    def kill_ranks(self) -> None:
+        """See Launcher. Kills the ranks, then pbs_tmrsh, and appends the output of the ranks to the log.
 
         Raises:
-            Lost: If a node cannot be reached. pbs_tmrsh itself waits for a task on a dead node until the time
-                limit.
+            Lost: If a node cannot be reached, where pbs_tmrsh itself would wait until the time limit.
         """
-        unfinished = any(process.poll() != 0 for process in self._processes)
-        unreachable = [host for host in self.hosts if unfinished and not _end_on_node(host, self._command)]
+        has_failed = any(process.poll() != 0 for process in self._processes)
+        unreachable = [host for host in self.hosts if has_failed and not _kill_on_node(host, self._command)]
         kill(self._processes)
         if self._log:
             _gather_logs(self._log, self._spec["ranks"])
@@ -109,15 +110,16 @@ class Pbs:
 def job_state(number: str) -> str | None:
     """Return PBS's letter for a job, such as R, or None on a node without qstat.
 
-    Raise Lost if PBS does not answer.
+    Raises:
+        Lost: If PBS does not answer.
     """
     return query_job_field(["qstat", "-f", number], _STATE, kept_variables("PBS"))
 
 
-def _end_on_node(host: str, command: Sequence[str]) -> bool:
-    """End what `command` started on a node; return whether PBS reached the node."""
+def _kill_on_node(host: str, command: Sequence[str]) -> bool:
+    """Kill the ranks that `command` started on a node, and return whether PBS reached the node."""
     try:
-        remote = ["pbs_tmrsh", host, *pkill(command)]
+        remote = ["pbs_tmrsh", host, *pkill_command(command)]
         result = subprocess.run(
             remote,
             env=kept_variables("PBS"),

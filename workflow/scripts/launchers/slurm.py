@@ -20,33 +20,34 @@ from launchers.launch import (
     GRACE_S,
     Lost,
     cores_per_task,
-    job_ended,
+    job_ended_error,
     kept_variables,
     kill,
-    launching_program_failure,
-    outside_of_job,
+    outside_of_job_error,
     select_hosts,
     spawn,
+    starter_failure_reason,
 )
 from launchers.log import read_end
-from launchers.shortage import make_reason
+from launchers.oom_evidence import format_oom_reason
 from ranks.worker import energy
 from ranks.worker.shortage import HOST
 from sites import slurm, virtual
 
-PATIENCE_S = 10.0  # for Slurm to start or end a step
+PATIENCE_S = 10.0  # how long Slurm may take to start or end a step
 _TASK_ERROR = re.compile(r"srun: error: (\S+): tasks? (\d+)([\d,-]*): (.+)")
-# Of a step's control group, and of Slurm's own accounting (JobAcctGatherParams=OverMemoryKill).
-_OUT_OF_MEMORY = re.compile(
+# A step that exceeded its control group, or the limit of Slurm's accounting
+# (JobAcctGatherParams=OverMemoryKill).
+_OOM_LINE = re.compile(
     r"^(?:slurmstepd\S*: |\[\S+\] )?error: .*(?:Detected \d+ oom[-_]kill event|exceeded memory limit)"
 )
 _EXIT_CODE = re.compile(r"Exited with exit code (\d+)")
 _STATE = re.compile(r"\bJobState=(\w+)")
 _FIELD = re.compile(r"(?:^|\s)(\w+)=(\S*)")
 RUNNING = "RUNNING"
-OUT_OF_MEMORY = "OUT_OF_MEMORY"  # state of a job
-TASK_OUT_OF_MEMORY = "Out Of Memory"  # how srun writes this state of a task
-# 30 s is Slurm's default of JobAcctGatherFrequency for energy.
+JOB_STATE_OOM = "OUT_OF_MEMORY"
+TASK_STATE_OOM = "Out Of Memory"  # in messages of srun
+# Slurm samples energy every 30 s by default (JobAcctGatherFrequency).
 STEP_ENERGY = energy.Kind("slurm", "node", "counter", 30.0, None, None)
 NO_VALUE = 2.0**63  # Slurm writes NO_VAL64, 2^64 - 2, for an unknown value
 _LOST_JOB_SIGNS = (
@@ -60,7 +61,7 @@ _LOST_JOB_SIGNS = (
 
 @dataclass(frozen=True)
 class Job:
-    """The Slurm job that this process runs in. Times in seconds since the epoch."""
+    """The Slurm job that this process runs in; times are Unix times in s."""
 
     number: str
     hosts: list[str]
@@ -69,19 +70,23 @@ class Job:
 
 
 def current_job() -> Job | None:
-    """Return the job that this process belongs to, or None. Raise Lost if Slurm does not answer."""
+    """Return the job that this process runs in, or None.
+
+    Raises:
+        Lost: If Slurm does not answer.
+    """
     number = os.environ.get("SLURM_JOB_ID")
     if not number:
         return None
     answer = ask_or_lose("scontrol", "show", "job", number, "--oneliner")
     fields: dict[str, str] = {}
     for name, value in _FIELD.findall(answer):
-        # The first counts: a job's comment, which comes last, may look like a field.
+        # The first value counts: the comment of a job, which comes last, can look like a field.
         fields.setdefault(name, value)
     try:
         hosts = ask_or_lose("scontrol", "show", "hostnames", fields["NodeList"]).split()
         return Job(number, hosts, _seconds(fields["SubmitTime"]), _seconds(fields["StartTime"]))
-    except (KeyError, ValueError) as error:  # a job that is just being started or ended
+    except (KeyError, ValueError) as error:  # a job that is just starting or ending
         text = f"scontrol does not describe job {number} ({error})"
         raise Lost(Note("scheduler-silent", text, program="scontrol", answer=answer[:300])) from None
 
@@ -89,19 +94,22 @@ def current_job() -> Job | None:
 def job_state(number: str) -> str:
     """Return a job's state, such as RUNNING or CANCELLED.
 
-    Raise Lost if Slurm does not answer or has no such job.
+    Raises:
+        Lost: If Slurm does not answer or has no such job.
     """
     state = _STATE.search(ask_or_lose("scontrol", "show", "job", number, "--oneliner"))
     return state[1] if state else "unknown"
 
 
 class Slurm:
-    """See launchers.launch.Launcher. A run uses the first nodes of the job."""
+    """Implement launchers.launch.Launcher. A run uses the first nodes of the job."""
 
     def __init__(self, site: Site, spec: Mapping[str, Any], mpi: bool = False) -> None:
         job = current_job()
         if job is None:
-            raise outside_of_job(site, "a Slurm job", "use snakemake --profile slurm, or ./ringside submit")
+            raise outside_of_job_error(
+                site, "a Slurm job", "use snakemake --profile slurm, or ./ringside submit"
+            )
         self.hosts = select_hosts(site, job.hosts, spec["nodes"], f"Slurm job {job.number}")
         self._site, self._spec, self._mpi = site, spec, mpi
         self.name = f"ringside-{spec['run_id']}"[:200]
@@ -151,44 +159,46 @@ class Slurm:
         Slurm spreads the tasks of a node over its sockets one by one (cyclic). Accelerators are numbered by
         PCI address, socket after socket, so the ranks of a GPU run fill sockets in the same order (block).
 
-        By default every rank sees all accelerators of its node. With --gpu-bind, Slurm may hide the others by
-        a control group of each task. NCCL then cannot open a peer's memory, and fails or copies through the
-        host. A rank with one accelerator gets one of those that gres.conf places beside its cores (single).
-        To ranks with several, Slurm deals accelerators out in order, wherever they are (per_task).
+        By default every rank sees all accelerators of its node. With --gpu-bind, Slurm can hide the
+        accelerators of other tasks. NCCL then cannot open the memory of a peer, and fails or copies through
+        the host. With one accelerator for each rank (single), Slurm selects one that gres.conf places close
+        to the cores of the rank. With several (per_task), it assigns them in order, wherever they are.
         """
         if self._spec["device"] == "cpu":
             return ["--distribution=block"]
         options = ["--distribution=block:block"]
         if self._site.scheduler.gpu_bind and self._spec["device"] == "cuda":
-            n_own = self._spec["replicas_per_rank"]
-            options.append(f"--gpu-bind={'single:1' if n_own == 1 else f'per_task:{n_own}'}")
+            n_gpus = self._spec["replicas_per_rank"]
+            options.append(f"--gpu-bind={'single:1' if n_gpus == 1 else f'per_task:{n_gpus}'}")
         return options
 
     def raise_if_lost(self, log: Path) -> None:
-        """See Launcher. Ask for the job's state, and read srun's messages."""
-        if (state := job_state(self.job["number"])) not in (RUNNING, OUT_OF_MEMORY):
-            raise job_ended(str(self.job["number"]), state)
+        """See Launcher. Reads the state of the job and the messages of srun."""
+        # OUT_OF_MEMORY is a result of the run. Every other state (PREEMPTED, NODE_FAIL, TIMEOUT, ...) means
+        # that Slurm ended the job.
+        if (state := job_state(self.job["number"])) not in (RUNNING, JOB_STATE_OOM):
+            raise job_ended_error(str(self.job["number"]), state)
         for line in read_end(log).splitlines():
             if line.startswith("srun: ") and any(sign in line for sign in _LOST_JOB_SIGNS):
                 raise Lost(Note("node-or-job-gone", line))
 
-    def explain(self, codes: Sequence[int | None], log: Path) -> Note:
-        """See Launcher. Read srun's messages: the first failed task."""
+    def explain(self, exit_statuses: Sequence[int | None], log: Path) -> Note:
+        """See Launcher. Reads the messages of srun: a lack of memory, or the first failed task."""
         log_lines = read_end(log).splitlines()
         lines = [line for line in log_lines if line.startswith("srun: ")]
         errors = [error for line in lines if (error := _TASK_ERROR.fullmatch(line))]
-        if shortage := _find_shortage(errors, log_lines):
-            return shortage
+        if oom_reason := _slurm_oom_reason(errors, log_lines):
+            return oom_reason
         for error in errors:
-            host, rank, other_ranks, end = error.groups()
-            text = f"rank {rank}{other_ranks} on {host}: {end.lower()}"
-            return Note("rank-failed", text, rank=int(rank), host=host, status=_exit_status(end))
+            host, rank, other_ranks, ending = error.groups()
+            text = f"rank {rank}{other_ranks} on {host}: {ending.lower()}"
+            return Note("rank-failed", text, rank=int(rank), host=host, exit_status=_exit_status(ending))
         if lines and all(line.startswith(("srun: ", "slurmstepd: ")) for line in log_lines if line.strip()):
-            raise Lost(Note("not-started", lines[-1]))  # no output of any rank: srun itself failed
-        return launching_program_failure("srun", codes[0] or 0)
+            raise Lost(Note("not-started", lines[-1]))  # the ranks printed nothing: srun itself failed
+        return starter_failure_reason("srun", exit_statuses[0] or 0)
 
-    def end(self) -> None:
-        """End the step through Slurm, then srun itself."""
+    def kill_ranks(self) -> None:
+        """See Launcher. Kills the step through Slurm, then srun."""
         process = self._process
         if process is None:
             return
@@ -203,7 +213,7 @@ class Slurm:
         kill([process])
 
     def _steps(self) -> list[str]:
-        """Return the numbers of the run's steps that have not ended."""
+        """Return the numbers of the run's steps that have not ended; none if Slurm does not answer."""
         try:
             answer = ask_or_lose(
                 "squeue", "--steps", f"--jobs={self.job['number']}", "--noheader", "--format=%i|%j"
@@ -215,7 +225,7 @@ class Slurm:
 
 
 def meters(launcher: Slurm) -> list[dict[str, Any]]:
-    """Return the energy of the run's step on all its nodes, from Slurm's accounting (acct_gather_energy)."""
+    """Return the energy of the run's step on all nodes from Slurm's accounting (acct_gather_energy)."""
     joules, reason = step_energy(launcher.job["number"], launcher.name)
     return [energy.entry(STEP_ENERGY, reason, window="run", joules=joules)]
 
@@ -223,7 +233,7 @@ def meters(launcher: Slurm) -> list[dict[str, Any]]:
 def step_energy(job: str, name: str) -> tuple[float | None, Note | None]:
     """Return the joules of the last step of this name in a job, or the reason why they are unknown.
 
-    Steps and their energy may reach the accounting only some seconds after the end.
+    A step and its energy can reach the accounting some seconds after the end of the step.
     """
     reason = Note("no-step", f"sacct has no step {name} of job {job}", step=name, job=job)
     for pause_s in (1, 2, 0):
@@ -252,7 +262,11 @@ def step_energy(job: str, name: str) -> tuple[float | None, Note | None]:
 
 
 def ask_or_lose(*command: str) -> str:
-    """Return the output of a Slurm command. Raise Lost if it fails three times, 2 s apart."""
+    """Return the output of a Slurm command.
+
+    Raises:
+        Lost: If it fails three times, 2 s apart.
+    """
     try:
         return query_with_retries(lambda: slurm.run_client(*command))
     except Unanswered as unanswered:
@@ -261,35 +275,35 @@ def ask_or_lose(*command: str) -> str:
     raise Lost(Note("scheduler-silent", text, program=command[0], answer=answer))
 
 
-def _find_shortage(errors: Sequence[re.Match[str]], log_lines: Sequence[str]) -> Note | None:
-    """Return the reason if Slurm killed a task for lack of memory, None otherwise.
+def _slurm_oom_reason(errors: Sequence[re.Match[str]], log_lines: Sequence[str]) -> Note | None:
+    """Return the reason if Slurm killed a task because memory ran out, None otherwise.
 
     Args:
-        errors: srun's errors of tasks: host, rank, further ranks, how it ended.
-        log_lines: All lines of the log, with those of slurmstepd.
+        errors: Matches of _TASK_ERROR: host, rank, further ranks, and how they ended.
+        log_lines: All lines of the log, including those of slurmstepd.
     """
-    of_task = next((error for error in errors if error[4] == TASK_OUT_OF_MEMORY), None)
-    of_step = next(filter(_OUT_OF_MEMORY.match, log_lines), None)
-    if of_task is None and of_step is None:
+    task_error = next((error for error in errors if error[4] == TASK_STATE_OOM), None)
+    step_error = next(filter(_OOM_LINE.match, log_lines), None)
+    if task_error is None and step_error is None:
         return None
-    task = of_task or next((error for error in errors if _exit_status(error[4]) == -signal.SIGKILL), None)
+    task = task_error or next((error for error in errors if _exit_status(error[4]) == -signal.SIGKILL), None)
     facts = {"place": HOST, "rank": int(task[2]), "host": task[1]} if task else {"place": HOST}
-    return make_reason(facts, of_step or f"Slurm: {TASK_OUT_OF_MEMORY}")
+    return format_oom_reason(facts, step_error or f"Slurm: {TASK_STATE_OOM}")
 
 
-def _exit_status(end: str) -> int | None:
-    """Return the exit status of a task, or its negative signal, from srun's text, such as "Killed".
+def _exit_status(ending: str) -> int | None:
+    """Return the exit status of a task, or its negative signal, from a text of srun such as "Killed".
 
-    None for any other text, such as "Out Of Memory".
+    The result is None for texts that name neither, such as "Out Of Memory".
     """
-    if match := _EXIT_CODE.fullmatch(end):
+    if match := _EXIT_CODE.fullmatch(ending):
         return int(match[1])
-    name = end.removesuffix(" (core dumped)")
+    name = ending.removesuffix(" (core dumped)")
     return next((-number for number in signal.valid_signals() if signal.strsignal(number) == name), None)
 
 
 def _seconds(text: str) -> float:
-    """Return Slurm's local time as seconds since the epoch."""
+    """Return the Unix time of a local time as Slurm prints it."""
     return datetime.fromisoformat(text).timestamp()
 
 

@@ -1,1 +1,1 @@
-"""Run and model the collective benchmark: collectives of growing size in each framework's library."""
+"""Run and model the collective benchmark: collectives of each framework's library with growing messages."""

@@ -3,11 +3,11 @@
 The model is seconds = latency + bytes x seconds_per_byte (Hockney, Parallel Computing 20, 1994). In each
 round, the medians of the repetitions of all sizes are fitted by least absolute relative errors |seconds -
 model| / t, where t is the median of the size over all rounds. Small messages thus determine the latency and
-large ones the bandwidth; sizes in between, where libraries change their algorithm and links let bursts
+large ones the bandwidth. Sizes in between, at which libraries change their algorithm and links let bursts
 through, have little influence. Latency is the mean over rounds, bandwidth the harmonic mean, each with a 95 %
-t interval. The unit is the round, because noise lasts longer than one repetition. The interval covers more
-rounds in the same processes on the same nodes, not other processes, nodes or days. `deviation` measures how
-far the network is from a straight line.
+t interval. The unit of the interval is the round, because noise lasts longer than one repetition. The
+interval covers further rounds of the same processes on the same nodes, but not other processes, nodes or
+days. `deviation` says how far the times are from a straight line.
 """
 
 import math
@@ -27,12 +27,13 @@ from common.options import run_program
 from common.tables import read_table
 from common.text import number_of
 from common.units import DATA_RATES, LINK_RATES, TIMES, Unit, choose_unit, in_one_unit
+from declared.run_status import RunStatus
 from models.collectives import ALL_REDUCE, COLLECTIVES, titles
 from network.bus import bus_bandwidth
 from plan.collective_benchmarks import KEYS
 
 PLACEMENTS = {
-    "distinct-nodes": "Each node is a machine of its own.",
+    "distinct-nodes": "Each node is a separate machine.",
     "virtual": "Nodes are those of a virtual cluster on one machine.",
     "emulated": (
         "Nodes are groups of processes on one machine, so the numbers say nothing about a real network."
@@ -44,7 +45,15 @@ NO_BENCHMARK = Note("no-collective-benchmark", "The study has no distributed fra
 
 @dataclass(frozen=True)
 class Fit:
-    """The model of one collective benchmark, with intervals; `deviation` see `fit`."""
+    """The model of one collective benchmark, with intervals.
+
+    Attributes:
+        latency_s: Latency, s.
+        seconds_per_byte: Slope of the line.
+        deviation: Largest relative difference between the line and the median of a size over rounds.
+        ranks: Number of ranks.
+        collective: Name of the collective.
+    """
 
     latency_s: Estimate
     seconds_per_byte: Estimate
@@ -95,10 +104,7 @@ def line(size: np.ndarray, seconds: np.ndarray, scale: np.ndarray) -> tuple[floa
 
 
 def fit(benchmark: pd.DataFrame) -> Fit | None:
-    """Return the model of one benchmark from its rows of network.csv, or None for fewer than two sizes.
-
-    `deviation` is the largest relative difference between the median of a size over rounds and the model.
-    """
+    """Return the model of one benchmark from its rows of network.csv, or None for fewer than two sizes."""
     medians = round_medians(benchmark)
     if len(medians.columns) < MIN_SIZES:
         return None
@@ -143,8 +149,8 @@ def achieved(benchmark: pd.DataFrame) -> dict[int, Estimate]:
 def bound(link_bytes_s: float, nodes: int, ranks: int, collective: str) -> float:
     """Return the upper bound of bus bandwidth in bytes/s for links of this rate, NaN if the rate is unknown.
 
-    All traffic that leaves a node shares the node's link. With one rank per node, the bound is the rate of
-    the link, and on one node it is that of the link of a device. Sources: models.collectives.
+    All traffic that leaves a node shares the node's link. With one rank per node the bound is the rate of
+    that link, and on a single node it is the rate of the link of a device. Sources: models.collectives.
     """
     if nodes == 1:
         return float(link_bytes_s)
@@ -154,17 +160,17 @@ def bound(link_bytes_s: float, nodes: int, ranks: int, collective: str) -> float
 
 def measured(network: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of network.csv with valid times: repetitions of successful benchmarks."""
-    return network[(network["status"] == "ok") & network["seconds"].notna()]
+    return network[(network["status"] == RunStatus.OK) & network["seconds"].notna()]
 
 
 def shortfall(network: pd.DataFrame) -> Note:
-    """Return the benchmarks that did not succeed, with reasons, in one sentence."""
+    """Return a sentence with the benchmarks that did not succeed and their reasons."""
     benchmarks = network.drop_duplicates(KEYS)
     if benchmarks.empty:
         return NO_BENCHMARK
     bad = {
         _describe_benchmark(row): (row.status, one_line(row.reason))
-        for row in benchmarks[benchmarks["status"] != "ok"].itertuples()
+        for row in benchmarks[benchmarks["status"] != RunStatus.OK].itertuples()
     }
     if not bad:
         return Note("no-missing-benchmark", "No collective benchmark is missing.")
@@ -240,8 +246,8 @@ def bytes_text(size: float) -> str:
 def compare(network: pd.DataFrame) -> pd.DataFrame:
     """Return latency, bandwidth, and bandwidth of the largest message, with a row per benchmark."""
     rows = []
-    place = network["collective"].map(list(COLLECTIVES).index)
-    for _, benchmark in network.groupby([place.rename("place"), *KEYS], sort=True):
+    order = network["collective"].map(list(COLLECTIVES).index)
+    for _, benchmark in network.groupby([order.rename("order"), *KEYS], sort=True):
         first = benchmark.iloc[0]
         ok = measured(benchmark)
         model = fit(ok) if len(ok) else None
@@ -290,7 +296,7 @@ def table(network: pd.DataFrame) -> tables.Table:
         columns_shown["link"] = [combination_text({"bandwidth": level}) for level in data["bandwidth"]]
     if data["device"].nunique() > 1:
         columns_shown["device"] = data["device"]
-    if (data["status"] != "ok").any():
+    if (data["status"] != RunStatus.OK).any():
         columns_shown["status"] = data["status"]
     columns_shown["transport"] = data["transport"].where(data["transport"].notna(), tables.DASH)
     columns_shown |= _interval_column(data, "latency_s", "latency", TIMES)
@@ -327,6 +333,7 @@ def _describe_benchmark(benchmark: Any) -> str:
 
 
 def _how_fitted(network: pd.DataFrame) -> Note:
+    """Return the note of the table that says how latency and bandwidth were fitted."""
     factors = factors_text(network)
     text = (
         "Latency and bandwidth are from the line seconds = latency + bytes / bandwidth, fitted in every "
@@ -339,15 +346,15 @@ def _how_fitted(network: pd.DataFrame) -> Note:
 
 
 def _too_fast(data: pd.DataFrame) -> str:
-    """Return the benchmarks whose fitted bandwidth exceeds the link's bound, or ""."""
+    """Return a note on benchmarks whose fitted bandwidth exceeds the bound of the link, "" without any."""
     every = data if "collective" in data else data.assign(collective=ALL_REDUCE)
     rows = every[every["bandwidth_bytes_s"] > every["bound_bytes_s"]]
     names = [_describe_benchmark(row) for row in rows.itertuples()]
-    why = (
+    explanation = (
         "their times do not follow a line, for example because links let bursts through, or the stated rate "
         "is not that of a node: read their bandwidth with their deviation"
     )
-    text = f"The fitted bandwidth is more than the link allows for {', '.join(names)}; {why}."
+    text = f"The fitted bandwidth is more than the link allows for {', '.join(names)}; {explanation}."
     return Note("faster-than-link", text, benchmarks=names) if names else ""
 
 

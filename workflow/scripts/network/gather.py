@@ -1,4 +1,4 @@
-"""Gather collective benchmarks in network.csv: a row per repetition, or one row with a reason."""
+"""Gather collective benchmarks in network.csv: a row per repetition, or one row with the reason for none."""
 
 import sys
 from pathlib import Path
@@ -11,6 +11,7 @@ from common.options import run_program
 from common.schemas import schema
 from common.tables import write_table
 from common.text import number_of
+from declared.run_status import RunStatus
 from models.collectives import COLLECTIVES
 from network.bus import bus_bandwidth
 from network.measure import KIND
@@ -37,10 +38,7 @@ def planned_columns(campaign: Campaign, benchmark: CollectiveBenchmark) -> dict[
 
 
 def measured(record: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the measured columns of a collective_benchmark.json.
-
-    There is a row per repetition, in order of size, round and repetition.
-    """
+    """Return a row of measured columns per repetition of a record, ordered by size, round and repetition."""
     head = {name: record[name] for name in ("status", "reason", "transport")}
     rows = [
         {
@@ -70,24 +68,24 @@ def gather(campaign: Campaign) -> pd.DataFrame:
     for benchmark in required_benchmarks(campaign.runs):
         head = planned_columns(campaign, benchmark)
         if reason := unsupported_reason(campaign.site, benchmark.run.levels):
-            rows.append({**head, "status": "missing", "reason": reason})
+            rows.append({**head, "status": RunStatus.MISSING, "reason": reason})
             continue
         head["key"] = key(campaign.site, benchmark)
         file = output(campaign.results, campaign.site, benchmark)
         if file.exists():
             rows += [head | row for row in measured(KIND.read(file))]
         else:
-            rows.append({**head, "status": "missing", "reason": absence_reason(file)})
+            rows.append({**head, "status": RunStatus.MISSING, "reason": absence_reason(file)})
     return pd.DataFrame(rows, columns=list(schema("network")["properties"]))
 
 
-def summary(table: pd.DataFrame, named: CampaignArguments = CONFIGURED) -> list[Note]:
-    """Return how many benchmarks are ok, and a line for each other one.
+def summary(table: pd.DataFrame, arguments: CampaignArguments = CONFIGURED) -> list[Note]:
+    """Return how many benchmarks are ok, a line for each of the others, and the command that repeats them.
 
-    `named` as in records.aggregate.summarize.
+    `arguments` are the study and the site that the command has to name.
     """
     benchmarks = table.drop_duplicates(KEYS)
-    bad = benchmarks[benchmarks["status"] != "ok"]
+    bad = benchmarks[benchmarks["status"] != RunStatus.OK]
     ok = len(benchmarks) - len(bad)
     text = f"{number_of(len(benchmarks), 'collective benchmark')}, {ok} ok"
     lines = [Note("collective-benchmarks", text, benchmarks=len(benchmarks), ok=ok)]
@@ -100,7 +98,7 @@ def summary(table: pd.DataFrame, named: CampaignArguments = CONFIGURED) -> list[
             name: getattr(row, name) for name in ("collective", "framework", "nodes", "status", "reason")
         }
         lines.append(Note("benchmark-not-ok", text, **facts))
-    return [*lines, *repeat_notes(bad["status"], named)]
+    return [*lines, *repeat_notes(bad["status"], arguments)]
 
 
 def main(*, study: str, site: str, out: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from common.files import write_json
 from common.notes import Note
 from common.options import run_program
+from declared.run_status import RunStatus
 from declared.site import Site
 from environments.record import BuiltEnvironment
 from launchers import launch
@@ -22,6 +23,7 @@ from plan.collective_benchmarks import (
     spec,
 )
 from runs import other_measurements, transport
+from runs.reasons import NETWORK
 from runs.supervise import failure_or_lost, rank_input
 
 PROGRAM = "ranks.collective_benchmark"
@@ -34,7 +36,7 @@ def attempt_benchmark(
     launcher: launch.Launcher,
     folder: Path,
 ) -> dict[str, Any]:
-    """Run a benchmark once in the attempt's `folder`, and return what only its record has."""
+    """Run a benchmark once in the attempt's `folder`, and return the fields of its record."""
     benchmark_spec = spec(site, benchmark)
     rank_spec = rank_input(
         benchmark_spec, benchmark.run.framework, environment, model={}, data=Path(), hosts=launcher.hosts
@@ -44,7 +46,7 @@ def attempt_benchmark(
     result = other_measurements.read_result(folder)
     described = transport.describe_transport(result["transport"], benchmark_spec, folder) if result else None
     status, reason = judge(outcome, result, described, benchmark_spec, site, launcher.hosts)
-    if status == "failed":
+    if status == RunStatus.FAILED:
         reason = failure_or_lost(reason, folder / "log.txt") if reason else None
     return {
         "collective": benchmark.collective,
@@ -74,13 +76,13 @@ def judge(
     benchmark_spec: Mapping[str, Any],
     site: Site,
     hosts: Sequence[str],
-) -> tuple[str, Note | None]:
+) -> tuple[RunStatus, Note | None]:
     """Return status and reason of an attempt.
 
-    `described` is the transport in words, and `hosts` are the nodes that it was started on.
+    `described` is the transport in words, and `hosts` are the nodes on which the attempt was started.
     """
     status, reason = other_measurements.judge(outcome, result, site, hosts)
-    if status != "ok" or result is None or described is None:
+    if status != RunStatus.OK or result is None or described is None:
         return status, reason
     # The transport is judged as in a run with one epoch that carries all messages of the benchmark.
     row = {"epoch": 1, "n_allreduces": 1, "sent_bytes": _most_sent(result)}
@@ -90,11 +92,12 @@ def judge(
     if objection := transport.wrong_network_reason(
         described, benchmark_spec, site, [row], leaving_ratio * result["message_bytes"], benchmark=True
     ):
-        return "invalid", Note(objection.code, f"network: {objection}", **objection.facts)
-    return "ok", None
+        return RunStatus.INVALID, Note(objection.code, f"{NETWORK}{objection}", **objection.facts)
+    return RunStatus.OK, None
 
 
 def _most_sent(result: Mapping[str, Any]) -> int | None:
+    """Return the bytes that the busiest rank sent, None if a rank has no count."""
     sent = [rank["sent_bytes"] for rank in result["ranks"]]
     return None if None in sent else max(sent)
 
@@ -105,7 +108,7 @@ KIND = other_measurements.Kind(
 
 
 def main(*, study: str, site: str, benchmark: str, key: str, out: Path) -> None:
-    """Run a collective benchmark of one framework on some nodes, and write collective_benchmark.json.
+    """Run a collective benchmark of one framework on some nodes, and write its record.
 
     Args:
         study: name of a file in config/studies/
@@ -114,7 +117,7 @@ def main(*, study: str, site: str, benchmark: str, key: str, out: Path) -> None:
         key: the key that the caller expects the benchmark to have
         out: collective_benchmark.json, in the folder of the key
     """
-    KIND.publish(study, site, benchmark, key, out)
+    KIND.execute_planned(study, site, benchmark, key, out)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from datasets.identity import data_folder
 from declared.configuration import load_config, read_config
 from declared.environments import lineage, read
 from declared.responses import RESPONSES
+from declared.run_status import RECORD_STATUSES
 from declared.site import Site, load_site
 from declared.study import Study, load_study
 from environments import installed
@@ -33,7 +34,7 @@ from plan.design import Run, cell_name, plan_design, to_csv
 from plan.identity import Planned, plan_run, unsupported_reason
 from plan.machine import check_folder, check_machine
 from plan.node_check import TABLE, without_slow_nodes
-from plan.record_checks import STATUSES, record_status
+from plan.record_checks import record_status
 from plan.strategies import missing_strategy_note
 
 MODES = ("campaign", "available")
@@ -413,7 +414,7 @@ class Campaign:
         Empty without records.
         """
         counts = Counter(self.statuses.values())
-        return ", ".join(f"{counts[status]:,} {status}" for status in STATUSES if counts[status])
+        return ", ".join(f"{counts[status]:,} {status}" for status in RECORD_STATUSES if counts[status])
 
     def summary(self) -> str:
         """Return the progress of the campaign in one line."""

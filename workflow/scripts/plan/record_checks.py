@@ -1,4 +1,4 @@
-"""Read and check records of runs and collective benchmarks, and their status."""
+"""Read and check records of runs and of other measurements."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,15 +8,14 @@ from common.errors import InputError, refuse_machine_error
 from common.files import display_path, read_json
 from common.notes import Note
 from common.schemas import check, schema
+from declared.run_status import RECORD_STATUSES, RunStatus
 from plan.identity import Planned
-
-STATUSES = ("ok", "oom", "failed", "timeout", "invalid", "broken")
 
 
 def load_record(file: Path) -> dict[str, Any]:
-    """Return a record.json or collective_benchmark.json.
+    """Return a record of a run or another measurement, or only status and reason if it is BROKEN.
 
-    Status ``broken`` and the reason if it is unreadable or violates its schema.
+    A record is broken if it cannot be read or violates its schema, which has the name of the file.
     """
     try:
         record: dict[str, Any] = read_json(file)
@@ -24,7 +23,10 @@ def load_record(file: Path) -> dict[str, Any]:
     except (OSError, ValueError, InputError) as error:
         refuse_machine_error(error, display_path(file))
         code = error.code if isinstance(error, InputError) else "broken-file"
-        return {"status": "broken", "reason": Note(code, str(error).removeprefix(f"{display_path(file)}: "))}
+        return {
+            "status": RunStatus.BROKEN,
+            "reason": Note(code, str(error).removeprefix(f"{display_path(file)}: ")),
+        }
     return record
 
 
@@ -50,9 +52,9 @@ def find_contradiction(record: Mapping[str, Any], run: Planned, site: str) -> No
         if record[name] != value:
             text = f"{name} is {record[name]}, planned is {value}"
             return Note("not-as-planned", text, key=name, got=record[name], planned=value)
-    if record["status"] == "ok" and (reason := _contradiction_of_ok(record)):
+    if record["status"] == RunStatus.OK and (reason := _contradiction_of_ok(record)):
         return Note(reason.code, f"status is ok, {reason}", **reason.facts)
-    if (record["status"] == "ok") != (record["reason"] is None):
+    if (record["status"] == RunStatus.OK) != (record["reason"] is None):
         text = f"status is {record['status']}, reason is {record['reason'] or 'null'}"
         return Note("status-without-reason", text, status=record["status"], reason=record["reason"])
     return None
@@ -77,14 +79,14 @@ def _contradiction_of_ok(record: Mapping[str, Any]) -> Note | None:
 
 
 def record_status(record: Path) -> str:
-    """Return the status in a record or a collective benchmark, ``broken`` if unreadable or incomplete.
+    """Return the status in a record, BROKEN if it cannot be read or keys are missing.
 
-    The other checks of ``load_record`` would be too slow for the tens of thousands of records at the start of
-    Snakemake.
+    The other checks of `load_record` would be too slow for the tens of thousands of records that are read
+    when Snakemake starts.
     """
     try:
         content = read_json(record)
     except (OSError, ValueError):
-        return "broken"
+        return RunStatus.BROKEN
     is_complete = isinstance(content, dict) and all(key in content for key in schema(record.stem)["required"])
-    return content["status"] if is_complete and content["status"] in STATUSES else "broken"
+    return content["status"] if is_complete and content["status"] in RECORD_STATUSES else RunStatus.BROKEN

@@ -142,6 +142,7 @@ def allocation_options(site: Site, nodes: int) -> list[str]:
         f"--time={minutes}",
         f"--signal=B:TERM@{warning_s}",
         "--exclusive",
+        # Slurm would restart a lost job at the same time as Snakemake, or the user, submits it again.
         "--no-requeue",
         *(f"--{name}={value}" for name, value in named.items() if value),
         *slurm_options(site, nodes),

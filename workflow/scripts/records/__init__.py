@@ -1,1 +1,1 @@
-"""Records: read, counted and repeated; collected in runs.csv and epochs.csv."""
+"""Records of runs: read, count and repeat them, and collect them in runs.csv and epochs.csv."""

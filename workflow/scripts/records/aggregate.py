@@ -31,6 +31,7 @@ from declared.commands import Command
 from declared.datasets import NEXT, TOKENS, kind, targets
 from declared.factors import UNTRACED
 from declared.records import WARNING_SEPARATOR, join_settings
+from declared.run_status import RunStatus
 from models.graph import BYTES
 from models.messages import number_bytes
 from plan.binding import read_binding
@@ -51,6 +52,7 @@ from records.next_commands import (
 from runs import phases
 from runs.attempts import absence_reason, attempt_folder
 from runs.epochs import read_lines
+from runs.reasons import RUNNABLE, is_disturbed
 
 MEASURED_COLUMNS = (
     "node_memory_bytes", "transport", "startup_s", "import_s", "first_step_s", "memory_peak_bytes",
@@ -68,14 +70,12 @@ LAST_EPOCH_COLUMNS = (
     "n_allreduces",
 )  # fmt: skip
 MEAN_COLUMNS = ("epoch_time_s", "imbalance_s", "validation_time_s")
-# How reasons of runs begin that can run here (runs.attempts.absence_reason).
-RUNNABLE_PREFIXES = ("absent: ", "old: ")
 MAX_NAMED_EPOCHS = 10
 MAX_NAMED_RUNS = 20
 HEADER = ",".join(["run_id", "key", *COLUMNS]) + "\n"
-MAX_LOSS = 700.0  # exp() of more overflows
-MIN_RUNS_FOR_PROCESSES = 4  # with fewer traced runs starting processes takes longer than reading
-RUNS_PER_BATCH = 1000  # a process holds their epochs in memory
+MAX_LOSS = 700.0  # exp() of a larger number overflows
+MIN_RUNS_FOR_PROCESSES = 4  # with fewer traced runs, starting processes takes longer than reading
+RUNS_PER_BATCH = 1000  # limits memory: a process holds their epochs
 _NOT_FINITE = re.compile(r"(?<=,)-?(?:nan|inf)(?=,|$)")
 
 
@@ -103,15 +103,16 @@ def planned_row(campaign: Campaign, run: Run) -> dict[str, Any]:
         "peak_flops_s": device_peak(campaign.site, run.levels),
         **campaign.site.costs.columns(),
         "baseline": run.framework.baseline,
-        **(own_command_columns(run, run.framework.command) if run.framework.command else {}),
+        **(user_command_columns(run, run.framework.command) if run.framework.command else {}),
     }
 
 
-def own_command_columns(run: Run, command: Command) -> dict[str, Any]:
-    """Return the planned columns of a run by the user's own command, in place of a framework's.
+def user_command_columns(run: Run, command: Command) -> dict[str, Any]:
+    """Return the planned columns that a run of a user-supplied command has instead of those of a framework.
 
-    It starts a process on each device itself. It is its own baseline, on one device, but no framework for one
-    device only, which a baseline is in figures. Ringside does not know models that only the command knows.
+    The command starts one process on each device itself, so `ranks` is the number of devices. It has no
+    baseline framework: its baseline is its own run on one device. Models that only the command knows have no
+    parameters here.
     """
     parameters = command.models.get(run.levels["model"])
     return {
@@ -123,18 +124,18 @@ def own_command_columns(run: Run, command: Command) -> dict[str, Any]:
 
 
 def read_record(folder: Path, planned: Planned, site: str) -> dict[str, Any]:
-    """Return the published record of a run.
+    """Return the final record of a run.
 
     Args:
         folder: The folder of the run's key.
-        planned: What the run is planned to be.
-        site: The site that the study's results are bound to.
+        planned: The plan of the run.
+        site: The site to which the study's results are bound.
 
     Raises:
         InputError: If the record is broken, or differs from the plan (`record_checks.find_contradiction`).
     """
     record = load_record(file := folder / "record.json")
-    if record["status"] == "broken":
+    if record["status"] == RunStatus.BROKEN:
         reason = record["reason"]
         raise InputError(
             "broken-file",
@@ -150,13 +151,13 @@ def read_record(folder: Path, planned: Planned, site: str) -> dict[str, Any]:
 
 
 def epoch_lines(folder: Path, record: dict[str, Any], n_epochs: int, n_warm_up: int) -> str:
-    """Return the lines of a record's epochs for epochs.csv; numbers that are not finite become empty fields.
+    """Return the lines of a run for epochs.csv, in which numbers that are not finite are empty.
 
     Args:
         folder: The folder of the run's key.
-        record: The record, whose attempt has the table.
-        n_epochs: Epochs of the run's level.
-        n_warm_up: Epochs that have to be marked as warm-up: the first ones.
+        record: The record of the run.
+        n_epochs: Number of epochs that the run has to have.
+        n_warm_up: Number of epochs at the beginning that have to be marked as warm-up.
 
     Raises:
         InputError: If the table is broken, or epochs are missing, misnumbered, wrongly marked or not timed.
@@ -170,11 +171,11 @@ def epoch_lines(folder: Path, record: dict[str, Any], n_epochs: int, n_warm_up: 
     except (OSError, ValueError) as error:
         refuse_machine_error(error, table)
         raise make_error("broken-file", f"is broken ({error})", got=str(error)) from None
-    if record["status"] == "ok" and len(lines) != n_epochs:
+    if record["status"] == RunStatus.OK and len(lines) != n_epochs:
         raise make_error(
             "missing-epochs", f"has {number_of(len(lines), 'epoch')}", got=len(lines), expected=[n_epochs]
         )
-    if record["status"] == "ok":
+    if record["status"] == RunStatus.OK:
         numbers = [line.partition(",")[0] for line in lines]
         if numbers != [str(number) for number in range(1, n_epochs + 1)]:
             listed = ", ".join(numbers[:MAX_NAMED_EPOCHS])
@@ -204,13 +205,13 @@ def find_wrong_mark(lines: Sequence[str], n_warm_up: int) -> dict[str, Any] | No
 
 
 def repeat_hint(folder: Path) -> str:
-    """Return how to repeat the run with this folder: results/<study>/runs/<run_id>/<key>."""
+    """Return a hint with the command that repeats the run in a folder results/<study>/runs/<run_id>/<key>."""
     study = folder.parts[-4] if len(folder.parts) > 3 else ""
     return f"repeat it: {repeat_command(folder.parent.name, CampaignArguments(study))}"
 
 
 def recorded_row(record: dict[str, Any], levels: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns that a record adds to the row of a run with these levels."""
+    """Return the columns that a record adds to the row of a run; `levels` are those of the run."""
     measured = record["measured"] or {}
     job = record["job"] or {}
     before = "; ".join(f"{a['attempt']}: {a['reason']}" for a in record["unfinished_attempts"])
@@ -222,7 +223,7 @@ def recorded_row(record: dict[str, Any], levels: Mapping[str, Any]) -> dict[str,
         **batch_share_columns(measured.get("shares") or []),
         **reference_columns(record.get("reference")),
         **memory_estimate_columns(record.get("memory_estimate")),
-        **own_model_columns(measured.get("told") or {}, levels),
+        **user_model_columns(measured.get("told") or {}, levels),
         "deployment": record.get("deployment"),
         "modules": "; ".join((record.get("installed") or {}).get("modules", [])) or None,
         "job": job.get("number"),
@@ -240,27 +241,27 @@ def recorded_row(record: dict[str, Any], levels: Mapping[str, Any]) -> dict[str,
 
 
 def batch_share_columns(shares: Sequence[dict[str, Any]]) -> dict[str, str | None]:
-    """Return the samples of a step for each rank, and the speed of each rank."""
+    """Return the samples of a step and the speed of each rank, joined by /; None without shares."""
     speeds = [share["samples_s"] for share in shares]
     return {
         "rank_samples": "/".join(str(share["samples"]) for share in shares) or None,
-        "rank_speeds": "/".join(f"{speed:.6g}" for speed in speeds) or None if None not in speeds else None,
+        "rank_speeds": None if None in speeds else ("/".join(f"{speed:.6g}" for speed in speeds) or None),
     }
 
 
 def memory_estimate_columns(estimate: Mapping[str, Any] | None) -> dict[str, int]:
-    """Return the memory of a rank as estimated before its run, by category and together."""
+    """Return the memory of a rank that was estimated before the run: by category, and the sum."""
     sizes = (estimate or {}).get("bytes", {})
     columns = {f"estimated_{name}_bytes": size for name, size in sizes.items()}
     return {**columns, "estimated_memory_peak_bytes": sum(sizes.values())} if sizes else {}
 
 
-def own_model_columns(reported: Mapping[str, Any], levels: Mapping[str, Any]) -> dict[str, float]:
-    """Return the size of a PyTorch module of the user's own, {} of models that Ringside knows.
+def user_model_columns(reported: Mapping[str, Any], levels: Mapping[str, Any]) -> dict[str, float]:
+    """Return the size of a user-supplied PyTorch module, {} for a model that Ringside knows.
 
     Args:
-        reported: What ranks report beside measurements, `told` of the record.
-        levels: Those of the run, whose precision decides the bytes of gradients.
+        reported: What ranks report in addition to measurements, `told` in the record.
+        levels: Levels of the run; their precision decides the bytes of a gradient.
     """
     if "parameters" not in reported:
         return {}
@@ -276,7 +277,9 @@ def reference_columns(reference: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the reference benchmark's times on the slowest node: before and after the run, and mean."""
     if not reference:
         return {}
-    before, after = (max(reference[end].values()) if reference[end] else None for end in ("before", "after"))
+    before, after = (
+        max(reference[moment].values()) if reference[moment] else None for moment in ("before", "after")
+    )
     return {
         "reference_kind": reference["kind"],
         "reference_s": None if before is None or after is None else (before + after) / 2,
@@ -290,7 +293,8 @@ def reference_columns(reference: Mapping[str, Any] | None) -> dict[str, Any]:
 def summarize_epochs(epochs: pd.DataFrame) -> pd.DataFrame:
     """Return the columns that epochs add to their run, indexed by run_id.
 
-    MEAN_COLUMNS are arithmetic means of the timed epochs, missing if one of these epochs lacks the number.
+    MEAN_COLUMNS are arithmetic means over the timed epochs; they are missing if the number is missing in one
+    of them.
     """
     timed = epochs[~epochs["warm_up"].astype(bool)].groupby("run_id", sort=False)
     columns = (
@@ -307,10 +311,26 @@ def summarize_epochs(epochs: pd.DataFrame) -> pd.DataFrame:
 def aggregate_records(campaign: Campaign, epochs_csv: Path) -> pd.DataFrame:
     """Return the rows of runs.csv in planned order, and write epochs.csv in the same order.
 
-    Batches of runs are read on all cores. epochs.csv is written completely or not at all.
+    Raises:
+        InputErrors: If records are broken or contradict the plan; one error for each record.
+    """
+    rows, epoch_columns = read_records(campaign, epochs_csv)
+    runs = pd.DataFrame(rows, columns=list(column_rules("runs", campaign.study.factors)))
+    columns = pd.concat(epoch_columns).reindex(runs["run_id"]).set_axis(runs.index)
+    runs[columns.columns] = columns
+    runs["without_phases"] = damaged_phases(runs, campaign.results / "runs")
+    runs["throughput_samples_s"] = runs["samples_per_epoch"] / runs["epoch_time_s"]
+    return runs.assign(**token_columns(runs, [run.dataset for run in campaign.runs]))
+
+
+def read_records(campaign: Campaign, epochs_csv: Path) -> tuple[list[dict[str, Any]], list[pd.DataFrame]]:
+    """Read all records on all cores, and write epochs.csv completely or not at all.
+
+    Returns:
+        The rows of runs.csv in planned order, and the columns that epochs add (`summarize_epochs`).
 
     Raises:
-        InputErrors: If records are broken or not of their runs; one error per record.
+        InputErrors: If records are broken or contradict the plan; one error for each record.
     """
     batches = [
         campaign.runs[first : first + RUNS_PER_BATCH]
@@ -319,13 +339,13 @@ def aggregate_records(campaign: Campaign, epochs_csv: Path) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     epoch_columns: list[pd.DataFrame] = []
     errors: list[InputError] = []
-    with written_whole(epochs_csv) as unfinished, contextlib.ExitStack() as stack:
+    with written_whole(epochs_csv) as partial_table, contextlib.ExitStack() as stack:
         map_batches: Callable[..., Iterable[Any]] = map
         if len(batches) > 1:
             map_batches = stack.enter_context(all_cores()).map
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=".epochs-", dir=unfinished.parent))
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=".epochs-", dir=partial_table.parent))
         files = [Path(folder) / f"{number}.csv" for number in range(len(batches))]
-        with open(unfinished, "wb") as merged:
+        with open(partial_table, "wb") as merged:
             merged.write(HEADER.encode())
             for (batch_rows, batch_columns, batch_errors), file in zip(
                 map_batches(read_batch, repeat(campaign), batches, files), files, strict=True
@@ -341,19 +361,11 @@ def aggregate_records(campaign: Campaign, epochs_csv: Path) -> pd.DataFrame:
                 file.unlink()
         if errors:
             raise InputErrors(errors)
-    runs = pd.DataFrame(rows, columns=list(column_rules("runs", campaign.study.factors)))
-    columns = pd.concat(epoch_columns).reindex(runs["run_id"]).set_axis(runs.index)
-    runs[columns.columns] = columns
-    runs["without_phases"] = damaged_phases(runs, campaign.results / "runs")
-    runs["throughput_samples_s"] = runs["samples_per_epoch"] / runs["epoch_time_s"]
-    return runs.assign(**token_columns(runs, [run.dataset for run in campaign.runs]))
+    return rows, epoch_columns
 
 
 def token_columns(runs: pd.DataFrame, data: Sequence[Mapping[str, Any]]) -> dict[str, pd.Series]:
-    """Return the columns that only runs on token sequences have.
-
-    `data` has the data set entry of each row.
-    """
+    """Return the columns that only runs on token sequences have; `data` has the data set of each row."""
     length = pd.Series(
         [entry["shape"][0] if kind(entry) == TOKENS else None for entry in data], runs.index, float
     )
@@ -365,11 +377,11 @@ def token_columns(runs: pd.DataFrame, data: Sequence[Mapping[str, Any]]) -> dict
 
 
 def damaged_phases(runs: pd.DataFrame, records: Path) -> pd.Series:
-    """Return why phases of successful traced runs are unusable, file first; None for all other runs.
+    """Return why phases of successful traced runs are unusable, beginning with the file; None for others.
 
-    Only this function checks phases; later stages read this column. `records` is results/<study>/runs.
+    Later stages read this column and do not check phases again. `records` is results/<study>/runs.
     """
-    traced = runs[(runs["status"] == "ok") & (runs["trace"] != UNTRACED)]
+    traced = runs[(runs["status"] == RunStatus.OK) & (runs["trace"] != UNTRACED)]
     map_runs: Callable[..., Iterable[str | None]] = map
     with contextlib.ExitStack() as stack:
         if len(traced) >= MIN_RUNS_FOR_PROCESSES:
@@ -383,7 +395,7 @@ def find_phase_damage(run: dict[str, Any], records: Path) -> str | None:
     """Return why the phases of a run are unusable, None if they are usable."""
     attempt = attempt_folder(records / run["run_id"] / run["key"], int(run["attempt"]))
     if pd.isna(run["steps"]):
-        return f"{attempt.name}/epochs.csv: does not tell how many steps an epoch has"
+        return f"{attempt.name}/epochs.csv: does not say how many steps an epoch has"
     damage = phases.damage_reason(attempt, int(run["ranks"]), int(run["epochs"]), int(run["steps"]))
     return damage and f"{attempt.name}/{damage}"
 
@@ -391,9 +403,9 @@ def find_phase_damage(run: dict[str, Any], records: Path) -> str | None:
 def read_batch(
     campaign: Campaign, runs: Sequence[Run], epochs_csv: Path
 ) -> tuple[list[dict[str, Any]], list[pd.DataFrame], list[InputError]]:
-    """Return rows of runs, the columns that epochs add (`summarize_epochs`), and the errors in records.
+    """Write the epochs of runs to `epochs_csv`; return their rows, the columns that epochs add, and errors.
 
-    Writes the lines of these runs to `epochs_csv`, complete only if there is no error.
+    The columns are those of `summarize_epochs`. `epochs_csv` is complete only if there is no error.
     """
     errors: list[InputError] = []
     rows, lines, site = [], {}, (read_binding(campaign.results) or {"site": campaign.site.name})["site"]
@@ -401,7 +413,7 @@ def read_batch(
         row = planned_row(campaign, run)
         rows.append(row)
         if reason := campaign.unsupported_reason(run):
-            row |= {"status": "missing", "reason": reason}
+            row |= {"status": RunStatus.MISSING, "reason": reason}
             continue
         planned = campaign.planned(run)
         row |= {"key": planned.key, **planned.digests}
@@ -414,11 +426,11 @@ def read_batch(
             except InputError as error:
                 errors.append(error)
         else:
-            row |= {"status": "missing", "reason": absence_reason(folder / "record.json")}
+            row |= {"status": RunStatus.MISSING, "reason": absence_reason(folder / "record.json")}
     try:
         return rows, [summarize_epochs(epochs_table(lines.values(), epochs_csv))], errors
     except InputError:
-        for folder, text in lines.items():  # Find the run whose lines are wrong.
+        for folder, text in lines.items():  # Find out which run has a wrong line.
             try:
                 epochs_table([text], epochs_csv)
             except InputError as error:
@@ -431,10 +443,10 @@ def read_batch(
 
 
 def epochs_table(lines: Iterable[str], file: Path) -> pd.DataFrame:
-    """Write epoch lines to `file` and return them as a table.
+    """Write lines of epochs to `file`, and return them as a table.
 
     Raises:
-        InputError: If a line breaks the schema.
+        InputError: If a line violates the schema.
     """
     file.write_text(HEADER + "".join(lines), encoding="utf-8")
     return read_table(file, "epochs")
@@ -446,31 +458,42 @@ def summarize(
     run_missing: str = "",
     site: str = "the site's file",
 ) -> list[Note]:
-    """Return notes for the user: which runs are not ok and why, and the commands that repeat or run them.
+    """Return notes about the runs that are not ok, and the commands that repeat or execute them.
 
     Args:
         runs: The rows of runs.csv.
-        arguments: The study and the site that a command has to name.
-        run_missing: The command that runs what is missing, if it is not ./ringside run.
-        site: The file of the site.
+        arguments: The study and the site that the commands have to name.
+        run_missing: The command that executes missing runs, if it is not ./ringside run.
+        site: The file of the site, for the message.
     """
     counts = Counter(runs.status)
     text = f"{number_of(len(runs), 'run')}: " + ", ".join(f"{counts[status]} {status}" for status in counts)
     lines = [Note("runs", text, runs=len(runs), **counts)]
-    not_ok = runs[runs.status != "ok"]
+    not_ok = runs[runs.status != RunStatus.OK]
     for row in not_ok.head(MAX_NAMED_RUNS).itertuples():
         text = f"  {row.run_id}: {row.status}: {row.reason}"
         lines.append(Note("run-not-ok", text, run=row.run_id, status=row.status, reason=row.reason))
     if (n_more := len(not_ok) - MAX_NAMED_RUNS) > 0:
         lines.append(Note("more-not-ok", f"  and {n_more} more, in runs.csv", runs=n_more))
-    disturbed = int(not_ok.reason.str.startswith("disturbed: ").fillna(False).sum())
-    if disturbed and not counts["ok"]:
+    disturbed = sum(map(is_disturbed, not_ok.reason.dropna()))
+    if disturbed and not counts[RunStatus.OK]:
         text = (
             f"{'all' if disturbed == len(runs) else disturbed} were disturbed and none is ok: end other "
             "programs on the machine, or raise max_other_cpu_share (other programs) or max_steal_share (a "
             f"hypervisor) in {site}; captions say how much it was"
         )
         lines.append(Note("all-disturbed", text, runs=disturbed, site=site))
+    lines += without_phases_notes(runs, arguments)
+    lines += repeat_notes(counts, arguments)
+    if not_ok.loc[not_ok.status == RunStatus.MISSING, "reason"].str.startswith(RUNNABLE).any():
+        command = run_missing or run_command(arguments)
+        lines.append(Note("to-run", f"to run what is missing: {command}", command=command))
+    return lines
+
+
+def without_phases_notes(runs: pd.DataFrame, arguments: CampaignArguments) -> list[Note]:
+    """Return notes about the runs whose phases are unusable, with the commands that repeat them."""
+    lines = []
     for row in (damaged := runs[runs.without_phases.notna()]).head(MAX_NAMED_RUNS).itertuples():
         command = repeat_command(row.run_id, arguments)
         damage = f"results/{row.study}/runs/{row.run_id}/{row.key}/{row.without_phases}"
@@ -480,10 +503,6 @@ def summarize(
         lines.append(
             Note("more-without-phases", f"  and {n_more} more without phases, in runs.csv", runs=n_more)
         )
-    lines += repeat_notes(counts, arguments)
-    if not_ok.loc[not_ok.status == "missing", "reason"].str.startswith(RUNNABLE_PREFIXES).any():
-        command = run_missing or run_command(arguments)
-        lines.append(Note("to-run", f"to run what is missing: {command}", command=command))
     return lines
 
 

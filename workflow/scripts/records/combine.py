@@ -1,7 +1,7 @@
-"""Put the runs of several campaigns into one table, for a study with the key `campaigns`.
+"""Combine the runs of several campaigns in one table, for a study with the key `campaigns`.
 
-The campaign is one more factor, so that figures and tables compare campaigns as they compare any levels.
-Cells, runs and sessions get names of their own: campaigns share no block.
+The campaign becomes a factor, so that figures and tables compare campaigns like any other levels. Names of
+cells, runs and sessions get the campaign as a suffix or prefix, since campaigns share no block.
 """
 
 import sys
@@ -21,8 +21,8 @@ def combine(imported: Imported, study: str) -> tuple[pd.DataFrame, pd.DataFrame]
     """Return the runs and the epochs of all campaigns.
 
     Args:
-        imported: What the study says of its campaigns.
-        study: Its name.
+        imported: The campaigns of the study.
+        study: Name of the study.
     """
     all_runs, all_epochs = [], []
     for level, folder in imported.campaigns.items():
@@ -35,13 +35,13 @@ def combine(imported: Imported, study: str) -> tuple[pd.DataFrame, pd.DataFrame]
         epochs = epochs[epochs["run_id"].isin(names)]
         all_epochs.append(epochs.assign(run_id=epochs["run_id"].map(names)))
     combined = [pd.concat(frames, ignore_index=True) for frames in (all_runs, all_epochs)]
-    own = [name for name in combined[0] if is_custom(str(name))]
-    stated = {name: combined[0][name].astype(object).fillna(UNSTATED) for name in own}
+    custom = [name for name in combined[0] if is_custom(str(name))]
+    stated = {name: combined[0][name].astype(object).fillna(UNSTATED) for name in custom}
     return combined[0].assign(**stated), combined[1]
 
 
 def write_tables(tables: tuple[pd.DataFrame, pd.DataFrame], runs: Path, epochs: Path) -> None:
-    """Write the tables of runs and epochs, without columns that are empty."""
+    """Write the tables of runs and epochs without empty columns."""
     for frame, name, file in zip(tables, ("runs", "epochs"), (runs, epochs), strict=True):
         filled = [c for c in frame if c in schema(name)["required"] or frame[c].notna().any()]
         write_table(frame[filled], name, file)

@@ -1,4 +1,4 @@
-"""Compose the commands that a user enters next: to repeat runs, and to run what is missing."""
+"""Compose the commands that messages suggest: to repeat runs, and to execute missing ones."""
 
 import shlex
 from collections.abc import Iterable
@@ -6,13 +6,11 @@ from typing import NamedTuple
 
 from common.files import CHECKOUT, load_yaml
 from common.notes import Note
-
-# A run without enough memory (oom) is a result, as an ok run is.
-REPEATABLE = ("failed", "timeout", "invalid", "broken")
+from declared.run_status import RunStatus
 
 
 class CampaignArguments(NamedTuple):
-    """Study and site that a command has to name to find a campaign; empty if they are the configured ones."""
+    """The study and the site that a suggested command has to name; empty if they are the configured ones."""
 
     study: str = ""
     site: str = ""
@@ -54,8 +52,9 @@ def repeat_command(selector: str, arguments: CampaignArguments) -> str:
 
 
 def repeat_commands(statuses: Iterable[str], arguments: CampaignArguments) -> str:
-    """Return the command that repeats runs with one of these statuses, empty if none can be repeated."""
-    repeatable = [status for status in REPEATABLE if status in set(statuses)]
+    """Return the command that repeats runs with one of these statuses, "" if none of them is repeatable."""
+    present = set(statuses)
+    repeatable = [status for status in RunStatus if status.is_repeatable and status in present]
     alternatives = f" (likewise: {', '.join(repeatable[1:])})" if repeatable[1:] else ""
     return repeat_command(repeatable[0], arguments) + alternatives if repeatable else ""
 
@@ -67,7 +66,7 @@ def repeat_notes(statuses: Iterable[str], arguments: CampaignArguments) -> list[
 
 
 def cluster_commands(launcher: str, study: str, site: str) -> str:
-    """Return the commands that run a study at a cluster, empty for this machine."""
+    """Return the commands that execute a study on a cluster, "" for this machine."""
     command = f"./ringside run {study} --site {site} --profile {launcher}"
     if launcher == "local":
         return ""

@@ -17,7 +17,7 @@ TYPES = {"t": float, "host": str, "scope": str, "watt": float}
 
 
 def gather(runs: pd.DataFrame, results: Path) -> pd.DataFrame:
-    """Return the rows of power.csv in the order of `runs`; runs on machines without a meter have none.
+    """Return the rows of power.csv in the order of `runs`; a run without a meter has none.
 
     Raises:
         InputError: If a file of samples is broken.

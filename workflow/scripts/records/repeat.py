@@ -1,4 +1,4 @@
-"""Mark runs to be repeated. Their attempts are kept; the next invocation makes new ones."""
+"""Repeat runs on request: `./ringside repeat`. Old attempts are kept, but put aside."""
 
 import fnmatch
 import subprocess
@@ -8,24 +8,25 @@ from pathlib import Path
 
 from common.errors import InputError
 from common.text import number_of, suggest_pattern
+from declared.run_status import RECORD_STATUSES
 from plan import ownership, unlock
 from plan.binding import read_binding
 from plan.campaign import Campaign, configured, load_campaign
 from plan.collective_benchmarks import CollectiveBenchmarks
 from plan.design import refuse_imported
 from plan.largest import BatchSearches
-from plan.record_checks import STATUSES, record_status
+from plan.record_checks import record_status
 from plan.timings import Timings
 from records.next_commands import cluster_commands
 from runs.attempts import put_aside
 
-SELECTOR = f"a status ({', '.join(STATUSES)}) or a pattern of run_id"
+SELECTOR = f"a status ({', '.join(RECORD_STATUSES)}) or a pattern of run_id"
 # Prefixes of the names of measurements that are not runs.
 NAME_PREFIXES = {"collective benchmark": "benchmark.", "timing": "timing.", "batch search": "largest."}
 
 
 def select_runs(campaign: Campaign, selector: str) -> dict[str, Path]:
-    """Return name -> record, where its status is `selector`, or its name matches it as a pattern (fnmatch).
+    """Return name -> record of those whose status is `selector`, or whose name matches it (fnmatch).
 
     Collective benchmarks are named `benchmark.<framework>.n<nodes>`, timings `timing.<framework>.messages`,
     and searches for the largest batch `largest.<cell>`.
@@ -41,13 +42,13 @@ def select_runs(campaign: Campaign, selector: str) -> dict[str, Path]:
     }
     records = {**benchmarks, **timings, **searches, **campaign.records}
     existing = {run_id: Path(path) for run_id, path in records.items() if Path(path).exists()}
-    if selector in STATUSES:
+    if selector in RECORD_STATUSES:
         return {run_id: path for run_id, path in existing.items() if record_status(path) == selector}
     return {run_id: path for run_id, path in existing.items() if fnmatch.fnmatchcase(run_id, selector)}
 
 
 def count_by_kind(names: Iterable[str]) -> str:
-    """Return in words how many runs, benchmarks, timings and searches are named."""
+    """Return how many runs, benchmarks, timings and searches there are among `names`, as text."""
     kinds = [
         next((kind for kind, prefix in NAME_PREFIXES.items() if name.startswith(prefix)), "run")
         for name in names
@@ -58,16 +59,17 @@ def count_by_kind(names: Iterable[str]) -> str:
 
 
 def repeat_runs(selector: str, study: str = "", site: str = "", run: bool = True) -> None:
-    """Put the finished attempts of runs aside, so that they are repeated.
+    """Put the attempts of runs aside, so that the runs are repeated.
 
     Args:
         selector: A status of records, or a pattern of run ids.
         study: A study; default: the configured one.
-        site: A site; default: that at which the study's results were made, else the configured one.
-        run: Then run them, if the site is this machine.
+        site: A site; default: the one to which the study's results are bound, else the configured one.
+        run: Execute them now if the site is this machine. This does not return; it exits with Snakemake's
+            status.
 
     Raises:
-        InputError: If no run is meant, or a campaign is running in this checkout.
+        InputError: If no run is selected, or a campaign is running in this checkout.
     """
     config = configured(study, site)
     bound = read_binding(Path("results") / config["study"])
@@ -76,12 +78,12 @@ def repeat_runs(selector: str, study: str = "", site: str = "", run: bool = True
     campaign = load_campaign({**config, "records": "campaign"})
     refuse_imported(campaign.study)
     runs = select_runs(campaign, selector)
-    if not runs and selector in STATUSES:
+    if not runs and selector in RECORD_STATUSES:
         problem = f"no run of {campaign.study.name} is {selector}"
         raise InputError("nothing-to-repeat", problem, got=selector, hint="nothing to repeat")
     if not runs:
         problem = f"'{selector}': no run of {campaign.study.name} that has a record matches"
-        suggestion = suggest_pattern(selector, campaign.records, STATUSES)
+        suggestion = suggest_pattern(selector, campaign.records, RECORD_STATUSES)
         raise InputError("unknown-name", problem, got=selector, expected=SELECTOR, suggestion=suggestion)
     ownership.refuse_unwritable(campaign.results)
     if not ownership.hold(Path(".snakemake")):

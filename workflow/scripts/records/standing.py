@@ -1,7 +1,6 @@
 """Read where a campaign stands: runs done, under way, left and failed, and how long the rest will take.
 
-Everything is read from files, and from the cluster's queue if there is one. No lock is taken and nothing is
-written.
+Everything comes from files and, under Slurm, from the queue. No lock is taken and nothing is written.
 """
 
 import contextlib
@@ -17,25 +16,29 @@ from typing import Any
 from common.files import format_utc, is_locked, node_name, read_json
 from common.notes import Note
 from common.shell import Unanswered
+from declared.run_status import RunStatus
 from declared.site import JOB_MARGIN_S
 from plan.campaign import Campaign
 from plan.collective_benchmarks import CollectiveBenchmarks
 from plan.decisions import rule_fields
 from plan.design import Run
 from plan.timings import Timings
-from records.next_commands import REPEATABLE, arguments_for, cluster_commands, repeat_commands, run_command
+from records.next_commands import arguments_for, cluster_commands, repeat_commands, run_command
 from records.time_left import Reader, estimate_time_left, parse_date
 from runs import attempts
+from runs.reasons import ABSENT
 from runs.submit import is_campaign_job
 from sites import disturbance, slurm
 
 QUEUE_TIMEOUT_S = 5.0
-UNREAD_QUEUES = {  # launcher -> scheduler, command that shows its queue
+UNREAD_QUEUES = {  # launcher -> name of the scheduler, command that shows its queue
     "oar": ("OAR", "oarstat"),
     "pbs": ("PBS", "qstat"),
     "flux": ("Flux", "flux jobs"),
 }
 _NUMBERS = re.compile(r"\d+(?:\.\d+)?")
+# How problems of runs without a record are listed: incomplete ones, and ones that the site cannot execute.
+TO_RUN, NOT_HERE = "to run", "not here"
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,9 @@ class UnderWay:
     """A run, a collective benchmark or a timing that is being measured.
 
     Attributes:
-        epoch: The epoch that has begun, 0 before the first one, None if it is not a run.
+        since: When its attempt began, in UTC.
+        seconds: How long ago that was.
+        epoch: The epoch under way, 0 before the first one, None if it is not a run.
         epochs: Number of epochs, None if it is not a run.
     """
 
@@ -60,7 +65,8 @@ class Problem:
     """Runs that are not ok for the same reason.
 
     Attributes:
-        reason: The reason, with the smallest and the largest of its numbers.
+        status: Their status, or TO_RUN or NOT_HERE for runs without a record.
+        reason: The reason; a number that differs between runs is a range.
         count: Number of runs.
         first: Name of the first run.
     """
@@ -73,10 +79,11 @@ class Problem:
 
 @dataclass(frozen=True)
 class Job:
-    """A job in the cluster's queue.
+    """A job of the campaign in the cluster's queue.
 
     Attributes:
         task: The block or the run that it executes.
+        state: Slurm's state, such as RUNNING.
         nodes: Its nodes, or why it waits.
     """
 
@@ -88,7 +95,7 @@ class Job:
 
     @property
     def running(self) -> bool:
-        """Whether it has its nodes."""
+        """Whether it runs, and does not wait."""
         return self.state == "RUNNING"
 
 
@@ -97,11 +104,11 @@ class Precision:
     """How precise the cells of a campaign with a precision target are.
 
     Attributes:
-        rule: The rule as decisions have it.
-        max_runs: Runs that the campaign may have.
-        open: Whether runs are still to be decided.
-        block: The block after which the last decision was made, 0 before the first one.
-        cells: What was decided then (`plan.decisions`).
+        rule: The rule in the form in which decisions record it.
+        max_runs: The largest number of runs that the campaign can have.
+        open: Whether decisions about further runs are still to come.
+        block: The block after which the last decision was taken, 0 before the first one.
+        cells: The cells in that decision (`plan.decisions`).
     """
 
     rule: Mapping[str, Any]
@@ -116,11 +123,19 @@ class Standing:
     """State of a campaign, as `./ringside status` shows it; times in seconds, dates in UTC.
 
     Attributes:
-        possible: Runs planned by now that the site can execute.
-        left_s: None while no run has ended.
-        jobs: None if the site has no queue that is read, or it did not answer.
+        planned: Number of runs planned so far.
+        possible: Number of these that the site can execute.
+        statuses: Number of records by status.
+        left: Number of runs without a record.
+        left_s: How long they will take; None while no run has ended.
+        repeat: The command that repeats runs, "" if there are none to repeat.
+        run: The command that executes the runs that are left.
+        snakemake: Whether Snakemake runs in this checkout.
+        machine: The process that has locked this machine, or None.
+        jobs: The jobs of the campaign; None if Ringside does not read this queue, or the queue did not
+            answer.
         queue: Why `jobs` is None.
-        disturbed: A sentence on this machine's load, if runs are left that it executes.
+        disturbed: A sentence about the load of this machine, if it has runs left to execute.
     """
 
     study: str
@@ -150,18 +165,18 @@ class Standing:
     @property
     def done(self) -> int:
         """Number of runs with a record that is not broken."""
-        return sum(count for status, count in self.statuses.items() if status != "broken")
+        return sum(count for status, count in self.statuses.items() if status != RunStatus.BROKEN)
 
     @property
     def begun(self) -> bool:
         """Whether anything was measured, or is being measured."""
-        stopped = any(problem.status != "not here" for problem in self.problems)
+        has_attempts = any(problem.status != NOT_HERE for problem in self.problems)
         return bool(
             self.done
             or self.under_way
             or self.collective_benchmarks["done"]
             or self.timings["done"]
-            or stopped
+            or has_attempts
         )
 
     @property
@@ -173,35 +188,26 @@ class Standing:
 def read_standing(
     campaign: Campaign, benchmarks: CollectiveBenchmarks, timings: Timings, reader: Reader
 ) -> Standing:
-    """Return where `campaign` stands now; `reader` is kept between calls."""
+    """Return where a campaign stands now; `reader` caches records between calls."""
     now = time.time()
     records, benchmark_records = reader.read_all(campaign.records), reader.read_all(benchmarks.outputs)
     timing_records = reader.read_all(timings.outputs)
     left = [campaign.by_id[run_id] for run_id in campaign.records if run_id not in records]
     started: dict[str, Path] = {}
-    for place, outputs, ended in (
+    for folder_name, outputs, ended in (
         ("runs", campaign.records, records),
         ("network", benchmarks.outputs, benchmark_records),
         ("costs", timings.outputs, timing_records),
     ):
         missing = {name: path for name, path in outputs.items() if name not in ended}
-        started |= started_measurements(campaign.results / place, missing)
+        started |= started_measurements(campaign.results / folder_name, missing)
     paths = {**campaign.records, **benchmarks.outputs, **timings.outputs}
     labels = {
         **dict.fromkeys(benchmarks.outputs, "collective benchmark "),
         **dict.fromkeys(timings.outputs, "timing "),
     }
     jobs, queue = read_jobs(campaign, {Path(path).parent.name: name for name, path in paths.items()})
-    under_way, stopped = [], []
-    for name, published in started.items():
-        folder = published.parent
-        attempt = attempts.current_attempt(folder)
-        if attempt and is_active(folder, attempt, jobs, campaign.site.longest_run_s + JOB_MARGIN_S, now):
-            under_way.append(
-                read_under_way(f"{labels.get(name, '')}{name}", attempt, campaign.by_id.get(name), now)
-            )
-        elif (reason := attempts.absence_reason(published)) != attempts.NOT_RUN:
-            stopped.append(("to run", reason.removeprefix("absent: "), name))
+    under_way, incomplete = sort_started(campaign, started, labels, jobs, now)
     arguments = arguments_for(campaign.study.name, campaign.site.name)
     measured = [*records.items(), *benchmark_records.items(), *timing_records.items()]
     not_here = [run for run in campaign.runs if run.run_id not in campaign.records]
@@ -226,10 +232,10 @@ def read_standing(
                     (record["status"], f"{label}{record['reason'] or ''}", f"{label}{name}")
                     for name, record in measured
                     for label in [labels.get(name, "")]
-                    if record["status"] != "ok"
+                    if record["status"] != RunStatus.OK
                 ),
-                *stopped,
-                *(("not here", campaign.unsupported_reason(run) or "", run.run_id) for run in not_here),
+                *incomplete,
+                *((NOT_HERE, campaign.unsupported_reason(run) or "", run.run_id) for run in not_here),
             ]
         ),
         repeat=repeat_commands([record["status"] for _, record in measured], arguments),
@@ -246,6 +252,34 @@ def read_standing(
         queue=queue,
         precision=read_precision(campaign),
     )
+
+
+def sort_started(
+    campaign: Campaign,
+    started: Mapping[str, Path],
+    labels: Mapping[str, str],
+    jobs: Sequence[Job] | None,
+    now: float,
+) -> tuple[list[UnderWay], list[tuple[str, str, str]]]:
+    """Sort measurements that have begun into those under way, and problems of those whose attempts ended.
+
+    Args:
+        campaign: The campaign.
+        started: Name -> path of the final record, which does not exist.
+        labels: Kind of a measurement that is not a run, by name.
+        jobs: Jobs in the cluster's queue, None if it was not read.
+        now: The current Unix time, s.
+    """
+    under_way, incomplete = [], []
+    for name, final_record in started.items():
+        folder = final_record.parent
+        attempt = attempts.current_attempt(folder)
+        if attempt and is_active(folder, attempt, jobs, campaign.site.longest_run_s + JOB_MARGIN_S, now):
+            label = f"{labels.get(name, '')}{name}"
+            under_way.append(read_under_way(label, attempt, campaign.by_id.get(name), now))
+        elif (reason := attempts.absence_reason(final_record)) != attempts.NOT_RUN:
+            incomplete.append((TO_RUN, reason.removeprefix(ABSENT), name))
+    return under_way, incomplete
 
 
 def read_precision(campaign: Campaign) -> Precision | None:
@@ -269,14 +303,14 @@ def count_measurements(planned: int, records: Mapping[str, Mapping[str, Any]]) -
     return {
         "planned": planned,
         "done": len(records),
-        "ok": sum(record["status"] == "ok" for record in records.values()),
+        "ok": sum(record["status"] == RunStatus.OK for record in records.values()),
     }
 
 
 def group_problems(problems: Iterable[tuple[str, str, str]]) -> list[Problem]:
-    """Return problems grouped by status and reason (numbers aside): worst status first, then by frequency.
+    """Group problems with the same status and reason except for numbers; failures first, then by frequency.
 
-    `problems` are status, reason and name of each.
+    `problems` are status, reason and name of each run.
     """
     groups: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for status, reason, name in problems:
@@ -285,19 +319,22 @@ def group_problems(problems: Iterable[tuple[str, str, str]]) -> list[Problem]:
         Problem(status, merge_reasons([reason for reason, _ in group]), len(group), group[0][1])
         for (status, _), group in groups.items()
     ]
-    ranks = {status: place for place, status in enumerate((*REPEATABLE, "to run", "not here"))}
-    return sorted(merged, key=lambda problem: (ranks.get(problem.status, len(ranks)), -problem.count))
+    repeatable = [status for status in RunStatus if status.is_repeatable]
+    order: dict[str, int] = {
+        status: position for position, status in enumerate((*repeatable, TO_RUN, NOT_HERE))
+    }
+    return sorted(merged, key=lambda problem: (order.get(problem.status, len(order)), -problem.count))
 
 
 def merge_reasons(reasons: Sequence[str]) -> str:
-    """Return one reason for several that differ in numbers only, each number as a range: `6 to 8`."""
+    """Return one reason for several that differ in numbers only, with ranges such as `6 to 8`."""
     columns = zip(*(_NUMBERS.findall(reason) for reason in reasons), strict=True)
     ends = iter([(min(column, key=float), max(column, key=float)) for column in columns])
     return _NUMBERS.sub(lambda _: " to ".join(dict.fromkeys(next(ends))), reasons[0])
 
 
 def started_measurements(parent: Path, records: Mapping[str, str]) -> dict[str, Path]:
-    """Return name -> path of the future record, for names with a folder in `parent`."""
+    """Return those of `records` (name -> path of the final record) that have a folder in `parent`."""
     try:
         folders = set(os.listdir(parent))
     except OSError:
@@ -306,7 +343,7 @@ def started_measurements(parent: Path, records: Mapping[str, str]) -> dict[str, 
 
 
 def is_active(folder: Path, attempt: Path, jobs: Sequence[Job] | None, limit_s: float, now: float) -> bool:
-    """Return whether an attempt is under way, by its lock, else the cluster's queue, else its age."""
+    """Return whether an attempt is under way: by its lock, else by the cluster's queue, else by its age."""
     if is_locked(folder / attempts.RUN_LOCK):
         return True
     holder = attempts.read_holder(attempt)
@@ -318,12 +355,12 @@ def is_active(folder: Path, attempt: Path, jobs: Sequence[Job] | None, limit_s: 
 
 
 def start_time(attempt: Path) -> float:
-    """Return when an attempt began, in seconds since the epoch."""
+    """Return the Unix time at which an attempt began, s."""
     return parse_date(attempts.read_holder(attempt).get("started_at")) or attempt.stat().st_mtime
 
 
 def read_under_way(name: str, attempt: Path, run: Run | None, now: float) -> UnderWay:
-    """Return an attempt that is under way, with its nodes and its epoch."""
+    """Read nodes, start and epoch of an attempt that is under way."""
     try:
         hosts = [str(host) for host in read_json(attempt / "spec.json")["hosts"]]
     except (OSError, ValueError, TypeError, KeyError):
@@ -341,27 +378,30 @@ def read_under_way(name: str, attempt: Path, run: Run | None, now: float) -> Und
 
 
 def read_jobs(campaign: Campaign, keys: Mapping[str, str]) -> tuple[list[Job] | None, str]:
-    """Return the campaign's jobs in Slurm's queue and an empty note, or None and why the queue was not read.
+    """Return the campaign's jobs in Slurm's queue and "", or None and the reason why the queue was not read.
 
-    `keys`: key -> run or benchmark.
+    `keys` has the name of the run or benchmark of each key.
     """
     if unread := UNREAD_QUEUES.get(campaign.site.launcher):
-        scheduler, see = unread
+        scheduler, command = unread
         return None, Note(
-            "queue-not-read", f"{scheduler}'s queue is not read; see {see}", scheduler=scheduler, see=see
+            "queue-not-read",
+            f"{scheduler}'s queue is not read; see {command}",
+            scheduler=scheduler,
+            see=command,
         )
     if campaign.site.launcher != "slurm":
         return None, ""
-    command = ("squeue", "--me", "--noheader", "--format=%i|%j|%T|%S|%R|%k")
+    squeue = ("squeue", "--me", "--noheader", "--format=%i|%j|%T|%S|%R|%k")
     try:
         rows = [
-            line.split("|", 5) for line in slurm.run_client(*command, patience_s=QUEUE_TIMEOUT_S).splitlines()
+            line.split("|", 5) for line in slurm.run_client(*squeue, patience_s=QUEUE_TIMEOUT_S).splitlines()
         ]
     except Unanswered as unanswered:
         answer = str(unanswered)
         return None, Note("queue-unanswered", f"the queue does not answer: {answer}", answer=answer)
     jobs = []
-    # Snakemake's comment is rule_run_wildcards_<run_id>_<key>.
+    # Snakemake sets the comment of a job to rule_run_wildcards_<run_id>_<key>.
     for number, name, state, since, nodes, comment in (row for row in rows if len(row) == 6):
         run = keys.get(comment.rpartition("_")[2])
         if is_campaign_job(campaign, name, comment) or run:
@@ -371,7 +411,7 @@ def read_jobs(campaign: Campaign, keys: Mapping[str, str]) -> tuple[list[Job] | 
 
 
 def read_sessions(results: Path) -> dict[str, Any]:
-    """Return the number of sessions in which a run ended, and what the last one did (`runs.progress`)."""
+    """Return the number of sessions in which a run ended, and the last one (`runs.progress.Session`)."""
     files = sorted((results / "sessions").glob("*.json"))
     last = None
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError, IndexError):
@@ -385,7 +425,7 @@ def read_sessions(results: Path) -> dict[str, Any]:
 
 
 def standing_reader(campaign: Campaign) -> Callable[[], Standing]:
-    """Return a function that reads where a campaign stands, to be called repeatedly."""
+    """Return a function that reads where a campaign stands each time that it is called."""
     read_disturbance = disturbance.share_meter(campaign.site)
     benchmarks, timings, reader = CollectiveBenchmarks(campaign), Timings(campaign), Reader()
 

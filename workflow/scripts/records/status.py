@@ -15,38 +15,35 @@ from typing import Any
 
 from common.text import format_duration, number_of
 from declared.configuration import load_config
+from declared.run_status import RECORD_STATUSES, RunStatus
 from declared.study import load_study
 from plan.binding import refuse_other_site
 from plan.campaign import configured, imported_note, load_campaign
 from plan.decisions import BY_CHANCE, NO, summarize_precision
-from plan.record_checks import STATUSES
 from records.standing import Job, Precision, Problem, Standing, UnderWay, standing_reader
 
 WIDTH = 80
 INDENT = 11
 BAR_WIDTH = 40
-MAX_LISTED = 6  # of a kind; more are counted
+MAX_LISTED = 6  # lines of a kind; the others are counted
 MAX_HOSTS = 4  # of a run under way
 MAX_REASON_LENGTH = 150
 REFRESH_S = 10.0
-DATE_AFTER_S = 72_000  # ends that are farther away have a date
+DATE_AFTER_S = 72_000  # ends that are farther away are shown with a date
 GREEN, YELLOW, RED, RESET = "\x1b[32m", "\x1b[33m", "\x1b[31m", "\x1b[0m"
 CLEAR = "\x1b[H\x1b[2J"
 JSON_KEYS = {"max_runs": "most", "task": "what", "nodes": "where"}  # older names, which programs read
-COLOURS = {
+COLOURS: dict[str, str] = {
     "done": GREEN,
     "running": YELLOW,
-    "oom": YELLOW,
-    "failed": RED,
-    "timeout": RED,
-    "invalid": RED,
-    "broken": RED,
+    RunStatus.OOM: YELLOW,
+    **{status: RED for status in RunStatus if status.is_repeatable},
     "disturbed": YELLOW,
 }
 
 
 def render(standing: Standing, colour: bool = False) -> str:
-    """Return the standing in lines of at most WIDTH characters; with `colour` the lines' names have one."""
+    """Return the standing in lines of at most WIDTH characters; with `colour`, their names are coloured."""
     lines = [
         *wrap_text(f"{standing.study} at {standing.site}: {headline(standing)}"),
         *([progress_bar(standing)] if standing.begun else []),
@@ -104,7 +101,9 @@ def status_lines(standing: Standing) -> Iterator[tuple[str, str]]:
     """Yield name and content of each line."""
     if standing.statuses:
         counts = [
-            f"{standing.statuses[status]:,} {status}" for status in STATUSES if status in standing.statuses
+            f"{standing.statuses[status]:,} {status}"
+            for status in RECORD_STATUSES
+            if status in standing.statuses
         ]
         yield "done", ", ".join(counts)
     if standing.precision:
@@ -132,14 +131,14 @@ def status_lines(standing: Standing) -> Iterator[tuple[str, str]]:
 
 
 def first_lines(name: str, lines: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield the first MAX_LISTED lines, the first of them with a name, and the number of the others."""
+    """Yield the first MAX_LISTED lines, of which the first has the name, and the number of the others."""
     n_more = len(lines) - MAX_LISTED
     listed = [*lines[:MAX_LISTED], *([f"and {n_more} more"] if n_more > 0 else [])]
     yield from zip([name, *[""] * MAX_LISTED], listed, strict=False)
 
 
 def precision_lines(precision: Precision) -> Iterator[tuple[str, str]]:
-    """Yield how many cells meet the precision target, then those that do not, widest interval first."""
+    """Yield how many cells meet the precision target, then the other cells, widest interval first."""
     if not precision.block:
         yield "precision", f"{100 * precision.rule['until']:g} % targeted; nothing is decided yet"
         return
@@ -156,7 +155,7 @@ def precision_lines(precision: Precision) -> Iterator[tuple[str, str]]:
 
 
 def describe_cell(name: str, cell: Mapping[str, Any]) -> str:
-    """Return runs and half interval of a cell that does not meet the precision target."""
+    """Describe a cell that does not meet the precision target: its runs, and half its interval."""
     width = cell["half_width"]
     interval = "no interval" if width is None else f"within {100 * width:.2g} %"
     chance = ", perhaps by chance" if cell["reached"] == BY_CHANCE else ""
@@ -174,7 +173,7 @@ def describe_running(item: UnderWay) -> str:
 
 
 def problem_lines(problems: Sequence[Problem]) -> Iterator[tuple[str, str]]:
-    """Yield each status with its most frequent reasons."""
+    """Yield the most frequent reasons of each status."""
     for status in dict.fromkeys(problem.status for problem in problems):
         lines = []
         for problem in (problem for problem in problems if problem.status == status):
@@ -186,7 +185,7 @@ def problem_lines(problems: Sequence[Problem]) -> Iterator[tuple[str, str]]:
 
 
 def activity_lines(standing: Standing) -> Iterator[tuple[str, str]]:
-    """Yield active processes: Snakemake, the cluster's jobs, or another process on this machine."""
+    """Yield what is active: sessions, Snakemake, the process that locks this machine, its load, the queue."""
     if session := standing.last_session:
         start = datetime.fromisoformat(session["started_at"]).astimezone()
         sessions = f"{number_of(standing.sessions, 'session')}, the last since {start:%Y-%m-%d %H:%M}"
@@ -206,19 +205,19 @@ def activity_lines(standing: Standing) -> Iterator[tuple[str, str]]:
 
 
 def queue_lines(jobs: Sequence[Job]) -> Iterator[tuple[str, str]]:
-    """Yield running jobs, then counts of waiting ones."""
+    """Yield the number of waiting jobs by state and reason, then the running jobs."""
     lines = [
         f"{job.number} ({job.task}) runs on {job.nodes} since {job.since[11:16]}"
         for job in jobs
         if job.running
     ]
     waiting = Counter((job.state.lower(), job.nodes) for job in jobs if not job.running).most_common()
-    counts = [f"{count:,} {state}, {place}" for (state, place), count in waiting]
+    counts = [f"{count:,} {state}, {reason}" for (state, reason), count in waiting]
     yield from first_lines("jobs", [*counts, *lines] or ["none in the queue"])
 
 
 def to_json(standing: Standing) -> str:
-    """Return the standing as JSON, for programs."""
+    """Return the standing as JSON, under the keys that programs know (JSON_KEYS)."""
     content = asdict(
         standing, dict_factory=lambda fields: {JSON_KEYS.get(key, key): value for key, value in fields}
     )
@@ -228,7 +227,7 @@ def to_json(standing: Standing) -> str:
 
 
 def watch(read: Callable[[], Standing], show: Callable[[Standing], str], pause_s: float = REFRESH_S) -> None:
-    """Show the standing repeatedly until nothing is left to run."""
+    """Show the standing every `pause_s` seconds until the campaign has ended."""
     is_terminal = sys.stdout.isatty()
     while True:
         standing = read()
@@ -249,19 +248,20 @@ def campaign_reader(study: str = "", site: str = "") -> Callable[[], Standing]:
     config = configured(study, site)
     if config.get("study"):
         refuse_other_site(Path("results") / str(config["study"]), site)
-    # Results are bound to their site by the first run; until then a folder of submissions means Slurm.
+    # The first run binds results to their site. Until then, a folder of submissions shows that it is a Slurm
+    # site.
     if (Path("results") / str(config.get("study")) / "logs" / "submit").is_dir():
         config = configured(study, site, ["slurm.yaml"])
     return standing_reader(load_campaign({**config, "records": "available"}))
 
 
 def show_status(study: str = "", site: str = "", repeatedly: bool = False, as_json: bool = False) -> None:
-    """Print where a campaign stands: done, running, failed with reasons, left and until when, who is at work.
+    """Print where a campaign stands: runs done, running, failed and left, expected end, and active processes.
 
     Args:
         study: A study; default: the configured one.
         site: A site; default: the configured one.
-        repeatedly: Look again every PAUSE_S seconds until the campaign has ended.
+        repeatedly: Repeat it every REFRESH_S seconds until the campaign has ended.
         as_json: Print JSON, for programs.
     """
     if note := imported_note(load_study(load_config(configured(study, site)).study)):

@@ -19,7 +19,7 @@ Records = Mapping[str, Mapping[str, Any]]  # name -> RECORD_FIELDS of its record
 
 
 class Reader:
-    """Read records, each again only after a change, so that watching a campaign costs little CPU time."""
+    """Read records, each again only after a change, which makes watching a campaign cheap."""
 
     def __init__(self) -> None:
         self._cached: dict[str, tuple[tuple[int, int], dict[str, Any]]] = {}
@@ -42,7 +42,7 @@ class Reader:
 
 
 def time_left_estimator(campaign: Campaign) -> Callable[[], float | None]:
-    """Return a function that estimates the time left in seconds while nothing is under way."""
+    """Return a function that estimates the time left in seconds, without regard to runs under way."""
     reader, outputs = Reader(), CollectiveBenchmarks(campaign).outputs
 
     def estimate() -> float | None:
@@ -70,7 +70,7 @@ def estimate_time_left(
         records: Records of runs that have ended.
         benchmarks: Names of all collective benchmarks.
         benchmark_records: Records of those that have ended.
-        under_way: Run -> seconds that it has taken already.
+        under_way: Run -> seconds since its start.
     """
     benchmarks_s = mean_duration(benchmark_records.values()) * (len(benchmarks) - len(benchmark_records))
     left = [campaign.by_id[run_id] for run_id in campaign.records if run_id not in records]
@@ -99,13 +99,15 @@ def median_gap(records: Records) -> float:
     spans = run_spans(records)
     gaps = []
     for session in {records[run_id]["session"] for run_id in spans}:
-        own = sorted(span for run_id, span in spans.items() if records[run_id]["session"] == session)
-        gaps += [start - end for (_, end), (start, _) in itertools.pairwise(own)]
+        session_spans = sorted(
+            span for run_id, span in spans.items() if records[run_id]["session"] == session
+        )
+        gaps += [start - end for (_, end), (start, _) in itertools.pairwise(session_spans)]
     return max(0.0, statistics.median(gaps)) if gaps else 0.0
 
 
 def run_spans(records: Records) -> dict[str, tuple[float, float]]:
-    """Return run_id -> start and end in seconds since the epoch."""
+    """Return run_id -> Unix times of start and end, s, for records that have both."""
     spans = {
         run_id: (parse_date(record["started_at"]), parse_date(record["ended_at"]))
         for run_id, record in records.items()
@@ -114,7 +116,7 @@ def run_spans(records: Records) -> dict[str, tuple[float, float]]:
 
 
 def parse_date(date: str | None) -> float | None:
-    """Return a date in ISO 8601 as seconds since the epoch, None if it is not one."""
+    """Return the Unix time of an ISO 8601 date, s, None if it is not one."""
     with contextlib.suppress(ValueError, TypeError):
         return datetime.fromisoformat(date or "").timestamp()
     return None

@@ -10,9 +10,9 @@ from ringside.arguments import Json, Site, Study, StudyOption, complete
 
 
 def _statuses() -> tuple[str, ...]:
-    from plan.record_checks import STATUSES
+    from declared.run_status import RECORD_STATUSES
 
-    return STATUSES
+    return RECORD_STATUSES
 
 
 def plan(

@@ -1,1 +1,1 @@
-"""One run from launch to record, and jobs of many: supervision, attempts, progress, meters, submission."""
+"""Runs from launch to record: supervision, attempts, progress, meters, and the submission of many runs."""

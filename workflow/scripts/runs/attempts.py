@@ -1,6 +1,6 @@
-"""Keep the attempts of a run, each in a folder of its own. Nothing here deletes one.
+"""Keep the attempts of a run, each in its own folder. Nothing here deletes an attempt.
 
-    runs/<run_id>/<key>/record.json      the published record, the only output that Snakemake knows
+    runs/<run_id>/<key>/record.json      the final record, the only output that Snakemake knows
     runs/<run_id>/<key>/.lock            locked during an attempt
     runs/<run_id>/<key>/attempt-<k>/     one attempt:
         holder.json                      process, host and job of its supervisor; the first file
@@ -11,15 +11,16 @@
         epochs.csv, steps.csv            times of epochs, and of steps if the study asks for them
         phases.csv, clocks.csv           phases of traced ranks, merged from phases-<rank>.csv
         score-p/                         what Score-P wrote
-        out-of-memory-<rank>.json        what a rank says whose memory ran out
+        out-of-memory-<rank>.json        report of a rank that ran out of memory
         power.csv                        power over time, from power-<rank>.csv of each machine and wattmeters
-        result.json                      what the ranks measured about themselves, when all have ended well
-        reference-before/, -after/       a reference benchmark with its log, kept if it failed
-        record.json                      the record; the last file
+        result.json                      what the ranks measured about themselves, if all have finished
+        reference-before/, -after/       a reference benchmark and its log, kept if it failed
+        record.json                      the record, which is written last
         unfinished.txt                   why there is no record
-        put-aside                        the attempt does not count any more
+        put-aside                        a mark: the attempt does not count any more
 
-An attempt with a record.json is finished. It is published instead of being repeated, unless it was put aside.
+The final record is a copy of the latest record of an attempt that was not put aside. An attempt without a
+record is incomplete, and the run is repeated.
 """
 
 import contextlib
@@ -50,17 +51,17 @@ from common.files import (
 from common.notes import Note
 from common.schemas import check
 from launchers.launch import Lost, Stopped, forget_variables
+from runs.reasons import ABSENT, OLD
 
 PUT_ASIDE = "put-aside"
 UNFINISHED = "unfinished.txt"
 HOLDER = "holder.json"
 RUN_LOCK = ".lock"  # in a run's folder, locked during an attempt
-NOT_RUN = Note("not-run", "absent: has not run")
-# Each scheduler's variable with the number of this job.
+NOT_RUN = Note("not-run", f"{ABSENT}has not run")
+# Variables in which schedulers pass the number of the job.
 JOB_VARIABLES = ("SLURM_JOB_ID", "OAR_JOB_ID", "PBS_JOBID", "FLUX_ENCLOSING_ID")
 UNKNOWN_END = Note("unknown-end", "ended without a reason: it was killed, or its node was lost")
-DISTURBED = "disturbed: "  # prefix of the reason of a run that lost CPU time to other processes or by steal
-MACHINE_LOCK = "/dev/shm/ringside-machine.lock"  # noqa: S108 (shared by all users and virtual nodes of a machine)
+MACHINE_LOCK = "/dev/shm/ringside-machine.lock"  # noqa: S108 (all users and virtual nodes of a machine share it)
 
 
 def attempts(folder: Path) -> list[Path]:
@@ -78,10 +79,10 @@ def _number(attempt: Path) -> int:
     return int(attempt.name.removeprefix("attempt-"))
 
 
-def finished(folder: Path) -> Path | None:
-    """Return the latest attempt with a record that was not put aside, or None."""
-    done = [path for path in attempts(folder) if _has_record(path) and not (path / PUT_ASIDE).exists()]
-    return done[-1] if done else None
+def latest_recorded_attempt(folder: Path) -> Path | None:
+    """Return the latest attempt that has a record and was not put aside, or None."""
+    recorded = [path for path in attempts(folder) if _has_record(path) and not (path / PUT_ASIDE).exists()]
+    return recorded[-1] if recorded else None
 
 
 def _has_record(attempt: Path) -> bool:
@@ -92,60 +93,59 @@ def _has_record(attempt: Path) -> bool:
         return False
 
 
-def unfinished(folder: Path) -> list[dict[str, Any]]:
-    """Return number and known reason of each attempt without a record."""
-    without_record = [attempt for attempt in attempts(folder) if not _has_record(attempt)]
-    reasons = {attempt: attempt / UNFINISHED for attempt in without_record}
+def attempts_without_record(folder: Path) -> list[dict[str, Any]]:
+    """Return number and reason of each attempt that has no record, oldest first."""
+    files = {attempt: attempt / UNFINISHED for attempt in attempts(folder) if not _has_record(attempt)}
     return [
-        {"attempt": _number(attempt), "reason": note.read_text().strip() if note.exists() else UNKNOWN_END}
-        for attempt, note in reasons.items()
+        {"attempt": _number(attempt), "reason": file.read_text().strip() if file.exists() else UNKNOWN_END}
+        for attempt, file in files.items()
     ]
 
 
-def lost_seconds(attempt: Path) -> float:
-    """Return how long the earlier attempts of a run took, from their beginning to their last file, s.
+def earlier_attempts_s(attempt: Path) -> float:
+    """Return the seconds that the earlier attempts of a run took, each from its beginning to its last file.
 
-    None of them counts: they have no record, or were put aside. An attempt of an unknown beginning takes 0 s.
+    None of these attempts counts: they have no record, or were put aside. An attempt whose beginning is
+    unknown adds 0 s.
     """
-    lost_s = 0.0
+    total_s = 0.0
     for earlier in attempts(attempt.parent):
         files = [file for file in earlier.iterdir() if file.name != PUT_ASIDE]
         begun = read_holder(earlier).get("started_at")
         if _number(earlier) < _number(attempt) and begun and files:
             ended_s = max(file.stat().st_mtime for file in files)
-            lost_s += max(0.0, ended_s - datetime.fromisoformat(begun).timestamp())
-    return lost_s
+            total_s += max(0.0, ended_s - datetime.fromisoformat(begun).timestamp())
+    return total_s
 
 
-def absence_reason(published: Path) -> Note:
-    """Return why the record `published` does not exist under its current key."""
-    folder = published.parent
-    if any(folder.parent.glob(f"*/{published.name}")):
-        return Note("old", "old: measured with other software, code, data or settings only")
+def absence_reason(final_record: Path) -> Note:
+    """Return why a final record does not exist under its current key."""
+    folder = final_record.parent
+    if any(folder.parent.glob(f"*/{final_record.name}")):
+        return Note("old", f"{OLD}measured with other software, code, data or settings only")
     attempt = current_attempt(folder)
     if attempt and is_locked(folder / RUN_LOCK):
         number = _number(attempt)
-        return Note("under-way", f"absent: attempt {number} is under way", attempt=number)
+        return Note("under-way", f"{ABSENT}attempt {number} is under way", attempt=number)
     if attempt and (host := read_holder(attempt).get("host", node_name())) != node_name():
         number = _number(attempt)
-        text = f"absent: attempt {number}, begun on {host}, has not ended, or was killed"
+        text = f"{ABSENT}attempt {number}, begun on {host}, has not ended, or was killed"
         return Note("begun-elsewhere", text, attempt=number, host=host)
-    if stopped := unfinished(folder):
-        return Note(
-            "unfinished", f"absent: attempt {stopped[-1]['attempt']} {stopped[-1]['reason']}", **stopped[-1]
-        )
+    if incomplete := attempts_without_record(folder):
+        latest = incomplete[-1]
+        return Note("unfinished", f"{ABSENT}attempt {latest['attempt']} {latest['reason']}", **latest)
     return NOT_RUN
 
 
 def current_attempt(folder: Path) -> Path | None:
-    """Return the latest attempt if it is not known to have ended: it runs, or its process was killed."""
+    """Return the latest attempt if no file shows its end: it still runs, or its process was killed."""
     latest = attempts(folder)[-1:]
     ended = latest and (_has_record(latest[0]) or (latest[0] / UNFINISHED).exists())
     return latest[0] if latest and not ended else None
 
 
 def read_holder(attempt: Path) -> dict[str, Any]:
-    """Return process, host, scheduler's job (or None) and started_at (UTC) of an attempt; {} if unknown."""
+    """Return process, host, job and started_at (UTC) of an attempt from holder.json; {} if unreadable."""
     try:
         content = read_json(attempt / HOLDER)
     except (OSError, ValueError):
@@ -154,13 +154,13 @@ def read_holder(attempt: Path) -> dict[str, Any]:
 
 
 def give_up(attempt: Path, reason: str) -> None:
-    """Write why an attempt has no record."""
-    with contextlib.suppress(OSError):  # a full disk may be the reason
+    """Write why an attempt has no record, if the disk allows it."""
+    with contextlib.suppress(OSError):  # a full disk can be the reason
         write_text(attempt / UNFINISHED, f"{reason}\n")
 
 
 def create_attempt_folder(folder: Path) -> tuple[int, Path]:
-    """Create the folder of a new attempt; return its number and the folder."""
+    """Create the folder of a new attempt; return its number and path. Removes variables of killed ones."""
     previous = attempts(folder)
     forget_variables(folder)
     number = 1 + (_number(previous[-1]) if previous else 0)
@@ -171,10 +171,10 @@ def create_attempt_folder(folder: Path) -> tuple[int, Path]:
 
 @contextmanager
 def exclusive(folder: Path, title: str) -> Iterator[None]:
-    """Lock a run's `folder` and this machine during a measurement; print whom this has to wait for.
+    """Lock a run's `folder` and this machine during a measurement; print for whom this process has to wait.
 
-    The folder is locked on all nodes: a new job waits for one that outlived its Snakemake. On a file system
-    without locks, which ./ringside doctor reports, it is not.
+    The folder is locked for all nodes, so that a new job waits for one that outlived its Snakemake. On a file
+    system without locks, which ./ringside doctor reports, only the machine is locked.
     """
 
     def waiting(locked_by: str = "another job of the same run") -> None:
@@ -199,35 +199,35 @@ def new_attempt(folder: Path) -> Iterator[Path]:
         }
         write_json(attempt / HOLDER, content)
         yield attempt
-    except BaseException as stopped:
-        give_up(attempt, _stop_reason(stopped))
+    except BaseException as error:
+        give_up(attempt, _stop_reason(error))
         raise
 
 
-def finish(attempt: Path, record: dict[str, Any], kind: str) -> None:
-    """Write attempt-<k>/record.json, checked against the schema `kind`: the attempt is finished."""
+def write_record(attempt: Path, record: dict[str, Any], kind: str) -> None:
+    """Check a record against the schema `kind`, and write it as attempt-<k>/record.json."""
     number = _number(attempt)
-    before = [entry for entry in unfinished(attempt.parent) if entry["attempt"] < number]
-    record = record | {"attempt": number, "unfinished_attempts": before}
+    incomplete = [entry for entry in attempts_without_record(attempt.parent) if entry["attempt"] < number]
+    record = record | {"attempt": number, "unfinished_attempts": incomplete}
     check(record, kind, attempt / "record.json")
     write_json(attempt / "record.json", record)
 
 
-def publish(attempt: Path, name: str = "record.json") -> dict[str, Any]:
-    """Copy attempt-<k>/record.json to `name` in the run's folder, which Snakemake waits for; return it."""
+def copy_final_record(attempt: Path, name: str = "record.json") -> dict[str, Any]:
+    """Copy attempt-<k>/record.json to `name` in the run's folder, and return the record."""
     with written_whole(attempt.parent / name) as partial:
         shutil.copyfile(attempt / "record.json", partial)
     return read_record(attempt)
 
 
 def read_record(attempt: Path) -> dict[str, Any]:
-    """Return the record of a finished attempt."""
+    """Return the record of an attempt that has one."""
     record: dict[str, Any] = json.loads((attempt / "record.json").read_text())
     return record
 
 
 def _stop_reason(error: BaseException) -> str:
-    """Return why an attempt ended, for people."""
+    """Return why an attempt ended without a record."""
     job = _job_number()
     suffix = f" (job {job} on {node_name()})" if job else ""
     match error:
@@ -242,26 +242,28 @@ def _stop_reason(error: BaseException) -> str:
 def _job_number() -> str | None:
     """Return the number of the scheduler's job that this process belongs to, or None."""
     number = next((os.environ[name] for name in JOB_VARIABLES if os.environ.get(name)), None)
-    return number and number.replace("ƒ", "f")  # Flux prints ƒpEk7nF as fpEk7nF where it wants ASCII
+    # If only ASCII is allowed, Flux itself prints ƒpEk7nF as fpEk7nF.
+    return number and number.replace("ƒ", "f")
 
 
-def put_aside(published: Path) -> None:
+def put_aside(final_record: Path) -> None:
     """Put aside all attempts of a run and remove its `published` record, so that it is measured again."""
-    for attempt in attempts(published.parent):
+    for attempt in attempts(final_record.parent):
         write_text(attempt / PUT_ASIDE, "this attempt does not count: a repetition was requested\n")
-    published.unlink(missing_ok=True)
+    final_record.unlink(missing_ok=True)
 
 
 @contextmanager
 def machine_lock(locked_by: str, waiting: Callable[[str], None]) -> Iterator[None]:
     """Lock this machine for one run, so that no two runs of any user overlap on it.
 
-    The system frees the lock when the process that took it ends in any way. A supervisor that outlived its
-    Snakemake therefore finishes its run, and the next one finds the finished attempt.
+    The system frees the lock when the process that took it ends, however it ends. A supervisor that outlives
+    its Snakemake therefore finishes its run, and the next supervisor finds the record.
 
     Args:
         locked_by: Description of this process, for those that wait.
-        waiting: Called once, with the description of the process that has the lock, if this has to wait.
+        waiting: Called once if this process has to wait, with the description of the process that has the
+            lock.
     """
     with _open_lock(_machine_lock_file()) as file:
         acquire_lock(file, lambda: waiting(file.read().strip() or "another process"))
@@ -273,7 +275,7 @@ def machine_lock(locked_by: str, waiting: Callable[[str], None]) -> Iterator[Non
 
 
 def machine_locked_by() -> str | None:
-    """Return the description of the process that has locked this machine, or None. Takes no lock."""
+    """Return the description of the process that locks this machine, or None, without taking the lock."""
     file = _machine_lock_file()
     return file.read_text(errors="replace").strip() or "somebody" if is_locked(file) else None
 
@@ -283,10 +285,10 @@ def _machine_lock_file() -> Path:
 
 
 def _open_lock(path: Path) -> TextIO:
-    """Return the lock file, open at least for reading: another user's file may not be writable.
+    """Return the lock file, open at least for reading: that of another user can be read-only for us.
 
-    Its folder belongs to all users. Any of them may have put a link, a pipe or a hard link to one of our
-    files there, so only a regular file with one name is used.
+    All users can write to its folder, so anyone can have put a link, a pipe or a hard link to one of our
+    files there. Only a regular file with a single name is used.
 
     Raises:
         InputError: If it is anything else, or cannot be opened.
@@ -302,11 +304,13 @@ def _open_lock(path: Path) -> TextIO:
             except OSError as error:
                 if error.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
                     raise
-                raise InputError("no-lock-file", "is no regular file", file=path, hint=hint) from None
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+                raise InputError("no-lock-file", "is not a regular file", file=path, hint=hint) from None
+            file_stat = os.fstat(descriptor)
+            if not stat.S_ISREG(file_stat.st_mode) or file_stat.st_nlink != 1:
                 os.close(descriptor)
-                raise InputError("no-lock-file", "is no regular file of one name", file=path, hint=hint)
+                raise InputError(
+                    "no-lock-file", "is not a regular file with a single name", file=path, hint=hint
+                )
             if flags & os.O_CREAT:
                 os.fchmod(descriptor, 0o666)
             return open(descriptor, "r" if flags == os.O_RDONLY else "r+", errors="replace")
@@ -314,7 +318,7 @@ def _open_lock(path: Path) -> TextIO:
 
 
 def _write_locked_by(file: TextIO, text: str) -> None:
-    """Write who has locked the machine; a full file system loses this text, but no lock and no run."""
+    """Write who has locked the machine. On a full file system the text is lost, but not the lock."""
     with contextlib.suppress(OSError):
         if file.writable():
             os.ftruncate(file.fileno(), 0)

@@ -11,7 +11,8 @@ from ranks.worker.epoch_timer import COLUMNS
 def read_lines(table: Path) -> list[str]:
     """Return the lines of an epochs.csv after its header, one per epoch.
 
-    Raise ValueError if it is cut off.
+    Raises:
+        ValueError: If the file is cut off or has other columns.
     """
     header, *lines = require_regular(table).read_text(encoding="ascii").split("\n")
     is_complete = not lines or (header.split(",") == list(COLUMNS) and lines.pop() == "")
@@ -23,7 +24,8 @@ def read_lines(table: Path) -> list[str]:
 def read_epochs(table: Path) -> list[dict[str, Any]]:
     """Return the rows of an epochs.csv as numbers, empty fields as None.
 
-    Raise ValueError if it is cut off.
+    Raises:
+        ValueError: If the file is cut off or has other columns.
     """
     rows = (zip(COLUMNS, line.split(","), strict=True) for line in read_lines(table))
     return [

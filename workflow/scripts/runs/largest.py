@@ -1,9 +1,8 @@
 """Search the largest batch that fits for the cells that share one search, by trial runs of a few steps.
 
-Every trial has new processes, started as those of a run. What a trial found out lies in its folder
-`attempt-<k>/b<batch size>/`: spec.json, log.txt and, whole or not at all, trial.json. A search that was
-stopped goes on with the trials of earlier attempts. The record is batch_search.json
-(`runs.other_measurements`).
+Every trial starts new processes, the same way as a run. Its folder `attempt-<k>/b<batch size>/` has
+spec.json, log.txt and, if the trial has ended, trial.json. A search that was stopped resumes with the trials
+of earlier attempts. The record is batch_search.json (`runs.other_measurements`).
 """
 
 import sys
@@ -20,6 +19,7 @@ from common.errors import print_line
 from common.files import read_json, write_json
 from common.notes import Note
 from common.options import run_program
+from declared.run_status import RunStatus
 from declared.site import Site
 from environments.record import BuiltEnvironment
 from launchers import launch
@@ -35,9 +35,9 @@ from runs.memory_estimates import estimate
 from runs.supervise import failure_or_lost, rank_input
 
 TRIAL = "trial.json"
-ESTIMATED_SIZE = 64  # the search begins by the estimated memory of this size or less, and of a quarter of it
+ESTIMATED_SIZE = 64  # memory is estimated for this size or less, and for a quarter of it
 FITS, TOO_LARGE, TOO_SLOW, FAILED = "fits", "oom", "timeout", "failed"  # outcomes of trials
-LIMITS = {TOO_LARGE: "memory", TOO_SLOW: "time limit", FAILED: "failure"}  # what ended the growth
+LIMITS = {TOO_LARGE: "memory", TOO_SLOW: "time limit", FAILED: "failure"}  # what limits the batch size
 
 
 @dataclass
@@ -45,7 +45,7 @@ class Trials:
     """The trials of one search, in the attempt's `folder`.
 
     Attributes:
-        done: What each trial found out, in the order in which they were needed.
+        done: Results of trials, in the order in which the search needed them.
     """
 
     site: Site
@@ -55,10 +55,10 @@ class Trials:
     done: list[dict[str, Any]] = field(default_factory=list)
 
     def fits(self, batch_size: int) -> bool:
-        """Return whether the cell trains with this batch size; from an earlier attempt, if it is known there.
+        """Return whether the cell trains with this batch size, by an earlier attempt or a new trial.
 
-        A size that fails for another reason than memory, twice, does not fit: not every library says that
-        memory is short, and some cannot index what is too large.
+        A size that fails twice for another reason than memory does not fit either: some libraries do not
+        report that memory ran out, and some cannot index tensors that are too large.
         """
         trial = self._earlier_trial(batch_size) or self._try(batch_size)
         self.done.append(trial)
@@ -72,9 +72,9 @@ class Trials:
         return min(unfit, key=lambda trial: trial["batch_size"], default=None)
 
     def _earlier_trial(self, batch_size: int) -> dict[str, Any] | None:
-        """Return what an earlier attempt found out with the memory that ranks have now.
+        """Return the trial of an earlier attempt under the same memory limit, or None.
 
-        A time limit may have been changed since, so a trial that reached one does not count.
+        A trial that reached the time limit does not count, since the limit can have been raised since then.
         """
         limit_bytes = memory_limit_bytes(self.site, self.search)
         for attempt in attempts.attempts(self.folder.parent):
@@ -86,7 +86,7 @@ class Trials:
         return None
 
     def _try(self, batch_size: int) -> dict[str, Any]:
-        """Train with one batch size, again if that fails, and return what the last trial found out."""
+        """Train with one batch size, again if that fails; write and return the result of the last trial."""
         folder = self.folder / f"b{batch_size}"
         trial = self._train(batch_size, folder)
         if trial["outcome"] == FAILED:
@@ -97,7 +97,7 @@ class Trials:
         return trial
 
     def _train(self, batch_size: int, folder: Path) -> dict[str, Any]:
-        """Train with one batch size in new processes, and return what this found out."""
+        """Train with one batch size in new processes, and return the result."""
         site, search = self.site, self.search
         spec = search.spec(site, batch_size)
         setup = self.environment.get("setup", ())
@@ -112,15 +112,15 @@ class Trials:
         outcome = launch.run(launcher, self.environment, folder.resolve(), spec, site, reads=[source, data])
         result = other_measurements.read_result(folder)
         status, reason = outcome.status, outcome.reason
-        if status == "ok" and result is None:
-            status, reason = "failed", Note("no-result", "ended without a result")
-        if status == "failed" and reason:
+        if status == RunStatus.OK and result is None:
+            status, reason = RunStatus.FAILED, Note("no-result", "ended without a result")
+        if status == RunStatus.FAILED and reason:
             reason = failure_or_lost(reason, folder / "log.txt")
         ranks = result["ranks"] if result else []
         device_peaks = [peak for rank in ranks if (peak := rank["device_memory_peak_bytes"]) is not None]
         return {
             "batch_size": batch_size,
-            "outcome": FITS if status == "ok" else status,
+            "outcome": FITS if status == RunStatus.OK else status,
             "reason": reason,
             "wall_s": outcome.wall_s,
             "memory_peak_bytes": max((rank["memory_peak_bytes"] for rank in ranks), default=None),
@@ -129,7 +129,7 @@ class Trials:
 
 
 def memory_limit_bytes(site: Site, search: BatchSearch) -> int | None:
-    """Return the memory that a trial's rank may use on this node; None without a limit."""
+    """Return the memory that a rank of a trial may use on this node; None without a limit."""
     share = search.memory_share(site)
     return int(share * memory_bytes()) if share else None
 
@@ -140,7 +140,7 @@ def write_trial_data(source: Path, folder: Path, n_validation: int) -> None:
     Validation of a large data set would take longer than the steps of a trial, and needs no more memory.
     """
     manifest = read_json(source / "manifest.json")
-    if manifest.get("fresh"):  # Samples are drawn, as many as the manifest says.
+    if manifest.get("fresh"):  # The samples are drawn at run time, as many as the manifest states.
         manifest["validation_samples"] = min(manifest["validation_samples"], n_validation)
     else:
         (folder / "validation").mkdir(parents=True)
@@ -151,7 +151,7 @@ def write_trial_data(source: Path, folder: Path, n_validation: int) -> None:
 
 
 def estimate_size(site: Site, search: BatchSearch, environment: BuiltEnvironment) -> int | None:
-    """Return about the largest batch size that fits, as estimated from two others, if it can be."""
+    """Estimate the largest batch size that fits from the memory of two sizes; None if that is impossible."""
     run, sizes = search.run, search.candidates(site)
     limit = memory_limit_bytes(site, search) or site.memory.device_bytes
     large = sizes[max(bisect_right(sizes, ESTIMATED_SIZE) - 1, 0)]
@@ -168,7 +168,7 @@ def estimate_size(site: Site, search: BatchSearch, environment: BuiltEnvironment
 
 
 def describe_trial(trial: Mapping[str, Any]) -> str:
-    """Return what a trial found out in one line."""
+    """Return the result of a trial in one line."""
     words = {
         FITS: "fits",
         TOO_LARGE: "does not fit in memory",
@@ -185,7 +185,7 @@ def attempt_search(
     _launcher: launch.Launcher,
     folder: Path,
 ) -> dict[str, Any]:
-    """Search in the attempt's `folder`, and return what only the record of a search has."""
+    """Search in the attempt's `folder`, and return the fields that only records of searches have."""
     trials, started_at = Trials(site, search, environment, folder), time.time()
     if estimated := estimate_size(site, search, environment):
         print_line(f"{search.name}: batch size {estimated} is estimated to fit")
@@ -225,10 +225,10 @@ def main(*, study: str, site: str, search: str, key: str, out: Path) -> None:
         study: name of a file in config/studies/
         site: name of a file in config/sites/
         search: a search of the study, such as pytorch-ddp.small-cnn.digits.blargest.n2.s1
-        key: the key that the caller expects the search to have
+        key: the key that the caller expects
         out: batch_search.json, in the folder of the key
     """
-    KIND.publish(study, site, search, key, out)
+    KIND.execute_planned(study, site, search, key, out)
 
 
 if __name__ == "__main__":

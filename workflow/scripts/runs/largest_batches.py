@@ -1,7 +1,7 @@
-"""Write the batch sizes that searches found at a site, for the plan: config/batch_sizes/<study>.<site>.json.
+"""Write the results of searches at a site to config/batch_sizes/<study>.<site>.json, which the plan reads.
 
-A search that failed, or that had no time for the smallest batch, is left out, and one line says why. A cell
-in which not even the smallest batch fits has an entry without a batch size.
+A search that failed, or that reached the time limit with the smallest batch, is left out, and a line says
+why. A cell in which not even the smallest batch fits has an entry without a batch size.
 """
 
 import json
@@ -14,6 +14,7 @@ from common.files import display_path, write_text
 from common.options import run_program
 from common.schemas import check
 from common.text import number_of
+from declared.run_status import RunStatus
 from declared.site import load_site
 from declared.study import load_study
 from plan.batch_sizes import batch_size_file
@@ -23,12 +24,12 @@ from runs.largest import KIND
 
 
 def gather(records: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the content of the file from the records of searches; those without an answer are left out."""
+    """Return the content of the file from the records of searches that have a result."""
     names = ("batch_size", "largest_fit", "limit", "key")
     searches = {
         record["name"]: {name: record[name] for name in names}
         for record in records
-        if record["status"] in ("ok", "oom")
+        if record["status"] in (RunStatus.OK, RunStatus.OOM)
     }
     return {"searches": dict(sorted(searches.items()))}
 

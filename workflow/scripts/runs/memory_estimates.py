@@ -1,6 +1,6 @@
 """Estimate the memory of a campaign's runs, in the environments of their frameworks (ranks.memory_estimate).
 
-Estimates are kept by key, so that each is made once. Nothing is estimated before the environment is built.
+Estimates are kept by key, so that each is made only once. They need the built environment of the framework.
 """
 
 import subprocess
@@ -28,13 +28,13 @@ from plan.identity import environment_of
 from plan.memory import MemoryEstimate, estimable_runs, rank_input, read_estimates, run_spec
 
 PROGRAM = "ranks.memory_estimate"
-START_S, CELL_S = 60, 120  # limits of time: of the program's start, and of each cell
+START_S, CELL_S = 60, 120  # time limits of the program's start, and of each cell
 
 
 def estimate(
     site: Site, environment: BuiltEnvironment, inputs: Sequence[Mapping[str, Any]]
 ) -> list[MemoryEstimate]:
-    """Return the estimate of each input of ranks; [], after a line that says why, where the program fails."""
+    """Return the memory estimate of each input of ranks; print why and return [] if the program fails."""
     with tempfile.TemporaryDirectory(prefix="ringside-memory-") as name:
         folder = Path(name)
         write_json(folder / "cells.json", inputs)
@@ -62,9 +62,9 @@ def estimate(
 
 
 def estimate_missing(campaign: Campaign) -> None:
-    """Estimate what a campaign has no estimate of yet, where the environment is built, and keep it.
+    """Estimate the memory of runs without an estimate whose environment is built, and write the estimates.
 
-    Each environment's estimates are added to what the file has by then, maybe from another process.
+    They are added to the file after each environment, since another process can have written to it meanwhile.
     """
     site, estimates = campaign.site, read_estimates(campaign.results)
     missing: dict[Path, dict[str, Run]] = {}
@@ -90,7 +90,7 @@ def show_plan(
     as_json: bool = False,
     estimates: bool = True,
 ) -> None:
-    """Print the cost of a campaign (plan.cost), by default after estimating the memory that is not known."""
+    """Print the cost of a campaign (plan.cost), by default after estimating its unknown memory."""
     config = load_config(configured(study, site))
     declared = load_study(config.study)
     if estimates and not declared.imported:

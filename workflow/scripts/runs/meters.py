@@ -23,16 +23,16 @@ POWER = ("t", "host", "scope", "watt")
 IDLE = "ranks.worker.idle"
 NODE = "energy_node_j"
 NO_CLOCK = Note("no-clock", "the log of the command does not say when its epochs began")
-MAX_CLOCK_STEP_S = 1.0  # of the clock that says when epochs began
+MAX_CLOCK_STEP_S = 1.0  # by which the clock that dates epochs may be set during a run
 _UNKNOWN = Kind(wattmeter.SOURCE, wattmeter.SCOPE, "power", 1.0, None, None)
 
 
 def read_after(
     folder: Path, spec: Mapping[str, Any], site: Site, launcher: launch.Launcher
 ) -> list[dict[str, Any]]:
-    """Return the meters of a finished run as its record lists them.
+    """Read the meters of a finished run, and return them for its record.
 
-    Writes power.csv, and the wattmeters' joules into epochs.csv.
+    Writes power.csv, and the joules of wattmeters into epochs.csv.
     """
     result = json.loads((folder / "result.json").read_text())
     leaders = _first_rank_of_each_machine(result["ranks"])
@@ -63,7 +63,7 @@ def read_after(
 
 
 def _first_rank_of_each_machine(ranks: Sequence[Mapping[str, Any]]) -> list[tuple[int, Mapping[str, Any]]]:
-    """Return number and result of the first rank of each machine that reads meters."""
+    """Return number and result of each machine's first rank that reads meters."""
     leaders: dict[str, tuple[int, Mapping[str, Any]]] = {}
     for number, rank in enumerate(ranks):
         if rank["meters"] is not None:
@@ -90,9 +90,8 @@ def _windows(
 ) -> list[tuple[float, float]]:
     """Return start and end of each epoch, Unix time in s.
 
-    An epoch without an end ends at the start of the next one.
-
-    Times in epochs.csv are scaled to the data set's number of `samples`; those here are wall-clock times.
+    An epoch without an end ends when the next one starts. Times in epochs.csv are scaled to the number of
+    `samples` of the data set; the result has wall-clock times.
     """
     opened = [row["opened_at"] for row in epochs]
     return [
@@ -117,14 +116,14 @@ def _read_wattmeters(
 
     Args:
         meter: The site's wattmeters.
-        nodes: Their names of the nodes.
+        nodes: The nodes, under the names that the wattmeters know.
         windows: Start and end of each window, Unix time in s.
         period: Name of a window in messages.
-        step_s: By how much the clock of the windows was set during the run, s.
+        step_s: By how much the clock was set during the run, s.
 
     Returns:
-        Kind of the meter, joules of each window (or None), reasons for missing values and samples, and the
-        valid samples.
+        Kind of the meter, joules of each window (or None), reasons for missing values and samples, and valid
+        samples.
     """
     if not windows:
         return _UNKNOWN, [], [Note("no-epoch", "the run has no epoch")], {}
@@ -145,12 +144,12 @@ def _read_wattmeters(
 
 def _fill_column(table: Path, column: str, values: Sequence[float | None]) -> None:
     """Fill a column of an epochs.csv that the ranks left empty."""
-    place, lines = COLUMNS.index(column), read_lines(table)
+    index, lines = COLUMNS.index(column), read_lines(table)
     with written_whole(table) as partial:
         rows = [",".join(COLUMNS)]
         for line, value in zip(lines, values, strict=True):
             fields = line.split(",")
-            fields[place] = "" if value is None else repr(value)
+            fields[index] = "" if value is None else repr(value)
             rows.append(",".join(fields))
         partial.write_text("\n".join([*rows, ""]), encoding="ascii")
 
@@ -164,7 +163,7 @@ def idle_power(
 ) -> dict[str, float | None] | None:
     """Return the mean idle power in W of a GPU, a machine's CPU packages and a node, or None without a meter.
 
-    It is measured before a session's first run and kept in results/<study>/idle/<session>/<device>/.
+    It is measured before the first run of a session on a device, in results/<study>/idle/<session>/<device>/.
     """
     if not (site.energy or spec["device"] != "cpu" or _has_packages()):
         return None
@@ -175,7 +174,7 @@ def idle_power(
             if earlier.name != session:
                 launch.forget_variables(earlier)
         folder.mkdir(parents=True, exist_ok=True)
-        # Jobs of one session may begin at once.
+        # Several jobs of a session can begin at the same time.
         attempt = Path(tempfile.mkdtemp(prefix="attempt-", dir=folder))
         result = _measure_idle_power(attempt, site, spec, environment)
         if not result["hosts"]:
@@ -186,7 +185,7 @@ def idle_power(
 
 
 def _has_packages() -> bool:
-    """Return whether CPU packages here have readable meters."""
+    """Return whether this machine's CPU packages have readable meters."""
     try:
         return bool(packages())
     except (OSError, ValueError):
@@ -238,6 +237,6 @@ def _measure_idle_power(
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    """Return the mean of the values, or None if one is missing."""
+    """Return the mean of the values, None if one of them is missing."""
     present = [value for value in values if value is not None]
     return sum(present) / len(present) if present and len(present) == len(values) else None

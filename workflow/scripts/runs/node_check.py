@@ -1,8 +1,8 @@
 """Test nodes against each other before a campaign: `ringside nodecheck`, and the study's key `node_check`.
 
-The site's launcher starts ranks/node_check.py with one rank on each node, and sites/outliers.py names the
-slow nodes. In a campaign this is the first job, and later jobs use no node that it names. On a login node of
-Slurm, the check takes an allocation of its own (salloc): all idle nodes that the site's jobs may get.
+The site's launcher starts ranks/node_check.py with one rank on each node, and sites/outliers.py decides which
+nodes are slow. In a campaign this is the first job, and later jobs avoid the slow nodes. On a login node of
+Slurm, the check takes an allocation (salloc) of all idle nodes that the site's jobs could get.
 """
 
 import statistics
@@ -46,10 +46,14 @@ TESTS = {
     "memory": "updates of memory",
     "links": "messages between pairs of nodes",
 }
-LIBRARY = "pytorch-ddp"  # whose environment is used where accelerators train
+LIBRARY = "pytorch-ddp"  # its environment is used if accelerators are tested
 TIME_LIMIT_S = 600.0
-SLOW_STATUS = 3  # of this program: salloc has 1 for its own errors
-_BATCH_ONLY_OPTIONS = ("--time", "--signal", "--no-requeue")  # of a block's job, not for salloc
+SLOW_STATUS = 3  # exit status if a node is slow; salloc uses 1 for its own errors
+_BATCH_ONLY_OPTIONS = (
+    "--time",
+    "--signal",
+    "--no-requeue",
+)  # options of a block's job that are not for salloc
 
 
 def check_spec(site: Site, nodes: int, device: str) -> dict[str, Any]:
@@ -71,9 +75,10 @@ def check_spec(site: Site, nodes: int, device: str) -> dict[str, Any]:
 
 
 def check_environment(site: Site) -> tuple[BuiltEnvironment, list[str], str]:
-    """Return the ranks' environment, its modules, and the device that is tested.
+    """Return the ranks' environment, its modules, and the device to test.
 
-    Accelerators need PyTorch's environment; until it is built, and with device cpu, it is this Python.
+    The environment is that of LIBRARY if accelerators are tested. Until it is built, and on CPUs, it is this
+    Python.
     """
     framework = load_framework(LIBRARY)
     stamp = environment_of(site, framework)
@@ -91,10 +96,10 @@ def measure_nodes(site: Site, nodes: int, folder: Path) -> dict[str, Any]:
     Args:
         site: The site.
         nodes: Number of nodes.
-        folder: An empty folder that all nodes see.
+        folder: An empty folder that all nodes can access.
 
     Raises:
-        Lost: If the tests did not end, with the reason.
+        Lost: If the tests have no result.
     """
     environment, modules, device = check_environment(site)
     spec = check_spec(site, nodes, device)
@@ -114,7 +119,7 @@ def measure_nodes(site: Site, nodes: int, folder: Path) -> dict[str, Any]:
 
 
 def times_by_round(result: dict[str, Any], test: str) -> list[dict[tuple[str, int | None], float]]:
-    """Return the seconds of each round of a test by host and accelerator, which is None for a whole node."""
+    """Return the times of each round of a test, s, by host and accelerator (None for a whole node)."""
     hosts = [node["host"] for node in result["nodes"]]
     if test == "links":
         return [
@@ -125,10 +130,10 @@ def times_by_round(result: dict[str, Any], test: str) -> list[dict[tuple[str, in
     return [
         {
             (host, device if result["by_device"] else None): seconds
-            for host, times in zip(hosts, of_nodes, strict=True)
+            for host, times in zip(hosts, node_times, strict=True)
             for device, seconds in enumerate(times)
         }
-        for of_nodes in rounds
+        for node_times in rounds
     ]
 
 
@@ -153,7 +158,7 @@ def judge_result(result: dict[str, Any], day: str) -> pd.DataFrame:
 
 
 def report_lines(table: pd.DataFrame, result: dict[str, Any], site: Site) -> Iterator[str]:
-    """Yield a line for each node or accelerator, and what to write into the site's file."""
+    """Yield a line for each node or accelerator, and the keys that exclude slow nodes in the site's file."""
     rounds, n_nodes = int(table["rounds"].max()), table["host"].nunique()
     mebibytes = result["message_bytes"] / MIB
     yield f"site {site.name}: {n_nodes} nodes, {rounds} rounds of each test, messages of {mebibytes:g} MiB"
@@ -192,7 +197,7 @@ def idle_nodes(site: Site) -> int:
 
 
 def _default_node_count(site: Site, job: Job | None) -> int:
-    """Return how many nodes are tested if no number is given: those of this job, or all idle ones."""
+    """Return how many nodes to test if no number is given: those of this job, or all idle ones."""
     if job:
         return len(site.usable_hosts(job.hosts))
     if site.launcher == "slurm":
@@ -201,7 +206,7 @@ def _default_node_count(site: Site, job: Job | None) -> int:
 
 
 def allocate(site: Site, nodes: int, arguments: Sequence[str]) -> int:
-    """Run this program with `arguments` in an allocation of so many nodes, and return its exit status.
+    """Run this program with `arguments` in an allocation of `nodes` nodes, and return its exit status.
 
     Raises:
         InputError: If Slurm gives no allocation, or the check fails there.
@@ -227,11 +232,11 @@ def check_nodes(site: Site, nodes: int | None = None, out: Path | None = None) -
 
     Args:
         site: The site.
-        nodes: How many nodes; default: all of this job or, outside of a job of Slurm, all idle ones.
-        out: nodes.csv of a campaign. Later jobs of the campaign do not use its slow nodes; the result is 0.
+        nodes: Number of nodes; default: all of this job or, outside of a Slurm job, all idle ones.
+        out: nodes.csv of a campaign, whose later jobs avoid the slow nodes. The result is then 0.
 
     Raises:
-        InputError: If the site has nothing to compare, or no allocation can be had.
+        InputError: If the site has nothing to compare, or Slurm gives no allocation.
     """
     if site.cpu_shares:
         problem = "is a list: nodes that differ by design are not compared"
@@ -260,12 +265,12 @@ def check_nodes(site: Site, nodes: int | None = None, out: Path | None = None) -
 
 
 def main(*, site: str, nodes: int | None = None, out: Path | None = None) -> None:
-    """Test the nodes of a site against each other; the exit status is 3 if one is slow, without --out.
+    """Test the nodes of a site against each other; without --out, the exit status is 3 if one is slow.
 
     Args:
         site: name of a file in config/sites/
-        nodes: how many nodes; default: all of this job, or all idle ones
-        out: nodes.csv of a campaign; later jobs of the campaign do not use its slow nodes
+        nodes: number of nodes; default: all of this job, or all idle ones
+        out: nodes.csv of a campaign, whose later jobs avoid the slow nodes
     """
     with report_interruptions("node check", out or CHECKOUT / "results"):
         status = check_nodes(load_site(site), nodes, out)

@@ -1,8 +1,7 @@
-"""Take measurements that are no runs: collective benchmarks, timings, searches for batch sizes.
+"""Take measurements that are not runs: collective benchmarks, timings, searches for batch sizes.
 
-A failed measurement has a record, too, and exit status 0. Another status means that the infrastructure
-failed, that the program was stopped, or that its input was wrong. A record that was removed is restored from
-a finished attempt that succeeded, otherwise measured again.
+Exit statuses are those of `runs.supervise`: a measurement that fails has a record, and the exit status is 0.
+Unlike a failed run, a failed measurement is repeated if its final record is missing.
 """
 
 import json
@@ -16,6 +15,7 @@ from common.errors import InputError, refuse_machine_error
 from common.files import format_utc
 from common.notes import Note
 from common.schemas import check
+from declared.run_status import RunStatus
 from declared.site import Site, load_site
 from declared.study import Study, load_study
 from environments.built import read_built
@@ -34,15 +34,16 @@ from runs.supervise import misplaced_or_disturbed_reason, report_interruptions
 
 @dataclass(frozen=True)
 class Kind(Generic[MeasurementT]):
-    """How measurements of one kind are planned and made.
+    """How measurements of one kind are planned and taken.
 
     Attributes:
         name: "collective_benchmark", "timing" or "batch_search", also the name of the record's schema.
-        planned: Returns the measurements of a design that a site can make.
+        planned: Returns the measurements of a design that a site can execute.
         spec: Returns the specification of a measurement for the ranks.
         key: Returns the key of a measurement.
-        output: Returns the published record of a measurement, given results/<study>.
-        attempt: Measures once in the folder of an attempt, and returns what only this kind has in its record.
+        output: Returns the path of the final record of a measurement in results/<study>.
+        attempt: Measures once in the folder of an attempt, and returns the fields that only records of this
+            kind have.
     """
 
     name: str
@@ -53,14 +54,23 @@ class Kind(Generic[MeasurementT]):
     attempt: Callable[[Site, MeasurementT, BuiltEnvironment, launch.Launcher, Path], dict[str, Any]]
 
     def title(self, name: str) -> str:
-        """Return the kind and the name of a measurement, as messages have it."""
+        """Return the name of a measurement in messages, such as `timing pytorch-ddp`."""
         return f"{self.name.replace('_', ' ')} {name}"
 
-    def publish(self, study_name: str, site_name: str, name: str, key: str, out: Path) -> None:
-        """Make the measurement `name` of a study, unless a record can be reused, and publish it as `out`.
+    def execute_planned(self, study_name: str, site_name: str, name: str, key: str, out: Path) -> None:
+        """Write the final record of a planned measurement, after executing it unless a record can be reused.
+
+        Exits with a message if the measurement ends without a record.
+
+        Args:
+            study_name: Name of the study.
+            site_name: Name of the site.
+            name: Name of the measurement.
+            key: The key that Snakemake expects.
+            out: The final record.
 
         Raises:
-            InputError: If the study does not declare it, or its key is not the one that is expected.
+            InputError: If the study does not declare the measurement, or its key has changed.
         """
         results = out.parents[3]
         study, site = load_study(study_name), without_slow_nodes(load_site(site_name), results)
@@ -69,7 +79,7 @@ class Kind(Generic[MeasurementT]):
             raise changed_since_planned(self.title(name), key)
         with report_interruptions(self.title(name), out):
             check_bound(results, site)
-            self.measure(study, site, measurement, results)
+            self.reuse_or_measure(study, site, measurement, results)
 
     def find(self, study: Study, site: Site, name: str) -> MeasurementT:
         """Return the planned measurement of this name.
@@ -85,16 +95,18 @@ class Kind(Generic[MeasurementT]):
             "changed-since-planned", problem, file=study.file.name, got=name, hint="start Snakemake again"
         )
 
-    def measure(self, study: Study, site: Site, measurement: MeasurementT, results: Path) -> dict[str, Any]:
-        """Publish and return the record of a measurement: that of a successful attempt, or of a new one.
+    def reuse_or_measure(
+        self, study: Study, site: Site, measurement: MeasurementT, results: Path
+    ) -> dict[str, Any]:
+        """Return the final record of a measurement, after a new attempt unless the latest one succeeded.
 
         `results` is the folder results/<study>.
         """
-        out = self.output(results, site, measurement)
-        folder = out.parent
+        final_record = self.output(results, site, measurement)
+        folder = final_record.parent
         with attempts.exclusive(folder, self.title(measurement.name)):
-            attempt_folder = attempts.finished(folder)
-            if attempt_folder is None or attempts.read_record(attempt_folder)["status"] != "ok":
+            attempt_folder = attempts.latest_recorded_attempt(folder)
+            if attempt_folder is None or attempts.read_record(attempt_folder)["status"] != RunStatus.OK:
                 environment = read_built(environment_of(site, measurement.run.framework))
                 bind_results(results, study.name, site)
                 with attempts.new_attempt(folder) as attempt_folder:
@@ -114,14 +126,14 @@ class Kind(Generic[MeasurementT]):
                         "ended_at": format_utc(time.time()),
                         **result,
                     }
-                    attempts.finish(attempt_folder, record, self.name)
-            return attempts.publish(attempt_folder, out.name)
+                    attempts.write_record(attempt_folder, record, self.name)
+            return attempts.copy_final_record(attempt_folder, final_record.name)
 
     def read(self, file: Path) -> dict[str, Any]:
         """Return the checked record of a measurement.
 
         Raises:
-            InputError: If the record is broken.
+            InputError: If the record cannot be read, or violates its schema.
         """
         try:
             record: dict[str, Any] = json.loads(file.read_text())
@@ -144,14 +156,14 @@ def read_result(folder: Path) -> dict[str, Any] | None:
 
 def judge(
     outcome: launch.Outcome, result: Mapping[str, Any] | None, site: Site, hosts: Sequence[str]
-) -> tuple[str, Note | None]:
+) -> tuple[RunStatus, Note | None]:
     """Return status and reason of an attempt; `hosts` are the nodes on which it was started."""
-    if outcome.status != "ok":
+    if outcome.status != RunStatus.OK:
         return outcome.status, outcome.reason
     if result is None:
-        return "failed", Note("no-result", "ended without a result")
+        return RunStatus.FAILED, Note("no-result", "ended without a result")
     actual_hosts = list(dict.fromkeys(rank["host"] for rank in result["ranks"]))
     n_machines = len({rank["machine"] for rank in result["ranks"]})
     shares = result["other_cpu_share"], 0.0  # these ranks do not measure CPU steal
     reason = misplaced_or_disturbed_reason(actual_hosts, n_machines, hosts, shares, site)
-    return ("invalid", reason) if reason else ("ok", None)
+    return (RunStatus.INVALID, reason) if reason else (RunStatus.OK, None)

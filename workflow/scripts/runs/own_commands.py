@@ -1,8 +1,8 @@
-"""Read the log of a command of the user's own after its run, and write its epochs and steps as ranks do.
+"""Read the log of a user-supplied command after its run, and write epochs.csv and steps.csv as ranks do.
 
-An epoch takes the mean time of its steps times the steps that the data set would need: step time x
-samples_per_epoch / effective_batch. Validation, checkpoints and all else between steps do not count, as far
-as the log leaves them out of its step times.
+The time of an epoch is the mean time of its steps times the number of steps that the data set needs,
+samples_per_epoch / effective_batch. Validation, checkpoints and everything else between steps do not count if
+the log leaves them out of its step times.
 """
 
 import csv
@@ -20,23 +20,24 @@ from plan.own_commands import planned_steps, run_values
 from ranks.command.adapter import OUTPUT, PRINTED
 from ranks.command.placeholders import fill
 from ranks.worker.epoch_timer import COLUMNS
+from runs.reasons import LOG
 from training_logs.formats import read_log
 from training_logs.log import Log, LogError, Step
 
-ZERO_BASED = ("lightning",)  # formats whose first step is 0
+ZERO_BASED = ("lightning",)  # formats that number steps from 0
 MAX_BATCH_ERROR = 0.01  # of the samples of a step that a log states or implies
-MAX_TIME_ERROR = 0.02  # by which steps may take longer than the run, from rounding
+MAX_TIME_ERROR = 0.02  # rounded steps can take longer than the run by this
 
 
 @dataclass(frozen=True)
 class CommandTimes:
-    """The times and the problem that the log of a command shows.
+    """What the log of a command says about its run.
 
     Attributes:
-        problem: Why it cannot be read, or does not fit the plan; its code is UNREADABLE for the first.
-        facts: What the log states about the run.
-        first_step_s: Time of the first step, None where the log has only means of several.
-        started_at: When the first step began, Unix time, None where the log does not say it.
+        problem: Why the log cannot be read (code UNREADABLE), or does not fit the plan; None if all is well.
+        facts: Settings that the log states, such as `global_batch` and `devices`.
+        first_step_s: Time of the first step; None if the log has only means of several steps.
+        started_at: Unix time at which the first step began; None if the log does not state it.
     """
 
     problem: Note | None
@@ -51,7 +52,7 @@ UNREADABLE = "unreadable-log"
 def input_fields(
     command: Command, spec: Mapping[str, Any], data: Path | None, environment: BuiltEnvironment
 ) -> dict[str, Any]:
-    """Return the part of spec.json that describes a run's command to its ranks."""
+    """Return the part of spec.json that tells ranks which command to start, and how."""
     image, installed = environment.get("image"), environment.get("installed")
     python = installed["executable"] if installed else environment["python"]["executable"]
     return {
@@ -65,7 +66,7 @@ def input_fields(
 
 
 def library_version(command: Command, environment: BuiltEnvironment) -> str:
-    """Return names and versions of the packages that a command names as its library; else its title."""
+    """Return names and versions of the packages that a command declares as its library, or its title."""
     packages = environment["packages"]
     versions = [f"{name} {packages[name]}" for name in command.packages if name in packages]
     return ", ".join(versions) or (command.title or command.name)
@@ -74,9 +75,9 @@ def library_version(command: Command, environment: BuiltEnvironment) -> str:
 def measured_fields(
     command: Command, environment: BuiltEnvironment, times: CommandTimes, launched_at: float, wall_s: float
 ) -> dict[str, Any]:
-    """Return fields of a record's `measured` that are known of a command, in place of those of its ranks.
+    """Return the fields of `measured` that the log of a command provides instead of its ranks.
 
-    The time until the first step is known if the log has it, and its clock is that of the launcher.
+    The start-up time is known only if the log has times of day from a clock that agrees with the launcher's.
     """
     startup_s = None if times.started_at is None else times.started_at - launched_at
     return {
@@ -89,7 +90,7 @@ def measured_fields(
 
 
 def read_times(command: Command, spec: Mapping[str, Any], folder: Path, wall_s: float) -> CommandTimes:
-    """Read a command's log, and write epochs.csv and steps.csv of its run.
+    """Read the log of a command, and write epochs.csv and steps.csv if the log fits the plan.
 
     Args:
         command: The command.
@@ -100,15 +101,15 @@ def read_times(command: Command, spec: Mapping[str, Any], folder: Path, wall_s: 
     try:
         log = _from_one(_read_log(command, spec, folder / OUTPUT), command.log_format)
     except LogError as error:
-        return CommandTimes(Note(UNREADABLE, f"log: {error}", line=error.line))
+        return CommandTimes(Note(UNREADABLE, f"{LOG}{error}", line=error.line))
     except OSError as error:
-        return CommandTimes(Note(UNREADABLE, f"log: {error.filename}: {error.strerror}"))
+        return CommandTimes(Note(UNREADABLE, f"{LOG}{error.filename}: {error.strerror}"))
     facts = log.facts
     if problem := _contradiction(log, spec, wall_s):
         return CommandTimes(problem, facts)
     rows = [_epoch(log.steps, spec, command.warmup_steps, epoch) for epoch in _epochs(spec)]
     if missing := [epoch for epoch, row in zip(_epochs(spec), rows, strict=True) if row is None]:
-        text = f"log: it has no step of epoch {missing[0]} that counts"
+        text = f"{LOG}it has no step of epoch {missing[0]} that counts"
         return CommandTimes(Note("epoch-without-step", text, epochs=missing), facts)
     with written_whole(folder / "epochs.csv") as partial, open(partial, "w", newline="") as table:
         writer = csv.DictWriter(table, COLUMNS, lineterminator="\n")
@@ -124,13 +125,13 @@ def _epochs(spec: Mapping[str, Any]) -> range:
 
 
 def _read_log(command: Command, spec: Mapping[str, Any], output: Path) -> Log:
-    """Return the log's steps: of its file, or of the readable part of what the command printed.
+    """Return the log: from the file that the command wrote, or else from the first printed output with steps.
 
-    Some programs print their steps on the last node.
+    Some programs print their steps on the last node, so the output of all ranks is tried.
 
     Raises:
-        LogError: If there is no log, several, or none that can be read.
-        OSError: If it cannot be read.
+        LogError: If there is no log, more than one file, or no log with steps.
+        OSError: If a file cannot be read.
     """
     if command.log:
         pattern = fill(command.log, run_values(spec, Path()), quoted=False)
@@ -150,38 +151,38 @@ def _read_log(command: Command, spec: Mapping[str, Any], output: Path) -> Log:
 
 
 def _from_one(log: Log, log_format: str) -> Log:
-    """Return a log whose first step has the number 1."""
+    """Return the log with its steps numbered from 1."""
     if log_format not in ZERO_BASED and log.steps[0].index:
         return log
     return replace(log, steps=tuple(replace(step, index=step.index + 1) for step in log.steps))
 
 
 def _contradiction(log: Log, spec: Mapping[str, Any], wall_s: float) -> Note | None:
-    """Return what in a log is not as planned: steps, samples, devices or times; None if all of it fits."""
+    """Return what in a log contradicts the plan (steps, samples, devices or times), None if nothing does."""
     steps, planned, batch = log.steps, planned_steps(spec) * len(_epochs(spec)), spec["effective_batch"]
     if restarts := steps[-1].segment:
-        return Note("restarted", f"log: the training was restarted {restarts} times", restarts=restarts)
-    # Steps after the last interval that is logged have no line; a mean of all steps has all of them.
+        return Note("restarted", f"{LOG}the training was restarted {restarts} times", restarts=restarts)
+    # Steps after the last logged interval have no line. A mean of all steps covers all of them.
     last, interval = steps[-1].index, steps[-1].n_steps if len(steps) > 1 else 1
     if not planned - interval < last <= planned:
-        text = f"log: it ends with step {last}, planned are {planned}"
+        text = f"{LOG}it ends with step {last}, planned are {planned}"
         return Note("other-steps", text, steps=last, planned=planned)
     samples = _samples(log)
     if samples is not None and abs(samples / batch - 1) > MAX_BATCH_ERROR:
-        text = f"log: a step has {samples:g} samples, planned are {batch}"
+        text = f"{LOG}a step has {samples:g} samples, planned are {batch}"
         return Note("other-batch", text, samples=samples, planned=batch)
     devices = spec["ranks"] * spec["replicas_per_rank"]
     if (logged := log.facts.get("devices", devices)) != devices:
-        text = f"log: it is of {logged} devices, planned are {devices}"
+        text = f"{LOG}it is of {logged} devices, planned are {devices}"
         return Note("other-devices", text, devices=logged, planned=devices)
     if (total_s := sum(step.seconds * step.n_steps for step in steps)) > wall_s * (1 + MAX_TIME_ERROR):
-        text = f"log: its steps take {total_s:.1f} s, longer than the whole run, {wall_s:.1f} s"
+        text = f"{LOG}its steps take {total_s:.1f} s, longer than the whole run, {wall_s:.1f} s"
         return Note("too-long-steps", text, steps_s=total_s, wall_s=wall_s)
     return None
 
 
 def _samples(log: Log) -> float | None:
-    """Return the samples of a step as the log states them, None if it does not."""
+    """Return the samples of a step if the log states them, otherwise None."""
     if samples := [step.samples for step in log.steps if step.samples]:
         return median(samples)
     batch = log.facts.get("global_batch")
@@ -189,27 +190,27 @@ def _samples(log: Log) -> float | None:
 
 
 def _overlap(step: Step, first: int, last: int) -> int:
-    """Return how many of the optimizer steps that a line reports are from `first` to `last`."""
+    """Return how many optimizer steps of a line of the log lie between `first` and `last`, both included."""
     return max(0, min(step.index, last) - max(step.index - step.n_steps + 1, first) + 1)
 
 
 def _epoch(
     steps: Sequence[Step], spec: Mapping[str, Any], warmup_steps: int, epoch: int
 ) -> dict[str, Any] | None:
-    """Return the row of an epoch, None if no step of it counts.
+    """Return the row of an epoch, None if none of its steps counts.
 
-    Of an epoch that counts as warm-up, the first steps count, too, if there are no others.
+    The first `warmup_steps` do not count, except in a warm-up epoch that has no other steps.
     """
     n_steps = planned_steps(spec)
     first, last = (epoch - 1) * n_steps + 1, epoch * n_steps
     is_warm_up = epoch <= spec["levels"]["warmup_epochs"]
     for start in (max(first, warmup_steps + 1), *([first] if is_warm_up else [])):
-        if own := [(step, n) for step in steps if (n := _overlap(step, start, last))]:
+        if weighted := [(step, n) for step in steps if (n := _overlap(step, start, last))]:
             break
     else:
         return None
-    step_s = sum(step.seconds * n for step, n in own) / sum(n for _, n in own)
-    losses = [step.loss for step, _ in own if step.loss is not None]
+    step_s = sum(step.seconds * n for step, n in weighted) / sum(n for _, n in weighted)
+    losses = [step.loss for step, _ in weighted if step.loss is not None]
     return {
         "epoch": epoch,
         "warm_up": "true" if is_warm_up else "false",
@@ -218,12 +219,12 @@ def _epoch(
         "n_allreduces": n_steps,
         "samples_trained": n_steps * spec["effective_batch"],
         "train_loss": fmean(losses) if losses else None,
-        "opened_at": own[0][0].started_at,
+        "opened_at": weighted[0][0].started_at,
     }
 
 
 def _write_steps(steps: Sequence[Step], spec: Mapping[str, Any], warmup_steps: int, file: Path) -> None:
-    """Write the times of single steps that count; none if the log has means of several."""
+    """Write the times of the steps that count, unless the log has means of several steps."""
     n_steps = planned_steps(spec)
     counted = [step for step in steps if step.index > warmup_steps]
     if any(step.n_steps > 1 for step in counted):

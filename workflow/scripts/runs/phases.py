@@ -43,7 +43,8 @@ def merge_phases(folder: Path) -> float | None:
     """Merge the ranks' tables into phases.csv and remove them; return the largest clock error in s, or None.
 
     Times are in s from the start of the first process. Clocks are assumed to drift linearly between two
-    comparisons. Unreadable tables are kept, and there is no phases.csv then, as `damage_reason` reports.
+    comparisons. If a table is unreadable, the tables are kept and phases.csv is not written, which
+    `damage_reason` reports.
     """
     parts = {int(file.stem.removeprefix("phases-")): file for file in folder.glob(PARTS)}
     try:
@@ -97,7 +98,7 @@ def read_intervals(table: Path) -> pd.DataFrame:
     """Return a table of phases with the columns INTERVALS, phase as a category.
 
     Raises:
-        InputError: If the file is no such table, or an interval ends before it begins.
+        InputError: If the file is not such a table, or an interval ends before it starts.
     """
     try:
         return _parse_intervals(table)
@@ -107,7 +108,7 @@ def read_intervals(table: Path) -> pd.DataFrame:
 
 
 def _parse_intervals(table: Path) -> pd.DataFrame:
-    """Do as `read_intervals`, but raise OSError, ValueError and OverflowError."""
+    """Implement `read_intervals`, except that errors are OSError, ValueError or OverflowError."""
     import pandas as pd
 
     try:
@@ -129,7 +130,8 @@ def _parse_intervals(table: Path) -> pd.DataFrame:
 def _read_clocks(table: Path) -> pd.DataFrame:
     """Return the comparisons of the ranks' clocks (CLOCK_COLUMNS).
 
-    Raise ValueError if a number is not finite.
+    Raises:
+        ValueError: If a number is missing or not finite.
     """
     import pandas as pd
 
@@ -140,7 +142,7 @@ def _read_clocks(table: Path) -> pd.DataFrame:
 
 
 def _unusable_reason(error: Exception) -> Note:
-    """Return why a table cannot be used: our own Note, or the message of the library."""
+    """Return why a table cannot be used: a Note of this module, or the message of a library."""
     note = error.args[0] if error.args else None
     return note if isinstance(note, Note) else Note("broken-file", _one_line(error))
 
@@ -150,9 +152,9 @@ def _one_line(error: Exception) -> str:
 
 
 def damage_reason(attempt: Path, ranks: int, epochs: int, steps: int) -> Note | None:
-    """Return why the trace of an attempt is incomplete, or None. Such a run counts as one without a trace.
+    """Return why the trace of an attempt is incomplete, or None. An incomplete trace does not count.
 
-    A trace is complete if clocks were compared and all ranks have the same phases in all epochs, apart from
+    A trace is complete if clocks were compared, and all ranks have the same phases in all epochs except
     waiting.
 
     Args:
@@ -196,9 +198,9 @@ def _damaged_phases(table: Path, ranks: int, epochs: int, steps: int) -> Note | 
 
 
 def _missing_phase(intervals: pd.DataFrame, ranks: int, epochs: int, steps: int) -> Note | None:
-    """Return which phase a rank lacks in an epoch, None if it lacks none.
+    """Return the first phase that is missing for a rank in an epoch, or None.
 
-    The phases are those of a traced step, or those after the steps.
+    The phases of the first traced steps and those after the steps are checked.
     """
     import pandas as pd
 
@@ -229,7 +231,7 @@ def _damaged_clocks(table: Path, ranks: int, _epochs: int, _steps: int) -> Note 
 
 
 def _wrong_ranks(column: pd.Series, ranks: int) -> Note | None:
-    """Return in which rank a table differs from its run, or None."""
+    """Return a rank that the table lacks, or that the run does not have; None if the ranks are right."""
     actual, expected = set(column), set(range(ranks))
     if missing := expected - actual:
         return Note("rank-missing", f"lacks rank {min(missing)}", rank=min(missing))
@@ -241,7 +243,7 @@ def _wrong_ranks(column: pd.Series, ranks: int) -> Note | None:
 
 
 def write_intervals(table: Path, intervals: pd.DataFrame) -> None:
-    """Write a table of phases, INTERVALS with times to 0.1 us, whole or not at all."""
+    """Write a table of phases with the columns INTERVALS, times to 0.1 us, completely or not at all."""
     with written_whole(table) as partial:
         intervals.to_csv(
             partial, index=False, columns=list(INTERVALS), float_format="%.7f", lineterminator="\n"

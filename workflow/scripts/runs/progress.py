@@ -1,8 +1,8 @@
-"""Follow a campaign from Snakemake's log: print a line as each run ends, and stop where going on is no use.
+"""Follow a campaign in Snakemake's log: print a line for each ended run, and halt if runs cannot succeed.
 
-The Snakemake that a person started prints the lines from the records, wherever the runs ran: result, number
-of runs left and expected time. It stops the campaign if runs fail for the same reason one after another, or
-if a node does not see a path. Filters of its log keep only lines that help a person.
+The Snakemake that the user started prints these lines, wherever the runs are executed: the result from the
+record, the number of runs left and the expected time. It halts the campaign if several runs in a row fail for
+the same reason, or if a node cannot access a path. Filters of the log keep only the lines that help the user.
 """
 
 import contextlib
@@ -22,20 +22,48 @@ from common.files import write_json
 from common.notes import Note
 from common.shell import UNSEEN, find_unseen_path
 from common.text import format_duration
+from declared.run_status import RunStatus
 from launchers.log import read_end
 from plan.scheduling import JOB_OPTIONS
-from runs.attempts import DISTURBED, attempt_folder, unfinished
+from runs.attempts import attempt_folder, attempts_without_record
 from runs.epochs import mean_of_timed, read_epochs
+from runs.reasons import is_disturbed
 from runs.usable import usable_runs_note
 from sites import slurm
 
 N_FIRST_RUNS = 5  # if all of these are disturbed, the machine is not fit for a campaign
-MAX_SAME_FAILURES = 3  # in a row; then the campaign stops
-STOPPED_STATUS = 3  # exit status of a campaign that stopped, or has no usable run
+MAX_SAME_FAILURES = 3  # failures in a row for the same reason that halt a campaign
+HALTED_STATUS = 3  # exit status if a campaign was halted, or has no usable run
 SESSION_VARIABLE = "RINGSIDE_SESSION"
-LAUNCHING_RULES = {"run", "collective_benchmark", "timing", "batch_search"}  # rules that start ranks
+LAUNCHING_RULES = {"run", "collective_benchmark", "timing", "batch_search"}  # rules whose jobs start ranks
 # Wildcard of these rules -> folder of their records in results/<study>.
 FOLDERS = {"run_id": "runs", "benchmark": "network", "timing": "costs", "search": "largest"}
+# The message of Snakemake's executor for Slurm if sbatch refuses a job.
+_REFUSED_BY_SLURM = re.compile(r"SLURM sbatch failed\. The error message was '(.*?)'\.(?:\n|\Z)", re.DOTALL)
+# A program that exits with status 2, EX_TEMPFAIL or UNSEEN_STATUS has printed why in one line. Snakemake's
+# message would only repeat its command.
+_EXPLAINED_FAILURE = re.compile(
+    r"RuleException:\nCalledProcessError in file .* returned non-zero exit status (?:2|75|79)\.\s*\Z",
+    re.DOTALL,
+)
+# Files of the shared cache can come from another checkout, whose Snakemake has their metadata. They need
+# none, since their path has a digest.
+_CACHE_METADATA = re.compile(
+    r"\d+ jobs have missing provenance/metadata .*\nRules with missing metadata:"
+    r"(?: (?:environment|dataset|extra_p))+\Z"
+)
+_INTERRUPTION_NOISE = ("RuleException:", "Complete log", "Elapsed time")
+_NOISE = (
+    "Select jobs to execute",
+    "Updating checkpoint dependencies",
+    "DAG of jobs will be updated after completion",
+    "Execute ",
+    # Slurm's executor prints these before every job, also if the site needs neither memory nor account.
+    "No job memory information",
+    "No SLURM account given",
+    "No account was given",
+    "Unable to guess SLURM account",
+)
 
 
 def new_session() -> str:
@@ -44,7 +72,7 @@ def new_session() -> str:
 
 
 def current_session() -> str:
-    """Return the session that this process belongs to."""
+    """Return the name of the session that this process belongs to, or of a new one if it belongs to none."""
     name = os.environ.get(SESSION_VARIABLE, "")
     return name if re.fullmatch(r"[A-Za-z0-9-]+", name) else new_session()
 
@@ -53,20 +81,19 @@ def _session_file(results: Path, session: str) -> Path:
     return results / "sessions" / f"{session}.json"
 
 
-def refuse_stopped(results: Path) -> None:
-    """Raise InputError if this session has stopped its campaign: earlier submitted runs do not train."""
+def refuse_halted(results: Path) -> None:
+    """Raise InputError if this session has halted its campaign, so that its other jobs do not train."""
     try:
-        stopped = json.loads(_session_file(results, current_session()).read_text(encoding="utf-8")).get(
-            "stopped"
-        )
+        session = json.loads(_session_file(results, current_session()).read_text(encoding="utf-8"))
+        halted = session.get("stopped")
     except (OSError, ValueError, AttributeError):
         return
-    if stopped:
+    if halted:
         raise InputError("campaign-stopped", "does not start, because its campaign has stopped", file=results)
 
 
 class Session:
-    """The runs that one session has executed, kept in results/<study>/sessions/<session>.json."""
+    """The runs that one call of Snakemake has executed, in results/<study>/sessions/<session>.json."""
 
     def __init__(
         self,
@@ -84,12 +111,12 @@ class Session:
             results: results/<study>.
             name: Name of the session.
             planned: Number of planned runs.
-            done: Number of them that ended before this session.
-            left_s: Return the expected time of the remaining runs in s, or None.
-            count_planned: With a precision target: return the number of runs planned so far, and whether
-                there may be more.
-            stop: Start no further run. Called after MAX_SAME_FAILURES equal failures in a row; None to go on
-                anyway.
+            done: Number of them that have a record from an earlier session.
+            left_s: Returns the expected time of the remaining runs in s, or None.
+            count_planned: For a study with a precision target: returns the number of runs planned so far, and
+                whether more can follow.
+            stop: Keeps Snakemake from starting further runs. Called when the campaign is halted; None if no
+                failure may halt it.
         """
         self._file = _session_file(results, name)
         self._state: dict[str, Any] = {
@@ -102,26 +129,27 @@ class Session:
         self._left_s = left_s
         self._count_planned = count_planned or (lambda: (planned, False))
         self._results = results
-        self._disturbed: list[bool] = []  # for each ended run
+        self._disturbed: list[bool] = []  # one entry for each ended run
         self._stop = stop
-        self._failures: list[str] = []  # reasons of the latest runs, if they failed
-        self._refusals: set[str] = set()  # of Slurm, printed already
-        self.stopped: Note | None = None
+        self._failures: list[str] = []  # reasons of the latest failures in a row
+        self._refusals: set[str] = set()  # messages of Slurm that were printed
+        self.halted: Note | None = None
 
     def watch(self, event: str, job: int, rule: str | None, wildcards: Mapping[str, str] | None) -> None:
-        """Handle a started (JOB_INFO) or finished (JOB_FINISHED) job; print a line for an ended run."""
+        """Handle an event of a job: remember it at JOB_INFO, print the line of its run at JOB_FINISHED."""
         if event == "job_info" and rule in LAUNCHING_RULES:
             self._running[job] = dict(wildcards or {})
         elif event == "job_finished" and job in self._running:
-            run = self._running.pop(job)
-            # Broken files are reported by the aggregation.
+            ended = self._running.pop(job)
+            # The aggregation reports broken files.
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-                self._print_end(run)
+                self._print_end(ended)
 
     def watch_error(self, event: Mapping[str, Any]) -> bool:
-        """Stop the campaign if the node of a failed job (JOB_ERROR) does not see a path.
+        """Halt the campaign if a failed job (JOB_ERROR) ran on a node that cannot access a path.
 
-        Return whether so.
+        Returns:
+            Whether it is halted for such a node.
         """
         try:
             unseen = unseen_by_job(event) or self._unseen_by_ranks(event["jobid"])
@@ -129,16 +157,16 @@ class Session:
             return False
         if unseen and not self._stop:
             return False
-        if unseen and not self.stopped:
+        if unseen and not self.halted:
             text = (
                 f"stopped: {unseen}; all nodes must share this path. Finished runs are kept: correct it, "
                 "then start again"
             )
-            self._stop_campaign(Note(UNSEEN, text, **unseen.facts))
+            self._halt_campaign(Note(UNSEEN, text, **unseen.facts))
         return unseen is not None
 
     def print_refusal(self, event: Mapping[str, Any]) -> None:
-        """Print why Slurm refused to take a job (JOB_ERROR), once for all jobs and their retries."""
+        """Print why Slurm refused a job (JOB_ERROR), once for all jobs refused for the same reason."""
         refusal = _REFUSED_BY_SLURM.search(str(event.get("rule_msg")))
         if refusal and refusal[1] not in self._refusals:
             self._refusals.add(refusal[1])
@@ -147,46 +175,52 @@ class Session:
             print_line(f"ringside: {event['rule_name']}: Slurm refuses the job: {message}; {advice}")
 
     def _unseen_by_ranks(self, job: int) -> Note | None:
-        """Return the path that a rank's node did not see in the last attempt of a job."""
+        """Return the path that the node of a rank could not access in the last attempt of a job, or None."""
         wildcards = self._running.get(job, {})
         for kind, folder in FOLDERS.items():
             if kind in wildcards:
-                stopped = unfinished(self._results / folder / wildcards[kind] / wildcards["key"])
-                return find_unseen_path(stopped[-1]["reason"]) if stopped else None
+                incomplete = attempts_without_record(
+                    self._results / folder / wildcards[kind] / wildcards["key"]
+                )
+                return find_unseen_path(incomplete[-1]["reason"]) if incomplete else None
         return None
 
-    def _print_end(self, run: dict[str, str]) -> None:
-        """Print the line of an ended run, collective benchmark, timing or batch search."""
+    def _print_end(self, wildcards: Mapping[str, str]) -> None:
+        """Print the line of the run, collective benchmark, timing or batch search that a job has executed."""
         for wildcard, describe in _DESCRIBE.items():
-            if name := run.get(wildcard):
-                print_line(describe(self._results / FOLDERS[wildcard] / name / run["key"], name))
+            if name := wildcards.get(wildcard):
+                print_line(describe(self._results / FOLDERS[wildcard] / name / wildcards["key"], name))
                 return
-        folder = self._results / "runs" / run["run_id"] / run["key"]
+        run_id = wildcards["run_id"]
+        folder = self._results / "runs" / run_id / wildcards["key"]
         record = json.loads((folder / "record.json").read_text())
-        self.add(run["run_id"], record["status"])
-        print_line(self.line(run["run_id"], record["status"], _result_text(record, folder)))
-        for hint in self.hints(str(record["reason"] or "").startswith(DISTURBED)):
+        self.add(run_id, record["status"])
+        print_line(self.line(run_id, record["status"], _result_text(record, folder)))
+        for hint in self.hints(is_disturbed(record["reason"])):
             print_line(f"ringside: {hint}")
-        self.count_failure(record["status"], str(record["reason"]))
+        self.halt_after_same_failures(record["status"], str(record["reason"]))
 
-    def count_failure(self, status: str, reason: str) -> None:
-        """Stop the campaign if the last runs failed for the same reason, apart from its numbers."""
-        if status != "failed":
+    def halt_after_same_failures(self, status: str, reason: str) -> None:
+        """Count the end of a run; halt the campaign after MAX_SAME_FAILURES in a row for the same reason.
+
+        Reasons that differ in numbers only are the same.
+        """
+        if status != RunStatus.FAILED:
             self._failures.clear()
             return
         self._failures.append(re.sub(r"\d+", "", reason))
         last = self._failures[-MAX_SAME_FAILURES:]
-        if self._stop and not self.stopped and len(last) == MAX_SAME_FAILURES and len(set(last)) == 1:
+        if self._stop and not self.halted and len(last) == MAX_SAME_FAILURES and len(set(last)) == 1:
             text = (
                 f"stopped: the last {MAX_SAME_FAILURES} runs failed for the same reason ({reason}); finished "
                 "runs are kept. Remove the cause, then: ./ringside repeat failed --study "
                 f"{self._results.name}. To continue anyway: --keep-going"
             )
-            self._stop_campaign(Note("same-failure", text, runs=MAX_SAME_FAILURES, reason=reason))
+            self._halt_campaign(Note("same-failure", text, runs=MAX_SAME_FAILURES, reason=reason))
 
-    def _stop_campaign(self, reason: Note) -> None:
-        """Start no further run; the session's file stops runs that were submitted earlier."""
-        self.stopped = reason
+    def _halt_campaign(self, reason: Note) -> None:
+        """Start no further run, and note the reason in the session's file, where `refuse_halted` looks."""
+        self.halted = reason
         self._state["stopped"] = str(reason)
         with contextlib.suppress(OSError):
             write_json(self._file, self._state)
@@ -194,16 +228,13 @@ class Session:
             self._stop()
 
     def add(self, run_id: str, status: str) -> None:
-        """Add a run that has ended.
-
-        A full disk loses the entry in the session's file, but not its consequences.
-        """
+        """Count a run that has ended, and write the session's file, unless the disk is full."""
         self._state["ended"].append({"run_id": run_id, "status": status, "at": time.time()})
         with contextlib.suppress(OSError):
             write_json(self._file, self._state)
 
     def hints(self, disturbed: bool) -> Iterator[Note]:
-        """Yield hints about disturbed runs, each only once per session."""
+        """Count whether the last run was `disturbed`, and yield hints about it, each once per session."""
         self._disturbed.append(disturbed)
         repeat = f"./ringside repeat invalid --study {self._results.name}"
         if disturbed and sum(self._disturbed) == 1:
@@ -221,12 +252,12 @@ class Session:
             yield Note("all-disturbed", text, runs=N_FIRST_RUNS)
 
     def line(self, run_id: str, status: str, result: str) -> Note:
-        """Return the line to print after `add`."""
+        """Return the line of an ended run that `add` has counted."""
         ended = self._state["ended"]
         planned, may_grow = self._count_planned()
         done = min(planned, self._state["done_before"] + len(ended))
         left = planned - done
-        failed = sum(entry["status"] != "ok" for entry in ended)
+        n_not_ok = sum(entry["status"] != RunStatus.OK for entry in ended)
         width, left_s = len(str(planned)), self._left_s() if left else None
         time_left = "" if left_s is None else f", about {format_duration(left_s)}"
         tail = (
@@ -236,13 +267,13 @@ class Session:
             if may_grow
             else "all runs done"
         )
-        text = f"[{done:{width}d}/{planned}] {status:8s}{run_id:58s} {result} | {tail} | {failed} not ok"
-        facts = {"done": done, "planned": planned, "open": may_grow, "left_s": left_s, "not_ok": failed}
+        text = f"[{done:{width}d}/{planned}] {status:8s}{run_id:58s} {result} | {tail} | {n_not_ok} not ok"
+        facts = {"done": done, "planned": planned, "open": may_grow, "left_s": left_s, "not_ok": n_not_ok}
         return Note("run-ended", text, **facts)
 
 
 def filter_log(session: Session | None, record: logging.LogRecord) -> bool:
-    """Filter Snakemake's log: pass events to `session`, and keep only lines that help a person."""
+    """Filter Snakemake's log: pass events to `session`, and return whether a line helps the user."""
     event = getattr(record, "event", None)
     name = event.name.lower() if event else None
     if session and name in ("job_info", "job_finished"):
@@ -263,7 +294,7 @@ def filter_log(session: Session | None, record: logging.LogRecord) -> bool:
 
 
 def print_planned_search(record: logging.LogRecord) -> bool:
-    """Filter Snakemake's log of a dry run: print the name of each search for the largest batch."""
+    """Filter Snakemake's log of a dry run: print the name of each planned search for the largest batch."""
     event = getattr(record, "event", None)
     if event and event.name == "JOB_INFO" and vars(record)["rule_name"] == "batch_search":
         print_line(f"batch search {vars(record)['wildcards']['search']}")
@@ -271,7 +302,7 @@ def print_planned_search(record: logging.LogRecord) -> bool:
 
 
 def act_if_nothing_to_do(record: logging.LogRecord, act: Callable[[], None]) -> bool:
-    """Filter Snakemake's log: call `act` if there is nothing to do, where Snakemake calls no hook."""
+    """Filter Snakemake's log: call `act` if there is nothing to do, because Snakemake then calls no hook."""
     if str(record.msg).startswith("Nothing to be done"):
         print_line(str(record.msg), to_stderr=True)
         act()
@@ -310,11 +341,11 @@ def count_usable(runs_csv: Path) -> Note:
 
 
 def unseen_by_job(event: Mapping[str, Any]) -> Note | None:
-    """Return the path that the node of a cluster job does not see, from its log or from Slurm."""
+    """Return the path that the node of a job cannot access, from the job's log or from Slurm, or None."""
     number = event["aux"].get("external_jobid")
     if not number:
         return None
-    # Launchers in JOB_OPTIONS have scripts of ours, which write the output of jobs to .snakemake/LAUNCHER/.
+    # For launchers in JOB_OPTIONS, profiles/LAUNCHER/submit sends the output of jobs to .snakemake/LAUNCHER/.
     logs = [
         *map(Path, event["log"]),
         *(Path(".snakemake", name, f"{number}.txt") for name in JOB_OPTIONS),
@@ -331,44 +362,17 @@ def failure_cause(event: Mapping[str, Any]) -> str:
         with contextlib.suppress(OSError):
             lines = [line.strip() for line in Path(log).read_text(errors="replace").splitlines()]
             break
-    own_lines = [line.removeprefix("ringside: ") for line in lines if line.startswith("ringside: ")]
+    ringside_lines = [line.removeprefix("ringside: ") for line in lines if line.startswith("ringside: ")]
     errors = [
         line
         for line in lines
         if "error" in line.lower() and not line.startswith(("Error in", "RuleException"))
     ]
-    return (own_lines or errors or [str(event["rule_msg"] or "it left no log")])[-1][:300]
-
-
-# Snakemake's executor for Slurm says so of a job that sbatch does not take.
-_REFUSED_BY_SLURM = re.compile(r"SLURM sbatch failed\. The error message was '(.*?)'\.(?:\n|\Z)", re.DOTALL)
-# A program that ends with status 2, EX_TEMPFAIL or UNSEEN_STATUS has printed why in one line; Snakemake's own
-# message would repeat its command.
-_EXPLAINED_FAILURE = re.compile(
-    r"RuleException:\nCalledProcessError in file .* returned non-zero exit status (?:2|75|79)\.\s*\Z",
-    re.DOTALL,
-)
-# Files of the shared cache may come from another checkout, whose Snakemake has their metadata; their path has
-# a digest.
-_CACHE_METADATA = re.compile(
-    r"\d+ jobs have missing provenance/metadata .*\nRules with missing metadata:"
-    r"(?: (?:environment|dataset|extra_p))+\Z"
-)
-_INTERRUPTION_NOISE = ("RuleException:", "Complete log", "Elapsed time")
-_NOISE = (
-    "Select jobs to execute",
-    "Updating checkpoint dependencies",
-    "DAG of jobs will be updated after completion",
-    "Execute ",
-    # Of Slurm's executor, before every job of a site that needs neither.
-    "No job memory information",
-    "No SLURM account given",
-    "No account was given",
-    "Unable to guess SLURM account",
-)
+    return (ringside_lines or errors or [str(event["rule_msg"] or "it left no log")])[-1][:300]
 
 
 def _result_text(record: Mapping[str, Any], folder: Path) -> str:
+    """Return why a run is not ok, or its mean epoch time."""
     if record["reason"]:
         return str(record["reason"])
     epoch_s = mean_of_timed(
@@ -398,5 +402,5 @@ def _search_line(folder: Path, name: str) -> str:
     return f"batch search {name}: {search['status']}: {search['reason'] or result}"
 
 
-# Wildcard of an ended job other than a run -> its line.
+# Wildcard of a job that executes no run -> function that returns its line.
 _DESCRIBE = {"benchmark": _benchmark_line, "timing": _timing_line, "search": _search_line}

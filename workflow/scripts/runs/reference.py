@@ -1,7 +1,8 @@
 """Time the reference benchmark right before and right after a run, on the cores of its ranks.
 
-The benchmark is a program of its own (ranks/reference_work.py), started by the site's launcher as ranks are.
-Its failure fails no run: the record has the reason instead of a time.
+The benchmark is a separate program (ranks/reference_work.py), which the site's launcher starts the same way
+as ranks.
+If it fails, the run does not: its record has the reason instead of a time.
 """
 
 import contextlib
@@ -15,6 +16,7 @@ from typing import Any
 
 from common.files import read_json, write_json
 from common.notes import Note
+from declared.run_status import RunStatus
 from declared.site import Site
 from environments.record import BuiltEnvironment
 from launchers import launch
@@ -22,8 +24,8 @@ from launchers import launch
 PROGRAM = "ranks.reference_work"
 TIME_LIMIT_S = 60.0  # usually it takes 0.3 s
 PAUSE_S = 10.0  # between two benchmarks while a run waits for a quiet machine
-MIN_EARLIER_TIMES = 6  # fewer do not show what is usual
-MIN_MARGIN_SHARE = 0.05  # of the usual time: smaller excesses are not worth waiting
+MIN_EARLIER_TIMES = 6  # with fewer times, the usual time is unknown
+MIN_MARGIN_SHARE = 0.05  # of the usual time; a smaller excess is not worth a wait
 SIGMAS = 3.0
 QUARTILE = 0.6745  # standard deviations from the median of a normal distribution to its quartiles
 
@@ -91,7 +93,9 @@ def earlier_times(results: Path, run_geometry: str, environment_digest: str) -> 
             entry = record["reference"]
             if (entry["geometry"], record["environment_digest"]) == (run_geometry, environment_digest):
                 yield from (
-                    (entry["kind"], max(entry[end].values())) for end in ("before", "after") if entry[end]
+                    (entry["kind"], max(entry[moment].values()))
+                    for moment in ("before", "after")
+                    if entry[moment]
                 )
 
 
@@ -104,19 +108,24 @@ def run_benchmark(
 ) -> ReferenceTime:
     """Run the benchmark once.
 
-    Its `folder`, with the log, is kept only if it failed. May raise Stopped and Lost.
+    Its `folder` with the log is kept only if it failed.
+
+    Raises:
+        launch.Stopped: If a signal stopped the supervisor.
+        launch.Lost: If the infrastructure failed.
     """
     try:
         folder.mkdir()
         launcher = launch.make_step_launcher(site, spec, environment, "reference")
-        # Without levels, nothing is traced.
-        own_spec = {name: value for name, value in spec.items() if name not in ("levels", "steps")}
+        # Without levels, ranks trace nothing.
+        benchmark_spec = {name: value for name, value in spec.items() if name not in ("levels", "steps")}
         write_json(
-            folder / "spec.json", {"spec": own_spec, "modules": list(modules), "hosts": list(launcher.hosts)}
+            folder / "spec.json",
+            {"spec": benchmark_spec, "modules": list(modules), "hosts": list(launcher.hosts)},
         )
         limited = replace(site, time_limit_s=min(TIME_LIMIT_S, site.time_limit_s))
         outcome = launch.run(launcher, environment, folder.resolve(), spec, limited, program=PROGRAM)
-        if outcome.status != "ok":
+        if outcome.status != RunStatus.OK:
             failed = outcome.reason or Note(outcome.status, outcome.status)
             return ReferenceTime(None, None, Note(failed.code, f"{folder.name}: {failed}", **failed.facts))
         result = read_json(folder / "result.json")
@@ -127,7 +136,7 @@ def run_benchmark(
         return ReferenceTime(result["kind"], times, None, [time_s for _, time_s in result["ranks"]])
     except (launch.Stopped, launch.Lost):
         raise
-    except Exception as error:  # no failure of the benchmark fails the run
+    except Exception as error:  # a failed benchmark must not fail the run
         text = f"{folder.name}: {type(error).__name__}: {error}"
         return ReferenceTime(None, None, Note("program-error", text, error=type(error).__name__))
 
@@ -141,10 +150,10 @@ def measure_before(
     """Run the benchmark before a run, and return the record's entry.
 
     Args:
-        benchmark: Run the benchmark once.
-        read_earlier: Return kinds and times (s) of earlier benchmarks.
-        wait_s: How long to repeat the benchmark at most, until it takes no longer than usual, s.
-        notify: Print, once, that the run waits.
+        benchmark: Runs the benchmark once.
+        read_earlier: Returns kinds and times (s) of earlier benchmarks.
+        wait_s: Longest time to repeat the benchmark until it takes no longer than usual, s.
+        notify: Prints that the run waits; called once.
     """
     result, started = benchmark(), time.monotonic()
     seen: list[float] = []
@@ -178,7 +187,7 @@ def measure_before(
 def measure_after(benchmark: Callable[[], ReferenceTime], before: Mapping[str, Any]) -> dict[str, Any]:
     """Run the benchmark after a run, and return the entry of `measure_before` with its times.
 
-    A node that is lost now does not make the run a lost one.
+    If a node is lost now, the run is not: its training has ended.
     """
     try:
         result = benchmark()

@@ -1,4 +1,4 @@
-"""Start the program of a run under the site's Score-P, which writes into the attempt's folder."""
+"""Start the program of a run under the site's Score-P, which writes to the attempt's folder."""
 
 import shutil
 from dataclasses import replace
@@ -7,6 +7,7 @@ from pathlib import Path
 from common.errors import InputError
 from common.files import display_path, read_json, write_json
 from common.notes import Note
+from declared.run_status import RunStatus
 from declared.site import Site
 from environments import scorep
 from environments.installed import PROGRAM_VARIABLE
@@ -42,20 +43,20 @@ def wrap_program(environment: BuiltEnvironment, site: Site, version: str, folder
     }
 
 
-def end(folder: Path, outcome: Outcome) -> Outcome:
-    """Remove the start script, and compare the clocks of Score-P and of the ranks' unmerged phases.
+def finish_trace(folder: Path, outcome: Outcome) -> Outcome:
+    """Remove the start script, and write the offset between the clocks of Score-P and of the ranks.
 
-    Clocks are compared only if rank 0 ran on this machine.
+    The offset is known only if rank 0 ran on this machine.
 
     Returns:
-        The outcome, failed if Score-P left no trace.
+        The outcome, which is FAILED if Score-P has written no trace.
     """
     shutil.rmtree(folder / scorep.START_FOLDER)
-    if outcome.status != "ok":
+    if outcome.status != RunStatus.OK:
         return outcome
     if not (folder / scorep.ANCHOR).exists():
         reason = Note("no-trace", f"Score-P left no {scorep.ANCHOR}", file=str(scorep.ANCHOR))
-        return replace(outcome, status="failed", reason=reason)
+        return replace(outcome, status=RunStatus.FAILED, reason=reason)
     if read_json(folder / "result.json")["ranks"][0]["machine"] == machine():
         import pandas as pd
 

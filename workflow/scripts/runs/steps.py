@@ -6,10 +6,10 @@ from pathlib import Path
 
 
 def quantiles(table: Path, warmup_epochs: int) -> dict[str, float] | None:
-    """Return median, 95 % and 99 % quantile and maximum of step times in s, of each step's slowest rank.
+    """Return median, 95 % and 99 % quantile and maximum of the times of steps on their slowest ranks, s.
 
     Warm-up epochs do not count. Quantiles are interpolated linearly (Hyndman & Fan, The American Statistician
-    50, 1996, definition 7). The result is None without a file or a step.
+    50, 1996, definition 7). The result is None if there is no file, or no step in it that counts.
     """
     if not table.exists():
         return None

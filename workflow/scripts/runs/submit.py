@@ -1,12 +1,12 @@
 """Run a campaign in Slurm allocations, one per block, one after the other: `ringside submit`.
 
 Environments, data and the design are built first, without an allocation. Then every block with missing
-records gets a Slurm job, in which Snakemake starts one supervisor per run in planned order, which starts one
-srun for its ranks, and others for reference benchmarks and idle power. Jobs of one study have
-one name and depend on each other (--dependency=singleton), so that blocks never overlap unless the site
-allows concurrent runs. The next `ringside submit` resumes an interrupted block. With a precision target every
-possible block has a job. It waits for all earlier blocks, decides what it has to run, and ends at once if
-that is nothing.
+records gets a Slurm job. In it, Snakemake starts one supervisor after the other, in planned order, and each
+supervisor starts one srun for its ranks and others for reference benchmarks and idle power. Jobs of one study
+have the same name and depend on each other (--dependency=singleton), so that blocks never overlap unless the
+site allows concurrent runs. The next `ringside submit` resumes an interrupted block. With a precision target
+every possible block gets a job. It waits for all earlier blocks, decides which runs it needs, and ends at
+once if there are none.
 """
 
 import os
@@ -39,7 +39,7 @@ def load(study: str = "", site: str = "") -> tuple[Campaign, list[str]]:
 
 
 def check(campaign: Campaign) -> None:
-    """Raise InputError without Slurm at the site or on this machine, or if the campaign has jobs already."""
+    """Raise InputError if the site or this machine has no Slurm, or if the campaign already has jobs."""
     refuse_imported(campaign.study)
     if campaign.site.launcher != "slurm":
         raise InputError(
@@ -115,7 +115,8 @@ def script(campaign: Campaign, block: int, config: list[str], alone: bool, optio
             f'export PATH={path} PYTHONPATH=workflow/scripts SNAKEMAKE_PROFILE=""',
             'export RINGSIDE_SESSION="$(date -u +%Y%m%dT%H%M%SZ)-job$SLURM_JOB_ID"',
             *(["python -m plan.unlock --if-stale"] if alone else []),
-            # With exec, Slurm's early signal reaches Snakemake, which then waits for the current run to end.
+            # exec, because Slurm's early signal has to reach Snakemake, which then waits for the current run
+            # to end.
             f"exec {shlex.join(snakemake + ([] if alone else ['--nolock']))}",
             "",
         ]
@@ -141,7 +142,7 @@ def jobs(campaign: Campaign) -> dict[str, str]:
     except Unanswered as unanswered:
         problem = str(unanswered).removeprefix("squeue: ")
         raise InputError("scheduler-silent", problem, file="squeue") from None
-    # Jobs of others may have names with |.
+    # Names of other jobs can contain |.
     rows = [row for line in listed if len(row := line.split("|")) == 4]
     return {
         number: f"{comment} {state}"
@@ -157,61 +158,77 @@ def missing_benchmarks(campaign: Campaign) -> bool:
 
 
 def submit(campaign: Campaign, config: list[str], options: list[str]) -> list[str]:
-    """Submit an allocation for every block with something to do; return the numbers of the jobs.
-
-    Jobs with one name never overlap (singleton). A checkout uses as many names as the site allows concurrent
-    runs.
-    """
-    site, alone = campaign.site, campaign.site.scheduler.concurrent_runs == 1
-    logs = campaign.results / "logs" / "submit"
-    logs.mkdir(parents=True, exist_ok=True)
+    """Submit an allocation for every block with something to do; return the numbers of the jobs."""
+    alone = campaign.site.scheduler.concurrent_runs == 1
+    _logs(campaign).mkdir(parents=True, exist_ok=True)
     numbers: list[str] = []
     benchmarks = missing_benchmarks(campaign)
     undecided = _first_undecided(campaign)
     for block in campaign.blocks:
-        open_ = undecided is not None and block >= undecided
+        is_undecided = undecided is not None and block >= undecided
         runs = [run for run in campaign.runs if run.block == block and run.run_id in campaign.records]
         todo = [run for run in runs if not os.path.exists(campaign.records[run.run_id])]
-        last = block == campaign.blocks[-1] and benchmarks and not numbers
-        if not open_ and not (runs and (todo or last)):
+        # Without another job, the last block's job executes the missing benchmarks.
+        runs_benchmarks = block == campaign.blocks[-1] and benchmarks and not numbers
+        if not is_undecided and not (runs and (todo or runs_benchmarks)):
             continue
-        waits = (
-            "".join(f":{number}" for number in numbers) if block > campaign.study.replicates.at_least else ""
-        )
-        sbatch_options = [
-            f"--job-name={job_names()}{block % site.scheduler.concurrent_runs}",
-            f"--comment={campaign.study.name} block {block}",
-            f"--dependency=singleton{f',afterany{waits}' if waits else ''}",
-            f"--output={logs}/block-{block}.%j.log",
-            *allocation_options(site, max(run.geometry.nodes for run in campaign.runs)),
-        ]
-        result = subprocess.run(
-            ["sbatch", "--parsable", *sbatch_options],
-            input=script(campaign, block, config, alone, options),
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-            env=environment(),
-        )
-        if result.returncode:
-            message = (result.stderr.strip() or "failed").splitlines()[-1].removeprefix("sbatch: ")
-            raise InputError(
-                "scheduler-refused",
-                f"{message} (options: {shlex.join(sbatch_options)})",
-                file="sbatch",
-                hint=f"./ringside doctor --site {site.name} names the key to correct",
-            )
-        numbers.append(result.stdout.strip().split(";")[0])
-        content = "runs decided at its start" if open_ else number_of(len(todo), "run")
-        print(f"block {block}: job {numbers[-1]}, {content}; log: {logs}/block-{block}.{numbers[-1]}.log")
+        # A block beyond the fixed ones decides about its runs from the results of all earlier blocks.
+        earlier = numbers if block > campaign.study.replicates.at_least else []
+        number = _submit_block(campaign, block, script(campaign, block, config, alone, options), earlier)
+        content = "runs decided at its start" if is_undecided else number_of(len(todo), "run")
+        print(f"block {block}: job {number}, {content}; log: {_logs(campaign)}/block-{block}.{number}.log")
+        numbers.append(number)
     return numbers
+
+
+def _submit_block(campaign: Campaign, block: int, batch_script: str, earlier: list[str]) -> str:
+    """Submit the job of a block, which waits for the jobs `earlier`, and return its number.
+
+    Jobs of the same name never overlap (singleton). A checkout uses one name for each concurrent run that the
+    site allows.
+
+    Raises:
+        InputError: If Slurm refuses the job.
+    """
+    site = campaign.site
+    waits = f",afterany{''.join(f':{number}' for number in earlier)}" if earlier else ""
+    sbatch_options = [
+        f"--job-name={job_names()}{block % site.scheduler.concurrent_runs}",
+        f"--comment={campaign.study.name} block {block}",
+        f"--dependency=singleton{waits}",
+        f"--output={_logs(campaign)}/block-{block}.%j.log",
+        *allocation_options(site, max(run.geometry.nodes for run in campaign.runs)),
+    ]
+    result = subprocess.run(
+        ["sbatch", "--parsable", *sbatch_options],
+        input=batch_script,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+        env=environment(),
+    )
+    if result.returncode:
+        message = (result.stderr.strip() or "failed").splitlines()[-1].removeprefix("sbatch: ")
+        raise InputError(
+            "scheduler-refused",
+            f"{message} (options: {shlex.join(sbatch_options)})",
+            file="sbatch",
+            hint=f"./ringside doctor --site {site.name} names the key to correct",
+        )
+    return result.stdout.strip().split(";")[0]
+
+
+def _logs(campaign: Campaign) -> Path:
+    """Return the folder of the logs of blocks."""
+    return campaign.results / "logs" / "submit"
 
 
 def _first_undecided(campaign: Campaign) -> int | None:
     """Return the first block whose runs are decided in its own job, or None if all are decided."""
     if not campaign.open:
         return None
+    # The decision after a block is about the runs of the next one.
     return campaign.decisions[-1].block + 2 if campaign.decisions else campaign.study.replicates.at_least + 1
 
 
@@ -229,7 +246,7 @@ def wait(campaign: Campaign) -> None:
     """Wait until no job of the study is left.
 
     Raises:
-        InputError: If runs or collective benchmarks have no record then.
+        InputError: If runs or collective benchmarks then have no record.
     """
     while jobs(campaign):
         time.sleep(POLL_S)
@@ -254,7 +271,7 @@ def submit_blocks(study: str = "", site: str = "", until_end: bool = False, keep
         study: A study; default: the configured one.
         site: A site; default: that of config/slurm.yaml.
         until_end: Return when all jobs have ended.
-        keep_going: Continue after three runs that failed for the same reason.
+        keep_going: Continue after three runs in a row that fail for the same reason.
 
     Raises:
         InputError: If nothing can be submitted from here, or runs are missing at the end.

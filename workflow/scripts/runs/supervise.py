@@ -1,7 +1,7 @@
 """Execute one run from launch to record: `python -m runs.supervise`, called once for every run of the design.
 
-A failed training has a record, too, and exit status 0. Another status means that this program was stopped,
-that the infrastructure failed, or that its input was wrong.
+A training that fails also gets a record, and the exit status is 0. Any other exit status means that this
+program was stopped, that the infrastructure failed, or that the input was wrong; then there is no record.
 """
 
 import errno
@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -26,6 +27,7 @@ from common.redaction import redact_log
 from common.shell import UNSEEN, UNSEEN_STATUS
 from datasets.check import check_data
 from declared.frameworks import Framework
+from declared.run_status import RunStatus
 from declared.site import Site, load_site
 from environments.built import read_built
 from environments.record import BuiltEnvironment
@@ -39,13 +41,13 @@ from plan.memory import recorded_estimate
 from plan.node_check import without_slow_nodes
 from plan.plan_files import read_plan
 from ranks.worker.energy import SCOPES, widest
-from runs import attempts, meters, own_commands, phases, reference, score_p, steps, transport
+from runs import attempts, meters, own_commands, phases, reasons, reference, score_p, steps, transport
 from runs.epochs import mean_of_timed, read_epochs
-from runs.progress import current_session, refuse_stopped
+from runs.progress import current_session, refuse_halted
 
-# Codes of colours and cursors (ECMA-48), and titles of xterm.
+# Escape sequences for colours and cursors (ECMA-48), and for the title of xterm.
 _TERMINAL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07]*\x07)")
-# Of errors that follow from that of another process: those of ranks, and of torchrun.
+# Texts in the errors of ranks and of torchrun that follow from the error of another process.
 _CONSEQUENCES = (
     "a rank is gone",
     "torch.distributed.elastic",
@@ -53,7 +55,7 @@ _CONSEQUENCES = (
     "ChildFailedError",
 )
 _ERROR = re.compile(r"Error|\berror(?::| on rank)")
-REPEATED_BY = "it is repeated by Snakemake if its profile has retries, else when you run the command again"
+WHO_REPEATS = "Snakemake repeats it if its profile has retries; otherwise, run the command again"
 
 
 def supervise(
@@ -62,29 +64,51 @@ def supervise(
     session: str,
     usable: Callable[[dict[str, Any]], bool] = lambda _: True,
 ) -> dict[str, Any]:
-    """Return the published record of a run: that of a finished attempt that is `usable`, or of a new one.
+    """Return the final record of a run, after a new attempt unless the latest record is `usable`.
+
+    The run and this machine are locked meanwhile.
 
     Args:
         planned: The run.
         results: results/<study>.
         session: Name of the session.
-        usable: Return whether an existing record needs no new attempt.
+        usable: Returns whether an existing record needs no new attempt.
+
+    Raises:
+        InputError: If the environment or the data are not the planned ones, or the results belong to another
+            site.
+        launch.Lost: If the infrastructure failed.
     """
     run_folder = results / "runs" / planned.run_id / planned.key
     with attempts.exclusive(run_folder, planned.run_id):
-        attempt = attempts.finished(run_folder)
+        attempt = attempts.latest_recorded_attempt(run_folder)
         if attempt is None or not usable(attempts.read_record(attempt)):
             environment = read_built(planned.environment)
             if planned.data:
                 check_data(planned.data, planned.spec["levels"]["dataset"])
             bind_results(results, planned.study, planned.site)
-            # The attempt begins first: a launcher asks the scheduler, and may find its job lost.
+            # The attempt begins before the launcher asks the scheduler, which can already have lost the job.
             with attempts.new_attempt(run_folder) as attempt:
                 setup = environment.get("setup", ())
                 launcher = launch.make_launcher(planned.site, planned.spec, planned.framework.mpi, setup)
                 record = run_attempt(planned, environment, launcher, results, attempt, session)
-                attempts.finish(attempt, record, "record")
-        return attempts.publish(attempt)
+                attempts.write_record(attempt, record, "record")
+        return attempts.copy_final_record(attempt)
+
+
+@dataclass(frozen=True)
+class Execution:
+    """One launch of all ranks, with the reference benchmarks before and after it.
+
+    Attributes:
+        launched_at: Unix time of the launch, s.
+        outcome: How the ranks ended.
+        machine_speed: The record's entry of the reference benchmark; None if the site does not run it.
+    """
+
+    launched_at: float
+    outcome: launch.Outcome
+    machine_speed: dict[str, Any] | None
 
 
 def run_attempt(
@@ -95,45 +119,31 @@ def run_attempt(
     folder: Path,
     session: str,
 ) -> dict[str, Any]:
-    """Start all ranks once, in `folder` (runs/<run_id>/<key>/attempt-<k>), and return the record."""
-    site, spec, framework = planned.site, planned.spec, planned.framework
+    """Launch all ranks once, in `folder` (runs/<run_id>/<key>/attempt-<k>), and return the record.
+
+    Raises:
+        launch.Lost: If the infrastructure failed.
+    """
+    site, spec = planned.site, planned.spec
     idle_w = meters.idle_power(results, session, site, spec, environment)
     model = planned.graph.to_json() if planned.graph else None
-    write_json(
-        folder / "spec.json", rank_input(spec, framework, environment, model, planned.data, launcher.hosts)
-    )
-    scorep_version = spec.get("scorep")
+    content = rank_input(spec, planned.framework, environment, model, planned.data, launcher.hosts)
+    write_json(folder / "spec.json", content)
     run_environment = environment
-    if scorep_version:
-        run_environment = score_p.wrap_program(environment, site, scorep_version, folder.resolve())
+    if version := spec.get("scorep"):
+        run_environment = score_p.wrap_program(environment, site, version, folder.resolve())
     parents = _parent_processes()
-
-    def run_benchmark(moment: str) -> reference.ReferenceTime:
-        own_folder = folder / f"reference-{moment}"
-        return reference.run_benchmark(own_folder, spec, framework.modules, environment, site)
-
-    machine_speed = speed_before(planned, results, run_benchmark) if site.reference else None
-    launched_at = time.time()
-    outcome = launch.run(launcher, run_environment, folder.resolve(), spec, site, reads=planned.read_paths)
-    if machine_speed and outcome.status == "ok":
-        machine_speed = reference.measure_after(lambda: run_benchmark("after"), machine_speed)
-    if scorep_version:
-        outcome = score_p.end(folder, outcome)
-    command, own_times = framework.command, None
-    if command and (folder / "result.json").exists():
-        own_times = own_commands.read_times(command, spec, folder, outcome.wall_s)
-    measured, epochs = read_outcome(planned, launcher, folder, launched_at, outcome.wall_s, idle_w)
-    if command and measured and own_times:
-        measured |= own_commands.measured_fields(command, environment, own_times, launched_at, outcome.wall_s)
-    gradient_bytes = planned.graph.gradient_bytes if planned.graph else 0
-    if planned.graph and planned.graph.module and measured:
-        gradient_bytes = BYTES * measured["told"]["parameters"]
-    gradient_bytes = gradient_bytes * number_bytes(planned.spec["levels"]).reduced // BYTES
-    problem = own_times.problem if own_times else None
-    status, reason = judge(outcome, measured, epochs, spec, site, launcher.hosts, gradient_bytes, problem)
-    if status in ("failed", "oom") and _parent_processes() != parents:
+    execution = execute(planned, environment, run_environment, launcher, results, folder)
+    outcome = execution.outcome
+    measured, epochs, log_problem = read_measurements(
+        planned, environment, launcher, folder, execution, idle_w
+    )
+    gradient_bytes = reduced_bytes(planned, measured)
+    status, reason = judge(outcome, measured, epochs, spec, site, launcher.hosts, gradient_bytes, log_problem)
+    # If Snakemake was killed, it took the ranks with it: their failure says nothing about the training.
+    if status in (RunStatus.FAILED, RunStatus.OOM) and _parent_processes() != parents:
         raise launch.Lost(Note("parent-killed", "its parent process was killed"))
-    if status == "failed":
+    if status == RunStatus.FAILED:
         reason = failure_or_lost(reason, folder / "log.txt") if reason else None
     return {
         **describe_run(planned, run_environment),
@@ -141,39 +151,89 @@ def run_attempt(
         "session": session,
         "status": status,
         "reason": reason,
-        **({"out_of_memory": dict(reason.facts)} if status == "oom" and reason else {}),
+        **({"out_of_memory": dict(reason.facts)} if status == RunStatus.OOM and reason else {}),
         "job": launcher.job,
-        "started_at": format_utc(launched_at),
+        "started_at": format_utc(execution.launched_at),
         "ended_at": format_utc(time.time()),
         "wall_s": outcome.wall_s,
-        "lost_s": attempts.lost_seconds(folder),
-        "reference": machine_speed,
+        "lost_s": attempts.earlier_attempts_s(folder),
+        "reference": execution.machine_speed,
         "measured": measured,
     }
 
 
-def read_outcome(
+def execute(
     planned: Planned,
+    environment: BuiltEnvironment,
+    run_environment: BuiltEnvironment,
+    launcher: launch.Launcher,
+    results: Path,
+    folder: Path,
+) -> Execution:
+    """Launch the ranks of an attempt, and run the site's reference benchmark before and after them.
+
+    Args:
+        planned: The run.
+        environment: The environment of the reference benchmark.
+        run_environment: The environment of the ranks, whose program can be wrapped by Score-P.
+        launcher: The launcher of the run.
+        results: results/<study>.
+        folder: The attempt's folder.
+    """
+    site, spec = planned.site, planned.spec
+
+    def run_benchmark(moment: str) -> reference.ReferenceTime:
+        benchmark_folder = folder / f"reference-{moment}"
+        return reference.run_benchmark(benchmark_folder, spec, planned.framework.modules, environment, site)
+
+    machine_speed = speed_before(planned, results, run_benchmark) if site.reference else None
+    launched_at = time.time()
+    outcome = launch.run(launcher, run_environment, folder.resolve(), spec, site, reads=planned.read_paths)
+    if machine_speed and outcome.status == RunStatus.OK:
+        machine_speed = reference.measure_after(lambda: run_benchmark("after"), machine_speed)
+    if spec.get("scorep"):
+        outcome = score_p.finish_trace(folder, outcome)
+    return Execution(launched_at, outcome, machine_speed)
+
+
+def read_measurements(
+    planned: Planned,
+    environment: BuiltEnvironment,
     launcher: launch.Launcher,
     folder: Path,
-    launched_at: float,
-    wall_s: float,
+    execution: Execution,
     idle_w: Mapping[str, float | None] | None,
-) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
-    """Return what was measured during a run, or None if its ranks did not finish, and its epochs.
+) -> tuple[dict[str, Any] | None, list[dict[str, Any]], Note | None]:
+    """Return what was measured during a run, its epochs, and what is wrong with the log of its command.
 
-    Meters that are read after a run fill a column of its epochs.csv first.
+    Measurements are None if the ranks did not finish. The log of a user-supplied command becomes epochs.csv,
+    in which the meters that are read after a run then fill a column.
     """
-    spec, table = planned.spec, folder / "epochs.csv"
+    spec, command, table = planned.spec, planned.framework.command, folder / "epochs.csv"
+    launched_at, wall_s = execution.launched_at, execution.outcome.wall_s
     is_finished = (folder / "result.json").exists()
+    times = own_commands.read_times(command, spec, folder, wall_s) if command and is_finished else None
     metered = meters.read_after(folder, spec, planned.site, launcher) if is_finished else []
     epochs = read_epochs(table) if table.exists() else []
     measured = summarize_ranks(folder, launched_at, wall_s, spec, epochs)
-    return (measured | {"meters": metered, "idle_w": idle_w} if measured else measured), epochs
+    if measured:
+        measured |= {"meters": metered, "idle_w": idle_w}
+    if measured and command and times:
+        measured |= own_commands.measured_fields(command, environment, times, launched_at, wall_s)
+    return measured, epochs, times.problem if times else None
+
+
+def reduced_bytes(planned: Planned, measured: Mapping[str, Any] | None) -> int:
+    """Return the bytes of a run's gradients in the type that ranks reduce, 0 for an unknown model."""
+    gradient_bytes = planned.graph.gradient_bytes if planned.graph else 0
+    if planned.graph and planned.graph.module and measured:
+        # Only the ranks know how many parameters a user-supplied PyTorch module has.
+        gradient_bytes = BYTES * measured["told"]["parameters"]
+    return gradient_bytes * number_bytes(planned.spec["levels"]).reduced // BYTES
 
 
 def describe_run(planned: Planned, environment: BuiltEnvironment) -> dict[str, Any]:
-    """Return the part of a record that is known before its ranks start: the run and its software."""
+    """Return the fields of a record that describe the run and its software."""
     site, spec = planned.site, planned.spec
     image, installed = environment.get("image"), environment.get("installed")
     return {
@@ -203,7 +263,7 @@ def describe_run(planned: Planned, environment: BuiltEnvironment) -> dict[str, A
 def speed_before(
     planned: Planned, results: Path, run_benchmark: Callable[[str], reference.ReferenceTime]
 ) -> dict[str, Any]:
-    """Return the reference benchmark before a run, after waiting for a quiet machine if configured."""
+    """Return the reference benchmark before a run, after a wait for a quiet machine if configured."""
     geometry = reference.geometry(planned.spec)
     entry = reference.measure_before(
         lambda: run_benchmark("before"),
@@ -215,7 +275,7 @@ def speed_before(
 
 
 def _parent_processes() -> tuple[int, str | None]:
-    """Return parent and grandparent of this process: a shell or the prefork server, and Snakemake."""
+    """Return the ids of the parent (a shell or the prefork server) and the grandparent (Snakemake)."""
     parent = os.getppid()
     try:
         grandparent = (
@@ -234,7 +294,7 @@ def rank_input(
     data: Path | None,
     hosts: Sequence[str],
 ) -> dict[str, Any]:
-    """Return an attempt's spec.json, the input of its ranks: the run's spec, the model and paths."""
+    """Return the content of an attempt's spec.json, the input of its ranks."""
     installed = environment.get("installed")
     absent = installed.get("absent", []) if installed else []
     return {
@@ -323,14 +383,14 @@ def summarize_ranks(
 def mean_dropped_share(shares_by_rank: Sequence[Mapping[str, float]]) -> float | None:
     """Return the mean over operators of the shares that experts dropped, None without experts.
 
-    Ranks of a pipeline stage have the means over all replicas.
+    The ranks of a pipeline stage all report the means over their replicas, so one of them counts.
     """
-    shares = {name: share for own in shares_by_rank for name, share in own.items()}
+    shares = {name: share for rank_shares in shares_by_rank for name, share in rank_shares.items()}
     return fmean(shares.values()) if shares else None
 
 
 def merge_settings(settings_by_rank: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """Return the settings of all ranks; a value that differs between ranks lists all of them."""
+    """Return the settings of all ranks; if a value differs between ranks, all of its values are listed."""
     values_by_name: dict[str, list[str]] = {}
     for settings in settings_by_rank:
         for name, value in settings.items():
@@ -339,18 +399,18 @@ def merge_settings(settings_by_rank: Sequence[Mapping[str, str]]) -> dict[str, s
 
 
 def startup_time(ready_s: float, closed_s: float, wall_s: float) -> float | None:
-    """Return the time from launch until all ranks were ready in s, or None if clocks disagree.
+    """Return the time from launch until all ranks were ready, s; None if the clocks of two nodes disagree.
 
     Args:
-        ready_s: When all ranks were ready, by rank 0's clock, s after the launch by the launcher's clock.
-        closed_s: When the last epoch ended, on the same clock.
+        ready_s: When all ranks were ready: rank 0's clock minus the launcher's clock at the launch, s.
+        closed_s: When the last epoch ended, in the same way, s.
         wall_s: Time from launch to the end of the last rank, s, by the launcher's clock alone.
     """
     return ready_s if 0 <= ready_s <= closed_s <= wall_s else None
 
 
 def epoch_energy(epochs: Sequence[Mapping[str, Any]], device: str) -> dict[str, float | str | None]:
-    """Return the mean energy of a timed epoch by scope, J, and the widest scope with its energy."""
+    """Return the mean energy of a timed epoch in each scope, J, and the widest scope that has one."""
     energies = {name: mean_of_timed(epochs, name) for name in (f"energy_{scope}_j" for scope in SCOPES)}
     scope = widest(energies, device)
     return {**energies, "energy_j": energies[f"energy_{scope}_j"] if scope else None, "energy_scope": scope}
@@ -365,61 +425,62 @@ def judge(
     hosts: Sequence[str],
     gradient_bytes: int,
     log_problem: Note | None = None,
-) -> tuple[str, Note | None]:
+) -> tuple[RunStatus, Note | None]:
     """Return status and reason of an attempt; `hosts` are the nodes on which it was started.
 
-    The status is that of the launch (oom, failed, timeout), failed if epochs are missing, or the log of a
-    command of the user's own cannot be read, or invalid if
+    Statuses of the launch other than OK stay. OK becomes FAILED if epochs are missing or the log of a
+    user-supplied command cannot be read. It becomes INVALID for the first of these reasons that applies:
 
-    1. a loss is not finite in some epoch,
-    2. weights are not finite after the last epoch,
-    3. a rank was stopped,
-    4. ranks were on other nodes than `hosts`,
-    5. nodes of a site with distinct nodes share a machine,
-    6. other processes used too much CPU time,
-    7. a hypervisor took too much CPU time,
-    8. gradients took another way than the site's network (`transport.wrong_network_reason`), or
-    9. the log of a command of the user's own does not fit what was planned.
+    1. the log of a user-supplied command does not fit the plan,
+    2. a loss is not finite in some epoch,
+    3. weights are not finite after the last epoch,
+    4. a rank was paused,
+    5. ranks were on other nodes than `hosts`,
+    6. nodes of a site with distinct nodes share a machine,
+    7. other processes used too much CPU time,
+    8. a hypervisor took too much CPU time,
+    9. gradients took another way than the site's network (`transport.wrong_network_reason`).
 
-    The reason is the first that applies. docs/explanation/measurement.md has the same list.
+    docs/explanation/measurement.md has the same list.
     """
-    if outcome.status != "ok":
+    if outcome.status != RunStatus.OK:
         return outcome.status, outcome.reason
     if measured and log_problem:
-        return "failed" if log_problem.code == own_commands.UNREADABLE else "invalid", log_problem
+        is_unreadable = log_problem.code == own_commands.UNREADABLE
+        return RunStatus.FAILED if is_unreadable else RunStatus.INVALID, log_problem
     if measured is None or len(epochs) != run_spec["levels"]["epochs"]:
         n_planned = run_spec["levels"]["epochs"]
         text = f"ended after {len(epochs)} of {n_planned} epochs"
-        return "failed", Note("ended-early", text, epochs=len(epochs), planned=n_planned)
+        return RunStatus.FAILED, Note("ended-early", text, epochs=len(epochs), planned=n_planned)
     for row in epochs:
         losses = [row[loss] for loss in ("train_loss", "validation_loss")]
         if not all(math.isfinite(loss) for loss in losses if loss is not None):
             text = f"the loss is not finite in epoch {row['epoch']:.0f}"
-            return "invalid", Note("loss-not-finite", text, epoch=row["epoch"])
+            return RunStatus.INVALID, Note("loss-not-finite", text, epoch=row["epoch"])
     if measured["weights_finite"] is False:
-        return "invalid", Note("weights-not-finite", "weights are not finite after the last epoch")
+        return RunStatus.INVALID, Note("weights-not-finite", "weights are not finite after the last epoch")
     shares = measured["other_cpu_share"], measured["steal_share"]
-    # Ranks record no pause below MIN_PAUSE_S (ranks.worker.heartbeat), so any pause counts here.
+    # Ranks record pauses below MIN_PAUSE_S (ranks.worker.heartbeat) as 0, so any other pause counts.
     if (paused_s := measured["paused_s"]) > 0:
-        return "invalid", Note("paused", f"a rank was stopped for {paused_s:.1f} s", paused_s=paused_s)
+        return RunStatus.INVALID, Note("paused", f"{reasons.PAUSED} for {paused_s:.1f} s", paused_s=paused_s)
     if reason := misplaced_or_disturbed_reason(measured["hosts"], measured["machines"], hosts, shares, site):
-        return "invalid", reason
-    # In an all-reduce by any algorithm, the busiest node sends at least (n - 1) / n of the gradients: of each
-    # element, all nodes but one send a partial sum. A ring also sends the sum back, hence the 2 (n - 1) / n
-    # of models.collectives. `transport` requires only MIN_SENT_SHARE of this bound.
+        return RunStatus.INVALID, reason
+    # Whatever the algorithm of an all-reduce, the busiest of n nodes sends at least (n - 1) / n of the
+    # gradients: for each element, all nodes except one send a partial sum. A ring also sends the sum back,
+    # hence the 2 (n - 1) / n of models.collectives. `transport` requires only MIN_SENT_SHARE of this bound.
     min_bytes = gradient_bytes * (run_spec["nodes"] - 1) / run_spec["nodes"]
-    # What carries the gradients of a command of the user's own is known from NCCL's log alone.
+    # Only NCCL's log shows what carried the gradients of a user-supplied command.
     if measured["transport"] == transport.UNKNOWN:
-        return "ok", None
+        return RunStatus.OK, None
     if reason := transport.wrong_network_reason(measured["transport"], run_spec, site, epochs, min_bytes):
-        return "invalid", Note(reason.code, f"network: {reason}", **reason.facts)
-    return "ok", None
+        return RunStatus.INVALID, Note(reason.code, f"{reasons.NETWORK}{reason}", **reason.facts)
+    return RunStatus.OK, None
 
 
 def misplaced_or_disturbed_reason(
     hosts: Sequence[str], machines: int, expected: Sequence[str], shares: tuple[float, float], site: Site
 ) -> Note | None:
-    """Return why ranks were misplaced or disturbed, or None; causes 4 to 7 of `judge`, also of benchmarks.
+    """Return why ranks were misplaced or disturbed, or None; reasons 5 to 8 of `judge`, also for benchmarks.
 
     Args:
         hosts: Hosts of the ranks.
@@ -429,12 +490,12 @@ def misplaced_or_disturbed_reason(
         site: The site.
     """
     if site.placement != "emulated" and _short_names(hosts) != _short_names(expected):
-        text = f"misplaced: ranks were on {', '.join(hosts)}, expected {', '.join(expected)}"
+        text = f"{reasons.MISPLACED}ranks were on {', '.join(hosts)}, expected {', '.join(expected)}"
         return Note("misplaced", text, hosts=list(hosts), expected=list(expected))
     if site.placement == "distinct-nodes" and machines < len(hosts):
         text = (
-            f"misplaced: {', '.join(hosts)} are {machines} machine{'s' * (machines > 1)}, the site says "
-            "distinct-nodes"
+            f"{reasons.MISPLACED}{', '.join(hosts)} are {machines} machine{'s' * (machines > 1)}, "
+            "the site says distinct-nodes"
         )
         return Note("nodes-share-a-machine", text, hosts=list(hosts), machines=machines)
     for code, share, limit, description in (
@@ -442,7 +503,7 @@ def misplaced_or_disturbed_reason(
         ("cpu-steal", shares[1], site.max_steal_share, "was taken by the hypervisor (steal)"),
     ):
         if share > limit:
-            text = f"{attempts.DISTURBED}{share:.0%} of the CPU time {description} (more than {limit:.0%})"
+            text = f"{reasons.DISTURBED}{share:.0%} of the CPU time {description} (more than {limit:.0%})"
             return Note(code, text, share=share, limit=limit)
     return None
 
@@ -453,23 +514,26 @@ def _short_names(hosts: Sequence[str]) -> list[str]:
 
 
 def failure_or_lost(reason: Note, log: Path) -> Note:
-    """Return the reason of a failure together with the last error in the log, or raise Lost.
+    """Return the reason of a failure with the last error in the log appended, or raise Lost.
 
     Raises:
-        launch.Lost: If it is an error of the machine, such as a full disk, and not of the training.
+        launch.Lost: If that error is one of the machine, such as a full disk, and not of the training.
     """
     extended = with_last_line(reason, log)
-    for number in (*MACHINE_ERRORS, errno.EADDRINUSE):  # ports are picked at random
+    for number in (
+        *MACHINE_ERRORS,
+        errno.EADDRINUSE,
+    ):  # ports are drawn at random, so another attempt can succeed
         if os.strerror(number) in extended:
             raise launch.Lost(Note("machine-error", extended, error=errno.errorcode[number]))
     return extended
 
 
 def with_last_line(reason: Note, log: Path) -> Note:
-    """Append the last error in the log to `reason`, if possible not one about the loss of another rank."""
+    """Return `reason` with the last error in the log appended, preferably one that no other rank caused."""
     plain = (_TERMINAL.sub("", line) for line in read_end(log).splitlines())
     lines = ["".join(filter(str.isprintable, line)).strip() for line in plain]
-    # Lines of Slurm report the failure, not its cause.
+    # Lines of Slurm report the failure, but not its cause.
     lines = [line for line in lines if line and not line.startswith(("srun: ", "slurmstepd: "))]
     errors = [line for line in lines if _ERROR.search(line)]
     causes = [line for line in errors if not any(text in line for text in _CONSEQUENCES)] or errors
@@ -481,13 +545,12 @@ def with_last_line(reason: Note, log: Path) -> Note:
 
 @contextmanager
 def report_interruptions(title: str, folder: Path) -> Iterator[None]:
-    """End the program with one line if the measurement inside ends without a record.
+    """Print one line and exit if the measurement inside ends without a record.
 
-    The exit status is 130 if it was stopped, UNSEEN_STATUS (79) if a node does not see a path, and
+    The exit status is 130 if a signal stopped it, UNSEEN_STATUS (79) if a node cannot access a path, and
     EX_TEMPFAIL (75) if it was lost for another reason or an OSError occurred, such as a full disk.
 
-    SIGTERM, SIGINT and SIGHUP stop it. SIGHUP comes from a closed terminal, unless the parent ignores it
-    (nohup).
+    The signals are SIGTERM, SIGINT and, unless the parent ignores it (nohup), SIGHUP from a closed terminal.
     """
 
     def stop(signum: int, _frame: object) -> None:
@@ -499,13 +562,13 @@ def report_interruptions(title: str, folder: Path) -> Iterator[None]:
     try:
         yield
     except launch.Stopped as stopped:
-        print_line(f"{title}: stopped by {stopped}; {REPEATED_BY}", to_stderr=True)
+        print_line(f"{title}: stopped by {stopped}; {WHO_REPEATS}", to_stderr=True)
         sys.exit(130)
     except launch.Lost as lost:
         if lost.reason.code == UNSEEN:
             print_line(f"ringside: {lost}", to_stderr=True)
             sys.exit(UNSEEN_STATUS)
-        print_line(f"ringside: {title}: lost: {lost}; {REPEATED_BY}", to_stderr=True)
+        print_line(f"ringside: {title}: lost: {lost}; {WHO_REPEATS}", to_stderr=True)
         sys.exit(os.EX_TEMPFAIL)
     except OSError as error:
         print_line(
@@ -516,16 +579,16 @@ def report_interruptions(title: str, folder: Path) -> Iterator[None]:
 
 
 def main(*, site: str, plan: Path, key: str) -> None:
-    """Train one run as it was planned and publish its record.
+    """Train one run as planned and write its record.
 
     Args:
         site: name of a file in config/sites/
         plan: results/STUDY/plan/RUN_ID.json
-        key: the key that the caller expects the run to have
+        key: the key that the caller expects
     """
     results = plan.parents[1]
     declared_site = without_slow_nodes(load_site(site), results)
-    refuse_stopped(results)
+    refuse_halted(results)
     planned = read_plan(plan, key, declared_site)
     with report_interruptions(planned.run_id, results):
         check_bound(results, declared_site)

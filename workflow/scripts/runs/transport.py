@@ -1,6 +1,6 @@
 """Determine which network carried the gradients of a run, and whether it was the site's.
 
-The sources are the library's own log and the node's counters.
+The sources are the log of the library and the counters of the node.
 """
 
 import re
@@ -22,9 +22,9 @@ _NVLINK_CHANNEL = re.compile(r"via P2P/MNNVL")
 _LIST = re.compile(r"NET/(IB|Socket)\s*:\s*Using\s*(\[.*)")
 # NCCL 2.20 to 2.23 list ports that they merge as one device: "[0]={[0] mlx5_0:1/RoCE, [1] mlx5_0:2/RoCE}".
 _DEVICE = re.compile(r"\[\d+\](?:=\{([^}]*)\}|([^\s\[{]+))")
-# Later ones number merged devices after the others.
+# Later versions number merged devices after the others.
 _MERGED = re.compile(r"NET/IB : Made virtual device \[(\d+)\] name=(\S+)")
-# These choose networks for GPUs and InfiniBand by themselves and do not log which.
+# These libraries choose networks for GPUs and InfiniBand themselves and do not log their choice.
 SILENT_LIBRARIES = ("mpi", "gaspi")
 SILENT_NETWORK = "a network that it does not name"
 UNNAMED_NETWORK = "a network that its log does not name"
@@ -32,8 +32,8 @@ INTRA_NODE = "links within the node"
 MULTI_NODE_NVLINK = "NVLink between nodes"
 OTHER_THAN_IB = {"tcp", "roce"}
 NCCL_LOGS = "nccl.*.log"
-UNKNOWN = "unknown"  # of commands of the user's own that do not use NCCL
-MIN_SENT_SHARE = 0.5  # of the least bytes; far fewer leave a node whose gradients take another network
+UNKNOWN = "unknown"  # of user-supplied commands that do not use NCCL
+MIN_SENT_SHARE = 0.5  # of the expected bytes; if gradients take another network, far fewer leave a node
 
 
 def describe_transport(library: str, spec: Mapping[str, Any], folder: Path) -> str:
@@ -75,7 +75,8 @@ def wrong_network_reason(
         spec: The run's specification.
         site: The site.
         epochs: Rows of epochs.csv as numbers, or the row of a collective benchmark with all its messages.
-        min_allreduce_bytes: What the busiest node sends at least in an all-reduce, by any algorithm.
+        min_allreduce_bytes: Bytes that the busiest node sends at least in an all-reduce, whatever the
+            algorithm.
         benchmark: Whether this is a collective benchmark.
     """
     by_nccl = spec["device"] == "cuda" and not transport.startswith(SILENT_LIBRARIES)
@@ -114,7 +115,7 @@ def wrong_network_reason(
 def _nccl_networks(logs: Sequence[str]) -> str:
     """Return protocols and interfaces from the logs of all processes, such as `ib mlx5_0,mlx5_1`.
 
-    They are those of all channels. Without any, they are all devices of the networks that processes chose.
+    They are those of all channels. If the logs have no channel, they are all devices of the chosen networks.
     """
     used = set().union(*(_named_devices(log, _CHANNEL.findall(log)) for log in logs))
     if not used and any(map(_NVLINK_CHANNEL.search, logs)):
@@ -135,15 +136,16 @@ def _named_devices(log: str, channels: Sequence[tuple[str, str]]) -> set[tuple[s
     """Return protocol, number and name of the devices that carry channels.
 
     Args:
-        log: The log of the process, which lists its devices; of another one the name is empty.
-        channels: Plugin and number of the device of each channel; without a number, all of the plugin's.
+        log: The log of a process. The name of a device that it does not list is empty.
+        channels: Plugin and number of the device of each channel; without a number, all devices of the
+            plugin.
     """
     listed, used = _listed_devices(log), set()
     for plugin, number in channels:
         kind = "IB" if plugin.startswith("IB") else plugin
         devices = listed.get(kind, {})
-        for place in [int(number)] if number else devices or [0]:
-            used |= {(_protocol(kind, link), place, name) for name, link in devices.get(place, [("", "")])}
+        for index in [int(number)] if number else devices or [0]:
+            used |= {(_protocol(kind, link), index, name) for name, link in devices.get(index, [("", "")])}
     return used
 
 

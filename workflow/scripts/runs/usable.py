@@ -1,6 +1,6 @@
 """Say how many runs of a campaign are usable, and why the others are not.
 
-Causes are distinguished by the reason in a run's record, which `runs.supervise` writes.
+The causes are told apart by the status and the reason in the record of a run.
 """
 
 import re
@@ -10,36 +10,48 @@ from typing import NamedTuple
 
 from common.notes import Note
 from common.text import number_of
+from declared.run_status import RunStatus
+from runs.reasons import DISTURBED, LOG, MISPLACED, NETWORK, PAUSED
 
 
 class Cause(NamedTuple):
-    """Why runs are not usable: in two or three words, and as a clause whose subject is their number."""
+    """Why runs are not usable.
+
+    Attributes:
+        name: Two or three words.
+        text: The predicate of a sentence whose subject is the number of runs.
+    """
 
     name: str
     text: str
 
 
-FAILED = Cause("failed", "failed")
-OUT_OF_MEMORY = Cause("out of memory", "ran out of memory")
-TIMED_OUT = Cause("timed out", "reached the time limit")
-NOT_RUN = Cause("not run yet", "have not run yet")
-OTHERWISE_INVALID = Cause("invalid", "were excluded as invalid")
-_BY_STATUS = {"oom": OUT_OF_MEMORY, "failed": FAILED, "timeout": TIMED_OUT, "missing": NOT_RUN}
+_BY_STATUS: dict[str, Cause] = {
+    RunStatus.OOM: Cause("out of memory", "ran out of memory"),
+    RunStatus.FAILED: Cause("failed", "failed"),
+    RunStatus.TIMEOUT: Cause("timed out", "reached the time limit"),
+    RunStatus.MISSING: Cause("not run yet", "have not run yet"),
+}
+_OTHERWISE_INVALID = Cause("invalid", "were excluded as invalid")
 _BY_REASON = (
     (
-        r"disturbed: .* other processes \(more than (?P<limit>[\d.]+)%\)",
+        rf"{DISTURBED}.* other processes \(more than (?P<limit>[\d.]+)%\)",
         Cause(
             "background load", "were excluded because other processes used more than {limit} % of CPU time"
         ),
     ),
     (
-        r"disturbed: .*\(steal\) \(more than (?P<limit>[\d.]+)%\)",
+        rf"{DISTURBED}.*\(steal\) \(more than (?P<limit>[\d.]+)%\)",
         Cause("CPU steal", "were excluded because a hypervisor took more than {limit} % of CPU time"),
     ),
-    (r"misplaced: ", Cause("misplaced ranks", "were excluded because ranks were not on the planned nodes")),
-    (r"log: ", Cause("log not as planned", "were excluded because their log does not fit what was planned")),
-    (r"network: ", Cause("wrong network", "were excluded because gradients took another network")),
-    (r"a rank was stopped", Cause("stopped ranks", "were excluded because a rank was stopped for some time")),
+    (MISPLACED, Cause("misplaced ranks", "were excluded because ranks were not on the planned nodes")),
+    (LOG, Cause("log not as planned", "were excluded because their log does not fit what was planned")),
+    (NETWORK, Cause("wrong network", "were excluded because gradients took another network")),
+    # Records of version 0.1 say "stopped".
+    (
+        rf"{PAUSED}|a rank was stopped",
+        Cause("paused ranks", "were excluded because a rank was paused for some time"),
+    ),
     (
         r"the loss is not finite|weights are not finite",
         Cause("loss not finite", "were excluded because the loss or the weights are not finite"),
@@ -49,12 +61,12 @@ _BY_REASON = (
 
 def find_cause(status: str, reason: str | None) -> Cause:
     """Return why a run with this status (not ok) and reason is not usable."""
-    if status in _BY_STATUS:
-        return _BY_STATUS[status]
+    if cause := _BY_STATUS.get(status):
+        return cause
     for pattern, cause in _BY_REASON:
         if matched := re.match(pattern, reason or ""):
             return Cause(cause.name, cause.text.format(**matched.groupdict()))
-    return OTHERWISE_INVALID
+    return _OTHERWISE_INVALID
 
 
 def usable_runs_note(outcomes: Iterable[tuple[str, str | None]]) -> Note:
@@ -67,7 +79,7 @@ def usable_runs_note(outcomes: Iterable[tuple[str, str | None]]) -> Note:
         A sentence without a full stop. Facts: usable, runs, and causes (number of runs by name of a cause).
     """
     pairs = list(outcomes)
-    causes = Counter(find_cause(status, reason) for status, reason in pairs if status != "ok")
+    causes = Counter(find_cause(status, reason) for status, reason in pairs if status != RunStatus.OK)
     usable = len(pairs) - causes.total()
     parts = [f"{count:,} {cause.text}" for cause, count in causes.most_common() if count > 1]
     parts += [

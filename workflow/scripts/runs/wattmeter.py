@@ -1,8 +1,8 @@
 """Request the power of whole nodes from a wattmeter service after a run, and integrate it over epochs.
 
 Kwollect (Grid'5000): GET URL?nodes=..&metrics=..&start_time=..&end_time=.. returns a JSON list of objects
-with timestamp (ISO 8601), device_id (the node), metric_id, value (W) and labels. Times are Unix times in s. A
-failure of the service leaves values empty, with the reason, and never fails a run.
+with timestamp (ISO 8601), device_id (the node), metric_id, value (W) and labels. Times are Unix times in s.
+If the service fails, values are empty and have a reason, but the run does not fail.
 """
 
 import json
@@ -17,15 +17,15 @@ from common.notes import Note
 from declared.site import Wattmeter
 from ranks.worker.energy import MAX_ERROR_SHARE, Kind
 
-MARGIN_S = 5.0  # around a run, so that the ends of an epoch lie between two samples
+MARGIN_S = 5.0  # before and after a run, so that the ends of an epoch lie between two samples
 AT_ONCE_S = 600.0  # time per request, since the size of an answer is limited
-ANSWER_S = 20.0  # timeout of a part of an answer, and of the last answer after the site's patience
+ANSWER_S = 20.0  # timeout of each part of an answer, and of the last answer after the site's patience
 MAX_ANSWER_BYTES = 1 << 26
 CHUNK_BYTES = 1 << 16
 HEADERS = {"Accept-Encoding": "identity", "User-Agent": "ringside"}
 PAUSE_S = 2.0
 SOURCE, SCOPE = "wattmeter", "node"
-BAD_ANSWER = "bad-answer"  # code of answers that are not Kwollect's
+BAD_ANSWER = "bad-answer"  # code of answers that are not in Kwollect's format
 
 Samples = dict[str, np.ndarray]  # node -> [samples, 2]: Unix time in s, ascending, and power in W as received
 
@@ -69,7 +69,7 @@ def request_samples(meter: Wattmeter, nodes: Sequence[str], start: float, end: f
 def _request_available(
     meter: Wattmeter, nodes: Sequence[str], start: float, end: float, deadline: float
 ) -> Samples:
-    """Return the samples available now. `deadline` of all answers together is by time.monotonic."""
+    """Return the samples available now; `deadline` on the monotonic clock is that of all answers."""
     rows: dict[str, dict[float, float]] = {}
     for part_start in np.arange(start, end, AT_ONCE_S):
         window = {"start_time": f"{part_start:.3f}", "end_time": f"{min(part_start + AT_ONCE_S, end):.3f}"}
@@ -114,9 +114,9 @@ def _request_rows(url: str, query: Mapping[str, str], deadline: float) -> list[A
         name = type(error).__name__
         raise NoSamples(Note("no-connection", f"{url}: {name}", url=url, error=name)) from None
     except (ValueError, RecursionError):  # also a number with more digits than Python reads
-        raise NoSamples(Note(BAD_ANSWER, f"{url}: its answer is no JSON", url=url)) from None
+        raise NoSamples(Note(BAD_ANSWER, f"{url}: its answer is not JSON", url=url)) from None
     if not isinstance(rows, list):
-        raise NoSamples(Note(BAD_ANSWER, f"{url}: its answer is no list of samples", url=url))
+        raise NoSamples(Note(BAD_ANSWER, f"{url}: its answer is not a list of samples", url=url))
     return rows
 
 
@@ -131,7 +131,8 @@ def _seconds(timestamp: str) -> float:
 def describe_meter(meter: Wattmeter, samples: Samples) -> Kind:
     """Return the kind of the meter, with the median distance of samples as its period.
 
-    Raise NoSamples if there are too few.
+    Raises:
+        NoSamples: If there are too few.
     """
     periods = np.concatenate([np.diff(rows[:, 0]) for rows in samples.values()])
     if not len(periods):
@@ -146,7 +147,7 @@ def valid_samples(samples: Samples) -> Samples:
 
 
 def invalid_samples(samples: Samples) -> Note | None:
-    """Return number and example of each node's invalid samples, or None if all are valid."""
+    """Return number and an example of the invalid samples of each node, or None if all are valid."""
     invalid = {node: watts for node, rows in samples.items() if len(watts := rows[~_is_power(rows), 1])}
     examples = [f"{len(watts)} of {node}, such as {watts[0]:g} W" for node, watts in invalid.items()]
     text = f"invalid samples were left out: {'; '.join(examples)}"
@@ -166,7 +167,7 @@ def integrate(
     Power is integrated by the trapezoidal rule and interpolated at both ends.
 
     Args:
-        kind: The meter, of `describe_meter`.
+        kind: The meter, from `describe_meter`.
         samples: Result of `valid_samples`.
         nodes: The nodes.
         start: Unix time, s.

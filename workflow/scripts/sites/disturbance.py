@@ -9,14 +9,15 @@ from typing import Any
 
 from common.notes import Note
 from common.renamed import rename_columns
+from declared.run_status import RunStatus
 from declared.site import Site
 from sites import node_report
 from sites.slurm import join_hosts
 from sites.verdicts import Finding, ok, warn
 
 MIN_REPORTED_SHARE = 0.05  # of the CPU time
-MIN_DEGREES_OF_FREEDOM = 6  # of disturbed runs and of other runs, for a comparison of their spreads
-MIN_INTERVAL_S = 0.5  # over which shares are measured
+MIN_DEGREES_OF_FREEDOM = 6  # needed in disturbed runs and in other runs to compare their spreads
+MIN_INTERVAL_S = 0.5  # shortest interval over which shares are measured
 
 # steal: CPU steal as share of the time that programs requested; others: share of all CPUs; None if unknown.
 Shares = Mapping[str, float | None]
@@ -25,8 +26,9 @@ Shares = Mapping[str, float | None]
 def share_meter(site: Site) -> Callable[[bool], Shares | None]:
     """Return a function that measures the shares since its last call, given whether runs are active.
 
-    Processes of active runs look like any others, so that share is None then. The function returns None
-    if runs use other machines. It waits until MIN_INTERVAL_S have passed since the last call.
+    The share of other processes is None while runs are active, because it would include their processes. The
+    function returns None if runs use other machines. It waits until MIN_INTERVAL_S have passed since the last
+    call.
     """
     if site.placement == "distinct-nodes":
         return lambda _: None
@@ -42,9 +44,9 @@ def share_meter(site: Site) -> Callable[[bool], Shares | None]:
 
 
 def describe(shares: Shares | None, site: Site, runs_csv: Path) -> Note | None:
-    """Return a sentence on the disturbance of this machine, None if it is quiet.
+    """Return a sentence about the disturbance of this machine, None if it is quiet.
 
-    It names what the disturbance cost, by a campaign's runs.csv.
+    It includes what disturbances have cost the campaign of `runs_csv`.
     """
     notes = list(_disturbances(shares or {}, site))
     if not notes:
@@ -57,9 +59,10 @@ def describe(shares: Shares | None, site: Site, runs_csv: Path) -> Note | None:
 
 
 def node_finding(reports: Sequence[Mapping[str, Any]], site: Site, runs_csv: Path) -> Finding:
-    """Return the doctor's finding on the disturbance of all nodes.
+    """Return the doctor's finding about the disturbance of all nodes.
 
-    Nodes of one virtual cluster work at the same time, so their CPU time of other processes is ignored.
+    All nodes of a virtual cluster measure at the same time on one machine, so CPU time of other processes is
+    ignored.
     """
     hosts_by_text: dict[str, list[str]] = defaultdict(list)
     for report in reports:
@@ -73,7 +76,7 @@ def node_finding(reports: Sequence[Mapping[str, Any]], site: Site, runs_csv: Pat
 
 
 def _disturbances(shares: Shares, site: Site) -> Iterator[Note]:
-    """Yield a note for each share that is worth reporting."""
+    """Yield a note for each share above MIN_REPORTED_SHARE or above the site's limit."""
     for name, clause, limit, key in (
         ("steal", "the hypervisor takes", site.max_steal_share, "max_steal_share"),
         ("others", "other programs use", site.max_other_cpu_share, "max_other_cpu_share"),
@@ -86,7 +89,7 @@ def _disturbances(shares: Shares, site: Site) -> Iterator[Note]:
 
 
 def _cost(runs_csv: Path) -> Note:
-    """Return the cost of disturbed runs as the end of a sentence, "" if the campaign does not show it."""
+    """Return the cost of disturbed runs as the end of a sentence, "" if the campaign shows none."""
     times = spread_ratio(_rows(runs_csv))
     if times is None or times < 1.05:
         return Note("no-cost", "", times=None)
@@ -101,15 +104,16 @@ def spread_ratio(rows: Iterable[Mapping[str, str]]) -> float | None:
     """Return the standard deviation of log epoch times of disturbed runs over that of other runs.
 
     Both are pooled over cells: squared deviations from the mean of a cell's runs of the same kind, over
-    degrees of freedom. Apart from the quantile of t, the half-width of an interval is proportional to it and
-    to 1 / sqrt(runs), so that equal intervals need its square in runs. `rows` are those of runs.csv as text.
+    degrees of freedom. Except for the quantile of t, the half-width of an interval is proportional to the
+    standard deviation and to 1 / sqrt(runs). Intervals of equal width therefore need ratio ** 2 times the
+    runs. `rows` are those of runs.csv.
 
     Returns:
         The ratio, or None with less than MIN_DEGREES_OF_FREEDOM degrees of freedom of either kind.
     """
     times: dict[bool, dict[str, list[float]]] = {True: defaultdict(list), False: defaultdict(list)}
     for row in rows:
-        if row["status"] == "ok" and row["epoch_time_s"] and row["steal_share"]:
+        if row["status"] == RunStatus.OK and row["epoch_time_s"] and row["steal_share"]:
             share = float(row["steal_share"]) + float(row["other_cpu_share"] or 0)
             times[share > MIN_REPORTED_SHARE][row["cell"]].append(math.log(float(row["epoch_time_s"])))
     variances = []

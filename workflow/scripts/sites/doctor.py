@@ -1,7 +1,7 @@
-"""Check in about a minute what will not work at a site: one line per check, ok, warn or FAIL.
+"""Check in about a minute whether runs will work at a site: `./ringside doctor`.
 
-The doctor queries Slurm, then checks nodes with one test job: as many idle ones as a run may have. The exit
-status is 1 if a check FAILs, 2 for bad input.
+The doctor prints one line per check: ok, warn or FAIL. It queries Slurm, then checks nodes with one test job
+on as many idle nodes as a run can have. The exit status is 1 if a check FAILs, 2 for bad input.
 """
 
 import getpass
@@ -33,7 +33,7 @@ PROFILE = CHECKOUT / "profiles" / "slurm" / "config.yaml"
 
 
 def examine(site: Site, results: Path, unseen: str = "") -> Iterator[Finding]:
-    """Yield all findings on a site; `results` is the folder of runs, `unseen` as in `print_findings`."""
+    """Yield all findings about a site; the arguments are those of `print_findings`."""
     if site.launcher == "local":
         yield from _local(site, results)
         return
@@ -47,7 +47,7 @@ def examine(site: Site, results: Path, unseen: str = "") -> Iterator[Finding]:
         try:
             yield from _slurm(site, results, unseen)
         except Unanswered as error:
-            text = f"{error}; is slurmctld up, and is this host one of the cluster's?"
+            text = f"{error}; is slurmctld up, and does this host belong to the cluster?"
             yield fail("controller", "scheduler-silent", text)
     else:
         text = (
@@ -58,6 +58,7 @@ def examine(site: Site, results: Path, unseen: str = "") -> Iterator[Finding]:
 
 
 def _local(site: Site, results: Path) -> Iterator[Finding]:
+    """Yield the findings about a site that is this machine."""
     yield ok("site", f"{site.name} is this machine and needs no Slurm")
     try:
         check_machine(site)
@@ -75,6 +76,7 @@ def _local(site: Site, results: Path) -> Iterator[Finding]:
 
 
 def _slurm(site: Site, results: Path, unseen: str) -> Iterator[Finding]:
+    """Yield the findings about a Slurm cluster, from its configuration to a test job."""
     missing = [program for program in PROGRAMS if not shutil.which(program)]
     if missing:
         text = f"{', '.join(missing)} not on this machine; run the doctor on a login node of the cluster"
@@ -91,8 +93,8 @@ def _slurm(site: Site, results: Path, unseen: str) -> Iterator[Finding]:
             check_virtual(site)
         except InputError as error:
             yield fail("virtual cluster", error.code, str(error))
-    written = load_yaml(PROFILE).get(verdicts.STATUS_COMMAND)
-    yield verdicts.check_job_status(config, written, PROFILE, shutil.which("sacct") is not None)
+    status_command = load_yaml(PROFILE).get(verdicts.STATUS_COMMAND)
+    yield verdicts.check_job_status(config, status_command, PROFILE, shutil.which("sacct") is not None)
     yield verdicts.check_lost_node_timeout(config, site)
     account = _account(config, site)
     yield account
@@ -146,10 +148,11 @@ def _allocation(site: Site) -> Finding:
         message = slurm.last_line(result.stderr).removeprefix("allocation failure: ")
         text = f"sbatch refuses it: {message}; options: {' '.join(options)}; see {display_path(site.file)}"
         return fail("allocation", "scheduler-refused", text)
-    return ok("allocation", "sbatch would take a block's job")
+    return ok("allocation", "sbatch would accept a block's job")
 
 
 def _test_job(site: Site, possible: Sequence[Node], results: Path) -> Iterator[Finding]:
+    """Yield the findings of a test job on the idle nodes among `possible`, at most as many as a run has."""
     usable = [node for node in possible if node.is_usable]
     if not usable:
         yield warn("test job", "not-tried", "not tried: there is no node for it")
@@ -192,12 +195,12 @@ def _version() -> str:
 
 
 def print_findings(site: Site, results: Path, unseen: str = "") -> int:
-    """Print all findings on a site, and return the doctor's exit status.
+    """Print all findings about a site, and return the doctor's exit status.
 
     Args:
         site: The site.
-        results: Folder that runs write to; it need not exist.
-        unseen: Why a node did not answer just now; no test job is started then.
+        results: Folder to which runs write; it need not exist.
+        unseen: Why a node did not answer just now; then no test job is started.
     """
     print(f"site {site.name} ({display_path(site.file)})")
     failures = 0
@@ -210,10 +213,10 @@ def print_findings(site: Site, results: Path, unseen: str = "") -> int:
 
 
 def check_site(study: str = "", site: str = "") -> int:
-    """Print what will not work at a site, and return the doctor's exit status.
+    """Print whether runs will work at a site, and return the doctor's exit status.
 
     Args:
-        study: The study whose results are looked at; default: the configured one.
+        study: The study whose folder of results is checked; default: the configured one.
         site: A site; default: that of config/slurm.yaml.
     """
     config = load_config(configured(study, site, ["slurm.yaml"]))

@@ -1,7 +1,7 @@
 """Query nodes with one short job.
 
-Its program is an argument of srun, since a node may not see this checkout. `sites.doctor` compares the
-answers with a site, `sites.site_file` writes a site from them.
+The program is an argument of srun, because a node may not be able to access this checkout. `sites.doctor`
+compares the answers with a site, `sites.site_file` writes a site from them.
 """
 
 import contextlib
@@ -24,8 +24,8 @@ from plan.scheduling import allocation_options
 from sites.node_report import MARK
 
 REPORT = Path(__file__).with_name("node_report.py")
-WAIT_S = 45  # for nodes
-ANSWER_S = 60  # for their answers
+WAIT_S = 45  # how long to wait for nodes
+ANSWER_S = 60  # how long their answers may take
 
 # $1 is the interpreter, $2 the program, $3 the question.
 _ON_A_NODE = """
@@ -48,11 +48,11 @@ class Unwritable(Exception):
 def ask_nodes(
     site: Site, nodes: int, cores: int, question: dict[str, Any]
 ) -> tuple[list[dict[str, Any]], str, int]:
-    """Query `nodes` nodes in a job of the site; return reports by host, srun's messages and exit status."""
+    """Query `nodes` nodes in a job; return reports by host, and srun's messages and exit status."""
     lines, messages, status = _srun(site, nodes, cores, question)
-    # The site's options are those of sbatch, which has options that srun does not know.
+    # The site's options are for sbatch, which has options that srun does not know.
     if "nrecognized option" in messages or "nvalid option" in messages:
-        lines, messages, status = _srun(site, nodes, cores, question, own_options=False)
+        lines, messages, status = _srun(site, nodes, cores, question, site_options=False)
     return reports(lines), messages, status
 
 
@@ -64,10 +64,10 @@ def ask_here(question: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _srun(
-    site: Site, nodes: int, cores: int, question: dict[str, Any], own_options: bool = True
+    site: Site, nodes: int, cores: int, question: dict[str, Any], site_options: bool = True
 ) -> tuple[list[tuple[float, str]], str, int]:
     """Query the nodes; return their lines with times of arrival, srun's messages and its exit status."""
-    dropped = () if own_options else site.scheduler.options
+    dropped = () if site_options else site.scheduler.options
     options = [
         option
         for option in allocation_options(site, nodes)
@@ -117,7 +117,7 @@ def reports(lines: Sequence[tuple[float, str]]) -> list[dict[str, Any]]:
     """Return the nodes' reports among the lines of `srun --label`, each with `clock_apart_s`.
 
     A line arrives within milliseconds, so `clock_apart_s` is the node's time minus the time of arrival. A
-    long line may arrive in pieces, each with its label.
+    long line can arrive in pieces, each with its label.
     """
     texts: dict[str, str] = {}
     arrived: dict[str, float] = {}
@@ -136,9 +136,10 @@ def reports(lines: Sequence[tuple[float, str]]) -> list[dict[str, Any]]:
 
 @contextlib.contextmanager
 def probes(site: Site, results: Path) -> Iterator[dict[str, Any]]:
-    """Yield the question for nodes, with temporary folders for them to find.
+    """Yield the question for nodes, with temporary folders and a lock that they have to find.
 
-    Raise Unwritable if this host cannot create them.
+    Raises:
+        Unwritable: If this host cannot create the folders.
     """
     with contextlib.ExitStack() as stack:
         folders = {}
@@ -154,7 +155,7 @@ def probes(site: Site, results: Path) -> Iterator[dict[str, Any]]:
                 ) from None
         lock = Path(folders["results"], "lock")
         lock_file = stack.enter_context(open(lock, "w"))
-        with contextlib.suppress(OSError):  # the nodes report a file system without locks
+        with contextlib.suppress(OSError):  # then the nodes report that the file system has no locks
             fcntl.flock(lock_file, fcntl.LOCK_EX)
         yield {
             "checkout": str(CHECKOUT),
@@ -168,11 +169,10 @@ def probes(site: Site, results: Path) -> Iterator[dict[str, Any]]:
 
 
 def outside() -> dict[str, str]:
-    """Return the environment without variables of the job in which this program may run."""
+    """Return the environment without the variables of a Slurm job in which this program possibly runs."""
     inside = "SLURM_JOB_ID" in os.environ
-    exceptions = ("SLURM_CONF",)
     return {
         name: value
         for name, value in os.environ.items()
-        if not inside or name in exceptions or "SLURM_" not in name
+        if not inside or name == "SLURM_CONF" or "SLURM_" not in name
     }

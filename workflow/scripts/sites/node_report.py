@@ -2,9 +2,9 @@
 
 `sites.node_job` runs this program on every node of a test job.
 
-The program is self-contained and needs Python 3.7 or newer, since a node may not see this checkout. Its line
-begins with `ringside-node`. Errors are values and not exceptions, so that one error does not hide the other
-answers.
+The program is self-contained and needs only Python 3.7, because a node may not be able to access this
+checkout. Its line begins with `ringside-node`. Errors are values instead of exceptions, so that one error
+does not hide the other answers.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def report(question: dict[str, Any]) -> dict[str, Any]:
 
 
 def disturbed(seconds: float = 1.0) -> dict[str, float]:
-    """Return `shares` over about a second in which all usable CPUs work: an idle CPU shows no steal."""
+    """Return `shares` over about a second in which all CPUs are busy, since an idle CPU shows no steal."""
     before = used()
     until = before["at"] + seconds
     workers = [threading.Thread(target=work_until, args=(until,)) for _ in os.sched_getaffinity(0)]
@@ -77,7 +77,7 @@ def disturbed(seconds: float = 1.0) -> dict[str, float]:
 
 
 def work_until(moment: float) -> None:
-    """Keep one CPU busy until then (monotonic), without holding the GIL."""
+    """Keep one CPU busy until `moment` on the monotonic clock, without holding the GIL."""
     block = bytes(2**20)
     while time.monotonic() < moment:
         hashlib.sha256(block)
@@ -87,13 +87,19 @@ def used() -> dict[str, float]:
     """Return total CPU times in s of this machine (proc(5)) and of this program with its ended children."""
     with open("/proc/stat") as stat:
         ticks = [int(field) / os.sysconf("SC_CLK_TCK") for field in stat.readline().split()[1:9]]
-    return {"at": time.monotonic(), "busy": sum(ticks[:3]), "stolen": ticks[7], "own": sum(os.times()[:4])}
+    return {
+        "at": time.monotonic(),
+        "busy": sum(ticks[:3]),
+        "stolen": ticks[7],
+        "program": sum(os.times()[:4]),
+    }
 
 
 def shares(before: dict[str, float], now: dict[str, float]) -> dict[str, float]:
     """Return CPU steal per requested CPU time, and CPU time of other processes as a share of all CPUs."""
-    elapsed, busy, stolen, own = (now[name] - before[name] for name in ("at", "busy", "stolen", "own"))
-    other_cpu = max(0.0, busy - own) / (elapsed * (os.cpu_count() or 1))
+    names_of_times = ("at", "busy", "stolen", "program")
+    elapsed, busy, stolen, program = (now[name] - before[name] for name in names_of_times)
+    other_cpu = max(0.0, busy - program) / (elapsed * (os.cpu_count() or 1))
     return {"steal": stolen / (busy + stolen) if stolen else 0.0, "others": other_cpu}
 
 
@@ -107,7 +113,7 @@ def not_writable(folder: str) -> str | None:
 
 
 def lock_state(path: str) -> str:
-    """Return the state of a lock of the submitting host (flock(2)): held, free if not seen, or an error."""
+    """Return the state of the submitting host's lock (flock(2)): held, free if invisible, or an error."""
     try:
         with open(path) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -137,7 +143,7 @@ def names(folder: str) -> list[str]:
 
 
 def failing_line(lines: list[str]) -> list[str] | None:
-    """Return the first setup line that fails in a login shell with its last message, or None."""
+    """Return the first setup line that fails in a login shell, and its last message; None if all run."""
     script = "exec 3>&1 1>&2\ntrap 'echo $done >&3' EXIT\ndone=0\n"
     script += "".join(f"{{ {line}\n}} || exit 1\ndone={i}\n" for i, line in enumerate(lines, start=1))
     try:
@@ -161,10 +167,10 @@ def apptainer(lines: list[str]) -> str | None:
 
 
 def devices() -> list[Any]:
-    """Return the number of accelerators that this job's programs see, and why there are none or None.
+    """Return how many accelerators the programs of this job see, and why some or all are hidden, or None.
 
-    The drivers count accelerators that a variable hides, too. A number that no accelerator has ends the list
-    of a variable, for CUDA as for HIP, which counts within ROCR_VISIBLE_DEVICES.
+    The drivers also count accelerators that a variable hides. In the list of a variable, a number that no
+    accelerator has ends the list, both for CUDA and for HIP, which counts within ROCR_VISIBLE_DEVICES.
     """
     count, reason, variables = amd_devices(), None, ["ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"]
     if not count:
@@ -174,23 +180,23 @@ def devices() -> list[Any]:
         if visible is None:
             continue
         entries = [entry.strip() for entry in visible.split(",") if entry.strip()]
-        if "-1" in entries:  # It and all that follows are hidden.
+        if "-1" in entries:  # It hides everything that follows.
             entries = entries[: entries.index("-1")]
         absent = [i for i, entry in enumerate(entries) if entry.isdigit() and int(entry) >= count]
-        if absent and not str(reason).startswith("MIG"):  # Numbers of parts are not those of what is seen.
+        if absent and not str(reason).startswith("MIG"):  # Parts of MIG have other numbers.
             entries = entries[: absent[0]]
         if len(entries) < count:
             count, reason = len(entries), name + "=" + visible
-        elif reason and not count:  # a driver that does not answer, although a scheduler granted accelerators
+        elif reason and not count:  # the driver does not answer, although a scheduler granted accelerators
             reason += "; " + name + "=" + visible
     return [count, reason]
 
 
 def nvidia_devices() -> list[Any]:
-    """Return the number of NVIDIA GPUs that a program of this job sees, and why they are no more or None.
+    """Return how many NVIDIA GPUs a program of this job sees, and why it sees no more, or None.
 
-    A program sees only one part of all GPUs that MIG divides, and no whole GPU beside it (MIG user guide,
-    device enumeration).
+    If MIG divides GPUs, a program sees one part of one of them and no whole GPU (MIG user guide, device
+    enumeration).
     """
     try:
         run = _run("nvidia-smi", "--list-gpus")
@@ -212,7 +218,8 @@ def nvidia_devices() -> list[Any]:
 def nvidia_models() -> list[str]:
     """Return model and driver of each NVIDIA GPU, such as `NVIDIA H100 80GB HBM3, 580.65.06`.
 
-    The status of nvidia-smi tells nothing: it is 14 on a node whose GPUs work but for a checksum (infoROM).
+    The exit status of nvidia-smi is ignored: it is 14 if only a checksum (infoROM) is wrong and the GPUs
+    work.
     """
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         run = _run("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
@@ -221,7 +228,7 @@ def nvidia_models() -> list[str]:
 
 
 def amd_devices() -> int:
-    """Return the number of AMD's accelerators."""
+    """Return the number of AMD accelerators."""
     count = 0
     for path in glob.glob(_KFD):
         with contextlib.suppress(OSError), open(path) as file:
@@ -245,7 +252,9 @@ def survey() -> dict[str, Any]:
     }
 
 
-_KFD = "/sys/class/kfd/kfd/topology/nodes/*/properties"  # AMD's driver: a CPU is a node without SIMD units
+_KFD = (
+    "/sys/class/kfd/kfd/topology/nodes/*/properties"  # the AMD driver lists CPUs as nodes without SIMD units
+)
 _MODEL = re.compile(r".+, \d[\d.]*")
 _MODULES = re.compile(
     r"^\S*(?:pytorch|tensorflow|horovod|lbann|tarantella|apptainer|singularity)\S*$", re.I | re.M
@@ -254,11 +263,11 @@ _SCRATCH = (
     *("/scratch", "/local/scratch", "/localscratch", "/lscratch", "/mnt/scratch", "/local"),
     *("$SCRATCH", "$TMPDIR"),
 )
-_SYSTEMS = ("", "/tmp", "/var/tmp")  # noqa: S108 (names that are passed over)
+_SYSTEMS = ("", "/tmp", "/var/tmp")  # noqa: S108 (these names are skipped)
 
 
 def own_address() -> str | None:
-    """Return the address that reaches the host which started the job, else the address of the node's name."""
+    """Return the address that the submitting host can reach, else the address of the node's name."""
     towards = os.environ.get("SLURM_LAUNCH_NODE_IPADDR")
     with contextlib.suppress(OSError):
         if not towards:
@@ -270,7 +279,7 @@ def own_address() -> str | None:
 
 
 def links() -> dict[str, Any]:
-    """Return the rate in Mbit/s or None of every network interface, and whether it is up and a device."""
+    """Return for each network interface its rate in Mbit/s or None, and whether it is up and a device."""
     rows = {}
     for _, name in socket.if_nameindex():
         folder = "/sys/class/net/" + name + "/"
@@ -305,7 +314,7 @@ def ports() -> list[dict[str, Any]]:
 def modules() -> list[str] | None:
     """Return the relevant modules of a login shell; None without modules, or if listing them takes too long.
 
-    Lmod and Environment Modules list on standard error.
+    Lmod and Environment Modules print the list to standard error.
     """
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         run = _run("bash", "-lc", "module -t avail 2>&1")
@@ -326,7 +335,7 @@ def scratch() -> dict[str, int]:
 
 
 def has_user_namespaces() -> bool:
-    """Return whether programs may make user namespaces."""
+    """Return whether programs can create user namespaces."""
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         return _run("unshare", "--user", "--map-root-user", "true").returncode == 0
     return False
@@ -353,5 +362,7 @@ def _run(*command: str) -> subprocess.CompletedProcess[str]:
 
 if __name__ == "__main__":
     answers = report(json.loads(sys.argv[1]))
-    answers["clock"] = time.time()  # last: the reader compares it with the moment when the line arrives
+    answers["clock"] = (
+        time.time()
+    )  # last, because the reader compares it with the time at which the line arrives
     print(MARK + json.dumps(answers), flush=True)

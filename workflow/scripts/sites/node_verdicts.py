@@ -12,7 +12,7 @@ from sites.verdicts import Finding, fail, ok, warn
 CLOCK_WARN_S = 0.5
 CLOCK_FAIL_S = 5.0
 
-UNSEEN = Note("not-seen", "does not see it")
+UNSEEN = Note("not-seen", "cannot access it")
 NO_INFINIBAND = Note("no-infiniband", "has no InfiniBand device (/sys/class/infiniband)")
 NO_APPTAINER = Note("no-apptainer", "does not run")
 
@@ -20,9 +20,13 @@ Report = Mapping[str, Any]
 
 
 def node_findings(reports: Sequence[Report], site: Site, python: str, version: str) -> Iterator[Finding]:
-    """Yield a finding for each need of the site's runs.
+    """Yield a finding about each requirement of the site's runs.
 
-    `python` is the controller's interpreter, `version` such as 3.11.
+    Args:
+        reports: Reports of nodes.
+        site: The site.
+        python: The interpreter of the controller.
+        version: Its version, such as 3.11.
     """
     file = display_path(site.file)
 
@@ -31,7 +35,7 @@ def node_findings(reports: Sequence[Report], site: Site, python: str, version: s
 
     yield check(
         "checkout",
-        "is seen",
+        "is accessible",
         lambda report: None if report["checkout"] else UNSEEN,
         "move the checkout to a file system that all nodes share",
     )
@@ -39,7 +43,7 @@ def node_findings(reports: Sequence[Report], site: Site, python: str, version: s
         "controller's python",
         f"{python} runs",
         lambda report: _python(report, python, version),
-        "build the checkout's .venv where nodes see it, from a Python that they have",
+        "build the checkout's .venv where nodes can access it, from a Python that they have",
     )
     yield check(
         "results",
@@ -49,7 +53,7 @@ def node_findings(reports: Sequence[Report], site: Site, python: str, version: s
     )
     yield check(
         "cache",
-        f"{site.cache} is seen",
+        f"{site.cache} is accessible",
         lambda report: _cache(report, site),
         f"{file}: cache: name a folder that all nodes share, or set RINGSIDE_CACHE",
     )
@@ -91,7 +95,7 @@ def node_findings(reports: Sequence[Report], site: Site, python: str, version: s
             "fabric",
             "has InfiniBand devices",
             lambda report: None if report["infiniband"] else NO_INFINIBAND,
-            f"{file}: fabric: say ethernet where there is none",
+            f"{file}: fabric: set ethernet if there is none",
         )
     if site.deployment == "apptainer" or site.images.brought:
         yield check(
@@ -101,18 +105,18 @@ def node_findings(reports: Sequence[Report], site: Site, python: str, version: s
             f"{file}: load its module in setup, ask the administrators for Apptainer on the nodes, or "
             "use deployment: venv",
         )
-        blind = [report["host"] for report in reports if not report["fuse"]]
+        without_fuse = [report["host"] for report in reports if not report["fuse"]]
         yield (
-            warn("fuse", "no-fuse", f"{join_hosts(blind)}: /dev/fuse or squashfuse_ll is not seen; unless "
-                 "Apptainer is installed setuid, every rank unpacks its whole image first")
-            if blind
+            warn("fuse", "no-fuse", f"{join_hosts(without_fuse)}: /dev/fuse or squashfuse_ll is missing; "
+                 "unless Apptainer is installed setuid, every rank unpacks its whole image first")
+            if without_fuse
             else ok("fuse", "images are opened in place")
         )  # fmt: skip
         yield check(
             "binds",
             "are there",
             _binds,
-            f"{file}: binds: name what every node has",
+            f"{file}: binds: name folders that every node has",
         )
     if site.launcher != "local":
         yield check_file_locks(reports)
@@ -120,14 +124,14 @@ def node_findings(reports: Sequence[Report], site: Site, python: str, version: s
 
 
 def check_file_locks(reports: Sequence[Report]) -> Finding:
-    """Check whether nodes see a file lock of this host."""
+    """Check whether a file lock of this host also holds on the nodes."""
     checked = [report for report in reports if report["results"] is None]
-    blind = [report for report in checked if report["lock"] != "held"]
-    if blind:
+    without_lock = [report for report in checked if report["lock"] != "held"]
+    if without_lock:
         answers = ", ".join(
-            sorted({"no error" if report["lock"] == "free" else report["lock"] for report in blind})
+            sorted({"no error" if report["lock"] == "free" else report["lock"] for report in without_lock})
         )
-        hosts = [report["host"] for report in blind]
+        hosts = [report["host"] for report in without_lock]
         return warn(
             "file locks",
             "no-file-locks",
@@ -135,18 +139,18 @@ def check_file_locks(reports: Sequence[Report]) -> Finding:
             "interruption, check with squeue --me that no job is left",
         )
     if not checked:
-        return warn("file locks", "results-unseen", "no node sees results/, so they were not checked")
+        return warn("file locks", "results-unseen", "no node can write to results/, so they were not checked")
     return ok("file locks", "hold across nodes")
 
 
 def check_clocks(reports: Sequence[Report]) -> Finding:
-    """Check whether the nodes' clocks agree with this host's; `clock_apart_s` is theirs minus ours."""
+    """Check whether the nodes' clocks agree with this host's; `clock_apart_s` is node minus host."""
     offsets_s = {report["host"]: report["clock_apart_s"] for report in reports}
-    far = {host: value for host, value in offsets_s.items() if abs(value) > CLOCK_WARN_S}
-    if not far:
+    deviating = {host: value for host, value in offsets_s.items() if abs(value) > CLOCK_WARN_S}
+    if not deviating:
         return ok("clocks", f"at most {max(map(abs, offsets_s.values()), default=0.0):.2f} s apart")
-    verdict = fail if max(map(abs, far.values())) > CLOCK_FAIL_S else warn
-    offsets = ", ".join(f"{host} {value:+.1f} s" for host, value in far.items())
+    verdict = fail if max(map(abs, deviating.values())) > CLOCK_FAIL_S else warn
+    offsets = ", ".join(f"{host} {value:+.1f} s" for host, value in deviating.items())
     text = f"{offsets} against this host; Snakemake compares dates of files: set the clocks (NTP)"
     return verdict("clocks", "clocks-apart", text)
 
@@ -154,10 +158,7 @@ def check_clocks(reports: Sequence[Report]) -> Finding:
 def _over_nodes(
     subject: str, good: str, complaints: Sequence[tuple[str, Note | None]], advice: str
 ) -> Finding:
-    """Return one finding over all nodes, with the code of the first complaint.
-
-    Nodes with equal complaints are grouped.
-    """
+    """Return one finding about all nodes, with the code of the first complaint; equal ones are grouped."""
     bad: dict[Note, list[str]] = {}
     for host, complaint in complaints:
         if complaint:
@@ -217,7 +218,7 @@ def _interface(report: Report, site: Site) -> Note | None:
 
 
 def _needed_devices(site: Site) -> int:
-    """Return how many accelerators of a node runs may use; only schedulers need `devices_per_node`."""
+    """Return how many accelerators of a node runs use; `devices_per_node` is optional without a scheduler."""
     return max(site.devices_per_node, site.ranks_per_node)
 
 

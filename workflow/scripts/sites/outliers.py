@@ -1,12 +1,12 @@
-"""Name the nodes that are slower than the others, by a rule whose false-positive rate is known.
+"""Decide which nodes are slower than the others, by a rule with a known false-positive rate.
 
-All nodes do equal work in rounds. A node is slow in a round if it takes more than a margin longer than the
-lower median of the round. It is named if it is slow in so many rounds that a node like the others would be
-with a probability of at most FALSE_POSITIVE_RATE divided by the number of verdicts (a sign test with
-Bonferroni's correction). Of equal nodes at most half lie above the lower median of a round, and fewer by a
-margin. So of all checks of equal nodes at most one in a hundred names any, whatever the distribution of
-times, as long as a disturbance does not last from one round to the next. One that lasts as long as the check
-is slowness, too.
+All nodes do equal work in rounds. A node is slow in a round if its time exceeds the lower median of the round
+by more than a margin. A node is called slow if it is slow in so many rounds that the probability of this, for
+a node like the others, is at most FALSE_POSITIVE_RATE divided by the number of verdicts (a sign test with
+Bonferroni's correction). Of equal nodes, at most half lie above the lower median of a round, and fewer by a
+margin. So at most one in a hundred checks of equal nodes calls any of them slow, whatever the distribution of
+times, if disturbances do not last from one round to the next. A node that is disturbed during the whole check
+is slow, too.
 """
 
 import math
@@ -18,7 +18,7 @@ from typing import TypeVar
 FALSE_POSITIVE_RATE = 0.01  # of a check, with all its nodes and tests
 MARGIN = 0.1
 RATE_TEXT, MARGIN_TEXT = (f"{100 * share:g} %" for share in (FALSE_POSITIVE_RATE, MARGIN))
-# Share of rounds in which a slow node may look like the others and is named all the same.
+# A slow node is found even if it looks like the others in this share of rounds.
 SPARED_SHARE = 0.25
 
 Unit = TypeVar("Unit", bound=Hashable)  # a node, an accelerator or a rank
@@ -26,14 +26,14 @@ Unit = TypeVar("Unit", bound=Hashable)  # a node, an accelerator or a rank
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a test says of a node.
+    """Result of a test of a node.
 
     Attributes:
-        n_rounds: Rounds in which the node worked.
-        n_slow: Those in which it was slow.
+        n_rounds: Number of rounds in which the node worked.
+        n_slow: Number of these in which it was slow.
         ratio: Median over rounds of its time over the lower median of all nodes.
         p: Probability of `n_slow` or more for a node like the others.
-        is_slow: Whether it is named.
+        is_slow: Whether the node is called slow.
     """
 
     n_rounds: int
@@ -49,7 +49,7 @@ def binomial_tail(n_rounds: int, n_slow: int) -> float:
 
 
 def rounds_needed(n_tests: int) -> int:
-    """Return how many rounds name a node that is slow in all but SPARED_SHARE of them."""
+    """Return how many rounds find a node that is slow in all of them except SPARED_SHARE."""
     n_rounds = 1
     while binomial_tail(n_rounds, n_rounds - int(SPARED_SHARE * n_rounds)) > FALSE_POSITIVE_RATE / n_tests:
         n_rounds += 1
@@ -62,9 +62,9 @@ def judge_units(
     """Return the verdict on each node, accelerator or rank.
 
     Args:
-        rounds: Seconds of each round, by unit; one may be absent from a round.
+        rounds: Seconds of each round, by unit; a unit can be absent from a round.
         n_tests: Number of all verdicts, over units and tests.
-        margin: By how much a unit has to be slower, a share of the lower median.
+        margin: Share of the lower median by which a slow unit exceeds it.
     """
     ratios: dict[Unit, list[float]] = {}
     for times in rounds:
@@ -84,10 +84,10 @@ def _verdict(ratios: Sequence[float], n_tests: int, margin: float) -> Verdict:
 def best_meetings(
     cycles: Sequence[Sequence[Sequence[float | None]]], names: Sequence[str]
 ) -> list[dict[str, float]]:
-    """Return the rounds of a tournament for `judge_units`: in each cycle a node's quickest message.
+    """Return the quickest message of each node in each cycle of a tournament, as the rounds of `judge_units`.
 
-    A message is as slow as the slower of its two nodes, so a good node is quick with any good partner, and a
-    slow one with none.
+    A message is as slow as the slower of its two nodes. A good node is therefore quick with every good
+    partner, and a slow one with none.
 
     Args:
         cycles: Seconds, [cycle][round][node]; None for a node that pauses.

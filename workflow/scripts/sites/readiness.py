@@ -1,4 +1,4 @@
-"""Check before any work that runs can start, and that what they need can be built."""
+"""Check, before any work, that runs can start and that their environments and data can be built."""
 
 import contextlib
 import os
@@ -31,10 +31,13 @@ from sites.node_verdicts import node_findings
 def check_launch(campaign: Campaign, executor: str, runs: bool = True) -> None:
     """Check that Snakemake's `executor` can start the campaign's jobs at its site.
 
-    `runs`: whether there are runs, and not only timings and collective benchmarks.
+    Args:
+        campaign: The campaign.
+        executor: Name of Snakemake's executor.
+        runs: Whether the jobs include runs, and not only timings and collective benchmarks.
 
     Raises:
-        InputError: If it cannot.
+        InputError: If it cannot start them.
     """
     if runs:
         refuse_oversized(campaign)
@@ -74,11 +77,11 @@ def check_launch(campaign: Campaign, executor: str, runs: bool = True) -> None:
 
 
 def check_here(campaign: Campaign) -> None:
-    """Raise InputError if the doctor FAILs on this machine: every run would fail for the same reason."""
+    """Raise InputError if the doctor FAILs on this machine, since every run would fail for that reason."""
     site = campaign.site
     unneeded = [] if campaign.images else ["apptainer", "binds"]
     if not shutil.which("nvidia-smi"):
-        unneeded.append("devices")  # GPUs of another vendor cannot be counted with it
+        unneeded.append("devices")  # only nvidia-smi can count GPUs
     try:
         with probes(site, campaign.results) as question:
             reports = ask_here({**question, "disturbed": False})
@@ -91,14 +94,14 @@ def check_here(campaign: Campaign) -> None:
 
 
 def node_paths(campaign: Campaign) -> list[str]:
-    """Return the paths that every node of the campaign must see: interpreter, checkout, results, cache.
+    """Return the paths that every node must be able to access: interpreter, checkout, results, cache.
 
-    A node may have a different folder at the cache's path. It lacks the mark that this machine puts into the
-    cache then.
+    A node can have a different folder at the path of the cache. The path of the cache is therefore that of a
+    mark which this machine writes into it.
     """
     cache = campaign.site.cache
     mark = cache / f"{SEEN_BY}{machine_id() or 'nodes'}"
-    with contextlib.suppress(OSError):  # a read-only cache has no mark
+    with contextlib.suppress(OSError):  # nothing can be written to a read-only cache
         cache.mkdir(parents=True, exist_ok=True)
         mark.touch()
     results = (CHECKOUT / campaign.results).absolute()
@@ -107,9 +110,9 @@ def node_paths(campaign: Campaign) -> list[str]:
 
 
 def check_builds(site: Site, environments: Iterable[str]) -> None:
-    """Raise InputError if an environment must be built here and cannot be.
+    """Raise InputError if an environment has to be built here, but this machine cannot build it.
 
-    With setup lines this is not known yet.
+    Nothing is checked if the site has setup lines, which can provide what is missing.
     """
     if site.scheduler.build_on == "login" and not site.setup:
         for name in environments:
@@ -119,7 +122,7 @@ def check_builds(site: Site, environments: Iterable[str]) -> None:
 def check_bundle(site: Site, environments: Iterable[str], datasets: Iterable[str]) -> None:
     """Check that the unpacked bundles, if any, contain everything for these environments and data sets.
 
-    Files of the site's own (images.brought, datasets.folder) need no bundle.
+    Files that the site brings itself (images.brought, datasets.folder) need no bundle.
 
     Raises:
         InputError: If something is missing.
@@ -137,11 +140,11 @@ def check_bundle(site: Site, environments: Iterable[str], datasets: Iterable[str
 
 
 def _not_bundled(environment: Environment, site: Site) -> str | None:
-    """Return which part of an environment is in no bundle on this machine, or None."""
+    """Return a part of an environment that is missing in the bundles on this machine, or None."""
     if environment.deployment(site.realization) == "apptainer":
         brought = environment.brought(site.realization)
-        own = brought and not is_address(brought)
-        image = own or bundled.find_image(environment.name, digest(environment, site.realization))
+        is_local_file = brought and not is_address(brought)
+        image = is_local_file or bundled.find_image(environment.name, digest(environment, site.realization))
         return None if image else f"image of the environment {environment.name} as it is now"
     if environment.deployment(site.realization) == "installed":
         return None
@@ -176,8 +179,8 @@ def check_virtual(site: Site) -> None:
         "devices_per_node": (site.devices_per_node, running.gpus_per_node),
     }
     for key, (value, actual) in comparisons.items():
-        enough = key in ("nodes", "devices_per_node") and actual > value
-        if actual != value and not enough:
+        is_enough = key in ("nodes", "devices_per_node") and actual > value
+        if actual != value and not is_enough:
             problem = f"is {value}, but {actual} in the running virtual cluster"
             hint = f"./ringside cluster down, then {virtual.command_for(site)}"
             raise InputError("other-cluster", problem, file=site.file, key=key, hint=hint)

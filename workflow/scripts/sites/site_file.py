@@ -1,7 +1,7 @@
-"""Write config/sites/NAME.yaml for this cluster or machine, then run the doctor on it.
+"""Write config/sites/NAME.yaml for this cluster or machine, then run the doctor on it: `./ringside site`.
 
-Slurm and, in one test job, one node are queried. Nothing is overwritten. The exit status is the doctor's, or
-2 if nothing was written.
+The values come from Slurm and from one node, which a test job queries. An existing file is never overwritten.
+The exit status is that of the doctor, or 2 if nothing was written.
 """
 
 import getpass
@@ -35,12 +35,17 @@ from sites.site_values import (
 from sites.slurm import last_line
 
 FOLDER = CHECKOUT / "config" / "sites"
-WIDTH = 150  # of a line with its comment
-COLUMN = 30  # where comments begin after short lines
+WIDTH = 150  # width of a line with its comment
+COLUMN = 30  # column in which comments of short lines begin
 
 
 def query_slurm(requested: str) -> SlurmAnswers:
-    """Query Slurm and its partition `requested` ("" for the default). May raise Unanswered and InputError."""
+    """Query Slurm about itself and a partition ("" for the default).
+
+    Raises:
+        Unanswered: If Slurm does not answer.
+        InputError: If the partition does not exist, or has no usable node.
+    """
     config = slurm.parse_configuration(slurm.run_client("scontrol", "show", "config"))
     row = partition(
         slurm.parse_partitions(slurm.run_client("scontrol", "show", "partition", "--oneliner")), requested
@@ -82,12 +87,13 @@ def _accounts(config: dict[str, str]) -> tuple[list[str], str | None]:
 
 
 def _mpi() -> list[str]:
-    """Return srun's types of MPI, [] if it does not answer. Some versions list them on standard error."""
+    """Return srun's types of MPI, [] if it does not answer."""
     command = ["srun", "--mpi=list"]
     try:
         result = capture(command, timeout=slurm.PATIENCE_S, env=outside())
     except (OSError, subprocess.TimeoutExpired):
         return []
+    # Some versions of srun print the list to standard error.
     return slurm.parse_mpi_types(result.stdout + result.stderr)
 
 
@@ -109,9 +115,11 @@ def query_node(site: Site) -> NodeAnswers:
 
 
 def cluster(name: str, requested: str) -> tuple[str, str]:
-    """Return the text of the site of this login node's cluster, and why no node was seen or "".
+    """Return the text of a site file for this cluster, and why no node answered, or "".
 
-    May raise Unanswered and InputError.
+    Raises:
+        Unanswered: If Slurm does not answer.
+        InputError: If the partition does not exist, or has no usable node.
     """
     answers = query_slurm(requested)
     print(
@@ -131,7 +139,11 @@ def cluster(name: str, requested: str) -> tuple[str, str]:
 
 
 def machine(name: str) -> str:
-    """Return the text of the site of this machine alone. Raise InputError if it cannot be queried."""
+    """Return the text of a site file for this machine alone.
+
+    Raises:
+        InputError: If this machine cannot be queried.
+    """
     question: dict[str, Any] = dict.fromkeys(("checkout", "results", "cache"), str(CHECKOUT))
     question |= {"lock": "", "scratch": None, "setup": [], "device": "cuda", "binds": [], "survey": True}
     reports = ask_here(question)
@@ -166,13 +178,13 @@ def text(head: str, sections: Sequence[Section]) -> str:
 
 
 def _commented(entry: str, source: str) -> list[str]:
-    """Return a line with its comment, which may continue below; a long line has the comment above."""
-    room = len(entry) + 2 <= WIDTH // 2
-    column = max(COLUMN, len(entry) + 2) if room else len(entry) - len(entry.lstrip())
+    """Return an entry with its comment, which begins on the entry's line, or above a long entry."""
+    has_room = len(entry) + 2 <= WIDTH // 2
+    column = max(COLUMN, len(entry) + 2) if has_room else len(entry) - len(entry.lstrip())
     comment = textwrap.wrap(
         _clean(source), WIDTH - column - 2, break_long_words=False, break_on_hyphens=False
     )
-    if not room:
+    if not has_room:
         return [*(f"{' ' * column}# {line}" for line in comment), entry]
     first, *rest = comment
     return [f"{entry:{column}}# {first}", *(f"{' ' * column}# {line}" for line in rest)]
@@ -191,7 +203,11 @@ def loaded(name: str, written: str) -> Site:
 
 
 def _new(name: str) -> Path:
-    """Return the file of a new site. Raise InputError if its name is invalid."""
+    """Return the path of a new site file.
+
+    Raises:
+        InputError: If the name is invalid.
+    """
     if not re.search(NAME, name) or len(name) > MAX_NAME_LENGTH:
         problem, expected = (
             f"'{name[:100]}' is not a valid name of a site",
@@ -207,14 +223,15 @@ def _already_there(file: Path) -> InputError:
 
 
 def write_site(name: str, partition: str = "", local: bool = False) -> int:
-    """Write config/sites/NAME.yaml for the cluster or machine on which this runs.
-
-    Return the exit status of the doctor on it.
+    """Write config/sites/NAME.yaml for this cluster or machine, and return the doctor's exit status for it.
 
     Args:
         name: Name of the site: a-z, 0-9 and -.
-        partition: Partition of Slurm, in place of its default.
-        local: Describe this machine alone, although Slurm or OAR is here.
+        partition: Partition of Slurm, instead of its default.
+        local: Describe this machine alone, even if it has Slurm or OAR.
+
+    Raises:
+        InputError: If the file exists, or the cluster or machine cannot be described.
     """
     file = _new(name)
     if file.exists():
@@ -224,7 +241,7 @@ def write_site(name: str, partition: str = "", local: bool = False) -> int:
         try:
             written, unseen = cluster(name, partition)
         except Unanswered as error:
-            problem = f"Slurm is here, but does not answer ({error})"
+            problem = f"this machine has Slurm, but it does not answer ({error})"
             hint = f"run it on a login node, or for this machine alone: {here_alone}"
             raise InputError("scheduler-silent", problem, hint=hint) from None
     elif partition:
@@ -232,7 +249,7 @@ def write_site(name: str, partition: str = "", local: bool = False) -> int:
         problem = "cannot be combined with --local" if local else "Slurm is not on this machine (sinfo)"
         raise InputError(code, problem, file="--partition", got=partition)
     elif shutil.which("oarnodes") and not local:
-        problem = "OAR is here: copy config/sites/grid5000.yaml to a new file and adapt each line"
+        problem = "this machine has OAR: copy config/sites/grid5000.yaml to a new file and adapt each line"
         raise InputError("not-possible-here", problem, hint=f"for this machine alone: {here_alone}")
     else:
         written = machine(name)

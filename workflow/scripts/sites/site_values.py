@@ -1,6 +1,6 @@
-"""Derive the values of a site file from the answers of Slurm and a node: pure functions that query nothing.
+"""Derive the values of a site file from the answers of Slurm and of a node.
 
-Every entry says where its value is from. ASSUMED values could not be measured.
+The functions are pure. Every entry says where its value is from. ASSUMED values could not be measured.
 """
 
 import re
@@ -15,7 +15,7 @@ from declared.virtual import Settings
 from sites import slurm
 from sites.slurm import Node, join_hosts
 
-MAX_NODES = 8  # of a run in a new site: the doctor's test job requests as many
+MAX_NODES = 8  # nodes of a run in a new site, and of the doctor's test job
 MAX_LISTED_KINDS = 6
 RUN_S, LOCAL_RUN_S, BLOCK_S = 900, 300, 28800
 MIN_RUN_S = 60
@@ -87,12 +87,12 @@ class SlurmAnswers:
         config: `scontrol show config`.
         partition: `scontrol show partition`.
         kinds: Kinds of nodes of the partition, the largest first.
-        other_nodes: Names of all nodes but those of the first kind.
+        other_nodes: Names of all nodes except those of the first kind.
         node: `scontrol show node` of a node of the first kind.
         mine: Accounts of the user.
         default_account: The user's default account.
         mpi: Types of MPI that srun supports.
-        virtual: Settings of the virtual cluster, if this is it.
+        virtual: Settings of the virtual cluster if it is this cluster, else None.
     """
 
     config: Mapping[str, str]
@@ -108,14 +108,14 @@ class SlurmAnswers:
 
 @dataclass(frozen=True)
 class NodeAnswers:
-    """Report of a node (sites/node_report.py with `survey`), or the reason why there is none."""
+    """Report of a node (sites/node_report.py with `survey`), or the reason why there is no report."""
 
     report: Report | None
     reason: str = ""
 
     @property
     def at(self) -> str:
-        """Source of values, for comments."""
+        """Text that names the source of values in comments."""
         return f"the test job on {self.report['host']}" if self.report else "ASSUMED: no node was seen"
 
 
@@ -123,7 +123,7 @@ def partition(partitions: Mapping[str, Mapping[str, str]], requested: str) -> Ma
     """Return the fields of the partition `requested`, or of the cluster's default for "".
 
     Raises:
-        InputError: If there is no such partition, it is not up, or its jobs are too short.
+        InputError: If there is no such partition, it is not up, or its time limit is too short for a run.
     """
     row = slurm.choose_partition(partitions, requested, "--partition")
     max_time_s = slurm.parse_time_s(row.get("MaxTime", ""))
@@ -140,9 +140,8 @@ def kinds(partition_nodes: Sequence[Node]) -> list[Kind]:
     for node in partition_nodes:
         properties = (node.processors, node.memory_mb, node.gres, node.features, node.threads_per_core)
         groups.setdefault(properties, []).append(node)
-    unsorted = [Kind(tuple(nodes)) for nodes in groups.values()]
     return sorted(
-        unsorted,
+        (Kind(tuple(nodes)) for nodes in groups.values()),
         key=lambda kind: (
             -kind.n_usable,
             -slurm.parse_gpus(kind.nodes[0].gres)[0],
@@ -152,13 +151,13 @@ def kinds(partition_nodes: Sequence[Node]) -> list[Kind]:
 
 
 def cluster_site(answers: SlurmAnswers, node_answers: NodeAnswers, folder: Path) -> list[Section]:
-    """Return the sections of a cluster's site.
+    """Return the sections of a cluster's site file.
 
-    `folder` is the parent of the checkout, for a cache that nodes see.
+    `folder` is the parent of the checkout, where the cache lies if nodes cannot access the default one.
     """
     option = f"--partition={answers.partition['PartitionName']}"
     kind = answers.kinds[0]
-    devices, devices_why = _devices(kind, answers, node_answers)
+    devices, device_entries = _devices(kind, answers, node_answers)
     report = node_answers.report
     ports = [port for port in (report["ports"] if report else []) if "ACTIVE" in (port["state"] or "")]
     fabric = [port for port in ports if devices and port["layer"] == "InfiniBand"]
@@ -168,7 +167,7 @@ def cluster_site(answers: SlurmAnswers, node_answers: NodeAnswers, folder: Path)
     return [
         Section("", (Entry("description", words, f"sinfo {option}; free text"),)),
         Section(PLACEMENT_TITLE, tuple(placement)),
-        Section(DEVICE_TITLE, (*devices_why, *_processors(answers, kind, option))),
+        Section(DEVICE_TITLE, (*device_entries, *_processors(answers, kind, option))),
         Section(NETWORK_TITLE, tuple(_network(answers, node_answers, fabric, ports))),
         Section(SOFTWARE_TITLE, tuple(software)),
         Section(LIMITS_TITLE, tuple(_limits(answers))),
@@ -177,7 +176,7 @@ def cluster_site(answers: SlurmAnswers, node_answers: NodeAnswers, folder: Path)
 
 
 def machine_site(report: Report) -> list[Section]:
-    """Return the sections of the site of this machine alone; `report` is its own."""
+    """Return the sections of a site file for this machine alone, from its report."""
     devices, source = report["devices"][0] if report["accelerators"] else 0, "this machine"
     gpus = _gpu_words(report) if devices else ""
     amd = f"; its {report['amd']} AMD devices are left out: no lock here is for them" if report["amd"] else ""
@@ -261,7 +260,7 @@ def _devices(kind: Kind, answers: SlurmAnswers, node_answers: NodeAnswers) -> tu
     gres = f"sinfo: gres {kind.nodes[0].gres or 'none'}"
     n_nvidia, amd = (len(report["accelerators"]), report["amd"]) if report else (0, 0)
     if not count and n_nvidia and not answers.virtual:
-        reason = f"{at} sees {_gpu_words(report)}, but Slurm hands out none (gres)"
+        reason = f"{at} sees {_gpu_words(report)}, but Slurm allocates none (gres)"
         return 0, [Entry("device", "cpu", reason)]
     if count and amd and not n_nvidia:
         reason = f"{at}: {gres}, but they are AMD's: images of your own can use them (images.gpu: rocm)"
@@ -306,20 +305,25 @@ def _processors(answers: SlurmAnswers, kind: Kind, source: str) -> list[Entry]:
 def interface(report: Report) -> tuple[str, str] | None:
     """Return the interface for gradients and the reason, or None: the fastest that is up and has an address.
 
-    Among equal rates the one with the node's own address wins. A software interface, such as a bridge of
-    containers, counts only if it has that address.
+    Of interfaces with equal rates, the one with the address of the node's name is chosen. A software
+    interface, such as a bridge of containers, counts only if it has that address.
     """
-    links, own = report["links"], report["own_address"]
+    links, node_address = report["links"], report["own_address"]
     candidates = []
     for name, address in report["interfaces"].items():
         link = links.get(name, {"mbit_s": None, "up": True, "device": False})
-        if address and link["up"] and not address.startswith("127.") and (link["device"] or address == own):
-            candidates.append((link["mbit_s"] or 0, address == own, name))
+        if (
+            address
+            and link["up"]
+            and not address.startswith("127.")
+            and (link["device"] or address == node_address)
+        ):
+            candidates.append((link["mbit_s"] or 0, address == node_address, name))
     if not candidates:
         return None
-    _, is_own, name = max(candidates, key=lambda row: row[:2])
+    _, is_node_address, name = max(candidates, key=lambda row: row[:2])
     rates = [f"{link} ({rate} Mbit/s)" if rate else f"{link} (unknown rate)" for rate, _, link in candidates]
-    assumed = "" if is_own else "; ASSUMED that all nodes reach each other by it"
+    assumed = "" if is_node_address else "; ASSUMED that all nodes reach each other by it"
     return name, f"the fastest of {', '.join(rates)}{assumed}"
 
 
@@ -339,7 +343,7 @@ def _network(
         return [*entries, _bandwidth(rate, "the virtual cluster's settings (BANDWIDTH)")]
     port_words = ", ".join(f"{port['device']} {port['rate']} ({port['layer']})" for port in ports)
     if fabric:
-        # The rate is such as 100 Gb/sec (4X EDR).
+        # A rate is for example 100 Gb/sec (4X EDR).
         gbit_s = re.match(r"([\d.]+) Gb/sec", fabric[0]["rate"] or "")
         devices = ",".join(port["device"] for port in fabric)
         return [
@@ -367,9 +371,9 @@ def _bandwidth(bytes_s: float | None, source: str) -> Entry:
 
 def _software(node_answers: NodeAnswers, answers: SlurmAnswers, folder: Path, cuda: bool) -> list[Entry]:
     report, at = node_answers.report, node_answers.at
-    cache = Entry("cache", CACHE, f"{at}; must be seen by all nodes; RINGSIDE_CACHE overrides it")
+    cache = Entry("cache", CACHE, f"{at}; all nodes must be able to access it; RINGSIDE_CACHE overrides it")
     if report and not report["cache_seen"]:
-        reason = f"{at} does NOT see {CACHE}; ASSUMED: it sees this folder beside the checkout"
+        reason = f"{at} can NOT access {CACHE}; ASSUMED: it can access this folder next to the checkout"
         cache = Entry("cache", str(folder / "ringside-cache"), reason)
     free_bytes = report["scratch_there"] if report else {}
     words = ", ".join(f"{name} ({_gib(free >> 20)} free)" for name, free in free_bytes.items())
@@ -424,7 +428,7 @@ def _limits(answers: SlurmAnswers) -> list[Entry]:
 
 
 def account(answers: SlurmAnswers) -> tuple[str, str] | None:
-    """Return the account that jobs name and the reason, or None if none is needed or known."""
+    """Return the account of jobs and the reason for it, or None if none is needed or known."""
     allowed = answers.partition.get("AllowAccounts", "ALL")
     usable = [name for name in answers.mine if allowed == "ALL" or name in allowed.split(",")]
     if not usable:
@@ -457,7 +461,7 @@ def _scheduler(answers: SlurmAnswers, kind: Kind, source: str) -> list[Entry]:
 
 
 def _selection(answers: SlurmAnswers, source: str) -> Entry:
-    """Return the entry that keeps jobs on nodes of the first kind."""
+    """Return the entry that restricts jobs to nodes of the first kind."""
     kind, *other_kinds = answers.kinds
     features = kind.nodes[0].features
     if not other_kinds:
@@ -469,9 +473,9 @@ def _selection(answers: SlurmAnswers, source: str) -> Entry:
     other_features = {feature for other_kind in other_kinds for feature in other_kind.nodes[0].features}
     for feature in features:
         if feature not in other_features:
-            reason = f"sinfo {source}: the feature of this kind alone; left out: {listed}"
+            reason = f"sinfo {source}: this feature is unique to this kind; left out: {listed}"
             return Entry("constraint", feature, reason)
-    reason = f"sinfo {source}: no feature is of this kind alone; left out: {listed}"
+    reason = f"sinfo {source}: no feature is unique to this kind; left out: {listed}"
     return Entry("exclude", answers.other_nodes, reason)
 
 

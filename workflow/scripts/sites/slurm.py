@@ -12,8 +12,8 @@ from common.notes import Note
 from common.shell import UNSEEN_STATUS, Unanswered, capture, unseen_path_note
 
 PATIENCE_S = 20
-_NO_OUTPUT = "0:53"  # ExitCode of a job whose node could not open the files of its output
-# What sinfo writes of nodes that jobs get, now or later. * is not responding, $ in maintenance (sinfo(1)).
+_NO_OUTPUT = "0:53"  # ExitCode of a job if its node could not open the files of its output
+# States in sinfo of nodes that jobs can get, now or later. * is not responding, $ in maintenance (sinfo(1)).
 _USABLE_STATE = re.compile(
     r"(?!(?:down|drained|draining|fail|failing|error|maint|unknown|inval|future|perfctrs)\b)[a-z_]+[^*$]*"
 )
@@ -23,7 +23,14 @@ _USABLE_STATE = re.compile(
 class Node:
     """A node of a partition.
 
-    `state` as sinfo writes it (idle, mixed-, down*), memory in MB, `gres` without sockets.
+    Attributes:
+        state: State in sinfo, such as idle, mixed- or down*.
+        processors: Number of CPUs as Slurm counts them.
+        memory_mb: Memory, MB.
+        reason: Why an administrator or Slurm took it down.
+        gres: Generic resources, without their sockets.
+        features: Features, sorted.
+        threads_per_core: Hardware threads of a core.
     """
 
     name: str
@@ -37,7 +44,7 @@ class Node:
 
     @property
     def is_usable(self) -> bool:
-        """Whether jobs get the node, now or later."""
+        """Whether jobs can get the node, now or later."""
         return _USABLE_STATE.fullmatch(self.state) is not None
 
     @property
@@ -47,7 +54,11 @@ class Node:
 
 
 def run_client(*command: str, patience_s: float = PATIENCE_S) -> str:
-    """Return the output of a Slurm client. Raise Unanswered if it is absent, fails or does not answer."""
+    """Return the output of a Slurm client.
+
+    Raises:
+        Unanswered: If it is not on this machine, fails or does not answer.
+    """
     try:
         result = capture(command, timeout=patience_s, env=client_environment())
     except FileNotFoundError:
@@ -60,7 +71,7 @@ def run_client(*command: str, patience_s: float = PATIENCE_S) -> str:
 
 
 def unseen_folder_reason(job: str) -> Note | None:
-    """Return which node does not see the folder of a batch job's output, or None."""
+    """Return which node cannot access the folder of a batch job's output, or None."""
     try:
         answer = run_client("scontrol", "show", "job", job, "--oneliner")
     except Unanswered:
@@ -97,26 +108,32 @@ def parse_partitions(text: str) -> dict[str, dict[str, str]]:
 def choose_partition(
     partitions: Mapping[str, Mapping[str, str]], requested: str, file: str, key: str = ""
 ) -> Mapping[str, str]:
-    """Return the fields of the partition `requested`, the first of several, or of the default for "".
+    """Return the fields of a partition.
+
+    Args:
+        partitions: Fields of all partitions by name.
+        requested: Name, or names joined by commas, of which the first counts; "" for Slurm's default.
+        file: File or option with the request, for messages.
+        key: Key of the file with the request, for messages.
 
     Raises:
-        InputError: If there is no such partition, or it is not up; `file` and `key` say who requested it.
+        InputError: If there is no such partition, or it is not up.
     """
-    place: dict[str, Any] = {"file": file, "key": key, "expected": list(partitions) or "a partition"}
+    source: dict[str, Any] = {"file": file, "key": key, "expected": list(partitions) or "a partition"}
     names = (
         requested.split(",")
         if requested
         else [n for n, row in partitions.items() if row.get("Default") == "YES"]
     )
     if not names:
-        raise InputError("missing-key", "is absent, and Slurm has no default", **place)
+        raise InputError("missing-key", "is absent, and Slurm has no default", **source)
     for name in names:
         if name not in partitions:
-            raise InputError("unknown-name", f"'{name}' is unknown to Slurm", got=name, **place)
+            raise InputError("unknown-name", f"'{name}' is unknown to Slurm", got=name, **source)
     row = partitions[names[0]]
     if (state := row.get("State", "UP")) != "UP":
         hint = "wait, or name another"
-        raise InputError("partition-down", f"'{names[0]}' is {state}", got=state, hint=hint, **place)
+        raise InputError("partition-down", f"'{names[0]}' is {state}", got=state, hint=hint, **source)
     return row
 
 
@@ -165,7 +182,7 @@ def parse_gpus(gres: str) -> tuple[int, tuple[str, ...]]:
 def parse_time_s(text: str) -> float | None:
     """Parse a time of Slurm (1-02:00:00, 30:00, 120 sec) into s, None for no limit.
 
-    Without days, the first of one or two numbers is minutes (sbatch(1), --time).
+    Without days and with one or two numbers, the first of them is minutes (sbatch(1), --time).
     """
     if text in ("", "UNLIMITED", "INFINITE", "NONE"):
         return None
@@ -190,7 +207,7 @@ def has_accounting(config: Mapping[str, str]) -> bool:
 
 
 def rations_memory(config: Mapping[str, str]) -> bool:
-    """Return whether Slurm gives a job only the memory that it asks for."""
+    """Return whether a job gets only the memory that it requests."""
     return "MEMORY" in config.get("SelectTypeParameters", "").upper()
 
 
@@ -201,7 +218,7 @@ def user_accounts(user: str) -> list[str]:
 
 
 def default_account(user: str) -> str | None:
-    """Return the account of jobs of `user` that name none, from slurmdbd."""
+    """Return the default account of `user` from slurmdbd, or None."""
     command = ["sacctmgr", "--noheader", "--parsable2", "show", "user", user, "format=defaultaccount"]
     return last_line(run_client(*command)) or None
 
@@ -213,5 +230,5 @@ def parse_mpi_types(text: str) -> list[str]:
 
 
 def join_hosts(names: Sequence[str]) -> str:
-    """Join at most four names for a message."""
+    """Join the first four names for a message, with the number of the others."""
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

@@ -1,6 +1,6 @@
 """Judge Slurm's configuration for `sites.doctor`: one function per check.
 
-All are pure, except `shared_folder`, which reads this machine's mounts.
+All functions are pure except `check_shared_folder`, which reads the mounts of this machine.
 """
 
 import math
@@ -17,10 +17,10 @@ from plan.scheduling import BUILD_MINUTES, JOB_MARGIN_S
 from sites import slurm
 from sites.slurm import Node, join_hosts
 
-MIN_JOB_AGE_S = 60  # squeue must still list an ended job when Snakemake asks for it
+MIN_JOB_AGE_S = 60  # squeue has to list an ended job until Snakemake asks for it
 MIN_MB_PER_RANK = 4096
-IN_MEMORY = ("tmpfs", "ramfs")  # file systems
-MAX_STATES_LENGTH = 500  # of a line about nodes that are not usable; longer ones are left out
+IN_MEMORY = ("tmpfs", "ramfs")  # file systems that no other machine can access
+MAX_STATES_LENGTH = 500  # length of a list of unusable nodes; a longer list is left out
 STATUS_COMMAND = "slurm-status-command"
 
 
@@ -43,52 +43,60 @@ def ok(subject: str, text: str) -> Finding:
 
 
 def warn(subject: str, code: str, text: str) -> Finding:
-    """Return a finding of a problem with which runs still work; `code` is the kind of problem."""
+    """Return a finding about a problem that runs survive; `code` is the kind of problem."""
     return Finding("warn", subject, code, text)
 
 
 def fail(subject: str, code: str, text: str) -> Finding:
-    """Return a finding of a problem with which runs fail; `code` is the kind of problem."""
+    """Return a finding about a problem that makes runs fail; `code` is the kind of problem."""
     return Finding("FAIL", subject, code, text)
 
 
 def check_shared_folder(subject: str, folder: Path, mounts: Path = Path("/proc/self/mounts")) -> Finding:
-    """Check whether other machines can see a folder, which they cannot if it is in this machine's memory."""
+    """Check that a folder is not in this machine's memory, where no other machine can access it."""
     lines = [line.split()[1:3] for line in mounts.read_text(errors="replace").splitlines()]
     path = Path(os.path.realpath(folder))
     kind, longest = "unknown", 0
     for at, mounted_kind in lines:
-        # The innermost mount counts, and of two on one folder the later one.
+        # The innermost mount counts; of two mounts on one folder, the later one.
         if path.is_relative_to(at.replace("\\040", " ")) and len(at) >= longest:
             kind, longest = mounted_kind, len(at)
     if kind in IN_MEMORY:
         text = (
-            f"{folder} lies in this machine's memory ({kind}), which no other machine sees; move it to a "
-            "file system that all nodes share"
+            f"{folder} lies in this machine's memory ({kind}), which no other machine can access; move it "
+            "to a file system that all nodes share"
         )
         return warn(subject, "in-memory", text)
     return ok(subject, f"{folder} lies on {kind}")
 
 
-def check_job_status(config: Mapping[str, str], written: str | None, profile: Path, sacct: bool) -> Finding:
+def check_job_status(
+    config: Mapping[str, str], status_command: str | None, profile: Path, has_sacct: bool
+) -> Finding:
     """Check how `snakemake --profile slurm` learns that a job has ended.
 
-    `written` is the profile's slurm-status-command.
+    Args:
+        config: Slurm's configuration.
+        status_command: The profile's slurm-status-command, None if it is absent.
+        profile: The profile's file.
+        has_sacct: Whether this machine has sacct.
     """
     subject, accounts = "status of jobs", slurm.has_accounting(config)
-    used = written or ("sacct" if sacct else "squeue")
-    setting = f"{display_path(profile)}: {STATUS_COMMAND}: {used}{'' if written else ', since it is absent'}"
+    used = status_command or ("sacct" if has_sacct else "squeue")
+    setting = (
+        f"{display_path(profile)}: {STATUS_COMMAND}: {used}{'' if status_command else ', since it is absent'}"
+    )
     age_s = slurm.parse_time_s(config.get("MinJobAge", "")) or 0.0
     if used == "sacct" and not accounts:
         text = f"{setting}, but this cluster keeps no accounts; set {STATUS_COMMAND}: squeue"
         return fail(subject, "no-accounts", text)
-    if used == "sacct" and not sacct:
+    if used == "sacct" and not has_sacct:
         text = f"{setting}, but sacct is not on this machine; set {STATUS_COMMAND}: squeue"
         return fail(subject, "not-installed", text)
     if used == "squeue" and age_s < MIN_JOB_AGE_S:
         hint = (
             f"set {STATUS_COMMAND}: sacct"
-            if accounts and sacct
+            if accounts and has_sacct
             else f"use ./ringside submit, or ask the administrators for MinJobAge={MIN_JOB_AGE_S} or more"
         )
         text = f"{setting}, but Slurm forgets a job {age_s:g} s after its end (MinJobAge); {hint}"
@@ -149,7 +157,7 @@ def check_nodes(partition_nodes: Sequence[Node], all_nodes: Sequence[str], site:
 
 
 def eligible_nodes(partition_nodes: Sequence[Node], site: Site) -> list[Node]:
-    """Return the nodes that the site's jobs may get: those with enough GPUs among `_selected_nodes`."""
+    """Return the nodes that the site's jobs can get: those of `_selected_nodes` with enough GPUs."""
     return [
         node
         for node in _selected_nodes(partition_nodes, site)
@@ -160,7 +168,7 @@ def eligible_nodes(partition_nodes: Sequence[Node], site: Site) -> list[Node]:
 def _selected_nodes(partition_nodes: Sequence[Node], site: Site) -> list[Node]:
     """Return the nodes that the site selects by name and feature.
 
-    Only constraints that join features by & are evaluated.
+    A constraint is evaluated only if it joins features by &.
     """
     scheduler = site.scheduler
     included, excluded = host_names(scheduler.nodelist or ""), host_names(site.excluded)
@@ -217,7 +225,8 @@ def check_time_limits(row: Mapping[str, str], site: Site) -> list[Finding]:
     run_s = 60.0 * math.ceil((site.longest_run_s + JOB_MARGIN_S) / 60)
     block_s = float(site.scheduler.block_limit_s)
     findings = []
-    # Kind of a job, the key that sets its time, the time, and how much of it is not the key's.
+    # Kind of job, key of the site that sets its time, the time, and the margin that is added to the key's
+    # value.
     for job_kind, key, asked_s, further_s in (
         ("run", "time_limit_s", run_s, margin_s),
         ("block", "scheduler.block_limit_s", block_s, 0),
@@ -237,21 +246,21 @@ def check_time_limits(row: Mapping[str, str], site: Site) -> list[Finding]:
 
 
 def check_lost_node_timeout(config: Mapping[str, str], site: Site) -> Finding:
-    """Report whether Slurm gives up a node that does not answer before a run's own time limit.
+    """Report whether Slurm gives up a silent node before the time limit of a run.
 
-    Slurm then ends the job, and the run is repeated. Otherwise Slurm may not know yet that the node is lost,
-    and the run is recorded as timeout.
+    If so, Slurm ends the job, and the run is repeated. Otherwise the run reaches its time limit before Slurm
+    knows that the node is lost, and is recorded as timeout.
     """
     timeout_s = slurm.parse_time_s(config.get("SlurmdTimeout", "0")) or None
     repeated = timeout_s is not None and timeout_s <= site.time_limit_s
     if timeout_s is None:
-        text = "Slurm never gives one up (SlurmdTimeout 0): its run is recorded as timeout"
+        text = "Slurm never gives up a lost node (SlurmdTimeout 0): its run is recorded as timeout"
     elif repeated:
-        text = f"Slurm gives one up after {timeout_s:g} s (SlurmdTimeout), and its run is repeated"
+        text = f"Slurm gives up a lost node after {timeout_s:g} s (SlurmdTimeout), and its run is repeated"
     else:
         text = (
             f"time_limit_s {site.time_limit_s:g} s ends a run before SlurmdTimeout ({timeout_s:g} s): a run "
-            "whose node is lost may be recorded as timeout instead of repeated"
+            "on a lost node may be recorded as timeout instead of repeated"
         )
     return ok("lost node", text)
 
@@ -290,7 +299,7 @@ def check_memory(
 def check_account(config: Mapping[str, str], mine: Sequence[str] | None, site: Site) -> Finding:
     """Check whether jobs are charged to an account of the user.
 
-    `mine` are the user's accounts, None if unknown.
+    `mine` has the accounts of the user, None if the cluster keeps no accounts.
     """
     key, requested = f"{display_path(site.file)}: scheduler.account", site.scheduler.account
     if mine is None:
@@ -299,7 +308,7 @@ def check_account(config: Mapping[str, str], mine: Sequence[str] | None, site: S
     enforced = "associations" in config.get("AccountingStorageEnforce", "").lower()
     verdict = fail if enforced else warn
     if requested is not None and requested not in mine:
-        text = f"{key}: '{requested}' is none of yours; expected one of {', '.join(mine) or 'none'}"
+        text = f"{key}: '{requested}' is not one of yours; expected one of {', '.join(mine) or 'none'}"
         return verdict("account", "unknown-name", text)
     if requested is None and not mine:
         text = "you have none here, and jobs need one; ask the administrators"

@@ -30,7 +30,7 @@ class Process(NamedTuple):
 
 
 def running_cluster() -> Settings | None:
-    """Return the settings of the running virtual cluster, or None if its controller does not run."""
+    """Return the settings of the running virtual cluster; None if a program outside its nodes has ended."""
     state = read_state()
     if not state.get("ready"):
         return None
@@ -49,15 +49,19 @@ def command_for(site: Site) -> str:
 
 
 def limit_links(names: Iterable[str], bandwidth_bytes_s: float | None) -> None:
-    """Limit the links of these nodes to this rate in both directions, or remove the limit (None).
+    """Limit the links of nodes to a rate in both directions, or remove the limit (None). Needs root.
 
-    Needs root.
+    Raises:
+        InputError: If the virtual cluster is not running, or a command fails.
     """
     settings = running_cluster()
     if settings is None:
         raise InputError("not-running", "the virtual cluster is not running, so links cannot be shaped")
     controller = pid_of(CONTROLLER[settings.scheduler])
-    host = ["nsenter", f"--net=/proc/{controller}/ns/net"]  # a node sees its own end of its link only
+    host = [
+        "nsenter",
+        f"--net=/proc/{controller}/ns/net",
+    ]  # from inside, a node sees only its end of its link
     for name in names:
         shape_link(settings.names.index(name) + 1, name, bandwidth_bytes_s, host)
 
@@ -69,7 +73,7 @@ def shape_link(number: int, name: str, bandwidth_bytes_s: float | None, enter: S
         if bandwidth_bytes_s:
             run(*qdisc, "replace", "dev", end, "root", *shaping(bandwidth_bytes_s))
         else:
-            succeeds(*qdisc, "delete", "dev", end, "root")  # there may be none
+            succeeds(*qdisc, "delete", "dev", end, "root")  # fails if there was no limit
 
 
 def recorded_programs() -> dict[str, Process]:
@@ -113,7 +117,11 @@ def succeeds(*command: str) -> bool:
 
 
 def run(*command: str) -> str:
-    """Return the output of a command. Raise InputError if it fails."""
+    """Return the output of a command.
+
+    Raises:
+        InputError: If it fails.
+    """
     result = capture(command, env=_variables())
     if result.returncode:
         messages = (result.stderr or result.stdout).strip().splitlines() or [f"status {result.returncode}"]
@@ -124,7 +132,7 @@ def run(*command: str) -> str:
 
 
 def _variables() -> dict[str, str]:
-    """Return this process's variables, with programs for root on PATH also inside jobs."""
+    """Return this process's variables, with the folders of root's programs added to PATH."""
     return {**os.environ, "PATH": f"{os.environ['PATH']}{os.pathsep}/usr/sbin{os.pathsep}/sbin"}
 
 

@@ -82,7 +82,7 @@ def main(*, study: str, site: str, timing: str, key: str, out: Path) -> None:
         key: the key that the caller expects the timing to have
         out: timing.json, in the folder of the key
     """
-    KIND.publish(study, site, timing, key, out)
+    KIND.execute_planned(study, site, timing, key, out)
 
 
 if __name__ == "__main__":

@@ -108,7 +108,7 @@ def time_parts(
     environment = read(timing.run.framework.environment, site.variant)
     build(environment, site.cache, {"torch_index": site.torch_index or ""}, site.realization)
     folder = folder or site.cache / FOLDER / site.name
-    record = KIND.measure(replace(load_study("quickstart"), name=FOLDER), site, timing, folder)
+    record = KIND.reuse_or_measure(replace(load_study("quickstart"), name=FOLDER), site, timing, folder)
     if record["status"] != "ok":
         log = Path(KIND.output(folder, site, timing)).parent
         problem = f"timing of parts: {record['status']}: {record['reason']}"

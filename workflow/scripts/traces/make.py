@@ -14,6 +14,7 @@ from pathlib import Path
 
 from common.errors import InputError
 from common.files import display_path, read_json
+from declared.run_status import RunStatus
 from environments import scorep
 from launchers.slurm import current_job
 from models.graph import BYTES
@@ -23,7 +24,7 @@ from plan.campaign import Campaign, configured, load_campaign
 from plan.design import Run, refuse_imported
 from plan.identity import Planned, plan_run, unsupported_reason
 from plan.scheduling import allocation_options
-from runs.attempts import attempt_folder, finished, put_aside
+from runs.attempts import attempt_folder, latest_recorded_attempt, put_aside
 from runs.epochs import read_epochs
 from runs.phases import TABLE, damage_reason, write_intervals
 from runs.progress import current_session
@@ -32,7 +33,7 @@ from traces import chakra_steps, chrome, otf2_write, score_p
 from traces.timeline import read
 
 MAX_NAMED, MAX_NEAREST = 5, 3
-USABLE = ("ok", "invalid")  # traces of disturbed runs are useful, too
+USABLE = (RunStatus.OK, RunStatus.INVALID)  # traces of disturbed runs are useful, too
 
 
 def find_run(campaign: Campaign, pattern: str) -> Run:
@@ -81,7 +82,7 @@ def plan_traced(campaign: Campaign, run: Run, level: str) -> Planned:
 
 def finished_trace(folder: Path) -> Path | None:
     """Return the attempt in `folder` that counts, if its phases are complete."""
-    attempt = finished(folder)
+    attempt = latest_recorded_attempt(folder)
     return attempt if attempt and is_complete(attempt) else None
 
 
@@ -107,7 +108,7 @@ def measure(campaign: Campaign, planned: Planned) -> Path:
     check_bound(results, campaign.site)
     _check_job(campaign, planned)
     _build_missing(campaign, planned)
-    if finished(folder):  # its phases are damaged
+    if latest_recorded_attempt(folder):  # its phases are damaged
         put_aside(folder / "record.json")
     with report_interruptions(planned.run_id, results):
         record = supervise(

@@ -1,4 +1,4 @@
-"""slurm.conf, gres.conf, cgroup.conf, slurmdbd.conf and oar.conf of the virtual cluster."""
+"""Render slurm.conf, gres.conf, cgroup.conf, slurmdbd.conf and oar.conf of the virtual cluster."""
 
 import os
 import re
@@ -9,9 +9,9 @@ from common.errors import InputError
 from common.templates import render
 from declared.virtual import LOGIN, Settings, address
 
-FOLDER = Path(__file__).parent  # of the templates
+FOLDER = Path(__file__).parent  # folder of the templates
 MARK = "# Made by Ringside's `./ringside cluster up`; `./ringside cluster down` removes it."
-#: default location, which Slurm's commands in Snakemake's jobs use
+#: Default location, because Slurm's commands in jobs of Snakemake look there.
 SLURM_CONF = Path("/etc/slurm/slurm.conf")
 GRES_CONF = Path("/etc/slurm/gres.conf")
 CGROUP_CONF = Path("/etc/slurm/cgroup.conf")
@@ -21,7 +21,7 @@ CgroupAutomount=no
 ConstrainDevices=yes
 ConstrainCores=no
 ConstrainRAMSpace=no
-"""  # cores and memory are constrained by virtual_cluster.limits
+"""  # virtual_cluster.limits constrains cores and memory
 SLURMDBD_CONF = Path("/etc/slurm/slurmdbd.conf")
 DATABASE_PORT = 33066
 OAR_DATABASE_PORT = 54326
@@ -49,9 +49,9 @@ def slurm_conf(settings: Settings, state: Path) -> str:
 
 
 def gres_conf(settings: Settings, state: Path) -> str:
-    """Return the text of gres.conf: the GPUs of each node, of which a half belongs to each of its sockets.
+    """Return the text of gres.conf: the GPUs of each node, divided between its sockets.
 
-    A node has two sockets if its cores are even in number, and one otherwise.
+    A node with an even number of cores has two sockets, any other node has one.
     """
     lines = [MARK, "AutoDetect=off"]
     for i, name in enumerate(settings.names, start=1):
@@ -67,7 +67,7 @@ def gres_conf(settings: Settings, state: Path) -> str:
 
 
 def gpu_folder(state: Path) -> Path:
-    """Return the folder of a node's GPUs, as the node sees it."""
+    """Return the folder of a node's GPUs, inside the node."""
     return state / "gpus"
 
 
@@ -81,7 +81,7 @@ def slurmdbd_conf(state: Path, password: str) -> str:
 def oar_conf(packaged: str, state: Path, password: str) -> str:
     """Return the Debian package's oar.conf with the settings of this cluster."""
     values = {
-        "DB_HOSTNAME": LOGIN,  # nodes ask it, too
+        "DB_HOSTNAME": LOGIN,  # nodes use the database, too
         "DB_PORT": str(OAR_DATABASE_PORT),
         "DB_BASE_PASSWD": password,
         "DB_BASE_PASSWD_RO": password,
@@ -101,9 +101,10 @@ def oar_conf(packaged: str, state: Path, password: str) -> str:
 def job_manager(packaged: str, groups: bool) -> str:
     """Return OAR's job_resource_manager_cgroups.pl, changed for nodes that share one machine.
 
-    After a user's last job it would delete his files in /tmp, /dev/shm and /var/tmp; nodes share two of these
-    with the machine. Without control groups of version 1 (`groups`), it gets plain folders in their place:
-    OAR then starts jobs as usual, but does not find processes that they leave behind.
+    After the last job of a user, the script would delete the user's files in /tmp, /dev/shm and /var/tmp, and
+    nodes share two of these folders with the machine. Without control groups of version 1 (`groups`), plain
+    folders take
+    their place: OAR then starts jobs as usual, but does not find processes that they leave behind.
     """
     edits = {"@Tmp_dir_to_clear = ('/tmp/.','/dev/shm/.','/var/tmp/.');": "@Tmp_dir_to_clear = ();"}
     if not groups:
@@ -123,7 +124,7 @@ def job_manager(packaged: str, groups: bool) -> str:
 
 
 def _cores(share: float | None) -> int:
-    """Whole cores of a node that has this share of the processor."""
+    """Return the whole cores of a node that has this share of the processor."""
     return max(1, round(share + 0.49)) if share else os.cpu_count() or 1
 
 

@@ -2,8 +2,8 @@
 
 Every node is a daemon of Slurm or OAR in a network namespace with its own address, host name, /tmp and
 /etc/hosts, in control groups that cap its processor and memory. Its link goes to a bridge, shaped in both
-directions by token buckets (tc-tbf(8)). What differs between schedulers is in virtual_cluster.slurm and
-virtual_cluster.oar, which have the same functions.
+directions by token buckets (tc-tbf(8)). The modules virtual_cluster.slurm and virtual_cluster.oar, which have
+the same functions, know what differs between the schedulers.
 """
 
 import os
@@ -28,14 +28,14 @@ SCHEDULERS: dict[str, ModuleType] = {"slurm": slurm, "oar": oar}
 
 
 def up(settings: Settings) -> None:
-    """Start the cluster and return when all its nodes are idle; if that fails, leave nothing behind.
+    """Start the cluster, and return when all of its nodes are idle; if that fails, leave nothing behind.
 
     Raises:
         InputError: If the cluster cannot be started.
     """
     scheduler = SCHEDULERS[settings.scheduler]
     if os.geteuid() != 0:
-        problem = "the virtual cluster needs root: it makes network namespaces and control groups"
+        problem = "the virtual cluster needs root: it creates network namespaces and control groups"
         raise InputError("needs-root", problem)
     if running_cluster() is not None:
         problem = f"the virtual cluster is already up ({STATE})"
@@ -64,11 +64,11 @@ def _start(settings: Settings) -> None:
         scheduler.start_node(name)
     scheduler.finish(settings)
     daemons.wait_for(lambda: bool(scheduler.ready(settings)), "all nodes are idle")
-    daemons.say_ready()
+    daemons.record_ready()
 
 
 def down(keep_logs: bool = False) -> bool:
-    """End the cluster in whatever state it is, leave nothing behind, and return whether there was one."""
+    """End the cluster, whatever its state, leave nothing behind, and return whether there was one."""
     names = limits.nodes()
     for name in names:
         Limits(name).kill()
@@ -79,7 +79,7 @@ def down(keep_logs: bool = False) -> bool:
     limits.remove_family()
     existed = STATE.exists()
     if keep_logs and existed:
-        log_folder = Path("/tmp/ringside-cluster-failed")  # noqa: S108 (for a person to read)
+        log_folder = Path("/tmp/ringside-cluster-failed")  # noqa: S108 (for the user to read)
         shutil.rmtree(log_folder, ignore_errors=True)
         log_folder.mkdir()
         for log in [*STATE.glob("*.log"), *STATE.glob("*.out")]:
@@ -91,7 +91,7 @@ def down(keep_logs: bool = False) -> bool:
 
 
 def refuse_busy() -> None:
-    """Raise InputError while jobs wait or run on the cluster."""
+    """Raise InputError if jobs wait or run on the cluster."""
     settings = running_cluster()
     if settings is not None and (left := SCHEDULERS[settings.scheduler].jobs()):
         problem = f"the virtual cluster has jobs that wait or run ({', '.join(left)})"
@@ -114,7 +114,7 @@ def start(
 
 
 def stop(force: bool = False) -> None:
-    """End the virtual cluster and leave nothing behind; only with `force` while jobs wait or run."""
+    """End the virtual cluster and leave nothing behind; while jobs wait or run, `force` is required."""
     signal.signal(signal.SIGTERM, lambda signum, _frame: sys.exit(128 + signum))
     if not force:
         refuse_busy()

@@ -1,6 +1,7 @@
-"""Start, record and end the programs of this machine's virtual cluster; its state file lists them.
+"""Start, record and end the programs of this machine's virtual cluster.
 
-A program is identified by its process and start time, so no other process is ever ended.
+The state file lists them. A program is identified by its process and start time, so that no other process is
+ever ended.
 """
 
 import contextlib
@@ -16,27 +17,28 @@ from common.files import write_json
 from declared.virtual import Settings
 from sites.virtual import STATE, Process, boot_id, is_running, read_state, recorded_programs, start_ticks
 
-# An environment variable of each program, by which it is found if the start was killed before noting it.
+# Environment variable of each program, by which it is found if the start was killed before it recorded the
+# program.
 DAEMON = "RINGSIDE_CLUSTER_DAEMON"
 READY_S = 60.0
 
 
 def begin(settings: Settings) -> None:
-    """Note that a cluster is being started."""
+    """Record that a cluster is being started."""
     STATE.mkdir(mode=0o755)
     write_json(
         STATE / "cluster.json", {"settings": vars(settings), "boot": boot_id(), "pids": {}, "ready": False}
     )
 
 
-def say_ready() -> None:
-    """Note that it is up."""
+def record_ready() -> None:
+    """Record that the cluster is up."""
     write_json(STATE / "cluster.json", {**read_state(), "ready": True})
 
 
 def start(program: str, command: list[str]) -> None:
-    """Start a program that stays, with its output in <program>.out, and note its process."""
-    environment = {**os.environ, "TMPDIR": "/tmp"}  # noqa: S108 (of the node's own)
+    """Start a daemon with its output in <program>.out, and record its process."""
+    environment = {**os.environ, "TMPDIR": "/tmp"}  # noqa: S108 (the /tmp of the node)
     for name in [name for name in environment if name.startswith(("SLURM", "OAR", "SNAKEMAKE", "RINGSIDE"))]:
         del environment[name]
     environment[DAEMON] = program
@@ -56,18 +58,18 @@ def start(program: str, command: list[str]) -> None:
 
 
 def end_all() -> None:
-    """End all programs, also those of a start that was killed before it had noted them."""
+    """End all programs, including those that a killed start did not record."""
     for process in {*recorded_programs().values(), *_running_programs()}:
         _end(process)
 
 
 def _running_programs() -> list[Process]:
-    """Return the cluster's programs that run on this machine and their children, noted or not."""
+    """Return the cluster's programs and their children that run on this machine, recorded or not."""
     processes = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if os.readlink(folder / "ns" / "pid") != os.readlink("/proc/self/ns/pid"):
-                continue  # of another corner of this machine
+                continue  # in another container of this machine
             variables = (folder / "environ").read_bytes().split(b"\0")
             if any(variable.startswith(f"{DAEMON}=".encode()) for variable in variables):
                 processes.append(Process(int(folder.name), start_ticks(int(folder.name))))
@@ -75,7 +77,7 @@ def _running_programs() -> list[Process]:
 
 
 def _end(process: Process) -> None:
-    """Ask the process to end, then make it; only while it is still the one that was started."""
+    """End a process by SIGTERM, then by SIGKILL, as long as its id still belongs to it."""
     for signum, patience_s in ((signal.SIGTERM, 3.0), (signal.SIGKILL, 3.0)):
         deadline = time.monotonic() + patience_s
         while is_running(process) and time.monotonic() < deadline:

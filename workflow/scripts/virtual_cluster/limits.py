@@ -10,7 +10,7 @@ from pathlib import Path
 from common.errors import InputError
 
 ROOT = Path("/sys/fs/cgroup")
-REMOVAL_S = 2.0  # in which killed processes leave a group
+REMOVAL_S = 2.0  # how long killed processes may take to leave a group
 FAMILY = "ringside"
 # CPU quotas are token buckets. With the usual period of 100 ms, a rank that waited for the network would
 # compute at full speed for a while on saved tokens. A period of 5 ms without bursts prevents that.
@@ -26,7 +26,7 @@ class Limits:
 
     @property
     def folders(self) -> list[Path]:
-        """Return the groups that exist."""
+        """The groups of the node that exist."""
         return [family / self._node for family in _families() if (family / self._node).is_dir()]
 
     def make(
@@ -35,7 +35,7 @@ class Limits:
         memory_bytes: int | None,
         controllers: Sequence[str] = ("cpu", "memory"),
     ) -> None:
-        """Create the groups with their limits, for each of `controllers` with version 1.
+        """Create the groups with their limits; with version 1, one for each of `controllers`.
 
         Raises:
             InputError: If the kernel does not offer them.
@@ -47,7 +47,7 @@ class Limits:
             for controller in controllers:
                 folder = ROOT / controller / FAMILY / self._node
                 folder.mkdir(parents=True, exist_ok=True)
-                if controller == "cpuset":  # new ones are empty
+                if controller == "cpuset":  # files of a new group are empty
                     for group in (folder.parent, folder):
                         for file in ("cpuset.cpus", "cpuset.mems"):
                             (group / file).write_text((group.parent / file).read_text())
@@ -66,6 +66,7 @@ class Limits:
             raise InputError("not-possible-here", problem, file=error.filename, hint=hint) from None
 
     def _make_unified(self, cpu_share: float | None, memory_bytes: int | None) -> None:
+        """Create the group of version 2."""
         for parent in (ROOT, ROOT / FAMILY):
             parent.mkdir(exist_ok=True)
             (parent / "cgroup.subtree_control").write_text("+cpu +memory")
@@ -77,7 +78,7 @@ class Limits:
             (folder / "memory.max").write_text(str(memory_bytes))
 
     def processes(self) -> set[int]:
-        """Return the processes of the node, also those in groups that a scheduler made for its jobs."""
+        """Return the processes of the node, including those in groups of a scheduler's jobs."""
         processes: set[int] = set()
         for folder in self.folders:
             for file in folder.rglob("cgroup.procs"):
@@ -86,7 +87,7 @@ class Limits:
         return processes
 
     def kill(self, timeout_s: float = 10) -> None:
-        """End every process of the node."""
+        """Kill every process of the node, for at most `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         while (left := self.processes()) and time.monotonic() < deadline:
             for pid in left:
@@ -95,13 +96,13 @@ class Limits:
             time.sleep(0.05)
 
     def remove(self) -> None:
-        """Remove the groups, and what a scheduler made in them."""
+        """Remove the groups, and those that a scheduler created in them."""
         for folder in self.folders:
             remove_group(folder)
 
 
 def remove_group(group: Path) -> None:
-    """Remove a control group and all within it once killed processes have left them."""
+    """Remove a control group and the groups in it; try for REMOVAL_S while killed processes leave them."""
     deadline = time.monotonic() + REMOVAL_S
     while group.is_dir():
         for folder in [*sorted(group.rglob("*"), reverse=True), group]:

@@ -12,8 +12,8 @@ from virtual_cluster.limits import Limits
 
 BRIDGE = "ringside0"
 
-# In the node's own namespaces: $1 name, $2 folder with the hosts file, $3 what starts its program, the rest
-# control groups.
+# Runs in the namespaces of the node: $1 is its name, $2 the folder with the hosts file, $3 the command that
+# starts its program; the rest are control groups.
 _ENTER = """
 set -e
 name=$1 state=$2 program=$3
@@ -53,7 +53,7 @@ def make(number: int, name: str, settings: Settings, controllers: Sequence[str])
 def inside(name: str, program: str) -> list[str]:
     """Return the command that runs `program` in the node's namespaces and control groups.
 
-    The program is a line of shell that ends in exec. It sees the node's own /tmp and /etc/hosts, and the
+    The program is a line of shell that ends with exec. It sees the /tmp and /etc/hosts of the node, and the
     variables $name and $state.
     """
     enter = [
@@ -75,11 +75,11 @@ def remove_all() -> None:
     for namespace in sorted(folder.glob(f"{NAMESPACE}*")) if folder.is_dir() else []:
         run("ip", "netns", "delete", namespace.name)
     for link in _links():
-        succeeds("ip", "link", "delete", link)  # may have gone by itself, with its namespace or its other end
+        succeeds("ip", "link", "delete", link)  # can have disappeared with its namespace or its other end
 
 
 def _links() -> list[str]:
-    """Return the bridge and the links outside namespaces, of which a killed start leaves some."""
+    """Return the bridge and the links outside of namespaces, some of which a killed start leaves behind."""
     output = capture(["ip", "-oneline", "link"]).stdout
     names = [line.split(":")[1].strip().split("@")[0] for line in output.splitlines()]
     return [name for name in names if name == BRIDGE or name.startswith(NAMESPACE)]

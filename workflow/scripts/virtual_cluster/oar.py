@@ -1,7 +1,7 @@
 """Run OAR on the virtual cluster: PostgreSQL, Almighty, and in each node the sshd that starts its jobs.
 
-OAR reads fixed paths. So /etc/oar and its user's home are covered by file systems in memory (MOUNT) with
-copies of the Debian packages' files: the machine's own files are never written to, and the copies disappear
+OAR reads fixed paths. File systems in memory (MOUNT) therefore cover /etc/oar and the home of its user with
+copies of the Debian packages' files. The files of the machine are never changed, and the copies disappear
 with the mounts.
 """
 
@@ -29,15 +29,16 @@ PACKAGES = (
     "postgresql",
     "openssh-server",
 )
-# OAR keeps a job's processes in groups of these, and finds them there to end them. It knows no version 2.
+# OAR puts the processes of a job into groups of these controllers, to find and end them. It does not know
+# version 2.
 KEPT_IN = tuple(name for name in ("cpuset", "freezer") if (ROOT / "cpuset" / "tasks").is_file())
 CONTROLLERS = ("cpu", "memory", *KEPT_IN)
-SERVER = "server"  # control groups, without limits, of what is not in a node
-MOUNT = "ringside-oar"  # source of our mounts, which distinguishes them from others
+SERVER = "server"  # name of the control groups, without limits, of programs outside of nodes
+MOUNT = "ringside-oar"  # source of our mounts, which tells them apart from others
 CONF = Path("/etc/oar/oar.conf")
 HOME = Path("/var/lib/oar")
 PACKAGED = Path("/usr/share/oar/oar-common/oar.conf")
-SSHD_FOLDER = Path("/run/sshd")  # where sshd leaves its privileges; ours is a link into STATE
+SSHD_FOLDER = Path("/run/sshd")  # folder of sshd's privilege separation; ours is a link into STATE
 ROOT_MAY = "2"  # the admission rule that refuses jobs of root
 
 _SERVER = """
@@ -49,8 +50,8 @@ mount --bind "$hosts" /etc/hosts
 exec /usr/sbin/Almighty
 """
 
-# A /dev of the node's own, since OAR looks for the control groups of its jobs there. Root's shell settings
-# are not the nodes': every shell of every job would run them.
+# The node gets its own /dev, since OAR looks for the control groups of its jobs there. It does not get the
+# shell settings of root, which every shell of every job would run.
 _NODE = """
 mount -t tmpfs -o mode=755 tmpfs "$state/dev"
 cp -ax /dev/. "$state/dev"
@@ -82,7 +83,7 @@ def packages(_settings: Settings) -> list[str]:
 
 
 def refuse_another() -> None:
-    """Raise InputError if this machine has another OAR, whose oar.conf differs from the Debian package's."""
+    """Raise InputError if this machine has another OAR: its oar.conf is not that of the Debian package."""
     if (
         CONF.exists()
         and not _mounts()
@@ -160,7 +161,7 @@ def remove() -> bool:
 
 
 def _cover(folder: Path) -> None:
-    """Cover a folder by a complete copy of it."""
+    """Mount a complete copy of a folder over it."""
     copy = STATE / folder.relative_to("/").as_posix().replace("/", "-")
     copy.mkdir()
     run("mount", "-t", "tmpfs", "-o", "mode=755", MOUNT, str(copy))
@@ -169,13 +170,13 @@ def _cover(folder: Path) -> None:
 
 
 def _mounts() -> list[str]:
-    """Return where our file systems are mounted, in the order in which they were."""
+    """Return the mount points of our file systems, in the order of mounting."""
     lines = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
     return [target for source, target, *_ in lines if source == MOUNT]
 
 
 def _postgres(password: str) -> None:
-    """Start a database of the cluster's own, which listens on the bridge."""
+    """Start the database of the cluster, which listens on the bridge."""
     programs = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[4]))[
         -1
     ].parent

@@ -1,7 +1,4 @@
-"""Run Slurm on the virtual cluster: munge, slurmctld, a slurmd per node.
-
-Slurmdbd and MariaDB for accounting.
-"""
+"""Run Slurm on the virtual cluster: munge, slurmctld, a slurmd per node, slurmdbd with MariaDB."""
 
 import secrets
 
@@ -28,14 +25,14 @@ from virtual_cluster.configuration import (
 
 PACKAGES = ("slurmctld", "slurmd", "slurm-client", "munge")
 ACCOUNTING = ("slurmdbd", "mariadb-server")
-ACCOUNT = "rehearsal"  # where there is accounting
-CONTROLLERS = ("cpu", "memory")  # of control groups: what a node needs
+ACCOUNT = "rehearsal"  # the only account, if there is accounting
+CONTROLLERS = ("cpu", "memory")  # controllers of the control groups of a node
 FILES = (SLURM_CONF, GRES_CONF, CGROUP_CONF, SLURMDBD_CONF)
-# Control groups of version 1, in which each slurmd makes a group for the devices of its jobs.
+# Control groups of version 1, in which each slurmd creates a group for the devices of its jobs.
 DEVICES = limits.ROOT / "devices"
 
-# The GPUs of a node: device files in a file system of its own. Their major number is one that Linux keeps for
-# experiments, so no driver answers: who may open a file gets ENXIO.
+# The GPUs of a node are device files in a file system that only the node has. Linux reserves their major
+# number for experiments. No driver answers, so that a process that may open such a file gets ENXIO.
 _GPUS = """
 mount -t tmpfs -o mode=755 tmpfs %(folder)s
 for gpu in $(seq 0 %(last)d); do mknod "%(folder)s/gpu$gpu" c 60 "$gpu"; done
@@ -56,7 +53,7 @@ def refuse_another() -> None:
 
 
 def start(settings: Settings) -> None:
-    """Start what is not in a node."""
+    """Start the programs that run outside of nodes."""
     (STATE / "slurmctld").mkdir()
     SLURM_CONF.parent.mkdir(parents=True, exist_ok=True)
     write_text(SLURM_CONF, slurm_conf(settings, STATE))
@@ -73,7 +70,7 @@ def start(settings: Settings) -> None:
 
 
 def start_slurmctld() -> None:
-    """Start the controller, with the state that an earlier one left."""
+    """Start the controller, with the state that an earlier one has left."""
     daemons.start("slurmctld", ["slurmctld", "-D"])
 
 
@@ -112,13 +109,14 @@ def remove() -> bool:
 
 
 def _refuse_without_device_groups() -> None:
-    """Raise InputError if Slurm could not constrain devices: it looks for this file of a whole hierarchy."""
+    """Raise InputError if Slurm cannot constrain devices, which it recognizes by a file of version 1."""
     if not (DEVICES / "release_agent").is_file():
         problem = "is not possible on this machine: it has no control groups of version 1 for devices"
         raise InputError("not-possible-here", problem, file="--constrain-devices", hint="leave it out")
 
 
 def _munge() -> None:
+    """Start munge, with a new key."""
     key = STATE / "munge.key"
     key.touch(mode=0o600)
     key.write_bytes(secrets.token_bytes(128))
@@ -134,6 +132,7 @@ def _munge() -> None:
 
 
 def _accounting() -> None:
+    """Start MariaDB and slurmdbd, and create the account that jobs of root use."""
     data, socket, password = STATE / "mariadb", STATE / "mariadb.socket", secrets.token_hex(16)
     run(
         "mariadb-install-db",

@@ -1,4 +1,4 @@
-"""Runs whose ranks ran out of memory end with status oom, those whose ranks were killed otherwise fail."""
+"""Runs end as oom if a rank ran out of memory, and as failed if a rank was killed for another reason."""
 
 import json
 import os
@@ -13,10 +13,10 @@ from common.notes import Note
 from common.schemas import schema
 from common.shell import capture
 from launchers.launch import SCRIPTS
-from launchers.shortage import FACTS, find_shortage
+from launchers.oom_evidence import FACTS, oom_reason
 from ranks.worker.node import _groups
 
-KILLED = Note("rank-failed", "rank 1 was killed by SIGKILL", rank=1, host="node2", status=-9)
+KILLED = Note("rank-failed", "rank 1 was killed by SIGKILL", rank=1, host="node2", exit_status=-9)
 # Start two ranks of `body` as a supervisor does, and print how they ended.
 SUPERVISOR = """\
 import json, sys
@@ -78,7 +78,7 @@ def test_a_run_with_a_rank_without_memory_is_oom(tmp_path: Path) -> None:
 
 def test_a_killed_rank_without_evidence_has_failed(tmp_path: Path) -> None:
     status, code, facts = supervise(tmp_path, KILL)
-    assert (status, code, facts["status"]) == ("failed", "rank-failed", -9)
+    assert (status, code, facts["exit_status"]) == ("failed", "rank-failed", -9)
 
 
 def test_a_run_that_reaches_its_time_limit_is_no_oom(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_a_run_that_reaches_its_time_limit_is_no_oom(tmp_path: Path) -> None:
 
 
 def limits_memory_below(group: Path) -> bool:
-    """Return whether groups that are made in this one can limit memory."""
+    """Return whether groups inside this one can limit memory."""
     passed_on = group / "cgroup.subtree_control"  # of version 2
     if passed_on.exists():
         return "memory" in passed_on.read_text().split()
@@ -128,16 +128,16 @@ def test_a_rank_that_the_kernel_kills_for_memory_is_oom(tmp_path: Path, small_gr
 
 
 def test_evidence_is_a_count_of_kills_and_a_killed_rank(tmp_path: Path) -> None:
-    ended = Note("rank-failed", "rank 0 ended with status 1", rank=0, host=None, status=1)
-    assert find_shortage(tmp_path, KILLED, "cuda", 0) is None
-    assert find_shortage(tmp_path, ended, "cuda", 1) is None, "the kernel killed another program"
-    reason = find_shortage(tmp_path, KILLED, "cuda", 1)
+    ended = Note("rank-failed", "rank 0 ended with status 1", rank=0, host=None, exit_status=1)
+    assert oom_reason(tmp_path, KILLED, "cuda", 0) is None
+    assert oom_reason(tmp_path, ended, "cuda", 1) is None, "the kernel killed another program"
+    reason = oom_reason(tmp_path, KILLED, "cuda", 1)
     assert reason is not None
     assert reason.facts == {**dict.fromkeys(FACTS), "place": "host", "rank": 1, "host": "node2"}
     torchrun = "  exitcode  : -9 (pid: 7)\n  traceback : Signal 9 (SIGKILL) received by PID 7\n"
     for line in ("Error: LBANN was killed (Killed): epoch 2\n", torchrun):
         (tmp_path / "log.txt").write_text(line)
-        assert find_shortage(tmp_path, ended, "cpu", 1) is not None, "it runs as a child of the rank"
+        assert oom_reason(tmp_path, ended, "cpu", 1) is not None, "it runs as a child of the rank"
 
 
 def test_the_rank_that_ran_out_first_is_the_reason(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_the_rank_that_ran_out_first_is_the_reason(tmp_path: Path) -> None:
         content = {"error": "CUDA out of memory", "place": None, "rank": rank, "host": "a", "at": at}
         (tmp_path / f"out-of-memory-{rank}.json").write_text(json.dumps({**content, "asked_bytes": 7}))
     (tmp_path / "out-of-memory-9.json").write_text("{")  # killed while it wrote
-    reason = find_shortage(tmp_path, KILLED, "cuda", 0)
+    reason = oom_reason(tmp_path, KILLED, "cuda", 0)
     assert reason is not None
     assert (reason.facts["rank"], reason.facts["place"], reason.facts["asked_bytes"]) == (2, "device", 7)
 
@@ -154,9 +154,9 @@ def test_a_librarys_own_log_is_evidence(tmp_path: Path) -> None:
     (tmp_path / "log.txt").write_text(
         "JaxRuntimeError: INTERNAL: NCCL operation failed: unhandled cuda error\n"
     )
-    assert find_shortage(tmp_path, KILLED, "cuda", 0) is None
+    assert oom_reason(tmp_path, KILLED, "cuda", 0) is None
     (tmp_path / "nccl.node2.17.log").write_text("node2:17:9 [0] NCCL WARN Cuda failure 2 'out of memory'\n")
-    reason = find_shortage(tmp_path, KILLED, "cuda", 0)
+    reason = oom_reason(tmp_path, KILLED, "cuda", 0)
     assert reason is not None and (reason.facts["place"], reason.facts["host"]) == ("device", "node2")
 
 

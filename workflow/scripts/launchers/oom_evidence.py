@@ -1,0 +1,88 @@
+"""Decide whether ranks failed because memory ran out, which is the status `oom`.
+
+Evidence is the file that a rank writes itself (ranks/worker/shortage.py), a report of the scheduler, a
+process that the kernel killed, or a line of a log. Without evidence, a killed rank has failed.
+"""
+
+import contextlib
+import json
+import re
+import signal
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from common.notes import Note
+from common.redaction import redact_log
+from common.text import format_bytes
+from launchers.log import read_end
+from ranks.worker.shortage import DEVICE, HOST, NOTE_FILES, Shortage, describe_text
+
+OOM_CODE = "out-of-memory"
+FACTS = ("place", "rank", "host", "device", "asked_bytes", "free_bytes", "total_bytes")
+LIBRARY_LOGS = "nccl.*.log"  # NCCL reports some errors nowhere else
+# How Open MPI, torchrun and LBANN's adapter report a program that SIGKILL ended.
+_KILLED = re.compile(r"\b[Ss]ignal 9\b|\(Killed\)")
+# Exit statuses that can mean SIGKILL: from Popen, from a shell, and 255 from oarsh, which hides the signal.
+_KILLED_EXIT_STATUSES = (-signal.SIGKILL, 128 + signal.SIGKILL, 255)
+
+
+def oom_reason(folder: Path, failure: Note, device: str, oom_kills: int) -> Note | None:
+    """Return the reason if ranks failed because memory ran out, None without evidence.
+
+    Args:
+        folder: The attempt's folder.
+        failure: The reason that the launcher gives.
+        device: `device` of the run's spec, which decides between host and device if the evidence does not.
+        oom_kills: Number of processes that the kernel killed in this node's control group during the run.
+    """
+    default_place = {"cpu": HOST, "cuda": DEVICE}.get(device)
+    rank, host = failure.facts.get("rank"), failure.facts.get("host")
+    shortages = filter(None, map(_read_shortage_file, folder.glob(NOTE_FILES)))
+    # The first rank whose memory ran out is the cause of the others' failures.
+    if first := min(shortages, key=lambda shortage: shortage["at"], default=None):
+        return format_oom_reason({**first, "place": first["place"] or default_place}, first["error"])
+    if failure.code == OOM_CODE:
+        return failure
+    log = read_end(folder / "log.txt")
+    if oom_kills > 0 and (failure.facts.get("exit_status") in _KILLED_EXIT_STATUSES or _KILLED.search(log)):
+        text = "the kernel killed it, since the memory of its control group or node was used up"
+        return format_oom_reason({"place": HOST, "rank": rank, "host": host}, text)
+    texts = [log, *map(read_end, sorted(folder.glob(LIBRARY_LOGS)))]
+    shortage = next((match for text in texts if (match := describe_text(text))), None)
+    if shortage is None:
+        return None
+    facts = {**asdict(shortage), "place": shortage.place or default_place, "rank": rank, "host": host}
+    return format_oom_reason(facts, shortage.error)
+
+
+def format_oom_reason(facts: Mapping[str, Any], error: str) -> Note:
+    """Return the reason of status oom: `out of memory on device 0: rank 1 on node2 asked for 2.1 GB: ...`.
+
+    Args:
+        facts: Those of FACTS that are known.
+        error: The message of the library, the kernel or the scheduler.
+    """
+    all_facts = {name: facts.get(name) for name in FACTS}
+    error = "".join(filter(str.isprintable, redact_log(error)))
+    place = {DEVICE: " on the device", HOST: " on the host"}.get(all_facts["place"] or "", "")
+    if all_facts["device"] is not None:
+        place = f" on device {all_facts['device']}"
+    rank_name = "a rank" if all_facts["rank"] is None else f"rank {all_facts['rank']}"
+    host_name = f" on {all_facts['host']}" if all_facts["host"] else ""
+    request = (
+        "" if all_facts["asked_bytes"] is None else f" asked for {format_bytes(all_facts['asked_bytes'])}"
+    )
+    free = "" if all_facts["free_bytes"] is None else f", {format_bytes(all_facts['free_bytes'])} were free"
+    return Note(
+        OOM_CODE, f"out of memory{place}: {rank_name}{host_name}{request}{free}: {error}", **all_facts
+    )
+
+
+def _read_shortage_file(file: Path) -> dict[str, Any] | None:
+    """Return the content of a rank's file, None if the rank was killed while it wrote the file."""
+    with contextlib.suppress(OSError, ValueError):
+        content: dict[str, Any] = json.loads(file.read_text())
+        return {**asdict(Shortage("")), **content} if "at" in content else None
+    return None
