@@ -142,19 +142,19 @@ def test_more_microbatches_shorten_the_bubble_of_a_pipeline() -> None:
 
 def test_a_pipeline_waits_for_each_message_that_it_hands_on() -> None:
     """Four microbatches on four stages: six turns of each pass end with a message."""
-    model, level, more = graph("llama-nano", (32,), 64, 64, "next"), devices(4).levels[0], 1e-3
-    slower = replace(devices(4), levels=(replace(level, latency_s=level.latency_s + more),))
+    model, level, added_s = graph("llama-nano", (32,), 64, 64, "next"), devices(4).levels[0], 1e-3
+    slower = replace(devices(4), levels=(replace(level, latency_s=level.latency_s + added_s),))
     levels = SIMPLE | {"microbatches": 4}
     fast_s, slow_s = (
         StepSimulator(model, topology, 4).simulate(Mesh(pipeline=4), 8, levels).seconds
         for topology in (devices(4), slower)
     )
-    assert slow_s - fast_s == pytest.approx(2 * (4 + 4 - 2) * more)
+    assert slow_s - fast_s == pytest.approx(2 * (4 + 4 - 2) * added_s)
 
 
 def test_sent_bytes_are_those_of_all_replicas() -> None:
-    one, two = step(Mesh(tensor=2), 8), step(Mesh(data=2, tensor=2), 8)
-    assert two.output_bytes == 2 * one.output_bytes > 0 == one.gradient_bytes
+    replica, replicas = step(Mesh(tensor=2), 8), step(Mesh(data=2, tensor=2), 8)
+    assert replicas.output_bytes == 2 * replica.output_bytes > 0 == replica.gradient_bytes
 
 
 def test_sharded_parameters_are_gathered_by_units() -> None:
@@ -164,9 +164,9 @@ def test_sharded_parameters_are_gathered_by_units() -> None:
         simulator.simulate(Mesh(sharded=4), 8, SIMPLE | {"sharding": sharding})
         for sharding in ("gradients", "parameters")
     ]
-    whole, by_unit = (estimate.memory_bytes - estimate.weight_bytes for estimate in estimates)
+    model_bytes, unit_bytes = (estimate.memory_bytes - estimate.weight_bytes for estimate in estimates)
     units = 2 * max(simulator.block_weights) + simulator.root_weights
-    assert whole - by_unit == pytest.approx(4 * (simulator.parameters - units))
+    assert model_bytes - unit_bytes == pytest.approx(4 * (simulator.parameters - units))
 
 
 def test_experts_exchange_positions() -> None:

@@ -194,8 +194,8 @@ def read_table_files(stem: Path) -> StageTable:
 def read_picture(stem: Path, scrub: Callable[[str], str] = str) -> Picture:
     """Read the figure in `stem`.svg, .png, .pdf and .caption.md.
 
-    The image is the PNG if the SVG is large and the PNG smaller. If `scrub` changes the SVG, PNG and PDF are left
-    out, because they contain the same text.
+    The image is the PNG if the SVG is large and the PNG smaller. If `scrub` changes the SVG, PNG and PDF are
+    left out, because they contain the same text.
     """
     caption, _, endnotes = clean(_read(Path(f"{stem}.caption.md")).strip()).partition("\n\n")
     vector = Path(f"{stem}.svg")

@@ -161,8 +161,8 @@ def generated_files(facts: Facts, contents: Contents, answer: Answer) -> dict[st
 def state_tail_once(captions: Mapping[str, str]) -> dict[str, str]:
     """Return captions of which only the first one has the sentences with which all of them end.
 
-    Such sentences, for example on the number of runs per cell, hold for all figures of a study. The first caption
-    says so.
+    Such sentences, for example on the number of runs per cell, hold for all figures of a study. The first
+    caption says so.
     """
     split = {name: _SENTENCES.split(caption) for name, caption in captions.items()}
     first, *later = split or [""]
