@@ -17,7 +17,7 @@ from common.notes import Note
 from common.redaction import redact_log
 from common.text import format_bytes
 from launchers.log import read_end
-from ranks.worker.shortage import DEVICE, HOST, NOTE_FILES, Shortage, describe_text
+from ranks.worker.shortage import DEVICE, HOST, SHORTAGE_FILES, Shortage, describe_text
 
 OUT_OF_MEMORY = "out-of-memory"
 FACTS = ("place", "rank", "host", "device", "asked_bytes", "free_bytes", "total_bytes")
@@ -39,7 +39,7 @@ def find_shortage(folder: Path, failure: Note, device: str, oom_kills: int) -> N
     """
     default_place = {"cpu": HOST, "cuda": DEVICE}.get(device)
     rank, host = failure.facts.get("rank"), failure.facts.get("host")
-    notes = sorted(filter(None, map(_read_note, folder.glob(NOTE_FILES))), key=lambda note: note["at"])
+    notes = sorted(filter(None, map(_read_note, folder.glob(SHORTAGE_FILES))), key=lambda note: note["at"])
     if notes:
         return make_reason({**notes[0], "place": notes[0]["place"] or default_place}, notes[0]["error"])
     if failure.code == OUT_OF_MEMORY:
