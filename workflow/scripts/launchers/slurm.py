@@ -47,7 +47,7 @@ RUNNING = "RUNNING"
 OUT_OF_MEMORY = "OUT_OF_MEMORY"  # state of a job
 TASK_OUT_OF_MEMORY = "Out Of Memory"  # how srun writes this state of a task
 # 30 s is Slurm's default of JobAcctGatherFrequency for energy.
-STEP_ENERGY = energy.Kind("slurm", "node", "counter", 30.0, None, None)
+STEP_ENERGY = energy.MeterKind("slurm", "node", "counter", 30.0, None, None)
 NO_VALUE = 2.0**63  # Slurm writes NO_VAL64, 2^64 - 2, for an unknown value
 _LOST_JOB_SIGNS = (
     "Node failure",

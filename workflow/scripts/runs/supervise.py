@@ -38,7 +38,7 @@ from plan.identity import Planned
 from plan.memory import recorded_estimate
 from plan.node_check import without_slow_nodes
 from plan.plan_files import read_plan
-from ranks.worker.energy import SCOPES, widest
+from ranks.worker.energy import SCOPES, widest_scope
 from runs import attempts, meters, own_commands, phases, reference, score_p, steps, transport
 from runs.epochs import mean_of_timed, read_epochs
 from runs.progress import current_session, refuse_stopped
@@ -350,9 +350,9 @@ def startup_time(ready_s: float, closed_s: float, wall_s: float) -> float | None
 
 
 def epoch_energy(epochs: Sequence[Mapping[str, Any]], device: str) -> dict[str, float | str | None]:
-    """Return the mean energy of a timed epoch by scope, J, and the widest scope with its energy."""
+    """Return the mean energy of a timed epoch by scope, J, and the widest_scope scope with its energy."""
     energies = {name: mean_of_timed(epochs, name) for name in (f"energy_{scope}_j" for scope in SCOPES)}
-    scope = widest(energies, device)
+    scope = widest_scope(energies, device)
     return {**energies, "energy_j": energies[f"energy_{scope}_j"] if scope else None, "energy_scope": scope}
 
 
