@@ -123,7 +123,7 @@ def _read_wattmeters(
         step_s: By how much the clock of the windows was set during the run, s.
 
     Returns:
-        MeterKind of the meter, joules of each window (or None), reasons for missing values and samples, and the
+        Kind of the meter, joules of each window (or None), reasons for missing values and samples, and the
         valid samples.
     """
     if not windows:
