@@ -14,7 +14,7 @@ import pytest
 
 from launchers.launch import SCRIPTS
 from ranks.worker import devices
-from ranks.worker.devices import DeviceCountError, device_indices, node_names, visible_names
+from ranks.worker.devices import DeviceCountError, device_indices, node_accelerators, visible_names
 from support.programs import printed
 from support.ranks import on_ranks
 
@@ -22,7 +22,7 @@ VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICE
 
 
 def context_of(local_rank: int, n_ranks: int = 4, replicas: int = 1, **fields: Any) -> Any:
-    """Return a rank's context, as far as the choice of accelerators needs it."""
+    """Return the fields of a rank's context that the choice of accelerators needs."""
     spec = {"device": "cuda", "replicas_per_rank": replicas, "ranks_per_node": n_ranks}
     accelerators = list(range(n_ranks * replicas))
     return SimpleNamespace(
@@ -121,7 +121,7 @@ def test_a_node_knows_the_accelerators_of_all_its_ranks(
 ) -> None:
     if visible:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    by_rank = on_ranks(2, tmp_path, lambda group: node_names(context_of(group.rank, 2, group=group)))
+    by_rank = on_ranks(2, tmp_path, lambda group: node_accelerators(context_of(group.rank, 2, group=group)))
     assert by_rank == [expected, expected]
 
 
@@ -146,7 +146,7 @@ def test_accelerators_are_counted_by_the_driver(tmp_path: Path, monkeypatch: pyt
         assert devices.count_visible() == expected
 
 
-# What each library is given on the third of four ranks of a node, by the number of accelerators that it sees.
+# Devices of each library on the third of four ranks of a node, by the number of accelerators that it sees.
 COUNTS = """
 import json
 from types import SimpleNamespace
@@ -168,19 +168,19 @@ print(json.dumps(outcomes))
 """
 PYTORCH = """
 import torch
-from ranks.libraries.pytorch import configured
+from ranks.libraries.pytorch import configure_library
 
-torch.set_num_interop_threads = lambda _: None  # It may be called once only.
+torch.set_num_interop_threads = lambda _: None  # It can be called only once.
 
 def times_algorithms(rank):
     torch.cuda.device_count, torch.cuda.set_device = lambda: 1, lambda _: None
-    configured(rank)
+    configure_library(rank)
     assert torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed()  # of unfused attention
     return torch.backends.cudnn.benchmark
 
 def choose(rank, n_visible):
     torch.cuda.device_count, torch.cuda.set_device = lambda: n_visible, lambda _: None
-    return configured(rank).index
+    return configure_library(rank).index
 """
 TENSORFLOW = """
 import os
@@ -250,12 +250,12 @@ def choose(rank, n_visible):
     jax_training.count_visible = lambda: n_visible
     for vendor, platform in (("amd", "rocm"), ("nvidia", "cuda")):
         jax_training.vendor = lambda: vendor
-        jax_training.configured(rank)
+        jax_training.configure_library(rank)
         assert jax.config.jax_platforms == f"{platform},cpu"
     visible = {jax.config._read(f"jax_{platform}_visible_devices") for platform in ("cuda", "rocm")}
     (index,) = visible
     rank.levels = {"precision": "tf32"}
-    jax_training.configured(rank)
+    jax_training.configure_library(rank)
     assert jax.config.jax_default_matmul_precision == "tensorfloat32"
     assert xla.variables(rank)["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
     rank.ranks, rank.group = 4, SimpleNamespace(address="127.0.0.1", broadcast=lambda value: value)
@@ -279,6 +279,6 @@ ADAPTERS = SCRIPTS / "ranks" / "frameworks"
 def test_a_library_gets_what_the_rank_owns(
     environment: str, library: str, real: Callable[[str], Any]
 ) -> None:
-    """It sees one accelerator, all four, or two; and it times algorithms of convolutions or not."""
+    """The rank sees one accelerator, all four, or two, and times algorithms of convolutions or not."""
     outcomes = json.loads(printed(real(environment), "-c", library + COUNTS).splitlines()[-1])
     assert outcomes == {"1": 0, "4": 2, "2": "DeviceCountError", "convolutions": True, "none": False}

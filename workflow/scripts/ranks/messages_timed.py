@@ -3,8 +3,8 @@
 A launcher starts `python -m ranks.messages_timed ATTEMPT_FOLDER` in the framework's environment. Rank 0
 writes result.json, the measured part of timing.json, into the attempt's folder.
 
-Messages are sent one after the other, as ranks.libraries.pytorch_strategy sends them. For each size the
-result has the CPU time of sender and receiver, over all threads, and the time until a message has arrived.
+Messages are sent one after the other, as in ranks.libraries.pytorch_strategy. For each size, the result has
+the CPU time of sender and receiver over all threads, and the time until a message has arrived.
 """
 
 import time
@@ -14,8 +14,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ranks.libraries.pytorch import configured, device_name, join
-from ranks.libraries.pytorch_strategy import carrier
+from ranks.libraries.pytorch import configure_library, device_name, join
+from ranks.libraries.pytorch_strategy import make_host_group
 from ranks.worker.context import Context, from_environment
 from ranks.worker.load import Load
 from ranks.worker.process import adapter_of, as_rank, leave_measurement
@@ -26,7 +26,7 @@ ITEM_BYTES = 4
 
 
 def send_messages(
-    rank: int, elements: int, count: int, device: torch.device, carries: dist.ProcessGroup | None
+    rank: int, elements: int, count: int, device: torch.device, host_group: dist.ProcessGroup | None
 ) -> tuple[float, float]:
     """Send messages from rank 0 to rank 1, and return this rank's CPU seconds and seconds per message."""
     began, used = time.perf_counter(), time.process_time()
@@ -34,18 +34,18 @@ def send_messages(
     for tag in range(count):
         if rank == 0:
             content = tensor.detach().contiguous().cpu()
-            dist.isend(content, 1, group=carries, tag=tag).wait()
+            dist.isend(content, 1, group=host_group, tag=tag).wait()
         else:
             received = torch.empty(elements)
-            dist.irecv(received, 0, group=carries, tag=tag).wait()
+            dist.irecv(received, 0, group=host_group, tag=tag).wait()
             received.to(device)
     return (time.process_time() - used) / count, (time.perf_counter() - began) / count
 
 
 def timed(
-    context: Context, size: int, device: torch.device, carries: dist.ProcessGroup | None
+    context: Context, size: int, device: torch.device, host_group: dist.ProcessGroup | None
 ) -> dict[str, Any]:
-    """Return CPU seconds of sender and receiver, and seconds, of messages of `size` bytes by repetition."""
+    """Return, by repetition, CPU seconds of sender and receiver and seconds per message of `size` bytes."""
     group, elements = context.group, size // ITEM_BYTES
 
     def repetition(count: int) -> list[tuple[float, float]]:
@@ -53,7 +53,7 @@ def timed(
         return [
             (times_of_rank[0], times_of_rank[1])
             for times_of_rank in group.all_gather(
-                send_messages(context.rank, elements, count, device, carries)
+                send_messages(context.rank, elements, count, device, host_group)
             )
         ]
 
@@ -74,12 +74,12 @@ def run(folder: Path) -> None:
     """Time all messages; rank 0 writes result.json at the end."""
     context = from_environment(folder)
     adapter_of(context)
-    device = configured(context)
+    device = configure_library(context)
     transport = join(context)
-    carries = carrier(transport)
+    host_group = make_host_group(transport)
     context.group.barrier()
     load = Load(context.group)
-    messages = [timed(context, size, device, carries) for size in context.spec["sizes"]]
+    messages = [timed(context, size, device, host_group) for size in context.spec["sizes"]]
     leave_measurement(context, load, device_name(device), {"transport": transport, "messages": messages})
 
 

@@ -1,4 +1,4 @@
-"""Choose the axis along which ranks partition each weight, for libraries that lay out whole weights."""
+"""Choose the axis along which ranks of a tensor axis partition each weight, for JAX."""
 
 from models.division import COLUMNS, HEADS, LAYERS, ROWS, tensor_parts
 from models.graph import Graph
@@ -19,13 +19,13 @@ DIVIDED = {
 }
 
 
-def divided(graph: Graph, parts: int, sharding: str = LAYERS) -> dict[str, int]:
-    """Return the axis along which `parts` ranks partition a weight, for each weight that they partition.
+def weight_axes(graph: Graph, parts: int, sharding: str = LAYERS) -> dict[str, int]:
+    """Return the axis along which `parts` ranks partition a weight, by name, for each weight they partition.
 
     `sharding` is the level of the factor tensor_sharding.
     """
     axes: dict[str, int] = {}
     for name, kind in (tensor_parts(graph, parts, sharding) if parts > 1 else {}).items():
-        own = graph.by_name[name].weights
-        axes |= {f"{name}.{weight}": axis for weight, axis in DIVIDED[kind].items() if weight in own}
+        weights = graph.by_name[name].weights
+        axes |= {f"{name}.{weight}": axis for weight, axis in DIVIDED[kind].items() if weight in weights}
     return axes

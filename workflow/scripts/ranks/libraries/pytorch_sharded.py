@@ -1,13 +1,13 @@
 """FSDP2 (Zhao et al., VLDB 2023), used as PyTorch's FSDP2 tutorial and torchtitan use it.
 
-The model is built on the meta device. Each of its blocks becomes a unit whose parameters are gathered before
-use; what is in no block, such as embedding and head, belongs to the root. Then each rank allocates its shards
-and loads them. Each unit prefetches the next one, in the forward and in the backward pass.
+The model is built on the meta device. Each of its blocks becomes a unit: FSDP gathers the unit's parameters
+before use. Layers outside all blocks, such as embedding and head, belong to the root. Then each rank
+allocates and loads its shards. Each unit prefetches the next one, in the forward and in the backward pass.
 
-In mixed precision, FSDP itself casts (MixedPrecisionPolicy) in place of autocast: parameters are gathered in
-bfloat16 and gradients are reduced in float32, torchtitan's defaults, or as `reduce_dtype` says. Weights,
-reduced gradients and optimizer state stay in float32, as with autocast. Batch normalization has units of its
-own in float32, since its kernels do not take bfloat16 parameters together with float32 running statistics.
+In mixed precision, FSDP itself casts (MixedPrecisionPolicy) in place of autocast. Parameters are gathered in
+bfloat16; gradients are reduced in the type of `reduce_dtype`, by default in float32, as in torchtitan.
+Weights, reduced gradients and optimizer state stay in float32, as with autocast. Batch normalization has
+separate units in float32, since its kernels do not take bfloat16 parameters with float32 running statistics.
 """
 
 import contextlib
@@ -26,6 +26,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from models.graph import Graph
+from models.precision import AMP, BF16, COMPUTES_IN_BFLOAT16, FP32
 from ranks.libraries.channels_first import channels_first
 from ranks.libraries.pytorch import (
     Checkpointed,
@@ -40,8 +41,8 @@ from ranks.libraries.pytorch_own import own_units
 from ranks.worker.context import Context
 from ranks.worker.epoch_timer import EpochSums
 
-REDUCE_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}  # by the level of reduce_dtype
-UNIT_BYTES = 25 * 2**20  # of a model without blocks, as DDP's buckets
+REDUCE_DTYPES = {FP32: torch.float32, BF16: torch.bfloat16}  # by the level of reduce_dtype
+UNIT_BYTES = 25 * 2**20  # of a unit in a model without blocks: the size of DDP's buckets
 #: functions of torch.distributed that FSDP2 calls, in PyTorch 2.6 to 2.13, and experts
 FSDP_COLLECTIVES = (
     "all_gather_into_tensor",
@@ -56,15 +57,15 @@ FSDP_COLLECTIVES = (
 def units(module: nn.Module, graph: Graph) -> Iterator[list[nn.Module]]:
     """Yield the layers of each unit, in the order of the forward pass.
 
-    A unit is a block of the model. Of a model without blocks, it is consecutive layers of UNIT_BYTES or more.
-    Remaining layers, and a table that another layer uses, belong to the root module. A unit has no
-    activations, since the first one would overwrite FSDP's output in place.
+    A unit is a block of the model. In a model without blocks, it is consecutive layers of UNIT_BYTES or more.
+    Remaining layers, and a table that another layer uses, belong to the root module. Layers without weights
+    are in no unit: an activation at the start of one would overwrite FSDP's output in place.
     """
     if graph.module:
         yield from own_units(module, graph.module)
         return
     if blocks := [block for block in module.children() if isinstance(block, Checkpointed)]:
-        # The backward pass gathers such a unit's parameters once, before it is computed again.
+        # The backward pass gathers such a unit's parameters once, before it recomputes the unit.
         yield from ([block] for block in blocks if any(True for _ in block.parameters()))
         return
     if graph.blocks:
@@ -73,23 +74,23 @@ def units(module: nn.Module, graph: Graph) -> Iterator[list[nn.Module]]:
                 yield layers
         return
     tied = {operator["of"] for operator in graph.operators if operator.kind == "tied_dense"}
-    layers, size = [], 0
+    layers, unit_bytes = [], 0
     for name, layer in module.named_children():
-        own = sum(weight.nbytes for weight in layer.parameters())
-        if name in tied or not own:
+        layer_bytes = sum(weight.nbytes for weight in layer.parameters())
+        if name in tied or not layer_bytes:
             continue
-        if size >= UNIT_BYTES:
+        if unit_bytes >= UNIT_BYTES:
             yield layers
-            layers, size = [], 0
+            layers, unit_bytes = [], 0
         layers.append(layer)
-        size += own
+        unit_bytes += layer_bytes
 
 
 def shard_of(tensor: torch.Tensor, parameter: DTensor) -> torch.Tensor:
     """Return this rank's shard of a tensor that is sharded as `parameter` is.
 
-    A tensor axis, the last one of a mesh, partitions first; FSDP shards the result. Where there are more
-    ranks than rows, the last ranks have none.
+    The tensor axis, a mesh's last one, partitions first, and FSDP shards the result. If there are more ranks
+    than rows, the last ranks have none.
     """
     mesh, shard = parameter.device_mesh, tensor
     for axis in reversed(range(mesh.ndim)):
@@ -123,10 +124,10 @@ def mark_calls(context: Context, on_gpu: bool) -> None:
         if hasattr(dist, name):
             setattr(dist, name, marked(getattr(dist, name)))
     if on_gpu:
-        wait_event, own = torch.cuda.Stream.wait_event, torch.cuda.default_stream()
+        wait_event, default_stream = torch.cuda.Stream.wait_event, torch.cuda.default_stream()
 
         def wait(stream: torch.cuda.Stream, event: Any) -> None:
-            go_on = phases.waits() if stream == own else None
+            go_on = phases.waits() if stream == default_stream else None
             wait_event(stream, event)
             if go_on:
                 go_on()
@@ -137,27 +138,29 @@ def mark_calls(context: Context, on_gpu: bool) -> None:
 class ShardedTrainer(PyTorchTrainer):
     """A trainer whose model is sharded and loaded in `distribute`."""
 
-    #: whether parameters are freed after the forward pass, and gathered again (ZeRO stage 3, not 2)
+    #: whether parameters are freed after the forward pass and gathered again (ZeRO stage 3 instead of 2)
     regathers = True
     #: a module of each unit and the root
     sharded: Sequence[Any] = ()
-    _own: list[tuple[DTensor, torch.Tensor]]
+    _local_shards: list[tuple[DTensor, torch.Tensor]]
 
     def make_module(self) -> nn.Module:
-        """See PyTorchTrainer. The model has no memory before `load_shards`, unless it draws its own weights.
+        """See PyTorchTrainer. The model has no memory before `load_shards`.
 
-        FSDP then moves each unit to the device as it shards it.
+        A user's module is an exception: it draws its weights at once, and FSDP moves each unit to the device
+        as it shards it.
         """
         return self.make_part(self.graph)
 
     def make_part(self, graph: Graph) -> nn.Module:
-        """Return the module of a graph, without memory."""
+        """Return the module of a graph without memory, or a user's module with its weights."""
         if graph.module:
             return self.build_module(graph)
         with torch.device("meta"):
             module = self.build_module(graph)
         for operator in graph.operators:
-            # A dense layer of sequences returns a view. In place, FSDP would not gather its unit again.
+            # A dense layer of sequences returns a view. If an activation changed it in place, FSDP would not
+            # gather the unit again in the backward pass.
             if operator.kind == "activation" and len(operator.shape) == 2:
                 module.get_submodule(operator.name).inplace = False
         warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor", UserWarning)
@@ -165,21 +168,21 @@ class ShardedTrainer(PyTorchTrainer):
 
     @property
     def roots(self) -> list[tuple[nn.Module, Graph]]:
-        """Modules of this rank that run by themselves, with their graphs: by default one (a hook)."""
+        """Modules that this rank calls separately, with their graphs; by default only the model (a hook)."""
         return [(self.module, self.graph)]
 
     def shard(self, mesh: DeviceMesh) -> None:
-        """Shard the model over a mesh of one axis, or of two, of which the outer one replicates.
+        """Replace all parameters by this rank's shards on a mesh of one axis, or of two.
 
-        It replaces all parameters by this rank's shards.
+        With two axes, the outer one replicates the shards.
         """
         for root, graph in self.roots:
             self._shard_root(root, graph, mesh)
 
     @property
     def policy(self) -> MixedPrecisionPolicy:
-        """The types in which parameters are gathered and gradients reduced."""
-        levels, is_mixed = self.context.levels, self.context.levels["precision"] == "amp"
+        """Data types in which parameters are gathered and gradients reduced."""
+        levels, is_mixed = self.context.levels, self.context.levels["precision"] == AMP
         return MixedPrecisionPolicy(
             torch.bfloat16 if is_mixed else None,
             REDUCE_DTYPES.get(levels["reduce_dtype"], torch.float32 if is_mixed else None),
@@ -187,7 +190,7 @@ class ShardedTrainer(PyTorchTrainer):
 
     def _shard_root(self, root: nn.Module, graph: Graph, mesh: DeviceMesh) -> None:
         levels, last = self.context.levels, self.context.graph.operators[-1].name
-        is_mixed, has_norms = levels["precision"] == "amp", levels["precision"] in ("amp", "bf16")
+        is_mixed, has_norms = levels["precision"] == AMP, levels["precision"] in COMPUTES_IN_BFLOAT16
         single, mixed, mixed_root = MixedPrecisionPolicy(), self.policy, self.policy
         if is_mixed and graph.operators[-1].name == last:
             mixed_root = replace(mixed, output_dtype=torch.float32)  # The loss takes logits in float32.
@@ -205,10 +208,10 @@ class ShardedTrainer(PyTorchTrainer):
         for layers in units(root, graph):
             norms = [part for layer in layers for part in layer.modules() if is_norm(part)]
             products = [layer for layer in layers if layer not in norms]
-            unit_of_norms = shard_unit(norms, single)  # first, since FSDP leaves out what has a unit
+            unit_of_norms = shard_unit(norms, single)  # first, since FSDP leaves out layers that have a unit
             blocks.append(shard_unit(products, mixed) + unit_of_norms)
         norms_of_root = shard_unit([layer for layer in root.modules() if is_norm(layer)], single)
-        # The backward pass begins with the root, which stays gathered.
+        # The root is not freed after the forward pass, since the backward pass begins with it.
         fully_shard(root, mesh=mesh, mp_policy=mixed_root, reshard_after_forward=False)
         self.sharded = [*self.sharded, *(unit for block in blocks for unit in block), *norms_of_root, root]
         for (block, *_), following in pairwise([[root], *blocks]):
@@ -218,9 +221,9 @@ class ShardedTrainer(PyTorchTrainer):
 
     @torch.no_grad()
     def load_shards(self) -> None:
-        """Allocate what this rank has of the model, and load the initial weights, one after the other.
+        """Allocate this rank's part of the model, and load the initial weights one after the other.
 
-        A module of the user's own has its weights already.
+        A user's module has its weights already.
         """
         if self.graph.module:
             return
@@ -228,54 +231,54 @@ class ShardedTrainer(PyTorchTrainer):
         tables = rotary_buffers(self.graph)
         for name, buffer in self.module.named_buffers():
             buffer.copy_(tables.get(name.rpartition(".")[2], torch.zeros(())))
-        own = tensors(self.module, self.graph)
-        for name, weight in self.context.draw_weights(own):
+        weight_tensors = tensors(self.module, self.graph)
+        for name, weight in self.context.draw_weights(weight_tensors):
             operator = self.graph.by_name[name.rpartition(".")[0]]
-            value = self.own_experts(torch.from_numpy(channels_first(weight, operator, self.graph)))
-            tensor = own[name]
+            value = self.rank_experts(torch.from_numpy(channels_first(weight, operator, self.graph)))
+            tensor = weight_tensors[name]
             if isinstance(tensor, DTensor):
                 tensor.to_local().copy_(shard_of(value, tensor))
             else:
                 tensor.copy_(value)
-        if self.context.levels["precision"] == "amp":
+        if self.context.levels["precision"] == AMP:
             for layer in self.module.modules():
                 if isinstance(layer, LSTM) and layer.bias_hh_l0 is not None:
                     layer.bias_hh_l0 = layer.bias_hh_l0.bfloat16()
 
-    def own_experts(self, weight: torch.Tensor) -> torch.Tensor:
-        """Return the part of a weight that this rank and those that have its other shards keep (a hook)."""
+    def rank_experts(self, weight: torch.Tensor) -> torch.Tensor:
+        """Return this rank's experts of a weight, or all of a weight that has none (a hook)."""
         return weight
 
-    def optimize_own(self) -> None:
-        """Create an optimizer of this rank's shards, once they are loaded.
+    def make_shard_optimizer(self) -> None:
+        """Create the optimizer of this rank's shards, after they are loaded.
 
-        It gets plain tensors that share memory with the shards. Optimizers are elementwise, so the result is
-        the same, without the overhead of DTensor in every operation.
+        It gets plain tensors that share memory with the shards. Since optimizers are elementwise, the result
+        is the same without the overhead of DTensor in every operation.
         """
-        self._own = []
+        self._local_shards = []
 
         def part(parameter: nn.Parameter) -> torch.Tensor:
             if not isinstance(parameter, DTensor):
                 return parameter
-            self._own.append((parameter, parameter.detach().to_local().requires_grad_()))
-            return self._own[-1][1]
+            self._local_shards.append((parameter, parameter.detach().to_local().requires_grad_()))
+            return self._local_shards[-1][1]
 
         levels, rate = self.context.levels, self.context.learning_rate(0)
         self.optimizer = make_optimizer(self.module, self.graph, levels, rate, part)
 
-    def update(self) -> None:
+    def clip_and_update(self) -> None:
         """See PyTorchTrainer."""
-        for parameter, own in self._own:
+        for parameter, shard in self._local_shards:
             if parameter.grad is not None:
                 gradient, parameter.grad = parameter.grad, None
                 if gradient.placements != parameter.placements:  # of a norm that has some of the positions
                     gradient = gradient.redistribute(placements=parameter.placements)
-                own.grad = gradient.to_local()
-        super().update()
+                shard.grad = gradient.to_local()
+        super().clip_and_update()
 
     def gradient_norm(self, weights: list[torch.Tensor]) -> torch.Tensor:
         """See PyTorchTrainer."""
-        parameters = {id(own): parameter for parameter, own in self._own}
+        parameters = {id(shard): parameter for parameter, shard in self._local_shards}
         copies = [self.n_copies(parameters.get(id(weight), weight)) for weight in weights]
         return norm_over_ranks(weights, copies, self.torch_device)
 
@@ -321,10 +324,11 @@ class ShardedTrainer(PyTorchTrainer):
     @torch.no_grad()
     def weights_finite(self) -> bool:
         """See Trainer. Each rank checks its own shards."""
-        own = (
+        local_tensors = (
             t.to_local() if isinstance(t, DTensor) else t for t in tensors(self.module, self.graph).values()
         )
-        return all(bool(tensor.isfinite().all()) for tensor in own)
+        return all(bool(tensor.isfinite().all()) for tensor in local_tensors)
 
-    def _precision(self) -> contextlib.AbstractContextManager[Any]:
-        return contextlib.nullcontext()  # FSDP casts.
+    def autocast(self) -> contextlib.AbstractContextManager[Any]:
+        """See PyTorchTrainer. FSDP casts instead."""
+        return contextlib.nullcontext()

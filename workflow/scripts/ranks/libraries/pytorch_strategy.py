@@ -1,10 +1,10 @@
 """Train by a strategy (models.strategy), which assigns parts of layers to ranks, each with one device.
 
 Every part has its own autograd graph. Parts exchange regions (models.layout): in the forward pass the outputs
-that a part needs of others, in the backward pass the gradients of these in the opposite direction. A message
-is sent as soon as its part is computed, and awaited where it is needed. Each message has its own tag, so
-ranks may send and receive in any order. Gradients of weights that several ranks hold are all-reduced among
-these ranks as soon as each has computed its own.
+of other parts that a part needs, in the backward pass their gradients in the opposite direction. A message is
+sent as soon as its part is computed, and awaited where it is needed. Each message has its own tag, so ranks
+can send and receive in any order. If several ranks hold a weight, its gradients are all-reduced among them as
+soon as each rank has computed its summand.
 
 Messages pass through host memory by Gloo, since NCCL has no tags. All-reduces run on the device of the
 weights, on accelerators by NCCL; all ranks start them in the same order, that of the layers.
@@ -52,7 +52,8 @@ class Transfer:
         source: Slices of the message in the sending part's output.
         target: Slices of the message in the receiving part's input.
         fills: Whether the message is the whole input.
-        is_view: Whether it fills it with whole samples of a part on this rank, whose memory it can share.
+        is_view: Whether the input can share the memory of the sending part: the message is the whole input
+            and consists of whole samples, and both parts are on this rank.
         of_state: Whether it is the state of an LSTM.
         made_by: The sending part.
     """
@@ -71,7 +72,7 @@ class Transfer:
 
 @dataclass
 class Task:
-    """A part that this rank computes, with its inputs and outputs, and what its backward pass needs."""
+    """A part that this rank computes, with its messages, and the tensors of the current step."""
 
     place: Place
     part: Part
@@ -109,7 +110,7 @@ class Runner:
         device: Its device.
         weights: All weights of the model in PyTorch's layout, by their names in the graph.
         phases: Marks of a traced run.
-        carries: Group of all ranks for messages in host memory, None if the default group can send these.
+        host_group: Group of all ranks for messages in host memory, None for the default group.
         label_smoothing: Level of the factor.
     """
 
@@ -121,11 +122,11 @@ class Runner:
         device: torch.device,
         weights: Mapping[str, Tensor],
         phases: Untraced | None = None,
-        carries: dist.ProcessGroup | None = None,
+        host_group: dist.ProcessGroup | None = None,
         label_smoothing: float = 0.0,
     ) -> None:
         self.graph, self.layout, self.space, self.me, self.device = graph, layout, layout.space, rank, device
-        self.carries, self.label_smoothing = carries, label_smoothing
+        self.host_group, self.label_smoothing = host_group, label_smoothing
         self.phases = phases or Untraced()
         self.kinds = [dimensions(layer, graph) for layer in self.space.layers]
         every = [(layer, part) for layer, ranks in enumerate(layout.devices) for part in range(len(ranks))]
@@ -156,9 +157,11 @@ class Runner:
     def _task(self, place: Place) -> Task:
         layer, region = place[0], self.layout.region(place)
         begin = self.sample_range[0]
-        own = [(begin, 0), *[(0, 0)] * (DIMENSIONS - 1)]
+        rank_samples = [(begin, 0), *[(0, 0)] * (DIMENSIONS - 1)]
         shape = self.graph.operators[0].shape
-        read = [slices(needed, own, len(shape), 1) for needed in reads(self.space, shape, layer, region)]
+        read = [
+            slices(needed, rank_samples, len(shape), 1) for needed in reads(self.space, shape, layer, region)
+        ]
         inputs_from = [m for m in self.layout.messages if m.target == place]
         sizes = {m.edge: self._size(m, self.layout.input_region(m)) for m in inputs_from}
         shard = self.shards[layer, self.layout.shard(place)]
@@ -213,7 +216,7 @@ class Runner:
         return by_name
 
     def n_copies(self) -> dict[int, int]:
-        """Return the number of ranks that have a weight, by its id, for weights of several ranks."""
+        """Return the number of ranks that hold a weight, by its id, for weights that several ranks hold."""
         return {
             id(parameter): dist.get_world_size(shared.group)
             for shared in self._shared
@@ -299,7 +302,7 @@ class Runner:
     def backward(self, scale: float = 1.0, last: bool = True) -> None:
         """Run the backward pass of all parts of this rank, the last one first.
 
-        After the `last` batch before an optimizer step, gradients of shared weights are all-reduced.
+        For the `last` batch before an optimizer step, it also all-reduces the gradients of shared weights.
         """
         incoming = self._receiving(
             (transfer for task in self.tasks for transfer in task.outputs_to), backward=True
@@ -367,8 +370,8 @@ class Runner:
         for parameters, flat, work in self._summing:
             work.wait()
             sizes = [parameter.numel() for parameter in parameters]
-            for parameter, own in zip(parameters, flat.split(sizes), strict=True):
-                parameter.grad = own.view_as(parameter)
+            for parameter, gradient in zip(parameters, flat.split(sizes), strict=True):
+                parameter.grad = gradient.view_as(parameter)
         self._summing = []
 
     def _receiving(self, transfers: Iterable[Transfer], backward: bool) -> Incoming:
@@ -378,7 +381,7 @@ class Runner:
             if transfer.peer is not None:
                 buffer = torch.empty(transfer.size)
                 work = dist.irecv(
-                    buffer, transfer.peer, group=self.carries, tag=2 * transfer.number + backward
+                    buffer, transfer.peer, group=self.host_group, tag=2 * transfer.number + backward
                 )
                 incoming[transfer.number] = (work, buffer)
         return incoming
@@ -393,10 +396,10 @@ class Runner:
 
     def _send(self, piece: Tensor, rank: int, tag: int) -> None:
         content = piece.detach().contiguous().cpu()
-        self._sent.append((dist.isend(content, rank, group=self.carries, tag=tag), content))
+        self._sent.append((dist.isend(content, rank, group=self.host_group, tag=tag), content))
 
     def _piece(self, task: Task, transfer: Transfer) -> Tensor:
-        """Return the part of a task's output or state that a message carries."""
+        """Return the part of a task's output or state for a message."""
         return (task.state if transfer.of_state else task.output)[transfer.source]
 
     def _add(self, task: Task, transfer: Transfer, piece: Tensor) -> None:
@@ -431,8 +434,8 @@ class Runner:
         return by_edge
 
 
-def carrier(transport: str) -> dist.ProcessGroup | None:
-    """Return the group for messages between ranks that use `transport`, None if it is the default group.
+def make_host_group(transport: str) -> dist.ProcessGroup | None:
+    """Return a group for messages in host memory, None if the default group, of `transport`, sends them.
 
     Collective.
     """
@@ -444,15 +447,15 @@ class StrategyCollectives(TorchDistributed):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self._carries = carrier(self.transport)
+        self._host_group = make_host_group(self.transport)
 
     def point_to_point(self, message: Tensor) -> Tensor:
         """Send from device memory to device memory, through host memory."""
         after, before = (self._rank + 1) % self._ranks, (self._rank - 1) % self._ranks
         received = torch.empty(len(message))
-        receiving = dist.irecv(received, before, group=self._carries)
+        receiving = dist.irecv(received, before, group=self._host_group)
         content = message.cpu()
-        sending = dist.isend(content, after, group=self._carries)
+        sending = dist.isend(content, after, group=self._host_group)
         receiving.wait()
         sending.wait()
         self._received(len(received)).copy_(received)
@@ -475,7 +478,7 @@ class StrategyTrainer(PyTorchTrainer):
             tuple(context.spec["bucket_bytes"]),
         )
         weights = tensors(self.module, self.graph)
-        self.carries = carrier(self.transport)
+        self.host_group = make_host_group(self.transport)
         self.runner = Runner(
             self.graph,
             layout,
@@ -483,7 +486,7 @@ class StrategyTrainer(PyTorchTrainer):
             self.torch_device,
             weights,
             context.phases,
-            self.carries,
+            self.host_group,
             context.levels["label_smoothing"],
         )
         self.optimizer = optimizer_of(self.runner.parameters(), context.levels, context.learning_rate(0))
@@ -501,7 +504,7 @@ class StrategyTrainer(PyTorchTrainer):
         return contextlib.nullcontext()
 
     def propagate(self, images: Tensor, labels: Tensor, length: int) -> tuple[Tensor, None]:
-        """See PyTorchTrainer. The loss is this rank's share of it, as is the number of correct labels."""
+        """See PyTorchTrainer. Loss and number of correct labels are this rank's shares of them."""
         loss, n_correct = self.runner.forward(images, labels)
         self.runner.backward(1 / length, last=self._is_last)
         self._n_correct += n_correct
@@ -510,18 +513,20 @@ class StrategyTrainer(PyTorchTrainer):
     def train_epoch(self, epoch: int, timer: EpochTimer) -> EpochSums:
         """See Trainer. Losses and correct labels are summed over the ranks of the last layer at the end."""
         self._n_correct = torch.zeros((), dtype=torch.int64, device=self.torch_device)
-        own = super().train_epoch(epoch, timer)
+        sums_of_rank = super().train_epoch(epoch, timer)
         sums = torch.tensor(
-            [own.loss_sum, int(self._n_correct)], dtype=torch.float64, device=self.torch_device
+            [sums_of_rank.loss_sum, int(self._n_correct)], dtype=torch.float64, device=self.torch_device
         )
         if self.context.ranks > 1:
             dist.all_reduce(sums)
-        return EpochSums(sums[0].item(), int(sums[1]) if self.context.counts_correct else None, own.samples)
+        return EpochSums(
+            sums[0].item(), int(sums[1]) if self.context.counts_correct else None, sums_of_rank.samples
+        )
 
     def _batches(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Return an iterator over batches: the samples that this rank reads, and all labels."""
-        own = slice(*self.runner.sample_range)
-        return self._ready((samples[own], labels) for samples, labels in self.context.epoch(epoch))
+        rank_samples = slice(*self.runner.sample_range)
+        return self._ready((samples[rank_samples], labels) for samples, labels in self.context.epoch(epoch))
 
     def validate(self) -> EpochSums:
         """Validate on rank 0, the only rank whose samples count, with all weights."""
@@ -542,38 +547,38 @@ class StrategyTrainer(PyTorchTrainer):
                 for number in range(shards := layout.shards(layer)):
                     holders = layout.holders(layer, number)
                     senders = holders[:1] if is_trained(name) else holders
-                    own = self.runner.shards.get((layer, number))
-                    mine = own.weight(name).cpu() if own and me in senders else None
+                    shard = self.runner.shards.get((layer, number))
+                    mine = shard.weight(name).cpu() if shard and me in senders else None
                     if me == 0:
                         into = share(name, weights[name], number, shards)
                         into.copy_(torch.stack([self._from(rank, mine, into) for rank in senders]).mean(0))
                     elif mine is not None:
-                        dist.send(mine.contiguous(), 0, group=self.carries)
+                        dist.send(mine.contiguous(), 0, group=self.host_group)
 
     def _from(self, rank: int, mine: Tensor | None, like: Tensor) -> Tensor:
         """Return on rank 0 its own tensor `mine`, or the one that it receives from `rank`."""
         if rank == 0 and mine is not None:
             return mine
         received = torch.empty(like.shape)
-        dist.recv(received, rank, group=self.carries)
+        dist.recv(received, rank, group=self.host_group)
         return received
 
     def weights(self) -> dict[str, np.ndarray]:
         """See Trainer."""
         self._gather()
-        own = super().weights() if self.context.rank == 0 else {}
+        arrays_of_rank = super().weights() if self.context.rank == 0 else {}
         arrays = {}
         for name, shape in self.graph.weights().items():
-            value = torch.from_numpy(own[name]) if own else torch.empty(shape)
-            dist.broadcast(value, 0, group=self.carries)
+            value = torch.from_numpy(arrays_of_rank[name]) if arrays_of_rank else torch.empty(shape)
+            dist.broadcast(value, 0, group=self.host_group)
             arrays[name] = value.numpy()
         return arrays
 
     def weights_finite(self) -> bool:
         """See Trainer. Each rank checks its own shards."""
-        own = [
+        rank_tensors = [
             tensor
             for shard in self.runner.shards.values()
             for tensor in (*shard.parameters(), *shard.buffers())
         ]
-        return all(bool(tensor.isfinite().all()) for tensor in own)
+        return all(bool(tensor.isfinite().all()) for tensor in rank_tensors)

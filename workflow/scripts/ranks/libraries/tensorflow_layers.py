@@ -12,7 +12,7 @@ from models.initial import rotary_tables
 class Embedding(tf.keras.layers.Layer):
     """Embedding of tokens [N, length].
 
-    The gradient of the table is dense, as in the other libraries.
+    The gradient of its table is dense, as in other libraries.
     """
 
     def __init__(self, vocabulary: int, units: int, **settings: Any) -> None:
@@ -164,8 +164,8 @@ class Experts(tf.keras.layers.Layer):
         for weight, shape in operator.weights.items():
             if weight != "load":
                 is_router = weight == "router_kernel"  # It computes in float32.
-                own = self.add_weight(weight, shape, experimental_autocast=not is_router)
-                setattr(self, weight, own)
+                weight_variable = self.add_weight(weight, shape, experimental_autocast=not is_router)
+                setattr(self, weight, weight_variable)
         self.load = self.add_weight(
             "load",
             operator.weights["load"],

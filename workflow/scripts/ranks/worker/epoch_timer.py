@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TextIO
 
 from ranks.worker.context import Context, interfaces
-from ranks.worker.devices import node_names
+from ranks.worker.devices import node_accelerators
 from ranks.worker.energy import SCOPES
 from ranks.worker.heartbeat import Heartbeat
 from ranks.worker.load import Load
@@ -54,7 +54,7 @@ class EpochTimer:
         self._step_times: list[float] = []
         self._release = self._last_step = 0.0
         spec = context.spec
-        devices = node_names(context)
+        devices = node_accelerators(context)
         self._node = Node(interfaces(spec), devices) if context.local_rank == 0 else None
         if self._node:
             self._node.meters.sample(context.folder / f"power-{self.group.rank}.csv")
@@ -82,7 +82,7 @@ class EpochTimer:
         return time.time() - time.monotonic() - self._clock_ahead_s
 
     def open_epoch(self) -> None:
-        """Start the next epoch on all ranks together."""
+        """Start the next epoch on all ranks at the same time."""
         self.epoch += 1
         self._epoch_opened = self._read()
         self.group.barrier()
@@ -143,8 +143,8 @@ class EpochTimer:
         between epochs.
 
         Args:
-            row: Columns of epochs.csv that the program reported, on rank 0; None on other ranks. Missing
-                columns, other than those of the nodes' own counters, stay empty.
+            row: On rank 0, the columns of epochs.csv that the program reported; None on other ranks. Missing
+                columns stay empty, except those that the nodes count.
         """
         self.epoch += 1
         # Other ranks call this immediately; the barrier delays their reading to the end of the epoch.
@@ -166,7 +166,7 @@ class EpochTimer:
             csv.writer(self._clocks, lineterminator="\n").writerows(rows)
 
     def _read(self) -> Reading | None:
-        """Return the node's counters on the one rank of each node that reads them, else None."""
+        """Return the node's counters on the rank that reads them, None on other ranks."""
         return self._node.read() if self._node else None
 
     def _since(self, before: Reading | None) -> dict[str, Any] | None:
@@ -185,16 +185,18 @@ class EpochTimer:
 
     def _write(self, gathered: list[Any]) -> None:
         spec = self.context.spec
-        own, closed, validation, training_sums, validation_sums, steps, counted = zip(*gathered, strict=True)
+        times, closed, validation, training_sums, validation_sums, steps, counted = zip(
+            *gathered, strict=True
+        )
         trained, validated = (
-            [seen[i] for i in self.context.counting] for seen in (training_sums, validation_sums)
+            [seen[i] for i in self.context.reporters] for seen in (training_sums, validation_sums)
         )
         samples = sum(seen["samples"] for seen in trained)
         scale = spec["samples_per_epoch"] / samples
         row = {
-            "epoch_time_s": max(own) * scale,
+            "epoch_time_s": max(times) * scale,
             "closed_time_s": max(closed) * scale,
-            "imbalance_s": max(own) - min(own),
+            "imbalance_s": max(times) - min(times),
             "validation_time_s": max(validation),
             "steps": spec["steps"],
             "n_allreduces": len(self.context.accumulation_groups),
@@ -212,7 +214,7 @@ class EpochTimer:
     def _put(self, row: Mapping[str, Any], counted: Sequence[dict[str, Any] | None]) -> None:
         """Write the line of an epoch.
 
-        `counted` has the node counters of each rank, None for all but one rank of a node.
+        `counted` has the node's counters from one rank of each node, and None from the others.
         """
         full_row = {
             **row,

@@ -61,15 +61,15 @@ class Load:
     def shares(self) -> tuple[float, float]:
         """Return the shares of CPU time that other processes used and that the hypervisor stole; collective.
 
-        Each is the maximum over machines. Nodes that share a kernel (virtual, emulated) are one machine.
+        Each is the maximum over machines. Nodes that share a kernel (virtual or emulated) are one machine.
         """
         used = [now - before for now, before in zip(self._now(), self._before, strict=True)]
         capacity = (time.monotonic() - self._opened) * (os.cpu_count() or 1)
         seen = self._group.all_gather([machine(), capacity, *used])
         other_shares, stolen = [0.0], [0.0]
         for name in {row[0] for row in seen}:
-            capacities, own, busy, steal = zip(*(row[1:] for row in seen if row[0] == name), strict=True)
-            other_shares.append((max(busy) - sum(own)) / max(capacities))
+            capacities, by_ranks, busy, steal = zip(*(row[1:] for row in seen if row[0] == name), strict=True)
+            other_shares.append((max(busy) - sum(by_ranks)) / max(capacities))
             stolen.append(max(steal) / max(capacities))
         return max(other_shares), max(stolen)
 

@@ -1,7 +1,7 @@
 """Phases of a rank's training, as intervals of its own clock (time.monotonic, in s).
 
 A rank is in one phase at a time, from one `enter` to the next. Communication of gradients overlaps with
-phases (`begin`). A run with `trace: none` uses `Untraced` instead of `Phases`, whose methods do nothing.
+phases (`begin`). A run with `trace: none` uses `Untraced`, whose methods do nothing, instead of `Phases`.
 """
 
 import csv
@@ -63,10 +63,9 @@ class Untraced:
         return _ignore
 
     def begin(self) -> End:
-        """Start a communication of gradients, parallel to the phases.
+        """Start an interval of communication parallel to the phases, and return the function that ends it.
 
-        Call the returned function when it ends, from any thread, or with a stamp. The first of several calls
-        counts.
+        It can be called from any thread, and with a stamp of the end. Only the first call counts.
         """
         return _ignore
 
@@ -176,11 +175,11 @@ class Phases(Untraced):
         ]
         seconds = list(self._seconds(stamps))
         # Stamps of two clocks may be out of order by the error of the clocks' alignment.
-        own = list(itertools.accumulate(seconds[: len(self._entered)], max))
+        times = list(itertools.accumulate(seconds[: len(self._entered)], max))
         parallel = seconds[len(self._entered) :]
         rows = [
             (epoch, number, phase, start, end)
-            for (epoch, number, phase, _), start, end in zip(self._entered, own, own[1:], strict=False)
+            for (epoch, number, phase, _), start, end in zip(self._entered, times, times[1:], strict=False)
             if phase != UNTRACED
         ]
         rows += [
@@ -194,7 +193,7 @@ class Phases(Untraced):
             (*fields, f"{start:.7f}", f"{end:.7f}") for *fields, start, end in rows
         )
         self._table.flush()
-        self._entered = [(*self._entered[-1][:3], own[-1])]
+        self._entered = [(*self._entered[-1][:3], times[-1])]
 
 
 class Full(Phases):

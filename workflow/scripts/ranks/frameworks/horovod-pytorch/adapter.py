@@ -13,10 +13,10 @@ from ranks.worker.trainer import Trainer
 
 
 def environment(context: Context) -> dict[str, str]:
-    """Return the variables of this rank's place, for hvd.init()."""
-    from ranks.libraries.horovod import placed
+    """Return the variables from which hvd.init() reads this rank's place."""
+    from ranks.libraries.horovod import placement_variables
 
-    return placed(context)
+    return placement_variables(context)
 
 
 def trainer(context: Context) -> Trainer:
@@ -44,10 +44,10 @@ def trainer(context: Context) -> Trainer:
             if context.phases.is_traced:
                 mark_communication(context.phases, self.optimizer)
 
-        def update(self) -> None:
+        def clip_and_update(self) -> None:
             self.optimizer.synchronize()
             with self.optimizer.skip_synchronize():
-                super().update()
+                super().clip_and_update()
 
         def settings(self) -> dict[str, str]:
             return super().settings() | fusion_settings()

@@ -11,10 +11,10 @@ from ranks.worker.trainer import Trainer
 
 
 def environment(context: Context) -> dict[str, str]:
-    """Return the variables of this rank's place, for hvd.init()."""
-    from ranks.libraries.horovod import placed
+    """Return the variables from which hvd.init() reads this rank's place."""
+    from ranks.libraries.horovod import placement_variables
 
-    return {"TF_CPP_MIN_LOG_LEVEL": "1", **placed(context)}
+    return {"TF_CPP_MIN_LOG_LEVEL": "1", **placement_variables(context)}
 
 
 def trainer(context: Context) -> Trainer:
@@ -50,9 +50,8 @@ def trainer(context: Context) -> Trainer:
 
         def set_learning_rate(self) -> None:
             super().set_learning_rate()
-            if (
-                adam and sync_every > 1
-            ):  # Adam needs the number of optimizer steps; Horovod counts every batch.
+            # Adam needs the number of optimizer steps, but Horovod counts every batch.
+            if adam and sync_every > 1:
                 self.optimizer.iterations.assign(self.updates - sync_every)
 
         def mark_communication(self) -> None:
@@ -77,15 +76,15 @@ def trainer(context: Context) -> Trainer:
             compute = tape.gradient
 
             def marked(*args: Any, **named: Any) -> Any:
-                return self.computed(compute(*args, **named))
+                return self.mark_computed(compute(*args, **named))
 
             if reduces:
                 tape.gradient = marked  # Horovod calls it before it reduces.
             reduced = self.optimizer.compute_gradients(loss, self.model.trainable_variables, tape=tape)
             gradients, learned = zip(*reduced, strict=True)
             if reduces:
-                self.reduced(gradients)
-            self.updated(self.optimizer.apply_gradients(list(zip(gradients, learned, strict=True))))
+                self.mark_reduced(gradients)
+            self.mark_updated(self.optimizer.apply_gradients(list(zip(gradients, learned, strict=True))))
 
     return HorovodTrainer(context)
 
