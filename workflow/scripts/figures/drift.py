@@ -98,8 +98,8 @@ def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, panels.Caption]:
 def _add_positions(data: pd.DataFrame, every_run: pd.DataFrame) -> tuple[pd.DataFrame, Time | None, str]:
     """Return the runs with left, right and middle on the x axis, the time axis, and a label.
 
-    The axis is the same as in the figure `timeline`, over every run that started. Without clocks, positions are
-    the order of the runs, the time axis is None, and the label says so.
+    The axis is the same as in the figure `timeline`, over every run that started. Without clocks, positions
+    are the order of the runs, the time axis is None, and the label says so.
     """
     ran = timeline.started_runs(every_run)
     if not data.index.isin(ran.index).all():
@@ -224,7 +224,7 @@ def _legend_handles(data: pd.DataFrame, bands: pd.DataFrame, is_steal_visible: b
 
 
 def _adjustment_notes(adjusted: Adjustment) -> list[str]:
-    """Return notes on the correlation of each covariate with epoch time, and on whether means are adjusted."""
+    """Return notes on the correlation of covariates with epoch time, and on whether means are adjusted."""
     if not adjusted.alone:
         return [adjusted_tables_note(adjusted)]
     numbers = " and ".join(

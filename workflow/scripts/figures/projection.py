@@ -102,7 +102,7 @@ def draw_curves(
 
 
 def _choose_panels(projected: pd.DataFrame) -> tuple[list[dict[str, Any]], str]:
-    """Return the levels of at most MAX_PANELS panels, and a note on cases without one, "" if there are none."""
+    """Return the levels of at most MAX_PANELS panels, and a note on cases without one, "" for none."""
     names = [name for name in FACTORS if projected[name].nunique() > 1]
     every = panels.level_combinations(projected, names)
     chosen = every
