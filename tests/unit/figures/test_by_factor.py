@@ -1,4 +1,4 @@
-"""Throughput over nodes is that of the table of cells, and the ideal grows in proportion to the scale."""
+"""Throughput over nodes equals the table of cells, and the ideal grows with the number of replicas."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def rows_of(records):
 
 
 def epochs_of(records):
-    """Return the epochs as they stand in the file."""
+    """Return the epochs as the file has them."""
     return records.epochs.drop(columns="cell")
 
 

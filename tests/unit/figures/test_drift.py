@@ -1,6 +1,4 @@
-"""The machine over the campaign: where runs, blocks, waits and the slope stand in the figure, and what the
-table of drift says of them.
-"""
+"""Runs, blocks, waits and the slope in the figure of drift agree with its table."""
 
 import math
 
@@ -24,7 +22,7 @@ APART_S, LASTS_S, GAP_S = 25, 18, 6 * 3600
 
 
 def with_clocks(runs, gap_after_block=1):
-    """Runs one after the other, with a night after a block."""
+    """Runs one after the other, with a night after one block."""
     place = runs["order_key"].rank().to_numpy() - 1
     since = APART_S * place + GAP_S * (runs["block"].to_numpy() > gap_after_block)
     start = pd.Timestamp("2026-11-26T08:00:00Z") + pd.to_timedelta(since, unit="s")

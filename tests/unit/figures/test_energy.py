@@ -1,6 +1,4 @@
-"""Points of energy against time stand where they were made, with intervals both ways, or one sentence says
-why not.
-"""
+"""Energy against time has markers at the measured values with both intervals, or says why it is empty."""
 
 import pytest
 

@@ -1,6 +1,4 @@
-"""Each figure is made whatever a campaign holds, says in its caption what it must, and is the same file
-twice.
-"""
+"""Each kind of figure is drawn for any campaign, has its notes, and is the same file if drawn twice."""
 
 import importlib
 import json
@@ -89,7 +87,7 @@ def drawings(csv):
 
 @pytest.fixture(scope="module")
 def written(drawings, tmp_path_factory):
-    """What figures.draw writes of one of each kind."""
+    """The files that figures.draw writes for a figure of each kind."""
     folder = tmp_path_factory.mktemp("figures")
     for name in ONE_OF_EACH_LISTED_KIND:
         figure, caption = drawings[name]
@@ -140,7 +138,7 @@ CASES = [
 
 @pytest.fixture(scope="module", params=CASES)
 def unusual(request, tmp_path_factory):
-    """What a campaign is like, and its tables."""
+    """The name of an unusual campaign, and its tables."""
     return request.param, Records(*write_frames(tmp_path_factory.mktemp("unusual"), *changed(request.param)))
 
 
@@ -611,7 +609,7 @@ def test_accuracy_has_bands_from_three_runs_on(replicates, n_bands, treated, tmp
 
 
 def test_accuracy_counts_the_runs_behind_its_bands(tmp_path):
-    """Not those that succeeded: a run may have recorded no accuracy."""
+    """Successful runs do not count if they recorded no accuracy."""
     runs, epochs = campaign(replicates=3, failures={})
 
     def said_of(*numbers):

@@ -1,6 +1,4 @@
-"""The gallery has an example of every kind of figure, which a study may have, and its pictures are what the
-examples draw.
-"""
+"""The gallery has a valid example of every kind of figure, and its pictures are what the examples draw."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Fields of the heat map are the cells of the table, with its numbers."""
+"""Fields of the heat map are the cells of the table, with the same numbers."""
 
 import matplotlib
 import numpy as np
@@ -27,7 +27,7 @@ def records(frames, tmp_path_factory):
 
 
 def panels_of(figure):
-    """Return the axes with fields: neither that of the scale of colours nor one that is switched off."""
+    """Return the axes with fields, without the scale of colours and axes that are switched off."""
     return [ax for ax in figure.axes[:-1] if ax.axison and ax.get_label() != "<colorbar>"]
 
 

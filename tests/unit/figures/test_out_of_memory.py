@@ -1,4 +1,4 @@
-"""A cell whose memory ran out has a mark where its value would be, and is no missing cell."""
+"""A cell that ran out of memory has a mark in place of its value, and does not count as missing."""
 
 import importlib
 
@@ -16,7 +16,7 @@ from support.synthetic import campaign, write_frames
 
 
 def run_out(runs, is_out):
-    """Return the runs without the results of some, whose memory ran out."""
+    """Return the runs, of which some ran out of memory and have no results."""
     lost = {name: runs[name].mask(is_out) for name in ("epoch_time_s", "throughput_samples_s")}
     reason = "out of memory on device 0: rank 0 asked for 2.1 GB"
     status = {"status": runs["status"].mask(is_out, "oom"), "reason": runs["reason"].mask(is_out, reason)}
@@ -25,7 +25,7 @@ def run_out(runs, is_out):
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory):
-    """Five cells ran out: both frameworks' with a batch size of 64, and a baseline's."""
+    """Five cells ran out of memory: those of both frameworks with a batch size of 64, and a baseline."""
     runs, epochs = campaign(replicates=2, failures={})
     frameworks = ["pytorch-ddp", "horovod-tensorflow"]
     is_out = runs["framework"].isin(frameworks) & (runs["batch_size"] == 64)

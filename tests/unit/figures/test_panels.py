@@ -1,7 +1,4 @@
-"""What all figures share: a caption of 45 words, the rest of it apart.
-
-An axis on which every marker is whole.
-"""
+"""Parts that all figures share: captions of at most 45 words, and axes that cut no marker."""
 
 import numpy as np
 import pandas as pd
@@ -63,7 +60,7 @@ def test_why_a_figure_is_not_drawn_stands_alone():
 
 
 def scaled(cells: dict[str, list[float]], times: list[float], **options):
-    """Return a panel with the intervals of these cells, and its notes."""
+    """Return a panel with the intervals of these cells, and the notes on its axis."""
     frame = pd.DataFrame(cells)
     ax = style.new_figure(style.COLUMN_INCHES, style.COLUMN_INCHES).subplots()
     series_style = style.framework_style("pytorch-ddp")

@@ -1,4 +1,4 @@
-"""Cells stand where time and cost put them; without a price one sentence says why nothing is drawn."""
+"""Markers are at time and cost of cells; without a price the figure says why it is empty."""
 
 import pytest
 

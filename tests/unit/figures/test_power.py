@@ -1,6 +1,4 @@
-"""Power over time: one run of each cell, a line for every machine and scope, or one sentence says why there
-is none.
-"""
+"""Power over time has a run of each cell and a line per machine and scope, or says why it is empty."""
 
 import numpy as np
 import pytest
@@ -55,7 +53,7 @@ def test_a_panel_has_the_run_with_the_median_epoch_time(metered_records):
 
 @pytest.mark.parametrize("emulated", [False, True])
 def test_heterogeneous_machine_idles_with_all_accelerators(emulated, tmp_path):
-    """Two accelerators a node, and a rank on its processors."""
+    """Two accelerators per node, and a rank on its CPUs."""
     runs, epochs = metered(*designed_campaign(), scope="device")
     rows = power_over_time(runs, epochs)
     runs = runs.assign(device="hybrid", replicas=3 * runs["nodes"])

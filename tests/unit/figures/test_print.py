@@ -1,4 +1,4 @@
-"""Every kind of figure can be printed: letters of 7 points, nothing cut or on top of each other, a short caption."""
+"""Every kind of figure is fit for print: text of 7 points, nothing cut or overlapping, a short caption."""
 
 import importlib
 import itertools
@@ -39,7 +39,7 @@ def drawn(kind: str, folder: Path) -> tuple[Figure, panels.Caption]:
 
 
 def visible_texts(figure: Figure) -> list[Text]:
-    """Return the texts that are drawn, without labels of ticks beyond the ends of an axis."""
+    """Return the drawn texts, without tick labels beyond the ends of an axis."""
     beyond = {
         label
         for ax in figure.axes

@@ -1,4 +1,4 @@
-"""Bars of a cell's parts are as long as the parts, in grey, too, and what is not known is said."""
+"""Bars are as long as the parts of a cell, differ in grey, and unknown parts are stated."""
 
 import itertools
 
@@ -20,7 +20,7 @@ ONE_MODEL = {"model": ["small-cnn-600"], "batch_size": [64]}
 
 
 def timed(runs, epochs):
-    """With wall times of 6 s start-up and 0.5 s at the end."""
+    """Runs with 6 s of start-up and 0.5 s at the end."""
     spent = epochs.groupby("run_id")[["epoch_time_s", "validation_time_s"]].sum().sum(axis=1)
     return runs.assign(startup_s=6.0, wall_s=runs["run_id"].map(spent) + 6.5), epochs
 
@@ -31,7 +31,7 @@ def records(tmp_path_factory):
 
 
 def bars(ax):
-    """Row -> the (left, width, colour) of its bars, from the left."""
+    """Return by row the (left, width, colour) of its bars, from the left."""
     parts_by_row = {}
     for patch in ax.patches:
         y = round(patch.get_y() + patch.get_height() / 2)

@@ -1,4 +1,4 @@
-"""The figures of strategies show what was measured and what was predicted."""
+"""The figures of strategies show measured and predicted values."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from support.captions import why_not_drawn
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> Records:
-    """Made-up runs of six strategies with their memory, and what is predicted of them."""
+    """Made-up runs of six strategies with their memory, and predictions of them."""
     folder = tmp_path_factory.mktemp("strategies")
     truth = known_meshes.Meshes()
     runs = known_meshes.runs(truth, known_meshes.STRATEGIES)

@@ -1,4 +1,4 @@
-"""Figures are written whole or not at all, also where there is no room for them."""
+"""Figures are written whole or not at all, even on a full disk."""
 
 import resource
 import signal

@@ -1,7 +1,4 @@
-"""The times stand where they were made.
-
-Cells that never arrive are shown as such; the target comes from the figure or the study.
-"""
+"""Markers are at the measured times, and cells that never reach the target say so."""
 
 import pytest
 
@@ -24,7 +21,7 @@ CELLS = [{"batch_size": 16, "trace": "none"}, {"batch_size": 64, "trace": "none"
 
 @pytest.fixture
 def records(tmp_path):
-    """All runs reach 0.6 after the third epoch, but two of the first cell."""
+    """All runs reach 0.6 after the third epoch, except two of the first cell."""
     runs, epochs = designed_campaign()
     epochs["validation_accuracy"] = [0.2 * epoch for epoch in epochs["epoch"]]
     late = runs.loc[runs["cell"] == runs["cell"].iloc[0], "run_id"].iloc[:2]

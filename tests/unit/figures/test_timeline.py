@@ -1,4 +1,4 @@
-"""The timeline shows every run when and where it ran, and what went wrong, however many there are."""
+"""The timeline shows when and where every run ran, and failures, for any number of runs."""
 
 import itertools
 import re
@@ -24,9 +24,9 @@ RUN_S, PAUSE_S, STARTUP_S = 30.0, 6.0, 12.0
 
 
 def scheduled(runs, hosts=None, night_after=None):
-    """The runs one after the other in their order, each RUN_S long.
+    """Return the runs one after the other in their order, each RUN_S long.
 
-    After `night_after` of them nothing for 14 hours.
+    After `night_after` of them there is a gap of 14 hours.
     """
     start = np.arange(len(runs)) * (RUN_S + PAUSE_S)
     if night_after:
@@ -55,7 +55,7 @@ def drawn_of(tmp_path):
 
 
 def boxes(figure):
-    """Of every bar: left, right (hours, where nothing is cut), lane, colour."""
+    """Return left, right (hours, without cuts), lane and colour of every bar."""
     bars = []
     for ax in figure.axes:
         for collection in ax.collections:

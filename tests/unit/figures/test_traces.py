@@ -1,6 +1,6 @@
-"""Figures of traced runs: steps over ranks, phases, the critical path, as a made-up campaign was made.
+"""Figures of traced runs show the steps, phases and critical path of a made-up campaign.
 
-Of time, only untraced runs.
+Figures of epoch times use untraced runs only.
 """
 
 import matplotlib.colors
@@ -56,9 +56,9 @@ def test_a_gantt_of_too_many_cells_has_the_largest(records, monkeypatch):
 
 
 def test_a_gantt_draws_what_was_kept(records):
-    """One cell: six steps of 30.6 ms, of which three set the axis.
+    """One cell has six steps of 30.6 ms, of which three set the axis.
 
-    Of each rank its phases, its communication, and a path for each step.
+    Each rank has phases and communication, and each step has a path.
     """
     spec = FigureSpec(
         "gantt", "gantt", filter=single_levels(framework="pytorch-ddp", nodes=2, batch_size=32, sync_every=1)

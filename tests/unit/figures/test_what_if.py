@@ -1,4 +1,4 @@
-"""The figure of what if: a row for each change, predicted and measured beside each other."""
+"""The figure what_if has a row for each change, with predicted and measured savings."""
 
 import pandas as pd
 import pytest
@@ -42,7 +42,7 @@ ROWS = [
 
 @pytest.fixture
 def drawn(traced_records, tmp_path):
-    """Draws rows of what_if.csv; `{}` stands for a traced cell."""
+    """A function that draws rows of what_if.csv; `{}` stands for a traced cell."""
 
     def draw(rows, cells):
         every = [{**values, "cell": values["cell"].format(cell) or cell} for cell in cells for values in rows]

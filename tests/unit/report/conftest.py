@@ -1,4 +1,4 @@
-"""Reports of made-up campaigns, a real browser to open them in, and TeX: both as Debian has them."""
+"""Reports of made-up campaigns, and a real browser and TeX from Debian."""
 
 import subprocess
 from collections.abc import Callable, Iterator
@@ -53,6 +53,6 @@ def has_tex_file(name: str) -> bool:
 
 @pytest.fixture(scope="module")
 def driver(chromium: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A headless Chromium that logs what its console says and what it asks the network for."""
+    """A headless Chromium that logs its console and its network requests."""
     with open_browser(chromium, tmp_path_factory.mktemp("chromium")) as opened:
         yield opened

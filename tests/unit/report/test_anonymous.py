@@ -1,4 +1,4 @@
-"""An anonymous study's report says neither who measured it nor where, whatever logs and records hold."""
+"""The report of an anonymous study reveals neither who measured it nor where, whatever logs contain."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,5 +1,6 @@
-"""The page in a real browser: it sorts, filters, searches, opens runs and draws, on a phone and on paper, and
-asks nobody for anything.
+"""The page works in a real browser, on a phone and in print, and makes no network requests.
+
+It sorts, filters, searches, opens runs and draws.
 """
 
 import base64
@@ -23,7 +24,7 @@ PATIENCE = 5
 
 
 def column(driver: Any, title: str) -> list[str]:
-    """The texts of a column of the table of runs, as it stands."""
+    """Return the texts of a column of the table of runs."""
     titles = texts(driver, "#run-table thead th")
     at = [re.sub(r"\s+", " ", text).strip() for text in titles].index(title)
     return texts(driver, f"{RUNS} > td:nth-child({at + 1})")
@@ -47,7 +48,7 @@ def page(in_folder) -> Path:
 
 @pytest.fixture
 def opened(driver: Any, page: Path):
-    """The page, opened anew and watched."""
+    """The page, newly opened; its console and requests are logged."""
     with undisturbed(driver, page) as watched:
         yield watched
 

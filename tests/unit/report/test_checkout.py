@@ -1,4 +1,4 @@
-"""A report says which commit it was made from, and what differs."""
+"""A report states the commit that made it, and files that differ from it."""
 
 import subprocess
 from pathlib import Path

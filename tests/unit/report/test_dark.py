@@ -1,4 +1,4 @@
-"""Colours of a dark page contrast with it, and light ones stay lighter than dark ones."""
+"""Colours of the dark page have contrast, and light ones stay lighter than dark ones."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Report and paper of measurements made elsewhere name their source, and nothing that only own runs have."""
+"""Report and paper of imported measurements name their source, and nothing that only planned runs have."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,5 +1,6 @@
-"""Figures of the page can be explored, saved and printed; the page is readable in the dark, at any width, and
-by those who do not see it.
+"""Figures of the page can be explored, saved and printed.
+
+The page is readable in dark mode, at any width, and with a screen reader.
 """
 
 import base64
@@ -107,7 +108,7 @@ def marker(driver: Any, panels: str) -> list[float] | None:
 
 
 def point_at(driver: Any, x: float, y: float) -> str:
-    """Move the mouse, and return what the tooltips say."""
+    """Move the mouse, and return the texts of the tooltips."""
     for step in (3, 0):
         event = {"type": "mouseMoved", "x": x + step, "y": y}
         driver.execute_cdp_cmd("Input.dispatchMouseEvent", event)

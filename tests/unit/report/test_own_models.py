@@ -1,4 +1,4 @@
-"""The methods section says how a PyTorch module of the user's own is built."""
+"""The section on methods says how a user-supplied PyTorch module is built."""
 
 from pathlib import Path
 

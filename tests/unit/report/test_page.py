@@ -1,6 +1,4 @@
-"""The page holds all that it shows, says what it must, and nothing in it can be made to do something by a log
-or a title.
-"""
+"""The page is self-contained and complete, and no text from a log or title can run code in it."""
 
 import itertools
 import json
@@ -151,7 +149,7 @@ def test_a_run_has_its_record_its_curves_and_its_log(page: Page, campaign_files)
 
 
 def test_a_traced_run_has_its_phases_or_why_it_has_none(in_folder) -> None:
-    """Rank 1 of two computes 1 ms longer in a step of 20 ms, in which both wait for the rest.
+    """Rank 1 of two computes 1 ms longer in a step of 20 ms; for the rest of it both ranks wait.
 
     A batch of 32 takes 1.5 times as long.
     """

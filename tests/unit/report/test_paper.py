@@ -1,6 +1,6 @@
-"""The paper's sources say what was done, and compile, whatever people have written.
+"""The sources of a paper state how the study was made, and compile whatever texts the study contains.
 
-Its author's own text is kept.
+The text of its author is kept.
 """
 
 import math
@@ -71,7 +71,7 @@ PAPER_FIGURES = {
 
 
 def figure(stem: Path, width_in: float, height_in: float, caption: str = CAPTION) -> Path:
-    """A figure of this size with a caption that has everything that LaTeX minds."""
+    """Write a figure of this size, with a caption that has all characters special in LaTeX."""
     figure = style.new_figure(width_in, height_in)
     figure.subplots()
     style.save(figure, stem)
@@ -92,7 +92,7 @@ def facts_of(runs_csv: Path, network_csv: Path | None = None, **changes: object)
 
 
 def sources(folder: Path, facts: Facts, runs_csv: Path, network_csv: Path | None = None) -> Path:
-    """All files of a paper, in `folder`/paper: real tables, and figures of three sizes."""
+    """Write all files of a paper to `folder`/paper: real tables, and figures of three sizes."""
     study.main(runs=runs_csv, epochs=runs_csv.with_name("epochs.csv"), out=folder / "tables")
     names = [*TABLES]
     if network_csv:
@@ -110,9 +110,9 @@ def sources(folder: Path, facts: Facts, runs_csv: Path, network_csv: Path | None
 
 
 def compile_paper(folder: Path, *sources: str) -> str:
-    """What TeX said of a paper and its supplement, or of one of them.
+    """Return TeX's output for a paper and its supplement, or for one of them.
 
-    They compile, nothing is too wide, and nothing that is referred to is missing.
+    Assert that they compile, that nothing is too wide, and that no reference is missing.
     """
     output = ""
     products = {"supplement": "supplement", "main": "paper"}
@@ -156,7 +156,7 @@ def in_class(facts: Facts, name: document.ClassName, **changes: object) -> Facts
 
 
 def written_paper(quickstart_like: tuple[Facts, list[Path], list[Path]], folder: Path, facts: Facts) -> Path:
-    """The folder of a paper with the main.tex that its class begins with."""
+    """The folder of a paper with the initial main.tex of its class."""
     paper.write_sources(facts, *quickstart_like[1:], folder)
     shutil.copy(document.skeleton(facts.study.paper.class_name), folder / "main.tex")
     return folder
@@ -474,7 +474,7 @@ def test_authors_are_in_the_words_of_the_class() -> None:
 
 @pytest.fixture
 def hostile(tmp_path: Path) -> tuple[Facts, Path]:
-    """Facts of a made-up campaign in which everything that a person writes has signs that LaTeX minds."""
+    """Facts of a made-up campaign in which all texts by people contain characters special in LaTeX."""
     runs, epochs = campaign()
     bad = runs["status"] != "ok"
     runs.loc[bad, "reason"] = f"rank 1 ended with status 1: {HOSTILE} " + "/a/very/long/path/of/a_module" * 8
@@ -818,7 +818,7 @@ def test_without_tex_the_error_names_packages_and_sources(
 
 @pytest.fixture
 def written(tmp_path: Path) -> Callable[[str], Path]:
-    """Writes a main.tex."""
+    """A function that writes a main.tex."""
 
     def write(to_latex: str) -> Path:
         (tmp_path / "main.tex").write_text(to_latex)

@@ -1,4 +1,4 @@
-"""The folder that looks like the checkout, whose results are those of a preview."""
+"""The mirror of the checkout has the results of a preview."""
 
 import json
 import os

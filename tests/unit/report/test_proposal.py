@@ -1,4 +1,4 @@
-"""A proposal's node hours follow from measured or predicted epochs; what was not measured is said."""
+"""Node hours of a proposal follow from measured or predicted epochs; it states what was not measured."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""The line of marks that says how good the data are: every mark can be good and bad."""
+"""Every mark on the quality of the data can be good and bad."""
 
 from collections.abc import Callable
 from pathlib import Path

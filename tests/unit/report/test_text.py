@@ -1,4 +1,4 @@
-"""What is left of logs: their end, without what terminals obey."""
+"""The page shows the end of logs, without control sequences."""
 
 from pathlib import Path
 

@@ -1,7 +1,4 @@
-"""A rule is met, not met or without an object because of what the study's runs and tables say.
-
-Each can come to more than one end.
-"""
+"""Verdicts on the twelve rules follow from runs and tables; each rule has more than one outcome."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +23,7 @@ def whole_study(in_folder) -> Material:
 
 
 def recorded(runs, epochs):
-    """Runs of which records say all that they should."""
+    """Return runs with complete records."""
     digests = {f"{name}_digest": name[0] * 64 for name in ("environment", "code", "data")}
     fields = {
         "started_at": [f"2026-11-21T10:{i // 60:02d}:{i % 60:02d}.000Z" for i in range(len(runs))],
@@ -40,7 +37,7 @@ def outcome(number: int, study_material: Material) -> twelve_rules.Verdict:
 
 
 def with_data(study_material: Material, name: str, **columns) -> Material:
-    """The material with other numbers in one of its tables."""
+    """Return the material with other numbers in one of its tables."""
     stage_table = study_material.tables[name]
     table = replace(stage_table.table, data=stage_table.table.data.assign(**columns))
     return replace(study_material, tables={**study_material.tables, name: replace(stage_table, table=table)})

@@ -28,7 +28,7 @@ MARGIN = 0.05  # of the axis, on both sides
 SINGLE_EPOCH_OFFSET = 0.08  # of the axis, between series that have a single epoch
 BAR_OFFSET = 0.012  # of the axis, between the bars of several series
 MIN_RUNS_FOR_INTERVAL = 3  # fewer runs are drawn one by one
-MAX_BANDS = 3  # series of a panel; more have bars, because their bands would cover each other
+MAX_BANDS = 3  # series of a panel with bands; more get bars, because bands would cover each other
 MAX_BARS = 10  # of a series
 MIN_AXIS_SPAN = 0.02  # of an accuracy
 DOT_SIZE = 1.4
@@ -42,11 +42,11 @@ class Quantity:
     Attributes:
         column: Name of its columns without the part.
         heading: Its name in the caption.
-        label: Axis label.
+        label: Axis label without the part.
         minimum: Smallest possible value.
         maximum: Largest possible value.
-        scale: Factor to the unit of the axis.
-        explanation: A note for the caption.
+        unit_multiplier: Factor to the unit of the axis.
+        explanation: An endnote of the caption.
     """
 
     column: str
@@ -54,12 +54,12 @@ class Quantity:
     label: str
     minimum: float
     maximum: float
-    scale: float = 1.0
+    unit_multiplier: float = 1.0
     explanation: str = ""
 
     @property
     def responses(self) -> dict[str, str]:
-        """Return the columns of its panels from the top, with the name of the part of each."""
+        """The columns of its panels from the top, with the name of the part of each."""
         return {f"{part}_{self.column}": part_name for part, part_name in PARTS.items()}
 
 
@@ -82,7 +82,7 @@ QUANTITIES = {
 
 @dataclass(frozen=True)
 class Axis:
-    """A quantity on the x axis: its name in the caption, its label, a note, and whether it is a count."""
+    """A quantity on the x axis: its name in the caption, its label, an endnote, and whether it is a count."""
 
     heading: str
     label: str
@@ -114,7 +114,7 @@ DOTS_NOTE = Note("single-runs-drawn", "Dots: runs of cells with fewer than three
 
 
 def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
-    """Return the figure, training above validation for each combination of factors, and its caption."""
+    """Return the figure, with training above validation for each combination of factors, and its caption."""
     view = build_view(records.runs, spec)
     x_axis, quantity = AXES[spec.x or "epochs"], QUANTITIES[spec.y or "accuracy"]
     titles_in = panels.titles_height(view.panels, SMALL_TITLE_CHARACTERS)
@@ -223,9 +223,9 @@ def _draw_panels(
 
 
 def _epochs(records: Records, view: View, x: str) -> pd.DataFrame:
-    """Return the epochs of the drawn runs, with `x`, the position of the end of the epoch.
+    """Return the epochs of the drawn runs, with the position `x` of their end.
 
-    No row if no run succeeded.
+    It has no rows if no run succeeded.
     """
     if view.ok.empty:
         return pd.DataFrame()
@@ -246,7 +246,7 @@ def _epochs(records: Records, view: View, x: str) -> pd.DataFrame:
 
 
 def _set_y_axis(ax: Axes, quantity: Quantity, epochs: pd.DataFrame, responses: list[str]) -> None:
-    """Set the y axis that all panels share: all runs, and the intervals that little more axis would hold."""
+    """Set the y axis that all panels share. It shows all runs, and intervals that need little more axis."""
     values = epochs[responses].to_numpy(float)
     smallest, largest = np.nanmin(values), np.nanmax(values)
     if not math.isfinite(quantity.maximum):
@@ -260,11 +260,11 @@ def _set_y_axis(ax: Axes, quantity: Quantity, epochs: pd.DataFrame, responses: l
     smallest = panels.extend_end(smallest, lows, smallest - panels.AXIS_EXTENSION * span)
     margin = MARGIN * max(largest - smallest, MIN_AXIS_SPAN)
     low, high = max(quantity.minimum, smallest - margin), min(largest + margin, quantity.maximum + margin)
-    ax.set_ylim(quantity.scale * low, quantity.scale * high)
+    ax.set_ylim(quantity.unit_multiplier * low, quantity.unit_multiplier * high)
 
 
 def _means(epochs: pd.DataFrame, response: str, quantity: Quantity) -> pd.DataFrame:
-    """Return the means of a cell by epoch; those of fewer than MIN_RUNS_FOR_INTERVAL have no interval."""
+    """Return the means of a cell by epoch, with intervals from MIN_RUNS_FOR_INTERVAL runs on."""
     means = intervals.means(
         epochs[response], epochs["epoch"], minimum=quantity.minimum, maximum=quantity.maximum
     )
@@ -274,10 +274,7 @@ def _means(epochs: pd.DataFrame, response: str, quantity: Quantity) -> pd.DataFr
 
 
 def _axis_limits(x: pd.Series, *, integer: bool) -> tuple[float, float]:
-    """Return the limits of an axis with a margin; those of a quantity that is no count start at 0.
-
-    Around a single count they are about as wide as it.
-    """
+    """Return the limits of the x axis. Times start at 0; counts have a margin on both sides."""
     first, last = x.min(), x.max()
     if pd.isna(first):
         return 0.0, 1.0
@@ -300,8 +297,14 @@ def _draw_curve(
 ) -> None:
     """Draw one series of a panel.
 
-    `content` is the column and its quantity; `place` is the number of the series about the middle one, times
-    the width of the axis.
+    Args:
+        ax: The panel.
+        series: The series.
+        epochs: Its epochs.
+        content: The column to draw, and its quantity.
+        place: Number of the series, counted from the middle one, times the width of the axis.
+        has_bands: Draw intervals as bands instead of bars.
+        has_markers: Draw markers at the means.
     """
     response, quantity = content
     means = _means(epochs, response, quantity)
@@ -311,7 +314,7 @@ def _draw_curve(
     x = epochs.groupby("epoch")["x"].mean().reindex(means.index).to_numpy(float)
     x = x + place * SINGLE_EPOCH_OFFSET * is_single
     colour = series.style.colour
-    low, high = (quantity.scale * means[bound].to_numpy() for bound in ("low", "high"))
+    low, high = (quantity.unit_multiplier * means[bound].to_numpy() for bound in ("low", "high"))
     if has_bands:
         ax.fill_between(x, low, high, color=colour, alpha=style.BAND_ALPHA, linewidth=0)
     else:
@@ -321,9 +324,9 @@ def _draw_curve(
     epochs_of_few_runs = epochs[epochs["epoch"].isin(means.index[means["n"] < MIN_RUNS_FOR_INTERVAL])]
     if len(epochs_of_few_runs):
         shift = place * SINGLE_EPOCH_OFFSET * is_single
-        values = quantity.scale * epochs_of_few_runs[response].astype(float)
+        values = quantity.unit_multiplier * epochs_of_few_runs[response].astype(float)
         dots = ax.plot(epochs_of_few_runs["x"] + shift, values, "o", color=colour)[0]
         dots.set(markersize=DOT_SIZE, markeredgewidth=0)
     marker = panels.marker_style(series.style) if has_markers or is_single else {"color": colour}
     line = {"linestyle": series.style.line, "linewidth": 0.8}
-    ax.plot(x, quantity.scale * means["value"].to_numpy(), **marker | line)
+    ax.plot(x, quantity.unit_multiplier * means["value"].to_numpy(), **marker | line)

@@ -1,4 +1,4 @@
-"""Draw the critical path through a training step of every cell: the phases that no other phase overlaps."""
+"""Draw the critical path through a training step of every cell, over ranks."""
 
 from matplotlib.figure import Figure
 
@@ -15,7 +15,7 @@ HEADING = "The critical path through a training step, over ranks."
 
 
 def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
-    """Return the figure, with rows by series and nodes, and its caption."""
+    """Return the figure, with a row per cell, and its caption."""
     measured = cells.select_traced(records.every_run, records.table("phases"))
     data = path.summarize(measured)
     if data.empty:

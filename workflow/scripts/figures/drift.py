@@ -31,11 +31,11 @@ from figures.residuals import BAND_COLOUR, DOT_STYLE, MAX_BANDS, MAX_VECTOR_DOTS
 from figures.timeline import Time
 
 HEIGHT_INCHES = 3.1
-WIDTHS = (2.7, 1.0)  # of the panels over time, and of the panel at the right
+WIDTHS = (2.7, 1.0)  # of the panels over time, and of the panel on the right
 HEIGHTS = (1.15, 1.15, 0.8)
 BLUE, RED, YELLOW = "#004488", "#bb5566", "#ddaa33"
 WAIT_MARKER = style.dots("v", 3, style.INK)
-MIN_VISIBLE_SHARE = 0.02  # of a panel's height, below which a bar is not visible
+MIN_VISIBLE_SHARE = 0.02  # of a panel's height, from which a bar is visible
 DEVIATION = {REFERENCE: "reference: deviation (%)", LOST_CPU_TIME: "CPU time lost: deviation (%)"}
 NO_SHARES = "no run records background load"
 HEADING = "Machine speed over the campaign, by a reference benchmark around every run."
@@ -50,7 +50,7 @@ HOW_TO_READ = (
 
 
 def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, panels.Caption]:
-    """Return the figure, three panels over time and one at the right, and its caption."""
+    """Return the figure, with three panels over time and one on the right, and its caption."""
     runs = records.runs
     data = drift.drift_by_run(runs)
     if data.empty:
@@ -96,10 +96,10 @@ def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, panels.Caption]:
 
 
 def _add_positions(data: pd.DataFrame, every_run: pd.DataFrame) -> tuple[pd.DataFrame, Time | None, str]:
-    """Return the runs with their positions on the axis (left, right, middle), the time axis, and its label.
+    """Return the runs with left, right and middle on the x axis, the time axis, and a label.
 
-    The axis is that of the figure `timeline`, over every run that started; without clocks it is the order of
-    runs.
+    The axis is the same as in the figure `timeline`, over every run that started. Without clocks, positions
+    are the order of the runs, the time axis is None, and the label says so.
     """
     ran = timeline.started_runs(every_run)
     if not data.index.isin(ran.index).all():
@@ -111,7 +111,7 @@ def _add_positions(data: pd.DataFrame, every_run: pd.DataFrame) -> tuple[pd.Data
 
 
 def _block_bands(data: pd.DataFrame) -> pd.DataFrame:
-    """Return the stretches of runs of one block of a session: ends, means of reference and epoch time (%)."""
+    """Return ends and means of reference and epoch time (%) of each stretch of runs of one block."""
     change = (data[["session", "block"]].ne(data[["session", "block"]].shift())).any(axis=1).cumsum()
     percent = data.assign(
         reference=100 * np.log(data["reference"]), epoch_time=100 * np.log(data["epoch_time"])
@@ -161,10 +161,7 @@ def _draw_reference(ax: Axes, data: pd.DataFrame) -> None:
 
 
 def _draw_shares(ax: Axes, data: pd.DataFrame) -> bool:
-    """Draw CPU steal as bars from 0, and CPU time of other processes as lines across.
-
-    Return whether any bar is visible.
-    """
+    """Draw CPU steal as bars and background load as lines; return whether any bar is visible."""
     width = data["right"] - data["left"]
     steal, other_cpu = (100 * data[name] for name in ("steal_share", "other_cpu_share"))
     if steal.isna().all() and other_cpu.isna().all():
@@ -227,7 +224,7 @@ def _legend_handles(data: pd.DataFrame, bands: pd.DataFrame, is_steal_visible: b
 
 
 def _adjustment_notes(adjusted: Adjustment) -> list[str]:
-    """Return the correlation of each covariate with epoch time, and whether means are adjusted."""
+    """Return notes on the correlation of covariates with epoch time, and on whether means are adjusted."""
     if not adjusted.alone:
         return [adjusted_tables_note(adjusted)]
     numbers = " and ".join(

@@ -29,12 +29,12 @@ HOW_TO_READ = "Energy covers the same samples as epoch time. Dotted lines: equal
 
 
 def cell_energy(runs: pd.DataFrame, meters: EnergyScope) -> pd.DataFrame:
-    """Return energy per epoch in J (mean, low, high, n) of each metered cell, scaled as epoch times are."""
+    """Return energy per epoch in J (mean, low, high, n) of each metered cell."""
     return pool_column(energies.energy_of_runs(runs, meters), "energy_j").cell_statistics
 
 
 def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
-    """Return the figure, with series by colour and nodes as numbers beside the markers, and its caption."""
+    """Return the figure, with a marker per cell, and its caption."""
     view = build_view(records.runs, spec)
     meters = choose_scope(records.runs)
     energy = cell_energy(records.runs, meters) if meters else pd.DataFrame()
@@ -59,7 +59,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
 
 
 def idle_note(ok: pd.DataFrame, meters: EnergyScope) -> str:
-    """Return the idle power of a machine or GPU, in a sentence; empty if it was not measured."""
+    """Return a sentence on the idle power of a machine or GPU; "" if it was not measured."""
     watts = ok[f"idle_{meters.scope}_w"].dropna().astype(float) if meters.scope else pd.Series(dtype=float)
     if meters.scope is None or watts.empty:
         return ""
@@ -70,7 +70,7 @@ def idle_note(ok: pd.DataFrame, meters: EnergyScope) -> str:
 
 
 def _draw_power_lines(ax: Axes, unit: float) -> None:
-    """Draw lines of equal mean power, labelled at the axis limits, without those that only cross a corner."""
+    """Draw lines of equal mean power with labels, except those that only cross a corner."""
     (left, right), (bottom, top) = ax.get_xlim(), ax.get_ylim()
     to_axes = ax.transScale + ax.transLimits
     for power in _round_powers(max(bottom, 1e-9 * top) / right, top / left):

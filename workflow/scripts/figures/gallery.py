@@ -38,10 +38,10 @@ class Example:
     Attributes:
         kind: The kind.
         study: The study that it is drawn from.
-        records: Folder of the study's kept records.
-        entry: The figure as the study declares it.
-        spec: The same, parsed and checked.
-        picture: Its file; None if no kept campaign has the data.
+        records: Folder of the kept records.
+        entry: The figure as a study declares it.
+        spec: The same, checked.
+        picture: The file of its picture; None if no kept campaign has the data.
     """
 
     kind: FigureKind
@@ -53,10 +53,10 @@ class Example:
 
 
 def examples(kinds: Mapping[str, FigureKind] = KINDS) -> Iterator[Example]:
-    """Yield the example of each kind, checked like a study file.
+    """Yield the example of each kind, checked as in a study file.
 
     Raises:
-        InputError: If an example is not a valid spec.
+        InputError: If an example is not valid.
     """
     for name, kind in kinds.items():
         study, entry = kind.example["study"], {"kind": name, **kind.example["figure"]}
@@ -69,10 +69,7 @@ def examples(kinds: Mapping[str, FigureKind] = KINDS) -> Iterator[Example]:
 
 
 def make(example: Example, folder: Path) -> None:
-    """Draw the picture of an example at the size of a web page.
-
-    `folder` caches tables that several examples read.
-    """
+    """Draw the picture of an example for a web page; `folder` caches tables that several examples read."""
     if example.picture is None:
         return
     stem = folder / example.spec.name
@@ -85,7 +82,7 @@ def make(example: Example, folder: Path) -> None:
 
 
 def input_files(example: Example, folder: Path) -> dict[str, Path]:
-    """Return the tables that an example reads, by name; those that are not kept are computed in `folder`."""
+    """Return the tables that an example reads, by name. Tables that are not kept are computed in `folder`."""
     files = {
         name: _input_file(name, example.records, folder) for name in ("runs", "epochs", *example.kind.inputs)
     }
@@ -97,7 +94,7 @@ def input_files(example: Example, folder: Path) -> dict[str, Path]:
 
 
 def _input_file(name: str, campaign: Path, folder: Path) -> Path:
-    """Return the input of a figure of a kept campaign; a table that is not kept is computed in `folder`."""
+    """Return a kept table of a campaign, or compute it in `folder`."""
     if (file := stored_file(campaign / f"{name}.csv")).exists():
         return file
     program, tables = PROGRAM_OF[name.removesuffix(".md")], folder / campaign.name
@@ -118,10 +115,10 @@ def main(kinds: Sequence[str] = ()) -> None:
     """Draw the pictures of all kinds, or of some.
 
     Args:
-        kinds: kinds to draw; all where none is named
+        kinds: kinds to draw; default: all
     """
     if unknown := [kind for kind in kinds if kind not in KINDS]:
-        problem = f"'{unknown[0]}' is no kind of figure"
+        problem = f"'{unknown[0]}' is not a kind of figure"
         raise InputError(
             "unknown-name", problem, key="KIND", got=unknown[0], **alternatives(unknown[0], KINDS)
         )

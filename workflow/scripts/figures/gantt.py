@@ -26,7 +26,7 @@ from traces.steps import WAIT, Traced
 MAX_RANKS = 8
 ROW_INCHES, TITLE_INCHES, AXIS_INCHES = 0.2, 0.24, 0.28
 BAR, LANE = 0.56, 0.16  # of a row: the phases of a rank, and its all-reduce below them
-STEPS_ON_AXIS = 3  # of the slowest panel, which set the axis limit
+STEPS_ON_AXIS = 3  # of the slowest panel; they set the end of the axis
 MAX_HEIGHT_INCHES = 7.6
 LIGHT_COLOUR = "#fde8d8"
 WAIT_LABEL = "wait for slowest (below)"
@@ -45,7 +45,7 @@ HEADING = "Timeline of training steps over the ranks."
 
 @dataclass(frozen=True)
 class Panel:
-    """The steps of one cell: its title, and the intervals of its phases."""
+    """A panel with the traced steps of one cell."""
 
     cell: str
     title: str
@@ -53,7 +53,7 @@ class Panel:
 
     @cached_property
     def ranks(self) -> list[int]:
-        """Return the ranks that are drawn, from the top."""
+        """Return the ranks to draw: all, or those of longest, median and shortest computation."""
         all_ranks = self.traced.ranks.tolist()
         if len(all_ranks) <= MAX_RANKS:
             return all_ranks
@@ -129,10 +129,7 @@ def _panels(view: View, steps: pd.DataFrame) -> list[Panel]:
 
 
 def _select_panels(candidates: Sequence[Panel], view: View) -> list[Panel]:
-    """Return all panels if they fit a page.
-
-    Else the cell with most ranks of each series, as many as fit.
-    """
+    """Return all panels if they fit a page, or else as many as fit: the largest cell of each series."""
     multi_rank = [panel for panel in candidates if len(panel.traced.ranks) > 1] or list(candidates)
     if sum(panel.height_in for panel in multi_rank) <= MAX_HEIGHT_INCHES:
         return multi_rank
@@ -233,7 +230,7 @@ def _legend_handles(phases: Sequence[str], drawn_panels: Sequence[Panel]) -> lis
 
 
 def _waits_note(drawn_panels: Sequence[Panel]) -> str:
-    """Return how long ranks wait in these steps, in a sentence."""
+    """Return a sentence on the share of these steps that ranks wait."""
     shares = []
     for panel in drawn_panels:
         lengths = panel.traced.phases.groupby("phase", observed=True)["length"].sum()

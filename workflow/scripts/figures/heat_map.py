@@ -1,4 +1,4 @@
-"""Draw a heat map of a response: one field per cell, with its mean and its interval in figures."""
+"""Draw a heat map of a response: one field per cell, with its mean and its interval as numbers."""
 
 import math
 import textwrap
@@ -63,7 +63,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     across = _panels_across(label_in, panel_in)
     view = view.fit_to_page(height_in + panels.titles_height(view.panels), across)
     panel_levels = view.panels
-    row_levels = ordered_rows(view, names)  # those of panels that are left out are gone
+    row_levels = ordered_rows(view, names)  # without the rows of panels that do not fit the page
     labels, height_in = [row_text(levels) for levels in row_levels], len(row_levels) * FIELD_INCHES
     n_columns = min(len(panel_levels), across)
     n_rows = math.ceil(len(panel_levels) / n_columns)
@@ -109,14 +109,14 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
 
 
 def arrange(view: View, x: str) -> tuple[View, list[Any], list[str]]:
-    """Return the view with its panels, the levels of the columns, and the factors of the rows."""
+    """Return the view of a heat map with its panels, the levels of columns, and the factors of rows."""
     columns = levels_in_order(view.runs, x)
     view, names = _place_factors(view, len(columns) * _field_width(view))
     return view, columns, names
 
 
 def palette() -> list[str]:
-    """Return the colours of fields, that of the smallest value first."""
+    """Return the colours of fields, from the smallest value to the largest."""
     colours = matplotlib.colormaps[COLOURS](np.linspace(*COLOUR_ENDS, 256))
     return [to_hex(colour) for colour in colours]
 
@@ -131,9 +131,9 @@ def _field_width(view: View) -> float:
 def _place_factors(view: View, panel_in: float) -> tuple[View, list[str]]:
     """Return the view with its panels, and the factors whose combinations are rows.
 
-    Rows are series, panels all other factors. If panels, each `panel_in` wide, need more than one row of
-    panels, their factors become rows as far as these fit a page, the last ones first, but for `facet` of the
-    spec and for model and data set, whose times differ most.
+    Rows are series, and all other factors make panels. If the panels, each `panel_in` wide, do not fit in one
+    row, factors of panels become factors of rows, the last one first, as long as the rows fit a page. The
+    `facet` of the spec stays or, without one, model and data set, whose times differ most.
     """
     names = [name for name in view.colour if name in varying(view.runs)]
     facet, fixed = list(view.facet), view.spec.facet or WORK

@@ -1,6 +1,6 @@
 """Draw cost or carbon dioxide against time, one marker per cell, with the Pareto front.
 
-Other quantities that people weigh against time, such as energy (figures.energy), are drawn by `draw_cells`.
+`draw_cells` also draws other quantities against time, such as energy (figures.energy).
 """
 
 from collections.abc import Callable
@@ -66,9 +66,9 @@ def locate_cells(view: View, x: pd.DataFrame, y: pd.DataFrame, unit: float = 1.0
     """Return a row per cell with factors, scale, x, and y in `unit`, with their bounds.
 
     Args:
-        view: What is drawn.
-        x: mean, low and high by cell.
-        y: The same; cells without a row are left out.
+        view: The cells to draw.
+        x: Mean, low and high by cell.
+        y: The same; cells without a mean are left out.
         unit: Unit of y.
     """
     rows = view.cells.set_index("cell", drop=False)
@@ -87,11 +87,11 @@ def draw_cells(
     labels: tuple[str, str],
     draw_lines: Callable[[Axes], None] | None = None,
 ) -> tuple[Figure, View, list[str]]:
-    """Return a figure with a marker per cell and the Pareto front, what of the view it shows, and its notes.
+    """Return a figure with a marker per cell and the Pareto front, the part of the view on it, and its notes.
 
     Args:
-        view: What is drawn, with series by colour; its scale stands as numbers beside the markers.
-        points: Cells as of `locate_cells`.
+        view: The cells to draw. Numbers of nodes or devices are written beside the markers if they vary.
+        points: The rows of `locate_cells`.
         labels: Labels of the axes.
         draw_lines: Draws further lines once the limits of a panel are set.
     """
@@ -184,7 +184,7 @@ def _draw_markers(ax: Axes, series: Series, points: pd.DataFrame) -> None:
 
 
 def _draw_numbers(ax: Axes, points: pd.DataFrame) -> None:
-    """Draw the number of nodes to the lower left of markers; close markers share one."""
+    """Write numbers of nodes or devices to the lower left of markers; close markers share one."""
     places: dict[Any, list[np.ndarray]] = {}
     for x, y, number in points.sort_values("y")[["x", "y", "scale"]].itertuples(index=False):
         place, numbered = ax.transData.transform((x, y)), places.setdefault(number, [])

@@ -1,6 +1,6 @@
 """Draw the phases of a training step of every cell end to end.
 
-Exposed communication is hatched; overlapped communication stands in a lane below the bar.
+Exposed communication is hatched. Overlapped communication is in a lane below the bar.
 """
 
 from collections.abc import Collection, Sequence
@@ -28,8 +28,8 @@ HOW_TO_READ = (
     "first transfer, then waiting for the slowest rank to start it."
 )
 OTHER_WAITING = (
-    "Other waiting: the rank waits while no communication of its own is under way; its library prepares "
-    "messages, or returns sums."
+    "Other waiting: the rank waits while it does not communicate; its library prepares messages or returns "
+    "sums."
 )
 LANE_NOTE = "The lane below a bar is communication: its overlapped part, then its exposed part."
 
@@ -57,9 +57,9 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
 
 
 def parts(measured: Measured, in_ms: bool) -> pd.DataFrame:
-    """Return a column per phase, in % of a step or in ms, by cell.
+    """Return the length of each phase in % of a step or in ms, [cells, phases].
 
-    Waiting is split into exposed communication and the rest.
+    Waiting is split into exposed communication and other waiting.
     """
     phases, allreduce = (_means(measured, scope, in_ms) for scope in ("step", "communication"))
     parts = {}
@@ -76,13 +76,13 @@ def parts(measured: Measured, in_ms: bool) -> pd.DataFrame:
 
 
 def overlapped(measured: Measured, in_ms: bool) -> pd.Series:
-    """Return the overlapped communication of each cell."""
+    """Return the overlapped communication of each cell in % of a step or in ms."""
     allreduce = _means(measured, "communication", in_ms)
     return allreduce["communication"] - allreduce["exposed"] if len(allreduce) else pd.Series(dtype=float)
 
 
 def _means(measured: Measured, scope: str, in_ms: bool) -> pd.DataFrame:
-    """Return a column per phase of a scope, by cell."""
+    """Return the means of the phases of a scope in % of a step or in ms, [cells, phases]."""
     values = measured.estimates(scope, "step_s" if in_ms else "share")["value"]
     named = values.rename_axis(["cell", "phase"]).unstack("phase")
     return (named * (1e3 if in_ms else 100)).fillna(0.0).drop(columns=STEP, errors="ignore")
@@ -107,7 +107,7 @@ def _legend_handles(phases: Sequence[str]) -> list[Patch]:
 
 
 def _exposed_note(measured: Measured, drawn: Collection[str]) -> str:
-    """Return the least and the most exposed communication of the drawn cells, in a sentence."""
+    """Return the range of exposed communication over the drawn cells, in a sentence."""
     shares = measured.estimates("communication", "share")["value"].rename_axis(["cell", "phase"])
     exposed = shares[shares.index.get_level_values("phase") == "exposed"].droplevel("phase")
     is_multi_replica = measured.runs.drop_duplicates("cell").set_index("cell")["replicas"] > 1

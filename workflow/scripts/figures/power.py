@@ -19,7 +19,7 @@ from figures import panels, style
 from figures.view import build_view
 
 PANEL_INCHES = 1.35
-MAX_PANELS = 12  # panels
+MAX_PANELS = 12
 SCOPE_STYLES: dict[str, dict[str, Any]] = {
     "node": {"color": style.INK, "linestyle": "-"},
     "package": {"color": "#00518c", "linestyle": "--"},
@@ -32,7 +32,7 @@ NO_METER = Note("no-meter", "no run recorded power over time: the machines have 
 
 
 def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
-    """Return the figure, in which time starts with the first epoch, and its caption."""
+    """Return the figure, with time since the first epoch, and its caption."""
     view = replace(
         build_view(records.runs, spec), colour=["framework"]
     )  # panels are cells, so colour is free for the scope
@@ -73,7 +73,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
 
 
 def _median_runs(ok: pd.DataFrame) -> list[Any]:
-    """Return the run of median epoch time of every cell, or the next faster one; in the order of tables."""
+    """Return the run of every cell at or right below the median epoch time, in the order of tables."""
     ordered = ok.sort_values("epoch_time_s", kind="stable")
     median_runs = {
         run.cell: run

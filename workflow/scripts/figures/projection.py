@@ -1,6 +1,6 @@
-"""Draw speed-up and efficiency over nodes at link rates that may not have been measured, a line per rate.
+"""Draw predicted speed-up and efficiency over nodes, a line per link rate.
 
-`predict` answers a question of `prediction.question` and draws the answer.
+`predict` answers a question of `prediction.question`, and can draw the answer.
 """
 
 from collections.abc import Sequence
@@ -83,12 +83,12 @@ def draw_curves(
     drawn = [(quantity, levels) for quantity in quantities for levels in panel_levels]
     axes = panels.create_axes(figure, (n_rows, columns), len(drawn), share_y="row")
     for ax, (quantity, levels) in zip(axes, drawn, strict=True):
-        curves, own_rows = panels.rows_at(projected, levels), panels.rows_at(rows, levels)
+        curves, panel_rows = panels.rows_at(projected, levels), panels.rows_at(rows, levels)
         for at, series in enumerate(all_series):
             curve = series.select(curves)
             if len(curve):
                 offset = np.exp(BAR_GAP * (at - (len(all_series) - 1) / 2))
-                _draw_curve(ax, quantity, series, curve, series.select(own_rows).iloc[0], offset, ticks)
+                _draw_curve(ax, quantity, series, curve, series.select(panel_rows).iloc[0], offset, ticks)
         if quantity == quantities[0]:
             ax.set_title(panels.panel_title(levels))
         _set_axes(ax, quantity, ticks, int(projected["nodes"].max()))
@@ -102,7 +102,7 @@ def draw_curves(
 
 
 def _choose_panels(projected: pd.DataFrame) -> tuple[list[dict[str, Any]], str]:
-    """Return the levels of at most MAX_PANELS panels, and a note on the cases without one, "" for none."""
+    """Return the levels of at most MAX_PANELS panels, and a note on cases without one, "" for none."""
     names = [name for name in FACTORS if projected[name].nunique() > 1]
     every = panels.level_combinations(projected, names)
     chosen = every
@@ -124,7 +124,11 @@ def _draw_curve(
     offset: float,
     ticks: list[int],
 ) -> None:
-    """Draw one rate: its line, bars at ticks moved by the factor `offset`, its knee and counts to measure."""
+    """Draw the curve of one link rate.
+
+    It has bars at `ticks`, moved by the factor `offset`, a marker at the nodes worth it, and triangles at the
+    counts to measure next.
+    """
     factor, colour = 100 if quantity == "efficiency" else 1, series.style.colour
     nodes = curve["nodes"].to_numpy(float)
     value, low, high = (factor * curve[f"{quantity}{end}"].to_numpy() for end in ENDS)

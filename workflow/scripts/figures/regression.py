@@ -18,8 +18,8 @@ from figures.style import SeriesStyle
 from figures.view import build_view
 
 PANEL_INCHES = 1.2  # side of a square
-MARGIN = 1.15  # of the axes beyond the smallest and the largest mean
-MAX_BEYOND = 2.2  # factor beyond the measured means from which on predictions are moved to the edge
+MARGIN = 1.15  # factor of the axes beyond the smallest and the largest mean
+MAX_BEYOND = 2.2  # factor beyond the measured means; predictions further out are moved to the edge
 MAX_TICKS = 4
 THOUSAND = 1000.0
 EDGE = 1.04  # factor between an edge and the markers that are moved to it
@@ -70,28 +70,32 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
 
 
 def _axis_unit(response: Response, fit: Fit) -> tuple[float, str]:
-    """Return the unit of the axes: thousands for large values, whose tick labels would be long."""
+    """Return the unit of the axes: thousands for large values, which would have long tick labels."""
     thousands = len(fit.cells) > 0 and fit.cells["measured"].median() >= THOUSAND
     return (THOUSAND, f"{THOUSAND:g} {response.unit}") if thousands else (1.0, response.unit)
 
 
 def _not_fitted_note(fits: Mapping[tuple[Response, str], Fit]) -> str:
-    """Return which models were not fitted, and why; empty for none."""
+    """Return which models were not fitted, and why; "" if all were."""
     problems = dict.fromkeys((model, fit.problem) for (_, model), fit in fits.items() if fit.problem)
     text = "; ".join(f"the {model} model was not fitted: {problem}" for model, problem in problems)
     return Note("models-not-fitted", f"Empty: {text}.") if problems else ""
 
 
 def _at_edges_note(n_outside: int) -> str:
-    """Return how many predictions are drawn at the edges; empty for none."""
+    """Return how many predictions are drawn at the edges; "" for none."""
     text = f"Drawn at the edges: {number_of(n_outside, 'prediction')} beyond the axes or below 0."
     return Note("predictions-at-edges", text, predictions=n_outside) if n_outside else ""
 
 
 def _draw_panel(ax: Axes, fit: Fit, styles: list[tuple[SeriesStyle, set[str]]], unit: float) -> int:
-    """Draw the cells of a model; `styles` holds style and cells of each series, `unit` that of the axes.
+    """Draw the cells of a model and return how many of them are outside of the axes.
 
-    Return how many lie outside.
+    Args:
+        ax: The panel.
+        fit: The fitted model.
+        styles: Style and cells of each series.
+        unit: Unit of the axes.
     """
     points = fit.cells.dropna(subset=["without_cell"]) if not fit.problem else pd.DataFrame()
     points, measured = (
@@ -111,12 +115,12 @@ def _draw_panel(ax: Axes, fit: Fit, styles: list[tuple[SeriesStyle, set[str]]], 
     ax.plot([bottom, top], [bottom, top], color=style.MUTED, linewidth=0.7, zorder=1)
     clipped = points["without_cell"].clip(bottom * EDGE, top / EDGE)
     for series_style, cells in styles:
-        is_own = points["cell"].isin(cells)
-        if not is_own.any():  # the layout would place empty markers in the figure's corner
+        in_series = points["cell"].isin(cells)
+        if not in_series.any():  # the layout would place empty markers in the figure's corner
             continue
         size = 2.6 if len(fit.cells) < SMALL_MARKERS_FROM else 1.6
         marker = panels.marker_style(series_style) | {"markersize": size}
-        ax.plot(points.loc[is_own, "measured"], clipped[is_own], zorder=3, clip_on=False, **marker)
+        ax.plot(points.loc[in_series, "measured"], clipped[in_series], zorder=3, clip_on=False, **marker)
     ax.set_xscale("log")
     ax.set_yscale("log")
     panels.set_round_ticks(ax.yaxis, MAX_TICKS)

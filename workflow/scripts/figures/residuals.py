@@ -30,7 +30,7 @@ BAND_COLOUR = "#eeeeee"
 HEADING = "Residuals of log epoch times within cells, against normal quantiles{} cell means{}."
 SEARCH_NOTE = (
     "Outliers are searched one at a time, because an outlier shifts the mean of its cell away from the other "
-    "runs; the table `checks` lists them."
+    "runs. The table `checks` lists them."
 )
 NO_SPREAD = Note("no-spread", "no two runs of a cell differ")
 HOW_TO_READ = (
@@ -41,7 +41,7 @@ HOW_TO_READ = (
 
 
 def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
-    """Return the figure, two or three panels side by side, with a colour per series, and its caption."""
+    """Return the figure, with two or three panels side by side and a colour per series, and its caption."""
     runs, view = records.runs, build_view(records.runs, spec)
     data = residuals(runs)
     data = data[data["studentized"].notna()]
@@ -50,8 +50,8 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     if data.empty:
         return panels.empty_figure(runs, panels.NO_SUCCESS if successful(runs).empty else NO_SPREAD)
     series_cells = [(series, set(series.select(runs)["cell"])) for series in view.series]
-    own_rows = [(series, data["cell"].isin(cells)) for series, cells in series_cells]
-    dots = [(series, own & ~data["outlier"]) for series, own in own_rows if own.any()]
+    is_of_series = [(series, data["cell"].isin(cells)) for series, cells in series_cells]
+    dots = [(series, selected & ~data["outlier"]) for series, selected in is_of_series if selected.any()]
     legend = [
         Line2D([], [], label=series.name, **_dot_style(series) | {"markersize": 3})
         for series, _ in (dots if len(dots) > 1 else [])
@@ -94,7 +94,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
 
 
 def _dot_style(series: Series) -> dict[str, Any]:
-    """Return the dots of a series: its colour, and its marker if it is a hollow one, as of a baseline."""
+    """Return the style of the dots of a series; a hollow marker, as of baselines, replaces the dot."""
     dot = DOT_STYLE | {"color": series.style.colour}
     if series.style.filled:
         return dot
@@ -139,7 +139,7 @@ def _has_order(data: pd.DataFrame) -> bool:
 
 
 def _lattice_sentence(data: pd.DataFrame) -> str:
-    """Say that residuals cannot be normal where runs lie on a lattice; "" if they do not."""
+    """Return that residuals cannot be normal, since runs lie on a lattice; "" if they do not."""
     lattice = lattice_note(data)
     return Note("lattice", f"On a lattice, not normal: {lattice}.", **lattice.facts) if lattice else ""
 

@@ -1,4 +1,4 @@
-"""Draw speed-up and parallel efficiency over replicas, with the ideal line and the model's estimate."""
+"""Draw speed-up and parallel efficiency over replicas, with the ideal and an estimate."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -24,9 +24,9 @@ from network.fit import compare
 PANEL_INCHES = 1.3
 QUANTITIES = {"speedup": ("speed-up", 1.0), "efficiency": ("efficiency (%)", 100.0)}
 MAX_IDEAL_REACH = 1.7  # of the ideal line, relative to the largest speed-up
-MAX_OCTAVES = 0.06  # that a marker is moved on an axis of doublings, 4 % of the ideal
+MAX_OCTAVES = 0.06  # by which a marker is moved on an axis of doublings, 4 % of the ideal
 HEADING = "Speed-up (above) and efficiency (below){}. Markers: ratios of means; bars: 95 % intervals."
-MAX_FIT_DEVIATION = 0.2  # of the collective benchmark from its fit, for a fit or estimate that is drawn
+MAX_FIT_DEVIATION = 0.2  # of the collective benchmark from its fit; above, neither fit nor estimate is drawn
 HOW_TO_READ = (
     "Speed-up: mean epoch time of the baseline divided by that of the cell. Efficiency: speed-up divided by "
     "replicas over those of the baseline. Lines between markers only guide the eye. Ideal: equal to the "
@@ -126,7 +126,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
 
 
 def _no_baseline_note(cells: Sequence[str]) -> str:
-    """Return which cells have no baseline that succeeded; empty for none."""
+    """Return which cells have no successful baseline; "" for none."""
     text = f"Not drawn, because their baseline has no successful run: {conditions.join_names(cells)}."
     return Note("cells-without-baseline", text, cells=list(cells)) if cells else ""
 
@@ -140,10 +140,10 @@ def cell_ratios(view: View) -> pd.DataFrame:
 
 
 def _cell_rows(records: Records, view: View) -> pd.DataFrame:
-    """Return the rows of `cell_ratios`, with the model's estimates.
+    """Return the rows of `cell_ratios` with estimates.
 
-    `estimated_speedup` and `estimated_efficiency` are upper bounds (`shortest_epochs`), if the collective
-    benchmark was run and follows its fit; `fit_deviation` is the largest deviation from it.
+    `estimated_speedup` and `estimated_efficiency` are upper bounds (`shortest_epochs`). They need a
+    collective benchmark that follows its fit; `fit_deviation` is its largest deviation from the fit.
     """
     rows = cell_ratios(view)
     lower_bounds: Mapping[str, float] = {}
@@ -172,10 +172,10 @@ def _fit_deviations(network: pd.DataFrame, rows: pd.DataFrame) -> pd.Series:
         return pd.Series(np.nan, index=rows.index)
     deviations = compare(network).groupby(["framework", "nodes"])["deviation"].max()
     of_framework = deviations.groupby("framework").max()
-    own = pd.Series(
+    at_nodes = pd.Series(
         [deviations.get((row.framework, row.nodes), np.nan) for row in rows.itertuples()], index=rows.index
     )
-    return own.fillna(rows["framework"].map(of_framework)).where(rows["nodes"] > 1)
+    return at_nodes.fillna(rows["framework"].map(of_framework)).where(rows["nodes"] > 1)
 
 
 def _left_out_estimates_note(rows: pd.DataFrame) -> str:
@@ -192,7 +192,7 @@ def _left_out_estimates_note(rows: pd.DataFrame) -> str:
 
 
 def replica_counts(rows: pd.DataFrame) -> list[int]:
-    """Return the levels of the axis of replicas: those of the rows, and 1 unless all series begin later."""
+    """Return the levels of the axis: the replicas of the rows, and 1 unless all baselines have more."""
     begins_later = bool((rows["baseline_replicas"] > 1).all())
     return sorted({*rows["replicas"], *([] if begins_later else [1])})
 
@@ -211,13 +211,13 @@ def place_series(rows: pd.DataFrame, series: Sequence[Series]) -> Placement:
 
 
 def _is_single_run(rows: pd.DataFrame) -> pd.Series:
-    """Return whether a row compares a cell or a baseline with one run, so that its interval is pooled."""
+    """Return of each row whether cell or baseline has a single run, so that the interval is pooled."""
     has_interval = rows["speedup_high"].notna()
     return ((rows["n"] == 1) | (rows["baseline_n"] == 1)) & has_interval
 
 
 def axis_top(rows: pd.DataFrame, quantity: str) -> float:
-    """Return the upper end of an axis that shows all intervals and estimates, and part of the ideal line."""
+    """Return the upper end of an axis that shows all intervals and estimates, and a part of the ideal."""
     _, unit = QUANTITIES[quantity]
     drawn = rows.columns.intersection([quantity, f"{quantity}_high", f"estimated_{quantity}"])
     largest = unit * np.nanmax(rows[drawn].to_numpy(float))
@@ -227,7 +227,7 @@ def axis_top(rows: pd.DataFrame, quantity: str) -> float:
 
 
 def _draw_ideals(ax: Axes, quantity: str, axis: LevelAxis, rows: pd.DataFrame) -> None:
-    """Draw the ideal of a panel from each number of replicas that its baselines have."""
+    """Draw an ideal of a panel for each number of replicas that its baselines have."""
     for fewest in sorted(set(rows["baseline_replicas"].dropna())):
         replicas = np.linspace(max(fewest, min(axis.positions)), max(axis.positions), lines.IDEAL_POINTS)
         y = replicas / fewest if quantity == "speedup" else np.full(len(replicas), 100.0)

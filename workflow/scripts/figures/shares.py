@@ -55,7 +55,7 @@ ALL_EPOCHS = "Computation and rest are extrapolated from the timed epochs to all
 
 
 def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
-    """Return the figure, with rows by series and nodes, and its caption."""
+    """Return the figure, with a row per cell, and its caption."""
     view, by_run = build_view(records.runs, spec), spec.x != EPOCH
     data = (
         shares.run_time_parts(records, view.runs)
@@ -98,7 +98,7 @@ def _in_percent(data: pd.DataFrame) -> pd.DataFrame:
 
 
 def _draw_interval(ax: Axes, y: float, cell: pd.Series) -> None:
-    """Draw the interval of where communication begins in the bar of a cell."""
+    """Draw the interval of the border between computation and communication in the bar of a cell."""
     if not (pd.notna(cell["communication_low"]) and cell["communication_high"] > 0):
         return
     ends = [1 - min(max(cell[f"communication_{end}"], 0), 1) for end in ("high", "low")]
@@ -121,7 +121,7 @@ def _part_style(name: str) -> dict[str, Any]:
 
 
 def _division_notes(data: pd.DataFrame, by_run: bool) -> list[str]:
-    """Return how computation and communication are separated, and in which cells they are not."""
+    """Return notes on how computation and communication are separated, and in which cells they are not."""
     undivided, below_zero = data["communication"].isna(), data.index[data["communication"] < 0].tolist()
     notes: list[str] = [] if undivided.all() else [DIVISION_NOTE, ALL_EPOCHS if by_run else ""]
     if below_zero:

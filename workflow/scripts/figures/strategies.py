@@ -17,7 +17,8 @@ from figures.view import View, build_view, filtered
 from prediction.message_times import rate_text
 
 PANEL_INCHES = 1.6
-DODGE_SHARE, MARGIN = 0.5, 0.08  # of the distance between two rates, for all series; of the axis, at its ends
+DODGE_SHARE = 0.5  # of the distance between two rates, for all series together
+MARGIN = 0.08  # of the axis, at either end
 HEADING = (
     "Epoch time of each strategy by link rate. Markers: measured means; bars: 95 % intervals; ticks: runs."
 )
@@ -45,7 +46,7 @@ def multi_node_view(records: Records, spec: FigureSpec) -> View:
 
 
 def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
-    """Return the figure, with panels by all factors but strategies and links, and its caption."""
+    """Return the figure, with panels by all factors except strategies and links, and its caption."""
     view, predicted = multi_node_view(records, spec), filtered(records.table("crossover"), spec)
     if view.ok.empty and predicted.empty:
         return panels.empty_figure(view.runs, NOTHING_TO_DRAW)
@@ -102,9 +103,9 @@ def _positions(bytes_s: np.ndarray) -> list[float]:
 
 
 def _draw_predicted(ax: Axes, series: Series, predicted: pd.DataFrame, shift: float) -> None:
-    """Draw the line of one series through all rates; a dash if there is a single rate."""
-    own_levels = {name: level for name, level in series.levels.items() if name in predicted}
-    series_rows = panels.rows_at(predicted, own_levels).sort_values("rate") if len(predicted) else predicted
+    """Draw the line of one series through all rates, or a dash at a single rate."""
+    known_levels = {name: level for name, level in series.levels.items() if name in predicted}
+    series_rows = panels.rows_at(predicted, known_levels).sort_values("rate") if len(predicted) else predicted
     if series_rows.empty:
         return
     x = np.array(_positions(series_rows["rate"].to_numpy(float)))

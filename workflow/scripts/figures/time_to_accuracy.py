@@ -22,7 +22,7 @@ NEVER_SENTENCE = "Open arrows: some runs never reach it."
 
 
 def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
-    """Return the figure, with rows by series and by nodes or devices, and its caption."""
+    """Return the figure, with a row per cell, and its caption."""
     target = float(spec.target or 0)
     view = build_view(records.runs, spec)
     times_of_runs = time_to_accuracy.accuracy_of_runs(view.runs, records.epochs, target)
@@ -58,7 +58,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
         )
         return times_of_runs.loc[times_of_runs["cell"].isin(axis_cells), "time_to_accuracy_s"].dropna(), means
 
-    figure, view, remarks = rows.draw(view, "time to accuracy (s)", draw_cell, times)
+    figure, view, axis_notes = rows.draw(view, "time to accuracy (s)", draw_cell, times)
     drawn_cells = data[data.index.isin(set(view.cells["cell"]))]
     n_never = int((drawn_cells["reached"] < drawn_cells["n"]).sum())
     return figure, view.caption(
@@ -67,7 +67,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
             Note("cells-not-reaching", NEVER_SENTENCE, cells=n_never) if n_never else "",
         ],
         time_to_accuracy.runs_without_accuracy_note(view.runs, drawn_cells),
-        *remarks,
+        *axis_notes,
         endnotes=[time_to_accuracy.METHOD_NOTE],
         counted=drawn_cells["n"],
     )
@@ -76,7 +76,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
 def _draw_cell(ax: Axes, series: Series, y: float, row: pd.Series, times: pd.Series) -> None:
     """Draw the mean time of a cell with its runs.
 
-    If a run never arrives, the runs that do, and an arrow at the end of the axis.
+    If some runs never reach the target, draw the other runs, and an arrow at the end of the axis.
     """
     if row["reached"] == row["n"]:
         mean = estimate_of(row, "time_to_accuracy_s")

@@ -1,4 +1,4 @@
-"""Draw the campaign as it ran: a bar for every run over time, and what went wrong."""
+"""Draw the campaign as it ran: a bar for every run over time, and symbols for unsuccessful runs."""
 
 import math
 import re
@@ -30,15 +30,15 @@ BAR, STARTUP_BAR = 0.78, 0.44  # of a lane: the bar, and its start-up, distinct 
 RUNS_IN_COLUMN, RUNS_IN_ROW = 60, 90
 MAX_LANES = 24
 MAX_VECTOR_BARS = 2000  # more bars would make vector files too large to open
-CUT_FROM = 0.15  # of the time in runs: longer gaps are cut
+CUT_FROM = 0.15  # of the time in runs; longer gaps are cut
 CUT_WIDTH = 0.03  # of a row, for a gap that is cut
 MAX_CUTS = 12
 LIGHT_SHARE = 0.4  # of the colour, in the bar of start-up
-MAX_TICKS = (4, 8)  # in a figure as wide as a column, as a page
+MAX_TICKS = (4, 8)  # of a figure as wide as a column, and as a page
 ROUND_ROWS = (1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10)
 ROUND_TICKS = (1, 2, 2.5, 5, 10)
 UNITS = ((1.0, "hours"), (1 / 60, "minutes"), (1 / 3600, "seconds"))
-MIN_UNITS = 2  # of the axis unit, that a campaign lasts
+MIN_UNITS = 2  # a campaign lasts at least this many units of its axis
 SYMBOLS = {"oom": "s", "failed": "X", "timeout": "D", "invalid": "o"}
 UNKNOWN_HOST = "unknown host"
 HEADING = "Timeline of the campaign. Each bar is a run{}."
@@ -47,7 +47,7 @@ HOW_TO_READ = (
     "rest."
 )
 CUTS_NOTE = Note("gaps-cut", "Hatched: gaps that are cut, with their duration.")
-ROWS_NOTE = Note("rows-go-on", "Time goes on from row to row.")
+ROWS_NOTE = Note("rows-go-on", "Time continues from row to row.")
 NOT_STARTED = Note("not-started", "no run started")
 NO_CLOCK = Note("no-clock", "no run recorded when it started and ended")
 GAPS_SENTENCE = (
@@ -58,9 +58,12 @@ GAPS_SENTENCE = (
 
 @dataclass(frozen=True)
 class Time:
-    """The time axis: `hours` since the first start stand at `axis`, linear in between.
+    """The time axis, with long gaps cut.
 
-    `cuts` are the long gaps.
+    Attributes:
+        hours: Hours since the first start.
+        axis: Position of each of `hours` on the axis, which is linear in between.
+        cuts: Start and end of the long gaps in hours, [gaps, 2].
     """
 
     hours: np.ndarray
@@ -87,7 +90,7 @@ class Time:
 
 
 def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
-    """Return the figure, with lanes by host, or by series on one machine, and its caption."""
+    """Return the figure, with lanes by host or by series, and its caption."""
     view = replace(build_view(records.runs, spec), runs=filtered(records.every_run, spec))
     ran = started_runs(view.runs)
     if ran.empty:
@@ -130,7 +133,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
 
 
 def _heading_note(view: View, by_host: bool) -> str:
-    """Return what the figure shows, and what its lanes are."""
+    """Return the heading, which says what lanes are."""
     lanes = (
         ", on each of its nodes" if by_host else f", in lanes by {view.series_description.partition(' (')[0]}"
     )
@@ -159,7 +162,7 @@ def started_runs(runs: pd.DataFrame) -> pd.DataFrame:
 def _make_lanes(ran: pd.DataFrame, series: Sequence[Series]) -> tuple[list[str], pd.DataFrame]:
     """Return the names of lanes from the top, and a row per bar: run (place in `ran`), lane, series, hours.
 
-    Lanes are hosts if there are several, but not too many; else series.
+    Lanes are hosts if there are 2 to MAX_LANES, or else series.
     """
     bars = ran[["start_h", "ready_h", "end_h", "status"]].reset_index(drop=True)
     bars["run"] = np.arange(len(ran))
@@ -169,10 +172,10 @@ def _make_lanes(ran: pd.DataFrame, series: Sequence[Series]) -> tuple[list[str],
     hosts = ran["hosts"].fillna("").str.split().reset_index(drop=True)
     names = sorted({name for host_names in hosts for name in host_names}, key=_natural_key)
     if not 1 < len(names) <= MAX_LANES:
-        has_others = (bars["series"] < 0).any()
+        has_unnamed = (bars["series"] < 0).any()
         lane = bars["series"].where(bars["series"] >= 0, len(series))
         names = [one_series.name for one_series in series]
-        return [*names, *(["others"] if has_others else [])], bars.assign(lane=lane)
+        return [*names, *(["others"] if has_unnamed else [])], bars.assign(lane=lane)
     lane_of_host = {name: lane for lane, name in enumerate(names)} | {UNKNOWN_HOST: len(names)}
     has_unknown = (hosts.str.len() == 0).any()
     lane_of_bar = hosts.map(lambda host_names: host_names or [UNKNOWN_HOST]).explode().map(lane_of_host)
@@ -213,7 +216,7 @@ def axis_unit(time: Time) -> tuple[float, str]:
 
 
 def _row_layout(length: float, runs: int, max_rows: int) -> tuple[int, float]:
-    """Return the number of rows that the axis is split into, and their length (round if several)."""
+    """Return the number of rows that the axis is split into, and their length; round if there are several."""
     rows = min(math.ceil(runs / RUNS_IN_ROW), max(1, max_rows))
     if rows == 1:
         return 1, length
@@ -247,9 +250,9 @@ def _draw_boxes(
 
 
 def _draw_bars(ax: Axes, bars: pd.DataFrame, time: Time, series: Sequence[Series]) -> None:
-    """Draw the runs of a row: start-up light, the rest in the series' colour.
+    """Draw the runs of a row: start-up light, the rest in the colour of the series.
 
-    Framed only if start-up is unknown.
+    Runs of unknown start-up are only framed.
     """
     start, end = time.position(bars["start_h"].to_numpy()), time.position(bars["end_h"].to_numpy())
     is_visible = _is_in_panel(ax, start, end)
@@ -276,7 +279,7 @@ def _lighten(colour: np.ndarray) -> np.ndarray:
 
 
 def draw_cuts(ax: Axes, time: Time, height: float | None) -> None:
-    """Draw long gaps, hatched, with their duration at this height."""
+    """Draw long gaps, hatched, with their duration at this height; None omits the duration."""
     for start, end in time.cuts:
         left, right = (float(place) for place in time.position(np.array([start, end])))
         if right < ax.get_xlim()[0] or left > ax.get_xlim()[1]:
@@ -315,7 +318,7 @@ def _symbol_style(marker: str) -> dict[str, Any]:
 def _legend_handles(ran: pd.DataFrame, series: Sequence[Series]) -> list[Patch | Line2D]:
     """Return legend entries: series that ran, start-up and training, and symbols with their counts.
 
-    Patches of start-up and training are framed, because in grey they could be taken for series.
+    Patches of start-up and training are framed, because without a frame they look like grey series.
     """
     has_startup = ran["ready_h"].notna()
     handles: list[Patch | Line2D] = [

@@ -1,4 +1,4 @@
-"""Draw the time that one change would save, predicted by replay of traced steps, and measured."""
+"""Draw the time that one change would save, as predicted by replaying traced steps and as measured."""
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -68,7 +68,7 @@ def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, panels.Caption]:
 
 
 def _errors_note(errors: pd.Series) -> str:
-    """Return the errors of predictions; empty if no predicted change was measured."""
+    """Return the errors of predictions; "" if no predicted change was measured."""
     if errors.empty:
         return ""
     text = (
@@ -79,7 +79,7 @@ def _errors_note(errors: pd.Series) -> str:
 
 
 def _intervals_note(rows: pd.DataFrame) -> str:
-    """Return what bars mean; empty if there are none."""
+    """Return what the bars are; "" without bars."""
     min_runs, max_runs = int(rows["runs"].min()), int(rows["runs"].max())
     if max_runs == 1:
         return ""

@@ -1,8 +1,8 @@
-"""Leave out who measured a study and where, for double-blind review: `anonymous: true` in the study.
+"""Leave out who made a study and where, for double-blind review: `anonymous: true` in the study.
 
 Names of hosts, users, sites and authors become HOST-1, USER, SITE and AUTHOR; a path becomes PATH, with the
-name of its file. Names are those of the study, its records, its site and this machine. A folder of a path may
-be the name of a user, so none is kept; folders of the operating system, such as /usr/lib, stay.
+name of its file. Names come from the study, its records, its site and this machine. No folder of a path is
+kept, since it can be the name of a user, except folders of the operating system, such as /usr/lib.
 """
 
 import contextlib
@@ -69,7 +69,7 @@ class Anonymizer:
         return self._pattern.sub(self._word, text) if self._pattern else text
 
     def scrub_all(self, value: Any) -> Any:
-        """Return a value of JSON without names, paths and addresses in its texts and keys."""
+        """Return a JSON value without names, paths and addresses in its texts and keys."""
         if isinstance(value, str):
             return self.scrub(value)
         if isinstance(value, Mapping):
@@ -82,7 +82,7 @@ class Anonymizer:
 
     @cached_property
     def _pattern(self) -> re.Pattern[str] | None:
-        """A pattern of all names, the longest first; of a host also with its domain and other numbers."""
+        """A pattern of all names, the longest first; hosts also match with a domain or another number."""
         choices = []
         for name in sorted(self.words, key=len, reverse=True):
             is_host = self.words[name].startswith(HOST)
@@ -106,14 +106,14 @@ BREAK = r"\allowbreak{}"
 
 
 def scrub_sources(folder: Path, figures: Sequence[Path], names: Anonymizer) -> None:
-    """Remove names from the sources of a paper in `folder`, but from main.tex, which its author writes.
+    """Remove names from the sources of a paper in `folder`, except from main.tex, which its author writes.
 
-    A figure that shows a name is replaced by an empty one.
+    Figures that show a name are replaced by empty ones.
 
     Args:
         folder: The paper's folder.
         figures: The figures that were copied into it, without their suffixes.
-        names: What is left out.
+        names: The anonymizer of the study.
     """
     printed = {latex_text(name): word for name, word in names.words.items()}
     in_latex = replace(names, words={**names.words, **printed})
@@ -130,7 +130,7 @@ def scrub_sources(folder: Path, figures: Sequence[Path], names: Anonymizer) -> N
 
 
 def _scrub_line(line: str, names: Anonymizer) -> str:
-    """Return a line of LaTeX without names; one without any keeps its places for breaks."""
+    """Return a line of LaTeX without names; a line without any keeps its optional line breaks."""
     plain = line.replace(BREAK, "")
     return names.scrub(plain) if names.has_name(plain) else line
 
@@ -138,13 +138,13 @@ def _scrub_line(line: str, names: Anonymizer) -> str:
 def anonymizer(
     study: Study, site: Site | None, runs: pd.DataFrame, tables: Sequence[Path] = ()
 ) -> Anonymizer:
-    """Return what leaves out the names of a study, if it is anonymous; else one that changes nothing.
+    """Return the anonymizer of a study; it changes nothing unless the study is anonymous.
 
     Args:
         study: The study.
         site: Its site, if it is known.
         runs: All runs of the study.
-        tables: Printed tables, without suffix; that of the node check names nodes that no run used.
+        tables: Printed tables, without suffixes; the table `node_check` names nodes that no run used.
     """
     if not study.anonymous:
         return NOT_ANONYMOUS
@@ -175,7 +175,7 @@ def anonymizer(
 
 
 def _users() -> Iterator[str]:
-    """Yield the names of who runs this."""
+    """Yield the names of the user who runs this process."""
     yield from (os.environ[name] for name in USER_VARIABLES if os.environ.get(name))
     yield Path.home().name
     with contextlib.suppress(KeyError):  # a user without an entry, as in containers
@@ -192,6 +192,6 @@ def _authors(study: Study) -> Iterator[str]:
 
 
 def _shorten_path(match: re.Match[str]) -> str:
-    """Return PATH with the name of the file; that of a folder may be a user's."""
+    """Return PATH with the name of the file; a folder's name is left out, since it can be a user's."""
     folder, _, last = match[0].rpartition("/")
     return f"{PATH}/{last}" if folder.count("/") > 1 and _FILE.fullmatch(last) else PATH

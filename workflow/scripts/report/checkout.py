@@ -1,4 +1,4 @@
-"""Determine the state of the checkout that a report is made in: the commit, and files that differ from it."""
+"""Determine the state of the checkout that makes a report: its commit, and files that differ from it."""
 
 import json
 import os
@@ -24,7 +24,7 @@ class State:
     changed: tuple[str, ...] = ()
 
     def to_json(self) -> str:
-        """Return the state as a command line takes it."""
+        """Return the state as JSON, for the command line of `report.make`."""
         return json.dumps(asdict(self))
 
     @classmethod
@@ -37,7 +37,7 @@ class State:
 def state(folder: Path = CHECKOUT) -> State:
     """Return the state of the checkout in `folder`.
 
-    Its commit is None without git, or if `folder` is not a repository's root.
+    The commit is None without git, or if `folder` is not the root of a repository.
     """
     try:
         top, commit = _git(folder, "rev-parse", "--show-toplevel", "HEAD").splitlines()

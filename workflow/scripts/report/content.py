@@ -8,12 +8,12 @@ from report.latex import first_sentence
 
 
 def why_not_drawn(caption: str) -> str | None:
-    """Return why a figure with this caption shows nothing; None if it shows something."""
+    """Return why a figure with this caption is empty; None if it is not."""
     return first_sentence(caption.removeprefix(NOT_DRAWN)) if caption.startswith(NOT_DRAWN) else None
 
 
 def why_empty(table: Table) -> str | None:
-    """Return why a table has no rows, from its first note; None if it has rows."""
+    """Return why a table has no rows, as its first note says; None if it has rows."""
     if len(table.display):
         return None
     return first_sentence(table.notes[0]) if table.notes else "no rows"

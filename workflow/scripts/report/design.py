@@ -27,7 +27,7 @@ _COMMENT = re.compile(r"(?:^|\s)#\s*(.+)$")
 
 @dataclass(frozen=True)
 class Exclusion:
-    """Levels that no cell combines, and the study's comment on it, if there is one."""
+    """An exclusion: its levels in words, and the comment in the study file, None without one."""
 
     levels: str
     reason: str | None
@@ -53,12 +53,12 @@ def factors(study: Study) -> list[PageTable]:
 
 
 def is_unstated(name: str, levels: Sequence[Any]) -> bool:
-    """Return whether a factor of imported measurements has its default only, which nobody stated."""
+    """Return whether a factor of imported measurements has a default that the source did not state."""
     return list(levels) == [factor_rules(name).get("default")] or name in ("epochs", "warmup_epochs")
 
 
 def _meaning(study: Study, name: str) -> str:
-    """Return what a factor is; for frameworks, data sets and models what their levels are."""
+    """Return the meaning of a factor, or of the levels of frameworks, data sets and models."""
     levels = study.factors[name]
     match name:
         case "framework":
@@ -74,7 +74,7 @@ def _meaning(study: Study, name: str) -> str:
 
 
 def _sizes_by_commands(study: Study) -> list[str]:
-    """Return the sizes of models that only commands of the user's own know, each with the command."""
+    """Return the sizes of models as user-supplied commands state them."""
     return [
         f"{model} of {framework}: {parameters:,} parameters"
         for framework in study.factors["framework"]
@@ -85,16 +85,13 @@ def _sizes_by_commands(study: Study) -> list[str]:
 
 
 def _size(model: str, dataset: str) -> str:
-    """Return the size of a model for a data set; empty if the two do not fit, or are not registered."""
+    """Return the size of a model for a data set; "" if they do not fit or are not registered."""
     graph = find_graph(model, dataset)
     return f"{model} for {dataset}: {graph.parameters:,} parameters" if graph else ""
 
 
 def exclusions(study: Study) -> list[Exclusion]:
-    """Return what the study excludes.
-
-    A reason is a comment in its file, next to the entry or right above it.
-    """
+    """Return the exclusions of a study. The reason is a comment next to the entry or right above it."""
     if not study.exclude:
         return []
     text = study.file.read_text(encoding="utf-8")
@@ -123,7 +120,7 @@ def _comment(lines: list[str], node: Any) -> str | None:
 
 
 def replication(runs: pd.DataFrame, rule: Replicates) -> Note:
-    """Return how many runs a cell has, by which rule, and how they stand in blocks."""
+    """Return how many runs a cell has, how that was decided, and how runs are distributed over blocks."""
     per_cell = runs.groupby("cell")["replicate"].nunique()
     fewest, max_replicates = int(per_cell.min()), int(per_cell.max())
     n = (
@@ -149,7 +146,7 @@ def replication(runs: pd.DataFrame, rule: Replicates) -> Note:
 
 
 def kept_order(runs: pd.DataFrame) -> Note:
-    """Return whether the runs started in the planned order, as far as their clocks show."""
+    """Return whether the runs started in the planned order, according to their clocks."""
     if measured_elsewhere(runs) or CAMPAIGN in runs:
         return Note("order-not-planned", "")
     started = runs[runs["started_at"].notna()].sort_values("order_key")["started_at"].tolist()
@@ -169,6 +166,6 @@ def kept_order(runs: pd.DataFrame) -> Note:
 
 
 def seeds(runs: pd.DataFrame) -> list[tuple[int, int]]:
-    """Return each replicate with the seed of its runs; several rows for a replicate whose runs differ."""
+    """Return pairs of replicate and seed; several for a replicate whose runs have different seeds."""
     rows = runs[["replicate", "seed"]].dropna().drop_duplicates().sort_values(["replicate", "seed"])
     return [(int(replicate), int(seed)) for replicate, seed in rows.itertuples(index=False, name=None)]

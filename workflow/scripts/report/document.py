@@ -1,8 +1,7 @@
-"""Describe the LaTeX classes of papers: packages, authors and what Debian has to install.
+"""Describe the LaTeX classes of papers: their packages, their authors, and the Debian packages to install.
 
-A class comes from Debian: article from texlive-latex-recommended, acmart and IEEEtran from
-texlive-publishers, acmart with packages of texlive-latex-extra. Without texlive-fonts-extra (500 MB),
-acmart's own fonts are replaced by Times and Helvetica.
+Debian has article in texlive-latex-recommended, and acmart and IEEEtran in texlive-publishers; acmart also
+needs texlive-latex-extra. Without texlive-fonts-extra (500 MB), acmart uses Times and Helvetica.
 """
 
 import re
@@ -30,10 +29,10 @@ ACMART_PACKAGES = r"""\IfFileExists{libertine.sty}{}{% the ACM's fonts are in De
 IEEETRAN_PACKAGES = r"""\usepackage[T1]{fontenc}
 \usepackage{courier}
 """
-# They scale graphics to the line width, and to a height that leaves room for long captions. A figure is as
-# wide as the page if its graphics are clearly wider than a column.
+# These commands scale graphics to the line width, and to a height with room for long captions. A figure
+# is as wide as the page if its graphics are clearly wider than a column.
 COMMANDS = Path(__file__).with_name("commands.tex").read_text(encoding="utf-8")
-# For a document of one column in which figures and tables stand where they are named.
+# For documents in one column, whose figures and tables stay where they are input.
 NOTHING_FLOATS = Path(__file__).with_name("nothing_floats.tex").read_text(encoding="utf-8").rstrip("\n")
 _CLASS = re.compile(r"^\s*\\documentclass\s*(?:\[[^\]]*\]\s*)?\{(?P<name>[^}]+)\}", re.MULTILINE)
 HYPERREF = r"""\usepackage[hidelinks]{hyperref}
@@ -45,9 +44,9 @@ class DocumentClass:
     """A LaTeX class of papers.
 
     Attributes:
-        debian: Packages of Debian that have it, with what it and the generated parts need.
+        debian: Debian packages that contain the class and all that the generated parts need.
         preamble: Commands that load packages, before those common to all classes.
-        authors: Returns the authors in the words of the class.
+        authors: Returns the authors in the commands of the class.
     """
 
     debian: Sequence[str]
@@ -105,18 +104,18 @@ CLASSES: Mapping[str, DocumentClass] = {
 
 
 def skeleton(name: ClassName) -> Path:
-    """Return the file that main.tex of a paper of this class begins as."""
+    """Return the initial main.tex of a paper of this class."""
     return Path(__file__).with_name(f"main-{name}.tex")
 
 
 def class_of(main: Path) -> str:
-    """Return the name of the class that a LaTeX file declares; empty if it has none or does not exist."""
+    """Return the class that a LaTeX file declares; "" if it declares none or does not exist."""
     declared = _CLASS.search(main.read_text(encoding="utf-8", errors="replace")) if main.is_file() else None
     return declared["name"].strip() if declared else ""
 
 
 def check_class(main: Path, name: ClassName) -> None:
-    """Raise InputError if main.tex was begun in another of CLASSES than the study's."""
+    """Raise InputError if main.tex has another of CLASSES than the study's paper."""
     written = class_of(main)
     if written in CLASSES and written != name:
         raise InputError(
@@ -130,7 +129,7 @@ def check_class(main: Path, name: ClassName) -> None:
 
 
 def options(name: ClassName, anonymous: bool = False) -> str:
-    r"""Return what precedes \documentclass: options that the study sets."""
+    r"""Return the options of the class that the study sets, which precede \documentclass."""
     if name == "acmart" and anonymous:
         return "\\PassOptionsToClass{anonymous,review}{acmart}\n"
     return "% The study sets no option of the class.\n"

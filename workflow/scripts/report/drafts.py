@@ -1,7 +1,7 @@
 """Draft the abstract, discussion and conclusion of a paper from the study's records.
 
-A draft says only what the records and tables show, and the paper marks it as a draft: what the numbers mean
-for a reader's own work, and what others have found, remain with the author.
+A draft says only what records and tables show, and the paper marks it as a draft. The author adds what the
+numbers mean for readers, and related work.
 """
 
 import re
@@ -40,12 +40,13 @@ def draft_texts(facts: Facts, answer: Answer, evidence: Evidence) -> dict[str, s
 def abstract(facts: Facts, answer: Answer) -> Iterator[str]:
     """Yield the abstract: the question, how it was measured, the answer, and its limits."""
     answers = [*answer.opening[:1], *map(_first_sentence, answer.opening[1:2])]
-    limits = [f"These results are limited to {join_words(own)}." for own in [_limits(facts)] if own]
-    yield " ".join([end_sentence(facts.study.question), _measured_note(facts), *answers, *limits])
+    limits = _limits(facts)
+    limits_text = [f"These results are limited to {join_words(limits)}."] if limits else []
+    yield " ".join([end_sentence(facts.study.question), _measured_note(facts), *answers, *limits_text])
 
 
 def discussion(answer: Answer, evidence: Evidence) -> Iterator[str]:
-    """Yield what decides the response, what more devices cost, and what the data leave open."""
+    """Yield the main sources of variation, the cost of more devices, and what the data leave open."""
     yield from filter(None, (variation(evidence), _scaling_note(evidence)))
     for note in answer.opening:
         if note.code == "not-told-apart" and note.facts["open"]:
@@ -58,7 +59,7 @@ def discussion(answer: Answer, evidence: Evidence) -> Iterator[str]:
 
 
 def conclusion(facts: Facts, answer: Answer) -> Iterator[str]:
-    """Yield the answer in short, what it is limited to, and what would test it."""
+    """Yield a short answer, its limits, and what would test it."""
     yield " ".join(_INTERVAL.sub("", _first_sentence(note)) for note in answer.opening[:2])
     if limits := _limits(facts):
         text = (
@@ -74,7 +75,7 @@ def _first_sentence(note: str) -> str:
 
 
 def _measured_note(facts: Facts) -> Note:
-    """Say how many runs of which configurations were measured, and on what."""
+    """Return how many runs of which configurations were measured, and on which machine."""
     runs, runs_per_cell = facts.runs, facts.runs.groupby("cell").size()
     names = {
         "framework": framework_order(runs),
@@ -82,7 +83,8 @@ def _measured_note(facts: Facts) -> Note:
         "data set": list(map(str, levels_in_order(runs, "dataset"))),
     }
     listed = [
-        join_words(own) if len(own) <= MAX_NAMES else number_of(len(own), noun) for noun, own in names.items()
+        join_words(levels) if len(levels) <= MAX_NAMES else number_of(len(levels), noun)
+        for noun, levels in names.items()
     ]
     nodes = [f"{level:g}" for level in levels_in_order(runs, "nodes")]
     devices = [name for name in distinct_names(facts.ok, "devices") if name != "cpu"]
@@ -100,7 +102,7 @@ def _measured_note(facts: Facts) -> Note:
 
 
 def _limits(facts: Facts) -> list[str]:
-    """Return what the results are limited to, in a few words each; empty without a successful run."""
+    """Return the limits of the results, in a few words each; empty without a successful run."""
     ok = facts.ok
     if ok.empty:
         return []
@@ -113,7 +115,7 @@ def _limits(facts: Facts) -> list[str]:
 
 
 def _scaling_note(evidence: Evidence) -> Note | None:
-    """Say what the best configuration loses on the most devices, and how many are slower than baselines."""
+    """Return what the best configuration on the most devices loses, and how many are below the baseline."""
     rows = evidence.table("speedup", "replicas", "speedup", "efficiency", "cell")
     rows = rows[rows["replicas"] > rows.get("baseline_replicas", 1)]
     if rows.empty:

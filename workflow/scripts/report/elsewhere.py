@@ -1,6 +1,6 @@
-"""Say where the measurements of a study come from that were made elsewhere, from its import.yaml.
+"""State the source of imported measurements, from their import.yaml.
 
-Report and paper say it in place of site, software, order of the runs and digests, of which nothing is known.
+Report and paper state it instead of site, software, order of the runs and digests, which are not known.
 """
 
 from collections.abc import Iterator
@@ -32,12 +32,12 @@ COMBINED = Note(
 
 
 def planning_note(imported: Imported) -> Note:
-    """Return what is not known of the runs, or that they are those of several campaigns."""
+    """Return what is not known about the runs, or that they come from several campaigns."""
     return COMBINED if imported.campaigns else NOT_PLANNED
 
 
 def source_note(imported: Imported) -> Note:
-    """Return who measured, under which licence, and with which version the numbers were imported."""
+    """Return the source of the measurements, their licence, and the version that imported them."""
     stated = imported.description.stated
     if imported.campaigns:
         text = f"Runs of several campaigns: {stated.source}. Licence of the measurements: {stated.licence}."
@@ -84,21 +84,21 @@ def files(imported: Imported) -> PageTable:
 
 
 def accepted(imported: Imported) -> PageTable:
-    """Return what the checks found at import and was accepted; without rows if nothing was."""
+    """Return the findings of the import checks that were accepted; without rows if there are none."""
     header = ["code", "finding"]
     rows = [[finding.code, finding.finding] for finding in imported.description.accepted]
     return PageTable("What checks found at import, and was accepted.", header, rows, tuple(header))
 
 
 def accepted_notes(imported: Imported) -> Iterator[str]:
-    """Yield a sentence for each finding that was accepted."""
+    """Yield a sentence for each accepted finding."""
     for finding in imported.description.accepted:
         text = f"When the measurements were imported, a check found: {end_sentence(finding.finding)}"
         yield Note("accepted-finding", text, finding=finding.code)
 
 
 def epoch_note(imported: Imported, runs: pd.DataFrame) -> Note:
-    """Return what an epoch is, since the source may have timed steps only."""
+    """Return the definition of an epoch, since some sources time only steps."""
     if are_times_to_train(runs):
         text = "Epoch times are times to train: of whole runs, until they reach the source's target."
         return Note("times-to-train", text)
@@ -118,7 +118,7 @@ def epoch_note(imported: Imported, runs: pd.DataFrame) -> Note:
 
 
 def model_size(study: "Study", model: str) -> str:
-    """Return the stated size of a model that is not registered; "" if none was stated."""
+    """Return the size of an unregistered model that the source states; "" without one."""
     size = study.imported.description.stated.models.get(model) if study.imported else None
     if size is None:
         return ""

@@ -33,12 +33,12 @@ from traces.cells import PHASES, STEP, in_order, phase_label
 CURVES = ("epoch_time_s", "train_loss", "validation_loss", "train_accuracy", "validation_accuracy")
 MAX_LOG_CHARACTERS = 12_000_000  # of all log tails together
 MIN_LOG_CHARACTERS, MAX_CHARACTERS_PER_LOG = 1_000, 20_000  # of one log tail
-MAX_FILTER_LEVELS = 40  # in the list of a filter
-DIGITS = 3  # of numbers in the table; details have DETAIL_DIGITS
+MAX_FILTER_LEVELS = 40  # of a column that has a list to filter by
+DIGITS = 3  # of numbers in the table
 DETAIL_DIGITS = 6
 RECORDS_ELSEWHERE = Note(
     "records-elsewhere",
-    "Logs and records are where the runs were measured; this page was made from published tables.",
+    "Logs and records stay where the runs were measured: this page was made from published tables.",
 )
 
 
@@ -51,8 +51,8 @@ class Column:
         title: Its heading.
         kind: order, number, level, text or run.
         decimals: Decimals of numbers.
-        choose: It can be filtered by a list of its values.
-        hidden: It is only searched and filtered.
+        choose: Whether a list of its values filters the table.
+        hidden: Whether it is not shown, only searched and filtered.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Column:
     hidden: bool = False
 
 
-# Columns of runs.csv in the table of runs: heading, and factor to the heading's unit.
+# Columns of runs.csv in the table of runs: heading, and multiplier to the unit of the heading.
 MEASUREMENTS = {
     "epoch_time_s": ("epoch time (s)", 1),
     "validation_accuracy": ("validation accuracy (%)", 100),
@@ -76,17 +76,17 @@ MEASUREMENTS = {
 
 @dataclass(frozen=True)
 class RunTable:
-    """The table of runs: its columns, and a row per run in the order of runs.csv; None is an empty field."""
+    """The table of runs: columns, and a row per run in the order of runs.csv. None is an empty field."""
 
     columns: list[Column]
     rows: list[list[Any]]
 
 
 def run_order(runs: pd.DataFrame) -> tuple[pd.Series, bool]:
-    """Return the position of each run, from 1, and whether it is by the clock.
+    """Return the position of each run, from 1, and whether positions follow the clock.
 
-    It is by the clock if all successful runs recorded their start (a run that never started then has no
-    position), else as planned, and of measurements made elsewhere the order of the table.
+    They follow the clock if all successful runs recorded their start; a run that never started then has no
+    position. Otherwise they follow the plan or, for imported measurements, the order of the table.
     """
     done = runs["status"] == "ok"
     by_clock = bool(done.any()) and bool(runs.loc[done, "started_at"].notna().all())
@@ -131,8 +131,8 @@ def run_table(material: Material) -> RunTable:
             (Column("session", "session", "text", choose=True, hidden=True), _texts(runs["session"]))
         )
     columns.append((Column("status", "status", "text", choose=True), _texts(runs["status"])))
-    for name, (heading, factor) in MEASUREMENTS.items():
-        numbers = runs[name].astype(float) * factor
+    for name, (heading, unit_multiplier) in MEASUREMENTS.items():
+        numbers = runs[name].astype(float) * unit_multiplier
         if numbers.notna().any():
             decimals = _decimals(numbers, numbers.groupby(runs["cell"]).std().median())
             column = Column(name, heading, "number", decimals)
@@ -147,8 +147,8 @@ def run_table(material: Material) -> RunTable:
 def run_details(material: Material, campaign: Campaign) -> Iterator[dict[str, Any]]:
     """Yield the details of each run, in the order of the table.
 
-    These are its epochs by column, the phases of a traced run or why there are none, its record or row, and
-    its log with its path.
+    The details are the epochs by column, the phases of a traced run or why there are none, the record or else
+    the row of runs.csv, and the end of the log with a note on its path.
     """
     curves = _curves(material.epochs)
     phases_by_run = {
@@ -176,7 +176,7 @@ def run_details(material: Material, campaign: Campaign) -> Iterator[dict[str, An
 
 
 def _phase_fields(row: dict[str, Any], phases_by_run: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """Return the phases of a run; nothing for a run that was not traced or did not succeed."""
+    """Return the phases of a run, or why it has none; {} for untraced and unsuccessful runs."""
     if row["run_id"] in phases_by_run:
         return {"phases": phases_by_run[row["run_id"]]}
     return {} if pd.isna(row["without_phases"]) else {"without_phases": clean(str(row["without_phases"]))}
@@ -185,9 +185,9 @@ def _phase_fields(row: dict[str, Any], phases_by_run: Mapping[str, dict[str, Any
 def phase_details(rows: pd.DataFrame) -> dict[str, Any]:
     """Return the phases of a run, from its rows of phases.csv.
 
-    A step has name, share in %, and ms: mean over ranks, median rank, slowest rank. The start has name, and
-    s: mean over ranks, slowest rank. Ranks are ordered by their computation, all of a step but waiting;
-    `median` and `slowest` are their numbers.
+    Rows of `step` have name, share in %, and times in ms: mean over ranks, of the median rank, of the
+    slowest rank. Rows of `start` have name, and times in s: mean over ranks, of the slowest rank. Ranks are
+    ordered by the time of a step without waiting; `median` and `slowest` are rank numbers.
     """
     steps, start = (
         rows[rows["scope"] == scope]
@@ -220,13 +220,15 @@ def _round_short(number: float) -> float:
 
 
 def _log_fields(attempt: Path | None, log: Tail | None) -> dict[str, str]:
-    """Return the end of the log, and a note of where it is, or why there is none."""
+    """Return the end of the log, and a note on its path or on why there is none."""
     if attempt is None:
         return {"note": Note("not-attempted", "This run was not attempted here.")}
     ended = clean(_read_text(attempt / UNFINISHED)) if (attempt / UNFINISHED).is_file() else None
-    left = f" It left no record: {ended}." if ended is not None else ""
+    unfinished = f" It left no record: {ended}." if ended is not None else ""
     if log is None:
-        return {"note": Note("no-log", f"{attempt} has no log.{left}", attempt=attempt, unfinished=ended)}
+        return {
+            "note": Note("no-log", f"{attempt} has no log.{unfinished}", attempt=attempt, unfinished=ended)
+        }
     file, anchor = attempt / "log.txt", attempt / scorep.ANCHOR
     trace = anchor if anchor.is_file() else None
     traced = (
@@ -237,7 +239,7 @@ def _log_fields(attempt: Path | None, log: Tail | None) -> dict[str, str]:
     separator = "" if log.extent.code in ("empty-log", "unreadable-log") else ":"
     note = Note(
         "log",
-        f"{file}{separator} {log.extent}.{left}{traced}",
+        f"{file}{separator} {log.extent}.{unfinished}{traced}",
         file=file,
         extent=log.extent.code,
         unfinished=ended,
@@ -247,7 +249,7 @@ def _log_fields(attempt: Path | None, log: Tail | None) -> dict[str, str]:
 
 
 def _find_attempt(folder: Path, row: dict[str, Any]) -> Path | None:
-    """Return the attempt that the row comes from, else the last one."""
+    """Return the folder of the attempt in the row, or else of the last attempt; None without attempts."""
     if not folder.is_dir():
         return None
     tried = {path.name: path for path in attempts(folder)}
@@ -283,7 +285,7 @@ def _known_fields(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _json_value(value: Any) -> Any:
-    """Return a value as JSON represents it."""
+    """Return a value as JSON can represent it: None for missing values and infinity."""
     if pd.isna(value):
         return None
     if isinstance(value, np.generic):
@@ -303,7 +305,7 @@ def _numbers(column: pd.Series, decimals: int) -> list[float | int | None]:
 
 
 def _decimals(values: pd.Series, spread: float) -> int:
-    """Return the decimals that give the median DIGITS digits, and more if runs of a cell spread little."""
+    """Return the decimals that give the median DIGITS digits, or more if runs of a cell spread little."""
     middle = float(values.abs().median())
     if not middle > 0:
         return DIGITS - 1
@@ -312,7 +314,7 @@ def _decimals(values: pd.Series, spread: float) -> int:
 
 
 def _curves(epochs: pd.DataFrame) -> dict[str, dict[str, list[Any]]]:
-    """Return, by run, the epochs, how many of them are warm-up, and the CURVES that it has."""
+    """Return by run the numbers of its epochs, how many are warm-up, and its values of CURVES."""
     present = [name for name in CURVES if epochs[name].notna().any()]
     values = {name: _round_all(epochs[name].to_numpy(float)) for name in present}
     number, warm_up = epochs["epoch"].to_numpy(int), epochs["warm_up"].to_numpy(bool)

@@ -1,4 +1,4 @@
-"""Hold what a paper is based on, and render its sentences from methods.yaml."""
+"""Collect the facts that a paper is based on, and render its sentences from methods.yaml."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -48,17 +48,17 @@ def _template(text: str) -> Template:
 
 
 def _span(counts: Sequence[int], noun: str) -> str:
-    """Return the smallest and the largest of ascending counts, such as `3 to 5 runs`."""
+    """Return the range of ascending counts, such as `3 to 5 runs`."""
     return f"{counts[0]} to " * (len(counts) > 1) + number_of(counts[-1], noun)
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What a paper is based on.
+    """The study, records and contents that a paper is based on.
 
     Attributes:
         study: The study.
-        site: The site, None if its file is not available.
+        site: The site; None if its file is not available.
         runs: All runs of the design.
         network: Rows of network.csv; None without a collective benchmark.
         checks: The table `checks` (analysis/checks.py); None without one.
@@ -78,7 +78,7 @@ class Facts:
 
     @property
     def anonymous(self) -> bool:
-        """Return whether nothing may say who made the study, or where."""
+        """Whether the paper must not reveal who made the study, or where."""
         return self.study.anonymous
 
     @property
@@ -87,9 +87,14 @@ class Facts:
         return successful(self.runs)
 
     def see(self, name: str, before: str = " (", after: str = ")") -> str:
-        """Return a reference to a table, or to the supplement that has it, in brackets.
+        """Return a reference to a table, or to the supplement if that has the table; "" if neither does.
 
-        Empty if neither does. The short table of means stands for that of cells where the paper has it.
+        A reference to the short table of means becomes one to `cells` if the paper has no such table.
+
+        Args:
+            name: The table.
+            before: The text before the reference.
+            after: The text after it.
         """
         if name == MEANS and MEANS not in self.paper_tables:
             name = "cells"
@@ -101,11 +106,14 @@ class Facts:
         return f"{before}{'see ' * is_bare}the supplement{after}"
 
     def see_here(self, name: str) -> str:
-        """Return a reference to a table of the paper in brackets; empty if it is not in the paper."""
+        """Return a reference to a table in brackets; "" if it is not in the paper."""
         return self.see(name) if name in self.paper_tables else ""
 
     def sentence(self, code: str, **stated: Any) -> Note:
-        """Return the sentence `code` of methods.yaml in LaTeX, which states these facts."""
+        """Return the sentence `code` of methods.yaml in LaTeX, rendered with these facts.
+
+        If the code has several sentences, the first fact chooses one.
+        """
         text = texts()[code]
         if isinstance(text, Mapping):
             text = text[next(iter(stated.values()))]

@@ -17,7 +17,7 @@ _FIELD = {
 
 
 def to_latex(source: str) -> str:
-    """Return text as LaTeX prints it, with line breaks allowed in long names and none before a per cent sign.
+    """Return text in LaTeX, with optional line breaks in long names and none before a per cent sign.
 
     A note keeps its code and facts.
     """
@@ -26,12 +26,12 @@ def to_latex(source: str) -> str:
 
 
 def cite(*keys: str) -> str:
-    """Return a citation with a non-breaking space before it; empty for no key."""
+    """Return a citation with a non-breaking space before it; "" without keys."""
     return rf"~\cite{{{','.join(keys)}}}" if keys else ""
 
 
 def cited(source: str) -> str:
-    """Return text in which each work of the bibliography that is named as in `Smyth 2004` is cited."""
+    """Return text with a citation after each mention of a work of the bibliography, such as `Smyth 2004`."""
     for entry in _ENTRY.finditer(BIBLIOGRAPHY.read_text(encoding="utf-8")):
         author, year = (_FIELD[name].search(entry[0]) for name in ("author", "year"))
         if author and year:
@@ -47,13 +47,13 @@ def see(kind: str, name: str) -> str:
 
 
 def paragraph(heading: str, sentences: Iterable[str]) -> str:
-    """Return sentences under a heading; empty without sentences."""
+    """Return sentences under a heading; "" without sentences."""
     nonempty = [sentence for sentence in sentences if sentence]
     return "\n".join([rf"\subsection{{{heading}}}", *nonempty, ""]) if nonempty else ""
 
 
 def items(entries: Iterable[str]) -> str:
-    """Return a list with an item per entry; empty without entries."""
+    """Return a list with an item per entry; "" without entries."""
     lines = [rf"\item {entry}" for entry in entries if entry]
     return (
         "\n".join(
@@ -75,9 +75,9 @@ def command(line: str) -> str:
 
 
 def figure(name: str, caption: str) -> str:
-    """Return a figure of figures/ with its caption, whose first sentence stands in the list of figures.
+    """Return the environment of a figure in figures/. The first sentence of its caption is the short caption.
 
-    The preamble's environment makes it as wide as a column or as the page.
+    The preamble makes it as wide as a column or as the page.
     """
     return "\n".join(
         [
@@ -96,7 +96,7 @@ def first_sentence(caption: str) -> str:
 
 
 def references(datasets: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the bibliography of methods, software and data sets (name -> entry)."""
+    """Return the bibliography of methods and software, and of these data sets by name."""
     entries = [
         f"@misc{{{dataset_key(name)},\n  note = {{{to_latex(entry['citation'])}}},\n}}\n"
         for name, entry in datasets.items()
@@ -106,7 +106,7 @@ def references(datasets: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def published(entry: Mapping[str, Any]) -> bool:
-    """Return whether a data set is a published one that has to be cited."""
+    """Return whether a data set is published, so that it has to be cited."""
     has_source = bool(entry.get("files") or entry.get("folder")) or entry["format"] == "scikit-learn"
     return has_source and bool(entry.get("citation"))
 

@@ -1,6 +1,4 @@
-"""Load the JavaScript that the page embeds, from the wheels of the controller's locked packages.
-
-Nothing is downloaded.
+"""Load the JavaScript that the page embeds, from locked packages of the controller, without downloads.
 
 Tables: DataTables with jQuery, in the offline bundle of itables (a module, MIT). Charts: BokehJS (two
 scripts, BSD-3-Clause). The files contain their own notices of copyright and licence.
@@ -19,7 +17,7 @@ CHARTS = ("server/static/js/bokeh.min.js", "server/static/js/bokeh-api.min.js")
 
 @dataclass(frozen=True)
 class Libraries:
-    """The texts of the scripts, the style sheet of tables, and the versions by package."""
+    """The scripts of tables and charts, the style sheet of tables, and versions by package."""
 
     tables: str
     tables_style: str

@@ -1,6 +1,6 @@
-"""Collect the facts of a paper's text on how a study was made, from its study file, its site and its records.
+"""Collect the facts of a paper's section on methods, from study file, site and records.
 
-The words of the sentences are in methods.yaml. Statements that captions and table notes make, too, come from
+The words of the sentences are in methods.yaml. Statements that captions and table notes also make come from
 the same functions.
 """
 
@@ -75,10 +75,10 @@ def methods(facts: Facts) -> str:
 
 
 def method_notes(facts: Facts) -> dict[str, list[str]]:
-    """Return the sentences of the section on methods by their headings.
+    """Return the sentences of the section on methods, by heading.
 
-    For measurements that were made elsewhere, they say nothing of random order, blocks, reference benchmarks
-    and digests, since there are none.
+    For imported measurements they do not mention random order, blocks, reference benchmarks and digests,
+    which are not known.
     """
     parts = {
         "Source": _source,
@@ -126,7 +126,7 @@ def reproducibility(facts: Facts) -> str:
 
 
 def factor_table(facts: Facts) -> str:
-    """Return the factors that vary, with their levels; empty if none does."""
+    """Return the table of the factors that vary, with their levels; "" if none does."""
     rows = {
         title_with_unit(name): ", ".join(
             _level_text(name, level) for level in levels_in_order(facts.runs, name)
@@ -139,7 +139,7 @@ def factor_table(facts: Facts) -> str:
 
 
 def constant_table(facts: Facts) -> str:
-    """Return all factors that are the same in all cells; empty if every factor varies."""
+    """Return the table of the factors with one level in all cells; "" if every factor varies."""
     rows = {
         title_with_unit(name): _level_text(name, level)
         for name, level in _constant_levels(facts.runs).items()
@@ -150,7 +150,7 @@ def constant_table(facts: Facts) -> str:
 
 
 def framework_table(facts: Facts) -> str:
-    """Return the frameworks with what is known of versions, transport, clock and environment."""
+    """Return the table of frameworks with recorded versions, transport, clock and environment."""
     rows = []
     for name in framework_order(facts.runs):
         framework_runs = facts.ok[facts.ok["framework"] == name]
@@ -164,7 +164,10 @@ def framework_table(facts: Facts) -> str:
         }
         rows.append(
             {"framework": name, "description": description.title if description else ""}
-            | {title: "; ".join(sorted(set(own.dropna().astype(str)))) for title, own in columns.items()}
+            | {
+                title: "; ".join(sorted(set(values.dropna().astype(str))))
+                for title, values in columns.items()
+            }
         )
     frame = pd.DataFrame(rows)
     frame = frame.loc[:, (frame != "").any()].replace("", tables.DASH)
@@ -288,7 +291,7 @@ def _frameworks(facts: Facts) -> Iterator[str]:
 
 
 def _strategies(facts: Facts) -> Iterator[str]:
-    """Yield what the ranks of each strategy partition; nothing for data parallelism alone."""
+    """Yield what the ranks of each strategy partition; nothing if all cells only use data parallelism."""
     by_layer = facts.runs[facts.runs["framework"].map(has_strategies).astype(bool)]
     if len(by_layer):
         yield facts.sentence("layers-divided", frameworks=sorted(set(by_layer["framework"])))
@@ -446,8 +449,8 @@ def _left_out(facts: Facts) -> Iterator[str]:
         yield facts.sentence("all-succeeded", runs=len(runs), origin=origin)
     else:
         groups = group_failures(failed)
-        reasons = [f"{len(own)} {status} ({reason})" for status, reason, own in groups[:MAX_REASONS]]
-        if n_other := sum(len(own) for _, _, own in groups[MAX_REASONS:]):
+        reasons = [f"{len(group)} {status} ({reason})" for status, reason, group in groups[:MAX_REASONS]]
+        if n_other := sum(len(group) for _, _, group in groups[MAX_REASONS:]):
             reasons.append(f"{n_other} for other reasons")
         counts = {"runs": len(runs), "unsuccessful": len(failed)}
         yield facts.sentence("unsuccessful-runs", **counts, origin=origin, reasons=reasons)

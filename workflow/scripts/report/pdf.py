@@ -1,4 +1,4 @@
-"""Compile a paper to PDF with pdfLaTeX and BibTeX as Debian packages them; auxiliary files are discarded."""
+"""Compile a paper to PDF with pdfLaTeX and BibTeX from Debian packages. Auxiliary files are discarded."""
 
 import os
 import re
@@ -25,10 +25,10 @@ _PAGES = re.compile(r"Output written on .*\((\d+) pages?")
 
 
 def compile_pdf(main: Path, work: Path, log: Path) -> str:
-    """Compile the file `main` to `work`, and return TeX's last output, which is also in `log`.
+    """Compile the file `main` into the folder `work`, and return TeX's last output, which `log` also gets.
 
     Raises:
-        InputError: With TeX's first error.
+        InputError: If TeX or BibTeX fails; it quotes the first error.
     """
     output, has_bibliography = "", False
     for _ in range(MAX_PASSES):
@@ -86,16 +86,16 @@ def _bibtex(main: Path, work: Path) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """Return an environment in which TeX does not wrap the lines of its log, which are searched."""
+    """Return environment variables that keep TeX from wrapping the lines of its log, which are searched."""
     return {**os.environ, "max_print_line": "10000"}
 
 
 def tex_error(log: str, main: Path) -> InputError:
-    """Return TeX's first error: its location, its message, and what to install if a package is missing."""
+    """Return TeX's first error with its location, and what to install if a package is missing."""
     message = _ERROR.search(log)
     if not message:
         return InputError("tex-failed", "pdflatex failed without a message", file=main)
-    place = _LOCATION.search(log)  # for a missing file it stands in a later line
+    place = _LOCATION.search(log)  # the location of a missing file is in a later line
     file, line = (place["file"].removeprefix("./"), f":{place['line']}") if place else (main.name, "")
     is_package = bool(_MISSING.search(message["message"]))
     return InputError(
@@ -107,7 +107,7 @@ def tex_error(log: str, main: Path) -> InputError:
 
 
 def install_hint(main: Path) -> str:
-    """Return how to install what a document needs."""
+    """Return the command that installs what a document needs."""
     document_class = CLASSES.get(class_of(main), CLASSES[DEFAULT_CLASS])
     return f"on Debian: apt-get install {' '.join(document_class.debian)}"
 
@@ -118,7 +118,7 @@ def main(*, main: Path, out: Path, log: Path) -> None:
     Args:
         main: main.tex or supplement.tex, in the paper's folder
         out: the PDF
-        log: for what TeX says
+        log: the file for TeX's output
     """
     if missing := [program for program in ("pdflatex", "bibtex") if not shutil.which(program)]:
         raise InputError(

@@ -1,9 +1,9 @@
-"""Draw figures and tables of the records so far during a campaign, without disturbing it: `ringside preview`.
+"""Draw figures and tables from the records of a running campaign, without disturbing it: `ringside preview`.
 
-Snakemake writes them to results/<study>/preview/, in a folder that mirrors the checkout but has only those
-results, so the campaign's own figures, tables and lock stay untouched. On the machine that measures, the
-preview holds the machine's lock, so nothing is drawn during a run: the next run waits before its time starts.
-On a cluster's login node nobody holds that lock.
+Snakemake works in a mirror of the checkout in which results/<study>/ is results/<study>/preview/, so that the
+campaign's own figures, tables and lock do not change. On the machine that measures, the preview holds the
+machine's lock: nothing is drawn during a run, and the next run waits before its time starts. On a cluster's
+login node no run holds that lock.
 """
 
 import contextlib
@@ -30,13 +30,13 @@ from plan.record_checks import record_status
 from runs.attempts import machine_lock
 
 NICE = 19
-SHARED = (BINDING, "runs", "precision", "network")  # of the campaign's results, read only
-OWN = ("results", ".snakemake")  # not linked from the checkout
+SHARED = (BINDING, "runs", "precision", "network")  # linked from the campaign's results, and only read
+NOT_MIRRORED = ("results", ".snakemake")  # of the checkout; the preview has its own
 
 
 @contextlib.contextmanager
 def workplace(results: Path, preview: Path) -> Iterator[Path]:
-    """Yield a mirror of the checkout with `preview` in place of `results` and of Snakemake's state."""
+    """Yield a mirror of the checkout with `preview` as its results and as Snakemake's state."""
     memory = preview / ".snakemake"
     memory.mkdir(parents=True, exist_ok=True)
     for name in SHARED:
@@ -45,7 +45,7 @@ def workplace(results: Path, preview: Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="ringside-preview-") as folder:
         work = Path(folder)
         for entry in CHECKOUT.iterdir():
-            if entry.name not in OWN:
+            if entry.name not in NOT_MIRRORED:
                 (work / entry.name).symlink_to(entry)
         (work / "results").mkdir()
         (work / "results" / results.name).symlink_to(preview.resolve())
@@ -54,7 +54,7 @@ def workplace(results: Path, preview: Path) -> Iterator[Path]:
 
 
 def draw(work: Path, targets: Sequence[str], config: Sequence[str]) -> int:
-    """Build `targets` in the mirror and return Snakemake's exit status; Snakemake ends with this process."""
+    """Build `targets` in the mirror and return Snakemake's exit status. Snakemake ends with this process."""
     with contextlib.chdir(work):
         unlock.main(if_stale=True)  # left by a preview that was killed
         command = [

@@ -1,7 +1,7 @@
 """Write a proposal for compute time from a campaign: results/STUDY/proposal/proposal.md, .tex and .pdf.
 
-Its sections are what the forms of computing centres ask for (docs/how-to/proposal.md cites them); their text
-is proposal.md.jinja. A section whose data the campaign lacks says in one sentence what to measure.
+Its sections follow the forms of computing centres (docs/how-to/proposal.md cites them); proposal.md.jinja has
+their text. If the campaign lacks the data of a section, the section says in one sentence what to measure.
 """
 
 import math
@@ -61,7 +61,7 @@ from report.request import (
 )
 from report.setting import site_of, software
 
-TEMPLATE, FIGURE = "proposal.md.jinja", "scaling"
+TEMPLATE, FIGURE_NAME = "proposal.md.jinja", "scaling"
 PER_DEVICE = ("mfu", "hfu", "flops_per_device", "collective_rate", "throughput_per_device")
 NUMBERS_OF_ADAM, NUMBERS_OF_SGD = 3, 2  # per parameter in a checkpoint: itself and the optimizer's
 DOCUMENT = r"""\documentclass[10pt]{article}
@@ -80,13 +80,15 @@ DOCUMENT = r"""\documentclass[10pt]{article}
 def gather_facts(
     study: Study, records: Records, series: Series, request: Request
 ) -> tuple[dict[str, Any], dict[str, Table]]:
-    """Return what the template states, None where it is not known, and its tables by name."""
+    """Return the facts of the template, None if unknown, and its tables by name."""
     ok = successful(series.runs)
     levels = ok[ok["cell"] == series.largest].iloc[0]
     measured = {
         name: _means(study, records, series, name) for name in (*PER_DEVICE, MEMORY.name) if name in RESPONSES
     }
-    per_device = {name: own for name, own in measured.items() if name != MEMORY.name and own.notna().any()}
+    per_device = {
+        name: means for name, means in measured.items() if name != MEMORY.name and means.notna().any()
+    }
     batches = batch_scaling(series.runs, size_factor_name(series.runs))
     kind_of_scaling = str(batches.facts["kind"]) if batches else ""
     counterpart = find_counterpart(records.runs, series)
@@ -133,7 +135,7 @@ def _means(study: Study, records: Records, series: Series, name: str) -> pd.Seri
 
 
 def _most_devices(study: Study, series: Series, levels: pd.Series) -> float:
-    """Return how many devices have a sample of a step, or a batch of an epoch; inf if any number has."""
+    """Return the most devices that get a sample per step, or a batch per epoch; inf without a limit."""
     if levels["batch_scope"] == "global":
         return float(levels["batch_size"])
     return math.inf if study.imported else series.samples // levels["local_batch"] or math.inf
@@ -142,7 +144,7 @@ def _most_devices(study: Study, series: Series, levels: pd.Series) -> float:
 def _memory_facts(study: Study, series: Series, levels: pd.Series, peak_mib: float) -> dict[str, Any]:
     """Return memory of a rank in MiB, parameters, and bytes of a checkpoint of the largest cell.
 
-    The optimizer of an import that states none is unknown, and so is the checkpoint.
+    If an import does not state its optimizer, the size of a checkpoint is unknown.
     """
     ok, parameters, optimizer = successful(series.runs), _parameters(levels), str(levels["optimizer"])
     is_unstated = study.imported and "optimizer" not in study.imported.description.stated.levels
@@ -160,7 +162,7 @@ def _memory_facts(study: Study, series: Series, levels: pd.Series, peak_mib: flo
 
 
 def _available_memory(ok: pd.DataFrame, series: Series) -> float:
-    """Return the bytes that a rank has: of its device, else its share of a node's memory; NaN if unknown."""
+    """Return the memory of a rank in bytes: of its device, or else its share of the node; NaN if unknown."""
     names = distinct_names(ok, "devices")
     if device := find_device(names[0]) if len(names) == 1 else None:
         return float(device.memory_bytes)
@@ -169,7 +171,7 @@ def _available_memory(ok: pd.DataFrame, series: Series) -> float:
 
 
 def _parameters(levels: pd.Series) -> float | None:
-    """Return the parameters of a cell's model, from its graph or as an import states them."""
+    """Return the number of parameters of a cell's model, from its graph or as an import states it."""
     if graph := find_graph(str(levels["model"]), str(levels["dataset"])):
         return float(graph.parameters)
     stated = levels.get("parameters")
@@ -177,7 +179,7 @@ def _parameters(levels: pd.Series) -> float | None:
 
 
 def _input_facts(dataset: str, request: Request) -> dict[str, Any]:
-    """Return bytes of the data set and of a sample, and how many a second ranks read together."""
+    """Return the bytes of the data set, of a sample, and that all ranks together read per second."""
     entry = find_dataset(dataset)
     if entry is None:
         return {"data_bytes": None}
@@ -191,9 +193,10 @@ def _input_facts(dataset: str, request: Request) -> dict[str, Any]:
 
 
 def _cost_facts(series: Series, request: Request) -> dict[str, Any]:
-    """Return price, power of a node that trains in the largest cell, and energy and carbon of the request.
+    """Return price, power of a node in the largest cell, and energy and carbon of the request.
 
-    Power is metered or, without a meter, what the site states; price and grid are what it states.
+    Power is metered or, without a meter, as the site states it. The site also states price and grid
+    intensity.
     """
     scope = energy.choose_scope(series.runs)
     energies = (
@@ -252,7 +255,7 @@ def _scaling_table(series: Series, request: Request | None = None) -> Table:
 
 
 def _device_table(series: Series, per_device: Mapping[str, pd.Series]) -> Table:
-    columns = {RESPONSES[name].label: own.map(tables.number).tolist() for name, own in per_device.items()}
+    columns = {RESPONSES[name].label: means.map(tables.number).tolist() for name, means in per_device.items()}
     display = series.rows[["nodes", "devices"]].astype(str).assign(**columns)
     notes = [" ".join(RESPONSES[name].meaning for name in per_device)]
     return Table("What a device does", display, display if columns else display[:0], notes)
@@ -265,7 +268,7 @@ def _software_table(study: Study, series: Series) -> Table:
 
 
 def _hours_text(estimate: Estimate) -> str:
-    """Return an estimate in whole numbers from 100 on, where no decimals matter."""
+    """Return an estimate as text, from 100 on in whole numbers."""
     if not estimate.value >= 100:
         return tables.interval(estimate)
     value, low, high = (f"{end:,.0f}" for end in (estimate.value, estimate.low, estimate.high))
@@ -293,9 +296,9 @@ def render_blocks(facts: Mapping[str, Any], tables_by_name: Mapping[str, Table])
 
 
 def to_markdown(blocks: Sequence[str | Table], caption: str) -> str:
-    """Return the proposal in Markdown; `caption` is that of its figure, "" without one."""
+    """Return the proposal in Markdown; `caption` is the caption of its figure, "" without a figure."""
     texts = [tables.markdown(block).rstrip() if isinstance(block, Table) else block for block in blocks]
-    picture = f"![{caption}]({FIGURE}.png)" if caption else ""
+    picture = f"![{caption}]({FIGURE_NAME}.png)" if caption else ""
     return "\n\n".join(filter(None, (picture if text == "FIGURE" else text for text in texts))) + "\n"
 
 
@@ -306,7 +309,7 @@ def to_document(blocks: Sequence[str | Table], caption: str, study: Study) -> st
         if isinstance(block, Table):
             texts.append(tables.latex(block, f"tab:{number}"))
         elif block == "FIGURE":
-            texts += [figure(FIGURE, caption).replace("figures/", "")] if caption else []
+            texts += [figure(FIGURE_NAME, caption).replace("figures/", "")] if caption else []
         else:
             mark, _, heading = block.partition(" ")
             commands = {"#": "title", "##": "section"}
@@ -317,7 +320,7 @@ def to_document(blocks: Sequence[str | Table], caption: str, study: Study) -> st
 
 
 def gather_records(campaign: Campaign, question: Question) -> tuple[Records, Series, Request]:
-    """Return the tables of a campaign, the series that is asked about, and the request for it.
+    """Return the tables of a campaign, the series that the question is about, and the request for it.
 
     Raises:
         InputError: If there are no records, none of a successful run, or the question is wrong.
@@ -351,8 +354,8 @@ def write_proposal(study: str, site: str, records: str, question: Question) -> N
     facts, tables_by_name = gather_facts(campaign.study, all_records, series, request)
     out, runs = campaign.results / "proposal", all_records.runs
     levels = {name: [facts["levels"][name]] for name in varying(runs, but=COUNTS)}
-    drawn, caption = scaling.draw(all_records, FigureSpec(FIGURE, "scaling", filter=levels))
-    style.save(drawn, out / FIGURE)
+    drawn, caption = scaling.draw(all_records, FigureSpec(FIGURE_NAME, "scaling", filter=levels))
+    style.save(drawn, out / FIGURE_NAME)
     below = "" if content.why_not_drawn(caption) else caption.partition("\n\n")[0]
     blocks = render_blocks(facts, tables_by_name)
     names = anonymizer(campaign.study, site_of(campaign, runs), runs)

@@ -1,4 +1,4 @@
-"""Summarize the quality of a study's data in one line of marks: each says what is right or wrong."""
+"""Summarize the quality of a study's data in a line of marks, each the outcome of a check."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ SIGNS = {GOOD: "✓", BAD: "✗", UNKNOWN: "?"}
 
 @dataclass(frozen=True)
 class Mark:
-    """The outcome of one check: `outcome` is a key of SIGNS, `link` the part of the page with details."""
+    """The outcome of a check: `outcome` is a key of SIGNS, `link` the anchor of the details on the page."""
 
     name: Note
     outcome: str
@@ -29,12 +29,12 @@ class Mark:
 
     @property
     def sign(self) -> str:
-        """Return the sign of the outcome, which needs no colour."""
+        """The sign of the outcome, which readers can tell apart without colour."""
         return SIGNS[self.outcome]
 
 
 def marks(material: Material, verdicts: Sequence[tuple[Rule, Verdict]]) -> Iterator[Mark]:
-    """Yield all marks in the order of the page; `verdicts` are those of the twelve rules."""
+    """Yield all marks in the order of the page, given the verdicts on the twelve rules."""
     runs = material.every_run
     yield usable_mark(runs)
     yield cells_mark(material.runs)
@@ -62,7 +62,7 @@ def usable_mark(runs: pd.DataFrame) -> Mark:
 
 
 def cells_mark(runs: pd.DataFrame) -> Mark:
-    """Return whether every cell has a result: a usable run, or that its memory ran out."""
+    """Return whether every cell has a usable run or ran out of memory, which is a result too."""
     missing, ran_out, n_cells = missing_cells(runs), out_of_memory_cells(runs), runs["cell"].nunique()
     text = "every cell has data or ran out of memory" if ran_out else "every cell has data"
     if missing:
@@ -98,7 +98,7 @@ def precision_mark(table: Table) -> Mark:
 
 
 def assumption_marks(data: pd.DataFrame) -> Iterator[Mark]:
-    """Yield a mark for each assumption that the table of checks judges, and one for all others together."""
+    """Yield a mark for each assumption that the table of checks judges, and one for all others."""
     unknown = []
     sizes = dict(zip(data["assumption"], column(data, "size_percent"), strict=True))
     for assumption, holds, detail in checks.judge_assumptions(data):
@@ -118,11 +118,11 @@ def assumption_marks(data: pd.DataFrame) -> Iterator[Mark]:
 
 
 def _assumption_words(assumption: str, size_percent: float, n_outliers: int) -> tuple[str, str]:
-    """Return the words for an assumption that holds and for one that does not.
+    """Return the words for an assumption that holds, and the words if it does not.
 
     Args:
         assumption: Its name in the table of checks.
-        size_percent: Size of the deviation in per cent, NaN if it has none.
+        size_percent: Size of the deviation in per cent; NaN without one.
         n_outliers: Number of outliers.
     """
     size = f" by {number(abs(size_percent), 2)} %" if pd.notna(size_percent) else ""
@@ -139,7 +139,7 @@ def _assumption_words(assumption: str, size_percent: float, n_outliers: int) -> 
 
 
 def load_marks(runs: pd.DataFrame) -> Iterator[Mark]:
-    """Yield whether other processes or a hypervisor took CPU time from any run, those not usable included."""
+    """Yield whether other processes or a hypervisor took CPU time from any run, usable or not."""
     for name, limit, cause in (
         ("other_cpu_share", conditions.NOTABLE_OTHER_SHARE, "background load"),
         ("steal_share", conditions.NOTABLE_STEAL_SHARE, "CPU steal"),

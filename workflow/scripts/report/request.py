@@ -1,7 +1,7 @@
-"""Numbers behind a proposal for compute time: how one series scales, and which node hours follow from it.
+"""Compute the numbers of a proposal for compute time: how one series scales, and the node hours it needs.
 
-A series is what a proposal asks time for: cells that differ in nodes and devices only. Speed-up is relative
-to the fewest devices with a measured cell. Node hours of trainings on N nodes are
+A series consists of cells that differ only in nodes and devices. Speed-up is relative to the fewest devices
+with a measured cell. Node hours of trainings on N nodes are
 
     node hours = trainings x N x (epochs x (epoch time + validation time) + start-up time) x attempts
 
@@ -27,22 +27,22 @@ from common.text import alternatives
 from prediction.projection import Study, forecast
 
 UNKNOWN = Estimate(math.nan)
-#: smallest and largest numbers of a question; the largest are far beyond all machines and trainings
+#: Smallest and largest numbers of a question. The largest are far beyond all machines and trainings.
 LIMITS = {
     "--target-nodes": (1, 10**6), "--epochs": (1e-9, 1e9), "--samples": (1e-9, 1e15),
     "--trainings": (1, 10**6),
 }  # fmt: skip
-COUNTS = ("nodes", "devices_per_node", "replicas")  # which grow along a series
+COUNTS = ("nodes", "devices_per_node", "replicas")  # they grow along a series
 
 
 @dataclass(frozen=True)
 class Question:
-    """What time is asked for.
+    """The production trainings that a proposal requests time for.
 
     Attributes:
-        nodes: Nodes of a production training.
-        epochs: Epochs of it; None for those of the measured runs.
-        samples: Samples of it, in place of epochs.
+        nodes: Nodes of a training.
+        epochs: Epochs of a training; None for the epochs of the measured runs.
+        samples: Samples of a training, instead of epochs.
         trainings: Number of trainings.
         levels: Levels that choose the series, as text by factor.
     """
@@ -77,7 +77,7 @@ class Series:
 
     Attributes:
         runs: All runs of the cells.
-        words: What distinguishes the series from the others of the study; "" if there are no others.
+        words: The words that distinguish the series from the others of the study; "" if there are no others.
         rows: A row per cell: cell, framework, nodes, devices, n, samples of an epoch, and epoch_time_s,
             speedup and efficiency with bounds.
     """
@@ -98,18 +98,18 @@ class Series:
 
     @property
     def samples(self) -> float:
-        """Samples of an epoch; 0 if they are not known."""
+        """Samples of an epoch; 0 if unknown."""
         samples = float(self.rows["samples"].iloc[-1])
         return 0.0 if math.isnan(samples) else samples
 
     @property
     def most_nodes(self) -> int:
-        """The most nodes of a cell."""
+        """The largest number of nodes of a cell."""
         return int(self.rows["nodes"].max())
 
     @property
     def devices_per_node(self) -> int:
-        """Devices of a node of the largest cell."""
+        """Devices per node of the largest cell."""
         return max(1, round(self.devices[-1] / int(self.rows["nodes"].iloc[-1])))
 
     def mean_at_largest(self, column: str) -> float:
@@ -121,16 +121,16 @@ class Series:
         return 0.0 if math.isnan(mean) else mean
 
     def estimate(self, name: str, place: int = -1) -> Estimate:
-        """Return an estimate of `rows`; by default of the largest cell."""
+        """Return an estimate in `rows`, by default of the largest cell."""
         return estimate_of(self.rows.iloc[place], name)
 
     def measured_epoch(self, nodes: int) -> Estimate | None:
-        """Return the epoch time of the cell with the most devices on this number of nodes; None without."""
+        """Return the epoch time of the cell with the most devices on `nodes` nodes; None without a cell."""
         places = np.flatnonzero(self.rows["nodes"] == nodes)
         return self.estimate("epoch_time_s", int(places[-1])) if len(places) else None
 
     def predicted_row(self, request: "Request") -> dict[str, Any]:
-        """Return a row for the nodes asked for, with the predicted epoch time and its band."""
+        """Return a row for the requested nodes, with the predicted epoch time and its band."""
         first, nodes, epoch_s = self.rows.iloc[0], request.question.nodes, request.epoch_s
         devices, base_s = nodes * self.devices_per_node, float(first["epoch_time_s"])
         speedup = Estimate(base_s / epoch_s.value, base_s / epoch_s.high, base_s / epoch_s.low)
@@ -145,17 +145,17 @@ class Series:
 
 @dataclass(frozen=True)
 class Request:
-    """Node hours and what they follow from; times in seconds.
+    """The node hours of trainings and the times that they are computed from, in seconds.
 
     Attributes:
-        question: What is asked for.
-        epochs: Epochs of a training, also a fraction.
-        epoch_s: Time of an epoch on the nodes asked for; NaN where it can neither be measured nor predicted.
-        is_predicted: Whether it was predicted; then its bounds are those of a 90 % band.
+        question: The trainings.
+        epochs: Epochs of a training, possibly a fraction.
+        epoch_s: Time of an epoch on the requested nodes; NaN if it was neither measured nor predicted.
+        is_predicted: Whether it was predicted; its bounds are then those of a 90 % band.
         validation_s: Validation after each epoch, 0 if not recorded.
         startup_s: Start-up of a training, 0 if not recorded.
-        attempts: Runs started for each that succeeded; NaN if that was not recorded.
-        advice: How many nodes are worth it, in sentences; "" if it cannot be predicted.
+        attempts: Number of runs started per successful one; NaN if not recorded.
+        advice: Sentences on how many nodes are worth it; "" without a prediction.
     """
 
     question: Question
@@ -169,7 +169,7 @@ class Request:
 
     @property
     def is_known(self) -> bool:
-        """Return whether there is an epoch time for the nodes asked for."""
+        """Whether there is an epoch time for the requested nodes."""
         return not math.isnan(self.epoch_s.value)
 
     @property
@@ -186,7 +186,7 @@ class Request:
         return self.training_s.scaled(self.question.nodes * self.question.trainings * attempts / HOUR_S)
 
     def on_most_nodes(self, series: Series) -> "Request":
-        """Return the same trainings on the most nodes that were measured."""
+        """Return the request for the same trainings on the most nodes that were measured."""
         return make_request(series, replace(self.question, nodes=series.most_nodes))
 
 
@@ -199,21 +199,21 @@ def parse_levels(texts: Sequence[str]) -> dict[str, str]:
     pairs = [text.partition("=") for text in texts]
     for text, (factor, _, level) in zip(texts, pairs, strict=True):
         if not (factor and level):
-            problem = f"'{text}' is no level"
+            problem = f"'{text}' is not a level"
             raise InputError("wrong-format", problem, file="--level", got=text, expected="FACTOR=LEVEL")
     levels = {factor: level for factor, _, level in pairs}
     for factor, _, level in pairs:
         if levels[factor] != level:
-            problem, hint = f"{factor} is given two levels", "a series has one: give one of the two"
+            problem, hint = f"{factor} has two levels here", "a series has one level of each factor"
             raise InputError("conflicting-keys", problem, file="--level", got=factor, hint=hint)
     return levels
 
 
 def choose_series(runs: pd.DataFrame, levels: Mapping[str, str]) -> Series:
-    """Return the series with the most devices and scales and then the shortest epoch, among these levels.
+    """Return the series at these levels with the most devices, then most sizes, then the shortest epoch.
 
     Args:
-        runs: Runs of a study, of which at least one succeeded.
+        runs: Runs of a study; at least one succeeded.
         levels: Levels that choose the series, as text by factor.
 
     Raises:
@@ -237,9 +237,9 @@ def choose_series(runs: pd.DataFrame, levels: Mapping[str, str]) -> Series:
 
 
 def find_counterpart(runs: pd.DataFrame, series: Series) -> Series | None:
-    """Return the same series with the other batch scope, None without one.
+    """Return the same series with the other batch scope; None without one.
 
-    It shows strong scaling if this series shows weak scaling, and the reverse.
+    It shows strong scaling if this series shows weak scaling, and vice versa.
     """
     ok = successful(runs)
     row = ok[ok["cell"] == series.largest].iloc[0]
@@ -287,9 +287,9 @@ def _scaling_rows(runs: pd.DataFrame, cells: Sequence[str]) -> pd.DataFrame:
 
 
 def project(study: Study, cell: str, nodes: int) -> tuple[Estimate, str]:
-    """Return the epoch time of a cell's series on so many nodes, with a 90 % band, and how many are worth it.
+    """Return the predicted epoch time on `nodes` nodes with a 90 % band, and advice on how many are worth it.
 
-    NaN and "" where the law of prediction does not hold for the series.
+    NaN and "" if the law of prediction does not apply to the series of `cell`.
     """
     rows = forecast(study, nodes, cell=cell)
     if rows.empty:
@@ -300,7 +300,7 @@ def project(study: Study, cell: str, nodes: int) -> tuple[Estimate, str]:
 def make_request(
     series: Series, question: Question, predicted: Estimate = UNKNOWN, advice: str = ""
 ) -> Request:
-    """Return the node hours that a question asks for; `predicted` counts if its nodes were not measured."""
+    """Return the request for the trainings of a question; `predicted` is for nodes that were not measured."""
     measured = series.measured_epoch(question.nodes)
     attempts = series.runs.loc[series.runs["status"] != "missing", "attempt"]
     n_successful = len(successful(series.runs))
@@ -317,7 +317,7 @@ def make_request(
 
 
 def _epochs(series: Series, question: Question) -> float:
-    """Return the epochs of a training: as asked for, else those of the measured runs."""
+    """Return the epochs of a training: as the question states, or else of the measured runs."""
     if question.samples is None:
         return question.epochs or float(successful(series.runs)["epochs"].max())
     if not series.samples:

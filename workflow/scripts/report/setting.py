@@ -1,4 +1,4 @@
-"""Describe where and with what the runs were made: site, software, data sets, and how to reproduce them."""
+"""Describe the setting of the runs: site, software, data sets, and how to reproduce them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,14 +36,14 @@ Row = list[str]
 
 @dataclass(frozen=True)
 class PageTable:
-    """A small table of the page.
+    """A table of text as the page shows it.
 
     Attributes:
         caption: Its caption.
         header: Names of the columns.
         rows: Texts of the cells.
-        left: Columns that are aligned left.
-        name: Name of the table that it shows, if any.
+        left: Names of left-aligned columns.
+        name: Name of the table of results that it shows; "" for others.
         notes: Notes below it.
     """
 
@@ -83,7 +83,7 @@ class PageTable:
 def site_of(campaign: Campaign, runs: pd.DataFrame) -> Site | None:
     """Return the site that the runs recorded, or the campaign's site before any run.
 
-    None for unknown or several ones, and for measurements that were made elsewhere.
+    None if the runs name several sites or one without a file here, and for imported measurements.
     """
     if campaign.study.imported:
         return None
@@ -97,7 +97,7 @@ def site_of(campaign: Campaign, runs: pd.DataFrame) -> Site | None:
 
 
 def facts(site: Site | None, runs: pd.DataFrame) -> list[tuple[str, str]]:
-    """Return names and texts that describe the site, first from records, then from the site's file."""
+    """Return names and texts of facts on the site, first from the records, then from the site's file."""
     ok = runs[runs["status"] == "ok"]
     hosts = distinct_names(runs, "hosts")
     rates = sorted(set(ok["bandwidth_bytes_s"].dropna()))
@@ -132,13 +132,13 @@ def facts(site: Site | None, runs: pd.DataFrame) -> list[tuple[str, str]]:
 
 
 def _other_cpu_limit_text(ok: pd.DataFrame, site: Site) -> str:
-    """Return the limit for CPU time of other processes that applied to the runs."""
+    """Return the limit on CPU time of other processes that applied to the runs, as text."""
     limits = sorted(set(ok["max_other_cpu_share"].dropna())) or [site.max_other_cpu_share]
     return f"{' to '.join(f'{100 * limit:g}' for limit in dict.fromkeys((limits[0], limits[-1])))} %"
 
 
 def _site_software(runs: pd.DataFrame) -> str:
-    """Return the frameworks that ran in the site's own software, with the loaded environment modules."""
+    """Return the frameworks that the site itself provides, with their environment modules."""
     installed = runs[runs["deployment"] == "installed"]
     modules = {
         name: "; ".join(sorted(set(framework_runs["modules"].dropna())))
@@ -148,20 +148,20 @@ def _site_software(runs: pd.DataFrame) -> str:
 
 
 def node_cores(runs: pd.DataFrame, site: Site | None) -> str:
-    """Return the cores of a node that the runs could use; without a record, those of the site's file."""
+    """Return the recorded cores of a node, or else the site's, with the shares that runs can use."""
     recorded = _levels(runs["node_cores"]) or (str(site.cores) if site else "")
     shares = ", ".join(f"{share:g}" for share in site.cpu_shares or [site.cpu_share] if share) if site else ""
     return f"{recorded}, of which {shares} may be used" if recorded and shares else recorded
 
 
 def node_memory(runs: pd.DataFrame) -> str:
-    """Return the memory of the runs' nodes (of each run the smallest); empty if not recorded."""
+    """Return the memory of the nodes, of each run the smallest, as a range; "" if not recorded."""
     bytes_of_nodes = runs["node_memory_bytes"].dropna().astype(float)
     return f"{number_range(bytes_of_nodes / GIB)} GiB" if len(bytes_of_nodes) else ""
 
 
 def software(runs: pd.DataFrame) -> PageTable:
-    """Return versions of each framework from the records, and the digests in its runs' keys."""
+    """Return versions of each framework from the records, and the digests in the keys of its runs."""
     header = ["framework", "library", "Python", "environment", "transport", "code, by model", "runs"]
     columns = ["framework", "library_version", "python_version", "environment_digest"]
     rows = []
@@ -177,24 +177,23 @@ def software(runs: pd.DataFrame) -> PageTable:
 
 
 def sessions(runs: pd.DataFrame) -> PageTable:
-    """Return the sessions: when, how many runs, which jobs."""
+    """Return the sessions with their times, numbers of runs and jobs."""
     header = ["session", "first start (UTC)", "last end (UTC)", "runs", "not ok", "jobs"]
     rows = []
-    for session, own in runs[runs["session"].notna()].groupby("session", sort=True):
-        jobs = sorted(set(own["job"].dropna()))
-        bad = int((own["status"] != "ok").sum())
-        start, end = _moment(own["started_at"].dropna().min()), _moment(own["ended_at"].dropna().max())
-        rows.append([str(session), start, end, str(len(own)), str(bad), conditions.join_names(jobs) or DASH])
+    for session, session_runs in runs[runs["session"].notna()].groupby("session", sort=True):
+        jobs = sorted(set(session_runs["job"].dropna()))
+        n_bad = int((session_runs["status"] != "ok").sum())
+        start = _moment(session_runs["started_at"].dropna().min())
+        end = _moment(session_runs["ended_at"].dropna().max())
+        counts = [str(len(session_runs)), str(n_bad)]
+        rows.append([str(session), start, end, *counts, conditions.join_names(jobs) or DASH])
     return PageTable(
         "Sessions: invocations or allocations of the campaign.", header, rows, (*header[:3], "jobs")
     )
 
 
 def network(benchmarks: pd.DataFrame) -> str:
-    """Return latency and bandwidth of all-reduce in a sentence; empty without a collective benchmark.
-
-    `benchmarks` are the data of the table `network`.
-    """
+    """Return a sentence on latency and bandwidth of all-reduce from the table `network`; "" without rows."""
     allreduces = (
         benchmarks[benchmarks["collective"] == ALL_REDUCE] if "collective" in benchmarks else benchmarks
     )
@@ -213,7 +212,7 @@ def network(benchmarks: pd.DataFrame) -> str:
 
 
 def locks(campaign: Campaign, site: Site | None) -> PageTable:
-    """Return the locked environments in this checkout."""
+    """Return the table of the locks of the study's environments in this checkout, with their SHA-256."""
     header = ["lock", "SHA-256", "environment"]
     rows = [["requirements.txt", digest_file(CHECKOUT / "requirements.txt"), "the workflow's own"]]
     frameworks = [
@@ -225,7 +224,7 @@ def locks(campaign: Campaign, site: Site | None) -> PageTable:
             if not environment.lock.is_file():
                 continue
             rows.append([display_path(environment.lock), digest_file(environment.lock), name])
-    caption = "Locks of the software, as they are in the checkout that made this page."
+    caption = "Locks of the software in the checkout that made this page."
     return PageTable(caption, header, rows, tuple(header))
 
 
@@ -240,7 +239,7 @@ class Data:
 
 
 def data_sets(names: Sequence[str], site: Site | None, runs: pd.DataFrame) -> list[Data]:
-    """Return registered data sets with licence and citation, and sums if prepared files are here."""
+    """Return the registered data sets with licence and citation, and SHA-256 sums if they are prepared."""
     data_sets = []
     for name in names:
         entry = find_dataset(name)
@@ -281,7 +280,7 @@ def _checkout_text(digests: list[str], current: str) -> str:
 
 
 def _read_sums(folder: Path) -> list[tuple[str, str]]:
-    """Return file and SHA-256 of archives and prepared files; empty if a manifest is missing or broken."""
+    """Return name and SHA-256 of archives and prepared files; empty if a manifest is missing or broken."""
     try:
         source = read_json(folder / "manifest.json")["source"]
         file_sums = [(file["name"], file["sha256"]) for file in source.get("files", [])]
@@ -296,7 +295,7 @@ def _read_sums(folder: Path) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class Reproduction:
-    """How to reproduce the report: the commit in words, and command lines with their effects."""
+    """How to reproduce the report: a note on the commit, and command lines with their effects."""
 
     commit: Note
     commands: list[tuple[str, str]]
@@ -348,12 +347,12 @@ def _levels(values: pd.Series) -> str:
 
 
 def _moment(time: Any) -> str:
-    """Return a time of a record, to the second."""
+    """Return a time from a record as text, to the second."""
     return DASH if pd.isna(time) else str(time).replace("T", " ").partition(".")[0].removesuffix("Z")
 
 
 def number_range(values: pd.Series) -> str:
-    """Return the smallest and the largest of some values as text; one number if they are equal."""
+    """Return the smallest and the largest value as text; one number if they are equal."""
     low, high = number(float(values.min())), number(float(values.max()))
     return low if low == high else f"{low} to {high}"
 

@@ -1,4 +1,4 @@
-"""Clean text that others wrote (logs, reasons, titles) for a page: no control sequences, limited length."""
+"""Clean text from elsewhere (logs, reasons, titles) for a page: no control sequences, limited length."""
 
 import itertools
 import re
@@ -26,7 +26,7 @@ REPLACEMENT = "\ufffd"
 
 @dataclass(frozen=True)
 class Tail:
-    """The end of a log, and a note on how much of the log that is."""
+    """The end of a log, and a note on how much of the log it is."""
 
     text: str
     extent: Note

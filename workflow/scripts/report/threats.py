@@ -1,4 +1,4 @@
-"""State what limits the conclusions of a study, as far as its records show it."""
+"""State the threats to validity of a study that its records show."""
 
 from collections.abc import Iterator
 
@@ -15,16 +15,16 @@ from report.latex import items, to_latex
 
 MIN_REPLICATES = 5
 MIN_EPOCHS = 50
-MAX_WARNINGS = 5  # of libraries, each in a sentence of its own
+MAX_WARNINGS = 5  # of libraries that are quoted
 
 
 def threats(facts: Facts) -> str:
-    """Return what limits the study's conclusions, as far as its records show it."""
+    """Return the list of threats to validity in LaTeX."""
     return items(threat_notes(facts))
 
 
 def threat_notes(facts: Facts) -> Iterator[str]:
-    """Yield what limits the study's conclusions, each in a sentence."""
+    """Yield the threats to validity, each in a sentence."""
     ok = facts.ok
     if ok.empty:
         yield facts.sentence("no-success")
@@ -56,7 +56,7 @@ def threat_notes(facts: Facts) -> Iterator[str]:
 
 
 def _origin_threats(facts: Facts) -> Iterator[str]:
-    """Yield what follows from where the runs were measured."""
+    """Yield the threats that follow from where the runs were measured."""
     imported = facts.study.imported
     if imported and imported.campaigns:
         yield elsewhere.COMBINED
@@ -70,7 +70,7 @@ def _origin_threats(facts: Facts) -> Iterator[str]:
 
 
 def _failed_checks(facts: Facts) -> Iterator[str]:
-    """Yield the assumptions that are in doubt, with what this means for the study's conclusions."""
+    """Yield the assumptions that failed a check, with the consequence for the conclusions."""
     if facts.checks is None or not {"assumption", "verdict", "p", "run_id"} <= set(facts.checks):
         return
     failed = facts.checks[(facts.checks["p"] < SIGNIFICANCE_LEVEL) & facts.checks["run_id"].isna()]
@@ -83,7 +83,7 @@ def _failed_checks(facts: Facts) -> Iterator[str]:
 
 
 def _warning_notes(facts: Facts) -> Iterator[str]:
-    """Yield what libraries warned of in successful runs, the most frequent warning first."""
+    """Yield the warnings of libraries in successful runs, the most frequent first."""
     warnings: pd.DataFrame = facts.ok[["framework", "warnings"]].dropna()
     warnings = warnings.assign(warnings=warnings["warnings"].str.split(WARNING_SEPARATOR, regex=False))
     by_text = warnings.explode("warnings").groupby("warnings")["framework"]

@@ -1,7 +1,7 @@
 """Check a study against the twelve rules of Hoefler & Belli, "Scientific Benchmarking" (SC'15).
 
-The names of rules are ours. Whether a rule is met is computed from runs, tables and captions. What cannot be
-computed is not met, with the reason; a rule that has no object in the study does not apply.
+The names of rules are ours. Each verdict is computed from runs, tables and captions. A rule that cannot be
+checked is not met, with the reason. A rule about something that the study does not have does not apply.
 """
 
 from collections.abc import Callable, Sequence
@@ -53,7 +53,7 @@ Links = tuple[tuple[str, str], ...]  # anchor on the page, words
 
 @dataclass(frozen=True)
 class Verdict:
-    """The outcome of a rule, with a note that has the numbers or the reason."""
+    """The outcome of a rule, with a note on the numbers or the reason, and links to the evidence."""
 
     outcome: str
     note: Note
@@ -61,17 +61,17 @@ class Verdict:
 
 
 def met(code: str, text: str, **facts: Any) -> Verdict:
-    """Return that a rule is met, with a note of this code, text and facts."""
+    """Return the verdict that a rule is met."""
     return Verdict(MET, Note(code, text, **facts))
 
 
 def not_met(code: str, text: str, **facts: Any) -> Verdict:
-    """Return that a rule is not met, and why."""
+    """Return the verdict that a rule is not met, with the reason."""
     return Verdict(NOT_MET, Note(code, text, **facts))
 
 
 def not_applicable(code: str, text: str) -> Verdict:
-    """Return that a rule has no object in the study, and why."""
+    """Return the verdict that a rule does not apply, with the reason."""
     return Verdict(NOT_APPLICABLE, Note(code, text))
 
 
@@ -82,7 +82,7 @@ class FigureLink:
     Attributes:
         kind: The kind.
         words: The words of the link.
-        x: What its x axis shows, one of these; anything if empty.
+        x: Allowed values of x; empty to allow all.
     """
 
     kind: str
@@ -92,10 +92,10 @@ class FigureLink:
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule of the paper and its check.
+    """One of the twelve rules, and its check.
 
     Attributes:
-        number: Its number in the paper.
+        number: Its number in Hoefler & Belli.
         name: Its name in our words.
         judge: Its check.
         links: Links to tables and sections that are evidence.
@@ -131,7 +131,7 @@ def check_speedup_baselines(material: Material) -> Verdict:
 
 
 def check_subsets(material: Material) -> Verdict:
-    """Check rule 2: what was left out is explained."""
+    """Check rule 2: exclusions, failed runs and unused nodes are explained."""
     study, site = material.study, material.site
     if study.imported:
         return not_met("subset-unknown", "what the source measured and left out is not known.")
@@ -166,7 +166,7 @@ def check_subsets(material: Material) -> Verdict:
 
 
 def check_means(material: Material) -> Verdict:
-    """Check rule 3: recompute the means in the table of cells from the runs."""
+    """Check rule 3: the means in the table of cells are those of the runs."""
     data, ok = material.data("cells"), material.ok
     if "cell" not in data:
         return not_met("no-table", "there is no table of cells.")
@@ -292,7 +292,7 @@ def check_setup(material: Material) -> Verdict:
 
 
 def check_timing(material: Material) -> Verdict:
-    """Check rule 10: recompute the times of runs from their epochs."""
+    """Check rule 10: the times of runs are the means of their timed epochs."""
     ok, epochs = material.ok, material.epochs
     timed = epochs[~epochs["warm_up"].astype(bool) & epochs["run_id"].isin(ok["run_id"])]
     recomputed = timed.groupby("run_id")["epoch_time_s"].mean().reindex(ok["run_id"])
@@ -338,7 +338,7 @@ def check_bounds(material: Material) -> Verdict:
 
 
 def check_plots(material: Material) -> Verdict:
-    """Check rule 12: captions state n, and lines join numeric levels only."""
+    """Check rule 12: captions state the number of runs; all figures join numeric levels only."""
     n_figures = len(material.pictures)
     silent = [picture.name for picture in material.pictures if not _states_n(picture)]
     if not n_figures or silent:
@@ -424,7 +424,7 @@ NO_RESULT = not_applicable("no-success", "no run succeeded, so there is nothing 
 
 
 def judge_all(material: Material) -> list[tuple[Rule, Verdict]]:
-    """Return the verdicts on all twelve rules, in order, with links to the evidence of those that apply."""
+    """Return the verdicts on all twelve rules, in order; those that apply have links to the evidence."""
     verdicts = []
     for rule in RULES:
         verdict = NO_RESULT if material.ok.empty and rule.needs_result else rule.judge(material)
@@ -435,7 +435,7 @@ def judge_all(material: Material) -> list[tuple[Rule, Verdict]]:
 
 
 def summary(verdicts: Sequence[tuple[Rule, Verdict]]) -> Note:
-    """Return how many of each outcome there are, in a sentence."""
+    """Return a sentence with the number of rules of each outcome."""
     outcomes = [verdict.outcome for _, verdict in verdicts]
     words = {MET: "met", NOT_MET: "not met", NOT_APPLICABLE: "not applicable to this study"}
     counts = {outcome: outcomes.count(outcome) for outcome in words if outcome in outcomes}
@@ -448,16 +448,13 @@ def _states_n(picture: Picture) -> bool:
 
 
 def _figure_links(material: Material, figures: Sequence[FigureLink]) -> Links:
-    """Return the links whose figure the page has."""
+    """Return links to those of the figures that the page has."""
     pictures = ((material.picture_of(figure.kind, figure.x), figure.words) for figure in figures)
     return tuple((f"figure-{name}", f"figure: {words}") for name, words in pictures if name)
 
 
 def _largest_difference(first: pd.Series, second: pd.Series) -> float:
-    """Return the largest relative difference of two columns.
-
-    Infinite if one has a number that the other lacks.
-    """
+    """Return the largest relative difference of two columns; inf if a number is in one of them only."""
     pairs = pd.concat([first.astype(float), second.astype(float)], axis=1)
     if (pairs.iloc[:, 0].isna() != pairs.iloc[:, 1].isna()).any():
         return float("inf")

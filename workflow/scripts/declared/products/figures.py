@@ -1,4 +1,4 @@
-"""Read the kinds of figures that a study may declare, from figures.yaml."""
+"""Read the kinds of figures that a study can declare, from figures.yaml."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ from declared.products.traits import Traits
 from declared.responses import RESPONSES
 
 FILE = Path(__file__).with_name("figures.yaml")
-OF_RESPONSE = "responses"  # as y in figures.yaml: the names of all responses
+ALL_RESPONSES = "responses"  # as y in figures.yaml, it stands for the names of all responses
 
 
 @dataclass(frozen=True)
 class FigureKind:
-    """A kind of figure; figures.yaml says what each attribute means."""
+    """A kind of figure; the head of figures.yaml explains the attributes."""
 
     name: str
     question: str
@@ -40,17 +40,17 @@ class FigureKind:
 
     @property
     def module(self) -> str:
-        """Return the module that draws it."""
+        """The module that draws it."""
         return f"figures.{self.name}"
 
     def default_entries(self, traits: Traits) -> list[dict[str, Any]]:
-        """Return the figures of this kind that a study has which declares none, as it would declare them."""
+        """Return the default figures of this kind for a study that declares no figures, as entries."""
         if not traits.hold_all(self.when):
             return []
         entries = self.default_figures
         if isinstance(entries, str):
             entries = getattr(traits, entries)
-        chosen = [dict(entry) for entry in entries if traits.hold_all(entry.get("when", ()))]
+        chosen = [entry for entry in entries if traits.hold_all(entry.get("when", ()))]
         target = {"target": traits.target_accuracy} if "target" in self.takes else {}
         return [target | {key: value for key, value in entry.items() if key != "when"} for entry in chosen]
 
@@ -59,7 +59,7 @@ def _kind(name: str, entry: Mapping[str, Any]) -> FigureKind:
     frozen: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()
     }
-    if entry.get("y") == OF_RESPONSE:
+    if entry.get("y") == ALL_RESPONSES:
         frozen |= {"y": tuple(RESPONSES), "shows_response": True}
     return FigureKind(name=name, **frozen)
 

@@ -14,7 +14,7 @@ FILE = Path(__file__).with_name("tables.yaml")
 
 @dataclass(frozen=True)
 class TableSpec:
-    """A table of results; tables.yaml says what each attribute means."""
+    """A table of results; the head of tables.yaml explains the attributes."""
 
     name: str
     answers: str
@@ -26,13 +26,13 @@ class TableSpec:
 
     @property
     def files(self) -> list[str]:
-        """Return the names of its files."""
+        """The names of its files."""
         return [f"{self.name}.{suffix}" for suffix in (["csv"] if self.csv_only else ["csv", "md", "tex"])]
 
 
 @dataclass(frozen=True)
 class TableProgram:
-    """A program that makes tables; tables.yaml says what each attribute means."""
+    """A program that makes tables; the head of tables.yaml explains the attributes."""
 
     name: str
     tables: Sequence[TableSpec]
@@ -55,11 +55,11 @@ class TableProgram:
         return [self.name, *self.code, *(["models.families.*"] if self.reads_models else [])]
 
     def has_tables(self, traits: Traits) -> bool:
-        """Return whether a study with these traits has its tables without requesting them."""
+        """Return whether a study with these traits has its tables without a request."""
         return not self.on_request and traits.hold_all(self.when)
 
     def tables_of(self, traits: Traits) -> list[TableSpec]:
-        """Return those of its tables that a study with these traits has."""
+        """Return the tables of the program that a study with these traits has."""
         return [table for table in self.tables if traits.hold_all(table.when)]
 
 
@@ -75,7 +75,7 @@ PROGRAM_OF = {table.name: program for program in PROGRAMS.values() for table in 
 
 
 def is_available(name: str, traits: Traits) -> bool:
-    """Return whether a study with these traits has this input, a table of records or of results."""
+    """Return whether a study with these traits has an input: a table of records or of results."""
     if name in RECORD_TABLES:
         return traits.hold_all(RECORD_TABLES[name].when)
     table = name.removesuffix(".md")
