@@ -60,12 +60,8 @@ SAME_WEIGHTS = tuple(
 DISTRIBUTED = tuple(name for name in FRAMEWORKS if load_framework(name).distributed)
 REPLICAS = dict.fromkeys((*DISTRIBUTED, "tensorflow-mirrored"), 2)  # other frameworks have one replica
 IN_CI = ("pytorch-ddp", "tensorflow-multiworker", "horovod-tensorflow")  # one for each launcher and library
-# test_deepspeed.py and test_mesh_training.py check the first two daily; the last one is jax on one device.
-ELSEWHERE = (
-    "deepspeed",
-    "tensorflow-dtensor",
-    "jax-single",
-)
+# test_deepspeed.py checks the first daily; the second is jax on one device.
+ELSEWHERE = ("deepspeed", "jax-single")
 DAILY = tuple(name for name in FRAMEWORKS if name not in ELSEWHERE)
 
 

@@ -3,7 +3,6 @@
 python logits.py LIBRARY GRAPHS.json OUT.npz
 """
 
-import itertools
 import json
 import sys
 from collections.abc import Callable
@@ -137,62 +136,7 @@ def run_jax(
     )
 
 
-def run_dtensor(
-    graph: Graph, optimizer: str, rate: float
-) -> tuple[Forward, Callable[[np.ndarray, np.ndarray], None], Any]:
-    """Return the functions of a model by DTensor, without a mesh."""
-    import tensorflow as tf
-
-    from ranks.libraries.dtensor import MOMENTS, learned, rule
-    from ranks.libraries.dtensor_model import forward
-
-    def rows(name: str, weight: Any) -> Any:
-        return weight[None] if name in graph.statistics else weight
-
-    now = {name: tf.constant(rows(name, weight)) for name, weight in perturbed_weights(graph).items()}
-    levels = {"optimizer": optimizer, **LEVELS}
-    states = {
-        name: {slot: tf.zeros_like(now[name]) for slot in MOMENTS[optimizer]}
-        for name in now
-        if name not in graph.statistics
-    }
-    n_steps = itertools.count()
-
-    @tf.function(autograph=False)
-    def evaluated(weights: Any, samples: Any) -> Any:
-        return forward(graph, weights, samples, replicas=1)[0]
-
-    @tf.function(autograph=False)
-    def trained(weights: Any, moments: Any, now_rule: Any, samples: Any, labels: Any) -> Any:
-        trainable = {name: weight for name, weight in weights.items() if name not in graph.statistics}
-        with tf.GradientTape() as tape:
-            tape.watch(list(trainable.values()))
-            out, statistics = forward(graph, weights, samples, 1, tf.zeros(2, tf.int32))
-            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, out))
-        updated = {}
-        for name, gradient in tape.gradient(loss, trainable).items():
-            trainable[name], updated[name] = learned(
-                levels, name, trainable[name], moments[name], tf.convert_to_tensor(gradient), now_rule
-            )
-        return {**weights, **trainable, **statistics}, updated
-
-    def step(samples: np.ndarray, labels: np.ndarray) -> None:
-        own_rule = rule(levels, next(n_steps), rate)
-        weights, moments = trained(now, states, own_rule, tf.constant(samples), tf.constant(labels))
-        now.update(weights)
-        states.update(moments)
-
-    return (
-        lambda samples: evaluated(now, tf.constant(samples)).numpy(),
-        step,
-        lambda: {
-            name: value.numpy()[0] if name in graph.statistics else value.numpy()
-            for name, value in now.items()
-        },
-    )
-
-
-LIBRARIES = {"pytorch": run_pytorch, "tensorflow": run_tensorflow, "jax": run_jax, "dtensor": run_dtensor}
+LIBRARIES = {"pytorch": run_pytorch, "tensorflow": run_tensorflow, "jax": run_jax}
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Compare the logits of four libraries before and after optimizer steps, with the same weights."""
+"""Compare the logits of three libraries before and after optimizer steps, with the same weights."""
 
 import json
 from collections.abc import Callable
@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from declared.frameworks import load_framework
 from models.families.recurrent import language_model, text_classifier, translation
 from models.families.transformers import gpt, llama, vit
 from models.graph import Builder, Graph, Rotary, Shape
@@ -133,15 +132,6 @@ BY_JAX = {
 OTHER_LIBRARIES = {  # with the cases that only `make frameworks-test` runs
     "tensorflow": LARGE_CASES,
     "jax": {*CASES, ADAM} - BY_JAX,
-    "dtensor": {*CASES, ADAM},
-}
-ENVIRONMENTS = {"dtensor": "tensorflow"}  # that have a library of another name
-UNSUPPORTED = set(load_framework("tensorflow-dtensor").without["cpu"])
-LEFT_OUT = {  # cases with an unsupported operator, and large ones, where rounding exceeds the tolerance
-    "dtensor": {
-        case for case, make in CASES.items() if UNSUPPORTED & {operator.kind for operator in make().operators}
-    }
-    | LARGE_CASES,
 }
 VARIABLES = {"jax": {"XLA_FLAGS": "--xla_backend_optimization_level=0"}}  # compiling dominates
 
@@ -184,7 +174,7 @@ def logits(
             graphs[ADAM] = (graph("resnet-18", (32, 32, 3), 10).to_json(), "adam", RATES["adam"], 1)
         job = folder / f"{library}.json"
         job.write_text(json.dumps(graphs))
-        environment, out = real(ENVIRONMENTS.get(library, library)), folder / f"{library}.npz"
+        environment, out = real(library), folder / f"{library}.npz"
         program = Path(__file__).with_name("logits.py")
         printed(environment, program, library, job, out, **VARIABLES.get(library, {}))
         return dict(np.load(out))
@@ -199,7 +189,6 @@ def logits(
         pytest.param(library, case, marks=[pytest.mark.every_framework] * (case in later))
         for library, later in OTHER_LIBRARIES.items()
         for case in [*CASES, ADAM]
-        if case not in LEFT_OUT.get(library, ())
     ],
 )
 def test_libraries_compute_the_same_logits(logits: Any, library: str, case: str) -> None:

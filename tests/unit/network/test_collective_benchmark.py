@@ -91,8 +91,7 @@ def run_benchmark(framework, study, site, folder):
     [
         pytest.param(
             name,
-            marks=[pytest.mark.every_framework]
-            * (name in ("pytorch-fsdp", "deepspeed", "tensorflow-dtensor")),
+            marks=[pytest.mark.every_framework] * (name in ("pytorch-fsdp", "deepspeed")),
         )
         for name in DISTRIBUTED
     ],
@@ -101,8 +100,8 @@ def test_every_framework_benchmarks_its_own_library(framework, study, site, tmp_
     real(load_framework(framework).environment)
     record = run_benchmark(framework, study, site, tmp_path)
     assert (record["status"], record["reason"]) == ("ok", None)
-    by_grpc = framework in ("tensorflow-dtensor", "tensorflow-multiworker")
-    assert record["transport"] == ("ring over grpc" if by_grpc else "gloo") + " over tcp lo"
+    transport = "ring over grpc" if framework == "tensorflow-multiworker" else "gloo"
+    assert record["transport"] == f"{transport} over tcp lo"
     assert [size["bytes"] for size in record["sizes"]] == [1024, 4096, 16384, 65536]
     for size in record["sizes"]:
         assert len(size["rounds"]) == rank_program.N_ROUNDS
@@ -122,7 +121,6 @@ COLLECTIVES_OF_FRAMEWORKS = [
         "horovod-pytorch",
         "horovod-tensorflow",
         "jax",
-        "tensorflow-dtensor",
         "tensorflow-multiworker",
     )
     for collective in load_framework(framework).collectives[1:]

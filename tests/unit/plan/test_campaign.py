@@ -12,9 +12,10 @@ from common.notes import Note
 from declared.costs import Costs, Price
 from declared.environments import Installed
 from declared.figures import FigureSpec
+from declared.frameworks import load_framework
 from declared.site import Site, load_site
 from declared.study import Study, load_study
-from plan import campaign, cost
+from plan import campaign, cost, identity
 from plan.binding import bind_results
 from plan.campaign import load_campaign, plan_campaign
 from plan.collective_benchmarks import CollectiveBenchmarks
@@ -171,7 +172,6 @@ def test_framework_without_lock_must_be_installed_at_the_site(name):
     )
 
 
-TOKENS = {"dataset": "wikitext-2-small"}
 BFLOAT16 = {"framework": "jax", "precision": "bf16", "parallelism": "sharded2-tensor2"}
 
 
@@ -189,11 +189,6 @@ BFLOAT16 = {"framework": "jax", "precision": "bf16", "parallelism": "sharded2-te
         ({}, {"framework": "jax-single", "attention": "unfused"}, "no-fused-attention",
          {"attention": "unfused", "device": "cpu"}),
         ({}, {"framework": "pytorch-single", "attention": "unfused"}, None, {}),
-        ({}, {"framework": "tensorflow-dtensor"}, None, {}),
-        ({"device": "cuda"}, {"framework": "tensorflow-dtensor"}, "unsupported-device",
-         {"framework": "tensorflow-dtensor", "device": "cuda"}),
-        ({}, TOKENS | {"framework": "tensorflow-dtensor", "model": "llama-moe-nano"}, "missing-operators",
-         {"framework": "tensorflow-dtensor", "model": "llama-moe-nano", "device": "cpu", "operators": ["experts"]}),
         ({}, {"framework": "lbann", "model": "efficientnet-b0", "dataset": "tiny-imagenet-200"},
          "missing-operators", {"framework": "lbann", "model": "efficientnet-b0", "device": "cpu",
                                "operators": ["depthwise_conv"]}),
@@ -208,6 +203,15 @@ def test_what_a_site_cannot_run_has_a_reason(
     site = replace(load_site("local"), installed=installed, **at)  # type: ignore[arg-type]
     reason = unsupported_reason(site, levels_of("pytorch-ddp") | levels)
     assert stated(reason) == ((code, facts) if code else None)
+
+
+def test_framework_for_cpus_is_refused_on_accelerators(monkeypatch: pytest.MonkeyPatch) -> None:
+    framework = replace(load_framework("pytorch-ddp"), devices=("cpu",))
+    monkeypatch.setattr(identity, "load_framework", lambda _: framework)
+    site = replace(load_site("local"), device="cuda")
+    facts = {"framework": "pytorch-ddp", "device": "cuda"}
+    assert stated(unsupported_reason(site, levels_of("pytorch-ddp"))) == ("unsupported-device", facts)
+    assert unsupported_reason(load_site("local"), levels_of("pytorch-ddp")) is None
 
 
 def test_lbann_is_missing_where_nothing_joins_programs_of_mpi():

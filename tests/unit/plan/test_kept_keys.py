@@ -3,6 +3,7 @@
 The reasons, newest first (also in the commit that changes kept_keys.yaml, by
 `python tests/unit/plan/test_kept_keys.py`):
 
+23. The framework tensorflow-dtensor is gone, and names in the code of ranks say more (November 2026).
 22. A tensor axis divides vocabulary and sequence, too, by the factor tensor_sharding, so that every run's spec
     says more (November 2026).
 21. Models have mixtures of experts, and ranks report the share of tokens that these dropped (November 2026).

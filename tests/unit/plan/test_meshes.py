@@ -117,7 +117,7 @@ def test_what_cannot_be_divided_is_refused(
 def test_frameworks_that_can_are_suggested(site: Site) -> None:
     with pytest.raises(InputError) as refused:
         runs_of(site, parallelism=["tensor2"], nodes=[2], framework=["pytorch-ddp"])
-    assert all(name in refused.value.hint for name in ("jax", "pytorch-mesh", "tensorflow-dtensor"))
+    assert all(name in refused.value.hint for name in ("jax", "pytorch-mesh"))
 
 
 def test_a_mesh_of_one_rank_is_plain_whoever_trains_it(site: Site) -> None:

@@ -79,21 +79,6 @@ def noise(trainer: Any) -> np.ndarray:
         logits_of_draws = [
             np.asarray(forward(trainer.context.graph, weights, samples, key)[0]) for key in keys
         ]
-    elif (library := sys.modules.get("ranks.libraries.dtensor")) is not None:
-        import tensorflow as tf
-
-        layout, weights = (
-            trainer.layout,
-            {name: variable.read_value() for name, variable in trainer.variables.items()},
-        )
-
-        @tf.function(autograph=False)
-        def logits(samples: Any, seed: Any) -> Any:
-            return library.forward(trainer.context.graph, weights, samples, layout.replicas, seed)[0]
-
-        logits_of_draws = [
-            layout.own(logits(layout.joined(samples), trainer.seed_of(number))) for number in range(2)
-        ]
     else:
         run = trainer.strategy.run
         values = [run(lambda: trainer.model(samples, training=True)) for _ in range(2)]
@@ -129,7 +114,7 @@ def train(folder: Path) -> None:
     def init(self: Any, context: Any) -> None:
         begun(self, context)
         # Their steps can call nothing where they are partitioned.
-        if {"ranks.libraries.jax_training", "ranks.libraries.dtensor"} & set(sys.modules):
+        if "ranks.libraries.jax_training" in sys.modules:
             context.epoch = keep_inputs(context.epoch)
         else:
             Spy(self)

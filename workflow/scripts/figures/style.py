@@ -52,7 +52,6 @@ FRAMEWORK_STYLES = {
     "tensorflow-multiworker": SeriesStyle("#00518c", "^", "-"),
     "horovod-tensorflow": SeriesStyle("#56b4e9", "D", "--"),
     "tensorflow-mirrored": SeriesStyle("#332288", "v", "-."),
-    "tensorflow-dtensor": SeriesStyle("#1b9aaa", ">", (0, (4, 1))),
     "jax-single": SeriesStyle("#6b6f4d", "d", ":", filled=False),
     "jax": SeriesStyle("#7a8b00", "d", "-"),
     "lbann": SeriesStyle("#009e73", "P", "-"),

@@ -27,7 +27,7 @@ from jax.sharding import PartitionSpec as P
 
 from models.graph import Graph, is_decayed, is_trained
 from ranks.libraries.jax_model import Arrays, Attend, forward, unfused_attention
-from ranks.libraries.together import validation
+from ranks.libraries.validation_batches import validation_batches
 from ranks.worker.collectives import Collectives
 from ranks.worker.context import Context, by_first_interface, interfaces
 from ranks.worker.devices import count_visible, device_indices, vendor
@@ -613,7 +613,7 @@ class JaxTrainer(Trainer):
     def validate(self) -> EpochSums:
         """See Trainer."""
         layout, totals = self.layout, np.zeros(3)
-        for samples, labels, count in validation(self.context):
+        for samples, labels, count in validation_batches(self.context):
             batch_tensors = [
                 layout.joined(array)
                 for array in (_small(samples), _small(labels), np.array([count], np.int32))
