@@ -52,7 +52,7 @@ def measure(folder: Path) -> None:
 
         data = trainer._dataset()
         trainer._iterator = iter(trainer.strategy.distribute_datasets_from_function(lambda _: data))
-        trainer._step = tf.function(trainer._train_batch, autograph=False)
+        trainer._compiled_batch = tf.function(trainer._train_batch, autograph=False)
     result["training_samples_s"] = rate(
         spec["steps"] * spec["local_batch"], lambda: trainer.train_epoch(1, NoMeter())
     )

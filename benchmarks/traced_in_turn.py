@@ -47,13 +47,13 @@ def call_once(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
 def train(folder: Path) -> None:
     context = from_environment(folder)
     adapter = adapter_of(context)
-    for module in context.input["modules"]:
+    for module in context.rank_input["modules"]:
         importlib.import_module(module)
     on_torch = "torch" in sys.modules
     if on_torch:
         from ranks.libraries import pytorch
 
-        pytorch.configured, pytorch.join = call_once(pytorch.configured), call_once(pytorch.join)
+        pytorch.configure_library, pytorch.join = call_once(pytorch.configure_library), call_once(pytorch.join)
     traced = adapter.trainer(context)
     trains = {True: traced.train_epoch, False: traced.train_epoch}
     if on_torch:

@@ -101,7 +101,7 @@ def test_models_train_and_validate_on_the_gpu(model: str, trained: Callable[...,
     seen = trained("pytorch-single", **MODELS[model])
     assert seen.placed == ["cuda:0"]
     assert seen.calls[0] == ["set_device", 0]
-    assert names(seen, "_step", "close_epoch", "validate") == ["_step", "_step", "close_epoch", "validate"]
+    assert names(seen, "_optimizer_step", "close_epoch", "validate") == ["_optimizer_step", "_optimizer_step", "close_epoch", "validate"]
     dtype = "bfloat16" if MODELS[model].get("precision") == "amp" else "float32"
     assert seen.product_dtypes == [f"torch.{dtype}"]
     assert seen.tf32 == [MODELS[model].get("precision") == "tf32"] * 2
@@ -162,8 +162,8 @@ def test_clocks_are_read_while_the_gpu_is_idle(seen: Any) -> None:
     busy = {(name, n) for name, n, *_ in seen.calls if name in ("open_epoch", "step", "close_epoch")}
     assert busy == {("open_epoch", 0), ("step", 0), ("close_epoch", 0)}
     # Reading the loss waits for its own stream only.
-    assert "_step synchronize close_epoch" in " ".join(names(seen, "_step", "synchronize", "close_epoch"))
-    assert any(call[0] == "_step" and call[1] > 0 for call in seen.calls)
+    assert "_optimizer_step synchronize close_epoch" in " ".join(names(seen, "_optimizer_step", "synchronize", "close_epoch"))
+    assert any(call[0] == "_optimizer_step" and call[1] > 0 for call in seen.calls)
 
 
 @trainers(*(name for name in TRAINERS if name not in ("single", "hybrid")))
@@ -190,9 +190,9 @@ def test_ddp_reduces_gradients_of_the_last_batch_of_a_group(seen: Any) -> None:
     order = [
         call[1] if call[0] == "collective" else call[0]
         for call in seen.calls
-        if call[0] == "_step" or call[1] == "allreduce_"
+        if call[0] == "_optimizer_step" or call[1] == "allreduce_"
     ]
-    assert order == ["allreduce_", "_step"] * 2
+    assert order == ["allreduce_", "_optimizer_step"] * 2
 
 
 def read_phases(seen: Any) -> list[dict[str, Any]]:
@@ -265,7 +265,7 @@ def test_fsdp_gathers_bfloat16_and_reduces_float32(seen: Any) -> None:
     order = [call[0] for call in seen.calls]
     epoch = seen.calls[order.index("open_epoch") : order.index("close_epoch")]
     collectives = collections.Counter((call[1], call[3]) for call in epoch if call[0] == "collective")
-    n_steps = sum(call[0] == "_step" for call in epoch)
+    n_steps = sum(call[0] == "_optimizer_step" for call in epoch)
     assert collectives == {
         ("_allgather_base_", "torch.bfloat16"): 3 * n_steps,  # of the block again in the backward pass
         ("_reduce_scatter_base_", "torch.float32"): 2 * n_steps,

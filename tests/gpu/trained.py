@@ -51,7 +51,7 @@ def train(folder: Path, device: FakeCuda, local_rank: int) -> Any:
     device.watch_clock(epoch_timer)
     for name in ("open_epoch", "step", "close_epoch"):
         device.watch(epoch_timer.EpochTimer, name)
-    for name in ("_step", "validate"):
+    for name in ("_optimizer_step", "validate"):
         device.watch(pytorch.PyTorchTrainer, name)
     fill = pytorch_streams.Streams.fill
 

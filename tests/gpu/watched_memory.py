@@ -39,4 +39,4 @@ def train_within(folder: str, rank: int, ranks: int, limit_bytes: int) -> int:
     device.memory.resize = limited  # type: ignore[method-assign]
     context.draw_weights = draw_zeros
     train(Path(folder), device, rank)
-    return len(device.named("_step"))
+    return len(device.named("_optimizer_step"))

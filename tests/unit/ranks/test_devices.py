@@ -168,19 +168,19 @@ print(json.dumps(outcomes))
 """
 PYTORCH = """
 import torch
-from ranks.libraries.pytorch import configured
+from ranks.libraries.pytorch import configure_library
 
 torch.set_num_interop_threads = lambda _: None  # It may be called once only.
 
 def times_algorithms(rank):
     torch.cuda.device_count, torch.cuda.set_device = lambda: 1, lambda _: None
-    configured(rank)
+    configure_library(rank)
     assert torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed()  # of unfused attention
     return torch.backends.cudnn.benchmark
 
 def choose(rank, n_visible):
     torch.cuda.device_count, torch.cuda.set_device = lambda: n_visible, lambda _: None
-    return configured(rank).index
+    return configure_library(rank).index
 """
 TENSORFLOW = """
 import os
@@ -250,12 +250,12 @@ def choose(rank, n_visible):
     jax_training.count_visible = lambda: n_visible
     for vendor, platform in (("amd", "rocm"), ("nvidia", "cuda")):
         jax_training.vendor = lambda: vendor
-        jax_training.configured(rank)
+        jax_training.configure_library(rank)
         assert jax.config.jax_platforms == f"{platform},cpu"
     visible = {jax.config._read(f"jax_{platform}_visible_devices") for platform in ("cuda", "rocm")}
     (index,) = visible
     rank.levels = {"precision": "tf32"}
-    jax_training.configured(rank)
+    jax_training.configure_library(rank)
     assert jax.config.jax_default_matmul_precision == "tensorfloat32"
     assert xla.variables(rank)["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
     rank.ranks, rank.group = 4, SimpleNamespace(address="127.0.0.1", broadcast=lambda value: value)

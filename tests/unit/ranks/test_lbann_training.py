@@ -107,7 +107,7 @@ def test_weight_decay_is_that_of_the_others(trainings: Trainings) -> None:
 
 def objective(folder: Path) -> float:
     """What LBANN made smaller in the last epoch of an attempt."""
-    objectives: list[float] = json.loads((folder / "result.json").read_text())["told"]["objective"]
+    objectives: list[float] = json.loads((folder / "result.json").read_text())["program_report"]["objective"]
     return objectives[-1]
 
 
@@ -122,7 +122,7 @@ def test_every_epoch_tells_what_lbann_prints(trainings: Trainings) -> None:
         assert float(row["sent_bytes"]) > 24 * 544_522 * 4 / 2, "gradients go through the interface"
     result = json.loads((folder / "result.json").read_text())
     assert result["transport"] == "mpi" and "LBANN" in result["library_version"]
-    report = result["told"]
+    report = result["program_report"]
     assert len(report["steps_s"]) == 3 and all(epoch["mean"] > 0 for epoch in report["steps_s"])
     assert 0 < report["forward_share"] < 1 and 0 < report["backward_share"] < 1
     assert (folder / "experiment.prototext").read_text().startswith("data_reader {")
@@ -155,6 +155,6 @@ def test_a_traced_run_tells_of_every_step_of_every_rank(trainings: Trainings) ->
 def test_what_diverged_is_told_without_numbers_that_are_none(trainings: Trainings) -> None:
     folder = trainings.train("lbann", batch_size=64, epochs=2, learning_rate=1e6)
     assert not all(math.isfinite(float(row["train_loss"])) for row in epochs(folder))
-    report = json.loads((folder / "result.json").read_text(), parse_constant=pytest.fail)["told"]
+    report = json.loads((folder / "result.json").read_text(), parse_constant=pytest.fail)["program_report"]
     assert None in report["objective"]
     check_value(report, schema("record")["properties"]["measured"]["properties"]["told"], "told", folder)

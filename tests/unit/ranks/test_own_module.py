@@ -44,7 +44,7 @@ def test_two_ranks_train_own_module_like_one_rank(trainings: Trainings, framewor
     assert_same(weights(shared / "after.npz"), weights(alone / "after.npz"), 1e-5)
     losses = [float(row["train_loss"]) for row in epochs(shared)]
     assert losses[-1] < 0.8 * losses[0]
-    reported = json.loads((shared / "result.json").read_text())["told"]
+    reported = json.loads((shared / "result.json").read_text())["program_report"]
     assert reported == {"parameters": N_PARAMETERS, "sample_flops": SAMPLE_FLOPS}
 
 

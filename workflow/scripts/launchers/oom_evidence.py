@@ -17,7 +17,7 @@ from common.notes import Note
 from common.redaction import redact_log
 from common.text import format_bytes
 from launchers.log import read_end
-from ranks.worker.shortage import DEVICE, HOST, NOTE_FILES, Shortage, describe_text
+from ranks.worker.shortage import DEVICE, HOST, SHORTAGE_FILES, Shortage, describe_text
 
 OOM_CODE = "out-of-memory"
 FACTS = ("place", "rank", "host", "device", "asked_bytes", "free_bytes", "total_bytes")
@@ -39,7 +39,7 @@ def oom_reason(folder: Path, failure: Note, device: str, oom_kills: int) -> Note
     """
     default_place = {"cpu": HOST, "cuda": DEVICE}.get(device)
     rank, host = failure.facts.get("rank"), failure.facts.get("host")
-    shortages = filter(None, map(_read_shortage_file, folder.glob(NOTE_FILES)))
+    shortages = filter(None, map(_read_shortage_file, folder.glob(SHORTAGE_FILES)))
     # The first rank whose memory ran out is the cause of the others' failures.
     if first := min(shortages, key=lambda shortage: shortage["at"], default=None):
         return format_oom_reason({**first, "place": first["place"] or default_place}, first["error"])

@@ -46,6 +46,7 @@ from models.division import (
 from models.graph import BYTES, SHARED, Graph, Operator, is_trained
 from models.mesh import Mesh
 from models.pipelines import in_flight, own_stages, rank_of, stages_per_rank
+from models.precision import BF16, COMPUTES_IN_BFLOAT16, FP32
 
 N_LOSS_MESSAGES = 3  # numbers of a position that ranks all-reduce for the loss of a divided vocabulary
 TIED = "tied"  # instead of an axis: the ranks of two stages that share an embedding table
@@ -80,10 +81,10 @@ def number_bytes(levels: Mapping[str, Any]) -> NumberBytes:
 
     Batch normalization counts as all else.
     """
-    precision = levels.get("precision", "fp32")
-    stored = BFLOAT16_BYTES if precision == "bf16" else BYTES
-    computed = BFLOAT16_BYTES if precision in ("amp", "bf16") else BYTES
-    by_level = {"fp32": BYTES, "bf16": BFLOAT16_BYTES}
+    precision = levels.get("precision", FP32)
+    stored = BFLOAT16_BYTES if precision == BF16 else BYTES
+    computed = BFLOAT16_BYTES if precision in COMPUTES_IN_BFLOAT16 else BYTES
+    by_level = {FP32: BYTES, BF16: BFLOAT16_BYTES}
     return NumberBytes(stored, computed, by_level.get(str(levels.get("reduce_dtype")), stored))
 
 

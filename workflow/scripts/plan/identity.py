@@ -46,7 +46,7 @@ from plan.own_commands import command_code_digest, command_fields, count_samples
 
 # Code of the models that every rank uses.
 MODEL_CODE = tuple(
-    RANKS.parent / "models" / f"{name}.py" for name in ("graph", "initial", "mesh", "pipelines")
+    RANKS.parent / "models" / f"{name}.py" for name in ("graph", "initial", "mesh", "pipelines", "precision")
 )
 DIVISION_CODE = [RANKS.parent / "models" / "division.py"]  # used by ranks that partition models
 # Keys of framework.yaml that do not change what ranks do.

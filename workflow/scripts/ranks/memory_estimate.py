@@ -138,7 +138,7 @@ def take_steps(trainer: Any, begin: Callable[[], object], before_update: Callabl
         begin: Called before each step.
         before_update: Called between the backward pass and the update of the optimizer.
     """
-    step = trainer._step
+    step = trainer._optimizer_step
 
     def take_step() -> None:
         before_update()
@@ -146,7 +146,7 @@ def take_steps(trainer: Any, begin: Callable[[], object], before_update: Callabl
         if trainer._updates < N_STEPS:
             begin()
 
-    trainer._step = take_step
+    trainer._optimizer_step = take_step
     begin()
     trainer.train_epoch(1, SimpleNamespace(wants_steps=False))
 

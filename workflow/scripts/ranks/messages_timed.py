@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ranks.libraries.pytorch import configured, device_name, join
+from ranks.libraries.pytorch import configure_library, device_name, join
 from ranks.libraries.pytorch_strategy import carrier
 from ranks.worker.context import Context, from_environment
 from ranks.worker.load import Load
@@ -74,7 +74,7 @@ def run(folder: Path) -> None:
     """Time all messages; rank 0 writes result.json at the end."""
     context = from_environment(folder)
     adapter_of(context)
-    device = configured(context)
+    device = configure_library(context)
     transport = join(context)
     carries = carrier(transport)
     context.group.barrier()

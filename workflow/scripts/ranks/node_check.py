@@ -175,7 +175,7 @@ def run(folder: Path) -> None:
     context = from_environment(folder)
     meetings = partners(context.ranks)
     exchange, transport = None, "tcp"
-    if meetings and "torch" in context.input["modules"]:
+    if meetings and "torch" in context.rank_input["modules"]:
         exchange, transport = library_exchange(context, meetings)
     elif meetings:
         exchange = socket_exchange(context, meetings)

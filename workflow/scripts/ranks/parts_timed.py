@@ -25,7 +25,7 @@ from models.layout import dimensions, needs, reads
 from models.soap import HEADS_SUFFIX, POSITIONS, Degrees, Layer, Space, divide, part_of, region_of
 from ranks.libraries.pytorch import (
     build,
-    configured,
+    configure_library,
     cross_entropy,
     device_name,
     optimizer_of,
@@ -236,7 +236,7 @@ def timed(context: Context, device: torch.device) -> dict[str, Any]:
         timing_key = tuple((tuple(weight.shape), is_decayed(name, level)) for name, weight in trained.items())
         if timing_key not in update_times:
             update_times[timing_key] = clock.times(
-                _step({name: [weight] for name, weight in trained.items()}, context.levels)
+                _make_optimizer_step({name: [weight] for name, weight in trained.items()}, context.levels)
             )
         updates.append(
             {"layer": space.layers[place].name, "shares": count, "seconds": update_times[timing_key]}
@@ -252,7 +252,7 @@ def timed(context: Context, device: torch.device) -> dict[str, Any]:
             for piece in every
         ],
         "updates": updates,
-        "empty_update": clock.times(_step({}, context.levels)),
+        "empty_update": clock.times(_make_optimizer_step({}, context.levels)),
     }
 
 
@@ -260,7 +260,7 @@ def _shares(layer: Layer, degrees: Degrees) -> int:
     return 1 if layer.divides is None else degrees[layer.divides]
 
 
-def _step(parameters: dict[str, list[Any]], levels: dict[str, Any]) -> Callable[[], object]:
+def _make_optimizer_step(parameters: dict[str, list[Any]], levels: dict[str, Any]) -> Callable[[], object]:
     """Return the `step` of an optimizer of these weights, which have random gradients."""
     optimizer = optimizer_of(parameters, levels, 0.0)
     for group in parameters.values():
@@ -283,7 +283,7 @@ def run(folder: Path) -> None:
     """Time all parts; write result.json at the end."""
     context = from_environment(folder)
     adapter_of(context)
-    device = configured(context)
+    device = configure_library(context)
     torch.manual_seed(context.spec["seed"])
     (node_memory, resident), load = memory(device, context.spec["ranks_per_node"]), Load(context.group)
     measured = timed(context, device)

@@ -92,7 +92,7 @@ def on_an_accelerator(kind: Kind, device: str) -> Callable[[int], None]:
 
 def works_on_accelerators(context: Context) -> bool:
     """Return whether this rank's work runs on its accelerators, which needs PyTorch."""
-    return context.spec["device"] == "cuda" and "torch" in context.input["modules"]
+    return context.spec["device"] == "cuda" and "torch" in context.rank_input["modules"]
 
 
 def workers_of(context: Context, kind: Kind) -> list[Callable[[int], None]]:

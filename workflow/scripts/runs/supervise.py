@@ -371,7 +371,7 @@ def summarize_ranks(
         "steal_share": result["steal_share"],
         "paused_s": max(rank["paused_s"] for rank in ranks),
         "shares": result["shares"],
-        "told": result["told"],
+        "told": result["program_report"],
         "settings": merge_settings([rank["settings"] for rank in ranks]),
         "warnings": list(dict.fromkeys(redact_log(text) for rank in ranks for text in rank["warnings"])),
         "clock_error_s": phases.merge_phases(folder),

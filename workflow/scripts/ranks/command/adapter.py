@@ -39,7 +39,7 @@ class CommandTraining(Training):
         if spec["device"] == "cuda":
             name, *_ = own_names(context)
             self.device = accelerator(int(name) if name.isdecimal() else 0)
-        self._command: dict[str, Any] = context.input["command"]
+        self._command: dict[str, Any] = context.rank_input["command"]
         self._folder = context.folder / OUTPUT
         self._folder.mkdir(exist_ok=True)
         address, port = group.broadcast(
@@ -67,7 +67,7 @@ class CommandTraining(Training):
 
     def _run(self, command: str) -> int:
         """Run a command line in the checkout, with its output in the log and in a file; return its status."""
-        guard = Path(self.context.input["adapter"]) / GUARD
+        guard = Path(self.context.rank_input["adapter"]) / GUARD
         guarded = [sys.executable, str(guard), str(os.getpid()), "bash", "-c", command]
         process = subprocess.Popen(
             guarded,
@@ -93,7 +93,7 @@ class CommandTraining(Training):
         context, values = self.context, self._values
         variables = dict(own)
         # Modules of Ringside would hide the command's own ones of the same names.
-        scripts = str(Path(context.input["adapter"]).parents[1])
+        scripts = str(Path(context.rank_input["adapter"]).parents[1])
         folders = [
             folder for folder in variables.pop("PYTHONPATH", "").split(os.pathsep) if folder != scripts
         ]

@@ -26,6 +26,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from models.graph import Graph, is_decayed, is_trained
+from models.precision import AMP, BF16, COMPUTES_IN_BFLOAT16, FP32, TF32
 from ranks.libraries.jax_model import Arrays, Attend, forward, unfused_attention
 from ranks.libraries.validation_batches import validation_batches
 from ranks.worker.collectives import Collectives
@@ -53,9 +54,8 @@ STEP_PHASES = ("backward", "wait", "optimizer", "metrics")
 # JAX's names of accelerators.
 PLATFORMS = {"nvidia": "cuda", "amd": "rocm"}
 #: precision of products of float32, by the level of the factor precision
-PRECISIONS = {"fp32": "float32", "tf32": "tensorfloat32", "amp": "tensorfloat32", "bf16": "tensorfloat32"}
-IN_BFLOAT16 = ("amp", "bf16")  # levels of the factor precision whose products are bfloat16
-REDUCE_DTYPES = {"fp32": jnp.float32, "bf16": jnp.bfloat16}  # by the level of reduce_dtype
+PRECISIONS = {FP32: "float32", TF32: "tensorfloat32", AMP: "tensorfloat32", BF16: "tensorfloat32"}
+REDUCE_DTYPES = {FP32: jnp.float32, BF16: jnp.bfloat16}  # by the level of reduce_dtype
 # What cuDNN's fused attention takes on every device that has it.
 CUDNN_ATTENTION_CAPABILITY, MAX_CUDNN_HEAD = 8.0, 128
 PRODUCTS = {"float32": "float32", "tensorfloat32": "TF32"}
@@ -63,7 +63,7 @@ PRODUCTS = {"float32": "float32", "tensorfloat32": "TF32"}
 State = dict[str, Any]
 
 
-def configured(context: Context) -> None:
+def configure_library(context: Context) -> None:
     """Set JAX's device and precision before it uses any device."""
     on_gpu = context.spec["device"] == "cuda"
     platform = PLATFORMS[vendor()]
@@ -71,7 +71,7 @@ def configured(context: Context) -> None:
     if on_gpu:
         (index,) = device_indices(context, count_visible())
         jax.config.update(f"jax_{platform}_visible_devices", str(index))
-    jax.config.update("jax_default_matmul_precision", PRECISIONS[context.levels.get("precision", "fp32")])
+    jax.config.update("jax_default_matmul_precision", PRECISIONS[context.levels.get("precision", FP32)])
 
 
 def join(context: Context) -> str:
@@ -115,7 +115,7 @@ def can_fuse_attention(levels: Mapping[str, Any], graph: Graph, tensor: int) -> 
     (device,) = jax.local_devices()
     return (
         levels["attention"] == "default"
-        and levels["precision"] in IN_BFLOAT16
+        and levels["precision"] in COMPUTES_IN_BFLOAT16
         and device.platform in ("gpu", "cuda")
         and vendor() == "nvidia"
         and float(device.compute_capability) >= CUDNN_ATTENTION_CAPABILITY
@@ -387,7 +387,7 @@ class JaxTrainer(Trainer):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        configured(context)
+        configure_library(context)
         context.phases.profile_by(JaxProfiler())
         context.phases.enter("join")
         self.transport = self.join()
@@ -395,7 +395,7 @@ class JaxTrainer(Trainer):
         self.device = device_name()
         levels, graph = context.levels, context.graph
         self.layout = Layout(graph, context.mesh.sizes, levels["sharding"], self.divided())
-        self._dtype = jnp.bfloat16 if levels["precision"] in IN_BFLOAT16 else jnp.float32
+        self._dtype = jnp.bfloat16 if levels["precision"] in COMPUTES_IN_BFLOAT16 else jnp.float32
         self._is_fused = can_fuse_attention(levels, graph, context.mesh.tensor)
         self._attend = fused_attention(self.layout.axes) if self._is_fused else unfused_attention
         if graph.vocabulary is None:
@@ -456,7 +456,7 @@ class JaxTrainer(Trainer):
 
     def _stored(self, name: str, value: np.ndarray) -> np.ndarray:
         """Return a weight in the type that it is kept in; those of batch normalization stay in float32."""
-        is_bfloat16 = self.context.levels["precision"] == "bf16" and not self._is_of_batch_norm(name)
+        is_bfloat16 = self.context.levels["precision"] == BF16 and not self._is_of_batch_norm(name)
         return value.astype(jnp.bfloat16) if is_bfloat16 else value
 
     def _is_of_batch_norm(self, name: str) -> bool:
@@ -513,7 +513,7 @@ class JaxTrainer(Trainer):
                     jax.block_until_ready(sums)
                     timer.step()
         jax.block_until_ready(self.state)
-        loss, *correct = np.sum([self._own(sums) for sums in seen], axis=0)
+        loss, *correct = np.sum([self._local_entry(sums) for sums in seen], axis=0)
         samples = len(seen) * spec["local_batch"]
         return EpochSums(float(loss) * spec["local_batch"], int(correct[0]) if correct else None, samples)
 
@@ -619,7 +619,7 @@ class JaxTrainer(Trainer):
                 for array in (_small(samples), _small(labels), np.array([count], np.int32))
             ]
             sums = self._evaluate(self.state["weights"], self.state["statistics"], *batch_tensors)
-            totals += [*self._own(sums), count]
+            totals += [*self._local_entry(sums), count]
         return EpochSums(float(totals[0]), int(totals[1]), int(totals[2]))
 
     def _evaluation_step(
@@ -649,7 +649,7 @@ class JaxTrainer(Trainer):
 
     def statistics(self) -> dict[str, np.ndarray]:
         """See Trainer."""
-        return {name: self._own(value) for name, value in self.state["statistics"].items()}
+        return {name: self._local_entry(value) for name, value in self.state["statistics"].items()}
 
     def set_statistics(self, statistics: dict[str, np.ndarray]) -> None:
         """See Trainer."""
@@ -666,7 +666,7 @@ class JaxTrainer(Trainer):
             "optimizer implementation": "optax, compiled into the step",
             "compiler": "XLA, the whole step",
             "mixed precision": "bfloat16 from layer to layer" if is_mixed else NONE,
-            **({"weights": "bfloat16"} if self.context.levels["precision"] == "bf16" else {}),
+            **({"weights": "bfloat16"} if self.context.levels["precision"] == BF16 else {}),
             "float32 products": PRODUCTS[jax.config.jax_default_matmul_precision],
             "input pipeline": ON_DEMAND,
             "threads": os.environ.get("NPROC", str(os.cpu_count())),
@@ -695,7 +695,7 @@ class JaxTrainer(Trainer):
         """Return the peak device memory until the first validation, from construction on."""
         return self.device_memory_peaks[0]
 
-    def _own(self, value: Array) -> np.ndarray:
+    def _local_entry(self, value: Array) -> np.ndarray:
         """Return this rank's replica's entry of an array [replicas, ...]."""
         return np.asarray(value.addressable_data(0))[0]
 

@@ -26,6 +26,7 @@ from torch.utils.checkpoint import (
 
 from models.graph import SHARED, Graph, Operator, is_decayed
 from models.initial import rotary_tables
+from models.precision import AMP, BF16, TF32
 from ranks.libraries.ahead import N_SLOTS, Ahead
 from ranks.libraries.channels_first import canonical, channels_first
 from ranks.libraries.pytorch_layers import (
@@ -469,7 +470,7 @@ def optimizer_implementation(optimizer: Any) -> str:
     return f"torch.optim.{kind.__name__}, {'fused' if fused else 'foreach' if foreach else 'for-loop'}"
 
 
-def configured(context: Context) -> torch.device:
+def configure_library(context: Context) -> torch.device:
     """Set PyTorch's threads and which kernels it may use, and return the rank's device."""
     torch.set_num_threads(context.cores)
     torch.set_num_interop_threads(1)
@@ -613,15 +614,15 @@ class PyTorchTrainer(Trainer):
         super().__init__(context)
         levels, graph = context.levels, self.part(context)
         self.graph = graph
-        self.torch_device = configured(context)
+        self.torch_device = configure_library(context)
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = (
-            levels["precision"] == "tf32"
+            levels["precision"] == TF32
         )
         self.device = device_name(self.torch_device)
         channels_last = levels["memory_format"] == "channels-last"
         self._format = torch.channels_last if channels_last else torch.contiguous_format
         #: type of the weights, which samples have, too
-        self.dtype = torch.bfloat16 if levels["precision"] == "bf16" else torch.float32
+        self.dtype = torch.bfloat16 if levels["precision"] == BF16 else torch.float32
         self.sample_flops = count_sample_flops(graph, graph.module) if graph.module else None
         torch.manual_seed(context.spec["seed"])  # A module of the user's own draws its weights from it.
         self.module = self.make_module()
@@ -701,7 +702,7 @@ class PyTorchTrainer(Trainer):
                 del logits
                 if i == length - 1:
                     phases.enter("optimizer")
-                    self._step()
+                    self._optimizer_step()
                 if timer.wants_steps:
                     synchronize(self.torch_device)
                     timer.step()
@@ -721,7 +722,7 @@ class PyTorchTrainer(Trainer):
         phases = self.context.phases
         share_auxiliary_losses(self.module, length)
         phases.enter("forward")
-        with self._precision():
+        with self.autocast():
             logits = self.model(images)
             loss = self.loss(logits, labels)
         phases.enter("backward")
@@ -732,7 +733,7 @@ class PyTorchTrainer(Trainer):
         """Add the gradients of a batch's loss to the accumulated ones (a hook)."""
         loss.backward()
 
-    def update(self) -> None:
+    def clip_and_update(self) -> None:
         """Clip the gradients, run an optimizer step and clear the gradients (a hook)."""
         if limit := self.context.levels["clip_norm"]:
             every = [weight for group in self.optimizer.param_groups for weight in group["params"]]
@@ -753,7 +754,7 @@ class PyTorchTrainer(Trainer):
         self.module.eval()
         loss_sum, correct, samples = 0.0, 0, 0
         for images, expected in self._ready(self.context.validation()):
-            with self._precision():
+            with self.autocast():
                 if (logits := self.predict(images)) is None:
                     continue
                 loss_sum += cross_entropy(logits, expected, "sum").item() / self.context.positions
@@ -770,7 +771,7 @@ class PyTorchTrainer(Trainer):
         kind = torch.uint8 if self.context.graph.vocabulary is None else torch.int64
         sample = torch.zeros((1, *self.context.graph.shape), dtype=kind, device=self.torch_device)
         for _ in range(self.context.missing_validation_batches):
-            with self._precision():
+            with self.autocast():
                 self.predict(self._normalized(sample))
 
     def predict(self, images: torch.Tensor) -> torch.Tensor | None:
@@ -793,7 +794,7 @@ class PyTorchTrainer(Trainer):
 
     def settings(self) -> dict[str, str]:
         """See Training."""
-        graph, device, precision = self.context.graph, self.torch_device, self._precision()
+        graph, device, precision = self.context.graph, self.torch_device, self.autocast()
         on_gpu, is_autocast = device.type == "cuda", isinstance(precision, torch.autocast)
         settings = {
             "optimizer implementation": optimizer_implementation(self.optimizer),
@@ -803,7 +804,7 @@ class PyTorchTrainer(Trainer):
             "input pipeline": f"a thread copies up to {N_SLOTS} batches ahead" if self._ahead else ON_DEMAND,
             "threads": str(torch.get_num_threads()),
         }
-        if self.context.levels["precision"] == "bf16":
+        if self.context.levels["precision"] == BF16:
             settings["weights"] = "bfloat16"
         if any(isinstance(layer, Checkpointed) for layer in self.module.modules()):
             settings["activations"] = RECOMPUTED[self.context.levels["checkpointing"]]
@@ -812,7 +813,7 @@ class PyTorchTrainer(Trainer):
             settings["memory format"] = "channels last" if is_last else "channels first"
         if on_gpu and (graph.has_convolutions or graph.module):
             settings["convolution algorithms"] = TIMED if torch.backends.cudnn.benchmark else HEURISTIC
-        dtype = torch.bfloat16 if self.context.levels["precision"] == "amp" else self.dtype
+        dtype = torch.bfloat16 if self.context.levels["precision"] == AMP else self.dtype
         kernels = {
             attention_kernel(operator, graph.by_name[operator.inputs[-1]].shape[0], dtype, device)
             for operator in graph.operators
@@ -839,15 +840,15 @@ class PyTorchTrainer(Trainer):
             torch.cuda.max_memory_allocated(self.torch_device) if self.torch_device.type == "cuda" else None
         )
 
-    def _step(self) -> None:
+    def _optimizer_step(self) -> None:
         rate = self.context.learning_rate(self._updates)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        self.update()
+        self.clip_and_update()
         self._updates += 1
 
-    def _precision(self) -> contextlib.AbstractContextManager[Any]:
-        if self.context.levels["precision"] == "amp":
+    def autocast(self) -> contextlib.AbstractContextManager[Any]:
+        if self.context.levels["precision"] == AMP:
             return torch.autocast(self.torch_device.type, torch.bfloat16)
         return contextlib.nullcontext()
 
@@ -878,7 +879,7 @@ class PyTorchCollectives(Collectives):
     """
 
     def __init__(self, context: Context) -> None:
-        self.torch_device = configured(context)
+        self.torch_device = configure_library(context)
         self.device = device_name(self.torch_device)
         self._loaded = self._result = torch.empty(0)
 

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from models.precision import BF16
 from ranks.libraries.pytorch import PyTorchTrainer, join
 from ranks.worker.phases import End, Untraced
 
@@ -26,10 +27,10 @@ class MarkedGroup(dist.ProcessGroup):
     A communication hook could mark them too, but with a hook DDP divides gradients in a separate pass.
     """
 
-    def __init__(self, carries: dist.ProcessGroup, phases: Untraced) -> None:
-        super().__init__(carries.rank(), carries.size())
-        self._carries, self._phases = carries, phases
-        self._on_processor = dist.get_backend(carries) == "gloo"
+    def __init__(self, inner: dist.ProcessGroup, phases: Untraced) -> None:
+        super().__init__(inner.rank(), inner.size())
+        self._inner, self._phases = inner, phases
+        self._on_processor = dist.get_backend(inner) == "gloo"
         self._handed_over: Any = None
         self._ends: list[End] = []
 
@@ -42,7 +43,7 @@ class MarkedGroup(dist.ProcessGroup):
         self._handed_over = self._phases.stamp()
         end = self._phases.begin()
         self._ends.append(end)
-        work = self._carries.allreduce(*arguments)
+        work = self._inner.allreduce(*arguments)
         # With Gloo, a CPU thread calls back when an all-reduce is done; with NCCL, the callback's stream has
         # the time.
         work.get_future().add_done_callback(lambda _: end(time.monotonic() if self._on_processor else None))
@@ -61,11 +62,11 @@ class MarkedGroup(dist.ProcessGroup):
 
     def allgather(self, *arguments: Any) -> dist.Work:
         """See ProcessGroup."""
-        return self._carries.allgather(*arguments)
+        return self._inner.allgather(*arguments)
 
     def broadcast(self, *arguments: Any) -> dist.Work:
         """See ProcessGroup."""
-        return self._carries.broadcast(*arguments)
+        return self._inner.broadcast(*arguments)
 
 
 def sum_in_bfloat16(
@@ -99,7 +100,7 @@ class DDPTrainer(PyTorchTrainer):
             **{BUFFERS_OPTION: False},
             gradient_as_bucket_view=True,
         )
-        if self.context.levels["reduce_dtype"] == "bf16" and self.dtype.itemsize > 2:
+        if self.context.levels["reduce_dtype"] == BF16 and self.dtype == torch.float32:
             self.ddp.register_comm_hook(self.group, sum_in_bfloat16)
         self.model = self.ddp
 

@@ -50,6 +50,7 @@ from models.division import (
 from models.graph import SHARED, Graph, Operator
 from models.mesh import AXES
 from models.pipelines import INTERLEAVED, ZERO_BUBBLE, ZERO_BUBBLE_V, own_stages, rank_of, stages_per_rank
+from models.precision import AMP, COMPUTES_IN_BFLOAT16
 from ranks.libraries.channels_first import canonical
 from ranks.libraries.pytorch import cross_entropy, gathered, join, share_auxiliary_losses, tensors
 from ranks.libraries.pytorch_layers import Experts, FeedForwards
@@ -263,7 +264,7 @@ class Pipeline:
         self.n_parts = context.mesh.tensor if is_divided else 1  # of the positions that a stage passes on
         self.microbatches, self.divisor = context.levels["microbatches"], 1
         self.precision = context.levels["precision"]
-        self.dtype = torch.bfloat16 if self.precision in ("amp", "bf16") else torch.float32
+        self.dtype = torch.bfloat16 if self.precision in COMPUTES_IN_BFLOAT16 else torch.float32
         size = context.spec["local_batch"] // self.microbatches
         own = [
             PipelineStage(
@@ -307,7 +308,7 @@ class Pipeline:
         """Return memory for the outputs of `size` samples of a stage."""
         shape, is_last = self.stages_by_number[number][1].operators[-1].shape, number == self.n_stages - 1
         # FSDP returns logits in float32.
-        dtype = torch.float32 if is_last and self.precision == "amp" else self.dtype
+        dtype = torch.float32 if is_last and self.precision == AMP else self.dtype
         return self._empty(shape, size, 1 if is_last else self.n_parts, dtype)
 
     def _empty(self, shape: tuple[int, ...], size: int, n_parts: int, dtype: torch.dtype) -> torch.Tensor:
@@ -428,7 +429,7 @@ class MeshTrainer(ShardedTrainer):
             if sharding != LAYERS:
                 self.divides_vocabulary = True
                 self.loss = lambda logits, labels: cross_entropy(logits, labels).to_local()
-        is_mixed = context.levels["precision"] == "amp"  # FSDP casts, also where it shards nothing.
+        is_mixed = context.levels["precision"] == AMP  # FSDP casts, also where it shards nothing.
         if sizes.replicas > 1 or sizes.ranks == 1 or is_mixed:  # One rank uses FSDP too, as its baseline.
             replicas = mesh["data", "sharded"] if sizes.data > 1 else mesh["sharded"]
             if sizes.experts > 1:
@@ -523,7 +524,7 @@ class MeshTrainer(ShardedTrainer):
         for own, copy in self.copies:
             copy.copy_(own)
 
-    def _step(self) -> None:
+    def _optimizer_step(self) -> None:
         for table, group in self.shared:
             gradient = tensors(self.module, self.graph)[table].grad
             dist.all_reduce(gradient.to_local() if isinstance(gradient, DTensor) else gradient, group=group)
@@ -532,5 +533,5 @@ class MeshTrainer(ShardedTrainer):
         for weight in (weight for layer in self.feed_forwards for weight in layer.parameters()):
             # The sum over ranks that sent positions becomes their mean, as FSDP's of other weights.
             weight.grad.to_local().div_(self.experts_group.size())
-        super()._step()
+        super()._optimizer_step()
         self._copy_tables()

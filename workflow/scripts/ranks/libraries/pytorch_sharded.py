@@ -26,6 +26,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from models.graph import Graph
+from models.precision import AMP, BF16, COMPUTES_IN_BFLOAT16, FP32
 from ranks.libraries.channels_first import channels_first
 from ranks.libraries.pytorch import (
     Checkpointed,
@@ -40,7 +41,7 @@ from ranks.libraries.pytorch_own import own_units
 from ranks.worker.context import Context
 from ranks.worker.epoch_timer import EpochSums
 
-REDUCE_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}  # by the level of reduce_dtype
+REDUCE_DTYPES = {FP32: torch.float32, BF16: torch.bfloat16}  # by the level of reduce_dtype
 UNIT_BYTES = 25 * 2**20  # of a model without blocks, as DDP's buckets
 #: functions of torch.distributed that FSDP2 calls, in PyTorch 2.6 to 2.13, and experts
 FSDP_COLLECTIVES = (
@@ -141,7 +142,7 @@ class ShardedTrainer(PyTorchTrainer):
     regathers = True
     #: a module of each unit and the root
     sharded: Sequence[Any] = ()
-    _own: list[tuple[DTensor, torch.Tensor]]
+    _local_shards: list[tuple[DTensor, torch.Tensor]]
 
     def make_module(self) -> nn.Module:
         """See PyTorchTrainer. The model has no memory before `load_shards`, unless it draws its own weights.
@@ -179,7 +180,7 @@ class ShardedTrainer(PyTorchTrainer):
     @property
     def policy(self) -> MixedPrecisionPolicy:
         """The types in which parameters are gathered and gradients reduced."""
-        levels, is_mixed = self.context.levels, self.context.levels["precision"] == "amp"
+        levels, is_mixed = self.context.levels, self.context.levels["precision"] == AMP
         return MixedPrecisionPolicy(
             torch.bfloat16 if is_mixed else None,
             REDUCE_DTYPES.get(levels["reduce_dtype"], torch.float32 if is_mixed else None),
@@ -187,7 +188,7 @@ class ShardedTrainer(PyTorchTrainer):
 
     def _shard_root(self, root: nn.Module, graph: Graph, mesh: DeviceMesh) -> None:
         levels, last = self.context.levels, self.context.graph.operators[-1].name
-        is_mixed, has_norms = levels["precision"] == "amp", levels["precision"] in ("amp", "bf16")
+        is_mixed, has_norms = levels["precision"] == AMP, levels["precision"] in COMPUTES_IN_BFLOAT16
         single, mixed, mixed_root = MixedPrecisionPolicy(), self.policy, self.policy
         if is_mixed and graph.operators[-1].name == last:
             mixed_root = replace(mixed, output_dtype=torch.float32)  # The loss takes logits in float32.
@@ -237,7 +238,7 @@ class ShardedTrainer(PyTorchTrainer):
                 tensor.to_local().copy_(shard_of(value, tensor))
             else:
                 tensor.copy_(value)
-        if self.context.levels["precision"] == "amp":
+        if self.context.levels["precision"] == AMP:
             for layer in self.module.modules():
                 if isinstance(layer, LSTM) and layer.bias_hh_l0 is not None:
                     layer.bias_hh_l0 = layer.bias_hh_l0.bfloat16()
@@ -252,30 +253,30 @@ class ShardedTrainer(PyTorchTrainer):
         It gets plain tensors that share memory with the shards. Optimizers are elementwise, so the result is
         the same, without the overhead of DTensor in every operation.
         """
-        self._own = []
+        self._local_shards = []
 
         def part(parameter: nn.Parameter) -> torch.Tensor:
             if not isinstance(parameter, DTensor):
                 return parameter
-            self._own.append((parameter, parameter.detach().to_local().requires_grad_()))
-            return self._own[-1][1]
+            self._local_shards.append((parameter, parameter.detach().to_local().requires_grad_()))
+            return self._local_shards[-1][1]
 
         levels, rate = self.context.levels, self.context.learning_rate(0)
         self.optimizer = make_optimizer(self.module, self.graph, levels, rate, part)
 
-    def update(self) -> None:
+    def clip_and_update(self) -> None:
         """See PyTorchTrainer."""
-        for parameter, own in self._own:
+        for parameter, own in self._local_shards:
             if parameter.grad is not None:
                 gradient, parameter.grad = parameter.grad, None
                 if gradient.placements != parameter.placements:  # of a norm that has some of the positions
                     gradient = gradient.redistribute(placements=parameter.placements)
                 own.grad = gradient.to_local()
-        super().update()
+        super().clip_and_update()
 
     def gradient_norm(self, weights: list[torch.Tensor]) -> torch.Tensor:
         """See PyTorchTrainer."""
-        parameters = {id(own): parameter for parameter, own in self._own}
+        parameters = {id(own): parameter for parameter, own in self._local_shards}
         copies = [self.n_copies(parameters.get(id(weight), weight)) for weight in weights]
         return norm_over_ranks(weights, copies, self.torch_device)
 
@@ -326,5 +327,5 @@ class ShardedTrainer(PyTorchTrainer):
         )
         return all(bool(tensor.isfinite().all()) for tensor in own)
 
-    def _precision(self) -> contextlib.AbstractContextManager[Any]:
+    def autocast(self) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext()  # FSDP casts.

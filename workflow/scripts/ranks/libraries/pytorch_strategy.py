@@ -109,7 +109,7 @@ class Runner:
         device: Its device.
         weights: All weights of the model in PyTorch's layout, by their names in the graph.
         phases: Marks of a traced run.
-        carries: Group of all ranks for messages in host memory, None if the default group can send these.
+        host_group: Group of all ranks for messages in host memory, None if the default group can send these.
         label_smoothing: Level of the factor.
     """
 
@@ -121,11 +121,11 @@ class Runner:
         device: torch.device,
         weights: Mapping[str, Tensor],
         phases: Untraced | None = None,
-        carries: dist.ProcessGroup | None = None,
+        host_group: dist.ProcessGroup | None = None,
         label_smoothing: float = 0.0,
     ) -> None:
         self.graph, self.layout, self.space, self.me, self.device = graph, layout, layout.space, rank, device
-        self.carries, self.label_smoothing = carries, label_smoothing
+        self.host_group, self.label_smoothing = host_group, label_smoothing
         self.phases = phases or Untraced()
         self.kinds = [dimensions(layer, graph) for layer in self.space.layers]
         every = [(layer, part) for layer, ranks in enumerate(layout.devices) for part in range(len(ranks))]
@@ -378,7 +378,7 @@ class Runner:
             if transfer.peer is not None:
                 buffer = torch.empty(transfer.size)
                 work = dist.irecv(
-                    buffer, transfer.peer, group=self.carries, tag=2 * transfer.number + backward
+                    buffer, transfer.peer, group=self.host_group, tag=2 * transfer.number + backward
                 )
                 incoming[transfer.number] = (work, buffer)
         return incoming
@@ -393,7 +393,7 @@ class Runner:
 
     def _send(self, piece: Tensor, rank: int, tag: int) -> None:
         content = piece.detach().contiguous().cpu()
-        self._sent.append((dist.isend(content, rank, group=self.carries, tag=tag), content))
+        self._sent.append((dist.isend(content, rank, group=self.host_group, tag=tag), content))
 
     def _piece(self, task: Task, transfer: Transfer) -> Tensor:
         """Return the part of a task's output or state that a message carries."""
@@ -444,15 +444,15 @@ class StrategyCollectives(TorchDistributed):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self._carries = carrier(self.transport)
+        self._host_group = carrier(self.transport)
 
     def point_to_point(self, message: Tensor) -> Tensor:
         """Send from device memory to device memory, through host memory."""
         after, before = (self._rank + 1) % self._ranks, (self._rank - 1) % self._ranks
         received = torch.empty(len(message))
-        receiving = dist.irecv(received, before, group=self._carries)
+        receiving = dist.irecv(received, before, group=self._host_group)
         content = message.cpu()
-        sending = dist.isend(content, after, group=self._carries)
+        sending = dist.isend(content, after, group=self._host_group)
         receiving.wait()
         sending.wait()
         self._received(len(received)).copy_(received)
@@ -475,7 +475,7 @@ class StrategyTrainer(PyTorchTrainer):
             tuple(context.spec["bucket_bytes"]),
         )
         weights = tensors(self.module, self.graph)
-        self.carries = carrier(self.transport)
+        self.host_group = carrier(self.transport)
         self.runner = Runner(
             self.graph,
             layout,
@@ -483,7 +483,7 @@ class StrategyTrainer(PyTorchTrainer):
             self.torch_device,
             weights,
             context.phases,
-            self.carries,
+            self.host_group,
             context.levels["label_smoothing"],
         )
         self.optimizer = optimizer_of(self.runner.parameters(), context.levels, context.learning_rate(0))
@@ -548,14 +548,14 @@ class StrategyTrainer(PyTorchTrainer):
                         into = share(name, weights[name], number, shards)
                         into.copy_(torch.stack([self._from(rank, mine, into) for rank in senders]).mean(0))
                     elif mine is not None:
-                        dist.send(mine.contiguous(), 0, group=self.carries)
+                        dist.send(mine.contiguous(), 0, group=self.host_group)
 
     def _from(self, rank: int, mine: Tensor | None, like: Tensor) -> Tensor:
         """Return on rank 0 its own tensor `mine`, or the one that it receives from `rank`."""
         if rank == 0 and mine is not None:
             return mine
         received = torch.empty(like.shape)
-        dist.recv(received, rank, group=self.carries)
+        dist.recv(received, rank, group=self.host_group)
         return received
 
     def weights(self) -> dict[str, np.ndarray]:
@@ -565,7 +565,7 @@ class StrategyTrainer(PyTorchTrainer):
         arrays = {}
         for name, shape in self.graph.weights().items():
             value = torch.from_numpy(own[name]) if own else torch.empty(shape)
-            dist.broadcast(value, 0, group=self.carries)
+            dist.broadcast(value, 0, group=self.host_group)
             arrays[name] = value.numpy()
         return arrays
 

@@ -21,6 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 from models.graph import Graph, Operator, is_decayed, pair
+from models.precision import AMP, TF32
 from ranks.libraries import xla
 from ranks.libraries.tensorflow_layers import (
     AddVector,
@@ -203,7 +204,7 @@ def variables(model: Any, graph: Graph) -> dict[str, Any]:
     return variables_by_name
 
 
-def configured(context: Context) -> str:
+def configure_library(context: Context) -> str:
     """Configure the rank's threads and device in TensorFlow, and return the device's name for the record."""
     if context.levels.get("autotune") == "none":
         # TensorFlow reads it when it creates a convolution, XLA when it first compiles.
@@ -342,8 +343,8 @@ class TensorFlowTrainer(Trainer):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self.device = configured(context)
-        tf.config.experimental.enable_tensor_float_32_execution(context.levels["precision"] == "tf32")
+        self.device = configure_library(context)
+        tf.config.experimental.enable_tensor_float_32_execution(context.levels["precision"] == TF32)
         context.phases.read_by(time.monotonic, seconds)
         context.phases.profile_by(TensorFlowProfiler())
         context.phases.enter("join")
@@ -355,7 +356,7 @@ class TensorFlowTrainer(Trainer):
         # Dropout draws from it.
         keras.utils.set_random_seed(context.spec["seed"] + context.rank)
         keras.mixed_precision.set_global_policy(
-            "mixed_bfloat16" if context.levels["precision"] == "amp" else "float32"
+            "mixed_bfloat16" if context.levels["precision"] == AMP else "float32"
         )
         self._of_tokens = context.graph.vocabulary is not None
         if not self._of_tokens:
@@ -420,9 +421,9 @@ class TensorFlowTrainer(Trainer):
 
         def marked(pairs: Any) -> Any:
             gradients, learned = zip(*pairs, strict=True)
-            summands = zip(self.computed(gradients), learned, strict=True)
+            summands = zip(self.mark_computed(gradients), learned, strict=True)
             reduced, learned = zip(*add_up(list(summands)), strict=True)
-            return list(zip(self.reduced(reduced), learned, strict=True))
+            return list(zip(self.mark_reduced(reduced), learned, strict=True))
 
         self.optimizer.gradient_aggregator = marked
 
@@ -432,7 +433,7 @@ class TensorFlowTrainer(Trainer):
         marks: Marks = self._traced_here.marks
         return marks
 
-    def computed(self, gradients: Sequence[Any]) -> Sequence[Any]:
+    def mark_computed(self, gradients: Sequence[Any]) -> Sequence[Any]:
         """Mark that these gradients are computed."""
         if self.context.spec["replicas"] == 1:
             return gradients
@@ -441,7 +442,7 @@ class TensorFlowTrainer(Trainer):
         self.mark("wait", gradients)
         return gradients
 
-    def reduced(self, gradients: Sequence[Any]) -> Sequence[Any]:
+    def mark_reduced(self, gradients: Sequence[Any]) -> Sequence[Any]:
         """Mark that these gradients are reduced over all ranks."""
         if self.one_message:
             return self.mark.before("optimizer", gradients)
@@ -472,11 +473,11 @@ class TensorFlowTrainer(Trainer):
         with tf.control_dependencies(gradients if length > 1 else []):
             for total in self.accumulated if length > 1 else []:
                 total.assign(tf.zeros_like(total))
-        self.updated(
+        self.mark_updated(
             self.optimizer.apply_gradients(zip(gradients, self.model.trainable_variables, strict=True))
         )
 
-    def updated(self, update: Any) -> None:
+    def mark_updated(self, update: Any) -> None:
         """Mark that `update`, the result of apply_gradients, is done."""
         if self.mark.active:
             with tf.control_dependencies([update]):
@@ -504,7 +505,7 @@ class TensorFlowTrainer(Trainer):
             self._fit(data, timer)
             return
         self._iterator = iter(self.strategy.distribute_datasets_from_function(lambda _: data))
-        self._step = tf.function(self._train_batch, autograph=False)
+        self._compiled_batch = tf.function(self._train_batch, autograph=False)
         super().train(timer)
 
     def train_epoch(self, _epoch: int, timer: EpochTimer) -> EpochSums:
@@ -520,7 +521,7 @@ class TensorFlowTrainer(Trainer):
                     phases.enter("optimizer")
                     self.set_learning_rate()
                 phases.enter("data")
-                *sums, marks = self._step(self._iterator, length, i == length - 1, phases.is_traced)
+                *sums, marks = self._compiled_batch(self._iterator, length, i == length - 1, phases.is_traced)
                 seen.append(sums)
                 self._follow(marks)
                 if timer.wants_steps:
@@ -564,7 +565,7 @@ class TensorFlowTrainer(Trainer):
 
     def _scale(self, ratio: Any) -> None:
         for variable in self.model.trainable_variables:
-            for velocity in self._own(self.optimizer.get_slot(variable, "momentum")):
+            for velocity in self.local_values(self.optimizer.get_slot(variable, "momentum")):
                 velocity.assign(velocity * ratio)
 
     def validate(self) -> EpochSums:
@@ -581,20 +582,20 @@ class TensorFlowTrainer(Trainer):
 
     def weights(self) -> dict[str, np.ndarray]:
         """See Trainer."""
-        return {name: self._own(variable)[0].numpy() for name, variable in self.variables.items()}
+        return {name: self.local_values(variable)[0].numpy() for name, variable in self.variables.items()}
 
     def statistics(self) -> dict[str, np.ndarray]:
         """See Trainer."""
-        own = {name: self._own(self.variables[name]) for name in self.context.graph.statistics}
+        own = {name: self.local_values(self.variables[name]) for name in self.context.graph.statistics}
         return {name: np.mean([part.numpy() for part in parts], axis=0) for name, parts in own.items()}
 
     def set_statistics(self, statistics: dict[str, np.ndarray]) -> None:
         """See Trainer."""
         for name, value in statistics.items():
-            for part in self._own(self.variables[name]):
+            for part in self.local_values(self.variables[name]):
                 part.assign(value)
 
-    def _own(self, value: Any) -> tuple[Any, ...]:
+    def local_values(self, value: Any) -> tuple[Any, ...]:
         """Return the local values of this rank's replicas, without communication."""
         parts: tuple[Any, ...] = self.strategy.experimental_local_results(value)
         return parts
@@ -720,7 +721,7 @@ class TensorFlowTrainer(Trainer):
             return loss, *correct, mark.stamps
 
         *sums, stamps = self.strategy.run(on_replica, args=(next(iterator),))
-        return *self._summed(sums), {phase: self._own(mark)[0] for phase, mark in stamps.items()}
+        return *self._summed(sums), {phase: self.local_values(mark)[0] for phase, mark in stamps.items()}
 
     def _forward_pass(self, images: Any, labels: Any) -> list[Any]:
         """Return the loss of a batch and its number of correct labels, for a language model only the loss."""
@@ -731,7 +732,7 @@ class TensorFlowTrainer(Trainer):
 
     def _summed(self, values: Sequence[Any]) -> list[Any]:
         """Return the sums of losses and counts over this rank's replicas."""
-        return [tf.add_n(self._own(value)) for value in values]
+        return [tf.add_n(self.local_values(value)) for value in values]
 
     def _evaluation_step(self, images: Any, labels: Any) -> Any:
         # Running statistics are each replica's own.
@@ -783,7 +784,7 @@ class TensorFlowCollectives(Collectives):
     """
 
     def __init__(self, context: Context) -> None:
-        self.device = configured(context)
+        self.device = configure_library(context)
         self._on_gpu = context.spec["device"] == "cuda"
         self._loaded: Any = None  # A tensor would initialize TensorFlow before the strategy.
         self._result: Any = None

@@ -26,9 +26,9 @@ def run(folder: Path) -> Training:
     # Imports create many objects and drop few: garbage collection takes a tenth of their time.
     gc.disable()
     context.phases.enter("import")
-    for module in context.input["modules"]:
+    for module in context.rank_input["modules"]:
         importlib.import_module(module)
-    import_s = time.monotonic() - started if context.input["modules"] else None
+    import_s = time.monotonic() - started if context.rank_input["modules"] else None
     context.phases.enter("build")
     library_warnings = LibraryWarnings()
     # PyTorch's optimizer imports another thousand modules.
@@ -66,7 +66,7 @@ def run(folder: Path) -> Training:
         "python_version": platform.python_version(),
         "library_version": trainer.library_version(),
         "shares": trainer.shares,
-        "told": trainer.program_report(),
+        "program_report": trainer.program_report(),
     }
     leave_result(context, result)
     return trainer

@@ -29,7 +29,7 @@ class Context:
     """One rank of one run. `input` is the attempt's spec.json (`runs.supervise.rank_input`)."""
 
     folder: Path
-    input: dict[str, Any]
+    rank_input: dict[str, Any]
     rank: int
     local_rank: int
     group: Group
@@ -39,7 +39,7 @@ class Context:
     @property
     def spec(self) -> dict[str, Any]:
         """The run's spec (plan/identity.py)."""
-        return self.input["spec"]
+        return self.rank_input["spec"]
 
     @property
     def levels(self) -> dict[str, Any]:
@@ -76,7 +76,7 @@ class Context:
     @property
     def hosts(self) -> list[str]:
         """Nodes of the run, in the order of ranks, as the launcher reported them."""
-        return self.input["hosts"]
+        return self.rank_input["hosts"]
 
     @property
     def target_learning_rate(self) -> float:
@@ -112,12 +112,12 @@ class Context:
     @cached_property
     def manifest(self) -> dict[str, Any]:
         """The prepared data set's manifest."""
-        return json.loads((Path(self.input["data"]) / "manifest.json").read_text())
+        return json.loads((Path(self.rank_input["data"]) / "manifest.json").read_text())
 
     @cached_property
     def graph(self) -> Graph:
         """The model for this data set."""
-        return from_json(self.input["model"])
+        return from_json(self.rank_input["model"])
 
     @property
     def positions(self) -> int:
@@ -148,7 +148,7 @@ class Context:
 
     @cached_property
     def _train(self) -> Split:
-        return split_of(Path(self.input["data"]), "train", self.manifest, self.spec["seed"])
+        return split_of(Path(self.rank_input["data"]), "train", self.manifest, self.spec["seed"])
 
     @property
     def cores(self) -> int:
@@ -247,7 +247,7 @@ class Context:
 
     @cached_property
     def _validation(self) -> Split:
-        return split_of(Path(self.input["data"]), "validation", self.manifest, self.spec["seed"])
+        return split_of(Path(self.rank_input["data"]), "validation", self.manifest, self.spec["seed"])
 
     @property
     def largest_validation_share(self) -> int:

@@ -51,7 +51,7 @@ def as_rank(run: Callable[[Path], object]) -> None:
             for leave in at_end:
                 leave()
     except BaseException as error:
-        shortage.leave_note(error, Path(sys.argv[1]), host())
+        shortage.write_shortage_file(error, Path(sys.argv[1]), host())
         traceback.print_exc()
         status = 1
         time.sleep(FAILURE_PAUSE_S)
@@ -144,7 +144,7 @@ def adapter_of(context: Context) -> ModuleType:
     """
     bind_heterogeneous(context)
     limit_memory(context)
-    file = Path(context.input["adapter"]) / "adapter.py"
+    file = Path(context.rank_input["adapter"]) / "adapter.py"
     adapter = ModuleType("adapter")
     exec(compile(file.read_text(), str(file), "exec"), adapter.__dict__)  # noqa: S102 (our own file)
     os.environ.update(network_variables(context))
@@ -209,7 +209,7 @@ def leave_measurement(
         "other_cpu_share": other_cpu_share,
         **measured,
         "python_version": platform.python_version(),
-        "library_version": versions(context.input["modules"]),
+        "library_version": versions(context.rank_input["modules"]),
     }
     leave_result(context, result)
 

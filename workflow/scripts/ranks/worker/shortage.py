@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-NOTE_FILES = "out-of-memory-*.json"  # one of each rank whose memory ran out
+SHORTAGE_FILES = "out-of-memory-*.json"  # one of each rank whose memory ran out
 MAX_ERROR_LENGTH = 300
 MAX_CHAIN = 20  # exceptions that led to one another
 DEVICE, HOST = "device", "host"
@@ -120,7 +120,7 @@ def describe_text(text: str) -> Shortage | None:
     return None
 
 
-def leave_note(error: BaseException, folder: Path, host: str) -> None:
+def write_shortage_file(error: BaseException, folder: Path, host: str) -> None:
     """Write `folder`/out-of-memory-<rank>.json if the rank on `host` fails with `error` for lack of memory.
 
     A note that cannot be written is left out: the log has the error, too.
@@ -131,7 +131,7 @@ def leave_note(error: BaseException, folder: Path, host: str) -> None:
             partial = folder / f".out-of-memory-{rank}"
             content = {**asdict(shortage), "rank": rank, "host": host, "at": time.time()}
             partial.write_text(json.dumps(content))
-            os.replace(partial, folder / NOTE_FILES.replace("*", str(rank)))
+            os.replace(partial, folder / SHORTAGE_FILES.replace("*", str(rank)))
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -54,7 +54,7 @@ class Training(abc.ABC):
 
     def library_version(self) -> str:
         """Return names and versions of the libraries that train."""
-        return versions(self.context.input["modules"])
+        return versions(self.context.rank_input["modules"])
 
     def program_report(self) -> dict[str, Any] | None:
         """Return what only ranks can report (record.json, measured.told), else None.

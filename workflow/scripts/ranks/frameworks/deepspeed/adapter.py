@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from models.precision import AMP, BF16
 from ranks.worker.collectives import Collectives
 from ranks.worker.context import Context
 from ranks.worker.epoch_timer import EpochSums
@@ -75,7 +76,7 @@ def start(context: Context) -> str:
 def has_bfloat16_weights(levels: Mapping[str, Any]) -> bool:
     """Return whether weights are bfloat16 in the forward pass (DeepSpeed's `bf16`, not `torch_autocast`)."""
     precision = levels["precision"]
-    return bool(precision == "bf16" or (precision == "amp" and levels["reduce_dtype"] != "default"))
+    return bool(precision == BF16 or (precision == AMP and levels["reduce_dtype"] != "default"))
 
 
 def configuration(context: Context, stage: int, n_parameters: int) -> dict[str, Any]:
@@ -85,7 +86,7 @@ def configuration(context: Context, stage: int, n_parameters: int) -> dict[str, 
     memory of a small model. A bucket of all weights sends the same messages.
     """
     levels = context.levels
-    is_bfloat16, is_alone = has_bfloat16_weights(levels), levels["precision"] == "bf16"
+    is_bfloat16, is_alone = has_bfloat16_weights(levels), levels["precision"] == BF16
     settings = {
         "train_micro_batch_size_per_gpu": context.samples[context.replica],
         "gradient_clipping": float(levels["clip_norm"]),
@@ -97,7 +98,7 @@ def configuration(context: Context, stage: int, n_parameters: int) -> dict[str, 
         },
         "zero_allow_untested_optimizer": True,
         "torch_autocast": {
-            "enabled": levels["precision"] == "amp" and not is_bfloat16,
+            "enabled": levels["precision"] == AMP and not is_bfloat16,
             "dtype": "bfloat16",
         },
     }
@@ -208,12 +209,12 @@ def trainer(context: Context) -> Trainer:
         def backward(self, loss: torch.Tensor) -> None:
             self.engine.backward(loss, scale_wrt_gas=False)
 
-        def update(self) -> None:
+        def clip_and_update(self) -> None:
             self.engine.step()
 
         def settings(self) -> dict[str, str]:
             settings, engine = super().settings(), self.engine
-            if context.levels["precision"] == "amp" and self.dtype == torch.bfloat16:
+            if context.levels["precision"] == AMP and self.dtype == torch.bfloat16:
                 settings["mixed precision"] = "DeepSpeed's bf16, beside weights in float32"
             if context.ranks > 1:
                 settings["gradient messages"] = (
@@ -242,9 +243,9 @@ def trainer(context: Context) -> Trainer:
                     arrays[name] = canonical(tensor.detach().float().cpu().numpy(), operator, self.graph)
             return arrays
 
-        def _precision(self) -> contextlib.AbstractContextManager[Any]:
+        def autocast(self) -> contextlib.AbstractContextManager[Any]:
             is_bfloat16 = self.dtype == torch.bfloat16
-            return contextlib.nullcontext() if is_bfloat16 else super()._precision()
+            return contextlib.nullcontext() if is_bfloat16 else super().autocast()
 
     return DeepSpeedTrainer(context)
 

@@ -44,10 +44,10 @@ def trainer(context: Context) -> Trainer:
             if context.phases.is_traced:
                 mark_communication(context.phases, self.optimizer)
 
-        def update(self) -> None:
+        def clip_and_update(self) -> None:
             self.optimizer.synchronize()
             with self.optimizer.skip_synchronize():
-                super().update()
+                super().clip_and_update()
 
         def settings(self) -> dict[str, str]:
             return super().settings() | fusion_settings()

@@ -77,15 +77,15 @@ def trainer(context: Context) -> Trainer:
             compute = tape.gradient
 
             def marked(*args: Any, **named: Any) -> Any:
-                return self.computed(compute(*args, **named))
+                return self.mark_computed(compute(*args, **named))
 
             if reduces:
                 tape.gradient = marked  # Horovod calls it before it reduces.
             reduced = self.optimizer.compute_gradients(loss, self.model.trainable_variables, tape=tape)
             gradients, learned = zip(*reduced, strict=True)
             if reduces:
-                self.reduced(gradients)
-            self.updated(self.optimizer.apply_gradients(list(zip(gradients, learned, strict=True))))
+                self.mark_reduced(gradients)
+            self.mark_updated(self.optimizer.apply_gradients(list(zip(gradients, learned, strict=True))))
 
     return HorovodTrainer(context)
 

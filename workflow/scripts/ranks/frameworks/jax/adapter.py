@@ -28,7 +28,7 @@ def trainer(context: Context) -> Trainer:
 
 def collectives(context: Context) -> Collectives:
     """Return XLA's collectives."""
-    from ranks.libraries.jax_training import JaxCollectives, configured, join
+    from ranks.libraries.jax_training import JaxCollectives, configure_library, join
 
-    configured(context)
+    configure_library(context)
     return JaxCollectives(context, join(context))

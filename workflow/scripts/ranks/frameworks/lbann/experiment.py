@@ -68,7 +68,7 @@ def optimizer(levels: dict[str, Any], rate: float) -> Message:
 def _reader(context: Context, split: str, folder: Path) -> Message:
     """Return the reader of a split, after writing its data to `folder`; LBANN generates noise itself."""
     role = {"role": ROLES[split], "shuffle": split == "train", "fraction_of_data_to_use": 1.0}
-    samples = split_of(Path(context.input["data"]), split, context.manifest, context.spec["seed"])
+    samples = split_of(Path(context.rank_input["data"]), split, context.manifest, context.spec["seed"])
     if isinstance(samples, Noise):
         height, width, channels = context.graph.shape
         noise = {"num_samples": len(samples), "synth_dimensions": f"{channels} {height} {width}"}

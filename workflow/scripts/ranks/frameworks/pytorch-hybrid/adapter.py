@@ -79,7 +79,7 @@ def trainer(context: Context) -> Trainer:
                 for _ in range(N_WARM_UP_STEPS + N_TIMED_STEPS):
                     started = time.monotonic()
                     images, labels = next(batches)
-                    with self._precision():
+                    with self.autocast():
                         loss = self.loss(module(images), labels)
                     loss.backward()
                     optimizer.step()
