@@ -116,7 +116,7 @@ def _dense_before(graph: Graph, name: str) -> list[Operator] | None:
     if not _is_elementwise(operator):
         return None
     before = [_dense_before(graph, input_name) for input_name in operator.inputs]
-    return None if None in before else [first for own in before for first in own or ()]
+    return None if None in before else [first for operators in before for first in operators or ()]
 
 
 def check_experts(graph: Graph, parts: int) -> None:
@@ -133,7 +133,7 @@ def shared_inputs(graph: Graph, parts: Mapping[str, str]) -> Collection[str]:
     columns = {name for name, part in parts.items() if part == COLUMNS}
     norms = [operator.name for operator in graph.operators if operator.kind in NORMS]
     users = {name: {user.name for user in graph.users(name)} for name in norms}
-    return {name for name, own in users.items() if len(own) > 1 and own <= columns}
+    return {name for name, user_names in users.items() if len(user_names) > 1 and user_names <= columns}
 
 
 def _is_elementwise(operator: Operator) -> bool:
@@ -216,8 +216,8 @@ def _balanced(work: list[int], places: list[int], count: int) -> list[int] | Non
 
 def _stage(graph: Graph, start: int, end: int) -> Graph:
     operators = list(graph.operators[start : end + 1])
-    own = {operator.name for operator in operators}
-    for name in {operator["of"] for operator in operators if operator.kind == "tied_dense"} - own:
+    in_block = {operator.name for operator in operators}
+    for name in {operator["of"] for operator in operators if operator.kind == "tied_dense"} - in_block:
         operators.insert(0, replace(graph.by_name[name], kind=SHARED, inputs=(), macs=0))
     if start:
         before = graph.operators[start - 1]

@@ -178,12 +178,12 @@ class Graph:
 
     def block_outputs(self, block: Sequence[Operator]) -> list[Operator]:
         """Return the operators of a block whose outputs others use, or the model returns."""
-        own = {operator.name for operator in block}
+        in_block = {operator.name for operator in block}
         return [
             operator
             for operator in block
             if operator is self.operators[-1]
-            or any(user.name not in own for user in self.users(operator.name))
+            or any(user.name not in in_block for user in self.users(operator.name))
         ]
 
     def users(self, name: str) -> list[Operator]:

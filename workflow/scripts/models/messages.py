@@ -178,24 +178,24 @@ def needs(
     ]
     all_needs = []
     for rank in range(mesh.pipeline):
-        own = on_ranks
+        rank_stages = on_ranks
         moments: list[tuple[int, ...]] = [(1,)]
         if mesh.pipeline > 1:
-            own = [on_ranks[number] for number in own_stages(rank, levels["schedule"], mesh.pipeline)]
+            rank_stages = [on_ranks[number] for number in own_stages(rank, levels["schedule"], mesh.pipeline)]
             moments = in_flight(levels["schedule"], mesh.pipeline, rank, microbatches)
-        sizes = [stage.activation_bytes for stage in own]
-        weights = [stage.memory() for stage in own]
+        sizes = [stage.activation_bytes for stage in rank_stages]
+        weights = [stage.memory() for stage in rank_stages]
         all_needs.append(
             Need(
                 **{name: sum(stage[name] for stage in weights) for name in weights[0]},
                 activations=max(sum(map(mul, counts, sizes)) for counts in moments)
-                + max(stage.recomputed_bytes for stage in own),
+                + max(stage.recomputed_bytes for stage in rank_stages),
                 messages=(
-                    *(message for stage in own for message in stage.messages(unit_bytes, shared)),
+                    *(message for stage in rank_stages for message in stage.messages(unit_bytes, shared)),
                     *clipping_messages(mesh, levels),
                 ),
-                work=sum(stage.macs for stage in own) / max(graph.macs, 1),
-                calls=sum(len(stage.graph.operators) for stage in own) / len(graph.operators),
+                work=sum(stage.macs for stage in rank_stages) / max(graph.macs, 1),
+                calls=sum(len(stage.graph.operators) for stage in rank_stages) / len(graph.operators),
             )
         )
     return all_needs
@@ -308,8 +308,8 @@ class _Stage:
         if mesh.pipeline > 1:
             gathered = reduced = n_batches
         experts = self.expert_weights
-        layers = [own - of_experts for own, of_experts in zip(layers, experts, strict=True)]
-        for unit in units([number.stored * own for own in layers], unit_bytes):
+        layers = [n_weights - n_expert_weights for n_weights, n_expert_weights in zip(layers, experts, strict=True)]
+        for unit in units([number.stored * n_weights for n_weights in layers], unit_bytes):
             size = sum(layers[i] for i in unit)
             gathered_bytes, reduced_bytes = number.computed * size, number.reduced * size
             if mesh.sharded > 1:
@@ -403,7 +403,7 @@ def units(layers: Sequence[float], limit: float) -> list[list[int]]:
     """
     groups: list[list[int]] = []
     size = math.inf
-    for number in (number for number, own in enumerate(layers) if own):
+    for number in (number for number, layer_bytes in enumerate(layers) if layer_bytes):
         if size >= limit or not groups:
             groups.append([])
             size = 0.0

@@ -50,8 +50,8 @@ def message(elements: int, ranks: int) -> np.ndarray:
 
 def loaded(collective: str, elements: int, rank: int, ranks: int) -> np.ndarray:
     """Return the message that a rank loads for a collective; `expected` is the result."""
-    own = message(elements, ranks) + np.float32(rank + 1)
-    return own[: elements // ranks] if collective == "all_gather" else own
+    values = message(elements, ranks) + np.float32(rank + 1)
+    return values[: elements // ranks] if collective == "all_gather" else values
 
 
 def expected(collective: str, elements: int, rank: int, ranks: int) -> np.ndarray:
@@ -97,13 +97,13 @@ def repetitions(one_s: float) -> int:
 
 def timed(context: Context, collectives: Collectives, count: int) -> list[float]:
     """Return the times of `count` collectives on the loaded message, in s: those of the slowest rank."""
-    own, collective = [], context.spec["collective"]
+    seconds, collective = [], context.spec["collective"]
     for _ in range(count):
         context.group.barrier()
         released = time.perf_counter()
         collectives.do(collective)
-        own.append(time.perf_counter() - released)
-    return [max(times) for times in zip(*context.group.all_gather(own), strict=True)]
+        seconds.append(time.perf_counter() - released)
+    return [max(times) for times in zip(*context.group.all_gather(seconds), strict=True)]
 
 
 def load_zeros(context: Context, collectives: Collectives, size: int) -> None:

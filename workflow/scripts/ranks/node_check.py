@@ -153,9 +153,9 @@ def link_rounds(
         start = time.monotonic()
         if context.rank in meeting:
             exchange(meeting[context.rank], size)
-        own = context.group.all_gather(time.monotonic() - start)
+        seconds = context.group.all_gather(time.monotonic() - start)
         # A rank that is slow in sending alone may have all of its message in buffers, and see nothing.
-        slower_s = [max(own[rank], own[meeting.get(rank, rank)]) for rank in range(context.ranks)]
+        slower_s = [max(seconds[rank], seconds[meeting.get(rank, rank)]) for rank in range(context.ranks)]
         return [seconds if rank in meeting else None for rank, seconds in enumerate(slower_s)]
 
     size = SMALLEST_BYTES

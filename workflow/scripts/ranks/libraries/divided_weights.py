@@ -26,6 +26,6 @@ def divided(graph: Graph, parts: int, sharding: str = LAYERS) -> dict[str, int]:
     """
     axes: dict[str, int] = {}
     for name, kind in (tensor_parts(graph, parts, sharding) if parts > 1 else {}).items():
-        own = graph.by_name[name].weights
-        axes |= {f"{name}.{weight}": axis for weight, axis in DIVIDED[kind].items() if weight in own}
+        weights = graph.by_name[name].weights
+        axes |= {f"{name}.{weight}": axis for weight, axis in DIVIDED[kind].items() if weight in weights}
     return axes

@@ -65,10 +65,10 @@ def forward(
     in_blocks = {operator.name for block in blocks for operator in block}
     for step in steps:
         if block := first_of_blocks.get(step[1].name):
-            own = {operator.name for operator in block}
-            names = {name for operator in block for name in operator.inputs if name not in own}
+            in_block = {operator.name for operator in block}
+            names = {name for operator in block for name in operator.inputs if name not in in_block}
             results = [operator.name for operator in graph.block_outputs(block)]
-            block_steps = [step for step in steps if step[1].name in own]
+            block_steps = [step for step in steps if step[1].name in in_block]
 
             def apply_block(
                 inputs: Arrays, steps: Sequence[tuple[int, Operator]], results: Sequence[str]
@@ -96,60 +96,60 @@ def _apply_steps(
     """Return the outputs of numbered operators with what they got, and running statistics (see forward)."""
     outputs, statistics = dict(inputs), dict[str, Array]()
     for number, operator in steps:
-        own_inputs = [outputs[name] for name in operator.inputs]
-        own = {name: weights[f"{operator.name}.{name}"] for name in operator.weights}
+        operator_inputs = [outputs[name] for name in operator.inputs]
+        operator_weights = {name: weights[f"{operator.name}.{name}"] for name in operator.weights}
         match operator.kind:
             case "batch_norm":
                 outputs[operator.name], batch_statistics = _batch_norm(
-                    operator, own_inputs[0], own, training=key is not None
+                    operator, operator_inputs[0], operator_weights, training=key is not None
                 )
                 statistics |= {f"{operator.name}.{name}": value for name, value in batch_statistics.items()}
             case "dropout":
                 drawn_from = None if key is None else jax.random.fold_in(key, number)
-                outputs[operator.name] = _dropout(own_inputs[0], operator["rate"], drawn_from)
+                outputs[operator.name] = _dropout(operator_inputs[0], operator["rate"], drawn_from)
             case "experts":
                 outputs[operator.name], load = _experts(
-                    operator, own_inputs[0], own, dtype, training=key is not None
+                    operator, operator_inputs[0], operator_weights, dtype, training=key is not None
                 )
                 statistics |= {f"{operator.name}.load": load} if key is not None else {}
             case "tied_dense":
                 outputs[operator.name] = (
-                    own_inputs[0].astype(dtype) @ weights[f"{operator['of']}.table"].astype(dtype).T
+                    operator_inputs[0].astype(dtype) @ weights[f"{operator['of']}.table"].astype(dtype).T
                 )
             case "lstm":
-                outputs[operator.name], outputs[f"{operator.name}.state"] = _lstm(own_inputs, own, dtype)
+                outputs[operator.name], outputs[f"{operator.name}.state"] = _lstm(operator_inputs, operator_weights, dtype)
             case "final_state":
                 outputs[operator.name] = outputs[f"{operator.inputs[0]}.state"]
             case _:
-                outputs[operator.name] = _applied(operator, own_inputs, own, dtype, attend)
+                outputs[operator.name] = _applied(operator, operator_inputs, operator_weights, dtype, attend)
     return outputs, statistics
 
 
-def _applied(operator: Operator, inputs: list[Array], own: Weights, dtype: Any, attend: Attend) -> Array:
+def _applied(operator: Operator, inputs: list[Array], weights: Weights, dtype: Any, attend: Attend) -> Array:
     x = inputs[0]
     match operator.kind:
         case "conv" | "depthwise_conv":
-            return _convolution(operator, x, own, dtype)
+            return _convolution(operator, x, weights, dtype)
         case "up_conv":
-            return _up_convolution(operator, x, own, dtype)
+            return _up_convolution(operator, x, weights, dtype)
         case "dense":
-            return _dense(x, own["kernel"], own.get("bias"), dtype)
+            return _dense(x, weights["kernel"], weights.get("bias"), dtype)
         case "attention":
-            return _attention(operator, x, inputs[-1], own, dtype, attend)
+            return _attention(operator, x, inputs[-1], weights, dtype, attend)
         case "embedding":
-            return own["table"].astype(dtype)[x]
+            return weights["table"].astype(dtype)[x]
         case "positions":
-            return x + own["table"].astype(x.dtype)
+            return x + weights["table"].astype(x.dtype)
         case "add_vector":
-            return x + own["vector"].astype(x.dtype)
+            return x + weights["vector"].astype(x.dtype)
         case "class_token":
             return jnp.concatenate(
-                [jnp.broadcast_to(own["token"].astype(x.dtype), (len(x), 1, x.shape[-1])), x], 1
+                [jnp.broadcast_to(weights["token"].astype(x.dtype), (len(x), 1, x.shape[-1])), x], 1
             )
         case "layer_norm":
-            return _layer_norm(operator, x, own)
+            return _layer_norm(operator, x, weights)
         case "rms_norm":
-            return _rms_norm(operator, x, own)
+            return _rms_norm(operator, x, weights)
         case kind if kind in WITHOUT_WEIGHTS:
             return WITHOUT_WEIGHTS[kind](operator, *inputs)
     raise ValueError(f"JAX has no operator {operator.kind}")
@@ -160,8 +160,8 @@ def _dense(x: Array, kernel: Array, bias: Array | None, dtype: Any) -> Array:
     return product if bias is None else product + bias.astype(dtype)
 
 
-def _convolution(operator: Operator, x: Array, own: Weights, dtype: Any) -> Array:
-    kernel, groups = own["kernel"].astype(dtype), 1
+def _convolution(operator: Operator, x: Array, weights: Weights, dtype: Any) -> Array:
+    kernel, groups = weights["kernel"].astype(dtype), 1
     if operator.kind == "depthwise_conv":
         kernel, groups = kernel.transpose(0, 1, 3, 2), x.shape[-1]
     padding = [(zeros, zeros) for zeros in pair(operator["padding"])]
@@ -171,13 +171,13 @@ def _convolution(operator: Operator, x: Array, own: Weights, dtype: Any) -> Arra
         x = _convolution_of_pixels(operator, x, kernel)
     else:
         x = lax.conv_general_dilated(x, kernel, pair(operator["stride"]), padding, **settings)
-    return x + own["bias"].astype(dtype) if operator["bias"] else x
+    return x + weights["bias"].astype(dtype) if operator["bias"] else x
 
 
 def _convolution_of_pixels(operator: Operator, x: Array, kernel: Array) -> Array:
     """Return the convolution of images smaller than the kernel, one product for each pixel of the output.
 
-    A product has only the part of the kernel that lies on the image. XLA's own convolution on CPUs took 10 to
+    A product has only the part of the kernel that lies on the image. XLA's weights convolution on CPUs took 10 to
     100 times as long on such images (jax 0.10, 512 channels, 1 x 1 to 4 x 4 pixels).
     """
     (rows, columns), (down, right) = pair(operator["padding"]), pair(operator["stride"])
@@ -188,18 +188,18 @@ def _convolution_of_pixels(operator: Operator, x: Array, kernel: Array) -> Array
             bottom, end = max(0, top + kernel.shape[0]), max(0, left + kernel.shape[1])
             seen = x[:, max(0, top) : bottom, max(0, left) : end]
             above, before = max(0, -top), max(0, -left)
-            own = kernel[above : above + seen.shape[1], before : before + seen.shape[2]]
+            kernel_part = kernel[above : above + seen.shape[1], before : before + seen.shape[2]]
             if operator.kind == "depthwise_conv":
-                pixels.append((seen * own[:, :, 0]).sum((1, 2)))
+                pixels.append((seen * kernel_part[:, :, 0]).sum((1, 2)))
             else:
-                pixels.append(seen.reshape(len(x), -1) @ own.reshape(-1, own.shape[-1]))
+                pixels.append(seen.reshape(len(x), -1) @ kernel_part.reshape(-1, kernel_part.shape[-1]))
     return jnp.stack(pixels, 1).reshape(len(x), height, width, -1)
 
 
-def _up_convolution(operator: Operator, x: Array, own: Weights, dtype: Any) -> Array:
+def _up_convolution(operator: Operator, x: Array, weights: Weights, dtype: Any) -> Array:
     """Return a transposed convolution by a product: no windows overlap."""
-    product = jnp.einsum("nhwi,abio->nhawbo", x.astype(dtype), own["kernel"].astype(dtype))
-    return product.reshape(len(x), *operator.shape) + own["bias"].astype(dtype)
+    product = jnp.einsum("nhwi,abio->nhawbo", x.astype(dtype), weights["kernel"].astype(dtype))
+    return product.reshape(len(x), *operator.shape) + weights["bias"].astype(dtype)
 
 
 def _windows(operator: Operator, x: Array, first: float, combine: Any) -> Array:
@@ -208,9 +208,9 @@ def _windows(operator: Operator, x: Array, first: float, combine: Any) -> Array:
     return lax.reduce_window(x, first, combine, window, strides, padding)
 
 
-def _attention(operator: Operator, x: Array, to: Array, own: Weights, dtype: Any, attend: Attend) -> Array:
+def _attention(operator: Operator, x: Array, to: Array, weights: Weights, dtype: Any, attend: Attend) -> Array:
     def projected(part: str, values: Array) -> Array:
-        return _dense(values, own[f"{part}_kernel"], own.get(f"{part}_bias"), dtype)
+        return _dense(values, weights[f"{part}_kernel"], weights.get(f"{part}_bias"), dtype)
 
     query, key, value = (
         projected(part, values).reshape(*values.shape[:2], -1, operator.head_size)
@@ -230,13 +230,13 @@ def _rotated(x: Array, tables: np.ndarray) -> Array:
     return jnp.concatenate(pairs, -1).astype(x.dtype)
 
 
-def _experts(operator: Operator, x: Array, own: Weights, dtype: Any, training: bool) -> tuple[Array, Array]:
+def _experts(operator: Operator, x: Array, weights: Weights, dtype: Any, training: bool) -> tuple[Array, Array]:
     """Return the outputs of a mixture of experts (Builder.experts) for sequences, and its load.
 
     Choices are copied to slots, `capacity` for each expert and sample; dropped ones have no slot.
     """
     (n, _, units), (n_experts, capacity) = x.shape, (operator["experts"], operator["capacity"])
-    logits = x.astype(jnp.float32) @ own["router_kernel"].astype(jnp.float32)
+    logits = x.astype(jnp.float32) @ weights["router_kernel"].astype(jnp.float32)
     scores, indices = lax.top_k(logits, operator["top"])
     chosen = indices.reshape(n, -1)
     choices = jax.nn.one_hot(chosen, n_experts, dtype=jnp.int32)
@@ -248,16 +248,16 @@ def _experts(operator: Operator, x: Array, own: Weights, dtype: Any, training: b
     buffer = (
         jnp.zeros((n_slots, units), dtype).at[slots].set(copies, mode="drop").reshape(n_experts, -1, units)
     )
-    gate, up, down = (own[f"{part}_kernel"].astype(dtype) for part in ("gate", "up", "down"))
+    gate, up, down = (weights[f"{part}_kernel"].astype(dtype) for part in ("gate", "up", "down"))
     computed = ((jax.nn.silu(buffer @ gate) * (buffer @ up)) @ down).reshape(-1, units)
     outputs = computed.at[slots].get(mode="fill", fill_value=0).reshape(*scores.shape, units)
     output = (outputs * jax.nn.softmax(scores).astype(dtype)[..., None]).sum(2)
     if not training:
-        return output, own["load"]
+        return output, weights["load"]
     loads = (choices * is_kept[..., None]).astype(jnp.float32).mean((0, 1))
     shares, probabilities = choices.astype(jnp.float32).mean(1), jax.nn.softmax(logits).mean(1)
     loss = operator["balance"] * n_experts * (shares * probabilities).sum(-1).mean()
-    return _with_loss(output, loss), own["load"] + jnp.append(loads, 1 - loads.sum())
+    return _with_loss(output, loss), weights["load"] + jnp.append(loads, 1 - loads.sum())
 
 
 @jax.custom_vjp
@@ -269,13 +269,13 @@ def _with_loss(output: Array, _loss: Array) -> Array:
 _with_loss.defvjp(lambda output, _: (output, None), lambda _, gradient: (gradient, jnp.float32(1)))
 
 
-def _lstm(inputs: list[Array], own: Weights, dtype: Any) -> tuple[Array, Array]:
+def _lstm(inputs: list[Array], weights: Weights, dtype: Any) -> tuple[Array, Array]:
     """Return the outputs at all positions, and the final state [N, 2, units]: hidden, cell.
 
     The initial state is the second input, or zeros.
     """
-    recurrent, units = own["recurrent_kernel"].astype(dtype), own["recurrent_kernel"].shape[0]
-    projected = _dense(inputs[0], own["kernel"], own["bias"], dtype)
+    recurrent, units = weights["recurrent_kernel"].astype(dtype), weights["recurrent_kernel"].shape[0]
+    projected = _dense(inputs[0], weights["kernel"], weights["bias"], dtype)
     begin = inputs[1].astype(dtype) if inputs[1:] else jnp.zeros((len(projected), 2, units), dtype)
 
     def step(state: tuple[Array, Array], now: Array) -> tuple[tuple[Array, Array], Array]:
@@ -289,27 +289,27 @@ def _lstm(inputs: list[Array], own: Weights, dtype: Any) -> tuple[Array, Array]:
     return outputs.swapaxes(0, 1), jnp.stack(state, 1)
 
 
-def _layer_norm(operator: Operator, x: Array, own: Weights) -> Array:
+def _layer_norm(operator: Operator, x: Array, weights: Weights) -> Array:
     """Normalize over the last axis (Ba et al. 2016)."""
     seen = x.astype(jnp.float32)
     seen = seen - seen.mean(-1, keepdims=True)
     normal = seen * lax.rsqrt((seen**2).mean(-1, keepdims=True) + operator["epsilon"])
-    return (normal * own["scale"] + own["offset"]).astype(x.dtype)
+    return (normal * weights["scale"] + weights["offset"]).astype(x.dtype)
 
 
-def _rms_norm(operator: Operator, x: Array, own: Weights) -> Array:
+def _rms_norm(operator: Operator, x: Array, weights: Weights) -> Array:
     """Divide by the root of the mean square over the last axis (Zhang & Sennrich 2019)."""
     seen = x.astype(jnp.float32)
     normal = seen * lax.rsqrt((seen**2).mean(-1, keepdims=True) + operator["epsilon"])
-    return (normal * own["scale"]).astype(x.dtype)
+    return (normal * weights["scale"]).astype(x.dtype)
 
 
-def _batch_norm(operator: Operator, x: Array, own: Weights, training: bool) -> tuple[Array, Arrays]:
+def _batch_norm(operator: Operator, x: Array, weights: Weights, training: bool) -> tuple[Array, Arrays]:
     """Normalize over this batch in training, else by the running statistics.
 
     The running variance is unbiased (Ioffe & Szegedy 2015, algorithms 1 and 2).
     """
-    mean, variance = own["mean"], own["variance"]
+    mean, variance = weights["mean"], weights["variance"]
     batch_statistics: Arrays = {}
     if training:
         seen = x.astype(jnp.float32)
@@ -318,10 +318,10 @@ def _batch_norm(operator: Operator, x: Array, own: Weights, training: bool) -> t
         now = {"mean": mean, "variance": variance * (samples / (samples - 1))}
         share = operator["momentum"]
         batch_statistics = {
-            name: share * own[name] + (1 - share) * lax.stop_gradient(value) for name, value in now.items()
+            name: share * weights[name] + (1 - share) * lax.stop_gradient(value) for name, value in now.items()
         }
-    scale = own["scale"] * lax.rsqrt(variance + operator["epsilon"])
-    return ((x - mean) * scale + own["offset"]).astype(x.dtype), batch_statistics
+    scale = weights["scale"] * lax.rsqrt(variance + operator["epsilon"])
+    return ((x - mean) * scale + weights["offset"]).astype(x.dtype), batch_statistics
 
 
 def _dropout(x: Array, rate: float, key: Array | None) -> Array:

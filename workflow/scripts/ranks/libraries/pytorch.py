@@ -207,8 +207,8 @@ def _checkpointed(
     checkpointing: str,
 ) -> dict[str, fx.Node]:
     """Return the outputs of a block by the names of their operators; the block becomes one call."""
-    own = {operator.name for operator in operators}
-    inputs = list(dict.fromkeys(name for op in operators for name in op.inputs if name not in own))
+    in_block = {operator.name for operator in operators}
+    inputs = list(dict.fromkeys(name for op in operators for name in op.inputs if name not in in_block))
     outputs = [operator.name for operator in graph.block_outputs(operators)]
     # The model keeps the tables of rotary positions: a copy in the block would stay on the CPU.
     tables = list(dict.fromkeys(_rotary_buffer(op) for op in operators if "rotary" in op.settings))
@@ -377,9 +377,9 @@ def tensors(module: nn.Module, graph: Graph) -> dict[str, torch.Tensor]:
 @torch.no_grad()
 def load(module: nn.Module, graph: Graph, weights: dict[str, np.ndarray]) -> None:
     """Copy these canonical weights, all or some, into a module that was built from `graph`."""
-    own = tensors(module, graph)
+    weight_tensors = tensors(module, graph)
     for name, weight in weights.items():
-        own[name].copy_(
+        weight_tensors[name].copy_(
             torch.from_numpy(channels_first(weight, graph.by_name[name.rpartition(".")[0]], graph))
         )
 
@@ -416,8 +416,8 @@ def make_optimizer(
     part: Callable[[nn.Parameter], torch.Tensor] = lambda parameter: parameter,
 ) -> torch.optim.Optimizer:
     """Return the optimizer of a module; it updates `part(parameter)` of each parameter."""
-    own = tensors(module, graph)
-    trained = {name: part(tensor) for name, tensor in own.items() if isinstance(tensor, nn.Parameter)}
+    weight_tensors = tensors(module, graph)
+    trained = {name: part(tensor) for name, tensor in weight_tensors.items() if isinstance(tensor, nn.Parameter)}
     return optimizer_of({name: [tensor] for name, tensor in trained.items()}, levels, rate)
 
 
@@ -438,10 +438,10 @@ def optimizer_of(
     """
     decay, level = levels["weight_decay"], levels["decayed_weights"]
     tensors_by_decay: dict[float, list[torch.Tensor]] = {decay: [], 0.0: []}
-    for name, own in weights.items():
-        tensors_by_decay[decay if is_decayed(name, level) else 0.0] += own
+    for name, weight_tensors in weights.items():
+        tensors_by_decay[decay if is_decayed(name, level) else 0.0] += weight_tensors
     groups: list[dict[str, Any]] = [
-        {"params": own, "weight_decay": group_decay} for group_decay, own in tensors_by_decay.items() if own
+        {"params": weight_tensors, "weight_decay": group_decay} for group_decay, weight_tensors in tensors_by_decay.items() if weight_tensors
     ]
     if not groups:  # PyTorch refuses an optimizer without parameters.
         groups = [{"params": [torch.zeros(0, requires_grad=True)]}]

@@ -172,8 +172,8 @@ class FeedForwards(nn.Module):
         """Keep this rank's experts."""
         self.group = group
         for name, weight in list(self.named_parameters()):
-            own = weight.detach().chunk(group.size())[group.rank()]
-            setattr(self, name, nn.Parameter(own))
+            rank_experts = weight.detach().chunk(group.size())[group.rank()]
+            setattr(self, name, nn.Parameter(rank_experts))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the outputs [experts, positions, units] of all experts for their positions."""

@@ -127,7 +127,7 @@ class Ledger(FakeTensorMode):
         }
         sizes = Counter(dict.fromkeys(CATEGORIES, 0))
         for number, n_bytes in self._at_peak.items():
-            name = next((name for name, own in marked.items() if number in own), self._origins[number])
+            name = next((name for name, numbers in marked.items() if number in numbers), self._origins[number])
             sizes[name] += n_bytes
         return dict(sizes)
 
@@ -210,8 +210,8 @@ def convert(module: nn.Module, function: Callable[..., Any], recurse: bool = Tru
         with torch.no_grad():
             converted = function(parameter)
         if is_traceable_wrapper_subclass(converted):
-            own = nn.Parameter(converted, requires_grad=parameter.requires_grad)
-            torch.utils.swap_tensors(parameter, own)
+            new = nn.Parameter(converted, requires_grad=parameter.requires_grad)
+            torch.utils.swap_tensors(parameter, new)
         elif converted is not parameter:
             module._parameters[name] = nn.Parameter(converted, parameter.requires_grad)
     for name, buffer in module._buffers.items():
@@ -250,8 +250,8 @@ def let_stages_agree() -> None:
     from ranks.libraries import pytorch_mesh
 
     def use_given_shapes(_schedule: Any, stages: Iterable[Any], *_args: Any) -> None:
-        for own in stages:
-            own._inference_mode = stage.InferenceMode.STATIC
+        for rank_stage in stages:
+            rank_stage._inference_mode = stage.InferenceMode.STATIC
 
     shared_tables = pytorch_mesh.shared_tables
     pytorch_mesh.shared_tables = with_real_tensors(lambda *args: list(shared_tables(*args)))

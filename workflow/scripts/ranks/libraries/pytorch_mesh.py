@@ -109,8 +109,8 @@ def divide_layers(
             plan[f"{name}.output"] = RowwiseParallel(output_layouts=undivided)
         elif kind == POSITIONS or operator.kind in ("embedding", SHARED):
             weight = distribute_tensor(module.get_submodule(name).weight, mesh, [Shard(0)])
-            own = PositionsShard(weight) if kind == POSITIONS else VocabularyShard(weight, mesh, undivided)
-            module.add_module(name, own)
+            shard = PositionsShard(weight) if kind == POSITIONS else VocabularyShard(weight, mesh, undivided)
+            module.add_module(name, shard)
         elif operator.kind == "dense" and kind == COLUMNS:
             plan[name] = ColwiseParallel(
                 input_layouts=replicated if operator.inputs[0] in gathered else undivided,
@@ -128,8 +128,8 @@ def divide_layers(
     for operator in graph.operators:
         if operator.kind == "dropout" and (axis := divided.get(operator.name)):
             rank = mesh.get_local_rank()
-            own = DividedDropout(operator["rate"], rank, mesh.size(), axis)
-            module.set_submodule(paths[module.get_submodule(operator.name)], own)
+            dropout = DividedDropout(operator["rate"], rank, mesh.size(), axis)
+            module.set_submodule(paths[module.get_submodule(operator.name)], dropout)
 
 
 class VocabularyShard(nn.Module):
@@ -266,7 +266,7 @@ class Pipeline:
         self.precision = context.levels["precision"]
         self.dtype = torch.bfloat16 if self.precision in COMPUTES_IN_BFLOAT16 else torch.float32
         size = context.spec["local_batch"] // self.microbatches
-        own = [
+        rank_stages = [
             PipelineStage(
                 module,
                 number,
@@ -285,14 +285,14 @@ class Pipeline:
         self._options = {"return_outputs": False} if can_leave_out and not context.counts_correct else {}
         self.phases = context.phases
         if self.phases.is_traced:
-            for stage in own:
+            for stage in rank_stages:
                 stage.forward_one_chunk = self._marked("forward", stage.forward_one_chunk)
                 stage.backward_one_chunk = self._marked("backward", stage.backward_one_chunk)
                 if context.levels["schedule"] in (ZERO_BUBBLE, ZERO_BUBBLE_V):
                     of_weights = self._marked("backward", stage.backward_weight_one_chunk)
                     stage.backward_weight_one_chunk = of_weights
         self.schedule: Any = kind(
-            own if issubclass(kind, PipelineScheduleMulti) else own[0],
+            rank_stages if issubclass(kind, PipelineScheduleMulti) else rank_stages[0],
             self.microbatches,
             loss_fn=lambda logits, labels: loss(logits, labels) / self.divisor,
             scale_grads=False,
@@ -440,8 +440,8 @@ class MeshTrainer(ShardedTrainer):
         self.load_shards()
         if sizes.pipeline > 1:
             schedule = context.levels["schedule"]
-            own = dict(zip(own_stages(stage, schedule, sizes.pipeline), self.roots, strict=True))
-            self.pipeline = Pipeline(context, own, len(self.parts), mesh, self.torch_device, self.loss)
+            rank_roots = dict(zip(own_stages(stage, schedule, sizes.pipeline), self.roots, strict=True))
+            self.pipeline = Pipeline(context, rank_roots, len(self.parts), mesh, self.torch_device, self.loss)
             self.shared = list(shared_tables(self.parts, schedule, mesh))
             self.copies = list(self._copies_of_tables())
             self._copy_tables()
@@ -483,29 +483,29 @@ class MeshTrainer(ShardedTrainer):
         for number, part in enumerate(self.parts):
             for name, shape in part.weights().items():
                 value = torch.empty(shape, device=self.torch_device)
-                if any(part is own for own in self.own_parts):
-                    own = canonical(
+                if any(part is rank_part for rank_part in self.own_parts):
+                    weight = canonical(
                         gathered(tensors_by_name[name]), graph.by_name[name.rpartition(".")[0]], graph
                     )
-                    self.fill(value, torch.from_numpy(own))
+                    self.fill(value, torch.from_numpy(weight))
                 if self.pipeline:
                     dist.broadcast(value, self.pipeline.ranks[number], self.pipeline.group)
                 arrays[name] = value.cpu().numpy()
         return {name: arrays[name] for name in graph.weights()}
 
-    def fill(self, value: torch.Tensor, own: torch.Tensor) -> None:
+    def fill(self, value: torch.Tensor, part: torch.Tensor) -> None:
         """Fill a weight with this rank's part of it, and those of ranks that have other experts."""
-        if own.shape == value.shape:
-            value.copy_(own)
+        if part.shape == value.shape:
+            value.copy_(part)
         else:
             parts = list(value.chunk(self.experts_group.size()))
-            dist.all_gather(parts, own.to(value.device), self.experts_group)
+            dist.all_gather(parts, part.to(value.device), self.experts_group)
 
     def n_copies(self, parameter: torch.Tensor) -> int:
         """See ShardedTrainer. A table of two stages is on twice as many ranks."""
-        own = tensors(self.module, self.graph)
+        weight_tensors = tensors(self.module, self.graph)
         stages_with_it = [
-            dist.get_world_size(group) for table, group in self.shared if own[table] is parameter
+            dist.get_world_size(group) for table, group in self.shared if weight_tensors[table] is parameter
         ]
         n_copies = super().n_copies(parameter) * max(stages_with_it, default=1)
         is_expert = any(parameter is weight for layer in self.feed_forwards for weight in layer.parameters())
@@ -516,20 +516,20 @@ class MeshTrainer(ShardedTrainer):
         for module, part in self.roots[1:]:
             for operator in part.operators:
                 if operator.kind == SHARED and self.graph.by_name[operator.name].kind != SHARED:
-                    own = tensors(self.module, self.graph)[f"{operator.name}.table"]
-                    yield own, module.get_submodule(operator.name).weight
+                    table = tensors(self.module, self.graph)[f"{operator.name}.table"]
+                    yield table, module.get_submodule(operator.name).weight
 
     @torch.no_grad()
     def _copy_tables(self) -> None:
-        for own, copy in self.copies:
-            copy.copy_(own)
+        for table, copy in self.copies:
+            copy.copy_(table)
 
     def _optimizer_step(self) -> None:
         for table, group in self.shared:
             gradient = tensors(self.module, self.graph)[table].grad
             dist.all_reduce(gradient.to_local() if isinstance(gradient, DTensor) else gradient, group=group)
-        for own, copy in self.copies:
-            own.grad, copy.grad = own.grad + copy.grad, None
+        for table, copy in self.copies:
+            table.grad, copy.grad = table.grad + copy.grad, None
         for weight in (weight for layer in self.feed_forwards for weight in layer.parameters()):
             # The sum over ranks that sent positions becomes their mean, as FSDP's of other weights.
             weight.grad.to_local().div_(self.experts_group.size())

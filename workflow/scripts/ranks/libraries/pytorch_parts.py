@@ -83,13 +83,13 @@ class Shard(nn.Module):
         self.number, self.n_shares, self.names = number, n_shares, list(names_of(layer, graph))
         self.lstm: LSTM | None = None
         for name in self.names:
-            own = share(name, weights[name].detach(), number, n_shares).clone(
+            shard = share(name, weights[name].detach(), number, n_shares).clone(
                 memory_format=torch.contiguous_format
             )
             if is_trained(name):
-                self.register_parameter(_key(name), nn.Parameter(own))
+                self.register_parameter(_key(name), nn.Parameter(shard))
             else:
-                self.register_buffer(_key(name), own)
+                self.register_buffer(_key(name), shard)
         if layer.chain:
             operator = graph.by_name[layer.operators[0]]
             self.lstm = LSTM(graph.by_name[operator.inputs[0]].shape[-1], operator["units"])

@@ -74,16 +74,16 @@ def units(module: nn.Module, graph: Graph) -> Iterator[list[nn.Module]]:
                 yield layers
         return
     tied = {operator["of"] for operator in graph.operators if operator.kind == "tied_dense"}
-    layers, size = [], 0
+    layers, unit_bytes = [], 0
     for name, layer in module.named_children():
-        own = sum(weight.nbytes for weight in layer.parameters())
-        if name in tied or not own:
+        layer_bytes = sum(weight.nbytes for weight in layer.parameters())
+        if name in tied or not layer_bytes:
             continue
-        if size >= UNIT_BYTES:
+        if unit_bytes >= UNIT_BYTES:
             yield layers
-            layers, size = [], 0
+            layers, unit_bytes = [], 0
         layers.append(layer)
-        size += own
+        unit_bytes += layer_bytes
 
 
 def shard_of(tensor: torch.Tensor, parameter: DTensor) -> torch.Tensor:
@@ -124,10 +124,10 @@ def mark_calls(context: Context, on_gpu: bool) -> None:
         if hasattr(dist, name):
             setattr(dist, name, marked(getattr(dist, name)))
     if on_gpu:
-        wait_event, own = torch.cuda.Stream.wait_event, torch.cuda.default_stream()
+        wait_event, default_stream = torch.cuda.Stream.wait_event, torch.cuda.default_stream()
 
         def wait(stream: torch.cuda.Stream, event: Any) -> None:
-            go_on = phases.waits() if stream == own else None
+            go_on = phases.waits() if stream == default_stream else None
             wait_event(stream, event)
             if go_on:
                 go_on()
@@ -229,11 +229,11 @@ class ShardedTrainer(PyTorchTrainer):
         tables = rotary_buffers(self.graph)
         for name, buffer in self.module.named_buffers():
             buffer.copy_(tables.get(name.rpartition(".")[2], torch.zeros(())))
-        own = tensors(self.module, self.graph)
-        for name, weight in self.context.draw_weights(own):
+        weight_tensors = tensors(self.module, self.graph)
+        for name, weight in self.context.draw_weights(weight_tensors):
             operator = self.graph.by_name[name.rpartition(".")[0]]
             value = self.own_experts(torch.from_numpy(channels_first(weight, operator, self.graph)))
-            tensor = own[name]
+            tensor = weight_tensors[name]
             if isinstance(tensor, DTensor):
                 tensor.to_local().copy_(shard_of(value, tensor))
             else:
@@ -266,17 +266,17 @@ class ShardedTrainer(PyTorchTrainer):
 
     def clip_and_update(self) -> None:
         """See PyTorchTrainer."""
-        for parameter, own in self._local_shards:
+        for parameter, shard in self._local_shards:
             if parameter.grad is not None:
                 gradient, parameter.grad = parameter.grad, None
                 if gradient.placements != parameter.placements:  # of a norm that has some of the positions
                     gradient = gradient.redistribute(placements=parameter.placements)
-                own.grad = gradient.to_local()
+                shard.grad = gradient.to_local()
         super().clip_and_update()
 
     def gradient_norm(self, weights: list[torch.Tensor]) -> torch.Tensor:
         """See PyTorchTrainer."""
-        parameters = {id(own): parameter for parameter, own in self._local_shards}
+        parameters = {id(shard): parameter for parameter, shard in self._local_shards}
         copies = [self.n_copies(parameters.get(id(weight), weight)) for weight in weights]
         return norm_over_ranks(weights, copies, self.torch_device)
 
@@ -322,10 +322,10 @@ class ShardedTrainer(PyTorchTrainer):
     @torch.no_grad()
     def weights_finite(self) -> bool:
         """See Trainer. Each rank checks its own shards."""
-        own = (
+        local_tensors = (
             t.to_local() if isinstance(t, DTensor) else t for t in tensors(self.module, self.graph).values()
         )
-        return all(bool(tensor.isfinite().all()) for tensor in own)
+        return all(bool(tensor.isfinite().all()) for tensor in local_tensors)
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext()  # FSDP casts.

@@ -156,9 +156,9 @@ class Runner:
     def _task(self, place: Place) -> Task:
         layer, region = place[0], self.layout.region(place)
         begin = self.sample_range[0]
-        own = [(begin, 0), *[(0, 0)] * (DIMENSIONS - 1)]
+        rank_samples = [(begin, 0), *[(0, 0)] * (DIMENSIONS - 1)]
         shape = self.graph.operators[0].shape
-        read = [slices(needed, own, len(shape), 1) for needed in reads(self.space, shape, layer, region)]
+        read = [slices(needed, rank_samples, len(shape), 1) for needed in reads(self.space, shape, layer, region)]
         inputs_from = [m for m in self.layout.messages if m.target == place]
         sizes = {m.edge: self._size(m, self.layout.input_region(m)) for m in inputs_from}
         shard = self.shards[layer, self.layout.shard(place)]
@@ -367,8 +367,8 @@ class Runner:
         for parameters, flat, work in self._summing:
             work.wait()
             sizes = [parameter.numel() for parameter in parameters]
-            for parameter, own in zip(parameters, flat.split(sizes), strict=True):
-                parameter.grad = own.view_as(parameter)
+            for parameter, gradient in zip(parameters, flat.split(sizes), strict=True):
+                parameter.grad = gradient.view_as(parameter)
         self._summing = []
 
     def _receiving(self, transfers: Iterable[Transfer], backward: bool) -> Incoming:
@@ -510,18 +510,18 @@ class StrategyTrainer(PyTorchTrainer):
     def train_epoch(self, epoch: int, timer: EpochTimer) -> EpochSums:
         """See Trainer. Losses and correct labels are summed over the ranks of the last layer at the end."""
         self._n_correct = torch.zeros((), dtype=torch.int64, device=self.torch_device)
-        own = super().train_epoch(epoch, timer)
+        sums_of_rank = super().train_epoch(epoch, timer)
         sums = torch.tensor(
-            [own.loss_sum, int(self._n_correct)], dtype=torch.float64, device=self.torch_device
+            [sums_of_rank.loss_sum, int(self._n_correct)], dtype=torch.float64, device=self.torch_device
         )
         if self.context.ranks > 1:
             dist.all_reduce(sums)
-        return EpochSums(sums[0].item(), int(sums[1]) if self.context.counts_correct else None, own.samples)
+        return EpochSums(sums[0].item(), int(sums[1]) if self.context.counts_correct else None, sums_of_rank.samples)
 
     def _batches(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Return an iterator over batches: the samples that this rank reads, and all labels."""
-        own = slice(*self.runner.sample_range)
-        return self._ready((samples[own], labels) for samples, labels in self.context.epoch(epoch))
+        rank_samples = slice(*self.runner.sample_range)
+        return self._ready((samples[rank_samples], labels) for samples, labels in self.context.epoch(epoch))
 
     def validate(self) -> EpochSums:
         """Validate on rank 0, the only rank whose samples count, with all weights."""
@@ -542,8 +542,8 @@ class StrategyTrainer(PyTorchTrainer):
                 for number in range(shards := layout.shards(layer)):
                     holders = layout.holders(layer, number)
                     senders = holders[:1] if is_trained(name) else holders
-                    own = self.runner.shards.get((layer, number))
-                    mine = own.weight(name).cpu() if own and me in senders else None
+                    shard = self.runner.shards.get((layer, number))
+                    mine = shard.weight(name).cpu() if shard and me in senders else None
                     if me == 0:
                         into = share(name, weights[name], number, shards)
                         into.copy_(torch.stack([self._from(rank, mine, into) for rank in senders]).mean(0))
@@ -561,19 +561,19 @@ class StrategyTrainer(PyTorchTrainer):
     def weights(self) -> dict[str, np.ndarray]:
         """See Trainer."""
         self._gather()
-        own = super().weights() if self.context.rank == 0 else {}
+        arrays_of_rank = super().weights() if self.context.rank == 0 else {}
         arrays = {}
         for name, shape in self.graph.weights().items():
-            value = torch.from_numpy(own[name]) if own else torch.empty(shape)
+            value = torch.from_numpy(arrays_of_rank[name]) if arrays_of_rank else torch.empty(shape)
             dist.broadcast(value, 0, group=self.host_group)
             arrays[name] = value.numpy()
         return arrays
 
     def weights_finite(self) -> bool:
         """See Trainer. Each rank checks its own shards."""
-        own = [
+        rank_tensors = [
             tensor
             for shard in self.runner.shards.values()
             for tensor in (*shard.parameters(), *shard.buffers())
         ]
-        return all(bool(tensor.isfinite().all()) for tensor in own)
+        return all(bool(tensor.isfinite().all()) for tensor in rank_tensors)

@@ -586,8 +586,8 @@ class TensorFlowTrainer(Trainer):
 
     def statistics(self) -> dict[str, np.ndarray]:
         """See Trainer."""
-        own = {name: self.local_values(self.variables[name]) for name in self.context.graph.statistics}
-        return {name: np.mean([part.numpy() for part in parts], axis=0) for name, parts in own.items()}
+        values_by_name = {name: self.local_values(self.variables[name]) for name in self.context.graph.statistics}
+        return {name: np.mean([part.numpy() for part in parts], axis=0) for name, parts in values_by_name.items()}
 
     def set_statistics(self, statistics: dict[str, np.ndarray]) -> None:
         """See Trainer."""

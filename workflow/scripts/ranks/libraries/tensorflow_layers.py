@@ -164,8 +164,8 @@ class Experts(tf.keras.layers.Layer):
         for weight, shape in operator.weights.items():
             if weight != "load":
                 is_router = weight == "router_kernel"  # It computes in float32.
-                own = self.add_weight(weight, shape, experimental_autocast=not is_router)
-                setattr(self, weight, own)
+                weight_variable = self.add_weight(weight, shape, experimental_autocast=not is_router)
+                setattr(self, weight, weight_variable)
         self.load = self.add_weight(
             "load",
             operator.weights["load"],

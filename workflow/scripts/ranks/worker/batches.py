@@ -153,10 +153,10 @@ class Topics(Fresh):
         to the class; with C classes, class c has the tokens c, C + c, 2 C + c, ...
         """
         labels = (drawn[:, 0] % self.classes).astype(np.int64)
-        own = drawn[:, 1:] >> np.uint64(62) == 0
+        is_of_class = drawn[:, 1:] >> np.uint64(62) == 0
         numbers = (drawn[:, 1:] & np.uint64(2**62 - 1)).astype(np.int64)
         of_class = numbers % (self.vocabulary // self.classes) * self.classes + labels[:, None]
-        return np.where(own, of_class, numbers % self.vocabulary), labels
+        return np.where(is_of_class, of_class, numbers % self.vocabulary), labels
 
 
 class Clicks(Fresh):

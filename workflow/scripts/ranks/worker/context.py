@@ -268,8 +268,8 @@ class Context:
         Ranks have equally many samples in a step.
         """
         size = min(MAX_VALIDATION_BATCH, self.samples[self.replica])
-        largest, own = self.largest_validation_share, self._validation_share
-        return -(-largest // size) + -(own.stop - own.start) // size
+        largest, share = self.largest_validation_share, self._validation_share
+        return -(-largest // size) + -(share.stop - share.start) // size
 
     def validation(self) -> Iterator[Batch]:
         """Yield this rank's share of the validation split, in batches as small as those of training."""

@@ -185,16 +185,16 @@ class EpochTimer:
 
     def _write(self, gathered: list[Any]) -> None:
         spec = self.context.spec
-        own, closed, validation, training_sums, validation_sums, steps, counted = zip(*gathered, strict=True)
+        times, closed, validation, training_sums, validation_sums, steps, counted = zip(*gathered, strict=True)
         trained, validated = (
             [seen[i] for i in self.context.counting] for seen in (training_sums, validation_sums)
         )
         samples = sum(seen["samples"] for seen in trained)
         scale = spec["samples_per_epoch"] / samples
         row = {
-            "epoch_time_s": max(own) * scale,
+            "epoch_time_s": max(times) * scale,
             "closed_time_s": max(closed) * scale,
-            "imbalance_s": max(own) - min(own),
+            "imbalance_s": max(times) - min(times),
             "validation_time_s": max(validation),
             "steps": spec["steps"],
             "n_allreduces": len(self.context.accumulation_groups),

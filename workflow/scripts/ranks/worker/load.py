@@ -68,8 +68,8 @@ class Load:
         seen = self._group.all_gather([machine(), capacity, *used])
         other_shares, stolen = [0.0], [0.0]
         for name in {row[0] for row in seen}:
-            capacities, own, busy, steal = zip(*(row[1:] for row in seen if row[0] == name), strict=True)
-            other_shares.append((max(busy) - sum(own)) / max(capacities))
+            capacities, by_ranks, busy, steal = zip(*(row[1:] for row in seen if row[0] == name), strict=True)
+            other_shares.append((max(busy) - sum(by_ranks)) / max(capacities))
             stolen.append(max(steal) / max(capacities))
         return max(other_shares), max(stolen)
 

@@ -176,11 +176,11 @@ class Phases(Untraced):
         ]
         seconds = list(self._seconds(stamps))
         # Stamps of two clocks may be out of order by the error of the clocks' alignment.
-        own = list(itertools.accumulate(seconds[: len(self._entered)], max))
+        times = list(itertools.accumulate(seconds[: len(self._entered)], max))
         parallel = seconds[len(self._entered) :]
         rows = [
             (epoch, number, phase, start, end)
-            for (epoch, number, phase, _), start, end in zip(self._entered, own, own[1:], strict=False)
+            for (epoch, number, phase, _), start, end in zip(self._entered, times, times[1:], strict=False)
             if phase != UNTRACED
         ]
         rows += [
@@ -194,7 +194,7 @@ class Phases(Untraced):
             (*fields, f"{start:.7f}", f"{end:.7f}") for *fields, start, end in rows
         )
         self._table.flush()
-        self._entered = [(*self._entered[-1][:3], own[-1])]
+        self._entered = [(*self._entered[-1][:3], times[-1])]
 
 
 class Full(Phases):

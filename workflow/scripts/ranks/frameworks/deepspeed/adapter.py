@@ -176,9 +176,9 @@ def trainer(context: Context) -> Trainer:
                 if isinstance(layer, Checkpointed):
                     # Otherwise ZeRO frees a block's parameters before its backward pass.
                     layer.is_reentrant = True
-            own = tensors(module, self.graph)
-            for name, weight in context.draw_weights(own):
-                with deepspeed.zero.GatheredParameters(parameters(own[name]), modifier_rank=0):
+            weight_tensors = tensors(module, self.graph)
+            for name, weight in context.draw_weights(weight_tensors):
+                with deepspeed.zero.GatheredParameters(parameters(weight_tensors[name]), modifier_rank=0):
                     load(module, self.graph, {name: weight})
             return module.to(self.torch_device)
 

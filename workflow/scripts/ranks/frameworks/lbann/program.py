@@ -51,9 +51,9 @@ def command(context: Context) -> list[str] | None:
     if context.rank:
         return None
     ranks: list[str] = []
-    for own in cores:
+    for rank_cores in cores:
         # The kernel ends mpirun's children if mpirun is killed; each child has its rank's cores.
-        binding = ["setpriv", "--pdeathsig", "KILL", "taskset", "--cpu-list", ",".join(map(str, own))]
+        binding = ["setpriv", "--pdeathsig", "KILL", "taskset", "--cpu-list", ",".join(map(str, rank_cores))]
         ranks += [*([":"] if ranks else []), "-n", "1", *binding, *lbann]
     return ["mpirun", *ranks]
 

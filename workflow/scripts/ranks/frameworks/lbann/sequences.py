@@ -188,8 +188,8 @@ def _attention(operator: Operator, inputs: list[str]) -> list[Layer]:
 
     def projected(output: str, part: str, sources: list[str]) -> Layer:
         weights = [f"{part}_{weight}" for weight in ("kernel", "bias")]
-        own = [f"{name}.{weight}" for weight in weights if weight in operator.weights]
-        return _dense(output, sources, own, units)
+        weight_names = [f"{name}.{weight}" for weight in weights if weight in operator.weights]
+        return _dense(output, sources, weight_names, units)
 
     built = [
         projected(f"{name}.{part}", part, [source])
@@ -209,15 +209,15 @@ def _attention(operator: Operator, inputs: list[str]) -> list[Layer]:
         ]
         query, key, value = (f"{part}.heads" for part in (query, key, value))
     for head in range(1, heads + 1):
-        own = f"{name}.head{head}"
-        scores = f"{own}.scores"
+        head_name = f"{name}.head{head}"
+        scores = f"{head_name}.scores"
         built.append(layer(scores, [query, key], "matmul", transpose_a=False, transpose_b=True))
         if operator["causal"]:
-            scores = f"{own}.masked"
-            built.append(layer(scores, [f"{own}.scores", f"{name}.mask"], "sum"))
+            scores = f"{head_name}.masked"
+            built.append(layer(scores, [f"{head_name}.scores", f"{name}.mask"], "sum"))
         built += [
-            layer(f"{own}.shares", [scores], "channelwise_softmax"),
-            layer(own, [f"{own}.shares", value], "matmul", transpose_a=False, transpose_b=False),
+            layer(f"{head_name}.shares", [scores], "channelwise_softmax"),
+            layer(head_name, [f"{head_name}.shares", value], "matmul", transpose_a=False, transpose_b=False),
         ]
     heads_outputs = [f"{name}.head{head}" for head in range(1, heads + 1)]
     if heads > 1:
