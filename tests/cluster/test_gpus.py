@@ -65,7 +65,7 @@ RANK = """
 import errno, os
 from pathlib import Path
 from ranks.worker.context import from_environment
-from ranks.worker.devices import device_indices, node_names, own_names, visible_names
+from ranks.worker.devices import device_indices, node_accelerators, rank_accelerators, visible_names
 from ranks.worker.process import as_rank, leave_result
 
 def is_granted(file):
@@ -83,8 +83,8 @@ def run(folder):
         "visible": visible_names(),
         "step": os.environ["SLURM_STEP_GPUS"],
         "indices": device_indices(context, len(visible_names())) if trains_on_gpu else [],
-        "own": own_names(context),
-        "node": node_names(context),
+        "own": rank_accelerators(context),
+        "node": node_accelerators(context),
         "granted": [file.name for file in sorted(Path("/run/ringside-cluster/gpus").iterdir()) if is_granted(file)],
     }
     leave_result(context, {"ranks": context.group.all_gather(mine)})

@@ -107,7 +107,7 @@ def test_gpu_lost_during_a_run_ends_its_energy_with_a_reason(machine: Callable[.
     after = run_meters.read()
     assert after == {"device": None}, "the sum without it would be another run's"
     assert run_meters.between(before, after, 5.0, "an epoch") == {"device": None}
-    assert nvml_reason(run_meters) == "nvml stopped telling"
+    assert nvml_reason(run_meters) == "nvml stopped reporting"
     assert Meters(["0"]).read() == {"device": 1e3}, "the other one still counts"
 
 
@@ -166,7 +166,7 @@ def test_driver_that_hangs_holds_up_no_rank(
     assert [run_meters.read() for _ in range(20)] == [{"device": None}] * 20
     assert time.monotonic() - began < 3.5, "it is asked once: twenty times are 4 s"
     assert run_meters.between(before, run_meters.read(), 1.0, "an epoch") == {"device": None}
-    assert nvml_reason(run_meters) == "nvml stopped telling"
+    assert nvml_reason(run_meters) == "nvml stopped reporting"
     machine(a100s(1), errors={"nvmlInitWithFlags": nvml.HANG})
     assert ": TimeoutError: " in nvml_reason(Meters(["0"]))
 

@@ -201,9 +201,9 @@ def test_ranks_of_a_replica_see_equal_samples_and_one_counts(tmp_path: Path) -> 
     ranks = [Context(tmp_path, {"spec": spec}, rank, 0, cast(Group, None)) for rank in range(4)]
     assert [rank.replica for rank in ranks] == [0, 1, 0, 1] and ranks[0].samples == [8, 8]
     assert [rank.part for rank in ranks] == [slice(0, 8), slice(8, 16)] * 2
-    assert all(rank.counting == [2, 3] for rank in ranks), "the last stage has the logits"
+    assert all(rank.reporters == [2, 3] for rank in ranks), "the last stage has the logits"
     spec["levels"] = {"schedule": "zero-bubble-v"}
-    assert Context(tmp_path, {"spec": spec}, 0, 0, cast(Group, None)).counting == [0, 1]
+    assert Context(tmp_path, {"spec": spec}, 0, 0, cast(Group, None)).reporters == [0, 1]
 
 
 def test_without_augmentation_images_stay_as_they_are() -> None:

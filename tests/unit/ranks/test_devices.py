@@ -14,7 +14,7 @@ import pytest
 
 from launchers.launch import SCRIPTS
 from ranks.worker import devices
-from ranks.worker.devices import DeviceCountError, device_indices, node_names, visible_names
+from ranks.worker.devices import DeviceCountError, device_indices, node_accelerators, visible_names
 from support.programs import printed
 from support.ranks import on_ranks
 
@@ -121,7 +121,7 @@ def test_a_node_knows_the_accelerators_of_all_its_ranks(
 ) -> None:
     if visible:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    by_rank = on_ranks(2, tmp_path, lambda group: node_names(context_of(group.rank, 2, group=group)))
+    by_rank = on_ranks(2, tmp_path, lambda group: node_accelerators(context_of(group.rank, 2, group=group)))
     assert by_rank == [expected, expected]
 
 

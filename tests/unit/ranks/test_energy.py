@@ -20,8 +20,8 @@ from ranks.worker.energy import (
     Integrated,
     Meters,
     Package,
-    together,
-    widest,
+    combine_meters,
+    widest_scope,
 )
 
 RANGE_UJ = 262_143_328_850
@@ -108,13 +108,13 @@ def test_machine_without_meters_reports_and_writes_nothing(
         (0.0, 5.0, "the counter of nvml did not move"),
         (-4.0, 5.0, "the counter of nvml did not move"),
         (0.005, 5.0, "an epoch of 0.005 J is less than nvml can resolve (0.001 J)"),
-        (None, 5.0, "nvml stopped telling"),
+        (None, 5.0, "nvml stopped reporting"),
     ],
 )
 def test_a_window_that_a_meter_cannot_resolve_has_a_reason(
     joules: float | None, seconds: float, reason: str | None
 ) -> None:
-    assert NVML.objection(joules, seconds) == reason
+    assert NVML.rejection_reason(joules, seconds) == reason
 
 
 def test_power_that_grows_is_integrated_by_trapezoids() -> None:
@@ -148,7 +148,7 @@ def test_a_run_on_accelerators_asks_whoever_is_there(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "amdsmi", None)
     meter = Meters(["0"])
     assert meter.read() == {} and [entry["source"] for entry in meter.describe()] == ["nvml", "amd-smi"]
-    assert all("it does not tell: ModuleNotFoundError" in entry["reason"] for entry in meter.describe())
+    assert all("cannot be read: ModuleNotFoundError" in entry["reason"] for entry in meter.describe())
     monkeypatch.setitem(sys.modules, "amdsmi", old_amdsmi([1_000_000]))
     assert Meters(["0"]).read() == {"device": pytest.approx(15.259)}
 
@@ -156,17 +156,17 @@ def test_a_run_on_accelerators_asks_whoever_is_there(monkeypatch: pytest.MonkeyP
 # What a run's record says.
 
 
-def make_entries(reason: str | None = None, kind: energy.Kind = RAPL) -> list[dict[str, Any]]:
+def make_entries(reason: str | None = None, kind: energy.MeterKind = RAPL) -> list[dict[str, Any]]:
     return [energy.entry(kind, reason)]
 
 
 def test_meters_of_machines_are_joined_and_missing_ones_named() -> None:
-    (combined,) = together([("a", make_entries()), ("b", make_entries())])
+    (combined,) = combine_meters([("a", make_entries()), ("b", make_entries())])
     assert combined["reason"] is None and combined["window"] == "epochs"
-    assert together([("a", make_entries()), ("b", make_entries("too short"))])[0]["reason"] == "b: too short"
-    assert together([("a", make_entries()), ("b", [])])[0]["reason"] == "1 of 2 machines have it"
-    assert together([("a", make_entries("too short"))])[0]["reason"] == "too short"
-    joined = together([("a", make_entries() + make_entries(kind=NVML))])
+    assert combine_meters([("a", make_entries()), ("b", make_entries("too short"))])[0]["reason"] == "b: too short"
+    assert combine_meters([("a", make_entries()), ("b", [])])[0]["reason"] == "1 of 2 machines have it"
+    assert combine_meters([("a", make_entries("too short"))])[0]["reason"] == "too short"
+    joined = combine_meters([("a", make_entries() + make_entries(kind=NVML))])
     assert [meter["source"] for meter in joined] == ["rapl", "nvml"]
 
 
@@ -185,7 +185,7 @@ def test_meters_of_machines_are_joined_and_missing_ones_named() -> None:
 )
 def test_response_is_the_widest_scope_with_accelerators(scopes: str, device: str, scope: str | None) -> None:
     energies = {f"energy_{name}_j": 1.0 if name in scopes.split() else None for name in energy.SCOPES}
-    assert widest(energies, device) == scope
+    assert widest_scope(energies, device) == scope
 
 
 def test_gap_between_power_samples_gives_no_energy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,7 +48,7 @@ RUNNING = "RUNNING"
 JOB_STATE_OOM = "OUT_OF_MEMORY"
 TASK_STATE_OOM = "Out Of Memory"  # in messages of srun
 # Slurm samples energy every 30 s by default (JobAcctGatherFrequency).
-STEP_ENERGY = energy.Kind("slurm", "node", "counter", 30.0, None, None)
+STEP_ENERGY = energy.MeterKind("slurm", "node", "counter", 30.0, None, None)
 NO_VALUE = 2.0**63  # Slurm writes NO_VAL64, 2^64 - 2, for an unknown value
 _LOST_JOB_SIGNS = (
     "Node failure",

@@ -28,7 +28,7 @@ from common.schemas import schema
 from common.tables import read_table
 from declared.factors import fixed_shares
 from prediction.study import cells_with_costs
-from ranks.worker.sampling import divided
+from ranks.worker.sampling import divide_block
 
 TITLE = "Does adding a slower device pay? Predicted and measured epoch times of heterogeneous ranks"
 NOTHING_TO_PREDICT = Note(
@@ -65,13 +65,13 @@ class Ranks:
         """Return the samples of each rank in a step, by the level of `shares`."""
         if self.shares == "measured":
             return self.balanced_samples()
-        return divided(self.block, fixed_shares(self.shares) or [1.0] * len(self.strengths))
+        return divide_block(self.block, fixed_shares(self.shares) or [1.0] * len(self.strengths))
 
     def balanced_samples(self) -> list[int]:
         """Return the samples with which all ranks end together, rounded to whole samples."""
         k = np.array(self.strengths)
         end_s = (self.sample_s * self.block + len(k) * self.alone_s) / k.sum()
-        return divided(self.block, np.maximum(end_s * k - self.alone_s, 1e-9 * end_s).tolist())
+        return divide_block(self.block, np.maximum(end_s * k - self.alone_s, 1e-9 * end_s).tolist())
 
     def seconds(self, samples: Sequence[int]) -> float:
         """Return the time of an epoch with these samples of each rank in a step."""

@@ -19,13 +19,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from ranks.reference_work import Kind, workers_of, works_on_accelerators
+from ranks.reference_work import WorkKind, workers_of, works_on_accelerators
 from ranks.worker.context import Context, from_environment
 from ranks.worker.process import adapter_of, as_rank, host, leave_result
 
-COMPUTATION = Kind(version=1, steps=1, products=1, updated_mib=0)
-MEMORY = Kind(version=1, steps=1, products=0, updated_mib=16)  # more than a core's part of its caches
-DEVICE_MEMORY = Kind(version=1, steps=1, products=0, updated_mib=512)
+COMPUTATION = WorkKind(version=1, steps=1, products=1, updated_mib=0)
+MEMORY = WorkKind(version=1, steps=1, products=0, updated_mib=16)  # more than a core's part of its caches
+DEVICE_MEMORY = WorkKind(version=1, steps=1, products=0, updated_mib=512)
 ROUND_S = 0.08  # of one round of computation or memory
 MESSAGE_S = 0.05  # of one message between two nodes
 SMALLEST_BYTES, LARGEST_BYTES = 2**20, 2**26

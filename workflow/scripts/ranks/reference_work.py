@@ -29,7 +29,7 @@ KIND_VARIABLE = "RINGSIDE_REFERENCE"
 
 
 @dataclass(frozen=True)
-class Kind:
+class WorkKind:
     """Work of one core or accelerator.
 
     Attributes:
@@ -46,15 +46,15 @@ class Kind:
 
 
 KINDS = {  # each about 0.3 s on a core of a server of 2020
-    "products": Kind(version=1, steps=840, products=1, updated_mib=0),
-    "memory": Kind(version=1, steps=60, products=0, updated_mib=64),
-    "mixed": Kind(version=1, steps=240, products=2, updated_mib=8),
-    "accelerator": Kind(version=1, steps=60, products=1, updated_mib=512),
+    "products": WorkKind(version=1, steps=840, products=1, updated_mib=0),
+    "memory": WorkKind(version=1, steps=60, products=0, updated_mib=64),
+    "mixed": WorkKind(version=1, steps=240, products=2, updated_mib=8),
+    "accelerator": WorkKind(version=1, steps=60, products=1, updated_mib=512),
 }
 DEFAULT_KIND = "mixed"
 
 
-def on_a_core(kind: Kind) -> Callable[[int], None]:
+def on_a_core(kind: WorkKind) -> Callable[[int], None]:
     """Return a function that runs steps of the work on one core: products with ReLU, then an update."""
     inputs, weights, outputs = (np.full((SIDE, SIDE), 1 / SIDE, np.float32) for _ in range(3))
     parameters, gradients = (np.ones(kind.updated_mib * N_FLOATS_MIB, np.float32) for _ in range(2))
@@ -69,7 +69,7 @@ def on_a_core(kind: Kind) -> Callable[[int], None]:
     return steps
 
 
-def on_an_accelerator(kind: Kind, device: str) -> Callable[[int], None]:
+def on_an_accelerator(kind: WorkKind, device: str) -> Callable[[int], None]:
     """Return a function that runs steps on an accelerator by PyTorch, and returns when they are done."""
     import torch
 
@@ -95,7 +95,7 @@ def works_on_accelerators(context: Context) -> bool:
     return context.spec["device"] == "cuda" and "torch" in context.rank_input["modules"]
 
 
-def workers_of(context: Context, kind: Kind) -> list[Callable[[int], None]]:
+def workers_of(context: Context, kind: WorkKind) -> list[Callable[[int], None]]:
     """Return a function for each accelerator, or core, of this rank that runs steps of the work."""
     if works_on_accelerators(context):
         import torch

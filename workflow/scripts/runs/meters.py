@@ -14,7 +14,7 @@ from common.notes import Note
 from declared.site import Site, Wattmeter
 from environments.record import BuiltEnvironment
 from launchers import launch
-from ranks.worker.energy import SCOPES, Kind, entry, packages, together
+from ranks.worker.energy import SCOPES, MeterKind, entry, packages, combine_meters
 from ranks.worker.epoch_timer import COLUMNS
 from runs import wattmeter
 from runs.epochs import read_epochs, read_lines
@@ -24,7 +24,7 @@ IDLE = "ranks.worker.idle"
 NODE = "energy_node_j"
 NO_CLOCK = Note("no-clock", "the log of the command does not say when its epochs began")
 MAX_CLOCK_STEP_S = 1.0  # by which the clock that dates epochs may be set during a run
-_UNKNOWN = Kind(wattmeter.SOURCE, wattmeter.SCOPE, "power", 1.0, None, None)
+_UNKNOWN = MeterKind(wattmeter.SOURCE, wattmeter.SCOPE, "power", 1.0, None, None)
 
 
 def read_after(
@@ -36,7 +36,7 @@ def read_after(
     """
     result = json.loads((folder / "result.json").read_text())
     leaders = _first_rank_of_each_machine(result["ranks"])
-    entries = together((rank["host"], rank["meters"]) for _, rank in leaders)
+    entries = combine_meters((rank["host"], rank["meters"]) for _, rank in leaders)
     power = _read_node_power(folder, leaders)
     if site.energy:
         nodes = wattmeter.node_names([rank["host"] for rank in result["ranks"]])
@@ -111,7 +111,7 @@ def _read_wattmeters(
     windows: Sequence[tuple[float, float]],
     period: str = "an epoch",
     step_s: float = 0.0,
-) -> tuple[Kind, list[float | None], list[Note], wattmeter.Samples]:
+) -> tuple[MeterKind, list[float | None], list[Note], wattmeter.Samples]:
     """Ask the wattmeters for the energy of each window.
 
     Args:
@@ -217,7 +217,7 @@ def _measure_idle_power(
     watts = no_watts | {
         scope: _mean([node["watts"].get(scope) for node in machines]) for scope in ("device", "package")
     }
-    meters = together((node["host"], node["meters"]) for node in machines)
+    meters = combine_meters((node["host"], node["meters"]) for node in machines)
     if site.energy:
         nodes, window = (
             wattmeter.node_names([node["host"] for node in measured["nodes"]]),

@@ -40,7 +40,7 @@ from plan.identity import Planned
 from plan.memory import recorded_estimate
 from plan.node_check import without_slow_nodes
 from plan.plan_files import read_plan
-from ranks.worker.energy import SCOPES, widest
+from ranks.worker.energy import SCOPES, widest_scope
 from runs import attempts, meters, own_commands, phases, reasons, reference, score_p, steps, transport
 from runs.epochs import mean_of_timed, read_epochs
 from runs.progress import current_session, refuse_halted
@@ -412,7 +412,7 @@ def startup_time(ready_s: float, closed_s: float, wall_s: float) -> float | None
 def epoch_energy(epochs: Sequence[Mapping[str, Any]], device: str) -> dict[str, float | str | None]:
     """Return the mean energy of a timed epoch in each scope, J, and the widest scope that has one."""
     energies = {name: mean_of_timed(epochs, name) for name in (f"energy_{scope}_j" for scope in SCOPES)}
-    scope = widest(energies, device)
+    scope = widest_scope(energies, device)
     return {**energies, "energy_j": energies[f"energy_{scope}_j"] if scope else None, "energy_scope": scope}
 
 

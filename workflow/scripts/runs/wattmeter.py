@@ -15,7 +15,7 @@ import numpy as np
 
 from common.notes import Note
 from declared.site import Wattmeter
-from ranks.worker.energy import MAX_ERROR_SHARE, Kind
+from ranks.worker.energy import MAX_ERROR_SHARE, MeterKind
 
 MARGIN_S = 5.0  # before and after a run, so that the ends of an epoch lie between two samples
 AT_ONCE_S = 600.0  # time per request, since the size of an answer is limited
@@ -128,7 +128,7 @@ def _seconds(timestamp: str) -> float:
     return at.timestamp()
 
 
-def describe_meter(meter: Wattmeter, samples: Samples) -> Kind:
+def describe_meter(meter: Wattmeter, samples: Samples) -> MeterKind:
     """Return the kind of the meter, with the median distance of samples as its period.
 
     Raises:
@@ -138,7 +138,7 @@ def describe_meter(meter: Wattmeter, samples: Samples) -> Kind:
     if not len(periods):
         text = f"{meter.url}: one sample of {meter.metric} is too few"
         raise NoSamples(Note("too-few-samples", text, url=meter.url, metric=meter.metric))
-    return Kind(SOURCE, SCOPE, "power", float(np.median(periods)), meter.error_share, None)
+    return MeterKind(SOURCE, SCOPE, "power", float(np.median(periods)), meter.error_share, None)
 
 
 def valid_samples(samples: Samples) -> Samples:
@@ -160,7 +160,7 @@ def _is_power(rows: np.ndarray) -> np.ndarray:
 
 
 def integrate(
-    kind: Kind, samples: Samples, nodes: Sequence[str], start: float, end: float, period: str = "an epoch"
+    kind: MeterKind, samples: Samples, nodes: Sequence[str], start: float, end: float, period: str = "an epoch"
 ) -> tuple[float | None, Note | None]:
     """Return the energy of all nodes from `start` to `end` in J, or the reason why it is unknown.
 
@@ -189,5 +189,5 @@ def integrate(
             text = f"{node} has no sample for {gap_s:.3g} s of {period}"
             return None, Note("gap-in-samples", text, node=node, gap_s=gap_s)
         total += float(np.trapezoid(np.interp(times, rows[:, 0], rows[:, 1]), times))
-    reason = kind.objection(total, end - start, period)
+    reason = kind.rejection_reason(total, end - start, period)
     return (None, Note("too-coarse", reason)) if reason else (total, None)

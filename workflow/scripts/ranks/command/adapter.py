@@ -15,7 +15,7 @@ from typing import Any
 
 from ranks.command.placeholders import Value, fill
 from ranks.worker.context import Context
-from ranks.worker.devices import own_names
+from ranks.worker.devices import rank_accelerators
 from ranks.worker.epoch_timer import EpochTimer
 from ranks.worker.group import free_port
 from ranks.worker.node import accelerator
@@ -37,7 +37,7 @@ class CommandTraining(Training):
         spec, group = context.spec, context.group
         self.transport = "nccl" if spec["device"] == "cuda" else UNKNOWN
         if spec["device"] == "cuda":
-            name, *_ = own_names(context)
+            name, *_ = rank_accelerators(context)
             self.device = accelerator(int(name) if name.isdecimal() else 0)
         self._command: dict[str, Any] = context.rank_input["command"]
         self._folder = context.folder / OUTPUT

@@ -19,7 +19,7 @@ DIVIDED = {
 }
 
 
-def divided(graph: Graph, parts: int, sharding: str = LAYERS) -> dict[str, int]:
+def weight_axes(graph: Graph, parts: int, sharding: str = LAYERS) -> dict[str, int]:
     """Return the axis along which `parts` ranks partition a weight, for each weight that they partition.
 
     `sharding` is the level of the factor tensor_sharding.

@@ -394,7 +394,7 @@ class JaxTrainer(Trainer):
         context.phases.enter("build")
         self.device = device_name()
         levels, graph = context.levels, context.graph
-        self.layout = Layout(graph, context.mesh.sizes, levels["sharding"], self.divided())
+        self.layout = Layout(graph, context.mesh.sizes, levels["sharding"], self.tensor_axes())
         self._dtype = jnp.bfloat16 if levels["precision"] in COMPUTES_IN_BFLOAT16 else jnp.float32
         self._is_fused = can_fuse_attention(levels, graph, context.mesh.tensor)
         self._attend = fused_attention(self.layout.axes) if self._is_fused else unfused_attention
@@ -417,7 +417,7 @@ class JaxTrainer(Trainer):
         """Connect the ranks, and return what carries their communication (a hook)."""
         return "none"
 
-    def divided(self) -> dict[str, int]:
+    def tensor_axes(self) -> dict[str, int]:
         """Return the axis along which a tensor axis partitions each of its weights (a hook)."""
         return {}
 

@@ -65,7 +65,7 @@ class Context:
         return self.mesh.replica(self.rank)
 
     @property
-    def counting(self) -> list[int]:
+    def reporters(self) -> list[int]:
         """Ranks whose samples and losses count: one of those that see the same samples."""
         last = 0
         if (n_ranks := self.mesh.pipeline) > 1:

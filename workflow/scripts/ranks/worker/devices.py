@@ -118,7 +118,7 @@ def _usable_by_cuda(listed: list[str]) -> list[str]:
     return list(itertools.takewhile(lambda name: name.isdecimal() == listed[0].isdecimal(), listed))
 
 
-def own_names(context: "Context") -> list[str]:
+def rank_accelerators(context: "Context") -> list[str]:
     """Return the names of this rank's accelerators, [] if it trains on none."""
     if context.local_rank not in context.accelerators:
         return []
@@ -128,13 +128,13 @@ def own_names(context: "Context") -> list[str]:
     return [names[index] for index in device_indices(context, len(names))]
 
 
-def node_names(context: "Context") -> list[str]:
+def node_accelerators(context: "Context") -> list[str]:
     """Return the names of the accelerators that train on this rank's node, in the order of ranks; collective.
 
     A name occurs twice where ranks are isolated from each other and each counts its own accelerators.
     """
     if not context.accelerators:
         return []
-    by_rank = context.group.all_gather(own_names(context))
+    by_rank = context.group.all_gather(rank_accelerators(context))
     first = context.rank - context.local_rank
     return [name for names in by_rank[first : first + context.spec["ranks_per_node"]] for name in names]

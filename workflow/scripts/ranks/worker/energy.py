@@ -39,7 +39,7 @@ Joules = Callable[[], float]
 
 
 @dataclass(frozen=True)
-class Kind:
+class MeterKind:
     """Source, scope and accuracy of a meter.
 
     Attributes:
@@ -58,14 +58,14 @@ class Kind:
     error_share: float | None
     error_j: float | None
 
-    def objection(self, joules: float | None, seconds: float, window: str = "an epoch") -> str | None:
+    def rejection_reason(self, joules: float | None, seconds: float, window: str = "an epoch") -> str | None:
         """Return why a window of `seconds` has no number, or None if it has one.
 
         At each end the value is up to `sampling_s` old, so the energy is that of a window which may be
         shorter or longer by `sampling_s`: an error of sampling_s / seconds, at most MAX_ERROR_SHARE.
         """
         if joules is None:
-            return f"{self.source} stopped telling"
+            return f"{self.source} stopped reporting"
         least_s = self.sampling_s / MAX_ERROR_SHARE
         if seconds < least_s:
             return (
@@ -80,14 +80,14 @@ class Kind:
 
 
 # Intel SDM, volume 3B, section 16.10: new about every ms, by default in units of 61 uJ; states no error.
-RAPL = Kind("rapl", "package", "counter", 0.001, None, 61e-6)
+RAPL = MeterKind("rapl", "package", "counter", 0.001, None, 61e-6)
 # NVML states 5 % of the power for older accelerators and no error for later ones. Measured: new values every
 # 20 to 100 ms.
-NVML = Kind("nvml", "device", "counter", 0.1, 0.05, 0.001)
-NVML_POWER = Kind("nvml", "device", "power", 0.1, 0.05, None)
+NVML = MeterKind("nvml", "device", "counter", 0.1, 0.05, 0.001)
+NVML_POWER = MeterKind("nvml", "device", "power", 0.1, 0.05, None)
 # AMD's accumulator counts in units of 15.3 uJ every millisecond; its power is an average by the firmware.
-AMD = Kind("amd-smi", "device", "counter", 0.001, None, 16e-6)
-AMD_POWER = Kind("amd-smi", "device", "power", 0.1, None, None)
+AMD = MeterKind("amd-smi", "device", "counter", 0.001, None, 16e-6)
+AMD_POWER = MeterKind("amd-smi", "device", "power", 0.1, None, None)
 
 
 def answer_in_time(ask: Callable[[], Answer]) -> Answer:
@@ -117,7 +117,7 @@ def answer_in_time(ask: Callable[[], Answer]) -> Answer:
 class EnergyMeter:
     """All meters of one kind on this node; each of `parts` returns the joules of a package or accelerator."""
 
-    def __init__(self, kind: Kind, parts: Sequence[Joules]) -> None:
+    def __init__(self, kind: MeterKind, parts: Sequence[Joules]) -> None:
         self.kind, self._parts, self._lock = kind, parts, threading.Lock()
         self._hangs = False
 
@@ -293,7 +293,7 @@ def amd_smi(library: ModuleType, names: Sequence[str]) -> EnergyMeter:
 
 
 def _counted_or_integrated(
-    counter: Kind, power: Kind, parts: list[Joules], powers: list[Joules]
+    counter: MeterKind, power: MeterKind, parts: list[Joules], powers: list[Joules]
 ) -> EnergyMeter:
     try:
         for part in parts:
@@ -320,11 +320,11 @@ def accelerators(names: Sequence[str]) -> tuple[EnergyMeter | None, list[dict[st
             return meter, []
         except Exception as error:
             message = " ".join(str(error).split())  # AMD's has two lines.
-            refused.append(entry(kind, f"it does not tell: {type(error).__name__}: {message}"))
+            refused.append(entry(kind, f"cannot be read: {type(error).__name__}: {message}"))
     return None, refused
 
 
-def entry(kind: Kind, reason: str | None = None, **changes: Any) -> dict[str, Any]:
+def entry(kind: MeterKind, reason: str | None = None, **changes: Any) -> dict[str, Any]:
     """Return a meter as a record lists it (measured.meters)."""
     return {**vars(kind), "window": "epochs", "joules": None, "reason": reason, **changes}
 
@@ -362,7 +362,7 @@ class Meters:
             kind = meter.kind
             then, now = before.get(kind.scope), after.get(kind.scope)
             joules = None if then is None or now is None else now - then
-            if reason := kind.objection(joules, seconds, window):
+            if reason := kind.rejection_reason(joules, seconds, window):
                 self._reasons.setdefault(kind.scope, reason)
             joules_by_scope[kind.scope] = None if reason else joules
         return joules_by_scope
@@ -399,7 +399,7 @@ class Meters:
         every(POWER_SAMPLE_S, line)
 
 
-def together(nodes: Iterable[tuple[str, Sequence[Mapping[str, Any]]]]) -> list[dict[str, Any]]:
+def combine_meters(nodes: Iterable[tuple[str, Sequence[Mapping[str, Any]]]]) -> list[dict[str, Any]]:
     """Return the meters of all machines as a run's record lists them.
 
     Args:
@@ -423,7 +423,7 @@ def together(nodes: Iterable[tuple[str, Sequence[Mapping[str, Any]]]]) -> list[d
     return list(combined.values())
 
 
-def widest(energies: Mapping[str, float | None], device: str) -> str | None:
+def widest_scope(energies: Mapping[str, float | None], device: str) -> str | None:
     """Return the scope of a run's response `energy_j`, None if there is none.
 
     It is the widest scope that all machines report and that includes every device of the run's `device`.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TextIO
 
 from ranks.worker.context import Context, interfaces
-from ranks.worker.devices import node_names
+from ranks.worker.devices import node_accelerators
 from ranks.worker.energy import SCOPES
 from ranks.worker.heartbeat import Heartbeat
 from ranks.worker.load import Load
@@ -54,7 +54,7 @@ class EpochTimer:
         self._step_times: list[float] = []
         self._release = self._last_step = 0.0
         spec = context.spec
-        devices = node_names(context)
+        devices = node_accelerators(context)
         self._node = Node(interfaces(spec), devices) if context.local_rank == 0 else None
         if self._node:
             self._node.meters.sample(context.folder / f"power-{self.group.rank}.csv")
@@ -187,7 +187,7 @@ class EpochTimer:
         spec = self.context.spec
         times, closed, validation, training_sums, validation_sums, steps, counted = zip(*gathered, strict=True)
         trained, validated = (
-            [seen[i] for i in self.context.counting] for seen in (training_sums, validation_sums)
+            [seen[i] for i in self.context.reporters] for seen in (training_sums, validation_sums)
         )
         samples = sum(seen["samples"] for seen in trained)
         scale = spec["samples_per_epoch"] / samples

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ranks.worker.context import from_environment
-from ranks.worker.devices import node_names
+from ranks.worker.devices import node_accelerators
 from ranks.worker.energy import Meters
 from ranks.worker.node import machine
 from ranks.worker.process import as_rank, host, leave_result
@@ -21,7 +21,7 @@ IDLE_S = 10.0
 def run(folder: Path) -> None:
     """Sleep for IDLE_S on all ranks; one rank of a node reads its meters."""
     context = from_environment(folder)
-    devices = node_names(context)
+    devices = node_accelerators(context)
     meters = Meters(devices) if context.local_rank == 0 else None
     context.group.barrier()
     began_at, start, before = time.time(), time.monotonic(), meters.read() if meters else {}

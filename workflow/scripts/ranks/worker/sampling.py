@@ -2,7 +2,7 @@
 
 The order of an epoch is one permutation of the training samples, drawn from (seed, epoch), the same on all
 ranks. Each step uses the next `replicas * batch` samples of it, its block. Each replica trains on its own
-consecutive `batch` samples of the block; with unequal shares (`divided`), each rank on consecutive samples in
+consecutive `batch` samples of the block; with unequal shares (`divide_block`), each rank on consecutive samples in
 proportion to its share. So k accumulated batches of size b have the same samples as one batch of size k * b,
 and the samples of a step do not depend on the number of ranks.
 """
@@ -22,7 +22,7 @@ def epoch_batches(seed: int, epoch: int, samples: int, block: int, part: slice) 
     return order[: steps * block].reshape(steps, block)[:, part]
 
 
-def divided(block: int, shares: Sequence[float], fewest: int = 1) -> list[int]:
+def divide_block(block: int, shares: Sequence[float], fewest: int = 1) -> list[int]:
     """Return the number of samples of each rank in a block, by largest remainder.
 
     Args:

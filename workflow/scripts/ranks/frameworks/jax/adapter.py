@@ -13,15 +13,15 @@ def environment(context: Context) -> dict[str, str]:
 
 def trainer(context: Context) -> Trainer:
     """Return the library's trainer, for ranks of one JAX process group."""
-    from ranks.libraries.divided_weights import divided
+    from ranks.libraries.divided_weights import weight_axes
     from ranks.libraries.jax_training import JaxTrainer, join
 
     class JoinedTrainer(JaxTrainer):
         def join(self) -> str:
             return join(context)
 
-        def divided(self) -> dict[str, int]:
-            return divided(context.graph, context.mesh.tensor, context.levels["tensor_sharding"])
+        def tensor_axes(self) -> dict[str, int]:
+            return weight_axes(context.graph, context.mesh.tensor, context.levels["tensor_sharding"])
 
     return JoinedTrainer(context)
 

@@ -15,7 +15,7 @@ from typing import Any
 from ranks.frameworks.lbann import experiment, program, timeline
 from ranks.frameworks.lbann.output import PARTS, Output, UnreadableError, finite, row
 from ranks.worker.context import Context
-from ranks.worker.devices import own_names
+from ranks.worker.devices import rank_accelerators
 from ranks.worker.epoch_timer import EpochTimer
 from ranks.worker.node import accelerator
 from ranks.worker.phases import UNTRACED, WINDOW_STEPS
@@ -36,7 +36,7 @@ class LbannTraining(Training):
         super().__init__(context)
         self.transport = "mpi" if context.ranks > 1 else "none"
         if context.spec["device"] == "cuda":
-            (name,) = own_names(context)
+            (name,) = rank_accelerators(context)
             self.device = accelerator(int(name) if name.isdecimal() else 0)
         self._output = Output()
         self._program: program.Program | None = None

@@ -54,12 +54,12 @@ def trainer(context: Context) -> Trainer:
                 return
             block, fewest, speeds = sum(context.samples), context.graph.fewest_samples, None
             if shares != "measured":
-                context.divide(sampling.divided(block, [float(share) for share in shares.split("/")], fewest))
+                context.divide(sampling.divide_block(block, [float(share) for share in shares.split("/")], fewest))
             else:
                 context.phases.enter("speeds")
                 for _ in range(N_ROUNDS):
                     speeds = context.group.all_gather(context.samples[context.rank] / self._step_s())
-                    context.divide(sampling.divided(block, speeds, fewest))
+                    context.divide(sampling.divide_block(block, speeds, fewest))
                 context.phases.enter("join")
             self.shares = [
                 {"samples": samples, "samples_s": speeds[rank] if speeds else None}
