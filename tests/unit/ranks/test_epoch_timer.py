@@ -38,7 +38,7 @@ class Context:
     accumulation_groups = (1,)
     phases = Untraced()
     accelerators = (0,)
-    counting = (0, 1)
+    reporters = (0, 1)
 
     def __init__(self, group: Group, folder: Path) -> None:
         self.group, self.folder = group, folder

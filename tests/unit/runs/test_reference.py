@@ -74,7 +74,7 @@ import torch
 torch.cuda.device_count = lambda: 4
 from ranks import reference_work as work
 work.DEVICE_SIDE = 8
-work.KINDS["accelerator"] = work.Kind(version=1, steps=3, products=2, updated_mib=1)
+work.KINDS["accelerator"] = work.WorkKind(version=1, steps=3, products=2, updated_mib=1)
 spec = {"device": "cuda", "replicas_per_rank": 2}
 devices, work.on_an_accelerator, made = [], lambda kind, device: devices.append(device) or made(kind, "cpu"), work.on_an_accelerator
 context = SimpleNamespace(spec=spec, input={"modules": ["torch"]}, local_rank=1, accelerators=[0, 1, 2, 3])
