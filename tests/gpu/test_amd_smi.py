@@ -102,4 +102,4 @@ def test_gpu_that_cannot_be_read_gives_the_error_as_the_reason(
 
 def test_gpu_without_counter_and_power_has_a_reason(machine: Callable[..., None]) -> None:
     machine([(0, 0, 0, "-", "-")], amdsmi_get_energy_count=NOT_SUPPORTED)
-    assert amd_reason(Meters(["0"])) == "cannot be read: LookupError: its power is not known"
+    assert amd_reason(Meters(["0"])) == "cannot be read: LookupError: its power is unknown"

@@ -1,12 +1,12 @@
 """Batches of a rank, the same in every framework.
 
 Images are uint8 [N, H, W, C] with int64 labels [N], or [N, H W], one for each pixel. Tokens are int64 [N,
-length] with int64 labels: [N], or [N, length], where the label of each token is the one that follows. Rows of
-click logs are int64 [N, 39]: counts, then categories, which are numbers of one vocabulary, with labels [N].
+length] with int64 labels: [N], or [N, length], where the label of each token is the next token. Rows of click
+logs are int64 [N, 39] with labels [N]: counts, then categories, which share one vocabulary.
 
-Prepared samples are read from the memory-mapped file. Samples of a `fresh` data set are drawn, each from the
-seed, the epoch and its place in the epoch's order; so is the augmentation of an image. Neither depends on the
-rank that reads the sample.
+Prepared samples are read from the memory-mapped file. A sample of a `fresh` data set is drawn from the seed,
+the epoch and its place in the epoch's order, and the augmentation of an image from the seed, the epoch and
+the number of the sample. Neither depends on the rank that reads the sample.
 """
 
 import abc
@@ -21,7 +21,7 @@ Batch = tuple[np.ndarray, np.ndarray]
 
 # Separate the random numbers of augmentation and of masks from those of the order.
 AUGMENTATION_STREAM, MASKING_STREAM = 1, 2
-MASK_SHARE, RANDOM_SHARE = 0.8, 0.1  # of masked positions: those with the mask, and with a random token
+MASK_SHARE, RANDOM_SHARE = 0.8, 0.1  # shares of masked positions that get the mask, or a random token
 KNUTH_FACTOR = 2_654_435_761  # of multiplicative hashing
 SQUARE = 8  # pixels of a side
 MIN_HEIGHTS_PER_SHIFT = 8  # a crop is shifted by at most an eighth of the image's height
@@ -60,7 +60,7 @@ class Prepared:
 class Fresh(abc.ABC):
     """Samples that are drawn anew in every epoch.
 
-    A sample is the next `words` numbers of 64 bits of the epoch's random stream.
+    A sample takes the next `words` random numbers of 64 bits from the epoch's stream.
     """
 
     words: int
@@ -160,9 +160,9 @@ class Topics(Fresh):
 
 
 class Clicks(Fresh):
-    """Rows of click logs: half of the values of categories are for a click, the others against it.
+    """Rows of click logs: half of the category values speak for a click, the other half against one.
 
-    Small values of a category are more frequent than large ones, and counts are of all magnitudes.
+    Small values of a category are more frequent than large ones, and counts have all magnitudes.
     """
 
     words = N_COUNTS + N_CATEGORIES
@@ -230,14 +230,14 @@ class Augmentation:
 def mask_tokens(tokens: np.ndarray, samples: np.ndarray, n_masked: int, mask: int, seed: list[int]) -> Batch:
     """Return tokens with masks followed by the masked positions, and the tokens that were there.
 
-    Positions are drawn for each sequence. The token of most becomes the mask, that of some a random one, and
-    that of others stays (Devlin et al., NAACL 2019, section 3.1).
+    Positions are drawn for each sequence. Most of them get the mask, some get a random token, and the others
+    keep their token (Devlin et al., NAACL 2019, section 3.1).
 
     Args:
         tokens: Sequences, int64 [N, length].
         samples: Numbers of the sequences, from which their random numbers are drawn.
-        n_masked: Masked positions of a sequence.
-        mask: The mask, a token larger than those of the data set.
+        n_masked: Number of masked positions of a sequence.
+        mask: The mask, a token larger than all tokens of the data set.
         seed: The run's seed and the epoch.
 
     Returns:

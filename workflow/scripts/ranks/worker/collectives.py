@@ -8,7 +8,7 @@ float32, and n is the number of ranks:
     all_gather       [elements / n] [elements]      the shares of all ranks, in the order of ranks
     reduce_scatter   [elements]     [elements / n]  this rank's share of the sum
     all_to_all       [elements]     [elements]      this rank's share of all messages, in the order of ranks
-    point_to_point   [elements]     [elements]      the previous rank's message; rank 0 gets the last one's
+    point_to_point   [elements]     [elements]      the previous rank's message; rank 0 gets the last rank's
 """
 
 import abc
@@ -19,12 +19,12 @@ import numpy as np
 class Collectives(abc.ABC):
     """Communicate arrays between all ranks as the framework's training does.
 
-    Every method but `result` is collective.
+    Every method except `result` is collective.
     """
 
-    #: what carries the messages between ranks, as Trainer.transport
+    #: transport of the messages between ranks, named as in Training.transport
     transport = "none"
-    #: where messages lie, as Trainer.device
+    #: name of the device whose memory holds the messages, as in Training.device
     device = "cpu"
 
     @abc.abstractmethod
@@ -33,9 +33,9 @@ class Collectives(abc.ABC):
 
     @abc.abstractmethod
     def do(self, collective: str) -> None:
-        """Run this collective once on the loaded message; on return the result is there and the device idle.
+        """Run this collective once on the loaded message; on return, the result exists and the device is idle.
 
-        A sum may be computed in place: the result of a second call without a new `load` is undefined.
+        Sums can be computed in place: the result of a second call without a new `load` is undefined.
         """
 
     @abc.abstractmethod

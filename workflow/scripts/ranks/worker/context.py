@@ -26,7 +26,11 @@ MAX_SAMPLES_IN_MEMORY_BYTES = 2**28
 
 @dataclass
 class Context:
-    """One rank of one run. `input` is the attempt's spec.json (`runs.supervise.rank_input`)."""
+    """One rank of one run.
+
+    `rank_input` is the content of the attempt's spec.json (runs.supervise.rank_input): the run's spec under
+    the key `spec`, and what a rank needs beside it, such as the folder of the data.
+    """
 
     folder: Path
     rank_input: dict[str, Any]
@@ -58,15 +62,12 @@ class Context:
 
     @property
     def replica(self) -> int:
-        """Part of a step's samples that this rank sees.
-
-        Ranks that see the same samples have the same number.
-        """
+        """Number of this rank's replica; ranks that see the same samples have the same number."""
         return self.mesh.replica(self.rank)
 
     @property
     def reporters(self) -> list[int]:
-        """Ranks whose samples and losses count: one of those that see the same samples."""
+        """Ranks whose samples and losses are counted: one of each replica, on the stage with the logits."""
         last = 0
         if (n_ranks := self.mesh.pipeline) > 1:
             schedule = self.levels["schedule"]
@@ -121,20 +122,19 @@ class Context:
 
     @property
     def positions(self) -> int:
-        """Labels of a sample: 1, or the number of last positions of a sequence with logits."""
+        """Number of labels of a sample: 1, or the number of positions with logits."""
         return math.prod(self.graph.operators[-1].shape[:-1])
 
     @property
     def counts_correct(self) -> bool:
-        """Whether training steps count correct labels: all but those of models of next tokens.
+        """Whether training steps count correct labels, as they do except for language models.
 
-        An argmax over the vocabulary for every position would take time that no training of such a model
-        spends.
+        Training a language model usually spends no time on an argmax over the vocabulary at every position.
         """
         return not self.graph.is_language_model
 
     def initial_weights(self) -> dict[str, np.ndarray]:
-        """Return the initial weights, canonical layout, equal in every framework and on every rank."""
+        """Return the initial weights in canonical layout, the same in every framework and on every rank."""
         return initial_weights(self.graph, self.spec["seed"])
 
     def draw_weights(self, names: Collection[str]) -> Iterator[tuple[str, np.ndarray]]:
@@ -158,9 +158,9 @@ class Context:
 
     @property
     def accelerators(self) -> list[int]:
-        """Numbers of the accelerators of a node that train: those of its first ranks.
+        """Numbers of the accelerators of a node that train; they belong to the node's first ranks.
 
-        With device hybrid the last rank of a node has none.
+        With `device: hybrid`, the last rank of a node has none.
         """
         ranks = min(self.ranks, self.spec["ranks_per_node"])
         n_accelerators = {"cuda": ranks * self.spec["replicas_per_rank"], "hybrid": ranks - 1}.get(
@@ -170,46 +170,40 @@ class Context:
 
     @property
     def samples(self) -> list[int]:
-        """Samples of a step by `replica`: of each rank, or of the ranks that see the same samples."""
+        """Number of samples in a step, by `replica`."""
         return (
             self._divided or [self.spec["local_batch"] * self.spec["replicas_per_rank"]] * self.mesh.replicas
         )
 
     def divide(self, samples: Sequence[int]) -> None:
-        """Set the number of samples of each rank in a step; ranks have one replica each.
+        """Set the number of samples of each rank in a step, where each rank is one replica.
 
         Args:
-            samples: Samples of each rank; their sum is that of `self.samples`.
+            samples: Number of samples of each rank; the sum must remain that of `self.samples`.
         """
         self._divided = list(samples)
 
     @property
     def part(self) -> slice:
-        """This rank's part of the samples of a step."""
+        """Slice of a step's samples that this rank sees."""
         before = sum(self.samples[: self.replica])
         return slice(before, before + self.samples[self.replica])
 
     @property
     def _parts(self) -> list[slice]:
-        """Parts of this rank's replicas."""
+        """Slices of a step's samples, one for each of this rank's replicas."""
         part, replicas = self.part, self.spec["replicas_per_rank"]
         batch = (part.stop - part.start) // replicas
         return [slice(first, first + batch) for first in range(part.start, part.stop, batch)]
 
     def order(self, epoch: int) -> np.ndarray:
-        """Return the sample numbers of this rank's batches, int64 [steps * replicas of the rank, batch].
-
-        A step has one batch for each replica.
-        """
+        """Return the sample numbers of this rank's batches, int64 [steps * replicas of the rank, batch]."""
         epoch_order = self.spec["seed"], epoch, self.spec["samples_per_epoch"], sum(self.samples)
         orders = [sampling.epoch_batches(*epoch_order, part) for part in self._parts]
         return np.stack(orders, axis=1).reshape(-1, orders[0].shape[1])
 
     def epoch(self, epoch: int) -> Iterator[Batch]:
-        """Yield this rank's batches of `epoch` (1 is the first), augmented.
-
-        Each step has one for each replica.
-        """
+        """Yield this rank's augmented batches of `epoch` (1 is the first): in each step, one for each replica."""
         spec, level, parts, block = self.spec, self.levels["augmentation"], self._parts, sum(self.samples)
         augment = Augmentation(level, spec["seed"], epoch, spec["samples_per_epoch"], self.graph.shape[0])
         for place, samples in enumerate(self.order(epoch)):
@@ -221,8 +215,8 @@ class Context:
     def samples_in_memory(self) -> Batch | None:
         """Return all training samples and labels, for a library that gathers the batches of `order` itself.
 
-        None if samples are drawn, augmented or masked, or larger than MAX_SAMPLES_IN_MEMORY_BYTES. Tokens
-        have the data type of the file.
+        It returns None if samples are drawn, augmented or masked, or larger than MAX_SAMPLES_IN_MEMORY_BYTES.
+        Tokens have the data type of the file.
         """
         is_unchanged = self.levels["augmentation"] == "none" and not self.graph.n_masked
         if isinstance(self._train, Prepared) and is_unchanged:
@@ -253,7 +247,7 @@ class Context:
     def largest_validation_share(self) -> int:
         """Number of validation samples of the replica with the largest share.
 
-        Ranks that run one program together evaluate as many batches as that replica.
+        Ranks that run one program (JAX) all evaluate as many batches as that replica.
         """
         return max(-(-len(self._validation) * samples // sum(self.samples)) for samples in self.samples)
 
@@ -263,16 +257,16 @@ class Context:
 
     @property
     def missing_validation_batches(self) -> int:
-        """Number of batches by which this rank has fewer in `validation` than the rank with most.
+        """How many validation batches fewer this rank has than the rank with most.
 
-        Ranks have equally many samples in a step.
+        All ranks must have the same number of samples in a step.
         """
         size = min(MAX_VALIDATION_BATCH, self.samples[self.replica])
         largest, share = self.largest_validation_share, self._validation_share
         return -(-largest // size) + -(share.stop - share.start) // size
 
     def validation(self) -> Iterator[Batch]:
-        """Yield this rank's share of the validation split, in batches as small as those of training."""
+        """Yield this rank's share of the validation split, in batches no larger than those of training."""
         split, share = self._validation, self._validation_share
         size = min(MAX_VALIDATION_BATCH, self.samples[self.replica])
         for first in range(share.start, share.stop, size):
@@ -288,7 +282,7 @@ def interfaces(spec: Mapping[str, Any]) -> list[str]:
 
 
 def by_first_interface(spec: Mapping[str, Any], library: str) -> str:
-    """Return the transport of a library that uses only the first of the site's interfaces."""
+    """Return the name of the transport of a library that uses only the first of the site's interfaces."""
     first, *further = interfaces(spec)
     return f"{library} by {first}" if further else library
 

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 NVIDIA_DRIVER = Path("/proc/driver/nvidia")
 AMD_DRIVER = Path("/sys/class/kfd")
-#: by vendor: variables that hide accelerators, outermost first; of alternatives, the first that is set counts
+#: by vendor: variables that hide accelerators, outermost first; the first alternative that is set counts
 VARIABLES = {
     "nvidia": (("CUDA_VISIBLE_DEVICES",),),
     "amd": (("ROCR_VISIBLE_DEVICES",), ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")),
 }
 HIDING_VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
-#: by vendor: library of the driver, its function that starts it, and the one that counts what a process sees
+#: by vendor: the driver's library, its initialization, and its function that counts what a process sees
 DRIVERS = {
     "nvidia": ("libcuda.so.1", "cuInit", "cuDeviceGetCount"),
     "amd": ("libamdhip64.so", "hipInit", "hipGetDeviceCount"),
@@ -38,7 +38,7 @@ def device_indices(context: "Context", n_visible: int) -> list[int]:
     """Return the indices of this rank's accelerators among the `n_visible` that its process sees.
 
     Raises:
-        DeviceCountError: If the process sees more than its own and fewer than its node trains on, or none.
+        DeviceCountError: If the process sees none, or fewer than its node trains on but not exactly its own.
     """
     n_own, n_node = context.spec["replicas_per_rank"], len(context.accelerators)
     if n_visible == n_own:
@@ -50,7 +50,7 @@ def device_indices(context: "Context", n_visible: int) -> list[int]:
         granted = [f"{name}={os.environ[name]}" for name in HIDING_VARIABLES if name in os.environ]
         raise DeviceCountError(
             f"rank {context.rank} sees no accelerator, and no variable hides them all "
-            f"({' '.join(granted) or 'none is set'}): check that their driver answers on this node, and that "
+            f"({' '.join(granted) or 'none is set'}): check that their driver works on this node, and that "
             "the library is built for them"
         )
     variables = " or ".join(name for names in VARIABLES[vendor()] for name in names)
@@ -68,7 +68,8 @@ def vendor() -> str:
 def count_visible() -> int:
     """Return how many accelerators this process sees, from the driver's library.
 
-    It is for libraries that cannot count before they are configured. A node without the library has none.
+    It serves libraries that cannot count accelerators before they are configured. The number is 0 on a node
+    without the driver's library.
     """
     library, start, count = DRIVERS[vendor()]
     number = ctypes.c_int(0)
@@ -81,9 +82,9 @@ def count_visible() -> int:
 
 
 def visible_names(environment: Mapping[str, str] = os.environ) -> list[str] | None:
-    """Return the names of the accelerators that a process sees, as the vendor's library knows them.
+    """Return the names of the accelerators that a process sees: numbers or UUIDs of the vendor's library.
 
-    They are numbers or UUIDs. None if no variable of its `environment` hides any, so that all are seen.
+    Return None if no variable of its `environment` hides any, so that it sees all of them.
     """
     names: list[str] | None = None
     for alternatives in VARIABLES[vendor()]:
@@ -91,7 +92,7 @@ def visible_names(environment: Mapping[str, str] = os.environ) -> list[str] | No
         if value is None:
             continue
         listed = [name.strip() for name in value.split(",") if name.strip()]
-        if "-1" in listed:  # It and all that follows are hidden.
+        if "-1" in listed:  # CUDA and HIP ignore it and everything after it.
             listed = listed[: listed.index("-1")]
         if vendor() == "nvidia":
             listed = _usable_by_cuda(listed)
@@ -111,7 +112,7 @@ def visible_names(environment: Mapping[str, str] = os.environ) -> list[str] | No
 def _usable_by_cuda(listed: list[str]) -> list[str]:
     """Return the devices of CUDA_VISIBLE_DEVICES that CUDA uses: up to one of another kind than the first.
 
-    Kinds are numbers and UUIDs. Of the parts of GPUs that MIG divides, a process uses one.
+    The kinds are numbers and UUIDs. A process uses only one part of a GPU that MIG divides.
     """
     if listed and listed[0].startswith("MIG-"):
         return listed[:1]
@@ -131,7 +132,7 @@ def rank_accelerators(context: "Context") -> list[str]:
 def node_accelerators(context: "Context") -> list[str]:
     """Return the names of the accelerators that train on this rank's node, in the order of ranks; collective.
 
-    A name occurs twice where ranks are isolated from each other and each counts its own accelerators.
+    A name occurs twice if ranks are isolated from each other and each numbers its own accelerators.
     """
     if not context.accelerators:
         return []

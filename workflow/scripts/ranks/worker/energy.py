@@ -1,10 +1,10 @@
 """Measure the energy of a node with the energy counters or power sensors that it has.
 
 A meter reports joules since an arbitrary start; only differences are meaningful. Scopes are never added to
-each other: `device` is the run's accelerators, `package` all processor packages of the machine, and `node`
-what a machine draws from its socket, which no program on it can read (runs/wattmeter.py). Accelerators are
-read through the vendors' libraries, if the environment has them. A missing meter, or a window shorter than a
-meter can resolve, leaves an empty number and a reason (`Meters.describe`).
+each other: `device` covers the run's accelerators, `package` all processor packages of the machine, and
+`node` what a machine draws from its socket, which no program on it can read (runs/wattmeter.py). Accelerators
+are read through the vendors' libraries, if the environment has them. If a meter is missing, or a window is
+too short for it, the number is empty and has a reason (`Meters.describe`).
 """
 
 import contextlib
@@ -45,7 +45,7 @@ class MeterKind:
     Attributes:
         source: Interface that is read, such as rapl.
         scope: One of SCOPES.
-        method: counter, or power, which is integrated.
+        method: `counter`, or `power`, which is integrated over time.
         sampling_s: Interval between new values.
         error_share: The manufacturer's error as a share of the energy, None if unknown.
         error_j: The manufacturer's error in joules, None if unknown.
@@ -59,10 +59,10 @@ class MeterKind:
     error_j: float | None
 
     def rejection_reason(self, joules: float | None, seconds: float, window: str = "an epoch") -> str | None:
-        """Return why a window of `seconds` has no number, or None if it has one.
+        """Return why the energy of a window of `seconds` is rejected, None if it is accepted.
 
-        At each end the value is up to `sampling_s` old, so the energy is that of a window which may be
-        shorter or longer by `sampling_s`: an error of sampling_s / seconds, at most MAX_ERROR_SHARE.
+        At each end the value is up to `sampling_s` old, so the measured window can be shorter or longer by
+        `sampling_s`. The resulting error, sampling_s / seconds, must not exceed MAX_ERROR_SHARE.
         """
         if joules is None:
             return f"{self.source} stopped reporting"
@@ -115,7 +115,7 @@ def answer_in_time(ask: Callable[[], Answer]) -> Answer:
 
 
 class EnergyMeter:
-    """All meters of one kind on this node; each of `parts` returns the joules of a package or accelerator."""
+    """All meters of one kind on this node; each of `parts` reads the joules of one package or accelerator."""
 
     def __init__(self, kind: MeterKind, parts: Sequence[Joules]) -> None:
         self.kind, self._parts, self._lock = kind, parts, threading.Lock()
@@ -153,7 +153,7 @@ class Package:
         self._went_back = False
 
     def __call__(self) -> float:
-        """Return joules since some start; NaN once the counter was reset, as when the machine was suspended.
+        """Return joules since some start; NaN after the counter was reset, such as by a suspended machine.
 
         Call it more often than the counter wraps (about every minute at full load).
         """
@@ -217,7 +217,7 @@ def rapl() -> EnergyMeter | None:
     """Return the meter of the processor packages, None if there are none.
 
     Raises:
-        OSError: If this user may not read the counters.
+        OSError: If this user is not allowed to read the counters.
         ValueError: If a counter is not a number.
     """
     folders = packages()
@@ -227,7 +227,7 @@ def rapl() -> EnergyMeter | None:
 def nvml(library: ModuleType, names: Sequence[str]) -> EnergyMeter:
     """Return the meter of NVIDIA's accelerators with these names by NVML (nvidia-ml-py).
 
-    It reads their counters, or their power if one has no counter. Any exception means that there is no meter.
+    It reads their energy counters, or their power if one lacks a counter. Any exception means: no meter.
     """
     library.nvmlInit()
     handles = [_nvml_handle(library, name) for name in names]
@@ -243,7 +243,7 @@ def nvml(library: ModuleType, names: Sequence[str]) -> EnergyMeter:
 
 
 class DividedError(Exception):
-    """A counter is of a whole card, of which the run trains on a part."""
+    """The counter covers a whole card, but the run trains on a part of it (MIG)."""
 
 
 def _nvml_handle(library: ModuleType, name: str) -> Any:
@@ -253,7 +253,7 @@ def _nvml_handle(library: ModuleType, name: str) -> Any:
         else library.nvmlDeviceGetHandleByUUID(name.encode())
     )
     is_divided = False
-    with contextlib.suppress(Exception):  # A card without MIG and a part of a card have no such mode.
+    with contextlib.suppress(Exception):  # Cards without MIG, and parts of a card, have no such mode.
         is_divided = library.nvmlDeviceGetMigMode(handle)[0] != 0
     if is_divided:
         raise DividedError(f"MIG divides accelerator {name}, whose counters are of the whole card")
@@ -263,7 +263,7 @@ def _nvml_handle(library: ModuleType, name: str) -> Any:
 def amd_smi(library: ModuleType, names: Sequence[str]) -> EnergyMeter:
     """Return the meter of AMD's accelerators with these names by AMD SMI (amdsmi); see `nvml`.
 
-    Accelerators are numbered as in HIP if the library reports these numbers.
+    Accelerators have HIP's numbers if the library reports these.
     """
     library.amdsmi_init()
     handles = library.amdsmi_get_processor_handles()
@@ -285,7 +285,7 @@ def amd_smi(library: ModuleType, names: Sequence[str]) -> EnergyMeter:
         for name in ("current_socket_power", "average_socket_power", "socket_power"):
             if isinstance(answer.get(name), int | float):  # else N/A
                 return float(answer[name])
-        raise LookupError("its power is not known")
+        raise LookupError("its power is unknown")
 
     parts: list[Joules] = [lambda handle=handle: joules(handle) for handle in chosen]  # type: ignore[misc]
     powers: list[Joules] = [lambda handle=handle: watts(handle) for handle in chosen]  # type: ignore[misc]
@@ -310,7 +310,7 @@ def accelerators(names: Sequence[str]) -> tuple[EnergyMeter | None, list[dict[st
     """
     refused = []
     if len(set(names)) < len(names):
-        reason = f"its ranks are isolated: each counts accelerators by itself ({', '.join(names)})"
+        reason = f"ranks are isolated, and each numbers its own accelerators ({', '.join(names)})"
         return None, [entry(NVML, reason), entry(AMD, reason)]
     for kind, name, make in ((NVML, "pynvml", nvml), (AMD, "amdsmi", amd_smi)):
         try:
@@ -346,7 +346,7 @@ class Meters:
             self._refused += refused
 
     def read(self) -> dict[str, float | None]:
-        """Return joules since some start for each scope that has a meter here."""
+        """Return joules since some start for each scope that this node has a meter for."""
         return {meter.kind.scope: meter.joules() for meter in self._meters}
 
     def between(
@@ -426,7 +426,7 @@ def combine_meters(nodes: Iterable[tuple[str, Sequence[Mapping[str, Any]]]]) -> 
 def widest_scope(energies: Mapping[str, float | None], device: str) -> str | None:
     """Return the scope of a run's response `energy_j`, None if there is none.
 
-    It is the widest scope that all machines report and that includes every device of the run's `device`.
+    It is the widest scope that all machines report and that covers everything that trains with `device`.
     """
     return next(
         (scope for scope in COMPLETE_SCOPES[device] if energies.get(f"energy_{scope}_j") is not None), None

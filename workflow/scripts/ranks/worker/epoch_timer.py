@@ -82,7 +82,7 @@ class EpochTimer:
         return time.time() - time.monotonic() - self._clock_ahead_s
 
     def open_epoch(self) -> None:
-        """Start the next epoch on all ranks together."""
+        """Start the next epoch on all ranks at the same time."""
         self.epoch += 1
         self._epoch_opened = self._read()
         self.group.barrier()
@@ -143,8 +143,8 @@ class EpochTimer:
         between epochs.
 
         Args:
-            row: Columns of epochs.csv that the program reported, on rank 0; None on other ranks. Missing
-                columns, other than those of the nodes' own counters, stay empty.
+            row: On rank 0, the columns of epochs.csv that the program reported; None on other ranks. Missing
+                columns stay empty, except those that the nodes count.
         """
         self.epoch += 1
         # Other ranks call this immediately; the barrier delays their reading to the end of the epoch.
@@ -166,7 +166,7 @@ class EpochTimer:
             csv.writer(self._clocks, lineterminator="\n").writerows(rows)
 
     def _read(self) -> Reading | None:
-        """Return the node's counters on the one rank of each node that reads them, else None."""
+        """Return the node's counters on the rank that reads them, None on other ranks."""
         return self._node.read() if self._node else None
 
     def _since(self, before: Reading | None) -> dict[str, Any] | None:
@@ -212,7 +212,7 @@ class EpochTimer:
     def _put(self, row: Mapping[str, Any], counted: Sequence[dict[str, Any] | None]) -> None:
         """Write the line of an epoch.
 
-        `counted` has the node counters of each rank, None for all but one rank of a node.
+        `counted` has the node's counters from one rank of each node, and None from the others.
         """
         full_row = {
             **row,

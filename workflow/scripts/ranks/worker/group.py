@@ -21,7 +21,7 @@ _SIOCGIFADDR = 0x8915
 
 
 class GroupError(Exception):
-    """A rank has ended, or never connected."""
+    """Another rank has ended or never connected."""
 
 
 def address_of(interface: str) -> str:
@@ -83,8 +83,8 @@ class Group:
     def clock_offsets(self) -> list[tuple[float, float]]:
         """Return how far each rank's time.monotonic is ahead of rank 0's, and the error of that, in s.
 
-        The list is empty on other ranks than rank 0. The fastest of several round trips counts, and half of
-        its duration is the error (Cristian, Distributed Computing 3, 1989).
+        The list is empty except on rank 0. The fastest of several round trips counts, and half of its
+        duration is the error (Cristian, Distributed Computing 3, 1989).
         """
         if self.rank != 0:
             for _ in range(N_CLOCK_READINGS):

@@ -4,7 +4,7 @@ A thread wakes up every TICK_S. If it wakes up late, the process was stopped, or
 or for the interpreter's lock, which a library may hold while it computes. Waiting leaves traces: the kernel
 counts the time that a thread waits for a core, and a thread that waits for the lock requests it every
 `sys.getswitchinterval()`, each time with a voluntary context switch. A stopped process leaves neither. The
-CPU time of other threads is no help, since they compute until the process is stopped.
+CPU time of other threads does not help, since they compute until the process is stopped.
 
 CLOCK_MONOTONIC does not advance while the machine is suspended, but CLOCK_BOOTTIME does; their difference is
 the time of suspension.

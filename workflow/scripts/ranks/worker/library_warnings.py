@@ -1,4 +1,4 @@
-"""Collect the Python warnings that libraries emit while a rank trains, such as one of slow memory layouts."""
+"""Collect the Python warnings that libraries emit while a rank trains, such as one about a slow layout."""
 
 import warnings
 from typing import TextIO
@@ -8,10 +8,10 @@ MAX_CHARACTERS = 200  # of a warning
 
 
 class LibraryWarnings:
-    """Python warnings since the object was created, as `Category: first line`, each once.
+    """Python warnings since the object was created, each once, as `Category: first line`.
 
-    They still go to the rank's log. Filters of Python and of libraries apply: a deprecation, for example, is
-    not shown.
+    They still go to the rank's log. Filters of Python and of libraries apply, so that deprecations, for
+    example, are not collected.
     """
 
     def __init__(self) -> None:

@@ -29,7 +29,7 @@ NETWORK = Path("/proc/net/dev")
 class Reading:
     """Totals of one node: seconds over all its processors, bytes, joules by scope.
 
-    `at` is when they were read, on the node's monotonic clock.
+    `at` is the time of the reading on the node's monotonic clock.
     """
 
     throttled_s: float | None
@@ -137,8 +137,8 @@ def memory_bytes() -> int:
 def oom_kills() -> int | None:
     """Return how many processes of this control group the kernel has killed for lack of memory.
 
-    Version 2 counts those of groups below, too. Outside of all groups, the number is that of the machine
-    (proc(5), /proc/vmstat). None if the kernel does not count.
+    Version 2 also counts processes of the groups below. Outside of all groups, the number is the machine's
+    (proc(5), /proc/vmstat). It is None if the kernel does not count.
     """
     files = [group / name for group in _groups("memory") for name in ("memory.events", "memory.oom_control")]
     counts = [count for file in (*files, VMSTAT) if (count := _fields(file).get("oom_kill")) is not None]
@@ -148,9 +148,9 @@ def oom_kills() -> int | None:
 def busy_seconds() -> float:
     """Return the CPU seconds of all processes of this machine, over all cores.
 
-    The source is the exact accounting of control groups, if there is one, else /proc/stat, which samples at
-    clock ticks and was observed to report 50 % too much under a quota with periods of 5 ms. Time in
-    interrupts does not count: most of it handles the run's own network traffic.
+    The source is the exact accounting of control groups if the machine has it, else /proc/stat. The latter
+    samples at clock ticks, and was observed to report 50 % too much under a quota with periods of 5 ms. Time
+    in interrupts does not count: most of it handles the run's own network traffic.
     """
     if (exact := _number(CGROUPS / "cpuacct" / "cpuacct.usage")) is not None:
         return exact / 1e9

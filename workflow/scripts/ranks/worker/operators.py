@@ -25,7 +25,7 @@ class Profiler(Protocol):
         """Start profiling."""
 
     def stop(self) -> None:
-        """Stop profiling, quickly: an epoch is being timed."""
+        """Stop profiling quickly, since an epoch is being timed."""
 
     def events(self) -> Iterable[Event]:
         """Return the events, in microseconds of time.monotonic, after the profiler has stopped."""
@@ -39,9 +39,9 @@ def write(profilers: Sequence[Profiler], file: Path) -> None:
 
 
 def show_clock(annotated: Callable[[str], AbstractContextManager[Any]]) -> float:
-    """Let a profiler record the event CLOCK, and return when it began, in s of time.monotonic.
+    """Let a profiler record the event CLOCK, and return when the event began, in s of time.monotonic.
 
-    The event is recorded twice: the first one takes longer, so the second one counts.
+    It is recorded twice, and only the second one counts, since the first one takes longer.
     """
     for _ in range(2):
         shown_at = time.monotonic()

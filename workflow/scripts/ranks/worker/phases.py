@@ -1,7 +1,7 @@
 """Phases of a rank's training, as intervals of its own clock (time.monotonic, in s).
 
 A rank is in one phase at a time, from one `enter` to the next. Communication of gradients overlaps with
-phases (`begin`). A run with `trace: none` uses `Untraced` instead of `Phases`, whose methods do nothing.
+phases (`begin`). A run with `trace: none` uses `Untraced`, whose methods do nothing, instead of `Phases`.
 """
 
 import csv
@@ -63,10 +63,9 @@ class Untraced:
         return _ignore
 
     def begin(self) -> End:
-        """Start a communication of gradients, parallel to the phases.
+        """Start an interval of communication parallel to the phases, and return the function that ends it.
 
-        Call the returned function when it ends, from any thread, or with a stamp. The first of several calls
-        counts.
+        It can be called from any thread, and with a stamp of the end. Only the first call counts.
         """
         return _ignore
 

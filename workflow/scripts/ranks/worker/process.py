@@ -38,9 +38,10 @@ at_end: list[Callable[[], object]] = []
 def as_rank(run: Callable[[Path], object]) -> None:
     """Call `run` with the attempt's folder, the program's argument, and end this process.
 
-    The exit status is 1 on failure. The process ends without the libraries' clean-up, which can take seconds,
-    or hang once a peer has ended. A rank that fails pauses first. A launcher then sees the rank that caused
-    the failure end before ranks that fail because they lost their peer.
+    The exit status is 1 on failure; a rank that lacked memory leaves a file that says so. The process ends
+    without the libraries' clean-up, which can take seconds, or hang after a peer has ended. A failed rank
+    pauses before it ends, so that the launcher sees the rank that caused the failure end before ranks that
+    fail because they lost their peer.
     """
     bind_to_launcher()
     status = 0
@@ -118,7 +119,7 @@ def bind_to_launcher() -> None:
 
 
 def bind_heterogeneous(context: Context) -> None:
-    """Bind this rank to its own cores, if ranks have unequal numbers of cores.
+    """Bind this rank to its cores, if ranks have unequal numbers of cores.
 
     Schedulers give each rank of a node the same number of cores. If the node has fewer cores than its ranks
     need, the last rank gets the remaining ones; if none remain, all ranks share all cores.
@@ -138,9 +139,10 @@ def limit_memory(context: Context) -> None:
 
 
 def adapter_of(context: Context) -> ModuleType:
-    """Return the adapter.py of the run's framework, after binding cores, limiting memory, setting variables.
+    """Load and return the adapter.py of the run's framework.
 
-    The framework, Gloo and NCCL read these variables when a library is imported.
+    Before, it binds the rank to its cores and limits its memory. It also sets the variables of the adapter,
+    of Gloo and of NCCL, which libraries read when they are imported.
     """
     bind_heterogeneous(context)
     limit_memory(context)
@@ -166,12 +168,12 @@ def network_variables(context: Context) -> dict[str, str]:
         "NCCL_DEBUG_SUBSYS": "INIT,NET",
         "NCCL_DEBUG_FILE": f"{context.folder}/nccl.%h.%p.log",
     }
-    # Without the sign NCCL takes names for prefixes: eth1 would be eth10, too.
+    # Without the sign, NCCL treats names as prefixes: eth1 would match eth10, too.
     return {**gloo, "NCCL_SOCKET_IFNAME": f"={context.spec['interface']}", **log}
 
 
 def host() -> str:
-    """Return the name of this node, the scheduler's where there is one."""
+    """Return the scheduler's name of this node, or else its host name."""
     name = os.environ.get("SLURMD_NODENAME") or os.uname().nodename.encode(errors="replace").decode()
     return "".join(sign if sign.isprintable() else "_" for sign in name)
 
@@ -193,11 +195,11 @@ def _version(distribution: str) -> str:
 def leave_measurement(
     context: Context, load: Load, device: str, measured: dict[str, Any], **of_rank: Any
 ) -> None:
-    """Leave what a benchmark has `measured`, and what is known of its ranks and machines; collective.
+    """Write result.json of a benchmark: what it `measured`, its ranks and its software; collective.
 
     Args:
         context: The rank's context.
-        load: CPU time since the beginning of the measurement.
+        load: CPU time since the measurement began.
         device: Name of the rank's device.
         measured: Entries of result.json that all ranks share.
         of_rank: Further entries of this rank.

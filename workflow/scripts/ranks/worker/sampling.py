@@ -1,4 +1,4 @@
-"""Decide which samples a replica trains on, in which order: the same rule in every framework.
+"""Decide which samples a replica trains on, and in which order, by the same rule in every framework.
 
 The order of an epoch is one permutation of the training samples, drawn from (seed, epoch), the same on all
 ranks. Each step uses the next `replicas * batch` samples of it, its block. Each replica trains on its own
@@ -23,7 +23,7 @@ def epoch_batches(seed: int, epoch: int, samples: int, block: int, part: slice) 
 
 
 def divide_block(block: int, shares: Sequence[float], fewest: int = 1) -> list[int]:
-    """Return the number of samples of each rank in a block, by largest remainder.
+    """Return the number of samples of each rank in a block, rounded by the largest-remainder method.
 
     Args:
         block: Samples of a step, over all ranks.
@@ -55,7 +55,7 @@ def divide_block(block: int, shares: Sequence[float], fewest: int = 1) -> list[i
 
 
 def accumulation_groups(steps: int, sync_every: int) -> Iterator[int]:
-    """Yield the number of batches behind each all-reduce of an epoch; the last group may be shorter."""
+    """Yield the number of batches before each all-reduce of an epoch; the last group can be shorter."""
     for first in range(0, steps, sync_every):
         yield min(sync_every, steps - first)
 

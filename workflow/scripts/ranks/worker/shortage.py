@@ -1,8 +1,8 @@
-"""Recognise errors that mean that memory ran out, by their types and the texts of libraries and schedulers.
+"""Recognize that memory ran out, by the types of exceptions and the messages of libraries and schedulers.
 
-A rank that fails for lack of memory leaves a file in the attempt's folder, from which the launcher takes the
-status `oom`. The launcher searches logs for the same texts, since some programs end without an exception.
-Nothing here imports a library.
+A rank that fails for lack of memory writes a shortage file into the attempt's folder, from which the launcher
+derives the status `oom`. The launcher searches logs for the same messages, since some programs end without an
+exception. This module imports no library.
 """
 
 import contextlib
@@ -15,12 +15,12 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-SHORTAGE_FILES = "out-of-memory-*.json"  # one of each rank whose memory ran out
+SHORTAGE_FILES = "out-of-memory-*.json"  # one for each rank that ran out of memory
 MAX_ERROR_LENGTH = 300
 MAX_CHAIN = 20  # exceptions that led to one another
 DEVICE, HOST = "device", "host"
 
-# One line that ends training wherever it stands, in an exception or in a log.
+# A line that means the end of training, in an exception or in a log.
 _TEXTS = re.compile(
     "|".join(
         (
@@ -56,7 +56,7 @@ _TEXTS = re.compile(
         )
     )
 )
-# Lines of glog and absl below FATAL: the library may have gone on, with a slower algorithm for example.
+# Lines of glog and absl below FATAL: the library can have continued, with a slower algorithm for example.
 _NOT_FATAL = re.compile(r"^[IWE]\d{4} |^(?:\S+ \S+ )?[IWE] (?:external|tensorflow|tsl|xla|third_party)/")
 _MEMORY_WORDS = re.compile(r"out of memory|\bOOM\b|allocat", re.IGNORECASE)
 _HOST_WORDS = re.compile(
@@ -83,12 +83,12 @@ class Shortage:
     """A failed allocation, as the library reports it; sizes in bytes, None if not reported.
 
     Attributes:
-        error: The line that says so.
-        place: DEVICE or HOST: whose memory it is.
+        error: The line that reports it.
+        place: DEVICE or HOST, the memory that ran out.
         device: Number of the accelerator among those that the rank sees.
-        asked_bytes: What was to be allocated.
-        free_bytes: What was free at that moment.
-        total_bytes: All memory of the device.
+        asked_bytes: Size of the failed allocation.
+        free_bytes: Free memory at that moment.
+        total_bytes: Total memory of the device.
     """
 
     error: str
@@ -100,7 +100,7 @@ class Shortage:
 
 
 def describe_error(error: BaseException) -> Shortage | None:
-    """Return the shortage that an exception, or one that led to it, reports; None if none does."""
+    """Return the shortage that an exception or one of its causes reports, None if none does."""
     for link in _chain(error):
         text = ": ".join(filter(None, (type(link).__name__, str(link))))
         names = {kind.__name__ for kind in type(link).__mro__}
@@ -113,7 +113,7 @@ def describe_error(error: BaseException) -> Shortage | None:
 
 
 def describe_text(text: str) -> Shortage | None:
-    """Return the shortage that a line of an error or a log reports, the first one; None if none does."""
+    """Return the first shortage that a line of an error or a log reports, None if none does."""
     for line in text.splitlines():
         if _TEXTS.search(line) and not _NOT_FATAL.match(line):
             return _read_numbers(line, _place(line))
@@ -121,9 +121,9 @@ def describe_text(text: str) -> Shortage | None:
 
 
 def write_shortage_file(error: BaseException, folder: Path, host: str) -> None:
-    """Write `folder`/out-of-memory-<rank>.json if the rank on `host` fails with `error` for lack of memory.
+    """Write `folder`/out-of-memory-<rank>.json if `error`, with which this rank fails, is a lack of memory.
 
-    A note that cannot be written is left out: the log has the error, too.
+    If the file cannot be written, none is: the log has the error, too.
     """
     with contextlib.suppress(MemoryError, OSError):
         if shortage := describe_error(error):
@@ -135,7 +135,7 @@ def write_shortage_file(error: BaseException, folder: Path, host: str) -> None:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an exception, and those that led to it, as a traceback lists them."""
+    """Yield an exception and its causes, as a traceback lists them."""
     link: BaseException | None = error
     for _ in range(MAX_CHAIN):
         if link is None:
@@ -145,7 +145,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _place(text: str) -> str | None:
-    """Return whose memory it is, None if the text does not say."""
+    """Return whether the text is about memory of the DEVICE or the HOST, None if it does not say."""
     return HOST if _HOST_WORDS.search(text) else DEVICE if _DEVICE_WORDS.search(text) else None
 
 

@@ -16,15 +16,15 @@ from ranks.worker.process import versions
 # Values of settings that several libraries share.
 ON_DEMAND = "each batch is read when it is needed"
 UNFUSED = "two matrix products and a softmax"
-# What the backward pass computes again, by the level of checkpointing.
+# What the backward pass recomputes, by the level of checkpointing.
 RECOMPUTED = {
-    "blocks": "blocks are computed again",
-    "selective": "blocks are computed again but for products",
+    "blocks": "blocks are recomputed",
+    "selective": "blocks are recomputed except products",
 }
 TIMED = "the fastest of those timed in the first steps"
 HEURISTIC = "by heuristics"
 NONE = "none"
-CLIP_EPSILON = 1e-6  # summand of the norm that gradients are clipped by, as in torch.nn.utils.clip_grad_norm_
+CLIP_EPSILON = 1e-6  # added to the norm that clips gradients, as in torch.nn.utils.clip_grad_norm_
 
 
 class Training(abc.ABC):
@@ -57,19 +57,19 @@ class Training(abc.ABC):
         return versions(self.context.rank_input["modules"])
 
     def program_report(self) -> dict[str, Any] | None:
-        """Return what only ranks can report (record.json, measured.told), else None.
+        """Return what only ranks can report (`measured.told` in record.json), None if there is nothing.
 
-        This is what a program with its own loop prints, and the size of a module of the user's own.
+        Such reports are what a program with its own loop prints, and the size of a user's PyTorch module.
         """
         return None
 
     def settings(self) -> dict[str, str]:
-        """Return the settings that this rank really used, by name, as the library reports them (a hook).
+        """Return the settings of this rank by name, after the last epoch (a hook).
 
-        It is called after the last epoch. Trainers that extend it add entries to those of their base class:
-        plain words as names, such as ``optimizer implementation``, and as values what users of the library
-        write, such as ``torch.optim.Adam, fused``. A name means the same in all libraries, and libraries that
-        do the same have the same value.
+        Values are what the library reports, or what was requested if it reports nothing. Trainers that extend
+        it add entries to those of their base class: plain words as names, such as ``optimizer
+        implementation``, and as values what users of the library write, such as ``torch.optim.Adam, fused``.
+        A name means the same in all libraries, and libraries that do the same have the same value.
         """
         return {}
 
@@ -96,12 +96,12 @@ class Trainer(Training):
             self.close_epoch(timer, self.train_epoch(epoch, timer))
 
     def open_epoch(self, timer: EpochTimer) -> None:
-        """Open the next epoch. Its peak of device memory begins with what training keeps between steps."""
+        """Open the next epoch, and restart the peak of device memory at what training keeps between steps."""
         self.reset_device_memory_peak()
         timer.open_epoch()
 
     def close_epoch(self, timer: EpochTimer, trained: EpochSums) -> None:
-        """Close the epoch, read its peak of device memory, and validate."""
+        """Close the epoch, record its peak of device memory, and validate."""
 
         def validate() -> EpochSums:
             self.device_memory_peaks.append(self.read_device_memory_peak())
@@ -110,7 +110,7 @@ class Trainer(Training):
         timer.close_epoch(trained, validate)
 
     def reset_device_memory_peak(self) -> None:
-        """Let the peak of device memory begin with the present use, if the library can (a hook)."""
+        """Restart the peak of device memory at the present use, if the library can (a hook)."""
 
     def read_device_memory_peak(self) -> int | None:
         """Return the peak of device memory in bytes, None if the library does not report it (a hook)."""
@@ -124,8 +124,8 @@ class Trainer(Training):
     def evaluate(self) -> EpochSums:
         """Evaluate this rank's share of the validation split.
 
-        Running statistics are averaged over all ranks first, weighted by samples. During training each rank
-        keeps its own, in every library, so that their communication costs none of them time.
+        First, running statistics are replaced by their averages over all ranks, weighted by samples. During
+        training, each rank keeps its own in every library, so that no library spends time on sending them.
         """
         context = self.context
         has_statistics = context.graph.statistics or context.graph.module
@@ -142,14 +142,14 @@ class Trainer(Training):
         return self.validate()
 
     def dropped_token_shares(self) -> dict[str, float]:
-        """See Training. The shares of a load add up to the number of batches."""
+        """See Training. An operator's load sums the shares of each batch, the dropped share last."""
         if not any(name.endswith(".load") for name in self.context.graph.statistics):
             return {}
         loads = {name: load for name, load in self.statistics().items() if name.endswith(".load")}
         return {name.removesuffix(".load"): float(load[-1] / load.sum()) for name, load in loads.items()}
 
     def weights_finite(self) -> bool:
-        """See Training. Finite losses are no proof: in some libraries the ReLU of NaN is 0."""
+        """See Training. A finite loss proves nothing: in some libraries the ReLU of NaN is 0."""
         return all(np.isfinite(weight).all() for weight in self.weights().values())
 
     @abc.abstractmethod
