@@ -94,7 +94,7 @@ as_rank(run)
 SNAKEMAKE = ["snakemake", "--profile", "slurm", "--seconds-between-status-checks", "1"]
 NO_DRIVER = (
     "sees no accelerator, and no variable hides them all (CUDA_VISIBLE_DEVICES=0,1,2,3 "
-    "ROCR_VISIBLE_DEVICES=0,1,2,3): check that their driver answers on this node, and that the library is built "
+    "ROCR_VISIBLE_DEVICES=0,1,2,3): check that their driver works on this node, and that the library is built "
     "for them"
 )
 Ranks = list[dict[str, Any]]

@@ -23,7 +23,7 @@ from models.soap import divide
 from models.strategy import Part, random_strategy
 from ranks.libraries.pytorch import build, load, tensors
 from ranks.libraries.pytorch_parts import share
-from ranks.libraries.pytorch_strategy import Runner, carrier
+from ranks.libraries.pytorch_strategy import Runner, make_host_group
 
 STEPS = 3
 BATCH = 8
@@ -52,7 +52,7 @@ class Trained:
     """What three steps of a strategy leave on a rank."""
 
     def __init__(
-        self, name: str, strategy: Mapping[str, Part], rank: int, carries: dist.ProcessGroup | None = None
+        self, name: str, strategy: Mapping[str, Part], rank: int, host_group: dist.ProcessGroup | None = None
     ) -> None:
         model = graph(*MODELS[name])
         module = build(model)
@@ -60,7 +60,7 @@ class Trained:
         before = {name: tensor.detach().double() for name, tensor in tensors(module, model).items()}
         self.layout = lay_out(model, BATCH, strategy)
         weights = tensors(module.double(), model)
-        self.runner = Runner(model, self.layout, rank, torch.device("cpu"), weights, carries=carries)
+        self.runner = Runner(model, self.layout, rank, torch.device("cpu"), weights, host_group=host_group)
         for task in self.runner.tasks:
             task.part.training = False  # what is dropped is drawn by parts: no two strategies drop alike
         parameters = [
@@ -116,12 +116,12 @@ def work(rank: int, ranks: int, name: str, seeds: range, port: int) -> None:
     store = dist.TCPStore("127.0.0.1", port, ranks, rank == 0)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
     space = divide(graph(*MODELS[name]), BATCH)
-    carries = carrier("nccl")  # a group of its own, as on accelerators
+    host_group = make_host_group("nccl")  # a group of its own, as on accelerators
     alone = {layer.name: Part((1, 1, 1, 1), (rank,)) for layer in space.layers}
-    single = Trained(name, alone, rank, carries)
+    single = Trained(name, alone, rank, host_group)
     report: dict[str, Any] = {"rank": rank, "moved": single.moved, "far": {}}
     for seed in seeds:
-        trained = Trained(name, _fold_devices(space, ranks, seed), rank, carries)
+        trained = Trained(name, _fold_devices(space, ranks, seed), rank, host_group)
         dist.all_reduce(trained.losses)
         apart = (trained.losses - single.losses).abs().max().item()
         report["far"][seed] = max(apart, trained.distance(single.weights()))

@@ -267,7 +267,7 @@ from torch import nn
 from models.mesh import Mesh
 from ranks.libraries import pytorch_mesh
 
-for name in ("join", "init_device_mesh", "hand_on", "Pipeline", "shared_tables"):  # what needs other ranks
+for name in ("join", "init_device_mesh", "make_output_contiguous", "Pipeline", "shared_tables"):  # what needs other ranks
     setattr(pytorch_mesh, name, MagicMock())
 
 class Trainer(pytorch_mesh.MeshTrainer):
@@ -278,14 +278,14 @@ class Trainer(pytorch_mesh.MeshTrainer):
             levels={"microbatches": 4, "sharding": "none", "schedule": "1f1b", "precision": "fp32"},
             phases=SimpleNamespace(is_traced=False),
         )
-        self.module, self.own_parts = nn.Sequential(nn.BatchNorm2d(3, momentum=0.1)), [None]
+        self.module, self.rank_parts = nn.Sequential(nn.BatchNorm2d(3, momentum=0.1)), [None]
         self.loss = None
         self.parts = [None, None]
         self.graph, self.torch_device = None, torch.device("cpu")
 
     def shard(self, mesh): pass
     def load_shards(self): pass
-    def optimize_own(self): pass
+    def make_shard_optimizer(self): pass
 
 means, masks = set(), set()
 for rank in range(4):

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from ranks.libraries.pytorch import configure_library, device_name, join
-from ranks.libraries.pytorch_strategy import carrier
+from ranks.libraries.pytorch_strategy import make_host_group
 from ranks.worker.context import Context, from_environment
 from ranks.worker.load import Load
 from ranks.worker.process import adapter_of, as_rank, leave_measurement
@@ -26,7 +26,7 @@ ITEM_BYTES = 4
 
 
 def send_messages(
-    rank: int, elements: int, count: int, device: torch.device, carries: dist.ProcessGroup | None
+    rank: int, elements: int, count: int, device: torch.device, host_group: dist.ProcessGroup | None
 ) -> tuple[float, float]:
     """Send messages from rank 0 to rank 1, and return this rank's CPU seconds and seconds per message."""
     began, used = time.perf_counter(), time.process_time()
@@ -34,16 +34,16 @@ def send_messages(
     for tag in range(count):
         if rank == 0:
             content = tensor.detach().contiguous().cpu()
-            dist.isend(content, 1, group=carries, tag=tag).wait()
+            dist.isend(content, 1, group=host_group, tag=tag).wait()
         else:
             received = torch.empty(elements)
-            dist.irecv(received, 0, group=carries, tag=tag).wait()
+            dist.irecv(received, 0, group=host_group, tag=tag).wait()
             received.to(device)
     return (time.process_time() - used) / count, (time.perf_counter() - began) / count
 
 
 def timed(
-    context: Context, size: int, device: torch.device, carries: dist.ProcessGroup | None
+    context: Context, size: int, device: torch.device, host_group: dist.ProcessGroup | None
 ) -> dict[str, Any]:
     """Return CPU seconds of sender and receiver, and seconds, of messages of `size` bytes by repetition."""
     group, elements = context.group, size // ITEM_BYTES
@@ -53,7 +53,7 @@ def timed(
         return [
             (times_of_rank[0], times_of_rank[1])
             for times_of_rank in group.all_gather(
-                send_messages(context.rank, elements, count, device, carries)
+                send_messages(context.rank, elements, count, device, host_group)
             )
         ]
 
@@ -76,10 +76,10 @@ def run(folder: Path) -> None:
     adapter_of(context)
     device = configure_library(context)
     transport = join(context)
-    carries = carrier(transport)
+    host_group = make_host_group(transport)
     context.group.barrier()
     load = Load(context.group)
-    messages = [timed(context, size, device, carries) for size in context.spec["sizes"]]
+    messages = [timed(context, size, device, host_group) for size in context.spec["sizes"]]
     leave_measurement(context, load, device_name(device), {"transport": transport, "messages": messages})
 
 

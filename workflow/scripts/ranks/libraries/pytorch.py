@@ -77,7 +77,7 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "gelu_tanh": partial(nn.GELU, "tanh"),
     "softmax": partial(nn.Softmax, -1),
 }
-#: operators whose output a ReLU may overwrite, since their backward pass does not need it
+#: operators whose output a ReLU can overwrite, since their backward pass does not need it
 OVERWRITABLE = ("conv", "depthwise_conv", "dense", "batch_norm", "add")
 #: names of a module's weights, by their names in a graph
 WEIGHTS = {
@@ -105,7 +105,7 @@ FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "log_counts": log_counts,
 }
 LSTM_WEIGHTS = {"kernel": "weight_ih_l0", "recurrent_kernel": "weight_hh_l0", "bias": "bias_ih_l0"}
-#: switches of fused kernels of attention; those of flash attention hold for CPUs, too
+#: switches of fused attention kernels; the one of flash attention also applies to CPUs
 FUSED_ATTENTION = (
     torch.backends.cuda.enable_flash_sdp,
     torch.backends.cuda.enable_mem_efficient_sdp,
@@ -113,7 +113,7 @@ FUSED_ATTENTION = (
 )
 
 
-#: operators whose results `checkpointing: selective` keeps: products, attention, and sums over a tensor axis
+#: operators with results that `checkpointing: selective` keeps: products, attention, sums over a tensor axis
 SELECTED = [
     torch.ops.aten.mm.default,
     torch.ops.aten.addmm.default,
@@ -127,14 +127,14 @@ SELECTED = [
 
 
 def build(graph: Graph, checkpointing: str = NONE) -> nn.Module:
-    """Return the model as a PyTorch module, of the user's own or made of a graph of operators.
+    """Return the model as a PyTorch module: the user's module, or one generated from the graph's operators.
 
     It maps images [N, C, H, W] or tokens [N, length] to logits [N, classes] or [N, positions, vocabulary].
-    The forward method of a graph is generated, as a sequence of calls that a person would write.
+    A generated forward method (torch.fx) is the sequence of calls that a person would write.
 
     Args:
         graph: The model.
-        checkpointing: Level of the factor: what the backward pass computes again.
+        checkpointing: Level of the factor: what the backward pass recomputes.
     """
     if graph.module:
         return build_own(graph.module)
@@ -171,12 +171,12 @@ def build(graph: Graph, checkpointing: str = NONE) -> nn.Module:
 
 
 class Checkpointed(nn.Module):
-    """A block that is computed again in the backward pass (Chen et al. 2016), from its inputs.
+    """A block that the backward pass recomputes from its inputs (Chen et al. 2016).
 
-    Selective checkpointing keeps the results of SELECTED, too, as in torchtitan (Korthikanti et al. 2023).
+    Selective checkpointing also keeps the results of SELECTED, as in torchtitan (Korthikanti et al. 2023).
     """
 
-    #: whether the block is computed again as a whole, with a backward pass of its own; not with SELECTED
+    #: PyTorch's `use_reentrant`: the block has its own backward pass; selective checkpointing excludes it
     is_reentrant = False
 
     def __init__(self, layers: fx.GraphModule, is_selective: bool) -> None:
@@ -189,8 +189,8 @@ class Checkpointed(nn.Module):
     def forward(self, *inputs: torch.Tensor) -> Any:
         """Return the block's outputs.
 
-        All of the block is computed again, as in torchtitan: libraries that gather parameters layer by layer
-        miss the end of a forward pass that stops early.
+        The block is always recomputed to its end, as in torchtitan: libraries that gather parameters layer by
+        layer would miss the end of a forward pass that stops early.
         """
         if self.is_reentrant:
             return checkpoint(self.layers, *inputs, use_reentrant=True)
@@ -206,7 +206,7 @@ def _checkpointed(
     calls: fx.Graph,
     checkpointing: str,
 ) -> dict[str, fx.Node]:
-    """Return the outputs of a block by the names of their operators; the block becomes one call."""
+    """Add a block to `root` and `calls` as one call, and return its outputs by operator."""
     in_block = {operator.name for operator in operators}
     inputs = list(dict.fromkeys(name for op in operators for name in op.inputs if name not in in_block))
     outputs = [operator.name for operator in graph.block_outputs(operators)]
@@ -228,7 +228,7 @@ def _checkpointed(
 
 
 def rotary_buffers(graph: Graph) -> dict[str, torch.Tensor]:
-    """Return the tables of rotary positions by the names of a model's buffers; equal layers share them."""
+    """Return the tables of rotary positions by the names of their buffers; equal layers share a table."""
     return {
         _rotary_buffer(operator): torch.tensor(rotary_tables(operator)) for operator in graph.rotary_operators
     }
@@ -247,7 +247,7 @@ def _called(
     calls: fx.Graph,
     tables: Mapping[str, fx.Node],
 ) -> fx.Node:
-    """Return the call that computes an operator's output; its module, if any, becomes one of `root`."""
+    """Add the call that computes an operator's output, and its module, if any, to `root`; return the call."""
     match operator.kind:
         case "add" | "multiply":
             return calls.call_function(torch.add if operator.kind == "add" else torch.mul, inputs)
@@ -349,8 +349,8 @@ def _module_of_sequences(operator: Operator, units: int) -> nn.Module:
 def make_bfloat16(module: nn.Module, float32_buffers: Collection[str]) -> None:
     """Make weights and buffers bfloat16, in place.
 
-    Batch normalization stays in float32, since its running statistics would stand still, as do buffers of the
-    names `float32_buffers`.
+    Buffers named in `float32_buffers` stay in float32, and so does batch normalization: its running
+    statistics would not move, since their changes are smaller than the resolution of bfloat16.
     """
     for layer in module.modules():
         if isinstance(layer, _BatchNorm):
@@ -385,7 +385,7 @@ def load(module: nn.Module, graph: Graph, weights: dict[str, np.ndarray]) -> Non
 
 
 def gathered(tensor: torch.Tensor) -> np.ndarray:
-    """Return all of a tensor, which may be sharded (DTensor), in host memory."""
+    """Return all of a tensor as float32 in host memory; collective if it is sharded (a DTensor)."""
     full = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
     return full.detach().float().cpu().numpy()
 
@@ -393,7 +393,7 @@ def gathered(tensor: torch.Tensor) -> np.ndarray:
 def saved(module: nn.Module, graph: Graph) -> dict[str, np.ndarray]:
     """Return the canonical weights of a module that was built from `graph`; the inverse of `load`.
 
-    Sharded weights are gathered one after the other.
+    Sharded weights are gathered one after the other, which is collective.
     """
     return {
         name: canonical(gathered(tensor), graph.by_name[name.rpartition(".")[0]], graph)
@@ -402,7 +402,7 @@ def saved(module: nn.Module, graph: Graph) -> dict[str, np.ndarray]:
 
 
 def share_auxiliary_losses(module: nn.Module, n_batches: int) -> None:
-    """Let experts add their auxiliary losses to gradients that are means over `n_batches` batches."""
+    """Scale the auxiliary losses of experts for gradients that are means over `n_batches` batches."""
     for layer in module.modules():
         if isinstance(layer, Experts):
             layer.loss_share = 1 / n_batches
@@ -422,7 +422,7 @@ def make_optimizer(
 
 
 def adam_settings(levels: dict[str, Any]) -> dict[str, Any]:
-    """Return betas and epsilon in PyTorch's words."""
+    """Return betas and epsilon of Adam as PyTorch's arguments."""
     return {"betas": (levels["adam_beta1"], levels["adam_beta2"]), "eps": levels["adam_epsilon"]}
 
 
@@ -432,7 +432,7 @@ def optimizer_of(
     """Return SGD with momentum, Adam (Kingma & Ba 2015) or AdamW (Loshchilov & Hutter 2019).
 
     Args:
-        weights: Tensors that it updates by the names of weights in the graph; a rank may have none.
+        weights: Tensors to update, by the names of weights in the graph; {} if this rank has none.
         levels: Levels of the factors.
         rate: Learning rate.
     """
@@ -456,7 +456,7 @@ def optimizer_of(
 def optimizer_implementation(optimizer: Any) -> str:
     """Return name and implementation of an optimizer: fused, foreach (kernels of many tensors) or for-loop.
 
-    Libraries that wrap PyTorch's optimizer keep it as `optimizer`, or in a class of their own with its name.
+    Libraries that wrap PyTorch's optimizer keep it as the attribute `optimizer`, or derive from its class.
     """
     while hasattr(optimizer, "optimizer"):
         optimizer = optimizer.optimizer
@@ -471,11 +471,11 @@ def optimizer_implementation(optimizer: Any) -> str:
 
 
 def configure_library(context: Context) -> torch.device:
-    """Set PyTorch's threads and which kernels it may use, and return the rank's device."""
+    """Set PyTorch's threads, kernels and current device, and return the rank's device."""
     torch.set_num_threads(context.cores)
     torch.set_num_interop_threads(1)
     torch.backends.cudnn.benchmark = context.levels.get("autotune") != "none"
-    for enable in FUSED_ATTENTION:  # Without them, two matrix products and a softmax are left.
+    for enable in FUSED_ATTENTION:  # Without them, PyTorch computes two matrix products and a softmax.
         enable(context.levels.get("attention") != "unfused")
     # Otherwise PyTorch computes these two products of bfloat16 in float32, since version 2.5.
     if hasattr(torch.backends.cuda, "allow_fp16_bf16_reduction_math_sdp"):
@@ -491,8 +491,8 @@ def configure_library(context: Context) -> torch.device:
 def join(context: Context) -> str:
     """Create PyTorch's group of all ranks, and return its backend.
 
-    NCCL is given the rank's device. So its communicator is created here and not in the first step, and a rank
-    with a wrong device fails at once.
+    NCCL gets the rank's device, so that it creates its communicator here and not in the first step, and a
+    rank with a wrong device fails at once.
     """
     backend = "nccl" if context.spec["device"] == "cuda" else "gloo"
     address, port = context.group.broadcast([context.group.address, free_port(context.group.address)])
@@ -505,7 +505,7 @@ def join(context: Context) -> str:
 
 
 def read_device_clock(phases: Untraced, device: torch.device) -> None:
-    """Take a traced run's stamps as events of the device's stream, if the device computes asynchronously.
+    """Let a traced run take its stamps as events of the device's stream, if the device is an accelerator.
 
     The time between two events is a float32 in ms. The reference event is renewed every epoch, so the
     resolution is a microsecond in epochs of up to 16 s, and 60 microseconds in one of ten minutes.
@@ -554,7 +554,7 @@ class TorchProfiler:
         self._profile.stop()
 
     def events(self) -> list[Event]:
-        """See Profiler. Spans that describe the profiler itself are left out."""
+        """See Profiler. Spans of the profiler itself are left out."""
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "profile.json"
             self._profile.export_chrome_trace(str(file))
@@ -581,7 +581,7 @@ def cross_entropy(
 ) -> torch.Tensor:
     """Return the loss of logits [N, classes] and labels [N], or [N, length, vocabulary] and [N, length].
 
-    Logits of fewer bits become float32.
+    Logits of fewer than 32 bits become float32.
     """
     precise = logits.flatten(0, -2).to(torch.promote_types(logits.dtype, torch.float32))
     return nn.functional.cross_entropy(
@@ -592,11 +592,11 @@ def cross_entropy(
 def norm_over_ranks(
     weights: Sequence[torch.Tensor], n_copies: Sequence[int], device: torch.device
 ) -> torch.Tensor:
-    """Return the norm of the gradients of all ranks' weights, each counted once; collective.
+    """Return the L2 norm of the gradients of all ranks' weights, each counted once; collective.
 
     Args:
-        weights: Weights of this rank, or its shards of them, with their gradients.
-        n_copies: Number of ranks that have the same gradient, by weight.
+        weights: This rank's weights, or its shards of them, with gradients.
+        n_copies: For each weight, the number of ranks that have the same gradient.
         device: The rank's device.
     """
     square = torch.zeros((), device=device)
@@ -608,7 +608,7 @@ def norm_over_ranks(
 
 
 class PyTorchTrainer(Trainer):
-    """The training loop of every PyTorch framework, for one device; adapters override hooks."""
+    """The training loop of every PyTorch framework, on one device; adapters override the hooks."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -621,13 +621,13 @@ class PyTorchTrainer(Trainer):
         self.device = device_name(self.torch_device)
         channels_last = levels["memory_format"] == "channels-last"
         self._format = torch.channels_last if channels_last else torch.contiguous_format
-        #: type of the weights, which samples have, too
+        #: data type of weights and of normalized images
         self.dtype = torch.bfloat16 if levels["precision"] == BF16 else torch.float32
         self.sample_flops = count_sample_flops(graph, graph.module) if graph.module else None
-        torch.manual_seed(context.spec["seed"])  # A module of the user's own draws its weights from it.
+        torch.manual_seed(context.spec["seed"])  # A user's module draws its weights from it.
         self.module = self.make_module()
         self.n_parameters = count_own_parameters(self.module) if graph.module else graph.parameters
-        # Dropout draws from it; layers that were built with memory have drawn from it before.
+        # Dropout draws from this generator, which layers built with memory have advanced.
         torch.manual_seed(context.spec["seed"] + context.replica)
         self.optimizer = make_optimizer(self.module, graph, levels, context.learning_rate(0))
         self.loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = partial(
@@ -654,10 +654,11 @@ class PyTorchTrainer(Trainer):
         return context.graph
 
     def build_module(self, graph: Graph) -> nn.Module:
-        """Return the module of a graph with weights of the run's type, before they have values."""
+        """Return the module of a graph with weights of the run's data type, before they have values."""
         module = build(graph, self.context.levels["checkpointing"])
         if self.dtype != torch.float32:
-            make_bfloat16(module, [*rotary_buffers(graph), "load"])  # Loads of experts are sums.
+            # An expert's load sums small shares, which bfloat16 would round away.
+            make_bfloat16(module, [*rotary_buffers(graph), "load"])
         return module
 
     def make_module(self) -> nn.Module:
@@ -670,9 +671,9 @@ class PyTorchTrainer(Trainer):
         """Wrap `model` and `optimizer` so that optimizer steps average gradients over ranks (a hook)."""
 
     def accumulating(self, _last: bool) -> contextlib.AbstractContextManager[None]:
-        """Return the context of one batch's forward and backward pass (a hook).
+        """Return the context manager of one batch's forward and backward pass (a hook).
 
-        The argument is whether the batch is the last one before an optimizer step: other batches need no
+        The argument says whether the batch is the last one before an optimizer step; other batches need no
         all-reduce.
         """
         return contextlib.nullcontext()
@@ -680,7 +681,7 @@ class PyTorchTrainer(Trainer):
     def train_epoch(self, epoch: int, timer: EpochTimer) -> EpochSums:
         """See Trainer.
 
-        The gradients of `sync_every` batches, each divided by their number, are accumulated before one step.
+        Each optimizer step uses the mean of the gradients of `sync_every` batches.
         """
         loss_sum = torch.zeros((), device=self.torch_device)
         counts = self.context.counts_correct
@@ -716,8 +717,8 @@ class PyTorchTrainer(Trainer):
         """Run forward and backward pass of one of `length` batches before an optimizer step (a hook).
 
         Returns:
-            The batch's loss and logits: 0 and None if another rank has them; the logits also if nobody needs
-            them.
+            The batch's loss, 0 if another rank has it, and its logits, None if another rank has them or
+            nothing needs them.
         """
         phases = self.context.phases
         share_auxiliary_losses(self.module, length)
@@ -734,17 +735,17 @@ class PyTorchTrainer(Trainer):
         loss.backward()
 
     def clip_and_update(self) -> None:
-        """Clip the gradients, run an optimizer step and clear the gradients (a hook)."""
+        """Clip the gradients, update the weights and clear the gradients (a hook)."""
         if limit := self.context.levels["clip_norm"]:
-            every = [weight for group in self.optimizer.param_groups for weight in group["params"]]
-            weights = [weight for weight in every if weight.grad is not None]
+            updated = (weight for group in self.optimizer.param_groups for weight in group["params"])
+            weights = [weight for weight in updated if weight.grad is not None]
             factor = limit / (self.gradient_norm(weights) + CLIP_EPSILON)
             torch._foreach_mul_([weight.grad for weight in weights], factor.clamp(max=1.0))
         self.optimizer.step()
         self.optimizer.zero_grad()
 
     def gradient_norm(self, weights: list[torch.Tensor]) -> torch.Tensor:
-        """Return the L2 norm of all gradients; `weights` are those that this rank updates (a hook)."""
+        """Return the L2 norm of all ranks' gradients; `weights` are what this rank updates (a hook)."""
         norms = torch._foreach_norm([weight.grad for weight in weights], 2, torch.float32)
         return torch.linalg.vector_norm(torch.stack(norms))
 
@@ -766,10 +767,10 @@ class PyTorchTrainer(Trainer):
     def keep_pace(self) -> None:
         """Run forward passes of one sample until ranks with more validation batches are done, too.
 
-        For libraries whose ranks gather the parameters of each layer together.
+        Libraries need them if gathering the parameters of a layer is collective.
         """
-        kind = torch.uint8 if self.context.graph.vocabulary is None else torch.int64
-        sample = torch.zeros((1, *self.context.graph.shape), dtype=kind, device=self.torch_device)
+        dtype = torch.uint8 if self.context.graph.vocabulary is None else torch.int64
+        sample = torch.zeros((1, *self.context.graph.shape), dtype=dtype, device=self.torch_device)
         for _ in range(self.context.missing_validation_batches):
             with self.autocast():
                 self.predict(self._normalized(sample))
@@ -794,8 +795,8 @@ class PyTorchTrainer(Trainer):
 
     def settings(self) -> dict[str, str]:
         """See Training."""
-        graph, device, precision = self.context.graph, self.torch_device, self.autocast()
-        on_gpu, is_autocast = device.type == "cuda", isinstance(precision, torch.autocast)
+        graph, device = self.context.graph, self.torch_device
+        on_gpu, is_autocast = device.type == "cuda", isinstance(self.autocast(), torch.autocast)
         settings = {
             "optimizer implementation": optimizer_implementation(self.optimizer),
             "compiler": "torch.compile" if hasattr(self.model, "_orig_mod") else NONE,
@@ -824,7 +825,7 @@ class PyTorchTrainer(Trainer):
         return settings
 
     def program_report(self) -> dict[str, Any] | None:
-        """See Training. Only ranks know how large a module of the user's own is."""
+        """See Training. Only ranks know the size of a user's module."""
         if not self.graph.module:
             return None
         return {"parameters": self.n_parameters, "sample_flops": self.sample_flops}
@@ -835,12 +836,13 @@ class PyTorchTrainer(Trainer):
             torch.cuda.reset_peak_memory_stats(self.torch_device)
 
     def read_device_memory_peak(self) -> int | None:
-        """See Trainer. It counts the tensors, without what the allocator keeps for later ones."""
+        """See Trainer. It counts tensors, without memory that the allocator caches for later ones."""
         return (
             torch.cuda.max_memory_allocated(self.torch_device) if self.torch_device.type == "cuda" else None
         )
 
     def _optimizer_step(self) -> None:
+        """Set the learning rate of the next optimizer step, and take it."""
         rate = self.context.learning_rate(self._updates)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
@@ -848,6 +850,7 @@ class PyTorchTrainer(Trainer):
         self._updates += 1
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
+        """Return autocast to bfloat16 for `precision: amp`, else a context manager without effect (a hook)."""
         if self.context.levels["precision"] == AMP:
             return torch.autocast(self.torch_device.type, torch.bfloat16)
         return contextlib.nullcontext()
@@ -856,7 +859,7 @@ class PyTorchTrainer(Trainer):
         return self._ready(self.context.epoch(epoch))
 
     def _ready(self, batches: Iterable[Batch]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Return an iterator over the model's inputs and labels, sent ahead to an accelerator."""
+        """Return an iterator over the model's inputs and labels; an accelerator gets them ahead of time."""
         if self._ahead is None:
             return ((self._normalized(images), torch.from_numpy(labels)) for images, labels in batches)
         return self._ahead.batches(batches, lambda images, labels: (self._normalized(images), labels.clone()))
@@ -866,8 +869,8 @@ class PyTorchTrainer(Trainer):
         if self.context.graph.vocabulary is not None:
             return torch.as_tensor(images).clone()
         bytes_ = torch.as_tensor(images).permute(0, 3, 1, 2)
-        # `contiguous` would keep the strides of images with one channel, whose layout is that of both
-        # formats. Then gradients of the first kernel have other strides than the kernel, of which DDP warns.
+        # The strides of images with one channel fit both formats, and `contiguous` would keep them. Then the
+        # first kernel and its gradient would have different strides, of which DDP warns.
         images = (bytes_.to(torch.float32, memory_format=self._format) - self._mean) / self._std
         return images.to(self.dtype)
 
@@ -875,7 +878,7 @@ class PyTorchTrainer(Trainer):
 class PyTorchCollectives(Collectives):
     """Collectives of PyTorch tensors.
 
-    Adapters join the ranks, and define a method with the name of each collective: loaded tensor -> result.
+    Adapters join the ranks and define a method for each collective, with its name: loaded tensor -> result.
     """
 
     def __init__(self, context: Context) -> None:
@@ -898,35 +901,35 @@ class PyTorchCollectives(Collectives):
 
 
 class TorchDistributed(PyTorchCollectives):
-    """Collectives by torch.distributed with all ranks, or by a library `by` with the same functions.
+    """Collectives of all ranks by torch.distributed, or by another `library` with the same functions.
 
-    `start` creates that library's group. Results of the same size reuse one buffer.
+    `start` creates the library's group and returns its transport. Results of the same size share a buffer.
     """
 
-    def __init__(self, context: Context, start: Callable[[Context], str] = join, by: Any = dist) -> None:
+    def __init__(self, context: Context, start: Callable[[Context], str] = join, library: Any = dist) -> None:
         super().__init__(context)
-        self.transport, self._by = start(context), by
+        self.transport, self._library = start(context), library
         self._ranks, self._rank = context.ranks, context.rank
         self._buffer = torch.empty(0)
 
     def all_reduce(self, summand: torch.Tensor) -> torch.Tensor:
         """Sum in place."""
-        self._by.all_reduce(summand)
+        self._library.all_reduce(summand)
         return summand
 
     def all_gather(self, share: torch.Tensor) -> torch.Tensor:
         """Gather shares as FSDP gathers parameters."""
-        self._by.all_gather_into_tensor(self._received(len(share) * self._ranks), share)
+        self._library.all_gather_into_tensor(self._received(len(share) * self._ranks), share)
         return self._buffer
 
     def reduce_scatter(self, summand: torch.Tensor) -> torch.Tensor:
         """Reduce and scatter a sum as FSDP does with gradients."""
-        self._by.reduce_scatter_tensor(self._received(len(summand) // self._ranks), summand)
+        self._library.reduce_scatter_tensor(self._received(len(summand) // self._ranks), summand)
         return self._buffer
 
     def all_to_all(self, shares: torch.Tensor) -> torch.Tensor:
         """Send and receive equal shares."""
-        self._by.all_to_all_single(self._received(len(shares)), shares)
+        self._library.all_to_all_single(self._received(len(shares)), shares)
         return self._buffer
 
     def point_to_point(self, message: torch.Tensor) -> torch.Tensor:

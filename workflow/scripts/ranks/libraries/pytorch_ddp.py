@@ -35,7 +35,7 @@ class MarkedGroup(dist.ProcessGroup):
         self._ends: list[End] = []
 
     def getBackendName(self) -> str:  # noqa: N802 (PyTorch's name)
-        """See ProcessGroup. For `gloo` or `nccl`, DDP would request a backend from this group."""
+        """See ProcessGroup. If the name were `gloo` or `nccl`, DDP would request a backend from this group."""
         return "marked"
 
     def allreduce(self, *arguments: Any) -> dist.Work:
@@ -51,9 +51,9 @@ class MarkedGroup(dist.ProcessGroup):
 
     @contextlib.contextmanager
     def backward(self) -> Iterator[None]:
-        """Mark a backward pass, which waits from the last all-reduce on.
+        """Mark a backward pass and the wait at its end, which begins with the last all-reduce.
 
-        All all-reduces are done when it returns, although their callbacks may run later.
+        All all-reduces are done when the backward pass returns, although their callbacks can run later.
         """
         yield
         self._phases.enter("wait", at=self._handed_over)

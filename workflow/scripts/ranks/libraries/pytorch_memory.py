@@ -33,12 +33,12 @@ TRANSIENT = 0  # number of what an operator allocates and frees
 
 
 class Ledger(FakeTensorMode):
-    """Count the storages that live, each from the operator that returns the first tensor with it.
+    """Count the bytes of live storages, each from the operator that first returns a tensor with it.
 
     Attributes:
-        stage: What happens now: TRAINING, or what comes before it.
-        live_bytes: Bytes of all storages that live.
-        peak_bytes: The most since `begin_step`.
+        stage: TRAINING, or `build` before it.
+        live_bytes: Bytes of all live storages.
+        peak_bytes: Maximum of `live_bytes` since `begin_step`.
     """
 
     def __init__(self, block_bytes: int) -> None:
@@ -55,7 +55,7 @@ class Ledger(FakeTensorMode):
     def __torch_dispatch__(
         self, func: Any, kinds: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """See FakeTensorMode. Unknown numbers are 0; within others, operators only compute shapes."""
+        """See FakeTensorMode. Numbers that depend on content are 0, and nested operators are not counted."""
         self._depth += 1
         try:
             result = super().__torch_dispatch__(func, kinds, args, kwargs or {})
@@ -88,7 +88,7 @@ class Ledger(FakeTensorMode):
         self._resize(number, storage.nbytes())
 
     def note_size(self, storage: Any, n_bytes: int) -> None:
-        """Note a new size of a storage: FSDP frees and allocates what it gathers."""
+        """Note a new size of a storage, since FSDP resizes those of gathered parameters."""
         if (number := self._numbers.get(storage)) is not None:
             self._resize(number, n_bytes)
             self._update_peak()
@@ -105,7 +105,7 @@ class Ledger(FakeTensorMode):
             self._at_peak = {**self._sizes, TRANSIENT: transient_bytes}
 
     def begin_step(self) -> None:
-        """Begin a new peak: in the first step, layouts of DTensors are computed with tensors, too."""
+        """Restart the peak, since the first step also computes layouts of DTensors with tensors."""
         self.stage, self.peak_bytes = TRAINING, 0
 
     def _numbers_of(self, tensors: Iterable[Any]) -> set[int]:
@@ -133,10 +133,11 @@ class Ledger(FakeTensorMode):
 
 
 def lstm_workspace_bytes(inputs: torch.Tensor, outputs: torch.Tensor) -> int:
-    """Return what oneDNN keeps of an LSTM layer for its backward pass, which has no size without content.
+    """Return the bytes that oneDNN keeps of an LSTM layer for its backward pass.
 
-    Gates, and states at all positions and the initial one, whose sizes are fitted to those of oneDNN 3 for 13
-    shapes of inputs and outputs [length, N, units], within 6 %.
+    Its workspace has no size if tensors have no content. It holds the gates, and the states at all positions
+    and the initial one. The formula is fitted to oneDNN 3 for 13 shapes of inputs and outputs [length, N,
+    units], within 6 %.
     """
     length, n_samples, units = outputs.shape
     states = 6.5 * max(inputs.shape[-1], units) + 4.7 * units
@@ -161,9 +162,9 @@ def _parameters(trainer: Any) -> list[Any]:
 
 
 class Buckets(nn.Module):
-    """Stand-in for DDP with gradients as views of buckets, which live from its creation to the end.
+    """Stand-in for DDP with gradients as views of buckets, which live as long as the object.
 
-    Gradients that are only accumulated have memory of their own, until those of the last batch are there.
+    Gradients that are only accumulated have separate memory until the last batch of a step.
     """
 
     def __init__(self, module: nn.Module, **_options: Any) -> None:
@@ -190,7 +191,7 @@ class Buckets(nn.Module):
 
 
 def with_real_tensors(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that reads numbers of ranks from tensors, with content in them."""
+    """Return `function` with real tensors inside, since it reads numbers of ranks from tensors."""
 
     @functools.wraps(function)
     def call(*args: Any, **named: Any) -> Any:
@@ -201,7 +202,7 @@ def with_real_tensors(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def convert(module: nn.Module, function: Callable[..., Any], recurse: bool = True) -> nn.Module:
-    """Apply a function to parameters and buffers, as nn.Module._apply does by swapping content."""
+    """Apply a function to parameters and buffers, as nn.Module._apply does when it swaps content."""
     for child in module.children() if recurse else ():
         child._apply(function)
     for name, parameter in module._parameters.items():
@@ -220,7 +221,10 @@ def convert(module: nn.Module, function: Callable[..., Any], recurse: bool = Tru
 
 
 def replace_what_reads_content(ledger: Ledger) -> None:
-    """Replace process groups, meshes, DDP and conversions of modules by what works without content."""
+    """Replace process groups, meshes, DDP and conversions of modules by code that works without content.
+
+    It changes PyTorch for the rest of the process.
+    """
     init_process_group, resize = dist.init_process_group, torch.UntypedStorage.resize_
 
     def join_silently(_backend: str, *, store: Any, rank: int, world_size: int, **_named: Any) -> None:
@@ -244,7 +248,7 @@ def replace_what_reads_content(ledger: Ledger) -> None:
 
 
 def let_stages_agree() -> None:
-    """Let stages of a pipeline use the shapes that they are given, on which PyTorch 2.13 lets them vote."""
+    """Let pipeline stages use the shapes that they are given; PyTorch 2.13 would let ranks vote on them."""
     from torch.distributed.pipelining import schedules, stage
 
     from ranks.libraries import pytorch_mesh
@@ -260,7 +264,7 @@ def let_stages_agree() -> None:
 
 
 def trust_other_ranks() -> None:
-    """Leave out ZeRO's comparison of its plan with that of other ranks."""
+    """Skip ZeRO's comparison of its plan with the plans of other ranks."""
     from deepspeed.runtime.zero import partitioned_param_coordinator
 
     partitioned_param_coordinator.assert_ints_same_as_other_ranks = lambda _numbers: None

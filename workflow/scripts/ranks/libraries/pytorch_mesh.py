@@ -73,7 +73,7 @@ def divide_layers(
 
     Args:
         module: The model, or a stage of it.
-        graph: Its operators.
+        graph: The operators of the module.
         parts: How each operator is partitioned, including operators of other pipeline stages.
         mesh: The ranks of the axis.
         sharding: Level of the factor tensor_sharding.
@@ -81,7 +81,7 @@ def divide_layers(
     paths = {layer: path for path, layer in module.named_modules()}  # of layers in checkpointed blocks, too
     by_position = sequence_outputs(graph, parts) if sharding == SEQUENCE else []
     undivided, replicated = (Shard(1) if by_position else Replicate()), Replicate()
-    # Each of these outputs is gathered once, and its gradient summed once, as those of an attention.
+    # Several divided layers use each of these outputs. It is gathered once, and its gradient is summed once.
     gathered = set(shared_inputs(graph, parts))
     gathered |= {
         node.inputs[0] for node in graph.operators if node.kind == "tied_dense" and node.name in parts
@@ -101,7 +101,7 @@ def divide_layers(
                 module.get_submodule(user.name).inplace = False
         if kind == HEADS:
             n_inputs = len(operator.inputs)
-            # The gradient of the common input is then summed once, not for each projection.
+            # Then the gradient of the common input is summed once, and not for each projection.
             plan[name] = PrepareModuleInput(
                 input_layouts=(undivided,) * n_inputs, desired_input_layouts=(replicated,) * n_inputs
             )
@@ -135,7 +135,7 @@ def divide_layers(
 class VocabularyShard(nn.Module):
     """Rows of an embedding's table, for this rank's tokens of the vocabulary.
 
-    With RowwiseParallel, every rank would hold the gradient of all rows (PyTorch 2.13).
+    It replaces RowwiseParallel, with which every rank would hold the gradient of all rows (PyTorch 2.13).
     """
 
     def __init__(self, weight: DTensor, mesh: DeviceMesh, output: Placement) -> None:
@@ -144,7 +144,7 @@ class VocabularyShard(nn.Module):
         self.mesh, self.output = mesh, output
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Return the vectors of tokens [N, length], or of this rank's positions of them."""
+        """Return the vectors of tokens [N, length], of all positions or of this rank's."""
         table = self.weight.to_local()
         rows = tokens - self.mesh.get_local_rank() * len(table)
         is_own = (rows >= 0) & (rows < len(table))
@@ -166,10 +166,10 @@ class PositionsShard(nn.Module):
 
 
 class DividedDropout(nn.Module):
-    """Dropout of this rank's units, or positions, by its part of the mask that one device draws for all.
+    """Dropout of this rank's units or positions, by its part of the mask of all units or positions.
 
-    Ranks of a tensor axis have the same seed. By a mask of their own units alone, units at the same place of
-    each rank would be dropped together.
+    Ranks of a tensor axis have the same seed, so each draws the whole mask. If each drew a mask of only its
+    part, all ranks would drop units at the same places.
     """
 
     def __init__(self, rate: float, number: int, n_ranks: int, axis: int) -> None:
@@ -189,8 +189,9 @@ class DividedDropout(nn.Module):
 def keep_statistics_rate(module: nn.Module, n_microbatches: int) -> None:
     """Make running statistics forget as much in `n_microbatches` as batch normalization does in one batch.
 
-    They are updated once for each microbatch. With the momentum m of a batch, the share 1 - m of the former
-    value that is kept becomes (1 - m)^(1 / n_microbatches). Loads of experts are sums.
+    They are updated once for each microbatch. A batch keeps the share 1 - m of the former value, with
+    PyTorch's momentum m, so a microbatch keeps (1 - m)^(1 / n_microbatches) of it. Loads of experts are sums,
+    to which a microbatch adds its share.
     """
     for layer in module.modules():
         if isinstance(layer, nn.BatchNorm2d) and layer.momentum is not None:
@@ -199,8 +200,8 @@ def keep_statistics_rate(module: nn.Module, n_microbatches: int) -> None:
             layer.batch_share = 1 / n_microbatches
 
 
-def hand_on(module: fx.GraphModule) -> None:
-    """Make the outputs of a stage contiguous, as Gloo needs them to send."""
+def make_output_contiguous(module: fx.GraphModule) -> None:
+    """Make the output of a stage contiguous, as Gloo requires of tensors to send."""
     (output,) = (node for node in module.graph.nodes if node.op == "output")
     with module.graph.inserting_before(output):
         output.args = (module.graph.call_method("contiguous", output.args),)
@@ -210,9 +211,10 @@ def hand_on(module: fx.GraphModule) -> None:
 def shared_tables(
     parts: list[Graph], schedule: str, mesh: DeviceMesh
 ) -> Iterator[tuple[str, dist.ProcessGroup]]:
-    """Yield each weight that this rank's stage shares with another one, and the group of ranks that hold it.
+    """Yield each table that this rank's stage shares with another stage, and the group of ranks that hold it.
 
-    A group has the ranks of both stages at the same coordinates along the other axes.
+    A group has the ranks of both stages with the same coordinates along the other axes. Creating it is
+    collective.
     """
     for number, part in enumerate(parts):
         for operator in part.operators:
@@ -233,7 +235,7 @@ def shared_tables(
 
 
 class StageList(nn.ModuleList):
-    """Several stages of a rank, whose layers are found by their own names."""
+    """Several stages of a rank, in which layers are found by their names in the model."""
 
     def get_submodule(self, target: str) -> nn.Module:
         """Return a layer of the stage that has it."""
@@ -242,7 +244,7 @@ class StageList(nn.ModuleList):
 
 
 class Pipeline:
-    """The work of a pipeline's rank for a batch, and its neighbours."""
+    """The stages of one rank of a pipeline, their schedule, and messages to neighbouring stages."""
 
     def __init__(
         self,
@@ -279,10 +281,10 @@ class Pipeline:
             for number, (module, _) in stages_by_number.items()
         ]
         kind = get_schedule_class(SCHEDULES[context.levels["schedule"]])
-        # Joining the logits of all microbatches copies them, and a language model needs them no more. PyTorch
-        # 2.6 cannot leave it out.
-        can_leave_out = "return_outputs" in inspect.signature(kind.step).parameters
-        self._options = {"return_outputs": False} if can_leave_out and not context.counts_correct else {}
+        # By default a step concatenates the logits of all microbatches, a copy that a language model does not
+        # need. PyTorch 2.6 has no option to omit it.
+        has_option = "return_outputs" in inspect.signature(kind.step).parameters
+        self._options = {"return_outputs": False} if has_option and not context.counts_correct else {}
         self.phases = context.phases
         if self.phases.is_traced:
             for stage in rank_stages:
@@ -307,12 +309,12 @@ class Pipeline:
     def output(self, number: int, size: int) -> torch.Tensor:
         """Return memory for the outputs of `size` samples of a stage."""
         shape, is_last = self.stages_by_number[number][1].operators[-1].shape, number == self.n_stages - 1
-        # FSDP returns logits in float32.
+        # In mixed precision FSDP returns logits in float32.
         dtype = torch.float32 if is_last and self.precision == AMP else self.dtype
         return self._empty(shape, size, 1 if is_last else self.n_parts, dtype)
 
     def _empty(self, shape: tuple[int, ...], size: int, n_parts: int, dtype: torch.dtype) -> torch.Tensor:
-        """Return memory for outputs of a shape in a graph, whose positions ranks divide into `n_parts`."""
+        """Return memory for `size` outputs of a shape in the graph, if ranks divide positions into `n_parts`."""
         if len(shape) == 3:  # PyTorch's images have channels first.
             return torch.empty(size, shape[2], *shape[:2], dtype=dtype, device=self.device)
         return torch.empty(size, shape[0] // n_parts, *shape[1:], dtype=dtype, device=self.device)
@@ -335,7 +337,7 @@ class Pipeline:
         return torch.stack(losses).sum().detach() * length, None if logits is None else logits.detach()
 
     def _wait(self) -> None:
-        """Mark a wait in a traced run: between microbatches a stage sends messages and waits for some."""
+        """Mark a wait in a traced run: between microbatches, a stage sends and receives messages."""
         self.phases.enter("wait")
         self._received = self.phases.begin()
 
@@ -370,37 +372,37 @@ class MeshTrainer(ShardedTrainer):
     """A trainer on the mesh of its run."""
 
     divides_vocabulary = False  # whether logits are divided along a tensor axis
-    #: ranks that have different experts, and the layers that they divide
+    #: group of ranks that have different experts, and the layers that they divide
     experts_group: Any = None
     feed_forwards: Sequence[Any] = ()
 
     def part(self, context: Context) -> Graph:
-        """See PyTorchTrainer. With a pipeline, it is a stage, or the operators of several."""
+        """See PyTorchTrainer. In a pipeline, it has the operators of one stage or of several."""
         mesh, graph = context.mesh, context.graph
         n_stages = mesh.pipeline * stages_per_rank(context.levels["schedule"])
         sharding = context.levels["tensor_sharding"]
         self.parts = stages(graph, n_stages, mesh.tensor, sharding) if mesh.pipeline > 1 else [graph]
         rank, schedule = mesh.coordinates(context.rank)["pipeline"], context.levels["schedule"]
         numbers = own_stages(rank, schedule, mesh.pipeline) if mesh.pipeline > 1 else [0]
-        self.own_parts = [self.parts[number] for number in numbers]
-        if len(self.own_parts) == 1:
-            return self.own_parts[0]
+        self.rank_parts = [self.parts[number] for number in numbers]
+        if len(self.rank_parts) == 1:
+            return self.rank_parts[0]
         operators: dict[str, Operator] = {}
-        for operator in (operator for part in self.own_parts for operator in part.operators):
+        for operator in (operator for part in self.rank_parts for operator in part.operators):
             # Another operator of this name is the input of the next stage, or a copy of a table.
             operators.setdefault(operator.name, operator)
         return Graph(graph.model, graph.initializer, tuple(operators.values()))
 
     def make_module(self) -> nn.Module:
         """See PyTorchTrainer."""
-        modules = [self.make_part(part) for part in self.own_parts]
+        modules = [self.make_part(part) for part in self.rank_parts]
         return modules[0] if len(modules) == 1 else StageList(modules)
 
     @property
     def roots(self) -> list[tuple[nn.Module, Graph]]:
         """See ShardedTrainer. They are the stages."""
         is_list = isinstance(self.module, StageList)
-        return list(zip(self.module if is_list else [self.module], self.own_parts, strict=True))
+        return list(zip(self.module if is_list else [self.module], self.rank_parts, strict=True))
 
     def distribute(self) -> None:
         """See PyTorchTrainer."""
@@ -410,13 +412,14 @@ class MeshTrainer(ShardedTrainer):
         self.pipeline: Pipeline | None = None
         self.shared: list[tuple[str, dist.ProcessGroup]] = []
         self.copies: list[tuple[nn.Parameter, nn.Parameter]] = []
-        # Otherwise each microbatch would gather them, and the weights' own backward pass would not find them.
+        # In a pipeline each microbatch would gather parameters again, and the separate backward pass of weights
+        # (zero bubble) would not find them.
         self.regathers = context.levels["sharding"] == "parameters" and sizes.pipeline == 1
         if context.phases.is_traced:
             mark_calls(context, self.torch_device.type == "cuda")
         if sizes.pipeline > 1:
             for root, _ in self.roots:
-                hand_on(root)
+                make_output_contiguous(root)
             keep_statistics_rate(self.module, context.levels["microbatches"])
             # Otherwise the first dropout of each stage would draw the same mask.
             stage = sizes.coordinates(context.rank)["pipeline"]
@@ -445,7 +448,7 @@ class MeshTrainer(ShardedTrainer):
             self.shared = list(shared_tables(self.parts, schedule, mesh))
             self.copies = list(self._copies_of_tables())
             self._copy_tables()
-        self.optimize_own()
+        self.make_shard_optimizer()
 
     def divide_experts(self, group: dist.ProcessGroup, replicas: DeviceMesh) -> None:
         """Keep this rank's experts, as units of FSDP over the ranks that have the same ones."""
@@ -456,7 +459,7 @@ class MeshTrainer(ShardedTrainer):
             fully_shard(layer, mesh=replicas, mp_policy=self.policy, reshard_after_forward=self.regathers)
         self.sharded = [*self.feed_forwards]
 
-    def own_experts(self, weight: torch.Tensor) -> torch.Tensor:
+    def rank_experts(self, weight: torch.Tensor) -> torch.Tensor:
         """See ShardedTrainer."""
         group = self.experts_group
         return weight.chunk(group.size())[group.rank()] if group and weight.ndim == 3 else weight
@@ -483,7 +486,7 @@ class MeshTrainer(ShardedTrainer):
         for number, part in enumerate(self.parts):
             for name, shape in part.weights().items():
                 value = torch.empty(shape, device=self.torch_device)
-                if any(part is rank_part for rank_part in self.own_parts):
+                if any(part is rank_part for rank_part in self.rank_parts):
                     weight = canonical(
                         gathered(tensors_by_name[name]), graph.by_name[name.rpartition(".")[0]], graph
                     )
@@ -494,7 +497,7 @@ class MeshTrainer(ShardedTrainer):
         return {name: arrays[name] for name in graph.weights()}
 
     def fill(self, value: torch.Tensor, part: torch.Tensor) -> None:
-        """Fill a weight with this rank's part of it, and those of ranks that have other experts."""
+        """Fill a weight with this rank's part of it and the parts of ranks that have other experts."""
         if part.shape == value.shape:
             value.copy_(part)
         else:
@@ -531,7 +534,7 @@ class MeshTrainer(ShardedTrainer):
         for table, copy in self.copies:
             table.grad, copy.grad = table.grad + copy.grad, None
         for weight in (weight for layer in self.feed_forwards for weight in layer.parameters()):
-            # The sum over ranks that sent positions becomes their mean, as FSDP's of other weights.
+            # The gradient sums over the ranks that sent positions. FSDP's gradients of other weights are means.
             weight.grad.to_local().div_(self.experts_group.size())
         super()._optimizer_step()
         self._copy_tables()

@@ -1,13 +1,13 @@
 """FSDP2 (Zhao et al., VLDB 2023), used as PyTorch's FSDP2 tutorial and torchtitan use it.
 
-The model is built on the meta device. Each of its blocks becomes a unit whose parameters are gathered before
-use; what is in no block, such as embedding and head, belongs to the root. Then each rank allocates its shards
-and loads them. Each unit prefetches the next one, in the forward and in the backward pass.
+The model is built on the meta device. Each of its blocks becomes a unit: FSDP gathers the unit's parameters
+before use. Layers outside all blocks, such as embedding and head, belong to the root. Then each rank
+allocates and loads its shards. Each unit prefetches the next one, in the forward and in the backward pass.
 
-In mixed precision, FSDP itself casts (MixedPrecisionPolicy) in place of autocast: parameters are gathered in
-bfloat16 and gradients are reduced in float32, torchtitan's defaults, or as `reduce_dtype` says. Weights,
-reduced gradients and optimizer state stay in float32, as with autocast. Batch normalization has units of its
-own in float32, since its kernels do not take bfloat16 parameters together with float32 running statistics.
+In mixed precision, FSDP itself casts (MixedPrecisionPolicy) in place of autocast. Parameters are gathered in
+bfloat16; gradients are reduced in the type of `reduce_dtype`, by default in float32, as in torchtitan.
+Weights, reduced gradients and optimizer state stay in float32, as with autocast. Batch normalization has
+separate units in float32, since its kernels do not take bfloat16 parameters with float32 running statistics.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ from ranks.worker.context import Context
 from ranks.worker.epoch_timer import EpochSums
 
 REDUCE_DTYPES = {FP32: torch.float32, BF16: torch.bfloat16}  # by the level of reduce_dtype
-UNIT_BYTES = 25 * 2**20  # of a model without blocks, as DDP's buckets
+UNIT_BYTES = 25 * 2**20  # of a unit in a model without blocks: the size of DDP's buckets
 #: functions of torch.distributed that FSDP2 calls, in PyTorch 2.6 to 2.13, and experts
 FSDP_COLLECTIVES = (
     "all_gather_into_tensor",
@@ -57,15 +57,15 @@ FSDP_COLLECTIVES = (
 def units(module: nn.Module, graph: Graph) -> Iterator[list[nn.Module]]:
     """Yield the layers of each unit, in the order of the forward pass.
 
-    A unit is a block of the model. Of a model without blocks, it is consecutive layers of UNIT_BYTES or more.
-    Remaining layers, and a table that another layer uses, belong to the root module. A unit has no
-    activations, since the first one would overwrite FSDP's output in place.
+    A unit is a block of the model. In a model without blocks, it is consecutive layers of UNIT_BYTES or more.
+    Remaining layers, and a table that another layer uses, belong to the root module. Layers without weights
+    are in no unit: an activation at the start of one would overwrite FSDP's output in place.
     """
     if graph.module:
         yield from own_units(module, graph.module)
         return
     if blocks := [block for block in module.children() if isinstance(block, Checkpointed)]:
-        # The backward pass gathers such a unit's parameters once, before it is computed again.
+        # The backward pass gathers such a unit's parameters once, before it recomputes the unit.
         yield from ([block] for block in blocks if any(True for _ in block.parameters()))
         return
     if graph.blocks:
@@ -89,8 +89,8 @@ def units(module: nn.Module, graph: Graph) -> Iterator[list[nn.Module]]:
 def shard_of(tensor: torch.Tensor, parameter: DTensor) -> torch.Tensor:
     """Return this rank's shard of a tensor that is sharded as `parameter` is.
 
-    A tensor axis, the last one of a mesh, partitions first; FSDP shards the result. Where there are more
-    ranks than rows, the last ranks have none.
+    The tensor axis, a mesh's last one, partitions first, and FSDP shards the result. If there are more ranks
+    than rows, the last ranks have none.
     """
     mesh, shard = parameter.device_mesh, tensor
     for axis in reversed(range(mesh.ndim)):
@@ -138,27 +138,29 @@ def mark_calls(context: Context, on_gpu: bool) -> None:
 class ShardedTrainer(PyTorchTrainer):
     """A trainer whose model is sharded and loaded in `distribute`."""
 
-    #: whether parameters are freed after the forward pass, and gathered again (ZeRO stage 3, not 2)
+    #: whether parameters are freed after the forward pass and gathered again (ZeRO stage 3 instead of 2)
     regathers = True
     #: a module of each unit and the root
     sharded: Sequence[Any] = ()
     _local_shards: list[tuple[DTensor, torch.Tensor]]
 
     def make_module(self) -> nn.Module:
-        """See PyTorchTrainer. The model has no memory before `load_shards`, unless it draws its own weights.
+        """See PyTorchTrainer. The model has no memory before `load_shards`.
 
-        FSDP then moves each unit to the device as it shards it.
+        A user's module is an exception: it draws its weights at once, and FSDP moves each unit to the device
+        as it shards it.
         """
         return self.make_part(self.graph)
 
     def make_part(self, graph: Graph) -> nn.Module:
-        """Return the module of a graph, without memory."""
+        """Return the module of a graph without memory, or a user's module with its weights."""
         if graph.module:
             return self.build_module(graph)
         with torch.device("meta"):
             module = self.build_module(graph)
         for operator in graph.operators:
-            # A dense layer of sequences returns a view. In place, FSDP would not gather its unit again.
+            # A dense layer of sequences returns a view. If an activation changed it in place, FSDP would not
+            # gather the unit again in the backward pass.
             if operator.kind == "activation" and len(operator.shape) == 2:
                 module.get_submodule(operator.name).inplace = False
         warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor", UserWarning)
@@ -166,20 +168,20 @@ class ShardedTrainer(PyTorchTrainer):
 
     @property
     def roots(self) -> list[tuple[nn.Module, Graph]]:
-        """Modules of this rank that run by themselves, with their graphs: by default one (a hook)."""
+        """Modules that this rank calls separately, with their graphs; by default only the model (a hook)."""
         return [(self.module, self.graph)]
 
     def shard(self, mesh: DeviceMesh) -> None:
-        """Shard the model over a mesh of one axis, or of two, of which the outer one replicates.
+        """Replace all parameters by this rank's shards on a mesh of one axis, or of two.
 
-        It replaces all parameters by this rank's shards.
+        With two axes, the outer one replicates the shards.
         """
         for root, graph in self.roots:
             self._shard_root(root, graph, mesh)
 
     @property
     def policy(self) -> MixedPrecisionPolicy:
-        """The types in which parameters are gathered and gradients reduced."""
+        """Data types in which parameters are gathered and gradients reduced."""
         levels, is_mixed = self.context.levels, self.context.levels["precision"] == AMP
         return MixedPrecisionPolicy(
             torch.bfloat16 if is_mixed else None,
@@ -206,10 +208,10 @@ class ShardedTrainer(PyTorchTrainer):
         for layers in units(root, graph):
             norms = [part for layer in layers for part in layer.modules() if is_norm(part)]
             products = [layer for layer in layers if layer not in norms]
-            unit_of_norms = shard_unit(norms, single)  # first, since FSDP leaves out what has a unit
+            unit_of_norms = shard_unit(norms, single)  # first, since FSDP leaves out layers that have a unit
             blocks.append(shard_unit(products, mixed) + unit_of_norms)
         norms_of_root = shard_unit([layer for layer in root.modules() if is_norm(layer)], single)
-        # The backward pass begins with the root, which stays gathered.
+        # The root is not freed after the forward pass, since the backward pass begins with it.
         fully_shard(root, mesh=mesh, mp_policy=mixed_root, reshard_after_forward=False)
         self.sharded = [*self.sharded, *(unit for block in blocks for unit in block), *norms_of_root, root]
         for (block, *_), following in pairwise([[root], *blocks]):
@@ -219,9 +221,9 @@ class ShardedTrainer(PyTorchTrainer):
 
     @torch.no_grad()
     def load_shards(self) -> None:
-        """Allocate what this rank has of the model, and load the initial weights, one after the other.
+        """Allocate this rank's part of the model, and load the initial weights one after the other.
 
-        A module of the user's own has its weights already.
+        A user's module has its weights already.
         """
         if self.graph.module:
             return
@@ -232,7 +234,7 @@ class ShardedTrainer(PyTorchTrainer):
         weight_tensors = tensors(self.module, self.graph)
         for name, weight in self.context.draw_weights(weight_tensors):
             operator = self.graph.by_name[name.rpartition(".")[0]]
-            value = self.own_experts(torch.from_numpy(channels_first(weight, operator, self.graph)))
+            value = self.rank_experts(torch.from_numpy(channels_first(weight, operator, self.graph)))
             tensor = weight_tensors[name]
             if isinstance(tensor, DTensor):
                 tensor.to_local().copy_(shard_of(value, tensor))
@@ -243,15 +245,15 @@ class ShardedTrainer(PyTorchTrainer):
                 if isinstance(layer, LSTM) and layer.bias_hh_l0 is not None:
                     layer.bias_hh_l0 = layer.bias_hh_l0.bfloat16()
 
-    def own_experts(self, weight: torch.Tensor) -> torch.Tensor:
-        """Return the part of a weight that this rank and those that have its other shards keep (a hook)."""
+    def rank_experts(self, weight: torch.Tensor) -> torch.Tensor:
+        """Return this rank's experts of a weight, or all of a weight that has none (a hook)."""
         return weight
 
-    def optimize_own(self) -> None:
-        """Create an optimizer of this rank's shards, once they are loaded.
+    def make_shard_optimizer(self) -> None:
+        """Create the optimizer of this rank's shards, after they are loaded.
 
-        It gets plain tensors that share memory with the shards. Optimizers are elementwise, so the result is
-        the same, without the overhead of DTensor in every operation.
+        It gets plain tensors that share memory with the shards. Since optimizers are elementwise, the result
+        is the same without the overhead of DTensor in every operation.
         """
         self._local_shards = []
 

@@ -1,10 +1,10 @@
 """Train by a strategy (models.strategy), which assigns parts of layers to ranks, each with one device.
 
 Every part has its own autograd graph. Parts exchange regions (models.layout): in the forward pass the outputs
-that a part needs of others, in the backward pass the gradients of these in the opposite direction. A message
-is sent as soon as its part is computed, and awaited where it is needed. Each message has its own tag, so
-ranks may send and receive in any order. Gradients of weights that several ranks hold are all-reduced among
-these ranks as soon as each has computed its own.
+of other parts that a part needs, in the backward pass their gradients in the opposite direction. A message is
+sent as soon as its part is computed, and awaited where it is needed. Each message has its own tag, so ranks
+can send and receive in any order. If several ranks hold a weight, its gradients are all-reduced among them as
+soon as each rank has computed its summand.
 
 Messages pass through host memory by Gloo, since NCCL has no tags. All-reduces run on the device of the
 weights, on accelerators by NCCL; all ranks start them in the same order, that of the layers.
@@ -52,7 +52,8 @@ class Transfer:
         source: Slices of the message in the sending part's output.
         target: Slices of the message in the receiving part's input.
         fills: Whether the message is the whole input.
-        is_view: Whether it fills it with whole samples of a part on this rank, whose memory it can share.
+        is_view: Whether the input can share the memory of the sending part: the message is the whole input
+            and consists of whole samples, and both parts are on this rank.
         of_state: Whether it is the state of an LSTM.
         made_by: The sending part.
     """
@@ -71,7 +72,7 @@ class Transfer:
 
 @dataclass
 class Task:
-    """A part that this rank computes, with its inputs and outputs, and what its backward pass needs."""
+    """A part that this rank computes, with its messages, and the tensors of the current step."""
 
     place: Place
     part: Part
@@ -109,7 +110,7 @@ class Runner:
         device: Its device.
         weights: All weights of the model in PyTorch's layout, by their names in the graph.
         phases: Marks of a traced run.
-        host_group: Group of all ranks for messages in host memory, None if the default group can send these.
+        host_group: Group of all ranks for messages in host memory, None for the default group.
         label_smoothing: Level of the factor.
     """
 
@@ -213,7 +214,7 @@ class Runner:
         return by_name
 
     def n_copies(self) -> dict[int, int]:
-        """Return the number of ranks that have a weight, by its id, for weights of several ranks."""
+        """Return the number of ranks that hold a weight, by its id, for weights that several ranks hold."""
         return {
             id(parameter): dist.get_world_size(shared.group)
             for shared in self._shared
@@ -299,7 +300,7 @@ class Runner:
     def backward(self, scale: float = 1.0, last: bool = True) -> None:
         """Run the backward pass of all parts of this rank, the last one first.
 
-        After the `last` batch before an optimizer step, gradients of shared weights are all-reduced.
+        For the `last` batch before an optimizer step, it also all-reduces the gradients of shared weights.
         """
         incoming = self._receiving(
             (transfer for task in self.tasks for transfer in task.outputs_to), backward=True
@@ -396,7 +397,7 @@ class Runner:
         self._sent.append((dist.isend(content, rank, group=self.host_group, tag=tag), content))
 
     def _piece(self, task: Task, transfer: Transfer) -> Tensor:
-        """Return the part of a task's output or state that a message carries."""
+        """Return the part of a task's output or state for a message."""
         return (task.state if transfer.of_state else task.output)[transfer.source]
 
     def _add(self, task: Task, transfer: Transfer, piece: Tensor) -> None:
@@ -431,8 +432,8 @@ class Runner:
         return by_edge
 
 
-def carrier(transport: str) -> dist.ProcessGroup | None:
-    """Return the group for messages between ranks that use `transport`, None if it is the default group.
+def make_host_group(transport: str) -> dist.ProcessGroup | None:
+    """Return a group for messages in host memory, None if the default group, of `transport`, sends them.
 
     Collective.
     """
@@ -444,7 +445,7 @@ class StrategyCollectives(TorchDistributed):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self._host_group = carrier(self.transport)
+        self._host_group = make_host_group(self.transport)
 
     def point_to_point(self, message: Tensor) -> Tensor:
         """Send from device memory to device memory, through host memory."""
@@ -475,7 +476,7 @@ class StrategyTrainer(PyTorchTrainer):
             tuple(context.spec["bucket_bytes"]),
         )
         weights = tensors(self.module, self.graph)
-        self.host_group = carrier(self.transport)
+        self.host_group = make_host_group(self.transport)
         self.runner = Runner(
             self.graph,
             layout,
@@ -501,7 +502,7 @@ class StrategyTrainer(PyTorchTrainer):
         return contextlib.nullcontext()
 
     def propagate(self, images: Tensor, labels: Tensor, length: int) -> tuple[Tensor, None]:
-        """See PyTorchTrainer. The loss is this rank's share of it, as is the number of correct labels."""
+        """See PyTorchTrainer. Loss and number of correct labels are this rank's shares of them."""
         loss, n_correct = self.runner.forward(images, labels)
         self.runner.backward(1 / length, last=self._is_last)
         self._n_correct += n_correct

@@ -1,8 +1,7 @@
 """Send batches ahead (ahead.py) to an accelerator with PyTorch: pinned memory, and a stream of copies.
 
-ROCm has the same names. Device memory is allocated on the stream of copies and freed there. Events protect it
-from early overwriting, so it needs no `record_stream`, and memory use does not depend on how far the CPU is
-ahead.
+ROCm uses the same names. Device memory is allocated and freed on the stream of copies. Events protect it from
+early overwriting, so it needs no `record_stream`, and memory use does not depend on how far the CPU is ahead.
 """
 
 from typing import Any

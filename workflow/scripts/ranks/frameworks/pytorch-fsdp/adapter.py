@@ -22,7 +22,7 @@ def trainer(context: Context) -> Trainer:
             self.transport = join(context)
             self.shard(init_device_mesh(self.torch_device.type, (context.ranks,)))
             self.load_shards()
-            self.optimize_own()
+            self.make_shard_optimizer()
             if context.phases.is_traced:
                 mark_calls(context, self.torch_device.type == "cuda")
 
