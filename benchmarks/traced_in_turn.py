@@ -53,7 +53,10 @@ def train(folder: Path) -> None:
     if on_torch:
         from ranks.libraries import pytorch
 
-        pytorch.configure_library, pytorch.join = call_once(pytorch.configure_library), call_once(pytorch.join)
+        pytorch.configure_library, pytorch.join = (
+            call_once(pytorch.configure_library),
+            call_once(pytorch.join),
+        )
     traced = adapter.trainer(context)
     trains = {True: traced.train_epoch, False: traced.train_epoch}
     if on_torch:

@@ -101,7 +101,12 @@ def test_models_train_and_validate_on_the_gpu(model: str, trained: Callable[...,
     seen = trained("pytorch-single", **MODELS[model])
     assert seen.placed == ["cuda:0"]
     assert seen.calls[0] == ["set_device", 0]
-    assert names(seen, "_optimizer_step", "close_epoch", "validate") == ["_optimizer_step", "_optimizer_step", "close_epoch", "validate"]
+    assert names(seen, "_optimizer_step", "close_epoch", "validate") == [
+        "_optimizer_step",
+        "_optimizer_step",
+        "close_epoch",
+        "validate",
+    ]
     dtype = "bfloat16" if MODELS[model].get("precision") == "amp" else "float32"
     assert seen.product_dtypes == [f"torch.{dtype}"]
     assert seen.tf32 == [MODELS[model].get("precision") == "tf32"] * 2
@@ -162,7 +167,9 @@ def test_clocks_are_read_while_the_gpu_is_idle(seen: Any) -> None:
     busy = {(name, n) for name, n, *_ in seen.calls if name in ("open_epoch", "step", "close_epoch")}
     assert busy == {("open_epoch", 0), ("step", 0), ("close_epoch", 0)}
     # Reading the loss waits for its own stream only.
-    assert "_optimizer_step synchronize close_epoch" in " ".join(names(seen, "_optimizer_step", "synchronize", "close_epoch"))
+    assert "_optimizer_step synchronize close_epoch" in " ".join(
+        names(seen, "_optimizer_step", "synchronize", "close_epoch")
+    )
     assert any(call[0] == "_optimizer_step" and call[1] > 0 for call in seen.calls)
 
 

@@ -163,7 +163,10 @@ def make_entries(reason: str | None = None, kind: energy.MeterKind = RAPL) -> li
 def test_meters_of_machines_are_joined_and_missing_ones_named() -> None:
     (combined,) = combine_meters([("a", make_entries()), ("b", make_entries())])
     assert combined["reason"] is None and combined["window"] == "epochs"
-    assert combine_meters([("a", make_entries()), ("b", make_entries("too short"))])[0]["reason"] == "b: too short"
+    assert (
+        combine_meters([("a", make_entries()), ("b", make_entries("too short"))])[0]["reason"]
+        == "b: too short"
+    )
     assert combine_meters([("a", make_entries()), ("b", [])])[0]["reason"] == "1 of 2 machines have it"
     assert combine_meters([("a", make_entries("too short"))])[0]["reason"] == "too short"
     joined = combine_meters([("a", make_entries() + make_entries(kind=NVML))])

@@ -209,7 +209,7 @@ def test_horovod_gets_the_first_interface(tmp_path: Path) -> None:
     spec = {"device": "cpu", "interface": "ib0,ib1", "ranks_per_node": 1, "nodes": 2, "ranks": 2}
     group = cast(Group, SimpleNamespace(broadcast=lambda value: value, address="10.0.0.1"))
     context = Context(tmp_path, {"spec": spec, "hosts": ["a", "b"]}, 1, 0, group)
-    assert horovod.placed(context)["HOROVOD_GLOO_IFACE"] == "ib0"
+    assert horovod.placement_variables(context)["HOROVOD_GLOO_IFACE"] == "ib0"
     assert horovod.transport(context, None) == by_first_interface(spec, "gloo")
 
 

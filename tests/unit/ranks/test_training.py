@@ -487,9 +487,7 @@ def test_ddp_warns_of_nothing(trainings: Trainings, levels: dict[str, Any]) -> N
     ),
 )
 def test_mixed_precision_trains_nearly_alike(trainings: Trainings, framework: str) -> None:
-    amp, fp32 = (
-        trainings.train(framework, **of_64(framework), precision=level) for level in ("amp", "fp32")
-    )
+    amp, fp32 = (trainings.train(framework, **of_64(framework), precision=level) for level in ("amp", "fp32"))
     losses = [float(epochs(folder)[0]["train_loss"]) for folder in (amp, fp32)]
     assert 0 < abs(losses[0] - losses[1]) < 0.05, losses
 

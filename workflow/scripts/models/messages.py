@@ -308,7 +308,9 @@ class _Stage:
         if mesh.pipeline > 1:
             gathered = reduced = n_batches
         experts = self.expert_weights
-        layers = [n_weights - n_expert_weights for n_weights, n_expert_weights in zip(layers, experts, strict=True)]
+        layers = [
+            n_weights - n_expert_weights for n_weights, n_expert_weights in zip(layers, experts, strict=True)
+        ]
         for unit in units([number.stored * n_weights for n_weights in layers], unit_bytes):
             size = sum(layers[i] for i in unit)
             gathered_bytes, reduced_bytes = number.computed * size, number.reduced * size

@@ -14,7 +14,7 @@ from common.notes import Note
 from declared.site import Site, Wattmeter
 from environments.record import BuiltEnvironment
 from launchers import launch
-from ranks.worker.energy import SCOPES, MeterKind, entry, packages, combine_meters
+from ranks.worker.energy import SCOPES, MeterKind, combine_meters, entry, packages
 from ranks.worker.epoch_timer import COLUMNS
 from runs import wattmeter
 from runs.epochs import read_epochs, read_lines

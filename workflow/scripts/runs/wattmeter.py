@@ -160,7 +160,12 @@ def _is_power(rows: np.ndarray) -> np.ndarray:
 
 
 def integrate(
-    kind: MeterKind, samples: Samples, nodes: Sequence[str], start: float, end: float, period: str = "an epoch"
+    kind: MeterKind,
+    samples: Samples,
+    nodes: Sequence[str],
+    start: float,
+    end: float,
+    period: str = "an epoch",
 ) -> tuple[float | None, Note | None]:
     """Return the energy of all nodes from `start` to `end` in J, or the reason why it is unknown.
 

@@ -1,8 +1,7 @@
-"""Send batches to a device ahead of time: read, copy and train overlap, in memory of fixed size.
+"""Send batches to a device ahead of time, so that reading, copying and training overlap in a fixed memory.
 
-A thread reads batches into pinned host buffers, and starts copies to the device on a separate stream. The
-training thread lets its stream wait for a copy, without blocking the CPU. What depends on the library is in a
-`Lane`.
+A thread reads batches into pinned host buffers and starts copies to the device on a separate stream. The
+training thread lets its stream wait for a copy, without blocking the CPU. A `Lane` has the library's part.
 """
 
 import queue
@@ -14,7 +13,7 @@ import numpy as np
 
 from ranks.worker.batches import Batch
 
-N_SLOTS = 3  # one is filled, one is copied, one is used
+N_SLOTS = 3  # One is filled, one is copied, and one is used.
 
 Ready = TypeVar("Ready")
 
@@ -107,8 +106,8 @@ class Ahead:
     def batches(self, read: Iterable[Batch], use: Callable[[Any, Any], Ready]) -> Iterator[Ready]:
         """Yield the result of `use` for each batch, in order.
 
-        `use` gets images and labels on the device that are overwritten later, so it returns memory of its
-        own. A thread reads `read` to its end; its exceptions are raised here.
+        `use` gets images and labels in device memory that is overwritten later, so it must return copies. A
+        thread reads `read` to its end; its exceptions are raised here.
         """
         slots = [self._idle.pop() if self._idle else Slot(self.lane) for _ in range(N_SLOTS)]
         free: queue.SimpleQueue[Slot | None] = queue.SimpleQueue()

@@ -4,15 +4,15 @@ import numpy as np
 
 from models.graph import Graph, Operator
 
-KEPT_ORDER = ("depthwise_conv", "up_conv")  # whose kernels keep the order of channels
+KEPT_ORDER = ("depthwise_conv", "up_conv")  # operators with kernels that keep the order of channels
 
 
 def channels_first(weight: np.ndarray, operator: Operator, graph: Graph) -> np.ndarray:
     """Return a canonical weight of `operator` in channels-first layout, a copy in row-major order.
 
     Kernels of convolutions become [out, in, height, width], depthwise ones [channels, 1, height, width],
-    transposed ones [in, out, height, width], those of dense operators, attention and LSTMs [out, in]. Inputs
-    of a dense operator behind `flatten` are reordered to channels first. Vectors and tables are unchanged.
+    transposed ones [in, out, height, width]; kernels of dense operators, attention and LSTMs [out, in].
+    Inputs of a dense operator behind `flatten` are reordered to channels first. Vectors and tables stay.
     """
     if weight.ndim == 4:
         weight = weight.transpose((2, 3, 0, 1) if operator.kind in KEPT_ORDER else (3, 2, 0, 1))

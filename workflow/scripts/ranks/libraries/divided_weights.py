@@ -1,4 +1,4 @@
-"""Choose the axis along which ranks partition each weight, for libraries that lay out whole weights."""
+"""Choose the axis along which ranks of a tensor axis partition each weight, for JAX."""
 
 from models.division import COLUMNS, HEADS, LAYERS, ROWS, tensor_parts
 from models.graph import Graph
@@ -20,7 +20,7 @@ DIVIDED = {
 
 
 def weight_axes(graph: Graph, parts: int, sharding: str = LAYERS) -> dict[str, int]:
-    """Return the axis along which `parts` ranks partition a weight, for each weight that they partition.
+    """Return the axis along which `parts` ranks partition a weight, by name, for each weight they partition.
 
     `sharding` is the level of the factor tensor_sharding.
     """

@@ -20,7 +20,7 @@ PROCESS = "Horovod"  # the process in a trace to which its events belong
 _servers: list[Any] = []
 
 
-def placed(context: Context) -> dict[str, str]:
+def placement_variables(context: Context) -> dict[str, str]:
     """Return the variables that `hvd.init()` reads with the Gloo controller; collective over all ranks."""
     port = context.group.broadcast(_serve(context) if context.rank == 0 else None)
     spec = context.spec
@@ -44,7 +44,7 @@ def placed(context: Context) -> dict[str, str]:
 
 
 class Timeline:
-    """Horovod's own timeline of tensors, as a Profiler (ranks/worker/operators.py); rank 0 has it."""
+    """Horovod's timeline of tensors, which rank 0 writes, as a Profiler (ranks/worker/operators.py)."""
 
     def __init__(self, hvd: Any) -> None:
         self._hvd = hvd
@@ -88,7 +88,7 @@ class Timeline:
 
 
 def transport(context: Context, hvd: Any) -> str:
-    """Return what carries gradients: NCCL between accelerators if this Horovod has it."""
+    """Return the transport of gradients: NCCL between accelerators if this Horovod has it, else Gloo."""
     if context.spec["device"] == "cuda" and hvd.nccl_built():
         return "nccl"
     return by_first_interface(context.spec, "gloo")
@@ -127,7 +127,7 @@ def make_collectives(base: Any, context: Context, hvd: Any) -> Collectives:
 
 
 def fusion_settings() -> dict[str, str]:
-    """Return how Horovod fuses gradients to messages, by the variables that it reads, else its defaults."""
+    """Return how Horovod fuses gradients into messages, from its environment variables or its defaults."""
     threshold = int(os.environ.get("HOROVOD_FUSION_THRESHOLD", DEFAULT_FUSION_BYTES))
     cycle_ms = float(os.environ.get("HOROVOD_CYCLE_TIME", DEFAULT_CYCLE_MS))
     return {"gradient messages": f"fused to up to {threshold / 2**20:g} MiB every {cycle_ms:g} ms"}

@@ -30,7 +30,7 @@ ACTIVATIONS = {
     "gelu_tanh": jax.nn.gelu,
     "softmax": jax.nn.softmax,
 }
-#: what is kept of blocks that are computed again, by the level of checkpointing; selective: their products
+#: what JAX keeps of recomputed blocks, by the level of checkpointing: nothing, or results of products
 POLICIES = {"blocks": None, "selective": jax.checkpoint_policies.dots_saveable}
 CONVOLUTION = ("NHWC", "HWIO", "NHWC")  # batches, kernels, outputs
 
@@ -49,14 +49,19 @@ def forward(
     attend: Attend = unfused_attention,
     checkpointing: str = "none",
 ) -> tuple[Array, Arrays]:
-    """Return logits and the running statistics after them.
+    """Return logits and updated running statistics.
 
-    Logits are float32 [N, classes] or [N, positions, vocabulary], of images [N, H, W, C] or tokens [N,
-    length].
+    Args:
+        graph: The model.
+        weights: Its weights, with running statistics.
+        samples: Images [N, H, W, C] or tokens [N, length].
+        key: Key of dropout in training, which also uses statistics of this batch; None in evaluation.
+        dtype: Data type of products.
+        attend: Function that computes attention.
+        checkpointing: Level of the factor: what the backward pass recomputes.
 
-    With a `key` for dropout, the result is that of training, which uses statistics of this batch. Products
-    are computed in `dtype`, and attention by `attend`. With `checkpointing`, blocks are computed again in the
-    backward pass.
+    Returns:
+        Logits, float32 [N, classes] or [N, positions, vocabulary], and statistics by name.
     """
     outputs, statistics = {graph.operators[0].name: samples}, dict[str, Array]()
     steps = list(enumerate(graph.operators[1:]))
@@ -93,7 +98,7 @@ def _apply_steps(
     dtype: Any,
     attend: Attend,
 ) -> tuple[Arrays, Arrays]:
-    """Return the outputs of numbered operators with what they got, and running statistics (see forward)."""
+    """Return `inputs` with the outputs of numbered operators, and running statistics (see forward)."""
     outputs, statistics = dict(inputs), dict[str, Array]()
     for number, operator in steps:
         operator_inputs = [outputs[name] for name in operator.inputs]
@@ -117,7 +122,9 @@ def _apply_steps(
                     operator_inputs[0].astype(dtype) @ weights[f"{operator['of']}.table"].astype(dtype).T
                 )
             case "lstm":
-                outputs[operator.name], outputs[f"{operator.name}.state"] = _lstm(operator_inputs, operator_weights, dtype)
+                outputs[operator.name], outputs[f"{operator.name}.state"] = _lstm(
+                    operator_inputs, operator_weights, dtype
+                )
             case "final_state":
                 outputs[operator.name] = outputs[f"{operator.inputs[0]}.state"]
             case _:
@@ -177,8 +184,8 @@ def _convolution(operator: Operator, x: Array, weights: Weights, dtype: Any) -> 
 def _convolution_of_pixels(operator: Operator, x: Array, kernel: Array) -> Array:
     """Return the convolution of images smaller than the kernel, one product for each pixel of the output.
 
-    A product has only the part of the kernel that lies on the image. XLA's weights convolution on CPUs took 10 to
-    100 times as long on such images (jax 0.10, 512 channels, 1 x 1 to 4 x 4 pixels).
+    A product uses only the part of the kernel that lies on the image. XLA's own convolution on CPUs took 10
+    to 100 times as long on such images (jax 0.10, 512 channels, 1 x 1 to 4 x 4 pixels).
     """
     (rows, columns), (down, right) = pair(operator["padding"]), pair(operator["stride"])
     height, width, _ = operator.shape
@@ -197,7 +204,7 @@ def _convolution_of_pixels(operator: Operator, x: Array, kernel: Array) -> Array
 
 
 def _up_convolution(operator: Operator, x: Array, weights: Weights, dtype: Any) -> Array:
-    """Return a transposed convolution by a product: no windows overlap."""
+    """Return a transposed convolution, computed as a product, since its windows do not overlap."""
     product = jnp.einsum("nhwi,abio->nhawbo", x.astype(dtype), weights["kernel"].astype(dtype))
     return product.reshape(len(x), *operator.shape) + weights["bias"].astype(dtype)
 
@@ -208,7 +215,9 @@ def _windows(operator: Operator, x: Array, first: float, combine: Any) -> Array:
     return lax.reduce_window(x, first, combine, window, strides, padding)
 
 
-def _attention(operator: Operator, x: Array, to: Array, weights: Weights, dtype: Any, attend: Attend) -> Array:
+def _attention(
+    operator: Operator, x: Array, to: Array, weights: Weights, dtype: Any, attend: Attend
+) -> Array:
     def projected(part: str, values: Array) -> Array:
         return _dense(values, weights[f"{part}_kernel"], weights.get(f"{part}_bias"), dtype)
 
@@ -230,10 +239,12 @@ def _rotated(x: Array, tables: np.ndarray) -> Array:
     return jnp.concatenate(pairs, -1).astype(x.dtype)
 
 
-def _experts(operator: Operator, x: Array, weights: Weights, dtype: Any, training: bool) -> tuple[Array, Array]:
+def _experts(
+    operator: Operator, x: Array, weights: Weights, dtype: Any, training: bool
+) -> tuple[Array, Array]:
     """Return the outputs of a mixture of experts (Builder.experts) for sequences, and its load.
 
-    Choices are copied to slots, `capacity` for each expert and sample; dropped ones have no slot.
+    Choices are copied to slots, `capacity` for each expert and sample. Dropped choices have no slot.
     """
     (n, _, units), (n_experts, capacity) = x.shape, (operator["experts"], operator["capacity"])
     logits = x.astype(jnp.float32) @ weights["router_kernel"].astype(jnp.float32)
@@ -318,7 +329,8 @@ def _batch_norm(operator: Operator, x: Array, weights: Weights, training: bool) 
         now = {"mean": mean, "variance": variance * (samples / (samples - 1))}
         share = operator["momentum"]
         batch_statistics = {
-            name: share * weights[name] + (1 - share) * lax.stop_gradient(value) for name, value in now.items()
+            name: share * weights[name] + (1 - share) * lax.stop_gradient(value)
+            for name, value in now.items()
         }
     scale = weights["scale"] * lax.rsqrt(variance + operator["epsilon"])
     return ((x - mean) * scale + weights["offset"]).astype(x.dtype), batch_statistics

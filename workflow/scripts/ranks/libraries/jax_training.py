@@ -1,8 +1,8 @@
 """Train with JAX: one program for all ranks, compiled by XLA, on weights laid out over a device mesh.
 
-Along the axes `data` and `sharded` the step is written for one replica (shard_map), with its own batch
-statistics and explicit collectives. Along `tensor` only the layout of weights is given, from which XLA
-derives communication.
+Along the axes `data` and `sharded`, the step is written for one replica (shard_map), with the replica's batch
+statistics and explicit collectives. Along `tensor`, only the layout of weights is given, from which XLA
+derives the communication.
 """
 
 import functools
@@ -56,7 +56,7 @@ PLATFORMS = {"nvidia": "cuda", "amd": "rocm"}
 #: precision of products of float32, by the level of the factor precision
 PRECISIONS = {FP32: "float32", TF32: "tensorfloat32", AMP: "tensorfloat32", BF16: "tensorfloat32"}
 REDUCE_DTYPES = {FP32: jnp.float32, BF16: jnp.bfloat16}  # by the level of reduce_dtype
-# What cuDNN's fused attention takes on every device that has it.
+# What cuDNN's fused attention supports on all of its devices.
 CUDNN_ATTENTION_CAPABILITY, MAX_CUDNN_HEAD = 8.0, 128
 PRODUCTS = {"float32": "float32", "tensorfloat32": "TF32"}
 
@@ -64,7 +64,7 @@ State = dict[str, Any]
 
 
 def configure_library(context: Context) -> None:
-    """Set JAX's device and precision before it uses any device."""
+    """Set JAX's device and the precision of products; call it before JAX uses any device."""
     on_gpu = context.spec["device"] == "cuda"
     platform = PLATFORMS[vendor()]
     jax.config.update("jax_platforms", f"{platform},cpu" if on_gpu else "cpu")
@@ -77,8 +77,9 @@ def configure_library(context: Context) -> None:
 def join(context: Context) -> str:
     """Join all ranks to one program, and return the transport of its communication.
 
-    On CPUs it is Gloo, which by default listens at the address of the host's name. No option of JAX sets the
-    interface, so the client is created here, as in `xla_bridge.make_cpu_client`, with the site's interface.
+    On CPUs it is Gloo. By default Gloo listens at the address of the host's name, and JAX has no option for
+    the interface. So the client is created here, as in `xla_bridge.make_cpu_client`, with the site's
+    interface.
     """
     jax.config.update("jax_enable_preemption_service", False)  # It would handle SIGTERM.
     address, port = context.group.broadcast([context.group.address, free_port(context.group.address)])
@@ -110,7 +111,7 @@ def device_name() -> str:
 def can_fuse_attention(levels: Mapping[str, Any], graph: Graph, tensor: int) -> bool:
     """Return whether cuDNN's fused kernel computes the model's attention, partitioned by heads over `tensor`.
 
-    It takes half precision, devices since Ampere, and heads whose size is a multiple of 8.
+    It needs bfloat16, a device since Ampere, and a head size that is a multiple of 8.
     """
     (device,) = jax.local_devices()
     return (
@@ -129,8 +130,7 @@ def can_fuse_attention(levels: Mapping[str, Any], graph: Graph, tensor: int) -> 
 def fused_attention(axes: Sequence[str]) -> Attend:
     """Return attention by cuDNN's fused kernel in a replica's step on a mesh with these axes.
 
-    Heads are partitioned along `tensor` here, because the kernel's own partitioning fails where a step is
-    written for one replica.
+    Heads are partitioned along `tensor` here, since the kernel's own partitioning fails within shard_map.
     """
 
     def attend(query: Array, key: Array, value: Array, causal: bool) -> Array:
@@ -148,8 +148,8 @@ def fused_attention(axes: Sequence[str]) -> Attend:
 def optimizer(levels: Mapping[str, Any]) -> optax.GradientTransformation:
     """Return SGD with momentum, Adam (Kingma & Ba 2015) or AdamW (Loshchilov & Hutter 2019).
 
-    Its changes are without the learning rate. AdamW adds weight decay to the changes, the others to the
-    gradients.
+    It returns changes that are not yet multiplied by the learning rate. AdamW adds weight decay to the
+    changes, the others add it to the gradients.
     """
     if levels["optimizer"] == "sgd":
         rule = optax.trace(levels["momentum"])
@@ -166,7 +166,7 @@ def optimizer(levels: Mapping[str, Any]) -> optax.GradientTransformation:
 def adam(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
     """Return optax.scale_by_adam with an exact 1 - b^t.
 
-    In the first steps optax's value has 3 correct digits only, so that weights would differ from PyTorch's.
+    In the first steps, optax's value has only 3 correct digits, so that weights would differ from PyTorch's.
     """
 
     def update(
@@ -187,8 +187,8 @@ class Layout:
     """Layout of the weights on a mesh: the parallelization strategy as data.
 
     The mesh axis `tensor` partitions each weight listed in `tensor` along the given axis. The mesh axis
-    `sharded` partitions each weight along its first other axis whose length is divisible by the number of
-    shards; weights without such an axis are replicated.
+    `sharded` partitions each weight along its first other axis with a length that the number of shards
+    divides; weights without such an axis are replicated.
     """
 
     def __init__(
@@ -204,7 +204,7 @@ class Layout:
         }
 
     def _shared(self, name: str, shape: Sequence[int]) -> int | None:
-        """Return the axis along which `sharded` partitions a weight."""
+        """Return the axis along which `sharded` partitions a weight, None if it is replicated."""
         if self._shards == 1:
             return None
         return next(
@@ -212,9 +212,12 @@ class Layout:
         )
 
     def spec(self, name: str, shared: bool, everywhere: bool = True) -> P:
-        """Return the mesh axes along each axis of a weight or of its optimizer state.
+        """Return the layout of a weight or of its optimizer state.
 
-        Unless `everywhere`, only axes that one replica's step names.
+        Args:
+            name: Name of the weight.
+            shared: Whether the mesh axis `sharded` partitions it.
+            everywhere: Whether the layout includes the axis `tensor`, which a replica's step does not name.
         """
         axes: dict[int, str] = {}
         if shared and (share := self.share[name]) is not None:
@@ -231,7 +234,7 @@ class Layout:
         )
 
     def joined(self, mine: np.ndarray) -> Array:
-        """Return the array [replicas * n, ...] of which this rank's replica has `mine` [n, ...]."""
+        """Return the array [replicas * n, ...] that has `mine` [n, ...] on this rank's replica."""
         shape, (device,) = (self.replicas * len(mine), *mine.shape[1:]), jax.local_devices()
         sharding = NamedSharding(self.mesh, P(REPLICAS))
         return jax.make_array_from_single_device_arrays(shape, sharding, [jax.device_put(mine, device)])
@@ -251,15 +254,15 @@ class Layout:
         return jax.jit(mapped, donate_argnums=tuple(donate))
 
     def gathered(self, weights: Arrays) -> Arrays:
-        """Return whole weights from shards, on a replica."""
+        """Return whole weights from shards, in the step of a replica."""
         return {name: self._gather_weight(name, weight) for name, weight in weights.items()}
 
     def _gather_weight(self, name: str, weight: Array) -> Array:
         axis = self.share[name]
         return weight if axis is None else lax.all_gather(weight, "sharded", axis=axis, tiled=True)
 
-    def own(self, weights: Arrays) -> Arrays:
-        """Return the shards of whole weights, on a replica."""
+    def shards(self, weights: Arrays) -> Arrays:
+        """Return this replica's shards of whole weights, in the step of a replica."""
         return {name: self._part(name, weight) for name, weight in weights.items()}
 
     def _part(self, name: str, weight: Array) -> Array:
@@ -269,9 +272,10 @@ class Layout:
         return lax.dynamic_slice_in_dim(weight, lax.axis_index("sharded") * length, length, axis)
 
     def averaged(self, gradients: Arrays, dtype: Any = None) -> Arrays:
-        """Return the means over all replicas, on a replica: all-reduced, or reduce-scattered for shards.
+        """Return the means of gradients over all replicas, in the step of a replica.
 
-        Gradients are summed in `dtype`, by default their own.
+        They are all-reduced, or reduce-scattered if the replica needs only its shard. Gradients are summed in
+        `dtype`, by default in their data type.
         """
         if dtype is not None:
             summed = self.averaged({name: gradient.astype(dtype) for name, gradient in gradients.items()})
@@ -289,7 +293,7 @@ class Layout:
         }
 
     def norm(self, gradients: Arrays) -> Array:
-        """Return the L2 norm of all gradients, of which a replica may have shards."""
+        """Return the L2 norm of all gradients, given a replica's shards or copies of them."""
         squares = {
             name: jnp.sum(jnp.square(gradient.astype(jnp.float32))) for name, gradient in gradients.items()
         }
@@ -310,8 +314,8 @@ def cross_entropy(logits: Array, labels: Array, label_smoothing: float) -> Array
 class Marks:
     """Marks in a compiled traced step: times at which arrays were computed, in s of this process's clock.
 
-    A mark is a Python callback with an element of each array. It returns 1.0, by which computation that must
-    not begin earlier is multiplied.
+    A mark is a Python callback that depends on an element of each array and returns 1.0. Computation that
+    must not begin before the mark is multiplied by this number.
     """
 
     def __init__(self, active: bool) -> None:
@@ -319,7 +323,7 @@ class Marks:
         self.stamps: dict[str, float] = {}
 
     def __call__(self, phase: str, arrays: Any) -> Array:
-        """Start a phase when these arrays are computed, and return 1.0 then."""
+        """Start a phase when these arrays are computed; return 1.0, available from then on."""
         if not self.active:
             return jnp.float32(1)
         firsts = jnp.stack([array.ravel()[0].astype(jnp.float32) for array in jax.tree.leaves(arrays)])
@@ -383,7 +387,7 @@ def _events(profile: Any) -> Iterator[Event]:
 
 
 class JaxTrainer(Trainer):
-    """The training loop of every JAX framework, for one device; the adapter of several ranks joins them."""
+    """The training loop of every JAX framework, on one device; the adapter of several ranks joins them."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -418,11 +422,11 @@ class JaxTrainer(Trainer):
         return "none"
 
     def tensor_axes(self) -> dict[str, int]:
-        """Return the axis along which a tensor axis partitions each of its weights (a hook)."""
+        """Return the axis along which the mesh axis `tensor` partitions a weight, by its name (a hook)."""
         return {}
 
     def _begun(self, initial: dict[str, np.ndarray]) -> tuple[State, State]:
-        """Return the state that training changes, laid out, and its specs in one replica's step."""
+        """Return the initial training state on the mesh, and its layout in the step of a replica."""
         layout = self.layout
         trained = {name: self._stored(name, value) for name, value in initial.items() if is_trained(name)}
         statistics = {name: initial[name] for name in self.context.graph.statistics}
@@ -455,7 +459,7 @@ class JaxTrainer(Trainer):
         }
 
     def _stored(self, name: str, value: np.ndarray) -> np.ndarray:
-        """Return a weight in the type that it is kept in; those of batch normalization stay in float32."""
+        """Return a weight in its stored data type; weights of batch normalization stay in float32."""
         is_bfloat16 = self.context.levels["precision"] == BF16 and not self._is_of_batch_norm(name)
         return value.astype(jnp.bfloat16) if is_bfloat16 else value
 
@@ -463,7 +467,7 @@ class JaxTrainer(Trainer):
         return self.context.graph.by_name[name.rpartition(".")[0]].kind == "batch_norm"
 
     def _gather_weights(self, weights: Arrays) -> Arrays:
-        """Return whole weights on a replica; shards are gathered in the type of the products, as in FSDP."""
+        """Return whole weights on a replica; shards are gathered in the data type of products, as in FSDP."""
         if self._is_replicated:
             return weights
         if self.context.mesh.sharded > 1:
@@ -529,7 +533,7 @@ class JaxTrainer(Trainer):
         stamps.clear()
 
     def _compiled(self, last: bool, traced: bool) -> Any:
-        """Return the compiled step of a batch that is the `last` of a group or not."""
+        """Return the compiled step of a batch; the `last` batch of a group includes the optimizer step."""
         step = functools.partial(
             self._training_step, last=last, mark=self.marks if traced else Marks(active=False)
         )
@@ -547,10 +551,9 @@ class JaxTrainer(Trainer):
         last: bool,
         mark: Marks,
     ) -> tuple[State, Array]:
-        """Return a replica's state after batch `number` of a group of `length`.
+        """Return a replica's state after batch `number` of the run, in a group of `length` batches.
 
-        Its loss and its number of correct labels, [1, 2], come with it; for a language model only its loss,
-        [1, 1].
+        With the state, return loss and number of correct labels, [1, 2], or a language model's loss, [1, 1].
         """
         layout, graph, counts_correct = self.layout, self.context.graph, self.context.counts_correct
         levels = self.context.levels
@@ -591,7 +594,7 @@ class JaxTrainer(Trainer):
             gradients = {
                 name: gradient * factor.astype(gradient.dtype) for name, gradient in gradients.items()
             }
-        shares = layout.own(weights) if self._is_replicated else state["weights"]
+        shares = layout.shards(weights) if self._is_replicated else state["weights"]
         changes, moments = self._optimizer.update(gradients, state["optimizer"], shares)
         shares = {
             name: (weight - rate * changes[name]).astype(weight.dtype) for name, weight in shares.items()
@@ -625,7 +628,7 @@ class JaxTrainer(Trainer):
     def _evaluation_step(
         self, weights: Arrays, statistics: Arrays, samples: Array, labels: Array, count: Array
     ) -> Array:
-        """Return the loss sum of the first `count` samples of a replica and how many are correct, [1, 2]."""
+        """Return loss sum and number of correct labels of a replica's first `count` samples, [1, 2]."""
         statistics = {name: value[0] for name, value in statistics.items()}
         inputs = {**self._gather_weights(weights), **statistics}, self._normalized(samples)
         logits, _ = forward(self.context.graph, *inputs, dtype=self._dtype, attend=self._attend)
@@ -692,7 +695,7 @@ class JaxTrainer(Trainer):
         return memory["peak_bytes_in_use"] if memory else None
 
     def device_memory_peak_bytes(self) -> int | None:
-        """Return the peak device memory until the first validation, from construction on."""
+        """Return the peak device memory from construction to the first validation."""
         return self.device_memory_peaks[0]
 
     def _local_entry(self, value: Array) -> np.ndarray:
@@ -707,9 +710,9 @@ class JaxTrainer(Trainer):
 
 
 class JaxCollectives(Collectives):
-    """XLA's collectives between all ranks, each compiled once for each number of elements.
+    """XLA's collectives between all ranks, compiled for each collective and number of elements.
 
-    Adapters join the ranks.
+    The adapter joins the ranks before.
     """
 
     def __init__(self, context: Context, transport: str) -> None:
@@ -754,5 +757,5 @@ def _correct(logits: Array, labels: Array, counts: Any = True) -> Array:
 
 
 def _small(values: np.ndarray) -> np.ndarray:
-    """Return tokens and labels in 32 bits, as JAX has integers, and images unchanged."""
+    """Return tokens and labels as JAX's integers of 32 bits, and images unchanged."""
     return values if values.dtype == np.uint8 else values.astype(np.int32)

@@ -417,7 +417,9 @@ def make_optimizer(
 ) -> torch.optim.Optimizer:
     """Return the optimizer of a module; it updates `part(parameter)` of each parameter."""
     weight_tensors = tensors(module, graph)
-    trained = {name: part(tensor) for name, tensor in weight_tensors.items() if isinstance(tensor, nn.Parameter)}
+    trained = {
+        name: part(tensor) for name, tensor in weight_tensors.items() if isinstance(tensor, nn.Parameter)
+    }
     return optimizer_of({name: [tensor] for name, tensor in trained.items()}, levels, rate)
 
 
@@ -441,7 +443,9 @@ def optimizer_of(
     for name, weight_tensors in weights.items():
         tensors_by_decay[decay if is_decayed(name, level) else 0.0] += weight_tensors
     groups: list[dict[str, Any]] = [
-        {"params": weight_tensors, "weight_decay": group_decay} for group_decay, weight_tensors in tensors_by_decay.items() if weight_tensors
+        {"params": weight_tensors, "weight_decay": group_decay}
+        for group_decay, weight_tensors in tensors_by_decay.items()
+        if weight_tensors
     ]
     if not groups:  # PyTorch refuses an optimizer without parameters.
         groups = [{"params": [torch.zeros(0, requires_grad=True)]}]
@@ -615,9 +619,7 @@ class PyTorchTrainer(Trainer):
         levels, graph = context.levels, self.part(context)
         self.graph = graph
         self.torch_device = configure_library(context)
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = (
-            levels["precision"] == TF32
-        )
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = levels["precision"] == TF32
         self.device = device_name(self.torch_device)
         channels_last = levels["memory_format"] == "channels-last"
         self._format = torch.channels_last if channels_last else torch.contiguous_format
@@ -850,7 +852,7 @@ class PyTorchTrainer(Trainer):
         self._updates += 1
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
-        """Return autocast to bfloat16 for `precision: amp`, else a context manager without effect (a hook)."""
+        """Return autocast to bfloat16 for `precision: amp`, else a context without effect (a hook)."""
         if self.context.levels["precision"] == AMP:
             return torch.autocast(self.torch_device.type, torch.bfloat16)
         return contextlib.nullcontext()

@@ -35,7 +35,7 @@ class MarkedGroup(dist.ProcessGroup):
         self._ends: list[End] = []
 
     def getBackendName(self) -> str:  # noqa: N802 (PyTorch's name)
-        """See ProcessGroup. If the name were `gloo` or `nccl`, DDP would request a backend from this group."""
+        """See ProcessGroup. If it were `gloo` or `nccl`, DDP would request a backend from this group."""
         return "marked"
 
     def allreduce(self, *arguments: Any) -> dist.Work:

@@ -127,7 +127,9 @@ class Ledger(FakeTensorMode):
         }
         sizes = Counter(dict.fromkeys(CATEGORIES, 0))
         for number, n_bytes in self._at_peak.items():
-            name = next((name for name, numbers in marked.items() if number in numbers), self._origins[number])
+            name = next(
+                (name for name, numbers in marked.items() if number in numbers), self._origins[number]
+            )
             sizes[name] += n_bytes
         return dict(sizes)
 
@@ -145,9 +147,10 @@ def lstm_workspace_bytes(inputs: torch.Tensor, outputs: torch.Tensor) -> int:
 
 
 def lstm_backward_bytes(gradients: Sequence[torch.Tensor]) -> int:
-    """Return what oneDNN allocates in the backward pass of an LSTM layer, and frees.
+    """Return the bytes that oneDNN allocates and frees in the backward pass of an LSTM layer.
 
-    Gradients of gates, and weights and their gradients in its own layout; `gradients` are the results.
+    They hold gradients of gates, and weights and their gradients in the layout of oneDNN. `gradients` are the
+    results of the operator.
     """
     inputs, layer_weights, recurrent_weights, *_ = gradients
     length, n_samples, _ = inputs.shape

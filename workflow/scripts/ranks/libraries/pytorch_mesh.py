@@ -314,7 +314,7 @@ class Pipeline:
         return self._empty(shape, size, 1 if is_last else self.n_parts, dtype)
 
     def _empty(self, shape: tuple[int, ...], size: int, n_parts: int, dtype: torch.dtype) -> torch.Tensor:
-        """Return memory for `size` outputs of a shape in the graph, if ranks divide positions into `n_parts`."""
+        """Return memory for `size` outputs of a graph's shape, if ranks divide positions into `n_parts`."""
         if len(shape) == 3:  # PyTorch's images have channels first.
             return torch.empty(size, shape[2], *shape[:2], dtype=dtype, device=self.device)
         return torch.empty(size, shape[0] // n_parts, *shape[1:], dtype=dtype, device=self.device)
@@ -412,8 +412,8 @@ class MeshTrainer(ShardedTrainer):
         self.pipeline: Pipeline | None = None
         self.shared: list[tuple[str, dist.ProcessGroup]] = []
         self.copies: list[tuple[nn.Parameter, nn.Parameter]] = []
-        # In a pipeline each microbatch would gather parameters again, and the separate backward pass of weights
-        # (zero bubble) would not find them.
+        # In a pipeline each microbatch would gather parameters again, and the separate backward pass of
+        # weights (zero bubble) would not find them.
         self.regathers = context.levels["sharding"] == "parameters" and sizes.pipeline == 1
         if context.phases.is_traced:
             mark_calls(context, self.torch_device.type == "cuda")
@@ -534,7 +534,7 @@ class MeshTrainer(ShardedTrainer):
         for table, copy in self.copies:
             table.grad, copy.grad = table.grad + copy.grad, None
         for weight in (weight for layer in self.feed_forwards for weight in layer.parameters()):
-            # The gradient sums over the ranks that sent positions. FSDP's gradients of other weights are means.
+            # It sums over the ranks that sent positions, while FSDP's gradients of other weights are means.
             weight.grad.to_local().div_(self.experts_group.size())
         super()._optimizer_step()
         self._copy_tables()

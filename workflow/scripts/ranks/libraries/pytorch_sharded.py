@@ -330,4 +330,5 @@ class ShardedTrainer(PyTorchTrainer):
         return all(bool(tensor.isfinite().all()) for tensor in local_tensors)
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
-        return contextlib.nullcontext()  # FSDP casts.
+        """See PyTorchTrainer. FSDP casts instead."""
+        return contextlib.nullcontext()

@@ -159,7 +159,9 @@ class Runner:
         begin = self.sample_range[0]
         rank_samples = [(begin, 0), *[(0, 0)] * (DIMENSIONS - 1)]
         shape = self.graph.operators[0].shape
-        read = [slices(needed, rank_samples, len(shape), 1) for needed in reads(self.space, shape, layer, region)]
+        read = [
+            slices(needed, rank_samples, len(shape), 1) for needed in reads(self.space, shape, layer, region)
+        ]
         inputs_from = [m for m in self.layout.messages if m.target == place]
         sizes = {m.edge: self._size(m, self.layout.input_region(m)) for m in inputs_from}
         shard = self.shards[layer, self.layout.shard(place)]
@@ -517,7 +519,9 @@ class StrategyTrainer(PyTorchTrainer):
         )
         if self.context.ranks > 1:
             dist.all_reduce(sums)
-        return EpochSums(sums[0].item(), int(sums[1]) if self.context.counts_correct else None, sums_of_rank.samples)
+        return EpochSums(
+            sums[0].item(), int(sums[1]) if self.context.counts_correct else None, sums_of_rank.samples
+        )
 
     def _batches(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Return an iterator over batches: the samples that this rank reads, and all labels."""

@@ -1,7 +1,7 @@
 """Train with TensorFlow (Keras 2): model, data and step. Adapters add a strategy or an optimizer.
 
-There are two training loops: `custom`, with one distributed iterator for the whole run, a fixed number of
-steps per epoch and the same code for every `sync_every`; and `fit`, Keras' own, timed by callbacks.
+There are two training loops. `custom` has one distributed iterator for the whole run, a fixed number of steps
+per epoch, and the same code for every `sync_every`. `fit` is Keras' own loop, timed by callbacks.
 """
 
 import importlib
@@ -59,7 +59,7 @@ WEIGHTS = {
 }
 BLOCK_BATCHES = 8
 N_PREFETCHED = 1  # batches that wait for training
-BLOCK_BYTES = 2**24  # for images; for tokens, which have 8 bytes each, 2**27
+BLOCK_BYTES = 2**24  # of images, with one byte per pixel value; tokens have 8 bytes each, so 2**27
 # Modules that describe the profiler's files: since TensorFlow 2.20, before, and up to 2.11.
 XPLANE = (
     "tensorflow.tsl.profiler.protobuf.xplane_pb2",
@@ -84,7 +84,7 @@ def build(graph: Graph) -> Any:
 
 
 def _applied(operator: Operator, outputs: dict[str, Any]) -> Any:
-    """Return the output of an operator from `outputs`; that of a final_state is a list: hidden, cell."""
+    """Return the output of an operator from `outputs`; a final_state has a list: hidden, cell."""
     layers, name, inputs = keras.layers, operator.name, [outputs[below] for below in operator.inputs]
     x = inputs[0]
     match operator.kind:
@@ -163,7 +163,7 @@ def _applied_to_sequences(operator: Operator, inputs: list[Any], outputs: dict[s
 
 
 def _without_layer(operator: Operator, x: Any, operand: Any = None) -> Any:
-    """Return the output of an operator that is no layer."""
+    """Return the output of an operator that needs no Keras layer."""
     match operator.kind:
         case "log_counts":
             return tf.math.log1p(tf.cast(x, tf.float32))
@@ -177,9 +177,9 @@ def _without_layer(operator: Operator, x: Any, operand: Any = None) -> Any:
 
 
 def _padded(operator: Operator, x: Any) -> tuple[Any, str]:
-    """Return the padded input of a window, and Keras' name of its padding.
+    """Return the padded input of a convolution or pooling, and Keras' name of its padding.
 
-    Keras' own "same" is asymmetric with a stride, and its pooling leaves out the zeros that it adds.
+    Keras' "same" is asymmetric with a stride, and Keras' pooling ignores the zeros that "same" adds.
     """
     padding, kernel = pair(operator["padding"]), pair(operator["kernel"])
     pools = operator.kind in ("max_pool", "average_pool")
@@ -205,7 +205,7 @@ def variables(model: Any, graph: Graph) -> dict[str, Any]:
 
 
 def configure_library(context: Context) -> str:
-    """Configure the rank's threads and device in TensorFlow, and return the device's name for the record."""
+    """Set TensorFlow's threads, visible devices and autotuning; return the device's name for the record."""
     if context.levels.get("autotune") == "none":
         # TensorFlow reads it when it creates a convolution, XLA when it first compiles.
         os.environ.update({"TF_CUDNN_USE_AUTOTUNE": "0", **xla.without_autotuning()})
@@ -233,10 +233,10 @@ def configure_library(context: Context) -> str:
 class Marks:
     """Marks in the graph of a traced step: times at which tensors were computed, in s since 1970.
 
-    TensorFlow's threads may run other ready operations before a mark. Therefore operations that need all
-    marked tensors anyway depend on the mark (`before`, `turn`), and no others do, so overlap is unchanged. On
-    an accelerator, an operation ends for the graph when it is enqueued, so there a mark depends on a copy of
-    each tensor's first element to the host.
+    TensorFlow's threads can run other ready operations before a mark. Therefore operations that need all
+    marked tensors anyway depend on the mark (`before`, `turn`). No other operations do, so overlap is
+    unchanged. On an accelerator, an operation ends for the graph when it is enqueued, so a mark depends on a
+    copy of each tensor's first element to the host.
     """
 
     def __init__(self, active: bool, on_gpu: bool = False) -> None:
@@ -315,7 +315,7 @@ class TensorFlowProfiler:
                 break
         else:
             raise RuntimeError(
-                "this TensorFlow does not describe its profiler's files; write trace: phases instead of full"
+                "this TensorFlow does not describe its profiler's files; use trace: phases instead of full"
             )
         (file,) = Path(self._folder).rglob("*.xplane.pb")
         space.ParseFromString(file.read_bytes())
@@ -336,9 +336,9 @@ def _events(space: Any) -> Iterator[Event]:
 
 
 class TensorFlowTrainer(Trainer):
-    """The training loops of every TensorFlow framework, for one device; adapters override the hooks."""
+    """The training loops of every TensorFlow framework, on one device; adapters override the hooks."""
 
-    #: whether all gradients are communicated as one message, instead of each when it is computed
+    #: whether all gradients are communicated as one message, instead of each as soon as it is computed
     one_message = False
 
     def __init__(self, context: Context) -> None:
@@ -351,7 +351,7 @@ class TensorFlowTrainer(Trainer):
         self.strategy = self.make_strategy()
         context.phases.enter("build")
         self._traced_here = threading.local()  # A strategy traces each replica in a thread.
-        # Masks differ between the traces of a step, too
+        # A stateful generator, so that different traces of a step draw different masks.
         keras.backend.experimental.enable_tf_random_generator()
         # Dropout draws from it.
         keras.utils.set_random_seed(context.spec["seed"] + context.rank)
@@ -378,7 +378,7 @@ class TensorFlowTrainer(Trainer):
         }
         self._is_decoupled = context.levels["optimizer"] == "adamw"
         # Keras calls it with the gradients of all ranks.
-        self.optimizer.gradient_transformers = [self.transformed]
+        self.optimizer.gradient_transformers = [self.transform_gradients]
         if self._is_decoupled:
             self.optimizer.weight_decay_of = self.weight_decay_of
         if context.phases.is_traced:
@@ -387,16 +387,13 @@ class TensorFlowTrainer(Trainer):
         self._forward: Callable[[Any, Any], Sequence[Any]] = self._forward_pass
         self._is_compiled = context.levels["compiler"] == "xla"
         if self._is_compiled:
-            # A tape differentiates a compiled function by another one.
+            # A tape differentiates a compiled function by another compiled function.
             self._forward = tf.function(self._forward_pass, autograph=False, jit_compile=True)
         self._evaluate = tf.function(self._evaluation_step, autograph=False, reduce_retracing=True)
         self._scale_velocities = tf.function(self._scale, autograph=False)
 
     def make_strategy(self) -> Any:
-        """Return the tf.distribute strategy of the model (a hook).
-
-        It is called before anything else uses TensorFlow.
-        """
+        """Return the tf.distribute strategy (a hook), before anything else uses TensorFlow's devices."""
         return tf.distribute.get_strategy()
 
     def make_optimizer(self, optimizer: Any) -> Any:
@@ -434,7 +431,7 @@ class TensorFlowTrainer(Trainer):
         return marks
 
     def mark_computed(self, gradients: Sequence[Any]) -> Sequence[Any]:
-        """Mark that these gradients are computed."""
+        """Mark the time at which these gradients are computed, and return them."""
         if self.context.spec["replicas"] == 1:
             return gradients
         if self.one_message:
@@ -443,7 +440,7 @@ class TensorFlowTrainer(Trainer):
         return gradients
 
     def mark_reduced(self, gradients: Sequence[Any]) -> Sequence[Any]:
-        """Mark that these gradients are reduced over all ranks."""
+        """Mark the time at which these gradients are reduced over all ranks, and return them."""
         if self.one_message:
             return self.mark.before("optimizer", gradients)
         self.mark("optimizer", gradients)
@@ -478,13 +475,13 @@ class TensorFlowTrainer(Trainer):
         )
 
     def mark_updated(self, update: Any) -> None:
-        """Mark that `update`, the result of apply_gradients, is done."""
+        """Mark the time at which `update`, the result of apply_gradients, is done."""
         if self.mark.active:
             with tf.control_dependencies([update]):
                 self.mark("metrics", [tf.identity(self.model.trainable_variables[0])])
 
-    def transformed(self, pairs: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-        """Return pairs of gradients and variables with gradients clipped, plus an L2 penalty."""
+    def transform_gradients(self, pairs: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+        """Return pairs of gradients and variables after clipping and adding weight decay (not for AdamW)."""
         if limit := self.context.levels["clip_norm"]:
             norm = tf.linalg.global_norm([gradient for gradient, _ in pairs])
             factor = tf.minimum(1.0, limit / (norm + CLIP_EPSILON))
@@ -536,8 +533,8 @@ class TensorFlowTrainer(Trainer):
     def _follow(self, marks: dict[str, Any]) -> None:
         """Enter the phases that a traced step has marked.
 
-        Where gradients do not travel as one message, the first one, of the last layer's bias, goes as
-        backward begins.
+        Unless gradients are one message, communication begins with the backward pass, since the gradient of
+        the last layer's bias is sent at once.
         """
         phases = self.context.phases
         for phase in ("forward", "backward", "wait", "optimizer", "metrics"):
@@ -586,8 +583,12 @@ class TensorFlowTrainer(Trainer):
 
     def statistics(self) -> dict[str, np.ndarray]:
         """See Trainer."""
-        values_by_name = {name: self.local_values(self.variables[name]) for name in self.context.graph.statistics}
-        return {name: np.mean([part.numpy() for part in parts], axis=0) for name, parts in values_by_name.items()}
+        values_by_name = {
+            name: self.local_values(self.variables[name]) for name in self.context.graph.statistics
+        }
+        return {
+            name: np.mean([part.numpy() for part in parts], axis=0) for name, parts in values_by_name.items()
+        }
 
     def set_statistics(self, statistics: dict[str, np.ndarray]) -> None:
         """See Trainer."""
@@ -705,7 +706,7 @@ class TensorFlowTrainer(Trainer):
         return images if self._of_tokens else (tf.cast(images, tf.float32) - self._mean) / self._std
 
     def _train_batch(self, iterator: Any, length: int, last: bool, traced: bool) -> Any:
-        """Return loss and correct labels of a step, and the marks of this rank's first replica.
+        """Return loss and correct labels of a batch, and the marks of this rank's first replica.
 
         Correct labels of a language model are not counted.
         """
@@ -735,7 +736,7 @@ class TensorFlowTrainer(Trainer):
         return [tf.add_n(self.local_values(value)) for value in values]
 
     def _evaluation_step(self, images: Any, labels: Any) -> Any:
-        # Running statistics are each replica's own.
+        # Each replica evaluates with its own running statistics.
         def on_replica(images: Any, labels: Any) -> Any:
             logits = self.model(self._normalized(images), training=False)
             losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
@@ -779,7 +780,7 @@ class TensorFlowTrainer(Trainer):
 class TensorFlowCollectives(Collectives):
     """Collectives of tensors, in a graph for each collective and number of elements.
 
-    Adapters join the ranks, and define a method with the name of each collective, which is traced into a
+    Adapters join the ranks and define a method for each collective, with its name, that is traced into a
     graph: loaded tensor -> result.
     """
 
@@ -808,7 +809,7 @@ class TensorFlowCollectives(Collectives):
 
 
 def _identity(variable: Any) -> str:
-    """Return what identifies a variable, also where a replica has only its own copy."""
+    """Return the identifier that all replicas' copies of a variable share."""
     distributed = getattr(variable, "_distributed_container", lambda: None)()
     identity: str = (variable if distributed is None else distributed)._unique_id
     return identity

@@ -12,7 +12,7 @@ from models.initial import rotary_tables
 class Embedding(tf.keras.layers.Layer):
     """Embedding of tokens [N, length].
 
-    The gradient of the table is dense, as in the other libraries.
+    The gradient of its table is dense, as in other libraries.
     """
 
     def __init__(self, vocabulary: int, units: int, **settings: Any) -> None:

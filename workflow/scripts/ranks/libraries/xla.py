@@ -16,8 +16,8 @@ def variables(context: Context) -> dict[str, str]:
 
 
 def without_autotuning() -> dict[str, str]:
-    """Return variables by which XLA times no algorithms of convolutions and matrix products.
+    """Return variables with which XLA does not time algorithms of convolutions and matrix products.
 
-    XLA has one flag for both. Flags of the site are kept.
+    XLA has one flag for both. Other flags of the site are kept.
     """
     return {"XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_gpu_autotune_level=0".strip()}

@@ -33,7 +33,7 @@ class Collectives(abc.ABC):
 
     @abc.abstractmethod
     def do(self, collective: str) -> None:
-        """Run this collective once on the loaded message; on return, the result exists and the device is idle.
+        """Run this collective once on the loaded message, and return when the device is idle.
 
         Sums can be computed in place: the result of a second call without a new `load` is undefined.
         """

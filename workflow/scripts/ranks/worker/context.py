@@ -203,7 +203,7 @@ class Context:
         return np.stack(orders, axis=1).reshape(-1, orders[0].shape[1])
 
     def epoch(self, epoch: int) -> Iterator[Batch]:
-        """Yield this rank's augmented batches of `epoch` (1 is the first): in each step, one for each replica."""
+        """Yield this rank's augmented batches of `epoch` (1 is the first), in each step one per replica."""
         spec, level, parts, block = self.spec, self.levels["augmentation"], self._parts, sum(self.samples)
         augment = Augmentation(level, spec["seed"], epoch, spec["samples_per_epoch"], self.graph.shape[0])
         for place, samples in enumerate(self.order(epoch)):

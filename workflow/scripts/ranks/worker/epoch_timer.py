@@ -185,7 +185,9 @@ class EpochTimer:
 
     def _write(self, gathered: list[Any]) -> None:
         spec = self.context.spec
-        times, closed, validation, training_sums, validation_sums, steps, counted = zip(*gathered, strict=True)
+        times, closed, validation, training_sums, validation_sums, steps, counted = zip(
+            *gathered, strict=True
+        )
         trained, validated = (
             [seen[i] for i in self.context.reporters] for seen in (training_sums, validation_sums)
         )

@@ -61,7 +61,7 @@ class Load:
     def shares(self) -> tuple[float, float]:
         """Return the shares of CPU time that other processes used and that the hypervisor stole; collective.
 
-        Each is the maximum over machines. Nodes that share a kernel (virtual or emulated ones) are one machine.
+        Each is the maximum over machines. Nodes that share a kernel (virtual or emulated) are one machine.
         """
         used = [now - before for now, before in zip(self._now(), self._before, strict=True)]
         capacity = (time.monotonic() - self._opened) * (os.cpu_count() or 1)

@@ -1,8 +1,8 @@
 """Decide which samples a replica trains on, and in which order, by the same rule in every framework.
 
 The order of an epoch is one permutation of the training samples, drawn from (seed, epoch), the same on all
-ranks. Each step uses the next `replicas * batch` samples of it, its block. Each replica trains on its own
-consecutive `batch` samples of the block; with unequal shares (`divide_block`), each rank on consecutive samples in
+ranks. Each step uses the next `replicas * batch` samples of it, its block, of which each replica trains on
+`batch` consecutive ones. With unequal shares (`divide_block`), each rank trains on consecutive samples in
 proportion to its share. So k accumulated batches of size b have the same samples as one batch of size k * b,
 and the samples of a step do not depend on the number of ranks.
 """

@@ -14,9 +14,9 @@ from ranks.worker.trainer import Trainer
 
 def environment(context: Context) -> dict[str, str]:
     """Return the variables of this rank's place, for hvd.init()."""
-    from ranks.libraries.horovod import placed
+    from ranks.libraries.horovod import placement_variables
 
-    return placed(context)
+    return placement_variables(context)
 
 
 def trainer(context: Context) -> Trainer:

@@ -12,9 +12,9 @@ from ranks.worker.trainer import Trainer
 
 def environment(context: Context) -> dict[str, str]:
     """Return the variables of this rank's place, for hvd.init()."""
-    from ranks.libraries.horovod import placed
+    from ranks.libraries.horovod import placement_variables
 
-    return {"TF_CPP_MIN_LOG_LEVEL": "1", **placed(context)}
+    return {"TF_CPP_MIN_LOG_LEVEL": "1", **placement_variables(context)}
 
 
 def trainer(context: Context) -> Trainer:

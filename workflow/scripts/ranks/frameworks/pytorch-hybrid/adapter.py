@@ -54,7 +54,9 @@ def trainer(context: Context) -> Trainer:
                 return
             block, fewest, speeds = sum(context.samples), context.graph.fewest_samples, None
             if shares != "measured":
-                context.divide(sampling.divide_block(block, [float(share) for share in shares.split("/")], fewest))
+                context.divide(
+                    sampling.divide_block(block, [float(share) for share in shares.split("/")], fewest)
+                )
             else:
                 context.phases.enter("speeds")
                 for _ in range(N_ROUNDS):
