@@ -285,7 +285,7 @@ def test_labels_of_positions_stand_behind_the_tokens(tmp_path: Path, dataset: st
             graph=built_graph,
             levels=levels,
             manifest=manifest,
-            input={"data": str(data)},
+            rank_input={"data": str(data)},
             spec={"device": "cpu", "local_batch": 4, "replicas": 1, "seed": 5},
             positions=math.prod(built_graph.operators[-1].shape[:-1]),
             initial_weights=lambda: initial_weights(built_graph, 5),

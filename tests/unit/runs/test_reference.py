@@ -77,7 +77,7 @@ work.DEVICE_SIDE = 8
 work.KINDS["accelerator"] = work.WorkKind(version=1, steps=3, products=2, updated_mib=1)
 spec = {"device": "cuda", "replicas_per_rank": 2}
 devices, work.on_an_accelerator, made = [], lambda kind, device: devices.append(device) or made(kind, "cpu"), work.on_an_accelerator
-context = SimpleNamespace(spec=spec, input={"modules": ["torch"]}, local_rank=1, accelerators=[0, 1, 2, 3])
+context = SimpleNamespace(spec=spec, rank_input={"modules": ["torch"]}, local_rank=1, accelerators=[0, 1, 2, 3])
 workers = work.workers_of(context, work.KINDS["accelerator"])
 for steps in workers:
     steps(3)
