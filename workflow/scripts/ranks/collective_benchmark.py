@@ -5,9 +5,9 @@ writes result.json, the measured part of collective_benchmark.json, into the att
 
 All ranks run one collective with float32 messages of growing size, by the framework's own library. A first
 pass in ascending order checks results and estimates times. Rounds follow: each has every size once, in random
-order, with several repetitions. A repetition begins with a barrier. Each rank measures the time from the
-barrier's release until the result is there and the device is idle; the slowest rank counts. The time
-therefore includes the skew of the barrier, tens of microseconds on most networks.
+order, with several repetitions. A repetition begins with a barrier. Each rank measures the time from the end
+of the barrier until it has the result and its device is idle; the slowest rank counts. The time therefore
+includes the skew of the barrier, tens of microseconds on most networks.
 """
 
 import random
@@ -29,7 +29,7 @@ SIZE_BUDGET_S = 1.2  # for the repetitions of one size in all rounds
 MAX_COLLECTIVE_S = 3.0  # Sizes that would take longer are left out.
 GROWTH = 4  # of time from one size to the next
 ITEM_BYTES = 4
-# Collectives whose messages have no share per rank.
+# Collectives with messages that are not divided into shares of ranks.
 WHOLE_MESSAGE_COLLECTIVES = ("all_reduce", "point_to_point")
 
 
@@ -42,7 +42,7 @@ def elements_of(collective: str, size: int, ranks: int) -> int:
 def message(elements: int, ranks: int) -> np.ndarray:
     """Return the common part of all ranks' messages, float32 [elements]; rank r adds r + 1.
 
-    Values are integers, so sums over ranks are exact, and differ between the shares of ranks.
+    Values are integers, so that sums over ranks are exact. Shares of different ranks have different values.
     """
     position = np.arange(elements)
     return (position % 8 + position // -(-elements // ranks)).astype(np.float32)
@@ -96,7 +96,7 @@ def repetitions(one_s: float) -> int:
 
 
 def timed(context: Context, collectives: Collectives, count: int) -> list[float]:
-    """Return the times of `count` collectives on the loaded message, in s: those of the slowest rank."""
+    """Return the times of `count` collectives on the loaded message, in s, each of the slowest rank."""
     seconds, collective = [], context.spec["collective"]
     for _ in range(count):
         context.group.barrier()
@@ -107,14 +107,14 @@ def timed(context: Context, collectives: Collectives, count: int) -> list[float]
 
 
 def load_zeros(context: Context, collectives: Collectives, size: int) -> None:
-    """Load zeros, which repeated sums in place never overflow."""
+    """Load zeros as the message, so that repeated sums in place never overflow."""
     collective = context.spec["collective"]
     elements = elements_of(collective, size, context.ranks)
     collectives.load(np.zeros_like(loaded(collective, elements, context.rank, context.ranks)))
 
 
 def estimated(context: Context, collectives: Collectives, sizes: list[int]) -> dict[int, float]:
-    """Check the results of all sizes in bytes that are quick enough, and return the seconds of each."""
+    """Check the results of all sizes (in bytes) that are fast enough, and return the seconds of each."""
     seconds: dict[int, float] = {}
     collective, rank, ranks = context.spec["collective"], context.rank, context.ranks
     for size in sizes:

@@ -1,12 +1,12 @@
 """Estimate the memory of ranks without their device: `python -m ranks.memory_estimate CELLS.json OUT.json`.
 
-It runs in the environment of a PyTorch framework, on any machine. The rank's own trainer is created and takes
-two optimizer steps with tensors that have shapes but no content (FakeTensorMode), in a process group that
-sends nothing, for any number of ranks. The bytes of all tensors that live at once are counted, and divided
-into categories at their peak.
+It runs in the environment of a PyTorch framework, on any machine. The program creates the rank's trainer and
+takes two optimizer steps with tensors that have shapes but no content (FakeTensorMode), in a process group
+that sends nothing, for any number of ranks. It counts the bytes of all live tensors, and divides their peak
+into categories.
 
-Not counted is what is no tensor: CUDA's context, NCCL's buffers, workspaces of kernels. DDP's reducer reads
-the content of tensors; a module with the same buckets stands for it.
+Memory outside of tensors is not counted: CUDA's context, NCCL's buffers, workspaces of kernels. DDP's reducer
+reads the content of tensors, so a module with the same buckets replaces it.
 """
 
 import functools
@@ -31,9 +31,9 @@ from ranks.worker.context import Context
 from ranks.worker.process import adapter_of
 
 N_STEPS = 2  # the first one creates the state of the optimizer
-MAX_ACCUMULATED = 2  # batches of a step: gradients of further ones are added in place
-MAX_RANKS = 16  # of a strategy, whose ranks are all different
-CUDA_BLOCK_BYTES = 512  # CUDA's caching allocator rounds up to it
+MAX_ACCUMULATED = 2  # batches of a step: gradients of further batches are added in place
+MAX_RANKS = 16  # of a strategy, in which all ranks differ
+CUDA_BLOCK_BYTES = 512  # PyTorch's caching allocator rounds up to it
 
 
 class LocalGroup:
@@ -86,17 +86,17 @@ class ShapesOnly(Context):
 
 
 def make_context(rank_input: dict[str, Any], rank: int) -> ShapesOnly:
-    """Return the context of a rank of a run, on processors whatever device it trains on."""
+    """Return the context of a rank of a run, on the CPU regardless of the run's device."""
     spec = rank_input["spec"] | {"device": "cpu"}
     group: Any = LocalGroup(rank, spec["ranks"])
-    own_input = rank_input | {"spec": spec}
-    return ShapesOnly(Path("/nonexistent"), own_input, rank, rank % spec["ranks_per_node"], group)
+    cpu_input = rank_input | {"spec": spec}
+    return ShapesOnly(Path("/nonexistent"), cpu_input, rank, rank % spec["ranks_per_node"], group)
 
 
 def distinct_ranks(context: Context) -> list[int]:
-    """Return ranks of which one needs as much memory as any: of each pipeline stage, or of a strategy all.
+    """Return ranks that include the one with the highest memory use: the first rank of each pipeline stage.
 
-    Rank 0 of sharded ranks has the largest shard.
+    The first of sharded ranks has the largest shard. Of a strategy, return all ranks, up to MAX_RANKS.
     """
     if "strategy" in context.spec:
         return list(range(min(context.ranks, MAX_RANKS)))
@@ -107,7 +107,10 @@ def distinct_ranks(context: Context) -> list[int]:
 
 
 def estimate(rank_input: dict[str, Any], rank: int) -> dict[str, int]:
-    """Return the bytes of each category at the peak of a rank's second step; PyTorch is unusable after it."""
+    """Return the bytes of each category at the peak of a rank's second step.
+
+    Afterwards PyTorch is unusable in this process.
+    """
     context = make_context(rank_input, rank)
     adapter = adapter_of(context)
     from ranks.libraries import pytorch_memory
@@ -154,8 +157,8 @@ def take_steps(trainer: Any, begin: Callable[[], object], before_update: Callabl
 def estimate_cells(cells: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield the estimate of each cell, given by the input of its ranks.
 
-    It has the rank that needs most and its `tensor_bytes` by category, or the `error` for which there is
-    none. Each rank has a process of its own, forked from this one.
+    It has the `rank` that needs most and its `tensor_bytes` by category, or the `error` that prevented an
+    estimate. Each rank is estimated in a separate process, forked from this one.
     """
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         waiting = [
@@ -197,9 +200,9 @@ def _in_child(call: Callable[[], Any]) -> dict[str, Any]:
 
 
 def resident_bytes(modules: Iterable[str]) -> int:
-    """Return the resident memory of this process after an optimizer step of a model without size.
+    """Return the resident memory of this process after an optimizer step of a tiny model.
 
-    Without a backward pass, since PyTorch refuses one in processes that are forked after it.
+    The step has no backward pass, since PyTorch refuses backward passes in processes forked after one.
     """
     for module in modules:
         importlib.import_module(module)

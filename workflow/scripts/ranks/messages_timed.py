@@ -3,8 +3,8 @@
 A launcher starts `python -m ranks.messages_timed ATTEMPT_FOLDER` in the framework's environment. Rank 0
 writes result.json, the measured part of timing.json, into the attempt's folder.
 
-Messages are sent one after the other, as ranks.libraries.pytorch_strategy sends them. For each size the
-result has the CPU time of sender and receiver, over all threads, and the time until a message has arrived.
+Messages are sent one after the other, as in ranks.libraries.pytorch_strategy. For each size, the result has
+the CPU time of sender and receiver over all threads, and the time until a message has arrived.
 """
 
 import time
@@ -45,7 +45,7 @@ def send_messages(
 def timed(
     context: Context, size: int, device: torch.device, host_group: dist.ProcessGroup | None
 ) -> dict[str, Any]:
-    """Return CPU seconds of sender and receiver, and seconds, of messages of `size` bytes by repetition."""
+    """Return, by repetition, CPU seconds of sender and receiver and seconds per message of `size` bytes."""
     group, elements = context.group, size // ITEM_BYTES
 
     def repetition(count: int) -> list[tuple[float, float]]:

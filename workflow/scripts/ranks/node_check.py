@@ -2,8 +2,8 @@
 
 A launcher starts `python -m ranks.node_check FOLDER`, one rank on each node. All nodes compute at the same
 time, in rounds of equal work. Messages go through a tournament: in each round every node has one partner, and
-`partners` gives each node another one in each round, so that about log2(nodes) rounds tell a slow node from a
-good one that met it. Rank 0 writes result.json: the times of every round. Nothing is judged here.
+`partners` gives each node a different one in each round, so that about log2(nodes) rounds distinguish a slow
+node from a good node that met it. Rank 0 writes the times of every round to result.json, without a verdict.
 
 With PyTorch in the environment, computation runs on the accelerators and pairs use an all-reduce of the
 library that trains (NCCL or Gloo); otherwise on all cores, and over TCP sockets of the site's interface.
@@ -24,7 +24,7 @@ from ranks.worker.context import Context, from_environment
 from ranks.worker.process import adapter_of, as_rank, host, leave_result
 
 COMPUTATION = WorkKind(version=1, steps=1, products=1, updated_mib=0)
-MEMORY = WorkKind(version=1, steps=1, products=0, updated_mib=16)  # more than a core's part of its caches
+MEMORY = WorkKind(version=1, steps=1, products=0, updated_mib=16)  # more than a core's share of caches
 DEVICE_MEMORY = WorkKind(version=1, steps=1, products=0, updated_mib=512)
 ROUND_S = 0.08  # of one round of computation or memory
 MESSAGE_S = 0.05  # of one message between two nodes
@@ -32,15 +32,15 @@ SMALLEST_BYTES, LARGEST_BYTES = 2**20, 2**26
 TOKEN_BYTES = 32
 
 Work = Callable[[int], None]
-Exchange = Callable[[int, int], None]  # with a rank, of so many bytes in each direction
+Exchange = Callable[[int, int], None]  # arguments: partner's rank, bytes in each direction
 
 
 def partners(nodes: int) -> list[dict[int, int]]:
-    """Return the rounds of the tournament, each as rank -> partner, without those that pause.
+    """Return the rounds of the tournament, each as rank -> partner; a node that pauses has no entry.
 
-    The circle method: one node stays, the others move on by one in each round, so no two meet twice. There
-    are log2(nodes) rounds, and one more for an odd number of nodes, of which one pauses in each round. Of
-    three or more nodes, each meets at least two others.
+    They follow the circle method: one node stays, the others move on by one place in each round, so that no
+    two meet twice. There are log2(nodes) rounds, rounded up. With an odd number of nodes there is one more,
+    since one node pauses in each round. With three or more nodes, each meets at least two others.
     """
     if nodes < 2:
         return []
@@ -56,7 +56,7 @@ def partners(nodes: int) -> list[dict[int, int]]:
 
 
 def calibrated(context: Context, workers: Sequence[Work]) -> int:
-    """Return how many steps take ROUND_S on the median node; all nodes do as many."""
+    """Return the number of steps that takes ROUND_S on the median node, the same on all nodes; collective."""
     steps = 1
     while True:
         seconds = statistics.median(context.group.all_gather(max(timed_round(context, workers, steps))))
@@ -100,7 +100,7 @@ def socket_exchange(context: Context, meetings: Sequence[dict[int, int]]) -> Exc
                 connections[partner] = socket.create_connection(tuple(addresses[partner]), timeout=60)
                 connections[partner].sendall(token)
             elif partner is not None:
-                while True:  # a stranger may connect, too
+                while True:  # Strangers can connect, too.
                     connections[partner], _ = server.accept()
                     connections[partner].settimeout(60)
                     if connections[partner].recv(TOKEN_BYTES, socket.MSG_WAITALL) == token:
@@ -123,7 +123,7 @@ def socket_exchange(context: Context, meetings: Sequence[dict[int, int]]) -> Exc
 
 
 def library_exchange(context: Context, meetings: Sequence[dict[int, int]]) -> tuple[Exchange, str]:
-    """Return an exchange by all-reduces of PyTorch's groups of two ranks, and what carries them."""
+    """Return an exchange by all-reduces in PyTorch's groups of two ranks, and its transport."""
     collectives = adapter_of(context).collectives(context)  # creates the group of all ranks
 
     import torch
@@ -146,7 +146,7 @@ def library_exchange(context: Context, meetings: Sequence[dict[int, int]]) -> tu
 def link_rounds(
     context: Context, meetings: Sequence[dict[int, int]], exchange: Exchange
 ) -> tuple[list[list[list[float | None]]], int]:
-    """Return seconds of all messages, [cycle][round][rank] or None for one that pauses, and their bytes."""
+    """Return seconds of all messages, [cycle][round][rank], None for a rank that pauses, and their bytes."""
 
     def timed_meeting(meeting: dict[int, int], size: int) -> list[float | None]:
         context.group.barrier()
@@ -154,7 +154,7 @@ def link_rounds(
         if context.rank in meeting:
             exchange(meeting[context.rank], size)
         seconds = context.group.all_gather(time.monotonic() - start)
-        # A rank that is slow in sending alone may have all of its message in buffers, and see nothing.
+        # A rank that is slow only in sending can have all of its message in buffers, and measure no delay.
         slower_s = [max(seconds[rank], seconds[meeting.get(rank, rank)]) for rank in range(context.ranks)]
         return [seconds if rank in meeting else None for rank, seconds in enumerate(slower_s)]
 

@@ -3,10 +3,10 @@
 A launcher starts `python -m ranks.parts_timed ATTEMPT_FOLDER` in the framework's environment. The rank writes
 result.json, the measured part of timing.json, into the attempt's folder.
 
-Every configuration of every layer (models.soap) is computed as ranks.libraries.pytorch_strategy computes it:
-one part, with its shard of the weights and with inputs as leaves; its forward pass, and its backward pass for
-a given gradient. Parts that are alike are timed once. The optimizer is the study's; its steps are timed for
-each layer's shard of weights, and without any weights. Calls are repeated for at least MIN_REPETITION_S,
+Of every configuration of every layer (models.soap), it computes one part as ranks.libraries.pytorch_strategy
+does: the forward pass with the part's shard of the weights and with inputs as leaves, and the backward pass
+for a given gradient. Parts with equal timing keys are timed once. Steps of the study's optimizer are timed
+for each layer's shard of weights, and without any weights. Calls are repeated for at least MIN_REPETITION_S,
 which covers several periods of a CPU quota.
 """
 
@@ -46,7 +46,7 @@ STATUS = Path("/proc/self/status")
 
 @dataclass(frozen=True)
 class InputSizes:
-    """Sizes of a part's inputs, in order: of samples, of outputs of other layers, of states of an LSTM."""
+    """Shapes of a part's inputs: samples that it reads, outputs of other layers, and states of an LSTM."""
 
     reads: tuple[tuple[int, ...], ...]
     outputs: tuple[tuple[int, ...], ...]
@@ -55,7 +55,7 @@ class InputSizes:
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a layer, and all that its time depends on (`timing_key`)."""
+    """A part of a layer. Parts with the same `timing_key` take the same time."""
 
     place: int
     degrees: Degrees
@@ -79,7 +79,7 @@ def input_sizes(graph: Graph, space: Space, place: int, degrees: Degrees, number
 
 
 def pieces(graph: Graph, space: Space, devices: int) -> Iterator[Piece]:
-    """Yield one part of every configuration of every layer: the middle one, since parts may differ."""
+    """Yield the middle part of every configuration of every layer, since parts at edges can differ."""
     for place, layer in enumerate(space.layers):
         for degrees in layer.configurations(devices):
             number = math.prod(degrees) // 2
@@ -99,9 +99,9 @@ def pieces(graph: Graph, space: Space, devices: int) -> Iterator[Piece]:
 
 
 def _settings(graph: Graph, name: str) -> tuple[Any, ...]:
-    """Return an operator's settings without its name.
+    """Return what distinguishes an operator except its name.
 
-    The heads of an attention differ from the product behind them.
+    The heads of an attention differ from the projection behind them.
     """
     heads = name not in graph.by_name
     operator = graph.by_name[name.removesuffix(HEADS_SUFFIX) if heads else name]
@@ -167,15 +167,15 @@ def _samples(graph: Graph, size: tuple[int, ...], device: torch.device) -> Tenso
 
 
 class Clock:
-    """Measure the times of calls within a time budget that `n_calls` calls share."""
+    """Measure the times of `n_calls` different calls within a common time budget."""
 
     def __init__(self, device: torch.device, n_calls: int, budget_s: float) -> None:
         self._device, self._left, self._end = device, n_calls, time.perf_counter() + budget_s
 
     def times(self, call: Callable[[], object]) -> list[float]:
-        """Return the seconds of one call, in each repetition.
+        """Return the seconds per call of each repetition.
 
-        The first repetitions, which determine the number of calls in one, do not count.
+        The first repetitions determine the number of calls in a repetition, and are not returned.
         """
         share = (self._end - time.perf_counter()) / max(1, self._left)
         self._left -= 1
@@ -200,9 +200,9 @@ class Clock:
 
 
 def timed(context: Context, device: torch.device) -> dict[str, Any]:
-    """Return all times: `parts`, the `layers` with the numbers of their parts, and optimizer steps.
+    """Return the times of `parts`, the `layers` with the numbers of their parts, and optimizer steps.
 
-    `updates` has the optimizer steps of layers' shards, `empty_update` that without weights.
+    `updates` has the optimizer steps of layers' shards, `empty_update` the step without weights.
     """
     graph, spec = context.graph, context.spec
     space = divide(graph, spec["batch"])
@@ -261,7 +261,7 @@ def _shares(layer: Layer, degrees: Degrees) -> int:
 
 
 def _make_optimizer_step(parameters: dict[str, list[Any]], levels: dict[str, Any]) -> Callable[[], object]:
-    """Return the `step` of an optimizer of these weights, which have random gradients."""
+    """Return the `step` of an optimizer of these weights, after giving them random gradients."""
     optimizer = optimizer_of(parameters, levels, 0.0)
     for group in parameters.values():
         for parameter in group:
@@ -271,7 +271,7 @@ def _make_optimizer_step(parameters: dict[str, list[Any]], levels: dict[str, Any
 
 
 def memory(device: torch.device, ranks: int) -> tuple[int, int]:
-    """Return the memory that the `ranks` of a node share, and that which this rank uses now, in bytes."""
+    """Return the bytes of memory that the `ranks` of a node share, and that this rank uses now."""
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         return ranks * total, total - free

@@ -1,8 +1,8 @@
-"""Run the reference benchmark, fixed work on all cores or accelerators of all ranks at once.
+"""Run the reference benchmark: fixed work on all cores or accelerators of all ranks at the same time.
 
 A launcher starts `python -m ranks.reference_work FOLDER` before and after a run. Rank 0 writes result.json:
-the kind of work with its version, and host and seconds of each rank. The module is not in ranks/worker/,
-whose files are part of a run's key, since the benchmark does not affect training.
+the kind of work with its version, and host and seconds of each rank. The benchmark does not affect training,
+so the module is not in ranks/worker/, which is part of a run's key.
 """
 
 import os
@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-# One thread per core calls these libraries, which read their own number of threads when they are imported.
+# One thread per core calls these libraries. They read their number of threads when they are imported.
 os.environ.update(dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"), "1"))
 
 import numpy as np
@@ -106,7 +106,7 @@ def workers_of(context: Context, kind: WorkKind) -> list[Callable[[int], None]]:
 
 
 def run(folder: Path) -> None:
-    """Do the work once, after a warm-up step that initializes libraries and memory."""
+    """Time the work once, after a warm-up step that initializes libraries and memory."""
     context = from_environment(folder)
     bind_heterogeneous(context)
     usual = os.environ.get(KIND_VARIABLE, DEFAULT_KIND)

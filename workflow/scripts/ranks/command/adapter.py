@@ -1,8 +1,8 @@
-"""Run a command of the user's own on each node, or in place of each rank, and copy its output.
+"""Run a user's command on each node, or in place of each rank, and copy its output.
 
-The command trains and times itself. The worker around it reads what it reads of every run: hosts, devices,
-CPU time of others, pauses, memory and power. After the run the supervisor reads the command's log
-(`runs.own_commands`).
+The command trains and times itself. The worker around it measures what it measures in every run: hosts,
+devices, CPU time of other processes, pauses, memory and power. After the run, the supervisor reads the
+command's log (`runs.own_commands`).
 """
 
 import os
@@ -22,15 +22,15 @@ from ranks.worker.node import accelerator
 from ranks.worker.trainer import Training
 
 GUARD = "guard.py"  # beside this file
-OUTPUT = "output"  # a folder in the attempt's folder for all that the command writes
-PRINTED = "printed-{}.txt"  # in it: what the command of a worker has printed
-MAX_LINE_BYTES = 1 << 16  # that are copied at once
-UNKNOWN = "unknown"  # what carries the gradients
-UNSEEN_STATUS = 79  # by which launchers recognize a node that does not see a path (common.shell)
+OUTPUT = "output"  # folder in the attempt's folder for everything that the command writes
+PRINTED = "printed-{}.txt"  # file in it with what a worker's command has printed
+MAX_LINE_BYTES = 1 << 16  # copied at once
+UNKNOWN = "unknown"  # transport of the gradients
+UNSEEN_STATUS = 79  # exit status by which launchers recognize a node without access to a path (common.shell)
 
 
 class CommandTraining(Training):
-    """Training by a command of the user's own, which this rank starts."""
+    """Training by a user's command, which this rank starts."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -61,8 +61,8 @@ class CommandTraining(Training):
     def train(self, timer: EpochTimer) -> None:  # noqa: ARG002 (the supervisor times)
         """Run the command to its end, and end this process if it fails."""
         if status := self._run(fill(self._command["command"], self._values)):
-            # Without a traceback, so that the last error in the log is the command's own. UNSEEN_STATUS would
-            # be read as that of a node without the checkout, and the run would be lost.
+            # There is no traceback, so that the last error in the log is the command's. UNSEEN_STATUS would
+            # mean a node without access to the checkout, and the run would be repeated instead of failing.
             os._exit(1 if status == UNSEEN_STATUS else status)
 
     def _run(self, command: str) -> int:
@@ -78,21 +78,21 @@ class CommandTraining(Training):
             stderr=subprocess.STDOUT,
         )
         with open(self._folder / PRINTED.format(self.context.rank), "wb") as printed:
-            # A progress bar may print for days without the end of a line.
+            # A progress bar can print for days without ending a line.
             while line := process.stdout.readline(MAX_LINE_BYTES) if process.stdout else b"":
                 printed.write(line)
                 sys.stdout.buffer.write(line)
                 sys.stdout.buffer.flush()
         return process.wait()
 
-    def _variables(self, own: Mapping[str, str]) -> dict[str, str]:
-        """Return the variables of the command: those of this rank, and those that the command's file names.
+    def _variables(self, rank_variables: Mapping[str, str]) -> dict[str, str]:
+        """Return this rank's variables with those that the command needs or its file sets.
 
-        Each of its processes gets the threads of one device, as long as the file does not say otherwise.
+        Each process of the command gets the threads of one device, unless the file says otherwise.
         """
         context, values = self.context, self._values
-        variables = dict(own)
-        # Modules of Ringside would hide the command's own ones of the same names.
+        variables = dict(rank_variables)
+        # Ringside's modules would hide the command's modules of the same names.
         scripts = str(Path(context.rank_input["adapter"]).parents[1])
         folders = [
             folder for folder in variables.pop("PYTHONPATH", "").split(os.pathsep) if folder != scripts
@@ -116,11 +116,11 @@ class CommandTraining(Training):
         return variables | {name: fill(text, values, quoted=False) for name, text in further}
 
     def library_version(self) -> str:
-        """See Training. The supervisor knows what is installed where the command runs."""
+        """See Training. It is empty, since the supervisor records what the command's environment contains."""
         return ""
 
     def memory_peak_bytes(self) -> int:
-        """See Training. It is the peak of the largest process that the command started."""
+        """See Training. It is the peak of the largest process of the command."""
         return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
 
 

@@ -1,11 +1,11 @@
-"""Run a command, and end all of its processes when it ends, or when the rank that started it is gone.
+"""Run a command, and end all of its processes when it ends, or when the rank that started it dies.
 
 Usage: python guard.py PARENT COMMAND ARGUMENT... PARENT is the number of the process that starts this one.
 The exit status is that of the command.
 
-A launcher may kill a rank without a warning, and what the rank started, such as the workers of torchrun,
-would go on. Therefore this process stands between them. It gets SIGTERM from the kernel when the rank dies
-(prctl(2)), and adopts processes that lose their parent, so that all are below it until they end.
+A launcher can kill a rank without warning. Without a guard, processes that the rank started, such as the
+workers of torchrun, would continue. The guard gets SIGTERM from the kernel when the rank dies (prctl(2)), and
+adopts processes that lose their parent, so that it is an ancestor of all of them until they end.
 """
 
 import contextlib

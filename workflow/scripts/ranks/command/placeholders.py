@@ -1,7 +1,7 @@
 """Fill placeholders of a command line with numbers and words.
 
-`{nodes}` stands for a value, `{ranks // tp}` for a number computed of several. `{{` and `}}` stand for
-braces. A shell's own `${NAME}` stays as it is.
+`{nodes}` stands for a value, `{ranks // tp}` for a number computed from several values. `{{` and `}}` stand
+for braces. A shell's `${NAME}` stays unchanged.
 """
 
 import ast
@@ -41,13 +41,13 @@ def names(text: str) -> set[str]:
     """Return the names in all placeholders of a text.
 
     Raises:
-        PlaceholderError: If one is no expression of names, whole numbers and + - * / // %.
+        PlaceholderError: If one is not an expression of names, numbers and + - * / // %.
     """
     return {name for expression in placeholders(text) for name in expression_names(expression)}
 
 
 def expression_names(expression: str) -> set[str]:
-    """Return the names in an expression, as `names`."""
+    """Return the names in one expression; see `names`."""
     return {node.id for node in ast.walk(_parse(expression)) if isinstance(node, ast.Name)}
 
 
@@ -57,7 +57,7 @@ def fill(text: str, values: Mapping[str, Value], quoted: bool = True) -> str:
     Args:
         text: The text.
         values: Value of each name.
-        quoted: Whether words are quoted for a shell where they need it.
+        quoted: Whether words are quoted for a shell if they need it.
 
     Raises:
         PlaceholderError: If a name has no value, or a number cannot be computed.
@@ -73,10 +73,10 @@ def fill(text: str, values: Mapping[str, Value], quoted: bool = True) -> str:
 
 
 def evaluate(expression: str, values: Mapping[str, Value]) -> Value:
-    """Return the value of an expression, a whole number without a fraction.
+    """Return the value of an expression; a number without a fraction becomes an int.
 
     Raises:
-        PlaceholderError: As `fill`.
+        PlaceholderError: If a name has no value, or the number cannot be computed.
     """
     value = _value(_parse(expression), expression, values)
     return int(value) if isinstance(value, float) and value.is_integer() else value
@@ -86,11 +86,11 @@ def _parse(expression: str) -> ast.expr:
     try:
         tree = ast.parse(expression.strip(), mode="eval").body
     except (SyntaxError, ValueError):
-        raise PlaceholderError(expression, "is no expression") from None
+        raise PlaceholderError(expression, "is not an expression") from None
     for node in ast.walk(tree):
         is_number = isinstance(node, ast.Constant) and type(node.value) in (int, float)
         if not (isinstance(node, ast.BinOp | ast.Name | ast.Load | ast.operator) or is_number):
-            raise PlaceholderError(expression, "is no expression of names, numbers and + - * / // %")
+            raise PlaceholderError(expression, "is not an expression of names, numbers and + - * / // %")
         if isinstance(node, ast.operator) and type(node) not in _OPERATORS:
             raise PlaceholderError(expression, "has an operator other than + - * / // %")
     return tree

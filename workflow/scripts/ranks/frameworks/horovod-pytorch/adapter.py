@@ -13,7 +13,7 @@ from ranks.worker.trainer import Trainer
 
 
 def environment(context: Context) -> dict[str, str]:
-    """Return the variables of this rank's place, for hvd.init()."""
+    """Return the variables from which hvd.init() reads this rank's place."""
     from ranks.libraries.horovod import placement_variables
 
     return placement_variables(context)

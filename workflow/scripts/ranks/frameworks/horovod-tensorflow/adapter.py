@@ -11,7 +11,7 @@ from ranks.worker.trainer import Trainer
 
 
 def environment(context: Context) -> dict[str, str]:
-    """Return the variables of this rank's place, for hvd.init()."""
+    """Return the variables from which hvd.init() reads this rank's place."""
     from ranks.libraries.horovod import placement_variables
 
     return {"TF_CPP_MIN_LOG_LEVEL": "1", **placement_variables(context)}
@@ -50,9 +50,8 @@ def trainer(context: Context) -> Trainer:
 
         def set_learning_rate(self) -> None:
             super().set_learning_rate()
-            if (
-                adam and sync_every > 1
-            ):  # Adam needs the number of optimizer steps; Horovod counts every batch.
+            # Adam needs the number of optimizer steps, but Horovod counts every batch.
+            if adam and sync_every > 1:
                 self.optimizer.iterations.assign(self.updates - sync_every)
 
         def mark_communication(self) -> None:

@@ -1,8 +1,8 @@
 """DistributedDataParallel on heterogeneous ranks, with samples of a step in proportion to each rank's share.
 
 DDP averages the gradients of ranks. A rank's loss is weighted by its number of samples, so that the average
-is the gradient of the mean loss over all samples of the step. Batch normalization uses the rank's own
-samples, as in every framework.
+is the gradient of the mean loss over all samples of the step. Batch normalization uses only the samples of
+its rank, as in every framework.
 """
 
 import contextlib
@@ -19,15 +19,15 @@ from ranks.worker.context import Context
 from ranks.worker.epoch_timer import EpochSums, EpochTimer
 from ranks.worker.trainer import Trainer
 
-N_ROUNDS = 2  # of measurement: the second one uses the shares that the first one finds
+N_ROUNDS = 2  # of measurement: the second uses the shares that result from the first
 N_WARM_UP_STEPS = 2  # per round
 N_TIMED_STEPS = 7  # per round
 
 
 def trainer(context: Context) -> Trainer:
-    """Return a trainer that balances samples between heterogeneous ranks, and weights losses by samples.
+    """Return a trainer that divides samples among heterogeneous ranks, and weights losses by samples.
 
-    With `shares: measured` it measures the speed of each rank first.
+    With `shares: measured`, it first measures the speed of each rank.
     """
     import torch
 
@@ -54,9 +54,8 @@ def trainer(context: Context) -> Trainer:
                 return
             block, fewest, speeds = sum(context.samples), context.graph.fewest_samples, None
             if shares != "measured":
-                context.divide(
-                    sampling.divide_block(block, [float(share) for share in shares.split("/")], fewest)
-                )
+                rank_shares = [float(share) for share in shares.split("/")]
+                context.divide(sampling.divide_block(block, rank_shares, fewest))
             else:
                 context.phases.enter("speeds")
                 for _ in range(N_ROUNDS):
@@ -69,9 +68,10 @@ def trainer(context: Context) -> Trainer:
             ]
 
         def _step_s(self) -> float:
-            """Return the median step time of this rank in s, without all-reduce; all ranks measure at once.
+            """Return this rank's median step time without all-reduce, in s; all ranks measure at once.
 
-            It trains a copy of the model, so the run's own training is unaffected.
+            It trains a copy of the model, and restores the random state and the peak of device memory, so
+            that the run's training is unaffected.
             """
             module = copy.deepcopy(self.module).train()
             optimizer = make_optimizer(module, context.graph, context.levels, context.learning_rate(0))

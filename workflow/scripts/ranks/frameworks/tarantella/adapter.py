@@ -2,9 +2,9 @@
 
 Its optimizer averages gradients over ranks by one-sided messages of GASPI (GPI-2).
 
-Its own launch command needs ssh, so ranks are started without it and get their place from environment
-variables. Its ports are fixed (12121, 12377, 19000, each plus the rank on its machine), so of two jobs on one
-machine the second waits for the first.
+Tarantella's launch command needs ssh, so ranks are started without it and get their place from environment
+variables. GPI-2's ports are fixed (12121, 12377, 19000, each plus the number of the rank on its machine), so
+the second of two jobs on a machine waits for the first.
 """
 
 import re
@@ -47,7 +47,10 @@ _locks: list[socket.socket] = []
 
 
 def environment(context: Context) -> dict[str, str]:
-    """Return variables of this rank's place, for GASPI, which `import tarantella` starts."""
+    """Return variables with this rank's place for GASPI, which `import tarantella` starts.
+
+    The first rank on a machine also waits until GPI-2's ports are free there, and locks them.
+    """
     # GPI-2 chooses the network interface by the addresses of hosts.
     addresses = context.group.all_gather(context.group.address)
     # The ports of a rank depend on it.
@@ -92,7 +95,7 @@ def trainer(context: Context) -> Trainer:
 
 
 def _version(package: Path) -> str:
-    """Return the version in the file that an installation puts next to the package, "" without that file."""
+    """Return the version from the file that an installation puts beside the package, "" without that file."""
     file = package.parents[1] / "version.py"
     match = (
         re.search(r"""^tnt_version = ["'](.+)["']$""", file.read_text(), re.MULTILINE)

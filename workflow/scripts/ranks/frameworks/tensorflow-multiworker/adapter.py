@@ -55,9 +55,9 @@ def collectives(context: Context) -> Collectives:
 
         def _on_replica(self, collective: Callable[[Any, Any], Any], loaded: Any) -> Any:
             def run(mine: Any) -> Any:
-                # On the replica's device, where the strategy looks for it.
-                placed = tf.identity(mine)
-                return collective(tf.distribute.get_replica_context(), placed)
+                # The strategy expects the message on the replica's device.
+                message = tf.identity(mine)
+                return collective(tf.distribute.get_replica_context(), message)
 
             return self.strategy.run(run, args=(loaded,))
 
