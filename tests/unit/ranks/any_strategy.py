@@ -49,7 +49,7 @@ SMALL_STEPS = {"alexnet": 1e-3, "inception-v3": 1e-3, "vit-b-16": 1e-3}  # of wh
 
 
 class Trained:
-    """What three steps of a strategy leave on a rank."""
+    """A rank after three steps of a strategy."""
 
     def __init__(
         self, name: str, strategy: Mapping[str, Part], rank: int, host_group: dist.ProcessGroup | None = None
@@ -62,7 +62,7 @@ class Trained:
         weights = tensors(module.double(), model)
         self.runner = Runner(model, self.layout, rank, torch.device("cpu"), weights, host_group=host_group)
         for task in self.runner.tasks:
-            task.part.training = False  # what is dropped is drawn by parts: no two strategies drop alike
+            task.part.training = False  # Each part draws its own dropout mask, so strategies would differ.
         parameters = [
             parameter
             for parameters_of_name in self.runner.parameters().values()
@@ -80,14 +80,14 @@ class Trained:
         self.moved = self.distance(before)
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """Of a rank that has all."""
+        """Return all weights, on a rank that has them all."""
         weights_by_name = {}
         for shard in self.runner.shards.values():
             weights_by_name |= {name: weight.detach() for name, weight in shard.trained().items()}
         return weights_by_name
 
     def distance(self, weights: Mapping[str, torch.Tensor]) -> float:
-        """The largest difference of any weight that this rank has from that of `whole`."""
+        """Return the largest difference between this rank's weights and those of `whole`."""
         pairs = [
             (weight.detach(), share(name, weights[name], shard.number, shard.n_shares))
             for shard in self.runner.shards.values()
@@ -97,7 +97,7 @@ class Trained:
 
 
 def _batch(model: Any, drawn: Any, sample_range: tuple[int, int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """All labels of a batch, and the samples that a rank wants."""
+    """Return the samples that a rank reads, and all labels of the batch."""
     if model.vocabulary is None:
         height, width, channels = model.shape
         samples = torch.from_numpy(drawn.standard_normal((BATCH, channels, height, width)))
@@ -110,7 +110,7 @@ def _batch(model: Any, drawn: Any, sample_range: tuple[int, int]) -> tuple[torch
 
 
 def work(rank: int, ranks: int, name: str, seeds: range, port: int) -> None:
-    """One rank."""
+    """Run one rank: train with random strategies and on one rank, and print the differences."""
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
     store = dist.TCPStore("127.0.0.1", port, ranks, rank == 0)
@@ -130,7 +130,7 @@ def work(rank: int, ranks: int, name: str, seeds: range, port: int) -> None:
 
 
 def _fold_devices(space: Any, ranks: int, seed: int) -> dict[str, Part]:
-    """A random strategy, of which each layer may have more parts than there are ranks."""
+    """Return a random strategy in which a layer can have more parts than there are ranks."""
     wide = random_strategy(space, 2 * ranks, seed)
     return {
         name: Part(part.degrees, tuple(device % ranks for device in part.devices))

@@ -10,5 +10,5 @@ from support.workers import shared_folder
 
 @pytest.fixture(scope="session")
 def trainings(tmp_path_factory: pytest.TempPathFactory, real: Any) -> Trainings:
-    """Trains on demand; what one of pytest's workers has trained the other one reads."""
+    """Trainings on demand; pytest's workers share their results."""
     return Trainings(shared_folder(tmp_path_factory) / "trainings", real)

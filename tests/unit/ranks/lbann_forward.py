@@ -50,7 +50,7 @@ SIMPLE = {
 
 
 class Lbann:
-    """The layers of a prototext. `weights` are read from the files that it names."""
+    """The layers of a prototext; its `weights` are read from the files that it names."""
 
     def __init__(self, model: Fields) -> None:
         self.layers = {layer["name"][0]: layer for layer in model["layer"]}
@@ -61,7 +61,7 @@ class Lbann:
             self.weights[entry["name"][0]] = torch.from_numpy(loaded).double().requires_grad_(trained)
 
     def __call__(self, images: torch.Tensor, labels: torch.Tensor, training: bool) -> dict[str, torch.Tensor]:
-        """Every layer's output, for images [N, C, H, W] and one-hot labels [N, classes]."""
+        """Return every layer's output for images [N, C, H, W] and one-hot labels [N, classes]."""
         fields, outputs = {"samples": images, "labels": labels}, {}
         while len(outputs) < len(self.layers):
             before = len(outputs)
@@ -83,14 +83,14 @@ class Lbann:
         return outputs
 
     def _layer_input(self, output: Any, parent: str, child: str) -> torch.Tensor:
-        """What a layer gives a child: of several outputs the one in that child's place."""
+        """Return a layer's output for a child; if it has several outputs, the one at the child's position."""
         return output[self.layers[parent]["children"].index(child)] if isinstance(output, tuple) else output
 
 
 def computed(
     kind: str, settings: dict[str, Any], inputs: list[Any], weights: list[Any], training: bool
 ) -> torch.Tensor:
-    """One layer's output."""
+    """Return the output of one layer from the outputs of its parents."""
     x = inputs[0]
     match kind:
         case "convolution":
@@ -150,7 +150,7 @@ def computed(
 
 
 def of_sequences(kind: str, settings: dict[str, Any], inputs: list[Any], weights: list[Any]) -> Any:
-    """The output of a layer that models of sequences have; a slice's are several."""
+    """Return the output of a layer of models of sequences; a slice has several outputs."""
     x = inputs[0]
     match kind:
         case "channelwise_fully_connected":
@@ -190,7 +190,7 @@ def of_sequences(kind: str, settings: dict[str, Any], inputs: list[Any], weights
 
 
 def compare(graph: Graph, model: Fields, weights: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return logits and losses of both, and the largest relative difference of each weight's gradient."""
+    """Return logits and losses of LBANN's layers and of PyTorch, and relative differences of gradients."""
     lbann, module = Lbann(model), build(graph).double()
     load(module, graph, weights)
     random = np.random.default_rng(0)

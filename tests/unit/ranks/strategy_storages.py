@@ -35,7 +35,7 @@ NORMALIZED = {name: (name, (32, 32, 3), 10) for name in ("resnet-18", "efficient
 
 
 class Storages(TorchDispatchMode):
-    """Count the bytes of the storages that operators return and that still live."""
+    """Count the bytes of live storages that operators have returned."""
 
     def __init__(self, uncounted: Iterable[torch.Tensor]) -> None:
         """Do not count the storages of `uncounted` tensors."""
@@ -60,7 +60,7 @@ class Storages(TorchDispatchMode):
 
 
 def measure(model: Graph, layout: Layout, rank: int) -> tuple[int, int]:
-    """Return the bytes of a rank's parameters, and of its buffers and what lives between its two passes."""
+    """Return the bytes of a rank's parameters, and of its buffers and activations between the two passes."""
     runner = Runner(model, layout, rank, torch.device("cpu"), tensors(build(model), model))
     samples, labels = _batch(model, np.random.default_rng(3), runner.sample_range)
     samples = samples.float() if model.vocabulary is None else samples
@@ -78,7 +78,7 @@ def measure(model: Graph, layout: Layout, rank: int) -> tuple[int, int]:
 
 
 def plan(model: Graph, strategy: Mapping[str, Part], ranks: int) -> list[tuple[int, int]]:
-    """Return the same of all ranks as the planner counts it."""
+    """Return the same bytes of all ranks, as the planner counts them."""
     topology = Topology(Device(1e12, 1e11, 1e15), (Level(ranks, 1e9),))
     counts = []
     for n_numbers in (0, 1):

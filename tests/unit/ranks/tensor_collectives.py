@@ -27,7 +27,7 @@ COLLECTIVES = ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor")
 
 
 class Recorder(TorchDispatchMode):
-    """Sums the bytes of collectives: of their larger side, as models.collectives."""
+    """Sum the bytes of collectives, each of the larger one of message and result, as in models.collectives."""
 
     def __init__(self) -> None:
         super().__init__()

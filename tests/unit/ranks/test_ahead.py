@@ -25,7 +25,7 @@ def batches(number: int, size: int = 8, last: int = 5) -> list[Batch]:
 
 
 class User:
-    """Who trains: asks the stream to read a batch, half of it late, and goes on."""
+    """A training step: it lets the stream read a batch, half of it late, without waiting."""
 
     def __init__(self, training: Stream) -> None:
         self.training, self.read = training, list[Batch]()
@@ -44,7 +44,7 @@ class User:
 def through(
     lane: ThreadLane, sent: Iterable[Batch], ahead: Ahead | None = None
 ) -> tuple[list[int], list[Batch]]:
-    """The lengths of the batches that were handed out, and what the device has read of them."""
+    """Return the lengths of the batches, and what the device has read of them."""
     user = User(lane.training)
     lengths = list((ahead or Ahead(lane)).batches(sent, user))
     lane.training.synchronize()

@@ -1,4 +1,4 @@
-"""Samples of a rank: the same however they are shared, fresh samples too, and their augmentation."""
+"""Samples of a rank do not depend on how they are divided; neither do fresh samples and augmentation."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""The scripts of docs/how-to/own-command.md really train, on one and on two nodes, and their losses fall."""
+"""The scripts of docs/how-to/own-command.md train on one and on two nodes, and their losses fall."""
 
 from collections.abc import Callable
 from dataclasses import replace

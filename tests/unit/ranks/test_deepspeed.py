@@ -22,7 +22,7 @@ ALLREDUCING = {5, 10, 15, 20, 24}  # of 24 steps in groups of 5
 
 
 def zero(sharding: str, **levels: Any) -> dict[str, Any]:
-    """The levels of a training on two ranks that share what `sharding` says."""
+    """Return the levels of a training on two ranks with this level of `sharding`."""
     return {"batch_size": 32, "nodes": 2, "parallelism": "sharded", "sharding": sharding, **levels}
 
 
@@ -99,7 +99,7 @@ def test_what_ranks_communicate_tells_what_they_share(trainings: Trainings, shar
     allreduces, own = phases[phases["phase"] == "communication"], phases[phases["phase"] != "communication"]
 
     def during(phase: str) -> set[int]:
-        """The steps in which an all-reduce begins in this phase."""
+        """Return the steps in which an all-reduce begins in this phase."""
         pairs = allreduces.merge(own[own["phase"] == phase], on="step", suffixes=("", "_of"))
         return set(pairs.query("start_of <= start <= end_of")["step"])
 

@@ -22,7 +22,7 @@ VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICE
 
 
 def context_of(local_rank: int, n_ranks: int = 4, replicas: int = 1, **fields: Any) -> Any:
-    """Return a rank's context, as far as the choice of accelerators needs it."""
+    """Return the fields of a rank's context that the choice of accelerators needs."""
     spec = {"device": "cuda", "replicas_per_rank": replicas, "ranks_per_node": n_ranks}
     accelerators = list(range(n_ranks * replicas))
     return SimpleNamespace(
@@ -146,7 +146,7 @@ def test_accelerators_are_counted_by_the_driver(tmp_path: Path, monkeypatch: pyt
         assert devices.count_visible() == expected
 
 
-# What each library is given on the third of four ranks of a node, by the number of accelerators that it sees.
+# Devices of each library on the third of four ranks of a node, by the number of accelerators that it sees.
 COUNTS = """
 import json
 from types import SimpleNamespace
@@ -170,7 +170,7 @@ PYTORCH = """
 import torch
 from ranks.libraries.pytorch import configure_library
 
-torch.set_num_interop_threads = lambda _: None  # It may be called once only.
+torch.set_num_interop_threads = lambda _: None  # It can be called only once.
 
 def times_algorithms(rank):
     torch.cuda.device_count, torch.cuda.set_device = lambda: 1, lambda _: None
@@ -279,6 +279,6 @@ ADAPTERS = SCRIPTS / "ranks" / "frameworks"
 def test_a_library_gets_what_the_rank_owns(
     environment: str, library: str, real: Callable[[str], Any]
 ) -> None:
-    """It sees one accelerator, all four, or two; and it times algorithms of convolutions or not."""
+    """The rank sees one accelerator, all four, or two, and times algorithms of convolutions or not."""
     outcomes = json.loads(printed(real(environment), "-c", library + COUNTS).splitlines()[-1])
     assert outcomes == {"1": 0, "4": 2, "2": "DeviceCountError", "convolutions": True, "none": False}

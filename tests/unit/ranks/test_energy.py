@@ -28,7 +28,7 @@ RANGE_UJ = 262_143_328_850
 
 
 def zone(folder: Path, name: str, energy_uj: int | None, range_uj: int = RANGE_UJ) -> Path:
-    """One zone of Linux's powercap, with the files that are read; energy None: there is no counter."""
+    """Create a zone of Linux's powercap, without a counter if the energy is None."""
     folder.mkdir(parents=True)
     (folder / "name").write_text(f"{name}\n")
     (folder / "max_energy_range_uj").write_text(f"{range_uj}\n")
@@ -153,7 +153,7 @@ def test_a_run_on_accelerators_asks_whoever_is_there(monkeypatch: pytest.MonkeyP
     assert Meters(["0"]).read() == {"device": pytest.approx(15.259)}
 
 
-# What a run's record says.
+# Meters in a run's record.
 
 
 def make_entries(reason: str | None = None, kind: energy.MeterKind = RAPL) -> list[dict[str, Any]]:

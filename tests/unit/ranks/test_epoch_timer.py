@@ -1,4 +1,4 @@
-"""The clock of a run where a program of its own trains: nodes count whole epochs, whoever waits for whom."""
+"""The timer of a program with its own loop: nodes count whole epochs, whichever rank waits for another."""
 
 import time
 from pathlib import Path
@@ -17,7 +17,7 @@ EPOCH_S = 0.2
 
 
 class Clock:
-    """A node that takes a watt."""
+    """A node that draws one watt."""
 
     def __init__(self, interfaces: list[str], devices: list[str]) -> None:
         assert (interfaces, devices) == (["ib0", "ib1"], ["5"])
@@ -32,7 +32,7 @@ class Clock:
 
 
 class Context:
-    """What a timer asks of a run: two nodes, one rank on each."""
+    """The part of a context that the timer uses: two nodes with one rank each."""
 
     local_rank = 0
     accumulation_groups = (1,)

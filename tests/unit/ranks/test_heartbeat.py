@@ -1,4 +1,4 @@
-"""Time in which a rank did not run is measured, and told from time in which it was busy."""
+"""Time in which a rank was stopped is measured, and distinguished from time in which it was busy."""
 
 import contextlib
 import signal

@@ -17,12 +17,12 @@ GRADIENT = {
     **ONE_STEP,
     "momentum": 0.0,
     "learning_rate": 1.0,
-}  # what one step takes from the weights is the gradient
+}  # Then the change of weights in one step is the gradient.
 NORMALIZED = {**GRADIENT, "model": "resnet-18", "dataset": f"synthetic-8x8x3-10-{BLOCK}"}
 
 
 def drawn(ranks: int) -> str:
-    """Shares of so many ranks, at random, in hundredths."""
+    """Return random shares of this number of ranks, in hundredths."""
     hundredths = divide_block(100, np.random.default_rng(ranks).uniform(0.05, 1, ranks).tolist(), 2)
     return "/".join(f"{share / 100:.2f}" for share in hundredths)
 

@@ -38,9 +38,8 @@ CASES = {
     "vectors": ((6,), "cpu"),
 }
 VOCABULARY = 9
-# The fields that LBANN's .proto files have and that we use, of each kind of layer and of other messages: all
-# texts that this project makes were parsed with those files, v0.104 and October 2024. What is new here must
-# be looked up there.
+# The fields of LBANN's .proto files that Ringside uses, for each kind of layer and other message. All texts of
+# this project were parsed with these files, of v0.104 and October 2024. Look up a new field there.
 CONVOLUTION = "num_dims out_channels kernel_size stride padding groups has_bias conv_tensor_op_mode"
 KINDS = {
     "input": "data_field",
@@ -96,7 +95,7 @@ FIELDS = KINDS | {
 
 
 def branches(builder: Builder) -> None:
-    """Branches as Inception has them, and what other models do not use."""
+    """Add branches like those of Inception, and operators that other models do not use."""
     x = builder.activation(builder.conv(builder.input, 4, [1, 7], padding=[0, 3]), "gelu_tanh")
     y = builder.average_pool(builder.conv(builder.input, 5, [3, 1], padding=[1, 0]), 3, 1, 1)
     z = builder.global_average_pool(builder.concatenate(x, y))
@@ -104,7 +103,7 @@ def branches(builder: Builder) -> None:
 
 
 def vectors(builder: Builder) -> None:
-    """What other models of sequences do not use."""
+    """Add operators that other models of sequences do not use."""
     x = builder.class_token(builder.embedding(builder.input, 8))
     x = builder.lstm(builder.dropout(builder.steps(builder.layer_norm(x), 1, 5), 0.5), 8)
     y = builder.layer_norm(builder.step(x, -1))
@@ -119,7 +118,7 @@ BUILT = {
 
 
 def graph_named(name: str) -> Graph:
-    """The graph of a case."""
+    """Return the graph of a case."""
     shape, _ = CASES[name]
     if name in models():
         return of_model(name, shape)
@@ -129,7 +128,7 @@ def graph_named(name: str) -> Graph:
 
 
 def of_model(name: str, shape: tuple[int, ...]) -> Graph:
-    """A model for images of this shape, or for sequences of VOCABULARY."""
+    """Return a model for images of this shape, or for sequences of VOCABULARY."""
     label_shapes: dict[str, tuple[Any, ...]] = {
         CLICKS: (2, VOCABULARY, "click"),
         IMAGES: (10,),
@@ -141,7 +140,7 @@ def of_model(name: str, shape: tuple[int, ...]) -> Graph:
 
 
 def perturbed(built_graph: Graph) -> dict[str, np.ndarray]:
-    """Weights in which nothing is 0 or 1 everywhere, so that none can stand for another."""
+    """Return weights that are nowhere 0 or 1 everywhere, so that swapped weights are noticed."""
     random = np.random.default_rng(5)
     weights = initial_weights(built_graph, 3)
     for name, weight in weights.items():
@@ -159,7 +158,7 @@ def without_dropout(built_graph: Graph) -> Graph:
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory, real: Any) -> dict[str, np.ndarray]:
-    """What lbann_forward.py says."""
+    """Return the comparisons that lbann_forward.py prints."""
     folder = tmp_path_factory.mktemp("lbann")
     cases = {}
     for name, (_, device) in CASES.items():
@@ -266,7 +265,7 @@ def test_operators_are_on_the_device_of_their_layers(device: str, named: str) ->
 
 @pytest.mark.parametrize("dataset", ["synthetic-tokens-9-6-32", "synthetic-text-9-6-4-32"])
 def test_labels_of_positions_stand_behind_the_tokens(tmp_path: Path, dataset: str) -> None:
-    """Drawn as in the first epoch; a text's label is the reader's own."""
+    """Samples are drawn as in the first epoch; the label of a text is the reader's label."""
     folder, data = tmp_path / "lbann", tmp_path / "data"
     folder.mkdir()
     prepare(dataset, data)
@@ -307,7 +306,7 @@ def test_plan_refuses_exactly_what_lbann_cannot_compute(device: str) -> None:
     refused = set(load_framework("lbann").without[device])
     for name, entry in models().items():
         if name.startswith("gpt-2-"):
-            continue  # a larger GPT-2, whose heads are thousands of layers
+            continue  # The heads of a larger GPT-2 would be thousands of layers.
         shapes = {IMAGES: (96, 96, 3), PIXELS: (96, 96, 3), CLICKS: (39,)}
         built_graph = of_model(
             name, (28, 28, 1) if name == "lenet-5" else shapes.get(entry.sample_kind, (6,))
@@ -378,7 +377,7 @@ def test_attention_with_settings_that_lbann_lacks_is_refused(settings: dict[str,
 
 
 def test_reshape_is_overwritten_only_if_its_output_is_not_needed() -> None:
-    """That of a position of a sequence shows a slice; that of the column of a gate would show a sigmoid."""
+    """The reshape of a position views the output of a slice, which the slice does not need afterwards."""
     builder = Builder("viewed", (6,), "uniform", VOCABULARY)
     x = builder.step(builder.embedding(builder.input, 4), -1)
     builder.dense(builder.activation(x, "relu"), 4)

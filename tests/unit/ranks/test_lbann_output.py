@@ -1,4 +1,4 @@
-"""What LBANN prints, read from logs of real runs and from what was seen to go wrong with them."""
+"""LBANN's output, read from logs of real runs and of failures that were observed."""
 
 import math
 from dataclasses import replace
@@ -11,7 +11,7 @@ from ranks.frameworks.lbann.output import LastWords, Output, UnreadableError, ro
 LOGS = Path(__file__).with_name("lbann_output")
 VALIDATED = (
     LOGS / "validation.log"
-).read_text()  # five epochs of digits on one rank, as our adapter has them trained
+).read_text()  # five epochs of digits on one rank, trained by Ringside's adapter
 
 
 def read(text: str) -> Output:

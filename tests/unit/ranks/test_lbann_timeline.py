@@ -32,8 +32,8 @@ opt-conv1.bias:1.006:1.007
 """
 
 
-# As LBANN 0.104.0 wrote it as two ranks on a busy machine: the last two steps of an epoch, and the first two
-# of the next.
+# Written by LBANN 0.104.0 on two ranks of a busy machine: the last two steps of an epoch, and the first two
+# of the next one.
 REAL = Path(__file__).with_name("lbann_output")
 
 

@@ -1,4 +1,4 @@
-"""LBANN itself, if a site has it (`make frameworks-test SITE=...`): same mathematics as PyTorch."""
+"""LBANN, if a site has it (`make frameworks-test SITE=...`), computes the same as PyTorch."""
 
 import json
 import math
@@ -41,7 +41,7 @@ def trainings(tmp_path_factory: pytest.TempPathFactory, real: Any) -> Trainings:
 def test_lbann_computes_what_pytorch_computes_before_learning(
     trainings: Trainings, model: str, dataset: str
 ) -> None:
-    """The same samples, normalized alike, go through the same model with the same weights."""
+    """Both apply the same model with the same weights to the same normalized samples."""
     levels_of_both = {"model": model, "dataset": dataset, "batch_size": 64, "learning_rate": STILL}
     lbann, pytorch = (
         epochs(trainings.train(name, **levels_of_both))[0] for name in ("lbann", "pytorch-single")
@@ -50,7 +50,7 @@ def test_lbann_computes_what_pytorch_computes_before_learning(
     assert float(lbann["validation_accuracy"]) == pytest.approx(
         float(pytorch["validation_accuracy"]), abs=1e-4
     )
-    # The others leave a rest of samples out, another one every epoch; LBANN trains it.
+    # Other frameworks leave out the last samples of an epoch that fill no batch; LBANN trains them.
     assert float(lbann["train_loss"]) == pytest.approx(float(pytorch["train_loss"]), rel=2e-2)
 
 
@@ -86,7 +86,7 @@ def test_a_step_on_all_samples_changes_the_loss_as_pytorch_does(
 
 @pytest.mark.parametrize("levels", [{}, {"parallelism": "dense"}], ids=["data", "dense"])
 def test_two_ranks_train_like_one(trainings: Trainings, levels: dict[str, str]) -> None:
-    """To five digits in the first epoch, before rounding has told them apart."""
+    """They agree to five digits in the first epoch, before rounding makes them differ."""
     single_rank = trainings.losses("lbann", batch_size=64, epochs=3)
     two = trainings.losses("lbann", batch_size=32, nodes=2, epochs=3, **levels)
     assert two[0] == pytest.approx(single_rank[0], rel=1e-4)
@@ -106,7 +106,7 @@ def test_weight_decay_is_that_of_the_others(trainings: Trainings) -> None:
 
 
 def objective(folder: Path) -> float:
-    """What LBANN made smaller in the last epoch of an attempt."""
+    """Return the objective that LBANN minimized, in the last epoch of an attempt."""
     objectives: list[float] = json.loads((folder / "result.json").read_text())["program_report"]["objective"]
     return objectives[-1]
 
@@ -142,7 +142,7 @@ def test_a_traced_run_tells_of_every_step_of_every_rank(trainings: Trainings) ->
         for _, intervals in own.groupby("rank"):
             took = intervals["end"].max() - intervals["start"].min()
             assert took == pytest.approx(float(row["epoch_time_s"]), rel=0.05), "by LBANN's own clock"
-    # Ranks meet in every step: none is in the next one before the last has computed its gradients.
+    # Ranks synchronize in every step: none starts the next step before all have computed their gradients.
     forward = steps[steps["phase"] == "forward"].groupby(["epoch", "step"])["start"].max().to_numpy()
     done = steps[steps["phase"] == "optimizer"].groupby(["epoch", "step"])["end"].min().to_numpy()
     assert (forward < done + 5e-3).all()

@@ -1,4 +1,4 @@
-"""Estimates of memory by trainers with tensors without content, against what PyTorch allocates for real ones."""
+"""Estimates of memory with tensors without content are close to what PyTorch allocates for real tensors."""
 
 from dataclasses import replace
 from typing import Any
@@ -37,7 +37,7 @@ def test_estimates_are_near_what_is_allocated(real: Any, site: Site) -> None:
 
 @pytest.mark.every_framework
 def test_axes_divide_what_they_should(real: Any, site: Site) -> None:
-    """Of 4 ranks: sharded ones hold a quarter of everything, and stages their own layers."""
+    """Each of 4 ranks holds a quarter of everything if sharded, and its layers in a pipeline."""
     strategies = ("data", "sharded", "tensor", "pipeline")
     levels = [
         MESH | {"parallelism": name, "microbatches": 4 if name == "pipeline" else 1} for name in strategies

@@ -1,4 +1,4 @@
-"""The memory of a mesh by formula, against trainers with tensors without content (ranks.memory_estimate)."""
+"""Formulas for the memory of a mesh agree with trainers on tensors without content (ranks.memory_estimate)."""
 
 from dataclasses import replace
 from typing import Any

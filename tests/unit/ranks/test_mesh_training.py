@@ -1,4 +1,4 @@
-"""Whatever ranks divide among them, an epoch trains to the weights of one rank that has the whole batch."""
+"""On every mesh, an epoch leads to the same weights as on one rank with the whole batch."""
 
 import json
 from collections import Counter
@@ -229,7 +229,7 @@ def test_clipping_counts_each_weight_once(
 def test_tensor_axis_sends_and_keeps_what_formulas_say(
     real: Callable[[str], Any], tmp_path: Path, checkpointing: str
 ) -> None:
-    """By the collectives of one rank of two, the loss of a divided vocabulary included."""
+    """Compare with the collectives of one of two ranks, including those of the loss of a divided vocabulary."""
     samples, n_ranks = 4, 2
     models = ("gpt-nano", "llama-nano")  # with a table that is tied, and with two uses of one normalization
     graphs = {name: model_graph(name, "synthetic-tokens-128-32") for name in models}

@@ -1,4 +1,4 @@
-"""PyTorch modules of the user's own really train, to the same weights in every framework that can."""
+"""Users' PyTorch modules train to the same weights in every framework that supports them."""
 
 import json
 from collections.abc import Callable

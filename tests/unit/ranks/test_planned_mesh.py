@@ -1,4 +1,4 @@
-"""A mesh that the planner finds trains as one rank does."""
+"""A mesh that the planner suggests trains to the same weights as one rank."""
 
 import numpy as np
 import pytest

@@ -25,7 +25,7 @@ BFLOAT16, FLOAT32 = "torch.bfloat16", "torch.float32"
 
 
 def train(trainings: Trainings, framework: str, **levels: Any) -> Path:
-    """Train on as many ranks as the mesh has, two without one."""
+    """Train on the ranks of the mesh, or on two ranks without a mesh."""
     mesh = levels.get("parallelism", "data2")
     ranks = int(np.prod([int(part[-1]) for part in mesh.split("-")]))
     return trainings.train(framework, nodes=ranks, batch_scope="global", **{**TOKENS, **levels})

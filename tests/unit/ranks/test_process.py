@@ -1,4 +1,4 @@
-"""What a rank leaves on its node: nothing when it ends, and nothing for long when it is killed."""
+"""A rank leaves nothing on its node when it ends, and nothing for long when it is killed."""
 
 import errno
 import json
@@ -77,7 +77,7 @@ def test_a_rank_that_ends_leaves_nothing(
 
 
 def test_a_rank_that_fails_says_why_and_ends_at_once(tmp_path: Path) -> None:
-    """Libraries would hang where a peer is gone: here a thread that never ends stands for theirs."""
+    """A library can hang after a peer has ended; here a thread that never ends takes its place."""
     program = """\
 import threading, time
 from ranks.worker.process import as_rank
@@ -101,7 +101,7 @@ as_rank(run)
     ("work", "left_library"), [("pass", True), ("raise ArithmeticError('no sum')", False)]
 )
 def test_rank_leaves_its_library_after_success_only(tmp_path: Path, work: str, left_library: bool) -> None:
-    """To leave is collective: others would wait for it."""
+    """Leaving is collective, so other ranks would wait for a rank that failed."""
     program = f"""\
 from ranks.worker.process import as_rank, at_end
 
@@ -161,7 +161,7 @@ def test_heterogeneous_ranks_take_their_own_cores(
 
 
 def test_processes_that_end_while_they_are_read_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel says ESRCH for the files of a process that has just ended (it failed a run on a busy machine)."""
+    """Reading files of a process that has just ended fails with ESRCH, as seen on a busy machine."""
     stat, names = os.stat, os.listdir
 
     def ended(path: Any, **options: Any) -> os.stat_result:

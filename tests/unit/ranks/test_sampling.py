@@ -9,7 +9,7 @@ ALL = slice(None)
 
 
 def parts(*samples: int) -> list[slice]:
-    """Consecutive parts of so many samples."""
+    """Return consecutive parts with these numbers of samples."""
     ends = np.cumsum(samples).tolist()
     return [slice(end - own, end) for end, own in zip(ends, samples, strict=True)]
 

@@ -21,7 +21,7 @@ PLAIN = {
 
 
 def rates(**levels: Any) -> list[float]:
-    """The rates of all steps of a run of two batches an epoch."""
+    """Return the learning rates of all steps of a run with two batches per epoch."""
     spec = {"levels": {**PLAIN, **levels}, "steps": 2}
     context = Context(Path(), {"spec": spec}, 0, 0, Group.__new__(Group))
     return [context.learning_rate(update) for update in range(2 * spec["levels"]["epochs"])]

@@ -1,4 +1,4 @@
-"""Errors that mean that memory ran out are recognised, as libraries raise and print them; others are not."""
+"""Out-of-memory errors are recognized as libraries raise and print them; other errors are not."""
 
 import errno
 import json
@@ -138,7 +138,7 @@ def test_an_error_is_described_through_those_that_it_led_to() -> None:
 
 
 class ResourceExhaustedError(Exception):
-    """TensorFlow's error of all that runs out."""
+    """TensorFlow's error for any exhausted resource."""
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ as_rank(run)
 
 @pytest.mark.parametrize("keep", ["bytearray(1 << 29)", "[kept]"])
 def test_a_rank_without_memory_leaves_a_note(tmp_path: Path, keep: str) -> None:
-    """The second one holds all memory in small pieces while it writes the note."""
+    """The second rank holds all memory in small pieces while it writes its shortage file."""
     variables = {
         "PYTHONPATH": str(SCRIPTS), "RINGSIDE_ALARM_S": "60", "RINGSIDE_SCRATCH": str(tmp_path),
         "RINGSIDE_RANK": "1",

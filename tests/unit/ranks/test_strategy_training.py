@@ -1,4 +1,4 @@
-"""Whatever strategy divides a model among ranks, it trains to the weights of one rank that has all of it."""
+"""With every strategy, training leads to the same weights as on one rank with the whole model."""
 
 import json
 from pathlib import Path
@@ -39,7 +39,7 @@ FURTHER_STRATEGIES: list[tuple[str, int, dict[str, Any]]] = [
 
 
 def random_strategies(real: Any, model: str, ranks: int, seeds: range) -> None:
-    """Hold random strategies against one rank (any_strategy.py)."""
+    """Return the differences between random strategies and one rank (any_strategy.py)."""
     lines = run_by_ranks(real, "any_strategy", model, str(ranks), str(seeds.start), str(len(seeds)))
     assert sorted(line["rank"] for line in lines) == list(range(ranks))
     for line in lines:
@@ -95,7 +95,7 @@ LSTM_ROUNDING = 2**15  # bytes, of each LSTM's part
 
 
 def check_memory(real: Any, ranks: int, count: int, *models: str) -> None:
-    """Hold what the planner counts against the storages of ranks (strategy_storages.py)."""
+    """Compare what the planner counts with the storages of ranks (strategy_storages.py)."""
     lines = run_by_ranks(real, "strategy_storages", str(ranks), str(count), *models)
     assert [(line["model"], line["seed"]) for line in lines] == [(m, s) for m in models for s in range(count)]
     for line in lines:
@@ -121,7 +121,7 @@ def test_planner_counts_memory_of_all_models(real: Any) -> None:
 
 
 def check(trainings: Trainings, level: str, ranks: int, levels: dict[str, Any]) -> None:
-    """Hold a run's weights, losses and accuracies against those of a run on one rank."""
+    """Compare a run's weights, losses and accuracies with a run on one rank."""
     of_strategy = {"parallelism": level, "nodes": ranks, "batch_scope": "global", "batch_size": BATCH}
     folder = trainings.train("pytorch-strategy", **of_strategy, **levels)
     reference = trainings.train("pytorch-single", batch_size=BATCH, **levels)

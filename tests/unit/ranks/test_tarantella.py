@@ -1,4 +1,4 @@
-"""GPI-2's ports are fixed: of two jobs on one machine that want them the second waits for the first."""
+"""GPI-2's ports are fixed, so the second of two jobs on one machine waits for the first."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Every framework really trains: the same model, the same samples, the same steps, whoever takes them."""
+"""Every framework trains the same model on the same samples in the same steps."""
 
 import csv
 import json
@@ -34,7 +34,7 @@ COMPARED = [name for name in SAME_WEIGHTS if name != "pytorch-single"]
 
 
 def test_four_accumulated_batches_of_16_train_like_one_of_64(trainings: Trainings) -> None:
-    """Other frameworks accumulate as this one does: see the next test."""
+    """The next test compares accumulation in other frameworks with this one."""
     accumulated = trainings.train("pytorch-single", batch_size=16, sync_every=4)
     assert_alike(accumulated, trainings.train("pytorch-single", batch_size=64), 1e-5, 0.01)
 
@@ -382,7 +382,7 @@ def test_replicas_have_own_batch_statistics_averaged_to_validate(
 
 @pytest.mark.every_framework
 def test_fsdp_shards_a_model_of_many_units(trainings: Trainings) -> None:
-    """Of which some would begin with an activation that overwrites its input."""
+    """If units had activations, some would begin with one that overwrites its input."""
     levels = {
         "model": "vgg-16",
         "dataset": "synthetic-8x8x3-10-64",
@@ -473,7 +473,7 @@ def test_other_ways_to_compute_train_alike(
     ],
 )
 def test_ddp_warns_of_nothing(trainings: Trainings, levels: dict[str, Any]) -> None:
-    """The images of digits have one channel, so that both memory formats are their layout."""
+    """The images of digits have one channel, so their layout fits both memory formats."""
     folder = trainings.train("pytorch-ddp", nodes=2, batch_size=32, **levels)
     ranks = json.loads((folder / "result.json").read_text())["ranks"]
     assert [rank["warnings"] for rank in ranks] == [[], []]

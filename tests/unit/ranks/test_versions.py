@@ -29,7 +29,7 @@ TWENTY_STEPS = {"dataset": "synthetic-8x8x1-10-64", "epochs": 20, "momentum": 0.
 
 @pytest.fixture(scope="module")
 def oldest(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, Any]]:
-    """Environments of the oldest software, named as a site names what it has installed; kept in the cache."""
+    """Environments of the oldest software, named as a site names installed software; kept in the cache."""
     folder = SITE.cache / "oldest"
 
     def build_oldest(name: str) -> dict[str, Any]:

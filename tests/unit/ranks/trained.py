@@ -38,7 +38,7 @@ class Spy:
 
 
 def keep_inputs(epoch: Any) -> Any:
-    """A context's batches, whose inputs are kept as they are taken."""
+    """Return a function that yields a context's batches and keeps their inputs."""
 
     def batches(number: int) -> Any:
         for inputs, labels in epoch(number):
@@ -49,7 +49,7 @@ def keep_inputs(epoch: Any) -> Any:
 
 
 def spied(make: Any) -> Any:
-    """Trainers whose images are kept while they train."""
+    """Return an `evaluate` of trainers that forgets the inputs of validation."""
 
     def evaluate(self: Any) -> Any:
         trained = len(seen)
@@ -61,7 +61,7 @@ def spied(make: Any) -> Any:
 
 
 def noise(trainer: Any) -> np.ndarray:
-    """Logits of the same samples, twice, as training computes them: with dropout."""
+    """Return logits of the same samples, computed twice as in training, with dropout."""
     of_tokens = trainer.context.graph.vocabulary is not None
     samples = np.ones((4, *trainer.context.graph.shape), np.int64 if of_tokens else np.float32)
     if (torch := sys.modules.get("torch")) is not None:
@@ -87,7 +87,7 @@ def noise(trainer: Any) -> np.ndarray:
 
 
 def count_messages(library: Any) -> Counter[str]:
-    """Count bytes of FSDP's messages, whole and not their shares, by collective and type."""
+    """Count the bytes of FSDP's whole messages, not of their shards, by collective and type."""
     counts: Counter[str] = Counter()
 
     def counted(name: str, collective: Any) -> Any:
