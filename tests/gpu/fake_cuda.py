@@ -148,7 +148,7 @@ class FakeCuda:
         return device.index if isinstance(device, torch.device) else int(str(device).removeprefix("cuda:"))
 
     def set_device(self, device: Any) -> None:
-        """Make a device the current one of this thread, whose tensors on cuda are fake from now on."""
+        """Make a device the current one of this thread, and its tensors on cuda fake from now on."""
         index = self.index(device)
         if not 0 <= index < self.n_visible:
             raise RuntimeError(f"CUDA error: invalid device ordinal {index} of {self.n_visible}")
@@ -210,7 +210,7 @@ class FakeCuda:
         INIT_PROCESS_GROUP("fake", rank=rank, world_size=ranks)
 
     def launched(self, func: Any, args: Any, named: Any, result: Any) -> None:
-        """Count a kernel, and compare its accesses with those of other streams."""
+        """Count a kernel, and compare its memory accesses with those of other streams."""
         self.n_busy += 1
         if self.order:
             accesses = Accesses()
@@ -233,14 +233,14 @@ class FakeCuda:
 
 
 class HostCopies:
-    """Copies from pinned memory that may still read it: until the CPU has waited for an event behind them."""
+    """Copies that can still read pinned memory, until the CPU has waited for an event after them."""
 
     def __init__(self) -> None:
         self.pinned: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
         self.reading: dict[int, list[tuple[int, set[int]]]] = {}  # storage -> stream, events behind the copy
 
     def start(self, source: torch.Tensor, stream: "Stream") -> bool:
-        """Add a copy of `source`; return whether its memory is pinned, without which the CPU waits for the copy."""
+        """Add a copy of `source`; return whether its memory is pinned, since otherwise the CPU waits for the copy."""
         storage = source.untyped_storage()
         if storage not in self.pinned:
             return False
@@ -248,7 +248,7 @@ class HostCopies:
         return True
 
     def record(self, event: int, stream: int) -> None:
-        """Note that an event is behind all copies of a stream so far, and no longer behind others."""
+        """Note that an event comes after all copies of a stream so far, and no longer after other copies."""
         for copies in self.reading.values():
             for copy_stream, events in copies:
                 events.discard(event)
@@ -256,12 +256,12 @@ class HostCopies:
                     events.add(event)
 
     def wait(self, event: int) -> None:
-        """Forget the copies that an event is behind."""
+        """Forget the copies before an event."""
         for copies in self.reading.values():
             copies[:] = [copy for copy in copies if event not in copy[1]]
 
     def is_read(self, memory: torch.Tensor) -> bool:
-        """Return whether a copy may still read this memory."""
+        """Return whether a copy can still read this memory."""
         return bool(self.reading.get(memory.untyped_storage()._cdata))
 
 
@@ -298,7 +298,7 @@ class Memory:
             self._of_thread.is_planning = False
 
     def resize(self, storage: torch.UntypedStorage) -> None:
-        """Count a storage with its present size, if it is one of a device."""
+        """Count a storage with its present size, if it is on a device."""
         if storage._cdata in self._sizes:
             index, before = self._sizes[storage._cdata]
             self._sizes[storage._cdata] = (index, storage.nbytes())
@@ -412,13 +412,13 @@ class FakeCudaMode(FakeTensorMode):
             self.device_calls.loss_dtypes.add(args[0].dtype)
 
     def _answer(self, func: Any, args: Any) -> Any:
-        """Return a number: one of the device, or the kernel of attention. The build for CPUs has no fused one."""
+        """Return a number of the device, or the kernel of attention, since the build for CPUs lacks fused ones."""
         if func is torch.ops.aten._fused_sdp_choice.default:
             return SDPBackend.MATH.value
         return self._read(args[0]).flatten()[0].item()
 
     def _communicate(self, func: Any, args: Any) -> Any:
-        """Note a collective or a message, whose result is what this rank put in."""
+        """Note a collective or a message; its result is this rank's input."""
         tensors = [leaf for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)]
         n_bytes = sum(tensor.nbytes for tensor in tensors)
         device, name = self.device_calls, func._schema.name.removeprefix("c10d::")
@@ -433,7 +433,7 @@ class FakeCudaMode(FakeTensorMode):
         return (args[0], work) if len(func._schema.returns) > 1 else work
 
     def _keep_value(self, copy: FakeTensor, source: torch.Tensor) -> None:
-        """Keep the value of a small copy of a CPU tensor: DDP and pipelines agree about their settings so."""
+        """Keep the value of a small copy of a CPU tensor, since DDP and pipelines agree on settings by these."""
         is_kept = not isinstance(source, FakeTensor) and source.numel() <= MAX_KEPT_NUMBERS
         copy.value = source.detach().clone() if is_kept and source.shape == copy.shape else None
 
@@ -445,7 +445,7 @@ class FakeCudaMode(FakeTensorMode):
         return torch.ones(tensor.shape, dtype=tensor.dtype) if value is None else value.to(tensor.dtype)
 
     def _as_fake(self, arguments: Any) -> Any:
-        """Return arguments with fake tensors for the real ones, which an operation on the device reads."""
+        """Return arguments with fake tensors in place of the real ones that a device's operation reads."""
 
         def fake(tensor: torch.Tensor) -> FakeTensor:
             if isinstance(tensor, FakeTensor):
@@ -483,7 +483,7 @@ def _has_own_dispatch(tensor: torch.Tensor) -> bool:
 
 
 class Accesses(sanitizer.ArgumentHandler):
-    """The storages that an operation reads and writes; a fake tensor has no data pointer."""
+    """Storages that an operation reads and writes, since a fake tensor has no data pointer."""
 
     def _handle_argument(
         self,
@@ -527,13 +527,13 @@ class Stream:
             self.fake.order._handle_event_wait(event.number, self.cuda_stream)
 
     def wait_stream(self, stream: "Stream") -> None:
-        """Let the stream's next work wait for all work of another one so far."""
+        """Let the stream's next work wait for all work of another stream so far."""
         event = Event()
         event.record(stream)
         self.wait_event(event)
 
     def record_event(self, event: "Event | None" = None) -> "Event":
-        """Record an event behind the stream's work."""
+        """Record an event after the stream's work so far."""
         event = event or Event()
         event.record(self)
         return event
@@ -565,7 +565,7 @@ class Event:
 
     @property
     def is_recorded(self) -> bool:
-        """Whether the event was recorded; one that was not delays nothing."""
+        """Whether the event was recorded; otherwise it delays nothing."""
         return self.recorded_at is not None
 
     def record(self, stream: Stream | None = None) -> None:
@@ -604,7 +604,7 @@ class Event:
 
 
 def patch(device: FakeCuda) -> None:
-    """Replace what of PyTorch needs a driver."""
+    """Replace the parts of PyTorch that need a driver."""
     properties = types.SimpleNamespace(
         name=DEVICE_NAME, total_memory=DEVICE_BYTES, major=9, minor=0, multi_processor_count=132
     )
@@ -673,7 +673,7 @@ def patch(device: FakeCuda) -> None:
             return derive_shapes(propagator, operation)
 
     ShardingPropagator._propagate_tensor_meta_non_cached = derive_uncounted  # of DTensor
-    # FSDP frees and allocates gathered parameters so, past every dispatch.
+    # FSDP frees and allocates gathered parameters in this way, without any dispatch.
     torch.UntypedStorage.resize_ = resize
 
     def new_group(ranks: Any = None, timeout: Any = None, backend: str | None = None, **named: Any) -> Any:
@@ -682,9 +682,9 @@ def patch(device: FakeCuda) -> None:
 
     for module in (dist, dist.distributed_c10d):
         module.init_process_group, module.new_group = device.join, new_group
-    # DDP compares sizes of parameters with rank 0, of which nothing is heard.
+    # DDP compares sizes of parameters with rank 0, which does not exist.
     torch.nn.parallel.distributed._verify_param_shape_across_processes = lambda *_: None
-    # It logs times of backward passes, by a timer of the CUDA build.
+    # DDP logs times of backward passes, by a timer of the CUDA build.
     dist.Logger.set_runtime_stats_and_log = lambda _self: None
     dist.TCPStore = lambda *_, **__: None
 

@@ -51,7 +51,7 @@ def run_reference(folder: str, rank: int, ranks: int) -> dict[str, Any]:
 
 
 def time_parts(folder: str) -> dict[str, Any]:
-    """Time the parts of a model's layers, each with one call that counts; return the record and how busy the GPU was.
+    """Time the parts of a model's layers, each with one timed call; return the record and how busy the GPU was.
 
     Busy is it at the beginning and at the end of a repetition: of one that finds the number of calls, and of one that
     counts, in turn.

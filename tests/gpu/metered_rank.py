@@ -1,4 +1,4 @@
-"""Train nothing for two epochs on each rank, or be idle, and read the node's meters as our ranks do."""
+"""Sleep through two epochs on each rank, or be idle, and read the node's meters as Ringside's ranks do."""
 
 import time
 from pathlib import Path

@@ -8,7 +8,7 @@ import pytest
 
 LEVELS = {"model": "gpt-nano", "dataset": "synthetic-tokens-100-32-64", "batch_size": 8}
 RANKS = 4
-# In ZeRO stage 3 other ranks compare settings with rank 0, of which they hear nothing.
+# In ZeRO stage 3, other ranks compare settings with rank 0, which does not exist here.
 STAGES = {
     "data": (1, {}),
     **{level: (1, {"parallelism": "sharded", "sharding": level}) for level in ("optimizer", "gradients")},

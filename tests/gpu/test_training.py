@@ -1,4 +1,4 @@
-"""Trainers on a CUDA device that computes nothing: what they place where, and in which order."""
+"""Trainers on a CUDA device that computes nothing: where they put tensors, and in which order they compute."""
 
 import collections
 import csv
@@ -153,7 +153,7 @@ TRAINERS = {
 
 @pytest.fixture
 def seen(request: pytest.FixtureRequest, trained: Callable[..., Any]) -> Any:
-    """What one of TRAINERS did."""
+    """The calls of one of TRAINERS."""
     framework, rank, ranks, levels = TRAINERS[request.param]
     return trained(framework, rank, ranks, **levels)
 

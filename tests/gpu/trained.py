@@ -10,7 +10,7 @@ from ranks.worker.__main__ import run
 
 
 class LoneGroup:
-    """The group of a rank that is alone: every other rank says what it says itself."""
+    """The group of a single rank; every other rank has the same values."""
 
     def __init__(self, rank: int, size: int, *_: Any) -> None:
         self.rank, self.size, self.address = rank, size, "127.0.0.1"
@@ -65,7 +65,7 @@ def train(folder: Path, device: FakeCuda, local_rank: int) -> Any:
 
 
 def placed(trainer: Any) -> list[str]:
-    """Return the devices of all that a trainer holds."""
+    """Return the devices of all tensors that a trainer holds."""
     state = [value for state in trainer.optimizer.state.values() for value in state.values()]
     statistics = [getattr(trainer, name) for name in ("_mean", "_std") if hasattr(trainer, name)]
     tensors = [*trainer.module.parameters(), *trainer.module.buffers(), *state, *statistics]

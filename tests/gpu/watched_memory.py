@@ -23,7 +23,7 @@ def order(folder: str) -> list[str]:
 
 
 def train_within(folder: str, rank: int, ranks: int, limit_bytes: int) -> int:
-    """Train on a device with so much memory; return the steps. Initial weights, which nobody sees, are 0."""
+    """Train on a device with this much memory; return the steps. Initial weights are 0, since nothing uses them."""
     device = FakeCuda(rank=rank, ranks=ranks)
     resize = device.memory.resize
 

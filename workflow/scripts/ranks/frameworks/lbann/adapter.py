@@ -1,7 +1,7 @@
-"""LBANN (Van Essen et al. 2015): a program that reads an experiment file and prints its measurements.
+"""LBANN (Van Essen et al. 2015), a program that reads an experiment file and prints its measurements.
 
-LBANN's master times the epochs (`timing_scope: master`); Ringside's worker, which runs on the same cores,
-reads the counters of the nodes.
+LBANN's master times the epochs (`timing_scope: master`). Ringside's worker runs on the same cores and reads
+the counters of the nodes.
 """
 
 import itertools
@@ -30,7 +30,7 @@ def environment(context: Context) -> dict[str, str]:
 
 
 class LbannTraining(Training):
-    """Training by LBANN: rank 0 reads its output, other ranks receive the results."""
+    """Training by LBANN, with output that rank 0 reads. The constructor starts LBANN and awaits its model."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -67,8 +67,8 @@ class LbannTraining(Training):
     def _trace(self) -> None:
         """Record the phases of this rank from LBANN's timeline.
 
-        The timeline counts from the start of training, which is the same moment on all ranks. Rank 0 derives
-        it from its output: LBANN prints an epoch's metrics when the last step has ended, never sooner.
+        The timeline counts from the start of training, the same moment on all ranks. Rank 0 derives this
+        moment from LBANN's output: LBANN prints an epoch's metrics after the last step, never before.
         """
         context, group, phases = self.context, self.context.group, self.context.phases
         steps = group.broadcast([epoch.steps for epoch in self._output.epochs])
@@ -125,7 +125,7 @@ class LbannTraining(Training):
         return ", ".join(f"{name} {version}" for name, version in self._output.versions.items())
 
     def settings(self) -> dict[str, str]:
-        """See Training. LBANN prints none of them: they are those of the experiment that it was given."""
+        """See Training. LBANN reports none of them, so they are the settings of its experiment."""
         context, levels = self.context, self.context.levels
         settings = {
             "optimizer implementation": f"LBANN {levels['optimizer']}",

@@ -1,7 +1,7 @@
 """Write LBANN's experiment for one run: the file that it reads, and the data and weights that the file names.
 
-LBANN shuffles by itself, trains a shorter last step too, and needs the global batch size. Pixels are
-normalized in the model, as in the other frameworks. Drawn tokens are those of the first epoch in every epoch.
+LBANN shuffles samples itself, also trains a shorter last step, and needs the global batch size. The model
+normalizes pixels, as in other frameworks. If tokens are drawn, every epoch has the tokens of the first one.
 The fields are defined in LBANN's src/proto/*.proto.
 """
 
@@ -81,7 +81,7 @@ def _reader(context: Context, split: str, folder: Path) -> Message:
         _tokens(inputs, labels, context) if inputs.ndim == 2 else (np.moveaxis(inputs, -1, 1), labels)
     )
     file = folder / f"{split}.npz"
-    # Of the types that LBANN reads, the smallest one that holds all values.
+    # The smallest data type that LBANN reads and that holds all values.
     dtype = np.int16 if (context.graph.vocabulary or 256) <= 2**15 else np.float32
     np.savez(file, data=np.ascontiguousarray(inputs, dtype), labels=labels.astype(np.int32))
     values = {"scaling_factor_int16": 1.0, "disable_responses": True}

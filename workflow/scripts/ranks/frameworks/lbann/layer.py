@@ -1,4 +1,4 @@
-"""Layers of LBANN, as layers.py and sequences.py build them."""
+"""Layers of LBANN that both layers.py and sequences.py build."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -52,12 +52,12 @@ _FAILURES = (
 
 
 class UnreadableError(Exception):
-    """LBANN's output is not that of a run of Ringside."""
+    """LBANN's output does not have the form that Ringside expects."""
 
 
 @dataclass
 class Epoch:
-    """One epoch as far as it has been printed: PARTS of training and validation, accuracies as shares."""
+    """What LBANN has printed of an epoch: PARTS of training and validation, accuracies as shares."""
 
     steps: int = 0
     samples: int = 0
@@ -67,12 +67,12 @@ class Epoch:
 
     @property
     def complete(self) -> bool:
-        """Return whether all lines of an epoch were printed."""
+        """Whether LBANN has printed all lines of the epoch."""
         return self.samples > 0 and set(self.train) == set(self.validation) == PARTS
 
 
 class LastWords:
-    """The line of the output that explains best why LBANN failed: the most informative one, else the last."""
+    """The line of the output that best explains why LBANN failed, or else the last line."""
 
     def __init__(self) -> None:
         self._last = ""
@@ -166,7 +166,7 @@ class Output:
         """
         if number > len(self.epochs):
             raise UnreadableError(
-                f"LBANN's output lacks epoch {len(self.epochs)}: it goes on with epoch {number}"
+                f"LBANN's output lacks epoch {len(self.epochs)}: it continues with epoch {number}"
             )
         if number == len(self.epochs):
             self.epochs.append(Epoch())
@@ -185,10 +185,10 @@ def _read(match: re.Match[str]) -> tuple[str, float]:
 
 
 def row(epoch: Epoch, samples_per_epoch: int) -> dict[str, Any]:
-    """Return a complete epoch in the columns of epochs.csv.
+    """Return a complete epoch as a row of epochs.csv.
 
     Raises:
-        UnreadableError: If it did not train on each sample once.
+        UnreadableError: If the epoch did not train on each sample once.
     """
     if epoch.samples != samples_per_epoch:
         raise UnreadableError(
@@ -208,7 +208,7 @@ def row(epoch: Epoch, samples_per_epoch: int) -> dict[str, Any]:
 
 
 def finite(value: float) -> float | None:
-    """Return the value of a time, None if it is not a number."""
+    """Return a number that LBANN printed, None if it is not finite."""
     return value if math.isfinite(value) else None
 
 

@@ -1,7 +1,7 @@
 """Start LBANN, from this rank or with mpirun for all ranks, and read its output.
 
-Under Slurm and OAR every rank starts its own LBANN process, which gets the addresses of the others from srun
---mpi=pmix or mpirun. On one machine rank 0 starts all of them with mpirun.
+Under Slurm and OAR, every rank starts an LBANN process, which gets the addresses of the others from srun
+--mpi=pmix or mpirun. On one machine, rank 0 starts all processes with mpirun.
 """
 
 import ctypes
@@ -25,7 +25,7 @@ from ranks.worker.context import Context
 PMIX = "PMIX_RANK"  # environment variable that srun --mpi=pmix and mpirun set
 PROGRAM = "lbann"
 PR_SET_PDEATHSIG = 1
-LAST_LINES_S = 5  # to wait for output of an ended program, which its children may keep open
+LAST_LINES_S = 5  # wait for the output of an ended program, which its children can keep open
 
 
 def starts_itself(context: Context) -> bool:
@@ -34,10 +34,7 @@ def starts_itself(context: Context) -> bool:
 
 
 def command(context: Context) -> list[str] | None:
-    """Return the command that this rank starts in the experiment's folder; collective.
-
-    None if rank 0 starts LBANN for this rank.
-    """
+    """Return the command that this rank starts, None if rank 0 starts LBANN for this rank; collective."""
     lbann = [
         os.environ.get("RINGSIDE_PROGRAM", PROGRAM),
         f"--prototext={FILE}",  # without folder: LBANN truncates a path that contains `trainer`
@@ -81,9 +78,9 @@ def variables(context: Context) -> dict[str, str]:
 
 
 class Program:
-    """A running program, whose output is copied to the attempt's log and read line by line.
+    """A running program. Its output is copied to the attempt's log and read line by line.
 
-    If the program fails, this rank ends, after printing the line that explains the failure.
+    If the program fails, this rank prints the line that explains the failure, and ends.
     """
 
     def __init__(self, command: Sequence[str], folder: Path) -> None:
@@ -105,12 +102,12 @@ class Program:
         self._start_thread(self._end)
 
     def line(self) -> str | None:
-        """Return the next line, or None once the program has ended normally."""
+        """Wait for the next line and return it, None after the program has ended normally."""
         return self._lines.get()
 
     @staticmethod
     def _start_thread(work: Callable[[], None]) -> threading.Thread:
-        """Run `work` in a thread; if it fails (disk full), end this rank, which would wait forever."""
+        """Run `work` in a thread. If it fails (disk full), end this rank, which would wait forever."""
 
         def ending_with_this_rank() -> None:
             try:

@@ -1,4 +1,4 @@
-"""Write Protocol Buffers' text format, as far as LBANN's experiments (`--prototext`) need it."""
+"""Write the part of Protocol Buffers' text format that LBANN's experiments (`--prototext`) need."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,11 +8,11 @@ Message = Mapping[str, Any]
 
 
 class Word(str):
-    """A value of an enumeration, which is written without quotes."""
+    """A value of an enumeration, written without quotes."""
 
 
 def text(message: Message) -> str:
-    """Return a message as text, each field on a line of its own.
+    """Return a message as text, with each field on a separate line.
 
     A mapping is a message; a list or tuple is a repeated field with a line or block for each element.
 

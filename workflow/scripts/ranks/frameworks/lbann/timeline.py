@@ -1,9 +1,9 @@
-"""Read the file of LBANN's callback `timeline`, which a rank writes at its end.
+"""Read the file of LBANN's callback `timeline`, which each rank writes at its end.
 
-It has the times at which each layer computed and each weight was updated, in every step. A line is
+For every step, it has the times of each layer's passes and of each weight's update. A line is
 `fp-LAYER:begin:end`, `bp-LAYER:...` or `opt-WEIGHTS:...`, in s since training began on all ranks, with six
-digits; lines of one name are in the order of steps (LBANN v0.104, src/callbacks/timeline.cpp). Validation and
-the communication of gradients are not in it; `bp` and `opt` include the waiting for gradients.
+digits. Lines of one name are in the order of steps (LBANN v0.104, src/callbacks/timeline.cpp). Validation and
+communication of gradients are not included; `bp` and `opt` contain the wait for gradients.
 """
 
 import re
@@ -31,12 +31,12 @@ def read(file: Path) -> Times:
     for line in file.read_text(encoding="utf-8").splitlines(keepends=True):
         match = _LINE.fullmatch(line)
         if not match:
-            raise UnreadableError(f"LBANN's timeline has a line that is none: {line[:100]!r}")
+            raise UnreadableError(f"LBANN's timeline has an unknown line: {line[:100]!r}")
         times[PARTS[match["part"]], match["name"]].append((float(match["begin"]), float(match["end"])))
     if {part for part, _ in times} != set(PARTS.values()) or len(
         {len(intervals) for intervals in times.values()}
     ) != 1:
-        raise UnreadableError("LBANN's timeline has not as many steps of every layer and all weights")
+        raise UnreadableError("LBANN's timeline has different numbers of steps of layers and weights")
     return times
 
 
