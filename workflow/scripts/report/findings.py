@@ -170,7 +170,7 @@ def _range_of_times(_spec: FigureSpec, evidence: Evidence) -> Note | None:
 
 
 def _effect_of_factor(spec: FigureSpec, evidence: Evidence) -> Note | None:
-    """Say how epoch time changes from the first to the last level of the figure's factor."""
+    """Return how epoch time changes from the first to the last level of the figure's factor."""
     factor = str(spec.x)
     effects = evidence.table("effects", "factor", "ratio")
     rows = effects[effects["factor"] == factor]
@@ -191,12 +191,13 @@ def _effect_of_factor(spec: FigureSpec, evidence: Evidence) -> Note | None:
         if len(tested) > 1
         else ""
     )
-    change_text = f"{_change_text(least)}{contexts[0]}"
-    if len(rows) > 1:
-        change_text += f" at the least, and by {_change_text(greatest)}{contexts[1]} at the most"
+    smallest, largest = (
+        f"{_change_text(ratio)}{context}" for ratio, context in zip((least, greatest), contexts, strict=True)
+    )
+    range_text = f"between {smallest} and {largest}" if len(rows) > 1 else smallest
     return Note(
         "effect-range",
-        f"From {change}, epoch time changes by {change_text} ({FIGURE_REFERENCE}){counts}.",
+        f"From {change}, epoch time changes by {range_text} ({FIGURE_REFERENCE}){counts}.",
         factor=factor,
         least=least,
         greatest=greatest,
@@ -206,7 +207,7 @@ def _effect_of_factor(spec: FigureSpec, evidence: Evidence) -> Note | None:
 
 
 def _interaction(spec: FigureSpec, evidence: Evidence) -> Note | None:
-    """Say how much of the variation the interaction of the figure's two factors explains.
+    """Return how much of the variation the interaction of the figure's two factors explains.
 
     None for a figure with a filter, because the table `anova` is about all cells.
     """
@@ -315,8 +316,8 @@ def _communication(_spec: FigureSpec, evidence: Evidence) -> Note | None:
     ]
     return Note(
         "communication-range",
-        "On more than one replica, a part of an epoch is not explained by computation: communication and "
-        f"waiting. Estimates are {' and '.join(texts[: len(ordered)])} ({FIGURE_REFERENCE}).",
+        "On more than one replica, the part of an epoch that computation does not explain, communication and "
+        f"waiting, is {' to '.join(texts[: len(ordered)])} ({FIGURE_REFERENCE}).",
         least=float(ordered["communication"].iloc[0]),
         greatest=float(ordered["communication"].iloc[-1]),
     )
@@ -352,9 +353,9 @@ def _network(_spec: FigureSpec, evidence: Evidence) -> Note | None:
 
 
 def _prediction(_spec: FigureSpec, evidence: Evidence) -> Note | None:
-    """Say how far methods miss the cells that were left out of the fit.
+    """Return the errors of methods for cells that were left out of the fit.
 
-    Of several left-out levels, the one is named with the most cells that the law predicts.
+    Of several left-out levels, the sentence is about the one with the most cells that the law predicts.
     """
     rows = evidence.table("prediction", "left_out", "method", "predicted", "mape")
     rows = rows[~rows["left_out"].isin([IN_SAMPLE, ALL]) & (rows["predicted"] > 0)]
@@ -370,15 +371,15 @@ def _prediction(_spec: FigureSpec, evidence: Evidence) -> Note | None:
     ]
     return Note(
         "prediction-errors",
-        f"The {number_of(int(n_cells), 'cell')} with {left_out}, left out of the fit, are missed by "
-        f"{join_words(texts)} on average ({FIGURE_REFERENCE}).",
+        f"For {number_of(int(n_cells), 'cell')} with {left_out}, left out of the fit, the mean absolute error "
+        f"of predictions is {join_words(texts)} ({FIGURE_REFERENCE}).",
         left_out=left_out,
         errors=errors,
     )
 
 
 def variation(evidence: Evidence) -> Note | None:
-    """Say which factors explain the differences between runs, and how large scatter is relative to them."""
+    """Return which factors explain the differences between runs, and how large scatter is."""
     rows = evidence.table("anova", "term", "share")
     parts = rows.set_index("term")["share"].astype(float).sort_values(ascending=False, kind="stable")
     scatter = parts.get(ERROR)
