@@ -371,8 +371,8 @@ def _prediction(_spec: FigureSpec, evidence: Evidence) -> Note | None:
     ]
     return Note(
         "prediction-errors",
-        f"For {number_of(int(n_cells), 'cell')} with {left_out}, left out of the fit, the mean absolute error "
-        f"of predictions is {join_words(texts)} ({FIGURE_REFERENCE}).",
+        f"For {number_of(int(n_cells), 'cell')} with {left_out}, left out of the fit, the mean absolute "
+        f"error of predictions is {join_words(texts)} ({FIGURE_REFERENCE}).",
         left_out=left_out,
         errors=errors,
     )
