@@ -153,7 +153,7 @@ ERNEST = {"S": 0.011, "k": 0.0004, "tree": 0.003, "ring": 0.0007, "tree bytes": 
 def ernest_seconds(cell, gradients):
     p, a, e = cell.ranks, cell.n_allreduces, ERNEST
     of_bytes = gradients / cell.rate * (e["tree bytes"] * math.log2(p) + e["ring bytes"] * 2 * (p - 1) / p)
-    return cell.steps * (e["S"] + e["k"] * cell.local_batch) + a * (
+    return cell.n_batches * (e["S"] + e["k"] * cell.local_batch) + a * (
         e["tree"] * math.log2(p) + e["ring"] * (p - 1) + of_bytes
     )
 
