@@ -401,9 +401,9 @@ class StepLaw:
         errors = np.empty((len(self.forms), len(larger)))
         for column, cell in enumerate(larger):
             is_kept = np.arange(len(n_devices)) != cell
-            kept, seconds, error = self.terms[is_kept], self.seconds[is_kept], self.error[is_kept]
+            remaining, seconds, error = self.terms[is_kept], self.seconds[is_kept], self.error[is_kept]
             for row, form in enumerate(self.forms):
-                predicted = fit_form(form.names, kept, seconds, error).predict(self.terms[~is_kept])
+                predicted = fit_form(form.names, remaining, seconds, error).predict(self.terms[~is_kept])
                 errors[row, column] = math.log(predicted[0] / self.seconds[cell])
         return np.sqrt(np.mean(errors**2, axis=1))
 

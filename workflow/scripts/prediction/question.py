@@ -76,13 +76,13 @@ class ScalingQuestion:
     measurable: int | None = _limited(None, 1, MAX_COUNT)
 
 
-# Options about a model that is given by numbers.
+# Options about a model whose size and times the user states.
 NUMBER_OPTIONS = ("batch_size", "samples", "dataset", "sync_every", "framework", "inside_rate")
 SIZE_OPTIONS = ("model", "parameters", "gradient_bytes")
 
 
 def ask(
-    *, from_: Path | None = None, step_time: float | None = None, measured: Sequence[str] = (), **given: Any
+    *, from_: Path | None = None, step_time: float | None = None, measured: Sequence[str] = (), **options: Any
 ) -> ScalingQuestion:
     """Return the question that the given options of `ringside predict` make.
 
@@ -90,7 +90,7 @@ def ask(
         from_: Folder of a measured study.
         step_time: Seconds of an optimizer step on one device.
         measured: Other scales with their seconds, such as 2x8=0.31.
-        given: Fields of ScalingQuestion that are not to have their default.
+        options: Fields of ScalingQuestion that are not to have their default.
 
     Raises:
         InputError: If a number is out of its range, or the options contradict each other.
@@ -99,18 +99,18 @@ def ask(
     if step_time is not None:
         check_range("--step-time", step_time, *STEP_LIMITS)
     for option in fields(ScalingQuestion):
-        if option.name in given and "limits" in option.metadata:
-            numbers = given[option.name]
+        if option.name in options and "limits" in option.metadata:
+            numbers = options[option.name]
             for number in numbers if isinstance(numbers, Sequence) else [numbers]:
                 check_range(_flag(option.name), number, *option.metadata["limits"])
-    framework = given.get("framework")
+    framework = options.get("framework")
     if framework is not None and framework not in (described := described_frameworks()):
         facts = {"file": "--framework", "got": framework, **alternatives(framework, described)}
         raise InputError("unknown-name", f"'{framework}' is unknown", **facts)
-    _check_combination(given, from_, scales)
+    _check_combination(options, from_, scales)
     _check_distinct(scales)
-    given |= {name: tuple(given[name]) for name in ("rate", "at") if name in given}
-    question = ScalingQuestion(from_, tuple(sorted(scales)), **given)
+    options |= {name: tuple(options[name]) for name in ("rate", "at") if name in options}
+    question = ScalingQuestion(from_, tuple(sorted(scales)), **options)
     if question.samples < question.batch_size:
         problem, expected = (
             f"{question.samples} is too small",
@@ -147,11 +147,11 @@ def _check_distinct(scales: Sequence[tuple[int, int, float]]) -> None:
 
 
 def _check_combination(
-    given: Collection[str], study: Path | None, scales: Sequence[tuple[int, int, float]]
+    options: Collection[str], study: Path | None, scales: Sequence[tuple[int, int, float]]
 ) -> None:
     """Raise InputError if options are missing, or exclude each other."""
-    sizes = [name for name in SIZE_OPTIONS if name in given]
-    if "rate" not in given and any(n_nodes > 1 for n_nodes, _, _ in scales):
+    sizes = [name for name in SIZE_OPTIONS if name in options]
+    if "rate" not in options and any(n_nodes > 1 for n_nodes, _, _ in scales):
         expected = "the rate of the links between the measured nodes, in Gbit/s"
         raise InputError("missing-key", "is missing", file="--rate", expected=expected)
     if not scales and (sizes or not study):
@@ -166,15 +166,15 @@ def _check_combination(
         )
     if not scales:
         context = "with --from alone, which answers for the models of the study"
-        _reject_options(given, NUMBER_OPTIONS, context, "add --step-time to ask about another model")
-    elif "model" not in given:
+        _reject_options(options, NUMBER_OPTIONS, context, "add --step-time to ask about another model")
+    elif "model" not in options:
         context = f"with {_flag(sizes[0])}, which gives the size of an all-reduce"
-        _reject_options(given, ["dataset"], context, "leave it out")
+        _reject_options(options, ["dataset"], context, "leave it out")
 
 
-def _reject_options(given: Collection[str], names: Iterable[str], context: str, hint: str) -> None:
+def _reject_options(options: Collection[str], names: Iterable[str], context: str, hint: str) -> None:
     for name in names:
-        if name in given:
+        if name in options:
             raise InputError("conflicting-keys", f"cannot be used {context}", file=_flag(name), hint=hint)
 
 

@@ -232,7 +232,7 @@ class Cell:
         if self.max_allreduces_in_step:
             if row["placement"] != "emulated" and row["nodes"] > 1:
                 links = tried["bandwidth"].items()
-                rates = {other["bandwidth_bytes_s"] / self.rate: level for level, other in links}
+                rates = {changed["bandwidth_bytes_s"] / self.rate: level for level, changed in links}
                 for faster in sorted({DEFAULT_CHANGES["links"], *rates}):
                     level = rates.get(faster)
                     yield questions.links(faster, self.by_links(faster), factor="bandwidth", level=level)

@@ -119,11 +119,11 @@ def predict(
     ./ringside predict --parameters 1.3e9 --measured 1x8=0.84 --measured 2x8=0.91 --rate 200
     ./ringside predict --from results/my-study --rate 10 --rate 100
     """
-    given = {name: value for name, value in locals().items() if value not in (None, []) and name != "out"}
+    options = {name: value for name, value in locals().items() if value not in (None, []) and name != "out"}
     from prediction.question import ask
     from ringside.predicting import show_projection
 
-    show_projection(ask(**given), out)
+    show_projection(ask(**options), out)
 
 
 def strategies(
