@@ -71,7 +71,9 @@ class Ranks:
         """Return the samples of each rank with which all ranks end together, rounded to whole samples."""
         k = np.array(self.strengths)
         end_s = (self.sample_epoch_s * self.step_samples + len(k) * self.fixed_epoch_s) / k.sum()
-        return divide_block(self.step_samples, np.maximum(end_s * k - self.fixed_epoch_s, 1e-9 * end_s).tolist())
+        return divide_block(
+            self.step_samples, np.maximum(end_s * k - self.fixed_epoch_s, 1e-9 * end_s).tolist()
+        )
 
     def seconds(self, samples: Sequence[int]) -> float:
         """Return the time of an epoch with these samples of each rank in a step."""
