@@ -7,7 +7,7 @@ holds, and what the law reaches where its constants are chosen on all sources bu
 
 FOLDER has CSV files of steps, as the facts of DLPerf, NVIDIA's DeepLearningExamples and llm-foundry were
 collected (`dataset`, `seconds`, ...), runs of MLPerf Training (`mlperf_runs.csv`), or cells in the law's own
-columns (`series`, `step_s`, ...). If it has a file series.csv, the series that this names are used. Without
+columns (`series`, `optimizer_step_s`, ...). If it has a file series.csv, the series in it are used. Without
 SERIES the series are those that a test keeps (tests/unit/prediction/public_series).
 """
 
@@ -26,7 +26,7 @@ import pandas as pd
 from common.errors import InputError
 from common.files import CHECKOUT
 from common.options import run_program
-from prediction import law, published, worth
+from prediction import compared_models, law, worth
 
 FIXTURE = CHECKOUT / "tests" / "unit" / "prediction" / "public_series"
 LAW = "law"
@@ -91,7 +91,7 @@ def read_steps(path: Path) -> pd.DataFrame:
             "series": rows["dataset"], "source": rows["source"].str.partition(":")[0],
             "gradient_bytes": rows["gradient_bytes"], "nodes": rows["nodes"],
             "devices_per_node": rows["devices_per_node"], "local_batch": rows["local_batch"],
-            "accumulation": rows["sync_every"], "tensor": rows["tensor_parallel"],
+            "n_passes": rows["sync_every"], "tensor": rows["tensor_parallel"],
             "pipeline": rows["pipeline"],
             "sharded": is_sharded, "rate_out": outside, "rate_in": inside, "seconds": rows["seconds"],
         }
@@ -125,7 +125,7 @@ def read_mlperf(path: Path) -> pd.DataFrame:
             "gradient_bytes": 2 * benchmark.map(PARAMETERS), "nodes": rows["nodes"],
             "devices_per_node": rows["devices_per_node"],
             "local_batch": rows["global_batch"] / accumulation / rows["devices"],
-            "accumulation": accumulation,
+            "n_passes": accumulation,
             "tensor": meshes.str[0], "pipeline": meshes.str[1], "sharded": False, "rate_out": outside,
             "rate_in": inside, "seconds": seconds, "round": rows["round"],
         }
@@ -156,7 +156,7 @@ def read_cells(folder: Path) -> pd.DataFrame:
             tables.append(_mean_cells(read_mlperf(path)))
         elif {"dataset", "seconds"} <= set(header):
             tables.append(_mean_cells(read_steps(path)))
-        elif {"series", "step_s", "rate_out"} <= set(header):
+        elif {"series", "optimizer_step_s", "rate_out"} <= set(header):
             tables.append(pd.read_csv(path))
     if not tables:
         raise InputError("missing-file", "has no CSV file of scaling series", file=str(folder))
@@ -177,8 +177,10 @@ def _mean_cells(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the mean of the runs of each cell."""
     keys = [name for name in runs if name != "seconds"]
     steps = runs.groupby(keys, dropna=False, sort=False)["seconds"]
-    cells = pd.DataFrame({"step_s": steps.mean(), "n": steps.size(), "sd": steps.std()}).reset_index()
-    return cells.assign(ranks=cells["nodes"] * cells["devices_per_node"])
+    cells = pd.DataFrame(
+        {"optimizer_step_s": steps.mean(), "n": steps.size(), "sd": steps.std()}
+    ).reset_index()
+    return cells.assign(n_devices=cells["nodes"] * cells["devices_per_node"])
 
 
 @dataclass(frozen=True)
@@ -195,13 +197,13 @@ class Split:
 def make_splits(cells: pd.DataFrame) -> Iterator[Split]:
     """Yield the splits of all series."""
     for name, own in cells.groupby("series", sort=False):
-        counts = sorted(set(own["ranks"]))
+        counts = sorted(set(own["n_devices"]))
         for left_out, number in LEFT_OUT.items():
             if len(counts) - number < 2:
                 continue
-            measured, test = own[own["ranks"] < counts[-number]], own[own["ranks"] == counts[-1]]
+            measured, test = own[own["n_devices"] < counts[-number]], own[own["n_devices"] == counts[-1]]
             places = measured.loc[
-                measured["devices_per_node"].isin(test["devices_per_node"]), "ranks"
+                measured["devices_per_node"].isin(test["devices_per_node"]), "n_devices"
             ].nunique()
             if number == 1 or places >= 2:
                 yield Split(str(name), own["source"].iloc[0], left_out, measured, test)
@@ -212,17 +214,17 @@ def predict_by_law(measured: pd.DataFrame, test: pd.DataFrame) -> law.Array:
     return law.predict_steps(measured, test).seconds
 
 
-METHODS: dict[str, published.Model] = {LAW: predict_by_law, **published.MODELS}
+METHODS: dict[str, compared_models.Model] = {LAW: predict_by_law, **compared_models.MODELS}
 
 
 def predict_splits(
-    splits: Iterator[Split] | list[Split], methods: dict[str, published.Model]
+    splits: Iterator[Split] | list[Split], methods: dict[str, compared_models.Model]
 ) -> pd.DataFrame:
     """Return a row for each cell and method: `error`, and for the law whether its band holds the truth."""
     rows: list[dict[str, object]] = []
     for split in splits:
         steps = law.predict_steps(split.measured, split.test)
-        truth = split.test["step_s"].to_numpy(float)
+        truth = split.test["optimizer_step_s"].to_numpy(float)
         is_in_band = (steps.low <= truth) & (truth <= steps.high)
         for name, method in methods.items():
             seconds = steps.seconds if name == LAW else method(split.measured, split.test)
@@ -291,7 +293,7 @@ def _score(rows: pd.DataFrame) -> float:
     """Return the mean error, large ones cut, and what the band misses of its probability."""
     errors = rows["error"].dropna().abs()
     coverage = rows.loc[errors.index, "held"].mean()
-    return float(errors.clip(upper=WORST_SCORED).mean() + 0.1 * abs(coverage - law.BAND))
+    return float(errors.clip(upper=WORST_SCORED).mean() + 0.1 * abs(coverage - law.BAND_PROBABILITY))
 
 
 def predict_worth(cells: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -304,15 +306,15 @@ def predict_worth(cells: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     gains, widths = [], []
     for name, series in cells.groupby("series"):
         on_nodes = series[series["devices_per_node"] == series["devices_per_node"].max()].sort_values("nodes")
-        for _, own in on_nodes.groupby([on_nodes["local_batch"].round(law.DIGITS), "accumulation"]):
+        for _, own in on_nodes.groupby([on_nodes["local_batch"].round(law.DIGITS), "n_passes"]):
             own = own.drop_duplicates("nodes")
-            steps = own.set_index("nodes")["step_s"]
+            steps = own.set_index("nodes")["optimizer_step_s"]
             speedups = steps.index * steps.iloc[0] / steps
             for nodes in [count for count in steps.index if 2 * count in steps.index]:
                 ends = own[own["nodes"].isin([steps.index[0], nodes, 2 * nodes])]
                 for from_one in (False, True):
                     seen = own[own["nodes"] < 2 * nodes][: 1 if from_one else None]
-                    knee = worth.knee(_scaling(seen, ends), -math.inf)
+                    knee = worth.find_knee(_scaling(seen, ends), -math.inf)
                     # No prediction is better than ideal; a measurement can be, by chance.
                     true = min((speedups[2 * nodes] - speedups[nodes]) / nodes, 1.0)
                     predicted = knee.gain.value, knee.gain.low, knee.gain.high
@@ -330,7 +332,7 @@ def predict_worth(cells: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
 def _scaling(measured: pd.DataFrame, cells: pd.DataFrame) -> worth.Scaling:
     """Return predictions of cells, whose epochs have as many samples in all."""
     nodes = cells["nodes"].to_numpy(float)
-    _, fitted, prepared = next(law.split_places(measured, cells))
+    _, fitted, prepared = next(law.split_by_devices_per_node(measured, cells))
     return worth.Scaling(nodes, fitted.predict(prepared).seconds / nodes, 1 / nodes, fitted, prepared)
 
 

@@ -20,7 +20,7 @@ from declared.study import load_study
 from plan.design import plan_design
 from prediction import crossover, hybrid, what_if
 from prediction.cells import measured_cells
-from prediction.message_times import Network, benchmark_points, rate_text
+from prediction.message_times import CollectiveBenchmark, benchmark_points, rate_text
 from prediction.study import StudyLaw, law_columns
 from strategies import simulated
 from strategies.measured import load_measurements
@@ -96,10 +96,10 @@ def records(study: str, name: str = "runs") -> pd.DataFrame:
     return read_table(CAMPAIGNS / study / f"{name}.csv", name)
 
 
-def benchmark_of(study: str) -> Network:
+def benchmark_of(study: str) -> CollectiveBenchmark:
     """Return the collective benchmark of a kept campaign."""
     sizes = measured_cells(records(study), include_meshes=True)["gradient_bytes"]
-    return Network(benchmark_points(records(study, "network")), float(sizes.max()))
+    return CollectiveBenchmark(benchmark_points(records(study, "network")), float(sizes.max()))
 
 
 @functools.cache

@@ -12,7 +12,7 @@ from common.notes import codes, find_note
 from declared.figures import FigureSpec
 from figures import memory, strategies
 from prediction import crossover
-from prediction.message_times import Network, benchmark_points
+from prediction.message_times import CollectiveBenchmark, benchmark_points
 from support import known_meshes, known_physics
 from support.captions import why_not_drawn
 
@@ -28,7 +28,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Records:
     network = known_physics.network(
         truth, nodes=(2, 4), framework=known_meshes.MESH, collectives=known_meshes.BENCHMARKED_COLLECTIVES
     )
-    tables.write(crossover.table(runs, Network(benchmark_points(network))), folder / "crossover")
+    tables.write(crossover.table(runs, CollectiveBenchmark(benchmark_points(network))), folder / "crossover")
     return Records(folder / "runs.csv", Path("epochs.csv"), {"crossover": folder / "crossover.csv"})
 
 

@@ -21,7 +21,7 @@ from common.notes import codes, find_note
 from declared.figures import FigureSpec
 from figures import panels, prediction, style
 from prediction import methods
-from prediction.cells import left_out_note, measured_cells, pooled_cv
+from prediction.cells import exclusion_note, measured_cells, pooled_cv
 from prediction.held_out import (
     ALL,
     EMULATED,
@@ -33,7 +33,7 @@ from prediction.held_out import (
     summarize_method,
     table,
 )
-from prediction.message_times import Network, benchmark_points, read_benchmark
+from prediction.message_times import CollectiveBenchmark, benchmark_points, read_benchmark
 from prediction.methods import LAW, extra_p_method
 from prediction.study import Prediction
 from support import known_physics as synthetic
@@ -45,7 +45,7 @@ from support.pages import missing_sentences
 @pytest.fixture(scope="module")
 def study():
     truth = Truth(sigma=0.3)
-    return measured_cells(synthetic.runs(truth, replicates=2)), Network(
+    return measured_cells(synthetic.runs(truth, replicates=2)), CollectiveBenchmark(
         benchmark_points(synthetic.network(truth))
     )
 
@@ -90,10 +90,10 @@ def test_what_is_left_out_is_seen_by_nobody(study):
         if title != IN_SAMPLE:
             assert not set(fold.test["cell"]) & set(fold.train["cell"])
     result = by_title(*study)
-    assert result["4 and 6 nodes"].network.points["nodes"].max() == 3
+    assert result["4 and 6 nodes"].benchmark.points["nodes"].max() == 3
     assert result["batch size 64"].train["batch_size"].unique().tolist() == [32, 128]
     slow = result["links of 100 Mbit/s"]
-    assert 12.5e6 not in slow.network.rates
+    assert 12.5e6 not in slow.benchmark.rates
     assert set(slow.train.loc[slow.train["rate"] == 12.5e6, "nodes"]) == {1}  # one node uses no link
     corner = result["corner of least communication"]
     assert corner.test[["nodes", "batch_size", "rate"]].to_numpy().tolist() == [[6, 128, 125e6]]
@@ -142,7 +142,7 @@ def test_by_hand_is_what_a_person_would_write(study):
     cell = fold.test.iloc[[0]]
     item = fold.train[(fold.train["nodes"] == 1) & (fold.train["batch_size"] == cell["batch_size"].iloc[0])]
     sent_s = 2 * 5 / 6 * gradient_bytes("small-cnn", "digits") / cell["rate"]
-    expected = item["epoch_time_s"].mean() / 6 + cell["steps"] * sent_s
+    expected = item["epoch_time_s"].mean() / 6 + cell["n_batches"] * sent_s
     result = methods.methods()["by hand"](replace(fold, test=cell)).seconds
     assert result == pytest.approx(expected.to_numpy(), rel=0.03)
 
@@ -153,7 +153,7 @@ ERNEST = {"S": 0.011, "k": 0.0004, "tree": 0.003, "ring": 0.0007, "tree bytes": 
 def ernest_seconds(cell, gradients):
     p, a, e = cell.ranks, cell.n_allreduces, ERNEST
     of_bytes = gradients / cell.rate * (e["tree bytes"] * math.log2(p) + e["ring bytes"] * 2 * (p - 1) / p)
-    return cell.steps * (e["S"] + e["k"] * cell.local_batch) + a * (
+    return cell.n_batches * (e["S"] + e["k"] * cell.local_batch) + a * (
         e["tree"] * math.log2(p) + e["ring"] * (p - 1) + of_bytes
     )
 
@@ -331,7 +331,7 @@ def test_a_study_whose_batches_were_not_counted_says_so(tmp_path):
     synthetic.network(folder=tmp_path)
     main(**paths(tmp_path))
     message = (tmp_path / "prediction.md").read_text()
-    uncounted = left_out_note(read_timing_runs(tmp_path / "runs.csv"))
+    uncounted = exclusion_note(read_timing_runs(tmp_path / "runs.csv"))
     assert set(uncounted.facts["uncounted"]) == set(runs["cell"])
     assert NOTHING_TO_PREDICT in message and uncounted in message
     draw(tmp_path)

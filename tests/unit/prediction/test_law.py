@@ -8,7 +8,7 @@ import pytest
 
 import public_series
 from prediction import law
-from prediction.law import Law, predict_steps
+from prediction.law import StepLaw, predict_steps
 from public_series import FIXTURE, LAW, make_splits, predict_splits, read_cells
 
 GIGABYTE = 1e9
@@ -21,19 +21,19 @@ MEDIANS = {
 }
 
 
-def cells(places, **changes):
-    """Cells at these places (nodes, devices per node), with changed columns."""
-    table = pd.DataFrame(places, columns=["nodes", "devices_per_node"])
+def cells(scales, **changes):
+    """Cells at these scales (nodes, devices per node), with changed columns."""
+    table = pd.DataFrame(scales, columns=["nodes", "devices_per_node"])
     levels = {
-        "gradient_bytes": 1e9, "local_batch": 8.0, "accumulation": 1, "tensor": 1, "pipeline": 1,
+        "gradient_bytes": 1e9, "local_batch": 8.0, "n_passes": 1, "tensor": 1, "pipeline": 1,
         "sharded": False, "rate_out": 10 * GIGABYTE, "rate_in": 100 * GIGABYTE, "n": 1, "sd": math.nan,
     } | changes  # fmt: skip
-    return table.assign(ranks=table["nodes"] * table["devices_per_node"], **levels)
+    return table.assign(n_devices=table["nodes"] * table["devices_per_node"], **levels)
 
 
-def with_steps(table, step_s):
+def with_steps(table, optimizer_step_s):
     """The cells with these steps."""
-    return table.assign(step_s=np.asarray(step_s, float))
+    return table.assign(optimizer_step_s=np.asarray(optimizer_step_s, float))
 
 
 def hierarchical(nodes, link_s=0.1):
@@ -42,32 +42,32 @@ def hierarchical(nodes, link_s=0.1):
     return 2 * (nodes - 1) / nodes * link_s
 
 
-PLACES = [(1, 8), (2, 8), (4, 8), (8, 8), (16, 8)]
+SCALES = [(1, 8), (2, 8), (4, 8), (8, 8), (16, 8)]
 
 
 def test_hierarchical_costs_are_recovered():
-    table = cells(PLACES)
+    table = cells(SCALES)
     steps = with_steps(table, 0.5 + 0.7 * hierarchical(table["nodes"]))
     predicted = predict_steps(steps[:4], table[4:])
-    assert predicted.seconds[0] == pytest.approx(steps["step_s"][4], rel=0.01)
-    assert predicted.low[0] < steps["step_s"][4] < predicted.high[0]
+    assert predicted.seconds[0] == pytest.approx(steps["optimizer_step_s"][4], rel=0.01)
+    assert predicted.low[0] < steps["optimizer_step_s"][4] < predicted.high[0]
 
 
 def test_waiting_that_grows_with_log_nodes_is_recovered():
-    table = cells(PLACES)
+    table = cells(SCALES)
     steps = with_steps(table, 0.5 + 0.03 * np.log2(table["nodes"]))
     assert predict_steps(steps[:4], table[4:]).seconds[0] == pytest.approx(0.62, rel=0.02)
 
 
 def test_one_cell_on_several_nodes_informs_the_law():
-    table = cells(PLACES[:3])
+    table = cells(SCALES[:3])
     steps = with_steps(table, 0.5 + 2 * hierarchical(table["nodes"]))
     from_one_node, from_two = (predict_steps(steps[:count], table[2:]).seconds[0] for count in (1, 2))
-    assert abs(from_two - steps["step_s"][2]) < abs(from_one_node - steps["step_s"][2])
+    assert abs(from_two - steps["optimizer_step_s"][2]) < abs(from_one_node - steps["optimizer_step_s"][2])
 
 
 def test_place_inside_a_node_does_not_change_places_on_several():
-    table = cells([(1, 1), *PLACES[:3]])
+    table = cells([(1, 1), *SCALES[:3]])
     steps = with_steps(table, [0.2, 0.5, 0.57, 0.6])
     with_alone, without_alone = (predict_steps(own, table[3:]).seconds[0] for own in (steps[:3], steps[1:3]))
     assert with_alone == without_alone
@@ -75,12 +75,12 @@ def test_place_inside_a_node_does_not_change_places_on_several():
 
 def test_accumulation_and_batches_are_recovered():
     table = pd.concat(
-        [cells(PLACES, accumulation=k, local_batch=b) for k, b in ((1, 8.0), (4, 8.0), (4, 16.0))],
+        [cells(SCALES, n_passes=k, local_batch=b) for k, b in ((1, 8.0), (4, 8.0), (4, 16.0))],
         ignore_index=True,
     )
-    work = table["accumulation"] * (0.1 + 0.05 * table["local_batch"])
+    work = table["n_passes"] * (0.1 + 0.05 * table["local_batch"])
     steps = with_steps(table, work + 0.02 + hierarchical(table["nodes"]))
-    new = cells([(8, 8)], accumulation=8, local_batch=32.0)
+    new = cells([(8, 8)], n_passes=8, local_batch=32.0)
     truth = 8 * (0.1 + 0.05 * 32) + 0.02 + hierarchical(8)
     assert predict_steps(steps, new).seconds[0] == pytest.approx(truth, rel=0.02)
 
@@ -88,14 +88,14 @@ def test_accumulation_and_batches_are_recovered():
 def test_pipeline_fills_with_micro_batches():
     """Turns are m + p - 1 in a pipeline of p stages (Huang et al., NeurIPS 2019, section 2.3)."""
     table = cells([(8, 8), (16, 8), (32, 8), (64, 8)], tensor=8, pipeline=8, local_batch=1 / 64)
-    table["accumulation"] = [64, 32, 16, 8]
-    steps = with_steps(table, 0.1 * (table["accumulation"] + 7))
+    table["n_passes"] = [64, 32, 16, 8]
+    steps = with_steps(table, 0.1 * (table["n_passes"] + 7))
     predicted = predict_steps(steps[:3], table[3:]).seconds[0]
     assert predicted == pytest.approx(1.5, rel=0.02)
 
 
 def test_sharded_states_are_sent_in_each_micro_batch():
-    plain, sharded = (law.step_terms(cells([(4, 8)], accumulation=4, sharded=x)) for x in (False, True))
+    plain, sharded = (law.step_terms(cells([(4, 8)], n_passes=4, sharded=x)) for x in (False, True))
     for name in (law.FLAT, law.HIERARCHICAL):
         assert sharded.costs[name][0] == pytest.approx(4.5 * plain.costs[name][0])
 
@@ -110,50 +110,52 @@ def test_unseen_batch_needs_two_others(batches, refused):
 
 
 def test_misfit_is_that_of_the_measured_places():
-    table = cells(PLACES)
+    table = cells(SCALES)
     smooth = 0.5 + hierarchical(table["nodes"])
-    assert Law(with_steps(table, smooth)).misfit < law.MISFIT_WARNING
-    assert Law(with_steps(table, smooth * [1, 1.1, 1, 1.1, 1])).misfit > law.MISFIT_WARNING
+    assert StepLaw(with_steps(table, smooth)).misfit < law.MISFIT_WARNING
+    assert StepLaw(with_steps(table, smooth * [1, 1.1, 1, 1.1, 1])).misfit > law.MISFIT_WARNING
 
 
 def test_unknown_rates_and_sizes_take_a_share_of_a_step():
-    table = cells(PLACES, rate_out=math.nan, rate_in=math.nan, gradient_bytes=math.nan)
+    table = cells(SCALES, rate_out=math.nan, rate_in=math.nan, gradient_bytes=math.nan)
     steps = with_steps(table, 0.5 + 0.7 * hierarchical(table["nodes"]))
-    assert predict_steps(steps[:4], table[4:]).seconds[0] == pytest.approx(steps["step_s"][4], rel=0.01)
+    assert predict_steps(steps[:4], table[4:]).seconds[0] == pytest.approx(
+        steps["optimizer_step_s"][4], rel=0.01
+    )
 
 
 def test_benchmark_replaces_an_unknown_rate():
-    table = cells(PLACES, rate_out=math.nan, gradient_bytes=math.nan)
+    table = cells(SCALES, rate_out=math.nan, gradient_bytes=math.nan)
     table["message_s"] = [0.0, 0.1, 0.3, 0.2, 0.4]
     steps = with_steps(table, 0.5 + 0.8 * table["message_s"])
     assert predict_steps(steps[:4], table[4:]).seconds[0] == pytest.approx(0.5 + 0.8 * 0.4, rel=0.03)
 
 
 def test_benchmark_counts_alone_before_several_nodes_are_seen():
-    table = cells(PLACES, rate_out=1e6).assign(message_s=[0.0, 0.1, 0.15, 0.2, 0.2])
+    table = cells(SCALES, rate_out=1e6).assign(message_s=[0.0, 0.1, 0.15, 0.2, 0.2])
     steps = with_steps(table, 0.5 + table["message_s"])
     assert predict_steps(steps[:1], table[4:]).seconds[0] == pytest.approx(0.7, rel=0.05)
 
 
 def test_hidden_messages_are_recovered():
     """Half of the last backward pass overlaps messages: what is beyond it counts."""
-    table = pd.concat([cells(PLACES, rate_out=rate * GIGABYTE) for rate in (10, 2, 1)], ignore_index=True)
+    table = pd.concat([cells(SCALES, rate_out=rate * GIGABYTE) for rate in (10, 2, 1)], ignore_index=True)
     table["message_s"] = hierarchical(table["nodes"], 1.0) / table["rate_out"] * GIGABYTE
     backward_s = 0.6 * law.BACKWARD_SHARE
     steps = with_steps(table, 0.6 + np.maximum(table["message_s"] - 0.5 * backward_s, 0.0))
     is_last = table["nodes"] == 16
     predicted = predict_steps(steps[~is_last], table[is_last]).seconds
-    assert predicted == pytest.approx(steps.loc[is_last, "step_s"].to_numpy(), rel=0.02)
+    assert predicted == pytest.approx(steps.loc[is_last, "optimizer_step_s"].to_numpy(), rel=0.02)
 
 
 def test_links_are_not_guessed_from_one_node():
-    table = cells(PLACES, rate_out=math.nan, rate_in=math.nan, gradient_bytes=math.nan)
+    table = cells(SCALES, rate_out=math.nan, rate_in=math.nan, gradient_bytes=math.nan)
     predicted = predict_steps(with_steps(table, 0.5)[:1], table[1:])
     assert np.isnan(predicted.seconds).all() and np.isnan(predicted.low).all()
 
 
 def test_rates_say_nothing_if_measured_links_have_none():
-    table = cells(PLACES, rate_out=math.nan)
+    table = cells(SCALES, rate_out=math.nan)
     measured = with_steps(table, 0.5 + hierarchical(table["nodes"]))[:3]
     slow, fast = (predict_steps(measured, cells([(16, 8)], rate_out=rate)).seconds[0] for rate in (1e8, 1e11))
     assert math.isnan(slow) and math.isnan(fast)
@@ -161,7 +163,7 @@ def test_rates_say_nothing_if_measured_links_have_none():
 
 
 def test_links_take_their_share_of_an_unknown_size():
-    table = cells(PLACES, gradient_bytes=math.nan)
+    table = cells(SCALES, gradient_bytes=math.nan)
     measured = with_steps(table, 0.5 + hierarchical(table["nodes"]))[:4]
     slow, equal, fast = (
         predict_steps(measured, cells([(16, 8)], gradient_bytes=math.nan, rate_out=rate)).seconds[0]
@@ -179,13 +181,13 @@ def test_model_parallel_groups_of_a_node_share_its_link():
 
 
 def test_waiting_grows_with_the_root_of_accumulation():
-    terms = law.step_terms(cells([(4, 8), (4, 8)], accumulation=[1, 4]))
+    terms = law.step_terms(cells([(4, 8), (4, 8)], n_passes=[1, 4]))
     single, four_times = terms.columns((law.WAITING,), 0.01)[:, 6]
     assert four_times == pytest.approx(2 * single) and single == pytest.approx(2 * 0.08)
 
 
 def test_scatter_widens_the_uncertainty_of_coefficients():
-    table = cells(PLACES)
+    table = cells(SCALES)
     smooth = 0.5 + hierarchical(table["nodes"])
     terms, error = law.step_terms(table), np.full(len(table), 0.01)
     exact, scattered = (
@@ -196,7 +198,7 @@ def test_scatter_widens_the_uncertainty_of_coefficients():
 
 
 def test_band_has_a_floor_and_grows_with_devices_beyond(monkeypatch):
-    table = cells(PLACES)
+    table = cells(SCALES)
     measured = with_steps(table, 0.5 + hierarchical(table["nodes"]))[:4]
     squares = predict_steps(measured, table).log_sd ** 2
     for name, shares in (("BAND_FLOOR", [1, 1, 1, 1, 1]), ("BAND_DOUBLING", [0, 0, 0, 0, 1])):
@@ -212,7 +214,7 @@ def test_band_has_a_floor_and_grows_with_devices_beyond(monkeypatch):
 def test_many_cells_leave_nothing_to_wrong_forms():
     """With n cells on several nodes, the weight of a form is that of a likelihood, error to the power of n / 2."""
     table = cells([(2**power, 8) for power in range(13)])
-    fitted = Law(with_steps(table, 0.5 + 0.05 * np.log2(table["nodes"])))
+    fitted = StepLaw(with_steps(table, 0.5 + 0.05 * np.log2(table["nodes"])))
     shares = dict(
         zip((form.names for form in fitted.forms), fitted.weights / fitted.weights.sum(), strict=True)
     )
@@ -220,11 +222,11 @@ def test_many_cells_leave_nothing_to_wrong_forms():
 
 
 def test_noisy_cells_inform_less():
-    table = cells(PLACES[:3], n=2, sd=0.0)
+    table = cells(SCALES[:3], n=2, sd=0.0)
     steps = with_steps(table, [0.5, 0.6, 0.65])
-    exact, noisy = (Law(steps.assign(sd=sd)).error for sd in (0.0, 0.1))
+    exact, noisy = (StepLaw(steps.assign(sd=sd)).error for sd in (0.0, 0.1))
     assert (noisy > 2 * exact).all()
-    four_times = Law(steps.assign(sd=0.1, n=8)).error
+    four_times = StepLaw(steps.assign(sd=0.1, n=8)).error
     assert noisy**2 - exact**2 == pytest.approx(4 * (four_times**2 - exact**2))
 
 

@@ -11,16 +11,17 @@ from analysis import conditions
 from analysis.measured import Records, read_timing_runs
 from common.errors import InputError, exit_status
 from common.notes import codes, find_note
-from common.options import parse_arguments
 from declared.figures import FigureSpec
 from figures import panels
 from figures import projection as figure
-from prediction import projection, question
-from prediction.cells import left_out_note
+from prediction import projection
+from prediction.cells import exclusion_note
 from prediction.curves import max_nodes_above, node_counts
+from ringside.predicting import show_projection
 from support import known_physics as synthetic
 from support.known_physics import Truth
 from support.measured_elsewhere import DLPERF
+from support.predict_command import parse_question
 
 MODEL = ["--step-time", "0.1", "--batch-size", "32", "--gradient-bytes", "1e8"]
 
@@ -33,16 +34,11 @@ def ask(folder, *options):
 
 def answered(*options):
     """The answer as `ringside predict` has it before it writes it."""
-    return projection.answer(request(*options))
-
-
-def request(*options):
-    """The question that some options make."""
-    return question.ask(**parse_arguments(question.ask, options))
+    return projection.answer(parse_question(*options))
 
 
 def predict(*options, out=None):
-    figure.predict(request(*options), out)
+    show_projection(parse_question(*options), out)
 
 
 def test_the_last_number_of_nodes_above_a_level():
@@ -85,9 +81,9 @@ def test_numbers_alone_give_a_band():
     assert rows["greatest_speedup_low"].iloc[0] < slow and rows["greatest_speedup_high"].iloc[0] > fast
 
 
-def test_measured_places_inform_numbers():
+def test_measured_scales_inform_numbers():
     sizes = ["--parameters", "1e9", "--batch-size", "8", "--rate", "100", "--nodes", "16"]
-    one_place = answered(*sizes, "--measured", "1x8=1.0")
+    one_scale = answered(*sizes, "--measured", "1x8=1.0")
     (slow, fast) = (
         answered(*sizes, "--measured", "1x8=1.0", f"2x8={step_s}", f"4x8={step_s + 0.02}")
         for step_s in (1.30, 1.02)
@@ -96,9 +92,9 @@ def test_measured_places_inform_numbers():
     assert speedups[0][4] == pytest.approx(4 / 1.32, rel=0.03)
     assert speedups[1][4] == pytest.approx(4 / 1.04, rel=0.03)
     assert speedups[0][16] < speedups[1][16]
-    widths = [(own.curves["speedup_high"] - own.curves["speedup_low"]).iloc[-1] for own in (one_place, fast)]
+    widths = [(own.curves["speedup_high"] - own.curves["speedup_low"]).iloc[-1] for own in (one_scale, fast)]
     assert widths[0] > widths[1]
-    assert find_note(fast.notes, "not-measured").facts["places"] == ((1, 8, 1.0), (2, 8, 1.02), (4, 8, 1.04))
+    assert find_note(fast.notes, "not-measured").facts["scales"] == ((1, 8, 1.0), (2, 8, 1.02), (4, 8, 1.04))
 
 
 def test_accumulation_is_worth_more_nodes():
@@ -117,7 +113,7 @@ def test_faster_links_are_never_worse(tmp_path):
     assert (np.diff(rows["greatest_speedup"]) > 0).all()
     assert rows["rate"].tolist() == [1.25e8, 1.25e9, 3.125e9, 1.25e10]
     facts = (note := find_note(answered(*MODEL).notes, "not-measured")).facts
-    assert (facts["places"], facts["batch_size"]) == (((1, 1, 0.1),), 32)
+    assert (facts["scales"], facts["batch_size"]) == (((1, 1, 0.1),), 32)
     assert note in (tmp_path / "projection.caption.md").read_text()
     assert (tmp_path / "projection.pdf").is_file()
 
@@ -256,7 +252,7 @@ def test_another_model_on_a_studys_network(study, tmp_path):
     assert rows["model"].tolist() == ["resnet-50"]
     result = answered("--from", str(folder), "--step-time", "1", "--model", "resnet-50", "--rate", "1")
     options = find_note(result.notes, "not-measured")
-    assert options.facts["places"] == ((1, 1, 1.0),) and options in (tmp_path / "projection.md").read_text()
+    assert options.facts["scales"] == ((1, 1, 1.0),) and options in (tmp_path / "projection.md").read_text()
     with pytest.raises(InputError) as refused:
         ask(tmp_path, "--from", str(folder), *MODEL, "--framework", "horovod-pytorch")
     assert (refused.value.code, refused.value.file) == ("unknown-name", "--framework")
@@ -326,8 +322,8 @@ def test_cells_of_uncounted_batches_are_left_out_by_name(tmp_path):
     rows = ask(tmp_path, "--from", str(tmp_path), "--rate", "1")
     assert sorted(rows["batch_size"]) == [64, 128]
     message = (tmp_path / "projection.md").read_text()
-    left_out = left_out_note(read_timing_runs(tmp_path / "runs.csv"))
-    assert set(left_out.facts["uncounted"]) == set(runs.loc[least, "cell"]) and left_out in message
+    excluded = exclusion_note(read_timing_runs(tmp_path / "runs.csv"))
+    assert set(excluded.facts["uncounted"]) == set(runs.loc[least, "cell"]) and excluded in message
     synthetic.written(
         runs.assign(n_allreduces=runs["n_allreduces"].mask(runs["cell"].notna())), "runs", tmp_path
     )

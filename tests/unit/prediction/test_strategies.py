@@ -11,9 +11,9 @@ from models.mesh import Mesh
 from prediction import crossover
 from prediction.cells import measured_cells
 from prediction.held_out import evaluate, table
-from prediction.message_times import Network, benchmark_points, ideal_seconds
+from prediction.message_times import CollectiveBenchmark, benchmark_points, ideal_seconds
 from prediction.methods import LAW, predict_by_law
-from prediction.strategies import Place, describe_step
+from prediction.strategies import NetworkScale, describe_step
 from prediction.study import StudyLaw
 from support import known_physics as synthetic
 from support.known_meshes import (
@@ -31,7 +31,7 @@ from support.known_meshes import (
 
 
 def network_of(truth):
-    return Network(
+    return CollectiveBenchmark(
         benchmark_points(
             synthetic.network(truth, nodes=(2, 4), framework=MESH, collectives=BENCHMARKED_COLLECTIVES)
         )
@@ -66,11 +66,11 @@ def test_strategies_need_a_time_of_each_message():
     """Without a benchmark, messages take their bytes at the rate of the links, if it is known."""
     cells, network = known_to(Meshes(), ("data", "tensor", "pipeline2"))
     points = network.points
-    study = StudyLaw(cells, Network(points[points["collective"] != "point_to_point"]))
+    study = StudyLaw(cells, CollectiveBenchmark(points[points["collective"] != "point_to_point"]))
     times = pd.Series(study.predict(cells).seconds, index=cells["parallelism"])
     assert times.notna().all()
     unknown = cells.assign(rate=math.nan)
-    study = StudyLaw(unknown, Network(points[points["collective"] != "point_to_point"]))
+    study = StudyLaw(unknown, CollectiveBenchmark(points[points["collective"] != "point_to_point"]))
     missing = pd.Series(study.predict(unknown).seconds, index=cells["parallelism"]).isna()
     assert set(missing.index[missing]) == {"pipeline2"}
     assert measured_cells(runs(Meshes(), ("tensor",)))["nodes"].max() == 1, "others leave them out"
@@ -78,20 +78,22 @@ def test_strategies_need_a_time_of_each_message():
 
 def test_groups_that_leave_a_node_together_share_its_link():
     mesh = Mesh(data=2, tensor=2)
-    apart, together = (describe_step(CNN, mesh, 1, LEVELS, Place(n, 4, 1.0), ideal_seconds) for n in (4, 2))
+    apart, together = (
+        describe_step(CNN, mesh, 1, LEVELS, NetworkScale(n, 4, 1.0), ideal_seconds) for n in (4, 2)
+    )
     assert together is None, "ranks of the tensor axis are on one node"
-    plain = describe_step(CNN, Mesh(data=2), 1, LEVELS, Place(2, 2, 1.0), ideal_seconds)
-    tensor = describe_step(CNN, Mesh(tensor=2), 1, LEVELS, Place(2, 2, 1.0), ideal_seconds)
+    plain = describe_step(CNN, Mesh(data=2), 1, LEVELS, NetworkScale(2, 2, 1.0), ideal_seconds)
+    tensor = describe_step(CNN, Mesh(tensor=2), 1, LEVELS, NetworkScale(2, 2, 1.0), ideal_seconds)
     assert tensor.message_s == pytest.approx(4 * (CLASSES + FLAT)), "2 (2 - 1) / 2 of both"
     assert tensor.work < plain.work == 1 and tensor.updated < plain.updated == 1
     bf16 = {**LEVELS, "precision": "bf16"}
-    halved = describe_step(CNN, Mesh(data=2), 1, bf16, Place(2, 2, 1.0), ideal_seconds)
+    halved = describe_step(CNN, Mesh(data=2), 1, bf16, NetworkScale(2, 2, 1.0), ideal_seconds)
     assert halved.updated == 1 and halved.message_s == plain.message_s / 2
     assert apart.message_s > tensor.message_s
     mesh = Mesh(pipeline=2, data=2)
-    together = describe_step(CNN, mesh, 4, LEVELS, Place(2, 4, 1.0), ideal_seconds)
+    together = describe_step(CNN, mesh, 4, LEVELS, NetworkScale(2, 4, 1.0), ideal_seconds)
     assert together is None, "copies of a stage are on one node"
-    pair = describe_step(CNN, Mesh(pipeline=2), 4, LEVELS, Place(2, 2, 1.0), ideal_seconds)
+    pair = describe_step(CNN, Mesh(pipeline=2), 4, LEVELS, NetworkScale(2, 2, 1.0), ideal_seconds)
     assert pair.message_s == 2 * 4 * 4 * FLAT
 
 
@@ -104,7 +106,7 @@ def test_schedules_shorten_bubbles_and_interleaving_sends_more():
             Mesh(pipeline=2),
             4,
             LEVELS | {"microbatches": 4, "schedule": schedule},
-            Place(2, 2, 1.0),
+            NetworkScale(2, 2, 1.0),
             ideal_seconds,
         )
         for schedule in ("1f1b", "interleaved-1f1b", "zero-bubble", "zero-bubble-v")

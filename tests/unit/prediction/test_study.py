@@ -10,8 +10,8 @@ from common.files import CHECKOUT
 from common.schemas import schema
 from declared.models import find_graph, model_graph
 from prediction import held_out, law
-from prediction.cells import left_out_note, measured_cells, planned_cells
-from prediction.message_times import Network, benchmark_points, bucket_bytes, message_rule
+from prediction.cells import exclusion_note, measured_cells, planned_cells
+from prediction.message_times import CollectiveBenchmark, benchmark_points, bucket_bytes, message_rule
 from prediction.study import Prediction, StudyLaw, fit_computation, law_columns, shortest_epochs
 from support import known_physics as synthetic
 from support.known_physics import Sharded, Truth
@@ -23,7 +23,7 @@ NO_BENCHMARK = pd.DataFrame(columns=list(schema("network")["properties"]))
 
 def built(truth, **options):
     cells = measured_cells(synthetic.runs(truth, noise=NOISE, **options))
-    return cells, Network(benchmark_points(synthetic.network(truth)))
+    return cells, CollectiveBenchmark(benchmark_points(synthetic.network(truth)))
 
 
 def error(study, cells):
@@ -46,7 +46,9 @@ def test_epoch_times_are_adjusted_by_the_reference_benchmark():
     def truth_of(fold):
         return Prediction(fold.test["epoch_time_s"].to_numpy())
 
-    table = held_out.table(disturbed, cells, held_out.evaluate(cells, Network(), {"truth": truth_of})[1])
+    table = held_out.table(
+        disturbed, cells, held_out.evaluate(cells, CollectiveBenchmark(), {"truth": truth_of})[1]
+    )
     assert held_out.ADJUSTED in table.notes
 
 
@@ -56,7 +58,7 @@ def test_epoch_times_are_adjusted_by_the_reference_benchmark():
 def test_most_nodes_are_predicted_near_the_noise(truth):
     cells, network = built(truth, every=(1, 4))
     subset = cells["nodes"] <= 3
-    off = error(StudyLaw(cells[subset], network.leave_out([4, 6], [])), cells[~subset]).abs()
+    off = error(StudyLaw(cells[subset], network.hold_out([4, 6], [])), cells[~subset]).abs()
     assert off.mean() < 3 * NOISE
 
 
@@ -66,7 +68,8 @@ def test_benchmark_informs_what_rates_do_not():
     cells, network = built(truth)
     subset, slow = cells["nodes"] <= 2, cells["nodes"] == 6
     with_benchmark, without_benchmark = (
-        error(StudyLaw(cells[subset], own), cells[slow]).abs().mean() for own in (network, Network())
+        error(StudyLaw(cells[subset], own), cells[slow]).abs().mean()
+        for own in (network, CollectiveBenchmark())
     )
     assert with_benchmark < without_benchmark
 
@@ -104,11 +107,11 @@ def test_benchmark_of_shards_replaces_that_of_all_reduce():
     )
     multi_node = cells[cells["nodes"] > 1]
     with_shards, reduced = (
-        law_columns(multi_node, Network(own))["message_s"]
+        law_columns(multi_node, CollectiveBenchmark(own))["message_s"]
         for own in (points, points[points["collective"] != "all_gather"])
     )
     assert (with_shards / reduced).to_numpy() == pytest.approx(2 / 2 + 6 / 2, rel=0.1)
-    assert law_columns(multi_node, Network())["sharded"].all()
+    assert law_columns(multi_node, CollectiveBenchmark())["sharded"].all()
 
 
 def test_another_physics_is_noticed():
@@ -120,7 +123,7 @@ def test_another_physics_is_noticed():
 
     cells, network = built(Crowded())
     subset = cells["nodes"] <= 3
-    times = StudyLaw(cells[subset], network.leave_out([4, 6], [])).predict(cells[~subset])
+    times = StudyLaw(cells[subset], network.hold_out([4, 6], [])).predict(cells[~subset])
     assert (times.seconds / cells.loc[~subset, "epoch_time_s"] - 1).abs().mean() > 5 * NOISE
 
 
@@ -146,8 +149,8 @@ def test_benchmarks_that_are_left_out_are_not_used():
     subset = cells["nodes"] <= 3
     spoiled = network.points.assign(seconds=network.points["seconds"].where(network.points["nodes"] <= 3, 99))
     first, again = (
-        StudyLaw(cells[subset], own.leave_out([4, 6], [])).predict(cells).seconds
-        for own in (network, Network(spoiled))
+        StudyLaw(cells[subset], own.hold_out([4, 6], [])).predict(cells).seconds
+        for own in (network, CollectiveBenchmark(spoiled))
     )
     assert np.allclose(first, again)
 
@@ -188,8 +191,8 @@ def test_an_epoch_is_scaled_to_the_samples_of_the_data_set():
     runs = synthetic.runs(noise=0.0, nodes=(1, 3), batches=(96,), rates=(125e6,), replicates=1)
     cells = measured_cells(runs).set_index("nodes")
     assert cells["samples"].nunique() == 1
-    assert cells.at[1, "steps"] * 96 == pytest.approx(synthetic.SAMPLES)
-    assert cells.at[3, "steps"] * 96 * 3 == pytest.approx(synthetic.SAMPLES)
+    assert cells.at[1, "n_batches"] * 96 == pytest.approx(synthetic.SAMPLES)
+    assert cells.at[3, "n_batches"] * 96 * 3 == pytest.approx(synthetic.SAMPLES)
     planned = planned_cells(runs).set_index("nodes")
     assert planned.at[3, "n_allreduces"] == pytest.approx(cells.at[3, "n_allreduces"])
 
@@ -200,13 +203,13 @@ def test_meshes_are_left_out_and_named():
     divided = runs.assign(parallelism=runs["parallelism"].where(runs["cell"] != last, "tensor"))
     assert runs.set_index("cell").at[last, "ranks"].max() > 1
     assert set(measured_cells(runs)["cell"]) - set(measured_cells(divided)["cell"]) == {last}
-    left_out = left_out_note(divided)
-    assert (left_out.code, left_out.facts) == (
+    excluded = exclusion_note(divided)
+    assert (excluded.code, excluded.facts) == (
         "cells-left-out",
         {"uncounted": [], "divided": [last], "of_strategies": []},
     )
-    assert last in left_out
-    assert left_out_note(runs) == "" == left_out_note(runs.assign(parallelism="data"))
+    assert last in excluded
+    assert exclusion_note(runs) == "" == exclusion_note(runs.assign(parallelism="data"))
 
 
 def test_ddp_sends_resnet_50_in_a_small_and_four_large_buckets():
@@ -255,7 +258,7 @@ def test_unregistered_model_is_divided_evenly():
     )
     counts = runs[["steps", "n_allreduces"]].mul(runs["nodes"], axis="index")  # of one replica
     cells = measured_cells(runs.assign(**counts), include_meshes=True)
-    columns = law_columns(cells, Network()).set_index(cells["nodes"])
+    columns = law_columns(cells, CollectiveBenchmark()).set_index(cells["nodes"])
     assert columns.loc[4, ["tensor", "pipeline", "accumulation"]].tolist() == [2, 2, 4]
     assert columns.loc[4, "local_batch"] == 32 / (4 * 4)
     assert columns.loc[4, "gradient_bytes"] == 4e9 and not columns["is_mesh"].any()

@@ -11,7 +11,7 @@ import pytest
 from analysis.measured import cell_levels, timing_runs
 from common.notes import codes, find_note
 from prediction import what_if
-from prediction.message_times import Network, benchmark_points
+from prediction.message_times import CollectiveBenchmark, benchmark_points
 from support import known_physics as synthetic
 from support.made_up_trace import Truth
 
@@ -67,8 +67,12 @@ def study():
         replace(truth, data=truth.data * (1 + 0.001 * number)).trace(STEPS).assign(run_id=run_id)
         for number, run_id in enumerate(traced["run_id"])
     ]
-    benchmarks = Network(benchmark_points(synthetic.network(PHYSICS, nodes=(2,), rates=RATES, noise=0)))
-    return what_if.Study(synthetic.joined(runs, traced), benchmarks, pd.concat(steps, ignore_index=True))
+    benchmarks = CollectiveBenchmark(
+        benchmark_points(synthetic.network(PHYSICS, nodes=(2,), rates=RATES, noise=0))
+    )
+    return what_if.TracedStudy(
+        synthetic.joined(runs, traced), benchmarks, pd.concat(steps, ignore_index=True)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +125,9 @@ def test_intervals_are_over_runs(rows, study):
 def test_assumptions_replace_missing_benchmarks_and_cells(study):
     """All of moving is the links' then, and work grows with the samples."""
     runs = study.runs[study.runs["nodes"] == 2].reset_index(drop=True)
-    result = what_if.predict(what_if.Study(runs, Network(), study.steps)).set_index("change")
+    result = what_if.predict(what_if.TracedStudy(runs, CollectiveBenchmark(), study.steps)).set_index(
+        "change"
+    )
     truth = step_of(2, 32, 62.5e6)
     half = replace(truth, moving=tuple(seconds / 2 for seconds in truth.moving)).step_s()
     assert result.loc["links 2 times as fast", "ratio"] == pytest.approx(half / truth.step_s(), rel=1e-3)

@@ -8,30 +8,29 @@ import numpy as np
 import pytest
 
 from analysis.intervals import Estimate
-from common.options import parse_arguments
-from prediction import law, projection, question, worth
+from prediction import law, projection, worth
 from prediction.curves import hypothetical_cells, node_counts, predict_curves
 from support import known_physics as synthetic
+from support.predict_command import parse_question
 
 SIZE = ["--batch-size", "8", "--rate", "100"]
-ONE_PLACE = ["--measured", "1x8=1.0"]
-FOUR_PLACES = [*ONE_PLACE, "2x8=1.05", "4x8=1.15", "8x8=1.3"]
+ONE_SCALE = ["--measured", "1x8=1.0"]
+FOUR_SCALES = [*ONE_SCALE, "2x8=1.05", "4x8=1.15", "8x8=1.3"]
 
 
 def ask(*options, parameters="1e9"):
-    return question.ask(**parse_arguments(question.ask, [*SIZE, "--parameters", parameters, *options]))
+    return parse_question(*SIZE, "--parameters", parameters, *options)
 
 
 def scaling(*options, nodes=256, parameters="1e9"):
-    options_read = ask(*options, parameters=parameters)
-    study_law, cases = projection.law_of_numbers(options_read, None)
+    study_law, cases = projection.law_of_numbers(ask(*options, parameters=parameters), None)
     cells = hypothetical_cells(cases, [projection.GIGABIT * 100], node_counts(nodes))
     return worth.predict_scaling(study_law, predict_curves(study_law, cells))
 
 
 @pytest.fixture(scope="module")
 def informed():
-    return scaling(*FOUR_PLACES)
+    return scaling(*FOUR_SCALES)
 
 
 def gain(own, count):
@@ -44,30 +43,30 @@ def test_knee_is_the_first_doubling_below_the_share(informed):
     gains = {count: gain(informed, count) for count in (1, 2, 4, 8)}
     share = (gains[2] + gains[4]) / 2
     assert gains[1] > gains[2] > gains[4], "this curve has to bend"
-    knee = worth.knee(informed, share)
+    knee = worth.find_knee(informed, share)
     assert 2 < knee.nodes.value <= 4 and knee.gain.value == pytest.approx(gain(informed, knee.nodes.value))
     assert knee.gain.value < share <= gain(informed, knee.nodes.value - 1)
     assert (
         knee.nodes.low <= knee.nodes.value <= knee.nodes.high
         and knee.gain.low < knee.gain.value < knee.gain.high <= 1 + 1e-9
     )
-    assert worth.knee(informed, gains[1] + 0.01).nodes.value == 1
+    assert worth.find_knee(informed, gains[1] + 0.01).nodes.value == 1
 
 
 def test_knee_beyond_all_counts_is_infinite(informed):
-    knee = worth.knee(informed, 0.01)
+    knee = worth.find_knee(informed, 0.01)
     assert knee.nodes == Estimate(math.inf, math.inf, math.inf) and knee.considered == 256
     assert knee.gain.value == pytest.approx(gain(informed, 128))
-    one_place = worth.knee(scaling(*FOUR_PLACES, nodes=1))
+    one_scale = worth.find_knee(scaling(*FOUR_SCALES, nodes=1))
     assert (
-        one_place.nodes.value == math.inf and math.isnan(one_place.gain.value) and one_place.considered == 1
+        one_scale.nodes.value == math.inf and math.isnan(one_scale.gain.value) and one_scale.considered == 1
     )
 
 
 def test_measurements_narrow_the_band_of_a_gain(informed):
-    one_place, many_places = (worth.knee(own, 0.99) for own in (scaling(*ONE_PLACE), informed))
-    assert one_place.nodes.value == many_places.nodes.value == 1
-    assert many_places.gain.high - many_places.gain.low < 0.6 * (one_place.gain.high - one_place.gain.low)
+    one_scale, many_scales = (worth.find_knee(own, 0.99) for own in (scaling(*ONE_SCALE), informed))
+    assert one_scale.nodes.value == many_scales.nodes.value == 1
+    assert many_scales.gain.high - many_scales.gain.low < 0.6 * (one_scale.gain.high - one_scale.gain.low)
 
 
 def test_errors_that_all_counts_share_cancel_in_a_gain(informed):
@@ -75,7 +74,7 @@ def test_errors_that_all_counts_share_cancel_in_a_gain(informed):
     shared = SimpleNamespace(
         covariance=lambda _: np.full((n_counts, n_counts), 0.04), parts=informed.law.parts
     )
-    gain = worth.knee(replace(informed, law=shared), 0.99).gain
+    gain = worth.find_knee(replace(informed, law=shared), 0.99).gain
     assert gain.high - gain.low < 1e-3
 
 
@@ -87,9 +86,9 @@ def test_contradicting_cells_have_finite_bands(monkeypatch):
         np.isfinite(own.law.covariance(own.cells)).all()
         and np.isfinite(own.law.predict(own.cells).high).all()
     )
-    gain = worth.knee(own).gain
+    gain = worth.find_knee(own).gain
     assert gain.low <= gain.value <= gain.high <= 1 + 1e-9
-    assert math.isfinite(worth.next_counts(own, 64).now)
+    assert math.isfinite(worth.propose_measurements(own, 64).now)
 
 
 def test_covariance_has_the_band_on_its_diagonal(informed):
@@ -99,14 +98,14 @@ def test_covariance_has_the_band_on_its_diagonal(informed):
     assert np.linalg.eigvalsh(covariance).min() > -1e-12
 
 
-def test_left_out_errors_are_half_shared_a_doubling_apart(informed):
+def test_held_out_errors_are_half_shared_a_doubling_apart(informed):
     """All forms have a weight here, so that the sums need no care of missing ones."""
     own, pair = informed.law, informed.cells[np.isin(informed.nodes, [64, 128])]
     weights = own.weights / own.weights.sum()
     logs = np.log([form.predict(law.step_terms(pair)) for form in own.forms])
     deviations = logs - weights @ logs
     fitted = np.array([form.log_covariance(law.step_terms(pair))[0, 1] for form in own.forms])
-    expected = weights @ (deviations.prod(axis=1) + 0.5 * own.left_out_errors**2 + fitted)
+    expected = weights @ (deviations.prod(axis=1) + 0.5 * own.held_out_errors**2 + fitted)
     doublings = law.BAND_DOUBLING**2 * 3 * 4  # from 8 nodes, the most that were measured
     assert own.covariance(pair)[0, 1] == pytest.approx(expected + doublings)
 
@@ -126,43 +125,43 @@ def test_parts_add_up_to_the_step(informed):
     ],
 )
 def test_what_grows_most_is_named(parameters, step_s, limit):
-    places = [f"{nodes}x8={seconds}" for nodes, seconds in zip((2, 4, 8), step_s, strict=True)]
-    knee = worth.knee(scaling(*ONE_PLACE, *places, parameters=parameters), 0.8)
+    scales = [f"{nodes}x8={seconds}" for nodes, seconds in zip((2, 4, 8), step_s, strict=True)]
+    knee = worth.find_knee(scaling(*ONE_SCALE, *scales, parameters=parameters), 0.8)
     assert next(iter(knee.parts)) == limit
     assert sum(knee.parts.values()) == pytest.approx(1) and knee.parts[limit] > 0.5
 
 
 def test_proposed_counts_narrow_as_much_as_they_say(informed):
-    design = worth.next_counts(informed, 256)
-    assert design.counts and design.then < design.now
-    assert set(design.counts) <= {16, 32}, "up to 4 times the measured 8 nodes, and none twice"
+    proposal = worth.propose_measurements(informed, 256)
+    assert proposal.counts and proposal.then < proposal.now
+    assert set(proposal.counts) <= {16, 32}, "up to 4 times the measured 8 nodes, and none twice"
     steps = informed.law.predict(informed.cells)
     variances = []
     for end in (-worth.TYPICAL_DEVIATION, worth.TYPICAL_DEVIATION):
         step_s = dict(zip(informed.nodes, steps.seconds * np.exp(end * steps.log_sd), strict=True))
-        extended = scaling(*FOUR_PLACES, *(f"{n}x8={float(step_s[n])!r}" for n in design.counts))
+        extended = scaling(*FOUR_SCALES, *(f"{n}x8={float(step_s[n])!r}" for n in proposal.counts))
         variances.append(extended.law.predict(extended.cells).log_sd[-1] ** 2)
-    assert np.expm1(law.Z * np.sqrt(np.mean(variances))) == pytest.approx(design.then)
-    assert worth.expected_width(informed, (), 256) == pytest.approx(design.now)
+    assert np.expm1(law.Z * np.sqrt(np.mean(variances))) == pytest.approx(proposal.then)
+    assert worth.expected_width(informed, (), 256) == pytest.approx(proposal.now)
 
 
 def test_proposed_counts_can_be_measured(informed):
-    assert worth.next_counts(informed, 256, measurable=8).counts == ()
-    assert max(worth.next_counts(informed, 256, measurable=100).counts) <= 64
-    assert max(worth.next_counts(scaling(*ONE_PLACE), 64).counts) <= 4
+    assert worth.propose_measurements(informed, 256, measurable=8).counts == ()
+    assert max(worth.propose_measurements(informed, 256, measurable=100).counts) <= 64
+    assert max(worth.propose_measurements(scaling(*ONE_SCALE), 64).counts) <= 4
 
 
 def test_fewest_nodes_that_narrow_almost_as_much_are_proposed(informed):
-    design = worth.next_counts(informed, 64, measurable=64)
+    proposal = worth.propose_measurements(informed, 64, measurable=64)
     narrowest = worth.expected_width(informed, (32, 64), 64)
-    assert design.counts == (16, 64) and narrowest < design.then
-    assert design.now - design.then >= worth.ALMOST * (design.now - narrowest)
+    assert proposal.counts == (16, 64) and narrowest < proposal.then
+    assert proposal.now - proposal.then >= worth.ALMOST * (proposal.now - narrowest)
 
 
-@pytest.mark.parametrize("places", [["--measured", "1x8=0.84", "2x8=0.91"], ["--measured", "4x8=0.84"]])
-def test_steps_faster_than_their_links_have_a_wide_band(places):
+@pytest.mark.parametrize("scales", [["--measured", "1x8=0.84", "2x8=0.91"], ["--measured", "4x8=0.84"]])
+def test_steps_faster_than_their_links_have_a_wide_band(scales):
     """At 1 Gbit/s, 5.2 GB take much longer than these steps, as where --rate is wrong."""
-    own = projection.answer(ask(*places, "--rate", "1", "--nodes", "2", parameters="1.3e9"))
+    own = projection.answer(ask(*scales, "--rate", "1", "--nodes", "2", parameters="1.3e9"))
     row = own.rows.iloc[0]
     assert np.isfinite(own.curves[["epoch_time_s_low", "epoch_time_s_high"]]).all(axis=None)
     assert row["measure_next"] in ("", "1", "2", "1 2") and 0 <= row["band_then"] <= row["band_now"]
@@ -170,17 +169,17 @@ def test_steps_faster_than_their_links_have_a_wide_band(places):
 
 def test_share_and_limits_of_the_question_reach_the_answer():
     rows = {
-        share: projection.answer(ask(*FOUR_PLACES, "--min-gain", share)).rows.iloc[0]
+        share: projection.answer(ask(*FOUR_SCALES, "--min-gain", share)).rows.iloc[0]
         for share in ("0.5", "0.9")
     }
     assert rows["0.5"]["worth_nodes"] > rows["0.9"]["worth_nodes"]
-    narrow = projection.answer(ask(*FOUR_PLACES, "--measurable", "16", "--nodes", "64")).rows.iloc[0]
+    narrow = projection.answer(ask(*FOUR_SCALES, "--measurable", "16", "--nodes", "64")).rows.iloc[0]
     assert narrow["measure_next"] in ("", "16")
 
 
 def test_counts_have_cost_and_node_hours_of_all_epochs():
-    options_read = ask(*FOUR_PLACES, "--at", "48", "--epochs", "10", "--price", "2.5", "--nodes", "64")
-    projected = projection.answer(options_read)
+    question = ask(*FOUR_SCALES, "--at", "48", "--epochs", "10", "--price", "2.5", "--nodes", "64")
+    projected = projection.answer(question)
     row = projected.curves[projected.curves["nodes"] == 48].iloc[0]
     assert row["node_hours"] == pytest.approx(10 * 48 * row["epoch_time_s"] / 3600)
     assert row["throughput_samples_s"] == pytest.approx(1281167 / row["epoch_time_s"])
@@ -190,7 +189,7 @@ def test_counts_have_cost_and_node_hours_of_all_epochs():
     )
     for end in ("", "_low", "_high"):
         assert row[f"cost{end}"] == pytest.approx(2.5 * row[f"node_hours{end}"])
-    table = projection.counts_table(projected.curves, options_read.at)
+    table = projection.counts_table(projected.curves, question.at)
     assert table.display["nodes"].tolist() == ["48"] and "cost" in table.display
     percent = float(table.display["efficiency (%)"].iloc[0].partition(" ")[0])
     assert percent == pytest.approx(100 * row["efficiency"], rel=0.01)
@@ -206,8 +205,8 @@ def test_strong_scaling_is_limited_by_small_batches(tmp_path):
         n_allreduces=steps, epoch_time_s=step_s * steps, epoch_time_median_s=step_s * steps,
     )  # fmt: skip
     synthetic.written(runs, "runs", tmp_path)
-    options = parse_arguments(question.ask, ["--from", str(tmp_path), "--rate", "1", "--nodes", "32"])
-    (row,) = projection.answer(question.ask(**options)).rows.to_dict("records")
+    question = parse_question("--from", str(tmp_path), "--rate", "1", "--nodes", "32")
+    (row,) = projection.answer(question).rows.to_dict("records")
     speedup = 0.148 / (0.02 + 0.064 + 0.004)
     assert row["worth_nodes"] == 1 and row["limit"] == "constant time of a batch"
     assert row["next_gain"] == pytest.approx(speedup - 1, rel=0.03)
@@ -232,7 +231,7 @@ def test_stated_price_comes_before_that_of_the_study(campaigns):
     study = projection.load_study(campaigns / "prediction-virtual")
     priced = replace(study, runs=study.runs.assign(price_per_node_hour=3.0, currency="EUR"))
     options = ["--from", str(campaigns / "prediction-virtual"), "--rate", "1", "--nodes", "8", "--price", "5"]
-    curves = projection.answer(question.ask(**parse_arguments(question.ask, options)), priced).curves
+    curves = projection.answer(parse_question(*options), priced).curves
     assert (curves["cost"] / curves["node_hours"]).to_numpy() == pytest.approx(5)
     assert set(curves["currency"]) == {""}, "that of the study is another price's"
 

@@ -42,7 +42,7 @@ from network import fit
 from precision import pilot, reached
 from prediction import crossover, held_out, hybrid, methods, projection, what_if
 from prediction.cells import measured_cells
-from prediction.message_times import Network, benchmark_points
+from prediction.message_times import CollectiveBenchmark, benchmark_points
 from prediction.question import ask
 from records.aggregate import memory_estimate_columns
 from reference import products
@@ -109,7 +109,7 @@ def table_data(
     """Every table, with the columns that are left out of its file where nothing is in them."""
     fits = regression.fit_all(runs)
     phases = read_table(CAMPAIGNS / "phases-virtual" / "phases.csv", "phases")
-    prepared, benchmarks = measured_cells(runs), Network(benchmark_points(network))
+    prepared, benchmarks = measured_cells(runs), CollectiveBenchmark(benchmark_points(network))
     every, errors = held_out.evaluate(prepared, benchmarks, methods.methods())
     study = projection.load_study(FOLDER)
     projected = projection.answer(ask(from_=FOLDER, nodes=8), study)

@@ -128,11 +128,11 @@ def test_verify_ends_with_1_where_files_differ(
 
 
 def test_predict_asks_its_question(called: Callable[[str], list[Call]]) -> None:
-    calls = called("figures.projection.predict")
+    calls = called("ringside.predicting.show_projection")
     typed = "predict --model resnet-50 --step-time 0.25 --measured 2x8=0.31 --rate 10 --rate 100 --nodes 64"
     assert run([*typed.split(), "--sync-every", "4", "--out", "x"]) == 0
     ((question, out), _) = calls[0]
-    assert (question.model, question.places, question.rate, question.nodes) == (
+    assert (question.model, question.scales, question.rate, question.nodes) == (
         "resnet-50",
         ((1, 1, 0.25), (2, 8, 0.31)),
         (10.0, 100.0),

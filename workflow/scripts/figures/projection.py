@@ -1,11 +1,6 @@
-"""Draw predicted speed-up and efficiency over nodes, a line per link rate.
-
-`predict` answers a question of `prediction.question`, and can draw the answer.
-"""
+"""Draw predicted speed-up and efficiency over nodes, a line per link rate."""
 
 from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,16 +11,12 @@ from matplotlib.ticker import NullLocator
 
 from analysis import conditions, tables
 from analysis.measured import Records
-from common.errors import system_faults
-from common.files import write_text
 from common.notes import Note
 from declared.figures import FigureSpec
 from figures import panels, style
 from figures.panels import Series
-from prediction.curves import ENDS, FACTORS
+from prediction.curves import FACTORS, SUFFIXES
 from prediction.message_times import rate_text
-from prediction.projection import answer, counts_table
-from prediction.question import Question
 
 PANEL_INCHES = 1.7
 MAX_PANELS = 6
@@ -60,7 +51,7 @@ def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, panels.Caption]:
 def draw_curves(
     projected: pd.DataFrame, rows: pd.DataFrame, notes: Sequence[str]
 ) -> tuple[Figure, panels.Caption]:
-    """Return the figure and its caption; `projected` and `rows` are `Answer.curves` and `Answer.rows`."""
+    """Return the figure and its caption, from the curves and rows of a `Projection`."""
     if projected.empty:
         cause, *remaining_notes = notes or [NO_PROJECTION]
         return panels.empty_figure(None, panels.as_clause(cause), endnotes=remaining_notes)
@@ -131,7 +122,7 @@ def _draw_curve(
     """
     factor, colour = 100 if quantity == "efficiency" else 1, series.style.colour
     nodes = curve["nodes"].to_numpy(float)
-    value, low, high = (factor * curve[f"{quantity}{end}"].to_numpy() for end in ENDS)
+    value, low, high = (factor * curve[f"{quantity}{end}"].to_numpy() for end in SUFFIXES)
     ax.plot(nodes, value, color=colour, linestyle=series.style.line, zorder=3)
     has_bar = np.isin(nodes, ticks[1:])
     ax.vlines(nodes[has_bar] * offset, low[has_bar], high[has_bar], color=colour, linewidth=0.9, zorder=2)
@@ -164,29 +155,3 @@ def _set_axes(ax: Axes, quantity: str, ticks: list[int], max_nodes: int) -> None
         ax.set_yticks(ticks, [str(tick) for tick in ticks])
         ax.yaxis.set_minor_locator(NullLocator())
     ax.grid(True)
-
-
-def predict(question: Question, out: Path | None = None) -> None:
-    """Print the answer to a question, or write it as a table and a figure.
-
-    Args:
-        question: What is asked (prediction.question).
-        out: Files to write, without their suffix; None prints the table alone.
-    """
-    projection = answer(question)
-    answers = [note for note in projection.notes if note in set(projection.rows.get("answer", ()))]
-    answer_tables = [projection.table]
-    is_single = len(projection.rows) == 1
-    powers = [2**power for power in range(question.nodes.bit_length())]
-    counts = question.at or (powers if is_single else ())
-    if counts and len(projection.rows):
-        answer_tables.append(counts_table(projection.curves, counts))
-    printed = replace(answer_tables[0], notes=[note for note in projection.notes if note not in answers])
-    print("\n\n".join([*answers, *map(tables.markdown, [printed, *answer_tables[1:]])]))
-    if out:
-        figure, caption = draw_curves(projection.curves, projection.rows, projection.notes)
-        with system_faults(out):
-            for table, suffix in zip(answer_tables, ("", "_counts"), strict=False):
-                tables.write(table, out.with_name(f"{out.name}{suffix}"))
-            style.save(figure, out)
-            write_text(out.with_name(f"{out.name}.caption.md"), caption + "\n")

@@ -1,4 +1,4 @@
-"""Cells of a study, measured or planned, as predictions use them."""
+"""The cells of a study, measured or planned, with the columns that predictions need."""
 
 import math
 
@@ -12,30 +12,31 @@ from analysis.measured import count_devices_as_replicas, count_steps, factors, s
 from common.notes import Note
 from declared.factors import OF_STRATEGIES, OPTIMIZER_NUMBERS
 from declared.frameworks import has_strategies
-from declared.mesh import NOT_MESHES, PLAIN, divides_more, mesh_of, sizes_of
-from declared.mesh import is_mesh as may_be_mesh
+from declared.mesh import NOT_MESHES, PLAIN, divides_more, is_mesh, mesh_of, sizes_of
 from declared.models import find_graph
 from models.graph import BYTES
 
-# Factors that change the number of batches and all-reduces, or their network, but not the computation of
-# each.
+# Factors that change the number of batches and all-reduces, or their network, but not the time of one batch.
 NOT_COMPUTATION = (
     "framework", "nodes", "devices_per_node", "batch_size", "sync_every", "batch_scope", "bandwidth",
     "epochs", "warmup_epochs", "shares", *OPTIMIZER_NUMBERS,
 )  # fmt: skip
-STRATEGY_FACTORS = ("parallelism", *OF_STRATEGIES)  # prediction.strategies predicts their cost
+# prediction.strategies predicts how these change computation and messages.
+STRATEGY_FACTORS = ("parallelism", *OF_STRATEGIES)
 HETEROGENEOUS = Note(
     "heterogeneous",
-    "Cells with heterogeneous nodes or ranks are left out, because the law assumes that all are alike. "
-    "The table hybrid predicts them.",
+    "Cells with heterogeneous nodes or ranks are excluded, because the law assumes that all have the same "
+    "speed. The table hybrid predicts them.",
 )
 COUNT_COLUMNS = ["nodes", "ranks", "replicas", "sync_every"]
-LEFT_OUT_CAUSES = {
+EXCLUSION_CAUSES = {
     "uncounted": "batches or all-reduces were not counted",
     "divided": "they use model parallelism",
     "of_strategies": "their strategy partitions each layer separately, which is simulated, not predicted",
 }
-MEASURE_COLUMNS = ["local_batch", "steps", "n_allreduces", "rate", "inside_rate", "gradient_bytes", "samples"]
+MEASURE_COLUMNS = [
+    "local_batch", "n_batches", "n_allreduces", "rate", "inside_rate", "gradient_bytes", "samples",
+]  # fmt: skip
 
 
 def measured_cells(runs: pd.DataFrame, include_meshes: bool = False) -> pd.DataFrame:
@@ -43,18 +44,18 @@ def measured_cells(runs: pd.DataFrame, include_meshes: bool = False) -> pd.DataF
 
     Columns: factors, COUNT_COLUMNS, MEASURE_COLUMNS (rates in bytes/s; NaN: unknown), epoch_time_s, n, sd,
     `is_mesh` (model parallelism) and `computes` (`lbann_layout`). Epoch times are adjusted for machine speed
-    like means in tables (`analysis.adjusted`); batches and all-reduces are scaled to the data set's samples
-    like epoch times.
+    like means in tables (`analysis.adjusted`). The batches and all-reduces of an epoch are scaled to the data
+    set's samples, as epoch times are.
 
     Args:
-        runs: runs.csv of the study. Runs with uncounted batches, or with a strategy per layer, are left out.
+        runs: runs.csv of the study. Cells with uncounted batches or with a strategy per layer are excluded.
         include_meshes: Include cells with model parallelism.
     """
     ok = count_steps(successful(runs))
     ok = ok.assign(epoch_time_s=adjusted_times(runs).reindex(ok.index))
     ok = _describe(ok[~has_strategy(ok)])
     ok = ok if include_meshes else ok[~ok["is_mesh"]]
-    ok = ok.assign(steps=scaled(ok, "steps"), n_allreduces=scaled(ok, "n_allreduces"))
+    ok = ok.assign(n_batches=scaled(ok, "steps"), n_allreduces=scaled(ok, "n_allreduces"))
     by_cell = ok.groupby("cell", sort=False)
     level_columns = [name for name in [*factors(runs), "baseline"] if name not in COUNT_COLUMNS]
     cells = by_cell[[*level_columns, *COUNT_COLUMNS, *MEASURE_COLUMNS, "is_mesh", "computes"]].first()
@@ -62,7 +63,7 @@ def measured_cells(runs: pd.DataFrame, include_meshes: bool = False) -> pd.DataF
     cells = cells.assign(epoch_time_s=times.mean(), n=times.size(), sd=times.std())
     if "bandwidth" in cells:  # the level "site" has no number
         cells["bandwidth"] = (8 * cells["rate"] / 1e6).fillna(cells["bandwidth"])
-    cells = cells.dropna(subset=["steps", "n_allreduces"])
+    cells = cells.dropna(subset=["n_batches", "n_allreduces"])
     kinds = dict.fromkeys(COUNT_COLUMNS, int) | dict.fromkeys(MEASURE_COLUMNS, float)
     return cells.astype(kinds).reset_index()
 
@@ -72,8 +73,8 @@ def planned_cells(runs: pd.DataFrame) -> pd.DataFrame:
     cells = runs[(runs["nodes"] > 1) & ~has_strategy(runs)].drop_duplicates("cell").reset_index(drop=True)
     cells = _describe(cells)
     n_allreduces = cells["samples"] / cells["effective_batch"].astype(float)
-    steps = n_allreduces * cells["sync_every"].astype(int)
-    cells = cells.assign(steps=steps, n_allreduces=n_allreduces)
+    n_batches = n_allreduces * cells["sync_every"].astype(int)
+    cells = cells.assign(n_batches=n_batches, n_allreduces=n_allreduces)
     columns = ["cell", *factors(runs), "baseline", "ranks", "replicas", *MEASURE_COLUMNS]
     kinds = dict.fromkeys(COUNT_COLUMNS, int) | {"local_batch": float}
     return cells[[*columns, "is_mesh", "computes"]].astype(kinds)
@@ -81,12 +82,13 @@ def planned_cells(runs: pd.DataFrame) -> pd.DataFrame:
 
 def _describe(runs: pd.DataFrame) -> pd.DataFrame:
     """Return runs with rates, sizes, devices and kinds of parallelism as columns of `measured_cells`."""
-    unknown = pd.Series(np.nan, index=runs.index)
+    unknown, is_divided = pd.Series(np.nan, index=runs.index), uses_model_parallelism(runs)
     division = [
-        math.prod(mesh_of(level, int(ranks)).sizes[axis] for axis in ("tensor", "pipeline")) if own else 1
-        for level, ranks, own in zip(runs["parallelism"], runs["ranks"], is_mesh(runs), strict=True)
+        math.prod(mesh_of(level, int(ranks)).sizes[axis] for axis in ("tensor", "pipeline")) if divided else 1
+        for level, ranks, divided in zip(runs["parallelism"], runs["ranks"], is_divided, strict=True)
     ]
-    stated = runs.get("gradient_bytes", unknown).astype(float) * division  # they are those of a device
+    # Stated bytes are those of a device; cells have those of the whole model.
+    stated = runs.get("gradient_bytes", unknown).astype(float) * division
     stated = stated.fillna(BYTES * runs.get("parameters", unknown).astype(float))
     levels = runs.reindex(columns=["model", "dataset", "precision", "reduce_dtype"]).to_dict("records")
     registered = pd.Series(
@@ -97,7 +99,7 @@ def _describe(runs: pd.DataFrame) -> pd.DataFrame:
         inside_rate=runs.get("inside_bandwidth_bytes_s", unknown).astype(float),
         gradient_bytes=stated.fillna(registered),
         samples=runs["samples_per_epoch"].astype(float),
-        is_mesh=is_mesh(runs),
+        is_mesh=is_divided,
         computes=lbann_layout(runs),
     )
 
@@ -111,20 +113,21 @@ def pooled_cv(cells: pd.DataFrame, of_means: bool = False) -> float:
     return float(np.sqrt(np.average(cv**2 / (n if of_means else 1), weights=n - 1)))
 
 
-def left_out_note(runs: pd.DataFrame, include_meshes: bool = False) -> str:
+def exclusion_note(runs: pd.DataFrame, include_meshes: bool = False) -> str:
     """Return a note of the cells that predictions cannot use, "" if there are none.
 
     These are cells with uncounted batches or all-reduces, with a strategy per layer, and, without
     `include_meshes`, with model parallelism.
     """
     counts = count_steps(successful(runs)).groupby("cell", sort=False)[["steps", "n_allreduces"]].count()
+    divided = [] if include_meshes else runs.loc[uses_model_parallelism(runs), "cell"].unique().tolist()
     cells = {
         "uncounted": counts.index[(counts == 0).any(axis=1)].tolist(),
-        "divided": [] if include_meshes else runs.loc[is_mesh(runs), "cell"].unique().tolist(),
+        "divided": divided,
         "of_strategies": runs.loc[has_strategy(runs), "cell"].unique().tolist(),
     }
     sentences = [
-        f"Left out, because {LEFT_OUT_CAUSES[kind]}: {conditions.join_names(names)}."
+        f"Excluded, because {EXCLUSION_CAUSES[kind]}: {conditions.join_names(names)}."
         for kind, names in cells.items()
         if names
     ]
@@ -132,30 +135,31 @@ def left_out_note(runs: pd.DataFrame, include_meshes: bool = False) -> str:
 
 
 def lbann_layout(runs: pd.DataFrame) -> pd.Series:
-    """Return LBANN's own layout of layers or data, which its computation depends on; PLAIN elsewhere."""
+    """Return LBANN's layout of layers or data, which its computation depends on; PLAIN elsewhere."""
     return runs["parallelism"].where(runs["parallelism"].isin(NOT_MESHES), PLAIN)
 
 
-def is_mesh(runs: pd.DataFrame) -> pd.Series:
-    """Return which runs use model parallelism."""
+def uses_model_parallelism(runs: pd.DataFrame) -> pd.Series:
+    """Return which runs use model parallelism or sharding."""
     pairs = zip(runs["parallelism"], runs["ranks"], strict=True)
     return pd.Series(
         [divides_more(level, int(ranks)) for level, ranks in pairs], index=runs.index, dtype=bool
     )
 
 
-def is_evenly_divided(cells: pd.DataFrame) -> pd.Series:
-    """Return which cells have model parallelism that the law knows on any number of nodes.
+def can_add_nodes(cells: pd.DataFrame) -> pd.Series:
+    """Return which cells with model parallelism the law predicts on any number of nodes.
 
-    Their model is not registered, and so taken as divided evenly; more nodes add replicas or shards.
+    More nodes have to add replicas or shards, and the model must not be registered: it then counts as divided
+    evenly, while a registered one is partitioned layer by layer, differently for each number of ranks.
     """
-    evenly = []
+    can_add = []
     for level, model, dataset in zip(cells["parallelism"], cells["model"], cells["dataset"], strict=True):
-        sizes = sizes_of(level) if may_be_mesh(level) else {}
-        evenly.append(
-            None in (sizes.get("data", 0), sizes.get("sharded", 0)) and not find_graph(model, dataset)
-        )
-    return cells["is_mesh"] & pd.Series(evenly, index=cells.index, dtype=bool)
+        sizes = sizes_of(level) if is_mesh(level) else {}
+        # A size of None takes the remaining ranks.
+        has_open_axis = None in (sizes.get("data", 0), sizes.get("sharded", 0))
+        can_add.append(has_open_axis and not find_graph(model, dataset))
+    return cells["is_mesh"] & pd.Series(can_add, index=cells.index, dtype=bool)
 
 
 def has_strategy(runs: pd.DataFrame) -> pd.Series:

@@ -1,8 +1,8 @@
 """Table `crossover`: the predicted fastest strategy at each link rate.
 
-The epoch time of every planned cell on several nodes is predicted at the study's link rates and at others,
-by the law of prediction from runs on one node and the collective benchmark. Nothing is fitted to runs on
-several nodes. Measured epoch times stand beside predictions where there are some.
+The law of prediction predicts the epoch time of every planned cell on several nodes, at the study's link
+rates and at others, from runs on one node and the collective benchmark. Nothing is fitted to runs on several
+nodes. Measured epoch times are listed with the predictions.
 """
 
 import sys
@@ -25,7 +25,7 @@ from common.options import run_program
 from declared.factors import OF_STRATEGIES
 from prediction.cells import STRATEGY_FACTORS, measured_cells, planned_cells
 from prediction.held_out import EMULATED
-from prediction.message_times import Network, rate_text, read_benchmark
+from prediction.message_times import CollectiveBenchmark, rate_text, read_benchmark
 from prediction.question import GIGABIT, RATES
 from prediction.study import StudyLaw
 
@@ -48,28 +48,28 @@ EXTRAPOLATED = Note(
 STRATEGY_COLUMNS = ("framework", *STRATEGY_FACTORS)
 
 
-def rank_strategies(runs: pd.DataFrame, network: Network) -> pd.DataFrame:
+def rank_strategies(runs: pd.DataFrame, benchmark: CollectiveBenchmark) -> pd.DataFrame:
     """Return a row for each case, link rate and strategy that can be predicted.
 
     A case is a combination of the levels that vary besides strategies. Columns: the varying factors, `rate`
-    in bytes/s, `benchmarked` (whether the benchmark ran at this rate), `strategy` as text, `predicted_s`,
-    `place` (1: fastest), `measured_s` (NaN without a run at this rate) and `measured_place`.
+    in bytes/s, `benchmarked` (whether the benchmark ran at this rate), `strategy` as text, `predicted_s`, its
+    rank `place` (1: fastest), `measured_s` (NaN without a run at this rate) and its rank `measured_place`.
 
     Args:
         runs: runs.csv of the study.
-        network: The collective benchmark.
+        benchmark: The collective benchmark of the study.
     """
     measured, cells = measured_cells(runs, include_meshes=True), planned_cells(runs)
     factors = varying(cells, but=["bandwidth"])
     case = varying(cells, but=["bandwidth", *STRATEGY_COLUMNS])
     cells["strategy"] = _strategy_labels(cells)
-    law = StudyLaw(measured[measured["nodes"] == 1], network.smooth())
+    law = StudyLaw(measured[measured["nodes"] == 1], benchmark.smooth())
     study_rates = cells["rate"].dropna().unique().tolist()
     rates = sorted({*study_rates, *(GIGABIT * rate for rate in RATES)}) if study_rates else [np.nan]
     rows = cells.drop(columns=["rate", "cell", "bandwidth"]).drop_duplicates()
     rows = rows.merge(pd.DataFrame({"rate": rates}), how="cross")
     rows = rows.assign(
-        predicted_s=law.predict(rows).seconds, benchmarked=rows["rate"].isin(network.rates)
+        predicted_s=law.predict(rows).seconds, benchmarked=rows["rate"].isin(benchmark.rates)
     ).dropna(subset="predicted_s")
     distributed = measured[measured["nodes"] > 1]
     times = distributed.assign(strategy=_strategy_labels(distributed), measured_s=distributed["epoch_time_s"])
@@ -95,16 +95,16 @@ def _strategy_labels(cells: pd.DataFrame) -> pd.Series:
     return pd.Series(labels, index=cells.index, dtype=object)
 
 
-def table(runs: pd.DataFrame, network: Network) -> tables.Table:
+def table(runs: pd.DataFrame, benchmark: CollectiveBenchmark) -> tables.Table:
     """Return the table of a study."""
-    rows = rank_strategies(runs, network)
+    rows = rank_strategies(runs, benchmark)
     site_notes = [EMULATED if conditions.is_emulated(runs) else "", conditions.setting_note(runs)]
     if rows.empty:
         empty = pd.DataFrame(columns=["strategy"], dtype=str)
         return tables.Table(TITLE, empty, empty, [NOTHING_TO_COMPARE, *filter(None, site_notes)])
     case = [name for name in rows.loc[:, :"rate"] if name not in STRATEGY_COLUMNS]
     groups = rows.groupby(case, dropna=False, sort=False)
-    display = [_table_row(dict(zip(case, levels, strict=True)), own) for levels, own in groups]
+    display = [_table_row(dict(zip(case, levels, strict=True)), strategies) for levels, strategies in groups]
     first_levels = [levels[0] for levels, _ in groups]
     group_starts = [row for row in range(1, len(display)) if first_levels[row] != first_levels[row - 1]]
     text_columns = [title(name) for name in case[:-1]] + ["fastest", "next", "fastest, measured"]
@@ -114,11 +114,12 @@ def table(runs: pd.DataFrame, network: Network) -> tables.Table:
     )
 
 
-def _table_row(levels: dict[str, object], own: pd.DataFrame) -> dict[str, str]:
-    """Return the displayed row of one case and rate."""
+def _table_row(levels: dict[str, object], strategies: pd.DataFrame) -> dict[str, str]:
+    """Return the displayed row of one case and rate, from its rows of `rank_strategies`, fastest first."""
     missing = {"strategy": tables.DASH, "predicted_s": np.nan, "measured_s": np.nan}
-    first, second = [*own.to_dict("records"), missing][:2]
-    fastest = [*own.dropna(subset="measured_s").sort_values("measured_s").to_dict("records"), missing][0]
+    first, second = [*strategies.to_dict("records"), missing][:2]
+    timed = strategies.dropna(subset="measured_s").sort_values("measured_s")
+    fastest = [*timed.to_dict("records"), missing][0]
     return {
         **{title(name): level_text(level) for name, level in levels.items() if name != "rate"},
         "links": rate_text(float(str(levels["rate"]))) + ("" if first["benchmarked"] else "*"),
@@ -132,7 +133,7 @@ def _table_row(levels: dict[str, object], own: pd.DataFrame) -> dict[str, str]:
 
 
 def main(*, runs: Path, out: Path, network: Path | None = None) -> None:
-    """Write the table of strategies by links.
+    """Write the table of the fastest strategies by link rate.
 
     Args:
         runs: runs.csv of the study

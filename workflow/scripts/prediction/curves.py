@@ -11,9 +11,10 @@ from prediction.study import StudyLaw
 
 FACTORS = ["framework", "device", "model", "dataset", "treatment", "batch_size"]
 CURVE = [*FACTORS, "rate"]
-LEVELS = (0.8, 0.5)  # efficiencies
-BANDS = ["epoch_time_s", "speedup", "efficiency", "throughput_samples_s", "node_hours", "cost"]
-ENDS = ("", "_low", "_high")
+EFFICIENCIES = (0.8, 0.5)  # down to which the table counts nodes
+# Each has a predicted value, and the ends of its band in columns with the other SUFFIXES.
+BAND_COLUMNS = ["epoch_time_s", "speedup", "efficiency", "throughput_samples_s", "node_hours", "cost"]
+SUFFIXES = ("", "_low", "_high")
 SECONDS_PER_HOUR = 3600.0
 
 
@@ -29,72 +30,78 @@ def node_counts(max_nodes: int) -> np.ndarray:
 
 
 def hypothetical_cells(
-    cases: pd.DataFrame, rates: Sequence[float], counts: np.ndarray, *, is_epoch_known: bool = True
+    cases: pd.DataFrame, rates: Sequence[float], counts: np.ndarray, *, has_sample_count: bool = True
 ) -> pd.DataFrame:
     """Return cells like `cells.measured_cells` for each case on all numbers of nodes at all rates.
 
-    A node has as many replicas as in its case, and there are at most as many replicas as batches in the data
-    set, where that is known. With model parallelism, a device takes its case's share of a batch.
+    A node has as many devices as in its case. There are at most as many devices as batches in the data set,
+    if its size is known. With model parallelism, a device takes its case's share of a batch.
 
     Args:
         cases: One cell for each case, with `samples`.
-        rates: Link rates in bytes/s; none: that of each case.
+        rates: Link rates in bytes/s; if empty, the rate of each case.
         counts: Numbers of nodes.
-        is_epoch_known: False where `samples` is any number, as of measurements made elsewhere.
+        has_sample_count: Whether `samples` is the size of the data set; measurements made elsewhere can have
+            any number.
     """
     per_node = (cases["replicas"] / cases["nodes"]).round().clip(lower=1)
-    share = cases["samples"] / (cases["steps"] * cases["replicas"] * cases["local_batch"])
+    share = cases["samples"] / (cases["n_batches"] * cases["replicas"] * cases["local_batch"])
     cells = cases.assign(per_node=per_node, share=share.where(cases["is_mesh"], 1.0)).drop(columns="nodes")
     cells = cells.merge(pd.DataFrame({"nodes": counts}), how="cross")
     if len(rates):
         cells = cells.drop(columns="rate").merge(pd.DataFrame({"rate": list(rates)}), how="cross")
     nodes = cells["nodes"].astype(float)
-    replicas = nodes * cells["per_node"]
-    local = cells["batch_size"] / replicas.where(cells["batch_scope"] == "global", 1.0)
-    steps = cells["samples"] / (replicas * local * cells["share"])
-    counted = {"ranks": replicas, "replicas": replicas, "nodes": nodes, "local_batch": local, "steps": steps}
-    hypothetical = cells.assign(**counted, n_allreduces=steps / cells["sync_every"])
-    smallest = np.minimum(cells["local_batch"], 1.0)  # measured elsewhere also a fraction of a sample
-    return hypothetical[((steps >= 1) | (not is_epoch_known)) & (local >= smallest)].reset_index(drop=True)
+    n_devices = nodes * cells["per_node"]
+    local_batch = cells["batch_size"] / n_devices.where(cells["batch_scope"] == "global", 1.0)
+    n_batches = cells["samples"] / (n_devices * local_batch * cells["share"])
+    hypothetical = cells.assign(
+        ranks=n_devices, replicas=n_devices, nodes=nodes, local_batch=local_batch, n_batches=n_batches,
+        n_allreduces=n_batches / cells["sync_every"],
+    )  # fmt: skip
+    # Measurements made elsewhere can have less than one sample per device, where ranks share a sample.
+    min_batch = np.minimum(cells["local_batch"], 1.0)
+    is_possible = ((n_batches >= 1) | (not has_sample_count)) & (local_batch >= min_batch)
+    return hypothetical[is_possible].reset_index(drop=True)
 
 
 def study_cases(cells: pd.DataFrame) -> pd.DataFrame:
-    """Return one cell for each combination of FACTORS, on several nodes where there are such cells.
+    """Return one cell for each combination of FACTORS, on several nodes if there are such cells.
 
-    Of treatments, parallelism and factors of the user's own are told apart by the column `treatment`; of all
-    others the base level is taken.
+    The column `treatment` has the levels of parallelism and of the user's factors. Of all other treatments,
+    the cases have the base level.
     """
     is_distributed = cells["nodes"] > 1
     cases = cells[is_distributed] if is_distributed.any() else cells
     named = [name for name in treatments(cells) if name == "parallelism" or is_custom(name)]
     for name in treatments(cells):
         if name not in named:
-            position = cases[name].map({level: at for at, level in enumerate(levels_in_order(cells, name))})
-            base = position.groupby([cases[own] for own in named]).transform("min") if named else 0
+            order = {level: position for position, level in enumerate(levels_in_order(cells, name))}
+            position = cases[name].map(order)
+            base = position.groupby([cases[key] for key in named]).transform("min") if named else 0
             cases = cases[position == base]
     words = [treatment_text(levels) for levels in cases[named].to_dict("records")]
-    # The share of a batch that a device takes may change with the nodes: that on most nodes is the nearest.
+    # A device's share of a batch can change with the nodes: the largest cell is the nearest to more nodes.
     largest_first = (-cases["nodes"] * cases["is_mesh"]).sort_values(kind="stable").index
     cases = cases.assign(treatment=words).loc[largest_first].drop_duplicates(FACTORS)
     return cases.sort_values(FACTORS).reset_index(drop=True)
 
 
 def predict_curves(law: StudyLaw, cells: pd.DataFrame) -> pd.DataFrame:
-    """Return `hypothetical_cells` with BANDS but cost; speed-up and efficiency are relative to one node.
+    """Return `hypothetical_cells` with BAND_COLUMNS except cost, relative to the predicted time on one node.
 
-    Columns that end in `_low` and `_high` have the ends of 90 % bands, up to perfect scaling. Curves that
-    lack a prediction at some number of nodes are left out.
+    Columns with the suffixes `_low` and `_high` have the ends of 90 % bands, limited by ideal scaling
+    (`_clip_at_ideal`). Curves without a prediction at some number of nodes are excluded.
     """
     times = law.predict(cells)
     curves, one_node = cells.assign(epoch_time_s=times.seconds), cells["nodes"] == 1
     groups = [cells[name] for name in CURVE]
     base = curves["epoch_time_s"].where(one_node).groupby(groups, dropna=False).transform("max")
     # A longer time is a lower speed-up.
-    for end, opposite, own in zip(
-        ENDS, ("", "_high", "_low"), (times.seconds, times.high, times.low), strict=True
+    for end, opposite, band_end in zip(
+        SUFFIXES, ("", "_high", "_low"), (times.seconds, times.high, times.low), strict=True
     ):
-        speedup = np.minimum(base / own, np.maximum(base / times.seconds, cells["nodes"]))
-        seconds = (base / speedup).where(~one_node, own)
+        speedup = _clip_at_ideal(base / band_end, base / times.seconds, cells["nodes"])
+        seconds = (base / speedup).where(~one_node, band_end)
         curves[f"speedup{end}"] = speedup.where(~one_node, 1.0)
         curves[f"efficiency{end}"] = curves[f"speedup{end}"] / cells["nodes"]
         curves[f"throughput_samples_s{end}"] = cells["samples"] / seconds
@@ -104,8 +111,21 @@ def predict_curves(law: StudyLaw, cells: pd.DataFrame) -> pd.DataFrame:
     return curves[is_complete.astype(bool)].reset_index(drop=True)
 
 
+def _clip_at_ideal(speedup: pd.Series, predicted: pd.Series, nodes: pd.Series) -> pd.Series:
+    """Return the ends of bands of speed-ups, limited by ideal scaling.
+
+    The law alone would allow n nodes to be more than n times as fast as one. The limit is n times the
+    predicted speed on one node, without the uncertainty of that prediction. If the prediction itself is above
+    ideal scaling, it is the limit.
+    """
+    return np.minimum(speedup, np.maximum(predicted, nodes))
+
+
 def max_nodes_above(nodes: np.ndarray, efficiency: np.ndarray, level: float) -> float:
-    """Return the largest number of nodes with an efficiency of at least `level`; inf if it never drops."""
+    """Return the number of nodes up to which the efficiency stays at `level` or more; inf if it never drops.
+
+    Between two numbers of nodes, efficiency is a line over the logarithm of nodes.
+    """
     below = np.flatnonzero(efficiency < level)
     if not len(below):
         return np.inf
@@ -118,13 +138,13 @@ def max_nodes_above(nodes: np.ndarray, efficiency: np.ndarray, level: float) -> 
 
 
 def summarize_curve(curve: pd.DataFrame) -> dict[str, float]:
-    """Return the last number of nodes above each of LEVELS, and the largest speed-up, of one curve."""
+    """Return the number of nodes up to each of EFFICIENCIES, and the largest speed-up, of one curve."""
     nodes = curve["nodes"].to_numpy()
     best = int(np.argmax(curve["speedup"].to_numpy()))
     row = {}
-    for end in ENDS:
+    for end in SUFFIXES:
         efficiency = curve[f"efficiency{end}"].to_numpy()
-        for level in LEVELS:
+        for level in EFFICIENCIES:
             row[f"nodes_at_{100 * level:.0f}{end}"] = max_nodes_above(nodes, efficiency, level)
         row[f"greatest_speedup{end}"] = curve[f"speedup{end}"].iloc[best]
     return row | {"at_nodes": nodes[best], "most_nodes": nodes[-1]}

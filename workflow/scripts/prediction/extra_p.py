@@ -32,9 +32,9 @@ def predict_job(job: dict[str, Any]) -> dict[str, Any]:
     experiment.add_callpath(callpath)
     experiment.add_metric(metric)
     for coordinates, seconds in job["points"]:
-        place = Coordinate(*coordinates)
-        experiment.add_coordinate(place)
-        experiment.add_measurement(Measurement(place, callpath, metric, seconds))
+        point = Coordinate(*coordinates)
+        experiment.add_coordinate(point)
+        experiment.add_measurement(Measurement(point, callpath, metric, seconds))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         generator = ModelGenerator(experiment)
@@ -46,7 +46,7 @@ def predict_job(job: dict[str, Any]) -> dict[str, Any]:
         generator.model_all()
     function = generator.models[callpath, metric].hypothesis.function
     predicted = [
-        float(function.evaluate(place if has_many_parameters else place[0])) for place in job["wanted"]
+        float(function.evaluate(point if has_many_parameters else point[0])) for point in job["wanted"]
     ]
     return {
         "predicted": [value if math.isfinite(value) else None for value in predicted],

@@ -1,9 +1,9 @@
 """Table of prediction errors: each method predicts cells on several nodes that were held out of its fit.
 
-Held out are, one fold each: the largest number of nodes, the two largest, each batch size, each link rate,
-each strategy with model parallelism, and two corners, which are the extreme cells in all factors, predicted
-from cells that are extreme in none. Collective benchmarks at held-out node counts or rates are not used
-either. A second CSV has every prediction.
+The folds hold out the largest number of nodes, the two largest, each batch size, each link rate, each
+strategy with model parallelism, and two corners: the cells that are extreme in all factors are predicted from
+those that are extreme in none. Collective benchmarks at held-out node counts or rates are not used either. A
+second CSV has every prediction.
 """
 
 import math
@@ -33,20 +33,20 @@ from common.options import run_program
 from declared.factors import MIN_LEVELS_TO_HOLD_OUT
 from environments.built import read_built
 from prediction.cells import (
+    exclusion_note,
     heterogeneous_note,
     is_heterogeneous,
-    left_out_note,
     measured_cells,
     pooled_cv,
 )
-from prediction.message_times import Network, rate_text, read_benchmark
+from prediction.message_times import CollectiveBenchmark, rate_text, read_benchmark
 from prediction.methods import LAW, Fold, Method, Prediction, methods
 
-TITLE = "Errors of predicted epoch times, of cells on several nodes that were left out of the fit"
+TITLE = "Errors of predicted epoch times, of cells on several nodes that were held out of the fit"
 COMMON_CELLS = Note(
     "common-cells",
-    "Common cells: cells that every method predicts, except methods that predict none of the cells that are "
-    "left out. Compare methods on the common cells.",
+    "Common cells: cells that every method predicts, except methods that predict none of the held-out "
+    "cells. Compare methods on the common cells.",
 )
 MESHES = (
     "With model parallelism, the law multiplies the computation of one device by each rank's share of the "
@@ -58,18 +58,16 @@ GROUP_ON_NODE = (
 )
 NOTHING_TO_PREDICT = Note(
     "nothing-to-predict",
-    "Nothing to predict: needs cells on several nodes, and others that were counted alike.",
+    "Nothing to predict: needs cells on several nodes, and others with counted batches and all-reduces.",
 )
 METHODS = Note(
     "methods",
     "The law: computation of a device, and the cost of more nodes in several forms (flat ring, hierarchical, "
     "tree, by the collective benchmark, growing with the logarithm of nodes), each fitted to the cells that "
-    "are not left out, with weak priors from nominal rates, and averaged by their left-out errors. By hand: "
-    "the smallest place, plus 2 (n − 1) / n × gradient bytes at the link's rate, nothing fitted.",
+    "are not held out, with weak priors from nominal rates, and averaged by their held-out errors. By hand: "
+    "the smallest scale, plus 2 (n − 1) / n × gradient bytes at the link's rate, nothing fitted.",
 )
-COUNTED = Note(
-    "all-left-out", "All that was left out: a cell counts once for each time that it was left out."
-)
+COUNTED = Note("all-left-out", "All folds: a cell counts once for each fold that holds it out.")
 IN_SAMPLE = "nothing (fit)"
 KINDS = ("nodes", "batch size", "link rate", "corner", "strategy")
 ALL = "all that was left out"
@@ -85,12 +83,12 @@ EMULATED = Note(
 )
 
 
-def make_folds(cells: pd.DataFrame, network: Network) -> Iterator[Fold]:
+def make_folds(cells: pd.DataFrame, benchmark: CollectiveBenchmark) -> Iterator[Fold]:
     """Yield the folds of a study; the first one holds out nothing.
 
     Args:
         cells: The study's `cells.measured_cells`.
-        network: Its collective benchmark.
+        benchmark: Its collective benchmark.
     """
     is_multi_node = cells["nodes"] > 1
     nodes, batches, rates = (
@@ -98,15 +96,16 @@ def make_folds(cells: pd.DataFrame, network: Network) -> Iterator[Fold]:
     )
 
     def make_fold(kind: str, name: str, **held_levels: list[float]) -> Fold:
-        multi_node_only = ("rate", "parallelism")  # a cell on one node belongs to all their levels
+        # A cell on one node stays in training: it has no link, and serves every strategy.
+        multi_node_only = ("rate", "parallelism")
         is_held_out = [
             cells[factor].isin(levels) & ((factor not in multi_node_only) | is_multi_node)
             for factor, levels in held_levels.items()
         ]
-        used = network.leave_out(held_levels.get("nodes", []), held_levels.get("rate", []))
+        kept_benchmark = benchmark.hold_out(held_levels.get("nodes", []), held_levels.get("rate", []))
         train = cells[~np.logical_or.reduce(is_held_out)] if is_held_out else cells
         test = cells[np.logical_and.reduce([is_multi_node, *is_held_out])]
-        return Fold(name, kind, train.reset_index(drop=True), used, test.reset_index(drop=True))
+        return Fold(name, kind, train.reset_index(drop=True), kept_benchmark, test.reset_index(drop=True))
 
     yield make_fold("nothing", IN_SAMPLE)
     if len(nodes) >= MIN_LEVELS_TO_HOLD_OUT["nodes"]:
@@ -135,25 +134,29 @@ def make_folds(cells: pd.DataFrame, network: Network) -> Iterator[Fold]:
 
 
 def evaluate(
-    cells: pd.DataFrame, network: Network, by_name: Mapping[str, Method]
+    cells: pd.DataFrame, benchmark: CollectiveBenchmark, by_name: Mapping[str, Method]
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return every prediction of every held-out cell, and a row for each fold and method.
 
-    Rows are those of `summarize_method`; with several folds, the last rows pool ALL of them.
+    Rows are those of `summarize_method`. With several folds that hold out cells, the last rows pool ALL of
+    them.
     """
     fold_tables: list[pd.DataFrame] = []
     rows: list[dict[str, Any]] = []
     predictions: dict[str, Prediction] = {}
-    for fold in make_folds(cells, network):
+    for fold in make_folds(cells, benchmark):
         if fold.test.empty:
             continue
         predictions = {name: method(fold) for name, method in by_name.items()}
         test = fold.test.assign(left_out=fold.title, kind=fold.kind)
         tests = [
             test.assign(
-                method=name, predicted_s=own.seconds, predicted_s_low=own.low, predicted_s_high=own.high
+                method=name,
+                predicted_s=prediction.seconds,
+                predicted_s_low=prediction.low,
+                predicted_s_high=prediction.high,
             )
-            for name, own in predictions.items()
+            for name, prediction in predictions.items()
         ]
         fold_table = pd.concat(tests, ignore_index=True)
         fold_table["error"] = fold_table["predicted_s"] / fold_table["epoch_time_s"] - 1
@@ -165,7 +168,7 @@ def evaluate(
         pooled = pd.concat(held_out, ignore_index=True)
         pooled = pooled.assign(common=is_common(pooled), left_out=ALL)
         for row in summarize_methods(pooled, predictions):
-            # Folds have the remarks, and the reasons for cells that a method does not predict.
+            # The rows of folds have the remarks, and the reasons for cells without a prediction.
             rows.append(row | {"remarks": None, "problem": None if row["predicted"] else row["problem"]})
     columns = [
         "left_out", "kind", "method", "cell", *varying(cells), "rate", "replicas", "epoch_time_s", "sd", "n",
@@ -199,11 +202,10 @@ def summarize_method(
 ) -> dict[str, Any]:
     """Return bias, MAPE and worst cell of one method in one fold, as shares.
 
-    `mape_common` is the MAPE of the common cells. `beyond` is the mean excess of absolute errors over those
-    of `by_law` for cells that both predict. `in_band` is the share of measurements within the method's 90 %
-    bands. `noise` is the MAPE of the true means: the mean absolute value
-    of normal noise is sqrt(2 / pi) times its standard deviation. MAPE and `beyond` have bounds of a bootstrap
-    over cells.
+    `mape_common` is the MAPE of the common cells. `beyond` is the mean absolute error minus that of `by_law`,
+    over cells that both predict. `in_band` is the share of measurements within the method's 90 % bands.
+    `noise` is the MAPE of a method that knows the true means: the mean absolute value of normal noise is
+    sqrt(2 / pi) times its standard deviation. MAPE and `beyond` have bounds of a bootstrap over cells.
     """
     errors = fold_table["error"].dropna()
     mape = intervals.bootstrap_mean(errors.abs().to_numpy(), fold_table["cell"][errors.index].to_numpy())
@@ -249,7 +251,7 @@ def table(runs: pd.DataFrame, cells: pd.DataFrame, rows: pd.DataFrame) -> tables
     site_notes = [
         EMULATED if conditions.is_emulated(runs) else "",
         "" if plain.equals(adjusted_times(runs)) else ADJUSTED,
-        left_out_note(runs, include_meshes=True),
+        exclusion_note(runs, include_meshes=True),
         heterogeneous_note(runs),
         conditions.setting_note(runs),
     ]
@@ -285,7 +287,7 @@ def table(runs: pd.DataFrame, cells: pd.DataFrame, rows: pd.DataFrame) -> tables
         "its absolute value, worst the largest, with its sign. Beyond the law: mean absolute error minus "
         "that of the law, over cells that both predict; above 0, the law is better. In band: measurements "
         "within the law's 90 % bands. In brackets: 95 % intervals of a bootstrap over cells (BCa, "
-        f"{intervals.RESAMPLES:,} samples), where there are {intervals.MIN_CLUSTERS} cells or more. Only "
+        f"{intervals.RESAMPLES:,} samples), with {intervals.MIN_CLUSTERS} cells or more. Only "
         "cells on several nodes are predicted. MAPE by noise: the MAPE of a method that knows the true "
         "means, which is not 0 because measured means scatter: √(2/π) times the pooled coefficient of "
         "variation of these cells' means over replicates. By chance a method can be slightly below it; a "
@@ -306,14 +308,14 @@ def table(runs: pd.DataFrame, cells: pd.DataFrame, rows: pd.DataFrame) -> tables
 
 
 def _method_notes(rows: pd.DataFrame, incomplete: pd.DataFrame) -> Iterator[Note]:
-    """Yield why methods leave out cells, and their remarks with the parts that were left out."""
+    """Yield why methods do not predict cells, and their remarks with the folds that they are about."""
     for name, problem in zip(incomplete["method"], incomplete["problem"], strict=True):
-        text = f"{name} leaves out cells: {problem}."
+        text = f"{name} does not predict some cells: {problem}."
         yield Note("method-leaves-out", text, method=name, problem=problem)
     remarks = rows.dropna(subset=["remarks"]).groupby(["method", "remarks"], sort=False)["left_out"].agg(list)
-    for (method, remark), left_out in remarks.items():
-        text = f"{method} ({conditions.join_names(left_out)}): {remark}"
-        yield Note("method-remark", text, method=method, left_out=left_out, remark=remark)
+    for (method, remark), folds in remarks.items():
+        text = f"{method} ({conditions.join_names(folds)}): {remark}"
+        yield Note("method-remark", text, method=method, left_out=folds, remark=remark)
 
 
 def _cell_labels(cells: pd.DataFrame) -> dict[str, str]:
@@ -337,11 +339,11 @@ def _interval_texts(rows: pd.DataFrame, name: str) -> list[str]:
     return value.where(rows[f"{name}_low"].isna(), value + " [" + low + ", " + high + "]").tolist()
 
 
-def _mesh_note(include_meshes: pd.DataFrame) -> str:
+def _mesh_note(meshes: pd.DataFrame) -> str:
     """Return a note on how cells with model parallelism are predicted, "" without such cells."""
-    if include_meshes.empty:
+    if meshes.empty:
         return ""
-    within = bool((include_meshes["ranks"] > include_meshes["nodes"]).any())
+    within = bool((meshes["ranks"] > meshes["nodes"]).any())
     return Note("meshes", f"{MESHES} {GROUP_ON_NODE}" if within else MESHES, ranks_within_nodes=within)
 
 

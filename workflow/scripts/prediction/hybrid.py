@@ -2,11 +2,11 @@
 
     T = max_r c(n_r) / k_r + X allreduce       c(n) = a + b n
 
-c(n) is the epoch time of one rank alone with n samples a step, from the single-device runs; k_r is the
-strength of rank r relative to that one. The X gradient all-reduces take what the collective benchmark says,
-without overlap. Strengths are the declared CPU shares (cpu_shares), or the speeds that ranks measured before
-their first epoch. The best partition of a step's samples makes all ranks end together: n_r = (T k_r - a) / b,
-with T = (b n + R a) / sum k for R ranks.
+c(n) is the epoch time of one rank alone with n samples of each step, from the single-device runs; k_r is the
+strength of rank r relative to that one. The X gradient all-reduces of an epoch take the time of the
+collective benchmark, without overlap. Strengths are the declared CPU shares (cpu_shares), or the speeds that
+ranks measured before their first epoch. The best partition of the N samples of a step makes all ranks end
+together: n_r = (T k_r - a) / b, with T = (b N + R a) / sum k for R ranks.
 """
 
 import math
@@ -46,71 +46,76 @@ class Ranks:
     """The ranks of a cell.
 
     Attributes:
-        alone_s: Constant part a of an epoch of one rank alone.
-        sample_s: Epoch seconds b for each sample of a step.
+        fixed_epoch_s: Constant part a of an epoch of one rank alone.
+        sample_epoch_s: Epoch seconds b for each sample of a step.
         allreduce_s: Gradient all-reduces of an epoch.
-        block: Samples of a step over all ranks.
+        step_samples: Samples of a step over all ranks.
         shares: Level of the factor `shares`.
-        strengths: Speed of each rank relative to the rank of `alone_s` and `sample_s`.
+        strengths: Speed of each rank relative to the rank of `fixed_epoch_s` and `sample_epoch_s`.
     """
 
-    alone_s: float
-    sample_s: float
+    fixed_epoch_s: float
+    sample_epoch_s: float
     allreduce_s: float
-    block: int
+    step_samples: int
     shares: str
     strengths: tuple[float, ...]
 
     def samples(self) -> list[int]:
-        """Return the samples of each rank in a step, by the level of `shares`."""
+        """Return the samples of each rank in a step."""
         if self.shares == "measured":
             return self.balanced_samples()
-        return divide_block(self.block, fixed_shares(self.shares) or [1.0] * len(self.strengths))
+        return divide_block(self.step_samples, fixed_shares(self.shares) or [1.0] * len(self.strengths))
 
     def balanced_samples(self) -> list[int]:
-        """Return the samples with which all ranks end together, rounded to whole samples."""
+        """Return the samples of each rank with which all ranks end together, rounded to whole samples."""
         k = np.array(self.strengths)
-        end_s = (self.sample_s * self.block + len(k) * self.alone_s) / k.sum()
-        return divide_block(self.block, np.maximum(end_s * k - self.alone_s, 1e-9 * end_s).tolist())
+        end_s = (self.sample_epoch_s * self.step_samples + len(k) * self.fixed_epoch_s) / k.sum()
+        return divide_block(
+            self.step_samples, np.maximum(end_s * k - self.fixed_epoch_s, 1e-9 * end_s).tolist()
+        )
 
     def seconds(self, samples: Sequence[int]) -> float:
         """Return the time of an epoch with these samples of each rank in a step."""
-        computed = (self.alone_s + self.sample_s * n for n in samples)
-        return max(own / k for own, k in zip(computed, self.strengths, strict=True)) + self.allreduce_s
+        times = (
+            (self.fixed_epoch_s + self.sample_epoch_s * n) / k
+            for n, k in zip(samples, self.strengths, strict=True)
+        )
+        return max(times) + self.allreduce_s
 
 
 def cells_with_strengths(runs: pd.DataFrame, network: pd.DataFrame) -> pd.DataFrame:
     """Return a row for each measured cell and source of strengths, with the numbers of `Ranks`.
 
-    A cell on one rank has one row. Cells are left out if their strengths are unknown, or if no rank ever
-    trains alone.
+    A cell on one rank has one row. Cells are excluded if their strengths are unknown, or if no rank was
+    measured alone.
     """
     cells, runs_of_cell = _cells_with_costs(runs, network), successful(runs).groupby("cell")
     rows = [
         {**cell, "source": source, "strengths": strengths}
-        for cell in cells[cells["alone_s"].notna()].to_dict("records")
+        for cell in cells[cells["fixed_epoch_s"].notna()].to_dict("records")
         for source, strengths in _strengths_by_source(cell, runs_of_cell.get_group(cell["cell"])).items()
     ]
     return pd.DataFrame(rows, columns=None if rows else ["cell", "source", "ranks"])
 
 
 def cells_without_baseline(runs: pd.DataFrame, network: pd.DataFrame) -> list[str]:
-    """Return the cells with known rank speeds of which no rank ever trains alone."""
+    """Return the cells with known rank speeds of which no rank was measured alone."""
     cells, ok = _cells_with_costs(runs, network), successful(runs)
     with_speeds = ok.loc[ok[["cpu_shares", "rank_speeds"]].notna().any(axis=1), "cell"]
-    is_left_out = cells["alone_s"].isna() & (cells["ranks"] > 1) & cells["cell"].isin(with_speeds)
-    return cells.loc[is_left_out, "cell"].tolist()
+    is_excluded = cells["fixed_epoch_s"].isna() & (cells["ranks"] > 1) & cells["cell"].isin(with_speeds)
+    return cells.loc[is_excluded, "cell"].tolist()
 
 
 def _cells_with_costs(runs: pd.DataFrame, network: pd.DataFrame) -> pd.DataFrame:
-    """Return the measured cells with the costs of `Ranks`; a and b are NaN where no rank trains alone."""
+    """Return the measured cells with the costs of `Ranks`; a and b are NaN if no rank was measured alone."""
     cells = cells_with_costs(runs, network)
-    steps, n_allreduces = cells["steps"], cells["n_allreduces"]
+    n_batches, n_allreduces = cells["n_batches"], cells["n_allreduces"]
     return cells.assign(
-        alone_s=steps * cells["batch_s"] + n_allreduces * cells["update_s"],
-        sample_s=steps * cells["sample_s"],
+        fixed_epoch_s=n_batches * cells["fixed_s"] + n_allreduces * cells["update_s"],
+        sample_epoch_s=n_batches * cells["sample_s"],
         allreduce_s=n_allreduces * cells["message_s"],
-        block=(cells["local_batch"] * cells["replicas"]).round().astype(int),
+        step_samples=(cells["local_batch"] * cells["replicas"]).round().astype(int),
     )
 
 
@@ -128,8 +133,8 @@ def _strengths_by_source(cell: Mapping[Any, Any], runs: pd.DataFrame) -> dict[st
             np.array(measured[name].str.split("/").tolist(), float)
             for name in ("rank_speeds", "rank_samples")
         )
-        epoch_s = cell["steps"] * samples / speeds
-        strengths = (cell["alone_s"] + cell["sample_s"] * samples) / epoch_s
+        epoch_s = cell["n_batches"] * samples / speeds
+        strengths = (cell["fixed_epoch_s"] + cell["sample_epoch_s"] * samples) / epoch_s
         by_source[MEASURED] = tuple(np.mean(strengths, axis=0).tolist())
     return by_source
 
@@ -137,8 +142,8 @@ def _strengths_by_source(cell: Mapping[Any, Any], runs: pd.DataFrame) -> dict[st
 def predict(runs: pd.DataFrame, network: pd.DataFrame) -> pd.DataFrame:
     """Return a row for each cell on several ranks and source of strengths, with predicted and measured times.
 
-    `saved` is the share of the epoch that the last rank saves, compared with the cell without it;
-    `break_even` is its strength, relative to the strongest other rank, above which it saves time.
+    `saved` is the share of the epoch time that the last rank saves, compared with the cell without it.
+    `break_even` is the strength, relative to the strongest other rank, above which the last rank saves time.
 
     Args:
         runs: runs.csv of the study.
@@ -148,37 +153,37 @@ def predict(runs: pd.DataFrame, network: pd.DataFrame) -> pd.DataFrame:
     measured_samples = successful(runs).groupby("cell")["rank_samples"].first()
     fixed = varying(runs, but=SCALE_FACTORS)
     rows = []
-    for _, own in candidates[candidates["ranks"] > 1].iterrows():
-        ranks = _ranks(own)
+    for _, cell in candidates[candidates["ranks"] > 1].iterrows():
+        ranks = _ranks(cell)
         samples = ranks.samples()
-        smaller = _cell_with_fewer_ranks(candidates, own, fixed)
+        smaller = _cell_with_fewer_ranks(candidates, cell, fixed)
         fewer_ranks = _ranks(smaller) if smaller is not None else None
         before_s = fewer_ranks.seconds(fewer_ranks.samples()) if fewer_ranks else math.nan
         predicted_s, best_s = ranks.seconds(samples), ranks.seconds(ranks.balanced_samples())
         measured_before_s = float(smaller["epoch_time_s"]) if smaller is not None else math.nan
         rows.append(
             {
-                "cell": own["cell"],
-                **{name: own[name] for name in dict.fromkeys([*fixed, *SCALE_FACTORS])},
-                "ranks": own["ranks"],
-                "source": own["source"],
+                "cell": cell["cell"],
+                **{name: cell[name] for name in dict.fromkeys([*fixed, *SCALE_FACTORS])},
+                "ranks": cell["ranks"],
+                "source": cell["source"],
                 "strengths": "/".join(f"{k / max(ranks.strengths):.4g}" for k in ranks.strengths),
                 "samples": "/".join(map(str, samples)),
-                "measured_samples": measured_samples.get(own["cell"]),
+                "measured_samples": measured_samples.get(cell["cell"]),
                 "allreduce_s": ranks.allreduce_s,
-                "epoch_time_s": own["epoch_time_s"],
-                "n": own["n"],
+                "epoch_time_s": cell["epoch_time_s"],
+                "n": cell["n"],
                 "predicted_s": predicted_s,
-                "error": predicted_s / own["epoch_time_s"] - 1,
+                "error": predicted_s / cell["epoch_time_s"] - 1,
                 "best_samples": "/".join(map(str, ranks.balanced_samples())),
                 "best_s": best_s,
                 "without": smaller["cell"] if smaller is not None else None,
                 "saved": 1 - predicted_s / before_s,
-                "measured_saved": 1 - own["epoch_time_s"] / measured_before_s,
+                "measured_saved": 1 - cell["epoch_time_s"] / measured_before_s,
                 "break_even": break_even(ranks, before_s),
             }
         )
-    order = {cell: place for place, cell in enumerate(cell_levels(runs)["cell"])}
+    order = {cell: position for position, cell in enumerate(cell_levels(runs)["cell"])}
     rows.sort(key=lambda row: order[row["cell"]])
     return pd.DataFrame(rows, columns=None if rows else ["cell", "source"])
 
@@ -188,26 +193,25 @@ def _ranks(row: pd.Series) -> Ranks:
 
 
 def _cell_with_fewer_ranks(
-    candidates: pd.DataFrame, own: pd.Series, fixed: Sequence[str]
+    candidates: pd.DataFrame, cell: pd.Series, fixed: Sequence[str]
 ) -> pd.Series | None:
     """Return the cell with the next fewer ranks and the same other levels, or None.
 
     Cells with the same shares and source of strengths are preferred.
     """
-    is_alike = (candidates[list(fixed)] == own[list(fixed)]).all(axis=1)
-    smaller = candidates[is_alike & (candidates["ranks"] < own["ranks"])]
+    has_levels = (candidates[list(fixed)] == cell[list(fixed)]).all(axis=1)
+    smaller = candidates[has_levels & (candidates["ranks"] < cell["ranks"])]
     if smaller.empty:
         return None
-    differs = (smaller["shares"] != own["shares"]) + 2 * (smaller["source"] != own["source"])
+    differs = (smaller["shares"] != cell["shares"]) + 2 * (smaller["source"] != cell["source"])
     order = pd.DataFrame({"ranks": -smaller["ranks"], "differs": differs})
     return smaller.loc[order.sort_values(["ranks", "differs"], kind="stable").index[0]]
 
 
 def break_even(ranks: Ranks, before_s: float) -> float:
-    """Return the strength of the last rank from which an epoch takes less than `before_s`.
+    """Return the strength of the last rank above which an epoch takes less than `before_s`.
 
-    It is relative to the strongest other rank: inf if no strength is enough, NaN if something was not
-    measured.
+    It is relative to the strongest other rank; inf if no strength is enough, NaN if a time is unknown.
     """
     other_strengths = ranks.strengths[:-1]
 
@@ -231,8 +235,8 @@ def table(runs: pd.DataFrame, network: pd.DataFrame) -> tables.Table:
     rows, text_columns, labels = predict(runs, network), ["cell", "speeds from"], cell_words(runs)
     notes = [conditions.setting_note(runs)] if len(successful(runs)) else []
     if without_baseline := cells_without_baseline(runs, network):
-        left_out = "; ".join(labels[cell] for cell in without_baseline)
-        text = f"Not predicted, because no rank trains alone on their work: {left_out}."
+        names = "; ".join(labels[cell] for cell in without_baseline)
+        text = f"Not predicted, because no rank was measured alone on their work: {names}."
         notes.insert(0, Note("cells-not-predicted", text, cells=without_baseline))
     if rows.empty:
         display = pd.DataFrame(columns=["cell"])
@@ -255,8 +259,8 @@ def table(runs: pd.DataFrame, network: pd.DataFrame) -> tables.Table:
         "pays from strength": rows["break_even"].map(_strength_text),
     }
     predicted = (
-        "Predicted: the slowest rank's computation, by the runs on one rank, plus gradient all-reduces, by "
-        "the collective benchmark, without overlap or random waiting. Strengths are relative to the "
+        "Predicted: the slowest rank's computation, from the runs on one rank, plus gradient all-reduces, "
+        "from the collective benchmark, without overlap or random waiting. Strengths are relative to the "
         "strongest rank: CPU shares that the site declares, or speeds that ranks measured before the first "
         "epoch. Best: a step's samples are partitioned so that all ranks end together. Last rank saves: 1 "
         "minus epoch time over that of the cell without it. Pays from strength: a last rank that is weaker, "

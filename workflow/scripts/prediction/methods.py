@@ -1,7 +1,7 @@
 """The prediction methods that are compared: each predicts the epoch times of a fold's test cells.
 
-A method uses only the fold's training part. A prediction is NaN where the method cannot predict, and
-its `problem` says why.
+A method uses only the fold's training part. If it cannot predict a cell, the time is NaN and `problem` names
+the reason.
 """
 
 import functools
@@ -19,14 +19,14 @@ import pandas as pd
 from analysis.measured import factors, one_line
 from common.errors import InputError
 from common.notes import Note
-from prediction import published
-from prediction.message_times import Network
+from prediction import compared_models
+from prediction.message_times import CollectiveBenchmark
 from prediction.study import Prediction, StudyLaw
 
 PROGRAM = Path(__file__).with_name("extra_p.py")
 # Extra-P breaks ties between equally good models by rounding errors, which differ between processors.
 ONE_ARITHMETIC = {"OPENBLAS_CORETYPE": "Haswell", "OPENBLAS_NUM_THREADS": "1"}
-MIN_LEVELS = 5
+MIN_LEVELS = 5  # of a parameter, for Extra-P
 FEW_LEVELS = Note(
     "few-levels",
     f"it needs {MIN_LEVELS} values of each parameter; with fewer it still fits a model, with a warning.",
@@ -43,46 +43,46 @@ class Fold:
     """One split of a study into cells and benchmarks to fit, and cells to predict.
 
     Attributes:
-        title: What is left out.
-        kind: The factor that is left out, one of `held_out.KINDS`.
+        title: What is held out.
+        kind: The factor that is held out, one of `held_out.KINDS`.
         train: Cells to fit (`cells.measured_cells`).
-        network: The collective benchmark to fit.
+        benchmark: The collective benchmark to fit.
         test: Cells to predict.
     """
 
     title: str
     kind: str
     train: pd.DataFrame
-    network: Network
+    benchmark: CollectiveBenchmark
     test: pd.DataFrame
 
     @functools.cached_property
     def law(self) -> StudyLaw:
         """The law of the training part."""
-        return StudyLaw(self.train, self.network)
+        return StudyLaw(self.train, self.benchmark)
 
 
 Method = Callable[[Fold], Prediction]
 
 
 def predict_by_law(fold: Fold) -> Prediction:
-    """Predict by the law of prediction."""
+    """Predict by the law of prediction. A batch size that it cannot predict is the problem, not a remark."""
     prediction = fold.law.predict(fold.test)
     unseen = [note for note in prediction.notes if note.code == "unseen-batch"]
     notes = tuple(note for note in prediction.notes if note not in unseen)
-    return replace(prediction, problem=[*unseen, NOT_DETERMINED][0], notes=notes)
+    return replace(prediction, problem=next(iter(unseen), NOT_DETERMINED), notes=notes)
 
 
-def published_method(model: published.Model) -> Method:
-    """Return a published model, fitted to the cells of the same framework that also inform the law.
+def compared_method(model: compared_models.Model) -> Method:
+    """Return another model of a step, fitted to the cells of the same framework that also inform the law.
 
-    By hand needs a cell on one device, and takes that of the baseline where the framework has none.
+    Only the model by hand also uses the baseline's cells on one device, if the framework has none.
     """
 
     def predict(fold: Fold) -> Prediction:
         seconds = np.full(len(fold.test), np.nan)
         for rows, measured, new in fold.law.split_series(fold.test):
-            if model is not published.predict_by_hand:
+            if model is not compared_models.predict_by_hand:
                 measured = measured[measured["framework"] == new["framework"].iloc[0]]
             if len(measured):
                 seconds[rows] = model(measured, new)
@@ -102,13 +102,14 @@ def extra_p_method(python: Path) -> Method:
         keys = [name for name in treated if fold.train[name].nunique(dropna=False) > 1] or ["framework"]
         test = fold.test.assign(row=np.arange(len(fold.test)))
         for levels, targets in test.groupby(keys, dropna=False):
-            own = fold.train[(fold.train[keys] == list(levels)).all(axis=1)]
-            used = [axis for axis in axes if own[axis].nunique() > 1]
+            train = fold.train[(fold.train[keys] == list(levels)).all(axis=1)]
+            used = [axis for axis in axes if train[axis].nunique() > 1]
             if not used or any(targets[axis].nunique() > 1 for axis in axes if axis not in used):
                 continue
-            has_few_levels = has_few_levels or any(own[axis].nunique() < MIN_LEVELS for axis in used)
-            places = targets[used].astype(float).to_numpy().tolist()
-            jobs.append({"parameters": used, "points": _mean_by_coordinates(own, used), "wanted": places})
+            has_few_levels = has_few_levels or any(train[axis].nunique() < MIN_LEVELS for axis in used)
+            points = _mean_by_coordinates(train, used)
+            coordinates = targets[used].astype(float).to_numpy().tolist()
+            jobs.append({"parameters": used, "points": points, "wanted": coordinates})
             rows.append(targets["row"].to_numpy())
         seconds = np.full(len(fold.test), np.nan)
         if not jobs:
@@ -117,8 +118,8 @@ def extra_p_method(python: Path) -> Method:
             answers = _run_extra_p(python, jobs)
         except InputError as error:
             return Prediction(seconds, Note(error.code, str(error)))
-        for place, answer in zip(rows, answers, strict=True):
-            seconds[place] = np.array(answer["predicted"], float)
+        for target_rows, answer in zip(rows, answers, strict=True):
+            seconds[target_rows] = np.array(answer["predicted"], float)
         return Prediction(seconds, ONE_VALUE, (FEW_LEVELS,) if has_few_levels else ())
 
     return predict
@@ -132,11 +133,11 @@ def _mean_by_coordinates(cells: pd.DataFrame, axes: Sequence[str]) -> list[tuple
         everywhere = cells[single].drop(columns="rate").merge(rates, how="cross")
         cells = pd.concat([cells[~single], everywhere], ignore_index=True)
     means = cells.groupby(list(axes))["epoch_time_s"].mean().reset_index()
-    return [([float(x) for x in place], [mean]) for *place, mean in means.itertuples(index=False)]
+    return [([float(x) for x in coordinates], [mean]) for *coordinates, mean in means.itertuples(index=False)]
 
 
 def _run_extra_p(python: Path, jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return Extra-P's answers.
+    """Return Extra-P's answer to each job (prediction.extra_p).
 
     Raises:
         InputError: If Extra-P fails or takes longer than TIMEOUT_S.
@@ -161,5 +162,5 @@ def _run_extra_p(python: Path, jobs: list[dict[str, Any]]) -> list[dict[str, Any
 def methods(python: Path | None = None) -> dict[str, Method]:
     """Return the methods by their names in the table, with Extra-P if its interpreter is given."""
     by_name: dict[str, Method] = {LAW: predict_by_law}
-    by_name |= {name: published_method(model) for name, model in published.MODELS.items()}
+    by_name |= {name: compared_method(model) for name, model in compared_models.MODELS.items()}
     return by_name | ({"Extra-P": extra_p_method(python)} if python else {})

@@ -1,15 +1,15 @@
-"""Answer how many nodes are worth it, for a study or for a model that was not measured (`ringside predict`).
+"""Check a question about scaling: how many nodes are worth it (`ringside predict`).
 
 The answer uses the cells of a measured study, or numbers alone, which need no campaign: a model's size, the
-time of a step on one device or at a few places, the rates of links. With a study and numbers the study's
-collective benchmark is used for another model.
+time of an optimizer step on one device or at a few scales, the rates of links. With a study and numbers, the
+study's collective benchmark is used for another model.
 """
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -24,96 +24,93 @@ GIGABIT = 1e9 / 8
 MAX_NODES = 1024
 DEFAULT_FRAMEWORK = "pytorch-ddp"
 MAX_GRADIENT_BYTES, MAX_SAMPLES, MAX_COUNT = 1e15, 10**15, 10**9
-STEP_DEFAULTS: dict[str, Any] = {
-    "batch_size": 32, "samples": 1281167, "dataset": "synthetic-224x224x3-1000", "sync_every": 1,
-    "framework": None, "inside_rate": None,
-}  # fmt: skip
-DEFAULTS: dict[str, Any] = {**STEP_DEFAULTS, "epochs": 1.0, "min_gain": SHARE}
-LIMITS: dict[str, tuple[float, float]] = {
-    "step_time": (1e-9, 1e6), "batch_size": (1, MAX_COUNT), "samples": (1, MAX_SAMPLES),
-    "parameters": (1, MAX_GRADIENT_BYTES / BYTES), "gradient_bytes": (1, MAX_GRADIENT_BYTES),
-    "sync_every": (1, MAX_COUNT), "rate": (1e-6, 1e6), "inside_rate": (1e-6, 1e6), "nodes": (1, MAX_COUNT),
-    "at": (1, MAX_COUNT), "epochs": (1e-9, MAX_COUNT), "price": (0, 1e9), "min_gain": (0.01, 1.0),
-    "measurable": (1, MAX_COUNT), "measured": (1e-9, 1e6),
-}  # fmt: skip
-_PLACE = re.compile(r"([1-9][0-9]*)x([1-9][0-9]*)=([0-9.eE+-]+)")
+STEP_LIMITS = (1e-9, 1e6)  # seconds
+_SCALE = re.compile(r"([1-9][0-9]*)x([1-9][0-9]*)=([0-9.eE+-]+)")
+
+
+def _limited(default: Any, low: float, high: float) -> Any:
+    """Return the field of an option: its default, and the limits of its numbers."""
+    return field(default=default, metadata={"limits": (low, high)})
 
 
 @dataclass(frozen=True)
-class Question:
-    """A checked question.
+class ScalingQuestion:
+    """A checked question. The defaults are those of `ringside predict`.
 
-    `study` is the folder of a measured study; without places, the question is about this study alone.
-    `places` are nodes, devices of a node and seconds of a step. Places on several nodes have links of the
-    first rate. `at` are numbers of nodes that the answer tells one by one, `epochs` what node hours are for,
-    and `price` is that of a node hour. A doubling that gains less than `min_gain` of the ideal is not worth
-    it. `measurable` is the largest number of nodes that can be measured next.
+    Attributes:
+        study: Folder of a measured study. Without `scales`, the question is about its models.
+        scales: Measured scales: nodes, devices of a node, and seconds of an optimizer step. Those on several
+            nodes have links of the first rate.
+        batch_size: Samples per device in each batch.
+        sync_every: Batches of an optimizer step.
+        samples: Samples of an epoch.
+        parameters: Size of the model; one of `model`, `parameters` and `gradient_bytes` states it.
+        rate: Rates of links between nodes, Gbit/s.
+        inside_rate: Rate of a device's links inside a node, Gbit/s.
+        framework: Whose messages are timed; None: the only one of the study's benchmark or DEFAULT_FRAMEWORK.
+        nodes: The largest number of nodes.
+        at: Numbers of nodes that the answer lists one by one.
+        epochs: Epochs of node hours and cost.
+        price: Price of a node hour; None: that of the study.
+        min_gain: Share of the ideal that a doubling of nodes has to gain to be worth it.
+        measurable: The largest number of nodes that can be measured next.
     """
 
-    study: Path | None
-    places: tuple[tuple[int, int, float], ...]
-    batch_size: int
-    samples: int
-    model: str | None
-    dataset: str
-    parameters: float | None
-    gradient_bytes: float | None
-    sync_every: int
-    rate: tuple[float, ...]
-    inside_rate: float | None
-    framework: str | None
-    nodes: int
-    at: tuple[int, ...]
-    epochs: float
-    price: float | None
-    min_gain: float
-    measurable: int | None
+    study: Path | None = None
+    scales: tuple[tuple[int, int, float], ...] = ()
+    model: str | None = None
+    dataset: str = "synthetic-224x224x3-1000"
+    framework: str | None = None
+    batch_size: int = _limited(32, 1, MAX_COUNT)
+    samples: int = _limited(1281167, 1, MAX_SAMPLES)
+    parameters: float | None = _limited(None, 1, MAX_GRADIENT_BYTES / BYTES)
+    gradient_bytes: float | None = _limited(None, 1, MAX_GRADIENT_BYTES)
+    sync_every: int = _limited(1, 1, MAX_COUNT)
+    rate: tuple[float, ...] = _limited(RATES, 1e-6, 1e6)
+    inside_rate: float | None = _limited(None, 1e-6, 1e6)
+    nodes: int = _limited(MAX_NODES, 1, MAX_COUNT)
+    at: tuple[int, ...] = _limited((), 1, MAX_COUNT)
+    epochs: float = _limited(1.0, 1e-9, MAX_COUNT)
+    price: float | None = _limited(None, 0, 1e9)
+    min_gain: float = _limited(SHARE, 0.01, 1.0)
+    measurable: int | None = _limited(None, 1, MAX_COUNT)
+
+
+# Options about a model whose size and times the user states.
+NUMBER_OPTIONS = ("batch_size", "samples", "dataset", "sync_every", "framework", "inside_rate")
+SIZE_OPTIONS = ("model", "parameters", "gradient_bytes")
 
 
 def ask(
-    *,
-    from_: Path | None = None,
-    step_time: float | None = None,
-    measured: Sequence[str] = (),
-    batch_size: int | None = None,
-    samples: int | None = None,
-    model: str | None = None,
-    dataset: str | None = None,
-    parameters: float | None = None,
-    gradient_bytes: float | None = None,
-    sync_every: int | None = None,
-    rate: Sequence[float] = (),
-    inside_rate: float | None = None,
-    framework: str | None = None,
-    nodes: int = MAX_NODES,
-    at: Sequence[int] = (),
-    epochs: float | None = None,
-    price: float | None = None,
-    min_gain: float | None = None,
-    measurable: int | None = None,
-) -> Question:
-    """Return the question that these options make; None stands for an option that was not given.
+    *, from_: Path | None = None, step_time: float | None = None, measured: Sequence[str] = (), **options: Any
+) -> ScalingQuestion:
+    """Return the question that the given options of `ringside predict` make.
+
+    Args:
+        from_: Folder of a measured study.
+        step_time: Seconds of an optimizer step on one device.
+        measured: Other scales with their seconds, such as 2x8=0.31.
+        options: Fields of ScalingQuestion that are not to have their default.
 
     Raises:
         InputError: If a number is out of its range, or the options contradict each other.
     """
-    options = dict(locals())
-    for name in ("from_", "step_time", "measured", "rate", "at"):
-        del options[name]
-    places = [*([] if step_time is None else [(1, 1, step_time)]), *map(_parse_place, measured)]
-    numbers: dict[str, Sequence[Any]] = {name: [value] for name, value in options.items()}
-    numbers |= {"step_time": [step_time], "measured": [], "rate": rate, "at": at}
-    for name, limits in LIMITS.items():
-        for value in numbers[name]:
-            check_range(_option(name), value, *limits)
+    scales = [*([] if step_time is None else [(1, 1, step_time)]), *map(_parse_scale, measured)]
+    if step_time is not None:
+        check_range("--step-time", step_time, *STEP_LIMITS)
+    for option in fields(ScalingQuestion):
+        if option.name in options and "limits" in option.metadata:
+            numbers = options[option.name]
+            for number in numbers if isinstance(numbers, Sequence) else [numbers]:
+                check_range(_flag(option.name), number, *option.metadata["limits"])
+    framework = options.get("framework")
     if framework is not None and framework not in (described := described_frameworks()):
-        fields = {"file": "--framework", "got": framework, **alternatives(framework, described)}
-        raise InputError("unknown-name", f"'{framework}' is unknown", **fields)
-    _check_combination(options, from_, places, rate)
-    _check_distinct(places)
-    values: Any = {name: DEFAULTS.get(name) if value is None else value for name, value in options.items()}
-    values |= {"rate": tuple(rate) or RATES, "at": tuple(sorted(set(at)))}
-    question = Question(from_, tuple(sorted(places)), **values)
+        facts = {"file": "--framework", "got": framework, **alternatives(framework, described)}
+        raise InputError("unknown-name", f"'{framework}' is unknown", **facts)
+    _check_combination(options, from_, scales)
+    _check_distinct(scales)
+    options |= {name: tuple(options[name]) for name in ("rate", "at") if name in options}
+    question = ScalingQuestion(from_, tuple(sorted(scales)), **options)
     if question.samples < question.batch_size:
         problem, expected = (
             f"{question.samples} is too small",
@@ -123,63 +120,63 @@ def ask(
     return question
 
 
-def _parse_place(text: str) -> tuple[int, int, float]:
-    """Return nodes, devices of a node and seconds of a step of a place, as 2x8=0.31."""
-    match = _PLACE.fullmatch(text)
+def _parse_scale(text: str) -> tuple[int, int, float]:
+    """Return nodes, devices of a node and seconds of a step from a text such as 2x8=0.31."""
+    match = _SCALE.fullmatch(text)
     with suppress(ValueError):
         if match:
             nodes, devices, step_s = int(match[1]), int(match[2]), float(match[3])
-            check_range("--measured", step_s, *LIMITS["measured"])
+            check_range("--measured", step_s, *STEP_LIMITS)
             for count in (nodes, devices):
-                check_range("--measured", count, *LIMITS["nodes"])
+                check_range("--measured", count, 1, MAX_COUNT)
             return nodes, devices, step_s
-    expected = "NODESxDEVICES=SECONDS of a step, as 2x8=0.31"
-    raise InputError("wrong-format", f"'{text}' is no place", file="--measured", got=text, expected=expected)
+    expected = "NODESxDEVICES=SECONDS of an optimizer step, such as 2x8=0.31"
+    raise InputError(
+        "wrong-format", f"'{text}' is not a scale", file="--measured", got=text, expected=expected
+    )
 
 
-def _check_distinct(places: Sequence[tuple[int, int, float]]) -> None:
-    """Raise InputError if a place is given twice."""
-    for (nodes, devices), count in Counter(own[:2] for own in places).items():
+def _check_distinct(scales: Sequence[tuple[int, int, float]]) -> None:
+    """Raise InputError if a scale is given twice."""
+    for (nodes, devices), count in Counter(scale[:2] for scale in scales).items():
         if count > 1:
-            place, hint = f"{nodes}x{devices}", "give the mean of its times"
+            text, hint = f"{nodes}x{devices}", "give the mean of its times"
             raise InputError(
-                "duplicate", f"{place} is given {count} times", file="--measured", got=place, hint=hint
+                "duplicate", f"{text} is given {count} times", file="--measured", got=text, hint=hint
             )
 
 
 def _check_combination(
-    options: dict[str, Any],
-    study: Path | None,
-    places: Sequence[tuple[int, int, float]],
-    rate: Sequence[float],
+    options: Collection[str], study: Path | None, scales: Sequence[tuple[int, int, float]]
 ) -> None:
-    sizes = [name for name in ("model", "parameters", "gradient_bytes") if options[name] is not None]
-    if not rate and any(n_nodes > 1 for n_nodes, _, _ in places):
+    """Raise InputError if options are missing, or exclude each other."""
+    sizes = [name for name in SIZE_OPTIONS if name in options]
+    if "rate" not in options and any(n_nodes > 1 for n_nodes, _, _ in scales):
         expected = "the rate of the links between the measured nodes, in Gbit/s"
         raise InputError("missing-key", "is missing", file="--rate", expected=expected)
-    if not places and (sizes or not study):
-        expected = "seconds of a training step on one device"
-        hint = "or --measured 1x8=SECONDS for each place, or name a study with --from"
+    if not scales and (sizes or not study):
+        expected = "seconds of an optimizer step on one device"
+        hint = "or --measured 1x8=SECONDS for each scale, or name a study with --from"
         raise InputError("missing-key", "is missing", file="--step-time", expected=expected, hint=hint)
-    if places and len(sizes) != 1:
+    if scales and len(sizes) != 1:
         raise InputError(
             "conflicting-keys" if sizes else "missing-key",
             "give one of --model, --parameters and --gradient-bytes: the size of a gradient all-reduce",
-            got=[_option(name) for name in sizes],
+            got=[_flag(name) for name in sizes],
         )
-    if not places:
+    if not scales:
         context = "with --from alone, which answers for the models of the study"
-        _reject_options(options, STEP_DEFAULTS, context, "add --step-time to ask about another model")
-    elif options["model"] is None:
-        context = f"with {_option(sizes[0])}, which gives the size of an all-reduce"
+        _reject_options(options, NUMBER_OPTIONS, context, "add --step-time to ask about another model")
+    elif "model" not in options:
+        context = f"with {_flag(sizes[0])}, which gives the size of an all-reduce"
         _reject_options(options, ["dataset"], context, "leave it out")
 
 
-def _reject_options(options: dict[str, Any], names: Iterable[str], context: str, hint: str) -> None:
+def _reject_options(options: Collection[str], names: Iterable[str], context: str, hint: str) -> None:
     for name in names:
-        if options[name] is not None:
-            raise InputError("conflicting-keys", f"cannot be used {context}", file=_option(name), hint=hint)
+        if name in options:
+            raise InputError("conflicting-keys", f"cannot be used {context}", file=_flag(name), hint=hint)
 
 
-def _option(name: str) -> str:
+def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"

@@ -1,14 +1,14 @@
-"""What a step costs on a device mesh: shares of one device's computation, and messages that ranks wait for.
+"""What an optimizer step costs on a device mesh: shares of one device's computation, and messages.
 
-Of a pipeline stage, w is its share of the multiplications, some of which a tensor axis partitions
-(models.division), q its share of the operators, and v its share of the parameters that a rank updates. m
-microbatches pass through p stages: equal stages take m + p - 1 turns (Huang et al., NeurIPS 2019, section
-2.3; other schedules take a share of the p - 1, models.pipelines), and a mesh without a pipeline takes one.
-The law of prediction multiplies these by alpha, beta and u of one device. Messages (models.messages) take the
-time of their collective among the ranks of their group:
+Each rank does shares of the multiplications (a tensor axis partitions some of them, models.division), of the
+operators and of the update. m microbatches pass through p pipeline stages: equal stages take m + p - 1 turns
+(Huang et al., NeurIPS 2019, section 2.3; other schedules take a share of the p - 1, models.pipelines), and a
+mesh without a pipeline takes one. The law of prediction multiplies the shares by sample_s, fixed_s and
+update_s of one device. Messages (models.messages) take the time of their collective among the ranks of their
+group:
 
-    layers       of a tensor axis, for every microbatch: later layers wait for each
-    handed       an output forward and a gradient backward between two turns
+    layers       of the tensor and experts axes, for every microbatch: later layers wait for each
+    handed       an output forward and a gradient backward between two pipeline stages
     parameters   gradients and parameters of the data and sharded axes and of tied layers, for each update
 
 Groups whose messages leave a node at the same time share its link. Groups within one node are not predicted,
@@ -27,14 +27,14 @@ from models.mesh import Mesh
 from models.messages import Message, Need, needs, number_bytes
 from models.pipelines import IDLE_TURNS, stages_per_rank
 
-LAYER_AXES = ("tensor", "experts")  # whose messages lie between layers
+LAYER_AXES = ("tensor", "experts")  # Their messages are sent between layers.
 BLOCKING_AXES = (*LAYER_AXES, "pipeline")
-# From a collective, spanned nodes, ranks, link rate in bytes/s and bytes to seconds; None: not known.
+# (collective, spanned nodes, ranks, link rate in bytes/s, bytes) -> seconds; None: unknown.
 Timer = Callable[[str, float, float, float, float], float | None]
 
 
 @dataclass(frozen=True)
-class Place:
+class NetworkScale:
     """Nodes and ranks of a cell, and its link rate in bytes/s (NaN: unknown)."""
 
     nodes: int
@@ -47,8 +47,8 @@ class MeshStep:
     """One optimizer step of a mesh.
 
     Attributes:
-        calls: Operators of a batch in terms of those of one device, over all turns of a pipeline.
-        work: The same for the multiplications of a replica's batch.
+        calls: Operators that the ranks run one after the other for a batch, relative to those of one device.
+        work: The same for multiplications, relative to those of a replica's batch on one device.
         updated: Share of the parameters that a rank updates.
         message_s: Seconds of all messages of the step.
         n_blocking: Number of messages within layers, one after the other.
@@ -66,78 +66,108 @@ def describe_step(
     mesh: Mesh,
     batch: int,
     levels: Mapping[str, Any],
-    place: Place,
+    scale: NetworkScale,
     timer: Timer,
     unit_bytes: float = math.inf,
 ) -> MeshStep | None:
-    """Return the step of a mesh, or None if the time of some message is not known.
+    """Return the step of a mesh, or None if the time of any message is unknown.
 
     Args:
         graph: The model.
         mesh: The device mesh.
         batch: Samples of a replica (see models.messages.needs, also for `levels` and `unit_bytes`).
         levels: Levels of the cell.
-        place: Where the cell runs.
+        scale: Where the cell runs.
         timer: Time of a message.
         unit_bytes: Size limit of sharded units.
 
     Raises:
         ValueError: If the mesh cannot partition the model.
     """
-    stages = needs(graph, mesh, batch, levels, unit_bytes)
-    n_microbatches, n_batches = (levels["microbatches"] if mesh.pipeline > 1 else 1), levels["sync_every"]
-    layers, counts, handed, parameters = [], [], [], []
-    for need in stages:
-        seconds = [_message_s(message, place, timer) for message in need.messages]
-        if None in seconds:
+    needs_of_stages = needs(graph, mesh, batch, levels, unit_bytes)
+    stages: list[_StageMessages] = []
+    for need in needs_of_stages:
+        if (messages := _stage_messages(need, scale, timer)) is None:
             return None
-        timed = [(message, float(own or 0.0)) for message, own in zip(need.messages, seconds, strict=True)]
-        in_layers = sum(message.count * own for message, own in timed if message.axis in LAYER_AXES)
-        layers.append(in_layers / (n_batches * n_microbatches))
-        n_in_layers = sum(message.count for message in need.messages if message.axis in LAYER_AXES)
-        counts.append(n_in_layers / (n_batches * n_microbatches))
-        handed.append(max((own for message, own in timed if message.axis == "pipeline"), default=0.0))
-        parameters.append(
-            sum(message.count * own for message, own in timed if message.axis not in BLOCKING_AXES)
-        )
-    calls, work = ([getattr(need, name) for need in stages] for name in ("calls", "work"))
-    slowest = int(np.argmax(work))
-    is_pipeline = mesh.pipeline > 1
+        stages.append(messages)
+    is_pipeline, n_batches = mesh.pipeline > 1, levels["sync_every"]
+    n_microbatches = levels["microbatches"] if is_pipeline else 1
+    n_stage_passes = n_microbatches * (stages_per_rank(levels["schedule"]) if is_pipeline else 1)
     idle_turns = IDLE_TURNS[levels["schedule"]] if is_pipeline else 1.0
-    n_passes = n_microbatches * (stages_per_rank(levels["schedule"]) if is_pipeline else 1)
+    slowest = int(np.argmax([need.work for need in needs_of_stages]))
 
     def turns(values: list[float]) -> float:
         return sum_over_turns(values, slowest, n_microbatches, idle_turns)
 
+    layers_s = turns([stage.layers_s / (n_batches * n_microbatches) for stage in stages])
+    # One after the other, n_stage_passes + p - 2 outputs are handed on, and as many gradients back.
+    handed_s = 2 * (n_stage_passes + mesh.pipeline - 2) * max(stage.handed_s for stage in stages)
+    updated_bytes = max(_updated_bytes(need, mesh, levels) for need in needs_of_stages)
     return MeshStep(
-        calls=turns(calls),
-        work=turns(work) / n_microbatches,
-        updated=max(_updated_bytes(need, mesh, levels) for need in stages)
-        / (number_bytes(levels).stored * graph.parameters),
-        n_blocking=n_batches * turns(counts),
-        message_s=n_batches * (turns(layers) + 2 * (n_passes + mesh.pipeline - 2) * max(handed))
-        + max(parameters),
+        calls=turns([need.calls for need in needs_of_stages]),
+        work=turns([need.work for need in needs_of_stages]) / n_microbatches,
+        updated=updated_bytes / (number_bytes(levels).stored * graph.parameters),
+        n_blocking=n_batches * turns([stage.n_layers / (n_batches * n_microbatches) for stage in stages]),
+        message_s=n_batches * (layers_s + handed_s) + max(stage.parameters_s for stage in stages),
     )
 
 
-def sum_over_turns(values: Sequence[float], slowest: int, n_microbatches: int, idle_turns: float) -> float:
-    """Return the sum over all turns of a pipeline of what each rank needs for a microbatch.
+@dataclass(frozen=True)
+class _StageMessages:
+    """The messages of one pipeline stage in an optimizer step.
 
-    `slowest` is the rank with most work, and `idle_turns` of models.pipelines.
+    Attributes:
+        layers_s: Seconds of all messages between layers.
+        n_layers: Their number.
+        handed_s: Seconds of one message to another stage.
+        parameters_s: Seconds of all messages of gradients and parameters.
+    """
+
+    layers_s: float
+    n_layers: int
+    handed_s: float
+    parameters_s: float
+
+
+def _stage_messages(need: Need, scale: NetworkScale, timer: Timer) -> _StageMessages | None:
+    """Return the messages of one stage, or None if the time of any is unknown."""
+    layers_s = handed_s = parameters_s = 0.0
+    n_layers = 0
+    for message in need.messages:
+        if (seconds := _message_s(message, scale, timer)) is None:
+            return None
+        if message.axis in LAYER_AXES:
+            layers_s += message.count * seconds
+            n_layers += message.count
+        elif message.axis == "pipeline":
+            handed_s = max(handed_s, seconds)
+        else:
+            parameters_s += message.count * seconds
+    return _StageMessages(layers_s, n_layers, handed_s, parameters_s)
+
+
+def sum_over_turns(values: Sequence[float], slowest: int, n_microbatches: int, idle_turns: float) -> float:
+    """Return the sum over all turns of a pipeline, given what each rank needs for one microbatch.
+
+    Args:
+        values: What each rank needs.
+        slowest: The rank with the most work.
+        n_microbatches: Microbatches of a batch.
+        idle_turns: Share of the bubble that the schedule leaves (models.pipelines.IDLE_TURNS).
     """
     return n_microbatches * values[slowest] + idle_turns * (sum(values) - values[slowest])
 
 
 def _updated_bytes(need: Need, mesh: Mesh, levels: Mapping[str, Any]) -> float:
-    """Return bytes of the parameters that a rank updates: its shard, whether or not it keeps the others."""
+    """Return the bytes of parameters that a rank updates: its shard, even if it keeps the other shards."""
     return need.parameters / (1 if levels["sharding"] == "parameters" else mesh.sharded)
 
 
-def _message_s(message: Message, place: Place, timer: Timer) -> float | None:
-    """Return the time of one message; None if it is not known, or if the ranks share one node."""
-    per_node = max(place.ranks // place.nodes, 1)
+def _message_s(message: Message, scale: NetworkScale, timer: Timer) -> float | None:
+    """Return the time of one message; None if it is unknown, or if the ranks share one node."""
+    per_node = max(scale.ranks // scale.nodes, 1)
     ranks_on_node = max(per_node // message.stride, 1)
     if (spanned_nodes := math.ceil(message.ranks / ranks_on_node)) < 2:
         return None
     groups = per_node / ranks_on_node
-    return timer(message.kind, float(spanned_nodes), float(message.ranks), place.rate / groups, message.bytes)
+    return timer(message.kind, float(spanned_nodes), float(message.ranks), scale.rate / groups, message.bytes)

@@ -4,7 +4,7 @@ import functools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -17,11 +17,17 @@ from declared.models import find_graph
 from models.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from prediction import law
 from prediction.cells import NOT_COMPUTATION, STRATEGY_FACTORS, measured_cells
-from prediction.law import Array, Law, Steps
-from prediction.message_times import Network, benchmark_points, ideal_seconds, message_limits, message_rule
-from prediction.strategies import MeshStep, Place, Timer, describe_step
+from prediction.law import Array, StepLaw, StepPrediction
+from prediction.message_times import (
+    CollectiveBenchmark,
+    benchmark_points,
+    ideal_seconds,
+    message_limits,
+    message_rule,
+)
+from prediction.strategies import MeshStep, NetworkScale, Timer, describe_step
 
-OF_MODEL = ("model", "dataset")
+MODEL_FACTORS = ("model", "dataset")
 SMALL_BYTES = 8.0  # size of additional messages, which have no gradients
 
 
@@ -32,8 +38,8 @@ class Prediction:
     Attributes:
         seconds: Epoch times, [cells]; NaN where the method cannot predict.
         problem: Why some are NaN.
-        notes: What is to be said of the method, such as fits that miss their own cells.
-        low: Lower ends of 90 % bands, [cells], of a method that has them.
+        notes: Remarks on the method, such as fits that miss their own cells.
+        low: Lower ends of 90 % bands, [cells]; NaN for a method without bands.
         high: Upper ends.
     """
 
@@ -44,80 +50,91 @@ class Prediction:
     high: Array | float = math.nan
 
 
+class ComputationCosts(NamedTuple):
+    """Seconds of one device: fixed_s + b sample_s for a batch of b samples, update_s for an update.
+
+    NaN: not measured. `fixed_s` or `update_s` is 0 if the measured cells cannot separate it.
+    """
+
+    fixed_s: float
+    sample_s: float
+    update_s: float
+
+
 @dataclass(frozen=True)
 class StudyLaw:
-    """The law of a study's cells and of its collective benchmark.
+    """The laws of a study's cells, one for each series, with its collective benchmark.
 
     Attributes:
         cells: Measured cells (`cells.measured_cells`).
-        network: The collective benchmark; no points where there is none.
+        benchmark: The collective benchmark; no points if there is none.
     """
 
     cells: pd.DataFrame
-    network: Network = field(default_factory=Network)
+    benchmark: CollectiveBenchmark = field(default_factory=CollectiveBenchmark)
 
     @functools.cached_property
     def keys(self) -> list[str]:
         """Factors that computation depends on, besides framework and device, and that vary."""
         fixed = (*NOT_COMPUTATION, *STRATEGY_FACTORS, "device")
-        costs = [name for name in factors(self.cells) if name not in fixed]
-        return [name for name in [*costs, "computes"] if self.cells[name].nunique(dropna=False) > 1]
+        names = [name for name in factors(self.cells) if name not in fixed]
+        return [name for name in [*names, "computes"] if self.cells[name].nunique(dropna=False) > 1]
 
     def series(self, levels: Mapping[str, Any]) -> pd.DataFrame:
         """Return the measured cells that inform a cell with these levels.
 
-        They have its framework, device and `keys`. Where none of them is on one device, those of the baseline
-        framework on one device belong to them.
+        They have its framework, device and `keys`. If none of them is on one device, the baseline framework's
+        cells on one device are added.
         """
-        is_alike = pd.Series(True, index=self.cells.index)
+        has_levels = pd.Series(True, index=self.cells.index)
         for name in ["device", *self.keys]:
-            is_alike &= self.cells[name].isin([levels[name]]) | (
+            has_levels &= self.cells[name].isin([levels[name]]) | (
                 self.cells[name].isna() & pd.isna(levels[name])
             )
-        measured = self.cells[is_alike & (self.cells["framework"] == levels["framework"])]
+        measured = self.cells[has_levels & (self.cells["framework"] == levels["framework"])]
         if (measured["replicas"] == 1).any():
             return measured
         is_baseline = (self.cells["framework"] == levels["baseline"]) & (self.cells["replicas"] == 1)
-        return pd.concat([self.cells[is_alike & is_baseline], measured], ignore_index=True)
+        return pd.concat([self.cells[has_levels & is_baseline], measured], ignore_index=True)
 
-    def costs(self, levels: Mapping[str, Any]) -> Array:
-        """Return alpha, beta and u of one device (`fit_computation`), NaN if it was not measured alone.
-
-        It is that of the framework, or else of its baseline.
-        """
+    def costs(self, levels: Mapping[str, Any]) -> ComputationCosts:
+        """Return the costs of one device, measured with the framework or else with its baseline."""
         measured = self.series(levels)
         alone = measured[(measured["replicas"] == 1) & ~measured["is_mesh"]]
-        return fit_computation(alone) if len(alone) else np.full(3, np.nan)
+        return fit_computation(alone) if len(alone) else ComputationCosts(math.nan, math.nan, math.nan)
 
     @functools.cached_property
     def update_shares(self) -> dict[tuple[Any, ...], float]:
-        """Share of the update in alpha, the constant part of a batch, by framework, device and `keys`.
+        """Share of the update in fixed_s, by framework, device and `keys`.
 
-        Without accumulation on one device, alpha contains the update. It is estimated across models: the
-        update grows with the parameters, the other part of alpha with the number of operators.
+        Without accumulation on one device, fixed_s contains the update. The share is estimated across models:
+        the update grows with the parameters, the rest of fixed_s with the number of operators.
         """
         alone = self.cells[(self.cells["replicas"] == 1) & ~self.cells["is_mesh"]]
         names, rows = ["framework", "device", *self.keys], []
         for levels, group in alone.groupby(names, dropna=False):
             graph = find_graph(*group[["model", "dataset"]].iloc[0])
-            alpha, _, update = fit_computation(group)
-            if graph and alpha and not update:
-                treatment = [level for name, level in zip(names, levels, strict=True) if name not in OF_MODEL]
-                rows.append((str(treatment), levels, alpha, len(graph.operators), graph.parameters))
-        models = pd.DataFrame(rows, columns=["treatment", "levels", "alpha", "operators", "parameters"])
+            costs = fit_computation(group)
+            if graph and costs.fixed_s and not costs.update_s:
+                treatment = [
+                    level for name, level in zip(names, levels, strict=True) if name not in MODEL_FACTORS
+                ]
+                rows.append((str(treatment), levels, costs.fixed_s, len(graph.operators), graph.parameters))
+        models = pd.DataFrame(rows, columns=["treatment", "levels", "fixed_s", "operators", "parameters"])
         shares: dict[tuple[Any, ...], float] = {}
         for _, group in models.groupby("treatment"):
-            sizes, alpha = group[["operators", "parameters"]].to_numpy(float), group["alpha"].to_numpy(float)
+            sizes = group[["operators", "parameters"]].to_numpy(float)
+            fixed_s = group["fixed_s"].to_numpy(float)
             if len(np.unique(sizes, axis=0)) > 1:
-                _, parameter_s = nnls(sizes / alpha[:, None], np.ones(len(group)))[0]
-                of_models = np.minimum(parameter_s * sizes[:, 1] / alpha, 1.0).tolist()
-                shares |= dict(zip(group["levels"], of_models, strict=True))
+                _, parameter_s = nnls(sizes / fixed_s[:, None], np.ones(len(group)))[0]
+                model_shares = np.minimum(parameter_s * sizes[:, 1] / fixed_s, 1.0).tolist()
+                shares |= dict(zip(group["levels"], model_shares, strict=True))
         return shares
 
     def split_series(self, cells: pd.DataFrame) -> Iterator[tuple[np.ndarray, pd.DataFrame, pd.DataFrame]]:
-        """Yield rows of `cells` of a series, the `law_columns` of its measured cells, and those of the rows.
+        """Yield the rows of `cells` of each series, its measured cells and these rows, both as `law_columns`.
 
-        Cells with a message of unknown time are left out, and series without measured cells.
+        Cells with a message of unknown time and series without measured cells are excluded.
         """
         names = ["framework", "baseline", "device", *self.keys]
         for rows in cells.groupby(names, dropna=False, sort=False).indices.values():
@@ -125,54 +142,54 @@ class StudyLaw:
             key = tuple(levels[name] for name in ["framework", "device", *self.keys])
             baseline_key = (levels["baseline"], *key[1:])
             share = self.update_shares.get(key, self.update_shares.get(baseline_key, 0.0))
-            measured, new = (
-                law_columns(part, self.network, share) for part in (self.series(levels), cells.iloc[rows])
-            )
-            unknown = _is_unknown_mesh(new)
-            measured = measured[~_is_unknown_mesh(measured)]
-            if len(measured) and not unknown.all():
-                yield rows[~unknown], measured, new[~unknown]
+            measured = law_columns(self.series(levels), self.benchmark, share)
+            new = law_columns(cells.iloc[rows], self.benchmark, share)
+            measured, is_unknown = measured[~_is_unknown_mesh(measured)], _is_unknown_mesh(new)
+            if len(measured) and not is_unknown.all():
+                yield rows[~is_unknown], measured, new[~is_unknown]
 
-    def joint_law(self, cells: pd.DataFrame) -> tuple[Law, pd.DataFrame]:
-        """Return the law of cells of one series whose nodes have as many devices, and its columns of them."""
-        _, measured, new = next(self.split_series(cells))
-        _, fitted, prepared = next(law.split_places(measured, new))
+    def joint_law(self, cells: pd.DataFrame) -> tuple[StepLaw, pd.DataFrame]:
+        """Return the law of cells, and their columns in it.
+
+        The cells belong to one series, and their nodes have the same number of devices.
+        """
+        ((_, measured, new),) = self.split_series(cells)
+        ((_, fitted, prepared),) = law.split_by_devices_per_node(measured, new)
         return fitted, prepared
 
     def predict(self, cells: pd.DataFrame) -> Prediction:
         """Return epoch times of cells like `cells.measured_cells`, without measurements."""
-        parts: list[tuple[np.ndarray, Steps]] = []
+        parts: list[tuple[np.ndarray, StepPrediction]] = []
         notes: list[Note] = []
         for rows, measured, new in self.split_series(cells):
             steps = law.predict_steps(measured, new)
             parts.append((rows, steps))
             notes += _notes(cells.iloc[rows], steps)
         steps = law.join_steps(len(cells), parts)
-        count = cells["n_allreduces"].to_numpy(float)
-        seconds, low, high = (count * step_s for step_s in (steps.seconds, steps.low, steps.high))
+        n_allreduces = cells["n_allreduces"].to_numpy(float)
+        seconds, low, high = (n_allreduces * step_s for step_s in (steps.seconds, steps.low, steps.high))
         return Prediction(seconds, "", tuple(notes), low, high)
 
 
-def fit_computation(alone: pd.DataFrame) -> Array:
-    """Return alpha, beta and u of cells on one device by non-negative least squares of relative errors, [3].
-
-    A batch of b samples takes alpha + beta b, an update u. Inseparable coefficients are 0.
-    """
-    steps, n_allreduces, batch = (alone[name].to_numpy() for name in ("steps", "n_allreduces", "local_batch"))
-    columns = (
-        np.column_stack([steps, steps * batch, n_allreduces]) / alone["epoch_time_s"].to_numpy()[:, None]
+def fit_computation(alone: pd.DataFrame) -> ComputationCosts:
+    """Return the costs of cells on one device by non-negative least squares of relative errors."""
+    batches, n_allreduces, local_batch = (
+        alone[name].to_numpy() for name in ("n_batches", "n_allreduces", "local_batch")
     )
-    estimable = [len(set(batch)) > 1, True, len(set(np.round(n_allreduces / steps, 6))) > 1]
+    counts = np.column_stack([batches, batches * local_batch, n_allreduces])
+    columns = counts / alone["epoch_time_s"].to_numpy()[:, None]
+    # Different batch sizes separate fixed_s from sample_s, different accumulation update_s from both.
+    estimable = [len(set(local_batch)) > 1, True, len(set(np.round(n_allreduces / batches, 6))) > 1]
     coefficients = np.zeros(3)
     coefficients[estimable] = nnls(columns[:, estimable], np.ones(len(alone)))[0]
-    return coefficients
+    return ComputationCosts(*coefficients.tolist())
 
 
 def shortest_epochs(runs: pd.DataFrame, network: pd.DataFrame) -> dict[str, float]:
     """Return lower bounds of the epoch times of measured cells, in seconds by cell name.
 
-    Computation is that of one device, divided among all replicas. Messages take what the collective benchmark
-    says; frameworks that send during the backward pass overlap all of it. No rank waits for another.
+    Computation is measured on one device. Messages take the time of the collective benchmark; frameworks that
+    send during the backward pass overlap as much as fits into it. No rank waits for another.
 
     Args:
         runs: runs.csv of the study.
@@ -181,149 +198,155 @@ def shortest_epochs(runs: pd.DataFrame, network: pd.DataFrame) -> dict[str, floa
     if network.empty:
         return {}
     cells = cells_with_costs(runs, network)
-    batch_s = cells["batch_s"] + cells["sample_s"] * cells["local_batch"]
+    batch_s = cells["fixed_s"] + cells["sample_s"] * cells["local_batch"]
     overlaps = cells["framework"].map(lambda name: message_rule(name).messages != "ends").astype(bool)
     exposed_s = np.maximum(cells["message_s"] - law.BACKWARD_SHARE * batch_s.where(overlaps, 0.0), 0.0)
-    seconds = cells["steps"] * batch_s + cells["n_allreduces"] * (cells["update_s"] + exposed_s)
+    seconds = cells["n_batches"] * batch_s + cells["n_allreduces"] * (cells["update_s"] + exposed_s)
     return seconds.set_axis(cells["cell"]).dropna().to_dict()
 
 
 def cells_with_costs(runs: pd.DataFrame, network: pd.DataFrame) -> pd.DataFrame:
     """Return `cells.measured_cells` with the costs of one device and of messages; NaN: unknown.
 
-    Columns: `batch_s`, `sample_s`, `update_s` (`StudyLaw.costs`), and `message_s` of a step, 0 for one rank.
+    Added columns: those of ComputationCosts, and `message_s` of an optimizer step, 0 on one device.
 
     Args:
         runs: runs.csv of the study.
         network: network.csv of the study.
     """
     cells = measured_cells(runs)
-    study = StudyLaw(cells, Network(benchmark_points(network)))
+    study = StudyLaw(cells, CollectiveBenchmark(benchmark_points(network)))
     costs = np.array([study.costs(row) for row in cells.to_dict("records")]).reshape(-1, 3)
-    cells[["batch_s", "sample_s", "update_s"]] = costs
-    message_s = law_columns(cells, study.network)["message_s"]
+    cells[list(ComputationCosts._fields)] = costs
+    message_s = law_columns(cells, study.benchmark)["message_s"]
     return cells.assign(message_s=message_s.where(cells["replicas"] > 1, 0.0))
 
 
-def _notes(cells: pd.DataFrame, steps: Steps) -> list[Note]:
-    """Return what is to be said of the predictions of one series."""
+def _notes(cells: pd.DataFrame, steps: StepPrediction) -> list[Note]:
+    """Return notes on batch sizes without a prediction, and on a law that misses its own cells."""
     notes = []
     framework = str(cells["framework"].iloc[0])
     if steps.unseen_batch.any():
         batches = sorted(set(cells["local_batch"][steps.unseen_batch]))
         text = (
-            f"Not predicted with {framework}: batches that were not measured "
-            f"({', '.join(f'{batch:g}' for batch in batches)} samples a device), because fewer than "
-            f"{law.MIN_BATCHES} others were. A line of computation over batches needs two."
+            f"Not predicted with {framework}: batch sizes that were not measured "
+            f"({', '.join(f'{batch:g}' for batch in batches)} samples per device), because fewer than "
+            f"{law.MIN_BATCH_SIZES} others were. Computation as a line over batch sizes needs two."
         )
         notes.append(Note("unseen-batch", text, framework=framework, batches=batches))
     if steps.misfit > law.MISFIT_WARNING:
         text = (
-            f"The law misses the measured cells of {framework} themselves by {100 * steps.misfit:.1f} % "
-            "(root mean square), so that predictions are less certain."
+            f"The law misses the measured cells of {framework} by {100 * steps.misfit:.1f} % (root mean "
+            "square), so its predictions are less certain."
         )
         notes.append(Note("misfit", text, framework=framework, misfit=steps.misfit))
     return notes
 
 
-def law_columns(cells: pd.DataFrame, network: Network, update_share: float = 0.0) -> pd.DataFrame:
+def law_columns(
+    cells: pd.DataFrame, benchmark: CollectiveBenchmark, update_share: float = 0.0
+) -> pd.DataFrame:
     """Return cells in the law's columns (prediction.law); `update_share`: see `StudyLaw.update_shares`."""
-    replicas, accumulation = cells["replicas"].astype(float), cells["steps"] / cells["n_allreduces"]
+    n_devices = cells["replicas"].astype(float)
     columns = pd.DataFrame(
         {
             "framework": cells["framework"],
             "gradient_bytes": cells["gradient_bytes"],
             "nodes": cells["nodes"].astype(float),
-            "devices_per_node": replicas / cells["nodes"],
-            "ranks": replicas,
+            "devices_per_node": n_devices / cells["nodes"],
+            "n_devices": n_devices,
             "local_batch": cells["local_batch"],
-            "accumulation": accumulation,
+            "n_passes": cells["n_batches"] / cells["n_allreduces"],
             "tensor": 1,
             "pipeline": 1,
             "sharded": cells["framework"].map(lambda name: message_rule(name).messages == "units"),
             "rate_out": cells["rate"],
             "rate_in": cells["inside_rate"],
-            "message_s": _message_s(cells, network),
+            "message_s": _message_s(cells, benchmark),
             "hierarchical_s": np.nan,
             "is_mesh": cells["is_mesh"],
         }
     )
     if "epoch_time_s" in cells:
-        step_s, sd = cells["epoch_time_s"] / cells["n_allreduces"], cells["sd"] / cells["n_allreduces"]
-        columns = columns.assign(step_s=step_s, n=cells["n"], sd=sd)
+        optimizer_step_s, sd = (cells[name] / cells["n_allreduces"] for name in ("epoch_time_s", "sd"))
+        columns = columns.assign(optimizer_step_s=optimizer_step_s, n=cells["n"], sd=sd)
     if not cells["is_mesh"].any():
         return columns
     rows = zip(cells.to_dict("records"), columns.to_dict("records"), strict=True)
-    divided = [
-        plain | (_mesh_columns(row, network, update_share) if row["is_mesh"] else {}) for row, plain in rows
+    with_meshes = [
+        plain | (_mesh_columns(row, benchmark, update_share) if row["is_mesh"] else {}) for row, plain in rows
     ]
-    return pd.DataFrame(divided, index=cells.index)
+    return pd.DataFrame(with_meshes, index=cells.index)
 
 
 def _is_unknown_mesh(columns: pd.DataFrame) -> np.ndarray:
     """Return which cells of `law_columns` have model parallelism with a message of unknown time."""
-    unknown = columns["message_s"].isna() & columns["hierarchical_s"].isna()
-    return (columns["is_mesh"] & unknown).to_numpy(bool)
+    is_unknown = columns["message_s"].isna() & columns["hierarchical_s"].isna()
+    return (columns["is_mesh"] & is_unknown).to_numpy(bool)
 
 
-def _message_s(cells: pd.DataFrame, network: Network) -> Array:
+def _message_s(cells: pd.DataFrame, benchmark: CollectiveBenchmark) -> Array:
     """Return seconds of the messages of an optimizer step by the benchmark, [cells]; 0 on one node."""
     seconds = np.where(cells["nodes"] > 1, np.nan, 0.0)
-    for carrier, rows in cells.groupby(["framework", "device"]).indices.items():
-        rows = rows[(cells["nodes"].to_numpy()[rows] > 1) & ~cells["is_mesh"].to_numpy(bool)[rows]]
+    is_timed = (cells["nodes"] > 1) & ~cells["is_mesh"].astype(bool)
+    for framework_device, rows in cells.groupby(["framework", "device"]).indices.items():
+        rows = rows[is_timed.to_numpy()[rows]]
         group = cells.iloc[rows]
         if group.empty:
             continue
-        rule = message_rule(carrier[0])
+        rule = message_rule(framework_device[0])
         nodes, ranks, rate = (group[name].to_numpy(float) for name in ("nodes", "ranks", "rate"))
-        place = nodes, ranks, rate
         sizes = group["gradient_bytes"].to_numpy(float)
-        batches = (group["steps"] / group["n_allreduces"]).to_numpy(float)
-        shards = [network.seconds(carrier, kind, place, sizes) for kind in (ALL_GATHER, REDUCE_SCATTER)]
-        reduced = network.seconds(carrier, ALL_REDUCE, place, sizes)
-        if rule.messages == "units" and not any(np.isnan(shard_s).any() for shard_s in shards):
+        time_messages = functools.partial(benchmark.seconds, framework_device, scale=(nodes, ranks, rate))
+        n_batches = (group["n_batches"] / group["n_allreduces"]).to_numpy(float)
+        gather_s, scatter_s = (time_messages(kind, size=sizes) for kind in (ALL_GATHER, REDUCE_SCATTER))
+        step_s = time_messages(ALL_REDUCE, size=sizes)
+        if rule.messages == "units" and not np.isnan([gather_s, scatter_s]).any():
             # Each batch gathers in its backward pass, the first also in its forward pass; one reduces.
-            reduced = (batches + 1) * shards[0] + shards[1]
-        extra = group["training_loop"].map(lambda loop, rule=rule: rule.extra.get(loop, 0)).to_numpy(float)
-        if extra.any():
-            small = np.full(len(group), SMALL_BYTES)
-            reduced = reduced + batches * extra * network.seconds(carrier, ALL_REDUCE, place, small)
-        seconds[rows] = reduced
+            step_s = (n_batches + 1) * gather_s + scatter_s
+        n_small = group["training_loop"].map(lambda loop, rule=rule: rule.extra.get(loop, 0)).to_numpy(float)
+        if n_small.any():
+            small_s = time_messages(ALL_REDUCE, size=np.full(len(group), SMALL_BYTES))
+            step_s = step_s + n_batches * n_small * small_s
+        seconds[rows] = step_s
     return seconds
 
 
-def _mesh_columns(row: Mapping[str, Any], network: Network, update_share: float) -> dict[str, float]:
-    """Return the columns of a cell with model parallelism that differ; NaN messages if one is not known.
+def _mesh_columns(
+    row: Mapping[str, Any], benchmark: CollectiveBenchmark, update_share: float
+) -> dict[str, float]:
+    """Return the columns of a cell with model parallelism that differ; NaN if a message's time is unknown.
 
-    A model that is not registered is taken as divided evenly.
+    A model that is not registered counts as divided evenly.
     """
-    graph = find_graph(row["model"], row["dataset"])
+    graph, n_batches = find_graph(row["model"], row["dataset"]), row["n_batches"] / row["n_allreduces"]
     missing = {"message_s": math.nan, "hierarchical_s": math.nan}
-    mesh, place = mesh_of(row["parallelism"], row["ranks"]), Place(row["nodes"], row["ranks"], row["rate"])
+    mesh = mesh_of(row["parallelism"], row["ranks"])
     if graph is None:
-        n_microbatches = row["microbatches"] if mesh.pipeline > 1 else 1
-        accumulation = row["steps"] / row["n_allreduces"] * n_microbatches
+        n_passes = n_batches * (row["microbatches"] if mesh.pipeline > 1 else 1)
         return {
-            "accumulation": accumulation,
-            # By the global batch: ranks that share a sequence divide it, too, but are no axis of a mesh.
-            "local_batch": row["samples"] / row["n_allreduces"] / (accumulation * row["ranks"]),
+            "n_passes": n_passes,
+            # From the global batch, because ranks that share a sequence divide it, too, but are no axis of
+            # a mesh.
+            "local_batch": row["samples"] / row["n_allreduces"] / (n_passes * row["ranks"]),
             "tensor": mesh.tensor, "pipeline": mesh.pipeline, "sharded": mesh.sharded > 1, "is_mesh": False,
         }  # fmt: skip
     if row["nodes"] < 2:
         return missing
+    scale = NetworkScale(row["nodes"], row["ranks"], row["rate"])
 
     def describe(timer: Timer) -> MeshStep | None:
         limit = message_limits(message_rule(row["framework"]))[1]
-        return describe_step(graph, mesh, round(row["local_batch"]), row, place, timer, limit)
+        return describe_step(graph, mesh, round(row["local_batch"]), row, scale, timer, limit)
 
-    carrier = (row["framework"], row["device"])
-    benchmarked = describe(functools.partial(network.message_s, carrier))
+    benchmarked = describe(functools.partial(benchmark.message_s, (row["framework"], row["device"])))
     nominal = describe(ideal_seconds) if not math.isnan(row["rate"]) else None
     step = benchmarked or nominal
     if step is None:
         return missing
-    accumulation = row["steps"] / row["n_allreduces"]
-    calls = (1 - update_share) * step.calls + update_share * step.updated / accumulation
+    # The update is part of fixed_s, but needs its share of the parameters instead of the operators, and only
+    # once a step.
+    calls = (1 - update_share) * step.calls + update_share * step.updated / n_batches
     return {
         "message_s": benchmarked.message_s if benchmarked else math.nan,
         "hierarchical_s": nominal.message_s if nominal else math.nan,

@@ -1,10 +1,10 @@
 """Table `what_if`: traced steps replayed with one change, and how close that is to measured runs.
 
 For every traced cell and question (traces.questions), the replay gives the time of a sample after the change
-relative to before. The mean over traced runs, on the log scale, times the untraced epoch time of the cell is
-the prediction, so the cost of tracing cancels. Collective benchmarks say which part of message time is the
-links' (prediction.message_times), and cells on one replica how computation grows with the batch size
-(prediction.study).
+relative to before. The prediction is the geometric mean of this ratio over traced runs, times the untraced
+epoch time of the cell, so the cost of tracing cancels. Collective benchmarks show which part of the message
+time the links take (prediction.message_times), and cells on one device how computation grows with the batch
+size (prediction.study).
 """
 
 import math
@@ -36,8 +36,14 @@ from common.options import run_program
 from common.tables import read_table
 from declared.mesh import NOT_MESHES, PLAIN
 from declared.models import find_graph
-from prediction.cells import has_strategy, is_mesh, measured_cells
-from prediction.message_times import Law, Network, benchmark_points, bucket_bytes, message_rule
+from prediction.cells import has_strategy, measured_cells, uses_model_parallelism
+from prediction.message_times import (
+    CollectiveBenchmark,
+    MessageTimeModel,
+    benchmark_points,
+    bucket_bytes,
+    message_rule,
+)
 from prediction.study import StudyLaw
 from traces import questions
 from traces.questions import Question, Retime
@@ -55,22 +61,22 @@ COLUMNS = [
 ]  # fmt: skip
 PREDICTION_METHOD = (
     "Predicted: time of a sample in the replay relative to the trace, times the untraced epoch time. "
-    "Intervals of predictions are over traced runs; they do not include the uncertainty of the network's law "
-    "or of a question's assumptions."
+    "Intervals of predictions are over traced runs. They do not include the uncertainty of message times or "
+    "of a question's assumptions."
 )
-LEFT_OUT = (
-    "Left out, because they use model parallelism, or no kept step has the same number of all-reduces on all "
+EXCLUDED = (
+    "Excluded, because they use model parallelism, or no kept step has the same number of all-reduces on all "
     "ranks: {}."
 )
 NO_TRACE = Note("no-trace", "No traced run of the study kept steps that can be replayed.")
 
 
 @dataclass(frozen=True)
-class Study:
+class TracedStudy:
     """A study's runs (all of them), collective benchmark and kept steps (replay_steps.csv)."""
 
     runs: pd.DataFrame
-    network: Network
+    benchmark: CollectiveBenchmark
     steps: pd.DataFrame
 
     @cached_property
@@ -85,12 +91,12 @@ class Study:
 
     @cached_property
     def law(self) -> StudyLaw:
-        """The study's cells, of which those on one replica say how computation grows."""
-        return StudyLaw(measured_cells(self.timing_runs), self.network)
+        """The law of the study's cells; its cells on one device show how computation grows."""
+        return StudyLaw(measured_cells(self.timing_runs), self.benchmark)
 
     @cached_property
     def by_levels(self) -> dict[tuple[Any, ...], dict[str, Any]]:
-        """A successful run of each cell, by the levels of all factors except `trace`."""
+        """A successful untraced run of each cell, by the levels of all factors except `trace`."""
         ok = successful(self.timing_runs).drop_duplicates("cell")
         return {_levels(row): row for row in ok.to_dict("records")}
 
@@ -107,13 +113,13 @@ class Study:
         """
         steps_of_run = dict(iter(self.steps.groupby("run_id")))
         ok = self.traced_runs
-        runs_of_cell = dict(iter(ok[~is_mesh(ok) & ~has_strategy(ok)].groupby("cell")))
+        runs_of_cell = dict(iter(ok[~uses_model_parallelism(ok) & ~has_strategy(ok)].groupby("cell")))
         for runs in (runs_of_cell[cell] for cell in cell_levels(self.runs)["cell"] if cell in runs_of_cell):
             cell = Cell(self, runs.iloc[0].to_dict(), [steps_of_run[run] for run in runs["run_id"]])
             if cell.chains:
                 yield cell
 
-    def left_out(self, rows: pd.DataFrame) -> list[str]:
+    def excluded_cells(self, rows: pd.DataFrame) -> list[str]:
         """Return the traced cells with kept steps that have no row in `rows` (`predict`)."""
         return [cell for cell in self.traced_runs["cell"].unique() if cell not in set(rows["cell"])]
 
@@ -126,27 +132,27 @@ def _levels(row: Mapping[str, Any], **changes: Any) -> tuple[Any, ...]:
 class Cell:
     """A traced cell: one of its runs, and the kept steps of each run."""
 
-    study: Study
+    study: TracedStudy
     row: Mapping[str, Any]
     steps: Sequence[pd.DataFrame]
 
     @cached_property
     def chains(self) -> list[list[Chain]]:
-        """The kept steps of each run as chains, with messages slowed by computation as the law says."""
+        """The kept steps of each run as chains, with messages slowed down by computation at the same time."""
         chains_of_runs = []
         for chains in filter(None, (build_chains(steps, self.alone) for steps in self.steps)):
-            if self.law is not None:
+            if self.message_times is not None:
                 speed = questions.speed_during_computation(chains, self.alone)
                 chains = [chain.slowed(speed) for chain in chains]
             chains_of_runs.append(chains)
         return chains_of_runs
 
     @property
-    def law(self) -> Law | None:
-        """The all-reduce law of its library; None without a collective benchmark."""
+    def message_times(self) -> MessageTimeModel | None:
+        """The all-reduce times of its library; None on one node or without a collective benchmark."""
         if self.row["nodes"] < 2:
             return None
-        return self.study.network.law((self.row["framework"], self.row["device"]))
+        return self.study.benchmark.model((self.row["framework"], self.row["device"]))
 
     @property
     def rate(self) -> float:
@@ -161,22 +167,22 @@ class Cell:
         sizes = bucket_bytes(graph, message_rule(self.row["framework"]))
         return sizes if len(sizes) == count else np.full(count, graph.gradient_bytes / max(count, 1))
 
-    def messages(self, law: Law, sizes: np.ndarray, rate: float) -> Messages:
-        """Return the times of messages of these sizes by a law."""
-        place = (float(self.row["nodes"]), float(self.row["ranks"]), rate)
-        return Messages(*law.times(sizes, *(np.full(len(sizes), value) for value in place)))
+    def messages(self, model: MessageTimeModel, sizes: np.ndarray, rate: float) -> Messages:
+        """Return the times of messages of these sizes."""
+        scale = (float(self.row["nodes"]), float(self.row["ranks"]), rate)
+        return Messages(*model.times(sizes, *(np.full(len(sizes), value) for value in scale)))
 
     def alone(self, count: int) -> Messages:
-        """Return the times of `count` messages without others; without a law, in proportion to their size."""
+        """Return the times of single messages, `count` of them; without a benchmark, their sizes instead."""
         sizes = self.sizes(count)
-        if self.law is None:
+        if self.message_times is None:
             return Messages(np.zeros(count), sizes)
-        return self.messages(self.law, sizes, self.rate)
+        return self.messages(self.message_times, sizes, self.rate)
 
     @property
     def every_chain(self) -> list[Chain]:
         """The chains of all runs."""
-        return [chain for own in self.chains for chain in own]
+        return [chain for chains in self.chains for chain in chains]
 
     @property
     def max_allreduces_in_step(self) -> int:
@@ -184,62 +190,64 @@ class Cell:
         return max((len(step.allreduces) for chain in self.every_chain for step in chain.steps), default=0)
 
     def by_links(self, faster: float) -> Retime:
-        """Return message times with faster links; without a known rate, all time of bytes is the links'."""
-        if self.law is None:
+        """Return message times with faster links; without a known rate, links take all time of bytes."""
+        if self.message_times is None:
             return questions.scale_moving(1 / faster)
-        law = replace(self.law, cost_s=self.law.cost_s / faster) if np.isnan(self.rate) else self.law
+        model = self.message_times
+        if np.isnan(self.rate):
+            model = replace(model, cost_s=model.cost_s / faster)
         count, is_cpu = self.max_allreduces_in_step, self.row["devices"] == "cpu"
-        after = self.messages(law, self.sizes(count), self.rate * faster)
+        after = self.messages(model, self.sizes(count), self.rate * faster)
         return questions.retime_by_law(self.alone(count), after, limited_by_processors=is_cpu)
 
     def by_bytes(self, share: float) -> Retime:
         """Return message times with this share of the bytes."""
-        if self.law is None:
+        if self.message_times is None:
             return questions.scale_moving(share)
         count = self.max_allreduces_in_step
-        after = self.messages(self.law, share * self.sizes(count), self.rate)
+        after = self.messages(self.message_times, share * self.sizes(count), self.rate)
         return questions.retime_by_law(self.alone(count), after)
 
     @cached_property
     def computed_s(self) -> Callable[[float], float] | None:
-        """The time of a batch and its update on one replica by batch size, or None if not measured.
+        """The time of a batch and its update on one device by batch size, or None if not measured.
 
-        It is that of the framework, or else of its baseline.
+        It was measured with the framework, or else with its baseline.
         """
         level = self.row["parallelism"]
         row = {**self.row, "computes": level if level in NOT_MESHES else PLAIN}
-        alpha, beta, update = self.study.law.costs(row)
-        return None if np.isnan(beta) else lambda size: float(alpha + beta * size + update)
+        fixed_s, sample_s, update_s = self.study.law.costs(row)
+        return None if np.isnan(sample_s) else lambda size: float(fixed_s + sample_s * size + update_s)
 
     def growth(self, times: float) -> tuple[float, bool]:
         """Return how computation grows with a batch `times` as large, and whether that was measured."""
-        own = self.row["local_batch"]
+        local_batch = self.row["local_batch"]
         if self.computed_s is None or not self.computed_s(0):
             return times, False
-        return self.computed_s(times * own) / self.computed_s(own), True
+        return self.computed_s(times * local_batch) / self.computed_s(local_batch), True
 
     def questions(self) -> Iterator[Question]:
-        """Yield the questions: the study's other levels, or usual changes."""
-        own, tried = self.row, {name: self._cells_with_other_level(name) for name in CHANGED_FACTORS}
+        """Yield the questions: how the study's other levels would do, or else DEFAULT_CHANGES."""
+        row, tried = self.row, {name: self._cells_with_other_level(name) for name in CHANGED_FACTORS}
         if self.max_allreduces_in_step:
-            if own["placement"] != "emulated" and own["nodes"] > 1:
+            if row["placement"] != "emulated" and row["nodes"] > 1:
                 links = tried["bandwidth"].items()
-                rates = {row["bandwidth_bytes_s"] / self.rate: level for level, row in links}
+                rates = {changed["bandwidth_bytes_s"] / self.rate: level for level, changed in links}
                 for faster in sorted({DEFAULT_CHANGES["links"], *rates}):
                     level = rates.get(faster)
                     yield questions.links(faster, self.by_links(faster), factor="bandwidth", level=level)
             yield questions.half_the_bytes(self.by_bytes(0.5))
             yield questions.hidden()
-            if own["sync_every"] == 1:
-                batch_s = self.computed_s and self.computed_s(own["local_batch"])
+            if row["sync_every"] == 1:
+                batch_s = self.computed_s and self.computed_s(row["local_batch"])
                 for level in sorted(tried["sync_every"]) or [None]:
                     every = int(level or DEFAULT_CHANGES["accumulation"])
                     chains = self.every_chain
                     yield questions.accumulated(every, batch_s, chains, factor="sync_every", level=level)
         for level in sorted(tried["batch_size"]) or [None]:
-            times = level / own["batch_size"] if level else DEFAULT_CHANGES["batch"]
+            times = level / row["batch_size"] if level else DEFAULT_CHANGES["batch"]
             yield questions.batch(times, *self.growth(times), factor="batch_size", level=level)
-        if own["ranks"] > 1:
+        if row["ranks"] > 1:
             yield questions.balanced(self.every_chain)
         yield questions.no_data()
 
@@ -308,7 +316,7 @@ def _product(first: Estimate, second: Estimate) -> Estimate:
     return Estimate(value, value * math.exp(-below), value * math.exp(above), min(first.n, second.n))
 
 
-def predict(study: Study) -> pd.DataFrame:
+def predict(study: TracedStudy) -> pd.DataFrame:
     """Return a row for each traced cell and question, with COLUMNS."""
     if study.steps.empty:
         return pd.DataFrame(columns=COLUMNS)
@@ -323,18 +331,18 @@ def in_order(rows: pd.DataFrame) -> list[str]:
 
 
 def gain(rows: pd.DataFrame, name: str) -> pd.DataFrame:
-    """Return the saved time in per cent of the time before: value, low, high of a column of ratios."""
+    """Return the saved time in per cent of the time before, from a column of ratios: value, low, high."""
     ends = {"value": name, "low": f"{name}_high", "high": f"{name}_low"}
     return pd.DataFrame({part: 100 * (1 - rows[column].astype(float)) for part, column in ends.items()})
 
 
-def table(rows: pd.DataFrame, study: Study) -> tables.Table:
+def table(rows: pd.DataFrame, study: TracedStudy) -> tables.Table:
     """Return the table of `predict`."""
     runs = study.runs
     words = cell_words(traced(runs), but=["trace"])
-    left_out = study.left_out(rows)
-    text = LEFT_OUT.format("; ".join(words[cell] for cell in left_out))
-    note_list: list[str] = [Note("cells-left-out", text, cells=left_out)] if left_out else []
+    excluded = study.excluded_cells(rows)
+    text = EXCLUDED.format("; ".join(words[cell] for cell in excluded))
+    note_list: list[str] = [Note("cells-left-out", text, cells=excluded)] if excluded else []
     note_list += filter(None, [conditions.traced_runs_without_phases(runs)])
     if rows.empty:
         all_notes = [NO_TRACE, *note_list, conditions.setting_note(timing_runs(runs))]
@@ -361,7 +369,7 @@ def _signed_percent(share: float) -> str:
 
 
 def notes(rows: pd.DataFrame) -> list[str]:
-    """Return notes on the numbers, their errors and what they assume."""
+    """Return notes on the predictions, their errors and their assumptions."""
     assumed = {str(row.change): row.assumes for row in rows.itertuples()}
     change_texts = dict.fromkeys(f"{row.change}: {row.assumes}" for row in rows.itertuples())
     replay_error = rows["replay_off"].max()
@@ -405,8 +413,12 @@ def main(*, runs: Path, network: Path | None = None, replay_steps: Path, out: Pa
     """
     measured = with_batch_numbers(read_runs(runs))
     largest = max(measured_cells(measured)["gradient_bytes"].max(), 0.0)
-    benchmark = Network(benchmark_points(read_table(network, "network")), largest) if network else Network()
-    study = Study(measured, benchmark, read_table(replay_steps, "replay_steps"))
+    benchmark = (
+        CollectiveBenchmark(benchmark_points(read_table(network, "network")), largest)
+        if network
+        else CollectiveBenchmark()
+    )
+    study = TracedStudy(measured, benchmark, read_table(replay_steps, "replay_steps"))
     tables.write(table(predict(study), study), out)
 
 

@@ -1,34 +1,35 @@
 """How many nodes are worth it: the knee of a predicted curve, what limits it, and what to measure next.
 
-With S(N) the speed-up over one node, a doubling of N nodes gains (S(2 N) - S(N)) / N, 1 where scaling is
-ideal. The knee is the smallest number of nodes whose doubling gains less than a stated share; more are not
-worth it. Bands come from draws of whole curves with the covariance of the law, because predictions on
-different numbers of nodes share most errors. What limits the doubling is the part of a step whose node time
-(seconds times nodes) grows most.
+With S(N) the speed-up over one node, a doubling of N nodes gains (S(2 N) - S(N)) / N, 1 with ideal scaling.
+The knee is the smallest number of nodes whose doubling gains less than a stated share; more are not worth it.
+Bands come from draws of whole curves with the covariance of the law, because predictions on different numbers
+of nodes share most errors. What limits the doubling is the part of a step whose node time (seconds times
+nodes) grows most.
 
-How far a measurement narrows the band of a prediction is found by adding it to the measured cells, somewhat
-off its own prediction, and fitting the law again. Of sets of counts that narrow almost alike the one with the
-fewest nodes is proposed, since it costs least.
+To find how far a measurement would narrow the band of a prediction, it is added to the measured cells,
+somewhat off its own prediction, and the law is fitted again. Of the sets of counts that narrow the band
+almost as far as the best one, the one with the fewest nodes is proposed, since it costs least.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain, combinations
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from analysis.intervals import Estimate, columns
-from prediction.law import BAND, Array, Law, Z
+from prediction.law import BAND_PROBABILITY, Array, StepLaw, Z
 from prediction.study import StudyLaw
 
 SHARE = 0.7  # of the ideal gain of a doubling
 N_DRAWS = 999
-ENDS = [(1 - BAND) / 2, (1 + BAND) / 2]  # quantiles of a band
+BAND_QUANTILES = [(1 - BAND_PROBABILITY) / 2, (1 + BAND_PROBABILITY) / 2]
 JITTER = 1e-10  # added to variances, so that the covariance of few forms has a Cholesky factor
-MAX_EXPONENT = 50.0  # of errors that are drawn or expected; a factor of 5e21 has no meaning, and no overflow
 MAX_CANDIDATES = 4  # the largest ones, so that the law is fitted at most ten times
 MEASURABLE_FACTOR = 4  # times the largest measured number of nodes: what can be measured next by default
 ALMOST = 0.9  # of the narrowing of the best set of counts
@@ -39,7 +40,7 @@ MIN_NAMED_PART = 0.25  # of the node time that the next doubling adds, for which
 
 @dataclass(frozen=True)
 class Scaling:
-    """Joint predictions of one case at growing numbers of nodes.
+    """Joint predictions of one case on growing numbers of nodes.
 
     Attributes:
         nodes: Numbers of nodes, ascending, [counts].
@@ -52,8 +53,34 @@ class Scaling:
     nodes: Array
     epoch_s: Array
     n_updates: Array
-    law: Law
+    law: StepLaw
     cells: pd.DataFrame
+
+    @property
+    def speedups(self) -> Array:
+        """Predicted speed-ups over one node, [counts]."""
+        speedups: Array = self.epoch_s[0] / self.epoch_s * self.nodes[0]
+        return speedups
+
+    @cached_property
+    def doubled(self) -> NDArray[np.intp]:
+        """Positions in `nodes` of the numbers whose double is considered, too, [doublings]."""
+        return np.flatnonzero(2 * self.nodes <= self.nodes[-1])
+
+    @cached_property
+    def interpolation(self) -> Array:
+        """What turns values at `nodes` into values at the doubled numbers, [counts, doublings].
+
+        The doubles of some numbers lie between two others, where values are a line over the logarithm.
+        """
+        doubles, units = np.log(2 * self.nodes[self.doubled]), np.eye(len(self.nodes))
+        return np.array([np.interp(doubles, np.log(self.nodes), unit) for unit in units])
+
+    def gains(self, speedups: Array) -> Array:
+        """Return the gain of each doubling relative to the ideal, [curves, counts] -> [curves, doublings]."""
+        logs = np.log(speedups)
+        gains: Array = np.exp(logs @ self.interpolation) - np.exp(logs[:, self.doubled])
+        return gains / self.nodes[self.doubled]
 
 
 @dataclass(frozen=True)
@@ -62,7 +89,7 @@ class Knee:
 
     Attributes:
         nodes: Up to how many nodes a doubling gains the share, with its 90 % band; inf: all considered ones.
-        gain: What the next doubling gains; that of the last one where `nodes` is inf, NaN without any.
+        gain: What the next doubling gains; that of the last one if `nodes` is inf, NaN without any.
         parts: Shares of the node time that this doubling adds, by part of a step, largest first.
         considered: The largest number of nodes that was considered.
     """
@@ -79,8 +106,8 @@ class Knee:
 
 
 @dataclass(frozen=True)
-class Design:
-    """Numbers of nodes to measure next, none where no measurement narrows the band.
+class NextMeasurements:
+    """Numbers of nodes to measure next, none if no measurement narrows the band.
 
     Attributes:
         counts: Numbers of nodes.
@@ -104,33 +131,35 @@ def predict_scaling(law: StudyLaw, curve: pd.DataFrame) -> Scaling:
     return Scaling(nodes, epoch_s, n_updates, *law.joint_law(curve))
 
 
-def knee(scaling: Scaling, share: float = SHARE) -> Knee:
+def find_knee(scaling: Scaling, share: float = SHARE) -> Knee:
     """Return up to how many nodes a doubling gains at least a share of the ideal."""
-    nodes, considered = scaling.nodes, int(scaling.nodes[-1])
-    starts = np.flatnonzero(2 * nodes <= considered)
-    if not len(starts):
+    considered, doubled = int(scaling.nodes[-1]), scaling.doubled
+    if not len(doubled):
         return Knee(Estimate(math.inf, math.inf, math.inf), Estimate(math.nan), {}, considered)
-    units = np.eye(len(nodes))
-    between = np.array([np.interp(np.log(2 * nodes[starts]), np.log(nodes), unit) for unit in units])
-    speedups = scaling.epoch_s[0] / scaling.epoch_s * nodes[0]
-    logs = np.log(np.vstack([speedups, _draw_speedups(scaling, speedups)]))
-    gains = (np.exp(logs @ between) - np.exp(logs[:, starts])) / nodes[starts]
+    gains = scaling.gains(np.vstack([scaling.speedups, _draw_speedups(scaling)]))
+    # The first curve is the prediction, the others are draws.
     is_below = gains < share
-    first = np.where(is_below.any(axis=1), is_below.argmax(axis=1), len(starts))
-    last = min(int(first[0]), len(starts) - 1)
-    ends = np.append(nodes[starts], math.inf)[first]
-    low, high = np.quantile(ends[1:], ENDS, method="inverted_cdf").tolist()  # numbers that were drawn
-    gain_low, gain_high = np.quantile(gains[1:, last], ENDS).tolist()
-    added = _added_parts(scaling, between[:, last] - units[starts[last]])
-    gain = Estimate(float(gains[0, last]), gain_low, gain_high)
-    return Knee(Estimate(float(ends[0]), low, high), gain, added, considered)
+    first_below = np.where(is_below.any(axis=1), is_below.argmax(axis=1), len(doubled))
+    knees = np.append(scaling.nodes[doubled], math.inf)[first_below]
+    # Its ends are numbers that were drawn: between two knees, or a knee and inf, there is nothing.
+    low, high = np.quantile(knees[1:], BAND_QUANTILES, method="inverted_cdf").tolist()
+    next_doubling = min(int(first_below[0]), len(doubled) - 1)
+    gain = Estimate(
+        float(gains[0, next_doubling]), *np.quantile(gains[1:, next_doubling], BAND_QUANTILES).tolist()
+    )
+    parts = _added_parts(scaling, next_doubling)
+    return Knee(Estimate(float(knees[0]), low, high), gain, parts, considered)
 
 
-def _draw_speedups(scaling: Scaling, speedups: Array) -> Array:
-    """Return draws of whole curves of speed-up, [draws, counts], none better than ideal scaling."""
+def _draw_speedups(scaling: Scaling) -> Array:
+    """Return draws of whole curves of speed-up, [draws, counts], none better than ideal scaling.
+
+    A speed-up above it that is itself predicted is kept.
+    """
+    speedups = scaling.speedups
     covariance = scaling.law.covariance(scaling.cells) + JITTER * np.eye(len(speedups))
     errors = np.random.default_rng(0).normal(size=(N_DRAWS, len(speedups))) @ _root(covariance).T
-    factors = np.exp(np.clip(errors[:, :1] - errors, -MAX_EXPONENT, MAX_EXPONENT))
+    factors = np.exp(errors[:, :1] - errors)  # Errors that one node has, too, cancel in a speed-up.
     draws: Array = np.minimum(speedups * factors, np.maximum(speedups, scaling.nodes))
     return draws
 
@@ -145,15 +174,16 @@ def _root(covariance: Array) -> Array:
         return root
 
 
-def _added_parts(scaling: Scaling, contrast: Array) -> dict[str, float]:
-    """Return the shares of the node time of an epoch that a contrast of counts adds, by part of a step."""
+def _added_parts(scaling: Scaling, doubling: int) -> dict[str, float]:
+    """Return the shares of the node time of an epoch that a doubling adds, by part of a step."""
     node_s = scaling.law.parts(scaling.cells).mul(scaling.nodes * scaling.n_updates, axis=0)
+    contrast = scaling.interpolation[:, doubling] - np.eye(len(scaling.nodes))[scaling.doubled[doubling]]
     added = pd.Series(np.maximum(contrast @ node_s.to_numpy(), 0.0), node_s.columns)
     added = added[added > 0].sort_values(ascending=False)
     return (added / added.sum()).to_dict()
 
 
-def next_counts(scaling: Scaling, target: int, measurable: int | None = None) -> Design:
+def propose_measurements(scaling: Scaling, target: int, measurable: int | None = None) -> NextMeasurements:
     """Return one or two powers of two whose measurement narrows the prediction on about `target` nodes most.
 
     Args:
@@ -173,17 +203,17 @@ def next_counts(scaling: Scaling, target: int, measurable: int | None = None) ->
     widths = {chosen: expected_width(scaling, chosen, nearest) for chosen in sets}
     narrowest = min(widths.values(), default=now)
     if now - narrowest < MIN_NARROWING * now:
-        return Design((), target, now, now)
+        return NextMeasurements((), target, now, now)
     almost = [chosen for chosen, width in widths.items() if now - width >= ALMOST * (now - narrowest)]
-    best = min(almost, key=sum)
-    return Design(best, target, now, widths[best])
+    fewest = min(almost, key=sum)
+    return NextMeasurements(fewest, target, now, widths[fewest])
 
 
 def expected_width(scaling: Scaling, counts: Sequence[int], target: float) -> float:
     """Return the half width of the band on `target` nodes that is expected after measurements on `counts`.
 
-    It is that of the mean variance of two laws, fitted as if all of them took longer, or shorter, than
-    predicted by TYPICAL_DEVIATION.
+    It follows from the mean variance of two laws: in one, all measurements take longer than predicted by
+    TYPICAL_DEVIATION, in the other shorter.
     """
     cells, target_cell = (scaling.cells[np.isin(scaling.nodes, nodes)] for nodes in (list(counts), [target]))
     predicted = scaling.law.predict(cells)
@@ -191,46 +221,47 @@ def expected_width(scaling: Scaling, counts: Sequence[int], target: float) -> fl
     variances = []
     for z in (-TYPICAL_DEVIATION, TYPICAL_DEVIATION):
         step_s = predicted.seconds * np.exp(z * predicted.log_sd)
-        measured = pd.concat([scaling.law.cells, cells.assign(step_s=step_s, n=n, sd=math.nan)])
-        extended = Law(measured.reset_index(drop=True)) if len(cells) else scaling.law
+        measured = pd.concat([scaling.law.cells, cells.assign(optimizer_step_s=step_s, n=n, sd=math.nan)])
+        extended = StepLaw(measured.reset_index(drop=True)) if len(cells) else scaling.law
         variances.append(float(extended.predict(target_cell).log_sd[0]) ** 2)
-    return math.exp(min(Z * math.sqrt(sum(variances) / 2), MAX_EXPONENT)) - 1
+    return math.exp(Z * math.sqrt(sum(variances) / 2)) - 1
 
 
-def explain(own: Knee, design: Design | None, share: float, title: str) -> str:
-    """Return the answer in sentences; `title` says for what, as a first clause."""
-    if math.isnan(own.gain.value):
+def explain(knee: Knee, proposal: NextMeasurements | None, share: float, title: str) -> str:
+    """Return the answer in sentences; `title` names the case as a first clause."""
+    if math.isnan(knee.gain.value):
         return f"{title}: only one node was considered."
     ends = dict.fromkeys(
-        f"≥{own.considered}" if math.isinf(end) else f"{end:.0f}" for end in (own.nodes.low, own.nodes.high)
+        f"≥{knee.considered}" if math.isinf(end) else f"{end:.0f}"
+        for end in (knee.nodes.low, knee.nodes.high)
     )
     gain, low, high = (
-        f"{100 * end:.0f}".replace("-", "−") for end in (own.gain.value, own.gain.low, own.gain.high)
+        f"{100 * end:.0f}".replace("-", "−") for end in (knee.gain.value, knee.gain.low, knee.gain.high)
     )
-    count, doubling = f"up to {own.nodes.value:.0f} nodes are", "next"
+    count, doubling = f"up to {knee.nodes.value:.0f} nodes are", "next"
     too_little = f", not {100 * share:.0f} %"
-    if math.isinf(own.nodes.value):
-        count, doubling, too_little = f"all {own.considered} nodes that were considered are", "last", ""
-    elif own.nodes.value == 1:
+    if math.isinf(knee.nodes.value):
+        count, doubling, too_little = f"all {knee.considered} nodes that were considered are", "last", ""
+    elif knee.nodes.value == 1:
         count = "one node is"
     band = f"{gain} % [{low}, {high}] of the ideal"
     text = (
         f"{title}, {count} worth it (90 % band: {' to '.join(ends)}): "
         f"the {doubling} doubling gains {band}{too_little}"
     )
-    named = [name for name, part in own.parts.items() if part >= MIN_NAMED_PART]
+    named = [name for name, part in knee.parts.items() if part >= MIN_NAMED_PART]
     text += f", limited by {' and '.join(named)}." if named else "."
-    if design:
-        return f"{text} {_explain_design(design)}"
-    return f"{text} No further measurement is needed to say so." if own.is_certain else text
+    if proposal:
+        return f"{text} {_explain_proposal(proposal)}"
+    return f"{text} No further measurement is needed." if knee.is_certain else text
 
 
-def _explain_design(design: Design) -> str:
-    now, then = (width_text(width) for width in (design.now, design.then))
-    if not design.counts:
-        return f"No count that was considered narrows the band on {design.target} nodes ({now})."
-    counts = " and ".join(map(str, design.counts)) + (" node" if design.counts == (1,) else " nodes")
-    return f"Measure {counts} next to narrow the band on {design.target} nodes from {now} to {then}."
+def _explain_proposal(proposal: NextMeasurements) -> str:
+    now, then = (width_text(width) for width in (proposal.now, proposal.then))
+    if not proposal.counts:
+        return f"No measurement that was considered narrows the band on {proposal.target} nodes ({now})."
+    counts = " and ".join(map(str, proposal.counts)) + (" node" if proposal.counts == (1,) else " nodes")
+    return f"Measure {counts} next to narrow the band on {proposal.target} nodes from {now} to {then}."
 
 
 def width_text(half_width: float) -> str:
@@ -238,12 +269,12 @@ def width_text(half_width: float) -> str:
     return f"±{100 * half_width:.0f} %" if half_width < 1 else f"a factor of {1 + half_width:.1f}"
 
 
-def describe(own: Knee, design: Design | None) -> dict[str, Any]:
-    """Return a knee and a design as columns of the table `projection`."""
-    limit, share = next(iter(own.parts.items()), ("", math.nan))
+def describe(knee: Knee, proposal: NextMeasurements | None) -> dict[str, Any]:
+    """Return a knee and a proposal as columns of the table `projection`."""
+    limit, share = next(iter(knee.parts.items()), ("", math.nan))
     measure = {"measure_next": "", "target_nodes": math.nan, "band_now": math.nan, "band_then": math.nan}
-    if design:
-        counts = " ".join(map(str, design.counts))
-        measure = dict(zip(measure, (counts, design.target, design.now, design.then), strict=True))
-    nodes, gain = columns("worth_nodes", own.nodes), columns("next_gain", own.gain)
+    if proposal:
+        counts = " ".join(map(str, proposal.counts))
+        measure = dict(zip(measure, (counts, proposal.target, proposal.now, proposal.then), strict=True))
+    nodes, gain = columns("worth_nodes", knee.nodes), columns("next_gain", knee.gain)
     return {**nodes, **gain, "limit": limit, "limit_share": share, **measure}

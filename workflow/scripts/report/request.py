@@ -24,7 +24,7 @@ from analysis.pooling import pooled
 from analysis.speedup import baseline_cells
 from common.errors import InputError, check_range
 from common.text import alternatives
-from prediction.projection import Study, forecast
+from prediction.projection import MeasuredStudy, forecast
 
 UNKNOWN = Estimate(math.nan)
 #: Smallest and largest numbers of a question. The largest are far beyond all machines and trainings.
@@ -286,7 +286,7 @@ def _scaling_rows(runs: pd.DataFrame, cells: Sequence[str]) -> pd.DataFrame:
     )
 
 
-def project(study: Study, cell: str, nodes: int) -> tuple[Estimate, str]:
+def project(study: MeasuredStudy, cell: str, nodes: int) -> tuple[Estimate, str]:
     """Return the predicted epoch time on `nodes` nodes with a 90 % band, and advice on how many are worth it.
 
     NaN and "" if the law of prediction does not apply to the series of `cell`.

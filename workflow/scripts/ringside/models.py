@@ -55,25 +55,26 @@ def predict(
         ),
     ] = None,
     step_time: Annotated[
-        float | None, option("Seconds of a training step on one device.", metavar="S")
+        float | None,
+        option("Seconds of an optimizer step on one device, with all accumulated batches.", metavar="S"),
     ] = None,
     measured: Annotated[
         list[str] | None,
-        option("Seconds of a step at another place; repeat it: 1x8=0.29 2x8=0.31.", metavar="NxD=S"),
+        option("Seconds of a step on N nodes of D devices; repeat it: 1x8=0.29 2x8=0.31.", metavar="NxD=S"),
     ] = None,
     batch_size: Annotated[
-        int | None, option("Samples of that step on a device (default 32).", metavar="N")
+        int | None, option("Samples per device in each batch (default 32).", metavar="N")
     ] = None,
     samples: Annotated[int | None, option("Samples of an epoch (default: ImageNet's).", metavar="N")] = None,
     model: Annotated[str | None, option("A model of `ringside models`.", metavar="MODEL")] = None,
     dataset: Annotated[
-        str | None, option("Its data set (default: images as ImageNet's).", metavar="DATASET")
+        str | None, option("Its data set (default: images like ImageNet's).", metavar="DATASET")
     ] = None,
     parameters: Annotated[
-        float | None, option("In place of --model: parameters of 4 bytes.", metavar="N")
+        float | None, option("Instead of --model: parameters of 4 bytes.", metavar="N")
     ] = None,
     gradient_bytes: Annotated[
-        float | None, option("In place of --model: bytes of gradients.", metavar="N")
+        float | None, option("Instead of --model: bytes of gradients.", metavar="N")
     ] = None,
     sync_every: Annotated[
         int | None,
@@ -93,20 +94,21 @@ def predict(
         float | None, option("Rate of a device's links inside a node, Gbit/s.", metavar="G")
     ] = None,
     framework: Annotated[
-        str | None, option("Whose messages (default pytorch-ddp, or the study's one).")
+        str | None, option("Whose messages are timed (default: the study's, or pytorch-ddp).")
     ] = None,
     nodes: Annotated[int, typer.Option(metavar="N", help="Largest number of nodes.")] = 1024,
-    at: Annotated[list[int] | None, option("Tell what N nodes give; repeat it.", metavar="N")] = None,
-    epochs: Annotated[
-        float | None, option("Epochs that node hours and cost are for (default 1).", metavar="N")
-    ] = None,
+    at: Annotated[list[int] | None, option("Also list N nodes; repeat it.", metavar="N")] = None,
+    epochs: Annotated[float | None, option("Epochs of node hours and cost (default 1).", metavar="N")] = None,
     price: Annotated[float | None, option("Price of a node hour, in any currency.", metavar="AMOUNT")] = None,
     min_gain: Annotated[
-        float | None, option("Share of the ideal that a doubling has to gain (default 0.7).", metavar="X")
+        float | None,
+        option("Share of the ideal that a doubling must gain (default 0.7).", metavar="X"),
     ] = None,
     measurable: Annotated[
         int | None,
-        option("Most nodes that you can measure (default: 4 times the measured ones).", metavar="N"),
+        option(
+            "Largest number of nodes that you can measure (default: 4 times the measured ones).", metavar="N"
+        ),
     ] = None,
     out: Stem = None,
 ) -> None:
@@ -117,11 +119,11 @@ def predict(
     ./ringside predict --parameters 1.3e9 --measured 1x8=0.84 --measured 2x8=0.91 --rate 200
     ./ringside predict --from results/my-study --rate 10 --rate 100
     """
-    options = {name: value for name, value in locals().items() if value is not None and name != "out"}
-    from figures import projection
+    options = {name: value for name, value in locals().items() if value not in (None, []) and name != "out"}
     from prediction.question import ask
+    from ringside.predicting import show_projection
 
-    projection.predict(ask(**options), out)
+    show_projection(ask(**options), out)
 
 
 def strategies(
