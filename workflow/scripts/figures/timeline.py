@@ -24,6 +24,7 @@ from figures.panels import Series
 from figures.view import View, build_view, filtered
 
 LANE_INCHES = 0.12
+MIN_LANES_INCHES = 0.4  # so that a duration, which is written upright, fits beside few lanes
 BELOW_ROW_INCHES = 0.2
 MAX_HEIGHT_INCHES = 8.2
 BAR, STARTUP_BAR = 0.78, 0.44  # of a lane: the bar, and its start-up, distinct in grey by its width
@@ -104,7 +105,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     width = style.PAGE_INCHES if is_page_wide else style.COLUMN_INCHES
     handles = _legend_handles(ran, view.series if by_host else [])
     above_in = panels.handles_height(handles, width)
-    row_in = LANE_INCHES * len(lanes) + BELOW_ROW_INCHES
+    row_in = max(MIN_LANES_INCHES, LANE_INCHES * len(lanes)) + BELOW_ROW_INCHES
     rows, length = _row_layout(float(time.axis[-1]), len(ran), int((MAX_HEIGHT_INCHES - above_in) / row_in))
     unit, unit_name = axis_unit(time)
     figure = style.new_figure(width, rows * row_in + 0.1 + above_in)
@@ -288,7 +289,7 @@ def draw_cuts(ax: Axes, time: Time, height: float | None) -> None:
         middle = (left + right) / 2
         if height is None or not ax.get_xlim()[0] <= middle <= ax.get_xlim()[1]:
             continue
-        text = ax.text(middle, height, format_duration(3600 * (end - start)))  # may be taller than few lanes
+        text = ax.text(middle, height, format_duration(3600 * (end - start)))
         text.set(rotation=90, ha="center", va="center", fontsize=style.SMALL_FONT_SIZE, color=style.INK)
         text.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.6})
 
