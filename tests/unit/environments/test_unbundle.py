@@ -112,7 +112,7 @@ class TestAWholeBundle:
         )
         assert done.returncode == 0, done.stderr
         assert done.stdout.splitlines()[-1] == (
-            f"ringside: {cache}: 9 files unpacked, 0 were there already; 270.0 kB in all"
+            f"ringside: {cache}: 9 files unpacked, 0 were present; 270.0 kB in all"
         )
 
 
