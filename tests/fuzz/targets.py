@@ -51,7 +51,7 @@ from plan.campaign import published_tables
 from plan.design import plan_design
 from plan.record_checks import load_record
 from plan.strategies import read_strategies
-from provenance.manifest import read as read_manifest
+from provenance.manifest import read_manifest
 from provenance.verify import describe_difference
 from ranks.frameworks.lbann.output import LastWords, Output, UnreadableError, row
 from records.aggregate import epoch_lines
