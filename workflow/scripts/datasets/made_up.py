@@ -31,7 +31,7 @@ Parts = dict[str, tuple[np.ndarray, np.ndarray]]
 
 
 def generate_parts(entry: Mapping[str, Any], classes: int, seed: int = SEED) -> Parts:
-    """Return images (uint8 [N, H, W, C]) and labels (int64 [N]) of both parts; classes are of equal size."""
+    """Return images (uint8 [N, H, W, C]) and labels (int64 [N]) of both parts; classes have equal sizes."""
     generator = np.random.default_rng(seed)
     height, width, channels = entry["shape"]
     tiles = generator.integers(256, size=(classes, -(-height // TILE), -(-width // TILE), channels))
