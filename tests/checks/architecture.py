@@ -1,6 +1,6 @@
-"""What docs/architecture.md shows of the code: the stages, and how many imports each makes of each other.
+"""Generate the table of stages and the picture of imports in docs/architecture.md from the code.
 
-`--check` writes nothing, and says whether what stands there is that of the code as it is.
+With `--check`, nothing is written, and the exit status is 1 if one of them is out of date.
 """
 
 import ast
@@ -20,11 +20,11 @@ INK, STAIR, OWN = "#222222", "#dbe7f3", "#cccccc"
 
 
 def stages() -> list[str]:
-    """The stages, lowest first, as pyproject.toml has them for import-linter."""
+    """Return the stages, lowest first, from import-linter's layers in pyproject.toml."""
     contracts = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     (layers,) = (contract["layers"] for contract in contracts if contract["type"] == "layers")
     packages = {path.parent.name for path in SCRIPTS.glob("*/*.py")}
-    if outside := packages ^ set(layers):  # import-linter would not look at it
+    if outside := packages ^ set(layers):  # import-linter ignores packages outside the layers.
         raise SystemExit(
             "pyproject.toml: tool.importlinter: layers and workflow/scripts differ: "
             f"{', '.join(sorted(outside))}"
@@ -33,9 +33,7 @@ def stages() -> list[str]:
 
 
 def imports(names: list[str]) -> dict[tuple[str, str], int]:
-    """Of how many modules of the second stage's the first one's make an import, counted once for each pair of
-    modules.
-    """
+    """Return the number of imports by pair of stages (importer, imported), once for each pair of modules."""
     graph = grimp.build_graph(*names, cache_dir=None)
     pairs: dict[tuple[str, str], int] = {}
     for importer in graph.modules:
@@ -46,9 +44,9 @@ def imports(names: list[str]) -> dict[tuple[str, str], int]:
 
 
 def drawn(names: list[str], pairs: dict[tuple[str, str], int]) -> str:
-    """The matrix as SVG: a row imports a column.
+    """Return the matrix of imports as SVG: a row imports a column.
 
-    What lies above the diagonal would be an import that goes upwards.
+    A number above the diagonal would be an import of a later stage.
     """
     size = CELL * len(names)
     parts = [
@@ -91,7 +89,7 @@ def main() -> int:
             file.write_text(text)
         elif not file.exists() or file.read_text() != text:
             print(
-                f"{file.relative_to(CHECKOUT)} is not that of the code: run make architecture",
+                f"{file.relative_to(CHECKOUT)} is out of date: run make architecture",
                 file=sys.stderr,
             )
             return 1

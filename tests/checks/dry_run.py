@@ -1,9 +1,9 @@
 """Plan shipped studies at shipped sites with shipped profiles: `snakemake -n` must succeed.
 
-Run in the checkout. By default every study, every profile and every site is planned at least once, each study
-with the profile that was planned least so far. With --all a study is planned with every profile that fits it,
-and the configured study with every profile of every site. Existing results belong to one site, so plans are
-made in a folder that links to everything in the checkout except results.
+Run it in the checkout. By default, every study, profile and site is planned at least once, each study with the
+profile that was planned least so far. With --all, a study is planned with every profile that fits it, and the
+configured study with every profile of every site. Existing results belong to one site, so plans are made in a
+folder that links to everything in the checkout except results.
 """
 
 import argparse
@@ -54,18 +54,15 @@ class Plan:
         command = [sys.executable, "-IS", prefork_server.__file__, *command]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         planned = [line.split()[-1] for line in done.stdout.splitlines() if line.startswith("total ")]
-        ok = done.returncode == 0 and bool(
-            planned
-        )  # in a folder without results there is always something to do
+        # In a folder without results, there is always something to do.
+        ok = done.returncode == 0 and bool(planned)
         jobs = f"{planned[0]} jobs" if ok else "FAILED" if done.returncode else "FAILED, nothing was planned"
         line = f"dry-run {' '.join(settings)} with profile {self.profile}: {jobs}"
         return ok, line if ok else f"{line}\n{done.stdout}{done.stderr}"
 
 
 def all_plans() -> list[Plan]:
-    """Return a plan for every study with every profile that fits it, and for the configured study at every
-    site that fits it.
-    """
+    """Return plans of every study with every fitting profile, and of the configured study at every fitting site."""
     shipped = {path.parent.name for path in Path("profiles").glob("*/config.yaml")} - {"default"}
     if unknown := shipped - {profile for names in PROFILES.values() for profile in names}:
         problem = "no launcher of tests/checks/dry_run.py has this profile"
@@ -93,9 +90,7 @@ def all_plans() -> list[Plan]:
 
 
 def covering_plans(plans: list[Plan]) -> list[Plan]:
-    """Return some of the plans, so that every study, every site and every profile of these plans is in at
-    least one of them.
-    """
+    """Return a selection of plans that contains each of their studies, sites and profiles at least once."""
     chosen: list[Plan] = []
     uses: Counter[str] = Counter()
     for part in ("study", "site", "profile"):

@@ -1,8 +1,8 @@
-"""Report names that are function words, such as ``told``, which cannot be searched for, and long names.
+"""Report names that are too long, or are function words such as ``told``, which cannot be searched for.
 
-``pyproject.toml`` holds the words, the greatest length and the folders that are checked
-(``[tool.ringside.names]``). Annotated class attributes may have the names in ``file_keys``, which are keys of
-files that people write. Exit status 1 if a file defines a function word or a name that is too long.
+``pyproject.toml`` has the words, the maximum length and the folders to check (``[tool.ringside.names]``).
+Annotated class attributes may have the names in ``file_keys``, which are keys of users' files. The exit status
+is 1 if a file defines such a name.
 """
 
 import ast
@@ -43,7 +43,7 @@ def find_function_words(
 
     Args:
         file: The file.
-        words: Function words, which names may not be apart from case and underscores.
+        words: Function words that must not be names, in any case and with any outer underscores.
         file_keys: Names that annotated class attributes may have.
     """
     tree = ast.parse(file.read_text(encoding="utf-8"), filename=str(file))

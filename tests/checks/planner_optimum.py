@@ -1,8 +1,8 @@
 """Compare searched strategies with the fastest of all strategies (`make optimum-test`, planner's Python).
 
-Two small models on four devices have few enough strategies to bound all of them: each layer with any
-configuration, each part on any device. Branch and bound finds the fastest (`support.exact_search`). Annealing
-has to find LeNet-5's, and to come within a factor of CLOSE of the language model's.
+For two small models on four devices, branch and bound finds the fastest of all strategies, with any
+configuration of each layer and each part on any device (`support.exact_search`). Annealing has to find the
+fastest one of LeNet-5, and one within a factor of CLOSE of the fastest for the language model.
 """
 
 import itertools

@@ -1,8 +1,8 @@
 """Run one part of the tests that are too long for every commit: `make rotation-test`.
 
-rotation.yaml lists the parts. The commit's hash chooses one of those that were measured to take at most
-MAX_MINUTES on two cores, so that CI runs all of them over some dozens of commits, and the same commit always
-runs the same part. `--list` shows the parts, `--part NAME` runs one of them.
+rotation.yaml lists the parts. The commit's hash chooses one of the parts that take at most MAX_MINUTES on two
+cores, as measured. So CI runs all of them over a few dozen commits, and the same commit always runs the same
+part. `--list` shows the parts, `--part NAME` runs one of them.
 """
 
 import argparse
@@ -27,8 +27,12 @@ MAX_MINUTES = 5
 class Part:
     """A part of a target of the Makefile.
 
-    `tests` are pytest node ids; a part without any runs the target itself, with `args` as its ARGS. `minutes`
-    is the measured duration with all environments in the cache, None where nobody has measured it.
+    Attributes:
+        name: Its name.
+        target: The target.
+        minutes: The measured duration with all environments in the cache; None if not measured.
+        tests: Node ids of pytest; without any, the part runs the target.
+        args: Further arguments of pytest, or the target's ARGS.
     """
 
     name: str
@@ -63,9 +67,7 @@ def load_parts() -> list[Part]:
 
 
 def in_turn(parts: list[Part]) -> list[Part]:
-    """Return the parts that commits choose from: those that are known to be short enough, also from empty
-    caches.
-    """
+    """Return the parts that commits choose from: those with a measured duration of at most MAX_MINUTES."""
     return [part for part in parts if part.minutes is not None and part.minutes <= MAX_MINUTES]
 
 

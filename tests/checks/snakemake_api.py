@@ -1,9 +1,9 @@
-"""Check that rules and programs use nothing of Snakemake that its next version may change.
+"""Check that rules and programs use only the public API of Snakemake.
 
-Snakemake offers to workflows its language, its handlers, its profiles and the packages snakemake-interface-*.
-Three things are refused: an import of one of its own modules, an attribute of one of its objects whose name
-begins with an underscore, and an assignment to an attribute of one of its objects. Objects are known by their
-usual names (OBJECTS), also as attributes (`self._workflow`).
+Public are its language, its handlers, its profiles and the packages snakemake-interface-*. Three things are
+refused: importing a module of Snakemake, reading an attribute of its objects that begins with an underscore,
+and assigning to an attribute of its objects. Its objects are recognized by their usual names (OBJECTS), also
+as attributes (`self._workflow`).
 """
 
 import io
@@ -22,7 +22,7 @@ SOURCES = ("Snakefile", "workflow/Snakefile", "rules/*.smk", "workflow/scripts/*
 
 @dataclass(frozen=True)
 class Finding:
-    """A use of Snakemake that is refused, at a line of a file."""
+    """A refused use of Snakemake in a line of a file."""
 
     line: int
     kind: str  # import, private or assignment
@@ -30,7 +30,7 @@ class Finding:
 
 
 def find(source: str) -> Iterator[Finding]:
-    """Yield what is refused in the text of a module or a Snakefile, which have the same tokens."""
+    """Yield refused uses in the text of a module or a Snakefile, which have the same tokens."""
     tokens = [
         token for token in tokenize.generate_tokens(io.StringIO(source).readline) if token.type != tokenize.NL
     ]
@@ -55,14 +55,14 @@ def find(source: str) -> Iterator[Finding]:
 def _chain(words: list[str], place: int) -> tuple[list[str], str]:
     """Return the names of `first.second.third` that begins at a place, and the word after them."""
     names = [words[place]]
-    while words[place + 1] == ".":  # the last word is empty: the end of the file
+    while words[place + 1] == ".":  # The last token of a file is empty.
         place += 2
         names.append(words[place])
     return names, words[place + 1]
 
 
 def main() -> int:
-    """Print what is refused; return 1 where there is any."""
+    """Print all findings; return 1 if there is any."""
     files = sorted(file for pattern in SOURCES for file in Path.cwd().glob(pattern))
     findings = [(file, finding) for file in files for finding in find(file.read_text(encoding="utf-8"))]
     for file, finding in findings:

@@ -1,6 +1,6 @@
 """Run `snakemake --lint` in the checkout.
 
-ACCEPTED lists the findings that are no defects, with the reasons.
+ACCEPTED lists findings that are not defects, with reasons.
 """
 
 import subprocess
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Accepted:
-    """A finding that may occur: in these rules, or in all of them where none is named."""
+    """A finding that may occur, in these rules or, without rules, in all of them."""
 
     title: str
     reason: str
@@ -43,14 +43,14 @@ ACCEPTED = (
 
 @dataclass(frozen=True)
 class Finding:
-    """A finding of snakemake --lint; `rule` is empty for those of a whole file."""
+    """A finding of snakemake --lint about a rule or a file."""
 
     place: str
     title: str
 
     @property
     def rule(self) -> str:
-        """The name of the rule."""
+        """The name of the rule, or "" for a finding about a file."""
         words = self.place.split()
         return words[1] if words[0] == "rule" else ""
 
@@ -75,7 +75,7 @@ def is_accepted(finding: Finding) -> bool:
 
 
 def stale(findings: list[Finding]) -> list[str]:
-    """Return the entries of ACCEPTED that no finding needs any more."""
+    """Return the entries of ACCEPTED, or their rules, that no longer have a finding."""
     unused = []
     for entry in ACCEPTED:
         rules = {finding.rule for finding in findings if finding.title.startswith(entry.title)}

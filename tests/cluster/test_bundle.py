@@ -81,7 +81,7 @@ def test_there_is_no_network_in_there(place: Place) -> None:
 
 
 def test_figures_of_a_study(place: Place) -> None:
-    assert ", 0 were there already" in place.ringside(
+    assert ", 0 were present" in place.ringside(
         "unbundle", place.bundles["local"], "--study=small", "--site=local"
     )
     place.ringside("run", "small", "--site=local")

@@ -21,7 +21,7 @@ from common.files import CHECKOUT
 from common.shell import capture
 from declared.environments import Realization, read
 from environments.build import build
-from environments.container import Bind, inside
+from environments.container import Bind, command_in_image
 from support.campaigns import Campaign, no_worker_is_left, study, wait_until
 from support.tiny_environments import SELFTEST, Tiny, write_tiny
 
@@ -205,7 +205,7 @@ def test_a_program_inside_sees_what_is_named_and_nothing_else(
         str(read_only),
         str(writable),
     ]
-    command = inside(
+    command = command_in_image(
         pytorch_image["image"]["path"],
         program,
         [Bind(str(read_only)), Bind(str(writable), writable=True)],
@@ -271,7 +271,7 @@ class TestTiny:
             "GREETING": "hello"
         }
         assert not list(tiny.cache.rglob("*.partial*"))
-        command = inside(
+        command = command_in_image(
             described["image"]["path"], ["sh", "-c", "ls -A /mnt /opt/ringside/build; cat /etc/pip.conf"]
         )
         handed = capture(command).stdout.replace("/mnt:", "").strip()

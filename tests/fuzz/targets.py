@@ -44,14 +44,14 @@ from environments.unbundle import unbundle
 from environments.wheels import read_cached_wheel as read_wheel
 from importers.campaign import Import, read_sources
 from importers.collective_tests import read_collective_table, read_nccl_tests, read_osu
-from importers.statement import Stated
+from importers.statement import ResolvedStatement
 from plan.batch_sizes import read_batch_sizes
 from plan.binding import read_binding
 from plan.campaign import published_tables
 from plan.design import plan_design
 from plan.record_checks import load_record
 from plan.strategies import read_strategies
-from provenance.manifest import read as read_manifest
+from provenance.manifest import read_manifest
 from provenance.verify import describe_difference
 from ranks.frameworks.lbann.output import LastWords, Output, UnreadableError, row
 from records.aggregate import epoch_lines
@@ -361,7 +361,7 @@ def _read_imported(file: Path) -> object:
         source="s", licence="l", nodes=1, devices_per_node=8, levels={"framework": "f", "model": "m"}
     )
     reading = Reading(columns={"dataset": ""})
-    result = Import("fuzzed", Stated(statement, reading, frozenset()))
+    result = Import("fuzzed", ResolvedStatement(statement, reading, frozenset()))
     read_sources(result, [str(file)])
     return result.rows
 

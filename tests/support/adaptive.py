@@ -1,8 +1,8 @@
-"""Simulate many adaptive campaigns with known true values at once, and compute what each would report.
+"""Simulate many adaptive campaigns with known true values at once, and compute the results of each.
 
-A campaign adds blocks until a rule is satisfied. The formulas are those of `analysis.pooling` on arrays
-[studies, cells, blocks] with NaN where a cell has no run; tests compare both. Every cell has a run in each of
-the first blocks, so any two cells share at least three.
+A campaign adds blocks until a rule is satisfied. The formulas are those of `analysis.pooling`, on arrays
+[studies, cells, blocks] with NaN for a cell without a run; tests compare both. Every cell has a run in each of
+the first blocks, so any two cells share at least three blocks.
 """
 
 import math
@@ -19,15 +19,14 @@ from analysis.pooling import MAX_PRIOR_DF, MIN_SHARED_BLOCKS, MIN_VARIANCE_RATIO
 from declared.study import MIN_POOLED_DF
 from precision.stopping import MIN_CELL_DF
 
-Rule = Callable[["Report"], np.ndarray]  # which cells get a run in the next block, [studies, cells]
-OF_PRIOR = np.exp(np.linspace(math.log(1e-4), math.log(1e6), 20001))[
-    ::-1
-]  # half of the prior's degrees of freedom
-APART = special.polygamma(1, OF_PRIOR)  # ascending
+Rule = Callable[["Report"], np.ndarray]  # returns which cells get a run in the next block, [studies, cells]
+# Half of the prior's degrees of freedom (descending), and the variance of log variances at each (ascending).
+HALF_PRIOR_DF = np.exp(np.linspace(math.log(1e-4), math.log(1e6), 20001))[::-1]
+LOG_VARIANCE = special.polygamma(1, HALF_PRIOR_DF)
 
 
 def prior_of(variances: np.ndarray, df: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return `pooling.estimate_prior` of each row of variances [studies, cells], NaN where a cell has none.
+    """Return `pooling.estimate_prior` of each row of variances [studies, cells]; NaN for cells without one.
 
     Returns:
         Typical variances and their degrees of freedom without an upper limit, both [studies].
@@ -48,7 +47,7 @@ def prior_of(variances: np.ndarray, df: np.ndarray) -> tuple[np.ndarray, np.ndar
     apart = np.nanvar(logs, axis=1, ddof=1) - np.where(has_variance, trigamma, 0).sum(axis=1) / n_variances
     is_homogeneous = apart <= special.polygamma(1, 1e6)
     of_prior = 2 * np.exp(
-        np.interp(np.log(np.where(is_homogeneous, 1.0, apart)), np.log(APART), np.log(OF_PRIOR))
+        np.interp(np.log(np.where(is_homogeneous, 1.0, apart)), np.log(LOG_VARIANCE), np.log(HALF_PRIOR_DF))
     )
     pooled = np.nansum(variances * df, axis=1) / np.where(has_variance, df, 0).sum(axis=1)
     variance = np.where(
@@ -59,10 +58,10 @@ def prior_of(variances: np.ndarray, df: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 @dataclass(frozen=True)
 class Report:
-    """Statistics of logarithms of epoch times.
+    """The statistics of campaigns.
 
     Attributes:
-        log: [studies, cells, blocks], NaN where there is no run.
+        log: Logarithms of epoch times, [studies, cells, blocks], NaN without a run.
     """
 
     log: np.ndarray
@@ -84,7 +83,7 @@ class Report:
 
     @cached_property
     def in_blocks(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Block effects of the runs that are not alone in their block.
+        """Block effects, from the runs that are not alone in their block.
 
         Returns:
             Whether a cell has such a run in a block, deviations from cells' means, and residuals after block
@@ -265,7 +264,7 @@ def chosen_of_pairs(until: float) -> Rule:
 def noise_of_block(
     rng: np.random.Generator, active: np.ndarray, correlation: float, last: np.ndarray
 ) -> np.ndarray:
-    """Return the noise of one block's runs, which are in random order and correlated with the run before.
+    """Return the noise of one block's runs, in random order, each correlated with the run before it.
 
     `last` [studies] is the noise of the last run of the previous block; it is updated.
     """

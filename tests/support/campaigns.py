@@ -1,4 +1,4 @@
-"""Run a campaign on the virtual cluster while a test breaks something, and inspect what is left."""
+"""Run a campaign on the virtual cluster while a test breaks something, and inspect the results."""
 
 import csv
 import signal
@@ -45,7 +45,7 @@ FOLDERS = "ringside-test-"
 
 
 class Campaign:
-    """The study `name` at the site virtual, in a checkout that all nodes see."""
+    """The study `name` at the site virtual, in a checkout that all nodes can access."""
 
     site, profile = "virtual", "slurm"
 
@@ -56,7 +56,7 @@ class Campaign:
         self.results = self.checkout.results
         site = f"config/sites/{self.site}.yaml"
         self.checkout.edit(site, "time_limit_s: 100", f"time_limit_s: {time_limit_s}")
-        # The test itself uses CPU time of the machine, so other processes do not invalidate a run.
+        # The test itself uses CPU time, so CPU time of other processes must not invalidate runs.
         self.checkout.edit(
             site,
             "max_other_cpu_share: 0.05",
@@ -64,7 +64,7 @@ class Campaign:
         )
 
     def entered(self, *command: str) -> list[str]:
-        """Return the command that runs `command` where the cluster is."""
+        """Return the command line that runs `command` on the machine (or in the sandbox) of the cluster."""
         return list(command)
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
@@ -83,7 +83,7 @@ class Campaign:
                 stdout=out,
                 stderr=out,
                 text=True,
-                # A shell ignores SIGINT in its background jobs, and children inherit that.
+                # A shell makes its background jobs ignore SIGINT, and children inherit that.
                 preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 (no thread here)
             )
 
@@ -94,7 +94,7 @@ class Campaign:
         try:
             yield process
         except BaseException:
-            print(self.output())  # pytest shows it with the failure; the folder is removed
+            print(self.output())  # pytest shows the output with the failure, and removes the folder.
             raise
         finally:
             if process.poll() is None:
@@ -118,9 +118,8 @@ class Campaign:
                     return table.parent
             return None
 
-        folder = wait_until(
-            find_attempt, f"epoch {epoch} of attempt {attempt}", 240
-        )  # on a machine that others load, too
+        # The limit allows for a machine that other processes load.
+        folder = wait_until(find_attempt, f"epoch {epoch} of attempt {attempt}", 240)
         assert isinstance(folder, Path)
         return folder
 
@@ -139,7 +138,7 @@ class Campaign:
 
 
 def wait_until(condition: Callable[[], object], event: str, timeout_s: float = 90) -> object:
-    """Return what `condition` returns once it is true; fail with `event` after `timeout_s`."""
+    """Return the first true result of `condition`; fail with the name of the `event` after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
         assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s: {event}"

@@ -45,7 +45,8 @@ figures: [{kind: residuals}]
 """
 
 
-NOT_A_USERS = (
+# Variables that `make test` can set, and a user's shell does not have.
+TEST_VARIABLES = (
     "PYTHONPATH",
     "RINGSIDE_SESSION",
     "MAKEFLAGS",
@@ -54,7 +55,7 @@ NOT_A_USERS = (
     "ARGS",
     "RINGSIDE_STUDY",
     "RINGSIDE_SITE",
-)  # set by the call of make test
+)
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class Invocation:
 
 
 class Checkout:
-    """A copy of the checkout's source files, with a site of its own that tolerates a busy machine."""
+    """A copy of the checkout's source files, with a study of its own and a site that accepts a busy machine."""
 
     def __init__(self, folder: Path, study: str = SMALL_STUDY, name: str = "small") -> None:
         self.folder = folder
@@ -85,9 +86,8 @@ class Checkout:
                     target = folder / file
                     target.parent.mkdir(parents=True, exist_ok=True)
                     shutil.copy2(source, target, follow_symlinks=False)
-            for compiled in (CHECKOUT / "workflow" / "scripts").rglob(
-                "__pycache__"
-            ):  # good for files of these dates
+            # Byte code stays valid, because the copied sources keep their dates.
+            for compiled in (CHECKOUT / "workflow" / "scripts").rglob("__pycache__"):
                 shutil.copytree(compiled, folder / compiled.relative_to(CHECKOUT))
             self.write(f"config/studies/{name}.yaml", study)
             self.edit("config/config.yaml", "study: quickstart", f"study: {name}")
@@ -118,15 +118,15 @@ class Checkout:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables as an activated .venv of this checkout would set them."""
-        inherited = {name: value for name, value in os.environ.items() if name not in NOT_A_USERS}
+        """The variables of a user's shell with the activated .venv of this checkout."""
+        inherited = {name: value for name, value in os.environ.items() if name not in TEST_VARIABLES}
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         return {**inherited, "PATH": path, "SNAKEMAKE_PROFILE": str(self.folder / "profiles" / "local")}
 
     def snakemake(self, *arguments: str, timeout_s: float = 600, program: Sequence[str] = ()) -> Invocation:
         """Call Snakemake and wait for it.
 
-        Unless `program` names another one, it is forked from a process that has imported its modules.
+        It is forked by the prefork server, unless `program` is another command line for Snakemake.
         """
         done = subprocess.run(
             [*(program or self.prefork_command("snakemake")), *arguments, "--quiet", "rules", "host"],
@@ -142,7 +142,7 @@ class Checkout:
         return Invocation(done.returncode, planned_jobs(done.stdout), done.stdout)
 
     def program(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Call one of the workflow's programs, as python -m does."""
+        """Call one of the workflow's programs, like python -m."""
         environment = {**self.environment, "PYTHONPATH": str(self.folder / "workflow" / "scripts")}
         command = self.prefork_command(*arguments)
         return subprocess.run(
@@ -165,7 +165,7 @@ class Checkout:
         )
 
     def prefork_command(self, *arguments: str) -> list[str]:
-        """Return the command that does what `python -m` does, in a process forked with imported libraries."""
+        """Return the command that does what `python -m` does, through the prefork server."""
         return [
             sys.executable,
             "-IS",
@@ -219,14 +219,14 @@ TARGETS = (*TARGETS, "manifest")  # rebuilt with every other product; test_prove
 def stamp(path: Path) -> str:
     """Return inode and modification time, which change whenever the file is rewritten.
 
-    The inode alone is not enough, since a file system may reuse a freed one.
+    The inode alone is not enough, because a file system can reuse a freed one.
     """
     status = path.stat()
     return f"{status.st_ino} {status.st_mtime_ns}"
 
 
 def planned_jobs(output: str) -> dict[str, int]:
-    """Return the table "Job stats" of an invocation without target rules and without the manifest."""
+    """Return the numbers of jobs by rule in Snakemake's table "Job stats", without TARGETS."""
     jobs: dict[str, int] = {}
     lines = iter(output.splitlines())
     for line in lines:

@@ -88,7 +88,7 @@ def descend(
     best: tuple[Ints, Ints],
     counts: Ints,
 ) -> None:
-    """Visit depth first all strategies that may be faster than `counts[0]`; set `best` to the fastest.
+    """Visit all strategies that can be faster than `counts[0]`, depth first; set `best` to the fastest.
 
     `counts` [3] is the fastest time in ps, the number of bounds, and the number of prefixes that were
     followed.

@@ -1,4 +1,4 @@
-"""An HTTP server on loopback that serves small files and misbehaves as planned for each request."""
+"""An HTTP server on loopback that serves small files, with planned faults for each request."""
 
 import re
 import threading
@@ -91,7 +91,7 @@ def well(handler: Handler, content: bytes) -> None:
 
 
 def cut(after: int) -> Behaviour:
-    """Close the connection after so many bytes."""
+    """Close the connection after `after` bytes."""
 
     def behave(handler: Handler, content: bytes) -> None:
         handler.wfile.write(handler.begin(content)[:after])
@@ -100,7 +100,7 @@ def cut(after: int) -> Behaviour:
 
 
 def stall(after: int) -> Behaviour:
-    """Stall after so many bytes until `go_on` is set."""
+    """Stall after `after` bytes until `go_on` is set."""
 
     def behave(handler: Handler, content: bytes) -> None:
         left = handler.begin(content)
@@ -154,7 +154,7 @@ def claiming(length: int) -> Behaviour:
 
 @contextmanager
 def file_server() -> Iterator[FileServer]:
-    """Run a server in a thread of its own."""
+    """Run a server in its own thread during the block."""
     server = FileServer()
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()

@@ -55,7 +55,7 @@ class Truth:
     way: str = "pipelined"
 
     def bytes_s(self, size, nodes, rate):
-        """Return the time in s in which the bytes of one all-reduce pass the link or the processors."""
+        """Return the time in s that the bytes of one all-reduce take on the link or in the processors."""
         combine = sum if self.way == "sum" else max
         return 2 * (nodes - 1) / nodes * size * combine([1 / (self.share * rate), self.byte_s])
 
@@ -65,7 +65,7 @@ class Truth:
         return (max if self.way == "largest" else sum)([latency, self.bytes_s(size, nodes, rate)])
 
     def collective(self, name, size, nodes, rate):
-        """Return the time in s that a collective benchmark measures, None if it does not measure it."""
+        """Return the time in s that a collective benchmark measures; None if it does not measure this."""
         return self.all_reduce(size, nodes, rate) if name == "all_reduce" else None
 
     def communication_s(self, model, dataset, nodes, rate, backward_s, batches=1):
@@ -192,7 +192,7 @@ def runs(
     seed=1,
     framework="pytorch-ddp",
 ):
-    """Return runs.csv as read_table does, and write it to `folder` if given."""
+    """Return runs as `read_table` returns runs.csv, and write them to `folder` if given."""
     truth, rng = truth or Truth(), np.random.default_rng(seed)
     table, rows = schema("factors")["properties"], []
     for model, n, batch, rate, k, replicate in itertools.product(
@@ -246,7 +246,7 @@ def network(
     framework="pytorch-ddp",
     collectives=("all_reduce",),
 ):
-    """Return network.csv as read_table does, and write it to `folder` if given."""
+    """Return benchmarks as `read_table` returns network.csv, and write them to `folder` if given."""
     truth, rng = truth or Truth(), np.random.default_rng(seed)
     rows = [
         {
@@ -267,7 +267,7 @@ def network(
 
 
 def written(frame, name, folder):
-    """Write a table to a file in `folder` and return it as read_table does."""
+    """Write a table to a file in `folder`, and return what `read_table` returns for it."""
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(folder or scratch) / f"{name}.csv"
         write_table(frame, name, file)

@@ -1,4 +1,4 @@
-"""The tests that take long: `make long-test` runs them, and CI runs one part of them for each commit.
+"""List the long tests: `make long-test` runs all of them, and CI runs one part of them per commit.
 
 `tests/long.yaml` lists them with their seconds. After a measurement, write it again:
 
@@ -36,7 +36,7 @@ def load_long_tests() -> dict[str, Any]:
 
 
 def is_long(node: str) -> bool:
-    """Return whether a test, given by its node id, is left to make long-test."""
+    """Return whether a test, given by its node id, runs only in make long-test."""
     file, _, name = node.partition("::")
     listed = load_long_tests()["long"].get(file, {})
     return not isinstance(listed, dict) or name in listed
@@ -51,7 +51,7 @@ def file_seconds() -> dict[str, float]:
 
 
 def split() -> list[list[str]]:
-    """Return the files of each part: the longest file first, always into the part that is shortest so far.
+    """Return the files of each part, filled with the longest file first, always into the shortest part.
 
     Files that are long as a whole, or need a virtual cluster, are in none; rotation.yaml has parts of them.
     """
@@ -65,7 +65,7 @@ def split() -> list[list[str]]:
 
 
 def minutes(part: list[str]) -> float:
-    """Return how long a part takes: workers share its files, so it takes no less than its longest file."""
+    """Return the minutes of a part on N_WORKERS workers, at least those of its longest file."""
     seconds = [file_seconds()[file] for file in part]
     return round(max(sum(seconds) / N_WORKERS, *seconds, 0.0) / 60, 1)
 
@@ -83,7 +83,7 @@ def measured(reports: list[Path]) -> dict[str, dict[str, float]]:
 
 
 def write(reports: list[Path]) -> None:
-    """Write the list anew from junit reports."""
+    """Replace the list by the long tests of junit reports."""
     listed = load_long_tests()
     long: dict[str, Any] = {}
     for file, tests in sorted(measured(reports).items()):

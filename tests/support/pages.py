@@ -23,7 +23,7 @@ LISTS = Path(__file__).with_name("commands.yaml")
 
 @dataclass(frozen=True)
 class Page:
-    """A page in Markdown; `name` is its path relative to the checkout."""
+    """A page in Markdown, named by its path relative to the checkout."""
 
     name: str
     text: str
@@ -52,7 +52,7 @@ class Page:
 
 
 def pages() -> Iterator[Page]:
-    """Yield all pages: those at the root, the tutorials, then the others by name."""
+    """Yield all pages: those in the root folder, the tutorials, and then the others by name."""
     tutorials = [CHECKOUT / "docs" / "tutorial" / f"{name}.md" for name in ("laptop", "cluster")]
     other_pages = sorted(set((CHECKOUT / "docs").rglob("*.md")) - set(tutorials))
     for file in [CHECKOUT / "README.md", CHECKOUT / "CONTRIBUTING.md", *tutorials, *other_pages]:

@@ -1,4 +1,4 @@
-"""Published numbers: of R's datasets package, NIST StRD, Jain (1991), Montgomery (2013), and MLPerf."""
+"""Published numbers from R's package datasets, NIST StRD, Jain (1991), Montgomery (2013), and MLPerf."""
 
 from pathlib import Path
 

@@ -1,7 +1,7 @@
-"""A sandbox on this machine: a virtual cluster in it is isolated from the one outside.
+"""Open a sandbox on this machine, in which a virtual cluster is isolated from the machine's own.
 
-It has its own network, processes, mounts, /run, /etc/slurm and control groups; all other files are shared
-with the machine. Everything in it ends when it is closed, or when the test's process ends.
+A sandbox has its own network, processes, mounts, /run, /etc/slurm and control groups; all other files are
+shared with the machine. Everything in it ends when it is closed, or when the test's process ends.
 """
 
 import contextlib
@@ -17,19 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-NOT_HANDED_ON = (
-    "SLURM",
-    "RINGSIDE",
-    "MAKE",
-    "MFLAGS",
-    "ARGS",
-)  # the last three tell make that another make calls it, and with which options
+# Beginnings of variables that are not passed on. The last three tell make the options of a calling make.
+REMOVED_VARIABLES = ("SLURM", "RINGSIDE", "MAKE", "MFLAGS", "ARGS")
 CGROUPS = Path("/sys/fs/cgroup")
-CONTROLLERS = ("cpu", "memory", "cpuset", "freezer")  # of version 1: each has a hierarchy of its own
+CONTROLLERS = ("cpu", "memory", "cpuset", "freezer")  # In version 1, each has its own hierarchy.
 NOTHING_LEFT: dict[str, list[str]] = {"processes": [], "files": [], "links": [], "groups": []}
 
-# Starts a cluster, and exits as if it were killed once a daemon runs but before its process is recorded.
-# Arguments: the daemon and the scheduler.
+# Starts a cluster, and exits like after a SIGKILL when a daemon runs but is not yet recorded. Arguments: the
+# daemon and the scheduler.
 KILLED = """
 import os, sys, time
 from virtual_cluster import daemons, control
@@ -78,7 +73,9 @@ class Sandbox:
         self, *command: str, folder: Path = CHECKOUT, timeout_s: float = 120
     ) -> subprocess.CompletedProcess[str]:
         """Run a command in the sandbox."""
-        variables = {name: value for name, value in os.environ.items() if not name.startswith(NOT_HANDED_ON)}
+        variables = {
+            name: value for name, value in os.environ.items() if not name.startswith(REMOVED_VARIABLES)
+        }
         return subprocess.run(
             self.entered(*command, folder=folder),
             env={**variables, "PYTHONPATH": str(folder / "workflow" / "scripts")},
@@ -90,11 +87,11 @@ class Sandbox:
         )
 
     def python(self, *arguments: str, folder: Path = CHECKOUT) -> subprocess.CompletedProcess[str]:
-        """Run a program of the workflow in the sandbox, as python -m does."""
+        """Run a program of the workflow in the sandbox, like python -m."""
         return self.run(sys.executable, "-m", *arguments, folder=folder)
 
     def left(self) -> dict[str, list[str]]:
-        """Return what a virtual cluster left behind, by kind; NOTHING_LEFT if it is all gone."""
+        """Return the remains of a virtual cluster by kind; NOTHING_LEFT if there are none."""
         show = """
             for status in /proc/[0-9]*/status; do
                 sed -n 's/^Name:[[:space:]]*//p; s/^State:[[:space:]]*\\(.\\).*/\\1/p' "$status" 2>/dev/null | xargs echo process
@@ -107,12 +104,12 @@ class Sandbox:
             line.split(maxsplit=1) for line in self.run("sh", "-c", show).stdout.splitlines() if " " in line
         ]
         by_kind = {kind: [rest for key, rest in lines if key == kind] for kind in ("process", "file", "link")}
-        own = ("sleep", "sh", "sed", "xargs", "nsenter", "env")
+        expected = ("sleep", "sh", "sed", "xargs", "nsenter", "env")  # processes of the sandbox itself
         return {
             "processes": [
                 process
                 for process in by_kind["process"]
-                if process.split()[0] not in own and not process.endswith(" Z")
+                if process.split()[0] not in expected and not process.endswith(" Z")
             ],
             "files": by_kind["file"],
             "links": [link for link in by_kind["link"] if link.startswith("ringside")],
@@ -129,7 +126,7 @@ def sandbox() -> Iterator[Sandbox]:
     if unified:
         (CGROUPS / "cgroup.subtree_control").write_text("+cpu +memory")
     groups = [top / name for top in tops]
-    for top in tops:  # of a test that was killed
+    for top in tops:  # groups of tests that were killed
         _remove(
             [
                 left
@@ -139,7 +136,7 @@ def sandbox() -> Iterator[Sandbox]:
         )
     for group in groups:
         group.mkdir()
-        if group.parent.name == "cpuset":  # a new one is empty
+        if group.parent.name == "cpuset":  # A new cpuset has no CPUs and no memory nodes.
             for file in ("cpuset.cpus", "cpuset.mems"):
                 (group / file).write_text((group.parent / file).read_text())
     pairs = [str(path) for pair in zip(groups, tops, strict=True) for path in pair]
@@ -176,7 +173,7 @@ def _remove(groups: list[Path]) -> None:
     for group in groups:
         for folder in [*sorted(group.rglob("*"), reverse=True), group]:
             if folder.is_dir():
-                with contextlib.suppress(OSError):  # a process in it has not quite ended
+                with contextlib.suppress(OSError):  # A process in the group is still ending.
                     folder.rmdir()
 
 

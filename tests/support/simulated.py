@@ -1,6 +1,6 @@
-"""Simulate campaigns with known true values, and count how often intervals cover them.
+"""Simulate campaigns with known true values, and compute how many intervals cover them.
 
-Epoch times are log-normal, with an effect of each block.
+Epoch times are log-normal, with block effects.
 """
 
 import math
@@ -13,18 +13,15 @@ import pandas as pd
 from analysis.adjusted import LOST_CPU_TIME, REFERENCE, adjustment
 from analysis.pooling import Pooling, pooled
 
-SPREADS: dict[
-    str, Callable[[np.random.Generator, int], np.ndarray]
-] = {  # standard deviations of the logarithms, [cells]
+# Standard deviations of the logarithms, [cells].
+SPREADS: dict[str, Callable[[np.random.Generator, int], np.ndarray]] = {
     "equal, 10 %": lambda rng, cells: np.full(cells, 0.1),
     "5 to 20 %": lambda rng, cells: np.exp(rng.uniform(math.log(0.05), math.log(0.2), cells)),
     "half with twice": lambda rng, cells: np.repeat([0.1, 0.2], [cells - cells // 2, cells // 2]),
     "one with three times": lambda rng, cells: np.append(np.full(cells - 1, 0.1), 0.3),
 }
-DEPENDENCES = (
-    (0.0, 0.0),
-    (0.1, 0.5),
-)  # standard deviation of blocks; correlation of a run with the one before it
+# Standard deviation of block effects; correlation of a run with the one before it.
+DEPENDENCES = ((0.0, 0.0), (0.1, 0.5))
 
 
 class Coverage(NamedTuple):
@@ -74,7 +71,7 @@ def coverage(runs: pd.DataFrame, spread: np.ndarray) -> Coverage:
 
 
 def pooling_coverage(pooling: Pooling, spread: np.ndarray, truth: float = 1.0) -> Coverage:
-    """Return the coverage of a pooling's intervals; `truth` is the true mean of all cells in s."""
+    """Return the coverage of a pooling's intervals; `truth` is the true mean of each cell in s."""
     rows = pooling.cell_statistics.sort_index()
     names, half = rows.index.tolist(), len(rows) // 2
     inside = (rows["low"] < truth) & (rows["high"] > truth)

@@ -1,4 +1,4 @@
-"""Made-up campaigns with known effects: runs.csv and epochs.csv without any training.
+"""Synthetic campaigns with known effects: runs.csv and epochs.csv without any training.
 
 Epoch time is linear in the factors of `epoch_time`; each run adds independent noise of relative size NOISE.
 """
@@ -69,7 +69,11 @@ def campaign(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return runs and epochs of a campaign of the quickstart design.
 
-    `failures` has status and reason of the runs that did not succeed, by run_id.
+    Args:
+        replicates: Number of runs of each cell.
+        noise: Relative standard deviation of runs.
+        failures: Status and reason of the runs that did not succeed, by run_id; None: FAILURES.
+        seed: Seed of the noise.
     """
     failures = FAILURES if failures is None else failures
     rng = np.random.default_rng(seed)
@@ -153,7 +157,7 @@ def _curve(
     cell: tuple[str, int, int, int],
     noise: float,
 ) -> list[dict[str, object]]:
-    """Return the epochs of one run; the mean of those after warm-up is its epoch time."""
+    """Return the epochs of one run; the mean over the epochs after warm-up is the run's epoch time."""
     _, batch_size, nodes, sync_every = cell
     time = epoch_time(*cell) * (1 + noise * rng.standard_normal())
     wobble = rng.standard_normal(EPOCHS) * 0.01 * time
@@ -239,10 +243,10 @@ def _result(rng: np.random.Generator, curve: list[dict[str, object]]) -> dict[st
     }
 
 
-# A made-up campaign of any shipped study, with costs of its own, and made-up benchmarks of its network.
+# A synthetic campaign of any shipped study, with costs of its own, and synthetic benchmarks of its network.
 
-SECONDS_PER_ALLREDUCE = 0.004  # the optimizer
-SECONDS_PER_FIT_STEP = -0.002  # the framework's own loop is the faster one
+SECONDS_PER_ALLREDUCE = 0.004  # cost of the optimizer at each all-reduce
+SECONDS_PER_FIT_STEP = -0.002  # The framework's own loop is faster than a custom one.
 LATENCY_S = 0.0006
 SECONDS_PER_BYTE = 2e-8
 THROTTLED_PER_ALLREDUCE_S = 0.003
@@ -356,7 +360,7 @@ def designed_campaign(
     return pd.DataFrame(runs), pd.DataFrame(epochs)
 
 
-WATTS = 40.0  # of one node that trains
+WATTS = 40.0  # power of one node while it trains
 IDLE_W = 25.0
 
 

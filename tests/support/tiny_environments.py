@@ -1,4 +1,4 @@
-"""Two tiny environments, `base` and its child `over`, that are built from a folder without a network."""
+"""Write two tiny environments, `base` and its child `over`, which are built from a folder without a network."""
 
 import hashlib
 import io

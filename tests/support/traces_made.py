@@ -1,4 +1,4 @@
-"""Made-up traces with known results: intervals of an attempt, and a campaign of traced and untraced runs."""
+"""Synthetic traces with known results: intervals of an attempt, and a campaign of traced and untraced runs."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -66,7 +66,7 @@ DAILY = tuple(name for name in FRAMEWORKS if name not in ELSEWHERE)
 
 
 def framework_params(names: Iterable[str], in_ci: Sequence[str] = IN_CI) -> list[Any]:
-    """Return frameworks as parameters; those outside `in_ci` run only in `make frameworks-test`."""
+    """Return frameworks as parameters of pytest; those not in `in_ci` run only in `make frameworks-test`."""
     return [pytest.param(name, marks=[pytest.mark.every_framework] * (name not in in_ci)) for name in names]
 
 
@@ -99,7 +99,7 @@ def server(python: str, libraries: tuple[str, ...], variables: tuple[tuple[str, 
 
 
 class WarmRanks:
-    """A launcher whose ranks are forked from a process that has imported the framework's libraries.
+    """A launcher that forks ranks from a process that has imported the framework's libraries.
 
     Importing takes longer than the trainings of tests.
     """
@@ -136,7 +136,7 @@ class WarmRanks:
 
 
 class Trainings:
-    """Trains on demand, each configuration once: pytest's workers share `folder`."""
+    """Train on demand, each configuration once: pytest's workers share `folder`."""
 
     def __init__(self, folder: Path, environments: Any, program: str = "trained") -> None:
         self.folder, self.environments, self.program = folder, environments, program
@@ -220,14 +220,14 @@ def assert_same(actual: dict[str, np.ndarray], expected: dict[str, np.ndarray], 
 
 
 def assert_alike(folder: Path, reference: Path, tolerance: float, least_moved: float = 0.0) -> None:
-    """Assert that two trainings end with the same weights, some of which have moved further than that."""
+    """Assert that two trainings end with the same weights, some of which changed by more than the tolerance."""
     after, before = weights(folder / "after.npz"), weights(folder / "before.npz")
     assert_same(after, weights(reference / "after.npz"), tolerance)
     assert max(float(np.abs(before[name] - weight).max()) for name, weight in after.items()) > least_moved
 
 
 def assert_same_epoch(folder: Path, reference: Path) -> None:
-    """Assert that the one epoch of two trainings has the same samples, losses and accuracies."""
+    """Assert that two trainings of one epoch have the same samples, losses and accuracies."""
     (row,), (expected,) = epochs(folder), epochs(reference)
     assert row["samples_trained"] == expected["samples_trained"], "each sample counts once"
     for column in ("train_loss", "train_accuracy", "validation_loss", "validation_accuracy"):

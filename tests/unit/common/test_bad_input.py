@@ -308,7 +308,7 @@ def test_what_is_mutated_works_as_it_is(folder: Path) -> None:
     (folder / "record.json").write_text(json.dumps(RECORD))
     assert load_record(folder / "record.json")["status"] == "ok"
     (folder / "manifest.json").write_text(json.dumps(MANIFEST))
-    assert manifest.read(folder / "manifest.json") == MANIFEST
+    assert manifest.read_manifest(folder / "manifest.json") == MANIFEST
 
 
 @mutated(200)
@@ -359,7 +359,7 @@ MANIFEST = {
 def test_manifests(folder: Path, changed: Any) -> None:
     (folder / "manifest.json").write_text(json.dumps(changed))
     with works_or_complains():
-        manifest.read(folder / "manifest.json")
+        manifest.read_manifest(folder / "manifest.json")
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 from common.errors import InputError
 from common.files import CHECKOUT, load_yaml
 from common.redaction import HIDDEN, find_secret, may_have_secret, redact, redact_file, redact_log
-from environments.steps import call
+from environments.steps import run_logged
 from support.refusals import assert_refusal
 
 SECRET = "s3cr3t-0f-0urs"  # noqa: S105
@@ -82,7 +82,7 @@ def test_log_of_a_command_has_no_secret(tmp_path, monkeypatch):
     log = tmp_path / "build.log"
     log.write_text("earlier\n")
     with pytest.raises(InputError) as error:
-        call(
+        run_logged(
             [
                 "sh",
                 "-c",

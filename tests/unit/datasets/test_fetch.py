@@ -125,7 +125,7 @@ def test_error_lists_the_answer_of_each_address(server, file, store_at):
     md5 = hashlib.md5(CHANGED_CONTENT, usedforsecurity=False).hexdigest()
     answers = {
         server.url("/public/a.gz"): "503 Service Unavailable (tried 3 times)",
-        server.url("/mirror/a.gz"): f"its MD5 is {md5}, the entry says {file['md5']}",
+        server.url("/mirror/a.gz"): f"its MD5 is {md5}; the entry says {file['md5']}",
         server.url("/nowhere"): "404 Not Found",
         "http://127.0.0.1:1/a.gz": "the connection failed (Connection refused) (tried 3 times)",
     }

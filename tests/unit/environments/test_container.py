@@ -13,7 +13,7 @@ from common.files import digest_file, file_signature
 from common.shell import capture
 from declared.site import Site, load_site
 from environments import container
-from environments.container import Bind, inside, is_unchanged
+from environments.container import Bind, command_in_image, is_unchanged
 from launchers.launch import in_image, pkill_command
 
 READS, WRITES = Path("/checkout/workflow/scripts"), Path("/results/attempt-1")
@@ -61,7 +61,7 @@ def test_the_drivers_are_the_sites(site: Site, gpu: str) -> None:
 
 @pytest.mark.parametrize("path", ["/a b", "/a,b", '/a"b', "/a$(touch x)b", "/a'b;c", '/a, "b" c'])
 def test_a_path_stays_one_whatever_is_in_it(path: str) -> None:
-    assert mounts(inside("/image.sif", ["true"], [Bind(path, writable=True)])) == [
+    assert mounts(command_in_image("/image.sif", ["true"], [Bind(path, writable=True)])) == [
         ["type=bind", f"source={path}", f"destination={path}"]
     ]
 
@@ -97,7 +97,7 @@ def test_the_ranks_of_an_image_are_found_by_their_command_line(site: Site) -> No
 @pytest.mark.parametrize(("user", "namespace"), [(0, True), (1000, False)])
 def test_root_enters_by_a_user_namespace(user: int, namespace: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(container.os, "geteuid", lambda: user)
-    assert ("--userns" in inside("/image.sif", ["true"])) == namespace
+    assert ("--userns" in command_in_image("/image.sif", ["true"])) == namespace
 
 
 @pytest.mark.parametrize("pmix", [True, False])
@@ -115,7 +115,7 @@ def test_a_rank_of_mpi_finds_its_server_from_within(tmp_path: Path, pmix: bool) 
     }
     variables |= {"APPTAINER_BIND": "/home", "SECRET": "x"}
     server = {"PMIX_RANK": "1", "PMIX_SERVER_TMPDIR": "/run/pmix.2.0/"} if pmix else {}
-    done = capture(inside("/image.sif", ["true"]), env=variables | server, check=True)
+    done = capture(command_in_image("/image.sif", ["true"]), env=variables | server, check=True)
     seen = dict(line.split("=", 1) for line in done.stdout.splitlines())
     assert seen.get("APPTAINER_BIND") == server.get("PMIX_SERVER_TMPDIR")
     let_in = {name.removeprefix("APPTAINERENV_") for name in seen if name.startswith("APPTAINERENV_")}
@@ -127,7 +127,7 @@ def test_a_rank_sees_within_what_the_scheduler_leaves_visible(tmp_path: Path) ->
     (tmp_path / "apptainer").chmod(0o755)
     visible = {"CUDA_VISIBLE_DEVICES": "1,2", "HIP_VISIBLE_DEVICES": "", "ROCR_VISIBLE_DEVICES": "GPU-3"}
     done = capture(
-        inside("/image.sif", ["true"]),
+        command_in_image("/image.sif", ["true"]),
         env={"PATH": f"{tmp_path}:{os.environ['PATH']}", **visible},
         check=True,
     )

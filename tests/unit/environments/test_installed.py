@@ -17,7 +17,7 @@ from declared.site import load_site
 from environments import installed
 from environments.build import build
 from environments.built import read_built
-from environments.identity import digest, environment_digest, stamp_of
+from environments.identity import digest, environment_digest, stamp_path
 from support.refusals import assert_refusal
 from support.tiny_environments import SELFTEST
 
@@ -81,7 +81,7 @@ def test_what_is_no_python_is_said_in_one_line(tmp_path: Path, word: str) -> Non
 def test_replaced_program_is_not_what_was_tested(tmp_path: Path) -> None:
     environment, own = described(tmp_path, "program: it\n", CHECK), program(tmp_path, "hello")
     realization = at_site(own)
-    stamp = stamp_of(environment, tmp_path / "cache", realization)
+    stamp = stamp_path(environment, tmp_path / "cache", realization)
     build(environment, tmp_path / "cache", realization=realization)
     assert read_built(stamp)["name"] == "it"
     program(tmp_path, "'hello '")
@@ -98,7 +98,7 @@ def test_package_of_another_version_is_not_what_was_tested(tmp_path: Path) -> No
     environment, packages = described(tmp_path, ""), tmp_path / "packages"
     (packages / "toy-1.0.dist-info").mkdir(parents=True)
     realization = at_site(sys.executable, PYTHONPATH=str(packages))
-    stamp = stamp_of(environment, tmp_path / "cache", realization)
+    stamp = stamp_path(environment, tmp_path / "cache", realization)
     build(environment, tmp_path / "cache", realization=realization)
     assert read_built(stamp)["name"] == "it"
     (packages / "toy-1.0.dist-info").rename(packages / "toy-1.1.dist-info")

@@ -22,7 +22,7 @@ from common.python import python_abi
 from common.shell import capture
 from environments.unbundle import Unpacked, unbundle
 from support.bundles import WHEEL_FOLDER, Bundle, bundle, in_cache
-from support.checkout import NOT_A_USERS
+from support.checkout import TEST_VARIABLES
 from support.refusals import assert_refusal
 
 MANIFEST = "bundle/small-local.json"
@@ -108,11 +108,11 @@ class TestAWholeBundle:
         done = capture(
             [sys.executable, "-S", "ringside", "unbundle", small.pack(), "--site=local"],
             cwd=CHECKOUT,
-            env={name: value for name, value in os.environ.items() if name not in NOT_A_USERS},
+            env={name: value for name, value in os.environ.items() if name not in TEST_VARIABLES},
         )
         assert done.returncode == 0, done.stderr
         assert done.stdout.splitlines()[-1] == (
-            f"ringside: {cache}: 9 files unpacked, 0 were there already; 270.0 kB in all"
+            f"ringside: {cache}: 9 files unpacked, 0 were present; 270.0 kB in all"
         )
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from declared.imported import Statement
-from importers.cells import Run, complete_run
-from importers.checks import find_all, without_repetitions
+from importers.cells import ImportedRun, complete_run
+from importers.checks import run_checks, without_repetitions
 from importers.measurement import Measurement
 from importers.run_table import read_run_table
 from training_logs.log import Step
@@ -17,19 +17,19 @@ STATED = Statement(source="s", licence="l")
 BASE = {"framework": "f", "model": "m", "devices_per_node": 8, "local_batch": 8.0, "sync_every": 1}
 
 
-def public(name: str, columns: dict[str, str] | None = None, time: str = "step") -> list[Run]:
+def public(name: str, columns: dict[str, str] | None = None, time: str = "step") -> list[ImportedRun]:
     runs, _ = read_run_table(FILES / name, {"dataset": "", **(columns or {})}, {}, {})
     return [complete_run(run, STATED, time) for run in runs]
 
 
-def run(place: str = "a", steps: tuple[Step, ...] = (), time: str = "step", **values: Any) -> Run:
+def run(place: str = "a", steps: tuple[Step, ...] = (), time: str = "step", **values: Any) -> ImportedRun:
     nodes = values.get("nodes", 1)
     content = {**BASE, "nodes": nodes, "global_batch": 64.0 * nodes, **values}
     return complete_run(Measurement(place, content, steps=steps), STATED, time)
 
 
-def codes(runs: list[Run], time: str = "step") -> list[str]:
-    return [finding.code for finding in find_all(runs, time)]
+def codes(runs: list[ImportedRun], time: str = "step") -> list[str]:
+    return [finding.code for finding in run_checks(runs, time)]
 
 
 @pytest.mark.parametrize("name", ["dlperf_runs.csv", "llm_foundry.csv", "nvidia_examples.csv"])
@@ -98,7 +98,7 @@ def test_clocks_of_a_log_tell_its_unit() -> None:
 
 def test_run_that_was_submitted_twice_is_found_and_left_out() -> None:
     runs = public("mlperf_runs.csv", time="run")
-    findings = find_all(runs, "run")
+    findings = run_checks(runs, "run")
     (finding,) = (finding for finding in findings if finding.code == "same-run-twice")
     assert finding.text.startswith("2 runs")
     assert len(without_repetitions(runs)) == len(runs) - 2
@@ -137,7 +137,7 @@ def test_published_times_that_were_computed_are_found() -> None:
     runs, _ = read_run_table(FILES / "vtrain_single.csv", columns, {}, {})
     levels = {"framework": "megatron-lm", "model": "gpt"}
     stated = Statement(source="s", licence="l", devices_per_node=8, levels=levels)
-    (finding,) = find_all([complete_run(one_run, stated, "step") for one_run in runs], "step")
+    (finding,) = run_checks([complete_run(one_run, stated, "step") for one_run in runs], "step")
     assert finding.code == "too-exact" and "2 series" in finding.text
 
 

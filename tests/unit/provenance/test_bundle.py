@@ -49,7 +49,7 @@ def test_archives_are_fetched_once_and_found_again(
         content = bundle.Content()
         bundle.add_dataset(content, "mine", campaign)
         (tmp_path / "published.tar.gz").unlink(missing_ok=True)
-    described = bundle.manifest(content, campaign)
+    described = bundle.build_manifest(content, campaign)
     bundle.pack(described, content.files, tmp_path / "small.tar")
     monkeypatch.setenv("RINGSIDE_CACHE", str(tmp_path / "there"))
     unbundle(tmp_path / "small.tar", {"study": "quickstart", "site": "local"})
@@ -83,7 +83,7 @@ def test_data_of_the_site_is_not_bundled(
 def test_built_wheel_comes_before_its_record(campaign: Campaign, tmp_path: Path) -> None:
     (tmp_path / "x").write_text("x")
     names = ["wheels/0123456789ab/wheel.json", "wheels/0123456789ab/zebra.whl", "downloads/z/z"]
-    described = bundle.manifest(bundle.Content(dict.fromkeys(names, tmp_path / "x")), campaign)
+    described = bundle.build_manifest(bundle.Content(dict.fromkeys(names, tmp_path / "x")), campaign)
     assert list(described["files"])[-1] == "wheels/0123456789ab/wheel.json"
     assert described["glibc"] == "2.0" and described["cache"] == "~/.cache/ringside"
 
@@ -104,12 +104,12 @@ def test_oldest_glibc_is_read_from_wheel_names(tags: str, oldest: tuple[int, int
 
 
 def test_environments_include_tools_of_the_study(campaign: Campaign) -> None:
-    names = [environment.name for environment in bundle.environments(campaign)]
+    names = [environment.name for environment in bundle.list_environments(campaign)]
     assert "extrap" not in names and {"pytorch", "horovod-pytorch"} <= set(names)
     predicted = replace(campaign, study=replace(campaign.study, extra_p=True))
-    assert [environment.name for environment in bundle.environments(predicted)] == [*names, "extrap"]
+    assert [environment.name for environment in bundle.list_environments(predicted)] == [*names, "extrap"]
     searched = plan_campaign(load_study("found-strategies-virtual"), load_site("virtual-four"))
-    assert [environment.name for environment in bundle.environments(searched)] == ["pytorch", "planner"]
+    assert [environment.name for environment in bundle.list_environments(searched)] == ["pytorch", "planner"]
 
 
 def test_missing_parts_are_refused_before_fetching(

@@ -1,7 +1,7 @@
-"""Read members of archives in memory, after all members were checked.
+"""Read members of archives in memory, after checking all of them.
 
-An archive is refused if a member would leave its folder, is a link or a device, or occurs twice, and if it
-unpacks to more bytes than its entry declares.
+An archive is refused if a member has a path outside the archive's folder, is a link or a device, or occurs
+twice, or if the archive unpacks to more bytes than its entry declares.
 """
 
 import gzip
@@ -19,7 +19,7 @@ from typing import NoReturn
 from common.errors import InputError
 
 ZIP_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-# Errors that broken files raise. tarfile reads chained headers by recursion; zipfile does not implement all
+# Errors that broken files raise. tarfile reads chained headers recursively. zipfile supports only some
 # versions and encryptions.
 TAR_ERRORS = (tarfile.TarError, ValueError, OSError, EOFError, RecursionError, MemoryError, OverflowError)
 ZIP_ERRORS = (
@@ -40,7 +40,7 @@ class Archive:
     Attributes:
         path: The file.
         unpacked_bytes: Upper limit of its unpacked size.
-        origin: Address or folder it came from.
+        origin: The address or the file it came from.
         sha256: Its SHA-256; None for a synthetic archive.
     """
 
@@ -57,7 +57,7 @@ def refuse(archive: Archive, code: str, problem: str, got: object = None) -> NoR
 
 
 def read_gzip(archive: Archive) -> bytes:
-    """Return the content of a gzip file; unpacking stops at the declared size."""
+    """Return the content of a gzip file; unpacking fails beyond the declared size."""
     try:
         with gzip.open(archive.path) as file:
             content = file.read(archive.unpacked_bytes + 1)
@@ -99,7 +99,7 @@ def read_zip(archive: Archive, names: Iterable[str]) -> Iterator[bytes]:
             try:
                 info = opened.getinfo(name)
                 with opened.open(info) as member:
-                    # With a size, zipfile unpacks no more than that; without one it unpacks everything first.
+                    # With a size, zipfile unpacks only that many bytes; without one, it unpacks everything.
                     content = member.read(info.file_size)
             except KeyError:
                 refuse(archive, "missing-member", f"has no member {name!r}", name)

@@ -1,4 +1,4 @@
-"""Check a prepared data set before every run that trains on it."""
+"""Check a prepared data set before each run that trains on it."""
 
 from pathlib import Path
 
@@ -14,15 +14,17 @@ from declared.datasets import load_dataset, table_of
 def check_data(folder: Path, dataset: str) -> None:
     """Check that a prepared data set is complete, unchanged, trusted, and made of the declared archives.
 
-    `folder` is <cache>/datasets/<name>/<digest>.
+    Args:
+        folder: The prepared data set, <cache>/datasets/<name>/<digest>.
+        dataset: Name of the data set.
 
     Raises:
-        InputError: If the folder or a file is missing, a file changed, another user may have written one, or
-            an archive behind them is not the declared and locked one.
+        InputError: If the folder or a file is missing, a file has changed, another user could have written
+            a file, or it was made of other archives than the declared and locked ones.
     """
     if not folder.is_dir():
         problem = f"is not on {node_name()}"
-        hint = "rerun the command if it was removed; otherwise make the site's cache visible on all nodes"
+        hint = "rerun the command if it was removed; otherwise make the site's cache accessible on all nodes"
         raise InputError("missing-folder", problem, file=folder, hint=hint)
     for part in (folder, *data_files(folder, dataset)):
         check_trusted(part, folder.parents[2])

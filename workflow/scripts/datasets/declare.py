@@ -1,4 +1,4 @@
-"""Print the entry of a data set in a folder for `config/datasets.yaml`."""
+"""Write the entry for `config/datasets.yaml` of a data set whose files stay in their folder."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,16 +27,16 @@ def declare_folder(
     """Print the entry of a data set in a folder.
 
     Args:
-        form: One of the formats whose files are read where they lie.
+        form: One of the formats that are read from a folder.
         path: The folder.
         name: Name of the data set.
-        size: Height and width of pictures in pixels, or tokens of a sequence.
-        channels: 3, or 1 for grey.
+        size: Height and width of pictures in pixels, or tokens per sequence.
+        channels: 3, or 1 for greyscale.
         vocabulary: Number of different tokens; 0: the largest token plus 1.
-        patterns: ``train`` and ``validation``, if they are not the defaults.
+        patterns: Patterns of the files of ``train`` and ``validation``, by part.
 
     Raises:
-        InputError: If the folder has no such data set.
+        InputError: If an argument is invalid, or the folder has no such data set.
     """
     if form not in FOLDERS:
         raise InputError("unknown-name", f"'{form}' is unknown", file="--format", got=form, expected=FOLDERS)
@@ -76,10 +76,10 @@ def describe_folder(
     else:
         labels = {part: [picture.label for picture in PICTURES[form](folder, part)] for part in PART_PATTERNS}
         counts = {part: len(numbers) for part, numbers in labels.items()}
-        n_classes = 1 + max((label for own in labels.values() for label in own), default=0)
+        n_classes = 1 + max((label for numbers in labels.values() for label in numbers), default=0)
         sample = {"shape": [size, size, channels], "classes": n_classes}
     if not all(counts.values()):
-        problem = f"makes {counts['train']} samples to train and {counts['validation']} to validate"
-        raise folder.error("wrong-count", problem, "one of each at least", got=counts)
+        problem = f"has {counts['train']} samples to train and {counts['validation']} to validate"
+        raise folder.error("wrong-count", problem, "at least one of each", got=counts)
     entry |= {f"{part}_samples": count for part, count in counts.items()} | sample
     return {**entry, "licence": "TODO", "citation": "TODO"}

@@ -1,7 +1,7 @@
-"""Fetch archives of data sets once for all studies into <cache>/downloads/<data set>/, and verify them.
+"""Fetch archives of data sets into <cache>/downloads/<data set>/, once for all studies, and verify them.
 
-Where the site names a folder, archives come from there only; otherwise from the site's mirror, then the
-entry's addresses.
+If the site names a folder, archives come only from that folder. Otherwise they come from the site's mirror,
+or else from the addresses of their entry.
 """
 
 import hashlib
@@ -25,16 +25,16 @@ from environments.steps import build_lock, print_progress
 
 @dataclass(frozen=True)
 class Store:
-    """Where archives are stored and searched for.
+    """The places of archives at a site.
 
     Attributes:
-        downloads: Folder of fetched archives.
-        folder: The site's folder of archives, if it has one.
-        mirror: The site's mirror, if it has one.
+        downloads: Folder for fetched archives.
+        folder: The site's folder of archives, or None.
+        mirror: The site's mirror, or None.
         site: The site's file, for messages.
-        table: File of the data sets' entries, next to their lock; None for the table that declares the data
-            set.
-        retry_policy: Timeouts and retries.
+        table: File with the entries of the data sets, next to their lock; None: the table that declares the
+            data set.
+        retry_policy: Timeouts and retries of transfers.
     """
 
     downloads: Path
@@ -70,7 +70,7 @@ def archives(dataset: str, entry: Mapping[str, Any], store: Store) -> dict[str, 
 
 
 def lock_archives(dataset: str, fetched: Mapping[str, Archive], store: Store) -> None:
-    """Record the SHA-256 of archives in the lock; to be called after all of them were read without errors."""
+    """Record the SHA-256 of archives in the lock; call it only after reading all of them without errors."""
     for name, archive in fetched.items():
         if archive.sha256:
             record_sha256(dataset, name, archive.sha256, store.lock(dataset))
@@ -82,13 +82,13 @@ def archive(dataset: str, declared: Mapping[str, Any], store: Store) -> Archive:
     Args:
         dataset: Name of the data set.
         declared: The archive's entry in the table.
-        store: Where archives are stored and searched for.
+        store: The places of archives.
 
     Raises:
         InputError: If the archive is missing, cannot be fetched, or is not the declared one.
     """
     name = declared["name"]
-    read_lock(store.lock(dataset))  # fails on a broken lock before the download
+    read_lock(store.lock(dataset))  # A broken lock fails here, before the download.
     path, origin = (
         _find_in_folder(dataset, name, store.folder, store.site)
         if store.folder
@@ -108,26 +108,26 @@ def archive(dataset: str, declared: Mapping[str, Any], store: Store) -> Archive:
 
 
 def verified(path: Path, dataset: str, declared: Mapping[str, Any], store: Store) -> str:
-    """Return the SHA-256 of a file.
+    """Return the SHA-256 of an archive after comparing the file with its entry and the lock.
 
     Raises:
-        WrongFileError: If the file is not the declared or not the locked one.
+        WrongFileError: If the file contradicts one of them.
     """
     if path.stat().st_size != declared["bytes"]:
-        raise WrongFileError(f"has {path.stat().st_size} bytes, the entry says {declared['bytes']}", "bytes")
+        raise WrongFileError(f"has {path.stat().st_size} bytes; the entry says {declared['bytes']}", "bytes")
     md5, sha256 = digests(path)
     if md5 != declared.get("md5", md5):
-        raise WrongFileError(f"its MD5 is {md5}, the entry says {declared['md5']}", "md5")
+        raise WrongFileError(f"its MD5 is {md5}; the entry says {declared['md5']}", "md5")
     if conflict := checksum_conflict(dataset, declared, sha256, store.lock(dataset)):
         raise WrongFileError(*conflict)
     return sha256
 
 
 def addresses(dataset: str, declared: Mapping[str, Any], mirror: str | None) -> list[str]:
-    """Return the addresses of a file in the order in which they are tried."""
-    own = [f"{mirror.rstrip('/')}/{dataset}/{declared['name']}"] if mirror else []
-    public = [declared["url"]] if "url" in declared else []
-    return list(dict.fromkeys([*own, *public, *declared.get("mirrors", [])]))
+    """Return the addresses of a file in the order in which they are tried; `mirror` is the site's."""
+    site_urls = [f"{mirror.rstrip('/')}/{dataset}/{declared['name']}"] if mirror else []
+    public_urls = [declared["url"]] if "url" in declared else []
+    return list(dict.fromkeys([*site_urls, *public_urls, *declared.get("mirrors", [])]))
 
 
 def _find_in_folder(dataset: str, name: str, folder: Path, site: str) -> tuple[Path, str]:
@@ -135,7 +135,7 @@ def _find_in_folder(dataset: str, name: str, folder: Path, site: str) -> tuple[P
     for path in (folder / dataset / name, folder / name):
         if path.is_file():
             return path, str(path)
-    problem, hint = f"there is no {folder / dataset / name}", "put it there, or remove the key"
+    problem, hint = f"{folder / dataset / name} does not exist", "put it there, or remove the key"
     raise InputError("missing-file", problem, file=site, key="datasets.folder", hint=hint)
 
 
@@ -144,7 +144,7 @@ def _fetched(dataset: str, declared: Mapping[str, Any], store: Store) -> tuple[P
     target = store.downloads / dataset / declared["name"]
     origin = target.with_name(f"{target.name}.origin.json")
     check_trusted(target, store.downloads.parent)
-    # The cache may belong to other users and be read-only.
+    # In a cache of other users, which is read-only, neither a lock nor a download is possible.
     if target.is_file() and not os.access(target.parent, os.W_OK, effective_ids=True):
         return target, _read_origin(origin)
     with (
@@ -211,7 +211,7 @@ def fetch_error(dataset: str, name: str, faults: Mapping[str, SourceError], stor
 
 
 def _partial_file(target: Path, url: str) -> Path:
-    """Return the partial file of an address: one per address, so that each download can be resumed."""
+    """Return the partial file of an address; each address has one, so that its download can be resumed."""
     return target.with_name(f".{target.name}.{hashlib.sha256(url.encode()).hexdigest()[:8]}.partial")
 
 

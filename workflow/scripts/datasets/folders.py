@@ -1,8 +1,8 @@
-"""Read data sets from folders: pictures by class, WebDataset shards, files of tokens.
+"""Read data sets from folders: pictures by class, WebDataset shards, Parquet files, and files of tokens.
 
-The files stay where they are. The entry of the data set has their digest. The order of samples is that of the
-files' paths, compared as bytes, and of the samples within a file, so it depends on no file system. Pictures
-are decoded by a thread for each core, in order.
+The files are not copied; the entry of the data set has their digest. Samples are in the order of the files'
+paths, compared as bytes, and within a file in its order, so the order does not depend on the file system.
+One thread per core decodes pictures; their order is kept.
 """
 
 import fnmatch
@@ -29,18 +29,19 @@ from declared.datasets import PARQUET, PART_PATTERNS, TOKENS, class_count, kind,
 
 DECODED_PICTURES = 256  # in a block
 PICTURE_SUFFIXES = ("bmp", "gif", "jpeg", "jpg", "pbm", "pgm", "png", "pnm", "ppm", "tif", "tiff", "webp")
-# Megatron-LM, megatron/core/datasets/indexed_dataset.py: the header of an .idx file and its types of tokens.
+# The header of an .idx file, and the types of tokens by its code
+# (Megatron-LM, megatron/core/datasets/indexed_dataset.py).
 MEGATRON = b"MMIDIDX\x00\x00" + np.array(1, "<u8").tobytes()
 MEGATRON_TYPES = {1: "<u1", 2: "<i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
-# llm.c, dev/data/data_common.py: 256 integers before the tokens, of which the first two, magic number and
-# version, give the type of tokens, and the third their number.
+# The type of tokens by magic number and version, the first two of 256 integers before the tokens. The third
+# is the number of tokens (llm.c, dev/data/data_common.py).
 LLM_C_TYPES = {(20240520, 1): "<u2", (20240801, 7): "<u4"}
 LLM_C_HEADER_BYTES = 1024
 
 
 @dataclass(frozen=True)
 class Picture:
-    """An encoded picture: its name in errors, its file or content, and its label."""
+    """An encoded picture: its name for errors, its file or content, and its label."""
 
     name: str
     source: Path | bytes
@@ -49,12 +50,12 @@ class Picture:
 
 @dataclass(frozen=True)
 class Folder:
-    """The files of a data set.
+    """A folder with the files of a data set.
 
     Attributes:
         path: The folder.
         names: Paths of the files of each part, relative to the folder, sorted.
-        depth: Number of folders above the folders of classes, by part.
+        depth: Number of folders above the classes' folders, by part.
     """
 
     path: Path
@@ -62,7 +63,7 @@ class Folder:
     depth: Mapping[str, int]
 
     def sha256(self) -> str:
-        """Return the SHA-256 of the lines that sha256sum prints for the files, sorted by their paths."""
+        """Return the SHA-256 of what sha256sum prints for the files in the order of their paths."""
         names = sorted(itertools.chain.from_iterable(self.names.values()), key=os.fsencode)
         with ThreadPoolExecutor(usable_cores()) as pool:
             digests = pool.map(lambda name: digest_file(self.path / name), names)
@@ -74,14 +75,15 @@ class Folder:
         return self.path / self.names[part][0]
 
     def error(self, code: str, problem: str, expected: str, name: str = "", got: object = None) -> InputError:
-        """Return the error about the folder, or about a file of it."""
+        """Return an error about the folder, or about the file ``name`` in it."""
         return InputError(code, problem, file=self.path / name, expected=expected, got=got)
 
 
 def list_folder(path: Path, entry: Entry) -> Folder:
     """Return the visible files of both parts below a folder.
 
-    A file belongs to a part if its path, or that of a folder around it, matches the part's pattern.
+    A file belongs to a part if its path, or the path of a folder that contains it, matches the part's
+    pattern.
 
     Raises:
         InputError: If the folder or the files of a part are missing, or a file belongs to both parts.
@@ -122,10 +124,10 @@ def _matches(name: str, pattern: list[str]) -> bool:
 
 
 def verified_folder(dataset: str, entry: Entry, store: Store | None) -> Folder:
-    """Return the folder of a data set, the site's own if there is one.
+    """Return the folder of a data set: the site's, if it has one, or else the entry's.
 
     Raises:
-        InputError: If it is missing, or its files are not those of the entry.
+        InputError: If the folder is missing, or its files do not have the entry's SHA-256.
     """
     own = store.folder / dataset if store and store.folder else None
     folder = list_folder(own if own and own.is_dir() else Path(entry["folder"]), entry)
@@ -137,7 +139,7 @@ def verified_folder(dataset: str, entry: Entry, store: Store | None) -> Folder:
 
 
 def read_folder(entry: Entry, folder: Folder) -> Content:
-    """Return the content of a data set in a folder."""
+    """Return class names and samples of a data set in a folder."""
     if kind(entry) == TOKENS:
         sequences = {
             part: read_sequences(TOKEN_ARRAYS[entry["format"]](folder, part), entry["shape"][0])
@@ -151,10 +153,10 @@ def read_folder(entry: Entry, folder: Folder) -> Content:
 
 
 def class_names(entry: Entry, folder: Folder) -> list[str]:
-    """Return the names of classes: of their folders, of the entry, or numbers.
+    """Return class names: those of folders, of Parquet metadata or of the entry, or else numbers.
 
     Raises:
-        InputError: If the entry has another number of classes than the folder.
+        InputError: If the number of folders contradicts the entry.
     """
     if entry["format"] == "image-folder":
         classes = class_folders(folder)
@@ -172,10 +174,10 @@ def class_names(entry: Entry, folder: Folder) -> list[str]:
 
 
 def class_folders(folder: Folder) -> list[str]:
-    """Return the folders of classes that train, sorted; the place of a folder is its label.
+    """Return the names of the training part's class folders, sorted; the index of a name is its label.
 
     Raises:
-        InputError: If a file lies in no folder of a class.
+        InputError: If a file is not in the folder of a class.
     """
     return sorted({_class_of(folder, "train", name) for name in folder.names["train"]}, key=os.fsencode)
 
@@ -188,10 +190,10 @@ def _class_of(folder: Folder, part: str, name: str) -> str:
 
 
 def list_pictures(folder: Folder, part: str) -> Iterator[Picture]:
-    """Yield the pictures of a part: all files in the folder of a class, at any depth.
+    """Yield the pictures of a part: all files below the folders of its classes.
 
     Raises:
-        InputError: If a class that validates does not train.
+        InputError: If the validation part has a class that the training part lacks.
     """
     label = {name: number for number, name in enumerate(class_folders(folder))}
     for name in folder.names[part]:
@@ -202,9 +204,9 @@ def list_pictures(folder: Folder, part: str) -> Iterator[Picture]:
 
 
 def read_shards(folder: Folder, part: str) -> Iterator[Picture]:
-    """Yield the pictures of WebDataset shards: consecutive members with one key, a picture and its .cls.
+    """Yield the pictures of WebDataset shards: consecutive members with the same key, a picture and a .cls.
 
-    The key of a member is its path up to the first point of its name, the rest is its extension
+    The key of a member is its path up to the first dot of its name; the rest is its extension
     (webdataset/tariterators.py, `base_plus_ext`).
 
     Raises:
@@ -267,13 +269,13 @@ def decode_pictures(pictures: Iterable[Picture], shape: Sequence[int]) -> Iterat
 
 
 def read_sequences(arrays: Iterable[np.ndarray], length: int) -> Iterator[Block]:
-    """Yield the sequences of each file of tokens, and their labels; the rest of a file is left out."""
+    """Yield the sequences of each file and their labels; a rest that is too short for one is left out."""
     for tokens in arrays:
         yield from sequence_blocks(tokens, length)
 
 
 def limit_samples(blocks: Iterable[Block], samples: int) -> Iterator[Block]:
-    """Yield the first samples."""
+    """Yield the blocks up to a number of samples."""
     for inputs, labels in blocks:
         yield inputs[:samples], labels[:samples]
         samples -= len(inputs)
@@ -285,7 +287,7 @@ def token_arrays(folder: Folder, part: str) -> Iterator[np.ndarray]:
     """Yield the tokens of each .bin file of a part, mapped into memory.
 
     Raises:
-        InputError: If a file is none of nanoGPT, llm.c or Megatron.
+        InputError: If a file is not one of nanoGPT, llm.c or Megatron.
     """
     names = set(folder.names[part])
     for name in folder.names[part]:
@@ -320,7 +322,7 @@ def _map_tokens(folder: Folder, name: str, index: Path | None) -> np.ndarray:
 
 
 def _read_index(folder: Folder, index: Path) -> tuple[str, int]:
-    """Return the type and the number of tokens by an .idx file of Megatron."""
+    """Return the type and the number of tokens from an .idx file of Megatron."""
     content = index.read_bytes()
     code = content[17] if len(content) >= 34 else 0
     n_sequences = int.from_bytes(content[18:26], "little")

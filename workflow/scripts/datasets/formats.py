@@ -1,8 +1,9 @@
 """Read published archives of data sets as images or tokens, and labels.
 
-A reader takes a data set's entry and its archives by name. It returns the class names and, for each part,
-blocks of images (uint8 [n, H, W, C]) and labels (int64 [n]), or of tokens (int64 [n, length]) and labels of
-the same shape: the label of a token is the next token. Anything that contradicts the entry raises InputError.
+A reader gets a data set's entry and its archives by name. It returns the class names and, for each part,
+blocks of images (uint8 [n, H, W, C]) and labels (int64 [n]), or blocks of tokens (int64 [n, length]) and
+labels of the same shape, in which the label of a token is the next token. It raises an InputError for
+anything that contradicts the entry.
 """
 
 import io
@@ -23,8 +24,8 @@ BLOCK_SIZE = 1000
 CIFAR = "cifar-10-batches-bin"
 CIFAR_BATCHES = tuple(f"{CIFAR}/data_batch_{number}.bin" for number in range(1, 6))
 TINY = "tiny-imagenet-200"
-ALPHABET = " abcdefghijklmnopqrstuvwxyz"  # of text8, in the order of their tokens
-# Tokens of WikiText: at the end of a line, and in the place of rare words.
+ALPHABET = " abcdefghijklmnopqrstuvwxyz"  # characters of text8 in the order of their tokens
+# Tokens of WikiText for the end of a line and for rare words.
 LINE_END, UNKNOWN = "<eos>", "<unk>"
 WIKITEXT = {"train": "wiki.train.tokens", "validation": "wiki.valid.tokens"}
 
@@ -43,7 +44,7 @@ class Content:
 
 
 def generate_patterns(entry: Entry, _: Archives) -> Content:
-    """Return generated images: the pattern of each class plus noise."""
+    """Generate images: the pattern of each class plus noise."""
     generator = np.random.default_rng(SPLIT_SEED)
     labels = generator.integers(
         len(entry["classes"]), size=entry["train_samples"] + entry["validation_samples"]
@@ -54,7 +55,7 @@ def generate_patterns(entry: Entry, _: Archives) -> Content:
 
 
 def read_digits(entry: Entry, _: Archives) -> Content:
-    """Return scikit-learn's 1,797 digits, with values 0 to 16, in a fixed random order."""
+    """Read scikit-learn's 1,797 digits, with values from 0 to 16, in a fixed random order."""
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
@@ -89,12 +90,12 @@ def read_cifar(entry: Entry, archives: Archives) -> Content:
 
 
 def one_word(name: str) -> str:
-    """Return a class name without blanks, because batches.meta.txt of CIFAR-10 is read word by word."""
+    """Return a class name without blanks, since batches.meta.txt of CIFAR-10 is read word by word."""
     return "_".join(name.split())
 
 
 def read_idx(entry: Entry, archives: Archives) -> Content:
-    """Read IDX: gzip files of images and of labels for each part, with dimensions before the bytes."""
+    """Read IDX: gzip files of images and labels for each part, with the dimensions before the data."""
 
     def blocks(part: str) -> Iterator[Block]:
         images, labels = (_archive_named(archives, name, entry) for name in IDX[part])
@@ -171,10 +172,10 @@ def _image_blocks(archive: Archive, samples: list[tuple[str, int]], entry: Entry
 
 
 def decode_jpeg(archive: Archive, name: str, content: bytes, shape: list[int]) -> np.ndarray:
-    """Return a JPEG file as uint8 [H, W, 3]; a grey image gets three equal channels.
+    """Return a JPEG file as uint8 [H, W, 3]; a greyscale image gets three equal channels.
 
     Raises:
-        InputError: If the file is no JPEG, or has another size or mode.
+        InputError: If the file is not a JPEG, or has another size or mode.
     """
     from PIL import Image
 
@@ -216,8 +217,8 @@ def read_text8(entry: Entry, archives: Archives) -> Content:
 def read_wikitext(entry: Entry, archives: Archives) -> Content:
     """Read WikiText: words between blanks, with LINE_END after every line.
 
-    The vocabulary is the words of the training part, the most frequent first. Other words of the validation
-    part become UNKNOWN, as rare words already are in the published files.
+    The vocabulary consists of the words of the training part, most frequent first. Other words of the
+    validation part become UNKNOWN, like rare words in the published files.
     """
     archive = _single_archive(archives, entry)
     files = zip_files(archive)
@@ -252,7 +253,7 @@ def read_text(archive: Archive, name: str, content: bytes) -> str:
     """Return a member's text without byte order mark, with line feeds as line ends.
 
     Raises:
-        InputError: If it is not UTF-8, because another encoding would give another vocabulary.
+        InputError: If it is not UTF-8; guessing another encoding could change the vocabulary.
     """
     try:
         text = content.decode("utf-8-sig")
@@ -267,7 +268,7 @@ def read_text(archive: Archive, name: str, content: bytes) -> str:
 def sequence_blocks(tokens: np.ndarray, length: int) -> Iterator[Block]:
     """Yield blocks of consecutive sequences [n, length] and their labels, the next tokens.
 
-    Drop the remainder.
+    The remainder is dropped.
     """
     samples = max(0, len(tokens) - 1) // length
     inputs, labels = (tokens[first : first + samples * length].reshape(samples, length) for first in (0, 1))
@@ -279,7 +280,7 @@ def sequence_blocks(tokens: np.ndarray, length: int) -> Iterator[Block]:
 
 
 def sample_blocks(images: np.ndarray, labels: np.ndarray) -> Iterator[Block]:
-    """Yield the samples in order, BLOCK at a time."""
+    """Yield the samples in order, BLOCK_SIZE at a time."""
     for start in range(0, len(labels), BLOCK_SIZE):
         yield images[start : start + BLOCK_SIZE], labels[start : start + BLOCK_SIZE]
 

@@ -9,7 +9,7 @@ from common.normal_form import digest_sources
 from declared.datasets import DATASETS, FRESH, kind, load_dataset
 from declared.site import Site
 
-# Modules that only fetch archives under checksums or check prepared files do not change what is prepared.
+# Modules that do not affect what is prepared: they fetch archives by checksum, or check prepared files.
 NON_PREPARING_MODULES = (
     "__init__.py",
     "check.py",
@@ -21,13 +21,13 @@ NON_PREPARING_MODULES = (
     "verified.py",
 )
 FETCHING_KEYS = ("url", "mirrors", "unpacked_bytes")
-# The sha256 of an entry identifies the files of its folder.
+# `folder` does not count, because the entry's sha256 identifies the files.
 DESCRIPTIVE_KEYS = ("title", "folder", "licence", "citation")
 
 
 @functools.cache
 def data_digest(dataset: str) -> str:
-    """Return the SHA-256 of a data set's entry, without title and addresses, and of its preparing code."""
+    """Return the SHA-256 of a data set's entry and its preparing code, without descriptions and addresses."""
     code = digest_sources(
         file for file in DATASETS.parent.glob("*.py") if file.name not in NON_PREPARING_MODULES
     )
@@ -40,12 +40,12 @@ def data_digest(dataset: str) -> str:
 
 
 def data_folder(site: Site, dataset: str) -> Path:
-    """Return the folder of the prepared data set in the site's cache."""
+    """Return the folder of a prepared data set in the site's cache."""
     return site.cache / "datasets" / dataset / data_digest(dataset)[:12]
 
 
 def data_files(folder: Path, dataset: str) -> list[Path]:
-    """Return the files of a prepared data set in ``folder``; a fresh one has only a manifest."""
+    """Return the files of a prepared data set in ``folder``; a data set drawn while training has only one."""
     entry = load_dataset(dataset)
     if entry["format"] == FRESH:
         return [folder / "manifest.json"]

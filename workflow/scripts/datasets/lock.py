@@ -1,7 +1,7 @@
 """Record the SHA-256 of every archive at its first use, and compare later archives with it.
 
 The lock lies next to the table of data sets: table.lock.yaml for those that Ringside ships,
-config/datasets.lock.yaml for a user's own. It is meant to be committed.
+config/datasets.lock.yaml for users' data sets. Users commit it.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ def lock_path(table: Path) -> Path:
 
 
 def read_lock(lock: Path) -> dict[str, Any]:
-    """Return the locked SHA-256 by data set and archive, {} if there is no lock yet.
+    """Return the locked SHA-256 by data set and archive; {} if there is no lock yet.
 
     Raises:
         InputError: If the lock is broken.
@@ -39,9 +39,16 @@ def read_lock(lock: Path) -> dict[str, Any]:
 def checksum_conflict(
     dataset: str, declared: Mapping[str, Any], sha256: str, lock: Path
 ) -> tuple[str, str] | None:
-    """Return why an archive with this SHA-256 is not the declared one, and the key that disagrees.
+    """Return why an archive's SHA-256 contradicts its entry or the lock, and ``sha256`` or ``lock``.
 
-    The key is ``sha256`` or ``lock``. Return None if neither the entry nor the lock disagrees.
+    Args:
+        dataset: Name of the data set.
+        declared: The archive's entry in the table.
+        sha256: The archive's SHA-256.
+        lock: The lock.
+
+    Returns:
+        None if neither contradicts it.
     """
     expectations = {
         "sha256": (declared.get("sha256"), "the entry"),
@@ -54,15 +61,18 @@ def checksum_conflict(
 
 
 def mismatch_hint(key: str, dataset: str, name: str, table: Path) -> str:
-    """Return what to change if the archive is right and ``key``, in ``table`` or its lock, is wrong."""
+    """Return what to do if the archive is right and its entry in ``table`` (or its lock) is wrong.
+
+    ``key`` is the wrong key of the entry, or ``lock``.
+    """
     if key == "lock":
         lock = display_path(lock_path(table))
-        return f"remove {name} of {dataset} from {lock}, which has the SHA-256 of its first use"
+        return f"remove {name} of {dataset} from {lock}, which has the SHA-256 of the first use"
     return f"correct {key} of {name} in {display_path(table)} ({dataset})"
 
 
 def record_sha256(dataset: str, name: str, sha256: str, lock: Path) -> None:
-    """Add an archive to the lock; only warn if the lock cannot be written.
+    """Add an archive's SHA-256 to the lock, or print a warning if the lock cannot be written.
 
     Raises:
         InputError: If another process has meanwhile recorded another SHA-256 for it.
@@ -89,7 +99,10 @@ def record_sha256(dataset: str, name: str, sha256: str, lock: Path) -> None:
 
 
 def digests(file: Path) -> tuple[str, str]:
-    """Return MD5 (which publishers state; it detects damage, not forgery) and SHA-256 of a file, in hex."""
+    """Return MD5 and SHA-256 of a file, in hex.
+
+    MD5, which publishers state, detects damage but not forgery.
+    """
     md5, sha256 = hashlib.md5(usedforsecurity=False), hashlib.sha256()
     with open(file, "rb") as content:
         while block := content.read(1 << 20):

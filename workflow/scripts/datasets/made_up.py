@@ -1,7 +1,7 @@
-"""Generate small synthetic data sets in the exact layout of the published archives.
+"""Generate small synthetic data sets in the exact layout of published archives, from a fixed seed.
 
-Reduced studies and tests use them. They can be learnt: each class has its own pattern under noise, and few
-words follow a word. Everything is drawn from one seed.
+Reduced studies and tests use them. Models can learn them: each class has its own pattern under noise, and
+each word is followed by only a few words.
 """
 
 import gzip
@@ -20,9 +20,9 @@ from declared.datasets import IDX, TEXTS
 
 SEED = 0
 TILE = 8  # pixels; patterns of such squares survive JPEG compression
-GREY_EVERY = 50  # every 50th JPEG file is grey, as in the original
+GREY_EVERY = 50  # one in 50 JPEG files is greyscale, like in the original
 QUALITY = 90
-TEXT8_VOCABULARY = 60  # entries of text8 declare no vocabulary of words
+TEXT8_VOCABULARY = 60  # different words; the entry of text8 declares only letters
 N_FOLLOWERS = 3  # words that may follow a word
 LINE_WORDS = 12
 RARE_EVERY = 40  # every 40th word, on average, is rare
@@ -31,10 +31,7 @@ Parts = dict[str, tuple[np.ndarray, np.ndarray]]
 
 
 def generate_parts(entry: Mapping[str, Any], classes: int, seed: int = SEED) -> Parts:
-    """Return images (uint8 [N, H, W, C]) and labels (int64 [N]) of both parts.
-
-    All classes are equally frequent.
-    """
+    """Return images (uint8 [N, H, W, C]) and labels (int64 [N]) of both parts; classes have equal sizes."""
     generator = np.random.default_rng(seed)
     height, width, channels = entry["shape"]
     tiles = generator.integers(256, size=(classes, -(-height // TILE), -(-width // TILE), channels))
@@ -148,9 +145,9 @@ def jpeg(image: np.ndarray, grey: bool) -> bytes:
 
 
 def generate_words(n_distinct: int, n_words: int, generator: np.random.Generator) -> list[str]:
-    """Return a random text of ``n_words`` words.
+    """Return a random text of ``n_words`` words from a vocabulary of ``n_distinct`` words.
 
-    Each word is followed by one of N_FOLLOWERS words, mostly by the first.
+    Each word is followed by one of its N_FOLLOWERS words, usually by the first.
     """
     letters = list(ALPHABET.strip())
     spellings: dict[str, None] = {}
@@ -192,7 +189,7 @@ def write_wikitext(folder: Path, entry: Entry) -> None:
 
 
 def _write_zip(file: Path, members: Mapping[str, bytes]) -> None:
-    """Write a zip without dates, folders before their files."""
+    """Write a zip without dates, with folders before their files."""
     with zipfile.ZipFile(file, "w") as archive:
         for name in dict.fromkeys(f"{name.rpartition('/')[0]}/" for name in members if "/" in name):
             archive.writestr(zipfile.ZipInfo(name), b"")

@@ -1,7 +1,7 @@
 """Pack a folder of images, or a text, into an archive for `config/datasets.yaml`, and print its entry.
 
-Images become the binary format of CIFAR-10, a text becomes the format of WikiText. The same files give the
-same archive.
+Images are written in the binary format of CIFAR-10, a text in the format of WikiText. The same files always
+give the same archive.
 """
 
 import gzip
@@ -27,16 +27,17 @@ MAX_CLASSES = 256  # a label is one byte
 def pack_images(folder: Path, archive: Path, side: int, validation_share: float) -> dict[str, Any]:
     """Pack ``folder``/<class>/<image> into ``archive`` (tar.gz) and return its entry.
 
-    Hidden files are left out.
+    Hidden files are skipped.
 
     Args:
         folder: Folder with one folder per class.
         archive: The file to write.
         side: Height and width of the packed images in pixels.
-        validation_share: Share of the images that validate, chosen at random.
+        validation_share: Share of the images for validation, chosen at random.
 
     Raises:
-        InputError: If there are no classes, a class has no images, or a file is no image.
+        InputError: If there are too few or too many classes, a class has no images, a file is not an image,
+            or a part would have too few images.
     """
     folders = sorted(path for path in _visible_files(folder) if path.is_dir())
     classes = [one_word(path.name) for path in folders]
@@ -83,8 +84,8 @@ def pack_text(text: Path, archive: Path, length: int, validation_share: float) -
     Args:
         text: A file in UTF-8.
         archive: The file to write.
-        length: Tokens of a sequence.
-        validation_share: Share of the lines that validate.
+        length: Tokens per sequence.
+        validation_share: Share of the lines for validation.
 
     Raises:
         InputError: If the file is not UTF-8, or too short for one sequence of each part.
@@ -156,13 +157,15 @@ def pack_dataset(
     """Pack images or a text for config/datasets.yaml, and print the entry.
 
     Args:
-        kind: ``images`` (a folder that has a folder of pictures for each class) or ``text`` (the lines of a
-            file).
+        kind: ``images`` (a folder with one folder of pictures per class) or ``text`` (the lines of a file).
         source: The folder or the file.
         name: Name of the data set.
-        size: Height and width of pictures in pixels, or tokens of a sequence.
-        validation_share: Share of the samples that validates.
-        folder: Folder of the archive.
+        size: Height and width of pictures in pixels, or tokens per sequence.
+        validation_share: Share of the samples for validation.
+        folder: Folder for the archive.
+
+    Raises:
+        InputError: If an argument is invalid, or the source cannot be packed.
     """
     if size < 1:
         option = "--side" if kind == "images" else "--length"

@@ -1,8 +1,7 @@
-"""Read Parquet files as the libraries of Hugging Face write them: pictures and classes, or tokens.
+"""Read Parquet files in the layout of Hugging Face's libraries: pictures and classes, or tokens.
 
-A file has a column of pictures (a struct with `bytes`) and a column of classes (the one with names of
-classes in the metadata of `datasets`, or `label`), or a column of tokens (`input_ids`, or the only one of
-lists of integers).
+A file has a column of pictures (a struct with `bytes`) and a column of classes (the one whose class names are
+in the metadata, or `label`), or a column of tokens (`input_ids`, or the only column of lists of integers).
 """
 
 import contextlib
@@ -17,14 +16,14 @@ import pyarrow.parquet as pq
 
 from common.errors import InputError
 
-ROWS = 256  # that are in memory at once
+ROWS = 256  # number of rows in memory at a time
 
 
 def read_pictures(file: Path) -> Iterator[tuple[bytes, int]]:
     """Yield the encoded picture and the label of each row.
 
     Raises:
-        InputError: If the file has not one column of each, or a row has no picture or no label.
+        InputError: If the file does not have exactly one column of each, or a row lacks picture or label.
     """
     with _open(file) as opened:
         schema = opened.schema_arrow
@@ -52,7 +51,7 @@ def read_tokens(file: Path) -> np.ndarray:
     """Return the tokens of all rows, one after the other.
 
     Raises:
-        InputError: If the file has not one column of tokens, or a row has none.
+        InputError: If the file does not have exactly one column of tokens, or a row lacks tokens.
     """
     with _open(file) as opened:
         schema = opened.schema_arrow
@@ -68,13 +67,13 @@ def read_tokens(file: Path) -> np.ndarray:
 
 
 def has_tokens(file: Path) -> bool:
-    """Return whether a file has tokens, and no pictures."""
+    """Return whether a file has a column of tokens."""
     with _open(file) as opened:
         return any(_is_tokens(field.type) for field in opened.schema_arrow)
 
 
 def class_names(file: Path) -> list[str]:
-    """Return the names of classes that the metadata of `datasets` has, [] if they are not there."""
+    """Return the class names in the metadata of Hugging Face's `datasets`, or []."""
     with _open(file) as opened:
         return next(iter(_class_features(opened.schema_arrow).values()), [])
 

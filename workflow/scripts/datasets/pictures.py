@@ -1,4 +1,4 @@
-"""Read pictures of any format and mode as viewers show them."""
+"""Read pictures of any format and mode the way viewers show them."""
 
 import io
 from collections.abc import Sequence
@@ -15,22 +15,22 @@ EIGHT_BITS = ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "C
 
 
 def is_visible(path: Path) -> bool:
-    """Return whether a file is not hidden, and none that systems add to folders of pictures."""
+    """Return whether a file is neither hidden nor the cache that Windows adds to folders of pictures."""
     return not path.name.startswith(".") and path.name != "Thumbs.db"
 
 
 def read_picture(source: Path | bytes, name: object) -> Image.Image:
-    """Return a picture of 8 bits per channel without transparency.
+    """Return a picture with 8 bits per channel, without transparency.
 
-    The orientation in its EXIF data is applied, transparency is laid on white, and 16 bits of grey are scaled
-    to 8.
+    Its EXIF orientation is applied, transparent pixels are blended with white, and 16-bit grey is scaled to
+    8 bits.
 
     Args:
         source: The file, or its content.
-        name: The file in errors.
+        name: The name of the file in errors.
 
     Raises:
-        InputError: If it is no picture, has several frames, or has pixels of an unknown range.
+        InputError: If it is not a picture, has several frames, or has pixels of an unknown range.
     """
     try:
         with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as opened:
@@ -53,7 +53,7 @@ def read_picture(source: Path | bytes, name: object) -> Image.Image:
 
 
 def crop_picture(picture: Image.Image, shape: Sequence[int]) -> np.ndarray:
-    """Return a picture as uint8 [H, W, C], scaled until it covers this shape and cropped at its centre."""
+    """Return a picture as uint8 [H, W, C] of this shape, scaled to cover it and cropped around the centre."""
     height, width, channels = shape
     fitted = ImageOps.fit(picture.convert("L" if channels == 1 else "RGB"), (width, height))
     return np.asarray(fitted, np.uint8).reshape(shape)

@@ -1,10 +1,9 @@
 """Prepare a data set in the format that every framework reads.
 
 A prepared data set is a folder with `train/` and `validation/`, each with `images.npy` (uint8, NHWC),
-`labels.npy` (int64) and `manifest.json`. Its own `manifest.json` has mean and standard deviation per channel
-of the training images (a constant channel has the deviation 1). A text has `tokens.npy` and `labels.npy`
-instead, both unsigned integers [N, length]. A data set that is drawn while training (fresh) has only the
-manifest.
+`labels.npy` (int64) and `manifest.json`. The folder's own `manifest.json` has the training images' mean and
+standard deviation per channel (1 for a constant channel). A text has `tokens.npy` and `labels.npy` instead,
+both unsigned integers [N, length]. A data set that is drawn while training (fresh) has only the manifest.
 """
 
 import contextlib
@@ -39,14 +38,14 @@ PARTS = ("train", "validation")
 
 
 def prepare(dataset: str, folder: Path, store: Store | None = None) -> None:
-    """Write a prepared data set to ``folder`` unless it is there, whole or not at all.
+    """Write a prepared data set to ``folder``, atomically, unless it exists and is unchanged.
 
     Concurrent calls wait for each other.
 
     Args:
         dataset: Name of the data set.
         folder: Folder of the prepared data set.
-        store: Where archives are stored; not needed for a data set without archives.
+        store: The places of archives; None is allowed for a data set without archives.
     """
     if first_changed_file(folder, data_files(folder, dataset)) is None:
         return
@@ -121,7 +120,10 @@ def _write_part(
 def open_archives(
     dataset: str, entry: Mapping[str, Any], store: Store | None, folder: Path
 ) -> Iterator[dict[str, Archive]]:
-    """Yield the data set's archives by name: fetched, generated in ``folder`` temporarily, or none."""
+    """Yield the data set's archives by name, {} if it has none; synthetic ones are generated in ``folder``.
+
+    Fetched archives are locked if the block ends without an error.
+    """
     if "made_up" in entry:
         with tempfile.TemporaryDirectory(prefix="archives-", dir=folder) as scratch:
             yield write_archives(entry, Path(scratch))
@@ -156,10 +158,10 @@ def describe_source(entry: Mapping[str, Any], fetched: Mapping[str, Archive]) ->
 
 
 def main(*, dataset: str, site: str, out: Path) -> None:
-    """Fetch and prepare a data set, unless that is done already.
+    """Fetch and prepare a data set, unless it is already prepared.
 
-    The output is an extra file, because Snakemake removes outputs first and another campaign may be reading
-    the data.
+    The output is a separate file: Snakemake removes outputs first, and another campaign can be reading the
+    data.
 
     Args:
         dataset: name of the data set

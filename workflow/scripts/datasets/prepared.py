@@ -1,7 +1,7 @@
-"""Write the files of a part, training or validation, of a prepared data set block by block.
+"""Write the files of one part of a prepared data set, training or validation, block by block.
 
-Images are images.npy (uint8 [N, H, W, C]) and labels.npy (int64 [N]); texts are tokens.npy and labels.npy,
-both [N, length].
+Images become images.npy (uint8 [N, H, W, C]) and labels.npy (int64 [N]). Texts become tokens.npy and
+labels.npy, both [N, length].
 """
 
 import contextlib
@@ -34,7 +34,7 @@ def write_images(
         source: Name of the part in errors.
 
     Raises:
-        InputError: If number, shape or labels of the images differ from the expected ones.
+        InputError: If the images' number, shape, type or labels contradict the entry.
     """
     folder.mkdir(parents=True)
     labels = np.empty(samples, dtype=np.int64)
@@ -62,7 +62,7 @@ def write_images(
     if labels.min() < 0 or labels.max() >= classes:
         first, last = int(labels.min()), int(labels.max())
         raise _contradiction(source, f"labels from {first} to {last}", classes, (first, last))
-    with open(folder / "labels.npy", "wb") as file:  # np.save hides the reason of a failed write
+    with open(folder / "labels.npy", "wb") as file:  # np.save hides the reason of a failed write.
         _write_header(file, "<i8", samples)
         file.write(labels.data)
     extra = {"class_counts": np.bincount(labels, minlength=classes).tolist(), **channel_statistics(counts)}
@@ -74,13 +74,13 @@ def write_tokens(
 ) -> dict[str, Any]:
     """Write tokens.npy, labels.npy and manifest.json of one part of a text, and return the manifest.
 
-    Both arrays are [samples, length] of the smallest unsigned integers that hold the vocabulary.
+    Both arrays are [samples, length], of the smallest unsigned type that can hold the vocabulary.
 
     Args:
         folder: Folder to create.
         blocks: Tokens and labels (int64 [n, length]).
         samples: Expected number of sequences.
-        length: Expected tokens of a sequence.
+        length: Expected number of tokens per sequence.
         vocabulary: Number of different tokens.
         source: Name of the part in errors.
 
@@ -122,7 +122,7 @@ def _contradiction(source: str, content: str, entry: object, got: object) -> Inp
 def _write_manifest(
     folder: Path, names: Sequence[str], samples: int, shape: Sequence[int], extra: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Write and return the manifest.json of these files, with the ``extra`` entries."""
+    """Write and return manifest.json for the named files of a part, with the ``extra`` entries."""
     files = [folder / name for name in names]
     manifest = {
         "samples": samples,
@@ -141,9 +141,9 @@ def _write_header(file: BinaryIO, dtype: str, *shape: int) -> None:
 
 
 def channel_statistics(counts: np.ndarray) -> dict[str, list[float]]:
-    """Return exact mean and standard deviation of each channel from its histogram, int64 [C, 256].
+    """Return the exact mean and standard deviation of each channel from its histogram, int64 [C, 256].
 
-    A constant channel gets the deviation 1, so that it is normalized to 0.
+    A constant channel gets the standard deviation 1, so that normalizing it gives 0.
     """
     numbers = [int(channel.sum()) for channel in counts]
     sums = [int(channel.astype(object) @ PIXEL_VALUES) for channel in counts]

@@ -1,7 +1,7 @@
 """Transfer one file from an http, https or file address to a partial file, which a later attempt resumes.
 
-`SourceError` means that this address does not have the file (`WrongFileError`: it has another one),
-`TransientError` that a retry may succeed. Whoever calls compares the checksum of the whole file.
+`SourceError` means that the address does not have the file (`WrongFileError`: it has another file), and
+`TransientError` that a retry can succeed. The caller checks the SHA-256 of the complete file.
 """
 
 import os
@@ -21,7 +21,7 @@ from common.text import format_bytes
 from environments.steps import print_progress
 
 CHUNK = 1 << 17
-RETRIED_STATUSES = (408, 425, 429)  # and all from 500 on
+RETRIED_STATUSES = (408, 425, 429)  # HTTP statuses below 500 that are retried, like all from 500 on
 
 
 class SourceError(Exception):
@@ -29,7 +29,7 @@ class SourceError(Exception):
 
 
 class WrongFileError(SourceError):
-    """The address has another file than the declared one; ``key`` is the key of the entry that disagrees."""
+    """The address has another file than the declared one; ``key`` is the contradicting key of the entry."""
 
     def __init__(self, reason: str, key: str) -> None:
         super().__init__(reason)
@@ -37,12 +37,20 @@ class WrongFileError(SourceError):
 
 
 class TransientError(Exception):
-    """The transfer failed or was cut."""
+    """The transfer failed or was interrupted; a retry can succeed."""
 
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """Timeouts of a connection and of a read, attempts, and the pause after the first one, which doubles."""
+    """Timeouts and retries of a transfer.
+
+    Attributes:
+        connect_s: Timeout of connecting.
+        read_s: Timeout of each read.
+        n_attempts: Largest number of attempts.
+        pause_s: Pause after the first attempt; it doubles after each further one.
+        progress_s: Interval of progress lines.
+    """
 
     connect_s: float = 10
     read_s: float = 60
@@ -52,7 +60,9 @@ class RetryPolicy:
 
 
 def transfer(url: str, partial: Path, size: int, retry_policy: RetryPolicy, label: str) -> None:
-    """Download the ``size`` bytes at ``url`` into ``partial``, resuming an earlier attempt.
+    """Transfer the ``size`` bytes at ``url`` to ``partial``, resuming an earlier attempt.
+
+    ``label`` begins the lines of progress.
 
     Raises:
         SourceError: If the address does not have the file, or all attempts failed.
@@ -78,7 +88,7 @@ def _copy(url: str, partial: Path, size: int) -> None:
     try:
         parts = urllib.parse.urlsplit(url)
         if parts.netloc not in ("", "localhost"):  # RFC 8089, section 2: a file of another host
-            raise SourceError(f"is a file of the host {parts.netloc}, not of this machine")
+            raise SourceError(f"is a file on the host {parts.netloc}, not on this machine")
         path = Path(urllib.request.url2pathname(parts.path))
         n_bytes = path.stat().st_size
     except (OSError, ValueError) as error:
@@ -88,7 +98,7 @@ def _copy(url: str, partial: Path, size: int) -> None:
 
 
 def _download(url: str, partial: Path, size: int, retry_policy: RetryPolicy, label: str) -> None:
-    """Make one attempt; the partial file keeps the bytes received."""
+    """Make one attempt; ``partial`` keeps the received bytes."""
     offset = partial.stat().st_size if partial.exists() else 0
     if offset == size:
         return
@@ -112,9 +122,9 @@ def _open(url: str, offset: int, retry_policy: RetryPolicy) -> requests.Response
         return requests.get(url, headers=headers, stream=True, timeout=timeouts)
     except (requests.exceptions.SSLError, requests.exceptions.TooManyRedirects, ValueError) as error:
         raise SourceError(_cause(error)) from None
-    except requests.RequestException:  # an OSError, too, of which the caller decides whether to retry
+    except requests.RequestException:  # Although it is an OSError, the caller can retry it.
         raise
-    except OSError as error:  # such as a missing file of certificates
+    except OSError as error:  # for example, certificates are missing
         raise SourceError(_cause(error)) from None
 
 
@@ -132,36 +142,36 @@ def _store(
         raise TransientError(f"refuses to resume at byte {offset}")
     if status not in (requests.codes.ok, requests.codes.partial_content):
         raise SourceError(f"{status} {response.reason}")
-    begun = offset if is_resumed else 0
+    first = offset if is_resumed else 0
     if length.isdecimal():
-        _check_size(begun + int(length), size)
-    now, started = begun, time.monotonic()
+        _check_size(first + int(length), size)
+    n_bytes, started = first, time.monotonic()
     reported_at = started
-    with open(partial, "ab" if begun else "wb", buffering=0) as file:
-        # Read raw, because requests unpacks a .gz file whose server declares it as an encoding; read1 returns
-        # partial chunks.
+    with open(partial, "ab" if first else "wb", buffering=0) as file:
+        # The raw stream is read, because requests would unpack a .gz file that the server declares as an
+        # encoding. Unlike read, read1 returns the bytes of an interrupted transfer.
         while chunk := response.raw.read1(CHUNK, decode_content=False):
-            now += len(chunk)
-            if now > size:
+            n_bytes += len(chunk)
+            if n_bytes > size:
                 raise WrongFileError(f"sends more than the {size} bytes declared", "bytes")
             file.write(chunk)
             if time.monotonic() - reported_at >= progress_s:
                 reported_at = time.monotonic()
-                rate = format_bytes((now - begun) / (reported_at - started))
-                print_progress(f"{label}: {format_bytes(now)} of {format_bytes(size)}, {rate}/s")
+                rate = format_bytes((n_bytes - first) / (reported_at - started))
+                print_progress(f"{label}: {format_bytes(n_bytes)} of {format_bytes(size)}, {rate}/s")
         os.fsync(file.fileno())
-    if now < size:
-        raise TransientError(f"ended after {now} of {size} bytes")
-    print_progress(f"{label}: fetched {format_bytes(now - begun)}")
+    if n_bytes < size:
+        raise TransientError(f"ended after {n_bytes} of {size} bytes")
+    print_progress(f"{label}: fetched {format_bytes(n_bytes - first)}")
 
 
 def _check_size(n_bytes: int, size: int) -> None:
     if n_bytes != size:
-        raise WrongFileError(f"has {n_bytes} bytes there, the entry says {size}", "bytes")
+        raise WrongFileError(f"has {n_bytes} bytes; the entry says {size}", "bytes")
 
 
 def _cause(error: Exception) -> str:
-    """Return the cause of an error without passwords and without the object names that libraries add."""
+    """Return the cause of an error, without secrets and without the objects' names that libraries add."""
     text = redact_log(str(error.args[0] if error.args else error))
     causes = re.findall(r"\[Errno -?\d+\] ([^'\")\]]+)|\(_ssl.c", text)
     return next((cause for cause in causes if cause), text)[:120]

@@ -1,7 +1,7 @@
-"""Detect changed files of a prepared data set within milliseconds, because every run asks.
+"""Detect changed files of a prepared data set within milliseconds, since every run checks it.
 
-verified.json, next to the manifest, has the SHA-256 of every file, and the size and date it had when that was
-computed.
+verified.json, next to the manifest, has the SHA-256 of each file, and the file's signature (size, dates,
+inode) at the time when the SHA-256 was computed.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ VERIFIED = "verified.json"
 
 
 def write_verified(folder: Path, files: Iterable[Path]) -> None:
-    """Write verified.json of newly written files."""
+    """Write verified.json for files that were just prepared."""
     entries = {
         str(file.relative_to(folder)): {"written": file_signature(file), "sha256": digest_file(file)}
         for file in files
@@ -25,7 +25,8 @@ def write_verified(folder: Path, files: Iterable[Path]) -> None:
 def first_changed_file(folder: Path, files: Iterable[Path]) -> Path | None:
     """Return the first file that is missing or differs from the prepared one, or None.
 
-    Content is compared only if size or date differ, as in a copy of a cache.
+    Content is compared only if a file's signature has changed, such as in a copied cache. If the content is
+    the same, the new signature is written. Return verified.json itself if it is missing or broken.
     """
     try:
         verified = read_json(folder / VERIFIED)
@@ -41,6 +42,6 @@ def first_changed_file(folder: Path, files: Iterable[Path]) -> Path | None:
     for entry, now in stale:
         entry["written"] = now
     if stale:
-        with contextlib.suppress(OSError):  # a read-only cache is compared by content every time
+        with contextlib.suppress(OSError):  # In a read-only cache, content is compared every time.
             write_json(folder / VERIFIED, verified)
     return None

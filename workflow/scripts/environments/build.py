@@ -1,8 +1,9 @@
-"""Build one environment in the site's cache, test it, and record what is in it.
+"""Build one environment in the site's cache, test it, and record its content.
 
 An environment is a virtual environment, an image, or an installation of the site. The folder
-`<cache>/environments/<name>/<digest>/` is complete once it has `environment.json`, which is written last.
-An incomplete folder is built again, unless only that file is missing.
+`<cache>/environments/<name>/<digest>/` is complete if it has `environment.json`, which is written last. An
+incomplete folder is built again. Snakemake can remove that file from a complete folder, so a copy of it
+(COMPLETE_FILE) shows that nothing else is missing.
 """
 
 import os
@@ -21,17 +22,17 @@ from declared.environments import COMPLETE_FILE, VENV, Environment, Realization,
 from declared.site import Site, load_site
 from environments import image, installed, seal, venv
 from environments.built import read_built
-from environments.identity import digest, stamp_of
+from environments.identity import digest, stamp_path
 from environments.record import BuiltEnvironment
 from environments.steps import Stopwatch, build_lock, print_progress
 
 DEPLOYMENTS = {"venv": venv, "apptainer": image, "installed": installed}
 LOG = "build.log"
-SET_UP = "RINGSIDE_SET_UP"
+SETUP_DONE = "RINGSIDE_SET_UP"
 
 
 def build_tool(name: str, site: Site) -> str:
-    """Build the environment of a tool of ours in a site's cache, and return its Python."""
+    """Build the environment of one of Ringside's tools in a site's cache, and return its Python."""
     environment = build(read(name), site.cache.resolve(), {"torch_index": site.torch_index or ""})
     return str(environment["python"]["executable"])
 
@@ -42,7 +43,7 @@ def build(
     indexes: Mapping[str, str] | None = None,
     realization: Realization = VENV,
 ) -> BuiltEnvironment:
-    """Return the record of `environment`, built in `cache` together with its parent unless both exist there.
+    """Return the content of environment.json, after building the environment and its parent if needed.
 
     Args:
         environment: The environment.
@@ -50,19 +51,16 @@ def build(
         indexes: Addresses of wheel indexes by the name of the site's setting, such as torch_index.
         realization: How the site realizes environments.
 
-    Returns:
-        The content of environment.json.
-
     Raises:
         InputError: If this machine cannot build it, or a step of the build fails.
     """
-    stamp = stamp_of(environment, cache, realization)
+    stamp = stamp_path(environment, cache, realization)
     check_cache(cache)
     if stamp.is_file():
         return read_built(stamp)
     check_machine(environment, realization)
-    below = environment.built_over(realization)
-    parent = build(below, cache, indexes, realization) if below else None
+    parent_environment = environment.built_over(realization)
+    parent = build(parent_environment, cache, indexes, realization) if parent_environment else None
     folder = stamp.parent
     with (
         follow_modes(cache),
@@ -81,10 +79,7 @@ def build(
 
 
 def _clear(folder: Path) -> None:
-    """Make the folder, empty apart from the log of earlier builds.
-
-    First remove the file that marks it as complete.
-    """
+    """Create or empty the folder, except for the log of earlier builds; the completion mark goes first."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / COMPLETE_FILE).unlink(missing_ok=True)
     for path in folder.iterdir():
@@ -95,7 +90,7 @@ def _clear(folder: Path) -> None:
 
 
 def check_machine(environment: Environment, realization: Realization) -> None:
-    """Check that this machine has what the build needs: a compiler, a hash for its Python, or Apptainer.
+    """Check that this machine can build the environment; see `check_machine` of its deployment.
 
     Raises:
         InputError: If something is missing.
@@ -111,12 +106,12 @@ def _realize(
     indexes: Mapping[str, str],
     realization: Realization,
 ) -> BuiltEnvironment:
-    """Build or find the environment as the site deploys it, and return the content of environment.json."""
+    """Build or find the environment as the site deploys it; return the content of environment.json."""
     log = folder / LOG
     deployment = environment.deployment(realization)
-    doing = "testing what is installed as" if deployment == "installed" else "building"
+    task = "testing the installation of" if deployment == "installed" else "building"
     print_progress(
-        f"{doing} the environment {environment.name} ({environment.variant}, {deployment}); log: {log}"
+        f"{task} the environment {environment.name} ({environment.variant}, {deployment}); log: {log}"
     )
     watch = Stopwatch()
     if deployment == "venv":
@@ -137,33 +132,33 @@ def _realize(
     }
 
 
-def restart_behind_setup(setup: Sequence[str]) -> None:
-    """Start this program again in a login shell after the site's setup lines, unless that has happened."""
-    if setup and SET_UP not in os.environ:
-        variables = {SET_UP: "1", "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+def restart_after_setup(setup: Sequence[str]) -> None:
+    """Restart this program in a login shell after the site's setup lines, once."""
+    if setup and SETUP_DONE not in os.environ:
+        variables = {SETUP_DONE: "1", "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
         command = shell_command(setup, variables, [sys.executable, "-m", "environments.build", *sys.argv[1:]])
         os.execvp(command[0], command)  # noqa: S606
 
 
 def main(*, environment: str, site: str, out: Path) -> None:
-    """Build an environment as its site wants it.
+    """Build an environment the way its site deploys it.
 
     Args:
         environment: a folder of containers/
         site: name of a file in config/sites/
-        out: the environment.json to be made
+        out: path of the environment.json, as planned
     """
     signal.signal(signal.SIGTERM, lambda signum, _frame: sys.exit(128 + signum))
     described = load_site(site)
     if environment in tools():  # Tools run where Snakemake runs, whatever the site's ranks use.
         declared, realization = read(environment), VENV
     else:
-        restart_behind_setup(described.setup)
+        restart_after_setup(described.setup)
         declared, realization = read(environment, described.variant), described.realization
     cache = described.cache.resolve()
-    stamp = stamp_of(declared, cache, realization)
+    stamp = stamp_path(declared, cache, realization)
     if out.resolve() != stamp:
-        problem = f"is {out}, but by its files the environment is {stamp}"
+        problem = f"is {out}, but the environment's files have changed since planning: {stamp}"
         raise InputError("outdated-plan", problem, file="--out", got=str(out), hint="plan again")
     with system_faults(stamp):
         build(declared, cache, {"torch_index": described.torch_index or ""}, realization)

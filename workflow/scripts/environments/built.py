@@ -14,9 +14,10 @@ from environments.seal import check_seal
 
 
 def check_unchanged(stamps: Iterable[Path]) -> None:
-    """Check that no file of built environments, or of their parents, was edited since.
+    """Check that no file of virtual environments or of their parents was edited after the build.
 
-    `stamps` are their environment.json.
+    Args:
+        stamps: The environment.json of each environment; missing ones, images and installations are skipped.
 
     Raises:
         InputError: If a file was edited.
@@ -35,10 +36,10 @@ def read_built(stamp: Path) -> BuiltEnvironment:
     """Return the content of an environment.json, <cache>/environments/<name>/<digest>/environment.json.
 
     Raises:
-        InputError: If the file is broken, if its interpreter or image does not exist, or if another user
-            could have written it.
+        InputError: If the file is broken, its interpreter does not exist, its image or installation has
+            changed, or another user could have written it.
     """
-    # Snakemake removes a stamp before it rebuilds it, and the Snakemake of another campaign may do that now.
+    # Another campaign's Snakemake removes the stamp before rebuilding it; then COMPLETE_FILE has the content.
     record = stamp if stamp.exists() else stamp.with_name(COMPLETE_FILE)
     check_trusted(record, stamp.parents[3])
     try:
@@ -55,4 +56,4 @@ def read_built(stamp: Path) -> BuiltEnvironment:
         problem, hint = "the site's installation is not the one that was tested", "start Snakemake again"
         raise InputError("changed-installation", problem, file=stamp, hint=hint)
     hint = f"remove {stamp.parent} and start again"
-    raise InputError("broken-file", "is broken, or what it names is gone", file=stamp, hint=hint)
+    raise InputError("broken-file", "is broken, or a file that it names is gone", file=stamp, hint=hint)

@@ -1,12 +1,12 @@
-"""Find what bundles have brought to this machine, which has no internet, and restrict pip to it.
+"""Find the content of unpacked bundles on a machine without internet, and restrict pip to it.
 
     bundle/wheels/              the files that pip installs
     bundle/images/              <environment>-<digest>.sif
     bundle/<study>-<site>.json  the manifest of each unpacked bundle (environments.unbundle)
 
 The folder lies in RINGSIDE_CACHE or ~/.cache/ringside, where the Makefile finds it without reading a site.
-As a program, this module is pip for the controller's .venv, which does not exist yet, so it uses the
-standard library alone.
+As a program, this module runs pip for the controller's .venv, which does not exist yet, so it uses only the
+standard library.
 """
 
 import hashlib
@@ -21,18 +21,19 @@ from common.caches import check_trusted
 from common.errors import InputError, exit_status
 from common.python import python_abi
 
+# Variables that change where pip installs.
 PLACES_OF_PIP = ("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_REQUIRE_VIRTUALENV")
 WHEELS, IMAGES = "bundle/wheels", "bundle/images"  # in a cache, and in a bundle
 
 
-def folder() -> Path:
-    """Return the folder where bundles are unpacked, whether it exists or not."""
+def bundle_folder() -> Path:
+    """Return the folder into which bundles are unpacked; it need not exist."""
     return Path(os.path.expanduser(os.environ.get("RINGSIDE_CACHE") or "~/.cache/ringside")) / "bundle"
 
 
 def has_bundle() -> bool:
-    """Tell whether a bundle was unpacked on this machine; then nothing is fetched from a network."""
-    return (folder() / "wheels").is_dir()
+    """Return whether a bundle was unpacked on this machine; then nothing is fetched from a network."""
+    return (bundle_folder() / "wheels").is_dir()
 
 
 def read_manifests() -> list[dict[str, Any]]:
@@ -42,9 +43,10 @@ def read_manifests() -> list[dict[str, Any]]:
         InputError: If one of them cannot be read.
     """
     manifests = []
-    for file in sorted(folder().glob("*.json")):
+    for file in sorted(bundle_folder().glob("*.json")):
         try:
             manifest = json.loads(file.read_text(encoding="utf-8"))
+            # Reading the fields that this module uses raises an error if one is missing.
             _ = [manifest[key] for key in ("study", "site", "python_abi")], dict(manifest["locks"])
             _ = [entry["sha256"] for entry in manifest["files"].values()]
             manifests.append(manifest)
@@ -55,9 +57,9 @@ def read_manifests() -> list[dict[str, Any]]:
 
 
 def pip_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return `variables` of a process without those that change where pip installs.
+    """Return the variables of a process that calls pip: `variables` without PLACES_OF_PIP.
 
-    With a bundle, pip searches the bundle's wheels alone, whatever it is configured for.
+    With a bundle, all of pip's configuration is replaced, so that pip searches only the bundle's wheels.
     """
     remaining = {key: value for key, value in variables.items() if key not in PLACES_OF_PIP} | {
         "PIP_USER": "0"
@@ -65,20 +67,20 @@ def pip_variables(variables: Mapping[str, str]) -> dict[str, str]:
     if not has_bundle():
         return remaining
     remaining = {key: value for key, value in remaining.items() if not key.startswith("PIP_")}
-    bundle_options = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": (folder() / "wheels").resolve().as_uri()}
+    bundle_options = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": (bundle_folder() / "wheels").resolve().as_uri()}
     return {**remaining, "PIP_CONFIG_FILE": os.devnull, "PIP_USER": "0", **bundle_options}
 
 
 def find_image(environment: str, digest: str) -> Path | None:
-    """Return the image of an environment with this digest from a bundle; None if no bundle has it.
+    """Return the image of an environment with this digest from a bundle, or None if no bundle has it.
 
     Raises:
         InputError: If another user could have written the file.
     """
-    path = folder() / "images" / image_name(environment, digest)
+    path = bundle_folder() / "images" / image_name(environment, digest)
     if not path.is_file():
         return None
-    check_trusted(path, folder().parent)
+    check_trusted(path, bundle_folder().parent)
     return path
 
 
@@ -94,9 +96,11 @@ def digest(file: Path) -> str:
 
 
 def has_lock(name: str, lock: Path) -> bool:
-    """Tell whether a bundle on this machine has the wheels of a lock for this Python.
+    """Return whether a bundle on this machine has the wheels of a lock for this Python.
 
-    `name` is the lock's path in the checkout.
+    Args:
+        name: The lock's path in the checkout.
+        lock: The file.
     """
     return any(
         manifest["python_abi"] == python_abi() and manifest["locks"].get(name) == digest(lock)
@@ -105,29 +109,29 @@ def has_lock(name: str, lock: Path) -> bool:
 
 
 def has_file(sha256: str) -> bool:
-    """Tell whether a bundle on this machine has a file with this SHA-256."""
+    """Return whether a bundle on this machine has a file with this SHA-256."""
     return any(
         sha256 == file["sha256"] for manifest in read_manifests() for file in manifest["files"].values()
     )
 
 
 def missing_error(missing: str) -> InputError:
-    """Return the error that no bundle on this machine has `missing`, with what to do about it."""
+    """Return the error that no bundle on this machine has `missing`."""
     bundles = [
         f"{manifest['study']} at {manifest['site']} for {manifest['python_abi']}"
         for manifest in read_manifests()
     ]
     return InputError(
         "not-in-bundle",
-        f"has no {missing}; the bundles there are of {', '.join(bundles) or 'nothing'}",
-        file=folder(),
-        hint="make another where there is internet (./ringside bundle STUDY --site SITE) and unpack it here "
-        "(./ringside unbundle FILE); if there is internet here, remove that folder",
+        f"has no {missing}; it has bundles of {', '.join(bundles) or 'nothing'}",
+        file=bundle_folder(),
+        hint="make one on a machine with internet (./ringside bundle STUDY --site SITE) and unpack it "
+        "here (./ringside unbundle FILE); if this machine has internet, remove the folder",
     )
 
 
 def main() -> None:
-    """Call pip with the arguments of this program, of which the last is a lock."""
+    """Replace this process by pip with the same arguments, the last of which is a lock."""
     lock = Path(sys.argv[-1])
     if has_bundle() and not has_lock(lock.name, lock):
         raise missing_error(f"wheels of this {lock} for {python_abi()}")

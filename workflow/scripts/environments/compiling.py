@@ -1,7 +1,6 @@
-"""A source distribution, changed and compiled into a wheel.
+"""Patch a source distribution, and compile it into a wheel.
 
-Standard library only: it compiles for a virtual environment (environments.wheels) and, copied there, in an
-image's build:
+Standard library only: environments.wheels imports this module, and builds of images run a copy of it:
 
     python compiling.py SOURCE.json SDIST --parent SITE_PACKAGES --out FOLDER
 
@@ -24,7 +23,7 @@ COMMAND = ("setup.py", "bdist_wheel", "--dist-dir")  # of Python; the folder fol
 
 
 def patched_tree(archive: Path, patches: Iterable[Mapping[str, str]], folder: Path) -> Path:
-    """Unpack a source distribution into the new `folder`, patch it, and return the folder of its sources.
+    """Unpack a source distribution into a new `folder`, patch it, and return the folder of its sources.
 
     Raises:
         ValueError: If a patch does not fit.
@@ -52,7 +51,7 @@ def apply_patches(tree: Path, patches: Iterable[Mapping[str, str]]) -> None:
 
 
 def build_variables(flags: Mapping[str, str], programs: Path, parent: Path) -> dict[str, str]:
-    """Return the environment variables of a build, which has nothing else of this machine.
+    """Return the environment variables of a build, with only a few of this machine's.
 
     Args:
         flags: Variables for the compiler; {parent} in a value stands for the parent's site-packages.
@@ -73,7 +72,8 @@ def compile_wheel(source: Mapping[str, Any], sdist: Path, parent: Path, out: Pat
     """Compile a source distribution into a wheel in `out`, with the running Python.
 
     Raises:
-        ValueError: If the SHA-256 of the file is not that of its description.
+        ValueError: If the file does not have the described SHA-256, or a patch does not fit.
+        subprocess.CalledProcessError: If the compilation fails.
     """
     if (digest := hashlib.sha256(sdist.read_bytes()).hexdigest()) != source["sha256"]:
         raise ValueError(f"{sdist.name}: has the SHA-256 {digest}, expected {source['sha256']}")

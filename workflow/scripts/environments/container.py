@@ -96,7 +96,7 @@ def is_unchanged(image: ImageRecord) -> bool:
     )
 
 
-def inside(
+def command_in_image(
     image: str | Path,
     command: Sequence[str],
     binds: Iterable[Bind] = (),

@@ -1,13 +1,13 @@
-"""Make the controller's environment, `.venv`, on first use and when it is out of date, and enter it.
+"""Make the controller's environment, `.venv`, on first use or when it is out of date, and enter it.
 
-`./ringside` and the Makefile call this module with any Python, so it uses the standard library alone. It also
-uses grammar of Python 3.6 alone, so that an older Python reaches the check of its version.
+`./ringside` and the Makefile call this module with any Python, so it uses only the standard library, and only
+the grammar of Python 3.6, with which an older Python reaches the check of its version.
 """
 
 import os
 import sys
 
-if sys.version_info < (3, 11):  # noqa: UP036 (whoever calls this has not read pyproject.toml)
+if sys.version_info < (3, 11):  # noqa: UP036 (the calling Python can be older than pyproject.toml allows)
     sys.exit(
         f"ringside: Python 3.11 or newer is needed, {sys.executable} is {sys.version.split()[0]}; name "
         "another, as in `python3.11 ringside` or `make PYTHON=python3.11` [old-python]"
@@ -28,14 +28,14 @@ from environments import bundled
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 SCRIPTS = Path("workflow", "scripts")
-STAMP = ".made-of-requirements"  # written last, so a .venv without it is not complete
+STAMP = ".made-of-requirements"  # written last, so a .venv without it is incomplete
 FOREIGN_VARIABLES = ("PYTHONHOME", *bundled.PLACES_OF_PIP)
 COMPLETION_VARIABLE = "_RINGSIDE_COMPLETE"  # set by the shell when it asks for completions
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 def is_current(checkout: Path) -> bool:
-    """Tell whether `.venv` is complete, has its Python, and is not older than requirements.txt."""
+    """Return whether `.venv` is complete, has its Python, and is not older than requirements.txt."""
     venv = checkout / ".venv"
     stamp, python = venv / STAMP, venv / "bin" / "python"
     try:
@@ -43,12 +43,12 @@ def is_current(checkout: Path) -> bool:
         is_newer = stamp.stat().st_mtime_ns >= (checkout / "requirements.txt").stat().st_mtime_ns
     except OSError:
         return False
-    # After an upgrade of the system the same link may lead to a Python of another version.
+    # After an upgrade of the system, the same link can lead to another version of Python.
     return is_newer and os.access(python, os.X_OK) and made_with in ("", os.path.realpath(python))
 
 
 def refuse_inaccessible(checkout: Path) -> None:
-    """Raise InputError if `.venv` is another user's and its Python cannot be run by this one."""
+    """Raise InputError if `.venv` belongs to another user and this user cannot run its Python."""
     stamp, python = checkout / ".venv" / STAMP, checkout / ".venv" / "bin" / "python"
     if os.access(stamp, os.R_OK) and not os.access(python, os.X_OK) and not os.access(checkout, os.W_OK):
         problem = "its Python belongs to another user, and you cannot run it"
@@ -56,10 +56,13 @@ def refuse_inaccessible(checkout: Path) -> None:
 
 
 def make_environment(checkout: Path) -> None:
-    """Make `.venv` unless it is current; wait for another process that does.
+    """Make `.venv` unless it is current, one process at a time.
+
+    While a campaign uses an outdated `.venv`, only print that it will be rebuilt later.
 
     Raises:
-        InputError: If this Python cannot make virtual environments, pip fails, or `.venv` is another user's.
+        InputError: If this Python cannot make virtual environments, pip fails, or `.venv` belongs to another
+            user.
     """
     if is_current(checkout):
         return
@@ -69,8 +72,8 @@ def make_environment(checkout: Path) -> None:
             return
         if is_in_use(checkout):
             note = (
-                "requirements.txt is newer than .venv, but a running campaign uses it: it is remade after "
-                "the campaign"
+                "requirements.txt is newer than .venv, but a running campaign uses .venv; it will be rebuilt "
+                "after the campaign"
             )
             print(f"ringside: {note}", file=sys.stderr)
             return
@@ -80,7 +83,7 @@ def make_environment(checkout: Path) -> None:
 @contextlib.contextmanager
 def _only_one(checkout: Path) -> Iterator[None]:
     """Hold a lock against other processes that make `.venv`, where the file system has locks."""
-    with open(checkout / "requirements.txt", "ab") as locked:  # a file that is there before .venv, and stays
+    with open(checkout / "requirements.txt", "ab") as locked:  # a file that always exists
         try:
             fcntl.flock(locked, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -93,7 +96,7 @@ def _only_one(checkout: Path) -> Iterator[None]:
 
 
 def is_in_use(checkout: Path) -> bool:
-    """Tell whether `.venv` is complete and a Snakemake holds this checkout's lock (plan.ownership)."""
+    """Return whether `.venv` is complete and a Snakemake holds this checkout's lock (plan.ownership)."""
     venv = checkout / ".venv"
     if not (venv / STAMP).exists() or not os.access(venv / "bin" / "python", os.X_OK):
         return False
@@ -113,7 +116,7 @@ def _make(checkout: Path) -> None:
         "ringside: installing the controller's environment into .venv (once; a few minutes)", file=sys.stderr
     )
     date_ns = (checkout / "requirements.txt").stat().st_mtime_ns
-    if venv.is_symlink():  # What it leads to may be in use by another checkout.
+    if venv.is_symlink():  # Another checkout can be using its target.
         venv.unlink()
     elif venv.exists():
         (venv / STAMP).unlink(missing_ok=True)
@@ -143,10 +146,7 @@ def _run(
 
 
 def _finish(checkout: Path, venv: Path, date_ns: int) -> None:
-    """Add this checkout's modules, a check before Snakemake and its profile to `.venv`, and stamp it.
-
-    The check of Snakemake's folders is plan.before_snakemake.
-    """
+    """Add this checkout's modules, plan.before_snakemake and the local profile to `.venv`, and stamp it."""
     profile = shlex.quote(str(checkout / "profiles" / "local"))
     with open(venv / "bin" / "activate", "a", encoding="utf-8") as activate:
         activate.write(f"unset PYTHONPATH\nexport SNAKEMAKE_PROFILE={profile}\n")
@@ -161,21 +161,21 @@ def _finish(checkout: Path, venv: Path, date_ns: int) -> None:
 
 
 def check_line(checkout: Path) -> str:
-    """Return the line of a .pth file by which the Python of `.venv` checks folders before Snakemake."""
+    """Return the line of a .pth file that runs plan.before_snakemake whenever `.venv` starts Snakemake."""
     program = str(checkout / SCRIPTS / "plan" / "before_snakemake.py")
     starts_snakemake = 'any(part.endswith("snakemake") for part in sys.orig_argv[1:3])'
     return f'import sys; {starts_snakemake} and __import__("runpy").run_path({program!r})'
 
 
 def base_python() -> str:
-    """Return the Python outside of virtual environments: `.venv`, whose Python may run, is removed."""
+    """Return a Python outside of virtual environments: the running one can be in the old `.venv`."""
     return getattr(sys, "_base_executable", "") or sys.executable
 
 
 def process_variables(checkout: Path, variables: Mapping[str, str]) -> dict[str, str]:
-    """Return `variables` without those that modules of a cluster set for other Pythons and for pip."""
-    own_variables = {name: value for name, value in variables.items() if name not in FOREIGN_VARIABLES}
-    return {**own_variables, "PYTHONPATH": str(checkout / SCRIPTS), "PIP_USER": "0"}
+    """Return `variables` for this checkout, without FOREIGN_VARIABLES, which modules of a cluster can set."""
+    kept_variables = {name: value for name, value in variables.items() if name not in FOREIGN_VARIABLES}
+    return {**kept_variables, "PYTHONPATH": str(checkout / SCRIPTS), "PIP_USER": "0"}
 
 
 def enter(checkout: Path, arguments: list[str]) -> NoReturn:
@@ -185,13 +185,13 @@ def enter(checkout: Path, arguments: list[str]) -> NoReturn:
 
 
 def main(arguments: list[str], checkout: Path = CHECKOUT) -> None:
-    """Run `./ringside ARGUMENTS`: unpack a bundle with this Python, do everything else in `.venv`."""
-    if arguments[:1] == ["unbundle"]:  # which may bring what .venv is made of
+    """Run `./ringside ARGUMENTS`: unpack a bundle with this Python, run other commands in `.venv`."""
+    if arguments[:1] == ["unbundle"]:  # The bundle can contain the packages of .venv.
         from environments import unbundle
 
         return unbundle.main(arguments[1:])
     if COMPLETION_VARIABLE in os.environ and not is_current(checkout):
-        return None  # a key stroke installs nothing
+        return None  # Pressing the tab key must not install anything.
     prepare(checkout)
     enter(checkout, arguments)
 

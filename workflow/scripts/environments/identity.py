@@ -1,7 +1,7 @@
-"""Compute the digest of an environment at a site, and its place in the site's cache.
+"""Compute the digest of an environment at a site, and its path in the site's cache.
 
-Everything here is a pure function of files in git, of the site's choice (with what was inspected there) and
-of the running Python's ABI, so Snakemake may call it while it parses.
+Both depend only on files in git, the site's choices, the inspected content of its installations, and the
+running Python's ABI, so Snakemake can compute them while it parses.
 """
 
 import json
@@ -14,21 +14,21 @@ from common.python import python_abi
 from declared.environments import CONTAINERS, VENV, Environment, Installed, Realization, read
 
 # Keys of a description that have no effect on a virtual environment.
-IMAGE_ONLY_KEYS = ("image", "supported", "dispensable")
-LAYOUT = 1  # raise it to rebuild environments none of whose files has changed
-LAYOUT_INSTALLED = 2  # the same for installations of sites
+IGNORED_KEYS = ("image", "supported", "dispensable")
+LAYOUT = 1  # Raise it to rebuild environments although their files have not changed.
+LAYOUT_INSTALLED = 2  # Raise it to test sites' installations again.
 
 
 def digest(environment: Environment, realization: Realization = VENV) -> str:
-    """Return the SHA-256, in hex, of files in git and the site's choices that determine an environment."""
+    """Return the SHA-256, in hex, of everything that determines an environment at a site."""
     if installation := environment.installed(realization):
-        decisive = _decides_installed(environment, installation)
+        parts = _installation_parts(environment, installation)
     elif environment.deployment(realization) == "venv":
-        decisive = _decides_venv(environment, realization)
+        parts = _venv_parts(environment, realization)
     else:
-        decisive = _decides_image(environment, realization)
+        parts = _image_parts(environment, realization)
     common = {"layout": LAYOUT, "name": environment.name, "variant": environment.variant}
-    return digest_text(json.dumps({**common, **decisive}, sort_keys=True))
+    return digest_text(json.dumps({**common, **parts}, sort_keys=True))
 
 
 def environment_digest(
@@ -38,8 +38,8 @@ def environment_digest(
     return digest(read(name, variant, containers), realization)
 
 
-def stamp_of(environment: Environment, cache: str | Path, realization: Realization = VENV) -> Path:
-    """Return the path of an environment's environment.json, which exists once the environment is complete."""
+def stamp_path(environment: Environment, cache: str | Path, realization: Realization = VENV) -> Path:
+    """Return the path of environment.json, which exists if the environment is complete."""
     return (
         Path(cache)
         / "environments"
@@ -56,8 +56,8 @@ def environment_stamp(
     realization: Realization = VENV,
     containers: Path = CONTAINERS,
 ) -> Path:
-    """Return the stamp of the environment with this name; see `stamp_of`."""
-    return stamp_of(read(name, variant, containers), cache, realization)
+    """Return the stamp of the environment with this name; see `stamp_path`."""
+    return stamp_path(read(name, variant, containers), cache, realization)
 
 
 def parent_stamps(
@@ -67,25 +67,23 @@ def parent_stamps(
     realization: Realization = VENV,
     containers: Path = CONTAINERS,
 ) -> list[str]:
-    """Return the stamp of an environment's parent, in a list that is empty if it has none."""
+    """Return the stamp of an environment's parent, as a list; [] if it has no parent."""
     parent = read(name, variant, containers).built_over(realization)
-    return [str(stamp_of(parent, cache, realization))] if parent else []
+    return [str(stamp_path(parent, cache, realization))] if parent else []
 
 
-def _decides_venv(environment: Environment, realization: Realization) -> dict[str, Any]:
+def _venv_parts(environment: Environment, realization: Realization) -> dict[str, Any]:
     build_lock = [environment.build_lock] if environment.sources else []
     return {
         "deployment": "venv",
         "abi": realization.abi or python_abi(),
-        "description": {
-            key: value for key, value in environment.content.items() if key not in IMAGE_ONLY_KEYS
-        },
+        "description": {key: value for key, value in environment.content.items() if key not in IGNORED_KEYS},
         "files": environment.digests([environment.lock, environment.selftest, *build_lock]),
         "parent": digest(environment.parent, realization) if environment.parent else None,
     }
 
 
-def _decides_installed(environment: Environment, installation: Installed) -> dict[str, Any]:
+def _installation_parts(environment: Environment, installation: Installed) -> dict[str, Any]:
     return {
         "deployment": "installed",
         "tested": LAYOUT_INSTALLED,
@@ -97,11 +95,8 @@ def _decides_installed(environment: Environment, installation: Installed) -> dic
     }
 
 
-def _decides_image(environment: Environment, realization: Realization) -> dict[str, Any]:
-    from environments.recipe import (  # imported here: spython would slow every start
-        copied_files,
-        recipe,
-    )
+def _image_parts(environment: Environment, realization: Realization) -> dict[str, Any]:
+    from environments.recipe import copied_files, recipe  # Importing spython would slow every start.
 
     parent = environment.parent
     if brought := environment.brought(realization):
@@ -113,12 +108,12 @@ def _decides_image(environment: Environment, realization: Realization) -> dict[s
             "files": selftest,
         }
     if environment.origin == "site":
-        problem = "nothing here builds it, and the site has it neither installed nor as an image"
-        hint = f"say installed.{environment.name} or images.brought.{environment.name} in the site's file"
+        problem = "Ringside cannot build it, and the site has neither an installation nor an image of it"
+        hint = f"set installed.{environment.name} or images.brought.{environment.name} in the site's file"
         raise InputError("not-installed", problem, file=environment.description, hint=hint)
     if parent and parent.brought(realization):
-        problem = f"the site brings '{parent.name}', over which nothing can be built"
-        hint = f"bring '{environment.name}', too: images.brought.{environment.name} in the site's file"
+        problem = f"the site provides the image of '{parent.name}', on which nothing can be built"
+        hint = f"provide '{environment.name}', too: images.brought.{environment.name} in the site's file"
         raise InputError("not-possible-here", problem, file=environment.description, key="parent", hint=hint)
     return {
         "deployment": "apptainer",
@@ -129,5 +124,5 @@ def _decides_image(environment: Environment, realization: Realization) -> dict[s
 
 
 def without_mirror(base: str) -> str:
-    """Return an image's base without the address of a mirror: every mirror has the same Debian."""
+    """Return an image's base without the address of a mirror: all mirrors have the same Debian."""
     return "debootstrap" if base.startswith("debootstrap:") else base

@@ -20,12 +20,12 @@ from common.redaction import find_secret
 from common.shell import capture
 from declared.environments import COMPLETE_FILE, Environment, Realization, is_address
 from environments import bundled, container, selftest
-from environments.container import PROGRAM, Bind, inside
+from environments.container import PROGRAM, Bind, command_in_image
 from environments.identity import digest
 from environments.packages import DESCRIBE_PYTHON, LIST_PACKAGES, fetch, parse_packages
 from environments.recipe import PACKAGES, recipe
 from environments.record import BuiltEnvironment, RealizedEnvironment
-from environments.steps import Stopwatch, call, isolated_variables
+from environments.steps import Stopwatch, isolated_variables, run_logged
 
 IMAGE = "image.sif"
 # Compared with gzip: half the build time, faster to open, the same size.
@@ -90,7 +90,7 @@ def realize(
         with watch.step("selftest"):
             files = [str(selftest.DRIVER), str(environment.selftest)]
             program = ["python3", *files, "--limit", f"{environment.selftest_limit_s:g}"]
-            command = inside(draft, program, map(Bind, files), environment.variables)
+            command = command_in_image(draft, program, map(Bind, files), environment.variables)
             tested = selftest.run(command, environment.variables, environment.name, log)
         outputs = [
             _run_python(draft, program, environment.name, log) for program in (DESCRIBE_PYTHON, LIST_PACKAGES)
@@ -169,7 +169,9 @@ def _link(packed: Path, draft: Path) -> None:
 
 
 def _apptainer(arguments: Sequence[str | Path], task: str, scratch: Path, log: Path) -> None:
-    call([PROGRAM, *arguments], task, log, isolated_variables({"APPTAINER_TMPDIR": str(scratch)}), CHECKOUT)
+    run_logged(
+        [PROGRAM, *arguments], task, log, isolated_variables({"APPTAINER_TMPDIR": str(scratch)}), CHECKOUT
+    )
 
 
 def _run_python(image: Path, program: str, name: str, log: Path) -> str:
@@ -178,7 +180,7 @@ def _run_python(image: Path, program: str, name: str, log: Path) -> str:
     Raises:
         InputError: If the program fails.
     """
-    done = capture(inside(image, ["python3", "-c", program]), env=isolated_variables())
+    done = capture(command_in_image(image, ["python3", "-c", program]), env=isolated_variables())
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
         problem, hint = f"its python3 fails: {last[:300]}", f"its build log is {log}"

@@ -1,7 +1,7 @@
-"""Realize an environment as an installation of the site: inspect it, test it, and record what is in it.
+"""Realize an environment as an installation of the site: inspect it, test it, and record its content.
 
-Its content is part of the keys of runs. The main Snakemake inspects it before planning (`inspect_site`);
-all other processes read the result of that inspection (declared.site).
+The content is part of runs' keys. The main Snakemake inspects installations before it plans
+(`inspect_site`); all other processes read the result (declared.site).
 """
 
 import json
@@ -22,8 +22,8 @@ from environments.packages import DESCRIBE_PYTHON, LIST_PACKAGES, parse_packages
 from environments.record import BuiltEnvironment, InstalledRecord, RealizedEnvironment
 from environments.steps import Stopwatch, isolated_variables
 
-# A site's Python runs these programs after the setup lines. Each prints one line: folders of packages, loaded
-# modules, absent modules.
+# A site's Python runs these programs after the setup lines. Each prints one line of JSON: folders of
+# packages, loaded environment modules, or missing Python modules.
 PATH = "import json, sys; print(json.dumps({'path': [folder for folder in sys.path if folder]}))"
 MODULES = (
     "import json, os; print(json.dumps({'modules': [name for name in os.environ.get('LOADEDMODULES', "
@@ -33,21 +33,21 @@ ABSENT = (
     "import importlib.util, json; "
     "print(json.dumps({{'absent': [name for name in {names!r} if not importlib.util.find_spec(name)]}}))"
 )
-PROGRAM_VARIABLE = "RINGSIDE_PROGRAM"  # tells ranks where the program is that they start
-OLDEST_PYTHON = "3.10"  # that ranks can run in
+PROGRAM_VARIABLE = "RINGSIDE_PROGRAM"  # environment variable with the path of the program that ranks start
+OLDEST_PYTHON = "3.10"  # the oldest Python that can run ranks
 TIMEOUT_S = 120
 MAX_LINE_CHARACTERS = 300
 
 
 def inspect_site(site: Site, names: Collection[str]) -> bool:
-    """Inspect a site's installations, and return whether any has changed since the last inspection.
+    """Inspect a site's installations, write what changed, and return whether any has changed.
 
     Args:
         site: The site.
-        names: Names of environments; those that this machine does not have are skipped.
+        names: Environments to inspect; installations that this machine does not have are skipped.
 
     Raises:
-        InputError: If an installation does not answer.
+        InputError: If an installation's Python fails, does not answer in time, or is too old.
     """
     new = False
     for name, installation in site.installed:
@@ -67,7 +67,7 @@ def inspect_site(site: Site, names: Collection[str]) -> bool:
 
 
 def _read_last_inspection(file: Path) -> Any:
-    """Return the result of the last inspection; None if there is none, or its file is broken."""
+    """Return the result of the last inspection; None if its file is missing or broken."""
     try:
         return read_json(file)
     except (OSError, ValueError):
@@ -75,20 +75,20 @@ def _read_last_inspection(file: Path) -> Any:
 
 
 def inspect_installation(environment: Environment, installation: Installed) -> dict[str, Any]:
-    """Return what is installed: its Python, packages, loaded modules and absent dispensable modules.
+    """Return Python, packages, environment modules and missing optional modules of an installation.
 
     Returns:
         Parts of environment.json: `python`, `packages`, `installed` (see `is_unchanged`), and `content`,
-        the SHA-256 of all that runs depend on.
+        the SHA-256 of everything in the installation that affects runs.
 
     Raises:
-        InputError: If it does not answer, or its Python is too old.
+        InputError: If its Python fails, does not answer in time, or is too old.
     """
     name, python = environment.name, sys.executable if environment.program else installation.executable
     lines = _run_inspection(python, environment, installation)
     modules, absent, path, about_python = (selftest.parse_answer(line, name) for line in lines[:-1])
+    # The workflow's own Python tests an installed program, which does not use that Python's packages.
     folders = [] if environment.program else path["path"]
-    # A program is tested by the workflow's own Python, whose packages it does not use.
     packages = {} if environment.program else parse_packages(lines[-1])
     program = digest_file(Path(installation.executable)) if environment.program else None
     if older(about_python["version"], OLDEST_PYTHON) and not environment.for_command:
@@ -99,7 +99,7 @@ def inspect_installation(environment: Environment, installation: Installed) -> d
         raise InputError("too-old", problem, key=f"installed.{name}", got=about_python["version"], hint=hint)
     decisive = {"python": about_python["version"], "packages": packages, **modules, "program": program}
     return {
-        # A command of the user's own is started by a rank in the workflow's own Python.
+        # A rank in the workflow's own Python starts a user's command.
         "python": {**about_python, "executable": sys.executable if environment.for_command else python},
         "packages": packages,
         "installed": {
@@ -118,11 +118,11 @@ def check_machine(environment: Environment, realization: Realization) -> None:
     """Check that this machine has the program that the site's file names.
 
     Raises:
-        InputError: If it has not.
+        InputError: If the program is missing.
     """
-    path = Path(_installed(environment, realization).executable)
+    path = Path(_declared_installation(environment, realization).executable)
     if not path.is_file():
-        problem = f"there is no {path}"
+        problem = f"{path} does not exist"
         hint = "install it, or correct the path"
         raise InputError(
             "missing-file", problem, file="the site", key=f"installed.{environment.name}", hint=hint
@@ -130,7 +130,7 @@ def check_machine(environment: Environment, realization: Realization) -> None:
 
 
 def read_complete_record(folder: Path) -> BuiltEnvironment | None:
-    """Return the record of a complete folder; None if it is not complete or the installation has changed."""
+    """Return the record of a complete folder; None if it is incomplete or the installation has changed."""
     try:
         record: BuiltEnvironment = read_json(folder / COMPLETE_FILE)
         return record if is_unchanged(record["installed"]) else None
@@ -139,8 +139,8 @@ def read_complete_record(folder: Path) -> BuiltEnvironment | None:
 
 
 def is_unchanged(installed: InstalledRecord) -> bool:
-    """Tell whether the installation is the file that was tested, with the same packages if it is a Python."""
-    # Size and date decide: whoever installed it may have copied it since, which changes its inode.
+    """Return whether an installation has the tested executable and, for a Python, the same packages."""
+    # Only size and mtime are compared: copying the same installation changes ctime and inode.
     is_same_file = has_signature(Path(installed["executable"]), installed["written"][:2])
     return is_same_file and _distributions(installed["path"]) == installed["distributions"]
 
@@ -148,8 +148,12 @@ def is_unchanged(installed: InstalledRecord) -> bool:
 def realize(
     environment: Environment, realization: Realization, watch: Stopwatch, log: Path
 ) -> RealizedEnvironment:
-    """Test the site's installation, and return its part of environment.json."""
-    installation = _installed(environment, realization)
+    """Test the site's installation, and return its part of environment.json.
+
+    Raises:
+        InputError: If it has changed since planning, fails its test, or its framework is too old.
+    """
+    installation = _declared_installation(environment, realization)
     contents = inspect_installation(environment, installation)
     if installation.content and contents["content"] != installation.content:
         key, hint = f"installed.{environment.name}", "start Snakemake again"
@@ -162,7 +166,7 @@ def realize(
         with watch.step("selftest"):
             program = [contents["python"]["executable"], str(selftest.DRIVER), str(environment.selftest)]
             limit = ["--limit", f"{environment.selftest_limit_s:g}"]
-            command = _command_behind_setup(installation, [*program, *limit])
+            command = _command_after_setup(installation, [*program, *limit])
             tested = selftest.run(command, variables, environment.name, log)
         check_version(environment, str(tested.get("framework", "")))
     return {
@@ -179,12 +183,14 @@ def realize(
 
 
 def check_version(environment: Environment, framework: str) -> None:
-    """Check that the library of a self-test is one that ranks can use.
+    """Check that the version of an installed framework is supported.
 
-    `framework` has name and version, such as `torch 2.3.1`.
+    Args:
+        environment: The environment, with its oldest supported versions.
+        framework: Name and version from the self-test, such as `torch 2.3.1`.
 
     Raises:
-        InputError: If it is older than the environment supports.
+        InputError: If it is too old.
     """
     library, _, version = framework.partition(" ")
     oldest = environment.supported.get(library)
@@ -194,21 +200,21 @@ def check_version(environment: Environment, framework: str) -> None:
 
 
 def _distributions(folders: Iterable[str]) -> list[str]:
-    """Return the names of the packages' metadata folders, which hold name and version."""
+    """Return the names of the packages' metadata folders, which contain name and version."""
     return sorted(info.name for folder in folders for info in Path(folder).glob("*.*-info"))
 
 
-def _installed(environment: Environment, realization: Realization) -> Installed:
+def _declared_installation(environment: Environment, realization: Realization) -> Installed:
     return dict(realization.installed)[environment.name]
 
 
-def _command_behind_setup(installation: Installed, command: list[str]) -> list[str]:
-    """Return the command line that runs `command` after all setup lines, without the user's own packages."""
+def _command_after_setup(installation: Installed, command: list[str]) -> list[str]:
+    """Return the command line that runs `command` after all setup lines, without the user's packages."""
     return shell_command(installation.behind, {"PYTHONNOUSERSITE": "1"}, command)
 
 
 def _run_inspection(python: str, environment: Environment, installation: Installed) -> list[str]:
-    """Return the lines that MODULES, ABSENT, PATH, DESCRIBE_PYTHON and LIST_PACKAGES print.
+    """Return the lines that MODULES, ABSENT, PATH, DESCRIBE_PYTHON and LIST_PACKAGES print, in this order.
 
     Raises:
         InputError: If the Python fails or does not answer in time.
@@ -217,7 +223,7 @@ def _run_inspection(python: str, environment: Environment, installation: Install
     programs = (MODULES, ABSENT.format(names=environment.dispensable), PATH, DESCRIBE_PYTHON, LIST_PACKAGES)
     try:
         done = capture(
-            _command_behind_setup(installation, [python, "-c", "\n".join(programs)]),
+            _command_after_setup(installation, [python, "-c", "\n".join(programs)]),
             env=isolated_variables(variables),
             timeout=TIMEOUT_S,
         )
@@ -226,6 +232,7 @@ def _run_inspection(python: str, environment: Environment, installation: Install
         raise InputError("no-answer", problem, key=f"installed.{name}", got=python) from None
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
-        problem = f"{python} does not answer: {last[:MAX_LINE_CHARACTERS]}"
+        problem = f"{python} fails: {last[:MAX_LINE_CHARACTERS]}"
         raise InputError("no-answer", problem, key=f"installed.{name}", got=last[:MAX_LINE_CHARACTERS])
+    # Setup lines can print, too, so the last lines count; missing ones become "".
     return [*[""] * len(programs), *done.stdout.splitlines()][-len(programs) :]

@@ -15,15 +15,15 @@ from packaging.markers import Marker
 from common.files import digest_file, display_path, write_text
 from common.python import python_abi
 from declared.environments import IMAGE_ABI, Environment
-from environments.steps import make_venv, pip, pip_install
-from environments.wheels import from_index, recorded_sha256, sdist
+from environments.steps import make_venv, pip_install, run_pip
+from environments.wheels import recorded_sha256, sdist, try_sources
 
-# An environment's Python runs this: name and version of every distribution that it can import.
+# An environment's Python runs this program. It prints name and version of each importable distribution.
 LIST_PACKAGES = (
     "import importlib.metadata as m, json; "
     "print(json.dumps([[d.metadata['Name'], d.version] for d in m.distributions()]))"
 )
-# Another Python runs this: its version, ABI and path.
+# An environment's Python runs this program. It prints the Python's version, ABI and path.
 DESCRIBE_PYTHON = (
     "import json, platform, sys, sysconfig; "
     "machine = sysconfig.get_platform().replace('-', '_').replace('.', '_'); "
@@ -31,26 +31,30 @@ DESCRIBE_PYTHON = (
     "print(json.dumps({'version': platform.python_version(), 'abi': abi, 'executable': sys.executable}))"
 )
 ONLY_WHEELS = ("--only-binary", ":all:")
-GLIBC = (2, 36)  # of Debian bookworm: the images' base
+GLIBC = (2, 36)  # version in Debian bookworm, the base of images
 
 
 def parse_packages(output: str) -> dict[str, str]:
-    """Return versions by package from the output of LIST_PACKAGES.
-
-    Of two of one name, the one that is imported.
-    """
+    """Return versions by package from the output of LIST_PACKAGES."""
+    # Python imports the first of two distributions with one name, so it has to overwrite the second.
     pairs = reversed(json.loads(output.strip().splitlines()[-1]))
     names = {re.sub("[-_.]+", "-", name).lower(): version for name, version in pairs if name}
     return dict(sorted(names.items()))
 
 
-ENTRY = re.compile(r"^(?=[A-Za-z0-9])", re.MULTILINE)  # of a lock: a requirement and its hashes
+ENTRY = re.compile(r"^(?=[A-Za-z0-9])", re.MULTILINE)  # the beginning of an entry of a lock
 HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 
 
 @dataclass(frozen=True)
 class Target:
-    """A Python to fetch files for: its ABI, pip's options for it, and the values of markers in locks."""
+    """A Python for which files are fetched.
+
+    Attributes:
+        abi: Its ABI and platform.
+        options: pip's options that select its files.
+        markers: Values of markers in locks that differ from those of the running Python.
+    """
 
     abi: str
     options: tuple[str, ...] = ()
@@ -58,7 +62,10 @@ class Target:
 
 
 def running_pythons(lock: str) -> list[Target]:
-    """Return the running Python, and its other patch levels for which a lock has other versions."""
+    """Return the running Python, and patch levels of it for which a lock has different versions.
+
+    A machine without internet can have another patch level than the one on which a bundle is made.
+    """
     running = platform.python_version()
     minor = running.rpartition(".")[0]
     named = re.findall(rf"python_full_version [<>=!]+ '({re.escape(minor)}\.\d+)'", lock)
@@ -74,7 +81,7 @@ def running_pythons(lock: str) -> list[Target]:
 
 
 def image_pythons(_lock: str = "") -> list[Target]:
-    """Return the Python of images, whatever Python runs this program."""
+    """Return the Python of images, which need not be the running one."""
     version = IMAGE_ABI.split("-")[0].removeprefix("cp")
     python = f"{version[0]}.{version[1:]}"
     tags = [f"manylinux_{GLIBC[0]}_{minor}_x86_64" for minor in range(5, GLIBC[1] + 1)]
@@ -86,11 +93,11 @@ def image_pythons(_lock: str = "") -> list[Target]:
     ]
 
 
-Targets = Callable[[str], Sequence[Target]]  # what a lock's text has to be fetched for
+Targets = Callable[[str], Sequence[Target]]  # text of a lock -> the Pythons to fetch its files for
 
 
 def entries(lock: str, target: Target) -> list[str]:
-    """Return a lock's entries for a Python, without markers, which pip evaluates for the controller's."""
+    """Return a lock's entries for a Python, without markers: pip would evaluate them for the controller's."""
     selected = []
     for entry in filter(None, ENTRY.split(lock)):
         marked = re.match(r"(\S+) ; ([^\\\n]*)", entry)
@@ -101,10 +108,10 @@ def entries(lock: str, target: Target) -> list[str]:
 
 
 def fetch_lock(lock: Path, folder: Path, targets: Targets, log: Path, *options: str) -> set[str]:
-    """Fetch into `folder` the files of a lock that are missing there.
+    """Fetch the files of a lock that are missing in `folder`.
 
     Returns:
-        The SHA-256 of all files that the lock has for these Pythons.
+        The SHA-256 of all files of the lock for these Pythons.
     """
     allowed: set[str] = set()
     text = lock.read_text(encoding="utf-8")
@@ -128,19 +135,19 @@ def fetch(
     log: Path,
     targets: Targets = image_pythons,
 ) -> set[str]:
-    """Fetch the missing files of an environment into `folder`, as pip is configured on this machine.
+    """Fetch the files of an environment that are missing in `folder`, with this machine's pip configuration.
 
-    Each file is bound to its recorded hash, here and again where it is installed.
+    pip checks the recorded hash of each file now, and again when it is installed.
 
     Args:
         environment: The environment.
-        folder: Where the files go.
+        folder: The folder for the files.
         indexes: Addresses of wheel indexes by the name of the site's setting.
-        log: Where pip's output goes.
-        targets: The Pythons to fetch for, by a lock's text.
+        log: The file for pip's output.
+        targets: Returns the Pythons to fetch for.
 
     Returns:
-        The SHA-256 that files may have.
+        The SHA-256 of all files that the environment can install.
     """
     target = targets("")[0]
 
@@ -154,7 +161,7 @@ def fetch(
     for wheel in environment.wheels:
         sha256 = recorded_sha256(wheel, environment.description, target.abi)
         if sha256 not in present:
-            from_index(wheel, sha256, "fetching", indexes, log, download)
+            try_sources(wheel, sha256, "fetching", indexes, log, download)
         allowed.add(sha256)
     for source in environment.sources:
         if source.sha256 not in present:
@@ -169,5 +176,5 @@ def fetch(
 
 
 def _download(requirements: Path, task: str, folder: Path, target: Target, log: Path, *options: str) -> None:
-    exactly = ["--no-deps", "--require-hashes", "--progress-bar", "off", *target.options, *options]
-    pip(Path(sys.executable), ["download", *exactly, "-d", folder, "-r", requirements], task, log)
+    settings = ["--no-deps", "--require-hashes", "--progress-bar", "off", *target.options, *options]
+    run_pip(Path(sys.executable), ["download", *settings, "-d", folder, "-r", requirements], task, log)

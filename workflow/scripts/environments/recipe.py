@@ -2,9 +2,9 @@
 
     python -m environments.recipe    # rewrites containers/<environment>/recipe.<variant>.def
 
-Those files are for reading, and for building by hand in the checkout's folder. The workflow builds from the
-same text with the site's base. Packages come from the folder /mnt/packages if the builder binds one there,
-else from the network.
+These files are for reading, and for building by hand in the checkout's folder. The workflow builds from the
+same text with the site's base. If the builder binds a folder to /mnt/packages, packages come from there, or
+else from the network. Every change of the text changes the digest of the image.
 """
 
 import json
@@ -22,7 +22,7 @@ from declared.environments import BASE, IMAGE_ABI, VARIANTS, Environment, Source
 from environments import compiling, two_ranks
 from environments.wheels import recorded_sha256
 
-HOME = "/opt/ringside"  # of all that is ours in an image
+HOME = "/opt/ringside"  # folder of all files that Ringside adds to an image
 PACKAGES = "/mnt/packages"
 PYTHON = f"{IMAGE_ABI[2]}.{IMAGE_ABI[3:5]}"
 VENV = f"{HOME}/venv"
@@ -96,12 +96,12 @@ rm -rf {scratch} /var/lib/apt/lists/*
 
 def copied_files(environment: Environment) -> list[Path]:
     """Return the files that the recipe copies into the image."""
-    own = [environment.selftest, Path(two_ranks.__file__)]
+    files = [environment.selftest, Path(two_ranks.__file__)]
     if environment.origin == "locks":
-        own.append(environment.lock)
+        files.append(environment.lock)
     if environment.sources:
-        own += [environment.build_lock, Path(compiling.__file__)]
-    return own
+        files += [environment.build_lock, Path(compiling.__file__)]
+    return files
 
 
 def recipe(
@@ -112,11 +112,11 @@ def recipe(
     Args:
         environment: The environment.
         base: docker://..., debootstrap[:MIRROR] or the path of an image.
-        parent: The path of the parent's image, for an environment that has a parent.
-        digest: The environment's digest at a site, which becomes a label.
+        parent: The path of the parent's image; None: its file name after a build by hand.
+        digest: The environment's digest at a site, which becomes a label; None: no label.
     """
     image_recipe = Recipe()
-    image_recipe.fromHeader = "-"  # SingularityWriter knows docker alone; the header is ours
+    image_recipe.fromHeader = "-"  # SingularityWriter supports only docker, so `_header` replaces its header.
     image_recipe.files = [[display_path(file), f"{HOME}/{file.name}"] for file in copied_files(environment)]
     image_recipe.labels = [[f"ringside.{key}", value] for key, value in _labels(environment, digest).items()]
     image_recipe.install = [
@@ -213,7 +213,7 @@ def _source_words(source: Source, environment: Environment) -> dict[str, str]:
 
 
 def _spaced(lines: Sequence[str]) -> list[str]:
-    """Return the lines with a blank line before every section but the first."""
+    """Return the lines with a blank line before every section except the first."""
     return [
         part
         for i, line in enumerate(lines)
@@ -222,7 +222,7 @@ def _spaced(lines: Sequence[str]) -> list[str]:
 
 
 def recipe_files() -> Mapping[Path, str]:
-    """Return the text of every recipe in git, by file."""
+    """Return the texts of all recipes in git, by file."""
     environments = [read(name, variant) for name in names() for variant in VARIANTS]
     return {
         environment.folder
@@ -236,7 +236,7 @@ def recipe_files() -> Mapping[Path, str]:
 
 
 def main() -> None:
-    """Write the recipes of all environments again."""
+    """Write the recipes of all environments."""
     for file, text in recipe_files().items():
         write_text(file, text)
         print(display_path(file))

@@ -4,7 +4,7 @@ from typing import Any, NotRequired, TypedDict
 
 
 class PythonRecord(TypedDict):
-    """The environment's interpreter, with its binary interface, such as cp311."""
+    """The environment's interpreter, with its ABI and platform, such as cp311-linux_x86_64."""
 
     version: str
     abi: str
@@ -12,7 +12,7 @@ class PythonRecord(TypedDict):
 
 
 class ImageRecord(TypedDict):
-    """An image; `written` and `source` are the marks by which a later change is noticed."""
+    """An image; `written` and `source` have file signatures, which reveal later changes."""
 
     path: str
     sha256: str
@@ -23,7 +23,7 @@ class ImageRecord(TypedDict):
 
 
 class InstalledRecord(TypedDict):
-    """What the site has installed, as it was tested: its program, packages and modules."""
+    """A site's installation at the time of its test: its program, packages and modules."""
 
     executable: str
     written: Any
@@ -34,7 +34,7 @@ class InstalledRecord(TypedDict):
 
 
 class RealizedEnvironment(TypedDict):
-    """The part of an environment's record that a deployment makes."""
+    """The part of environment.json that `realize` of a deployment returns."""
 
     variables: dict[str, str]
     python: PythonRecord

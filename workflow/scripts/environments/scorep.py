@@ -1,7 +1,7 @@
-"""Start programs under Score-P, where a site has it and has installed programs of MPI.
+"""Start MPI programs under Score-P, on sites that have installed both.
 
-Programs start unchanged, with a preloaded library, which Score-P makes of a few lines of C with its own
-compiler (`scorep-preload-init`). Score-P then writes an archive in OTF2, Open Trace Format 2.
+Programs are not changed. Score-P preloads a library, which `scorep-preload-init` generates and compiles, and
+writes an archive in OTF2, the Open Trace Format 2.
 """
 
 import functools
@@ -14,14 +14,15 @@ from common.errors import InputError
 from common.files import write_text
 from common.shell import capture, shell_command
 
-FOLDER = "score-p"  # of an attempt: what Score-P writes
+FOLDER = "score-p"  # in an attempt's folder: the output of Score-P
 ANCHOR = Path(FOLDER) / "traces.otf2"
-# Its rank_0_began is when the first phase of rank 0 began, in s since 1970, by Score-P's clock.
+# Key rank_0_began: the beginning of rank 0's first phase, in s since 1970, by Score-P's clock.
 CLOCK = Path(FOLDER) / "clock.json"
-PACKAGE = "scorep"  # its name among the packages of a record
-START_FOLDER = "start-score-p"  # of an attempt, as long as it runs
+PACKAGE = "scorep"  # the name of Score-P among the packages of a run's record
+START_FOLDER = "start-score-p"  # in an attempt's folder, while the attempt runs
 TIMEOUT_S = 120
-# For a rank's events, unless the site's variables set it. What does not fit is written during the run.
+# Buffer for the events of a rank, unless the site's variables set it. A full buffer is written during the
+# run.
 MEMORY = "256M"
 PARADIGMS = ("--mpp=mpi", "--thread=pthread")
 _START = """#!/bin/sh
@@ -35,10 +36,7 @@ exec {program} "$@"
 
 @functools.cache
 def version(prefix: Path) -> str | None:
-    """Return the version of the Score-P that is installed in a folder.
-
-    None if there is none, or it does not answer.
-    """
+    """Return the version of the Score-P installed in a folder; None if it is missing or fails."""
     try:
         output = _run([str(prefix / "bin" / "scorep-config"), "--version"])
     except (OSError, subprocess.SubprocessError):
@@ -53,10 +51,10 @@ def write_start_script(prefix: Path, program: str, attempt: Path, setup: Sequenc
         prefix: Where Score-P is installed.
         program: The program that the script replaces.
         attempt: The attempt's folder, absolute.
-        setup: Lines that ranks run first.
+        setup: The site's setup lines.
 
     Raises:
-        InputError: If Score-P cannot make the library that it preloads.
+        InputError: If Score-P cannot generate the library.
     """
     folder = attempt / START_FOLDER
     folder.mkdir()

@@ -1,9 +1,9 @@
 """Detect edits of built environments.
 
-The digest of an environment covers what it was built from, so it stays the same when somebody edits a
-library. `seal.json` next to environment.json holds a digest of the files' content, and one of their status
-(stat(2)), which takes less than a second to compute. Content is read only where the status differs, as in a
-copied cache. Byte code is left out: Python rewrites it.
+An environment's digest covers its sources, so editing an installed library does not change it. `seal.json`,
+next to environment.json, has two digests of the installed files: of their content, and of their status
+(stat(2)), which takes less than a second to compute. Content is read only if the status differs, such as in
+a copied cache. Byte code is left out, because Python rewrites it.
 """
 
 import contextlib
@@ -28,7 +28,9 @@ def write_seal(folder: Path) -> None:
 
 
 def check_seal(folder: Path) -> None:
-    """Check that the environment in `folder` is as it was built; one without a seal gets one.
+    """Check that the environment in `folder` has not changed since its build.
+
+    A missing seal is written; a seal whose content still fits gets the new status.
 
     Raises:
         InputError: If a file was added, removed or edited.
@@ -36,14 +38,14 @@ def check_seal(folder: Path) -> None:
     now = stat_digest(folder / "venv")
     seal = _read_seal(folder)
     if seal is None:
-        with contextlib.suppress(OSError):  # a cache of somebody else
+        with contextlib.suppress(OSError):  # Another user's cache can be read-only.
             write_seal(folder)
         return
     if seal.get("stat") == now:
         return
     if seal.get("content") != content_digest(folder / "venv"):
-        problem = "was edited after it was built, so that its digest does not say what trains"
-        hint = "remove that folder and start again; it will be built as it was"
+        problem = "was edited after it was built, so its digest no longer identifies the software of runs"
+        hint = "remove the folder and start again; the original environment will be built"
         raise InputError("changed-environment", problem, file=folder, hint=hint)
     with contextlib.suppress(OSError):
         write_json(folder / SEAL, {**seal, "stat": now})

@@ -42,19 +42,19 @@ def run(command: Sequence[str], variables: Mapping[str, str], name: str, log: Pa
 
 
 def parse_answer(line: str, name: str) -> dict[str, Any]:
-    """Return the JSON object that a program of this workflow printed in the environment `name`.
+    """Return the JSON object in a line that one of this workflow's programs printed in an environment.
 
     Raises:
-        InputError: If the line is none, so the interpreter is no Python.
+        InputError: If the line is not a JSON object; then the interpreter is probably not a Python.
     """
     with contextlib.suppress(ValueError):
         if isinstance(answer := json.loads(line), dict):
             return answer
-    problem = f"its Python answers {line[:100]!r}, which no program of ours prints"
+    problem = f"its Python prints {line[:100]!r} instead of the expected JSON"
     raise InputError("no-python", problem, file=f"environment {name}", got=line, hint="is it a Python?")
 
 
 def _failure_reason(output: str) -> str:
-    """Return the driver's verdict, which is its last line, followed by the last line of a rank."""
+    """Return the driver's error, which is the last line, followed by the last line that a rank printed."""
     lines = [line.strip() for line in output.splitlines() if any(character.isalnum() for character in line)]
     return ": ".join(reversed([line[:MAX_LINE_CHARACTERS] for line in lines[-2:]])) or "no output"

@@ -1,4 +1,4 @@
-"""Steps that all builders share: commands with a log, one builder at a time, pip bound to hashes."""
+"""Steps of builds: commands with a log, locks against concurrent builds, and pip with required hashes."""
 
 import contextlib
 import os
@@ -16,16 +16,16 @@ from environments import bundled
 
 
 def print_progress(message: str) -> None:
-    """Print a line of progress on stderr, without passwords."""
+    """Print a line on stderr, with secrets hidden."""
     print(f"ringside: {redact_log(message)}", file=sys.stderr, flush=True)
 
 
 def build_lock(path: Path, task: str) -> contextlib.AbstractContextManager[None]:
-    """Return a context that holds the lock file `path`, so that one process builds `task` at a time."""
-    return hold_lock(path, lambda: print_progress(f"{task}: another process is making it; waiting for it"))
+    """Return a context that holds the lock file `path`, so that only one process at a time builds `task`."""
+    return hold_lock(path, lambda: print_progress(f"{task}: waiting for another process that is building it"))
 
 
-def call(
+def run_logged(
     command: Sequence[str | Path],
     task: str,
     log: Path,
@@ -33,11 +33,21 @@ def call(
     cwd: Path | None = None,
     timeout_s: float | None = None,
 ) -> None:
-    """Run a command, and append its output to `log` without passwords.
+    """Run a command, and append its output to `log` with secrets hidden.
+
+    If this process is interrupted, the command's process group is killed.
+
+    Args:
+        command: The program and its arguments.
+        task: What it does, for errors.
+        log: The file for its output.
+        env: Its environment; None: that of this process.
+        cwd: Its working folder; None: that of this process.
+        timeout_s: Its time limit, s; None: no limit.
 
     Raises:
-        InputError: If the command fails; it names the log.
-        subprocess.TimeoutExpired: If it takes longer than `timeout_s`; it is ended with all that it started.
+        InputError: If the command fails. It names the log.
+        subprocess.TimeoutExpired: If it takes longer than `timeout_s`; its process group is killed.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "ab") as output:
@@ -55,7 +65,7 @@ def call(
         )
         try:
             process.wait(timeout_s)
-        except BaseException:  # whoever stops this process stops what it started, compilers and all
+        except BaseException:  # Stopping this process also has to stop compilers that the command started.
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             raise
@@ -91,14 +101,14 @@ class Stopwatch:
 
 
 def isolated_variables(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return this process's variables without those that change another Python's imports, and `extra`."""
+    """Return this process's variables and `extra`, without PYTHON*, which affect another Python's imports."""
     variables = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
     return {**variables, **(extra or {})}
 
 
 def make_venv(folder: Path, log: Path) -> Path:
-    """Make an empty virtual environment (no pip in it) and return its interpreter."""
-    call(
+    """Make a virtual environment without packages, even without pip, and return its interpreter."""
+    run_logged(
         [sys.executable, "-m", "venv", "--without-pip", folder],
         "making a virtual environment",
         log,
@@ -108,18 +118,18 @@ def make_venv(folder: Path, log: Path) -> Path:
 
 
 def site_packages(venv: Path) -> Path:
-    """Return the folder of packages of a virtual environment that has this interpreter's version."""
+    """Return the packages' folder of a virtual environment with this interpreter's version of Python."""
     return venv / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
 
 
-def overlay(venv: Path, parents: Sequence[Path]) -> None:
-    """Let the virtual environment `venv` see the packages of others, after its own."""
+def add_parents(venv: Path, parents: Sequence[Path]) -> None:
+    """Make the packages of `parents` importable in `venv`, after its own packages."""
     lines = [f"{site_packages(parent)}\n" for parent in parents]
     (site_packages(venv) / "parents.pth").write_text("".join(lines), encoding="utf-8")
 
 
-def pip(python: Path, arguments: Sequence[str | Path], task: str, log: Path) -> None:
-    """Run the controller's pip for another interpreter, as configured here or with a bundle alone."""
+def run_pip(python: Path, arguments: Sequence[str | Path], task: str, log: Path) -> None:
+    """Run the controller's pip for another interpreter, with a bundle or else with pip's configuration."""
     head: list[str | Path] = [
         sys.executable,
         "-m",
@@ -129,20 +139,20 @@ def pip(python: Path, arguments: Sequence[str | Path], task: str, log: Path) -> 
         "--no-input",
         "--disable-pip-version-check",
     ]
-    call([*head, *arguments], task, log, bundled.pip_variables(isolated_variables()))
+    run_logged([*head, *arguments], task, log, bundled.pip_variables(isolated_variables()))
 
 
 def pip_install(python: Path, requirements: Path, task: str, log: Path, *options: str) -> None:
-    """Install the files whose hashes `requirements` records: no dependencies, nothing built from source."""
-    exactly = ["--no-deps", "--require-hashes", "--only-binary", ":all:", "--ignore-installed"]
-    plain = ["--no-compile", "--progress-bar", "off"]
-    pip(python, ["install", *exactly, *plain, *options, "-r", requirements], task, log)
+    """Install exactly the wheels whose hashes `requirements` lists, without their dependencies."""
+    exact_files = ["--no-deps", "--require-hashes", "--only-binary", ":all:", "--ignore-installed"]
+    output = ["--no-compile", "--progress-bar", "off"]
+    run_pip(python, ["install", *exact_files, *output, *options, "-r", requirements], task, log)
 
 
 def compile_bytecode(python: Path, folder: Path, log: Path) -> None:
-    """Byte-compile all modules in `folder`, on all cores (pip would use one).
+    """Byte-compile all modules in `folder` on all cores; pip would use one.
 
-    Syntax of newer Pythons may fail.
+    Modules with the syntax of a newer Python are skipped.
     """
     command = [python, "-m", "compileall", "-q", "-j", "0", folder]
     with open(log, "ab") as output:

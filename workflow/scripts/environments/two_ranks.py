@@ -3,9 +3,9 @@
 Usage: python two_ranks.py PROGRAM --limit SECONDS
 
 Standard library only: it runs in an environment's own Python, and in an image's %test. Each rank gets
-RINGSIDE_RANK, RINGSIDE_SIZE, RINGSIDE_PORTS (one free port per rank) and RINGSIDE_MEETING (an empty folder
-that both see), and writes `rank<r>.json` there when all is well. The last line of the output is what rank 0
-found, as JSON; what the ranks say goes to stderr.
+RINGSIDE_RANK, RINGSIDE_SIZE, RINGSIDE_PORTS (one free port per rank) and RINGSIDE_MEETING (an empty shared
+folder), and writes its result to `rank<r>.json` in that folder. The result of rank 0 is printed as one line
+of JSON; the output of the ranks goes to stderr.
 """
 
 import argparse
@@ -25,10 +25,10 @@ RANKS = 2
 
 
 def run(program: Path, limit_s: float) -> dict[str, Any]:
-    """Run `program` as two ranks of this Python, and return the result of rank 0.
+    """Run `program` as two ranks of this Python, and return the result of rank 0 with number and seconds.
 
     Raises:
-        RuntimeError: If a rank fails, or time runs out.
+        RuntimeError: If a rank fails or writes no result, or the time limit is exceeded.
     """
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="ringside-") as meeting:

@@ -1,7 +1,7 @@
 """Unpack a bundle (`ringside bundle`) into the cache of a machine without internet.
 
 A bundle is a tar without compression. Its first member, manifest.json, has the size and the SHA-256 of
-every other. All files are compared before the first is moved to its place, and each is moved whole, so an
+every other file. All files are checked before the first is moved to its place, and moves are atomic, so an
 interrupted run can be repeated. This module uses the standard library alone, since it runs before .venv
 exists.
 """
@@ -31,17 +31,16 @@ from common.text import format_bytes
 from environments import bundled
 
 FORMAT = 1
-NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # from file systems without locks
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # errors of file systems without locks
 MANIFEST = "manifest.json"
 MAX_MANIFEST_BYTES = 2**26
 CHECKOUT = Path(__file__).resolve().parents[3]
 BLOCK = 1 << 20
-# What tarfile raises for broken files. Headers may refer to each other without end, or have sizes beyond
-# memory.
+# Errors that tarfile raises for broken files, whose headers can be cyclic or have sizes beyond memory.
 UNREADABLE = (tarfile.TarError, EOFError, ValueError, RecursionError, MemoryError, OverflowError)
 PROGRESS_S = 5.0
-# Files of a bundle have a plain name in one of these folders of the cache.
-PLACE = re.compile(
+# Files of a bundle are unpacked into these folders of the cache, under plain names.
+TARGET_PATH = re.compile(
     r"(bundle/wheels|bundle/images|wheels/[0-9a-f]{12}|downloads/[A-Za-z0-9][\w.-]*)/[A-Za-z0-9_][\w.+!-]*",
     re.A,
 )
@@ -51,13 +50,20 @@ TYPES: dict[str, type] = {
 }  # fmt: skip
 
 
-EXPECTED = "what ringside bundle has made: ./ringside unbundle FILE"
+EXPECTED = "a file that ringside bundle has made: ./ringside unbundle FILE"
 NOTHING_UNPACKED = "nothing was unpacked"
 
 
 @dataclass(frozen=True)
 class Unpacked:
-    """What was unpacked: numbers of files that were placed and that were present, and the bytes of all."""
+    """The result of unpacking a bundle.
+
+    Attributes:
+        n_placed: Number of files that were moved into the cache.
+        n_present: Number of files that the cache had before.
+        size_bytes: Bytes of all files.
+        cache: The cache.
+    """
 
     n_placed: int
     n_present: int
@@ -70,8 +76,8 @@ def unbundle(file: Path, expected: Mapping[str, str], checkout: Path = CHECKOUT)
 
     Args:
         file: The bundle.
-        expected: The study and the site that it must be for, as far as they are named.
-        checkout: The checkout whose locks it must have.
+        expected: The required `study` and `site` of the bundle; missing keys are not checked.
+        checkout: The checkout whose locks the bundle must have.
 
     Raises:
         InputError: If the bundle is broken, or not for this machine, checkout, study or site.
@@ -88,13 +94,13 @@ def unbundle(file: Path, expected: Mapping[str, str], checkout: Path = CHECKOUT)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                problem = "another ringside unbundle is at work there"
-                raise InputError("busy", problem, file=folder, hint="wait for it") from None
+                problem = "another ringside unbundle is unpacking into it"
+                raise InputError("busy", problem, file=folder, hint="wait until it ends") from None
             except OSError as error:
                 if error.errno not in NO_LOCKS:
                     raise
             staging = folder / ".unpacking"
-            shutil.rmtree(staging, ignore_errors=True)  # of one that was killed
+            shutil.rmtree(staging, ignore_errors=True)  # left by a process that was killed
             try:
                 staging.mkdir()
                 staged = _stage(bundle, file, manifest["files"], cache, staging)
@@ -123,17 +129,17 @@ def read_manifest(bundle: tarfile.TarFile, file: Path) -> dict[str, Any]:
     """Return the manifest of an open bundle, which is its first member.
 
     Raises:
-        InputError: If there is none, or it names a place outside of those for bundles.
+        InputError: If it is missing or invalid, or names a path outside the folders for bundles.
     """
     first = bundle.next()
     if first is None or first.name != MANIFEST or not _is_plain(first) or first.size > MAX_MANIFEST_BYTES:
-        problem = f"does not begin with a {MANIFEST}, so it is no bundle"
-        raise InputError("no-bundle", problem, file=file, expected="what ringside bundle has made")
+        problem = f"does not begin with a {MANIFEST}, so it is not a bundle"
+        raise InputError("no-bundle", problem, file=file, expected="a file that ringside bundle has made")
     try:
         manifest: dict[str, Any] = json.loads(_content(bundle, first).read())
         if manifest["format"] != FORMAT:
             problem = f"is of format {manifest['format']}"
-            hint = "use the same commit here and there"
+            hint = "use the same commit on both machines"
             raise InputError("wrong-format", problem, file=file, expected=str(FORMAT), hint=hint)
         is_valid = all(isinstance(manifest[key], kind) for key, kind in TYPES.items())
         for listed in manifest["files"].values():
@@ -143,15 +149,15 @@ def read_manifest(bundle: tarfile.TarFile, file: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         is_valid = False
     if not is_valid:
-        problem = f"its {MANIFEST} is not one that ringside bundle writes"
+        problem = f"its {MANIFEST} was not written by ringside bundle"
         raise InputError("broken-bundle", problem, file=file, hint=_retry_hint())
     for name in (manifest["study"], manifest["site"]):
         if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name, re.A):
-            problem = f"'{name}' is no name of a study or a site"
+            problem = f"'{name}' is not a name of a study or a site"
             raise InputError("unsafe-name", problem, file=file, key=MANIFEST, got=name, hint=NOTHING_UNPACKED)
     for name in manifest["files"]:
-        if not PLACE.fullmatch(name):
-            problem = f"'{name}' is no place for a file of a bundle"
+        if not TARGET_PATH.fullmatch(name):
+            problem = f"'{name}' is not a path for a file of a bundle"
             raise InputError("unsafe-name", problem, file=file, key=MANIFEST, got=name, hint=NOTHING_UNPACKED)
     return manifest
 
@@ -162,7 +168,7 @@ def check_manifest(
     """Check that a bundle is for this study, site, Python and C library, and has the locks of `checkout`.
 
     Raises:
-        InputError: If it is not.
+        InputError: If a check fails.
     """
     for key, name in expected.items():
         if manifest[key] != name:
@@ -185,8 +191,8 @@ def check_manifest(
     for lock, sha256 in sorted(manifest["locks"].items()):
         path = checkout / lock
         if not path.is_file() or bundled.digest(path) != sha256:
-            problem = f"is not the lock that {file} was made with"
-            hint = f"take the same commit ({manifest['commit'][:12]}), or make the bundle again"
+            problem = f"differs from the lock in {file}"
+            hint = f"use the same commit ({manifest['commit'][:12]}), or make the bundle again"
             raise InputError("checksum-mismatch", problem, file=lock, hint=hint)
 
 
@@ -195,18 +201,22 @@ def _numbers(version: str) -> list[int]:
 
 
 def _cache(manifest: Mapping[str, Any], file: Path) -> Path:
-    """Return the cache to unpack into: RINGSIDE_CACHE, or else the site's cache."""
-    link = bundled.folder()
+    """Return the cache to unpack into: RINGSIDE_CACHE, or else the site's cache.
+
+    Raises:
+        InputError: If its path is not absolute, or another cache has a bundle.
+    """
+    link = bundled.bundle_folder()
     cache = link.parent if os.environ.get("RINGSIDE_CACHE") else Path(os.path.expanduser(manifest["cache"]))
     if not cache.is_absolute():
         problem = f"the site's cache is '{cache}'"
-        hint = "name one: RINGSIDE_CACHE=FOLDER"
+        hint = "choose one: RINGSIDE_CACHE=FOLDER"
         raise InputError("bad-pattern", problem, file=file, expected="an absolute folder", hint=hint)
     if cache.resolve() == link.parent.resolve():
         return cache
     if link.is_dir() and not link.is_symlink():
-        problem = f"a bundle lies there, this one is for {cache}"
-        hint = "remove that folder, or name one cache: RINGSIDE_CACHE=FOLDER"
+        problem = f"has another bundle, and this one is for {cache}"
+        hint = "remove the folder, or choose one cache: RINGSIDE_CACHE=FOLDER"
         raise InputError("two-caches", problem, file=link, hint=hint)
     return cache
 
@@ -214,40 +224,40 @@ def _cache(manifest: Mapping[str, Any], file: Path) -> Path:
 def _stage(
     bundle: tarfile.TarFile, file: Path, files: Mapping[str, Any], cache: Path, staging: Path
 ) -> dict[str, Path]:
-    """Read the whole bundle, write files that the cache lacks to `staging`, and return paths by name."""
+    """Check all files of a bundle, write those that the cache lacks to `staging`, and return them by name."""
     present = {name for name, listed in files.items() if _is_there(cache / name, listed)}
     needed = _total_bytes(listed for name, listed in files.items() if name not in present)
     if (free := shutil.disk_usage(staging).free) < needed:
         problem = f"{format_bytes(needed)} are needed, {format_bytes(free)} are free"
-        hint = "make room, or name another: RINGSIDE_CACHE=FOLDER"
+        hint = "free some space, or choose another cache: RINGSIDE_CACHE=FOLDER"
         raise InputError("too-little-space", problem, file=cache, hint=hint)
     staged: dict[str, Path] = {}
-    left, seen = dict(files), 0
+    missing, n_bytes = dict(files), 0
     reported_at = time.monotonic()
     while (member := bundle.next()) is not None:
-        if not _is_plain(member) or member.name not in left:
+        if not _is_plain(member) or member.name not in missing:
             if _is_plain(member):
-                code, problem = "unlisted-member", "is not in its manifest, or is there twice"
+                code, problem = "unlisted-member", "is not in its manifest, or occurs twice"
             else:
-                code, problem = "unsafe-member", "is no plain file"
+                code, problem = "unsafe-member", "is not a plain file"
             raise InputError(
                 code, f"'{member.name}' {problem}", file=file, got=member.name, hint=NOTHING_UNPACKED
             )
-        listed = left.pop(member.name)
+        listed = missing.pop(member.name)
         draft = staging / str(len(staged))
         _copy(bundle, member, None if member.name in present else draft, listed, file)
         if member.name not in present:
             staged[member.name] = draft
-        seen += member.size
+        n_bytes += member.size
         if time.monotonic() - reported_at >= PROGRESS_S:
             reported_at = time.monotonic()
             print(
-                f"ringside: {format_bytes(seen)} of {format_bytes(_total_bytes(files.values()))} are right",
+                f"ringside: {format_bytes(n_bytes)} of {format_bytes(_total_bytes(files.values()))} checked",
                 flush=True,
             )
-    if left:
-        problem = f"ends early: {len(left)} of {len(files)} files are not in it, such as {min(left)}"
-        raise InputError("missing-members", problem, file=file, got=sorted(left), hint=_retry_hint())
+    if missing:
+        problem = f"ends early: it lacks {len(missing)} of {len(files)} files, such as {min(missing)}"
+        raise InputError("missing-members", problem, file=file, got=sorted(missing), hint=_retry_hint())
     return staged
 
 
@@ -258,10 +268,10 @@ def _copy(
     listed: Mapping[str, Any],
     file: Path,
 ) -> None:
-    """Read a member, and write it to `draft` if there is one.
+    """Check a member, and write it to `draft` unless that is None.
 
     Raises:
-        InputError: If it is not the file of the manifest.
+        InputError: If size or SHA-256 differ from the manifest.
     """
     content, sha256 = _content(bundle, member), hashlib.sha256()
     with open(draft or os.devnull, "wb") as out:
@@ -272,13 +282,16 @@ def _copy(
             out.flush()
             os.fsync(out.fileno())
     if member.size != listed["bytes"] or sha256.hexdigest() != listed["sha256"]:
-        problem = f"{member.name} is not the file that its manifest names: it was altered on the way"
+        problem = f"{member.name} differs from its manifest: it was changed after the bundle was made"
         raise InputError("checksum-mismatch", problem, file=file, got=member.name, hint=_retry_hint())
 
 
 def _place(manifest: Mapping[str, Any], staged: Mapping[str, Path], cache: Path, staging: Path) -> None:
-    """Move each staged file to its place, and write the manifest last, which marks the bundle as complete."""
-    for name in manifest["files"]:  # In its order, wheel.json comes after its wheel.
+    """Move staged files into the cache; then write the manifest, which marks the bundle as complete.
+
+    If the cache is not the default one, the default cache gets a link to its bundles.
+    """
+    for name in manifest["files"]:  # in this order, so that wheel.json comes after its wheel
         if name in staged:
             target = cache / name
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -287,7 +300,7 @@ def _place(manifest: Mapping[str, Any], staged: Mapping[str, Path], cache: Path,
     draft = staging / MANIFEST
     draft.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
     os.replace(draft, cache / "bundle" / f"{manifest['study']}-{manifest['site']}.json")
-    link = bundled.folder()
+    link = bundled.bundle_folder()
     if link.resolve() != (cache / "bundle").resolve():
         link.parent.mkdir(parents=True, exist_ok=True)
         link.unlink(missing_ok=True)
@@ -316,33 +329,33 @@ def _total_bytes(files: Any) -> int:
 
 
 def _retry_hint() -> str:
-    return f"{NOTHING_UNPACKED}; copy it again, and compare what sha256sum prints here and there"
+    return f"{NOTHING_UNPACKED}; copy it again, and compare the output of sha256sum on both machines"
 
 
 def unpack(file: Path, study: str = "", site: str = "") -> None:
-    """Unpack a bundle into the cache, and print what was done.
+    """Unpack a bundle into the cache, and print how many files were new.
 
     Args:
-        file: What `ringside bundle` has made.
+        file: The bundle.
         study: Unpack it only if it is for this study.
         site: Unpack it only if it is for this site.
     """
     expected = {key: name for key, name in (("study", study), ("site", site)) if name}
-    print(f"ringside: {file}: comparing every file before any is unpacked", flush=True)
+    print(f"ringside: {file}: checking every file before unpacking any", flush=True)
     try:
         unpacked = unbundle(file, expected)
     except KeyboardInterrupt:
         sys.exit("ringside: interrupted; run the same command again")
     print(
         f"ringside: {unpacked.cache}: {unpacked.n_placed:,} files unpacked, {unpacked.n_present:,} were "
-        f"there already; {format_bytes(unpacked.size_bytes)} in all"
+        f"present; {format_bytes(unpacked.size_bytes)} in all"
     )
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Unpack a bundle before `.venv` and typer exist; `./ringside unbundle` calls this."""
     parser = OneLineParser(prog="ringside unbundle", description="Unpack a bundle into the cache.")
-    parser.add_argument("file", type=Path, metavar="FILE", help="what ringside bundle has made")
+    parser.add_argument("file", type=Path, metavar="FILE", help="a file that ringside bundle has made")
     parser.add_argument("--study", default="", help="unpack it only if it is for this study")
     parser.add_argument("--site", "-s", default="", help="unpack it only if it is for this site")
     unpack(**vars(parser.parse_args(argv)))

@@ -1,4 +1,4 @@
-"""Realize an environment as a virtual environment: its own packages, then those of its parent."""
+"""Realize an environment as a virtual environment, whose own packages come before those of its parent."""
 
 import platform
 import subprocess
@@ -14,10 +14,10 @@ from environments.packages import LIST_PACKAGES, parse_packages
 from environments.record import BuiltEnvironment, RealizedEnvironment
 from environments.steps import (
     Stopwatch,
+    add_parents,
     compile_bytecode,
     isolated_variables,
     make_venv,
-    overlay,
     pip_install,
     site_packages,
 )
@@ -25,7 +25,7 @@ from environments.wheels import built_wheel, check_needs, install_built, install
 
 
 def check_machine(environment: Environment, _realization: Realization) -> None:
-    """Check that this machine can build the environment: a recorded wheel for its Python, and a compiler.
+    """Check that recorded wheels fit this machine's Python, and that it has the programs for builds.
 
     Raises:
         InputError: If something is missing.
@@ -37,10 +37,7 @@ def check_machine(environment: Environment, _realization: Realization) -> None:
 
 
 def read_complete_record(folder: Path) -> BuiltEnvironment | None:
-    """Return the record of a complete folder.
-
-    None if it is not complete or its interpreter does not start.
-    """
+    """Return the record of a complete folder; None if it is incomplete or its interpreter does not start."""
     try:
         record: BuiltEnvironment = read_json(folder / COMPLETE_FILE)
         started = subprocess.run(
@@ -63,13 +60,13 @@ def realize(
     watch: Stopwatch,
     log: Path,
 ) -> RealizedEnvironment:
-    """Make the virtual environment in `folder`/venv, test it, and return its part of environment.json."""
+    """Make and test the virtual environment in `folder`/venv, and return its part of environment.json."""
     venv = folder / "venv"
     parents = [Path(prefix) for prefix in (parent["prefixes"] if parent else [])]
     wheels: dict[str, dict[str, str]] = {}
     with watch.step("lock"):
         python = make_venv(venv, log)
-        overlay(venv, parents)
+        add_parents(venv, parents)
         pip_install(python, environment.lock, f"installing {display_path(environment.lock)}", log)
     for wheel in environment.wheels:
         with watch.step(wheel.name):

@@ -1,7 +1,7 @@
-"""Install wheels that no lock can hold: recorded ones by their SHA-256, and ones built from patched sources.
+"""Install wheels that locks cannot contain: recorded wheels, and wheels built from patched sources.
 
-A built wheel is cached in `<cache>/wheels/<key>/` next to `wheel.json`, which has its SHA-256. The folder
-appears whole or not at all.
+A recorded wheel is installed by the SHA-256 in the environment's description. A built wheel is cached in
+`<cache>/wheels/<key>/`, next to `wheel.json` with its SHA-256. That folder is created atomically.
 """
 
 import json
@@ -22,19 +22,19 @@ from environments import bundled, compiling
 from environments.record import BuiltEnvironment
 from environments.steps import (
     Stopwatch,
+    add_parents,
     build_lock,
-    call,
     make_venv,
-    overlay,
-    pip,
     pip_install,
     print_progress,
+    run_logged,
+    run_pip,
     site_packages,
 )
 
 
 def recorded_sha256(wheel: Wheel, file: Path, abi: str) -> str:
-    """Return the SHA-256 that is recorded for a wheel and an ABI.
+    """Return the recorded SHA-256 of a wheel for an ABI.
 
     Raises:
         InputError: If none is recorded.
@@ -53,45 +53,53 @@ def recorded_sha256(wheel: Wheel, file: Path, abi: str) -> str:
 
 
 def install_recorded(wheel: Wheel, file: Path, python: Path, indexes: Mapping[str, str], log: Path) -> None:
-    """Install a wheel by its recorded SHA-256: from pip's configured sources, else from the site's index."""
+    """Install a wheel by its recorded SHA-256, from pip's configured sources or from the site's index."""
 
     def install(requirements: Path, task: str, *options: str) -> None:
         pip_install(python, requirements, task, log, *options)
 
-    from_index(wheel, recorded_sha256(wheel, file, python_abi()), "installing", indexes, log, install)
+    try_sources(wheel, recorded_sha256(wheel, file, python_abi()), "installing", indexes, log, install)
 
 
-def from_index(
-    wheel: Wheel, sha256: str, doing: str, indexes: Mapping[str, str], log: Path, run_pip: Callable[..., None]
+def try_sources(
+    wheel: Wheel, sha256: str, verb: str, indexes: Mapping[str, str], log: Path, action: Callable[..., None]
 ) -> None:
-    """Call `run_pip(requirements, task, *options)` with pip's configured sources, else with the site's index.
+    """Call `action(requirements, task, *options)` with pip's sources; if it fails, with the site's index.
+
+    Args:
+        wheel: The wheel.
+        sha256: The SHA-256 that the requirements ask for.
+        verb: What the action does, for messages, such as "installing".
+        indexes: Addresses of wheel indexes by the name of the site's setting.
+        log: The log with pip's output, for messages.
+        action: Calls pip.
 
     Raises:
         InputError: If neither has the wheel.
     """
-    task = f"{doing} {wheel.name} {wheel.version}"
+    task = f"{verb} {wheel.name} {wheel.version}"
     with tempfile.TemporaryDirectory() as scratch:
         requirements = Path(scratch) / "requirements.txt"
         write_text(requirements, f"{wheel.name}=={wheel.version} --hash=sha256:{sha256}\n")
         try:
-            run_pip(requirements, task)
+            action(requirements, task)
         except InputError as first:
-            if bundled.has_bundle():  # pip has no other source then
+            if bundled.has_bundle():  # Then pip has no other source.
                 raise
             index = indexes.get(wheel.index)
             if not index:
                 problem = (
-                    "nothing that pip is configured for has it with the recorded SHA-256, "
+                    "pip's configured sources do not have it with the recorded SHA-256, "
                     f"and the site's setting '{wheel.index}' is empty"
                 )
                 hint = f"the full output is in {log}"
                 raise InputError("no-index", problem, file=task, hint=hint) from first
-            print_progress(f"{task}: pip's configured sources have none; trying {index}")
-            run_pip(requirements, f"{task} from {index}", "--index-url", index)
+            print_progress(f"{task}: not in pip's configured sources; trying {index}")
+            action(requirements, f"{task} from {index}", "--index-url", index)
 
 
 def install_built(path: Path, sha256: str, python: Path, log: Path) -> None:
-    """Install a cached wheel, bound to its SHA-256."""
+    """Install a cached wheel, whose SHA-256 pip checks."""
     with tempfile.TemporaryDirectory() as scratch:
         requirements = Path(scratch) / "requirements.txt"
         name = path.name.split("-")[0]
@@ -103,38 +111,42 @@ def check_needs(source: Source) -> None:
     """Check that this machine has the programs that the build of a source calls.
 
     Raises:
-        InputError: If one is missing; it names the packages that have them.
+        InputError: If a program is missing. It names the packages to install.
     """
     missing = {program: package for program, package in source.needs.items() if shutil.which(program) is None}
     if missing:
         packages = " ".join(sorted({package for package in missing.values() if package}))
         ways = [f"on Debian: apt-get install {packages}"] if packages else []
         if None in missing.values():
-            ways.append("of the version that the locks have, by a module in the site's setup")
+            ways.append("in the version that the locks have: load a module in the site's setup")
         problem = f"{source.name} {source.version} cannot be built: no {', '.join(missing)} on this machine"
         raise InputError("not-installed", problem, hint=f"install it, {'; '.join(ways)}")
 
 
 def program_version(program: str) -> str:
-    """Return the line with the version from a program's `--version`."""
+    """Return the line of a program's `--version` that has the version."""
     done = capture([program, "--version"], check=True)
     return next((line for line in done.stdout.splitlines() if re.search(r"\d+\.\d+", line)), done.stdout)
 
 
 def wheel_parts(source: Source, environment: Environment, packages: Mapping[str, str]) -> dict[str, Any]:
-    """Return all that determines a built wheel; the digest of it is the wheel's key."""
-    against = {name: packages[name] for name in source.built_against if name in packages}
-    if not against:
+    """Return everything that determines a built wheel; its digest is the wheel's key.
+
+    Raises:
+        InputError: If the parent has none of the packages that the wheel is built against.
+    """
+    built_against = {name: packages[name] for name in source.built_against if name in packages}
+    if not built_against:
         problem = f"the parent has none of {', '.join(source.built_against)}"
         raise InputError(
             "missing-package", problem, file=environment.description, key="sources.built_against"
         )
     programs = {program: program_version(program) for program in source.needs}
-    return {**_own_parts(source, environment), "built_against": against, "programs": programs}
+    return {**_portable_parts(source, environment), "built_against": built_against, "programs": programs}
 
 
-def _own_parts(source: Source, environment: Environment) -> dict[str, Any]:
-    """Return what determines a built wheel on any machine."""
+def _portable_parts(source: Source, environment: Environment) -> dict[str, Any]:
+    """Return the parts of `wheel_parts` that depend neither on this machine nor on the parent."""
     return {
         "abi": python_abi(),
         "name": source.name,
@@ -155,7 +167,8 @@ def read_cached_wheel(folder: Path) -> tuple[Path, str] | None:
     """Return a wheel in <cache>/wheels/<key> and its SHA-256; None if there is none.
 
     Raises:
-        InputError: If the file is not the one that was built, or another user could have written it.
+        InputError: If wheel.json is broken, the file is not the one that was built, or another user could
+            have written it.
     """
     record_file = folder / "wheel.json"
     if not record_file.is_file():
@@ -174,8 +187,8 @@ def read_cached_wheel(folder: Path) -> tuple[Path, str] | None:
 
 
 def cached_wheels(source: Source, environment: Environment, cache: Path) -> Iterator[tuple[Path, Path]]:
-    """Yield each cached wheel of `source`, with its wheel.json, of any compiler and parent."""
-    parts = _own_parts(source, environment)
+    """Yield each cached wheel of `source`, built with any compiler and parent, and its wheel.json."""
+    parts = _portable_parts(source, environment)
     for file in sorted((cache / "wheels").glob("*/wheel.json")):
         if (cached := read_cached_wheel(file.parent)) and parts.items() <= read_json(file).items():
             yield cached[0], file
@@ -184,14 +197,14 @@ def cached_wheels(source: Source, environment: Environment, cache: Path) -> Iter
 def built_wheel(
     source: Source, environment: Environment, parent: BuiltEnvironment | None, cache: Path, log: Path
 ) -> tuple[Path, str]:
-    """Return the wheel of `source` and its SHA-256, from the cache or built now.
+    """Return the wheel of `source` and its SHA-256, from the cache or after building it.
 
     Args:
         source: The source distribution and its patches.
         environment: The environment that needs it.
-        parent: The parent's environment.json, if it has one: packages to build against, and their folders.
+        parent: The parent's environment.json, with packages to build against and their folders.
         cache: The site's cache.
-        log: Where the output of the build goes.
+        log: The file for the output of the build.
     """
     check_needs(source)
     parts = wheel_parts(source, environment, parent["packages"] if parent else {})
@@ -228,10 +241,10 @@ def _build(
             pip_install(
                 python, environment.build_lock, f"installing {display_path(environment.build_lock)}", log
             )
-            overlay(tools, parents)
+            add_parents(tools, parents)
         with watch.step("source"):
             archive = sdist(source, python, Path(scratch), log)
-            patches = [vars(patch) for patch in source.patches]
+            patches = [vars(patch) for patch in source.patches]  # compiling.py knows no classes of ours.
             try:
                 tree = compiling.patched_tree(archive, patches, Path(scratch) / "tree")
             except ValueError as error:
@@ -239,20 +252,20 @@ def _build(
         with watch.step("compile"):
             command: list[str | Path] = [python, *compiling.COMMAND, staging]
             env = compiling.build_variables(source.flags, tools / "bin", site_packages(parents[0]))
-            call(command, f"building {source.name} {source.version}", log, env, tree)
+            run_logged(command, f"building {source.name} {source.version}", log, env, tree)
     return watch.seconds
 
 
 def sdist(source: Source, python: Path, scratch: Path, log: Path) -> Path:
-    """Fetch the source distribution, bound to its SHA-256.
+    """Fetch the source distribution into `scratch`, and return it; pip checks its SHA-256.
 
-    Pip reads its metadata with the locked tools alone.
+    `python` has the locked build tools, with which pip reads the metadata.
     """
     requirements = scratch / "source.txt"
     write_text(requirements, f"{source.name}=={source.version} --hash=sha256:{source.sha256}\n")
     download = ["download", "--no-deps", "--require-hashes", "--no-build-isolation", "--no-binary", ":all:"]
     folder = scratch / "sdist"
-    pip(
+    run_pip(
         python, [*download, "-d", folder, "-r", requirements], f"fetching {source.name} {source.version}", log
     )
     return next(folder.iterdir())

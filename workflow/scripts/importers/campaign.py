@@ -1,4 +1,4 @@
-"""Import files as a campaign: read, state, check, write (``./ringside import``)."""
+"""Import measurements as a campaign (``./ringside import``): read files, check them, and write tables."""
 
 import json
 import tomllib
@@ -28,19 +28,19 @@ from common.text import number_of
 from common.written import parse
 from declared.configuration import Name
 from declared.imported import IMPORT_FILE
-from importers.cells import Run, complete_run, to_rows
-from importers.checks import REPEATED, find_all, without_repetitions
+from importers.cells import ImportedRun, complete_run, to_rows
+from importers.checks import REPEATED, run_checks, without_repetitions
 from importers.collective_tests import network_rows, read_collective_table, read_nccl_tests, read_osu
 from importers.files import COLLECTIVES, NCCL, OSU, TABLE, Source, find_sources, values_of_name
 from importers.log_runs import read_log_run, system_file
 from importers.measurement import CollectiveTest, Finding, Measurement
 from importers.run_table import read_run_table
-from importers.statement import Options, Stated, resolve_statement
+from importers.statement import Options, ResolvedStatement, resolve_statement
 
 STUDIES = CHECKOUT / "config" / "studies"
 TABLES = ("runs", "epochs", "network")
-# Readers of collective benchmarks, given which rows of a table count.
-READERS: Mapping[str, Callable[[Path, Mapping[str, str]], list[CollectiveTest]]] = {
+# Readers of collective benchmarks; the second argument selects rows of a table.
+COLLECTIVE_READERS: Mapping[str, Callable[[Path, Mapping[str, str]], list[CollectiveTest]]] = {
     NCCL: lambda path, _: read_nccl_tests(path),
     OSU: lambda path, _: read_osu(path),
     COLLECTIVES: read_collective_table,
@@ -49,20 +49,20 @@ READERS: Mapping[str, Callable[[Path, Mapping[str, str]], list[CollectiveTest]]]
 
 @dataclass
 class Import:
-    """The content of files and statement before anything is written.
+    """An import before anything is written: the content of files and statement.
 
     Attributes:
         name: Name of the study.
-        stated: What is stated.
+        stated: The statement.
         sources: The files.
-        rows: Rows of runs.csv, epochs.csv and network.csv, as far as there are any.
-        counts: Runs or tables by file.
-        findings: What the checks found.
-        notes: What a person should know.
+        rows: Rows by table: runs, epochs and, if there are collective benchmarks, network.
+        counts: Number of runs or collective tables by file.
+        findings: Problems that the checks have found.
+        notes: Remarks for the user.
     """
 
     name: str
-    stated: Stated
+    stated: ResolvedStatement
     sources: list[Source] = field(default_factory=list)
     rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
@@ -71,12 +71,12 @@ class Import:
 
     @property
     def folder(self) -> Path:
-        """The folder of the tables."""
+        """The folder for the tables."""
         return CHECKOUT / "results" / self.name / "imported"
 
     @property
     def study_file(self) -> Path:
-        """The study."""
+        """The file of the study."""
         return STUDIES / f"{self.name}.yaml"
 
 
@@ -94,14 +94,15 @@ def import_measurements(
     Args:
         names: Files, folders and glob patterns.
         study: Name of the study.
-        options: What is stated.
-        statement: A YAML file that states it, such as an import.yaml.
+        options: What is stated for all measurements.
+        statement: A YAML file with further statements, such as an import.yaml.
         dry_run: Whether to write nothing.
-        overwrite: Whether to replace an earlier import under this name.
+        overwrite: Whether to replace an earlier import with this name.
         as_json: Whether to print JSON.
 
     Raises:
-        InputError: If a file cannot be read, something is missing, or a check found what is not accepted.
+        InputError: If a file cannot be read, a value is missing, or a finding is not accepted; then nothing
+            is written.
     """
     parse(Name, study, Path("--as"))
     stated = resolve_statement(options, statement)
@@ -130,32 +131,35 @@ def import_measurements(
 
 
 def check_target(result: Import, overwrite: bool) -> None:
-    """Raise InputError if the study or its tables exist and are not to be replaced."""
+    """Raise InputError if the study or its tables exist and must not be replaced.
+
+    A study of runs that were not imported is never replaced.
+    """
     for path in (result.study_file, result.folder / IMPORT_FILE):
         if path.exists() and not overwrite:
             hint = "name another study with --as, or replace it with --replace"
-            raise InputError("already-there", "is there already and stays as it is", file=path, hint=hint)
+            raise InputError("already-there", "already exists", file=path, hint=hint)
     if (
         result.study_file.exists()
         and f"imported: results/{result.name}/imported" not in result.study_file.read_text(encoding="utf-8")
     ):
         hint = "name another study with --as"
-        problem = "is a study of other runs"
+        problem = "is a study whose runs were not imported"
         raise InputError("already-there", problem, file=result.study_file, hint=hint)
 
 
 def read_sources(result: Import, names: Sequence[str]) -> None:
-    """Read files, make rows and check them."""
+    """Read files, check them, and add their rows, findings and notes to the import."""
     reading, statement = result.stated.reading, result.stated.statement
     result.sources, notes = find_sources(names, reading.format, reading.columns)
     result.notes += notes
     check_copies(result.sources)
-    runs: list[Run] = []
+    runs: list[ImportedRun] = []
     tests: list[CollectiveTest] = []
     notes_of_logs: dict[str, list[tuple[str, Note]]] = {}
     for source in result.sources:
-        if source.format in READERS:
-            tables = READERS[source.format](source.path, reading.rows)
+        if source.format in COLLECTIVE_READERS:
+            tables = COLLECTIVE_READERS[source.format](source.path, reading.rows)
             result.counts[source.name] = len(tables)
             tests += tables
             continue
@@ -164,21 +168,21 @@ def read_sources(result: Import, names: Sequence[str]) -> None:
         runs += [complete_run(measurement, statement, reading.time) for measurement in measurements]
     for entries in notes_of_logs.values():
         name, note = entries[0]
-        others_text = f" and {number_of(len(entries) - 1, 'other log')} alike" if len(entries) > 1 else ""
+        others_text = f" (and {number_of(len(entries) - 1, 'other log')})" if len(entries) > 1 else ""
         result.notes.append(f"{name}{others_text}: {note}")
     _check_changes(result)
     if not runs:
-        hint = "name a table of runs or a log, too: ./ringside import RUNS.csv all_reduce.txt --as NAME"
+        hint = "add a table of runs or a log: ./ringside import RUNS.csv all_reduce.txt --as NAME"
         raise InputError("missing-value", "has no runs", file=" ".join(names), hint=hint)
     if failed := [run for run in runs if run.status != "ok"]:
         result.notes.append(f"{number_of(len(failed), 'run')} did not succeed: {failed[0].reason}")
-    result.findings += find_all(runs, reading.time)
+    result.findings += run_checks(runs, reading.time)
     if REPEATED in result.stated.accepted:
         runs = without_repetitions(runs)
     result.rows["runs"], result.rows["epochs"] = to_rows(runs, result.name, statement)
     if not any("precision" in run.measurement.values for run in runs) and "precision" not in statement.levels:
         level = result.rows["runs"][0]["precision"]
-        result.notes.append(f"no file tells the precision, and {level} is written: state it with --precision")
+        result.notes.append(f"no file states the precision; {level} is assumed: state it with --precision")
     if len(devices := sorted({test.device for test in tests if test.device})) > 1:
         text = f"collective benchmarks of several devices count as one: {', '.join(devices)}"
         result.findings.append(Finding("mixed-cell", tests[0].place, text, "choose: --rows COLUMN=TEXT"))
@@ -205,7 +209,10 @@ def check_copies(sources: Sequence[Source]) -> None:
 def _read_measurements(
     result: Import, source: Source, notes_of_logs: dict[str, list[tuple[str, Note]]]
 ) -> list[Measurement]:
-    """Return the runs of a table or a log, with the values of its name; notes on logs by code are added."""
+    """Return the runs in a table or a log, with values from the file's name.
+
+    Findings and notes are added to `result`; notes on logs to `notes_of_logs`, by code.
+    """
     reading = result.stated.reading
     values, levels = values_of_name(source.name, reading.names) if reading.names else ({}, {})
     if source.format == TABLE:
@@ -223,7 +230,7 @@ def _read_measurements(
         for name, fact in reading.factors.items():
             if fact not in facts:
                 raise InputError(
-                    "missing-value", f"does not say the factor {name}", file=log.run.place, key=fact
+                    "missing-value", f"does not state the factor {name}", file=log.run.place, key=fact
                 )
             levels[name] = facts[fact]
         measurements = [log.run]
@@ -233,24 +240,24 @@ def _read_measurements(
 
 
 def _check_changes(result: Import) -> None:
-    """Find files that are not those of the earlier import that the statement comes from."""
+    """Add a finding if a file differs from that of the earlier import which the statement comes from."""
     digests = {file.name: file.sha256 for file in result.stated.earlier}
     changed = [
         source.name for source in result.sources if digests.get(source.name, source.sha256) != source.sha256
     ]
     if changed:
-        text = "is not as it was when it was imported before"
-        result.findings.append(Finding("changed-file", changed[0], text, "state it anew"))
+        text = "has changed since the earlier import"
+        result.findings.append(Finding("changed-file", changed[0], text, "check the statement"))
 
 
 def write_campaign(result: Import) -> None:
     """Write the tables, import.yaml and the study.
 
-    All are written beside their places first. While tables of an earlier import are replaced, there is no
-    import.yaml, so that whoever stops this between two files leaves nothing that passes for a campaign.
+    All tables are written to temporary files first. While they replace those of an earlier import, there is
+    no import.yaml, so an interruption does not leave a mixed campaign.
     """
     description = result.folder / IMPORT_FILE
-    with ExitStack() as files:  # which is left in the reverse order: import.yaml comes last
+    with ExitStack() as files:  # Contexts end in reverse order, so import.yaml comes last.
         partial = files.enter_context(written_whole(description))
         partial.write_text(dump_yaml(import_content(result)), encoding="utf-8")
         for name in filter(result.rows.__contains__, TABLES):
@@ -299,14 +306,14 @@ def study_text(result: Import) -> str:
         f"# Measurements made elsewhere. Draw them: ./ringside run {result.name}. "
         "Every key: docs/reference/configuration.md.",
         dump_line("title", title),
-        dump_line("question", question) + "   # say what you want to know",
+        dump_line("question", question) + "   # write what you want to know",
         f"imported: results/{result.name}/imported",
     ]
     return "\n".join(lines) + "\n"
 
 
 def to_json(result: Import, is_written: bool) -> dict[str, Any]:
-    """Return what was read, found and written, for programs."""
+    """Return files, findings, notes and written paths, for programs."""
     return {
         "study": result.name,
         "files": [
@@ -325,7 +332,7 @@ def to_json(result: Import, is_written: bool) -> dict[str, Any]:
 
 
 def describe(result: Import, refused: Sequence[Finding], dry_run: bool) -> str:
-    """Return what was read, found and written, for people."""
+    """Return files, findings, notes and written paths, for people."""
     by_format: dict[str, list[Source]] = {}
     for source in result.sources:
         by_format.setdefault(source.format, []).append(source)
@@ -333,7 +340,7 @@ def describe(result: Import, refused: Sequence[Finding], dry_run: bool) -> str:
     for name, sources in by_format.items():
         title = sources[0].name if len(sources) == 1 else f"{len(sources)} files"
         count = sum(result.counts[source.name] for source in sources)
-        noun = "table" if name in READERS else "run"
+        noun = "table" if name in COLLECTIVE_READERS else "run"
         lines.append(f"{title}: {name}, {number_of(count, noun)}")
     rows = result.rows["runs"]
     replicates = Counter(row["cell"] for row in rows)
@@ -345,7 +352,7 @@ def describe(result: Import, refused: Sequence[Finding], dry_run: bool) -> str:
     lines += [f"note: {note}" for note in result.notes]
     lines += [f"accepted: {f.place}: {f.text} [{f.code}]" for f in result.findings if f not in refused]
     if refused:
-        lines.append("nothing is written; correct what follows, or go on with --accept CODE")
+        lines.append("nothing was written; correct the errors below, or accept them with --accept CODE")
     elif dry_run:
         lines += [f"would write {display_path(path)}" for path in _targets(result)]
     else:
@@ -360,7 +367,7 @@ def _targets(result: Import) -> list[Path]:
 
 
 def _without_unset(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of a written class with a value, as plain values for YAML."""
+    """Return the keys that have a value, with nested dataclasses as mappings, for YAML."""
     plain = {
         name: _without_unset(value if isinstance(value, dict) else vars(value))
         if isinstance(value, dict) or hasattr(value, "__dict__")

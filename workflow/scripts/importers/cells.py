@@ -1,8 +1,8 @@
-"""Make rows of runs.csv and epochs.csv of measurements: levels, geometry and times.
+"""Convert measurements to rows of runs.csv and epochs.csv, with levels, geometry and times.
 
-A series' batch is written as the local batch or as the global one (factor `batch_scope`), whichever has fewer
-levels along it: in weak scaling the batch of a replica stays as it is, in strong scaling that of all. A local
-batch that is no whole number of samples makes a series global, too.
+The batch size of a scaling series is written as the local or the global one (factor `batch_scope`), whichever
+has fewer levels in the series: the local batch is constant in weak scaling, the global one in strong scaling.
+If a local batch is not a whole number of samples, the series is global, too.
 """
 
 from collections import defaultdict
@@ -21,9 +21,9 @@ from importers.log_runs import median_seconds, step_seconds
 from importers.measurement import Measurement
 from importers.values import SUCCESS
 
-# Levels of factors that only Ringside's own runs vary.
+# Levels of factors that files do not state.
 USUAL_LEVELS = {"device": "cuda", "epochs": 1, "warmup_epochs": 0}
-# Factors whose level a file may say by a value of the same name.
+# Factors whose level is a value of the same name in files.
 NAMED_LEVELS = ("framework", "model", "dataset", "precision")
 COUNTS = ("nodes", "devices_per_node", "batch_size", "sync_every", "microbatches")
 UNSTATED = "unstated"
@@ -31,27 +31,27 @@ GBIT_BYTES = 125e6
 WHOLE_TOLERANCE = 1e-6
 
 AXES = ("pipeline", "sharded", "tensor", "context")
-VARYING = ("nodes", "devices_per_node", "microbatches")  # along a scaling series
+VARYING = ("nodes", "devices_per_node", "microbatches")  # factors that vary along a scaling series
 
 
 @dataclass(frozen=True)
-class Run:
+class ImportedRun:
     """A measurement with everything that its row needs.
 
     Attributes:
-        measurement: What the file says.
-        levels: Level of every factor but those of the batch, and of the user's own factors.
+        measurement: The content of the file.
+        levels: Level of every factor, including users' factors, except the factors of the batch.
         nodes: Number of nodes.
         devices: Number of devices that train.
         replicas: Copies of the model.
         local_batch: Samples of a replica in one micro-batch.
         sync_every: Gradient accumulation steps.
         effective_batch: Samples of an optimizer step.
-        seconds: Time of an optimizer step, or of the whole run to its target, s; None where the run failed.
-        epoch_s: Time of an epoch as the file says it, s.
-        is_to_target: Whether `seconds` is the time of the whole run.
+        seconds: Time of an optimizer step, or of the whole run to its target, s; None if the run failed.
+        epoch_s: Time of an epoch in the file, s.
         status: ok, failed or oom.
-        reason: Why it is not ok.
+        reason: Why the run failed.
+        is_to_target: Whether `seconds` is the time of the whole run.
     """
 
     measurement: Measurement
@@ -70,20 +70,20 @@ class Run:
 
     @property
     def series(self) -> tuple[Any, ...]:
-        """Levels that runs of a scaling series share: all but those of place and batch."""
+        """The levels that all runs of a scaling series share."""
         return tuple(sorted((name, str(level)) for name, level in self.levels.items() if name not in VARYING))
 
 
-def complete_run(measurement: Measurement, statement: Statement, time: str) -> Run:
-    """Return a measurement completed by the statement where its file has no value.
+def complete_run(measurement: Measurement, statement: Statement, time: str) -> ImportedRun:
+    """Return a measurement with missing values taken from the statement.
 
     Args:
         measurement: The measurement.
-        statement: What is stated once.
-        time: ``step`` or ``run``: which time counts.
+        statement: What is stated for all measurements.
+        time: Which time counts: ``step`` or ``run``, the time to train.
 
     Raises:
-        InputError: If something is missing or contradicts itself.
+        InputError: If a value is missing, or values contradict each other.
     """
     values = {**_stated_values(statement), **measurement.values}
     place = measurement.place
@@ -92,7 +92,9 @@ def complete_run(measurement: Measurement, statement: Statement, time: str) -> R
     parallel = {axis: int(values.get(f"{axis}_parallel", 1)) for axis in AXES}
     split = parallel["pipeline"] * parallel["tensor"] * parallel["context"]
     if devices % split:
-        problem = f"{devices} devices are no multiple of {split}, the product of tensor, pipeline and context"
+        problem = (
+            f"{devices} devices are not a multiple of {split}, the product of tensor, pipeline and context"
+        )
         raise InputError("contradicting-values", problem, file=place, got=devices)
     replicas = devices // split
     _check_replicas(measurement.values, replicas, place)
@@ -102,7 +104,7 @@ def complete_run(measurement: Measurement, statement: Statement, time: str) -> R
         (None, None) if status != "ok" else _times(measurement, values, effective, devices, time)
     )
     if parallel["pipeline"] > 1:
-        # The samples of a step pass the stages as micro-batches; nothing else is accumulated.
+        # In a pipeline, accumulation steps are micro-batches of one step.
         microbatches, local, sync_every = sync_every, local * sync_every, 1
     else:
         microbatches = 1
@@ -112,7 +114,7 @@ def complete_run(measurement: Measurement, statement: Statement, time: str) -> R
         "nodes": nodes,
         "devices_per_node": per_node,
     }
-    return Run(
+    return ImportedRun(
         measurement=measurement,
         levels=_levels(measurement, statement, scale),
         nodes=nodes,
@@ -130,9 +132,12 @@ def complete_run(measurement: Measurement, statement: Statement, time: str) -> R
 
 
 def _levels(measurement: Measurement, statement: Statement, scale: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the levels of a run but those of its batch; what its file says comes before what is stated.
+    """Return the levels of a run except those of its batch; its file takes precedence over the statement.
 
-    `scale` has those that follow from the numbers of devices.
+    Args:
+        measurement: The measurement.
+        statement: What is stated for all measurements.
+        scale: The levels that follow from the run's parallelism and its numbers of nodes and devices.
 
     Raises:
         InputError: If framework or model are missing, or a level of a user's factor is invalid.
@@ -153,12 +158,12 @@ def _levels(measurement: Measurement, statement: Statement, scale: Mapping[str, 
     for name in ("framework", "model"):
         if name not in levels:
             hint = f"state it: --{name} NAME"
-            raise InputError("missing-value", f"does not say the {name}", file=place, hint=hint)
+            raise InputError("missing-value", f"does not state the {name}", file=place, hint=hint)
     return levels
 
 
 def _stated_values(statement: Statement) -> dict[str, Any]:
-    """Return a statement as values of a run, with those of the factors of the batch."""
+    """Return a statement as values of a run, including those that follow from stated levels of the batch."""
     stated = {name: value for name, value in vars(statement).items() if value is not None}
     levels = statement.levels
     if "sync_every" in levels:
@@ -171,7 +176,11 @@ def _stated_values(statement: Statement) -> dict[str, Any]:
 
 
 def _nodes_and_devices(values: Mapping[str, Any], measurement: Measurement) -> tuple[int, int]:
-    """Return numbers of nodes and of devices of a node; what is stated completes what the file says."""
+    """Return the numbers of nodes and of devices per node: the file's, completed by the statement's.
+
+    Raises:
+        InputError: If a number is missing, or the numbers contradict each other.
+    """
     in_file = measurement.values
     nodes, per_node = in_file.get("nodes"), in_file.get("devices_per_node")
     devices = in_file.get("devices")
@@ -187,7 +196,7 @@ def _nodes_and_devices(values: Mapping[str, Any], measurement: Measurement) -> t
         per_node = devices // nodes
     if nodes is None or per_node is None:
         name, flag = ("nodes", "--nodes") if nodes is None else ("devices per node", "--devices-per-node")
-        problem = f"does not say the number of {name}"
+        problem = f"does not state the number of {name}"
         raise InputError("missing-value", problem, file=measurement.place, hint=f"state it: {flag} N")
     if devices is not None and nodes * per_node != devices:
         problem = f"{nodes} nodes of {per_node} devices are not {devices} devices"
@@ -196,7 +205,7 @@ def _nodes_and_devices(values: Mapping[str, Any], measurement: Measurement) -> t
 
 
 def _check_replicas(values: Mapping[str, Any], replicas: int, place: str) -> None:
-    """Raise InputError if data-parallel and sharded ranks are not the replicas of the devices."""
+    """Raise InputError if data-parallel and sharded ranks contradict the number of replicas."""
     data, sharded = values.get("data_parallel"), values.get("sharded_parallel", 1)
     is_right = replicas % sharded == 0 if data is None else replicas in (data, data * sharded)
     if not is_right:
@@ -213,7 +222,7 @@ def _batch(values: Mapping[str, Any], replicas: int, place: str) -> tuple[float,
     if effective is None:
         if local is None:
             hint = "name its column: --column global_batch=COLUMN, or state it in the files' names"
-            raise InputError("missing-value", "does not say the batch size", file=place, hint=hint)
+            raise InputError("missing-value", "does not state the batch size", file=place, hint=hint)
         effective = local * (sync_every or 1) * replicas
     elif sync_every is None:
         ratio = effective / (local * replicas) if local else 1.0
@@ -239,16 +248,20 @@ def _status(values: Mapping[str, Any]) -> tuple[str, str | None]:
 def _times(
     measurement: Measurement, values: Mapping[str, Any], effective: int, devices: int, time: str
 ) -> tuple[float, float | None]:
-    """Return the time of an optimizer step, and of an epoch if the file has it.
+    """Return the time of an optimizer step, and that of an epoch if the file has it.
 
-    With ``time`` "run", both are the time to train.
+    With ``time`` "run", both are the time to train. Otherwise the step time comes from the first of these
+    that the file has: steps of a log, a step time, a throughput in samples or tokens, an epoch time.
+
+    Raises:
+        InputError: If the file has no time, or a number to convert it is missing.
     """
     read = measurement.values
     if time == "run":
         if "run_s" not in read:
             hint = "leave out --time run"
             raise InputError(
-                "missing-value", "does not say the time to train", file=measurement.place, hint=hint
+                "missing-value", "does not state the time to train", file=measurement.place, hint=hint
             )
         return read["run_s"], read["run_s"]
     if measurement.steps:
@@ -262,14 +275,14 @@ def _times(
         if "sequence_length" not in values:
             hint = "name its column: --column sequence_length=COLUMN"
             raise InputError(
-                "missing-value", "does not say the tokens of a sample", file=measurement.place, hint=hint
+                "missing-value", "does not state the tokens per sample", file=measurement.place, hint=hint
             )
         return effective * values["sequence_length"] / rate, None
     if "epoch_s" in read:
         if "samples_per_epoch" not in values:
             hint = "state it: --samples-per-epoch N"
             raise InputError(
-                "missing-value", "does not say the samples of an epoch", file=measurement.place, hint=hint
+                "missing-value", "does not state the samples per epoch", file=measurement.place, hint=hint
             )
         return read["epoch_s"] * effective / values["samples_per_epoch"], read["epoch_s"]
     hint = "name its column: --column seconds=COLUMN" + (
@@ -279,7 +292,7 @@ def _times(
 
 
 def _parallelism(parallel: Mapping[str, int], data_parallel: int) -> str:
-    """Return the level of `parallelism`; the last axis of samples takes the ranks that are left."""
+    """Return the level of `parallelism`; the last data axis has no number, since it takes all other ranks."""
     axes = []
     if parallel["pipeline"] > 1:
         axes.append(f"pipeline{parallel['pipeline']}")
@@ -293,9 +306,9 @@ def _parallelism(parallel: Mapping[str, int], data_parallel: int) -> str:
 
 
 def to_rows(
-    runs: Sequence[Run], study: str, statement: Statement
+    runs: Sequence[ImportedRun], study: str, statement: Statement
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the rows of runs.csv and epochs.csv, cells in the order of the files."""
+    """Return the rows of runs.csv and epochs.csv, in the order of the files."""
     samples = epoch_samples(runs, statement)
     scopes = _batch_scopes(runs)
     rows: list[dict[str, Any]] = []
@@ -310,7 +323,7 @@ def to_rows(
         values = run.measurement.values
         epoch_s = run.epoch_s
         if run.seconds and not run.is_to_target and values.get("samples_per_epoch", samples) != samples:
-            epoch_s = None  # of another number of samples
+            epoch_s = None  # The file's epoch has another number of samples, so the step time counts.
         epoch_s = epoch_s or (run.seconds * samples / run.effective_batch if run.seconds else None)
         sequence = values.get("sequence_length")
         rate = samples / epoch_s if epoch_s and not run.is_to_target else None
@@ -356,15 +369,15 @@ def to_rows(
     return rows, epochs
 
 
-def epoch_samples(runs: Sequence[Run], statement: Statement) -> int:
-    """Return the samples of an epoch of the campaign: as stated, as all runs say, or the largest batch."""
+def epoch_samples(runs: Sequence[ImportedRun], statement: Statement) -> int:
+    """Return the samples per epoch: the stated number, that of all runs, or else the largest batch."""
     by_run = {run.measurement.values.get("samples_per_epoch") for run in runs}
     in_files = by_run.pop() if len(by_run) == 1 else None
     return int(statement.samples_per_epoch or in_files or max(run.effective_batch for run in runs))
 
 
 def _check_limits(levels: Mapping[str, Any], place: str) -> None:
-    """Raise InputError if a number is larger than the table of runs can hold."""
+    """Raise InputError if a number exceeds the maximum of its factor."""
     for name in COUNTS:
         largest = factor_table()[name]["maximum"]
         if levels[name] > largest:
@@ -377,16 +390,16 @@ def _rate(values: Mapping[str, Any], name: str, statement: Statement) -> float |
     return read * GBIT_BYTES if read else getattr(statement, f"{name}_bytes_s")
 
 
-def _step_counts(run: Run, samples: int) -> dict[str, Any]:
-    """Return the numbers of batches and of optimizer steps of an epoch, if they are whole."""
+def _step_counts(run: ImportedRun, samples: int) -> dict[str, Any]:
+    """Return the columns with the numbers of samples and steps of an epoch; {} if they are not whole."""
     if run.is_to_target or run.status != "ok" or samples % run.effective_batch:
         return {}
     n_steps = samples // run.effective_batch
     return {"samples_trained": samples, "steps": n_steps * run.sync_every, "n_allreduces": n_steps}
 
 
-def _step_columns(run: Run) -> dict[str, Any]:
-    """Return the columns about steps: of a log the median of its intervals, else the time of the row."""
+def _step_columns(run: ImportedRun) -> dict[str, Any]:
+    """Return the median step time (of a table, the time in the row) and the last loss as columns."""
     steps = run.measurement.steps
     seconds = None if run.is_to_target else median_seconds(steps) if steps else run.seconds
     columns: dict[str, Any] = {"step_time_median_s": seconds}
@@ -394,7 +407,7 @@ def _step_columns(run: Run) -> dict[str, Any]:
     return {**columns, "train_loss": losses[-1]} if losses else columns
 
 
-def _batch_scopes(runs: Iterable[Run]) -> dict[tuple[Any, ...], str]:
+def _batch_scopes(runs: Iterable[ImportedRun]) -> dict[tuple[Any, ...], str]:
     """Return the batch scope of each series."""
     local: dict[tuple[Any, ...], set[float]] = defaultdict(set)
     whole_batches: dict[tuple[Any, ...], set[int]] = defaultdict(set)
@@ -409,7 +422,7 @@ def _batch_scopes(runs: Iterable[Run]) -> dict[tuple[Any, ...], str]:
     }
 
 
-def _batch_levels(run: Run, scope: str) -> dict[str, Any]:
+def _batch_levels(run: ImportedRun, scope: str) -> dict[str, Any]:
     if scope == "local":
         return {"batch_scope": scope, "batch_size": round(run.local_batch), "sync_every": run.sync_every}
     if run.effective_batch % run.sync_every:

@@ -1,8 +1,8 @@
-"""Check measurements before they become a campaign. Each finding has a code; ``--accept CODE`` goes on.
+"""Check measurements before they become a campaign. Each finding has a code, which ``--accept CODE`` accepts.
 
-Limits come from 2,357 public runs on GPUs (DLPerf, NVIDIA DeepLearningExamples, MPT, MLPerf Training v1.0 to
-v5.1) and from vTrain's 1,440 computed step times. tests/unit/importers/test_checks.py has what each check
-says of extracts of them.
+The limits come from 2,357 public runs on GPUs (DLPerf, NVIDIA DeepLearningExamples, MPT, MLPerf Training v1.0
+to v5.1) and from vTrain's 1,440 computed step times. tests/unit/importers/test_checks.py applies each check
+to extracts of them.
 """
 
 import math
@@ -13,36 +13,38 @@ from itertools import pairwise
 from typing import Any
 
 from common.text import number_of
-from importers.cells import Run
+from importers.cells import ImportedRun
 from importers.measurement import Finding
 from models.operations import parameter_operations
 from training_logs.log import decimal
 
-# Step times of these sources are 0.037 to 79 s, and 2.7 ms of a recommender: ten times less, four times more.
+# Step times in these sources are 0.037 to 79 s, and 2.7 ms for a recommender. The limits are a tenth of the
+# shortest and four times the longest.
 PLAUSIBLE_STEP_S = (2e-4, 300.0)
-# 6 x parameters x tokens / s of each device (Kaplan et al. 2020, section 2.1): 5.7e12 to 4.2e14 on V100 to
-# H100. The limits lie between these and a thousandth, or a thousand times, of them.
+# FLOP/s per device, 6 x parameters x tokens/s (Kaplan et al. 2020, section 2.1): 5.7e12 to 4.2e14 on V100 to
+# H100. Times in a wrong unit are a factor of 1,000 off, so the limits are between these numbers and that.
 PLAUSIBLE_TOKEN_FLOPS = (1e12, 2.5e15)
-# 6 x parameters x samples / s: 2.3e10 to 1.2e12; likewise. Convolutions use a parameter many times a sample.
+# The same with samples instead of tokens: 2.3e10 to 1.2e12. The range is wider at the top, since convolutions
+# use a parameter many times per sample.
 PLAUSIBLE_SAMPLE_FLOPS = (5e9, 5e12)
-MAX_RATE_RATIO = 1.5  # between a step's time and that by throughput and batch, both of a row
-CLOCK_FACTOR = 10.0  # between times of steps and clocks of the same log
-# Relative distance from a straight line: 1e-15 in all 288 series of vTrain's computed times. Measured runs
-# spread by 1.4e-4 and more.
+MAX_RATE_RATIO = 1.5  # between a row's step time and the one by its throughput and batch size
+CLOCK_FACTOR = 10.0  # largest ratio between a log's step times and its clocks
+# Relative distance from a straight line. It is 1e-15 in all 288 series of vTrain's computed times, and at
+# least 1.4e-4 in measured ones.
 EXACT_TOLERANCE = 1e-5
-MIN_EXACT_FREEDOM = 3  # degrees of freedom over all lines
-# Throughput of a device below that of fewer and of more devices, or above both. Of 148 inner places of the
-# public series, 145 are within 3 %; the others, of MLPerf systems of several sites in one series, are at 6 to
-# 8 %.
+MIN_EXACT_FREEDOM = 3  # smallest number of degrees of freedom over all lines
+# Relative distance of a throughput per device from those at the next smaller and larger numbers of devices,
+# if it is below or above both. Of 148 inner points of public series, 145 are within 3 %. The others, at 6 to
+# 8 %, are MLPerf systems of several sites in one series.
 OFF_CURVE = 0.05
-STANDARD_ERRORS = 3.0
-# Of batch x accumulation x replicas against the global batch. None of 530 public rows is off.
+STANDARD_ERRORS = 3.0  # smallest such distance, in standard errors, with several runs per point
+# Relative difference between batch x accumulation x replicas and the global batch; 0 in 530 public rows.
 STEP_COUNT_TOLERANCE = 1e-3
 REPEATED = "same-run-twice"
-# Equal rows count as runs that stand twice if there are so many. By chance, DLPerf's 289 runs have two; its
-# report has four of 124, since a series stands twice there. Times of few digits are equal more often.
+# Equal rows are repeated runs only if they are this many. DLPerf's 289 runs have two by chance; its report,
+# which contains one series twice, has four in 124. Times with few digits are equal more often.
 MIN_EQUAL_ROWS, MIN_EQUAL_SHARE, MIN_DIGITS = 3, 0.02, 5
-LATTICE_R2 = 0.9  # of time to train by number of evaluations; the median of MLPerf's cells is 0.996
+LATTICE_R2 = 0.9  # of a fit of the time to train by the number of evaluations; 0.996 is MLPerf's median
 MIN_LATTICE_RUNS = 5
 RATES = ("seconds", "epoch_s", "run_s", "samples_per_s", "tokens_per_s", "device_tokens_per_s")
 TIMES = ("seconds", "epoch_s", "run_s", "samples_per_s")
@@ -50,10 +52,10 @@ CONDITIONS = ("device", "sequence_length", "parameters", "samples_per_epoch", "c
 MAX_NAMED = 4
 
 
-def find_all(runs: Sequence[Run], time: str) -> list[Finding]:
-    """Return what all checks find, in the order of the checks."""
+def run_checks(runs: Sequence[ImportedRun], time: str) -> list[Finding]:
+    """Return the findings of all checks, in the order of the checks."""
     ok_runs = [run for run in runs if run.seconds]
-    checks: tuple[Callable[[Sequence[Run]], Iterable[Finding]], ...] = (
+    checks: tuple[Callable[[Sequence[ImportedRun]], Iterable[Finding]], ...] = (
         implausible_units,
         repeated_runs,
         exact_times,
@@ -66,9 +68,9 @@ def find_all(runs: Sequence[Run], time: str) -> list[Finding]:
     return findings + (list(lattice_times(ok_runs)) if time == "run" else [])
 
 
-def implausible_units(runs: Sequence[Run]) -> Iterable[Finding]:
-    """Find step times that have another unit: by the clocks of the log, arithmetic a second, or alone."""
-    doubtful: dict[str, list[Run]] = defaultdict(list)
+def implausible_units(runs: Sequence[ImportedRun]) -> Iterable[Finding]:
+    """Find step times that are probably in another unit, grouped by the reason."""
+    doubtful: dict[str, list[ImportedRun]] = defaultdict(list)
     for run in runs:
         if reason := _unit_problem(run):
             doubtful[reason].append(run)
@@ -77,14 +79,18 @@ def implausible_units(runs: Sequence[Run]) -> Iterable[Finding]:
         texts = dict.fromkeys(f"{seconds:.3g}" for seconds in (times[0], times[-1]))
         yield Finding(
             "implausible-unit",
-            _named([run.measurement.place for run in doubtful_runs]),
+            _join_places([run.measurement.place for run in doubtful_runs]),
             reason.format(" to ".join(texts)),
             "state the unit: --unit ms; or check parameters, batch and sequence length",
         )
 
 
-def _unit_problem(run: Run) -> str | None:
-    """Return why the step time of a run cannot be right, with {} for the time; None if it can."""
+def _unit_problem(run: ImportedRun) -> str | None:
+    """Return why the step time of a run is implausible, with {} in place of the time, or None.
+
+    The time is compared with a log's clocks, with the throughput in the same row, with the FLOP/s of devices,
+    and with the range of usual step times.
+    """
     seconds = run.seconds or 0.0
     if run.is_to_target:
         return None
@@ -95,12 +101,12 @@ def _unit_problem(run: Run) -> str | None:
         if earlier.segment == later.segment
     ]
     if len(ratios) > 2 and not 1 / CLOCK_FACTOR < (ratio := statistics.median(ratios)) < CLOCK_FACTOR:
-        return f"clocks say that steps take {ratio:.0e} times as long as their times"
+        return f"by the log's clocks, steps take {ratio:.0e} times as long as their times"
     values = run.measurement.values
     for rate in _samples_rates(run) if "seconds" in values else ():
         ratio = run.effective_batch / (rate * seconds)
         if not 1 / MAX_RATE_RATIO < ratio < MAX_RATE_RATIO:
-            return f"throughput and batch say that a step takes {ratio:.2g} times as long as its time"
+            return f"by throughput and batch size, a step takes {ratio:.2g} times as long as its time"
     parameters = values.get("parameters")
     if parameters and run.levels["device"] != "cpu":
         sequence = values.get("sequence_length")
@@ -109,13 +115,13 @@ def _unit_problem(run: Run) -> str | None:
         low, high = PLAUSIBLE_TOKEN_FLOPS if sequence else PLAUSIBLE_SAMPLE_FLOPS
         if not low <= rate <= high:
             size = "small" if rate < low else "large"
-            return f"steps of about {{}} s are {rate:.0e} FLOP/s of a device, which is too {size}"
+            return f"steps of about {{}} s mean {rate:.0e} FLOP/s per device, which is too {size}"
     low, high = PLAUSIBLE_STEP_S
     return None if low <= seconds <= high else "a step takes about {} s"
 
 
-def _samples_rates(run: Run) -> list[float]:
-    """Return samples/s of all devices by each throughput in a file."""
+def _samples_rates(run: ImportedRun) -> list[float]:
+    """Return samples/s of all devices from each throughput of a run."""
     values = run.measurement.values
     tokens = values.get("sequence_length")
     scales = {"samples_per_s": 1.0}
@@ -124,28 +130,32 @@ def _samples_rates(run: Run) -> list[float]:
     return [values[name] * scale for name, scale in scales.items() if name in values]
 
 
-def repeated_runs(runs: Sequence[Run]) -> Iterable[Finding]:
-    """Find duplicate runs: with the same begin, the same two or more times, or equal rows."""
+def repeated_runs(runs: Sequence[ImportedRun]) -> Iterable[Finding]:
+    """Find repeated runs, which have the same start, several equal times, or equal rows."""
     repeated = [group for group in _by_identity(runs) if len(group) > 1]
     if repeated:
         n_extra = sum(len(group) - 1 for group in repeated)
         yield Finding(
             REPEATED,
-            _named([" and ".join(run.measurement.place for run in group[:2]) for group in repeated]),
-            f"{number_of(n_extra, 'run')} stand twice, with the same begin or the same times",
+            _join_places([" and ".join(run.measurement.place for run in group[:2]) for group in repeated]),
+            f"{number_of(n_extra, 'run')} occur twice, with the same start or the same times",
             "leave the later ones out",
         )
 
 
-def without_repetitions(runs: Sequence[Run]) -> list[Run]:
+def without_repetitions(runs: Sequence[ImportedRun]) -> list[ImportedRun]:
     """Return runs in their order without later duplicates."""
     first_ids = {id(group[0]) for group in _by_identity(runs)}
     return [run for run in runs if id(run) in first_ids]
 
 
-def _by_identity(runs: Sequence[Run]) -> list[list[Run]]:
-    """Return groups of runs that are one, as far as their files say it."""
-    groups: dict[tuple[Any, ...], list[Run]] = defaultdict(list)
+def _by_identity(runs: Sequence[ImportedRun]) -> list[list[ImportedRun]]:
+    """Return groups of rows that are probably the same run.
+
+    Runs are the same if they have equal step times, start and times, or at least two equal times. Equal rows
+    count only if there are many of them.
+    """
+    groups: dict[tuple[Any, ...], list[ImportedRun]] = defaultdict(list)
     for number, run in enumerate(runs):
         values, steps = run.measurement.values, run.measurement.steps
         times = tuple(values[name] for name in TIMES if name in values)
@@ -157,7 +167,7 @@ def _by_identity(runs: Sequence[Run]) -> list[list[Run]]:
         elif len(times) > 1:
             identity = ("times", run.devices, *times)
         groups[identity].append(run)
-    by_row: dict[tuple[Any, ...], list[Run]] = defaultdict(list)
+    by_row: dict[tuple[Any, ...], list[ImportedRun]] = defaultdict(list)
     for group in groups.values():
         by_row[_row_of(group[0])] += group
     n_extra = len(groups) - len(by_row)
@@ -165,8 +175,8 @@ def _by_identity(runs: Sequence[Run]) -> list[list[Run]]:
     return list((by_row if are_repeated else groups).values())
 
 
-def _row_of(run: Run) -> tuple[Any, ...]:
-    """Return all values of a run in its file; the run itself, for a log and for times of few digits."""
+def _row_of(run: ImportedRun) -> tuple[Any, ...]:
+    """Return all values of a run's row; a unique key for a log and for times of few digits."""
     digits = [_digits(run.measurement.values[name]) for name in RATES if name in run.measurement.values]
     if run.measurement.steps or max(digits, default=0) < MIN_DIGITS:
         return (id(run),)
@@ -174,8 +184,8 @@ def _row_of(run: Run) -> tuple[Any, ...]:
     return tuple(tuple(sorted((name, str(value)) for name, value in part.items())) for part in parts)
 
 
-def exact_times(runs: Sequence[Run]) -> Iterable[Finding]:
-    """Find step times on exact straight lines along one factor: they were computed, not measured."""
+def exact_times(runs: Sequence[ImportedRun]) -> Iterable[Finding]:
+    """Find step times on exact straight lines along one factor, which were computed and not measured."""
     for coordinate in ("accumulation", "batch"):
         lines = [line for line in _lines(runs, coordinate) if len(line) > 2]
         freedom = sum(len(line) - 2 for line in lines)
@@ -183,16 +193,19 @@ def exact_times(runs: Sequence[Run]) -> Iterable[Finding]:
         if freedom >= MIN_EXACT_FREEDOM and worst < EXACT_TOLERANCE:
             yield Finding(
                 "too-exact",
-                _named([line[0][2] for line in lines]),
-                f"times of {len(lines)} series are on straight lines within {worst:.0e}, while measured ones "
-                "spread by 1e-4 and more",
-                "import what was measured",
+                _join_places([line[0][2] for line in lines]),
+                f"times of {len(lines)} series are on straight lines within {worst:.0e}, but measured times "
+                "spread by at least 1e-4",
+                "import measured times",
             )
             return
 
 
-def _lines(runs: Sequence[Run], coordinate: str) -> list[list[tuple[float, float, str]]]:
-    """Return x, time and place of the runs of each line: all else is the same, and no place has two runs."""
+def _lines(runs: Sequence[ImportedRun], coordinate: str) -> list[list[tuple[float, float, str]]]:
+    """Return x, time and place of the runs on each line.
+
+    Only the coordinate x differs between the runs of a line. Lines with two runs at one x are left out.
+    """
     lines: dict[Any, dict[float, list[tuple[float, float, str]]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
         accumulation = run.sync_every * int(run.levels["microbatches"])
@@ -215,8 +228,8 @@ def _line_distance(points: Sequence[tuple[float, float, str]]) -> float:
     return max(abs(intercept + slope * x - y) / y for x, y, _ in points)
 
 
-def wrong_step_counts(runs: Sequence[Run]) -> Iterable[Finding]:
-    """Find rows whose batch, accumulation and replicas are not their global batch."""
+def wrong_step_counts(runs: Sequence[ImportedRun]) -> Iterable[Finding]:
+    """Find rows whose global batch is not the product of local batch, accumulation steps and replicas."""
     mismatches = []
     for run in runs:
         values = run.measurement.values
@@ -233,14 +246,14 @@ def wrong_step_counts(runs: Sequence[Run]) -> Iterable[Finding]:
         _, product, batch = mismatches[0]
         yield Finding(
             "step-count",
-            _named([place for place, _, _ in mismatches]),
+            _join_places([place for place, _, _ in mismatches]),
             f"batch x accumulation x replicas is {product:g}, the global batch {batch:g}",
-            "leave out the column that is wrong, such as --column local_batch=",
+            "leave out the wrong column, such as --column local_batch=",
         )
 
 
-def changed_parallelism(runs: Sequence[Run]) -> Iterable[Finding]:
-    """Find series in which each number of devices has another parallelism, or devices of another model."""
+def changed_parallelism(runs: Sequence[ImportedRun]) -> Iterable[Finding]:
+    """Find scaling series in which parallelism or device model change with the number of devices."""
     series: dict[tuple[Any, ...], dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
     context: dict[tuple[Any, ...], list[str]] = defaultdict(list)
     for run in runs:
@@ -262,14 +275,14 @@ def changed_parallelism(runs: Sequence[Run]) -> Iterable[Finding]:
             )
             yield Finding(
                 "parallelism-changes",
-                _named(context[name]),
-                f"along {series_name} the parallelism or the model of the devices changes: {counts_text}",
+                _join_places(context[name]),
+                f"in the series {series_name}, parallelism or device model change: {counts_text}",
                 "import one parallelism: --rows COLUMN=TEXT",
             )
 
 
-def mixed_cells(runs: Sequence[Run]) -> Iterable[Finding]:
-    """Find columns of words, and values that are no factors, that differ between runs of one cell."""
+def mixed_cells(runs: Sequence[ImportedRun]) -> Iterable[Finding]:
+    """Find unused columns of words, and conditions, that differ between runs of one cell."""
     texts: dict[str, dict[tuple[Any, ...], set[str]]] = defaultdict(lambda: defaultdict(set))
     for run in runs:
         cell = (*run.series, run.nodes, run.devices, run.effective_batch, run.sync_every)
@@ -286,13 +299,13 @@ def mixed_cells(runs: Sequence[Run]) -> Iterable[Finding]:
             yield Finding(
                 "mixed-cell",
                 column if column in CONDITIONS else f"column {column}",
-                f"runs that count as replicates differ in it: {words}",
+                f"runs that count as replicates have different values: {words}",
                 f"make it a factor: --factor NAME={column}; or choose: --rows COLUMN=TEXT",
             )
 
 
-def places_off_curve(runs: Sequence[Run]) -> Iterable[Finding]:
-    """Find numbers of devices whose throughput of a device is outside of both neighbours'."""
+def places_off_curve(runs: Sequence[ImportedRun]) -> Iterable[Finding]:
+    """Find numbers of devices with a throughput per device far below or above those of both neighbours."""
     series: dict[tuple[Any, ...], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     places: dict[tuple[tuple[Any, ...], int], str] = {}
     for run in runs:
@@ -312,16 +325,16 @@ def places_off_curve(runs: Sequence[Run]) -> Iterable[Finding]:
                 yield Finding(
                     "off-curve",
                     place,
-                    f"of {middle} devices, each trains {abs(change):.0%} {'more' if change > 0 else 'fewer'} "
-                    f"samples/s than of {before} and of {after} devices",
-                    "check batch, accumulation and unit of this place",
+                    f"each of {middle} devices trains {abs(change):.0%} {'more' if change > 0 else 'fewer'} "
+                    f"samples/s than each of {before} or {after} devices",
+                    "check batch size, accumulation and unit of these runs",
                 )
 
 
 def _off_neighbours(
     before: Sequence[float], middle: Sequence[float], after: Sequence[float]
 ) -> tuple[float, float]:
-    """Return how far the middle is outside of its neighbours (logarithm), and the limit of that."""
+    """Return how far the middle's median is outside its neighbours' (logarithm), and the limit of that."""
     groups = (before, middle, after)
     first, inner, last = map(statistics.median, groups)
     distance = min(inner - min(first, last), 0.0) + max(inner - max(first, last), 0.0)
@@ -329,8 +342,8 @@ def _off_neighbours(
     return distance, max(OFF_CURVE, STANDARD_ERRORS * math.sqrt(sum(spreads)))
 
 
-def lattice_times(runs: Sequence[Run]) -> Iterable[Finding]:
-    """Find times to train that are a number of evaluations times the time between them."""
+def lattice_times(runs: Sequence[ImportedRun]) -> Iterable[Finding]:
+    """Find times to train that are multiples of the time between two evaluations."""
     cells: dict[tuple[Any, ...], list[tuple[float, float]]] = defaultdict(list)
     for run in runs:
         evaluations = run.measurement.values.get("evaluations")
@@ -349,15 +362,15 @@ def lattice_times(runs: Sequence[Run]) -> Iterable[Finding]:
             "lattice",
             f"{len(shares)} cells",
             f"the number of evaluations explains {share:.1%} of the spread of the time to train",
-            "import the time of a step, which has no steps of this kind: --time step",
+            "import step times instead, which do not depend on it: --time step",
         )
 
 
 def _digits(number: float) -> int:
-    """Return the number of significant digits of a number as it was written."""
+    """Return the number of significant digits of a number."""
     return len(f"{number:.12g}".partition("e")[0].replace(".", "").strip("0"))
 
 
-def _named(places: Sequence[str]) -> str:
+def _join_places(places: Sequence[str]) -> str:
     rest = len(places) - MAX_NAMED
     return "; ".join(places[:MAX_NAMED]) + (f"; and {rest} more" if rest > 0 else "")

@@ -1,12 +1,13 @@
-"""Read what collective benchmarks print: nccl-tests (and rccl-tests), and the OSU micro-benchmarks.
+"""Read the output of collective benchmarks: nccl-tests (and rccl-tests), and the OSU micro-benchmarks.
 
-nccl-tests: a header with one line a rank, then a row a size: bytes, elements, type, reduction and root where
-there are any, and twice (out of place, in place) time in us, algorithm and bus bandwidth in GB/s, errors::
+nccl-tests: a header with one line per rank, then one row per size. A row has bytes, elements, type, reduction
+and root (if any), and twice, out of place and in place: time in us, algorithm and bus bandwidth in GB/s, and
+errors::
 
     #  Rank  0 Group  0 Pid     17 on node-a device  0 [0x0f] NVIDIA A100-SXM4-80GB
          1048576        262144     float     sum      -1    44.21   23.72   41.51      0    45.10 ...
 
-OSU: one row a size, with the mean latency in us; the text says neither ranks nor nodes::
+OSU: one row per size, with the mean latency in us, and no numbers of ranks and nodes::
 
     # OSU MPI-CUDA Allreduce Latency Test v7.3
     # Size       Avg Latency(us)
@@ -39,7 +40,7 @@ OSU_NAMES = {
     "Reduce_scatter": REDUCE_SCATTER,
     "All-to-All Personalized Exchange": ALL_TO_ALL,
 }
-SHARES = (ALL_GATHER, ALL_TO_ALL)  # collectives whose size in OSU is that of one rank's share
+SHARES = (ALL_GATHER, ALL_TO_ALL)  # For these collectives, OSU prints the size of one rank's share.
 MIN_BYTES = 4
 _PROGRAM = re.compile(
     r"\b(all_reduce|all_gather|reduce_scatter|alltoall|sendrecv|broadcast|reduce|gather|scatter)_perf"
@@ -53,7 +54,7 @@ OSU_MARK = "# OSU MPI"
 
 
 def recognize(path: Path) -> str | None:
-    """Return nccl-tests or osu, None for another file."""
+    """Return nccl-tests or osu, or None for another file."""
     for number, line in enumerate(text_lines(path)):
         if "nThread" in line and "minBytes" in line:
             return "nccl-tests"
@@ -65,10 +66,12 @@ def recognize(path: Path) -> str | None:
 
 
 def read_nccl_tests(path: Path) -> list[CollectiveTest]:
-    """Return the tables of a text of nccl-tests; with several in one file, each is a round.
+    """Return the tables in the output of nccl-tests; several of one collective are rounds.
+
+    The collective is named by the program's name in the text, or else in the file's name.
 
     Raises:
-        InputError: If it has no row, or does not say which collective it measured.
+        InputError: If the file has no rows, or its collective is unknown.
     """
     tests: list[CollectiveTest] = []
     program = next((name for name in NCCL_NAMES if name in path.name), "")
@@ -93,12 +96,12 @@ def read_nccl_tests(path: Path) -> list[CollectiveTest]:
         elif match := _ROW.match(line):
             times += _row_times(int(match[1]), match[2].split())
     if not tests:
-        raise InputError("missing-value", "has no row of a size", file=path, expected="text of nccl-tests")
+        raise InputError("missing-value", "has no row of a size", file=path, expected="output of nccl-tests")
     return tests
 
 
 def _row_times(size: int, fields: list[str]) -> list[tuple[int, float]]:
-    """Return size and time (s) out of place and in place, each of four columns at the end of a row."""
+    """Return size and time (s), out of place and in place: each has four of the last columns of a row."""
     times_us = [_number(fields[place]) for place in (-8, -4) if len(fields) >= -place]
     return [(size, time_us * 1e-6) for time_us in times_us if time_us and size >= MIN_BYTES]
 
@@ -106,18 +109,18 @@ def _row_times(size: int, fields: list[str]) -> list[tuple[int, float]]:
 def _nccl_collective(program: str, path: Path) -> str:
     if program in NCCL_NAMES:
         return NCCL_NAMES[program]
-    problem = f"measures {program}" if program else "does not say which collective it measures"
-    hint = "leave it out" if program else "begin the file's name with it, such as all_reduce.txt"
+    problem = f"measures {program}" if program else "does not name its collective"
+    hint = "leave it out" if program else "name the file after it, such as all_reduce.txt"
     raise InputError(
         "unknown-collective", problem, file=path, got=program, expected=list(NCCL_NAMES), hint=hint
     )
 
 
 def read_osu(path: Path) -> list[CollectiveTest]:
-    """Return the tables of a text of the OSU micro-benchmarks.
+    """Return the tables in the output of the OSU micro-benchmarks.
 
     Raises:
-        InputError: If it has no row of a collective that is imported.
+        InputError: If it has no row of a supported collective.
     """
     tests: list[CollectiveTest] = []
     name: str | None = None
@@ -142,10 +145,14 @@ def read_osu(path: Path) -> list[CollectiveTest]:
 
 
 def read_collective_table(path: Path, row_texts: Mapping[str, str]) -> list[CollectiveTest]:
-    """Return the collectives of a table with TABLE_COLUMNS, of rows with these texts in columns that it has.
+    """Return the collectives in a table with TABLE_COLUMNS.
+
+    Args:
+        path: The file.
+        row_texts: Rows count only if these columns, if the table has them, have these texts.
 
     Raises:
-        InputError: If a row lacks one of them, or is of a collective that is not imported.
+        InputError: If a row lacks a value, or its collective is unknown.
     """
     tests: dict[tuple[str, int, int, str], list[tuple[int, float]]] = {}
     try:
@@ -158,7 +165,7 @@ def read_collective_table(path: Path, row_texts: Mapping[str, str]) -> list[Coll
             text = "_".join(str(row.get("collective", "")).lower().split())
             if None in counts or seconds is None:
                 expected = f"{', '.join(TABLE_COLUMNS)}, all above 0"
-                raise InputError("missing-value", "is no time of a collective", file=place, expected=expected)
+                raise InputError("missing-value", "lacks a value", file=place, expected=expected)
             collective = next((name for name in COLLECTIVES if text.startswith(name)), None)
             if collective is None:
                 expected = f"one of {', '.join(COLLECTIVES)}"
@@ -182,17 +189,17 @@ def network_rows(
     defaults: dict[str, int | None],
     link_bytes_s: tuple[float | None, float | None] = (None, None),
 ) -> list[dict[str, object]]:
-    """Return the rows of network.csv of some tests: several tables of one collective are rounds.
+    """Return rows of network.csv; several tables of one collective on the same ranks are rounds.
 
     Args:
         tests: The tables.
         study: Name of the study.
-        framework: The framework whose messages they stand for.
-        defaults: `nodes` and `devices_per_node`, where a text does not say them.
+        framework: The framework that the rows name.
+        defaults: Stated `nodes` and `devices_per_node`, for tables without these numbers.
         link_bytes_s: Stated link rate of a node, and of a device inside a node.
 
     Raises:
-        InputError: If the numbers of nodes and ranks are not known, or not those of the collective.
+        InputError: If the numbers of nodes and ranks are unknown, or there is only one rank.
     """
     rows: list[dict[str, object]] = []
     rounds: dict[tuple[str, int, int], int] = {}
@@ -201,7 +208,7 @@ def network_rows(
         per_node = defaults.get("devices_per_node")
         ranks = test.ranks or (nodes * per_node if nodes and per_node else None)
         if nodes is None or ranks is None or ranks < 2:
-            problem = "is of one rank" if ranks == 1 else "does not say the number of nodes and devices"
+            problem = "has only one rank" if ranks == 1 else "does not state the numbers of nodes and devices"
             hint = "state them: --nodes N --devices-per-node N"
             raise InputError("missing-value", problem, file=test.place, hint=hint)
         place = (test.collective, nodes, ranks)

@@ -1,4 +1,4 @@
-"""Find the files to import, and what each of them is."""
+"""Find the files to import, and recognize their formats."""
 
 import glob
 import re
@@ -27,7 +27,7 @@ class Source:
 
     Attributes:
         path: The file.
-        name: How import.yaml names it: its path below the folder that was named, else its name.
+        name: Its name in import.yaml: the path below a folder that was given, or else the file name.
         format: One of FORMATS.
         sha256: Its SHA-256.
     """
@@ -41,15 +41,15 @@ class Source:
 def find_sources(
     names: Sequence[str], format_name: str | None, columns: Mapping[str, str]
 ) -> tuple[list[Source], list[str]]:
-    """Return the files that were named, and notes on those in folders that are left out.
+    """Return the files to import, and notes on skipped files of unknown formats.
 
     Args:
         names: Files, folders and glob patterns.
-        format_name: One of FORMATS for all files; None: what each contains.
-        columns: Columns of values that are stated; a table that has one is known.
+        format_name: One of FORMATS for all files; None: recognize each file.
+        columns: Stated columns by value; a table with one of them is recognized.
 
     Raises:
-        InputError: If a name fits no file, or a file that was named itself is none of FORMATS.
+        InputError: If a name matches no file, or a file that is named directly has an unknown format.
     """
     sources: dict[Path, Source] = {}
     skipped: list[str] = []
@@ -58,8 +58,10 @@ def find_sources(
             chosen = format_name or recognize(path, columns)
             if chosen is None:
                 if is_named:
-                    problem = "is neither a table of runs nor a log that is known"
-                    hint = "name the time's column in a table, --column seconds=COLUMN, or --format FORMAT"
+                    problem = "is neither a table of runs nor a log of a known format"
+                    hint = (
+                        "state the column of times, --column seconds=COLUMN, or the format, --format FORMAT"
+                    )
                     raise InputError("unknown-format", problem, file=path, expected=FORMATS, hint=hint)
                 skipped.append(display_name)
                 continue
@@ -68,12 +70,12 @@ def find_sources(
         raise InputError(
             "missing-file", "has no file that can be imported", file=" ".join(names), expected=FORMATS
         )
-    notes = [f"{len(skipped)} files of no known format are left out, such as {skipped[0]}"] if skipped else []
+    notes = [f"{len(skipped)} files of unknown formats are skipped, such as {skipped[0]}"] if skipped else []
     return list(sources.values()), notes
 
 
 def _files_of(name: str) -> list[tuple[Path, str, bool]]:
-    """Return files with their names in import.yaml, and whether each was named itself."""
+    """Return files with their names in import.yaml, and whether each is named directly, not by a pattern."""
     path = Path(name)
     if path.is_dir():
         files = sorted(
@@ -87,17 +89,17 @@ def _files_of(name: str) -> list[tuple[Path, str, bool]]:
     matched = sorted(Path(match) for match in glob.glob(name, recursive=True))
     files = [file for file in matched if file.is_file()]
     if not files:
-        raise InputError("missing-file", "there is no such file", file=name)
+        raise InputError("missing-file", "no such file", file=name)
     folders = takewhile(lambda part: not any(sign in part for sign in "*?["), path.parts[:-1])
-    root = Path(*folders)  # before the first wildcard
+    root = Path(*folders)  # the part before the first wildcard
     return [(file, file.relative_to(root).as_posix(), False) for file in files]
 
 
 def recognize(path: Path, columns: Mapping[str, str]) -> str | None:
-    """Return what a file is, None if it is none of FORMATS; `columns` are those of values that are stated.
+    """Return the format of a file, or None if it is not one of FORMATS; `columns` are the stated ones.
 
     Raises:
-        InputError: If it is no regular file.
+        OSError: If it is not a regular file.
     """
     require_regular(path)
     if re.fullmatch(r"\.(py|sh|md|ya?ml|toml|png|pdf|gz|zip|pt)", path.suffix, re.I):
@@ -116,7 +118,7 @@ def recognize(path: Path, columns: Mapping[str, str]) -> str | None:
 
 
 def _header(path: Path) -> set[str]:
-    """Return the columns of a table, none of another file."""
+    """Return the columns of a table, or an empty set for another file."""
     try:
         _, row = next(iter(read_rows(formats.text_lines(path))), (0, {}))
     except LogError:
@@ -125,20 +127,20 @@ def _header(path: Path) -> set[str]:
 
 
 def _is_run_table(header: set[str]) -> bool:
-    """Return whether columns have three or more values of runs, one of them about their place."""
+    """Return whether columns have at least three values, one of them nodes, devices, framework or model."""
     columns = {name.strip().lower() for name in header}
     names = {name for name, value in VALUES.items() if columns & set(value.columns.split())}
     return len(names) >= 3 and bool(names & {"nodes", "devices", "framework", "model"})
 
 
 def values_of_name(name: str, pattern: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the values and the levels of the user's factors that a file's name has in a pattern.
+    """Return the values and the levels of users' factors that a pattern finds in a file's name.
 
-    In ``n{nodes}/tp{tp}.log``, `nodes` is a value, and `tp`, which is none, a factor of the user's own. ``*``
-    stands for any text without a slash. The pattern fits the end of the name.
+    In ``n{nodes}/tp{tp}.log``, `nodes` is a value (importers.values), and `tp`, which is not, a user's
+    factor. ``*`` matches any text without a slash. The pattern has to match the end of the name.
 
     Raises:
-        InputError: If the pattern does not fit, or its text is no such value.
+        InputError: If the pattern does not match, or a matched text is not a valid value.
     """
     expression, end = "", 0
     for match in _FIELD.finditer(pattern):
@@ -147,27 +149,27 @@ def values_of_name(name: str, pattern: str) -> tuple[dict[str, Any], dict[str, A
         end = match.end()
     expression += re.escape(pattern[end:])
     try:
-        fitted = re.search(rf"(?:^|/){expression}$", name)
+        matched = re.search(rf"(?:^|/){expression}$", name)
     except re.error as error:
-        raise InputError("bad-value", f"is no pattern: {error}", file="--names", got=pattern) from None
-    if fitted is None:
-        raise InputError("bad-value", f"does not fit the file {name}", file="--names", got=pattern)
+        raise InputError("bad-value", f"is not a pattern: {error}", file="--names", got=pattern) from None
+    if matched is None:
+        raise InputError("bad-value", f"does not match the file {name}", file="--names", got=pattern)
     values: dict[str, Any] = {}
     levels: dict[str, Any] = {}
-    for key, text in fitted.groupdict().items():
+    for key, text in matched.groupdict().items():
         if key not in VALUES:
             levels[key] = to_level(text)
             continue
         try:
             values[key] = VALUES[key].parse(text)
         except ValueError as error:
-            problem = f"{text!r} of {name} is no {VALUES[key].meaning}"
+            problem = f"{text!r} in {name} is not a valid {VALUES[key].meaning}"
             raise InputError("bad-value", problem, file="--names", got=text, expected=str(error)) from None
     return values, levels
 
 
 def field_names(pattern: str) -> list[str]:
-    """Return the names in braces of a pattern of files' names."""
+    """Return the names in braces in a pattern of file names."""
     return [match[1] for match in _FIELD.finditer(pattern) if match[1]]
 
 
@@ -175,7 +177,7 @@ def mapping_of(entries: Sequence[str], option: str) -> Mapping[str, str]:
     """Return NAME=TEXT options as a mapping.
 
     Raises:
-        InputError: If an entry has no ``=``, or a name stands twice.
+        InputError: If an entry has no ``=``, or a name occurs twice.
     """
     pairs: dict[str, str] = {}
     for entry in entries:

@@ -1,4 +1,4 @@
-"""Read a log of a training as one run: its facts, and its steps after warm-up."""
+"""Read the log of a training as one run, with its facts and its steps after warm-up."""
 
 import json
 import statistics
@@ -20,7 +20,7 @@ from training_logs import step_table
 from training_logs.formats import read_log, text_lines
 from training_logs.log import Log, LogError, Step
 
-# Values of a table of steps -> their names in training_logs.step_table.
+# Values (importers.values) in a table of steps -> their names in training_logs.step_table.
 STEP_COLUMNS = {
     "seconds": "seconds",
     "global_batch": "samples",
@@ -29,19 +29,19 @@ STEP_COLUMNS = {
     "tokens": "tokens",
     "loss": "loss",
 }
-# Facts of logs -> their names as values.
+# Facts of logs with other names as values.
 FACT_VALUES = {"accumulation": "sync_every", "run_seconds": "run_s", "benchmark": "model"}
-# First steps count as warm-up while they take longer than this many times the median of the later half. Of
-# 136 logs of MLPerf Training v5.1, 129 begin at up to 1.4 times that, and 7 at 2.2 to 8 times.
+# The first steps are warm-up while they take longer than this multiple of the median of the second half. Of
+# 136 logs of MLPerf Training v5.1, 129 begin at up to 1.4 times the median, and 7 at 2.2 to 8 times.
 WARMUP_RATIO = 1.5
-SLOW_STEPS_RATIO = 1.05  # mean over median; 78 of 1,662 logs of MLPerf Training v5.1 are above
-MAX_WARMUP_SHARE = 0.5  # of the steps of a log; more are no warm-up
+SLOW_STEPS_RATIO = 1.05  # mean over median; 78 of 1,662 logs of MLPerf Training v5.1 exceed it
+MAX_WARMUP_SHARE = 0.5  # largest share of the entries of a log that can be warm-up
 MIN_TIMED_STEPS = 3
 
 
 @dataclass(frozen=True)
 class LogRun:
-    """A run of a log, the warm-up steps that are left out, and findings and notes about it."""
+    """The run in a log, the number of warm-up steps that are left out, and findings and notes about it."""
 
     run: Measurement
     warmup_steps: int
@@ -50,16 +50,16 @@ class LogRun:
 
 
 def read_log_run(path: Path, format_name: str, reading: Reading) -> LogRun:
-    """Return the run of a log.
+    """Return the run in a log.
 
     Args:
         path: The file.
         format_name: One of training_logs.formats.FORMATS.
-        reading: How files are read: values that are left out, columns and unit of a table of steps, and
-            optimizer steps that do not count as warm-up (None: as many as the log shows).
+        reading: How files are read: values to leave out, columns and unit of a table of steps, and the number
+            of warm-up steps (None: `count_warmup_steps`).
 
     Raises:
-        InputError: If it is no such log.
+        InputError: If the file is not such a log, or has no steps after warm-up.
     """
     place = display_path(path)
     try:
@@ -67,10 +67,8 @@ def read_log_run(path: Path, format_name: str, reading: Reading) -> LogRun:
     except LogError as error:
         raise broken_file(path, error) from None
     notes: list[Note] = []
-    if (steps := with_usual_batch(log.steps)) != log.steps:
-        text = (
-            f"of {len(log.steps)} times, {len(steps)} have the batch of most steps; the others are left out"
-        )
+    if (steps := keep_usual_batch(log.steps)) != log.steps:
+        text = f"{len(steps)} of {len(log.steps)} times have the usual batch size; the others are left out"
         notes.append(Note("batch-changes", text, steps=len(steps)))
         log = replace(log, steps=steps, facts={k: v for k, v in log.facts.items() if k != "global_batch"})
     values = _values(log, reading, place)
@@ -78,12 +76,12 @@ def read_log_run(path: Path, format_name: str, reading: Reading) -> LogRun:
         values = {**_system_description(path), **values}
     values = {name: value for name, value in values.items() if reading.columns.get(name) != ""}
     warmup_steps = reading.warmup_steps
-    n_warmup = found_warmup(log.steps) if warmup_steps is None else warmup_steps
+    n_warmup = count_warmup_steps(log.steps) if warmup_steps is None else warmup_steps
     timed = log.timed_steps(n_warmup)
     findings: list[Finding] = []
     if not timed:
         problem = (
-            f"has no step after {n_warmup} of warm-up, of {sum(step.n_steps for step in log.steps)} steps"
+            f"has no step left of {sum(step.n_steps for step in log.steps)} after {n_warmup} warm-up steps"
         )
         raise InputError("out-of-range", problem, file=place, key="warmup_steps", got=n_warmup)
     if warmup_steps is None and n_warmup:
@@ -104,7 +102,7 @@ def read_log_run(path: Path, format_name: str, reading: Reading) -> LogRun:
         )
         findings.append(Finding("warm-up", place, text, hint))
     elif warmup_steps is None and len(log.steps) < MIN_TIMED_STEPS:
-        text = f"has {len(log.steps)} times, too few to tell warm-up from training"
+        text = f"has {len(log.steps)} times, too few to distinguish warm-up from training"
         findings.append(Finding("warm-up", place, text, "log more often, or state --warmup-steps N"))
     if damaged := log.facts.get("damaged_lines"):
         text = f"{damaged} lines are cut off or mixed with others, and are left out"
@@ -116,7 +114,7 @@ def read_log_run(path: Path, format_name: str, reading: Reading) -> LogRun:
 
 
 def _read(path: Path, format_name: str, reading: Reading) -> Log:
-    """Return a log; of a table of steps, with the columns and the unit that are stated."""
+    """Return a log; a table of steps is read with the stated columns and unit."""
     if format_name != "steps":
         return read_log(path, format_name)
     columns = {STEP_COLUMNS[name]: column for name, column in reading.columns.items() if name in STEP_COLUMNS}
@@ -125,16 +123,19 @@ def _read(path: Path, format_name: str, reading: Reading) -> Log:
     )
 
 
-def with_usual_batch(steps: tuple[Step, ...]) -> tuple[Step, ...]:
-    """Return the steps whose samples are those of most optimizer steps, as after a ramp of the batch size."""
+def keep_usual_batch(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+    """Return the entries with the batch size of most optimizer steps, leaving out a batch-size ramp."""
     counts: Counter[float | None] = Counter()
     for step in steps:
         counts[step.samples] += step.n_steps
     return tuple(step for step in steps if step.samples == max(counts, key=lambda batch: counts[batch]))
 
 
-def found_warmup(steps: Sequence[Step]) -> int:
-    """Return how many first optimizer steps a log shows as warm-up: those before the first usual time."""
+def count_warmup_steps(steps: Sequence[Step]) -> int:
+    """Return the number of optimizer steps before the first usual time, the largest over all segments.
+
+    A time is usual up to WARMUP_RATIO times the median of the second half.
+    """
     if len(steps) < MIN_TIMED_STEPS:
         return 0
     usual = statistics.median(step.seconds for step in steps[len(steps) // 2 :])
@@ -157,7 +158,7 @@ def step_seconds(steps: Sequence[Step]) -> float:
 
 
 def median_seconds(steps: Sequence[Step]) -> float:
-    """Return the median time of an optimizer step, s, of intervals weighted by their steps."""
+    """Return the median time of an optimizer step, s; entries count by their number of steps."""
     ordered = sorted(steps, key=lambda step: step.seconds)
     half, passed = sum(step.n_steps for step in ordered) / 2, 0
     for step in ordered:
@@ -168,7 +169,7 @@ def median_seconds(steps: Sequence[Step]) -> float:
 
 
 def _values(log: Log, reading: Reading, place: str) -> dict[str, Any]:
-    """Return the facts of a log as values, and batch and sequence length of its steps."""
+    """Return the facts of a log as values (importers.values), with the batch size of its steps."""
     values: dict[str, Any] = {}
     for fact, content in log.facts.items():
         name = FACT_VALUES.get(fact, fact)
@@ -179,7 +180,7 @@ def _values(log: Log, reading: Reading, place: str) -> dict[str, Any]:
         except ValueError as error:
             if name == "precision" and "precision" not in reading.columns:
                 hint = f"{error}; --column precision= --precision amp counts it as mixed precision"
-                problem = f"{content} is no precision"
+                problem = f"{content} is not a precision"
                 raise InputError("bad-value", problem, file=place, got=content, hint=hint) from None
     samples = {step.samples for step in log.steps if step.samples}
     if "global_batch" not in values and len(samples) == 1:
@@ -188,14 +189,15 @@ def _values(log: Log, reading: Reading, place: str) -> dict[str, Any]:
 
 
 def _system_description(path: Path) -> dict[str, Any]:
-    """Return MLPerf's description of the system, ``systems/SYSTEM.json`` beside ``results/``.
+    """Return values from MLPerf's description of a log's system (see `system_file`); {} if there is none.
 
-    A log lies in ``results/SYSTEM/BENCHMARK/``.
+    Raises:
+        InputError: If the description is not JSON.
     """
     file = system_file(path)
     if file is None:
         return {}
-    try:  # some of MLPerf's descriptions have a key twice
+    try:  # Unlike read_json, json.loads accepts repeated keys, which some of MLPerf's descriptions have.
         content = json.loads(require_regular(file).read_text(encoding="utf-8", errors="replace"))
     except (ValueError, RecursionError) as error:
         raise InputError("broken-file", f"is not valid JSON: {error}", file=file) from None
@@ -217,7 +219,11 @@ def _system_description(path: Path) -> dict[str, Any]:
 
 
 def system_file(path: Path) -> Path | None:
-    """Return MLPerf's description of the system of a log, None if there is none."""
+    """Return MLPerf's description of the system of a log, or None if there is none.
+
+    A log lies in ``results/SYSTEM/BENCHMARK/``, the description in ``systems/SYSTEM.json`` next to
+    ``results/``.
+    """
     parents = path.resolve().parents
     if len(parents) < 4:
         return None

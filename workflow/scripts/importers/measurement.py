@@ -1,4 +1,4 @@
-"""A run that was measured elsewhere, as its file tells it, and as it is once the statement is added."""
+"""Content of imported files: runs, tables of collective benchmarks, and findings about them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,14 +9,14 @@ from training_logs.log import Step
 
 @dataclass(frozen=True)
 class Measurement:
-    """One run of a file.
+    """One run in a file.
 
     Attributes:
-        place: The file, of a table with the line, as messages name it.
-        values: What the file says of the run (`importers.values.VALUES`).
-        steps: Times of its optimizer steps after warm-up, of a log.
-        other_columns: Texts of columns that are no values.
-        custom: Levels of factors of the user's own.
+        place: The file, and the line of a table, for messages.
+        values: Values of the run, by names of `importers.values.VALUES`.
+        steps: In a log: the steps after warm-up.
+        other_columns: In a table: texts of columns that are not values.
+        custom: Levels of users' factors.
     """
 
     place: str
@@ -28,12 +28,12 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check found.
+    """A problem that a check has found; it stops the import unless the user accepts its code.
 
     Attributes:
-        code: What kind of finding this is, in kebab-case. Stable.
+        code: The kind of finding, in kebab-case. Codes are stable, wording is not.
         place: The file or the files.
-        text: What was found, as a clause.
+        text: The problem, as a clause.
         hint: What to do.
     """
 
@@ -50,11 +50,11 @@ class CollectiveTest:
     Attributes:
         place: The file.
         collective: Name in models.collectives.
-        ranks: Number of ranks, None if the text does not say it.
-        nodes: Number of nodes, None likewise.
-        device: Model of the devices, "" likewise.
-        library: What carried the messages.
-        times: Bytes of a message, s; a size that stands several times was repeated.
+        ranks: Number of ranks; None if unknown.
+        nodes: Number of nodes; None if unknown.
+        device: Model of the devices; "" if unknown.
+        library: The communication library: nccl or mpi.
+        times: Pairs of message size (bytes) and time (s); a size with several pairs was repeated.
     """
 
     place: str

@@ -1,4 +1,4 @@
-"""Read tables of runs: CSV or JSON with one row a run; columns are found by usual names or by a mapping."""
+"""Read tables with one run per row, CSV or JSON; columns are found by usual names or by a mapping."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,6 +15,7 @@ from training_logs.log import LogError, is_thousands
 from training_logs.rows import Row, read_rows
 from training_logs.step_table import unit_of
 
+# Values from which a step time follows.
 TIMES = ("seconds", "epoch_s", "run_s", "samples_per_s", "tokens_per_s", "device_tokens_per_s")
 IGNORED = re.compile("replicate|repetition|run|run_id|seed|what|notes?|comment|source|index", re.I)
 
@@ -26,17 +27,17 @@ def read_run_table(
     row_texts: Mapping[str, str],
     unit: str = "s",
 ) -> tuple[list[Measurement], list[str]]:
-    """Return the runs of a table, and the columns that are not used.
+    """Return the runs in a table, and its unused columns.
 
     Args:
         path: The file.
-        columns: Column of a value, where it has an unusual name; "" leaves the value out.
-        factors: Column of each factor of the user's own.
-        row_texts: Rows count only where these columns have these texts.
-        unit: The unit of times whose column does not say it.
+        columns: Unusual column names by value; "" leaves the value out.
+        factors: Column of each of the user's factors.
+        row_texts: Rows count only if these columns have these texts.
+        unit: The unit of times whose column name has none.
 
     Raises:
-        InputError: If it is no table, lacks a column, or a cell is no such value.
+        InputError: If the file is not a table, lacks a column, or a cell is not a value of its kind.
     """
     runs: list[Measurement] = []
     names: dict[str, str] = {}
@@ -45,7 +46,9 @@ def read_run_table(
         rows = list(read_rows(text_lines(path), is_whole=True))
         if rows:
             place = f"{display_path(path)}, line {rows[0][0]}"
-            header: Row = {name: None for _, row in rows for name in row}  # objects of JSON may differ
+            header: Row = {
+                name: None for _, row in rows for name in row
+            }  # JSON objects can have different keys.
             names = find_columns(header, columns, place, factors.values())
             factors = {name: names.get(column, column) for name, column in factors.items()}
             check_columns(header, [*factors.values(), *row_texts], place)
@@ -73,7 +76,7 @@ def read_run_table(
 
 
 def broken_file(path: Path, error: LogError) -> InputError:
-    """Return the error of a file that cannot be read as what it seems to be."""
+    """Return the InputError for a file that cannot be read in its format."""
     place = f"{display_path(path)}, line {error.line}" if error.line else display_path(path)
     return InputError("broken-file", error.problem, file=place, expected=error.expected)
 
@@ -81,10 +84,12 @@ def broken_file(path: Path, error: LogError) -> InputError:
 def find_columns(
     row: Row, columns: Mapping[str, str], place: str, factor_columns: Iterable[str] = ()
 ) -> dict[str, str]:
-    """Return the column of each value that a row has; columns of factors are none, unless they name a value.
+    """Return the column of each value in a row, by `columns` or by usual names.
+
+    A column of a user's factor is not searched for values, unless it is given by the name of a value.
 
     Raises:
-        InputError: If it lacks a column that `columns` names, or has no time.
+        InputError: If the row lacks a column of `columns`, or has no time.
     """
     check_columns(row, [column for column in columns.values() if column], place)
     mapped_columns = {*columns.values(), *(name for name in factor_columns if name not in VALUES)}
@@ -108,7 +113,7 @@ def check_columns(row: Row, names: Sequence[str], place: str) -> None:
     """Raise InputError unless a row has these columns."""
     for name in names:
         if name not in row:
-            problem = f"there is no column {name!r}"
+            problem = f"has no column {name!r}"
             raise InputError("unknown-name", problem, file=place, got=name, **alternatives(name, row))
 
 
@@ -117,8 +122,8 @@ def _parse(name: str, column: str, row: Row, place: str, unit: str) -> Any:
     try:
         parsed = value.parse(text)
     except ValueError as error:
-        problem = f"{text[:80]!r} is no {value.meaning}"
-        expected = f"{error}{', without a separator of thousands' * is_thousands(text)}"
+        problem = f"{text[:80]!r} is not a valid {value.meaning}"
+        expected = f"{error}{', without a thousands separator' * is_thousands(text)}"
         raise InputError("bad-value", problem, file=place, key=column, expected=expected) from None
     return parsed * unit_of(column, unit, row) if value.time else parsed
 

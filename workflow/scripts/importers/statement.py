@@ -1,4 +1,4 @@
-"""What is stated once for all measurements: options of the command over a YAML file, as import.yaml is."""
+"""Resolve what a person states once for all measurements, in options or in a file such as import.yaml."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -17,9 +17,9 @@ from importers.log_runs import STEP_COLUMNS
 from importers.values import VALUES, to_name, to_precision
 
 GBIT_BYTES = 125e6
-NUMBERS = ("bandwidth", "inside_bandwidth", "parameters", "gradient_bytes")  # options
-# Factors whose levels follow from values of the runs -> how these are stated.
-OF_RUNS = {
+NUMBERS = ("bandwidth", "inside_bandwidth", "parameters", "gradient_bytes")  # options with positive numbers
+# Factors whose levels follow from values of each run -> how to state those values.
+RUN_FACTORS = {
     "nodes": "--nodes N",
     "devices_per_node": "--devices-per-node N",
     "parallelism": "name its columns, such as --column tensor_parallel=COLUMN",
@@ -29,7 +29,7 @@ OF_RUNS = {
 
 @dataclass(frozen=True)
 class Options:
-    """Options of ``./ringside import``; None, "" or () where they are not options_given."""
+    """Options of ``./ringside import``; None, "" or () if they are not given."""
 
     source: str | None = None
     licence: str | None = None
@@ -59,7 +59,7 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True)
 class StatementFile(Keys):
-    """The keys of a file for ``--statement``: those of import.yaml, of which only `stated` is required."""
+    """A file for ``--statement``. It has the keys of import.yaml, of which only `stated` is required."""
 
     stated: Statement = key("what is stated once for all measurements")
     reading: Reading = key("how files are read", default_factory=Reading)
@@ -71,8 +71,15 @@ class StatementFile(Keys):
 
 
 @dataclass(frozen=True)
-class Stated:
-    """What is stated, how files are read, which findings are accepted, and the files of an earlier import."""
+class ResolvedStatement:
+    """The result of merging options and file.
+
+    Attributes:
+        statement: What is stated for all measurements.
+        reading: How files are read.
+        accepted: Codes of findings that do not stop the import.
+        earlier: Files of an earlier import, whose contents are compared.
+    """
 
     statement: Statement
     reading: Reading
@@ -80,11 +87,11 @@ class Stated:
     earlier: tuple[ImportedFile, ...] = ()
 
 
-def resolve_statement(options: Options, file: Path | None) -> Stated:
-    """Return what options and a file state; options come first.
+def resolve_statement(options: Options, file: Path | None) -> ResolvedStatement:
+    """Return what options and a file state; options take precedence.
 
     Raises:
-        InputError: If one of them is wrong, or nobody states source and licence.
+        InputError: If one of them is wrong, or neither states source and licence.
     """
     written = parse(StatementFile, load_yaml(file), file) if file else None
     before = written.stated if written else None
@@ -99,7 +106,7 @@ def resolve_statement(options: Options, file: Path | None) -> Stated:
             options_given[name] = rate * GBIT_BYTES
     for name in ("source", "licence"):
         if not (options_given.get(name) or stated.get(name)):
-            hint = "figures and reports name it; own measurements: --source own --licence none"
+            hint = "figures and reports show it; for your own measurements: --source own --licence none"
             raise InputError("missing-argument", "is missing", file=f"--{name}", hint=hint)
     check_options(options)
     levels = {**stated["levels"], **_stated_levels(options)}
@@ -115,7 +122,7 @@ def resolve_statement(options: Options, file: Path | None) -> Stated:
         if name not in VALUES:
             parse(CustomName, name, Path("--names"))
     accepted = {*options.accept, *(entry.code for entry in (written.accepted if written else ()))}
-    return Stated(statement, reading, frozenset(accepted), written.files if written else ())
+    return ResolvedStatement(statement, reading, frozenset(accepted), written.files if written else ())
 
 
 def _check_name(name: str, names: Collection[str], noun: str, option: str) -> None:
@@ -125,7 +132,7 @@ def _check_name(name: str, names: Collection[str], noun: str, option: str) -> No
 
 
 def check_options(options: Options) -> None:
-    """Raise InputError if an option is no line of text, no number above 0, or no name of a factor."""
+    """Raise InputError if a text option is not one line, or a number option is not above 0."""
     for name in ("source", "licence", "url", "device", *NUMBERS):
         if (value := getattr(options, name)) is None or value == "":
             continue
@@ -139,18 +146,23 @@ def check_options(options: Options) -> None:
 
 
 def check_levels(levels: Mapping[str, Any], file: Path, above: str = "") -> None:
-    """Check levels that all runs share.
+    """Check stated levels, which all runs share.
+
+    Args:
+        levels: Level by factor.
+        file: The file or option that states them, for errors.
+        above: The key of the levels in the file, with a final dot.
 
     Raises:
-        InputError: If one is no level of its factor, or the factor is one that each run states itself.
+        InputError: If a factor is unknown, a level is not one of its factor, or each run has its own level.
     """
     for name, level in levels.items():
         place: dict[str, Any] = {"file": file, "key": f"{above}{name}", "got": name}
         if name not in factor_table():
             problem = f"there is no factor '{name}'"
             raise InputError("unknown-name", problem, **place, **alternatives(name, factor_table()))
-        if name in OF_RUNS:
-            raise InputError("conflicting-keys", "is no level that is stated", **place, hint=OF_RUNS[name])
+        if name in RUN_FACTORS:
+            raise InputError("conflicting-keys", "is not stated as a level", **place, hint=RUN_FACTORS[name])
         parse(int if name == "batch_size" else level_type(name), level, file, f"{above}{name}")
         if name == "batch_size" and level < 1:
             raise InputError("out-of-range", "is too small", **{**place, "got": level}, expected="1 or more")
@@ -167,7 +179,7 @@ def _stated_levels(options: Options) -> dict[str, Any]:
                 levels[name] = convert(text)
             except ValueError as error:
                 raise InputError(
-                    "bad-value", "is no level", file=f"--{name}", got=text, expected=str(error)
+                    "bad-value", "is not a level", file=f"--{name}", got=text, expected=str(error)
                 ) from None
     return levels
 

@@ -1,4 +1,4 @@
-"""What a file can say of a run: values with their usual columns, and how a text becomes one."""
+"""List the values that a file can have for a run, with usual column names and parsers of their texts."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -8,7 +8,7 @@ from typing import Any
 from training_logs.log import decimal, natural_number, unix_time
 
 MAX_UNIX_TIME = 1e10  # larger numbers are milliseconds
-# Precisions as libraries call them -> level of the factor `precision`.
+# Level of the factor `precision` -> its names in libraries.
 PRECISIONS = {
     "fp32": ("fp32", "float32", "32", "32-true", "single", "no"),
     "tf32": ("tf32",),
@@ -21,13 +21,13 @@ SUCCESS = ("ok", "success", "succeeded", "complete", "completed", "finished", "p
 
 @dataclass(frozen=True)
 class Value:
-    """Something that a file or a person can say of a run.
+    """A property of a run that a file can have.
 
     Attributes:
-        meaning: What it is, for the help.
-        parse: Converts the text of a cell; raises ValueError if it cannot.
+        meaning: A description for help and errors.
+        parse: Converts the text of a cell; raises ValueError, with what was expected, if it cannot.
         columns: Usual names of its column, in lower case, separated by blanks.
-        time: Whether it is a time, whose unit may differ.
+        time: Whether it is a time, which can have several units.
     """
 
     meaning: str
@@ -37,7 +37,7 @@ class Value:
 
 
 def to_name(text: str) -> str:
-    """Return a text as a level of framework, model or data set: a-z, 0-9 and single hyphens."""
+    """Return a name of a framework, model or data set as a level: a-z, 0-9 and single hyphens."""
     name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
     if not name:
         raise ValueError("a name with letters or digits")
@@ -45,7 +45,7 @@ def to_name(text: str) -> str:
 
 
 def to_count(text: str) -> int:
-    """Return a whole number of 1 or more; 8.0 is one, too."""
+    """Return a whole number from 1 on; 8.0 is accepted."""
     number = natural_number(decimal(text))
     if number is None:
         raise ValueError("a whole number of 1 or more")
@@ -53,7 +53,7 @@ def to_count(text: str) -> int:
 
 
 def to_total(text: str) -> int:
-    """Return a whole number of 0 or more."""
+    """Return a whole number from 0 on."""
     number = decimal(text)
     if number is None or number < 0 or number != int(number):
         raise ValueError("a whole number of 0 or more")
@@ -61,7 +61,7 @@ def to_total(text: str) -> int:
 
 
 def to_level(text: str) -> int | float | str:
-    """Return a level of a user's factor: a whole number, a number or a word."""
+    """Return a level of a user's factor: an integer, a number or a word."""
     number = decimal(text)
     return text if number is None else int(number) if number == int(number) else number
 
@@ -75,7 +75,7 @@ def to_number(text: str) -> float:
 
 
 def to_precision(text: str) -> str:
-    """Return the level of `precision` of a name."""
+    """Return the level of `precision` for a library's name of it."""
     name = to_name(text)
     for level, names in PRECISIONS.items():
         if name in names:

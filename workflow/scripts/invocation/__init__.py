@@ -1,1 +1,1 @@
-"""One call of Snakemake: its checks, which products it makes again, and what it says."""
+"""One call of Snakemake: its checks, the products that it rebuilds, and its messages."""

@@ -1,8 +1,8 @@
-"""Check and report one call of Snakemake: load the campaign, check what jobs need, and print the outcome.
+"""Check and report one call of Snakemake: load the campaign, check the jobs' needs, and print the outcome.
 
 `rules/common.smk` makes a `Call` while Snakemake reads the rules, and calls its methods from Snakemake's
-handlers onstart, onsuccess and onerror. onstart may not be called (--no-hooks, --dry-run, or nothing is to
-be done).
+handlers onstart, onsuccess and onerror. Snakemake does not call onstart with --no-hooks or --dry-run, or if
+there is nothing to do.
 """
 
 import gc
@@ -49,9 +49,9 @@ Result = TypeVar("Result")
 
 
 def exit_on_input_error(action: Callable[[], Result]) -> Result:
-    """Return what `action` returns; where an input is wrong, print its one line and exit.
+    """Return the result of `action`; after an InputError or OSError, print its lines and exit with status 2.
 
-    A traceback of Snakemake would bury the line.
+    Snakemake would print a traceback, in which the lines would be hard to find.
     """
     try:
         return action()
@@ -64,12 +64,14 @@ def exit_on_input_error(action: Callable[[], Result]) -> Result:
 
 
 def prepare_process(checkout: Path, scripts: Path, plans: bool) -> None:
-    """Set paths for the programs of jobs; check that Snakemake runs in the checkout and can write there.
+    """Set variables for the programs of jobs, and check folder and configuration; exit if a check fails.
+
+    Snakemake has to run in the checkout and, if it plans, be able to write there.
 
     Args:
         checkout: The folder of the workflow.
         scripts: Its workflow/scripts.
-        plans: Whether this process plans, and does not run a single job.
+        plans: Whether this process plans; otherwise it runs a single job.
     """
     os.environ["PYTHONPATH"] = str(scripts)
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -81,7 +83,7 @@ def prepare_process(checkout: Path, scripts: Path, plans: bool) -> None:
 
 
 def _check_folder(checkout: Path) -> None:
-    """Raise InputError unless Snakemake runs in the checkout and its path can be printed."""
+    """Raise InputError unless Snakemake runs in the checkout, and the checkout's path is UTF-8."""
     try:
         str(checkout).encode()
     except UnicodeEncodeError:
@@ -97,16 +99,16 @@ def _check_folder(checkout: Path) -> None:
 
 
 class Call:
-    """Hold the campaign of one call of Snakemake, and react to Snakemake's events.
+    """The campaign of one call of Snakemake, and the reactions to Snakemake's events.
 
     Args:
-        workflow: Snakemake's global `workflow`, of which attributes are read.
+        workflow: Snakemake's global `workflow`.
         rules: Snakemake's global `rules`.
         config: The configuration.
 
     Attributes:
         campaign: The study at a site that the configuration names.
-        content: Decides which products are made again.
+        content: Compares products by content.
         dry_run: Whether nothing runs.
     """
 
@@ -116,11 +118,11 @@ class Call:
         self._locks = not {"--nolock", "--unlock"} & set(sys.argv)
         self.dry_run = bool(workflow.output_settings.dryrun)
         if self._plans:
-            # Garbage collection would scan the graph of jobs, which stays: a sixth of planning time.
+            # Garbage collection would repeatedly scan the graph of jobs: a sixth of planning time.
             gc.disable()
         self.campaign: Campaign = exit_on_input_error(lambda: load_campaign(dict(config), probe=self._plans))
-        # The meter runs until the first job starts, which is long enough to see other processes.
-        self._disturbed = disturbance.share_meter(self.campaign.site)
+        # The meter measures the CPU time of other processes until the first job starts.
+        self._cpu_shares = disturbance.share_meter(self.campaign.site)
         if self._plans and not self.dry_run and self._locks:
             exit_on_input_error(lambda: ownership.refuse_stale(STATE))
         os.environ.setdefault(SESSION_VARIABLE, new_session())
@@ -134,7 +136,8 @@ class Call:
         if self.campaign.mode != "campaign" or not self._plans:
             return None
         campaign = self.campaign.pilot if "pilot" in sys.argv else self.campaign
-        keep_going = {"--keep-going", "-k"} & set(sys.argv)  # a profile's keep-going concerns lost jobs only
+        # Only the command line counts: keep-going in a profile is about lost jobs.
+        keep_going = {"--keep-going", "-k"} & set(sys.argv)
         return exit_on_input_error(
             lambda: Session(
                 campaign.results,
@@ -148,7 +151,7 @@ class Call:
         )
 
     def _follow_log(self) -> None:
-        """Follow Snakemake's log, and leave out of it what would bury the lines of progress."""
+        """Add filters to Snakemake's log, which react to events and hide lines that would bury progress."""
         logger = logging.getLogger(LOGGER)
         logger.addFilter(self.content.filter)
         logger.addFilter(_follow_jobs)
@@ -161,23 +164,26 @@ class Call:
 
     @cached_property
     def required_records(self) -> list[str]:
-        """Records without which figures and tables are not made, although their programs read only tables."""
+        """Records that figures and tables need as inputs, although their programs read only tables."""
         return list(self.campaign.records.values()) if self.campaign.mode == "campaign" else []
 
     def is_made(self, stamp: str | Path) -> bool:
-        """Return whether a cache has this, so that it is no job's output.
+        """Return whether a cache has a stamp, which then must not be the output of a job.
 
-        As an output it could be out of date for other reasons than its absence, and then Snakemake leaves out
-        everything that depends on it, since that takes it as ancient (9.27, DAG.update_needrun).
+        As an output, an existing stamp can be out of date. Snakemake would then skip all jobs that depend on
+        it, because they declare it as ancient (9.27, DAG.update_needrun).
         """
         return self._plans and Path(stamp).exists()
 
     def missing_digests(self, stamps: Iterable[str | Path]) -> str:
-        """Return the digests of those stamps that have to be made, as the constraint of a wildcard."""
+        """Return the digests of missing stamps, as the constraint of a wildcard."""
         return "|".join(Path(stamp).parent.name for stamp in stamps if not self.is_made(stamp)) or "(?!)"
 
     def start(self) -> None:
-        """Check what the jobs need, before the first one starts (onstart)."""
+        """Check what the jobs need, write the plans of runs, and start the prefork server (onstart).
+
+        Print the campaign's summary; exit with status 2 if a check fails.
+        """
         gc.freeze()
         gc.enable()
         end_at_signals()
@@ -188,7 +194,7 @@ class Call:
             exit_on_input_error(lambda: ownership.claim(STATE))
         exit_on_input_error(lambda: ownership.refuse_unwritable(self.campaign.results))
         exit_on_input_error(lambda: _check_shares({job.rule.name: job for job in jobs if job.is_shell}))
-        disturbed = self._disturbance() if launched else None
+        disturbance_note = self._disturbance() if launched else None
         exit_on_input_error(lambda: self._check_launch(runs="run" in launched) if launched else None)
         environments, datasets = (
             sorted({job.wildcards[wildcard] for job in jobs if job.rule.name == wildcard})
@@ -213,11 +219,11 @@ class Call:
             sep="\n",
             flush=True,
         )
-        if disturbed:
-            print(f"ringside: {disturbed}", flush=True)
+        if disturbance_note:
+            print(f"ringside: {disturbance_note}", flush=True)
 
     def _check_nodes(self) -> None:
-        """Have jobs check that their nodes see the paths they need, before they start."""
+        """Make jobs check that their nodes can access the paths that they need."""
         paths = node_paths(self.campaign)
         os.environ["RINGSIDE_NODE_PATHS"] = "\n".join(paths)
         if self._workflow.executor_plugin.name == "slurm":
@@ -225,16 +231,16 @@ class Call:
             remote.precommand = " && ".join(filter(None, [check_node_by_pipe(paths), remote.precommand]))
 
     def start_server(self, preloaded: tuple[str, ...] = ()) -> None:
-        """Start the process from which programs are forked, unless there is one.
+        """Start a prefork server unless one is running.
 
         Args:
-            preloaded: Modules that it imports at once.
+            preloaded: Modules that the server imports immediately.
         """
         if prefork_server.SERVER_VARIABLE not in os.environ:
             os.environ[prefork_server.SERVER_VARIABLE] = prefork_server.start_server(preloaded)
 
     def start_server_early(self, outputs: Iterable[str]) -> None:
-        """Have what figures need imported while Snakemake plans, where `outputs` are most likely due."""
+        """Import the libraries of figures while Snakemake plans, if any of `outputs` is missing."""
         if (
             self._plans
             and not self.dry_run
@@ -244,7 +250,7 @@ class Call:
             self.start_server(prefork_server.ANALYSIS_LIBRARIES)
 
     def _disturbance(self) -> str | None:
-        shares = self._disturbed(bool(machine_locked_by()))
+        shares = self._cpu_shares(bool(machine_locked_by()))
         return disturbance.describe(shares, self.campaign.site, self.campaign.runs_csv)
 
     def _check_launch(self, runs: bool) -> None:
@@ -255,13 +261,13 @@ class Call:
         return rule in {job.rule.name for job in self._workflow.dag.jobs}
 
     def print_outcome(self) -> None:
-        """Print where the report is, if it was asked for, then how many runs are usable."""
+        """Print where the report is, if it was requested, and then how many runs are usable."""
         if self._makes("report") and not self.dry_run:
             print_line(f"report: {self.campaign.results}/report.html")
         self.print_usable()
 
     def print_usable(self) -> None:
-        """Print how many runs are usable, as the last line; exit with HALTED_STATUS where none is."""
+        """Print how many runs are usable, if figures were requested; exit with HALTED_STATUS if none is."""
         if self._makes("figures") and not self.dry_run:
             usable = count_usable(self.campaign.runs_csv)
             print_line(f"ringside: {usable}")
@@ -269,7 +275,7 @@ class Call:
                 sys.exit(HALTED_STATUS)
 
     def succeed(self) -> None:
-        """Say where the figures are (onsuccess)."""
+        """Write the remaining records of products, and print where the figures are (onsuccess)."""
         cancel_timers()
         self.content.finish_all()
         if self._makes("figures"):
@@ -279,7 +285,7 @@ class Call:
         self.print_outcome()
 
     def fail(self) -> None:
-        """Say why the campaign stopped, if it did (onerror)."""
+        """Print why the campaign halted, if it did, and exit with HALTED_STATUS (onerror)."""
         cancel_timers()
         if self._session and self._session.halted:
             print_line(f"ringside: {self._session.halted}", to_stderr=True)
@@ -287,10 +293,10 @@ class Call:
 
 
 def _check_shares(jobs: Mapping[str, Any]) -> None:
-    """Raise InputError if a job takes no share of the machine, since it could run during a measurement."""
+    """Raise InputError if a job requests no share of the machine: it could run during a measurement."""
     for rule, job in jobs.items():
         if not job.resources.get("machine"):
-            hint = "add machine=1 to --default-resources: yours replace those of profiles/default"
+            hint = "add machine=1 to your --default-resources, which replace those of profiles/default"
             raise InputError("missing-resource", "has no resource machine", file=rule, hint=hint)
 
 
@@ -302,9 +308,9 @@ def _follow_jobs(record: logging.LogRecord) -> bool:
 
 
 def _replace_advice_to_unlock(record: logging.LogRecord) -> bool:
-    """Say in one line that another Snakemake works here, and exit; a filter of Snakemake's log.
+    """Replace Snakemake's advice to remove the lock by an error, and exit; a filter of Snakemake's log.
 
-    Its own advice is to remove the lock.
+    The error says which Snakemake is working in this folder.
     """
     if str(record.msg).startswith("LockException"):
         exit_on_input_error(ownership.refuse_second)

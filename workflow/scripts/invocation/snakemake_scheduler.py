@@ -1,4 +1,4 @@
-"""Influence Snakemake's scheduler by what it offers to everybody: signals, threads, a plugin of our own."""
+"""Influence Snakemake's scheduler from outside: through signals, threads and a plugin."""
 
 import asyncio
 import dataclasses
@@ -9,10 +9,11 @@ from typing import Any
 
 
 def stop_scheduling() -> None:
-    """Let no further job begin, as Snakemake does at SIGTERM.
+    """Start no further job, like Snakemake after a SIGTERM.
 
-    Snakemake's handler waits for a lock that the caller may hold, hence the thread. Until the handler has the
-    lock, one more job may begin: a run does not train then (`runs.progress.refuse_halted`).
+    Snakemake's handler runs in a thread, because it waits for a lock that the caller can hold. Until the
+    handler has the lock, one more job can begin; a run then refuses to train
+    (`runs.progress.refuse_halted`).
     """
     handler = signal.getsignal(signal.SIGTERM)
     if callable(handler):
@@ -20,11 +21,11 @@ def stop_scheduling() -> None:
 
 
 def end_at_signals() -> None:
-    """Have SIGTERM and SIGHUP end the campaign as SIGTERM ends Snakemake: started runs finish first.
+    """Make SIGTERM and SIGHUP end the campaign after the started runs, like SIGTERM in Snakemake.
 
-    Snakemake's handler is called in a thread, since its lock may be held where a signal arrives. A closed
-    terminal takes no more output, so its streams are redirected. A SIGHUP that is ignored, as under nohup,
-    stays ignored.
+    Snakemake's handler runs in a thread, because the interrupted code can hold its lock. After a SIGHUP,
+    streams of the closed terminal are redirected to /dev/null. An ignored SIGHUP, such as under nohup, stays
+    ignored.
     """
     handler = signal.getsignal(signal.SIGTERM)
     terminals = [stream for stream in (1, 2) if os.isatty(stream)]
@@ -42,11 +43,11 @@ def end_at_signals() -> None:
 
 
 def cancel_timers() -> None:
-    """Cancel all timers of this process, called whenever a job begins.
+    """Cancel all timers of this process; called whenever a job begins.
 
-    Snakemake's limit of jobs per second starts a timer for each job, and each starts the next one: after a
-    hundred runs they took 7 % of a machine of two cores while the next run was measured. Snakemake starts a
-    new one after the jobs that begin now, so one remains.
+    Snakemake's limit of jobs per second starts a timer for each job, and every timer restarts itself. After a
+    hundred runs, timers used 7 % of a two-core machine during measurements. Snakemake starts a new timer
+    after each job that begins, so one remains.
     """
     for thread in threading.enumerate():
         if isinstance(thread, threading.Timer):
@@ -54,11 +55,11 @@ def cancel_timers() -> None:
 
 
 def poll_slurm_steadily() -> None:
-    """Poll jobs on Slurm as often as --seconds-between-status-checks says.
+    """Poll jobs on Slurm at the constant interval of --seconds-between-status-checks.
 
-    Snakemake's plugin for Slurm waits ten seconds longer after each look at which no job has ended, up to
-    three minutes, in which a cluster stands idle if its runs follow each other. The plugin with this name is
-    replaced by one that differs in its method `sleep`.
+    Snakemake's plugin for Slurm waits ten seconds longer after each poll without an ended job, up to three
+    minutes. A cluster that runs one job after the other would be idle during that time. The registered plugin
+    is replaced by one with another method `sleep`.
     """
     from snakemake_interface_executor_plugins.registry import (  # type: ignore[import-untyped]
         ExecutorPluginRegistry,
@@ -72,7 +73,7 @@ def poll_slurm_steadily() -> None:
         """The executor of the plugin, with constant intervals."""
 
         async def sleep(self) -> None:
-            """Wait until the next look."""
+            """Wait until the next poll."""
             settings: Any = self.workflow.remote_execution_settings
             await asyncio.sleep(settings.seconds_between_status_checks)
 

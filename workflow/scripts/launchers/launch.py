@@ -282,7 +282,7 @@ def in_image(
         source, _, inside = bind.partition(":")
         binds.append(Bind(source, writable=True, inside=inside or None))
     options = [f"--{site.images.gpu}"] if site.device == "cuda" else []
-    return container.inside(image, command, binds, variable_names, options)
+    return container.command_in_image(image, command, binds, variable_names, options)
 
 
 def modules_first(command: Sequence[str]) -> list[str]:

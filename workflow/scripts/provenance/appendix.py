@@ -1,7 +1,7 @@
-"""Write the reproducibility appendix of a study from its records, as Markdown and as LaTeX.
+"""Write the reproducibility appendix of a study from its records, in Markdown and LaTeX.
 
-The order is that of SC's artifact description (Reproducibility Initiative): contributions; then the
-artifact's hardware, software, data, installation, execution and analysis, and the time that it takes.
+Sections have the order of SC's artifact description (Reproducibility Initiative): contribution, hardware,
+software, data, installation and execution, time and disk, analysis.
 """
 
 from collections.abc import Iterator, Sequence
@@ -37,7 +37,7 @@ class Section:
 
 ANALYSIS = Section(
     "Analysis",
-    ["Captions of figures and notes of tables say how many runs a number comes from, and how intervals "
+    ["Captions of figures and notes of tables state the number of runs behind each number, and how intervals "
      "and tests were computed. `./ringside verify` compares every rebuilt file with the manifest."],
 )  # fmt: skip
 
@@ -52,7 +52,7 @@ def appendix_sections(campaign: Campaign, runs: pd.DataFrame, state: State) -> I
             f"{end_sentence(study.title)} {end_sentence(study.question)}",
             f"The artifact has the records of {number_of(len(runs), 'run')} ({ok:,} ok), the figures and "
             "tables that were made from them, and the workflow. Every number in a figure or a table comes "
-            "from these records; manifest.json lists, by SHA-256, which file was made from which.",
+            "from these records; manifest.json lists the inputs of each product, with SHA-256.",
         ],
     )
     if study.imported:
@@ -91,7 +91,7 @@ def appendix_sections(campaign: Campaign, runs: pd.DataFrame, state: State) -> I
 
 
 def _rebuilding_sections(campaign: Campaign, site: Site | None, state: State) -> Iterator[Section]:
-    """Yield how to install the workflow, and to rebuild figures and tables."""
+    """Yield the section on installing the workflow and rebuilding figures and tables."""
     execution = setting.reproduction(campaign, site, "available", state)
     yield Section(
         "Installation and execution",
@@ -127,7 +127,7 @@ def describe_data_set(data_set: setting.Data) -> str:
 
 
 def cost_facts(campaign: Campaign, runs: pd.DataFrame) -> Iterator[tuple[str, str]]:
-    """Yield name and text of what the runs took: time, and disk as far as its folders are on this machine."""
+    """Yield name and text of each cost of the runs: time, and the disk space of folders on this machine."""
     wall_s = runs["wall_s"].fillna(0.0)
     yield "runs, one after the other", format_duration(wall_s.sum())
     yield "times their nodes", f"{number((wall_s * runs['nodes']).sum() / HOUR_S)} node hours"
@@ -140,14 +140,14 @@ def cost_facts(campaign: Campaign, runs: pd.DataFrame) -> Iterator[tuple[str, st
     if campaign.published is None:
         folders["environments"] = [Path(stamp).parent for stamp in campaign.environments.values()]
         folders["records, with logs"] = [campaign.results / "runs", campaign.results / "network"]
-    for name, own in folders.items():
-        files = [file for folder in own for file in folder.rglob("*") if not file.is_symlink()]
+    for name, paths in folders.items():
+        files = [file for folder in paths for file in folder.rglob("*") if not file.is_symlink()]
         if files:
             yield name, format_bytes(sum(file.lstat().st_size for file in files if file.is_file()))
 
 
 def to_markdown(title: str, parts: Sequence[Section]) -> str:
-    """Return the appendix as Markdown."""
+    """Return the appendix in Markdown."""
     lines = [f"# {title}: artifact description", ""]
     for part in parts:
         lines += [f"## {part.heading}", ""]
@@ -160,7 +160,7 @@ def to_markdown(title: str, parts: Sequence[Section]) -> str:
 
 
 def to_latex(parts: Sequence[Section]) -> str:
-    r"""Return the appendix as LaTeX for \input after \appendix; tables name the packages that they need."""
+    r"""Return the appendix in LaTeX for \input after \appendix; tables name the packages that they need."""
     lines = [r"\section{Artifact description}"]
     for number_, part in enumerate(parts):
         lines += [rf"\subsection{{{latex_text(part.heading)}}}"]

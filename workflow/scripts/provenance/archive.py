@@ -1,11 +1,11 @@
-"""Pack everything behind a study's figures into one file, to rebuild them elsewhere without training.
+"""Pack everything behind a study's figures into one file, from which they can be rebuilt without training.
 
     <study>/README.md, remake       how to rebuild
-            figures/, tables/, records/, manifest.json    products, and what they were made from
+            figures/, tables/, records/, manifest.json    products, and digests of their sources
             appendix.md, appendix.tex, CITATION.cff, ro-crate-metadata.json    descriptions
-            ringside/               the workflow as it was, with the records in results/<study>/
+            ringside/               the workflow at that time, with the records in results/<study>/
 
-The same content yields the same file, byte by byte.
+The same content gives the same file, byte by byte.
 """
 
 import gzip
@@ -38,15 +38,15 @@ from plan.strategies import strategy_file
 from provenance import appendix
 from provenance.citation import format_citation
 from provenance.crate import build_crate
-from provenance.manifest import read
+from provenance.manifest import read_manifest
 from report import elsewhere
 from report.checkout import GIT_LIMIT_S, state
 
 TEMPLATES = Path(__file__).parent
 WORKFLOW = "ringside"
 REBUILD_HINT = "rebuild it: ./ringside run"
-# Of a checkout without git, where nothing tells private files apart: these, and files in folders with
-# CHECKOUT_SUFFIXES.
+# Without git, private files cannot be distinguished, so only these files, and files with CHECKOUT_SUFFIXES in
+# these folders, are archived.
 CHECKOUT_PATHS = (
     "Snakefile", "Makefile", "ringside", "README.md", "LICENSE", "CITATION.cff", "CONTRIBUTING.md",
     "pyproject.toml", "mkdocs.yml", "requirements.in", "requirements.txt", ".gitignore", "config/config.yaml",
@@ -59,16 +59,17 @@ CHECKOUT_SUFFIXES = (
     ".bib", ".rst", ".def", ".log", "",
 )  # fmt: skip
 LOG_SUFFIXES = (".log", ".txt")
-SKIPPED_NAMES = (".lock", "holder.json")  # of an attempt's files
+SKIPPED_NAMES = (".lock", "holder.json")  # files of a run that only matter while it runs
 
 
 def archive_members(campaign: Campaign, manifest: Path) -> dict[str, bytes | Path]:
-    """Return what the archive contains: name in it -> a file, or its content.
+    """Return the archive's content: name in the archive -> a file, or the content of one.
 
     Raises:
-        InputError: If the manifest is of another study, or its tables or records have changed.
+        InputError: If the manifest is of another study, its tables or records have changed, or a
+            configuration file has a password or a token.
     """
-    content = read(manifest)
+    content = read_manifest(manifest)
     if content["study"] != campaign.study.name:
         raise InputError(
             "other-study",
@@ -86,7 +87,7 @@ def archive_members(campaign: Campaign, manifest: Path) -> dict[str, bytes | Pat
     ]:
         raise InputError(
             "checksum-mismatch",
-            f"is not what {display_path(manifest)} says",
+            f"differs from its SHA-256 in {display_path(manifest)}",
             file=changed[0],
             hint=REBUILD_HINT,
         )
@@ -131,7 +132,7 @@ def archive_members(campaign: Campaign, manifest: Path) -> dict[str, bytes | Pat
 
 
 def _last_end(runs: pd.DataFrame) -> str:
-    """Return when the last run ended; "" if no record says it."""
+    """Return when the last run ended, or "" if no record has it."""
     return max(runs["ended_at"].dropna(), default="")
 
 
@@ -142,7 +143,7 @@ def archive_crate(
     versions: Mapping[str, str | None],
     site: str,
 ) -> dict[str, object]:
-    """Return the crate of an archive with these members."""
+    """Return the content of ro-crate-metadata.json for an archive with these members."""
     inputs = {
         f"{WORKFLOW}/config/studies/{study.name}.yaml": "the study",
         f"{WORKFLOW}/config/sites/{site}.yaml": "the site",
@@ -160,22 +161,26 @@ def archive_crate(
     }
     if any(name.startswith(f"{WORKFLOW}/results/{study.name}/runs/") for name in members):
         results[f"{WORKFLOW}/results/{study.name}/runs/"] = "the records of all runs"
-    other_files[f"{WORKFLOW}/"] = "the workflow as it was"
+    other_files[f"{WORKFLOW}/"] = "the workflow at the time of the archive"
     existing = {name: description for name, description in inputs.items() if name in members}
     return build_crate(study, runs, existing, results, other_files, f"{WORKFLOW}/Snakefile", versions)
 
 
 def describe_member(name: str) -> str:
-    """Return what a member is, such as `figure overview.pdf`."""
+    """Return the description of a member, such as `figure overview.pdf`."""
     folder, _, file = name.rpartition("/")
     return f"{folder.removesuffix('s')} {file}" if folder else file
 
 
 def workflow_files(campaign: Campaign) -> list[str]:
-    """Return the files that git tracks, and those of study, strategies, site and data sets."""
+    """Return the files of the workflow: those that git tracks, and those of the study and its site.
+
+    The latter need not be tracked: study, strategies, batch sizes, site, data sets, imported measurements,
+    and users' commands and models.
+    """
     strategies = strategy_file(campaign.study.name, campaign.site.name)
     imported = campaign.study.imported
-    own_files = [
+    study_files = [
         campaign.study.file,
         campaign.site.file,
         strategies,
@@ -203,12 +208,12 @@ def workflow_files(campaign: Campaign) -> list[str]:
             for file in files
             if file.suffix in CHECKOUT_SUFFIXES or file in paths
         ]
-    names += [str(file.relative_to(CHECKOUT)) for file in own_files]
+    names += [str(file.relative_to(CHECKOUT)) for file in study_files]
     return sorted({name for name in names if (CHECKOUT / name).is_symlink() or (CHECKOUT / name).is_file()})
 
 
 def command_files(campaign: Campaign) -> Iterator[Path]:
-    """Yield the files of the study's own commands and PyTorch modules, and those that they name."""
+    """Yield the files of the study's commands and PyTorch modules, and the files that these name."""
     for name in campaign.study.factors["framework"]:
         if name in command_names():
             command = load_command(name)
@@ -218,7 +223,7 @@ def command_files(campaign: Campaign) -> Iterator[Path]:
 
 
 def run_files(results: Path) -> Iterator[Path]:
-    """Yield what belongs to all runs, and what runs, decisions, benchmarks and timings wrote."""
+    """Yield the campaign's own files, and those of its runs, decisions, benchmarks and timings."""
     names = ("campaign.json", "design.csv", MEMORY_ESTIMATES)
     yield from (file for name in names if (file := results / name).is_file())
     for folder in (results / "runs", results / "precision", results / "network", results / "costs"):
@@ -233,7 +238,7 @@ def run_files(results: Path) -> Iterator[Path]:
 
 
 def redacted_log(file: Path) -> Path | bytes:
-    """Return the content of a log without passwords and tokens, and every other file as it is."""
+    """Return the content of a log with secrets hidden; the path itself if it has none or is not a log."""
     if file.suffix not in LOG_SUFFIXES:
         return file
     content = file.read_bytes()
@@ -242,14 +247,14 @@ def redacted_log(file: Path) -> Path | bytes:
 
 
 def refuse_secrets(names: Iterable[str]) -> None:
-    """Raise InputError if a configuration file contains a password or a token, used or not."""
+    """Raise InputError if any configuration file has a password or a token, even an unused one."""
     for name in names:
         if name.startswith("config/") and name.endswith(".yaml"):
-            load_yaml(CHECKOUT / name)
+            load_yaml(CHECKOUT / name)  # This raises the InputError.
 
 
 def write_archive(contents: Mapping[str, bytes | Path], top: str, date_s: float, out: Path) -> None:
-    """Write a compressed tar of `contents` in a folder `top`; no owners, and `date_s` as the only date."""
+    """Write a compressed tar of `contents` below the folder `top`, without owners, all dated `date_s`."""
     with (
         written_whole(out) as partial,
         open(partial, "wb") as raw,
@@ -264,8 +269,8 @@ def write_archive(contents: Mapping[str, bytes | Path], top: str, date_s: float,
                 archive.addfile(entry)
                 continue
             data = content.read_bytes() if isinstance(content, Path) else content
-            runs = isinstance(content, Path) and content.stat().st_mode & 0o100
-            entry.size, entry.mode = len(data), 0o755 if runs or name == "remake" else 0o644
+            is_executable = isinstance(content, Path) and content.stat().st_mode & 0o100
+            entry.size, entry.mode = len(data), 0o755 if is_executable or name == "remake" else 0o644
             archive.addfile(entry, io.BytesIO(data))
 
 
@@ -292,7 +297,7 @@ def main(*, study: str, site: str, records: str, manifest: Path, out: Path) -> N
     print(f"{out}: {len(contents):,} files, {out.stat().st_size / 1e6:.1f} MB")
     if not campaign.study.authors:
         print(
-            f"{campaign.study.file.name} names no authors: CITATION.cff says 'The authors of "
+            f"{campaign.study.file.name} names no authors, so CITATION.cff has 'The authors of "
             f"{campaign.study.name}'; add the key authors"
         )
 

@@ -1,8 +1,8 @@
-"""Pack all that a study needs at a site without internet; `ringside unbundle` unpacks it there.
+"""Pack everything that a study needs at a site without internet; `ringside unbundle` unpacks it there.
 
-A bundle contains the wheels of the controller and of the study's environments, sources and built wheels of
-Horovod, or the images of a site with images; and the archives of data sets. What the cache contains already
-is not fetched again. The same content yields the same file, byte by byte.
+A bundle contains the wheels of the controller, the wheels and sources of the study's environments (or their
+images, at a site with images), and the archives of data sets. Files that the cache already has are not
+fetched again. The same content gives the same bundle, byte by byte.
 """
 
 import io
@@ -45,13 +45,18 @@ NO_GLIBC = (2, 0)
 
 @dataclass
 class Content:
-    """Content of a bundle: `files` by name (paths in a cache), and digests of the locks that they fulfil."""
+    """The content of a bundle.
+
+    Attributes:
+        files: Files by their paths in a cache.
+        locks: SHA-256 of the locks whose files are included, by path.
+    """
 
     files: dict[str, Path] = field(default_factory=dict)
     locks: dict[str, str] = field(default_factory=dict)
 
     def add(self, name: str, files: Mapping[str, Path]) -> None:
-        """Add `files`, and report how many and how large they are."""
+        """Add `files`, and print their number and size."""
         self.files |= files
         self.report(
             f"{name}: {number_of(len(files), 'file')}, "
@@ -63,16 +68,16 @@ class Content:
         print_progress(f"bundle: {line}")
 
 
-def environments(campaign: Campaign) -> list[Environment]:
-    """Return the environments of the study at the site, with those of Extra-P and the planner if needed."""
+def list_environments(campaign: Campaign) -> list[Environment]:
+    """Return the environments of the study at the site, including those of tools that it needs."""
     is_needed = {"extrap": campaign.study.extra_p, "planner": bool(timings.required_timings(campaign.runs))}
     tool_environments = [read(name) for name, needed in is_needed.items() if needed]
     return [read(name, campaign.site.variant) for name in campaign.environments] + tool_environments
 
 
 def check_available(campaign: Campaign) -> None:
-    """Raise InputError if a wheel for this Python, or Apptainer for an image, is not available here."""
-    for environment in environments(campaign):
+    """Raise InputError if this machine lacks a wheel for its Python, or Apptainer for an image."""
+    for environment in list_environments(campaign):
         match environment.deployment(campaign.site.realization):
             case "venv":
                 for wheel in environment.wheels:
@@ -81,19 +86,19 @@ def check_available(campaign: Campaign) -> None:
                 check_machine(environment, campaign.site.realization)
 
 
-def collect(campaign: Campaign) -> Content:
-    """Fetch and build the content of the bundle, as far as the cache does not have it."""
+def collect_content(campaign: Campaign) -> Content:
+    """Return the content of the bundle, after fetching and building what the cache lacks."""
     content, site = Content(), campaign.site
     fetched = site.cache / "fetched" / python_abi()
     log = site.cache / "fetched" / "fetch.log"
     indexes = {"torch_index": site.torch_index or ""}
     fetched.mkdir(parents=True, exist_ok=True)
     with build_lock(fetched.with_name(f".{fetched.name}.lock"), "wheels for a bundle"):
-        content.report(f"fetching what {fetched} does not have; log: {log}")
+        content.report(f"fetching files that {fetched} lacks; log: {log}")
         allowed = fetch_lock(CONTROLLER, fetched, running_pythons, log)
         content.locks[display_path(CONTROLLER)] = digest_file(CONTROLLER)
         content.add("the controller", select_files(fetched, allowed))
-        for environment in environments(campaign):
+        for environment in list_environments(campaign):
             add_environment(content, environment, campaign, fetched, indexes, log)
     for dataset in campaign.datasets:
         add_dataset(content, dataset, campaign)
@@ -126,7 +131,7 @@ def add_environment(
         for source in environment.sources:
             pairs = [file for pair in cached_wheels(source, environment, site.cache) for file in pair]
             content.add(
-                f"{source.name} as it was built here",
+                f"{source.name}, built on this machine",
                 {f"wheels/{file.parent.name}/{file.name}": file for file in pairs},
             )
 
@@ -137,7 +142,7 @@ def add_dataset(content: Content, dataset: str, campaign: Campaign) -> None:
     if "folder" in entry:
         content.report(f"{dataset}: not included, the site needs the folder {entry['folder']}")
     elif "files" not in entry:
-        content.report(f"{dataset}: needs no file")
+        content.report(f"{dataset}: needs no files")
     elif archive_store.folder:
         content.report(f"{dataset}: not included, the site has it ({archive_store.site}: datasets.folder)")
     else:
@@ -149,7 +154,7 @@ def add_dataset(content: Content, dataset: str, campaign: Campaign) -> None:
 
 
 def brings_own_image(environment: Environment, campaign: Campaign) -> bool:
-    """Return whether the site brings the environment's image as a file of its own."""
+    """Return whether the site provides the environment's image as a file."""
     brought = environment.brought(campaign.site.realization)
     return bool(brought) and not is_address(str(brought))
 
@@ -173,14 +178,14 @@ def glibc_of(wheel: str) -> tuple[int, int]:
     return min(needed)
 
 
-def manifest(content: Content, campaign: Campaign) -> dict[str, Any]:
-    """Return the bundle's manifest: study and site, what it was made from, and the SHA-256 of every file."""
+def build_manifest(content: Content, campaign: Campaign) -> dict[str, Any]:
+    """Return the bundle's manifest: study, site, requirements on the machine, and SHA-256 of files."""
     wheels = [
         name.rpartition("/")[2]
         for name in content.files
         if name.startswith(bundled.WHEELS) and name.endswith(".whl")
     ]
-    # A built wheel comes before the record that it is complete.
+    # A wheel has to be unpacked before its wheel.json, which marks it as complete.
     ordered = sorted(content.files, key=lambda name: (name.endswith("/wheel.json"), name))
     files = {
         name: {"bytes": content.files[name].stat().st_size, "sha256": digest_file(content.files[name])}
@@ -202,7 +207,7 @@ def manifest(content: Content, campaign: Campaign) -> dict[str, Any]:
 
 
 def pack(content: Mapping[str, Any], files: Mapping[str, Path], out: Path) -> None:
-    """Write an uncompressed tar of the manifest and its files, in its order, without dates and owners."""
+    """Write an uncompressed tar of the manifest and its files, in this order, without dates and owners."""
     text = (json.dumps(content, indent=1) + "\n").encode()
     with written_whole(out) as partial, tarfile.open(partial, "w", format=tarfile.PAX_FORMAT) as bundle:
         bundle.addfile(tar_entry(MANIFEST, len(text)), io.BytesIO(text))
@@ -219,21 +224,25 @@ def tar_entry(name: str, size_bytes: int) -> tarfile.TarInfo:
 
 
 def make_bundle(study: str = "", site: str = "") -> None:
-    """Pack all that a study needs at a site into results/<study>/<study>-<site>.bundle.tar."""
+    """Pack everything that a study needs at a site into results/<study>/<study>-<site>.bundle.tar.
+
+    Raises:
+        InputError: If the site can run no cell of the study, or something is not available.
+    """
     config = load_config(configured(study, site))
     campaign = plan_campaign(load_study(config.study), load_site(config.site))
     if not campaign.records:
         raise InputError(
             "nothing-to-run",
-            f"can run no cell of {campaign.study.name}; nothing to pack",
+            f"cannot run any cell of {campaign.study.name}, so there is nothing to pack",
             file=campaign.site.file,
         )
     check_available(campaign)
     out = campaign.results / f"{campaign.study.name}-{campaign.site.name}.bundle.tar"
     with system_faults(out):
         with follow_modes(campaign.site.cache):
-            parts = collect(campaign)
-        content = manifest(parts, campaign)
+            parts = collect_content(campaign)
+        content = build_manifest(parts, campaign)
         print_progress(f"bundle: writing {out}")
         pack(content, parts.files, out)
     print(

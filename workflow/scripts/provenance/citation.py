@@ -8,7 +8,7 @@ from declared.study import Study
 
 
 def list_authors(study: Study) -> list[dict[str, str]]:
-    """Return the authors to be cited; "The authors of <study>" if the study names none."""
+    """Return the authors to cite: those of the study, or else "The authors of <study>"."""
     named = [
         {name.replace("_", "-"): value for name, value in vars(author).items() if value}
         for author in study.authors
@@ -21,7 +21,7 @@ def format_citation(study: Study, date: str | None, version: str | None) -> str:
 
     Args:
         study: The study.
-        date: Of the last record, YYYY-MM-DD; None if no record has one.
+        date: Date of the last record, YYYY-MM-DD; None if no record has one.
         version: The commit.
     """
     fields: dict[str, Any] = {

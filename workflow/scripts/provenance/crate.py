@@ -43,16 +43,16 @@ def build_crate(
 ) -> dict[str, Any]:
     """Return the content of ro-crate-metadata.json.
 
-    Paths are those in the archive; folders end with a slash.
+    All paths are paths in the archive; those of folders end with a slash.
 
     Args:
         study: The study.
         runs: Rows of runs.csv.
-        inputs: Path -> description.
-        results: Path -> description.
-        other_files: Path -> description.
+        inputs: Descriptions of the workflow's inputs by path.
+        results: Descriptions of its results by path.
+        other_files: Descriptions of all other files by path.
         workflow: Path of the Snakefile.
-        versions: Of ringside (the commit) and snakemake.
+        versions: Commit of `ringside`, and version of `snakemake`.
     """
     crate = ROCrate(version="1.1")
     crate.name, crate.description = study.title, study.question
@@ -114,7 +114,7 @@ def build_crate(
         "description": f"Tables and figures of {len(runs)} runs, of which {ok} succeeded",
         "actionStatus": "http://schema.org/CompletedActionStatus",
     }
-    if not study.imported:  # whose times are those of the source
+    if not study.imported:  # Times of imported runs belong to the source, not to this campaign.
         properties |= {"startTime": format_time(started.min())} if len(started) else {}
         properties |= {"endTime": format_time(ended.max())} if len(ended) else {}
     action = crate.add_action(
@@ -127,7 +127,7 @@ def build_crate(
 
 
 def unwrap_single(entities: list[Any]) -> Any:
-    """Return a single entity itself, several as a list: the JSON-LD of RO-Crates."""
+    """Return one entity itself and several as a list, the way RO-Crates write JSON-LD."""
     return entities[0] if len(entities) == 1 else entities
 
 
@@ -137,7 +137,7 @@ def format_time(time: str) -> str:
 
 
 def add_authors(crate: ROCrate, study: Study) -> list[ContextEntity]:
-    """Add and return the authors, an organization if there are none."""
+    """Add and return the authors; an organization if the study names none."""
     entities = []
     for number, author in enumerate(list_authors(study)):
         if "name" in author:
@@ -148,9 +148,9 @@ def add_authors(crate: ROCrate, study: Study) -> list[ContextEntity]:
             ContextEntity(crate, author.get("orcid", f"#author-{number + 1}"), properties=properties)
         )
         if "affiliation" in author:
-            place = {"@type": "Organization", "name": author["affiliation"]}
+            affiliation = {"@type": "Organization", "name": author["affiliation"]}
             entity["affiliation"] = crate.add(
-                ContextEntity(crate, f"#affiliation-{number + 1}", properties=place)
+                ContextEntity(crate, f"#affiliation-{number + 1}", properties=affiliation)
             )
         entities.append(entity)
     return entities
@@ -168,7 +168,7 @@ def add_licence(crate: ROCrate, study: Study) -> ContextEntity:
 
 
 def add_source(crate: ROCrate, imported: Imported) -> ContextEntity:
-    """Add and return the source of measurements that were made elsewhere, with its licence."""
+    """Add and return the source of imported measurements, with its licence."""
     stated = imported.description.stated
     is_spdx = re.fullmatch(r"[A-Za-z0-9.+-]+", stated.licence)
     licence = crate.add(
@@ -189,7 +189,7 @@ def add_source(crate: ROCrate, imported: Imported) -> ContextEntity:
 
 
 def trained_software(runs: pd.DataFrame) -> Iterable[tuple[str, str, str]]:
-    """Yield address, name and versions of the libraries that trained."""
+    """Yield address, name and versions of each training library in the runs."""
     versions = {part.strip() for text in runs["library_version"].dropna() for part in str(text).split(",")}
     by_address: dict[str, list[str]] = {}
     for part in sorted(versions):
@@ -211,7 +211,7 @@ def add_file(crate: ROCrate, path: str, description: str) -> Any:
 
 
 def add_parameters(crate: ROCrate, entities: Sequence[Any]) -> list[Any]:
-    """Add and return a formal parameter for each entity, which is its example."""
+    """Add and return a formal parameter for each entity, with the entity as its example."""
     parameters = []
     for entity in entities:
         kind = "Dataset" if entity.id.endswith("/") else "File"

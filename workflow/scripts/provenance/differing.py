@@ -1,4 +1,4 @@
-"""List what has changed since a study's figures were made: their manifest against the checkout."""
+"""List the sources that have changed since a study's figures were made, from the figures' manifest."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from common.errors import InputError
 from common.notes import Note
 from plan.campaign import Campaign
-from provenance.manifest import read
+from provenance.manifest import read_manifest
 from provenance.sources import collect_sources
 
 MAX_NAMED = 3
@@ -20,14 +20,17 @@ TITLES = {
 
 
 def list_changes(campaign: Campaign, manifest: Path, code: Sequence[str]) -> list[str]:
-    """Return a line for each group of sources that differs from what the figures were made from.
+    """Return a heading and a line for each group of sources that differs from a manifest; [] if none does.
 
-    `code`: the files that make the figures now. Without a manifest there are no lines.
+    Args:
+        campaign: The campaign.
+        manifest: The manifest; without it, the result is [].
+        code: The files of the programs that make the figures now.
     """
     if not manifest.exists():
         return []
     try:
-        content = read(manifest)
+        content = read_manifest(manifest)
     except InputError as error:
         return [str(error)]
     lines = compare_sources(content["sources"], collect_sources(campaign, code))
@@ -46,7 +49,8 @@ def compare_sources(
     lines: list[str] = []
     for group, title in TITLES.items():
         old, new = before.get(group, {}), now.get(group, {})
-        # A manifest may be of records, and the campaign of published tables, or vice versa.
+        # A campaign of records has groups that one of published tables lacks, and the manifest can be of the
+        # other.
         if group not in before or group not in now:
             continue
         changed = [name for name in new if name in old and new[name] != old[name]]
@@ -68,6 +72,6 @@ def compare_sources(
 
 
 def join_names(names: Sequence[str], prefix: str) -> str:
-    """Return the first names, and the number of the others."""
+    """Return the first names and the number of further ones, after `prefix`; "" without names."""
     n_more = len(names) - MAX_NAMED
     return prefix * bool(names) + ", ".join(names[:MAX_NAMED]) + (f" and {n_more} more" if n_more > 0 else "")

@@ -1,8 +1,8 @@
-"""Write a study's manifest: the SHA-256 of every figure and table, and of all that they depend on.
+"""Write a study's manifest: the SHA-256 of every figure and table, and of everything that they depend on.
 
-It is written after all figures and tables, whenever one of these changes. Each product has a record of what
-it was really made from (common.content_digests). If that differs from the current files, there is no
-manifest.
+It is written after all figures and tables, whenever one of them changes. Each product has a record of the
+files that it was made from (common.content_digests). If they differ from the current files, no manifest is
+written.
 """
 
 import csv
@@ -27,9 +27,9 @@ from provenance import sources
 from report.checkout import state
 
 OLD_FOLDER = "old"
-REBUILD_HINT = "run snakemake figures again"
+REBUILD_HINT = "rerun snakemake figures"
 REMOVE_HINT = "remove it and run snakemake figures"
-# Last digits and pixels depend on these.
+# Libraries on which last digits and pixels depend.
 LIBRARIES = (
     "matplotlib",
     "numpy",
@@ -40,18 +40,18 @@ LIBRARIES = (
 )
 
 
-def manifest(
+def build_manifest(
     campaign: Campaign, products: Mapping[str, Mapping[str, Any]], sources_digest: str
 ) -> dict[str, Any]:
     """Return the content of manifest.json.
 
     Args:
         campaign: The campaign.
-        products: Name -> its `files`, and the path of the record of what they were `made_of`.
-        sources_digest: Digest of all sources when Snakemake decided what has to be made.
+        products: Name -> its `files`, and `made_of`, the path of their record.
+        sources_digest: Digest of all sources at the time when Snakemake planned.
 
     Raises:
-        InputError: If a product was made from something other than the current files.
+        InputError: If a product was not made from the current files, or a source has changed since.
     """
     certified = {
         name: certify_files(product["files"], Path(product["made_of"])) for name, product in products.items()
@@ -102,10 +102,10 @@ def manifest(
 
 
 def certify_files(files: Sequence[str], origin_file: Path) -> ProductRecord:
-    """Return what `files` were made from, according to a record.
+    """Return the record of `files` after checking that they and all of their inputs are unchanged.
 
     Raises:
-        InputError: Unless they and everything that they were made from are unchanged.
+        InputError: If a file has changed, or is not in the record.
     """
     origin = read_record(origin_file)
     if origin is None:
@@ -125,12 +125,17 @@ def certify_files(files: Sequence[str], origin_file: Path) -> ProductRecord:
 def retire(
     results: Path, products: Mapping[str, Mapping[str, Any]], other_files: Sequence[str] = ()
 ) -> list[str]:
-    """Move files that are no longer products into OLD_FOLDER beside them; return their names without endings.
+    """Move files that are no longer products into OLD_FOLDER next to them, and return their names.
+
+    Only folders with products are searched, except results/<study> itself, which has other files, too.
 
     Args:
         results: results/<study>.
         products: Name -> its `files`.
-        other_files: Files that are made on request, and stay.
+        other_files: Further files that stay, such as those made on request.
+
+    Returns:
+        Folder and name without suffixes, such as figures/overview, each once.
     """
     current = {
         Path(file)
@@ -138,7 +143,7 @@ def retire(
         for file in files
     }
     moved = []
-    for folder in sorted({file.parent for file in current} - {results}):  # It contains other files, too.
+    for folder in sorted({file.parent for file in current} - {results}):
         for file in sorted(path for path in folder.iterdir() if path.is_file() and path not in current):
             (folder / OLD_FOLDER).mkdir(exist_ok=True)
             file.replace(folder / OLD_FOLDER / file.name)
@@ -146,15 +151,15 @@ def retire(
     return list(dict.fromkeys(moved))
 
 
-def read(file: Path, expected: str = "") -> dict[str, Any]:
+def read_manifest(file: Path, expected: str = "") -> dict[str, Any]:
     """Return the manifest in a file.
 
     Args:
-        file: manifest.json of a study, or of an archive.
-        expected: What else could have been named, where a person has named the file.
+        file: manifest.json of a study or an archive.
+        expected: For errors: what the file should be. "" for a study's own manifest, which can be rebuilt.
 
     Raises:
-        InputError: If it is none.
+        InputError: If the file is missing or is not a manifest, or a product lies outside results/<study>.
     """
     hint = "" if expected else REMOVE_HINT
     try:
@@ -174,7 +179,7 @@ def read(file: Path, expected: str = "") -> dict[str, Any]:
     ]:
         raise InputError(
             "foreign-product",
-            f"{outside[0]} is no product of {content['study']}",
+            f"{outside[0]} is not a product of {content['study']}",
             file=file,
             key="products",
             got=outside[0],
@@ -214,19 +219,17 @@ def main(
         study: name of a file in config/studies/
         site: name of a file in config/sites/
         records: campaign, available, or the folder with published tables
-        products: JSON: name -> files, and the record of what they were made from
-        sources_digest: SHA-256 of all that the products depend on
+        products: JSON: name -> files, and the record of their inputs
+        sources_digest: SHA-256 of everything that the products depend on
         keep: other files that stay
         out: manifest.json
     """
     campaign = measured_campaign(study, site, records)
-    content = manifest(campaign, json.loads(products), sources_digest)
+    content = build_manifest(campaign, json.loads(products), sources_digest)
     check(content, "manifest", out)
     write_json(out, content)
     if retired := retire(campaign.results, content["products"], keep):
-        print(
-            f"no longer declared by the study, moved to {OLD_FOLDER}/ beside the others: {', '.join(retired)}"
-        )
+        print(f"no longer declared by the study, moved to {OLD_FOLDER}/: {', '.join(retired)}")
 
 
 if __name__ == "__main__":

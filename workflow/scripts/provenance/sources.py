@@ -1,6 +1,6 @@
-"""List what a campaign's figures depend on, file by file: study, site, locks, code, data, records.
+"""List the sources of a campaign's figures, file by file: study, site, locks, code, data, records.
 
-Snakemake calls this while it parses, so it uses the standard library only, and reads no tables.
+Snakemake calls this while it parses, so it does not import pandas and reads no tables.
 """
 
 import json
@@ -22,14 +22,18 @@ from plan.strategies import strategy_file
 
 Group = dict[str, str]  # file -> SHA-256, or key -> value
 WORKFLOW_LOCK = CHECKOUT / "requirements.txt"
-CODE_SUFFIXES = (".py", ".yaml", ".jinja")  # of the files among inputs that are code
+CODE_SUFFIXES = (".py", ".yaml", ".jinja")  # of inputs that are code
 
 
 def source_paths(campaign: Campaign, code: Iterable[str]) -> dict[str, list[Path]]:
-    """Return the files of each group that figures depend on, if they are made by the files `code`.
+    """Return the source files of figures, by group.
 
-    For published tables only what this checkout adds: their own columns say how they were measured
-    (`measured_with`).
+    Published tables have columns with the digests of what measured them (`measured_with`), so for them only
+    the study, this workflow's lock and its code count.
+
+    Args:
+        campaign: The campaign.
+        code: The files of the programs that make the figures.
     """
     names = campaign.study.name, campaign.site.name
     imported = campaign.study.imported
@@ -50,7 +54,7 @@ def source_paths(campaign: Campaign, code: Iterable[str]) -> dict[str, list[Path
 
 
 def collect_sources(campaign: Campaign, code: Iterable[str]) -> dict[str, Group]:
-    """Return the current groups: digests of files, measured keys of the site, digests of data sets."""
+    """Return the current digests of files and data sets, and the site's keys that affect runs, by group."""
     groups = {
         group: {display_path(file): digest_source(file) for file in paths}
         for group, paths in source_paths(campaign, code).items()
@@ -64,7 +68,7 @@ def collect_sources(campaign: Campaign, code: Iterable[str]) -> dict[str, Group]
 
 
 def digest(groups: Mapping[str, Group]) -> str:
-    """Return one SHA-256 of all groups."""
+    """Return one SHA-256 over all groups."""
     return digest_text(json.dumps(groups, sort_keys=True))
 
 
@@ -83,7 +87,7 @@ def environment_files(campaign: Campaign, environment: str) -> list[Path]:
 
 
 def training_code(campaign: Campaign) -> set[Path]:
-    """Return the code of ranks, and of the models that they build."""
+    """Return the files of the code that ranks execute, including models."""
     source_paths: set[Path] = set()
     for framework in campaign.study.factors["framework"]:
         for path in [*rank_code(framework), load_framework(framework).file]:
@@ -92,15 +96,17 @@ def training_code(campaign: Campaign) -> set[Path]:
 
 
 def data_code() -> list[Path]:
-    """Return the code that prepares data sets, and the tables that describe them."""
+    """Return the files that prepare data sets, and the tables of data sets."""
     code = [file for file in sorted(DATASETS.parent.glob("*.py")) if file.name not in NON_PREPARING_MODULES]
     return [*code, DATASETS, *([OWN_DATASETS] if OWN_DATASETS.is_file() else [])]
 
 
 def record_digests(campaign: Campaign, other_records: Sequence[str]) -> dict[str, Group]:
-    """Return the SHA-256 of the tables that figures are made from, and of their records and epochs.
+    """Return the SHA-256 of the tables behind figures (`tables`), and of records and epochs (`records`).
 
-    `other_records` are those of collective benchmarks, timings and decisions.
+    Args:
+        campaign: The campaign.
+        other_records: Records of collective benchmarks, timings and decisions; missing ones are skipped.
     """
     files = [campaign.record_file(name) for name in ("design", *RECORD_TABLES)]
     tables = {file.name: digest_file(file) for file in files if file.is_file()}
@@ -113,9 +119,9 @@ def record_digests(campaign: Campaign, other_records: Sequence[str]) -> dict[str
 
 
 def measured_with(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, list[str]]]:
-    """Return digests in rows of runs.csv, by what has them.
+    """Return the digests in rows of runs.csv.
 
-    Environments by framework; code by framework, model and data set; data by data set.
+    Those of environments are by framework, of code by framework, model and data set, of data by data set.
     """
     digests: dict[str, dict[str, set[str]]] = {"environment": {}, "code": {}, "data": {}}
     for row in rows:

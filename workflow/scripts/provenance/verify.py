@@ -11,7 +11,7 @@ from common.errors import InputError
 from common.files import digest_file
 from common.notes import Note
 from declared.configuration import check_name, read_config
-from provenance.manifest import read
+from provenance.manifest import read_manifest
 
 DESIGN = "design.csv"  # is in the folder of records, not in the archive's
 EXPECTED_MANIFEST = "the manifest.json of a study or an archive"
@@ -20,10 +20,12 @@ IDENTICAL, MISSING, DIFFERS = "identical", "not there", "differs"
 
 @dataclass(frozen=True)
 class Verdict:
-    """Verdict on one file: identical, not there, or differs.
+    """The result of comparing one file with a manifest.
 
     Attributes:
-        detail: A Note on how it differs, if the old file is available.
+        file: Path of the file.
+        verdict: IDENTICAL, MISSING or DIFFERS.
+        detail: A Note on how it differs, if the original file is available.
     """
 
     file: str
@@ -32,11 +34,11 @@ class Verdict:
 
 
 def compare_all(against: Path, results: Path) -> list[Verdict]:
-    """Return a verdict for every product, table of runs and record that a manifest names.
+    """Return a verdict for every product, table of runs and record in a manifest.
 
-    In an archive the earlier products beside the manifest have to match it, too.
+    In an archive, the products next to the manifest are compared with it, too.
     """
-    content, old_folder = read(against), against.parent
+    content, old_folder = read_manifest(against), against.parent
     products = {
         name.removeprefix(f"results/{content['study']}/"): sha256
         for product in content["products"].values()
@@ -57,7 +59,10 @@ def compare_all(against: Path, results: Path) -> list[Verdict]:
 
 
 def compare_file(file: Path, sha256: str, old_folder: Path | None = None) -> Verdict:
-    """Return the verdict on a file."""
+    """Return the verdict on a file.
+
+    If it differs, and `old_folder` has a file with this SHA-256, the verdict says how they differ.
+    """
     if not file.is_file():
         return Verdict(str(file), MISSING)
     if digest_file(file) == sha256:
@@ -70,7 +75,7 @@ def compare_file(file: Path, sha256: str, old_folder: Path | None = None) -> Ver
 
 
 def describe_difference(old: Path, new: Path) -> Note | None:
-    """Return by how much two files of the same kind differ, None if that cannot be determined."""
+    """Return how much two CSV or PNG files differ; None for other files and for unreadable ones."""
     from PIL import Image
 
     try:
@@ -80,12 +85,12 @@ def describe_difference(old: Path, new: Path) -> Note | None:
             case ".png":
                 return compare_pixels(old, new)
     except (OSError, ValueError, SyntaxError, csv.Error, Image.DecompressionBombError):
-        pass  # A file that cannot be read has nothing to compare; that it differs is known.
+        pass  # The SHA-256 already shows that an unreadable file differs.
     return None
 
 
 def compare_numbers(old: Path, new: Path) -> Note:
-    """Return how two CSV files differ."""
+    """Return how two CSV files differ: in shape, in text, or in numbers and by how much."""
     rows = [list(csv.reader(path.open(encoding="utf-8", newline=""))) for path in (old, new)]
     if [len(row) for row in rows[0]] != [len(row) for row in rows[1]]:
         return Note("other-shape", "rows or columns")
@@ -101,7 +106,7 @@ def compare_numbers(old: Path, new: Path) -> Note:
 
 
 def compare_pixels(old: Path, new: Path) -> Note:
-    """Return how two pictures differ."""
+    """Return how two pictures differ: in size, or in which share of the pixels."""
     from PIL import Image, ImageChops
 
     with Image.open(old) as a, Image.open(new) as b:
@@ -114,18 +119,23 @@ def compare_pixels(old: Path, new: Path) -> Note:
 
 
 def verify(study: str = "", against: Path | None = None, as_json: bool = False) -> bool:
-    """Return whether a study's figures, tables and records are the same as those that a manifest lists.
+    """Compare a study's figures, tables and records with a manifest, and return whether all are identical.
+
+    The files that differ are printed.
 
     Args:
-        study: The study of results/<study>; default: that of config/config.yaml.
-        against: The manifest; default: that of the results.
-        as_json: Print every verdict as JSON, for programs, instead of what differs.
+        study: Name of the study; default: the one in config/config.yaml.
+        against: The manifest; default: the one in results/<study>.
+        as_json: Whether to print all verdicts as JSON instead.
+
+    Raises:
+        InputError: If the manifest is invalid, empty, or of another study.
     """
     study = study or str(read_config(Path("config/config.yaml"))["study"])
     check_name("study", study)
     results = Path("results") / study
     manifest = against or results / "manifest.json"
-    content = read(manifest, EXPECTED_MANIFEST if against else "")
+    content = read_manifest(manifest, EXPECTED_MANIFEST if against else "")
     if content["study"] != study:
         raise InputError(
             "other-study",

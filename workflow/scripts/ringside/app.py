@@ -1,4 +1,4 @@
-"""The command `ringside`: its verbs in their groups, and the function that runs a command line."""
+"""The command `ringside`: its verbs by group, and the function that runs a command line."""
 
 import os
 import sys
@@ -56,7 +56,7 @@ def prepare() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run a command line, and return its exit status: 2 with a line on stderr if arguments are wrong."""
+    """Run a command line, and return its exit status, which is 2 after an InputError."""
     status = 0
 
     def call() -> None:

@@ -20,19 +20,16 @@ def names_in(folder: Path) -> list[str]:
 
 
 def complete(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
-    """Return a function that completes what a person has typed to those of the names that begin so."""
+    """Return a function that completes typed text to the names that begin with it."""
     return lambda incomplete: [name for name in names() if name.startswith(incomplete)]
 
 
 def _check(folder: Path, argument: str) -> Callable[[str], str]:
-    """Return a function that returns a name if the folder has its file, or it is empty.
-
-    It raises InputError for other names.
-    """
+    """Return a function that returns a name unchanged, and raises InputError if the folder lacks its file."""
 
     def check(name: str) -> str:
         if name and name not in (names := names_in(folder)):
-            problem = f"there is no config/{folder.name}/{name}.yaml"
+            problem = f"config/{folder.name}/{name}.yaml does not exist"
             raise InputError("unknown-name", problem, file=argument, got=name, **alternatives(name, names))
         return name
 
@@ -42,7 +39,7 @@ def _check(folder: Path, argument: str) -> Callable[[str], str]:
 check_study, check_site = _check(STUDIES, "STUDY"), _check(SITES, "--site")
 _STUDY: dict[str, Any] = {
     "metavar": "STUDY",
-    "help": "A study of config/studies/; default: that of config/config.yaml.",
+    "help": "A study of config/studies/; default: the one in config/config.yaml.",
     "envvar": "RINGSIDE_STUDY",
     "show_envvar": False,
     "show_default": False,

@@ -1,4 +1,4 @@
-"""Verbs about a campaign: what it costs, where it stands, what to repeat, whether its products are right."""
+"""Verbs about a campaign: cost, status, preview, repetition, traces, proposal, verification, comparison."""
 
 from pathlib import Path
 from typing import Annotated
@@ -20,10 +20,10 @@ def plan(
     site: Site = "",
     block: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="One block of the design alone.", show_default=False),
+        typer.Option(min=1, metavar="N", help="Only one block of the design.", show_default=False),
     ] = None,
     no_memory: Annotated[
-        bool, typer.Option("--no-memory", help="Do not estimate memory (about a second a cell).")
+        bool, typer.Option("--no-memory", help="Do not estimate memory (about one second per cell).")
     ] = False,
     json: Json = False,
 ) -> None:
@@ -41,7 +41,7 @@ def status(
     study: Study = "",
     site: Site = "",
     watch: Annotated[
-        bool, typer.Option("--watch", help="Look again every 10 s until the campaign has ended.")
+        bool, typer.Option("--watch", help="Update every 10 s until the campaign has ended.")
     ] = False,
     json: Json = False,
 ) -> None:
@@ -56,7 +56,7 @@ def status(
 
 
 def preview(study: Study = "", site: Site = "") -> None:
-    """Draw the figures of the runs so far, while the campaign goes on: results/STUDY/preview.
+    """Draw the figures of the runs so far while the campaign continues: results/STUDY/preview.
 
     Example:
     ./ringside preview my-study
@@ -93,11 +93,11 @@ def repeat(
 
 
 def trace(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run id, or a pattern that fits one.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run id, or a pattern that matches one.")],
     study: StudyOption = "",
     site: Site = "",
     full: Annotated[
-        bool, typer.Option("--full", help="Also trace what the library's own profiler reports.")
+        bool, typer.Option("--full", help="Also trace the events of the library's own profiler.")
     ] = False,
     chakra: Annotated[
         Path | None,
@@ -115,9 +115,9 @@ def trace(
 
 
 def read_trace(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The archive's file with the ending .otf2.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The archive's file that ends in .otf2.")],
 ) -> None:
-    """Read a trace that Score-P wrote, as phases of steps and for Perfetto.
+    """Convert a trace of Score-P to phases of steps, and for Perfetto.
 
     Example:
     ./ringside read-trace scorep-20261124_2312/traces.otf2
@@ -135,16 +135,16 @@ def proposal(
     site: Site = "",
     epochs: Annotated[
         float | None,
-        typer.Option(metavar="E", help="Epochs of it; default: the benchmark's.", show_default=False),
+        typer.Option(metavar="E", help="Epochs per training; default: the benchmark's.", show_default=False),
     ] = None,
     samples: Annotated[
         float | None,
-        typer.Option(metavar="S", help="In place of --epochs: samples of it.", show_default=False),
+        typer.Option(metavar="S", help="Samples per training, in place of --epochs.", show_default=False),
     ] = None,
     trainings: Annotated[int, typer.Option(min=1, metavar="T", help="Number of trainings.")] = 1,
     level: Annotated[
         list[str] | None,
-        typer.Option(metavar="F=L", help="A level of the series that time is asked for.", show_default=False),
+        typer.Option(metavar="F=L", help="A level of the series to extrapolate.", show_default=False),
     ] = None,
     records: Annotated[
         str,
@@ -170,12 +170,14 @@ def verify(
     against: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Another manifest.json than that of the results.", show_default=False
+            metavar="FILE",
+            help="The manifest.json to compare with; default: the study's.",
+            show_default=False,
         ),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Check that figures, tables and records are those of a manifest; exit status 1 where they differ.
+    """Compare figures, tables and records with a manifest; exit status 1 if they differ.
 
     Example:
     ./ringside verify my-study --against ../manifest.json
@@ -192,14 +194,14 @@ def compare(
         str, typer.Argument(metavar="[OTHER]", help="Study or folder to compare with it.")
     ] = "",
     reference: Annotated[
-        str, typer.Option(metavar="NAME", help="In place of OTHER: published numbers of config/references/.")
+        str, typer.Option(metavar="NAME", help="Published numbers of config/references/, in place of OTHER.")
     ] = "",
     margin: Annotated[
         str | None,
-        typer.Option(metavar="PERCENT", help="Margin around these (default 5 %).", show_default=False),
+        typer.Option(metavar="PERCENT", help="Margin around --reference (default 5 %).", show_default=False),
     ] = None,
 ) -> None:
-    """Compare two campaigns of another date, site or version, or a campaign with published numbers.
+    """Compare two campaigns of different dates, sites or versions, or a campaign with published numbers.
 
     Example:
     ./ringside compare docs/campaigns/tf-strategies-virtual results/tf-strategies-virtual

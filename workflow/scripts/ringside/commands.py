@@ -32,7 +32,7 @@ class SnakemakeVerb(Verb):
     takes_rest = True
 
     def collect_usage_pieces(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]
-        """Return the parts of the line of usage."""
+        """Return the parts of the usage line."""
         return [*super().collect_usage_pieces(ctx), "[-- SNAKEMAKE_OPTIONS...]"]
 
 
@@ -40,9 +40,9 @@ class Verbs(TyperGroup):
     """The verbs, in groups. An unknown verb is an error with a suggestion."""
 
     def resolve_command(self, ctx: typer.Context, args: list[str]) -> Any:  # type: ignore[override]
-        """Return the verb that is called, with its arguments."""
+        """Return the verb and its arguments; raise InputError for an unknown verb."""
         if args[0] not in self.commands and not args[0].startswith("-") and not ctx.resilient_parsing:
-            hint = f"{ctx.command_path} --help lists the commands"
+            hint = f"{ctx.command_path} --help lists all commands"
             fields = alternatives(args[0], self.commands)
             raise InputError(
                 "unknown-name", f"there is no command '{args[0]}'", got=args[0], hint=hint, **fields
@@ -50,7 +50,7 @@ class Verbs(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, _ctx: Any, formatter: Any) -> None:
-        """Write the verbs, group by group."""
+        """Write the verbs by group."""
         width = max(len(name) for name in self.commands)
         groups: dict[str, list[tuple[str, str]]] = {}
         for name, command in self.commands.items():
@@ -65,7 +65,7 @@ class Verbs(TyperGroup):
 def register(
     app: typer.Typer, group: str, functions: Iterable[Callable[..., None]], cls: type[Verb] = Verb
 ) -> None:
-    """Register functions as the verbs of a group; `Example:` and what follows in a docstring end the help."""
+    """Register functions as the verbs of a group; a docstring's text from `Example:` on ends the help."""
     for function in functions:
         text, _, example = inspect.cleandoc(function.__doc__ or "").partition("\n\nExample:\n")
         name = function.__name__.rstrip("_").replace("_", "-")
@@ -83,7 +83,7 @@ def split_rest(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def to_input_error(error: typer.TyperException) -> InputError:
-    """Return typer's error as an InputError, so that it is reported as all errors in input are."""
+    """Return typer's error as an InputError, so that it is reported like all errors in input."""
     ctx = getattr(error, "ctx", None)
     verb = ctx.command_path if ctx else "ringside"
     hint = f"{verb} --help explains the arguments"
@@ -107,6 +107,6 @@ def to_input_error(error: typer.TyperException) -> InputError:
 
 
 def _typed_name(parameter: Any) -> str:
-    """Return an option's longest name, such as ``--site``, or what the help calls an argument."""
+    """Return an option's longest name, such as ``--site``, or an argument's name in the help."""
     names = [name for name in parameter.opts if name.startswith("-")]
     return str(max(names, key=len) if names else parameter.metavar or parameter.name.upper())

@@ -1,4 +1,4 @@
-"""The verb that writes a new study, from options or from answers to questions."""
+"""The verb that writes a new study, from options or from answers on a terminal."""
 
 import sys
 from collections.abc import Callable
@@ -74,14 +74,14 @@ def new(
 
 def _count(text: object) -> int:
     if not str(text).isdecimal() or int(str(text)) < 1:
-        raise InputError("out-of-range", f"'{text}' is no number of 1 or more", got=text)
+        raise InputError("out-of-range", f"'{text}' is not a number from 1 on", got=text)
     return int(str(text))
 
 
 def _answer(
     value: Any, question: str, default: Any, check: Callable[[Any], Any], is_list: bool = False
 ) -> Any:
-    """Return the checked value of an option: as typed, else as answered on a terminal, else the default."""
+    """Return the checked value of an option: as given, or as answered on a terminal, or the default."""
     if value is not None and value != []:
         return tuple(check(item) for item in value) if is_list else check(value)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):

@@ -1,4 +1,4 @@
-"""Verbs about sites: describe and check one, submit and bundle studies, start a virtual cluster."""
+"""Verbs about sites: describe and check a site, submit and bundle studies, start a virtual cluster."""
 
 from pathlib import Path
 from typing import Annotated
@@ -13,11 +13,11 @@ def site(
     partition: Annotated[
         str,
         typer.Option(
-            metavar="PARTITION", help="Partition of Slurm; default: its default.", show_default=False
+            metavar="PARTITION", help="Partition of Slurm; default: Slurm's default.", show_default=False
         ),
     ] = "",
     local: Annotated[
-        bool, typer.Option("--local", help="Describe this machine alone, though Slurm is here.")
+        bool, typer.Option("--local", help="Describe only this machine, even if it has Slurm.")
     ] = False,
 ) -> None:
     """Write config/sites/NAME.yaml for this cluster or machine, then check it as `doctor` does.
@@ -31,7 +31,7 @@ def site(
 
 
 def doctor(study: Study = "", site: Site = "") -> None:
-    """Check in a minute what will not work at a site; exit status 1 where something will not.
+    """Check in a minute what will not work at a site; exit status 1 if something will not.
 
     Example:
     ./ringside doctor --site my-cluster
@@ -52,7 +52,7 @@ def nodecheck(
     ] = "",
     nodes: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="How many nodes; default: all idle ones.", show_default=False),
+        typer.Option(min=1, metavar="N", help="Number of nodes; default: all idle ones.", show_default=False),
     ] = None,
 ) -> None:
     """Test the nodes of a site against each other; exit status 1 if one is slow.
@@ -88,7 +88,7 @@ def submit(
 
 
 def bundle(study: Study = "", site: Site = "") -> None:
-    """Pack what a study needs at a site without internet: results/STUDY/STUDY-SITE.bundle.tar.
+    """Pack everything that a study needs at a site without internet: results/STUDY/STUDY-SITE.bundle.tar.
 
     Example:
     ./ringside bundle my-study --site my-cluster
@@ -99,13 +99,13 @@ def bundle(study: Study = "", site: Site = "") -> None:
 
 
 def unbundle(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="What `ringside bundle` has made.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file that `ringside bundle` has made.")],
     study: Annotated[
         str, typer.Option(help="Unpack it only if it is for this study.", show_default=False)
     ] = "",
     site: Annotated[str, typer.Option("--site", "-s", help="... for this site.", show_default=False)] = "",
 ) -> None:
-    """Unpack a bundle into the cache, where there is no internet.
+    """Unpack a bundle into the cache of a machine without internet.
 
     Example:
     ./ringside unbundle my-study-my-cluster.bundle.tar
@@ -118,18 +118,16 @@ def unbundle(
 def up(
     nodes: Annotated[str, typer.Option(metavar="N", help="Number of nodes.")] = "3",
     bandwidth: Annotated[
-        str, typer.Option(help="Rate of each node's link, as tc writes it, or none.")
+        str, typer.Option(help="Rate of each node's link in tc's units, or none.")
     ] = "1gbit",
-    cpu: Annotated[
-        str, typer.Option(help="Cores of a node, or of each node as 0.9,0.6,0.3, or none.")
-    ] = "0.6",
-    memory: Annotated[str, typer.Option(help="Memory of a node, or none.")] = "6G",
+    cpu: Annotated[str, typer.Option(help="Cores per node, or of each node (0.9,0.6,0.3), or none.")] = "0.6",
+    memory: Annotated[str, typer.Option(help="Memory per node, or none.")] = "6G",
     scheduler: Annotated[str, typer.Option(help="slurm or oar.")] = "slurm",
     accounting: Annotated[
-        bool, typer.Option("--accounting", help="With slurmdbd, so that sacct answers.")
+        bool, typer.Option("--accounting", help="Start slurmdbd, so that sacct works.")
     ] = False,
     gpus: Annotated[
-        str, typer.Option(help="GPUs of a node as 4 or a100:4, or none: device files without a driver.")
+        str, typer.Option(help="GPUs per node (4 or a100:4), device files without a driver; or none.")
     ] = "none",
     constrain_devices: Annotated[
         bool,
@@ -156,7 +154,7 @@ def up(
 
 
 def down(
-    force: Annotated[bool, typer.Option("--force", help="Even while jobs wait or run.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Stop it even if jobs wait or run.")] = False,
 ) -> None:
     """Stop the virtual cluster; nothing is left behind.
 

@@ -1,4 +1,4 @@
-"""Verbs that Snakemake runs: each is a target of the workflow, made at a site with a profile."""
+"""Verbs that run Snakemake: each is a target of the workflow, at a site, with a profile."""
 
 import os
 import sys
@@ -29,7 +29,7 @@ Records = Annotated[
     typer.Option(
         metavar="RECORDS",
         help=(
-            "Train nothing: use the records that are there (available), or the tables of a folder such as "
+            "Train nothing: use only existing records (available), or the tables of a folder such as "
             "docs/campaigns/NAME."
         ),
         show_default=False,
@@ -63,7 +63,7 @@ def run(
 def report(
     ctx: typer.Context, study: Study = "", site: Site = "", records: Records = "", dry_run: DryRun = False
 ) -> None:
-    """Make one page with everything: results/STUDY/report.html. Run what is missing first.
+    """Make one page with everything, results/STUDY/report.html, after running what is missing.
 
     Example:
     ./ringside report my-study
@@ -74,7 +74,7 @@ def report(
 def paper(
     ctx: typer.Context, study: Study = "", site: Site = "", records: Records = "", dry_run: DryRun = False
 ) -> None:
-    """Make the study's paper in LaTeX, and its PDF where TeX is installed: results/STUDY/paper.
+    """Make the study's paper in LaTeX, and its PDF if TeX is installed: results/STUDY/paper.
 
     Example:
     ./ringside paper my-study
@@ -85,7 +85,7 @@ def paper(
 def archive(
     ctx: typer.Context, study: Study = "", site: Site = "", records: Records = "", dry_run: DryRun = False
 ) -> None:
-    """Pack everything behind the figures into results/STUDY/STUDY.tar.gz, which makes them again elsewhere.
+    """Pack everything behind the figures into results/STUDY/STUDY.tar.gz, which can rebuild them anywhere.
 
     Example:
     ./ringside archive my-study
@@ -94,7 +94,7 @@ def archive(
 
 
 def pilot(ctx: typer.Context, study: Study = "", site: Site = "", dry_run: DryRun = False) -> None:
-    """Run the first two blocks, and print what is cheaper from there: more runs, or longer ones.
+    """Run the first two blocks, and print which is cheaper for more precision: more runs, or longer ones.
 
     Example:
     ./ringside pilot my-study
@@ -105,7 +105,7 @@ def pilot(ctx: typer.Context, study: Study = "", site: Site = "", dry_run: DryRu
 def largest(
     ctx: typer.Context, study: Study = "", site: Site = "", profile: Profile = "", dry_run: DryRun = False
 ) -> None:
-    """Search the largest batch that fits in memory, for every cell of a study with batch_size: largest.
+    """Search for the largest batch that fits in memory, for each cell of a study with batch_size: largest.
 
     Example:
     ./ringside largest my-study --site my-cluster --profile slurm
@@ -151,26 +151,30 @@ def run_snakemake(
         records: The configuration's key `records`; default: the configured value.
         profile: Name of a folder in profiles/; default: local.
         options: Options of Snakemake.
-        rest: Further arguments of Snakemake, as a person typed them.
+        rest: Arguments of Snakemake that the user typed after `--`.
         dry_run: Whether to show only what would run.
     """
-    named = [("study", study), ("site", site), ("records", records)]
-    config = [f"{key}={value}" for key, value in named if value]
-    of_profile = ["--profile", profile] if profile else []
-    replace_process(target, config, [*of_profile, *(["-n"] if dry_run else []), *options], rest)
+    settings = [("study", study), ("site", site), ("records", records)]
+    config = [f"{key}={value}" for key, value in settings if value]
+    profile_option = ["--profile", profile] if profile else []
+    replace_process(target, config, [*profile_option, *(["-n"] if dry_run else []), *options], rest)
 
 
 def replace_process(
     target: str, config: Sequence[str], options: Sequence[str] = (), rest: Sequence[str] = ()
 ) -> NoReturn:
-    """Replace this process by Snakemake, which then gets its signals.
+    """Replace this process by Snakemake, after removing the lock of a killed Snakemake.
 
-    First remove the lock of a killed Snakemake.
+    Args:
+        target: A rule.
+        config: KEY=VALUE pairs of the configuration.
+        options: Options of Snakemake.
+        rest: Arguments of Snakemake that the user typed after `--`.
     """
     from plan import unlock
 
-    typed, other_arguments = take_config(rest)
-    values = [*config, *typed]
+    typed_config, other_arguments = take_config(rest)
+    values = [*config, *typed_config]
     unlock.main(if_stale=True)
     command = [sys.executable, "-m", "snakemake", target, *options, *other_arguments]
     command += ["--config", *values] if values else []
@@ -181,7 +185,7 @@ def replace_process(
 def take_config(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the KEY=VALUE pairs of every `--config` among Snakemake's arguments, and the other arguments.
 
-    Snakemake would take only the last `--config`, which would hide the study and the site.
+    Snakemake uses only the last `--config`, which would replace the study and the site.
     """
     pairs: list[str] = []
     other_arguments: list[str] = []
@@ -199,7 +203,7 @@ def take_config(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def set_variables() -> None:
-    """Set the variables of an activated `.venv`, for Snakemake and for the programs that verbs start."""
+    """Set the variables of an activated `.venv` in this process, for Snakemake and other programs."""
     from environments.controller import process_variables
 
     variables = process_variables(CHECKOUT, os.environ)

@@ -19,7 +19,7 @@ from declared.site import Site, load_site
 from declared.study import load_study
 from environments.built import read_built
 from environments.record import BuiltEnvironment
-from environments.steps import call
+from environments.steps import run_logged
 from launchers.launch import SCRIPTS, in_image, kept_variables
 from plan import cost
 from plan.campaign import MEMORY_ESTIMATES, Campaign, configured, plan_campaign
@@ -53,7 +53,7 @@ def estimate(
         setup = (*site.setup, *environment.get("setup", ()))
         program, limit_s = shell_command(setup, variables, command), START_S + CELL_S * len(inputs)
         try:
-            call(program, PROGRAM, folder / "log.txt", env=kept_variables(), timeout_s=limit_s)
+            run_logged(program, PROGRAM, folder / "log.txt", env=kept_variables(), timeout_s=limit_s)
         except (InputError, subprocess.TimeoutExpired) as error:
             reason = error.got if isinstance(error, InputError) else f"it took more than {limit_s} s"
             print_line(f"memory is not estimated: {reason}", to_stderr=True)

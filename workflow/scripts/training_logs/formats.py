@@ -1,4 +1,4 @@
-"""Formats of logs by name, and the format of a file by what it contains."""
+"""List the formats of training logs, and recognize the format of a file by its content."""
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -6,8 +6,8 @@ from pathlib import Path
 from training_logs import lightning, megatron, mllog, step_table, torchtitan, trainer
 from training_logs.log import Log, LogError
 
-MAX_LINE = 1 << 20  # characters; a longer line counts as several
-MAX_RECOGNITION_LINES = 20_000  # libraries warn a lot before the first step
+MAX_LINE = 1 << 20  # characters; a longer line is split
+MAX_RECOGNITION_LINES = 20_000  # Libraries can print many warnings before the first step.
 FORMATS: dict[str, Callable[[Iterable[str]], Log]] = {
     "mllog": mllog.read,
     "megatron": megatron.read,
@@ -33,7 +33,7 @@ def read_log(path: Path, format_name: str) -> Log:
 
 
 def recognize(path: Path) -> str | None:
-    """Return the format of a file, None if it is none of `FORMATS`.
+    """Return the format of a file, or None if it is not one of `FORMATS`.
 
     Raises:
         OSError: If the file cannot be read.
@@ -66,7 +66,7 @@ def _has_step_columns(path: Path) -> bool:
 
 
 def text_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a file; a carriage return, as of progress bars, ends a line, too."""
+    """Yield the lines of a file; carriage returns, which progress bars write, end lines, too."""
     with open(path, encoding="utf-8-sig", errors="replace") as file:
         while line := file.readline(MAX_LINE):
             yield line

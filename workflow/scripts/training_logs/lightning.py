@@ -1,15 +1,15 @@
-"""Read what Lightning's ThroughputMonitor logs: metrics.csv of CSVLogger, or a JSON object a line.
+"""Read logs of Lightning's ThroughputMonitor: metrics.csv of CSVLogger, or one JSON object per line.
 
-``train/time`` is the time of training so far (or ``train|time``, ``time/train``), ``train/batches`` and
-``train/samples`` are counts so far, of one device. A step is a difference of two rows. Most cells of such a
-table are empty.
+``train/time`` (or ``train|time``, ``time/train``) is the cumulative time of training. ``train/batches`` and
+``train/samples`` are cumulative counts of one device. Step times are differences between rows. Most cells of
+such a table are empty.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
-from training_logs.log import Log, LogError, Step, StepCollector, decimal, without_unknown
+from training_logs.log import Log, LogError, Step, StepCollector, decimal, drop_unknown
 from training_logs.rows import Row, read_rows
 
 TIMES = ("train/time", "train|time", "time/train")
@@ -17,7 +17,7 @@ TIMES = ("train/time", "train|time", "time/train")
 
 @dataclass(frozen=True)
 class _Count:
-    """Counts of one row so far: optimizer steps, s, batches and samples of one device."""
+    """The cumulative counts in a row: optimizer steps, seconds, batches and samples of one device."""
 
     index: int
     seconds: float
@@ -29,7 +29,7 @@ def read(lines: Iterable[str]) -> Log:
     """Return the steps and facts of a table of metrics.
 
     Raises:
-        LogError: If no two rows have a time of training.
+        LogError: If fewer than two rows have a time of training.
     """
     counts: list[_Count] = []
     columns: dict[str, None] = {}
@@ -57,7 +57,7 @@ def read(lines: Iterable[str]) -> Log:
         "local_batch": _ratio(counts, "samples", "batches"),
         "restarts": collector.restarts,
     }
-    return Log(collector.steps(), without_unknown(facts))
+    return Log(collector.steps(), drop_unknown(facts))
 
 
 def _first(row: Row, names: Iterable[str]) -> float | None:
@@ -65,7 +65,7 @@ def _first(row: Row, names: Iterable[str]) -> float | None:
 
 
 def _ratio(counts: list[_Count], above: str, below: str) -> int | None:
-    """Return how much one count grows with the other, None if that is not known or not whole."""
+    """Return the ratio of the increases of two counts; None if it is unknown or not whole."""
     first, last = counts[0], counts[-1]
     values = [getattr(count, name) for name in (above, below) for count in (first, last)]
     if None in values or values[3] <= values[2]:

@@ -1,7 +1,7 @@
-"""What a log of a training says: times of optimizer steps, and facts about the run.
+"""The content of a training log: times of optimizer steps, and facts about the run.
 
-A log of one run can have restarts, lines of several ranks, and a last line that was cut off. Readers put the
-steps that they meet into a `StepCollector`, which separates restarts from copies of other ranks' lines.
+A log can have restarts, lines of several ranks, and a last line that is cut off. Readers add steps in the
+order of the log to a `StepCollector`, which distinguishes restarts from copies that other ranks printed.
 """
 
 import re
@@ -12,7 +12,7 @@ from itertools import groupby, pairwise
 
 MIN_POSITIVE, MAX_POSITIVE = 1e-12, 1e18
 Facts = Mapping[str, str | int | float]
-# What torchrun, srun --label, mpirun and Ray write before each line of a rank, and colours of terminals.
+# Prefixes with the rank's number, which torchrun, srun --label, mpirun and Ray add to each line.
 _PREFIX = re.compile(
     r"\s*(?:\[(?:default|rank)?(\d{1,9})\]:|(\d{1,9}): |\[\d+,(\d{1,9})\]<std(?:out|err)>:"
     r"|\([^()]{0,200}\brank=(\d{1,9})[^()]{0,200}\))\s?"
@@ -22,7 +22,7 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
 class LogError(Exception):
-    """Say why a log cannot be read.
+    """A log cannot be read.
 
     Args:
         line: The number of the line, from 1; 0 for the whole file.
@@ -43,17 +43,17 @@ class LogError(Exception):
 
 @dataclass(frozen=True)
 class Step:
-    """Optimizer steps as a log reports them: one, or the mean of the last `n_steps`.
+    """One entry of a log: an optimizer step, or the mean of the last `n_steps` steps.
 
     Attributes:
-        index: Number of the (last) optimizer step, as the log counts.
+        index: Number of the (last) optimizer step in the log's own count.
         seconds: Time of one optimizer step, s.
         samples: Samples of one optimizer step, over all devices.
         tokens: Tokens of one optimizer step, over all devices.
         loss: Training loss.
-        started_at: Begin, Unix time; a time without a zone is read as UTC.
-        n_steps: How many optimizer steps `seconds` is the mean of.
-        segment: How often the training was restarted before.
+        started_at: Start of the entry in Unix time; clocks without a time zone are read as UTC.
+        n_steps: Number of optimizer steps in the entry.
+        segment: Number of restarts before it.
     """
 
     index: int
@@ -68,7 +68,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Log:
-    """Steps of one training in the order of the log, and its other facts, by names that formats share."""
+    """Steps of one training in the order of the log, and facts, which have the same names in all formats."""
 
     steps: tuple[Step, ...]
     facts: Facts
@@ -86,28 +86,30 @@ class Log:
 
 
 class StepCollector:
-    """Collect the steps of one rank: copies are skipped, and a lower index begins another segment."""
+    """Collect steps in the order of a log, skip copies, and begin a new segment at a restart."""
 
     def __init__(self) -> None:
         self._steps: list[Step] = []
         self._segment = 0
         self._restarted = False
         self._first: dict[int, int] = {}  # segment -> index before its first step
-        self._seen: set[int] = set()
-        self._previous = 0  # index before the last one of the segment
+        self._seen: set[int] = set()  # indices in the current segment
+        self._previous = 0  # index of the last but one step of the segment
 
     def __len__(self) -> int:
         return len(self._steps)
 
     def restart(self, index: int | None = None) -> None:
-        """Note that a training begins after the optimizer step `index`, None if the log does not say it."""
+        """Note that the training starts again after the optimizer step `index`, or None if unknown."""
         if self._steps:
             self._restarted = True
         if index is not None:
             self._first[self._segment + self._restarted] = index
 
     def add(self, step: Step) -> bool:
-        """Add the next step of the log, and return False for a copy of an earlier one."""
+        """Add the next step of the log; skip a copy of an earlier one and return False."""
+        # An index that does not increase is a copy if it is at most one logging interval back; another rank
+        # printed it late. Otherwise the training went back to a checkpoint.
         if self._steps and not self._restarted and step.index <= self._steps[-1].index:
             interval = max(self._steps[-1].n_steps, self._steps[-1].index - self._previous)
             if step.index in self._seen and self._steps[-1].index - step.index <= interval:
@@ -124,7 +126,10 @@ class StepCollector:
         return True
 
     def steps(self) -> tuple[Step, ...]:
-        """Return the steps, each with the number of optimizer steps since the one before it."""
+        """Return the collected steps, with the number of optimizer steps since the entry before each.
+
+        If the log does not say where a segment starts, its first entry has as many steps as its second.
+        """
         counted = []
         for segment, group in groupby(self._steps, key=lambda step: step.segment):
             steps = list(group)
@@ -140,12 +145,12 @@ class StepCollector:
 
     @property
     def restarts(self) -> int:
-        """How often the training was restarted."""
+        """Number of restarts."""
         return self._segment
 
 
 def plain_lines(lines: Iterable[str]) -> Iterator[tuple[int, str, str]]:
-    """Yield number, rank ("" if unknown) and text of each line, without colours and the launcher's prefix."""
+    """Yield number, rank ("" if unknown) and text of each line, without colours and launchers' prefixes."""
     for number, line in enumerate(lines, 1):
         text, rank = _COLOUR.sub("", line), ""
         while match := _PREFIX.match(text):
@@ -155,7 +160,7 @@ def plain_lines(lines: Iterable[str]) -> Iterator[tuple[int, str, str]]:
 
 
 def unix_time(text: str) -> float | None:
-    """Return a date and time of ISO 8601 as Unix time, None if it is none; without a zone it is UTC."""
+    """Return a date of ISO 8601 (in UTC unless it has a time zone) as Unix time; None for other text."""
     try:
         moment = datetime.fromisoformat(text.strip().replace(",", "."))
     except ValueError:
@@ -167,7 +172,7 @@ def unix_time(text: str) -> float | None:
 
 
 def positive(value: object) -> float | None:
-    """Return a number above 0 that can be a count, a time or a rate, None for anything else."""
+    """Return a positive number of plausible size for a count, a time or a rate; None for anything else."""
     try:
         number = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
@@ -176,25 +181,25 @@ def positive(value: object) -> float | None:
 
 
 def natural_number(value: object) -> int | None:
-    """Return a whole number above 0, None for anything else."""
+    """Return a whole number above 0; None for anything else."""
     number = positive(value)
     return int(number) if number is not None and number == int(number) else None
 
 
-def without_unknown(facts: Mapping[str, str | int | float | None]) -> dict[str, str | int | float]:
-    """Return the facts that have a value."""
+def drop_unknown(facts: Mapping[str, str | int | float | None]) -> dict[str, str | int | float]:
+    """Return the facts without those that are None or empty."""
     return {name: value for name, value in facts.items() if value not in (None, "")}
 
 
 def is_thousands(text: str) -> bool:
-    """Return whether a comma of a number may separate thousands, as in 1,234."""
+    """Return whether a comma in a number could separate thousands, such as in 1,234."""
     return bool(_THOUSANDS.fullmatch(text.strip()))
 
 
 def decimal(value: object) -> float | None:
-    """Return the number of a cell, with a decimal point or comma, None if there is none.
+    """Return the number in a cell, with a decimal point or comma; None for anything else.
 
-    A comma before three digits, as in 1,234, may separate thousands: it is no number.
+    1,234 is ambiguous, because its comma could separate thousands, so the result is None.
     """
     if isinstance(value, bool) or value is None:
         return None

@@ -1,9 +1,9 @@
-"""Read logs of Megatron-LM, and of programs that print its line for each logging interval.
+"""Read logs of Megatron-LM, and of programs that print lines in its format for each logging interval.
 
     [2026-05-03 10:00:12] iteration  10/ 1000 | consumed samples:  160 | elapsed time per iteration (ms):
     820.7 | learning rate: 4.0E-05 | global batch size:  16 | lm loss: 1.072453E+01 | ...
 
-(one line). The time is the mean over the interval. Before the first interval Megatron prints its arguments:
+(one line). The time is the mean over the interval. Before the first interval, Megatron prints its arguments:
 
       global_batch_size ............................... 16
 """
@@ -18,11 +18,11 @@ from training_logs.log import (
     Step,
     StepCollector,
     decimal,
+    drop_unknown,
     natural_number,
     plain_lines,
     positive,
     unix_time,
-    without_unknown,
 )
 
 MARK = "elapsed time per iteration (ms):"
@@ -48,7 +48,7 @@ def read(lines: Iterable[str]) -> Log:
     Raises:
         LogError: If it has no line with a time.
     """
-    collector, damaged, last = StepCollector(), 0, 0
+    collector, damaged, last = StepCollector(), 0, 0  # last: number of lines
     arguments: dict[str, str] = {}
     for number, _, text in plain_lines(lines):
         last = number
@@ -77,7 +77,7 @@ def read(lines: Iterable[str]) -> Log:
     facts = {fact: natural_number(arguments.get(name)) for name, fact in ARGUMENTS.items()}
     return Log(
         steps,
-        without_unknown(
+        drop_unknown(
             {
                 "framework": "megatron-lm",
                 **facts,
@@ -92,7 +92,10 @@ def read(lines: Iterable[str]) -> Log:
 
 
 def _intervals(text: str) -> Iterable[tuple[re.Match[str], dict[str, str]]]:
-    """Yield each interval of a line, which has two if a line break is lost; only fields with an end count."""
+    """Yield the intervals of a line, with their fields by name.
+
+    A line has two intervals if a line break is lost. A field without a final | is cut off and left out.
+    """
     matches = list(_ITERATION.finditer(text))
     for place, match in enumerate(matches):
         end = matches[place + 1].start() if place + 1 < len(matches) else len(text)
@@ -118,7 +121,7 @@ def _step(match: re.Match[str], fields: dict[str, str]) -> Step | None:
 
 
 def _precision(arguments: dict[str, str]) -> str | None:
-    """Return fp8, bf16, fp16 or fp32, None if the arguments are not in the log."""
+    """Return fp8, bf16, fp16 or fp32; None if the log does not have the arguments."""
     if arguments.get("fp8", "None") not in ("None", "False"):
         return "fp8"
     switched_on = [name for name in ("bf16", "fp16") if arguments.get(name) == "True"]
@@ -126,7 +129,7 @@ def _precision(arguments: dict[str, str]) -> str | None:
 
 
 def _accumulation(facts: dict[str, int | None]) -> int | None:
-    """Return global batch / (micro-batch x data-parallel replicas), None if it is not whole or not known."""
+    """Return global batch / (micro-batch x data-parallel replicas); None if it is unknown or not whole."""
     batch, micro, replicas = (facts[name] for name in ("global_batch", "local_batch", "data_parallel"))
     if batch and micro and replicas and not batch % (micro * replicas):
         return batch // (micro * replicas)

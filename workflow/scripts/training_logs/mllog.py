@@ -1,8 +1,8 @@
 """Read logs of MLPerf Training: lines with ``:::MLLOG {json}``.
 
-Step times are, in this order: ``tracked_stats`` with ``train_step_time`` (the mean since the one before),
-blocks (``block_start`` to ``block_stop`` with ``samples_count``), or a throughput in samples/s, which may
-contain evaluations. ``run_start`` to ``run_stop`` is the time to train.
+Step times come from the first of these that a log has: ``tracked_stats`` with ``train_step_time``, the mean
+since the previous one; blocks (``block_start`` to ``block_stop`` with ``samples_count``); or a throughput in
+samples/s, whose intervals can contain evaluations. ``run_start`` to ``run_stop`` is the time to train.
 """
 
 import json
@@ -13,7 +13,7 @@ from math import log
 from statistics import median
 from typing import Any
 
-from training_logs.log import Log, LogError, Step, decimal, plain_lines, positive, without_unknown
+from training_logs.log import Log, LogError, Step, decimal, drop_unknown, plain_lines, positive
 
 MARK = ":::MLLOG"
 VALUES = {
@@ -31,7 +31,7 @@ _DECODER = json.JSONDecoder()
 
 @dataclass
 class _Block:
-    """What is trained between two evaluations: Unix times, and counts as the log gives them."""
+    """The training between two evaluations: Unix times, and counts from the log."""
 
     begin: float
     end: float
@@ -41,13 +41,13 @@ class _Block:
 
 @dataclass
 class _Run:
-    """What the events of one run say, in the order of the log."""
+    """The content of the events of one run, in the order of the log."""
 
     facts: dict[str, str | int | float | None] = field(default_factory=dict)
     steps: list[tuple[float, dict[str, Any], dict[str, Any]]] = field(default_factory=list)
     blocks: list[_Block] = field(default_factory=list)
-    throughputs: list[tuple[float, float]] = field(default_factory=list)  # when, samples/s
-    block_start: tuple[float, float | None] | None = None  # when, steps until then
+    throughputs: list[tuple[float, float]] = field(default_factory=list)  # Unix time, samples/s
+    block_start: tuple[float, float | None] | None = None  # Unix time, number of steps before
     begin: float | None = None
     evaluations: int = 0
 
@@ -65,7 +65,7 @@ def read(lines: Iterable[str]) -> Log:
                 damaged += 1
             else:
                 events += 1
-                _note(run, event)
+                _add_event(run, event)
     if not events:
         raise LogError(0, "has no event", f"lines with '{MARK} {{...}}'")
     steps = _steps(run)
@@ -73,11 +73,11 @@ def read(lines: Iterable[str]) -> Log:
         problem = "has neither times of steps nor blocks nor a throughput"
         raise LogError(0, problem, "tracked_stats with train_step_time, or block_stop with samples_count")
     facts = {**run.facts, "evaluations": run.evaluations or None, "damaged_lines": damaged}
-    return Log(steps, without_unknown({**facts, "started_at": run.begin}))
+    return Log(steps, drop_unknown({**facts, "started_at": run.begin}))
 
 
 def _events(text: str) -> Iterator[dict[str, Any] | None]:
-    """Yield the events of a line, None for one that is cut off; ranks may write two into one line."""
+    """Yield the events of a line, None for a damaged one; two ranks can write into the same line."""
     for part in text.split(MARK)[1:]:
         try:
             event, _ = _DECODER.raw_decode(part.lstrip())
@@ -87,7 +87,8 @@ def _events(text: str) -> Iterator[dict[str, Any] | None]:
         yield event if is_event and positive(event.get("time_ms")) else None
 
 
-def _note(run: _Run, event: dict[str, Any]) -> None:
+def _add_event(run: _Run, event: dict[str, Any]) -> None:
+    """Add the content of an event to a run."""
     key, value, seconds = event["key"], event.get("value"), float(event["time_ms"]) / 1000
     metadata = event["metadata"] if isinstance(event.get("metadata"), dict) else {}
     if key in VALUES and isinstance(value, (str, int, float)) and not isinstance(value, bool):
@@ -125,14 +126,17 @@ def _steps(run: _Run) -> tuple[Step, ...]:
 
 
 def _logged_steps(run: _Run, batch: float | None) -> tuple[Step, ...]:
-    """Return the steps with a time; numbers begin at 0 in some benchmarks, and count samples in others."""
+    """Return the steps of ``tracked_stats``.
+
+    Their indices count steps from 0 or 1, or samples, depending on the benchmark.
+    """
     scale = batch if batch and _counts_samples(run, batch) else 1.0
     steps: list[Step] = []
     for ended_at, value, metadata in run.steps:
         index = int((positive(metadata["step"]) or 0.0) / scale)
         gap = index - steps[-1].index if steps else index + (scale == 1.0)
         if gap < 1 or gap > 1e9:
-            continue  # the same step, from another rank
+            continue  # Another rank logged the same step.
         seconds = float(value["train_step_time"])
         loss = next((value[name] for name in ("reduced_train_loss", "train_loss") if name in value), None)
         loss = float(loss) if isinstance(loss, (int, float)) else None
@@ -141,7 +145,7 @@ def _logged_steps(run: _Run, batch: float | None) -> tuple[Step, ...]:
 
 
 def _counts_samples(run: _Run, batch: float) -> bool:
-    """Return whether `step` counts samples: then clocks advance by a step's time for each batch of them."""
+    """Return whether indices count samples; then clocks advance by one step time per batch of samples."""
     ratios = []
     for (begin, _, before), (end, value, metadata) in pairwise(run.steps):
         first, last = positive(before["step"]) or 0.0, positive(metadata["step"]) or 0.0
@@ -154,7 +158,11 @@ def _counts_samples(run: _Run, batch: float) -> bool:
 
 
 def _block_steps(run: _Run, batch: float) -> tuple[Step, ...]:
-    """Return a step for each block; `samples_count` of a block is its own, or counted from the begin."""
+    """Return one entry per block.
+
+    `samples_count` is cumulative if it increases from block to block; otherwise it counts the block's
+    samples.
+    """
     samples = [block.samples for block in run.blocks if block.samples]
     is_total = len(samples) > 1 and all(later > earlier for earlier, later in pairwise(samples))
     steps, before, index = [], 0.0, 0

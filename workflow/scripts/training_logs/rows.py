@@ -1,4 +1,4 @@
-"""Rows of tables that loggers write: CSV with a usual separator, a JSON list, or a JSON object a line."""
+"""Read rows of tables that loggers write: CSV, a JSON list, or one JSON object per line."""
 
 import csv
 import json
@@ -12,11 +12,12 @@ Row = dict[str, Any]
 
 
 def read_rows(lines: Iterable[str], is_whole: bool = False) -> Iterator[tuple[int, Row]]:
-    """Yield the line and the cells by column of each row. Empty cells beyond the header do not count.
+    """Yield the line number and the cells by column of each row; ignore empty cells beyond the header.
 
     Args:
         lines: The lines of the file.
-        is_whole: Whether a row that was cut off is an error; else it is left out, as the last one of a log.
+        is_whole: Whether an incomplete row is an error. Otherwise it is skipped: a running program can have
+            written part of the last row of a log.
 
     Raises:
         LogError: If the text is neither CSV with a header nor JSON.
@@ -57,17 +58,21 @@ def _json_list(text: str, is_whole: bool) -> Iterator[tuple[int, Row]]:
     except json.JSONDecodeError as error:
         raise LogError(error.lineno, f"is not valid JSON: {error.msg}", "a list of objects") from None
     except (ValueError, RecursionError):
-        problem = "is no JSON that can be read, or has a key twice"
+        problem = "is not readable JSON, or has a key twice"
         raise LogError(0, problem, "a list of objects") from None
     for number, row in enumerate(rows, 1):
         if isinstance(row, dict):
             yield number, row
         elif is_whole:
-            raise LogError(number, "is no object", "a list of objects")
+            raise LogError(number, "is not an object", "a list of objects")
 
 
 def _row(pairs: list[tuple[str, Any]]) -> Row:
-    """Return an object of JSON; raise ValueError if it has a key twice."""
+    """Return a JSON object.
+
+    Raises:
+        ValueError: If it has a key twice.
+    """
     row = dict(pairs)
     if len(row) < len(pairs):
         raise ValueError("a key twice")
@@ -95,7 +100,7 @@ def _csv_rows(
         for fields in reader:
             if any(field.strip() for field in fields[len(names) :]) or len(fields) < len(names):
                 if is_whole:
-                    raise LogError(places[0], f"has {len(fields)} cells", f"{len(names)}, as the header has")
+                    raise LogError(places[0], f"has {len(fields)} cells", f"{len(names)}, like the header")
             else:
                 yield places[0], dict(zip(names, fields, strict=False))
     except csv.Error as error:

@@ -1,7 +1,8 @@
-"""Read tables of steps: CSV, a JSON list, or a JSON object a line, with a time in each row.
+"""Read tables of steps, with a time in each row: CSV, a JSON list, or one JSON object per line.
 
-Without a column of times, the differences of a column of clocks count. Columns are found by their usual
-names; `columns` names others. A name that ends in a unit, as in ``step_ms``, has it; else it is `unit`.
+Without a column of times, times are differences of a column of clocks. Columns are found by their usual
+names, or by names that the caller gives. The unit of a time is the end of its column's name, such as
+``step_ms``, or else the caller's default.
 """
 
 import re
@@ -15,20 +16,20 @@ from training_logs.log import (
     Step,
     StepCollector,
     decimal,
+    drop_unknown,
     is_thousands,
     unix_time,
-    without_unknown,
 )
 from training_logs.rows import Row, read_rows
 
 UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "min": 60.0, "h": 3600.0}
-# Units as names of columns end with them -> a name of UNITS.
+# End of a column's name -> a name of UNITS.
 UNIT_NAMES = {
     **{name: name for name in UNITS},
     "sec": "s", "secs": "s", "seconds": "s", "msec": "ms", "millis": "ms", "milliseconds": "ms", "usec": "us",
     "microseconds": "us", "minutes": "min", "hours": "h",
 }  # fmt: skip
-STATISTICS = ("max", "mean", "avg", "median", "std", "p95")  # beside a minimum
+STATISTICS = ("max", "mean", "avg", "median", "std", "p95")  # in such company, `min` means a minimum
 _UNIT = re.compile(rf".*[^a-z]({'|'.join(UNIT_NAMES)})[\])]?", re.DOTALL)
 USUAL_NAMES: dict[str, tuple[str, ...]] = {
     "seconds": (
@@ -51,11 +52,11 @@ def read(lines: Iterable[str], columns: Mapping[str, str] | None = None, unit: s
 
     Args:
         lines: The lines of the file.
-        columns: Column of `seconds`, `index`, `samples`, `tokens`, `loss` or `clock`, if it has another name.
-        unit: The unit of a time whose column does not say it (`UNITS`).
+        columns: Unusual column names of `seconds`, `index`, `samples`, `tokens`, `loss` or `clock`.
+        unit: The unit of times whose column name has none (a name of `UNITS`).
 
     Raises:
-        LogError: If it has no column of times or clocks, or a time is not above 0.
+        LogError: If the table lacks a named column, has no times, or has a time that is not above 0.
     """
     names: dict[str, str] | None = None
     collector, clocks = StepCollector(), False
@@ -69,17 +70,17 @@ def read(lines: Iterable[str], columns: Mapping[str, str] | None = None, unit: s
         raise LogError(
             0, "has no row with a time", f"a column such as {', '.join(USUAL_NAMES['seconds'][:3])}"
         )
-    steps = _of_clocks(collector.steps()) if clocks else collector.steps()
+    steps = _steps_from_clocks(collector.steps()) if clocks else collector.steps()
     if not steps:
-        raise LogError(0, "has fewer than two clocks that rise", "a time of each step")
-    return Log(steps, without_unknown({"restarts": collector.restarts, "started_at": steps[0].started_at}))
+        raise LogError(0, "has no two increasing clocks", "a time for each step")
+    return Log(steps, drop_unknown({"restarts": collector.restarts, "started_at": steps[0].started_at}))
 
 
 def find_columns(row: Row, columns: Mapping[str, str], number: int = 0) -> dict[str, str]:
-    """Return the column of each value that a row has, by `columns` or a usual name.
+    """Return the column of each value in a row: the one in `columns`, or one with a usual name.
 
     Raises:
-        LogError: If it lacks a column that `columns` names.
+        LogError: If the row lacks a column of `columns`.
     """
     by_lower = {str(name).strip().lower(): name for name in reversed(list(row))}
     for column in columns.values():
@@ -95,9 +96,9 @@ def find_columns(row: Row, columns: Mapping[str, str], number: int = 0) -> dict[
 
 
 def unit_of(column: str, unit: str, header: Iterable[str] = ()) -> float:
-    """Return the seconds of a unit: that which ends a column's name, as in step_ms or t(ms), else `unit`.
+    """Return the seconds of the unit at the end of a column's name, such as step_ms or t(ms), or of `unit`.
 
-    An ending `min` means minutes, or a minimum if `header` has a column of a like maximum or mean.
+    The end `min` means minutes, unless `header` has the same name with another statistic, such as `max`.
     """
     name = column.strip().lower()
     match = _UNIT.fullmatch(name)
@@ -139,8 +140,8 @@ def _clock(value: object) -> float | None:
     return number if number is not None else unix_time(value) if isinstance(value, str) else None
 
 
-def _of_clocks(steps: tuple[Step, ...]) -> tuple[Step, ...]:
-    """Return the steps after the first of each segment, with the differences of their clocks as times."""
+def _steps_from_clocks(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+    """Return the steps except the first of each segment, timed by differences between their clocks."""
     timed = []
     for earlier, later in pairwise(steps):
         begin, end = earlier.started_at, later.started_at

@@ -1,11 +1,11 @@
-"""Read logs of torchtitan, and of programs that print its line for each logged step.
+"""Read logs of torchtitan, and of programs that print lines in its format for each logged step.
 
     [rank0]:[titan] 2026-05-03 10:00:22,511 - root - INFO - step: 20  loss:  6.2250  grad_norm:  1.21
     memory:  1.41GiB(1.79%)  tps: 7,282  tflops: 18.36  mfu: 1.86%
 
-(one line). ``tps`` is tokens/s of one device, over the time since the line before; older versions write
-``wps``. With n devices a step takes ``global batch size x sequence length / (tps x n)``, with tps as rounded.
-Without these numbers, the time is the difference of two lines' clocks.
+(one line). ``tps`` is tokens/s of one device since the previous line; older versions write ``wps``. With n
+devices, a step takes ``global batch size x sequence length / (tps x n)``, up to the rounding of tps. If the
+log lacks these numbers, the time is the difference between the clocks of two lines.
 """
 
 import re
@@ -21,11 +21,11 @@ from training_logs.log import (
     Step,
     StepCollector,
     decimal,
+    drop_unknown,
     natural_number,
     plain_lines,
     positive,
     unix_time,
-    without_unknown,
 )
 
 MARK = "tps:"
@@ -47,17 +47,17 @@ AXES = {"pp": "pipeline_parallel", "dp_replicate": "data_parallel", "dp_shard": 
 
 @dataclass
 class _Rank:
-    """Steps that one rank printed, and tokens/s of a device in each."""
+    """The steps that one rank printed, and tokens/s per device at each step."""
 
     collector: StepCollector = field(default_factory=StepCollector)
     rates: list[float] = field(default_factory=list)
 
 
 def read(lines: Iterable[str]) -> Log:
-    """Return the steps and facts of a log: of the rank that printed most steps, of several the lowest.
+    """Return facts and the steps of the rank that printed the most steps, the lowest of several.
 
     Raises:
-        LogError: If it has no line of a step, or neither clocks nor numbers to compute times from.
+        LogError: If the log has no steps, or neither clocks nor the numbers that times are computed from.
     """
     ranks: dict[str, _Rank] = defaultdict(_Rank)
     facts: dict[str, str | int | float | None] = {"framework": "torchtitan"}
@@ -87,11 +87,11 @@ def read(lines: Iterable[str]) -> Log:
     if not read_ranks:
         raise LogError(0, f"has no step in {last} lines", "lines with 'step: N  loss: L  ...  tps: T'")
     chosen = min(read_ranks, key=lambda rank: (-len(read_ranks[rank].collector), int(rank or 0)))
-    steps = _timed(read_ranks[chosen], facts)
+    steps = _compute_times(read_ranks[chosen], facts)
     first = next(iter(steps))
     return Log(
         steps,
-        without_unknown(
+        drop_unknown(
             {
                 **facts,
                 "started_at": first.started_at,
@@ -103,7 +103,7 @@ def read(lines: Iterable[str]) -> Log:
 
 
 def _header(text: str) -> dict[str, str | int | float | None]:
-    """Return the facts of a line before the first step."""
+    """Return the facts in a line of the log's header, or {}."""
     if match := _TRAINER.search(text):
         return {
             "local_batch": natural_number(match[1]),
@@ -130,18 +130,18 @@ def _header(text: str) -> dict[str, str | int | float | None]:
     return {**axes, "devices": prod(axes.values())} if axes else {}
 
 
-def _timed(rank: _Rank, facts: dict[str, str | int | float | None]) -> tuple[Step, ...]:
+def _compute_times(rank: _Rank, facts: dict[str, str | int | float | None]) -> tuple[Step, ...]:
     """Return the steps with times, samples and tokens."""
     batch, sequence, devices = (
         positive(facts.get(name)) for name in ("global_batch", "sequence_length", "devices")
     )
     tokens = batch * sequence if batch and sequence else None
     steps = rank.collector.steps()
-    clocks = [None, *(_difference(*pair) for pair in pairwise(steps))]
+    clocks = [None, *(_clock_seconds(*pair) for pair in pairwise(steps))]
     timed = []
     for step, rate, by_clock in zip(steps, rank.rates, clocks, strict=True):
         by_rate = tokens / (rate * devices) if tokens and devices and rate else None
-        seconds = _finer(by_rate, rate, by_clock, step.n_steps)
+        seconds = _choose_step_time(by_rate, rate, by_clock, step.n_steps)
         if seconds is None or not seconds > 0:
             continue
         began = None if step.started_at is None else step.started_at - seconds * step.n_steps
@@ -152,14 +152,20 @@ def _timed(rank: _Rank, facts: dict[str, str | int | float | None]) -> tuple[Ste
     return tuple(timed)
 
 
-def _difference(earlier: Step, later: Step) -> float | None:
+def _clock_seconds(earlier: Step, later: Step) -> float | None:
     if earlier.segment != later.segment or earlier.started_at is None or later.started_at is None:
         return None
     return (later.started_at - earlier.started_at) / later.n_steps
 
 
-def _finer(by_rate: float | None, rate: float, by_clock: float | None, n_steps: int) -> float | None:
-    """Return the finer of two times; that of the clock only if it is within the rounding of the rate."""
+def _choose_step_time(
+    by_rate: float | None, rate: float, by_clock: float | None, n_steps: int
+) -> float | None:
+    """Return the more precise of two step times.
+
+    The rate is rounded to a whole number, and clocks have a resolution of 1 ms. The time by the clock counts
+    only if both times agree within these errors.
+    """
     if by_rate is None or by_clock is None:
         return by_rate or by_clock
     rate_error, clock_error = 0.5 / rate, 0.001 / (by_rate * n_steps)

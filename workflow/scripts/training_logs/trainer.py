@@ -1,26 +1,27 @@
-"""Read trainer_state.json of Hugging Face's Trainer, or its ``log_history`` alone.
+"""Read trainer_state.json of Hugging Face's Trainer, or only its ``log_history``.
 
-The Trainer logs no times of steps. The state that it saves at the end (``trainer.save_state()``) has the time
-of the whole training, ``train_runtime``, from which this makes one step: the mean of all, warm-up included.
-Of a training that was resumed, that time is the time since then, but the number of steps is that of all.
+The Trainer logs no step times. The state that it saves at the end (``trainer.save_state()``) has the time of
+the whole training, ``train_runtime``. The result is one entry with the mean step time, including warm-up. For
+a resumed training, the mean is too small: ``train_runtime`` begins at the resumption, but the number of steps
+counts all.
 """
 
 import json
 from collections.abc import Iterable
 from typing import Any
 
-from training_logs.log import Log, LogError, Step, natural_number, positive, without_unknown
+from training_logs.log import Log, LogError, Step, drop_unknown, natural_number, positive
 
 MARK = '"log_history"'
-MAX_ROUNDING = 0.02  # of train_steps_per_second, which has three decimals
+MAX_ROUNDING = 0.02  # largest relative rounding error of train_steps_per_second, which has three decimals
 _EXPECTED = "trainer_state.json that trainer.save_state() writes after the training"
 
 
 def read(lines: Iterable[str]) -> Log:
-    """Return one step, the mean of the training, and facts.
+    """Return one entry with the mean step time, and facts.
 
     Raises:
-        LogError: If the text is no JSON, or has no time of the training.
+        LogError: If the text is not JSON, or lacks the time of the training or the number of steps.
     """
     try:
         state = json.loads("".join(lines))
@@ -34,7 +35,7 @@ def read(lines: Iterable[str]) -> Log:
     entries = [entry for entry in history if isinstance(entry, dict)]
     summary = next((entry for entry in reversed(entries) if positive(entry.get("train_runtime"))), None)
     if summary is None:
-        raise LogError(0, "has no train_runtime, so no time", _EXPECTED)
+        raise LogError(0, "has no train_runtime, the time of the training", _EXPECTED)
     total = state if isinstance(state, dict) else {}
     runtime, rate = float(summary["train_runtime"]), positive(summary.get("train_steps_per_second"))
     n_steps = natural_number(summary.get("step")) or natural_number(total.get("global_step"))
@@ -58,7 +59,7 @@ def read(lines: Iterable[str]) -> Log:
         "local_batch": natural_number(total.get("train_batch_size")),
         "run_seconds": runtime,
     }
-    return Log((step,), without_unknown(facts))
+    return Log((step,), drop_unknown(facts))
 
 
 def _loss(summary: dict[str, Any], entries: list[dict[str, Any]]) -> float | None:
