@@ -150,7 +150,7 @@ def _place_factors(view: View, panel_in: float) -> tuple[View, list[str]]:
 
 
 def _panels_across(label_in: float, panel_in: float) -> int:
-    """Return how many panels of this width fit a page beside labels of rows."""
+    """Return how many panels of this width fit a page next to row labels."""
     return max(1, int((style.PAGE_INCHES - label_in - 0.15) / panel_in))
 
 

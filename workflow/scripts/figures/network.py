@@ -73,12 +73,12 @@ def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     omission_note = Note("panels-left-out", text, drawn=len(panel_levels), panels=len(all_panels))
     has_bound = bool(ok["link_bytes_s"].notna().any())
     bound_handle = Line2D([], [], color=style.MUTED, linewidth=0.8, linestyle=BOUND_LINE, label="link rate")
-    extra = [bound_handle] if has_bound else []
+    further_handles = [bound_handle] if has_bound else []
     is_titled = len(panel_levels) > 1
     grid = panels.create_grid(
         panel_levels if is_titled else [{}],
         PANEL_INCHES,
-        len([*all_series, *extra]),
+        len([*all_series, *further_handles]),
         max_columns=_max_columns(network, len(panel_levels)),
     )
     unit = _rate_unit(ok)
@@ -105,7 +105,7 @@ def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, panels.Caption]:
             ax.set_title(panels.panel_title(levels))
         _set_axes(ax, ok, TICK_FACTOR_IN_PANELS if is_titled else TICK_FACTOR)
     grid.label("message size", f"bus bandwidth ({unit.name})")
-    panels.add_legend(grid.figure, all_series, extra)
+    panels.add_legend(grid.figure, all_series, further_handles)
     same_note = Note("same-in-all-panels", f"All on {panels.panel_title(places[0])}.", levels=places[0])
     text = f"Without a fit of positive latency and bandwidth: {'; '.join(unfitted)}."
     not_fitted_note = Note("benchmarks-not-fitted", text, benchmarks=unfitted)

@@ -164,7 +164,7 @@ def layout(n_panels: int, max_columns: int = MAX_GRID_COLUMNS) -> tuple[int, int
 
 
 def wide_columns(n_panels: int) -> int:
-    """Return the number of columns of a grid whose panels need more width than in `layout`."""
+    """Return the number of columns of a grid of wide panels."""
     if n_panels == MAX_GRID_COLUMNS:
         return 2
     return 3 if n_panels <= max(THREE_COLUMN_PANEL_COUNTS) else MAX_GRID_COLUMNS
@@ -448,12 +448,12 @@ def draw_replicates(
 def mark_out_of_memory(
     ax: Axes, place: float, styles: Sequence[SeriesStyle], across: Transform | None = None
 ) -> None:
-    """Mark cells whose memory ran out at the lower end of the axis of values, one above the other.
+    """Mark cells that ran out of memory at the lower end of the axis of values, one above the other.
 
     Args:
         ax: The panel.
         place: Position on the axis of cells.
-        styles: Styles of the series whose cells they are.
+        styles: Style of the series of each cell.
         across: Transformation of `place`; by default the axis of cells.
     """
     base = across or ax.get_xaxis_transform()
@@ -549,7 +549,7 @@ def empty_figure(
     `not-drawn`, has the facts of `cause`, and its code as the fact `why`.
 
     Args:
-        runs: The runs whose setting and missing values the caption states; None for none.
+        runs: The runs, for the note on their setting; None to omit it.
         cause: Why nothing is drawn.
         details: Further sentences of the caption.
         endnotes: As in `compose_caption`.

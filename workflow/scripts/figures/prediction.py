@@ -83,8 +83,8 @@ def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, panels.Caption]:
         method_rows = held_out[held_out["method"] == method]
         x = column + SPREAD * (method_rows["position"] / positions - 0.5)
         for series in all_series:
-            own = series.select(method_rows).index
-            _draw_ratios(ax, x[own], ratios[own], top, series)
+            selected = series.select(method_rows).index
+            _draw_ratios(ax, x[selected], ratios[selected], top, series)
         headings[method] = _heading(method_rows)
         label = ax.text(column, 1.02, headings[method], transform=ax.get_xaxis_transform())
         label.set(ha="center", va="bottom", fontsize=style.SMALL_FONT_SIZE)

@@ -29,7 +29,7 @@ HEADING = (
 )
 HOW_TO_READ = (
     "Both axes are logarithmic. MAPE is the mean of |predicted − measured| / measured over the markers; p is "
-    "that of the F test of lack of fit (see the table of regression)."
+    "the p value of the F test of lack of fit (see the table of regression)."
 )
 
 

@@ -94,7 +94,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
 
 
 def _dot_style(series: Series) -> dict[str, Any]:
-    """Return the style of the dots of a series; a hollow marker, as of baselines, replaces the dot."""
+    """Return the style of the dots of a series; baselines have their hollow marker instead."""
     dot = DOT_STYLE | {"color": series.style.colour}
     if series.style.filled:
         return dot

@@ -28,9 +28,9 @@ MAX_OCTAVES = 0.06  # by which a marker is moved on an axis of doublings, 4 % of
 HEADING = "Speed-up (above) and efficiency (below){}. Markers: ratios of means; bars: 95 % intervals."
 MAX_FIT_DEVIATION = 0.2  # of the collective benchmark from its fit; above, neither fit nor estimate is drawn
 HOW_TO_READ = (
-    "Speed-up: mean epoch time of the baseline divided by that of the cell. Efficiency: speed-up divided by "
-    "replicas over those of the baseline. Lines between markers only guide the eye. Ideal: equal to the "
-    "number of replicas over those of the baseline."
+    "Speed-up: mean epoch time of the baseline divided by mean epoch time of the cell. Ideal: replicas of "
+    "the cell divided by replicas of the baseline. Efficiency: speed-up divided by the ideal. Lines between "
+    "markers only guide the eye."
 )
 ESTIMATE_NOTE = Note("estimate-drawn", "Fine dots: model estimate.")
 ESTIMATE_EXPLAINED = Note(
@@ -200,7 +200,7 @@ def replica_counts(rows: pd.DataFrame) -> list[int]:
 def place_series(rows: pd.DataFrame, series: Sequence[Series]) -> Placement:
     """Return the axis of replicas of the rows, and where the series stand on it.
 
-    On an axis of doublings offsets are small, because a marker that is moved stands beside a higher ideal.
+    On an axis of doublings offsets are small, because the ideal is higher at a marker that is moved.
     """
     axis = lines.number_axis(replica_counts(rows), len(series))
     offsets = panels.dodge_offsets([one_series.name for one_series in series], axis.gap)

@@ -89,6 +89,6 @@ def _draw_bar(
 ) -> None:
     """Draw the parts of a cell end to end."""
     start = np.cumsum(parts.to_numpy()) - parts.to_numpy()
-    for (name, length), left in zip(parts.items(), start, strict=True):
+    for (name, length), begin in zip(parts.items(), start, strict=True):
         if length > 0:
-            ax.barh(y, length, left=left, height=height, zorder=2, **part_style(str(name)))
+            ax.barh(y, length, left=begin, height=height, zorder=2, **part_style(str(name)))

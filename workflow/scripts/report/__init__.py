@@ -1,1 +1,1 @@
-"""The report, the paper, and what is drawn before a campaign has ended."""
+"""The report, the paper, and previews of running campaigns."""

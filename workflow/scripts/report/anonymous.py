@@ -49,7 +49,7 @@ class Anonymizer:
 
     Attributes:
         words: What takes the place of each name.
-        folders: Paths that are replaced as they are, though they may contain spaces.
+        folders: Paths that are replaced literally, since they can contain spaces.
         active: Whether anything is replaced.
     """
 

@@ -1,4 +1,4 @@
-"""Compute colours for charts on a dark page: hue and order of lightness stay those of the printed figures."""
+"""Compute colours for charts on a dark page. Hue and order of lightness stay as in the printed figures."""
 
 import colorsys
 

@@ -232,7 +232,7 @@ def _log_fields(attempt: Path | None, log: Tail | None) -> dict[str, str]:
     file, anchor = attempt / "log.txt", attempt / scorep.ANCHOR
     trace = anchor if anchor.is_file() else None
     traced = (
-        f" It ran under Score-P: {trace} opens in Vampir; ./ringside trace shows it beside the phases."
+        f" It ran under Score-P: {trace} opens in Vampir; ./ringside trace shows it with the phases."
         if trace
         else ""
     )

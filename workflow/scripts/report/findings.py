@@ -102,7 +102,7 @@ def find_finding(spec: FigureSpec, evidence: Evidence) -> Note | None:
 
 
 def shown_quantity(spec: FigureSpec) -> str | None:
-    """Return what the y axis of a figure shows; None if its kind leaves no choice."""
+    """Return the quantity on the y axis of a figure; None if its kind has no choice of it."""
     # The first value that a kind allows is its default.
     return spec.y or next(iter(KINDS[spec.kind].y), None)
 
@@ -145,7 +145,7 @@ def _range_of_means(response: Response, target: float | None, evidence: Evidence
 
 
 def _peak_memory(_spec: FigureSpec, evidence: Evidence) -> Note | None:
-    """Name the drawn cells whose ranks need least and most memory."""
+    """Name the drawn cells with the smallest and the largest peak memory of a rank."""
     drawn = replace(evidence, runs=multi_node_runs(evidence.runs))
     return _range_of_means(RESPONSES["memory"], None, drawn)
 
@@ -426,7 +426,7 @@ def _csv_level(level: object) -> str:
     return level_text(int(number)) if number.is_integer() else level_text(number)
 
 
-# By kind and by what the y axis shows; None for kinds that leave no choice.
+# By kind and by quantity on the y axis; None for kinds without a choice of it.
 FINDINGS: Mapping[tuple[str, str | None], Finder] = {
     ("overview", EPOCH_TIME.name): _range_of_times,
     ("heat_map", EPOCH_TIME.name): _range_of_times,

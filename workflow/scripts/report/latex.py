@@ -117,7 +117,7 @@ def dataset_key(name: str) -> str:
 
 
 def keys_of(*names: str) -> list[str]:
-    """Return the keys of bibliography entries whose `keywords` contain one of these names."""
+    """Return the keys of bibliography entries with one of these names as a keyword."""
     keys = []
     for entry in _ENTRY.finditer(BIBLIOGRAPHY.read_text(encoding="utf-8")):
         keywords = _KEYWORDS.search(entry[0])

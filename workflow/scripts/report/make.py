@@ -59,10 +59,10 @@ MAX_REASONS = 50
 RUNS_PER_REASON = 3
 PAGE_ROWS = 10  # the page's program shows tables of more than LONG_ROWS rows in pages of this length
 LONG_ROWS = 15
-MAX_OPEN_FIGURES = 4  # shown unfolded: the first one, then those of the paper
+MAX_OPEN_FIGURES = 4  # shown unfolded: the first one, then the paper's
 OPEN_TABLES = ("cells", "effects")
 FIRST_NUMBER = re.compile(r"[−-]?\d[\d,]*(?:\.\d+)?(?:e[−+-]?\d+)?")
-OVERVIEW = FigureSpec("overview", "overview")  # series and their colours are those of this figure
+OVERVIEW = FigureSpec("overview", "overview")  # the table of runs has its series and colours
 OTHER_COLOUR = style.MUTED  # of runs that did not succeed
 # The page's program needs top-level await, DecompressionStream and <dialog>, its style sheet light-dark().
 BROWSERS = "Chrome or Edge 123, Firefox 120, Safari 17.5 or newer"
@@ -205,7 +205,7 @@ def run_blocks(details: Iterable[dict[str, Any]]) -> list[Markup]:
 
 
 def keep_valid_links(verdict: Verdict, material: Material) -> Verdict:
-    """Return a verdict with only those links whose target is on this page."""
+    """Return a verdict without links to parts that this page does not have."""
     has_data = not material.study.imported or any(map(find_dataset, material.study.factors["dataset"]))
     targets = {
         *(name for name in SECTIONS if name != "data" or has_data),

@@ -51,7 +51,7 @@ from report.latex import cite, cited, dataset_key, keys_of, paragraph, published
 from report.material import group_failures
 from report.setting import node_memory
 
-# Constant factors that a paper names, besides those whose level is not the default.
+# Constant factors that a paper names; it also names factors whose level is not the default.
 NAMED_CONSTANTS = (
     "framework",
     "nodes",

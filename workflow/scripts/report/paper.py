@@ -60,7 +60,7 @@ MEANS_COLUMNS = (
     "throughput (tokens/s)",
     "validation accuracy (%)",
 )
-TAIL_HOLDS = "This holds for the other figures, too, unless they say otherwise."
+TAIL_HOLDS = "This also holds for all other figures unless they say otherwise."
 _SENTENCES = re.compile(r"(?<=\.)\s+(?=[A-Z\d])")
 NO_SUPPLEMENT = "All figures and tables of the study are in its paper.\n"
 SUPPLEMENT = r"""\documentclass[10pt]{article}
@@ -396,7 +396,7 @@ def main(
     names = measured["site"].dropna().unique()
     try:
         site_of_runs = None if declared.imported else load_site(names[0] if len(names) == 1 else site)
-    except InputError:  # the site of published tables may be unknown here
+    except InputError:  # published tables can name a site that is unknown here
         site_of_runs = None
     checks = [Path(f"{stem}.csv") for stem in tables if stem.name == "checks"]
     facts = Facts(

@@ -75,11 +75,11 @@ def draw(work: Path, targets: Sequence[str], config: Sequence[str]) -> int:
 
 
 def main(*, study: str = "", site: str = "", targets: Sequence[str] = ("figures",)) -> None:
-    """Draw the runs so far, beside a campaign, into results/<study>/preview.
+    """Draw the runs of a running campaign so far into results/<study>/preview.
 
     Args:
-        study: name of a file in config/studies/; default: that of config.yaml
-        site: name of a file in config/sites/; default: that of config.yaml
+        study: name of a file in config/studies/; default: the one in config.yaml
+        site: name of a file in config/sites/; default: the one in config.yaml
         targets: targets of Snakemake, such as tables; default: figures and tables
     """
     os.nice(NICE)
@@ -105,7 +105,7 @@ def main(*, study: str = "", site: str = "", targets: Sequence[str] = ("figures"
 
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, lambda number, _: sys.exit(128 + number))
-    this_process = f"process {os.getpid()} on {node_name()}, which draws what is there so far of {study}"
+    this_process = f"process {os.getpid()} on {node_name()}, which draws the records of {study} so far"
     folder = results / "preview"
     with machine_lock(this_process, waiting), workplace(results, folder) as work:
         named = [f"site={site}"] if site else []

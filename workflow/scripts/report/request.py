@@ -151,7 +151,7 @@ class Request:
         question: The trainings.
         epochs: Epochs of a training, possibly a fraction.
         epoch_s: Time of an epoch on the requested nodes; NaN if it was neither measured nor predicted.
-        is_predicted: Whether it was predicted; its bounds are then those of a 90 % band.
+        is_predicted: Whether it was predicted; its bounds then span a 90 % band.
         validation_s: Validation after each epoch, 0 if not recorded.
         startup_s: Start-up of a training, 0 if not recorded.
         attempts: Number of runs started per successful one; NaN if not recorded.

@@ -151,7 +151,7 @@ def node_cores(runs: pd.DataFrame, site: Site | None) -> str:
     """Return the recorded cores of a node, or else the site's, with the shares that runs can use."""
     recorded = _levels(runs["node_cores"]) or (str(site.cores) if site else "")
     shares = ", ".join(f"{share:g}" for share in site.cpu_shares or [site.cpu_share] if share) if site else ""
-    return f"{recorded}, of which {shares} may be used" if recorded and shares else recorded
+    return f"{recorded}, of which runs can use {shares}" if recorded and shares else recorded
 
 
 def node_memory(runs: pd.DataFrame) -> str:

@@ -166,7 +166,7 @@ def check_subsets(material: Material) -> Verdict:
 
 
 def check_means(material: Material) -> Verdict:
-    """Check rule 3: the means in the table of cells are those of the runs."""
+    """Check rule 3: the means in the table of cells equal means of the runs."""
     data, ok = material.data("cells"), material.ok
     if "cell" not in data:
         return not_met("no-table", "there is no table of cells.")
@@ -178,7 +178,7 @@ def check_means(material: Material) -> Verdict:
         _largest_difference(column(rows, "throughput_samples_s_mean"), rates),
     )
     if not difference < EQUALITY_TOLERANCE:
-        text = f"means in the table of cells differ by up to {_share(difference)} from those of the runs."
+        text = f"means in the table of cells differ by up to {_share(difference)} from means of the runs."
         return not_met("means-differ", text, share=difference)
     text = (
         f"{len(times)} arithmetic means of epoch time and {len(rates)} harmonic means of throughput were "
@@ -311,7 +311,7 @@ def check_timing(material: Material) -> Verdict:
     n_by_master = int((ok["timing_scope"] == "master").sum())
     text = (
         "an epoch lasts from one barrier of all ranks to the next; its time is the slowest rank's"
-        f"{f', in {n_by_master} runs that of the master alone' * bool(n_by_master)}. Times of runs are "
+        f"{f', in {n_by_master} runs the time of the master alone' * bool(n_by_master)}. Times of runs are "
         f"arithmetic means of their epochs without warm-up: computed again from {len(timed)} epochs, all "
         f"{len(ok)} agree."
     )
@@ -448,7 +448,7 @@ def _states_n(picture: Picture) -> bool:
 
 
 def _figure_links(material: Material, figures: Sequence[FigureLink]) -> Links:
-    """Return links to those of the figures that the page has."""
+    """Return links to the figures that the page has."""
     pictures = ((material.picture_of(figure.kind, figure.x), figure.words) for figure in figures)
     return tuple((f"figure-{name}", f"figure: {words}") for name, words in pictures if name)
 
