@@ -1,4 +1,4 @@
-"""Fixtures of tests on the virtual cluster: the machine's cluster, sandboxes, and folders that nodes see."""
+"""Fixtures of tests on the virtual cluster: the machine's cluster, sandboxes, and folders that nodes can access."""
 
 import os
 import shutil
@@ -73,7 +73,7 @@ def virtual_cluster(installed: None) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def installed(root: None, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Install Slurm with its accounting from Debian's packages, in one of pytest's workers at a time."""
+    """Install Slurm with its accounting from Debian's packages, in one pytest worker at a time."""
     packages = [*control.PACKAGES, *slurm.PACKAGES, *slurm.ACCOUNTING]
     with hold_lock(shared_by_workers(tmp_path_factory) / INSTALLING, lambda: None):
         subprocess.run([control.INSTALL, *packages], check=True)
@@ -81,14 +81,14 @@ def installed(root: None, tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture(scope="session")
 def apptainer(root: None, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Install Apptainer as the project does, in one of pytest's workers at a time."""
+    """Install Apptainer the same way as the project, in one pytest worker at a time."""
     with hold_lock(shared_by_workers(tmp_path_factory) / INSTALLING, lambda: None):
         subprocess.run([Path(images.__file__).with_name("install-apptainer")], check=True)
 
 
 @pytest.fixture(scope="module")
 def corners(installed: None) -> Iterator[Callable[[], Sandbox]]:
-    """A function that opens sandboxes, in which a test may start and break a virtual cluster of its own."""
+    """A function that opens sandboxes in which a test can start and break its own virtual cluster."""
     with ExitStack() as stack:
         yield lambda: stack.enter_context(sandbox())
 
@@ -101,7 +101,7 @@ def corner(corners: Callable[[], Sandbox]) -> Sandbox:
 
 @contextmanager
 def shared() -> Iterator[Path]:
-    """Create a folder that all nodes see; each node has a /tmp of its own."""
+    """Create a folder that all nodes can access, outside of /tmp, which each node has for itself."""
     for folder in (CHECKOUT, Path(os.environ.get("RINGSIDE_CACHE", "~/.cache/ringside")).expanduser()):
         if folder.resolve().is_relative_to("/tmp"):  # noqa: S108 (each node has a /tmp of its own)
             pytest.fail(

@@ -42,7 +42,7 @@ def the_row(campaign: Campaign) -> dict[str, str]:
 
 
 def has_ended(process: int) -> bool:
-    """Return whether a process has ended; as a zombie it waits for its parent, which may be the test."""
+    """Return whether a process has ended; a zombie, which can be a child of the test, has ended, too."""
     try:
         return Path("/proc", str(process), "stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
@@ -226,7 +226,7 @@ def small_disk(folder: Path, image: Path, size: int = 8 << 20) -> Iterator[None]
 
 
 def unmount(command: list[str]) -> None:
-    """Unmount a file system; a process that is ending may use it for a moment."""
+    """Unmount a file system; a process that is ending can use it for a moment."""
     wait_until(lambda: subprocess.run(command, check=False).returncode == 0, "unmounted", 30)
 
 

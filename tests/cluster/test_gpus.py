@@ -1,4 +1,4 @@
-"""Slurm grants GPUs for real, on nodes whose GPUs are device files without a driver: what ranks see of them.
+"""A real Slurm grants GPUs, which are device files without a driver, and ranks see the granted ones.
 
 Ranks of the product's launcher, in jobs with the product's options, count device files instead of training.
 """
@@ -36,7 +36,7 @@ bandwidth_bytes_s: 125.0e+6
 cache: ~/.cache/ringside
 time_limit_s: 100
 """
-# As wrappers do on clusters that give each task one GPU.
+# Like the wrappers of clusters that give each task one GPU.
 ISOLATED = "export CUDA_VISIBLE_DEVICES=$(echo $CUDA_VISIBLE_DEVICES | cut -d, -f$((SLURM_LOCALID + 1)))"
 
 # Starts the ranks of each run, one after the other, as a run's supervisor does.
@@ -110,7 +110,7 @@ class Cluster:
 
 
 def spec(nodes: int, ranks_per_node: int, replicas_per_rank: int = 1) -> dict[str, Any]:
-    """Return a run's spec, as far as ranks read it that do not train."""
+    """Return the part of a run's spec that ranks read if they do not train."""
     return {
         "run_id": "gpus", "nodes": nodes, "ranks": nodes * ranks_per_node, "ranks_per_node": ranks_per_node,
         "replicas_per_rank": replicas_per_rank, "device": "cuda", "cores": 6, "cores_per_rank": 1,
@@ -238,7 +238,7 @@ def test_job_sees_no_more_than_it_requests(cluster: Cluster, shared_folder: Path
 
 
 def test_jobs_that_share_a_node_get_different_gpus(cluster: Cluster, shared_folder: Path) -> None:
-    """Ringside requests whole nodes; a job without --exclusive stands for one that another person has."""
+    """Ringside requests whole nodes; a job without --exclusive stands for the job of another user."""
     site = gpu_site(shared_folder, devices_per_node=2, ranks_per_node=2, cores=2)
     site = replace(site, scheduler=replace(site.scheduler, nodelist="node1"))
     folders = [shared_folder / "one", shared_folder / "other"]
@@ -282,7 +282,7 @@ def test_closest_gpu_is_the_one_of_the_ranks_cores(
 
 @pytest.mark.parametrize("cluster", [True], indirect=True, ids=["constrained"])
 class TestWithoutADriver:
-    """What commands say where Slurm grants GPUs whose driver does not answer."""
+    """Messages of commands if Slurm grants GPUs whose driver does not answer."""
 
     @pytest.fixture
     def copy(self, shared_folder: Path) -> Checkout:
@@ -337,7 +337,7 @@ class TestWithoutADriver:
 
     @pytest.mark.long
     def test_refusal_of_slurm_reaches_the_user(self, cluster: Cluster, with_pytorch: Checkout) -> None:
-        """Of more GPUs than nodes have, in both ways, at a site that is not known to be virtual."""
+        """Jobs for more GPUs than nodes have are refused in both ways of submission."""
         copy = with_pytorch
         for old, new in {
             "devices_per_node: 4": "devices_per_node: 5",

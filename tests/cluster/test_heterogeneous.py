@@ -1,4 +1,4 @@
-"""A campaign on heterogeneous nodes in a sandbox: batch shares follow speeds, and the table is made."""
+"""A campaign on heterogeneous nodes in a sandbox: batch shares follow speeds, and the table is written."""
 
 import csv
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ def cluster(corner: Sandbox) -> Iterator[Sandbox]:
 
 
 class HeterogeneousCampaign(Campaign):
-    """A study at the site virtual-heterogeneous, in a checkout that all nodes see."""
+    """A study at the site virtual-heterogeneous, in a checkout that all nodes can access."""
 
     site = "virtual-heterogeneous"
 
@@ -41,7 +41,7 @@ class HeterogeneousCampaign(Campaign):
 
 @pytest.mark.long
 def test_slow_node_is_named(cluster: Sandbox, shared_folder: Path) -> None:
-    """A node that sends at a fifth of the others' rate is slow, by its links, and the exit status says so.
+    """A node with a fifth of the others' link rate is slow, and the exit status says so.
 
     Not by less CPU time: beside other tests, all nodes get less than their shares.
     """

@@ -41,7 +41,7 @@ found = {"mpi": rank.value, "total": total.value, "host": socket.gethostname(), 
 THEN
 mpi.MPI_Finalize()
 """
-# Runs in the job what `./ringside run` does for a run.
+# Runs in the job, like the supervisor of a run.
 MPI_JOB = """
 import dataclasses, json, sys
 from pathlib import Path
@@ -87,7 +87,7 @@ def cluster(corner: Sandbox) -> Iterator[Sandbox]:
 
 
 class OarCampaign(Campaign):
-    """A study at the site virtual-oar, in a checkout that all nodes see."""
+    """A study at the site virtual-oar, in a checkout that all nodes can access."""
 
     site, profile = "virtual-oar", "oar"
 
@@ -116,7 +116,7 @@ def submit(corner: Sandbox, folder: Path, script: str, nodes: int = 1) -> str:
 
 
 def state(corner: Sandbox, job: str) -> str:
-    """Return the state of a job in OAR's words."""
+    """Return the state of a job as OAR reports it."""
     output = corner.run("oarstat", "-fj", job).stdout
     return next((line.split(" = ")[1] for line in output.splitlines() if line.startswith("    state = ")), "")
 

@@ -16,8 +16,8 @@ RATE_MBIT, SHARE = 100, 0.5
 FOREIGN = "ClusterName=real\n"
 CONF = "/etc/slurm/slurm.conf"
 
-# Task 0 takes what task 1 sends, and tells the rate in Mbit/s; the first half second, full of saved tokens,
-# does not count.
+# Task 0 receives from task 1 and prints the rate in Mbit/s. The first half second does not count, because saved
+# tokens let it through.
 TRANSFER = """
 import os, socket, time
 if os.environ["SLURM_PROCID"] == "0":
@@ -86,7 +86,7 @@ def test_it_comes_up_quickly_and_leaves_nothing_twice_in_a_row(corner: Sandbox) 
         assert up(corner, "--nodes=3") < UP_WITHIN_S
         done = corner.run("srun", "--nodes=3", "hostname")
         assert sorted(done.stdout.split()) == ["node1", "node2", "node3"], done.stderr
-        assert all(corner.left().values())  # that `left` sees something: else the next line says nothing
+        assert all(corner.left().values())  # `left` has to see something, or the next line tests nothing
         down(corner)
         assert corner.left() == NOTHING_LEFT
 

@@ -157,7 +157,7 @@ def test_site_of_this_machine_has_its_gpus(
         "devices": node_report.devices(), "accelerators": node_report.nvidia_models(), "amd": 0, "processors": 96,
         "memory_mb": 2**20, "apptainer": None, "fuse": False, "user_namespaces": True, "modules": None,
     }  # fmt: skip
-    site = site_file.loaded("mine", site_file.text("# head", machine_site(report)))
+    site = site_file.load_text("mine", site_file.render_site("# head", machine_site(report)))
     assert (site.device, site.ranks_per_node, site.devices_per_node) == (
         device,
         ranks_per_node,

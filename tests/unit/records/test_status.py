@@ -260,9 +260,9 @@ def test_the_queue_tells_which_jobs_and_runs_live(queue: Callable[[str], None]) 
     begin(measured, measured.runs[1], job="6", host="node1")
     key = folder_of(measured, measured.runs[2]).name
     queue(
-        f"7|{submit.job_names()}0|RUNNING|2026-11-21T20:32:46|node[1-3]|quickstart block 1\n"
-        f"8|{submit.job_names()}0|PENDING|N/A|(Dependency)|quickstart block 2\n"
-        f"9|{submit.job_names()}0|PENDING|N/A|(Dependency)|another block 2\n"
+        f"7|{submit.job_name_prefix()}0|RUNNING|2026-11-21T20:32:46|node[1-3]|quickstart block 1\n"
+        f"8|{submit.job_name_prefix()}0|PENDING|N/A|(Dependency)|quickstart block 2\n"
+        f"9|{submit.job_name_prefix()}0|PENDING|N/A|(Dependency)|another block 2\n"
         f"10|a-uuid|PENDING|N/A|(Priority)|rule_run_wildcards_{measured.runs[2].run_id}_{key}\n"
         "11|mine|RUNNING|N/A|node1|(null)\n"
     )

@@ -115,9 +115,9 @@ echo 'a line of a plugin'
 
 
 def test_jobs_of_the_study_are_found_among_any_others(tmp_path: Path) -> None:
-    (tmp_path / "squeue").write_text(SQUEUE.format(name=submit.job_names()))
+    (tmp_path / "squeue").write_text(SQUEUE.format(name=submit.job_name_prefix()))
     (tmp_path / "squeue").chmod(0o755)
-    assert submit.jobs(campaign(Replicates(3, 3))) == {"7": "quickstart block 2 PENDING"}
+    assert submit.campaign_jobs(campaign(Replicates(3, 3))) == {"7": "quickstart block 2 PENDING"}
 
 
 def test_a_block_on_a_blind_node_ends_with_its_own_status(tmp_path: Path) -> None:

@@ -102,15 +102,15 @@ def test_doctor_names_disturbed_nodes_and_nodes_of_one_machine(tmp_path: Path) -
 
 
 def test_own_work_is_no_disturbance_of_this_machine() -> None:
-    before = node_report.used()
-    result = node_report.disturbed(0.3)
-    after = node_report.used()
+    before = node_report.read_cpu_times()
+    result = node_report.measure_disturbance(0.3)
+    after = node_report.read_cpu_times()
     assert after["program"] - before["program"] > 0.01 and after["at"] - before["at"] >= 0.3
     assert 0 <= result["steal"] <= 1 and 0 <= result["others"] <= 1.1
     mine = {"at": 10.0, "busy": 5.0, "stolen": 0.0, "program": 5.0}
-    assert node_report.shares(dict.fromkeys(mine, 0.0), mine) == QUIET
+    assert node_report.disturbance_shares(dict.fromkeys(mine, 0.0), mine) == QUIET
     stolen = {**mine, "stolen": 1.25, "busy": 5.0}
-    assert node_report.shares(dict.fromkeys(mine, 0.0), stolen)["steal"] == pytest.approx(0.2)
+    assert node_report.disturbance_shares(dict.fromkeys(mine, 0.0), stolen)["steal"] == pytest.approx(0.2)
 
 
 def test_own_runs_and_remote_machines_are_no_disturbance() -> None:

@@ -15,13 +15,13 @@ from sites.node_report import _MODULES
 from sites.site_values import (
     NodeAnswers,
     SlurmAnswers,
-    account,
+    choose_account,
+    choose_interface,
     cluster_site,
     folded,
-    interface,
-    kinds,
+    group_kinds,
     machine_site,
-    partition,
+    usable_partition,
 )
 
 # As Slurm 22.05.8 prints them; the cluster has processors, and three kinds of nodes in the partition gpu.
@@ -95,8 +95,8 @@ def answers() -> SlurmAnswers:
     """The answers of the cluster for its partition gpu."""
     return SlurmAnswers(
         config=slurm.parse_configuration(CONFIG),
-        partition=partition(slurm.parse_partitions(PARTITIONS), "gpu"),
-        kinds=kinds(slurm.parse_nodes(GPU_NODES)),
+        partition=usable_partition(slurm.parse_partitions(PARTITIONS), "gpu"),
+        kinds=group_kinds(slurm.parse_nodes(GPU_NODES)),
         other_nodes="g[05-07]",
         node=slurm.parse_fields(NODE),
         mine=["chemistry", "climate", "vision"],
@@ -107,12 +107,12 @@ def answers() -> SlurmAnswers:
 
 
 def written(answers: SlurmAnswers, node_answers: NodeAnswers) -> str:
-    return site_file.text("# head", cluster_site(answers, node_answers, FOLDER))
+    return site_file.render_site("# head", cluster_site(answers, node_answers, FOLDER))
 
 
 def site(answers: SlurmAnswers, **differs: Any) -> Site:
     """Return the site that is written for these answers, as the workflow loads it."""
-    return site_file.loaded("borealis", written(answers, NodeAnswers({**REPORT, **differs})))
+    return site_file.load_text("borealis", written(answers, NodeAnswers({**REPORT, **differs})))
 
 
 class TestWhatSlurmPrints:
@@ -171,12 +171,12 @@ class TestWhatSlurmPrints:
 )
 def test_unusable_partition_is_refused(requested: str, code: str, got: object) -> None:
     with pytest.raises(InputError) as refused:
-        partition(slurm.parse_partitions(PARTITIONS), requested)
+        usable_partition(slurm.parse_partitions(PARTITIONS), requested)
     assert (refused.value.code, refused.value.file, refused.value.got) == (code, "--partition", got)
 
 
 def test_default_partition_is_chosen() -> None:
-    assert partition(slurm.parse_partitions(PARTITIONS), "")["PartitionName"] == "cpu"
+    assert usable_partition(slurm.parse_partitions(PARTITIONS), "")["PartitionName"] == "cpu"
 
 
 class TestCluster:
@@ -251,7 +251,7 @@ class TestCluster:
 
     def test_processors_alone(self, answers: SlurmAnswers) -> None:
         """InfiniBand is not used, since Gloo supports sockets only."""
-        node_kinds = kinds(slurm.parse_nodes(GPU_NODES.splitlines()[-1]))
+        node_kinds = group_kinds(slurm.parse_nodes(GPU_NODES.splitlines()[-1]))
         result = site(replace(answers, kinds=node_kinds, node={}), accelerators=[])
         assert (result.device, result.devices_per_node, result.ranks_per_node, result.cores) == (
             "cpu",
@@ -267,7 +267,7 @@ class TestCluster:
         assert (result.device, result.devices_per_node, result.ranks_per_node) == ("cuda", 1, 1)
 
     def test_devices_that_slurm_does_not_allocate(self, answers: SlurmAnswers) -> None:
-        node_kinds = kinds(slurm.parse_nodes(GPU_NODES.splitlines()[-1]))
+        node_kinds = group_kinds(slurm.parse_nodes(GPU_NODES.splitlines()[-1]))
         assert site(replace(answers, kinds=node_kinds, node={})).device == "cpu"
         assert "Slurm allocates none" in written(
             replace(answers, kinds=node_kinds, node={}), NodeAnswers(REPORT)
@@ -282,7 +282,7 @@ class TestCluster:
 
     def test_no_node_was_seen(self, answers: SlurmAnswers) -> None:
         text = written(answers, NodeAnswers(None, "none was free within 45 s"))
-        result = site_file.loaded("borealis", text)
+        result = site_file.load_text("borealis", text)
         assert (result.device, result.devices_per_node, result.fabric, result.interface) == (
             "cuda",
             4,
@@ -306,7 +306,7 @@ class TestCluster:
 
     def test_the_virtual_cluster(self, answers: SlurmAnswers) -> None:
         settings = parse(nodes="3", bandwidth="123.4567mbit", cpu="0.6", memory="6G", accounting=False)
-        node_kinds = kinds(slurm.parse_nodes("node1|idle|1|6144|1|(null)|(null)|none\n"))
+        node_kinds = group_kinds(slurm.parse_nodes("node1|idle|1|6144|1|(null)|(null)|none\n"))
         config = {**answers.config, "SlurmdTimeout": "120 sec"}
         virtual = replace(answers, virtual=settings, kinds=node_kinds, node={}, config=config)
         result = site(virtual)
@@ -342,13 +342,13 @@ class TestAccount:
         self, answers: SlurmAnswers, mine: list[str], default: str | None, allowed: str, expected: str | None
     ) -> None:
         row = {**answers.partition, "AllowAccounts": allowed}
-        result = account(replace(answers, mine=mine, default_account=default, partition=row))
+        result = choose_account(replace(answers, mine=mine, default_account=default, partition=row))
         assert (result[0] if result else None) == expected
 
 
 class TestInterface:
     def chosen(self, **differs: Any) -> str | None:
-        result = interface({**REPORT, **differs})
+        result = choose_interface({**REPORT, **differs})
         return result[0] if result else None
 
     def test_the_fastest_with_an_address(self) -> None:
@@ -369,14 +369,14 @@ class TestInterface:
 
 class TestMachine:
     def test_processors(self) -> None:
-        text = site_file.text("# head", machine_site({**REPORT, "accelerators": []}))
-        result = site_file.loaded("mine", text)
+        text = site_file.render_site("# head", machine_site({**REPORT, "accelerators": []}))
+        result = site_file.load_text("mine", text)
         assert (result.launcher, result.placement, result.interface) == ("local", "emulated", "lo")
         assert (result.device, result.nodes, result.ranks_per_node) == ("cpu", 2, 1)
         assert "cores: auto" in text and result.torch_index is not None
 
     def test_accelerators(self) -> None:
-        result = site_file.loaded("mine", site_file.text("# head", machine_site(REPORT)))
+        result = site_file.load_text("mine", site_file.render_site("# head", machine_site(REPORT)))
         assert (result.device, result.devices_per_node) == ("cuda", 4)
         assert (result.nodes, result.ranks_per_node) == (1, 4), "a device for each rank"
         assert result.torch_index is None

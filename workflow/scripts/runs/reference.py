@@ -1,8 +1,7 @@
 """Time the reference benchmark right before and right after a run, on the cores of its ranks.
 
 The benchmark is a separate program (ranks/reference_work.py), which the site's launcher starts the same way
-as ranks.
-If it fails, the run does not: its record has the reason instead of a time.
+as ranks. If it fails, the run does not: its record has the reason instead of a time.
 """
 
 import contextlib

@@ -32,13 +32,13 @@ from sites.readiness import check_launch, node_paths
 POLL_S = 5.0
 
 
-def load(study: str = "", site: str = "") -> tuple[Campaign, list[str]]:
+def load_slurm_campaign(study: str = "", site: str = "") -> tuple[Campaign, list[str]]:
     """Return the campaign of a study at a site (default: configured) and Snakemake's --config arguments."""
     campaign = load_campaign({**configured(study, site, ["slurm.yaml"]), "records": "campaign"})
     return campaign, [f"study={campaign.study.name}", f"site={campaign.site.name}"]
 
 
-def check(campaign: Campaign) -> None:
+def refuse_unsubmittable(campaign: Campaign) -> None:
     """Raise InputError if the site or this machine has no Slurm, or if the campaign already has jobs."""
     refuse_imported(campaign.study)
     if campaign.site.launcher != "slurm":
@@ -55,7 +55,7 @@ def check(campaign: Campaign) -> None:
             hint = "ringside submit runs on a cluster's login node"
             raise InputError("not-installed", "is not installed on this machine", file=program, hint=hint)
     check_launch(campaign, "slurm")
-    if active := jobs(campaign):
+    if active := campaign_jobs(campaign):
         states = "; ".join(f"{number} {state}" for number, state in active.items())
         raise InputError(
             "already-running",
@@ -65,7 +65,7 @@ def check(campaign: Campaign) -> None:
         )
 
 
-def prepare(campaign: Campaign, config: list[str], options: list[str]) -> None:
+def build_inputs(campaign: Campaign, config: list[str], options: list[str]) -> None:
     """Build environments and data of the runs, here or in a job (`build_on`); exit if Snakemake fails.
 
     Args:
@@ -85,7 +85,7 @@ def prepare(campaign: Campaign, config: list[str], options: list[str]) -> None:
         sys.exit(result.returncode)
 
 
-def script(campaign: Campaign, block: int, config: list[str], alone: bool, options: list[str]) -> str:
+def batch_script(campaign: Campaign, block: int, config: list[str], alone: bool, options: list[str]) -> str:
     """Return the batch script of a block.
 
     Args:
@@ -123,17 +123,17 @@ def script(campaign: Campaign, block: int, config: list[str], alone: bool, optio
     )
 
 
-def job_names() -> str:
+def job_name_prefix() -> str:
     """Return the prefix of the names of all jobs of this checkout."""
     return f"ringside-{digest_text(str(CHECKOUT))[:6]}-"
 
 
 def is_campaign_job(campaign: Campaign, name: str, comment: str) -> bool:
     """Return whether a job with this name and comment is a block of this checkout's campaign."""
-    return name.startswith(job_names()) and comment.startswith(f"{campaign.study.name} ")
+    return name.startswith(job_name_prefix()) and comment.startswith(f"{campaign.study.name} ")
 
 
-def jobs(campaign: Campaign) -> dict[str, str]:
+def campaign_jobs(campaign: Campaign) -> dict[str, str]:
     """Return the pending and running jobs of the campaign: number -> block and state."""
     try:
         listed = query_with_retries(
@@ -174,14 +174,16 @@ def submit(campaign: Campaign, config: list[str], options: list[str]) -> list[st
             continue
         # A block beyond the fixed ones decides about its runs from the results of all earlier blocks.
         earlier = numbers if block > campaign.study.replicates.at_least else []
-        number = _submit_block(campaign, block, script(campaign, block, config, alone, options), earlier)
+        number = _submit_block(
+            campaign, block, batch_script(campaign, block, config, alone, options), earlier
+        )
         content = "runs decided at its start" if is_undecided else number_of(len(todo), "run")
         print(f"block {block}: job {number}, {content}; log: {_logs(campaign)}/block-{block}.{number}.log")
         numbers.append(number)
     return numbers
 
 
-def _submit_block(campaign: Campaign, block: int, batch_script: str, earlier: list[str]) -> str:
+def _submit_block(campaign: Campaign, block: int, script: str, earlier: list[str]) -> str:
     """Submit the job of a block, which waits for the jobs `earlier`, and return its number.
 
     Jobs of the same name never overlap (singleton). A checkout uses one name for each concurrent run that the
@@ -193,7 +195,7 @@ def _submit_block(campaign: Campaign, block: int, batch_script: str, earlier: li
     site = campaign.site
     waits = f",afterany{''.join(f':{number}' for number in earlier)}" if earlier else ""
     sbatch_options = [
-        f"--job-name={job_names()}{block % site.scheduler.concurrent_runs}",
+        f"--job-name={job_name_prefix()}{block % site.scheduler.concurrent_runs}",
         f"--comment={campaign.study.name} block {block}",
         f"--dependency=singleton{waits}",
         f"--output={_logs(campaign)}/block-{block}.%j.log",
@@ -201,12 +203,12 @@ def _submit_block(campaign: Campaign, block: int, batch_script: str, earlier: li
     ]
     result = subprocess.run(
         ["sbatch", "--parsable", *sbatch_options],
-        input=batch_script,
+        input=script,
         capture_output=True,
         text=True,
         errors="replace",
         check=False,
-        env=environment(),
+        env=job_environment(),
     )
     if result.returncode:
         message = (result.stderr.strip() or "failed").splitlines()[-1].removeprefix("sbatch: ")
@@ -232,7 +234,7 @@ def _first_undecided(campaign: Campaign) -> int | None:
     return campaign.decisions[-1].block + 2 if campaign.decisions else campaign.study.replicates.at_least + 1
 
 
-def environment() -> dict[str, str]:
+def job_environment() -> dict[str, str]:
     """Return the environment of a block's job, without options of sbatch, srun and Snakemake."""
     removed = ("SNAKEMAKE", "RINGSIDE_SESSION", "SBATCH_", "SRUN_", "SLURM_")
     return {
@@ -242,13 +244,13 @@ def environment() -> dict[str, str]:
     }
 
 
-def wait(campaign: Campaign) -> None:
+def wait_for_jobs(campaign: Campaign) -> None:
     """Wait until no job of the study is left.
 
     Raises:
         InputError: If runs or collective benchmarks then have no record.
     """
-    while jobs(campaign):
+    while campaign_jobs(campaign):
         time.sleep(POLL_S)
     campaign = campaign.now()
     done = len(campaign.available())
@@ -278,15 +280,15 @@ def submit_blocks(study: str = "", site: str = "", until_end: bool = False, keep
     """
     options = ["--keep-going"] if keep_going else []
     os.chdir(CHECKOUT)
-    campaign, config = load(study, site)
-    check(campaign)
-    prepare(campaign, config, options)
+    campaign, config = load_slurm_campaign(study, site)
+    refuse_unsubmittable(campaign)
+    build_inputs(campaign, config, options)
     if campaign.node_check:
-        campaign, _ = load(study, site)  # without the nodes that are slow
+        campaign, _ = load_slurm_campaign(study, site)  # without the nodes that are slow
     submitted = submit(campaign, config, options)
     if not submitted:
         print(f"{campaign.study.name}: all {len(campaign.records)} runs have a record")
     if until_end:
-        wait(campaign)
+        wait_for_jobs(campaign)
     moment = "when they have ended" if submitted and not until_end else "now"
     print(f"{moment}: ./ringside run {campaign.study.name} --site {campaign.site.name}")

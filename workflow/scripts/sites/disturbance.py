@@ -32,11 +32,11 @@ def share_meter(site: Site) -> Callable[[bool], Shares | None]:
     """
     if site.placement == "distinct-nodes":
         return lambda _: None
-    since = [node_report.used()]
+    since = [node_report.read_cpu_times()]
 
     def measure(running: bool) -> Shares:
         node_report.work_until(since[0]["at"] + MIN_INTERVAL_S)
-        shares = node_report.shares(since[0], now := node_report.used())
+        shares = node_report.disturbance_shares(since[0], now := node_report.read_cpu_times())
         since[0] = now
         return {**shares, "others": None if running else shares["others"]}
 

@@ -60,20 +60,20 @@ def report(question: dict[str, Any]) -> dict[str, Any]:
         "apptainer": apptainer(question["setup"]),
         "fuse": os.path.exists("/dev/fuse") and shutil.which("squashfuse_ll", path=HELPERS) is not None,
         "binds": [path for path in question["binds"] if not os.path.exists(path)],
-        "disturbed": disturbed() if question.get("disturbed", True) else None,
+        "disturbed": measure_disturbance() if question.get("disturbed", True) else None,
     }
 
 
-def disturbed(seconds: float = 1.0) -> dict[str, float]:
-    """Return `shares` over about a second in which all CPUs are busy, since an idle CPU shows no steal."""
-    before = used()
+def measure_disturbance(seconds: float = 1.0) -> dict[str, float]:
+    """Return `disturbance_shares` of about a second in which all CPUs work: idle ones show no steal."""
+    before = read_cpu_times()
     until = before["at"] + seconds
     workers = [threading.Thread(target=work_until, args=(until,)) for _ in os.sched_getaffinity(0)]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join()
-    return shares(before, used())
+    return disturbance_shares(before, read_cpu_times())
 
 
 def work_until(moment: float) -> None:
@@ -83,7 +83,7 @@ def work_until(moment: float) -> None:
         hashlib.sha256(block)
 
 
-def used() -> dict[str, float]:
+def read_cpu_times() -> dict[str, float]:
     """Return total CPU times in s of this machine (proc(5)) and of this program with its ended children."""
     with open("/proc/stat") as stat:
         ticks = [int(field) / os.sysconf("SC_CLK_TCK") for field in stat.readline().split()[1:9]]
@@ -95,7 +95,7 @@ def used() -> dict[str, float]:
     }
 
 
-def shares(before: dict[str, float], now: dict[str, float]) -> dict[str, float]:
+def disturbance_shares(before: dict[str, float], now: dict[str, float]) -> dict[str, float]:
     """Return CPU steal per requested CPU time, and CPU time of other processes as a share of all CPUs."""
     names_of_times = ("at", "busy", "stolen", "program")
     elapsed, busy, stolen, program = (now[name] - before[name] for name in names_of_times)

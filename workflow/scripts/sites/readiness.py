@@ -81,7 +81,7 @@ def check_here(campaign: Campaign) -> None:
     site = campaign.site
     unneeded = [] if campaign.images else ["apptainer", "binds"]
     if not shutil.which("nvidia-smi"):
-        unneeded.append("devices")  # only nvidia-smi can count GPUs
+        unneeded.append("devices")  # without it, not all GPUs can be counted
     try:
         with probes(site, campaign.results) as question:
             reports = ask_here({**question, "disturbed": False})

@@ -28,9 +28,9 @@ from sites.site_values import (
     SlurmAnswers,
     cluster_site,
     folded,
-    kinds,
+    group_kinds,
     machine_site,
-    partition,
+    usable_partition,
 )
 from sites.slurm import last_line
 
@@ -47,11 +47,11 @@ def query_slurm(requested: str) -> SlurmAnswers:
         InputError: If the partition does not exist, or has no usable node.
     """
     config = slurm.parse_configuration(slurm.run_client("scontrol", "show", "config"))
-    row = partition(
+    row = usable_partition(
         slurm.parse_partitions(slurm.run_client("scontrol", "show", "partition", "--oneliner")), requested
     )
     name = row["PartitionName"]
-    node_kinds = kinds(slurm.parse_nodes(slurm.run_client(*slurm.NODES_COMMAND, f"--partition={name}")))
+    node_kinds = group_kinds(slurm.parse_nodes(slurm.run_client(*slurm.NODES_COMMAND, f"--partition={name}")))
     if not node_kinds or not node_kinds[0].n_usable:
         states = "; ".join(
             f"{node.name} is {node.state}" for kind in node_kinds[:4] for node in kind.nodes[:2]
@@ -114,7 +114,7 @@ def query_node(site: Site) -> NodeAnswers:
     )
 
 
-def cluster(name: str, requested: str) -> tuple[str, str]:
+def describe_cluster(name: str, requested: str) -> tuple[str, str]:
     """Return the text of a site file for this cluster, and why no node answered, or "".
 
     Raises:
@@ -128,17 +128,17 @@ def cluster(name: str, requested: str) -> tuple[str, str]:
         flush=True,
     )
     draft = cluster_site(answers, NodeAnswers(None, "yet"), CHECKOUT.parent)
-    seen = query_node(loaded(name, text("", draft)))
+    seen = query_node(load_text(name, render_site("", draft)))
     version, cluster_name = answers.config.get("SLURM_VERSION", "?"), answers.config.get("ClusterName", "?")
     sources = f"Slurm {version} of the cluster {cluster_name}" + (f" and {seen.at}" if seen.report else "")
-    written = text(
+    written = render_site(
         _head(name, sources, "" if seen.report else f"No node was seen: {seen.reason}."),
         cluster_site(answers, seen, CHECKOUT.parent),
     )
     return written, "" if seen.report else seen.reason
 
 
-def machine(name: str) -> str:
+def describe_machine(name: str) -> str:
     """Return the text of a site file for this machine alone.
 
     Raises:
@@ -150,7 +150,7 @@ def machine(name: str) -> str:
     if not reports:
         problem = "this machine cannot be queried"
         raise InputError("machine-silent", problem, hint="copy config/sites/local.yaml and correct it")
-    return text(_head(name, "this machine"), machine_site(reports[0]))
+    return render_site(_head(name, "this machine"), machine_site(reports[0]))
 
 
 def _head(name: str, sources: str, unseen: str = "") -> str:
@@ -164,7 +164,7 @@ def _head(name: str, sources: str, unseen: str = "") -> str:
     return "\n".join(f"# {line}" for line in textwrap.wrap(_clean(" ".join(lines)), WIDTH - 2))
 
 
-def text(head: str, sections: Sequence[Section]) -> str:
+def render_site(head: str, sections: Sequence[Section]) -> str:
     """Return a site file: each section's title, and a line per entry with its source as a comment."""
     parts = [head] if head else []
     for section in sections:
@@ -195,7 +195,7 @@ def _clean(words: str) -> str:
     return "".join(sign if sign.isprintable() else " " for sign in words)
 
 
-def loaded(name: str, written: str) -> Site:
+def load_text(name: str, written: str) -> Site:
     """Load the text of a site from a temporary file."""
     with tempfile.TemporaryDirectory(prefix="ringside-site-") as folder:
         Path(folder, f"{name}.yaml").write_text(written, encoding="utf-8")
@@ -239,7 +239,7 @@ def write_site(name: str, partition: str = "", local: bool = False) -> int:
     unseen, here_alone = "", f"./ringside site {name} --local"
     if shutil.which("sinfo") and not local:
         try:
-            written, unseen = cluster(name, partition)
+            written, unseen = describe_cluster(name, partition)
         except Unanswered as error:
             problem = f"this machine has Slurm, but it does not answer ({error})"
             hint = f"run it on a login node, or for this machine alone: {here_alone}"
@@ -252,8 +252,8 @@ def write_site(name: str, partition: str = "", local: bool = False) -> int:
         problem = "this machine has OAR: copy config/sites/grid5000.yaml to a new file and adapt each line"
         raise InputError("not-possible-here", problem, hint=f"for this machine alone: {here_alone}")
     else:
-        written = machine(name)
-    loaded(name, written)
+        written = describe_machine(name)
+    load_text(name, written)
     try:
         create_text(file, written)
     except FileExistsError:

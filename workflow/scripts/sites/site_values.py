@@ -119,7 +119,7 @@ class NodeAnswers:
         return f"the test job on {self.report['host']}" if self.report else "ASSUMED: no node was seen"
 
 
-def partition(partitions: Mapping[str, Mapping[str, str]], requested: str) -> Mapping[str, str]:
+def usable_partition(partitions: Mapping[str, Mapping[str, str]], requested: str) -> Mapping[str, str]:
     """Return the fields of the partition `requested`, or of the cluster's default for "".
 
     Raises:
@@ -134,7 +134,7 @@ def partition(partitions: Mapping[str, Mapping[str, str]], requested: str) -> Ma
     return row
 
 
-def kinds(partition_nodes: Sequence[Node]) -> list[Kind]:
+def group_kinds(partition_nodes: Sequence[Node]) -> list[Kind]:
     """Group nodes into kinds, sorted by number of usable nodes, then by number of GPUs."""
     groups: dict[tuple[object, ...], list[Node]] = {}
     for node in partition_nodes:
@@ -302,7 +302,7 @@ def _processors(answers: SlurmAnswers, kind: Kind, source: str) -> list[Entry]:
     return entries
 
 
-def interface(report: Report) -> tuple[str, str] | None:
+def choose_interface(report: Report) -> tuple[str, str] | None:
     """Return the interface for gradients and the reason, or None: the fastest that is up and has an address.
 
     Of interfaces with equal rates, the one with the address of the node's name is chosen. A software
@@ -335,7 +335,7 @@ def _network(
 ) -> list[Entry]:
     report, at = node_answers.report, node_answers.at
     name, reason = "eth0", "ASSUMED; see `ip -brief address` on a node"
-    if report and (chosen := interface(report)):
+    if report and (chosen := choose_interface(report)):
         name, reason = chosen
     entries = [Entry("interface", name, f"{at}: {reason}")]
     if answers.virtual:
@@ -427,7 +427,7 @@ def _limits(answers: SlurmAnswers) -> list[Entry]:
     return [Entry("time_limit_s", limit_s, source), DISTURBANCE_LIMIT]
 
 
-def account(answers: SlurmAnswers) -> tuple[str, str] | None:
+def choose_account(answers: SlurmAnswers) -> tuple[str, str] | None:
     """Return the account of jobs and the reason for it, or None if none is needed or known."""
     allowed = answers.partition.get("AllowAccounts", "ALL")
     usable = [name for name in answers.mine if allowed == "ALL" or name in allowed.split(",")]
@@ -443,7 +443,7 @@ def account(answers: SlurmAnswers) -> tuple[str, str] | None:
 def _scheduler(answers: SlurmAnswers, kind: Kind, source: str) -> list[Entry]:
     row = answers.partition
     default = "the cluster's default" if row.get("Default") == "YES" else "as requested (--partition)"
-    charged = account(answers)
+    charged = choose_account(answers)
     no_account = "sacctmgr names no account of yours that may use it, or no accounts are kept"
     max_time_s = slurm.parse_time_s(row.get("MaxTime", ""))
     limit_s = min(BLOCK_S, int(max_time_s)) if max_time_s else BLOCK_S

@@ -103,8 +103,8 @@ def job_manager(packaged: str, groups: bool) -> str:
 
     After the last job of a user, the script would delete the user's files in /tmp, /dev/shm and /var/tmp, and
     nodes share two of these folders with the machine. Without control groups of version 1 (`groups`), plain
-    folders take
-    their place: OAR then starts jobs as usual, but does not find processes that they leave behind.
+    folders take their place: OAR then starts jobs as usual, but does not find processes that they leave
+    behind.
     """
     edits = {"@Tmp_dir_to_clear = ('/tmp/.','/dev/shm/.','/var/tmp/.');": "@Tmp_dir_to_clear = ();"}
     if not groups:

@@ -201,7 +201,7 @@ def _postgres(password: str) -> None:
         access.write(f"host all all {SUBNET}.0/24 scram-sha-256\n")
     quick = ["-c", "fsync=off", "-c", "dynamic_shared_memory_type=mmap", "-c", "unix_socket_directories="]
     listen = ["-c", f"listen_addresses={LOGIN}", "-c", f"port={OAR_DATABASE_PORT}"]
-    # Memory between its processes is of a namespace, and gone with them even where they are killed.
+    # Its processes share memory in a namespace, which disappears with them even if they are killed.
     daemons.start(
         "postgres",
         ["unshare", "--ipc", *as_user, str(programs / "postgres"), "-D", str(data), *quick, *listen],
