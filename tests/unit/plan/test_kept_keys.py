@@ -44,7 +44,7 @@ The reasons, newest first (also in the commit that changes kept_keys.yaml, by
    2026). Data keep their digests.
 1. Ranks mark the phases of their training and read meters of energy each in its scope; PyTorch's batches are
    sent ahead to accelerators; ranks may be heterogeneous. Factors trace and shares came with it, so that
-   every run's spec says more (November 2026).
+   every spec has new fields (November 2026).
 """
 
 from dataclasses import replace
