@@ -37,7 +37,7 @@ from epoch_times import Process, interval_of_median, run_all
 from launchers import launch
 from launchers.local import rank_cores
 from models.named import graph
-from plan.identity import unsupported_reason
+from plan.identity import reason_missing_at_site
 from ranks.worker.devices import visible_names
 from runs.attempts import machine_lock
 from runs.epochs import read_epochs
@@ -312,7 +312,7 @@ def losses_part(rig: Rig) -> tuple[list[Row], str]:
     rows = []
     for precision in pages.TOLERANCES:
         levels = {**SMALL, "precision": precision}
-        if why := _unsupported_reason(rig.site, levels):
+        if why := _reason_missing(rig.site, levels):
             rows.append(pages.absent(f"losses in {precision}", why))
             continue
         trained = rig.train(f"losses-{precision}", "pytorch-single", **levels)
@@ -330,10 +330,10 @@ def losses_part(rig: Rig) -> tuple[list[Row], str]:
     )
 
 
-def _unsupported_reason(site: Site, levels: Mapping[str, Any]) -> str | None:
+def _reason_missing(site: Site, levels: Mapping[str, Any]) -> str | None:
     """Return why the site does not support these levels, None if it does."""
     run, _ = one_run(replace(site, nodes=1), framework="pytorch-single", nodes=1, sync_every=1, **levels)
-    return unsupported_reason(site, run.levels)
+    return reason_missing_at_site(site, run.levels)
 
 
 def input_part(rig: Rig, sizes: Sizes) -> tuple[list[Row], str]:

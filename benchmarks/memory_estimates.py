@@ -21,7 +21,7 @@ from environments.built import read_built
 from environments.record import BuiltEnvironment
 from launchers.launch import SCRIPTS
 from plan.identity import environment_of
-from plan.memory import MemoryEstimate, rank_input
+from plan.memory import MemoryEstimate, memory_estimate_input
 from runs.memory_estimates import estimate
 from support.one_run import one_run
 
@@ -114,7 +114,7 @@ def measure(site: Site, cases: tuple[dict[str, Any], ...] = CASES) -> list[Row]:
         zip(cases, planned, strict=True), lambda case: case[1][0].framework.environment
     ):
         own = list(members)
-        inputs = [rank_input(run.framework, run.graph, spec) for _, (run, spec) in own]
+        inputs = [memory_estimate_input(run.framework, run.graph, spec) for _, (run, spec) in own]
         environment = read_built(environment_of(site, own[0][1][0].framework))
         for (levels, _), content, entry in zip(own, inputs, estimate(site, environment, inputs), strict=True):
             allocated = max(rank["peak_bytes"] for rank in measure_ranks(environment, content))

@@ -58,7 +58,7 @@ if CAMPAIGN.mode == "campaign":
     rule pilot:
         """Train the first two blocks, and estimate from them whether more runs or longer ones are cheaper."""
         input:
-            records=list(CAMPAIGN.pilot.records.values()),
+            records=list(CAMPAIGN.pilot.record_paths.values()),
             changed=changed("pilot", program_sources("precision.pilot")),
         output:
             PILOT_FILES,

@@ -53,7 +53,7 @@ rule manifest:
     params:
         study=STUDY,
         site=SITE,
-        records=str(CAMPAIGN.published or CAMPAIGN.mode),
+        records=str(CAMPAIGN.published_folder or CAMPAIGN.mode),
         products=json.dumps(MADE),
         sources_digest=sources.digest(sources.collect_sources(CAMPAIGN, MAKES_FIGURES)),
         keep=PILOT_FILES,
@@ -91,7 +91,7 @@ rule archived:
     params:
         study=STUDY,
         site=SITE,
-        records=str(CAMPAIGN.published or CAMPAIGN.mode),
+        records=str(CAMPAIGN.published_folder or CAMPAIGN.mode),
     shell:
         """
         {PREFORKED} provenance.archive \

@@ -31,7 +31,7 @@ rule report:
     params:
         study=STUDY,
         site=SITE,
-        records=str(CAMPAIGN.published or CAMPAIGN.mode),
+        records=str(CAMPAIGN.published_folder or CAMPAIGN.mode),
         figures=REPORTED_FIGURES,
         tables=REPORTED_TABLES,
         checkout=lambda wildcards: state().to_json(),

@@ -23,7 +23,7 @@ from common.shell import Program, export_lines
 from datasets.prepare import prepare
 from declared.environments import read
 from declared.factors import factor_table
-from declared.frameworks import framework_names, load_framework, trains_alone
+from declared.frameworks import framework_names, has_own_algorithm, load_framework
 from launchers import launch
 from runs.supervise import rank_input
 from support.installed_site import SITE as TEST_SITE
@@ -55,7 +55,7 @@ FRAMEWORKS = tuple(
     and read(framework.environment).available(SITE.realization)
 )
 SAME_WEIGHTS = tuple(
-    name for name in FRAMEWORKS if not trains_alone(name)
+    name for name in FRAMEWORKS if not has_own_algorithm(name)
 )  # train one model to the same weights
 DISTRIBUTED = tuple(name for name in FRAMEWORKS if load_framework(name).distributed)
 REPLICAS = dict.fromkeys((*DISTRIBUTED, "tensorflow-mirrored"), 2)  # other frameworks have one replica

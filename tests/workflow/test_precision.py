@@ -141,5 +141,5 @@ def test_a_block_in_which_nothing_is_left_runs_nothing(fresh) -> None:  # type: 
     refused = checkout.snakemake("-n", "runs", "--config", "block=21")
     assert (
         refused.status == 2
-        and "block: 21 is none of the study's blocks; expected one of 1, 2, 3" in refused.output
+        and "block: 21 is not a block of the study; expected one of 1, 2, 3" in refused.output
     )

@@ -28,9 +28,9 @@ from hypothesis import strategies as st
 from analysis import study as analysis
 from common.errors import InputError
 from common.files import CHECKOUT
+from common.keys import load
 from common.shell import capture
 from common.tables import read_table
-from common.written import load
 from declared import frameworks as described
 from declared.datasets import read_datasets
 from declared.environments import EnvironmentKeys

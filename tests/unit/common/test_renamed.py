@@ -12,8 +12,8 @@ import yaml
 from common import renamed
 from common.errors import InputError
 from common.files import CHECKOUT, load_yaml
+from common.keys import Keys, key, load
 from common.tables import read_results, read_table
-from common.written import Keys, key, load
 from declared.study import load_study
 
 OLDER = {

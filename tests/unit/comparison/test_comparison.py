@@ -184,7 +184,7 @@ def test_own_algorithms_are_reported_with_accuracies(compare, base, contender, m
         runs.assign(validation_accuracy=share) for runs, share in ((base, 0.9), (contender, 0.8))
     )
     assert compare(base, contender).algorithms == ""
-    own = replace(frameworks.load_framework("pytorch-ddp"), algorithm=frameworks.OWN)
+    own = replace(frameworks.load_framework("pytorch-ddp"), algorithm=frameworks.OWN_ALGORITHM)
     load = frameworks.load_framework
     monkeypatch.setattr(frameworks, "load_framework", lambda name: own if name == own.name else load(name))
     compared = compare(base, contender)

@@ -7,7 +7,7 @@ import pytest
 
 from common.errors import InputError
 from declared.environments import read
-from declared.frameworks import is_registered, load_framework, notes_of, trains_alone
+from declared.frameworks import framework_notes, has_own_algorithm, is_registered, load_framework
 from declared.site import load_site
 from declared.study import load_study
 from support.own_commands import FACTORS, own_commands, write_study
@@ -49,7 +49,11 @@ def test_a_command_is_a_framework_that_nobody_compared(tmp_path: Path) -> None:
     with own_commands(tmp_path, ours={"title": "ours", "once_per": "rank"}, theirs={}):
         framework = load_framework("ours")
         assert framework.adapter and not framework.mirrored and load_framework("theirs").mirrored
-        assert not is_registered("ours") and not trains_alone("ours") and "ours" in notes_of("ours")[0]
+        assert (
+            not is_registered("ours")
+            and not has_own_algorithm("ours")
+            and "ours" in framework_notes("ours")[0]
+        )
         assert framework.folder.joinpath("adapter.py").is_file() and framework.baseline == "ours"
 
 

@@ -7,7 +7,7 @@ import yaml
 
 from common.errors import InputError
 from declared.datasets import find_dataset
-from declared.frameworks import describe_framework, is_registered, trains_alone
+from declared.frameworks import describe_framework, has_own_algorithm, is_registered
 from declared.imported import campaign_folder, campaign_name
 from declared.models import find_graph
 from declared.study import load_study
@@ -38,7 +38,9 @@ def test_cells_of_an_imported_study_are_those_of_its_table() -> None:
 def test_unregistered_names_are_described_as_unknown() -> None:
     described = describe_framework("mindspore")
     assert not is_registered("mindspore") and not described.communication and not described.libraries
-    assert described.algorithm == "own" and described.title == "mindspore" and not trains_alone("mindspore")
+    assert (
+        described.algorithm == "own" and described.title == "mindspore" and not has_own_algorithm("mindspore")
+    )
     assert describe_framework("pytorch-ddp").communication
     assert find_graph("resnet-50", "imagenet") is None and find_graph("small-cnn", "nowhere") is None
     assert find_graph("small-cnn", "digits") and find_dataset("imagenet") is None

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from common.files import CHECKOUT, load_yaml
+from common.keys import json_schema
 from common.renamed import FILE
 from common.schemas import SCHEMAS, schema
-from common.written import json_schema
 from declared.configuration import Configuration
 from declared.factors import factor_table
 from declared.frameworks import FrameworkKeys

@@ -9,7 +9,7 @@ import yaml
 
 from common.errors import InputError
 from common.files import CHECKOUT, load_yaml
-from common.written import json_schema
+from common.keys import json_schema
 from declared.site import SiteKeys, host_names, load_site
 from plan.campaign import load_campaign
 from plan.identity import site_part
@@ -209,7 +209,7 @@ def test_shipped_sites_can_run_the_shipped_study(name: str) -> None:
     if site.launcher == "local":
         return  # this machine need not be the one
     campaign = load_campaign({"study": "quickstart", "site": name, "records": "campaign"})
-    assert campaign.records and campaign.environments
+    assert campaign.record_paths and campaign.environments
 
 
 def test_a_template_says_that_it_is_one() -> None:

@@ -11,15 +11,15 @@ import pytest
 import typer
 import yaml
 
-from common import written
 from common.files import CHECKOUT, load_yaml
+from common.keys import parse as parse_keys
 from declared.commands import load_command
 from declared.datasets import DatasetKeys
 from declared.own_models import load_own_model
 from declared.site import load_site
 from declared.study import load_study
 from plan.design import plan_design
-from plan.identity import unsupported_reason
+from plan.identity import reason_missing_at_site
 from ringside import arguments
 from ringside.app import app
 from ringside.commands import split_rest
@@ -108,7 +108,7 @@ def test_every_example_of_configuration_is_accepted(name: str, file: str, lines:
     kind = Path(file).parent.name
     if kind == "config":
         for entry in keys.values() if file == "config/datasets.yaml" else []:
-            written.parse(DatasetKeys, entry, Path(name))
+            parse_keys(DatasetKeys, entry, Path(name))
         return
     own = CHECKOUT / file
     study = yaml.safe_load(page("docs/tutorial/laptop.md").blocks("yaml")[0])
@@ -144,7 +144,7 @@ def test_study_on_a_node_with_eight_gpus_can_be_planned(tmp_path: Path) -> None:
     runs = plan_design(load_study("my-study", tmp_path), site)
     assert (site.device, site.nodes, site.ranks_per_node, len(runs)) == ("cuda", 1, 8, 5 * 2 * 4)
     assert {run.levels["devices_per_node"] for run in runs} == {1, 2, 4, 8}
-    assert {unsupported_reason(site, run.levels) for run in runs} == {None}
+    assert {reason_missing_at_site(site, run.levels) for run in runs} == {None}
 
 
 @pytest.mark.parametrize(

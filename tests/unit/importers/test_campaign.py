@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from common.errors import InputError, InputErrors
+from common.keys import load
 from common.tables import read_table
-from common.written import load
 from declared.imported import ImportKeys
 from importers import campaign
 from importers.campaign import import_measurements

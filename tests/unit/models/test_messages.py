@@ -6,7 +6,7 @@ import pytest
 
 from declared.models import model_graph
 from models.mesh import Mesh
-from models.messages import needs
+from models.messages import step_demands
 
 SGD: dict[str, Any] = {
     "optimizer": "sgd", "momentum": 0.9, "sync_every": 1, "microbatches": 1, "schedule": "1f1b",
@@ -23,15 +23,20 @@ ALL = CONVS + FIRST + LAST + sum(BIASES)
 
 
 def test_data_parallelism_divides_activations_only() -> None:
-    (alone,), (two,) = needs(CNN, Mesh(), 64, SGD), needs(CNN, Mesh(data=2), 32, SGD)
+    (alone,), (two,) = step_demands(CNN, Mesh(), 64, SGD), step_demands(CNN, Mesh(data=2), 32, SGD)
     assert (
         alone.parameters == alone.gradients == alone.optimizer == two.parameters == ALL == CNN.gradient_bytes
     )
     assert alone.activations == 64 * CNN.activation_bytes == 2 * two.activations
     assert not any(alone.sent.values()) and two.sent == dict.fromkeys(two.sent, 0.0) | {"all_reduce": ALL}
-    assert needs(CNN, Mesh(data=2), 32, {**SGD, "sync_every": 4}) == [two], "gradients travel once a step"
-    (adam,) = needs(CNN, Mesh(data=2), 32, {**SGD, "optimizer": "adam"})
-    assert adam.optimizer == 2 * ALL and needs(CNN, Mesh(), 64, {**SGD, "momentum": 0.0})[0].optimizer == 0
+    assert step_demands(CNN, Mesh(data=2), 32, {**SGD, "sync_every": 4}) == [two], (
+        "gradients travel once a step"
+    )
+    (adam,) = step_demands(CNN, Mesh(data=2), 32, {**SGD, "optimizer": "adam"})
+    assert (
+        adam.optimizer == 2 * ALL
+        and step_demands(CNN, Mesh(), 64, {**SGD, "momentum": 0.0})[0].optimizer == 0
+    )
 
 
 @pytest.mark.parametrize(
@@ -41,19 +46,21 @@ def test_data_parallelism_divides_activations_only() -> None:
 def test_each_stage_of_zero_shares_one_more(
     sharding: str, shares: tuple[int, int, int], gathered: int
 ) -> None:
-    (need,) = needs(CNN, Mesh(sharded=4), 16, {**SGD, "sharding": sharding, "sync_every": 3})
-    assert (need.parameters, need.gradients, need.optimizer) == tuple(ALL / share for share in shares)
-    assert need.sent["all_gather"] == gathered * 3 / 4 * ALL and need.sent["reduce_scatter"] == 3 / 4 * ALL
+    (demand,) = step_demands(CNN, Mesh(sharded=4), 16, {**SGD, "sharding": sharding, "sync_every": 3})
+    assert (demand.parameters, demand.gradients, demand.optimizer) == tuple(ALL / share for share in shares)
+    assert (
+        demand.sent["all_gather"] == gathered * 3 / 4 * ALL and demand.sent["reduce_scatter"] == 3 / 4 * ALL
+    )
 
 
 def test_tensor_axis_all_reduces_twice_a_batch() -> None:
-    (need,) = needs(CNN, Mesh(data=2, tensor=2), 32, {**SGD, "sync_every": 2})
+    (demand,) = step_demands(CNN, Mesh(data=2, tensor=2), 32, {**SGD, "sync_every": 2})
     own = CONVS + (FIRST + BIASES[0] + LAST) / 2 + BIASES[1]
-    assert need.parameters == own
-    assert need.activations == 32 * (CNN.activation_bytes - 4 * (128 + 128) / 2), (
+    assert demand.parameters == own
+    assert demand.activations == 32 * (CNN.activation_bytes - 4 * (128 + 128) / 2), (
         "a dense output, and its relu's"
     )
-    assert need.sent["all_reduce"] == own + 2 * 32 * 4 * (10 + 4096), (
+    assert demand.sent["all_reduce"] == own + 2 * 32 * 4 * (10 + 4096), (
         "logits forward, what was flattened backward"
     )
 
@@ -66,7 +73,7 @@ NORMS = 4 * 2 * UNITS * (2 * BLOCKS + 1)
 
 def test_divided_vocabulary_all_reduces_embedding_and_loss() -> None:
     layers, vocabulary = (
-        needs(GPT, Mesh(tensor=2), SAMPLES, {**SGD, "tensor_sharding": sharding})[0]
+        step_demands(GPT, Mesh(tensor=2), SAMPLES, {**SGD, "tensor_sharding": sharding})[0]
         for sharding in ("layers", "vocabulary")
     )
     assert layers.sent["all_reduce"] == 4 * BLOCKS * OUTPUT
@@ -78,25 +85,25 @@ def test_divided_vocabulary_all_reduces_embedding_and_loss() -> None:
 
 
 def test_sequence_sends_as_much_and_keeps_less() -> None:
-    (vocabulary,), (need,) = (
-        needs(GPT, Mesh(tensor=2), SAMPLES, {**SGD, "tensor_sharding": sharding, "sync_every": 3})
+    (vocabulary,), (demand,) = (
+        step_demands(GPT, Mesh(tensor=2), SAMPLES, {**SGD, "tensor_sharding": sharding, "sync_every": 3})
         for sharding in ("vocabulary", "sequence")
     )
     all_reduced = 3 * (4 * BLOCKS + 2) * OUTPUT  # gathered once for two all-reduces, and scattered once
-    assert need.sent["all_gather"] == need.sent["reduce_scatter"] == all_reduced / 2
-    assert need.sent["all_reduce"] == 3 * 3 * POSITION + NORMS, "gradients of norms once a step"
-    assert sum(need.sent.values()) == sum(vocabulary.sent.values()) + NORMS
-    assert vocabulary.parameters - need.parameters == 4 * LENGTH * UNITS / 2, "positions"
+    assert demand.sent["all_gather"] == demand.sent["reduce_scatter"] == all_reduced / 2
+    assert demand.sent["all_reduce"] == 3 * 3 * POSITION + NORMS, "gradients of norms once a step"
+    assert sum(demand.sent.values()) == sum(vocabulary.sent.values()) + NORMS
+    assert vocabulary.parameters - demand.parameters == 4 * LENGTH * UNITS / 2, "positions"
     # embedding, positions, and of each block attention, projection and two additions; what is gathered stays
-    assert vocabulary.activations - need.activations == (2 + 4 * BLOCKS) * OUTPUT / 2
+    assert vocabulary.activations - demand.activations == (2 + 4 * BLOCKS) * OUTPUT / 2
 
 
 def test_stages_pass_shards_of_a_sequence_on() -> None:
     levels = {**SGD, "microbatches": 2}
     mesh = Mesh(pipeline=2, tensor=2)
     stages = (
-        needs(GPT, mesh, SAMPLES, levels),
-        needs(GPT, mesh, SAMPLES, {**levels, "tensor_sharding": "sequence"}),
+        step_demands(GPT, mesh, SAMPLES, levels),
+        step_demands(GPT, mesh, SAMPLES, {**levels, "tensor_sharding": "sequence"}),
     )
     for undivided, divided in zip(*stages, strict=True):
         assert divided.sent["point_to_point"] == undivided.sent["point_to_point"] / 2 == OUTPUT / 2
@@ -108,11 +115,11 @@ def test_stages_pass_shards_of_a_sequence_on() -> None:
 
 def test_stages_pass_outputs_on_and_keep_those_in_flight() -> None:
     levels = {**SGD, "microbatches": 4}
-    first, last = needs(CNN, Mesh(pipeline=2), 64, levels)
+    first, last = step_demands(CNN, Mesh(pipeline=2), 64, levels)
     assert first.parameters + last.parameters == ALL
     boundary = 64 * 4 * 8 * 8 * 64
     assert first.sent["point_to_point"] == last.sent["point_to_point"] == boundary
-    gpipe = needs(CNN, Mesh(pipeline=2), 64, {**levels, "schedule": "gpipe"})
+    gpipe = step_demands(CNN, Mesh(pipeline=2), 64, {**levels, "schedule": "gpipe"})
     assert [
         stage.activations / full.activations for stage, full in zip((first, last), gpipe, strict=True)
     ] == [
@@ -127,18 +134,18 @@ def test_stages_pass_outputs_on_and_keep_those_in_flight() -> None:
 def test_interleaved_stages_hand_on_three_times_on_two_ranks() -> None:
     levels = {**SGD, "microbatches": 2}
     gpt = model_graph("gpt-nano", "synthetic-tokens-100-16")
-    plain = needs(gpt, Mesh(pipeline=2), 8, levels)
-    interleaved = needs(gpt, Mesh(pipeline=2), 8, {**levels, "schedule": "interleaved-1f1b"})
+    plain = step_demands(gpt, Mesh(pipeline=2), 8, levels)
+    interleaved = step_demands(gpt, Mesh(pipeline=2), 8, {**levels, "schedule": "interleaved-1f1b"})
     boundary = 8 * 4 * 16 * 64
-    assert [need.sent["point_to_point"] for need in plain] == [boundary, boundary]
-    assert [need.sent["point_to_point"] for need in interleaved] == [3 * boundary, 3 * boundary]
-    assert sum(need.parameters for need in interleaved) == sum(need.parameters for need in plain)
-    assert sum(need.work for need in interleaved) == pytest.approx(1)
+    assert [demand.sent["point_to_point"] for demand in plain] == [boundary, boundary]
+    assert [demand.sent["point_to_point"] for demand in interleaved] == [3 * boundary, 3 * boundary]
+    assert sum(demand.parameters for demand in interleaved) == sum(demand.parameters for demand in plain)
+    assert sum(demand.work for demand in interleaved) == pytest.approx(1)
 
 
 def test_first_and_last_stage_all_reduce_a_tied_table() -> None:
     gpt = model_graph("gpt-nano", "synthetic-tokens-100-16")
-    first, last = needs(gpt, Mesh(pipeline=2), 8, {**SGD, "microbatches": 2})
+    first, last = step_demands(gpt, Mesh(pipeline=2), 8, {**SGD, "microbatches": 2})
     table = 4 * 100 * 64
     assert first.sent["all_reduce"] == last.sent["all_reduce"] == table
     assert first.parameters + last.parameters == gpt.gradient_bytes + table
@@ -146,15 +153,17 @@ def test_first_and_last_stage_all_reduce_a_tied_table() -> None:
 
 def test_ends_of_a_pipeline_on_one_rank_send_nothing() -> None:
     """Rank 0 has the first and the last of four stages, rank 1 the two between them."""
-    ranks = needs(GPT, Mesh(pipeline=2), SAMPLES, {**SGD, "microbatches": 4, "schedule": "zero-bubble-v"})
-    for need in ranks:
-        assert sum(need.sent.values()) == need.sent["point_to_point"] == 2 * OUTPUT
+    ranks = step_demands(
+        GPT, Mesh(pipeline=2), SAMPLES, {**SGD, "microbatches": 4, "schedule": "zero-bubble-v"}
+    )
+    for demand in ranks:
+        assert sum(demand.sent.values()) == demand.sent["point_to_point"] == 2 * OUTPUT
 
 
 def test_pipeline_reduces_once_a_batch() -> None:
     levels = {**SGD, "microbatches": 2, "sync_every": 3, "tensor_sharding": "sequence"}
     for mesh, n_reduced in ((Mesh(pipeline=2, sharded=2, tensor=2), 3), (Mesh(pipeline=2, tensor=2), 1)):
-        messages = needs(GPT, mesh, SAMPLES, levels)[0].messages
+        messages = step_demands(GPT, mesh, SAMPLES, levels)[0].messages
         assert {sent.count for sent in messages if sent.axis == "sharded"} == {3} & {n_reduced}
         norms = [sent.count for sent in messages if sent.bytes == 4 * 2 * UNITS]
         assert norms == [n_reduced] * BLOCKS
@@ -163,7 +172,7 @@ def test_pipeline_reduces_once_a_batch() -> None:
 def test_messages_have_the_ranks_of_their_axis() -> None:
     mesh = Mesh(pipeline=2, data=2, sharded=2, tensor=2)
     gpt, levels = model_graph("gpt-nano", "synthetic-tokens-100-16"), {**SGD, "microbatches": 2}
-    first, _ = needs(gpt, mesh, 8, levels, unit_bytes=100_000)
+    first, _ = step_demands(gpt, mesh, 8, levels, unit_bytes=100_000)
     groups = {(message.axis, message.kind): (message.ranks, message.stride) for message in first.messages}
     assert groups == {
         ("sharded", "all_gather"): (2, 2),
@@ -174,7 +183,7 @@ def test_messages_have_the_ranks_of_their_axis() -> None:
         ("tied", "all_reduce"): (2, 8),
     }
     (total,) = (
-        sent.bytes for sent in needs(gpt, mesh, 8, levels)[0].messages if sent.kind == "reduce_scatter"
+        sent.bytes for sent in step_demands(gpt, mesh, 8, levels)[0].messages if sent.kind == "reduce_scatter"
     )
     units = [sent.bytes for sent in first.messages if sent.kind == "reduce_scatter"]
     assert len(units) > 1 and sum(units) == total and min(units[:-1]) >= 100_000
@@ -198,15 +207,15 @@ def test_bfloat16_halves_memory_and_messages(
 ) -> None:
     levels, mesh = {**SGD, "microbatches": 2}, Mesh(pipeline=2, data=2, sharded=2, tensor=2)
     gpt = model_graph("gpt-nano", "synthetic-tokens-100-16")
-    plain, _ = needs(gpt, mesh, 8, levels)
-    need, _ = needs(gpt, mesh, 8, {**levels, "precision": precision, "reduce_dtype": reduce_dtype})
-    pairs = [(need.parameters, plain.parameters), (need.gradients, plain.gradients)]
-    pairs += [(need.optimizer, plain.optimizer)]
+    plain, _ = step_demands(gpt, mesh, 8, levels)
+    demand, _ = step_demands(gpt, mesh, 8, {**levels, "precision": precision, "reduce_dtype": reduce_dtype})
+    pairs = [(demand.parameters, plain.parameters), (demand.gradients, plain.gradients)]
+    pairs += [(demand.optimizer, plain.optimizer)]
     assert {own / of_fp32 for own, of_fp32 in pairs} == {stored / 4}
-    assert need.activations / plain.activations == computed / 4
+    assert demand.activations / plain.activations == computed / 4
     shares = {
         (message.axis, message.kind): message.bytes / of_fp32.bytes
-        for message, of_fp32 in zip(need.messages, plain.messages, strict=True)
+        for message, of_fp32 in zip(demand.messages, plain.messages, strict=True)
     }
     assert shares == {
         ("sharded", "all_gather"): computed / 4,
@@ -222,11 +231,11 @@ def test_checkpointing_keeps_inputs_and_has_one_block_again() -> None:
     """gpt-nano's four blocks: two norms, two sums, attention, 256 units expanded, gelu, 64 units projected."""
     gpt, samples, length = model_graph("gpt-nano", "synthetic-tokens-100-16"), 8, 16
     (stored,), (selective,), (blocks,) = (
-        needs(gpt, Mesh(tensor=2), samples, {**SGD, "checkpointing": level})
+        step_demands(gpt, Mesh(tensor=2), samples, {**SGD, "checkpointing": level})
         for level in ("none", "selective", "blocks")
     )
     position = 4 * samples * length
-    assert stored == needs(gpt, Mesh(tensor=2), samples, SGD)[0]
+    assert stored == step_demands(gpt, Mesh(tensor=2), samples, SGD)[0]
     assert stored.activations - blocks.activations == 3 * position * (5 * 64 + 2 * 256 / 2)
     assert stored.activations - selective.activations == 3 * position * (3 * 64 + 256 / 2)
     assert selective.sent == stored.sent, "sums over the tensor axis are kept"
@@ -235,32 +244,32 @@ def test_checkpointing_keeps_inputs_and_has_one_block_again() -> None:
 
 def test_clipping_all_reduces_one_number_where_ranks_have_parts() -> None:
     clipped = {**SGD, "clip_norm": 1.0}
-    (plain,), (need,) = (needs(CNN, Mesh(sharded=4), 16, levels) for levels in (SGD, clipped))
-    (added,) = set(need.messages) - set(plain.messages)
+    (plain,), (demand,) = (step_demands(CNN, Mesh(sharded=4), 16, levels) for levels in (SGD, clipped))
+    (added,) = set(demand.messages) - set(plain.messages)
     assert (added.kind, added.axis, added.bytes, added.count, added.ranks) == ("all_reduce", "all", 4, 1, 4)
-    assert needs(CNN, Mesh(data=4), 16, clipped) == needs(CNN, Mesh(data=4), 16, SGD)
+    assert step_demands(CNN, Mesh(data=4), 16, clipped) == step_demands(CNN, Mesh(data=4), 16, SGD)
 
 
 def test_axis_of_experts_exchanges_slots_and_divides_experts() -> None:
     """Each of 4 layers has 4 experts of 64 x 96, and 10 slots for each of them and of 8 samples."""
     model, levels = model_graph("llama-moe-nano", "synthetic-tokens-100-16"), {**SGD, "sync_every": 3}
-    (need,) = needs(model, Mesh(data=2, experts=2), 8, levels)
+    (demand,) = step_demands(model, Mesh(data=2, experts=2), 8, levels)
     slots, experts = 4 * 4 * 10 * 64 * 8, 4 * 4 * 3 * 4 * 64 * 96
-    assert need.sent["all_to_all"] == 4 * 4 * 3 * slots / 2, "forth and back in two passes of three batches"
-    assert need.parameters == model.gradient_bytes - experts / 2
+    assert demand.sent["all_to_all"] == 4 * 4 * 3 * slots / 2, "forth and back in two passes of three batches"
+    assert demand.parameters == model.gradient_bytes - experts / 2
     dense = model.gradient_bytes - experts
-    assert need.sent["all_reduce"] == 2 * 3 / 4 * dense + experts / 2, (
+    assert demand.sent["all_reduce"] == 2 * 3 / 4 * dense + experts / 2, (
         "experts between two ranks, others of four"
     )
-    groups = {(message.axis, message.ranks): message.stride for message in need.messages}
+    groups = {(message.axis, message.ranks): message.stride for message in demand.messages}
     assert groups == {("data", 4): 1, ("data", 2): 2, ("experts", 2): 1}
-    (alone,) = needs(model, Mesh(experts=4), 8, levels)
-    assert alone.sent["all_reduce"] == 2 * 3 / 4 * dense and alone.work == need.work == 1
+    (alone,) = step_demands(model, Mesh(experts=4), 8, levels)
+    assert alone.sent["all_reduce"] == 2 * 3 / 4 * dense and alone.work == demand.work == 1
 
 
 def test_ranks_share_multiplications_that_an_axis_divides() -> None:
-    (two,) = needs(CNN, Mesh(tensor=2), 64, SGD)
+    (two,) = step_demands(CNN, Mesh(tensor=2), 64, SGD)
     convolved = sum(operator.macs for operator in CNN.operators if operator.kind == "conv")
     assert two.work == pytest.approx((convolved + (CNN.macs - convolved) / 2) / CNN.macs) and two.calls == 1
-    first, last = needs(CNN, Mesh(pipeline=2), 64, {**SGD, "microbatches": 4})
+    first, last = step_demands(CNN, Mesh(pipeline=2), 64, {**SGD, "microbatches": 4})
     assert first.work + last.work == pytest.approx(1) and first.calls < 1

@@ -20,7 +20,7 @@ from plan.binding import bind_results
 from plan.campaign import load_campaign, plan_campaign
 from plan.collective_benchmarks import CollectiveBenchmarks
 from plan.design import plan_design, to_csv
-from plan.identity import spec, unsupported_reason
+from plan.identity import reason_missing_at_site, spec
 from plan.products import campaign_traits
 from plan.timings import Timings
 from records import status
@@ -70,9 +70,9 @@ def test_results_of_another_site_keep_their_keys_when_read() -> None:
     bound(machine="another-machine", cores=4096, python_abi="cp399")
     available = load_campaign({**CONFIG, "records": "available"})
     assert (available.site.cores, available.site.python_abi) == (4096, "cp399")
-    assert set(available.records) == set(current.records) and set(available.records.values()).isdisjoint(
-        current.records.values()
-    )
+    assert set(available.record_paths) == set(current.record_paths) and set(
+        available.record_paths.values()
+    ).isdisjoint(current.record_paths.values())
 
 
 def test_installed_software_is_read_from_results_of_other_sites(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,13 +85,13 @@ def test_installed_software_is_read_from_results_of_other_sites(monkeypatch: pyt
         bind_results(Path("results/quickstart"), "quickstart", at(content))
     monkeypatch.setattr(campaign, "load_site", lambda name: at(None))
     available = load_campaign({**CONFIG, "records": "available"})
-    assert available.records == plan_campaign(load_study("quickstart"), at("b" * 64)).records
-    assert available.records != plan_campaign(load_study("quickstart"), at("a" * 64)).records
+    assert available.record_paths == plan_campaign(load_study("quickstart"), at("b" * 64)).record_paths
+    assert available.record_paths != plan_campaign(load_study("quickstart"), at("a" * 64)).record_paths
 
 
 def test_records_that_the_study_no_longer_uses_are_noted() -> None:
     current = load_campaign(CONFIG)
-    first, second = (Path(path) for path in list(current.records.values())[:2])
+    first, second = (Path(path) for path in list(current.record_paths.values())[:2])
     older = first.parent.with_name("0" * 12) / "record.json"
     removed = first.parents[1].with_name("pytorch-ddp.small-cnn.digits.b512.n1.s1.r1") / "0" / "record.json"
     for file in (older, removed, second, second.parent.with_name("0" * 12) / "record.json"):
@@ -162,14 +162,14 @@ def levels_of(framework: str) -> dict[str, object]:
 @pytest.mark.parametrize("name", ["lbann", "tarantella"])
 def test_framework_without_lock_must_be_installed_at_the_site(name):
     site, levels = load_site("local"), levels_of(name)
-    assert stated(unsupported_reason(site, levels)) == ("not-installed", {"environment": name})
+    assert stated(reason_missing_at_site(site, levels)) == ("not-installed", {"environment": name})
     installed = ((name, Installed("/opt/bin/it")),)
-    assert unsupported_reason(replace(site, installed=installed), levels) is None
+    assert reason_missing_at_site(replace(site, installed=installed), levels) is None
     brings = replace(site.images, brought=((name, "/images/it.sif"),))
-    assert unsupported_reason(replace(site, images=brings), levels) is None
-    assert (unsupported_reason(replace(site, deployment="apptainer"), levels) is None) == (name == "lbann"), (
-        "Spack builds it as an image"
-    )
+    assert reason_missing_at_site(replace(site, images=brings), levels) is None
+    assert (reason_missing_at_site(replace(site, deployment="apptainer"), levels) is None) == (
+        name == "lbann"
+    ), "Spack builds it as an image"
 
 
 BFLOAT16 = {"framework": "jax", "precision": "bf16", "parallelism": "sharded2-tensor2"}
@@ -201,7 +201,7 @@ def test_what_a_site_cannot_run_has_a_reason(
 ) -> None:
     installed = (("lbann", Installed("/opt/lbann/bin/lbann")),)
     site = replace(load_site("local"), installed=installed, **at)  # type: ignore[arg-type]
-    reason = unsupported_reason(site, levels_of("pytorch-ddp") | levels)
+    reason = reason_missing_at_site(site, levels_of("pytorch-ddp") | levels)
     assert stated(reason) == ((code, facts) if code else None)
 
 
@@ -210,8 +210,8 @@ def test_framework_for_cpus_is_refused_on_accelerators(monkeypatch: pytest.Monke
     monkeypatch.setattr(identity, "load_framework", lambda _: framework)
     site = replace(load_site("local"), device="cuda")
     facts = {"framework": "pytorch-ddp", "device": "cuda"}
-    assert stated(unsupported_reason(site, levels_of("pytorch-ddp"))) == ("unsupported-device", facts)
-    assert unsupported_reason(load_site("local"), levels_of("pytorch-ddp")) is None
+    assert stated(reason_missing_at_site(site, levels_of("pytorch-ddp"))) == ("unsupported-device", facts)
+    assert reason_missing_at_site(load_site("local"), levels_of("pytorch-ddp")) is None
 
 
 def test_lbann_is_missing_where_nothing_joins_programs_of_mpi():
@@ -219,9 +219,10 @@ def test_lbann_is_missing_where_nothing_joins_programs_of_mpi():
     for name, starts in {"pbs-example": "pbs_tmrsh", "flux-example": "flux submit"}.items():
         site = replace(load_site(name), installed=installed)
         facts = {"framework": "lbann", "launcher": site.launcher, "starts": starts}
-        assert stated(unsupported_reason(site, levels_of("lbann"))) == ("no-mpi", facts)
+        assert stated(reason_missing_at_site(site, levels_of("lbann"))) == ("no-mpi", facts)
     assert (
-        unsupported_reason(replace(load_site("grid5000"), installed=installed), levels_of("lbann")) is None
+        reason_missing_at_site(replace(load_site("grid5000"), installed=installed), levels_of("lbann"))
+        is None
     ), "mpirun over oarsh"
 
 
@@ -258,9 +259,9 @@ def test_score_p_is_part_of_runs_under_it_only(tmp_path: Path) -> None:
     )
     assert "scorep" not in spec_of(brings, **full), "an image does not see it"
     levels, nowhere = {**run.levels, **full}, replace(site_without_scorep, scorep=Path("/nowhere"))
-    assert unsupported_reason(replace(site_without_scorep, scorep=tmp_path), levels) is None
-    assert stated(unsupported_reason(nowhere, levels)) == ("no-scorep", {"scorep": Path("/nowhere")})
-    assert unsupported_reason(nowhere, {**levels, "trace": "phases"}) is None
+    assert reason_missing_at_site(replace(site_without_scorep, scorep=tmp_path), levels) is None
+    assert stated(reason_missing_at_site(nowhere, levels)) == ("no-scorep", {"scorep": Path("/nowhere")})
+    assert reason_missing_at_site(nowhere, {**levels, "trace": "phases"}) is None
 
 
 def test_a_design_is_current_until_runs_change() -> None:
@@ -278,7 +279,7 @@ def test_a_design_is_current_until_runs_change() -> None:
 def test_a_block_that_is_not_there_is_refused() -> None:
     campaign = load_campaign(CONFIG)
     assert campaign.records_of_block(1) and set(campaign.records_of_block(None)) == set(
-        campaign.records.values()
+        campaign.record_paths.values()
     )
     with pytest.raises(InputError) as refused:
         campaign.records_of_block(99)
@@ -369,8 +370,8 @@ def imported(monkeypatch: pytest.MonkeyPatch) -> Study:
 
 def test_measurements_made_elsewhere_are_published_tables(imported: Study) -> None:
     loaded = load_campaign({**CONFIG, "study": imported.name})
-    assert loaded.mode == "published" and not loaded.records and not loaded.open
-    assert loaded.published and loaded.published.name == "mlperf"
+    assert loaded.mode == "published" and not loaded.record_paths and not loaded.open
+    assert loaded.published_folder and loaded.published_folder.name == "mlperf"
 
 
 def test_measurements_made_elsewhere_are_not_planned(

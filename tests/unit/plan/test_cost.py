@@ -28,7 +28,7 @@ from plan.cost import (
     report,
     table_rows,
     title,
-    weighed_macs,
+    weighted_macs,
 )
 from support.recorded import content
 from support.synthetic import designed_campaign
@@ -82,7 +82,7 @@ def test_without_any_run_a_rate_is_assumed_and_said() -> None:
 )
 def test_assumed_rates_are_those_of_the_measurements(model: str, shape: str, images_s: float) -> None:
     """Images a second on one core, of docs/measurements.md."""
-    assumed = ASSUMED_GFLOPS["cpu"] * 1e9 / (2 * 3 * weighed_macs(model, f"synthetic-{shape}"))
+    assumed = ASSUMED_GFLOPS["cpu"] * 1e9 / (2 * 3 * weighted_macs(model, f"synthetic-{shape}"))
     assert assumed == pytest.approx(images_s, rel=0.4)
 
 
@@ -185,7 +185,7 @@ def test_what_remains_is_told_by_status(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
 
     def leave(planned_campaign: Campaign, statuses: list[str]) -> None:
-        for path, status in zip(planned_campaign.records.values(), statuses, strict=False):
+        for path, status in zip(planned_campaign.record_paths.values(), statuses, strict=False):
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             Path(path).write_text(json.dumps(content(status=status)) if status != "broken" else "{")
 

@@ -51,7 +51,9 @@ def runs(current: Campaign) -> dict[str, int]:
 
 
 def record(current: Campaign, run_id: str) -> None:
-    file = Path(replace(current, study=replace(current.study, replicates=Replicates(6, 6))).records[run_id])
+    file = Path(
+        replace(current, study=replace(current.study, replicates=Replicates(6, 6))).record_paths[run_id]
+    )
     file.parent.mkdir(parents=True)
     file.write_text("{}")
 
@@ -59,7 +61,7 @@ def record(current: Campaign, run_id: str) -> None:
 def test_the_first_blocks_are_certain_and_more_are_possible() -> None:
     current = campaign()
     assert (runs(current), current.open, current.blocks) == ({A: 3, B: 3}, True, [1, 2, 3, 4, 5, 6])
-    assert len(current.possible) == len(current.by_id) == 12
+    assert len(current.designed_runs) == len(current.by_id) == 12
 
 
 def test_what_is_decided_is_run_block_by_block() -> None:
@@ -128,12 +130,14 @@ def test_cells_without_a_target_get_only_the_first_blocks() -> None:
     traced = campaign()
     study = replace(traced.study, factors=traced.study.factors | {"trace": ["none", "phases"]})
     current = plan_campaign(study, traced.site)
-    assert (len(current.runs), len(current.max_runs), len(current.possible)) == (12, 18, 24)
+    assert (len(current.runs), len(current.max_runs), len(current.designed_runs)) == (12, 18, 24)
     counted = title(Cost(current, measured_at("local"))).facts
     assert (counted["runs"], counted["most"], counted["cells"]) == (12, 18, 4)
     record(
         current,
-        next(run.run_id for run in current.possible if run.levels["trace"] == "phases" and run.block == 5),
+        next(
+            run.run_id for run in current.designed_runs if run.levels["trace"] == "phases" and run.block == 5
+        ),
     )
     assert len(current.now().max_runs) == 19, "what is recorded counts"
     limit = replace(study, factors=study.factors | {"batch_size": [16, 32, 64]})
@@ -163,7 +167,7 @@ def test_decision_is_not_final_while_a_run_is_repeated() -> None:
         record(current, run.run_id)
     decide(3)
     assert current.now().count_runs() == (6, False)
-    repeated = Path(current.records[f"{A}.r2"])
+    repeated = Path(current.record_paths[f"{A}.r2"])
     later = decision_file(current.results, 3).stat().st_mtime + 1
     os.utime(repeated, (later, later))
     assert current.now().count_runs() == (6, True)

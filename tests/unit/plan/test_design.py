@@ -11,8 +11,8 @@ from common.errors import InputError
 from common.notes import Note
 from declared.site import Site, load_site
 from declared.study import Replicates, Study, load_study
-from plan.design import MAX_RUN_ID_BYTES, UNSUPPORTED, Run, check_names, plan_design, to_csv
-from plan.identity import cores_per_rank, link_rate, link_settings, plan_run, spec, unsupported_reason
+from plan.design import INFEASIBLE_FOR_FRAMEWORK, MAX_RUN_ID_BYTES, Run, check_names, plan_design, to_csv
+from plan.identity import cores_per_rank, link_rate, link_settings, plan_run, reason_missing_at_site, spec
 from plan.scheduling import run_resources, slurm_options
 
 BLOCKS = (1, 2, 3, 4, 5)  # of the study quickstart
@@ -121,9 +121,9 @@ def test_shares_stand_in_a_name_that_is_a_folders(local: Site) -> None:
         ({"shares": ["0.8/0.3"]}, "wrong-sum", {"shares": "0.8/0.3"}),
         ({"shares": ["0.5/0.3/0.2"]}, "wrong-count", {"shares": "0.5/0.3/0.2", "nodes": 2}),
         ({"shares": ["0.995/0.005"]}, "too-few-samples", {"shares": "0.995/0.005", "batch_size": 96}),
-        ({"shares": ["measured"], "framework": ["pytorch-ddp"]}, UNSUPPORTED,
+        ({"shares": ["measured"], "framework": ["pytorch-ddp"]}, INFEASIBLE_FOR_FRAMEWORK,
          {"shares": "measured", "framework": "pytorch-ddp"}),
-        ({"compiler": ["torch-compile"]}, UNSUPPORTED,
+        ({"compiler": ["torch-compile"]}, INFEASIBLE_FOR_FRAMEWORK,
          {"compiler": "torch-compile", "framework": "pytorch-hybrid"}),
         ({"device": ["hybrid"], "devices_per_node": [1]}, "too-few-devices",
          {"device": "hybrid", "devices_per_node": 1}),
@@ -181,14 +181,14 @@ UNFUSED = {**GPT, "attention": ["default", "unfused"]}
     [
         ({"checkpointing": ["blocks"]}, "not-recomputable", {"model", "checkpointing"}),
         ({"checkpointing": ["blocks"], "model": ["resnet-18"]}, "not-recomputable", {"model", "checkpointing"}),
-        ({**GPT, "framework": ["pytorch-hybrid"], "checkpointing": ["blocks"]}, UNSUPPORTED,
+        ({**GPT, "framework": ["pytorch-hybrid"], "checkpointing": ["blocks"]}, INFEASIBLE_FOR_FRAMEWORK,
          {"framework", "checkpointing"}),
-        ({"precision": ["bf16"], "reduce_dtype": ["fp32"]}, UNSUPPORTED,
+        ({"precision": ["bf16"], "reduce_dtype": ["fp32"]}, INFEASIBLE_FOR_FRAMEWORK,
          {"framework", "precision", "reduce_dtype"}),
         ({**GPT, "framework": ["tensorflow-single"], "model": ["rnn-nano"], "compiler": ["xla"]},
          "model-not-compilable", {"framework", "model", "compiler"}),
-        ({"framework": ["horovod-pytorch"], "reduce_dtype": ["bf16"]}, UNSUPPORTED, {"framework", "reduce_dtype"}),
-        ({"framework": ["deepspeed"], "precision": ["bf16"]}, UNSUPPORTED,
+        ({"framework": ["horovod-pytorch"], "reduce_dtype": ["bf16"]}, INFEASIBLE_FOR_FRAMEWORK, {"framework", "reduce_dtype"}),
+        ({"framework": ["deepspeed"], "precision": ["bf16"]}, INFEASIBLE_FOR_FRAMEWORK,
          {"framework", "precision", "sharding", "parallelism"}),
         ({"framework": ["pytorch-single"], "nodes": [1], "reduce_dtype": ["default", "bf16"]}, "duplicate",
          {"framework", "reduce_dtype"}),
@@ -243,18 +243,18 @@ def test_hybrid_cells_need_accelerators(local: Site) -> None:
     for devices, cores in ((0, [2, 2, 2, 2, 24]), (2, [2, 30])):
         study, runs = plan_heterogeneous(site, **fields, devices_per_node=[devices])
         planned = spec(study, site, runs[0])
-        assert unsupported_reason(site, runs[0].levels) is None
+        assert reason_missing_at_site(site, runs[0].levels) is None
         assert (planned["rank_cores"], planned["ranks"]) == (cores, 2 * len(cores)), (
             "one more than accelerators"
         )
         assert planned["cores_per_rank"] == max(cores)
         requested = run_resources(replace(site, launcher="slurm"), runs[0].geometry)
         assert requested["cpus_per_task"] * len(cores) <= 32, "no more than a node has; it is the job's own"
-    assert code_of(unsupported_reason(local, runs[0].levels)) == "no-accelerator"
-    second = unsupported_reason(site, {**runs[0].levels, "framework": "pytorch-ddp"})
+    assert code_of(reason_missing_at_site(local, runs[0].levels)) == "no-accelerator"
+    second = reason_missing_at_site(site, {**runs[0].levels, "framework": "pytorch-ddp"})
     assert second and second.code == "no-hybrid"
     assert second.facts == {"framework": "pytorch-ddp", "able": ["pytorch-hybrid"]}
-    assert code_of(unsupported_reason(replace(site, launcher="flux"), runs[0].levels)) == "no-hybrid-here"
+    assert code_of(reason_missing_at_site(replace(site, launcher="flux"), runs[0].levels)) == "no-hybrid-here"
 
 
 def test_spec_has_shares_of_heterogeneous_nodes_and_ranks_only(local: Site) -> None:
@@ -269,7 +269,7 @@ def test_spec_has_shares_of_heterogeneous_nodes_and_ranks_only(local: Site) -> N
     study, (run, *_) = plan_heterogeneous(site, nodes=[1])
     assert spec(study, site, run)["rank_cores"] == [2, 1]
     assert (
-        code_of(unsupported_reason(site, {**run.levels, "framework": "tensorflow-mirrored"}))
+        code_of(reason_missing_at_site(site, {**run.levels, "framework": "tensorflow-mirrored"}))
         == "heterogeneous-ranks"
     )
 
@@ -286,9 +286,9 @@ def test_links_get_another_rate_only_where_they_can_be_set(quickstart: Study, lo
         assert link_settings(virtual, run.levels)["shaping"][-4:] == ["burst", burst, "latency", "50ms"]
         assert (
             spec(study, virtual, run)["bandwidth_bytes_s"] == rate
-            and unsupported_reason(virtual, run.levels) is None
+            and reason_missing_at_site(virtual, run.levels) is None
         )
-        assert (unsupported_reason(local, run.levels) is None) == (run.levels["bandwidth"] == 0)
+        assert (reason_missing_at_site(local, run.levels) is None) == (run.levels["bandwidth"] == 0)
 
 
 def test_a_run_whose_name_no_folder_can_have_is_refused() -> None:

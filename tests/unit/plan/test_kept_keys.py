@@ -3,19 +3,20 @@
 The reasons, newest first (also in the commit that changes kept_keys.yaml, by
 `python tests/unit/plan/test_kept_keys.py`):
 
-23. The framework tensorflow-dtensor is gone, and names in the code of ranks say more (November 2026).
-22. A tensor axis divides vocabulary and sequence, too, by the factor tensor_sharding, so that every run's spec
-    says more (November 2026).
+23. The framework tensorflow-dtensor is gone, and names and messages in the code of ranks and models are clearer
+    (November 2026).
+22. A tensor axis divides vocabulary and sequence, too, by the factor tensor_sharding, so that every spec has
+    a new field (November 2026).
 21. Models have mixtures of experts, and ranks report the share of tokens that these dropped (November 2026).
-20. The type in which gradients are summed is a factor, so that every run's spec says more (November 2026).
+20. The type in which gradients are summed is a factor, so that every spec has a new field (November 2026).
 19. Recipes of training: AdamW, clipping, label smoothing, schedules and checkpointing are factors, so that
-    every run's spec says more; TensorFlow adds weight decay after the all-reduce (November 2026).
+    every spec has new fields; TensorFlow adds weight decay after the all-reduce (November 2026).
 18. FSDP builds on the meta device and shards blocks, ZeRO 3 builds within zero.Init, and device memory is that
     of timed epochs without validation; dropout of PyTorch draws from a generator that is seeded after
     construction (November 2026).
 17. Training of language models counts no correct labels, cuDNN times algorithms of convolutions, DDP's gradients
     are views of its buckets, and ranks collect warnings. The factor autotune came with it, so that every
-    run's spec says more (November 2026).
+    spec has a new field (November 2026).
 16. Frameworks are `heterogeneous`, no longer `unlike`, in their descriptions (November 2026).
 15. A framework's description names its baseline `baseline`, no longer `base` (November 2026).
 14. The collective benchmark is a program of this name, and tensors that Horovod and Tarantella send in it are
@@ -25,26 +26,25 @@ The reasons, newest first (also in the commit that changes kept_keys.yaml, by
     same (November 2026).
 11. Names in the code of models are the terms of the field (November 2026).
 10. What ranks execute is a package of its own: their modules have other names (November 2026).
-9. Version 0.2.0: digests are of what code does, not of how it is worded, and nothing names digests of before
-   any more (November 2026).
-8. Strategies run on accelerators, too: the group of their messages is told apart from that of their sums
+9. Version 0.2.0: digests are of what code does, not of how it is worded, and older digests are not named any more (November 2026).
+8. Strategies run on accelerators, too: the group of their messages differs from the group of their all-reduces
    (November 2026).
-7. LBANN's adapter writes models of sequences; of images it writes what it did, but the adapter is in its
+7. LBANN's adapter writes models of sequences; what it writes for images is unchanged, but the adapter is part of its
    runs' keys (November 2026).
 6. PyTorch's optimizers of distributed parameters get each rank's own part of them; pytorch-mesh wraps one
    rank, too (November 2026).
-5. Which weights a tensor axis divides, and how ranks validate together, is told to JAX and to DTensor by
-   files of both: JAX's code is other (November 2026).
+5. JAX and DTensor share files that say which weights a tensor axis divides and how ranks validate together, so
+   that the code of JAX differs (November 2026).
 4. Adapters give collectives for the benchmarks, in place of sums alone. A benchmark's spec names its
    collective; runs train as before, but adapters are in their keys (November 2026).
-3. Ranks may divide more than samples (meshes): a rank asks which samples are its replica's, and PyTorch's
+3. Ranks can partition more than samples (meshes): a rank asks which samples its replica has, and PyTorch's
    adapters may make the backward pass and the optimizer step (DeepSpeed). Factors microbatches, schedule and
-   sharding came with it, so that every run's spec says more (November 2026).
-2. Models have operators of sequences, samples may be sequences of tokens: other code in every rank (November
+   sharding came with it, so that every spec has a new field (November 2026).
+2. Models have operators of sequences, samples may be sequences of tokens: the code of every rank differs (November
    2026). Data keep their digests.
 1. Ranks mark the phases of their training and read meters of energy each in its scope; PyTorch's batches are
    sent ahead to accelerators; ranks may be heterogeneous. Factors trace and shares came with it, so that
-   every run's spec says more (November 2026).
+   every spec has new fields (November 2026).
 """
 
 from dataclasses import replace
@@ -75,9 +75,7 @@ def site(name: str) -> Site:
 
 
 def keys() -> dict[str, Any]:
-    """The keys of one run of each framework of two kept campaigns, of their benchmarks, and the digests that
-    keys are made of.
-    """
+    """Return the keys of a run of each framework and of the benchmarks in two kept campaigns, and all digests."""
     result: dict[str, Any] = {}
     for study, site_name in STUDIES.items():
         described, at = load_study(study), site(site_name)

@@ -16,11 +16,11 @@ from plan.design import Run
 from plan.identity import plan_run
 from plan.memory import (
     MemoryEstimate,
-    describe_needs,
+    describe_demands,
     estimable_runs,
     failed_estimates,
     limit_bytes,
-    needs_by_cell,
+    memory_demands,
     read_estimates,
     recorded_estimate,
     refuse_oversized,
@@ -103,9 +103,9 @@ def test_needs_near_and_over_the_limit_are_noted(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     campaign = with_estimates(site, program_bytes)
-    needs = needs_by_cell(site, campaign.runs, campaign.results)
+    needs = memory_demands(site, campaign.runs, campaign.results)
     assert needs.keys() == {run.cell for run in campaign.runs}
-    assert [note.code for note in describe_needs(needs.values())] == codes
+    assert [note.code for note in describe_demands(needs.values())] == codes
     cost = Cost(campaign, measured_at("nowhere", Path("nowhere")))
     header, *rows = table_rows(cost)
     assert header[-2] == MEMORY_TITLE and all(len(row) == len(header) for row in rows)
@@ -132,7 +132,7 @@ def test_runs_that_do_not_fit_are_refused(
         refuse_oversized(campaign)
     assert refused.value.code == "does-not-fit"
     refuse_oversized(replace(campaign, site=replace(site, memory=Memory(node_gib=4, refuse=False))))
-    for path in campaign.records.values():
+    for path in campaign.record_paths.values():
         Path(path).parent.mkdir(parents=True)
         write_json(Path(path), {"status": "ok"})
     refuse_oversized(replace(campaign))  # what is measured needs no estimate any more
@@ -143,7 +143,7 @@ def test_failed_estimate_is_noted(site: Site, tmp_path: Path, monkeypatch: pytes
     campaign = with_estimates(site)
     failed = {key: asdict(MemoryEstimate(error="no such operator")) for key in estimable_runs(campaign)}
     write_json(campaign.results / MEMORY_ESTIMATES, failed)
-    assert not needs_by_cell(site, campaign.runs, campaign.results)
+    assert not memory_demands(site, campaign.runs, campaign.results)
     assert failed_estimates(campaign) == {run.cell: "no such operator" for run in campaign.runs}
     cost = Cost(campaign, measured_at("nowhere", Path("nowhere")))
     assert "no-memory-estimate" in {note.code for note in notes(cost)}
@@ -154,6 +154,6 @@ def test_record_has_the_estimate_of_its_run(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     campaign = with_estimates(site, program_bytes=300)
-    recorded = recorded_estimate(campaign.planned(campaign.runs[0]), campaign.results)
+    recorded = recorded_estimate(campaign.plan(campaign.runs[0]), campaign.results)
     assert recorded == {"rank": 0, "bytes": {"parameters": TENSOR_BYTES, "program": 300}}
-    assert recorded_estimate(campaign.planned(campaign.runs[0]), tmp_path) is None
+    assert recorded_estimate(campaign.plan(campaign.runs[0]), tmp_path) is None

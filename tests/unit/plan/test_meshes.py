@@ -10,7 +10,7 @@ from common.errors import InputError
 from declared.site import Site, load_site
 from declared.study import load_study
 from models.mesh import Mesh
-from plan.design import UNSUPPORTED, Run, plan_design
+from plan.design import INFEASIBLE_FOR_FRAMEWORK, Run, plan_design
 from plan.identity import spec
 from support.changed_study import changed_study
 
@@ -68,7 +68,7 @@ def test_ranks_of_a_replica_share_samples_and_plain_specs_stay(site: Site) -> No
          {"parallelism", "model"}),
         ({"parallelism": ["experts3"], "nodes": [3], "model": ["llama-moe-nano"],
           "dataset": ["synthetic-tokens-32-16-3840"]}, "model-not-divisible", {"parallelism", "model"}),
-        ({"parallelism": ["experts2-tensor2"]}, UNSUPPORTED, {"parallelism", "framework"}),
+        ({"parallelism": ["experts2-tensor2"]}, INFEASIBLE_FOR_FRAMEWORK, {"parallelism", "framework"}),
         ({"parallelism": ["pipeline2"], "nodes": [2]}, "too-few-microbatches",
          {"schedule", "microbatches", "parallelism"}),
         ({"parallelism": ["pipeline2"], "nodes": [2], "microbatches": [2], "schedule": ["zero-bubble-v"]},
@@ -81,18 +81,18 @@ def test_ranks_of_a_replica_share_samples_and_plain_specs_stay(site: Site) -> No
          "microbatches-not-multiple", {"schedule", "microbatches", "parallelism"}),
         ({"parallelism": ["pipeline"], "microbatches": [4], "schedule": ["interleaved-1f1b"]},
          "model-not-divisible", {"parallelism", "schedule", "model"}),
-        ({"parallelism": ["tensor2"], "nodes": [2], "framework": ["pytorch-ddp"]}, UNSUPPORTED,
+        ({"parallelism": ["tensor2"], "nodes": [2], "framework": ["pytorch-ddp"]}, INFEASIBLE_FOR_FRAMEWORK,
          {"framework", "parallelism"}),
         ({"parallelism": ["tensor2"], "nodes": [2], "tensor_sharding": ["vocabulary"]}, "model-not-divisible",
          {"parallelism", "model", "dataset", "tensor_sharding"}),
-        ({**GPT, "label_smoothing": [0.1], "tensor_sharding": ["vocabulary"]}, UNSUPPORTED,
+        ({**GPT, "label_smoothing": [0.1], "tensor_sharding": ["vocabulary"]}, INFEASIBLE_FOR_FRAMEWORK,
          {"framework", "label_smoothing"}),
-        ({**GPT, "framework": ["jax"], "tensor_sharding": ["sequence"]}, UNSUPPORTED,
+        ({**GPT, "framework": ["jax"], "tensor_sharding": ["sequence"]}, INFEASIBLE_FOR_FRAMEWORK,
          {"framework", "tensor_sharding"}),
         ({"tensor_sharding": ["layers", "vocabulary"]}, "duplicate", {"parallelism", "tensor_sharding"}),
-        ({"parallelism": ["sharded"], "sharding": ["optimizer"]}, UNSUPPORTED, {"framework", "sharding"}),
+        ({"parallelism": ["sharded"], "sharding": ["optimizer"]}, INFEASIBLE_FOR_FRAMEWORK, {"framework", "sharding"}),
         ({**GPT, "parallelism": ["sharded"], "framework": ["deepspeed"], "checkpointing": ["selective"]},
-         UNSUPPORTED, {"framework", "sharding", "checkpointing"}),
+         INFEASIBLE_FOR_FRAMEWORK, {"framework", "sharding", "checkpointing"}),
         ({"parallelism": ["data", "data4"]}, "duplicate", {"parallelism", "nodes", "devices_per_node"}),
         ({"parallelism": ["data-tensor2", "tensor2"], "nodes": [2]}, "duplicate",
          {"parallelism", "nodes", "devices_per_node"}),
@@ -132,6 +132,6 @@ def test_capability_with_axes_holds_for_meshes_of_these_axes(site: Site) -> None
     assert run.geometry.mesh == Mesh(data=2, sharded=2)
     with pytest.raises(InputError) as refused:
         runs_of(site, framework=["jax"], parallelism=["data-tensor2"], trace=["phases"])
-    assert refused.value.code == UNSUPPORTED
+    assert refused.value.code == INFEASIBLE_FOR_FRAMEWORK
     assert refused.value.got == {"framework": "jax", "parallelism": "data-tensor2", "trace": "phases"}
     assert runs_of(site, framework=["jax"], parallelism=["data-tensor2"])

@@ -9,7 +9,7 @@ from declared import own_models
 from declared.own_models import load_own_model
 from declared.study import load_study
 from plan import identity
-from plan.design import UNSUPPORTED, plan_design
+from plan.design import INFEASIBLE_FOR_FRAMEWORK, plan_design
 from plan.identity import code_digest
 from support.installed_site import SITE
 from support.own_commands import write_study
@@ -24,7 +24,7 @@ def test_other_libraries_refuse_an_own_module_by_name(tmp_path: Path) -> None:
         with pytest.raises(InputError) as refused:
             plan_design(study, SITE)
     assert refused.value.got == {"framework": "jax", "model": "ours"}
-    assert refused.value.code == UNSUPPORTED and "pytorch-fsdp" in refused.value.hint
+    assert refused.value.code == INFEASIBLE_FOR_FRAMEWORK and "pytorch-fsdp" in refused.value.hint
 
 
 def test_an_edit_of_its_file_changes_only_its_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

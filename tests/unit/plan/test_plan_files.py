@@ -35,7 +35,7 @@ def campaign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Campaign:
 )
 def test_plan_of_a_run_is_read_as_it_was_made(tmp_path: Path, study: str, site: str) -> None:
     described, at = load_study(study), load_site(site)
-    firsts = {run.framework.name: run for run in reversed(planned_campaign(described, at).possible)}
+    firsts = {run.framework.name: run for run in reversed(planned_campaign(described, at).designed_runs)}
     for run in firsts.values():
         planned = identity.plan_run(described, at, run)
         back = read_plan(write_plan(tmp_path, planned), planned.key, at)
@@ -48,7 +48,7 @@ def test_plan_of_a_run_is_read_as_it_was_made(tmp_path: Path, study: str, site: 
     "changes", [{"setup": ("module load x",)}, {"cores": 64}, {"variables": (("A", "b"),)}]
 )
 def test_a_site_that_has_changed_since_is_refused(campaign: Campaign, changes: dict[str, Any]) -> None:
-    planned = campaign.planned(campaign.runs[0])
+    planned = campaign.plan(campaign.runs[0])
     file = write_plan(campaign.results, planned)
     with pytest.raises(InputError) as refused:
         read_plan(file, planned.key, replace(LOCAL, **changes))
@@ -59,7 +59,7 @@ def test_a_site_that_has_changed_since_is_refused(campaign: Campaign, changes: d
 def test_files_that_have_changed_since_are_refused(
     campaign: Campaign, monkeypatch: pytest.MonkeyPatch, digest: str
 ) -> None:
-    planned = campaign.planned(campaign.runs[0])
+    planned = campaign.plan(campaign.runs[0])
     file = write_plan(campaign.results, planned)
     monkeypatch.setattr(identity, digest, lambda *_: "f" * 64)
     with pytest.raises(InputError) as refused:
@@ -68,7 +68,7 @@ def test_files_that_have_changed_since_are_refused(
 
 
 def test_the_plan_of_another_key_is_refused(campaign: Campaign) -> None:
-    file = write_plan(campaign.results, campaign.planned(campaign.runs[0]))
+    file = write_plan(campaign.results, campaign.plan(campaign.runs[0]))
     with pytest.raises(InputError) as refused:
         read_plan(file, "0" * 12, LOCAL)
     assert (refused.value.code, refused.value.got) == ("changed-since-planned", "0" * 12)
@@ -85,7 +85,7 @@ def test_a_damaged_plan_is_refused_and_written_again(
     campaign: Campaign, damage: Callable[[Path], object]
 ) -> None:
     run = campaign.runs[0]
-    planned = campaign.planned(run)
+    planned = campaign.plan(run)
     file = write_plan(campaign.results, planned)
     complete = file.read_text()
     damage(file)
@@ -112,8 +112,8 @@ def test_runs_that_may_be_decided_later_have_a_plan(campaign: Campaign) -> None:
     adaptive = planned_campaign(study, LOCAL)
     write_plans(adaptive, set())
     written = {file.stem for file in plan_file(adaptive.results, "x").parent.iterdir()}
-    assert written == {run.run_id for run in adaptive.max_runs} - set(adaptive.records)
-    assert {run.block for run in adaptive.possible if run.run_id in written} == {3, 4, 5}
+    assert written == {run.run_id for run in adaptive.max_runs} - set(adaptive.record_paths)
+    assert {run.block for run in adaptive.designed_runs if run.run_id in written} == {3, 4, 5}
 
 
 def test_a_disk_without_space_is_told(campaign: Campaign) -> None:

@@ -16,7 +16,7 @@ from models import strategy
 from models.soap import divide
 from plan import design as planner
 from plan.campaign import plan_campaign
-from plan.design import UNSUPPORTED, plan_design
+from plan.design import INFEASIBLE_FOR_FRAMEWORK, plan_design
 from plan.identity import plan_run, spec
 from plan.memory import run_key
 from plan.strategies import search_name
@@ -65,7 +65,7 @@ def test_what_was_found_is_an_input_of_the_run(site: Site, file: Path) -> None:
     search = search_name(run.levels)
     assert run.strategy is None and run.lacks_strategy
     campaign = plan_campaign(study, site)
-    assert campaign.records == {} and campaign.environments, (
+    assert campaign.record_paths == {} and campaign.environments, (
         "the search wants the environment, though no run can be made"
     )
     keys = set()
@@ -103,7 +103,7 @@ def test_cells_without_a_strategy_name_the_command_that_finds_it(
     (note,) = campaign.skipped_runs()
     assert note.code == "strategy-not-found-yet" and note.facts == {"runs": 6, "cells": 2, "command": command}
     assert note.endswith(f"run {command}")
-    assert len(campaign.records) == 6, "of data parallelism"
+    assert len(campaign.record_paths) == 6, "of data parallelism"
 
 
 @pytest.mark.parametrize(
@@ -134,10 +134,10 @@ def test_cells_differing_in_irrelevant_factors_share_a_strategy(site: Site) -> N
 @pytest.mark.parametrize(
     ("factors", "code", "got"),
     [
-        ({"batch_scope": ["local"]}, UNSUPPORTED, {"framework": "pytorch-strategy", "batch_scope": "local"}),
-        ({"framework": ["pytorch-ddp"], "parallelism": ["found"]}, UNSUPPORTED, {"framework": "pytorch-ddp",
+        ({"batch_scope": ["local"]}, INFEASIBLE_FOR_FRAMEWORK, {"framework": "pytorch-strategy", "batch_scope": "local"}),
+        ({"framework": ["pytorch-ddp"], "parallelism": ["found"]}, INFEASIBLE_FOR_FRAMEWORK, {"framework": "pytorch-ddp",
          "parallelism": "found"}),
-        ({"parallelism": ["tensor"]}, UNSUPPORTED, {"framework": "pytorch-strategy",
+        ({"parallelism": ["tensor"]}, INFEASIBLE_FOR_FRAMEWORK, {"framework": "pytorch-strategy",
          "parallelism": "tensor"}),
         ({"nodes": [1], "parallelism": ["data", "random1"]}, "duplicate", {"parallelism": "random1",
          "nodes": 1}),

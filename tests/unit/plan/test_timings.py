@@ -90,7 +90,7 @@ def test_a_timing_is_another_one_where_its_times_would_be_others(site: Site) -> 
 
 def test_environment_is_built_while_its_runs_wait_for_strategies(site: Site) -> None:
     campaign = campaign_of(study_of(parallelism=["found"]), site)
-    assert campaign.records == {} and "pytorch" in campaign.environments
+    assert campaign.record_paths == {} and "pytorch" in campaign.environments
     timings = Timings(campaign)
     for name, output in timings.outputs.items():
         assert timings.environment(name) == campaign.environments["pytorch"]

@@ -312,7 +312,7 @@ def imported_campaign(monkeypatch: pytest.MonkeyPatch) -> Campaign:
 
 
 def test_archive_of_imported_measurements_has_their_source(imported_campaign: Campaign) -> None:
-    folder = str(imported_campaign.published)
+    folder = str(imported_campaign.published_folder)
     assert {f"{folder}/{name}" for name in ("import.yaml", "runs.csv", "epochs.csv")} <= set(
         archive.workflow_files(imported_campaign)
     )

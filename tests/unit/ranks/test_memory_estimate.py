@@ -7,7 +7,7 @@ import pytest
 
 from declared.site import Site, load_site
 from memory_estimates import measure
-from plan.memory import rank_input
+from plan.memory import memory_estimate_input
 from runs.memory_estimates import estimate
 from support.one_run import one_run
 
@@ -47,7 +47,7 @@ def test_axes_divide_what_they_should(real: Any, site: Site) -> None:
     levels += [MESH | sequence | {"parallelism": "pipeline2-tensor2", "microbatches": 4}]
     levels += [DDP, DDP | {"sync_every": 4}]
     planned = [one_run(site, **own) for own in levels]
-    inputs = [rank_input(run.framework, run.graph, spec) for run, spec in planned]
+    inputs = [memory_estimate_input(run.framework, run.graph, spec) for run, spec in planned]
     entries = estimate(site, real("pytorch"), inputs)
     *divided, replicated, accumulated = (entry.tensor_bytes for entry in entries)
     data, sharded, tensor, pipeline, by_position, by_stage = divided
@@ -78,7 +78,7 @@ def test_checkpointing_and_bfloat16_need_less(real: Any, site: Site) -> None:
         one_run(site, **MESH, **pipeline, precision=level, checkpointing="blocks")
         for level in ("fp32", "amp")
     ]
-    inputs = [rank_input(run.framework, run.graph, spec) for run, spec in planned]
+    inputs = [memory_estimate_input(run.framework, run.graph, spec) for run, spec in planned]
     sizes = [entry.tensor_bytes or {} for entry in estimate(site, real("pytorch"), inputs)]
     stored, selective, blocks, amp, bf16, stage, mixed_stage = sizes
     assert blocks["activations"] < 0.9 * selective["activations"] < 0.81 * stored["activations"]

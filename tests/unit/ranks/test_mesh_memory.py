@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from declared.site import load_site
-from plan.memory import rank_input
+from plan.memory import memory_estimate_input
 from runs.memory_estimates import estimate
 from strategies.find import choose_topology
 from strategies.mesh_costs import StepSimulator
@@ -33,7 +33,7 @@ COMMON = {
 def test_memory_is_that_of_the_trainer(real: Any, levels: dict[str, Any]) -> None:
     site = replace(load_site("local"), ranks_per_node=RANKS, reference=False)
     run, spec = one_run(site, **COMMON, **levels)
-    content = rank_input(run.framework, run.graph, spec)
+    content = memory_estimate_input(run.framework, run.graph, spec)
     content["spec"]["device"] = "cuda"
     (entry,) = estimate(site, real("pytorch"), [content])
     simulator = StepSimulator(run.graph, choose_topology("h100", RANKS, None, [], AMP), PRECISIONS[AMP])

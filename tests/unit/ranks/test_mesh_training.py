@@ -11,11 +11,11 @@ import pandas as pd
 import pytest
 
 from declared.factors import factor_table
-from declared.mesh import NEEDS
+from declared.mesh import REQUIRED_AXIS
 from declared.models import model_graph
 from models.graph import BYTES, from_json
 from models.mesh import Mesh, mesh_from_spec
-from models.messages import needs
+from models.messages import step_demands
 from runs.phases import merge_phases
 from support.programs import printed
 from support.trainings import Trainings, assert_alike, assert_same_epoch, epochs
@@ -110,7 +110,7 @@ def check(
 ) -> None:
     ranks = int(np.prod([int(part[-1]) for part in mesh.split("-")]))
     of_mesh = {"parallelism": mesh, "nodes": ranks, "batch_scope": "global", "batch_size": BATCH}
-    alone = {name: level for name, level in levels.items() if name not in NEEDS}
+    alone = {name: level for name, level in levels.items() if name not in REQUIRED_AXIS}
     folder, reference = (
         trainings.train(framework, **of_mesh, **levels),
         trainings.train("pytorch-single", batch_size=BATCH, **alone),
@@ -119,13 +119,13 @@ def check(
     assert_same_epoch(folder, reference)
     (row,) = epochs(folder)
     job = json.loads((folder / "spec.json").read_text())
-    rank_needs = needs(
+    rank_demands = step_demands(
         from_json(job["model"]),
         mesh_from_spec(job["spec"]),
         job["spec"]["local_batch"],
         job["spec"]["levels"],
     )
-    sent = sum(sum(need.sent.values()) for need in rank_needs) * ranks / len(rank_needs)
+    sent = sum(sum(demand.sent.values()) for demand in rank_demands) * ranks / len(rank_demands)
     assert float(row["sent_bytes"]) > 0.98 * of_formula * sent * float(row["n_allreduces"]), (
         "others may use the loopback, too"
     )
@@ -241,17 +241,17 @@ def test_tensor_axis_sends_and_keeps_what_formulas_say(
         levels = {level: factor.get("default") for level, factor in factor_table().items()}
         for sharding, rank in measured.items():
             own = {"sync_every": 1, "tensor_sharding": sharding, "checkpointing": checkpointing}
-            (need,) = needs(graphs[name], Mesh(tensor=n_ranks), samples, levels | own)
+            (demand,) = step_demands(graphs[name], Mesh(tensor=n_ranks), samples, levels | own)
             sent: Counter[str] = Counter()
-            for message in need.messages:
+            for message in demand.messages:
                 sent[message.kind] += message.bytes * message.count
             assert {
                 kind.removesuffix("_into_tensor").removesuffix("_tensor"): size
                 for kind, size in rank["sent"].items()
             } == sent
-            assert rank["parameters"] == need.parameters
+            assert rank["parameters"] == demand.parameters
             if checkpointing == "none":  # Otherwise the backward pass has those of a block again.
-                assert rank["activations"] == pytest.approx(need.activations, rel=0.25)
+                assert rank["activations"] == pytest.approx(demand.activations, rel=0.25)
         table = 128 * 64 * BYTES
         assert measured["vocabulary"]["embedding_gradient"] == table / n_ranks
         activations = [rank["activations"] for rank in measured.values()]

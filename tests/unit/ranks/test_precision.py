@@ -9,7 +9,7 @@ import pytest
 
 from models.graph import from_json
 from models.mesh import mesh_from_spec
-from models.messages import needs
+from models.messages import step_demands
 from support.trainings import Trainings, assert_alike, epochs, weights
 
 EVERY = pytest.mark.every_framework
@@ -129,8 +129,8 @@ def test_shards_travel_in_the_types_of_the_policy(
     folder = train(trainings, framework, **levels)
     job = json.loads((folder / "spec.json").read_text())
     mesh = mesh_from_spec({"mesh": {"sharded": 2}})
-    (need,) = needs(from_json(job["model"]), mesh, 32, job["spec"]["levels"])
-    sizes = {message.kind: message.bytes for message in need.messages}
+    (demand,) = step_demands(from_json(job["model"]), mesh, 32, job["spec"]["levels"])
+    sizes = {message.kind: message.bytes for message in demand.messages}
     counts = json.loads((folder / "messages.0.json").read_text())
     assert {name.rpartition(" ")[2] for name in counts if name.startswith("all_gather")} == {gathered}
     (scattered,) = ((name, size) for name, size in counts.items() if name.startswith("reduce_scatter"))

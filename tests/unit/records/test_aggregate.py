@@ -226,7 +226,7 @@ def test_attempts_without_record_are_listed(campaign: Campaign, tmp_path: Path) 
 
 def test_unavailable_framework_gives_missing_rows(campaign: Campaign) -> None:
     poorer = replace(campaign, site=replace(campaign.site, frameworks=("pytorch-single",)))
-    assert set(poorer.records) == {
+    assert set(poorer.record_paths) == {
         run.run_id for run in poorer.runs if run.levels["framework"] == "pytorch-single"
     }
     assert list(poorer.environments) == ["pytorch"]

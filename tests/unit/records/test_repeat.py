@@ -74,9 +74,9 @@ def test_runs_out_of_memory_are_repeated_by_name_only(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     campaign = load_campaign({"study": "quickstart", "site": "local", "records": "campaign"})
-    by_status = dict(zip(("oom", "failed", "ok"), campaign.records, strict=False))
+    by_status = dict(zip(("oom", "failed", "ok"), campaign.record_paths, strict=False))
     for status, run_id in by_status.items():
-        record = Path(campaign.records[run_id])
+        record = Path(campaign.record_paths[run_id])
         record.parent.mkdir(parents=True)
         content = dict.fromkeys(schema("record")["required"]) | {"status": status}
         record.write_text(json.dumps(content))
@@ -87,7 +87,7 @@ def test_runs_out_of_memory_are_repeated_by_name_only(
 def test_unwritable_results_are_refused_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     campaign = load_campaign({"study": "quickstart", "site": "local", "records": "campaign"})
-    record = Path(next(iter(campaign.records.values())))
+    record = Path(next(iter(campaign.record_paths.values())))
     record.parent.mkdir(parents=True)
     record.write_text("{}")
     readable = campaign.results

@@ -30,9 +30,9 @@ from records import status
 from records.next_commands import CampaignArguments, repeat_notes
 from records.standing import (
     Job,
-    Precision,
     Problem,
     Standing,
+    TargetProgress,
     UnderWay,
     group_problems,
     read_standing,
@@ -104,7 +104,7 @@ def names(standing: Standing) -> list[str]:
 
 def test_unstarted_campaign_has_no_progress_bar() -> None:
     standing = read(campaign())
-    assert (standing.planned, standing.possible, standing.done, standing.left, standing.begun) == (
+    assert (standing.planned, standing.executable, standing.done, standing.left, standing.begun) == (
         4,
         4,
         0,
@@ -239,8 +239,8 @@ def test_infeasible_runs_are_a_separate_problem() -> None:
     standing = read(campaign(frameworks=("pytorch-ddp",)))
     (problem,) = standing.problems
     assert (problem.status, problem.count) == ("not here", 2) and "pytorch-single" in problem.reason
-    assert (standing.planned, standing.possible, standing.begun) == (4, 2, False)
-    assert read(campaign(frameworks=("lbann",))).possible == 0
+    assert (standing.planned, standing.executable, standing.begun) == (4, 2, False)
+    assert read(campaign(frameworks=("lbann",))).executable == 0
 
 
 def test_absent_environments_and_data_are_named(tmp_path: Path) -> None:
@@ -367,7 +367,7 @@ def test_a_record_is_read_again_only_when_it_has_changed(monkeypatch: pytest.Mon
     measured = campaign()
     record(measured, measured.runs[0])
     reader = Reader()
-    path = measured.records[measured.runs[0].run_id]
+    path = measured.record_paths[measured.runs[0].run_id]
     first = reader.read(path)
     monkeypatch.setattr("records.time_left.load_record", lambda _: {"status": "failed"})
     assert reader.read(path) is first
@@ -398,7 +398,7 @@ def test_a_watch_ends_with_the_campaign(
 def test_json_keeps_keys_that_programs_read() -> None:
     standing = made_up(
         jobs=[Job("7", "block 1", "RUNNING", "2026-11-21T20:32:46", "node1")],
-        precision=Precision({}, max_runs=10, open=True, block=0, cells={}),
+        precision=TargetProgress({}, max_runs=10, open=True, block=0, cells={}),
     )
     content = json.loads(status.to_json(standing))
     assert content["jobs"] == [
@@ -477,12 +477,12 @@ def test_an_adaptive_campaign_is_open_until_its_last_decision() -> None:
     fixed = campaign(replicates=3)
     rule = Replicates(3, 5, 0.02)
     measured = replace(fixed, study=replace(fixed.study, replicates=rule))
-    measured = replace(measured, possible=plan_design(measured.study, measured.site))
+    measured = replace(measured, designed_runs=plan_design(measured.study, measured.site))
     assert read(fixed).precision is None
     for run in measured.runs:
         record(measured, run)
     standing = read(measured)
-    assert standing.precision == Precision(rule_fields(rule), max_runs=10, open=True, block=0, cells={})
+    assert standing.precision == TargetProgress(rule_fields(rule), max_runs=10, open=True, block=0, cells={})
     assert (standing.planned, standing.done, standing.left, standing.ended) == (6, 6, 0, False)
     first, second = dict.fromkeys(run.cell for run in measured.runs)
     cell = {"n": 3, "half_width": 0.031, "reached": "no", "refine": True, "expected": 5}
@@ -501,7 +501,7 @@ def test_an_adaptive_campaign_is_open_until_its_last_decision() -> None:
     decide(3)
     standing = read(measured.now())
     assert (standing.planned, standing.done, standing.left) == (7, 6, 1)
-    assert standing.precision == Precision(
+    assert standing.precision == TargetProgress(
         rule_fields(rule), max_runs=10, open=True, block=3, cells=decisions[3]
     )
     decide(4)
@@ -511,7 +511,7 @@ def test_an_adaptive_campaign_is_open_until_its_last_decision() -> None:
             record(measured, run)
     standing = read(measured.now())
     assert (standing.planned, standing.done, standing.left, standing.ended) == (9, 9, 0, True)
-    assert standing.precision == Precision(
+    assert standing.precision == TargetProgress(
         rule_fields(rule), max_runs=10, open=False, block=5, cells=decisions[5]
     )
     decision_file(measured.results, 5).unlink()
@@ -531,7 +531,7 @@ NO_MEASUREMENTS = {"planned": 0, "done": 0, "ok": 0}
 def made_up(**changes: Any) -> Standing:
     """Return the standing of a campaign of eight runs that has not begun, apart from `changes`."""
     plain: dict[str, Any] = {
-        "study": "strategies", "site": "here", "planned": 8, "possible": 8, "statuses": {}, "under_way": [],
+        "study": "strategies", "site": "here", "planned": 8, "executable": 8, "statuses": {}, "under_way": [],
         "left": 8, "left_s": None, "problems": [], "repeat": "", "run": "./ringside run",
         "collective_benchmarks": NO_MEASUREMENTS, "timings": NO_MEASUREMENTS, "environments": [], "datasets": [],
         "sessions": 0, "last_session": None, "snakemake": False, "machine": None, "jobs": None, "queue": "",
@@ -575,7 +575,7 @@ def test_cells_that_miss_the_target_are_listed_widest_first() -> None:
         "b": {**cell, "half_width": None, "reached": "perhaps by chance", "refine": False},
         "c": {**cell, "reached": "yes", "refine": False},
     }
-    precision = Precision({"until": 0.02, "at_most": 5, "contrasts": {}}, 10, True, 3, cells)
+    precision = TargetProgress({"until": 0.02, "at_most": 5, "contrasts": {}}, 10, True, 3, cells)
     _, *listed = lines(made_up(precision=precision), "precision")
     assert listed == ["b: n = 3, no interval, perhaps by chance", "a: n = 3, within 3.1 %, gets another run"]
     assert len(lines(made_up(precision=replace(precision, block=0, cells={})), "precision")) == 1
@@ -585,7 +585,7 @@ def test_cells_that_miss_the_target_are_listed_widest_first() -> None:
     ("changes", "text"),
     [
         ({}, "8 runs, not started; start with ./ringside run"),
-        ({"possible": 0}, "8 runs, none of which can run here"),
+        ({"executable": 0}, "8 runs, none of which can run here"),
         (
             {"statuses": {"ok": 1}, "left": 7},
             "1 of 8 runs done; the time left is unknown until a run has ended",

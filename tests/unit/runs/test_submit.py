@@ -55,12 +55,12 @@ def submitted(campaign_now: Campaign) -> dict[int, str]:
 
 
 def record(campaign_now: Campaign, *blocks: int) -> None:
-    for run in campaign_now.possible:
+    for run in campaign_now.designed_runs:
         if run.block in blocks:
             file = Path(
-                replace(campaign_now, study=replace(campaign_now.study, replicates=Replicates(9, 9))).records[
-                    run.run_id
-                ]
+                replace(
+                    campaign_now, study=replace(campaign_now.study, replicates=Replicates(9, 9))
+                ).record_paths[run.run_id]
             )
             file.parent.mkdir(parents=True)
             file.write_text("{}")
@@ -70,7 +70,7 @@ def decide(campaign_now: Campaign, block: int, refine: bool) -> None:
     cell = {"n": block, "half_width": 0.1, "reached": "no", "refine": refine, "expected": 5}
     file = decision_file(campaign_now.results, block)
     file.parent.mkdir(exist_ok=True)
-    cells = {campaign_now.possible[0].cell: cell}
+    cells = {campaign_now.designed_runs[0].cell: cell}
     file.write_text(
         json.dumps({"block": block, "rule": rule_fields(campaign_now.study.replicates), "cells": cells})
     )

@@ -120,7 +120,7 @@ class TestImages:
     def test_image_deployment_changes_all_environments_and_keys(self, imaged: Campaign) -> None:
         loaded = load_campaign(CONFIG)
         assert loaded.images == [] and imaged.images == list(imaged.environments) == list(loaded.environments)
-        assert set(loaded.records.values()).isdisjoint(imaged.records.values())
+        assert set(loaded.record_paths.values()).isdisjoint(imaged.record_paths.values())
 
     def test_without_apptainer_it_says_so_before_anything_starts(self, imaged: Campaign) -> None:
         for start in (lambda: check_launch(imaged, "local"), lambda: check_builds(imaged.site, ["pytorch"])):

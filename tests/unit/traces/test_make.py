@@ -46,7 +46,7 @@ def test_a_traced_run_is_another_than_the_timed_one(campaign: Campaign) -> None:
     run = next(run for run in campaign.runs if run.levels["training_loop"] == "custom")
     traced, full = (make.plan_traced(campaign, run, level) for level in ("phases", "full"))
     assert traced.run_id == run.run_id and traced.spec["levels"]["trace"] == "phases"
-    assert len({traced.key, full.key, Path(campaign.records[run.run_id]).parent.name}) == 3
+    assert len({traced.key, full.key, Path(campaign.record_paths[run.run_id]).parent.name}) == 3
 
 
 def test_what_a_framework_cannot_be_traced_at_is_said(campaign: Campaign) -> None:

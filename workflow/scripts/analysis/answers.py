@@ -38,8 +38,8 @@ from analysis.measured import (
 from analysis.pooling import measured_response, pooled_response
 from common.notes import Note
 from common.text import join_words, number_of
-from declared.factors import WORK
-from declared.mesh import NEEDS
+from declared.factors import MODEL_AND_DATASET
+from declared.mesh import REQUIRED_AXIS
 from declared.responses import EPOCH_TIME, Response
 
 ON_AVERAGE = "on average over the other factors"
@@ -216,7 +216,7 @@ def rank_levels(
     means = pooled_response(runs, response).cell_statistics["mean"]
     rows = cell_levels(runs).set_index("cell").loc[lambda table: table.index.isin(means.index)]
     # Factors of one strategy only, such as microbatches, make no other configuration (`effects.cell_pairs`).
-    other_factors = varying(runs, but=[factor, *(NEEDS if factor == "parallelism" else ())])
+    other_factors = varying(runs, but=[factor, *(REQUIRED_AXIS if factor == "parallelism" else ())])
     by_cells = {contrast.cells: contrast for contrast in contrasts if contrast.cells}
     by_cells |= {contrast.cells[::-1]: contrast.reversed() for contrast in by_cells.values()}
     rankings = []
@@ -304,7 +304,7 @@ def _strongest_factor(by_factor: Mapping[str, Sequence[Contrast]], but: Collecti
     candidates = {
         name: max((contrast.is_significant, abs(math.log(contrast.ratio.value))) for contrast in contrasts)
         for name, contrasts in by_factor.items()
-        if contrasts and name not in (*WORK, *but)
+        if contrasts and name not in (*MODEL_AND_DATASET, *but)
     }
     return max(candidates, key=lambda name: candidates[name], default=None)
 

@@ -24,7 +24,7 @@ from common.notes import Note
 from common.text import number_of
 from common.units import LINK_RATES, Unit, in_one_unit
 from declared.factors import LARGEST, UNTRACED, factor_rules
-from declared.frameworks import is_registered, notes_of, trains_alone
+from declared.frameworks import framework_notes, has_own_algorithm, is_registered
 from declared.mesh import divides_more
 from declared.own_models import is_own_model
 from runs import usable
@@ -267,7 +267,7 @@ def software_note(runs: pd.DataFrame) -> str:
 def algorithms_note(runs: pd.DataFrame) -> str:
     """Name the frameworks with their own training algorithm, and accuracies; "" if there are none."""
     ok = successful(runs)
-    own = [name for name in sorted(set(ok["framework"])) if trains_alone(name)]
+    own = [name for name in sorted(set(ok["framework"])) if has_own_algorithm(name)]
     if not own:
         return ""
 
@@ -449,7 +449,7 @@ def circumstances_note(runs: pd.DataFrame) -> str:
     if clocks:
         text = f"Timing scope: {'; '.join(clocks)}."
         notes.append(Note("timing-scope", text, slowest_rank=slowest, masters=masters))
-    notes += [note for name in sorted(set(ok["framework"])) for note in notes_of(name)]
+    notes += [note for name in sorted(set(ok["framework"])) for note in framework_notes(name)]
     notes += [
         own_models_note(runs),
         software_note(runs),

@@ -16,7 +16,7 @@ from analysis.intervals import SIGNIFICANCE_LEVEL, Estimate
 from analysis.measured import cell_levels, level_text, levels_in_order, successful, title, treatments, varying
 from analysis.pooling import Pooling, Values, measured_response, pooled, pooled_response
 from common.notes import Note
-from declared.mesh import NEEDS, idle
+from declared.mesh import REQUIRED_AXIS, idle
 from declared.responses import EPOCH_TIME, Response
 
 TITLE = "Effect of each factor on epoch time, all else equal, with simultaneous 95 % intervals"
@@ -56,11 +56,11 @@ def cell_pairs(runs: pd.DataFrame) -> pd.DataFrame:
     ranks = ranks.dropna()
     parts = [pd.DataFrame(columns=["factor", "from_cell", "to_cell"])]
     for factor in names:
-        free = [name for name in NEEDS if factor == "parallelism" and name in names]
+        free = [name for name in REQUIRED_AXIS if factor == "parallelism" and name in names]
         fixed = [name for name in names if name not in (factor, *free)]
         place = ranks.groupby(fixed).ngroup() if fixed else pd.Series(0, index=ranks.index)
         candidates = ranks[["cell", *free]].assign(place=place, level=ranks[factor])
-        if factor in NEEDS:  # its base level must be one that has an effect
+        if factor in REQUIRED_AXIS:  # its base level must be one that has an effect
             candidates = candidates[candidates["cell"].isin(_relevant_cells(rows, factor))]
         matched = candidates.merge(candidates, on="place", suffixes=("_from", "_to"))
         matched = matched[matched["level_from"] < matched["level_to"]]
@@ -178,7 +178,7 @@ def build_rows(
         {name: ends["to"][name].where(paired["factor"] != name, None) for name in varied}, dtype=object
     )
     is_parallelism = paired["factor"] == "parallelism"
-    for name in [name for name in NEEDS if is_parallelism.any() and name in varied]:
+    for name in [name for name in REQUIRED_AXIS if is_parallelism.any() and name in varied]:
         idle_to = is_parallelism & np.array([name in idle(level) for level in ends["to"]["parallelism"]])
         other_levels[name] = other_levels[name].mask(idle_to, ends["from"][name])
     data = pd.concat(

@@ -31,7 +31,7 @@ from declared.own_models import is_own_model
 from declared.responses import RESPONSES, Response
 from models.collectives import MESH_COLLECTIVES
 from models.graph import BYTES, Graph, Operator
-from models.messages import needs
+from models.messages import step_demands
 from models.operations import Operations, parameter_operations, training_operations
 
 MFU, HFU, DEVICE_FLOPS, COLLECTIVE_RATE = (
@@ -213,8 +213,8 @@ def _sent_bytes(run: Mapping[str, Any]) -> float:
     weights = Operator("all", "dense", (), (1,), weights={"kernel": (round(size / BYTES),)})
     stated = {"precision": "fp32", "reduce_dtype": "default", "clip_norm": 0.0}  # The size has their types.
     levels = {**run, **stated, "sync_every": int(run["sync_every"]), "microbatches": 1}
-    (need,) = needs(Graph("", "", (weights,)), mesh, 1, levels)
-    return sum(need.sent.values())
+    (demand,) = step_demands(Graph("", "", (weights,)), mesh, 1, levels)
+    return sum(demand.sent.values())
 
 
 def notes(utilization: pd.DataFrame, response: Response = MFU) -> list[str]:

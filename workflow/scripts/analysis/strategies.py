@@ -17,7 +17,7 @@ from declared.frameworks import has_strategies
 from declared.mesh import is_mesh, mesh_of
 from declared.models import find_graph
 from models.collectives import MESH_COLLECTIVES
-from models.messages import needs
+from models.messages import step_demands
 from models.pipelines import bubble
 
 TITLE = "Memory and bytes of each strategy per rank"
@@ -95,15 +95,15 @@ def cell_requirements(levels: Mapping[str, Any], run: Mapping[str, Any]) -> dict
             "microbatches": int(levels["microbatches"]),
             "sync_every": int(levels["sync_every"]),
         }
-        rank_needs = needs(graph, mesh, int(run["local_batch"]), mesh_levels)
+        rank_demands = step_demands(graph, mesh, int(run["local_batch"]), mesh_levels)
     except (InputError, ValueError):
         return None
-    largest = max(rank_needs, key=lambda need: need.memory)
-    largest_sender = max(rank_needs, key=lambda need: sum(need.sent.values()))
-    totals = [sum(need.sent.values()) for need in rank_needs]
+    largest = max(rank_demands, key=lambda demand: demand.memory)
+    largest_sender = max(rank_demands, key=lambda demand: sum(demand.sent.values()))
+    totals = [sum(demand.sent.values()) for demand in rank_demands]
     interface = math.nan  # counts bytes of all ranks of a machine, or of a node's only rank
     if run["placement"] == "emulated":
-        interface = sum(totals) * ranks / len(rank_needs)
+        interface = sum(totals) * ranks / len(rank_demands)
     elif ranks == int(levels["nodes"]):
         interface = max(totals)
     return {

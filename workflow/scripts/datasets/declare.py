@@ -6,7 +6,7 @@ from typing import Any
 
 from common.errors import InputError, check_range, system_faults
 from common.files import dump_yaml, load_yaml
-from common.written import parse
+from common.keys import parse
 from datasets.folders import PICTURES, TOKEN_ARRAYS, list_folder
 from datasets.parquet import has_tokens
 from declared.datasets import (

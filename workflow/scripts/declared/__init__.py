@@ -1,1 +1,1 @@
-"""Read and check what people write: configuration, study, site, frameworks, data sets and figures."""
+"""Read and check what users write: configuration, study, site, frameworks, data sets and figures."""

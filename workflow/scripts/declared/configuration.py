@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 from common.errors import InputError
 from common.files import CHECKOUT, display_path, load_yaml
+from common.keys import Keys, Maybe, Rules, key, optional, parse
 from common.text import alternatives
-from common.written import Keys, Maybe, Rules, key, optional, parse
 
 CONFIG_FILE = CHECKOUT / "config" / "config.yaml"
 Text = Annotated[str, Rules(min_length=1)]
@@ -23,9 +23,8 @@ class Configuration(Keys):
     study: Name = key("name of a file in config/studies/ without .yaml (a-z, 0-9 and -)")
     site: Name = key("name of a file in config/sites/ without .yaml (a-z, 0-9 and -)")
     records: Text = key(
-        "campaign (train the runs that have no record), available (use the records there are, train "
-        "nothing), "
-        "or a folder with runs.csv and epochs.csv"
+        "campaign (train the runs that have no record), available (use the existing records, train "
+        "nothing), or a folder with runs.csv and epochs.csv"
     )
     block: Maybe[int] = optional(
         "run only this block of the design (./ringside submit sets it in each allocation)", ge=1
@@ -33,7 +32,7 @@ class Configuration(Keys):
 
 
 def unknown_name_error(name: str, file: object, key: str, choices: Iterable[str]) -> InputError:
-    """Return the error of a name under a key of a file that is none of `choices`."""
+    """Return the error about a name, under a key of a file, that is not one of `choices`."""
     problem, similar = f"'{name}' is unknown", alternatives(name, choices)
     return InputError("unknown-name", problem, file=file, key=key, got=name, **similar)
 
@@ -74,7 +73,7 @@ def load_config(values: Mapping[str, Any]) -> Configuration:
 
 
 def check_in_checkout(path: str, file: Path, key: str) -> None:
-    """Raise InputError if `path`, written in `file` below `key`, is no file of the checkout."""
+    """Raise InputError if `path`, which `file` has under `key`, is not a file of the checkout."""
     if (CHECKOUT / path).is_file() and not Path(path).is_absolute() and ".." not in Path(path).parts:
         return
     problem = f"there is no {path} in the checkout"

@@ -1,7 +1,7 @@
 """Read and check the tables of data sets, and build the entries of synthetic ones from their names.
 
-Read while Snakemake parses: the standard library, and nothing that is slow to import. Keys hold the entries
-themselves, so this module is no part of them.
+Snakemake imports this module while it parses rules, so it uses only what is quick to import. Keys of runs
+contain the entries of data sets, so the code of this module is not part of them.
 """
 
 import functools
@@ -14,19 +14,19 @@ from typing import Annotated, Any, Literal
 
 from common.errors import InputError
 from common.files import CHECKOUT, display_path, load_yaml
+from common.keys import Keys, Maybe, Rules, key, optional, parse
 from common.text import alternatives
-from common.written import Keys, Maybe, Rules, key, optional, parse
 from declared.factors import level_type
 from models.graph import N_CATEGORIES, N_COUNTS
 
 DATASETS = CHECKOUT / "workflow" / "scripts" / "datasets" / "table.yaml"
 OWN_DATASETS = CHECKOUT / "config" / "datasets.yaml"
-IMAGES, TOKENS, ROWS = "images", "tokens", "rows"  # what a data set consists of
-CLASS, PIXEL, CLICK, NEXT = "class", "pixel", "click", "next"  # what the labels of samples are
-TEXTS = ("text8", "wikitext")  # the formats whose archives are texts: the task is to predict the next token
+IMAGES, TOKENS, ROWS = "images", "tokens", "rows"  # kinds of samples
+CLASS, PIXEL, CLICK, NEXT = "class", "pixel", "click", "next"  # kinds of labels
+TEXTS = ("text8", "wikitext")  # formats of texts; the labels are the next tokens
 ARCHIVED = ("cifar-10-binary", "idx", "tiny-imagenet", *TEXTS)
 TOKENS_FORMAT, PARQUET = "token-files", "parquet"
-# The formats whose files are read where they lie.
+# Formats of files that are read in place, without an archive.
 FOLDERS = ("image-folder", "webdataset", TOKENS_FORMAT, PARQUET)
 PART_PATTERNS = {"train": "train*", "validation": "val*"}  # defaults of train_files and validation_files
 # The archives of format idx: images and labels.
@@ -34,8 +34,8 @@ IDX = {
     part: (f"{name}-images-idx3-ubyte.gz", f"{name}-labels-idx1-ubyte.gz")
     for part, name in (("train", "train"), ("validation", "t10k"))
 }
-NAMES_CLASSES = ("tiny-imagenet", "image-folder")  # the formats whose files name the classes
-FRESH = "fresh"  # the format of data sets that have no files: the worker draws every batch
+NAMES_CLASSES = ("tiny-imagenet", "image-folder")  # formats with names of classes in their files
+FRESH = "fresh"  # format of data sets without files: ranks draw every batch
 FRESH_NAMES = {
     "images": "synthetic-<height>x<width>x<channels>-<classes>[-<samples>]",
     "regions": "synthetic-regions-<height>x<width>x<channels>-<classes>[-<samples>]",
@@ -44,7 +44,7 @@ FRESH_NAMES = {
     "text": "synthetic-text-<vocabulary>-<length>-<classes>[-<samples>]",
 }
 FRESH_SAMPLES = 10240
-MAX_CLASSES = 10**7  # of samples, and tokens of a vocabulary
+MAX_CLASSES = 10**7  # also the largest vocabulary
 _SAMPLES = r"(?:-(?P<samples>[1-9]\d{0,8}))?"
 _CLASSES = r"(?P<classes>[1-9]\d{0,4})"
 _IMAGES = r"(?P<height>[1-9]\d{0,3})x(?P<width>[1-9]\d{0,3})x(?P<channels>[1-9]\d{0,2})"
@@ -75,12 +75,12 @@ class ArchiveKeys(Keys):
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z",
     )
     url: Maybe[Address] = optional(
-        "an http://, https:// or file:/// address; leave it out where only the site's folder or mirror has "
-        "the file"
+        "an http://, https:// or file:/// address; leave it out if only the site's folder or mirror has the "
+        "file"
     )
     mirrors: tuple[Address, ...] = key("further addresses of the same file", default=())
     bytes: Count = key("size of the file; a download that is larger is stopped")
-    unpacked_bytes: Count = key("largest size after unpacking; unpacking stops beyond it")
+    unpacked_bytes: Count = key("largest size after unpacking; unpacking stops there")
     md5: Maybe[str] = optional("published MD5, 32 hex digits", pattern=r"^[0-9a-f]{32}\Z")
     sha256: Maybe[str] = optional(
         "SHA-256, 64 hex digits, as sha256sum prints it", pattern=r"^[0-9a-f]{64}\Z"
@@ -91,7 +91,7 @@ class ArchiveKeys(Keys):
 class DatasetKeys(Keys):
     """The keys of a data set in workflow/scripts/datasets/table.yaml or config/datasets.yaml."""
 
-    title: str = key("the data set, in words")
+    title: str = key("title of the data set")
     format: Literal[
         "cifar-10-binary",
         "idx",
@@ -123,11 +123,11 @@ class DatasetKeys(Keys):
         "the archives; each needs md5 or sha256, or both", default=(), min_length=1
     )
     folder: Maybe[Annotated[str, Rules("an absolute path", pattern=r"^/[^\0\n]*\Z")]] = optional(
-        "with image-folder, webdataset, token-files and parquet: the folder of the files, on every site that "
-        "has no folder of this data set in its datasets.folder"
+        "with image-folder, webdataset, token-files and parquet: the folder of the files, unless "
+        "datasets.folder of the site has a folder of this data set"
     )
     sha256: Maybe[str] = optional(
-        "SHA-256 of what sha256sum prints for the files of the folder, as ./ringside declare prints it",
+        "SHA-256 of the output of sha256sum for the files of the folder, as ./ringside declare prints it",
         pattern=r"^[0-9a-f]{64}\Z",
     )
     train_files: Maybe[PathPattern] = optional(
@@ -157,20 +157,22 @@ class DatasetKeys(Keys):
 
 @functools.cache
 def datasets() -> dict[str, dict[str, Any]]:
-    """Return the unchecked entries of the shipped table and of config/datasets.yaml by name.
+    """Return the entries of the shipped table and of config/datasets.yaml by name, unchecked.
 
-    A mistake stops only studies that use the data set (``load_dataset``).
+    `load_dataset` checks them, so that a mistake stops only studies that use the data set.
     """
     return read_datasets(DATASETS, OWN_DATASETS, used=())
 
 
-def read_datasets(shipped: Path, own: Path, used: Collection[str] | None = None) -> dict[str, dict[str, Any]]:
-    """Return the entries of the shipped table and of a user's own file, which may be missing.
+def read_datasets(
+    shipped: Path, user_file: Path, used: Collection[str] | None = None
+) -> dict[str, dict[str, Any]]:
+    """Return the entries of the shipped table and of the user's file, which may be missing.
 
     Raises:
         InputError: If an entry among ``used`` (None: all) is wrong.
     """
-    tables = {file: load_yaml(file) for file in (shipped, own) if file is shipped or file.is_file()}
+    tables = {file: load_yaml(file) for file in (shipped, user_file) if file is shipped or file.is_file()}
     entries: dict[str, dict[str, Any]] = {}
     for file, table in tables.items():
         if not isinstance(table, dict):
@@ -189,7 +191,7 @@ def read_datasets(shipped: Path, own: Path, used: Collection[str] | None = None)
 
 
 def _lower_digests(entry: Any) -> None:
-    """Convert the digests of an entry to lower case, because programs print either case."""
+    """Convert the digests of an entry to lower case, since programs print either case."""
     files = entry.get("files") if isinstance(entry, dict) else None
     for file in [entry, *(files if isinstance(files, list) else ())]:
         if isinstance(file, dict):
@@ -199,7 +201,7 @@ def _lower_digests(entry: Any) -> None:
 def check_entry(name: str, entry: Any, file: Path) -> None:
     """Raise InputError for the first mistake in an entry."""
     if any(pattern.fullmatch(name) for pattern in _FRESH.values()):
-        problem = "such a name is drawn, not read"
+        problem = "is the name of a synthetic data set"
         raise InputError("reserved-name", problem, file=file, key=name, got=name, hint="give it another name")
     parse(level_type("dataset"), name, file, name)
     place = file.with_name(f"{file.name} ({name})")
@@ -209,7 +211,7 @@ def check_entry(name: str, entry: Any, file: Path) -> None:
 
 
 def _mistakes(entry: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
-    """Yield key, code, problem and expectation of each mistake, which assumes that earlier checks passed."""
+    """Yield key, code, problem and expectation of each mistake; a check assumes that earlier ones passed."""
     form, files = entry["format"], entry.get("files", [])
     is_text = form in (*TEXTS, TOKENS_FORMAT) or (form == PARQUET and kind(entry) == TOKENS)
     is_folder, is_archived = form in FOLDERS, form in ARCHIVED and "made_up" not in entry
@@ -247,7 +249,7 @@ def part_pattern(entry: Mapping[str, Any], part: str) -> str:
 
 
 def kind(entry: Mapping[str, Any]) -> str:
-    """Return what a data set consists of.
+    """Return the kind of a data set's samples.
 
     IMAGES have the shape [height, width, channels]; TOKENS are sequences [length] of numbers below
     `vocabulary`; ROWS are counts and categories of click logs.
@@ -258,22 +260,23 @@ def kind(entry: Mapping[str, Any]) -> str:
 
 
 def targets(entry: Mapping[str, Any]) -> str:
-    """Return what labels are.
+    """Return the kind of a data set's labels.
 
-    CLASS is one per sample, PIXEL one per pixel, CLICK whether a row was clicked, NEXT the token after each
-    token of a sample.
+    CLASS: a class for each sample; PIXEL: a class for each pixel; CLICK: whether a row was clicked; NEXT: the
+        token
+    after each token of a sample.
     """
     return str(entry.get("targets", CLASS if "classes" in entry else NEXT))
 
 
 def class_count(entry: Mapping[str, Any]) -> int:
-    """Return how many classes a model distinguishes: those of samples, or the tokens that may follow."""
+    """Return the number of classes that a model distinguishes: of samples, or tokens of the vocabulary."""
     classes = entry["vocabulary"] if targets(entry) == NEXT else entry["classes"]
     return classes if isinstance(classes, int) else len(classes)
 
 
 def token_bytes(vocabulary: int) -> int:
-    """Size of a prepared token: the smallest unsigned integer that holds every one."""
+    """Return the bytes of a prepared token: the smallest unsigned integer that holds the vocabulary."""
     return next(size for size in (1, 2, 4) if vocabulary <= 256**size)
 
 
@@ -284,7 +287,7 @@ def sample_name(entry: Mapping[str, Any]) -> str:
 
 @functools.cache
 def table_of(dataset: str) -> Path:
-    """Return the file that has a data set's entry, a user's own if it is not shipped."""
+    """Return the file with a data set's entry: the shipped table, else the user's file."""
     return DATASETS if dataset in load_yaml(DATASETS) else OWN_DATASETS
 
 
@@ -296,7 +299,7 @@ def load_dataset(name: str, file: str = "data set", key: str = "") -> dict[str, 
         InputError: If it is unknown; names `file` and `key`.
     """
     if name in datasets():
-        if table_of(name) == OWN_DATASETS:  # tests say that what ships is right
+        if table_of(name) == OWN_DATASETS:  # Tests check the shipped table.
             check_entry(name, datasets()[name], OWN_DATASETS)
         return datasets()[name]
     for drawn, pattern in _FRESH.items():
@@ -314,7 +317,7 @@ def load_dataset(name: str, file: str = "data set", key: str = "") -> dict[str, 
 
 
 def find_dataset(name: str) -> dict[str, Any] | None:
-    """Return the entry of a data set, None if it is not registered, as of measurements made elsewhere."""
+    """Return the entry of a data set, None if Ringside does not have it (measured elsewhere)."""
     try:
         return load_dataset(name)
     except InputError:
@@ -322,10 +325,7 @@ def find_dataset(name: str) -> dict[str, Any] | None:
 
 
 def _alternatives(name: str) -> dict[str, Any]:
-    """Return what to write in place of an unknown name.
-
-    For a synthetic data set, this is the form of its name.
-    """
+    """Return the hint of the error about an unknown name; for a synthetic data set, the form of its name."""
     if name.startswith("synthetic-"):
         _, kind_text, *_ = name.split("-")
         meant = "images" if kind_text[:1].isdigit() else kind_text
@@ -334,7 +334,7 @@ def _alternatives(name: str) -> dict[str, Any]:
 
 
 def _too_small(numbers: Mapping[str, int]) -> str:
-    """Return what a data set that is drawn must have at least, '' where it has that."""
+    """Return the minimum that a synthetic data set does not reach, "" if it reaches all."""
     samples, classes = numbers["samples"], numbers.get("classes", 0)
     if samples < 10 or ("classes" in numbers and classes < 2):
         return f"at least {'2 classes and ' if 'classes' in numbers else ''}10 samples"
@@ -345,11 +345,11 @@ def _too_small(numbers: Mapping[str, int]) -> str:
 
 
 def _fresh(name: str, numbers: Mapping[str, int]) -> dict[str, Any]:
-    """Return the entry of a data set whose batches are drawn anew; a tenth of `samples` is for validation.
+    """Return the entry of a synthetic data set. Validation has a tenth of its samples.
 
     Args:
-        name: What is drawn, a key of FRESH_NAMES.
-        numbers: The numbers in the name of the data set.
+        name: Kind of the data set, a key of FRESH_NAMES.
+        numbers: Numbers in the name of the data set.
     """
     samples, classes = numbers["samples"], numbers.get("classes", 0)
     drawn: dict[str, Any]

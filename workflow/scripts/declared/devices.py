@@ -1,6 +1,6 @@
 """Peak rates and memory of accelerators: the table devices.yaml, with sources.
 
-A site or an import may state other peaks.
+A site or an import can state other peaks.
 """
 
 import functools
@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-from common.written import Keys, Pairs, Rules, key, load
+from common.keys import Keys, Pairs, Rules, key, load
 
 TABLE = Path(__file__).with_suffix(".yaml")
-#: level of the factor precision -> precisions of its products; the first one with a peak counts
+# By level of the factor precision: the precisions of its products; the first one with a peak counts.
 PRODUCT_PRECISIONS = {"fp32": ("fp32",), "tf32": ("tf32",), "amp": ("bf16", "fp16"), "bf16": ("bf16",)}
 GIB = 2**30
 TERA = 1e12
@@ -29,12 +29,10 @@ Peaks = Pairs[Precision, Tflops]
 class Device(Keys):
     """An entry of `devices`: an accelerator, or the part of one that a rank sees as a device."""
 
-    pattern: str = key(
-        "regular expression that names of this device contain, as NVML and AMD SMI report them"
-    )
-    memory_gib: int = key("nominal memory, GiB; of devices sold with several, the smallest", ge=1)
+    pattern: str = key("regular expression that matches the names of this device in NVML and AMD SMI")
+    memory_gib: int = key("nominal memory, GiB; the smallest one of devices that are sold with several", ge=1)
     peak_tflops: Peaks = key("peak of dense matrix products by precision, TFLOP/s")
-    source: str = key("document of the maker, with its year: a key of sources")
+    source: str = key("title of a document of the maker, with its year: a key of sources")
     name: str = ""
     url: str = ""
 
@@ -64,9 +62,10 @@ def load_devices() -> Mapping[str, Device]:
 
 @functools.cache
 def find_device(reported: str) -> Device | None:
-    """Return the device with this reported name, with the memory that the name states.
+    """Return the device with a reported name, with the memory that the name states.
 
-    None for processors, parts of a GPU (MIG), and names that leave open which device it is, as H100 80GB.
+    Return None for processors, parts of a GPU (MIG), and names that leave open which device it is, such as
+    H100 80GB.
     """
     if _PART_OF_A_DEVICE.search(reported):
         return None
@@ -82,7 +81,7 @@ def find_device(reported: str) -> Device | None:
 
 
 def choose_peak(peaks: tuple[tuple[str, float], ...], level: str) -> tuple[str, float] | None:
-    """Return the precision of products and the peak (FLOP/s) of a level of the factor precision, or None."""
+    """Return precision of products and peak in FLOP/s for a level of `precision`, None without a peak."""
     by_precision = dict(peaks)
     for precision in PRODUCT_PRECISIONS.get(level, ()):
         if precision in by_precision:
@@ -91,6 +90,6 @@ def choose_peak(peaks: tuple[tuple[str, float], ...], level: str) -> tuple[str, 
 
 
 def stated_peak(peaks: tuple[tuple[str, float], ...], level: str) -> float | None:
-    """Return the peak (FLOP/s) among those stated for a level of the factor precision, or None."""
+    """Return the stated peak in FLOP/s for a level of the factor `precision`, None without one."""
     chosen = choose_peak(peaks, level)
     return chosen[1] if chosen else None

@@ -1,4 +1,4 @@
-"""Read and check environments (`containers/<environment>/`) and how a site wants them."""
+"""Read and check environments (`containers/<environment>/`), and describe their form at a site."""
 
 import contextlib
 import functools
@@ -12,21 +12,19 @@ from packaging import version
 
 from common.errors import InputError
 from common.files import CHECKOUT, digest_text, load_yaml
+from common.keys import Keys, Maybe, Pairs, Rules, Unique, key, optional, parse
 from common.normal_form import digest_source
 from common.text import alternatives
-from common.written import Keys, Maybe, Pairs, Rules, Unique, key, optional, parse
 
 CONTAINERS = CHECKOUT / "containers"
-COMMANDS = (
-    CHECKOUT / "config" / "commands"
-)  # commands of the user's own, some with an environment of their own
+COMMANDS = CHECKOUT / "config" / "commands"  # user-supplied commands, some with an environment of their own
 VARIANTS = ("cpu", "cuda")
 TOOL_VARIANTS = ("cpu",)
-# Forms of the software that locks describe; what a site has installed itself is "installed".
+# Forms that an environment is built in; an environment that the site has installed is "installed".
 DEPLOYMENTS = ("venv", "apptainer")
 # A copy of the stamp beside it, written once everything else is in place.
 COMPLETE_FILE = "whole.json"
-BASE = "docker://debian:bookworm-slim"  # what images are built on, unless the site has another
+BASE = "docker://debian:bookworm-slim"  # default base of images
 IMAGE_ABI = "cp311-linux_x86_64"
 
 
@@ -63,7 +61,8 @@ class Wheel(Keys):
         "the variants that have this wheel"
     )
     index: Literal["torch_index"] = key(
-        "the site's setting that names an index which has the wheel, if what pip is configured for has not"
+        "setting of the site with the URL of an index that has the wheel, if pip's configured sources have "
+        "not"
     )
     sha256: Annotated[
         dict[Annotated[str, Rules(pattern="^cp[0-9]+t?-[a-z0-9_]+$")], Sha256], Rules(min_length=1)
@@ -72,33 +71,33 @@ class Wheel(Keys):
 
 @dataclass(frozen=True)
 class Patch(Keys):
-    """A change of a source."""
+    """A change of a source distribution."""
 
     file: str = key("a file of the source distribution")
-    find: str = key("text that stands exactly once in the file", min_length=1)
-    replace: str = key("the text to put in its place")
-    why: str = key("the reason in one line")
+    find: str = key("text that occurs exactly once in the file", min_length=1)
+    replace: str = key("text that replaces it")
+    why: str = key("reason in one line")
 
 
 @dataclass(frozen=True)
 class Needs(Keys):
-    """The key `needs` of a source: programs, each with the Debian package that has it.
+    """The key `needs` of a source: programs that its build calls, each with the Debian package that has it.
 
-    null: the site's modules or an image's base bring the program.
+    null: the site's modules or the base of an image provide the program.
     """
 
-    common: Packages = key("of all variants")
-    cpu: Packages = key("of this variant", default_factory=dict)
-    cuda: Packages = key("of this variant", default_factory=dict)
+    common: Packages = key("for all variants")
+    cpu: Packages = key("for this variant", default_factory=dict)
+    cuda: Packages = key("for this variant", default_factory=dict)
 
 
 @dataclass(frozen=True)
 class BuildFlags(Keys):
     """The key `flags` of a source."""
 
-    common: Flags = key("of all variants")
-    cpu: Flags = key("of this variant", default_factory=dict)
-    cuda: Flags = key("of this variant", default_factory=dict)
+    common: Flags = key("for all variants")
+    cpu: Flags = key("for this variant", default_factory=dict)
+    cuda: Flags = key("for this variant", default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,9 @@ class SourceKeys(Keys):
     name: Name = key("the package")
     version: Version = key("an exact version, such as 2.13.0 or 2.13.0+cpu")
     sha256: Sha256 = key("the source distribution's SHA-256")
-    built_against: Names = key("packages of the parent whose versions the built wheel depends on")
+    built_against: Names = key(
+        "packages of the parent that the wheel is built against; it depends on their versions"
+    )
     needs: Needs = key("programs of the machine that the build calls, by variant")
     flags: BuildFlags = key(
         "environment variables of the build, by variant; {parent} stands for the parent's site-packages"
@@ -118,7 +119,7 @@ class SourceKeys(Keys):
 
 @dataclass(frozen=True)
 class Specs(Keys):
-    """The key `specs` of what Spack builds."""
+    """The key `specs` of a Spack image: what Spack builds."""
 
     common: SpackWords = key("the package with the variants that it always has")
     cpu: SpackWords = key("its variants without accelerators")
@@ -131,7 +132,7 @@ class SpackKeys(Keys):
 
     base: str = key("an image with Spack in /opt/spack (docker://...)", pattern=r"^docker://[^ \n]+\Z")
     specs: Specs = key("the specs of Spack, by variant")
-    beside: tuple[SpackWords, ...] = key("further packages, such as what ranks import", default=())
+    beside: tuple[SpackWords, ...] = key("further packages, such as those that ranks import", default=())
 
 
 @dataclass(frozen=True)
@@ -139,12 +140,15 @@ class ImageKeys(Keys):
     """The key `image`."""
 
     index: Maybe[str] = optional(
-        "where a recipe that is built by hand finds the wheels (a URL)",
+        "URL of the index that a recipe built by hand takes wheels from",
         pattern=r"^https://[A-Za-z0-9./_~%+-]+\Z",
     )
-    brought: bool = key("nothing here builds it: a site brings the image, or has it installed", default=False)
+    brought: bool = key(
+        "Ringside does not build it: a site provides the image, or has the environment installed",
+        default=False,
+    )
     spack: Maybe[SpackKeys] = optional(
-        "what Spack builds, in its own words, on a base that has Spack; no lock describes it"
+        "specs that Spack builds on a base image with Spack; no lock describes the result"
     )
 
 
@@ -152,53 +156,54 @@ class ImageKeys(Keys):
 class Excluded(Keys):
     """The key `lock_excludes`."""
 
-    cpu: Names = key("of this variant", default=())
-    cuda: Names = key("of this variant", default=())
+    cpu: Names = key("for this variant", default=())
+    cuda: Names = key("for this variant", default=())
 
 
 @dataclass(frozen=True)
 class EnvironmentKeys(Keys):
     """The keys of containers/NAME/environment.yaml, which has locks and a self-test beside it."""
 
-    selftest_limit_s: float = key("the time after which the self-test has failed, in seconds", gt=0)
-    parent: Maybe[Name] = optional("the environment over which this one is laid")
+    selftest_limit_s: float = key("time limit of the self-test, seconds", gt=0)
+    parent: Maybe[Name] = optional("environment that this one is layered over")
     variables: Flags = key(
-        "environment variables that every program in this environment must see; a child has its parent's, "
-        "too",
+        "environment variables of every program in this environment, and in environments layered over it",
         default_factory=dict,
     )
     lock_excludes: Excluded = key(
-        "packages that are left out of a variant's lock although something asks for them",
+        "packages that a variant's lock omits although other packages require them",
         default_factory=Excluded,
     )
     wheels: tuple[Wheel, ...] = key(
-        "wheels that the lock cannot hold, each installed by its own recorded SHA-256", default=()
+        "wheels that a lock cannot hold, each verified by its own SHA-256", default=()
     )
     sources: tuple[SourceKeys, ...] = key(
-        "source distributions that are changed, built into wheels once, and kept", default=()
+        "source distributions that are patched, built into wheels once, and kept", default=()
     )
     program: Maybe[str] = optional(
-        "the program that its ranks start, where that is no Python: its name in an image; absent: ranks run "
-        "in its own Python",
+        "program that its ranks start, if it is not Python: its name in an image; default: the Python of the "
+        "environment",
         pattern=r"^[A-Za-z0-9._-]+\Z",
     )
     supported: dict[str, Annotated[str, Rules(pattern=r"^[0-9]+(\.[0-9]+)*\Z")]] = key(
-        "the oldest versions that ranks can use, where a site has installed them: MODULE: VERSION",
+        "oldest versions of modules that ranks can use, for software that a site has installed: MODULE: "
+        "VERSION",
         default_factory=dict,
     )
     dispensable: tuple[Annotated[str, Rules(pattern=r"^[A-Za-z_][A-Za-z0-9_]*\Z")], ...] = key(
-        "modules that the oldest of these do without", default=()
+        "modules that the oldest supported versions do not need", default=()
     )
     tool: bool = key(
-        "it trains nothing: one lock (cpu), a virtual environment of the controller's machine at every site",
+        "it is for a tool of the controller: one lock (cpu), a virtual environment on the controller's "
+        "machine",
         default=False,
     )
-    image: ImageKeys = key("what only its image needs", default_factory=ImageKeys)
+    image: ImageKeys = key("settings of its image", default_factory=ImageKeys)
 
 
 @dataclass(frozen=True)
 class InstalledKeys(Keys):
-    """How a site, or a command of the user's own, describes an installed environment."""
+    """Keys by which a site or a user-supplied command describes an installed environment."""
 
     executable: Maybe[str] = optional(
         "absolute path, the same on all nodes, of the Python that imports the framework; for LBANN, of the "
@@ -206,24 +211,23 @@ class InstalledKeys(Keys):
         pattern=r"^/[^\n]+\Z",
     )
     prefix: Maybe[str] = optional(
-        "in place of executable: the folder of a virtual environment or of a conda environment, whose "
-        "bin/python it is",
+        "instead of executable: folder of a virtual or conda environment; its bin/python is the executable",
         pattern=r"^/[^\n]+\Z",
     )
     setup: tuple[Text, ...] = key(
-        "shell lines that its ranks and its self-test run first, after the site's own, such as: module load "
-        "PyTorch/2.6",
+        "shell lines that run before its ranks and its self-test, after the site's setup, such as: module "
+        "load PyTorch/2.6",
         default=(),
     )
     variables: Pairs[VariableName, str] = key(
-        "environment variables that it needs, such as LD_LIBRARY_PATH, or PATH with the mpirun of its MPI",
+        "environment variables that it needs, such as LD_LIBRARY_PATH, or PATH with its mpirun",
         default=(),
     )
 
 
 @dataclass(frozen=True)
 class Source:
-    """A source distribution that is changed and built into a wheel, as one variant needs it."""
+    """A source distribution that is patched and built into a wheel, for one variant."""
 
     name: str
     version: str
@@ -236,7 +240,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Spack:
-    """What Spack builds into an image: a base with Spack, the spec of one variant, and further packages."""
+    """A Spack image: its base, the spec of one variant, and further packages."""
 
     base: str
     spec: str
@@ -245,14 +249,14 @@ class Spack:
 
 @dataclass(frozen=True)
 class Installed:
-    """An environment that a site has installed itself.
+    """An environment that a site has installed.
 
     Attributes:
-        executable: Its program, or the Python that has it.
-        variables: The environment variables that it needs.
-        setup: The setup lines that it needs.
-        behind: All setup lines, the site's first.
-        content: SHA-256 of what an inspection found in it, None before the first one.
+        executable: Its program, or its Python.
+        variables: Environment variables that it needs.
+        setup: Its own setup lines.
+        behind: All setup lines: those of the site, then its own.
+        content: SHA-256 of what the last inspection found in it, None before the first one.
         packages: Name and version of each package that the inspection found.
     """
 
@@ -264,21 +268,21 @@ class Installed:
     packages: tuple[tuple[str, str], ...] = ()
 
     def inspection_path(self, cache: Path, name: str) -> Path:
-        """Return the file with the result of the inspection of this environment, named `name`."""
+        """Return the file with the last inspection of this environment, which is called `name`."""
         parts = [self.executable, self.variables, self.behind]
         return cache / "installed" / f"{name}.{digest_text(json.dumps(parts))[:12]}.json"
 
 
 @dataclass(frozen=True)
 class Realization:
-    """How a site wants its environments.
+    """The form that a site needs environments in.
 
     Attributes:
         deployment: venv or apptainer.
-        base: The base of images.
-        brought: The images that the site provides, by environment.
-        abi: The Python that virtual environments are for, None for the running one.
-        installed: What the site has installed itself, by environment.
+        base: Base of images.
+        brought: Images that the site provides, by environment.
+        abi: ABI of the Python that virtual environments are for, None for the running Python.
+        installed: Environments that the site has installed, by name.
     """
 
     deployment: str = "venv"
@@ -293,7 +297,13 @@ VENV = Realization()
 
 @dataclass(frozen=True)
 class Environment:
-    """One variant of one environment, as its files describe it."""
+    """One variant of one environment, as its files describe it.
+
+    Attributes:
+        origin: What it is made from: `locks`, `spack`, `site` (a site provides it) or `tool`.
+        content: Its environment.yaml, unchecked, which is part of its digest.
+        for_command: Whether it is only for a user-supplied command, so that no self-test exists.
+    """
 
     name: str
     variant: str
@@ -310,7 +320,7 @@ class Environment:
     dispensable: tuple[str, ...] = ()
     selftest_limit_s: float = 0.0
     content: dict[str, Any] = field(repr=False, default_factory=dict)
-    for_command: bool = False  # nothing tests it, and what ranks start in it is a command of the user's own
+    for_command: bool = False
 
     @property
     def description(self) -> Path:
@@ -333,7 +343,7 @@ class Environment:
         return self.folder / "selftest.py"
 
     def deployment(self, realization: Realization) -> str:
-        """Return venv, apptainer or installed.
+        """Return the form that it has at a site: venv, apptainer or installed.
 
         An environment without a lock is an image unless the site has installed it; a tool is never an image.
         """
@@ -342,17 +352,17 @@ class Environment:
         return {"locks": realization.deployment, "tool": "venv"}.get(self.origin, "apptainer")
 
     def installed(self, realization: Realization) -> Installed | None:
-        """Return what the site has installed of it, or None."""
+        """Return the site's installation of it, None if there is none."""
         return dict(realization.installed).get(self.name)
 
     def available(self, realization: Realization) -> bool:
-        """Return whether the site can have it: installed, brought, or built here.
+        """Return whether a site can have it: installed, brought, or built.
 
         An environment without a lock can only be built as an image.
         """
         if self.installed(realization) or self.brought(realization):
             return True
-        if self.origin in ("locks", "tool"):  # nothing can be laid over what the site has
+        if self.origin in ("locks", "tool"):  # Nothing can be layered over an installed parent.
             return not (self.parent and self.parent.installed(realization))
         return self.origin == "spack" and realization.deployment == "apptainer"
 
@@ -363,11 +373,11 @@ class Environment:
         )
 
     def built_over(self, realization: Realization) -> "Environment | None":
-        """Return the environment that has to exist first: the parent, unless the site has this one."""
+        """Return the environment to build first: the parent, unless the site has this one itself."""
         return None if self.brought(realization) or self.installed(realization) else self.parent
 
     def digests(self, files: Iterable[Path]) -> dict[str, str]:
-        """Return the SHA-256 of files by name, for programs that of their normal form.
+        """Return the SHA-256 of files by name; for source files, the SHA-256 of their normal form.
 
         Raises:
             InputError: If a file is missing.
@@ -391,7 +401,7 @@ def older(installed: str, oldest: str) -> bool:
 
 
 def is_address(source: str) -> bool:
-    """Return whether an image comes from a registry or a bootstrap, not from a file."""
+    """Return whether an image comes from a registry or a bootstrap instead of a file."""
     return "://" in source or source == "debootstrap"
 
 
@@ -418,7 +428,7 @@ def read(
     written = parse(EnvironmentKeys, content, file)
     children = (*_children, name)
     if written.parent in children:
-        problem = f"'{written.parent}' is laid over '{name}' itself"
+        problem = f"'{written.parent}' is layered over '{name}' itself"
         raise InputError("circular-parents", problem, file=file, key="parent", got=written.parent)
     parent = read(written.parent, variant, containers, children) if written.parent else None
     if written.sources and parent is None:
@@ -435,7 +445,7 @@ def read(
         extra := sorted({"parent", "wheels", "sources", "lock_excludes"} & set(content))
     ):
         problem = "has no meaning for an image that no lock describes"
-        raise InputError("conflicting-keys", problem, file=file, key=extra[0], hint="take it out")
+        raise InputError("conflicting-keys", problem, file=file, key=extra[0], hint="remove it")
     return Environment(
         name=name,
         variant=variant,
@@ -457,9 +467,9 @@ def read(
 
 @functools.cache
 def command_environments() -> dict[str, InstalledKeys]:
-    """Return the environments that commands of the user's own have for themselves, by the command's name.
+    """Return the installed environments that user-supplied commands describe, by name of the command.
 
-    A file that cannot be read has none here; `declared.commands.load_command` says what is wrong.
+    A file that is wrong has none here; `declared.commands.load_command` reports what is wrong.
     """
     environments: dict[str, InstalledKeys] = {}
     for file in sorted(COMMANDS.glob("*.yaml")):
@@ -473,10 +483,10 @@ def command_environments() -> dict[str, InstalledKeys]:
 
 
 def check_installed(keys: InstalledKeys, file: Path, place: str) -> None:
-    """Check that the description of an installation names one place.
+    """Check that the description of an installed environment has either `executable` or `prefix`.
 
     Raises:
-        InputError: If it names none, or two.
+        InputError: If it has neither or both.
     """
     if bool(keys.executable) == bool(keys.prefix):
         has_both = bool(keys.prefix)
@@ -511,7 +521,7 @@ def tools(containers: Path = CONTAINERS) -> list[str]:
 def lineage(
     environments: Iterable[str], containers: Path = CONTAINERS, realization: Realization = VENV
 ) -> list[str]:
-    """Return the environments and the parents over which they are built, each once, parents first."""
+    """Return the environments with their parents, each once, parents first."""
     ordered: dict[str, None] = {}
     for name in environments:
         chain = []

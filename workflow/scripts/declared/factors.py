@@ -1,8 +1,8 @@
 """Describe the factors of studies: their types and limits, and their roles in figures and models.
 
-A study may declare factors of its own, below `factors.custom`. They mean something to a command of the user's
-own (`declared.commands`) or to whoever measured elsewhere. Columns and levels have the prefix CUSTOM in their
-names, titles have not.
+A study can declare its own factors below `factors.custom`, for a user-supplied command (`declared.commands`)
+or for measurements made elsewhere. Their names have the prefix CUSTOM in columns and levels, but not in
+titles.
 """
 
 import functools
@@ -12,13 +12,14 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import make_dataclass
 from typing import Annotated, Any, Literal
 
+from common.keys import Keys, Rules, key
 from common.schemas import schema
-from common.written import Keys, Rules, key
-from declared.mesh import NEEDS
+from declared.mesh import REQUIRED_AXIS
 
 Levels = dict[str, Any]
 
-# Factors that are no treatments: frameworks have their own colours, the others are axes and panels.
+# Factors that are not treatments: frameworks have their own colours, and the others are axes and panels of
+# figures.
 NOT_TREATMENTS = (
     "framework",
     "model",
@@ -30,11 +31,11 @@ NOT_TREATMENTS = (
     "batch_size",
     "bandwidth",
 )
-WORK = ("model", "dataset")
-OF_STRATEGIES = tuple(NEEDS)  # factors that only some levels of parallelism use
-# Levels that a factor needs on several nodes, so that prediction can hold some of them out of a fit.
+MODEL_AND_DATASET = ("model", "dataset")
+PARALLELISM_OPTIONS = tuple(REQUIRED_AXIS)  # factors that have an effect only with some levels of parallelism
+# Levels that a factor needs on several nodes, so that prediction can hold one out and fit the others.
 MIN_LEVELS_TO_HOLD_OUT = {"nodes": 2, "batch_size": 3, "bandwidth": 2, "parallelism": 2}
-# Numbers of an optimizer that change neither time nor memory of a step.
+# Settings of optimizer and learning rate that change neither time nor memory of a step.
 OPTIMIZER_NUMBERS = (
     "learning_rate",
     "lr_scaling",
@@ -49,12 +50,13 @@ OPTIMIZER_NUMBERS = (
 )
 UNTRACED = "none"  # level of `trace` of an untraced run
 LARGEST = "largest"  # level of `batch_size`: the largest batch that fits in memory (plan.batch_sizes)
-MAX_SERIES = 8  # that can be distinguished in a figure
-MAX_NAME, DIGEST_DIGITS = 194, 12  # characters of a cell's name, to which runs append their replicate
-CUSTOM = "custom_"  # prefix of the names of factors of the user's own
+MAX_SERIES = 8  # more series cannot be distinguished in a figure
+MAX_NAME, DIGEST_DIGITS = 194, 12  # characters of a cell's name; a run appends its replicate
+CUSTOM = "custom_"  # prefix of the names of user-defined factors
 
 
-# Nodes times devices of a node, column `replicas` of tables: a factor if the two grow in turn (`is_ladder`).
+# Nodes times devices per node, column `replicas` of tables. It replaces the two factors if cells form a
+# ladder (`is_ladder`).
 DEVICES = "replicas"
 NODES_AND_DEVICES = ("nodes", "devices_per_node")
 SCALES = (DEVICES, *NODES_AND_DEVICES)
@@ -66,20 +68,21 @@ def factor_table() -> dict[str, dict[str, Any]]:
 
 
 def is_custom(factor: str) -> bool:
-    """Return whether a factor is one of the user's own."""
+    """Return whether a factor is user-defined."""
     return factor.startswith(CUSTOM)
 
 
 def factor_names(columns: Iterable[str] = ()) -> list[str]:
-    """Return the factors of Ringside in the order of their table, then those of the user among `columns`.
+    """Return the factors of Ringside in the schema's order, then the user-defined ones among `columns`.
 
-    `columns` are those of a table of runs or cells, or the names of levels.
+    Args:
+        columns: Columns of a table of runs or cells, or factors of a cell.
     """
     return [*factor_table(), *filter(is_custom, columns)]
 
 
 def factor_rules(factor: str) -> Mapping[str, Any]:
-    """Return what `factor_table` has of a factor, which may be DEVICES or one of the user's own."""
+    """Return type, limits and title of any factor, also of DEVICES and of user-defined factors."""
     if factor == DEVICES:
         return {"type": "integer", "title": "replicas"}
     if not is_custom(factor):
@@ -88,7 +91,7 @@ def factor_rules(factor: str) -> Mapping[str, Any]:
 
 
 def custom_rules() -> Mapping[str, Any]:
-    """Return type and limits of the levels of factors of the user's own."""
+    """Return type and limits of the levels of user-defined factors."""
     (rules,) = schema("factors")["patternProperties"].values()
     return rules
 
@@ -123,9 +126,9 @@ def level_type(factor: str) -> Any:
 
 @functools.cache
 def factor_lists() -> Any:
-    """Return a dataclass with the list of levels of every factor.
+    """Return a dataclass, for `common.keys.parse`, with the levels of every factor of Ringside.
 
-    A factor that a study does not name has its default.
+    A factor that a study does not name has its default as the only level.
     """
     keys: list[tuple[str, Any, Any]] = []
     for name, rules in factor_table().items():
@@ -146,21 +149,21 @@ def as_list(value: Any) -> list[Any]:
 
 
 def fixed_shares(level: str) -> list[float]:
-    """Return the share of each rank in a level of `shares`, [] for equal and measured."""
+    """Return the shares of the ranks that a level of `shares` states, [] for equal and measured."""
     return [float(share) for share in level.split("/")] if "/" in level else []
 
 
 def is_numeric(factor: str) -> bool:
-    """Return whether the levels of a factor are numbers, apart from a word such as LARGEST."""
+    """Return whether the levels of a factor are numbers; some, such as LARGEST, can still be words."""
     kinds = as_list(factor_rules(factor).get("type"))
     return "integer" in kinds or "number" in kinds
 
 
 def levels_name(levels: Mapping[str, Any]) -> str:
-    """Return a name of some levels: of core factors, and of other factors that differ from their default.
+    """Return a name, which is also a directory name, of levels; for all levels of a cell, the cell's name.
 
-    The name is also a directory name. Of all levels, it is the name of the cell. It has all levels of factors
-    of the user's own. A name that would be too long ends with a digest of it.
+    It has the levels of core factors and user-defined factors, and of other factors that differ from their
+    default. A name that would be too long ends with a digest of itself.
     """
     names = [
         f"{entry.get('symbol', '')}{levels[name]}"
@@ -169,8 +172,8 @@ def levels_name(levels: Mapping[str, Any]) -> str:
         for name, entry in factor_table().items()
         if name in levels and (entry.get("core") or levels[name] != entry["default"])
     ]
-    own = [f"{factor_rules(name)['title']}={level}" for name, level in levels.items() if is_custom(name)]
-    name = ".".join([*names, *own])
+    names += [f"{factor_rules(name)['title']}={level}" for name, level in levels.items() if is_custom(name)]
+    name = ".".join(names)
     if len(name) <= MAX_NAME:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:DIGEST_DIGITS]
@@ -192,14 +195,14 @@ def scale_of(varied: Collection[str]) -> str:
 def is_ladder(sizes: Iterable[tuple[int, int]]) -> bool:
     """Return whether cells are a ladder of nodes and devices per node, such as 1x1, 1x8, 2x8, 4x8.
 
-    Both vary, and neither falls while the other grows. Then no two sizes have as many devices, and a series
-    over them has one base.
+    Both vary, and neither falls while the other grows. Then no two sizes have the same number of devices, and
+    a series over them has a single baseline.
 
     Args:
         sizes: Nodes and devices per node of each cell; 0 devices stand for those of the site.
     """
     steps = sorted(set(sizes))
-    varies = all(len({step[place] for step in steps}) > 1 for place in (0, 1))
+    varies = all(len({step[i] for step in steps}) > 1 for i in (0, 1))
     return varies and all(0 < lower[1] <= upper[1] for lower, upper in itertools.pairwise(steps))
 
 
@@ -213,7 +216,7 @@ def with_devices(varied: Iterable[str], sizes: Iterable[tuple[int, int]]) -> lis
 
 
 def level_of(levels: Mapping[str, Any], factor: str) -> Any:
-    """Return the level of a factor, which may be DEVICES, among the levels of all factors of a cell."""
+    """Return the level of a factor, also of DEVICES, in a cell."""
     if factor != DEVICES:
         return levels[factor]
     nodes, devices = (int(levels[name]) for name in NODES_AND_DEVICES)
@@ -221,19 +224,19 @@ def level_of(levels: Mapping[str, Any], factor: str) -> Any:
 
 
 def treatments_of(varied: Iterable[str]) -> list[str]:
-    """Return the treatments among ``varied``, such as loop and accumulation, non-numeric ones first."""
+    """Return the treatments among `varied`, such as precision and accumulation, non-numeric ones first."""
     return sorted((name for name in varied if name not in NOT_TREATMENTS), key=is_numeric)
 
 
 def implied(cells: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the factors of OF_STRATEGIES whose level follows from that of parallelism in these cells."""
+    """Return the PARALLELISM_OPTIONS that the level of parallelism determines in these cells."""
     levels_seen: dict[tuple[str, Any], set[Any]] = {}
     for levels in cells:
-        for name in OF_STRATEGIES:
+        for name in PARALLELISM_OPTIONS:
             levels_seen.setdefault((name, levels.get("parallelism")), set()).add(levels.get(name))
     return [
         name
-        for name in OF_STRATEGIES
+        for name in PARALLELISM_OPTIONS
         if all(len(seen) == 1 for (factor, _), seen in levels_seen.items() if factor == name)
     ]
 
@@ -244,5 +247,5 @@ def is_traced(levels: Mapping[str, Any]) -> bool:
 
 
 def matches(levels: Mapping[str, Any], entry: Mapping[str, Collection[Any]]) -> bool:
-    """Return whether a cell matches ``entry``, lists of levels of some factors."""
+    """Return whether a cell has one of the levels that `entry` lists, for each factor in it."""
     return all(levels[name] in possible for name, possible in entry.items())

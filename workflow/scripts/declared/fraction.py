@@ -14,12 +14,17 @@ from dataclasses import dataclass
 from common.errors import CodedValueError
 
 ROMAN = {3: "III", 4: "IV", 5: "V", 6: "VI", 7: "VII", 8: "VIII", 9: "IX", 10: "X"}
-MAX_CANDIDATES = 500  # of a search, before one more basic factor is used
+MAX_CANDIDATES = 500  # candidates of a search, before one more basic factor is tried
 
 
 @dataclass(frozen=True)
 class Fraction:
-    """A regular fraction: for each factor, in the study's order, the bit set of its basic factors."""
+    """A regular fraction of a two-level factorial design.
+
+    Attributes:
+        factors: The bit set of basic factors of each factor, in the study's order.
+        basic: Number of basic factors.
+    """
 
     factors: Mapping[str, int]
     basic: int
@@ -80,7 +85,7 @@ def smallest_fraction(names: Sequence[str], resolution: int) -> Fraction:
 
 
 def _generators(count: int, basic: int, resolution: int) -> list[int] | None:
-    """Return ``count`` generators that give at least this resolution, or None if the search finds none."""
+    """Return `count` generators that give at least this resolution, None if the search finds none."""
     candidates = sorted(
         (product for product in range(1, 1 << basic) if product.bit_count() >= resolution - 1),
         key=lambda product: (product.bit_count(), [-(product >> place & 1) for place in range(basic)]),

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from common.errors import InputError
 from common.files import CHECKOUT
-from common.written import Keys, Maybe, Rules, Unique, Written, key, load, optional, parse
+from common.keys import Keys, Maybe, ParsedFrom, Rules, Unique, key, load, optional, parse
 from declared import environments
 from declared.commands import NODE, Command, command_names, load_command
 from declared.configuration import unknown_name_error
@@ -16,7 +16,7 @@ from declared.factors import as_list, factor_table, level_type
 from declared.mesh import PLAIN, axes_of, is_mesh, is_strategy, kind_of, without_sizes
 from models.collectives import ALL_REDUCE
 
-OWN: Literal["own"] = "own"  # an algorithm
+OWN_ALGORITHM: Literal["own"] = "own"  # value of `algorithm`
 RANKS = CHECKOUT / "workflow" / "scripts" / "ranks"
 FRAMEWORKS = RANKS / "frameworks"
 LIBRARIES = RANKS / "libraries"
@@ -31,18 +31,19 @@ Release = Annotated[str, Rules(pattern=r"^[0-9]+(\.[0-9]+)*\Z")]
 
 @dataclass(frozen=True)
 class CommunicationKeys(Keys):
-    """The key `communication`: how a library makes messages of gradients."""
+    """The key `communication`: how a library groups gradients into messages."""
 
     messages: Literal["ends", "buckets", "fusion", "units"] = key(
-        "ends: all gradients in one, after the backward pass; buckets: of the first tensors that reach a "
-        "limit; fusion: of what is ready when the last has arrived, up to a limit; units: parameters of "
-        "layers that reach a limit are gathered before they are used, their gradients reduced to shares"
+        "ends: one message of all gradients, after the backward pass; buckets: a message when tensors reach "
+        "a limit; fusion: a message of the tensors that are ready when the last message has arrived, up to "
+        "a limit; units: parameters of layers that reach a limit are gathered before they are used, and "
+        "their gradients reduce-scattered"
     )
     limits_mib: Maybe[
         Annotated[tuple[Annotated[float, Rules(gt=0)], ...], Rules(min_length=2, max_length=2)]
-    ] = optional("of the first message and of all others, MiB")
+    ] = optional("limits of the first message and of all others, MiB")
     extra: dict[str, Annotated[int, Rules(ge=0)]] = key(
-        "messages of a few bytes beside the gradients in each all-reduce, by training loop",
+        "number of further messages of a few bytes in each gradient all-reduce, by training loop",
         default_factory=dict,
     )
 
@@ -51,74 +52,78 @@ class CommunicationKeys(Keys):
 class FrameworkKeys(Keys):
     """The keys of workflow/scripts/ranks/frameworks/NAME/framework.yaml."""
 
-    title: Text = key("the framework in words")
+    title: Text = key("title of the framework")
     environment: str = key("a folder of containers/")
     libraries: tuple[str, ...] = key(
-        "modules of workflow/scripts/ranks/libraries/ that the adapter uses, and that these use"
+        "modules of workflow/scripts/ranks/libraries/ that the adapter imports, directly or indirectly"
     )
-    modules: tuple[str, ...] = key("what a rank imports, in this order; timed as import_s")
-    needs: dict[str, Release] = key(
-        "packages that a site's own software must have for it, with their oldest version, where that is "
-        "newer than what the environment supports",
+    modules: tuple[str, ...] = key(
+        "Python modules that a rank imports first, in this order; timed as import_s"
+    )
+    oldest_packages: dict[str, Release] = key(
+        "oldest versions of packages in software that a site has installed, if newer than those that the "
+        "environment supports",
+        alias="needs",
         default_factory=dict,
     )
-    distributed: bool = key("false: one rank whatever the site")
+    distributed: bool = key("false: it trains with one rank at any site")
     mirrored: bool = key("true: a rank has a replica on each of its node's devices", default=False)
     mpi: bool = key(
-        "true: what its ranks start is a program of MPI: srun --mpi=pmix, mpirun on one machine",
+        "true: its ranks are an MPI program, started by srun --mpi=pmix, or by mpirun on one machine",
         default=False,
     )
     devices: Annotated[tuple[Literal["cpu", "cuda"], ...], Rules(unique=True, min_length=1)] = key(
-        "what it trains on", default=("cpu", "cuda")
+        "devices that it trains on", default=("cpu", "cuda")
     )
     heterogeneous: bool = key(
-        "true: its ranks may have different shares of a step's samples (factor shares), and may be "
+        "true: its ranks can train on different shares of a step's samples (factor shares), and on "
         "accelerators and processors together (device hybrid)",
         default=False,
     )
     strategies: bool = key(
-        "true: it divides each layer by itself, as a strategy says (levels data, found, expert and random "
-        "of parallelism)",
+        "true: it partitions each layer separately, by a strategy (levels data, found, expert and random of "
+        "parallelism)",
         default=False,
     )
-    own_modules: bool = key(
-        "true: it trains PyTorch modules of the user's own (config/models/)", default=False
-    )
+    own_modules: bool = key("true: it trains user-supplied PyTorch modules (config/models/)", default=False)
     collectives: Unique[tuple[Collective, ...]] = key(
-        "what its library can be asked for alone, so that it is benchmarked where a study's "
-        "strategies send it; []: nothing",
+        "collectives that its library offers, so that those which a study's runs send are benchmarked; []: "
+        "none",
         default=(ALL_REDUCE,),
     )
     sends: Annotated[tuple[Collective, ...], Rules(unique=True, min_length=1)] = key(
-        "what its training sends between ranks; every framework of the study that can is benchmarked for it",
+        "collectives that its training sends; all frameworks of the study that support them are benchmarked",
         default=(ALL_REDUCE,),
     )
     communication: Maybe[CommunicationKeys] = optional(
-        "how the library makes messages of gradients, for predictions "
-        "(workflow/scripts/prediction/message_times.py); without it: one message after the backward pass"
+        "how the library groups gradients into messages, for predictions "
+        "(workflow/scripts/prediction/message_times.py); default: one message after the backward pass"
     )
     algorithm: Literal["same", "own"] = key(
-        "own: it does not train to the same weights as the others, but by an algorithm of its own; all that "
-        "shows it beside others says so, with accuracies",
+        "own: it trains by an algorithm of its own, to other weights than the other frameworks; every "
+        "comparison with them says so, and has the accuracies",
         default="same",
     )
-    baseline: str = key("single-device baseline, which speed-ups are relative to")
-    timing_scope: Literal["ranks", "master"] = key("whose clocks make epoch_time_s")
+    baseline: str = key("framework whose single-device runs are the baseline of speed-ups")
+    timing_scope: Literal["ranks", "master"] = key(
+        "clocks behind epoch_time_s: of all ranks, or of the master alone"
+    )
     capabilities: tuple[Annotated[dict[str, Any], Rules(min_length=1)], ...] = key(
-        "a cell is possible when it fits one entry: for every factor that the entry names, the cell's level "
-        "is in its list",
+        "a cell can be trained if it fits one entry: for every factor that the entry names, the cell's "
+        "level is in its list. A factor that an entry does not name may have any level",
         default=(),
         min_length=1,
     )
     meshes: tuple[
         Annotated[
-            frozenset[str], Written(Annotated[tuple[Axis, ...], Rules(unique=True, min_length=1)], frozenset)
+            frozenset[str],
+            ParsedFrom(Annotated[tuple[Axis, ...], Rules(unique=True, min_length=1)], frozenset),
         ],
         ...,
     ] = key(
-        "the axes of meshes (factor parallelism) that it can combine: a cell is possible where its axes are "
-        "among those of one entry, and it fits one of the capabilities that name these axes without sizes, "
-        "as data-tensor; or, where none does, one with parallelism data",
+        "axes of meshes (factor parallelism) that it can combine: the axes of a cell have to be among those "
+        "of one entry, and the cell has to fit one of the capabilities that name these axes without sizes, "
+        "such as data-tensor, or, if none names them, one with parallelism data",
         default=(),
         min_length=1,
     )
@@ -127,21 +132,24 @@ class FrameworkKeys(Keys):
         "workflow/scripts/models/graph.py), by device",
         default_factory=dict,
     )
-    why: dict[str, Text] = key(
-        "reasons that are printed with a refused cell, by factor", default_factory=dict
-    )
-    notes: tuple[Text, ...] = key("notes that every figure of its numbers has", default=())
+    why: dict[str, Text] = key("reasons by factor, printed with a refused cell", default_factory=dict)
+    notes: tuple[Text, ...] = key("notes below every figure that shows its numbers", default=())
 
 
 @dataclass(frozen=True, kw_only=True)
 class Framework(FrameworkKeys):
-    """One framework; ``adapter`` says whether its adapter exists."""
+    """A framework, or a user-supplied command as one.
+
+    Attributes:
+        adapter: Whether its adapter exists.
+        command: The command, None for a framework of Ringside.
+    """
 
     name: str
     file: Path
     adapter: bool
     capabilities: tuple[dict[str, list[Any]], ...]
-    command: Command | None = None  # of the user's own
+    command: Command | None = None
 
     @property
     def folder(self) -> Path:
@@ -149,17 +157,17 @@ class Framework(FrameworkKeys):
         return COMMAND_ADAPTER if self.command else self.file.parent
 
     def can(self, levels: Mapping[str, Any]) -> bool:
-        """Return whether a cell with these levels fits one of the capabilities."""
-        return not all(self.missed(levels))
+        """Return whether the framework can train a cell with these levels."""
+        return not all(self.violations(levels))
 
-    def missed(self, levels: Mapping[str, Any]) -> list[list[str]]:
-        """Return, for each of the capabilities, the factors whose levels violate it; [] where the cell fits.
+    def violations(self, levels: Mapping[str, Any]) -> list[list[str]]:
+        """Return, for each entry of `capabilities`, the factors whose levels violate it; [] if the cell fits.
 
-        A mesh of ``meshes`` fits where an entry names its axes without sizes; if none does, where an entry
-        names data. A command of the user's own has no entry; it lacks what its arguments do not set.
+        A mesh fits an entry that names its axes without sizes. If no entry does and `meshes` allows these
+        axes, it fits an entry that names data. A user-supplied command counts as one entry.
         """
         if self.command:
-            return [self.command.unmet(levels)]
+            return [self.command.violations(levels)]
         level = levels["parallelism"]
         named = {level}
         if is_strategy(level):
@@ -228,7 +236,7 @@ def load_framework(name: str) -> Framework:
 
 
 def _command_framework(command: Command) -> Framework:
-    """Return a command of the user's own as a framework.
+    """Return a user-supplied command as a framework.
 
     Raises:
         InputError: If a framework or an environment has its name, or it names an unknown environment.
@@ -240,7 +248,7 @@ def _command_framework(command: Command) -> Framework:
         raise InputError("reserved-name", problem, file=command.file, got=command.name, hint=hint)
     if environment not in (*environment_names(), command.name):
         raise unknown_name_error(environment, command.file, "environment", environment_names())
-    not_told = "it has no such placeholder, and its key `does` does not name this level"
+    reason = "it has no such placeholder, and its key `does` does not name this level"
     return Framework(
         name=command.name,
         file=command.file,
@@ -253,13 +261,13 @@ def _command_framework(command: Command) -> Framework:
         mpi=command.mpi,
         devices=command.devices,
         collectives=(),
-        algorithm=OWN,
+        algorithm=OWN_ALGORITHM,
         baseline=command.name,
         timing_scope="master",
-        why=dict.fromkeys(factor_table(), not_told),
+        why=dict.fromkeys(factor_table(), reason),
         notes=(
-            f"{command.name} is a command of the user's own, and its log has the times; nobody has checked "
-            "that it computes what others compute.",
+            f"{command.name} is a user-supplied command, and its times are from its log; nobody has "
+            "checked that it computes what other frameworks compute.",
         ),
         adapter=True,
         capabilities=(),
@@ -269,12 +277,10 @@ def _command_framework(command: Command) -> Framework:
 
 @functools.cache
 def describe_framework(name: str) -> Framework:
-    """Return the description of a framework, of an unregistered one what is known of it.
+    """Return the description of a framework, a command, or a framework of measurements made elsewhere.
 
-    A framework is unregistered if it has no folder below workflow/scripts/ranks/frameworks/: one of
-    measurements that were made elsewhere, or a command of the user's own, which config/commands/ describes.
-    Nothing is known of its library and its messages, and nobody has checked that it trains to the same
-    weights as others.
+    Of a framework of measurements made elsewhere only the name is known, and nobody has checked that it
+    trains to the same weights as others.
     """
     if is_registered(name) or name in command_names():
         return load_framework(name)
@@ -286,7 +292,7 @@ def describe_framework(name: str) -> Framework:
         libraries=(),
         modules=(),
         distributed=True,
-        algorithm="own",
+        algorithm=OWN_ALGORITHM,
         timing_scope="ranks",
         baseline=name,
         adapter=False,
@@ -299,16 +305,16 @@ def is_registered(name: str) -> bool:
     return name in framework_names()
 
 
-def trains_alone(name: str) -> bool:
-    """Return whether a registered framework trains by its own algorithm, to other weights."""
-    return is_registered(name) and load_framework(name).algorithm == OWN
+def has_own_algorithm(name: str) -> bool:
+    """Return whether a registered framework trains by an algorithm of its own, to other weights."""
+    return is_registered(name) and load_framework(name).algorithm == OWN_ALGORITHM
 
 
-def notes_of(name: str) -> tuple[str, ...]:
-    """Return the notes on a framework's numbers, none for an unregistered framework."""
+def framework_notes(name: str) -> tuple[str, ...]:
+    """Return the notes below figures that show a framework's numbers."""
     return describe_framework(name).notes
 
 
 def has_strategies(name: str) -> bool:
-    """Return whether a framework partitions each layer by a strategy; False for an unregistered one."""
+    """Return whether a framework partitions each layer by a strategy."""
     return describe_framework(name).strategies

@@ -1,8 +1,8 @@
-"""Read measurements that were made elsewhere: `import.yaml` of their folder, and the cells of its `runs.csv`.
+"""Read measurements made elsewhere: `import.yaml` of their folder, and the cells of its `runs.csv`.
 
 `./ringside import` writes such a folder (package `importers`), and a study names it by its key `imported`.
-Its tables are those of a campaign of Ringside, but columns that only Ringside's own runs can fill are empty.
-Cells and their numbers of runs are those of `runs.csv`, since nothing was planned here.
+The folder has the same tables as a campaign of Ringside; columns that only runs of Ringside can fill are
+empty. Cells and their numbers of runs are read from `runs.csv`, since nothing was planned here.
 """
 
 import csv
@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal
 
 from common.errors import InputError
 from common.files import CHECKOUT, digest_file, display_path, load_yaml, require_regular
+from common.keys import Keys, Line, Maybe, Rules, key, load, optional
 from common.renamed import rename_columns
-from common.written import Keys, Line, Maybe, Rules, key, load, optional
 from declared.costs import Costs
 from declared.devices import Precision, Tflops
 from declared.factors import CUSTOM, Levels, as_list, factor_names, factor_rules, is_custom
@@ -23,7 +23,7 @@ from declared.factors import CUSTOM, Levels, as_list, factor_names, factor_rules
 IMPORT_FILE = "import.yaml"
 IMPORTED_FOLDER = "imported"  # below results/NAME, where `ringside import` writes
 CAMPAIGN = f"{CUSTOM}campaign"  # the factor whose levels are the campaigns that a study combines
-UNSTATED = "unstated"  # level of a factor of the user's own that another campaign has
+UNSTATED = "unstated"  # level of a user-defined factor that another campaign has
 SHA256 = r"^[0-9a-f]{64}\Z"
 Positive = Annotated[float, Rules(gt=0, exact=True)]
 
@@ -45,21 +45,21 @@ class ModelSize(Keys):
 
 @dataclass(frozen=True, kw_only=True)
 class Statement(Keys):
-    """What is stated once for measurements made elsewhere, the key `stated` of import.yaml."""
+    """The key `stated` of import.yaml: a statement about all measurements."""
 
     source: Line = key(
-        "who measured, and where it is published, such as a repository with its commit and date"
+        "who measured and where the measurements are published, such as a repository with commit and date"
     )
     licence: Line = key("licence of the measurements, an SPDX identifier such as Apache-2.0, or a text")
     url: Maybe[Line] = optional("address of the source")
     citation: Maybe[Line] = optional("publication to cite")
     measured: Maybe[Line] = optional("when the measurements were made, as far as the source says")
     device: Maybe[Line] = optional(
-        "model of the devices that trained, where the files do not say it, such as NVIDIA V100-SXM2-16GB"
+        "model of the devices that trained, if the files do not state it, such as NVIDIA V100-SXM2-16GB"
     )
-    nodes: Maybe[int] = optional("number of nodes, where the files do not say it", ge=1)
+    nodes: Maybe[int] = optional("number of nodes, if the files do not state it", ge=1)
     devices_per_node: Maybe[int] = optional(
-        "devices of each node that train, where the files do not say it", ge=1
+        "devices of each node that train, if the files do not state it", ge=1
     )
     bandwidth_bytes_s: Maybe[Positive] = optional(
         "link rate of a node to the others in one direction, bytes/s"
@@ -68,57 +68,58 @@ class Statement(Keys):
         "link rate of a device to the others of its node in one direction, bytes/s"
     )
     peak_tflops: dict[Precision, Tflops] = key(
-        "dense peak of a device by precision, TFLOP/s, for devices that the table of devices does not have",
+        "dense peak of a device by precision, TFLOP/s, for devices that are not in the table of devices",
         default_factory=dict,
     )
     costs: Annotated[Costs, Rules(filled=True)] = key(
         "price, grid and stated power of a node", default_factory=Costs
     )
     levels: dict[str, Any] = key(
-        "level of each factor that all runs share and the files do not say, such as precision: amp",
+        "levels that all runs share and the files do not state, by factor, such as precision: amp",
         default_factory=dict,
     )
     models: dict[str, Annotated[ModelSize, Rules(filled=True)]] = key(
         "sizes of models that are not registered, by name", default_factory=dict
     )
     samples_per_epoch: Maybe[int] = optional(
-        "samples of an epoch; without it, the largest global batch of the campaign, so that an epoch is the "
-        "time for so many samples",
+        "samples of an epoch; default: the largest global batch of the campaign, so that epoch times are "
+        "times for that number of samples",
         ge=1,
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImportedFile(Keys):
-    """A file that was imported, an entry of `files`."""
+    """An imported file, an entry of `files`."""
 
-    name: Line = key("its name, or its path below the folder that was named")
-    sha256: str = key("its SHA-256", pattern=SHA256)
-    format: Line = key("how it was read, such as csv or mllog")
-    rows: Maybe[int] = optional("runs that it has", ge=0)
+    name: Line = key("file name, or path below the imported folder")
+    sha256: str = key("SHA-256 of the file", pattern=SHA256)
+    format: Line = key("format that the file was read in, such as csv or mllog")
+    rows: Maybe[int] = optional("number of runs in the file", ge=0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reading(Keys):
-    """How files were read, the key `reading` of import.yaml."""
+    """The key `reading` of import.yaml: the options that files were read with."""
 
-    format: Maybe[Line] = optional("format of all files, where it was not found by their contents")
+    format: Maybe[Line] = optional("format of all files, if it was not recognized by their contents")
     columns: dict[str, str] = key(
-        "column of a value with an unusual name, such as seconds: t_step; empty text: the value is not read",
+        "column of a value that has an unusual name, such as seconds: t_step; empty text: the value is not "
+        "read",
         default_factory=dict,
     )
     unit: Literal["s", "ms", "us", "min", "h"] = key(
-        "unit of times whose column does not say it", default="s"
+        "unit of times if their column does not state it", default="s"
     )
-    rows: dict[str, str] = key("text of columns in rows that count", default_factory=dict)
-    factors: dict[str, str] = key("column of each factor of the user's own", default_factory=dict)
+    rows: dict[str, str] = key("text that columns have in rows that count", default_factory=dict)
+    factors: dict[str, str] = key("column of each user-defined factor", default_factory=dict)
     names: Maybe[Line] = optional("pattern of file names with values, such as n{nodes}/b{local_batch}.log")
     time: Literal["step", "run"] = key(
-        "the time that counts: of an optimizer step, or of the run until its target (time to train)",
+        "time that is measured: of an optimizer step, or of the run until its target (time to train)",
         default="step",
     )
     warmup_steps: Maybe[int] = optional(
-        "first optimizer steps of each log that do not count; without it, those that a log shows", ge=0
+        "optimizer steps at the start of each log that do not count; default: those that the log shows", ge=0
     )
 
 
@@ -126,34 +127,36 @@ class Reading(Keys):
 class AcceptedFinding(Keys):
     """A finding of the checks that was accepted, an entry of `accepted`."""
 
-    code: str = key("its code, as ./ringside import prints it", pattern=r"^[a-z0-9]+(-[a-z0-9]+)*\Z")
-    finding: Line = key("what was found")
+    code: str = key(
+        "code of the finding, as ./ringside import prints it", pattern=r"^[a-z0-9]+(-[a-z0-9]+)*\Z"
+    )
+    finding: Line = key("text of the finding")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImportKeys(Keys):
     """The keys of import.yaml, which `./ringside import` writes."""
 
-    stated: Statement = key("what was stated once for all measurements")
-    files: tuple[ImportedFile, ...] = key("the files that were imported", min_length=1)
-    reading: Reading = key("how they were read", default_factory=Reading)
+    stated: Statement = key("statement about all measurements")
+    files: tuple[ImportedFile, ...] = key("imported files", min_length=1)
+    reading: Reading = key("options that they were read with", default_factory=Reading)
     accepted: tuple[AcceptedFinding, ...] = key(
-        "what the checks found and was accepted; reports and papers repeat it", default=()
+        "findings of the checks that were accepted; reports and papers repeat them", default=()
     )
     ringside: Line = key("version of Ringside that imported them")
 
 
 @dataclass(frozen=True)
 class Imported:
-    """Measurements made elsewhere, as a study uses them.
+    """Measurements made elsewhere, or in the campaigns that a study combines.
 
     Attributes:
         folder: The folder as the study names it, relative to the checkout.
         description: Its import.yaml.
-        cells: The levels of each cell of runs.csv, of every factor, in the order of the table.
-        n_runs: The fewest and the most runs of a cell.
-        n_rows: All runs.
-        filled: The columns of runs.csv with a value in some run.
+        cells: The levels of each cell of runs.csv, in the order of the table.
+        n_runs: The smallest and the largest number of runs of a cell.
+        n_rows: The number of all runs.
+        filled: The columns of runs.csv that have a value in at least one run.
         campaigns: Folders of the campaigns that are combined, by level of CAMPAIGN; empty for one import.
     """
 
@@ -167,7 +170,7 @@ class Imported:
 
     @property
     def source_files(self) -> list[Path]:
-        """The files that say where its runs come from, relative to the checkout."""
+        """The files that state where the runs come from, relative to the checkout."""
         if not self.campaigns:
             return [self.folder / IMPORT_FILE]
         names = ("runs.csv", "epochs.csv", IMPORT_FILE)
@@ -184,7 +187,7 @@ class Imported:
 
 
 def campaign_folder(name: str) -> Path:
-    """Return the folder with the runs.csv of a campaign: `name` itself, or that of the study of this name."""
+    """Return the folder with runs.csv of a campaign, which is named by this folder or by its study."""
     folders = [Path(name), Path("results", name), Path("results", name, IMPORTED_FOLDER)]
     if (study := CHECKOUT / "config" / "studies" / f"{name}.yaml").is_file():
         folders += [Path(folder) for folder in [load_yaml(study).get("imported")] if folder]
@@ -192,7 +195,7 @@ def campaign_folder(name: str) -> Path:
 
 
 def campaign_name(folder: str | Path) -> str:
-    """Return the name of a campaign's folder; of `results/NAME/imported`, NAME."""
+    """Return the name of a campaign's folder: its last part, or NAME of `results/NAME/imported`."""
     path = Path(folder).resolve()
     return path.parent.name if path.name == IMPORTED_FOLDER else path.name
 
@@ -242,12 +245,12 @@ def load_campaigns(names: Sequence[str], study: str, file: Path) -> Imported:
 
 
 def combined_name(name: str, campaign: str) -> str:
-    """Return the name of a campaign's cell, or the id of its run, among those of several campaigns."""
+    """Return the name of a campaign's cell, or the id of its run, in a study that combines campaigns."""
     return f"{name}.campaign={campaign}"
 
 
 def _describe_campaigns(folders: Mapping[str, Path]) -> ImportKeys:
-    """Return the sources and licences of campaigns, as far as they are stated."""
+    """Return an import.yaml, in memory, with the sources and licences that campaigns state."""
     sources, licences, files = [], [], []
     for level, folder in folders.items():
         source, licence = f"runs in {folder}", UNSTATED
@@ -266,7 +269,7 @@ def load_imported(folder: str, file: Path) -> Imported:
     """Read import.yaml and the cells of runs.csv of the folder that the study `file` names.
 
     Raises:
-        InputError: If one of the two is missing or wrong. Columns that are no factors are checked where
+        InputError: If one of the two is missing or wrong. Columns that are not factors are checked where
             tables are made.
     """
     for name in (IMPORT_FILE, "runs.csv", "epochs.csv"):
@@ -286,7 +289,7 @@ def load_imported(folder: str, file: Path) -> Imported:
 
 
 def _read_rows(file: Path) -> list[tuple[int, dict[str, str]]]:
-    """Return the rows of a table with their lines.
+    """Return line number and fields of each row of a table.
 
     Raises:
         InputError: If it cannot be read, or has none.
@@ -304,13 +307,14 @@ def _read_rows(file: Path) -> list[tuple[int, dict[str, str]]]:
 
 
 def _levels(row: Mapping[str, str], file: Path, line: int) -> Levels:
+    """Return the levels of all factors in a row of runs.csv."""
     return {
         name: _level(name, factor_rules(name), row.get(name, ""), file, line) for name in factor_names(row)
     }
 
 
 def _level(name: str, rules: Mapping[str, Any], text: str, file: Path, line: int) -> Any:
-    """Return a level of a factor, the default of an empty text."""
+    """Return a level of a factor from its text; for an empty text, the default."""
     if not text:
         if "default" in rules:
             return rules["default"]
@@ -321,11 +325,11 @@ def _level(name: str, rules: Mapping[str, Any], text: str, file: Path, line: int
 
 
 def level_of(rules: Mapping[str, Any], text: str) -> Any:
-    """Return a level as a number if its factor, with these rules, has numbers and the text is one."""
+    """Return a level as a number if `rules` allow numbers for its factor and the text is one."""
     for kind, convert in (("integer", int), ("number", float)):
         if kind in as_list(rules.get("type")):
             try:
                 return convert(text)
-            except ValueError:  # a word, or a mistake that whoever checks levels reports
+            except ValueError:  # a word, or a mistake that the check of levels reports
                 return text
     return text

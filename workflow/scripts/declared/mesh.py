@@ -6,12 +6,12 @@ import re
 from common.errors import CodedValueError
 from models.mesh import AXES, Mesh
 
-PLAIN = "data"
+PLAIN = "data"  # pure data parallelism
 NOT_MESHES = ("dense", "spatial")  # layouts of LBANN
 SEARCHED, EXPERT, RANDOM = "found", "expert", "random"
-STRATEGIES = (SEARCHED, EXPERT, RANDOM)  # models.strategy; random with a seed, as random3
-# Factor -> axis without which it has no effect.
-NEEDS = {
+STRATEGIES = (SEARCHED, EXPERT, RANDOM)  # models.strategy; a level has a seed, such as random3
+# By factor: the axis without which it has no effect.
+REQUIRED_AXIS = {
     "microbatches": "pipeline",
     "schedule": "pipeline",
     "sharding": "sharded",
@@ -43,21 +43,21 @@ def sizes_of(level: str) -> dict[str, int | None]:
     """Return the size of each axis of a mesh, None for the axis that takes the remaining ranks.
 
     Raises:
-        ValueError: If the level is no mesh.
+        ValueError: If the level is not a mesh.
     """
     sizes: dict[str, int | None] = {}
     for part in level.split("-"):
         match = _PART.fullmatch(part)
         if not match or match[1] not in AXES:
             alternatives = f"{', '.join(NOT_MESHES)}, {SEARCHED}, {EXPERT} or {RANDOM}1"
-            expected = f"{', '.join(AXES)} with a size, joined by -, as data2-tensor2; or {alternatives}"
+            expected = f"{', '.join(AXES)} with a size, joined by -, such as data2-tensor2; or {alternatives}"
             location = f"{part!r} of {level!r}" if part != level else f"{level!r}"
-            raise CodedValueError("unknown-axis", f"{location} is no axis; expected {expected}")
+            raise CodedValueError("unknown-axis", f"{location} is not an axis; expected {expected}")
         axis, size = match[1], int(match[2]) if match[2] else None
         if axis in sizes:
             raise CodedValueError("duplicate", f"{level!r} has the axis {axis} twice; name each once")
         if size is not None and size < 2:
-            problem = f"{part!r} of {level!r} divides nothing; give a size of 2 or more, or take it out"
+            problem = f"{part!r} of {level!r} divides nothing; give a size of 2 or more, or remove it"
             raise CodedValueError("out-of-range", problem)
         sizes[axis] = size
     if list(sizes.values()).count(None) > 1:
@@ -75,9 +75,9 @@ def axes_of(level: str) -> frozenset[str]:
 
 
 def idle(level: str) -> frozenset[str]:
-    """Return the factors that have no effect with a level of parallelism."""
+    """Return the factors of REQUIRED_AXIS that have no effect with a level of parallelism."""
     axes = axes_of(level) if is_mesh(level) else ()
-    return frozenset(factor for factor, axis in NEEDS.items() if axis not in axes)
+    return frozenset(factor for factor, axis in REQUIRED_AXIS.items() if axis not in axes)
 
 
 def without_sizes(level: str) -> str:
@@ -86,7 +86,7 @@ def without_sizes(level: str) -> str:
 
 
 def divides_more(level: str, ranks: int) -> bool:
-    """Return whether a level is a mesh with model parallelism or sharding on this number of ranks."""
+    """Return whether a level is a mesh with more than data parallelism on this number of ranks."""
     return is_mesh(level) and not mesh_of(level, ranks).is_plain
 
 

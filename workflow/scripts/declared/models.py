@@ -1,4 +1,4 @@
-"""Return the models that a study may name, and their graphs for a data set."""
+"""Return the models that a study can name, and their graphs for a data set."""
 
 import functools
 
@@ -17,7 +17,7 @@ def model_names() -> tuple[str, ...]:
 
 @functools.cache
 def trainable_model_names() -> tuple[str, ...]:
-    """Return the names of all models that a study may train: graphs, and modules of the user's own."""
+    """Return the names of all models that a study can train: graphs of Ringside and user-supplied modules."""
     return tuple(sorted((*model_names(), *own_model_names())))
 
 
@@ -25,7 +25,7 @@ def trainable_model_names() -> tuple[str, ...]:
 def model_graph(model: str, dataset: str) -> Graph:
     """Return a model's graph for the samples and labels of a data set.
 
-    That of a module of the user's own has a single operator, without weights.
+    The graph of a user-supplied module is a single operator without weights.
 
     Raises:
         ValueError: If the model does not accept them, or they are too small.
@@ -37,11 +37,11 @@ def model_graph(model: str, dataset: str) -> Graph:
 
 @functools.cache
 def find_graph(model: str, dataset: str) -> Graph | None:
-    """Return a model's graph for a data set, None if one of the two is not registered or they do not fit.
+    """Return a model's graph for a data set, None if Ringside lacks one of them or they do not fit.
 
-    Of measurements made elsewhere and of commands of the user's own, models and data sets may have any name.
-    Nothing is known of a module of the user's own before it is trained.
-    Columns `parameters` and `gradient_bytes` of runs.csv have the size of an unregistered model.
+    Measurements made elsewhere and user-supplied commands can have other models and data sets; the columns
+    `parameters` and `gradient_bytes` of runs.csv then have the size of the model. A user-supplied module has
+    no graph here, since its size is unknown before it is trained.
     """
     if model not in model_names():
         return None

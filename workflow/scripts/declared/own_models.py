@@ -1,7 +1,8 @@
-"""Read and check a PyTorch module of the user's own, config/models/NAME.yaml, which a study names as a model.
+"""Read and check a user-supplied PyTorch module, config/models/NAME.yaml, which a study names as a model.
 
-Ranks build the module from its Python file. Planning does not run that file: the controller has no PyTorch.
-So the graph of such a model is one operator whose weights and operations are unknown until ranks report them.
+Ranks build the module from its Python file. Planning cannot run that file, since the controller has no
+PyTorch. So the graph of such a model is a single operator, and its weights and operations are unknown until
+ranks report them.
 """
 
 import ast
@@ -15,8 +16,8 @@ from typing import Annotated, Any, Literal
 
 from common.errors import InputError
 from common.files import CHECKOUT, digest_file, display_path
+from common.keys import Keys, Line, Maybe, Rules, key, load, optional, parse
 from common.text import alternatives
-from common.written import Keys, Line, Maybe, Rules, key, load, optional, parse
 from declared.configuration import NAME, check_in_checkout
 from models.graph import MODULE, Graph, Operator, Shape
 from models.named import IMAGES, TOKENS, check_sample_kind, models, sample_kind
@@ -33,19 +34,19 @@ Identifier = Annotated[str, Rules(pattern=r"^[A-Za-z_]\w*\Z")]
 class OwnModelKeys(Keys):
     """The keys of config/models/NAME.yaml, a PyTorch module of your own that a study names as a model."""
 
-    title: Maybe[Line] = optional("the model in words; default: its name")
+    title: Maybe[Line] = optional("title of the model; default: its name")
     file: str = key("Python file that defines the module, relative to the checkout", min_length=1)
     class_name: Identifier = key(
         "class of that file, a torch.nn.Module, or a function that returns one", alias="class"
     )
     inputs: Literal["images", "texts", "tokens"] = key(
-        "what its forward method takes, and returns. images: float32 [N, channels, height, width], "
+        "input and output of its forward method. images: float32 [N, channels, height, width], "
         "normalized; texts: int64 [N, length]; both for logits [N, classes]. tokens: int64 [N, length], for "
         "logits [N, length, vocabulary] of the next token at each position"
     )
     arguments: dict[Identifier, Any] = key(
-        "named arguments of the class. A text in braces is a number of the data set: {classes}, of images "
-        "{height}, {width} and {channels}, of texts and tokens {length} and {vocabulary}",
+        "named arguments of the class. A text in braces stands for a number of the data set: {classes}; for "
+        "images {height}, {width} and {channels}; for texts and tokens {length} and {vocabulary}",
         default_factory=dict,
     )
     blocks: tuple[Identifier, ...] = key(
@@ -54,22 +55,22 @@ class OwnModelKeys(Keys):
         default=(),
     )
     files: tuple[str, ...] = key(
-        "further files of the checkout that it imports or reads: as that of `file`, their SHA-256 are part "
-        "of the keys of its runs",
+        "further files of the checkout that it imports or reads; like that of `file`, their SHA-256 are "
+        "part of the keys of its runs",
         default=(),
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class OwnModel(OwnModelKeys):
-    """A PyTorch module of the user's own; `declaration` is its YAML file, `name` the name of that file."""
+    """A user-supplied PyTorch module; `declaration` is its YAML file, `name` the name of that file."""
 
     name: str
     declaration: Path
 
     @property
     def sources(self) -> list[Path]:
-        """The files whose content decides what the model is."""
+        """The files that define the model."""
         return [CHECKOUT / file for file in (self.file, *self.files)]
 
     def source_digests(self) -> dict[str, str]:
@@ -77,7 +78,7 @@ class OwnModel(OwnModelKeys):
         return {str(path.relative_to(CHECKOUT)): digest_file(path) for path in self.sources}
 
     def graph(self, shape: Shape, classes: int, vocabulary: int | None, targets: str) -> Graph:
-        """Return the model as a graph of one operator, for samples as those of `models.named.graph`.
+        """Return the model as a graph of one operator; the arguments are those of `models.named.graph`.
 
         Raises:
             ValueError: If it takes other samples, or an argument names an unknown number.
@@ -125,12 +126,12 @@ def _with_sizes(value: Any, sizes: dict[str, int]) -> Any:
 
 @functools.cache
 def own_model_names() -> tuple[str, ...]:
-    """Return the names of all PyTorch modules of the user's own."""
+    """Return the names of all user-supplied PyTorch modules."""
     return tuple(sorted(path.stem for path in OWN_MODELS.glob("*.yaml")))
 
 
 def is_own_model(name: str) -> bool:
-    """Return whether a model is a PyTorch module of the user's own."""
+    """Return whether a model is a user-supplied PyTorch module."""
     return name in own_model_names()
 
 
@@ -162,12 +163,14 @@ def own_model_titles() -> dict[str, str]:
     Raises:
         InputError: If one of them is wrong.
     """
-    own = map(load_own_model, own_model_names())
-    return {model.name: f"{model.title or model.name} ({display_path(model.declaration)})" for model in own}
+    loaded = map(load_own_model, own_model_names())
+    return {
+        model.name: f"{model.title or model.name} ({display_path(model.declaration)})" for model in loaded
+    }
 
 
 def _check_arguments(written: OwnModelKeys, declaration: Path) -> None:
-    """Raise InputError if an argument has a number that JSON has not: ranks read arguments as JSON."""
+    """Raise InputError if an argument has a number that JSON cannot express: ranks read arguments as JSON."""
     for name, value in written.arguments.items():
         try:
             json.dumps(value, allow_nan=False)
@@ -184,7 +187,7 @@ def _check_class(written: OwnModelKeys, declaration: Path) -> None:
     try:
         code = ast.parse((CHECKOUT / written.file).read_bytes())
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        problem = f"is no Python: {error or type(error).__name__}"
+        problem = f"is not valid Python: {error or type(error).__name__}"
         raise InputError("broken-file", problem, file=written.file, got=str(error)) from None
     names = list(_defined_names(code.body))
     if not {written.class_name, "*"} & set(names):

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from common.keys import Keys, Maybe, Unique, optional
 from common.renamed import Products, rename_product
-from common.written import Keys, Maybe, Unique, optional
 from declared.configuration import unknown_name_error
 from declared.figures import FigureSpec
 from declared.products.figures import KINDS

@@ -1,12 +1,9 @@
-"""Describe the tables of records, from which figures and tables are made.
-
-config/schemas/ has their columns.
-"""
+"""Describe the tables of records, the inputs of figures and tables; config/schemas/ has their columns."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-WARNING_SEPARATOR = " | "  # between the warnings of a run, which may have semicolons
+WARNING_SEPARATOR = " | "  # between the warnings of a run, which can contain semicolons
 SETTING_SEPARATOR = " | "  # between the settings of a run
 
 
@@ -26,9 +23,9 @@ class RecordTable:
     """A table of records.
 
     Attributes:
-        rows: What a row is, and which studies have the table.
-        note: What else the documentation says of it.
-        when: The traits of a study that has it (declared.products.traits).
+        rows: Meaning of a row, and which studies have the table.
+        note: Further sentences for the reference pages.
+        when: Traits of the studies that have it (declared.products.traits).
     """
 
     rows: str
@@ -44,26 +41,25 @@ RECORD_TABLES = {
     ),
     "epochs": RecordTable("one row per epoch of a run", "Join it to `runs.csv` by `run_id`."),
     "network": RecordTable(
-        "one row per repetition of a collective benchmark, where the study has distributed "
+        "one row per repetition of a collective benchmark, if the study has distributed "
         "frameworks on several nodes",
-        "A benchmark without any has one row with its status and reason.",
+        "A benchmark without results has one row with its status and reason.",
         when=("has_collective_benchmark",),
     ),
     "costs": RecordTable(
-        "one row per layer of a model and way to divide it, where strategies are found (`./ringside "
-        "strategies`): medians over repetitions, of one part",
+        "one row per layer of a model and way to partition it, if strategies are searched (`./ringside "
+        "strategies`): medians over repetitions, for one part",
         when=("costs_timed",),
     ),
     "messages": RecordTable(
-        "one row per size of messages between two ranks, where strategies are found", when=("costs_timed",)
+        "one row per size of messages between two ranks, if strategies are searched", when=("costs_timed",)
     ),
     "power": RecordTable(
-        "one row per sample of a machine's power while a run trained, where the study draws the figure "
-        "`power`",
+        "one row per sample of a machine's power while a run trained, if the study draws the figure `power`",
         when=("power_recorded",),
     ),
     "nodes": RecordTable(
-        "one row per test of a node, or of one of its accelerators, where the study asks for `node_check`",
+        "one row per test of a node, or of one of its accelerators, if the study has `node_check`",
         when=("nodes_checked",),
     ),
     "phases": RecordTable(

@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from common.files import CHECKOUT
-from common.written import Keys, Line, Maybe, Rules, Written, key, load, optional
+from common.keys import Keys, Line, Maybe, ParsedFrom, Rules, key, load, optional
 from declared.configuration import unknown_name_error
 
 FOLDER = CHECKOUT / "config" / "references"
 Positive = Annotated[float, Rules(gt=0, exact=True)]
 Names = Annotated[
     tuple[str, ...],
-    Written(
+    ParsedFrom(
         Line | Annotated[list[Line], Rules(min_length=1)],
         lambda names: (names,) if isinstance(names, str) else tuple(names),
     ),
@@ -21,7 +21,7 @@ Names = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedCell(Keys):
-    """An entry of the key `rows`: a published throughput, and what was trained how to reach it."""
+    """An entry of the key `rows`: a published throughput, and the training that reached it."""
 
     model: Names = key("name of the model in a campaign, or a list of names that mean this model")
     precision: Literal["fp32", "tf32", "amp", "fp8"] = key(
@@ -34,21 +34,21 @@ class PublishedCell(Keys):
     batch_size: Maybe[Positive] = optional("samples of a replica in one micro-batch")
     sequence_length: Maybe[int] = optional("tokens of a sample", ge=1)
     samples_s: Positive = key("training samples per second on all devices together")
-    runs: int = key("number of runs behind it", default=1, ge=1)
+    runs: int = key("number of runs that the throughput is a mean of", default=1, ge=1)
     cv: Maybe[float] = optional("standard deviation of these runs over their mean", ge=0, lt=1)
     framework: Maybe[Line] = optional("framework that trained")
-    note: Maybe[Line] = optional("what else is known, such as a compiler or who measured")
+    note: Maybe[Line] = optional("further facts, such as a compiler or who measured")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reference(Keys):
     """The keys of config/references/NAME.yaml."""
 
-    title: Line = key("what was measured, in a few words")
-    source: Line = key("who measured, and where it is published, with commit or date")
+    title: Line = key("title of the measurements")
+    source: Line = key("who measured and where the measurements are published, with commit or date")
     licence: Line = key("licence of the measurements, an SPDX identifier such as Apache-2.0")
     url: Maybe[Line] = optional("address of the source")
-    note: Maybe[Line] = optional("what a reader should know of all rows; tables repeat it")
+    note: Maybe[Line] = optional("what readers should know about all rows; tables repeat it")
     rows: tuple[PublishedCell, ...] = key("the published cells", min_length=1)
 
 

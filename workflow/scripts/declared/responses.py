@@ -82,7 +82,7 @@ _STEP_TIMES: dict[str, Any] = {
 }
 _TOKENS: dict[str, Any] = {
     "when": ("token_sequences",),
-    "hint": "its data sets are no sequences of tokens; take throughput",
+    "hint": "no data set consists of token sequences; use throughput",
 }
 _PEAK: dict[str, Any] = {
     "when": ("peak_known",),

@@ -1,4 +1,4 @@
-"""Read and check a site: one place to run, its resources, and its scheduler."""
+"""Read and check a site: a machine or cluster to run on, its resources, and its scheduler."""
 
 import contextlib
 import json
@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal
 from common.cores import usable_cores
 from common.errors import InputError
 from common.files import CHECKOUT
+from common.keys import Keys, Line, Maybe, Pairs, ParsedFrom, Rules, as_pairs, key, load, optional
 from common.python import python_abi
-from common.written import Keys, Line, Maybe, Pairs, Rules, Written, as_pairs, key, load, optional
 from declared.commands import command_names
 from declared.configuration import existing, unknown_name_error
 from declared.costs import Costs
@@ -31,10 +31,12 @@ from declared.environments import (
 from declared.frameworks import framework_names
 from declared.virtual import as_settings, node_names
 
-MAX_HOSTS = 100_000  # in a list of nodes, which is written as ranges
-JOB_MARGIN_S = 180  # of a job's limit over its run's: Snakemake's start, the record, a slow file system
-# Options of sbatch, qsub and flux batch that keys of a site or the workflow set: Snakemake's executor refuses
-# sbatch's when a job is submitted. oarsub's are not listed: it takes --resource more than once.
+MAX_HOSTS = 100_000  # names in a list of nodes, which can be written as ranges
+# Time limit of a job beyond the time limit of its run: for Snakemake's start, the record, a slow file system.
+JOB_MARGIN_S = 180
+# Options of sbatch, qsub and flux batch that keys of a site or the workflow set. Snakemake's executor would
+# refuse those of sbatch only when it submits a job. Options of oarsub are not listed, since it accepts
+# --resource twice.
 SET_OPTIONS = {
     "slurm": (
         "--partition", "--account", "--constraint", "--nodelist", "--exclude", "--mem", "--mem-per-cpu",
@@ -61,16 +63,16 @@ PLACEMENTS = {
     "pbs": ("distinct-nodes",),
     "flux": ("distinct-nodes",),
 }
-# Keys of `scheduler` that a launcher has no word for, with what to do instead.
-_NO_GPU_BIND = ("only Slurm binds accelerators to ranks", "take it out")
+# Keys of `scheduler` that a launcher does not support, with the problem and the hint of the error.
+_NO_GPU_BIND = ("only Slurm binds accelerators to ranks", "remove it")
 UNSUPPORTED_KEYS = {
     "oar": {"gpu_bind": _NO_GPU_BIND},
     "pbs": {
-        "exclude": ("PBS cannot leave nodes out", "take it out, or name those to use in scheduler.nodelist"),
+        "exclude": ("PBS cannot leave nodes out", "remove it, or name those to use in scheduler.nodelist"),
         "gpu_bind": _NO_GPU_BIND,
     },
     "flux": {
-        "memory_mb": ("Flux's jobs take nodes whole, with their memory", "take it out"),
+        "memory_mb": ("Flux's jobs take nodes whole, with their memory", "remove it"),
         "gpu_bind": _NO_GPU_BIND,
     },
 }
@@ -80,7 +82,7 @@ MAX_GIB = 10**6
 Text = Annotated[str, Rules(min_length=1)]
 Word = Annotated[str, Rules(min_length=1, pattern=r"^\S+$")]
 ShellLine = Annotated[str, Rules(min_length=1, pattern=r"^[^\n]+\Z")]
-Cores = Annotated[float, Rules(gt=0, le=1024, exact=True)]  # CPU time of a node
+Cores = Annotated[float, Rules(gt=0, le=1024, exact=True)]  # CPU time of a node per second
 RankVariableName = Annotated[str, Rules(pattern=r"^(?!RINGSIDE_|PYTHONHOME)[A-Z][A-Z0-9_]*\Z")]
 NodeName = Annotated[
     str,
@@ -90,12 +92,12 @@ NodeName = Annotated[
     ),
 ]
 Interface = Annotated[str, Rules(min_length=1, max_length=15, pattern=r"^[^\s/,:=^]+\Z")]
-AbsolutePath = Annotated[Path, Written(Annotated[str, Rules(pattern=r"^/[^\n]*\Z")], Path)]
+AbsolutePath = Annotated[Path, ParsedFrom(Annotated[str, Rules(pattern=r"^/[^\n]*\Z")], Path)]
 
 
 @dataclass(frozen=True)
 class Scheduler(Keys):
-    """What jobs request from the cluster's scheduler."""
+    """The key `scheduler`: what jobs request from the cluster's scheduler."""
 
     partition: Maybe[Word] = optional("Slurm partition, or queue of OAR, PBS or Flux; default: the cluster's")
     account: Maybe[Word] = optional("account, project or (Flux) bank to charge")
@@ -115,8 +117,8 @@ class Scheduler(Keys):
         "of its number, so that NCCL can copy between them directly"
     )
     options: tuple[Annotated[str, Rules(pattern="^-")], ...] = key(
-        "further options for sbatch, oarsub, qsub or flux batch, one per entry, as --name=value; for qsub "
-        "as -x value, such as -l filesystems=home",
+        "further options for sbatch, oarsub, qsub or flux batch, one per entry, such as --name=value; for "
+        "qsub as -x value, such as -l filesystems=home",
         default=(),
     )
     concurrent_runs: int = key(
@@ -134,21 +136,22 @@ class Scheduler(Keys):
 
 @dataclass(frozen=True)
 class Memory(Keys):
-    """Memory that runs have, which `./ringside plan` compares with what they need."""
+    """The key `memory`: of devices and nodes; `./ringside plan` compares estimated demands with it."""
 
     device: Maybe[Text] = optional(
-        "accelerator, as nvidia-smi or amd-smi names it, such as NVIDIA A100-SXM4-80GB: its memory is that "
-        "of the table of devices"
+        "name of the accelerator in nvidia-smi or amd-smi, such as NVIDIA A100-SXM4-80GB; its memory is "
+        "taken from the table of devices"
     )
     device_gib: Maybe[float] = optional(
-        "memory of an accelerator, GiB, in place of the table's", gt=0, le=MAX_GIB
+        "memory of an accelerator, GiB, instead of the value in the table", gt=0, le=MAX_GIB
     )
     node_gib: Maybe[float] = optional(
-        "memory of a node, GiB; default: scheduler.memory_mb, or that of this machine with launcher local",
+        "memory of a node, GiB; default: scheduler.memory_mb, or with launcher local the memory of this "
+        "machine",
         gt=0,
         le=MAX_GIB,
     )
-    refuse: bool = key("whether runs that need more, as estimated, are refused", default=True)
+    refuse: bool = key("whether runs that are estimated to need more are refused", default=True)
 
     @property
     def device_bytes(self) -> int | None:
@@ -160,7 +163,7 @@ class Memory(Keys):
 
 @dataclass(frozen=True)
 class Images(Keys):
-    """How images are made and opened."""
+    """The key `images`: how images are built and run."""
 
     base: Annotated[
         str,
@@ -195,49 +198,49 @@ def _at_home(folder: str | Path) -> Path:
 
 @dataclass(frozen=True)
 class Archives(Keys):
-    """Where the site has archives of data sets: in a folder (no downloads), or at a URL to try first."""
+    """The key `datasets`: a folder with the archives of data sets (no downloads), or a URL to try first."""
 
-    folder: Maybe[Annotated[Path, Written(Annotated[str, Rules(pattern="^[/~]")], _at_home)]] = optional(
-        "folder with the archives, as FOLDER/DATA SET/FILE or FOLDER/FILE, such as a copy of the downloads "
+    folder: Maybe[Annotated[Path, ParsedFrom(Annotated[str, Rules(pattern="^[/~]")], _at_home)]] = optional(
+        "folder with the archives, FOLDER/DATA SET/FILE or FOLDER/FILE, such as a copy of the downloads "
         "folder of another cache; nothing is downloaded"
     )
     mirror: Maybe[str] = optional(
-        "http://, https:// or file:/// address to try first, as MIRROR/DATA SET/FILE",
+        "http://, https:// or file:/// address to try first, for MIRROR/DATA SET/FILE",
         pattern=r"^(https?://|file:///)[^\s]+\Z",
     )
 
 
 @dataclass(frozen=True)
 class Wattmeter(Keys):
-    """Meters of whole nodes behind an address, asked after a run."""
+    """Wattmeters of whole nodes, which are queried at an address after a run."""
 
-    kind: Literal["kwollect"] = key("what answers there: kwollect (Grid'5000)")
+    kind: Literal["kwollect"] = key("service at the address: kwollect (Grid'5000)")
     url: str = key(
         "its address without a question mark, such as https://api.grid5000.fr/stable/sites/lyon/metrics; a "
         "name and a password for it are taken from ~/.netrc",
         pattern=r"^https?://(?!.*CHANGE-ME)[^\s?#]+\Z",
     )
     metric: str = key(
-        "the metric whose values are W of a node", default="wattmetre_power_watt", pattern=r"^[A-Za-z0-9_]+\Z"
+        "metric with the power of a node in W", default="wattmetre_power_watt", pattern=r"^[A-Za-z0-9_]+\Z"
     )
     error_share: Maybe[float] = optional(
-        "error of the wattmeters as their maker says it, a share of the power", gt=0, le=1
+        "error of the wattmeters that their maker states, as a share of the power", gt=0, le=1
     )
-    patience_s: float = key("how long the samples of a run's end are waited for, s", default=30, ge=0, le=600)
+    patience_s: float = key("seconds to wait for the samples of the end of a run", default=30, ge=0, le=600)
 
 
 @dataclass(frozen=True)
 class Energy(Keys):
     """The key `energy`."""
 
-    wattmeter: Maybe[Wattmeter] = optional("wattmeters behind an address")
+    wattmeter: Maybe[Wattmeter] = optional("wattmeters that are queried at an address")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SiteKeys(Keys):
-    """The keys of config/sites/NAME.yaml: one place to run. It names no model and no data set."""
+    """The keys of config/sites/NAME.yaml. A site names no model and no data set."""
 
-    description: Text = key("the machine, in words")
+    description: Text = key("description of the machine")
     launcher: Literal["local", "slurm", "oar", "pbs", "flux"] = key(
         "how ranks are started: local (processes on this machine), slurm (one srun for all ranks), oar (one "
         "oarsh per rank), pbs (one pbs_tmrsh per rank), flux (one Flux job for all ranks)"
@@ -246,7 +249,7 @@ class SiteKeys(Keys):
         "what a node is: emulated (processes on one machine), virtual (a node of the virtual cluster, see "
         "./ringside cluster up), distinct-nodes (a machine of its own)"
     )
-    device: Literal["cpu", "cuda"] = key("device that trains, where the study's factor device is site")
+    device: Literal["cpu", "cuda"] = key("device that trains in cells with device: site")
     devices_per_node: int = key("accelerators that a run requests on each node", default=0, ge=0, le=64)
     deployment: Literal["venv", "apptainer"] = key(
         "form of the environments: venv (a folder in the cache) or apptainer (one image per environment)"
@@ -256,14 +259,14 @@ class SiteKeys(Keys):
         "images",
         default_factory=Images,
     )
-    installed: Annotated[tuple[tuple[str, Any], ...], Written(dict[str, InstalledKeys], as_pairs)] = key(
-        "environments that the site has installed itself, outside images, as ENVIRONMENT: keys; they are "
-        "tested and used as they are",
+    installed: Annotated[tuple[tuple[str, Any], ...], ParsedFrom(dict[str, InstalledKeys], as_pairs)] = key(
+        "environments that the site has installed, outside images, as ENVIRONMENT: keys; they are tested "
+        "and used unchanged",
         default=(),
     )
     scorep: Maybe[AbsolutePath] = optional(
         "folder, the same on all nodes, where Score-P is installed (its bin/ has scorep-config), built for "
-        "the MPI of LBANN; with it, an LBANN that is installed starts under Score-P where trace is full"
+        "the MPI of LBANN; with it, an installed LBANN runs under Score-P if trace is full"
     )
     binds: Annotated[
         tuple[
@@ -283,8 +286,8 @@ class SiteKeys(Keys):
         "this process may use"
     )
     rank_cores: tuple[Annotated[int, Rules(ge=1)], ...] = key(
-        "cores of each rank of a node, where they are heterogeneous (launcher local, device cpu), as [2, 1]; "
-        "without it, every rank has as many",
+        "cores of each rank of a node, where they are heterogeneous (launcher local, device cpu), such as "
+        "[2, 1]; without it, every rank has as many",
         default=(),
         min_length=2,
     )
@@ -292,7 +295,7 @@ class SiteKeys(Keys):
         "CPU time of one node of the virtual cluster, in cores; of heterogeneous nodes a list, as "
         "[0.9, 0.6, 0.3]: a run takes the first ones"
     )
-    nodes: int = key("largest number of nodes of a run", ge=1)
+    nodes: int = key("maximum number of nodes of a run", ge=1)
     gflops: Maybe[float] = optional(
         "training rate of one replica, in 1e9 operations per second of dense convolutions and matrix "
         "products; used only by `./ringside plan`",
@@ -309,8 +312,8 @@ class SiteKeys(Keys):
     )
     ranks_per_node: int = key("ranks of a distributed framework on each node", ge=1)
     interface: Interface | Annotated[tuple[Interface, ...], Rules(min_length=2, unique=True)] = key(
-        "network interface that carries the gradients; of several (multi-rail) a list, as [ib0, ib1]: NCCL, "
-        "PyTorch's Gloo and Open MPI use all of them, other libraries the first"
+        "network interface that carries the gradients; of several (multi-rail) a list, such as [ib0, ib1]: "
+        "NCCL, PyTorch's Gloo and Open MPI use all of them, other libraries the first"
     )
     fabric: Literal["ethernet", "infiniband"] = key(
         "network between the nodes; with infiniband, a run that fell back to TCP sockets is invalid",
@@ -326,9 +329,9 @@ class SiteKeys(Keys):
         "largest message of collective benchmarks, bytes", default=67108864, ge=1024, le=4294967296
     )
     frameworks: Maybe[Annotated[tuple[str, ...], Rules(unique=True, min_length=1)]] = optional(
-        "frameworks that the site has, if not all; runs of the others are listed as missing"
+        "frameworks that the site has, if not all; runs of other frameworks are listed as missing"
     )
-    cache: Annotated[Path, Written(Text, Path)] = key(
+    cache: Annotated[Path, ParsedFrom(Text, Path)] = key(
         "folder outside the checkout for environments, wheels and prepared data, visible to all nodes; the "
         "variable RINGSIDE_CACHE overrides it"
     )
@@ -337,7 +340,7 @@ class SiteKeys(Keys):
         "downloaded from the published addresses",
         default_factory=Archives,
     )
-    scratch: Maybe[Annotated[Path, Written(Annotated[str, Rules(pattern="^/")], Path)]] = optional(
+    scratch: Maybe[Annotated[Path, ParsedFrom(Annotated[str, Rules(pattern="^/")], Path)]] = optional(
         "folder on every node for the temporary files of a run, which are removed after it; default: the "
         "system's; in an image, the memory of the node"
     )
@@ -357,7 +360,7 @@ class SiteKeys(Keys):
         pattern="^https?://",
     )
     time_limit_s: float = key(
-        "seconds after which a run is ended and recorded as timeout; where it is longer than Slurm's "
+        "seconds after which a run is ended and recorded as timeout; if it is longer than Slurm's "
         "SlurmdTimeout, a lost node ends the job first, and the run is repeated",
         default=600,
         gt=0,
@@ -377,29 +380,28 @@ class SiteKeys(Keys):
         le=1,
     )
     reference: bool = key(
-        "whether a fixed piece of work (0.3 s) is timed right before and right after each run, in the cores "
-        "of its ranks; without it nothing is adjusted, and nothing is known of drift",
+        "whether the reference benchmark, a fixed piece of work of 0.3 s, is timed right before and right "
+        "after each run, on the cores of its ranks; without it times are not adjusted, and drift is unknown",
         default=True,
     )
     wait_for_quiet: float = key(
-        "seconds that a run waits at most for that work to take no longer than usual (in this campaign, of "
-        "the same environment on as many nodes and cores); then it runs anyway",
+        "maximum seconds that a run waits until the reference benchmark takes no longer than usual (in this "
+        "campaign, in the same environment on as many nodes and cores); then it runs anyway",
         default=0,
         ge=0,
         le=86400,
     )
     exclude_nodes: Pairs[NodeName, Annotated[Line, Rules("the reason, as text")]] = key(
-        "nodes that no job and no rank uses, each with the reason, which stands in the records of runs: what "
-        "./ringside nodecheck names; scheduler.exclude is for nodes without a reason",
+        "nodes that no job and no rank uses, each with the reason, which records of runs repeat; ./ringside "
+        "nodecheck names such nodes; scheduler.exclude is for nodes without a reason",
         default=(),
     )
-    energy: Annotated[Wattmeter | None, Written(Energy, lambda energy: energy.wattmeter)] = optional(
-        "meters of whole nodes that are asked after a run; what nodes count themselves (NVML, AMD SMI, "
-        "RAPL, Slurm) needs no key"
+    energy: Annotated[Wattmeter | None, ParsedFrom(Energy, lambda energy: energy.wattmeter)] = optional(
+        "meters of whole nodes that are queried after a run; counters of the nodes (NVML, AMD SMI, RAPL, "
+        "Slurm) need no key"
     )
     costs: Annotated[Costs, Rules(filled=True)] = key(
-        "price, grid and stated power of a node; a changed value redraws tables and figures, and repeats no "
-        "run",
+        "price, grid and stated power of a node; a change redraws tables and figures, and repeats no run",
         default_factory=Costs,
     )
     scheduler: Maybe[Scheduler] = optional("what jobs request from the scheduler (not with launcher local)")
@@ -407,11 +409,15 @@ class SiteKeys(Keys):
 
 @dataclass(frozen=True, kw_only=True)
 class Site(SiteKeys):
-    """One place to run, as this process sees it.
+    """A machine or cluster to run on, with the settings that this process found.
 
-    `cores` is a number (auto is resolved) and `cache` an absolute folder. `cpu_shares` has a share for each
-    of heterogeneous nodes; cpu_share is None then. `interface` joins several by commas, as libraries read
-    them.
+    Attributes:
+        python_abi: ABI of the running Python.
+        installed: Installed environments, of the site and of commands, with the results of their inspection.
+        cores: Number of cores; `auto` is resolved.
+        interface: Network interfaces, joined by commas, as libraries read them.
+        cpu_share: CPU time of a virtual node in cores; None without a limit or if nodes differ.
+        cpu_shares: CPU time of each node if they differ, else empty.
     """
 
     name: str
@@ -436,14 +442,14 @@ class Site(SiteKeys):
 
     @property
     def realization(self) -> Realization:
-        """Return how it wants its environments."""
+        """Return the form that it needs environments in."""
         return Realization(
             self.deployment, self.images.base, self.images.brought, self.python_abi, self.installed
         )
 
     @property
     def longest_run_s(self) -> float:
-        """Return the longest time of one run, with the wait for a quiet machine before it."""
+        """Return the longest time of a run in seconds, with the wait for a quiet machine before it."""
         return self.time_limit_s + self.wait_for_quiet
 
     @property
@@ -461,7 +467,7 @@ class Site(SiteKeys):
         return bool(self.cpu_shares or self.rank_cores)
 
     def can_run(self, framework: str) -> bool:
-        """Return whether the site can run the framework at all."""
+        """Return whether the site has a framework, as far as its key `frameworks` says."""
         return self.frameworks is None or framework in self.frameworks
 
 
@@ -507,14 +513,14 @@ def _cores(site: SiteKeys) -> int:
 
 
 def _check_environments(site: SiteKeys, file: Path) -> None:
-    """Raise InputError for an image or an installation of no environment, or of one that has another form."""
+    """Raise InputError if an image or installation is of an environment that cannot have it."""
     possible = [*names(), *command_environments()]
     for environment, source in site.images.brought:
         key = f"images.brought.{environment}"
         if environment not in names():
             raise unknown_name_error(environment, file, "images.brought", names())
         if site.deployment == "venv" and environment in locked():
-            problem, hint = "with deployment venv it is built from its lock", "say deployment: apptainer"
+            problem, hint = "with deployment venv it is built from its lock", "set deployment: apptainer"
             raise InputError("conflicting-keys", problem, file=file, key=key, got=source, hint=hint)
     for environment, keys in site.installed:
         key = f"installed.{environment}"
@@ -522,12 +528,12 @@ def _check_environments(site: SiteKeys, file: Path) -> None:
             raise unknown_name_error(environment, file, "installed", possible)
         check_installed(keys, file, key)
         if environment in dict(site.images.brought):
-            problem, hint = "images.brought has it, too", "take one of the two out"
+            problem, hint = "images.brought has it, too", "remove one of the two"
             raise InputError("conflicting-keys", problem, file=file, key=key, hint=hint)
 
 
 def _installed(name: str, keys: InstalledKeys, setup: tuple[str, ...], cache: Path) -> Installed:
-    """Return what the site has installed as this environment, with the result of the last inspection."""
+    """Return an installed environment with the result of its last inspection."""
     executable = keys.executable or f"{str(keys.prefix).rstrip('/')}/bin/python"
     installation = Installed(executable, keys.variables, keys.setup, (*setup, *keys.setup))
     try:
@@ -553,7 +559,7 @@ def _check_together(site: SiteKeys, file: Path) -> None:
         try:
             listed = host_names(hosts or "")
         except ValueError as error:
-            problem = f"'{hosts}' does not look right: {error}"
+            problem = f"'{hosts}' is not a list of nodes: {error}"
             raise InputError("bad-pattern", problem, file=file, key=f"scheduler.{name}", got=hosts) from None
         if name == "nodelist" and listed and len(listed) < site.nodes:
             problem = f"names {len(listed)} nodes, nodes is {site.nodes}"
@@ -565,15 +571,15 @@ Contradiction = tuple[bool, str, str, object, str, str]  # applies, code, key, g
 
 
 def _contradictions(site: SiteKeys) -> Iterator[Contradiction]:
-    """Yield what keys say of each other, and whether it applies."""
+    """Yield possible contradictions between keys, each with whether it applies."""
     launcher, placement, devices, ranks = (
         site.launcher, site.placement, site.devices_per_node, site.ranks_per_node,
     )  # fmt: skip
-    impossible, out = "not-possible-here", "take it out"
+    impossible, out = "not-possible-here", "remove it"
     yield (
         placement not in PLACEMENTS[launcher], impossible, "placement", placement,
         f"'{placement}' is not possible with launcher {launcher}",
-        f"take {' or '.join(PLACEMENTS[launcher])}",
+        f"set placement: {' or '.join(PLACEMENTS[launcher])}",
     )  # fmt: skip
     yield (
         launcher != "local" and site.cores == "auto", impossible, "cores", "auto",
@@ -582,11 +588,11 @@ def _contradictions(site: SiteKeys) -> Iterator[Contradiction]:
     for name in ("scheduler", "exclude_nodes"):
         yield (
             launcher == "local" and bool(getattr(site, name)), impossible, name, launcher,
-            "has no meaning with launcher local", f"{out}, or take launcher slurm",
+            "has no meaning with launcher local", f"{out}, or set launcher: slurm",
         )  # fmt: skip
     yield (
         site.cpu_share is not None and placement != "virtual", impossible, "cpu_share", placement,
-        "only nodes of the virtual cluster have one", f"{out}, or take placement virtual",
+        "only nodes of the virtual cluster have one", f"{out}, or set placement: virtual",
     )  # fmt: skip
     yield (
         site.device == "cpu" and devices > 0, impossible, "devices_per_node", devices,
@@ -599,22 +605,22 @@ def _contradictions(site: SiteKeys) -> Iterator[Contradiction]:
     accelerator = site.memory.device
     yield (
         bool(accelerator and not find_device(accelerator)), "unknown-name", "memory.device", accelerator,
-        f"'{accelerator}' is none of workflow/scripts/declared/devices.yaml", "give device_gib in its place",
+        f"'{accelerator}' is not in workflow/scripts/declared/devices.yaml", "give device_gib instead",
     )  # fmt: skip
     yield (
         bool(site.wait_for_quiet) and not site.reference, "conflicting-keys", "wait_for_quiet",
-        site.wait_for_quiet, "goes by the reference, which this site does not want",
-        "take out reference: false, or this line",
+        site.wait_for_quiet, "depends on the reference benchmark, which this site switches off",
+        "remove reference: false, or this line",
     )  # fmt: skip
     yield (
         bool(site.datasets.folder and site.datasets.mirror), "conflicting-keys", "datasets.folder",
-        str(site.datasets.folder), "has no meaning beside mirror", "take one of the two out",
+        str(site.datasets.folder), "has no meaning beside mirror", "remove one of the two",
     )  # fmt: skip
     if scheduler := site.scheduler:
         least_s = site.time_limit_s + site.wait_for_quiet + JOB_MARGIN_S
         yield (
             scheduler.block_limit_s < least_s, "out-of-range", "scheduler.block_limit_s",
-            scheduler.block_limit_s, "is less than one run may take",
+            scheduler.block_limit_s, "is less than the time of one run",
             f"at least {least_s:g} s (time_limit_s + wait_for_quiet + {JOB_MARGIN_S})",
         )  # fmt: skip
         for name, (problem, hint) in UNSUPPORTED_KEYS.get(launcher, {}).items():
@@ -624,7 +630,7 @@ def _contradictions(site: SiteKeys) -> Iterator[Contradiction]:
 
 
 def _heterogeneous_contradictions(site: SiteKeys) -> Iterator[Contradiction]:
-    """Yield what heterogeneous nodes or ranks need of other keys."""
+    """Yield possible contradictions between heterogeneous nodes or ranks and other keys."""
     launcher, shares, cores, ranks = site.launcher, site.cpu_share, site.rank_cores, site.ranks_per_node
     if isinstance(shares, tuple):
         yield (
@@ -633,21 +639,21 @@ def _heterogeneous_contradictions(site: SiteKeys) -> Iterator[Contradiction]:
         )  # fmt: skip
         yield (
             len(shares) != site.nodes, "wrong-count", "cpu_share", len(shares),
-            f"is of {len(shares)} nodes, nodes is {site.nodes}", "give one number for each node",
+            f"has {len(shares)} numbers, nodes is {site.nodes}", "give one number for each node",
         )  # fmt: skip
         yield (
             bool(site.scheduler and site.scheduler.nodelist), "conflicting-keys", "scheduler.nodelist", None,
-            "nodes of different cpu_share are taken in their order", "take it out",
+            "nodes of different cpu_share are taken in their order", "remove it",
         )  # fmt: skip
     if cores:
         together, n_cores = sum(cores) * site.nodes, _cores(site)
         yield (
             launcher != "local" or site.device != "cpu", "not-possible-here", "rank_cores", launcher,
-            "is for launcher local and device cpu", "take it out",
+            "is for launcher local and device cpu", "remove it",
         )  # fmt: skip
         yield (
             len(cores) != ranks, "wrong-count", "rank_cores", len(cores),
-            f"is of {len(cores)} ranks, ranks_per_node is {ranks}", "give one number for each rank",
+            f"has {len(cores)} numbers, ranks_per_node is {ranks}", "give one number for each rank",
         )  # fmt: skip
         yield (
             together > n_cores, "out-of-range", "rank_cores", together,
@@ -656,7 +662,7 @@ def _heterogeneous_contradictions(site: SiteKeys) -> Iterator[Contradiction]:
 
 
 def check_left_nodes(site: SiteKeys, file: Path, key_name: str) -> None:
-    """Raise InputError if exclude_nodes leaves fewer nodes of scheduler.nodelist than a run may have."""
+    """Raise InputError if exclude_nodes leaves fewer nodes of scheduler.nodelist than a run can need."""
     listed = host_names((site.scheduler and site.scheduler.nodelist) or "")
     left = _not_excluded(listed, site.exclude_nodes)
     if listed and len(left) < site.nodes:
@@ -671,12 +677,12 @@ def _check_option(option: str, launcher: str, file: Path, key_name: str) -> None
     match = re.fullmatch(form, option)
     if not match:
         expected = "-x value, such as -l filesystems=home" if launcher == "pbs" else "--name=value"
-        problem = f"'{option}' is not of the right form"
+        problem = f"'{option}' is malformed"
         raise InputError("bad-pattern", problem, file=file, key=key_name, got=option, expected=expected)
     for name in (match[1], f"{match[1]} {match[2]}"):
         if name in SET_OPTIONS.get(launcher, ()):
             problem = f"{name} is set by another key of the site, or by the workflow"
-            raise InputError("duplicate", problem, file=file, key=key_name, got=name, hint="take it out")
+            raise InputError("duplicate", problem, file=file, key=key_name, got=name, hint="remove it")
 
 
 def _not_excluded(hosts: Iterable[str], exclude_nodes: Iterable[tuple[str, str]]) -> list[str]:
@@ -685,9 +691,9 @@ def _not_excluded(hosts: Iterable[str], exclude_nodes: Iterable[tuple[str, str]]
 
 
 def host_names(hosts: str) -> list[str]:
-    """Return the names in a list of hosts as Slurm writes them.
+    """Return the names in a list of hosts in Slurm's notation.
 
-    node[01-03,7],login is node01, node02, node03, node7, login.
+    node[01-03,7],login gives node01, node02, node03, node7 and login.
     """
     names: list[str] = []
     for entry in re.findall(r"(?:[^,\[]|\[[^\]]*\]?)+", hosts):
@@ -702,12 +708,12 @@ def host_names(hosts: str) -> list[str]:
 
 
 def _numbers(ranges: str) -> list[str]:
-    """Return the numbers of ranges: 1, 2, 3, 07 for 1-3,07."""
+    """Return the numbers in ranges: 1-3,07 gives 1, 2, 3 and 07."""
     numbers: list[str] = []
     for part in ranges.split(","):
         first, _, last = part.partition("-")
         if not first.isdecimal() or not (last or first).isdecimal() or int(last or first) < int(first):
-            raise ValueError(f"'{part}' is no range of numbers")
+            raise ValueError(f"'{part}' is not a range of numbers")
         if int(last or first) - int(first) >= MAX_HOSTS:
             raise ValueError(f"'{part}' has more than {MAX_HOSTS:,} numbers")
         numbers += [f"{number:0{len(first)}d}" for number in range(int(first), int(last or first) + 1)]
@@ -719,7 +725,7 @@ def _cache(written: Path, file: Path) -> Path:
     cache = _at_home(Path(variable or written))
     if not cache.is_absolute() or set("{}") & set(str(cache)):
         expected = "an absolute folder or one that starts with ~, without braces"
-        problem = f"'{cache}' is not right"
+        problem = f"'{cache}' is not a valid folder"
         place = {"file": "the variable RINGSIDE_CACHE"} if variable else {"file": file, "key": "cache"}
         raise InputError("bad-pattern", problem, **place, got=str(cache), expected=expected)
     return cache

@@ -1,4 +1,4 @@
-"""Read and check a study: factors with their levels, replicates, and figures."""
+"""Read and check a study: its factors and their levels, replicates and figures."""
 
 import itertools
 import math
@@ -11,19 +11,19 @@ from typing import Annotated, Any, Literal
 
 from common.errors import CodedValueError, InputError
 from common.files import CHECKOUT, display_path, load_yaml
+from common.keys import Keys, Line, Maybe, ParsedFrom, Rules, key, optional, parse
 from common.renamed import other_factor_names, rename_factors
 from common.text import alternatives, number_of
-from common.written import Keys, Line, Maybe, Rules, Written, key, optional, parse
-from declared.commands import PLACEHOLDERS, command_names, load_command
+from declared.commands import PLACEHOLDERS, Command, command_names, load_command
 from declared.configuration import existing, unknown_name_error
 from declared.datasets import NEXT, TOKENS, find_dataset, kind, load_dataset, targets
 from declared.factors import (
     CUSTOM,
     DEVICES,
     MIN_LEVELS_TO_HOLD_OUT,
+    MODEL_AND_DATASET,
     NODES_AND_DEVICES,
     UNTRACED,
-    WORK,
     CustomName,
     Levels,
     as_list,
@@ -48,26 +48,28 @@ from declared.products.traits import Traits
 from declared.responses import EPOCH_TIME, RESPONSES
 
 SECTIONS_WITH_FACTORS = ("factors", "exclude", "replicates", "answer", "figures")
-CUSTOM_KEY = "custom"  # below `factors`: factors of the user's own
+CUSTOM_KEY = "custom"  # key below `factors` with user-defined factors
 DEFAULT_RESOLUTION = 4
 ACCURACIES = ("validation_accuracy", "train_accuracy", "perplexity")  # columns of runs.csv
-MIN_REPLICATES = 3  # fewer runs do not tell how far runs spread
-MIN_RUNS_FOR_RESIDUALS = 8  # fewer residuals show nothing
-# Degrees of freedom of the spread of all cells together, before any is called precise (precision.stopping).
+MIN_REPLICATES = 3  # from fewer runs their spread cannot be estimated
+MIN_RUNS_FOR_RESIDUALS = 8  # a plot of fewer residuals shows nothing
+# Degrees of freedom that the pooled spread of all cells needs before any cell counts as precise
+# (precision.stopping).
 MIN_POOLED_DF = 16.0
 
 
 @dataclass(frozen=True)
 class Replicates:
-    """How often every cell is run: `at_least` times, then until it is precise, at most `at_most` times.
+    """How often every cell is run: `at_least` times, and then until it is precise, at most `at_most` times.
 
     Attributes:
         at_least: Runs of every cell.
         at_most: Runs after which a cell gets no more.
-        until: Half the width of a 95 % interval, as a share of the value; None for a fixed number of runs,
-            with at_least = at_most.
-        contrasts: Levels by factor. The interval is that of each cell's mean epoch time; with contrasts, that
-            of the ratios of cells that differ only in one of these factors, between these levels.
+        until: Precision target: half the width of a 95 % interval, as a share of the value. None for a fixed
+            number of runs; then at_least = at_most.
+        contrasts: Levels by factor. Without contrasts the target is for the mean epoch time of each cell;
+            with contrasts, for the ratios of cells that differ only in one of these factors, between these
+            levels.
     """
 
     at_least: int
@@ -81,16 +83,16 @@ class Replicates:
         return self.until is not None
 
     def known_after(self, cells: int) -> int:
-        """Return the fewest runs per cell after which the pooled spread of all cells is known well enough.
+        """Return the runs of each of `cells` cells after which their pooled spread has MIN_POOLED_DF.
 
-        Contrasts lose degrees of freedom to the effects of blocks.
+        With contrasts, the effects of blocks use up degrees of freedom, too.
         """
         n_free = max(1, cells - 1) if self.contrasts else cells
         return 1 + math.ceil(MIN_POOLED_DF / n_free)
 
     @property
     def words(self) -> str:
-        """Return the rule as the end of a sentence about how many runs a cell has."""
+        """Return the rule as the end of a sentence such as `a cell has ...`."""
         if self.until is None:
             return number_of(self.at_least, "run")
         contrasts = [f"{name} ({', '.join(map(str, levels))})" for name, levels in self.contrasts.items()]
@@ -111,7 +113,7 @@ def as_share(percent: str) -> float:
 
 
 def as_names(written: str | list[str]) -> tuple[str, ...]:
-    """Return the names in a list, or the one that is written without it."""
+    """Return the names in a list, or a single name as a list of one."""
     return tuple(as_list(written))
 
 
@@ -128,24 +130,26 @@ Percentage = Annotated[
 
 
 @dataclass(frozen=True)
-class Precision(Keys):
+class PrecisionTarget(Keys):
     """The key `replicates` of a study with a precision target."""
 
     at_least: int = key("runs that every cell gets", ge=MIN_REPLICATES)
-    at_most: int = key("blocks after which no cell gets another run, however wide its interval is", le=1000)
+    at_most: int = key(
+        "number of blocks after which no cell gets another run, however wide its interval is", le=1000
+    )
     until: Percentage = key(
-        "precision to reach, as '5 %': half the width of the 95 % interval of a cell's mean epoch time, "
+        "precision to reach, such as '5 %': half the width of the 95 % interval of a cell's mean epoch time, "
         "relative to it; at most 50 %"
     )
     contrasts: Names | Annotated[LevelsOf, Rules(min_length=1)] = key(
-        "compare instead of cells' means the ratios of cells that differ in one factor alone: a factor, or "
-        "a list of some, for all of their levels, or FACTOR: [LEVEL, LEVEL, ...]",
+        "reach the precision for ratios of cells that differ in one factor alone, instead of for means of "
+        "cells: a factor or a list of factors, with all their levels, or FACTOR: [LEVEL, LEVEL, ...]",
         default_factory=dict,
     )
 
 
-def as_replicates(written: int | Precision) -> Replicates:
-    """Return replicates as they are written; without levels a contrast is of all that its factor has."""
+def as_replicates(written: int | PrecisionTarget) -> Replicates:
+    """Return the key `replicates` as a rule; a contrast without levels gets them in `_with_levels`."""
     if isinstance(written, int):
         return Replicates(written, written)
     named, contrasts = written.contrasts, dict[str, tuple[Any, ...]]()
@@ -158,7 +162,7 @@ def as_replicates(written: int | Precision) -> Replicates:
 
 @dataclass(frozen=True)
 class FigureKeys(Keys):
-    """An entry of the key `figures`, from which `declared.figures` makes a figure."""
+    """An entry of the key `figures` (see `declared.figures`)."""
 
     kind: str = key("kind of figure: overview, by_factor, scaling, accuracy, interaction, ...")
     name: Maybe[str] = optional(
@@ -200,14 +204,14 @@ class Author(Keys):
     given_names: str = key("given name, such as Ada", alias="given-names", min_length=1)
     affiliation: Maybe[str] = optional("university or company", min_length=1)
     orcid: Maybe[str] = optional(
-        "ORCID iD, as https://orcid.org/0000-0000-0000-0000",
+        "ORCID iD, such as https://orcid.org/0000-0000-0000-0000",
         pattern=r"^https://orcid\.org/\d{4}-\d{4}-\d{4}-\d{3}[0-9X]\Z",
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class QuestionKeys(Keys):
-    """The keys that every study has, of its question and of what is made of its measurements."""
+    """The keys that every study has: its question, and what is made of its measurements."""
 
     title: Line = key("title for figures and the report")
     question: Line = key("question that the study answers")
@@ -217,14 +221,14 @@ class QuestionKeys(Keys):
         gt=0,
         le=1,
     )
-    margin: Maybe[Annotated[float, Written(Percentage, as_share)]] = optional(
-        "difference of means of the response that does not matter, as '5 %'; at most 50 %. The table of "
+    margin: Maybe[Annotated[float, ParsedFrom(Percentage, as_share)]] = optional(
+        "difference of mean responses that does not matter, such as '5 %'; at most 50 %. The table of "
         "effects then tests which cells are equal within it"
     )
-    asked_factors: Annotated[tuple[str, ...], Written(AnsweredFactors, as_names)] = key(
-        "factor, or list of at most two, that the question is about: the answer of report and paper opens "
-        "with a sentence about each; default: the first one of `factors` that varies, other than model and "
-        "dataset",
+    asked_factors: Annotated[tuple[str, ...], ParsedFrom(AnsweredFactors, as_names)] = key(
+        "factor, or list of at most two factors, that the question is about: the answer in report and paper "
+        "opens with a sentence about each; default: the first of `factors` that varies, other than model "
+        "and dataset",
         default=(),
         alias="answer",
     )
@@ -247,14 +251,14 @@ class QuestionKeys(Keys):
         "what figures and tables compare; docs/reference/figures.md explains each", default=EPOCH_TIME.name
     )
     figures: Annotated[
-        tuple[Any, ...], Written(Annotated[tuple[FigureKeys, ...], Rules(min_length=1)], _as_given)
+        tuple[Any, ...], ParsedFrom(Annotated[tuple[FigureKeys, ...], Rules(min_length=1)], _as_given)
     ] = key(
         "figures of the study, in this order, in place of the default ones; docs/reference/figures.md "
         "lists the keys of each kind",
         default=(),
     )
     paper: Annotated[Paper, Rules(filled=True)] = key(
-        "what stands in the paper; all other figures and tables are in its supplement", default_factory=Paper
+        "contents of the paper; all other figures and tables are in its supplement", default_factory=Paper
     )
 
 
@@ -270,16 +274,13 @@ class StudyKeys(QuestionKeys):
         "levels each"
     )
     resolution: Maybe[Literal[3, 4, 5]] = optional(
-        "least resolution of a fractional design; default: 4. 3: main "
-        "effects are not aliased with each other; 4: nor with two-way interactions; 5: nor are two-way "
-        "interactions with each other"
+        "minimum resolution of a fractional design; default: 4. 3: main effects are not aliased with each "
+        "other; 4: nor with two-way interactions; 5: two-way interactions are not aliased with each other, "
+        "either"
     )
     replicates: Annotated[
-        Replicates, Written(Annotated[int, Rules(ge=1, le=1000)] | Precision, as_replicates)
-    ] = key(
-        "independent repetitions of every cell, each with new processes: a number, or the precision that "
-        "they are to reach"
-    )
+        Replicates, ParsedFrom(Annotated[int, Rules(ge=1, le=1000)] | PrecisionTarget, as_replicates)
+    ] = key("independent repetitions of every cell, each with new processes: a number, or a precision target")
     factors: dict[str, Any] = key(
         "factors with their levels: a list varies a factor, a single value fixes it; `custom` has factors of "
         "your own, such as {tp: [1, 2, 4]}; everywhere else such a factor is called custom_tp "
@@ -293,15 +294,15 @@ class StudyKeys(QuestionKeys):
     )
     step_times: bool = key("write steps.csv with the time of every training step", default=False)
     node_check: bool = key(
-        "whether the first job of the campaign tests the nodes against each other (not with launcher local), "
-        "so that later jobs leave out slow ones; their reasons stand in the records of runs",
+        "whether the first job of the campaign compares the nodes (not with launcher local), so that later "
+        "jobs leave out slow ones; the records of runs state the reasons",
         default=False,
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImportedStudyKeys(QuestionKeys):
-    """The keys of config/studies/NAME.yaml of measurements that were made elsewhere."""
+    """The keys of config/studies/NAME.yaml for measurements made elsewhere."""
 
     imported: str = key(
         "folder with import.yaml, runs.csv and epochs.csv, relative to the checkout, which ./ringside import "
@@ -312,7 +313,7 @@ class ImportedStudyKeys(QuestionKeys):
 
 @dataclass(frozen=True, kw_only=True)
 class CombinedStudyKeys(QuestionKeys):
-    """The keys of config/studies/NAME.yaml about the runs of several campaigns."""
+    """The keys of config/studies/NAME.yaml for the runs of several campaigns."""
 
     campaigns: Annotated[tuple[str, ...], Rules(unique=True, min_length=2)] = key(
         "campaigns whose runs are shown together: names of studies with results, or folders with runs.csv "
@@ -327,13 +328,13 @@ class Study(StudyKeys):
     Attributes:
         name: The name of its file.
         file: Its file.
-        factors: Lists of levels of every factor of the schema, in its order.
-        exclude: Entries of excluded cells.
-        asked_factors: The factors that its question is about, at most two; none if no factor varies.
-        fraction: The fraction of a design: fractional.
-        figures: The figures that it declares.
-        imported: The measurements made elsewhere, or in other campaigns, that it is about; None if it has
-            runs of its own.
+        factors: Levels of every factor of Ringside, in the schema's order, and then of user-defined factors.
+        exclude: Entries that exclude cells: levels by factor.
+        asked_factors: The factors that the question is about, at most two; none if no factor varies.
+        fraction: The fraction of the full design that is measured, None with design: full.
+        figures: The figures that the study declares, none if it has the default ones.
+        imported: The measurements made elsewhere or in other campaigns, None if the study's runs are planned
+            here.
     """
 
     name: str
@@ -354,7 +355,7 @@ class Study(StudyKeys):
             yield {name: levels[signs.get(name, 0)] for name, levels in self.factors.items()}
 
     def cells(self) -> list[Levels]:
-        """Return the combinations that are not excluded, of measurements made elsewhere those measured."""
+        """Return the cells: the combinations that are not excluded, or those measured elsewhere."""
         if self.imported:
             return [dict(levels) for levels in self.imported.cells]
         return [
@@ -365,11 +366,11 @@ class Study(StudyKeys):
 
     @property
     def untraced_cells(self) -> list[Levels]:
-        """Return the cells that are not traced, whose epoch times count."""
+        """Return the cells without a trace, the only ones whose epoch times count."""
         return [levels for levels in self.cells() if levels["trace"] == UNTRACED]
 
     def compared(self, name: str, choices: Sequence[Any]) -> list[Levels]:
-        """Return the untraced cells that differ from another only in this factor, between these levels."""
+        """Return the untraced cells that have a partner with another of these levels of this factor alone."""
         cells = [levels for levels in self.untraced_cells if levels[name] in choices]
         remainders = [tuple(value for factor, value in levels.items() if factor != name) for levels in cells]
         repeated = {remainder for remainder, count in Counter(remainders).items() if count > 1}
@@ -377,7 +378,7 @@ class Study(StudyKeys):
 
     @cached_property
     def refinable(self) -> list[Levels]:
-        """Return the cells that may get more than `at_least` runs for a precision target."""
+        """Return the cells that can get more than `at_least` runs to reach a precision target."""
         rule = self.replicates
         if not rule.contrasts:
             return self.untraced_cells
@@ -390,7 +391,10 @@ class Study(StudyKeys):
 
     @property
     def varied(self) -> list[str]:
-        """Return the factors with more than one level; DEVICES replaces two that grow in turn."""
+        """Return the factors with more than one level.
+
+        DEVICES replaces nodes and devices_per_node if they form a ladder (`declared.factors.is_ladder`).
+        """
         varied = [name for name, levels in self.factors.items() if len(levels) > 1]
         if not set(NODES_AND_DEVICES) <= set(varied):
             return varied
@@ -406,7 +410,7 @@ class Study(StudyKeys):
 
     @property
     def is_heterogeneous(self) -> bool:
-        """Return whether ranks of some cells may differ in speed, or have different shares."""
+        """Return whether ranks of some cells can differ in speed or have different shares."""
         return (
             self.factors["shares"] != [factor_table()["shares"]["default"]]
             or "hybrid" in self.factors["device"]
@@ -414,13 +418,14 @@ class Study(StudyKeys):
 
     @property
     def traced(self) -> bool:
-        """Return whether any of its runs keep their phases."""
+        """Return whether any of its runs are traced."""
         return any(level != UNTRACED for level in self.factors["trace"])
 
     def traits(self, **of_campaign: Any) -> Traits:
-        """Return what is known of the study before anything runs.
+        """Return the study's traits, which decide what figures and tables it can have.
 
-        `of_campaign`: traits of its campaign at a site.
+        Args:
+            of_campaign: Traits that only its campaign at a site knows (`Campaign.recorded_traits`).
         """
         compared = [name for name in self.varied if name != "trace" or UNTRACED not in self.factors[name]]
         cells, n = self.untraced_cells, self.replicates.at_least
@@ -437,7 +442,7 @@ class Study(StudyKeys):
             residuals_testable=n > 1 and n * len(cells) >= MIN_RUNS_FOR_RESIDUALS,
             regression_predicts=len(cells) > self._n_coefficients,
             has_baseline=any(cell["nodes"] == 1 and cell["devices_per_node"] <= 1 for cell in cells),
-            fit_can_be_checked=self._held_out,
+            fit_can_be_checked=self._can_hold_out,
             strategies_searched=self.searches_strategies,
             heterogeneous=self.is_heterogeneous,
             replicates_by_precision=self.replicates.adaptive,
@@ -467,12 +472,12 @@ class Study(StudyKeys):
 
     @property
     def searches_strategies(self) -> bool:
-        """Return whether it needs strategies from a search."""
+        """Return whether some of its cells need a strategy from a search."""
         return SEARCHED in self.factors["parallelism"]
 
     @property
     def next_tokens(self) -> bool:
-        """Return whether any of its data sets has next tokens for labels."""
+        """Return whether the labels of any of its data sets are next tokens."""
         if self.imported:
             return self._is_filled("perplexity")
         return any(entry and targets(entry) == NEXT for entry in map(find_dataset, self.factors["dataset"]))
@@ -485,11 +490,14 @@ class Study(StudyKeys):
         return any(entry and kind(entry) == TOKENS for entry in map(find_dataset, self.factors["dataset"]))
 
     def _is_filled(self, column: str) -> bool:
-        """Return whether measurements made elsewhere have a value in this column of runs.csv."""
+        """Return whether measurements made elsewhere have a value in a column of runs.csv."""
         return self.imported is not None and column in self.imported.filled
 
     def _fullest_factor(self, varied: Sequence[str]) -> str:
-        """Return the factor by whose levels a grid of the cells has fewest gaps, preferably the scale."""
+        """Return the factor whose levels, as columns of a grid of all cells, leave the fewest gaps.
+
+        Among equals the factor that scales a cell comes first. "" if only frameworks vary.
+        """
         scale, cells = scale_of(varied), self.untraced_cells
 
         def gaps(name: str) -> int:
@@ -503,7 +511,10 @@ class Study(StudyKeys):
 
     @property
     def _n_coefficients(self) -> int:
-        """Return the number of coefficients of a linear model of all varying factors."""
+        """Return the number of coefficients of a linear model with all factors that vary.
+
+        A numeric factor has one, a factor of words has one for each level but the first.
+        """
         return 1 + sum(
             1 if is_numeric(name) and not _has_words(self.levels(name)) else len(self.levels(name)) - 1
             for name in self.varied
@@ -511,7 +522,8 @@ class Study(StudyKeys):
         )
 
     @property
-    def _held_out(self) -> bool:
+    def _can_hold_out(self) -> bool:
+        """Return whether prediction can hold out a level and fit the others (MIN_LEVELS_TO_HOLD_OUT)."""
         multi_node = [levels for levels in self.cells() if levels["nodes"] > 1]
         return any(
             len({levels[name] for levels in multi_node}) >= fewest
@@ -556,7 +568,7 @@ def load_study(name: str, folder: Path = CHECKOUT / "config" / "studies") -> Stu
 
 
 def _over_devices(entry: Mapping[str, Any], study: Study) -> dict[str, Any]:
-    """Return a figure of a study whose nodes and devices of a node grow in turn, with DEVICES for the two."""
+    """Return an entry of `figures` with DEVICES in place of nodes and devices_per_node."""
     changed = dict(entry)
     for place in ("x", "colour", "facet"):
         if place in entry:
@@ -573,8 +585,8 @@ def _over_devices(entry: Mapping[str, Any], study: Study) -> dict[str, Any]:
 
 
 def _planned_study(written: StudyKeys, name: str, file: Path) -> Study:
-    """Return a study with runs of its own, without the figures that it declares."""
-    factors = _factors(written.factors, file)
+    """Return a study with runs to plan, without its figures."""
+    factors = _read_factors(written.factors, file)
     study = Study(
         **vars(written)
         | {
@@ -583,7 +595,8 @@ def _planned_study(written: StudyKeys, name: str, file: Path) -> Study:
             "factors": factors,
             "replicates": _with_levels(written.replicates, factors, file),
             "exclude": tuple(
-                _exclusion(entry, factors, f"exclude.{i}", file) for i, entry in enumerate(written.exclude)
+                _read_exclusion(entry, factors, f"exclude.{i}", file)
+                for i, entry in enumerate(written.exclude)
             ),
             "asked_factors": _asked_factors(
                 written.asked_factors, _named_factors(written.factors), factors, file
@@ -597,9 +610,9 @@ def _planned_study(written: StudyKeys, name: str, file: Path) -> Study:
 
 
 def _imported_study(written: QuestionKeys, imported: Imported, name: str, file: Path) -> Study:
-    """Return a study of runs made elsewhere or in other campaigns, without the figures that it declares.
+    """Return a study of existing measurements, made elsewhere or in other campaigns, without its figures.
 
-    Its cells and their numbers of runs are those of runs.csv. It has no seed, since nothing is drawn.
+    Its cells and their numbers of runs are from runs.csv. Its seed has no effect, since no run is planned.
     """
     factors = imported.factors
     named = sorted(factors, key=lambda factor: factor != CAMPAIGN)
@@ -620,7 +633,7 @@ def _imported_study(written: QuestionKeys, imported: Imported, name: str, file: 
 
 
 def _with_levels(rule: Replicates, factors: Mapping[str, list[Any]], file: Path) -> Replicates:
-    """Return checked replicates, with all levels of the factors whose contrasts name none."""
+    """Return the rule, checked, with all levels of each factor whose contrast names none."""
     if rule.until is None:
         return rule
     if rule.at_most <= rule.at_least:
@@ -633,7 +646,7 @@ def _with_levels(rule: Replicates, factors: Mapping[str, list[Any]], file: Path)
 def _contrasts(
     named: Mapping[str, tuple[Any, ...]], factors: Mapping[str, list[Any]], file: Path
 ) -> dict[str, tuple[Any, ...]]:
-    """Return the factors of contrasts, each with its levels: all of the study if none are named."""
+    """Return the levels of each factor of contrasts, checked; all levels of the study if none are named."""
     for name, levels in named.items():
         _check_varies(name, factors, file, "replicates.contrasts")
         _check_levels(name, levels, factors, file, f"replicates.contrasts.{name}")
@@ -643,15 +656,15 @@ def _contrasts(
 def _check_levels(
     name: str, levels: Iterable[Any], factors: Mapping[str, list[Any]], file: Path, key: str
 ) -> None:
-    """Check that a factor of the study has all levels that the file names under `key`."""
+    """Check that a factor of the study has all `levels`, which the file has under `key`."""
     for level in levels:
         if level not in factors[name] or isinstance(level, bool):
-            problem, expected = f"{level!r} is no level of the study", factors[name]
+            problem, expected = f"{level!r} is not a level of the study", factors[name]
             raise InputError("unknown-level", problem, file=file, key=key, got=level, expected=expected)
 
 
 def _check_varies(name: str, factors: Mapping[str, list[Any]], file: Path, key: str) -> None:
-    """Check that a factor that the file names under `key` has several levels."""
+    """Check that a factor, which the file names under `key`, has several levels."""
     if name not in factors:
         raise unknown_name_error(name, file, key, [*factors, *other_factor_names()])
     if len(factors[name]) < 2:
@@ -669,19 +682,19 @@ def _asked_factors(
 
     Args:
         chosen: The factors under the key `answer`.
-        named: The factors whose levels the study has, in its order.
+        named: The factors that the study names, in its order.
         factors: Levels of all factors.
         file: The study's file.
     """
     untimed = ["trace"] if UNTRACED in factors["trace"] else []
     if not chosen:
         varied = [name for name in named if len(factors[name]) > 1 and name not in untimed]
-        return tuple([*(name for name in varied if name not in WORK), *varied][:1])
+        return tuple([*(name for name in varied if name not in MODEL_AND_DATASET), *varied][:1])
     chosen = tuple("nodes" if name == DEVICES else name for name in chosen)
     for name in chosen:
         _check_varies(name, factors, file, "answer")
         if name in untimed:
-            problem = "trace: cells that are traced are not timed, so there is no such answer"
+            problem = "traced cells are not timed, so the answer cannot be about trace"
             raise InputError("traced-contrast", problem, file=file, key="answer", got="trace")
     return chosen
 
@@ -693,13 +706,13 @@ def _check_contrasts(study: Study) -> None:
             continue
         place: dict[str, Any] = {"file": study.file, "key": "replicates.contrasts", "got": name}
         if name == "trace":
-            raise InputError("traced-contrast", "cells that are traced are not timed", **place)
+            raise InputError("traced-contrast", "traced cells are not timed", **place)
         problem = f"no two timed cells of the study differ in {name} alone"
         raise InputError("no-contrast", problem, hint="see exclude, trace and design", **place)
 
 
 def _check_response(study: Study) -> None:
-    """Check that the study can have its response."""
+    """Check that the study's measurements have its response."""
     if not study.traits().hold_all(RESPONSES[study.response].when):
         mistake = impossible_response(study.response)
         raise InputError("not-possible-here", file=study.file, key="response", **mistake)
@@ -710,10 +723,10 @@ def _fraction(written: StudyKeys, factors: Mapping[str, list[Any]], file: Path) 
     if written.design == "full":
         if written.resolution:
             problem = "only with design: fractional"
-            raise InputError("conflicting-keys", problem, file=file, key="resolution", hint="take it out")
+            raise InputError("conflicting-keys", problem, file=file, key="resolution", hint="remove it")
         return None
     if written.exclude:
-        problem, hint = "a fraction needs all of its cells", "take it out, or say design: full"
+        problem, hint = "a fraction needs all of its cells", "remove it, or set design: full"
         raise InputError("conflicting-keys", problem, file=file, key="exclude", hint=hint)
     varied = [name for name, levels in factors.items() if len(levels) > 1]
     for name in varied:
@@ -723,7 +736,7 @@ def _fraction(written: StudyKeys, factors: Mapping[str, list[Any]], file: Path) 
     try:
         return smallest_fraction(varied, written.resolution or DEFAULT_RESOLUTION)
     except CodedValueError as error:
-        hint = "say design: full, or a lower resolution"
+        hint = "set design: full, or a lower resolution"
         raise InputError(error.code, error.problem, file=file, key="design", hint=hint) from None
 
 
@@ -731,33 +744,20 @@ def _named_factors(written: Mapping[str, Any]) -> list[str]:
     """Return the names of the factors that a study's file has, in its order, with those below `custom`."""
     names: list[str] = []
     for name, levels in written.items():
-        names += [f"{CUSTOM}{own}" for own in levels] if name == CUSTOM_KEY else [name]
+        names += [f"{CUSTOM}{user_factor}" for user_factor in levels] if name == CUSTOM_KEY else [name]
     return names
 
 
-def _custom_factors(raw: Any, file: Path) -> dict[str, list[Any]]:
-    """Return the levels of the user's own factors by name, with its prefix.
+def _read_factors(written: Mapping[str, Any], file: Path) -> dict[str, list[Any]]:
+    """Return the levels of every factor of Ringside, and after them of user-defined factors.
+
+    Also checks the files behind the levels: commands, models and data sets of the user.
 
     Raises:
-        InputError: If they are wrong, or a factor of Ringside has such a name.
+        InputError: If a factor or a level is unknown, or one of these files is wrong.
     """
-    place = f"factors.{CUSTOM_KEY}"
-    level: Any = level_type(CUSTOM)
-    levels: Any = Annotated[list[level], Rules(unique=True, min_length=1)]
-    if isinstance(raw, dict):
-        raw = {name: as_list(value) for name, value in raw.items()}
-    own = parse(dict[CustomName, levels], raw, file, place)
-    for name in own:
-        if name in factor_table() or name in other_factor_names() or name in PLACEHOLDERS:
-            problem, key = "is a factor or a placeholder of Ringside", f"{place}.{name}"
-            hint = "give it another name, or write a factor of Ringside right below factors"
-            raise InputError("reserved-name", problem, file=file, key=key, got=name, hint=hint)
-    return {f"{CUSTOM}{name}": own[name] for name in own}
-
-
-def _factors(written: Mapping[str, Any], file: Path) -> dict[str, list[Any]]:
     raw = {name: value for name, value in written.items() if name != CUSTOM_KEY}
-    custom = _custom_factors(written[CUSTOM_KEY], file) if CUSTOM_KEY in written else {}
+    custom = _read_custom_factors(written[CUSTOM_KEY], file) if CUSTOM_KEY in written else {}
     if unknown := sorted(set(raw) - set(factor_table())):
         choices = sorted([*factor_table(), *other_factor_names()])
         place: dict[str, Any] = {"file": file, "key": f"factors.{unknown[0]}", "got": unknown[0]}
@@ -768,32 +768,72 @@ def _factors(written: Mapping[str, Any], file: Path) -> dict[str, list[Any]]:
     commands = [load_command(name) for name in lists["framework"] if name in command_names()]
     for command in commands:
         command.check_placeholders([name.removeprefix(CUSTOM) for name in custom])
-    named = {
-        "framework": (*framework_names(), *command_names()),
-        "model": (*trainable_model_names(), *(name for command in commands for name in command.models)),
-    }
     for name in filter(is_own_model, lists["model"]):
         load_own_model(name)
-    for name in (*named, "dataset"):
-        for i, level in enumerate(lists[name]):
-            key = f"factors.{name}" + f".{i}" * isinstance(raw[name], list)
-            if name == "dataset":
-                if not any(level in command.datasets for command in commands):
-                    load_dataset(level, display_path(file), key)
-            elif level not in named[name]:
-                raise unknown_name_error(level, file, key, named[name])
-    for level in filter(is_mesh, lists["parallelism"]):
-        try:
-            sizes_of(level)
-        except CodedValueError as error:
-            place = {"file": file, "key": "factors.parallelism", "got": level}
-            raise InputError(error.code, error.problem, **place) from None
+    _check_named_levels(lists, raw, commands, file)
+    _check_meshes(lists["parallelism"], file)
     return lists | custom
 
 
-def _exclusion(
+def _read_custom_factors(raw: Any, file: Path) -> dict[str, list[Any]]:
+    """Return the levels of user-defined factors by name, with its prefix.
+
+    Raises:
+        InputError: If they are wrong, or a factor or a placeholder of Ringside has such a name.
+    """
+    place = f"factors.{CUSTOM_KEY}"
+    level: Any = level_type(CUSTOM)
+    level_list: Any = Annotated[list[level], Rules(unique=True, min_length=1)]
+    if isinstance(raw, dict):
+        raw = {name: as_list(value) for name, value in raw.items()}
+    custom = parse(dict[CustomName, level_list], raw, file, place)
+    for name in custom:
+        if name in factor_table() or name in other_factor_names() or name in PLACEHOLDERS:
+            problem, key = "is a factor or a placeholder of Ringside", f"{place}.{name}"
+            hint = "give it another name, or write a factor of Ringside right below factors"
+            raise InputError("reserved-name", problem, file=file, key=key, got=name, hint=hint)
+    return {f"{CUSTOM}{name}": levels for name, levels in custom.items()}
+
+
+def _check_named_levels(
+    lists: Mapping[str, list[Any]], raw: Mapping[str, Any], commands: Sequence[Command], file: Path
+) -> None:
+    """Check that Ringside or one of the commands has every framework, model and data set.
+
+    Args:
+        lists: Levels of all factors.
+        raw: Levels as the file has them, single ones without a list.
+        commands: The study's user-supplied commands.
+        file: The study's file.
+    """
+    choices = {
+        "framework": (*framework_names(), *command_names()),
+        "model": (*trainable_model_names(), *(name for command in commands for name in command.models)),
+    }
+    for factor in ("framework", "model", "dataset"):
+        for i, level in enumerate(lists[factor]):
+            key = f"factors.{factor}.{i}" if isinstance(raw[factor], list) else f"factors.{factor}"
+            if factor == "dataset":
+                if not any(level in command.datasets for command in commands):
+                    load_dataset(level, display_path(file), key)
+            elif level not in choices[factor]:
+                raise unknown_name_error(level, file, key, choices[factor])
+
+
+def _check_meshes(levels: Iterable[str], file: Path) -> None:
+    """Check the meshes among the levels of `parallelism`."""
+    for level in filter(is_mesh, levels):
+        try:
+            sizes_of(level)
+        except CodedValueError as error:
+            place: dict[str, Any] = {"file": file, "key": "factors.parallelism", "got": level}
+            raise InputError(error.code, error.problem, **place) from None
+
+
+def _read_exclusion(
     entry: Mapping[str, Any], factors: Mapping[str, list[Any]], location: str, file: Path
 ) -> dict[str, list[Any]]:
+    """Return a checked entry of `exclude`, with lists of levels."""
     for name, levels in entry.items():
         if name not in factors:
             raise unknown_name_error(name, file, f"{location}.{name}", [*factors, *other_factor_names()])

@@ -1,4 +1,4 @@
-"""Read and check topologies, devices and their links, for which strategies are searched."""
+"""Read and check topologies: devices and links of clusters that strategies are searched for."""
 
 import functools
 from dataclasses import dataclass
@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from common.files import CHECKOUT
-from common.written import Keys, Rules, key, load, optional
+from common.keys import Keys, Rules, key, load, optional
 from declared.configuration import unknown_name_error
 
 FOLDER = CHECKOUT / "config" / "topologies"
-MIN_GBIT_S = 0.01  # of a link: searches count a step's picoseconds in 64 bits
+MIN_GBIT_S = 0.01  # rate of a link; searches count picoseconds of a step in 64 bits
 
 
 def _share(meaning: str) -> Any:
@@ -19,7 +19,7 @@ def _share(meaning: str) -> Any:
 
 @dataclass(frozen=True)
 class ReachedKeys(Keys):
-    """The key `reached`; a share is more than 1 if fast algorithms need fewer operations than are counted."""
+    """The key `reached`. A share is above 1 if fast algorithms need fewer operations than are counted."""
 
     convolution: float = _share("convolutions with strides or windows of 1 x 1")
     wide_convolution: float = _share("convolutions with unit stride and windows of 3 x 3 and more")
@@ -27,8 +27,8 @@ class ReachedKeys(Keys):
     attention: float = _share("the heads of attention")
     recurrent: float = _share("LSTMs")
     large: float | None = optional(
-        "the share of the peak that dense layers reach which are large in all dimensions; meshes are "
-        "simulated with it, and smaller layers reach less",
+        "the share of the peak that dense layers reach if all dimensions are large; simulations of meshes "
+        "use it, and smaller layers reach less",
         gt=0,
         le=1,
     )
@@ -37,38 +37,38 @@ class ReachedKeys(Keys):
 
 @dataclass(frozen=True)
 class DeviceKeys(Keys):
-    """The key `device`; all devices are alike."""
+    """The key `device`; all devices are the same."""
 
     tflops: float = key(
-        "floating point operations in 32 bits or TF32, in 10^12 a second, at the peak", ge=1e-6, le=1e9
+        "peak rate in 32 bits or TF32, 10^12 floating point operations per second", ge=1e-6, le=1e9
     )
-    memory_gb_s: float = key("what it reads and writes of its memory, in 10^9 bytes a second", gt=0, le=1e9)
+    memory_gb_s: float = key("bandwidth of its memory, 10^9 bytes per second", gt=0, le=1e9)
     memory_gb: float = key("memory, in 10^9 bytes", gt=0, le=1e9)
-    bf16_tflops: float | None = optional("the same in bfloat16", ge=1e-6, le=1e9)
-    reached: ReachedKeys = key("the shares of these that are reached", default_factory=ReachedKeys)
-    launch_us: float = key(
-        "what starting an operator takes at least, in microseconds", default=0, ge=0, le=1e9
+    bf16_tflops: float | None = optional(
+        "peak rate in bfloat16, 10^12 floating point operations per second", ge=1e-6, le=1e9
     )
+    reached: ReachedKeys = key("shares of these rates that are reached", default_factory=ReachedKeys)
+    launch_us: float = key("minimum time to start an operator, microseconds", default=0, ge=0, le=1e9)
 
 
 @dataclass(frozen=True)
 class LinkKeys(Keys):
     """An entry of the key `levels`."""
 
-    of: int = key("how many devices a node has; on the next level, how many nodes there are", ge=1, le=4096)
-    gbit_s: float = key("rate of the link of each, each way, in Gbit/s", ge=MIN_GBIT_S, le=1e9)
-    latency_us: float = key("of a message, in microseconds", default=0, ge=0, le=1e9)
+    of: int = key("number of devices of a node; on the next level, number of nodes", ge=1, le=4096)
+    gbit_s: float = key("rate of the link of each in one direction, Gbit/s", ge=MIN_GBIT_S, le=1e9)
+    latency_us: float = key("latency of a message, microseconds", default=0, ge=0, le=1e9)
 
 
 @dataclass(frozen=True)
 class TopologyKeys(Keys):
     """The keys of config/topologies/NAME.yaml."""
 
-    title: str = key("what it is, in a few words", min_length=1)
-    source: str = key("where the numbers are from", min_length=1)
-    device: DeviceKeys = key("one device; all are alike")
+    title: str = key("title of the topology", min_length=1)
+    source: str = key("source of the numbers", min_length=1)
+    device: DeviceKeys = key("a device; all are the same")
     levels: Annotated[tuple[LinkKeys, ...], Rules(min_length=1, max_length=4)] = key(
-        "links, from those between the devices of a node outwards"
+        "links, first between the devices of a node, then between nodes, and so on"
     )
 
 

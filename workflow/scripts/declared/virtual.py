@@ -1,4 +1,4 @@
-"""Describe a virtual cluster: nodes, link rate, CPU share, memory and GPUs of each."""
+"""Describe a virtual cluster: its nodes, and link rate, CPU share, memory and GPUs of each."""
 
 import re
 from collections.abc import Sequence
@@ -20,10 +20,16 @@ MAX_GPUS = 64
 
 @dataclass(frozen=True)
 class Settings:
-    """Link rate in bytes/s, CPU share in cores and memory in bytes of a node; None is no limit.
+    """Settings of a virtual cluster; None means no limit.
 
-    GPUs of a node are device files without a driver: Slurm grants them, and nothing can compute on them. With
-    `constrain_devices`, only programs to which they were granted can open them.
+    Attributes:
+        nodes: Number of nodes.
+        bandwidth_bytes_s: Link rate of a node.
+        cpu_share: CPU time of a node in cores; None also if nodes differ.
+        memory_bytes: Memory of a node.
+        cpu_shares: CPU time of each node if they differ, else empty.
+        gpus_per_node: GPUs of a node: device files without a driver. Slurm grants them; they cannot compute.
+        constrain_devices: Whether only programs that were granted a GPU can open it.
     """
 
     nodes: int
@@ -32,7 +38,7 @@ class Settings:
     memory_bytes: int | None
     accounting: bool = False
     scheduler: str = "slurm"
-    cpu_shares: tuple[float, ...] = ()  # of heterogeneous nodes; cpu_share is None then
+    cpu_shares: tuple[float, ...] = ()
     gpus_per_node: int = 0
     gpu_type: str = ""
     constrain_devices: bool = False

@@ -26,7 +26,7 @@ from analysis.measured import (
     varying,
 )
 from common.notes import Note
-from declared.factors import WORK
+from declared.factors import MODEL_AND_DATASET
 from declared.figures import FigureSpec
 from figures import panels, style
 from figures.view import View, build_response_view
@@ -136,7 +136,7 @@ def _place_factors(view: View, panel_in: float) -> tuple[View, list[str]]:
     `facet` of the spec stays or, without one, model and data set, whose times differ most.
     """
     names = [name for name in view.colour if name in varying(view.runs)]
-    facet, fixed = list(view.facet), view.spec.facet or WORK
+    facet, fixed = list(view.facet), view.spec.facet or MODEL_AND_DATASET
     while movable := [name for name in facet if name not in fixed]:
         rows = ordered_rows(view, names)
         label_in = CHARACTER_INCHES * max((len(row_text(row)) for row in rows), default=0)

@@ -21,7 +21,7 @@ from analysis import conditions
 from analysis.intervals import Estimate
 from analysis.measured import OUT_OF_MEMORY_MARK, treatment_text
 from common.notes import Note
-from declared.factors import WORK
+from declared.factors import MODEL_AND_DATASET
 from figures import style
 from figures.style import SeriesStyle
 
@@ -149,7 +149,7 @@ def duration_factors(facet: Sequence[str]) -> list[str]:
 
     Panels share an axis of values only if they agree in these.
     """
-    return [name for name in WORK if name in facet]
+    return [name for name in MODEL_AND_DATASET if name in facet]
 
 
 def layout(n_panels: int, max_columns: int = MAX_GRID_COLUMNS) -> tuple[int, int, float]:

@@ -32,7 +32,14 @@ from analysis.measured import (
 from analysis.pooling import Pooling, pooled_response
 from analysis.responses import response_notes, with_response
 from common.notes import Note
-from declared.factors import DEVICES, NODES_AND_DEVICES, NOT_TREATMENTS, OF_STRATEGIES, implied, treatments_of
+from declared.factors import (
+    DEVICES,
+    NODES_AND_DEVICES,
+    NOT_TREATMENTS,
+    PARALLELISM_OPTIONS,
+    implied,
+    treatments_of,
+)
 from declared.figures import FigureSpec
 from declared.products.figures import KINDS
 from declared.responses import EPOCH_TIME, RESPONSES, Response
@@ -317,7 +324,9 @@ def build_view(runs: pd.DataFrame, spec: FigureSpec, response: Response = EPOCH_
     """
     drawn = filtered(runs, spec)
     kind = KINDS[spec.kind]
-    implied_factors = implied(drawn[["parallelism", *OF_STRATEGIES]].drop_duplicates().to_dict("records"))
+    implied_factors = implied(
+        drawn[["parallelism", *PARALLELISM_OPTIONS]].drop_duplicates().to_dict("records")
+    )
     varied_factors = varying(drawn, but=implied_factors)
     if DEVICES in {spec.x, *(spec.colour or ()), *(spec.facet or ())}:
         # DEVICES stands for nodes and devices of a node, of which the filtered cells may vary only one.
@@ -386,7 +395,7 @@ def _distinguishing(levels: dict[str, Any], combined: PanelLevels) -> dict[str, 
     return {
         name: level
         for name, level in levels.items()
-        if name not in OF_STRATEGIES or len({row[name] for row in same_strategy}) > 1
+        if name not in PARALLELISM_OPTIONS or len({row[name] for row in same_strategy}) > 1
     }
 
 

@@ -21,11 +21,11 @@ from common.files import (
     dump_yaml,
     written_whole,
 )
+from common.keys import parse
 from common.notes import Note
 from common.schemas import schema
 from common.tables import write_table
 from common.text import number_of
-from common.written import parse
 from declared.configuration import Name
 from declared.imported import IMPORT_FILE
 from importers.cells import ImportedRun, complete_run, to_rows

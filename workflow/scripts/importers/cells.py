@@ -13,7 +13,7 @@ from typing import Any
 
 from common.errors import InputError
 from common.files import format_utc
-from common.written import parse
+from common.keys import parse
 from declared.devices import find_device, stated_peak
 from declared.factors import CUSTOM, factor_table, level_type, levels_name
 from declared.imported import Statement

@@ -8,8 +8,8 @@ from typing import Any
 
 from common.errors import InputError
 from common.files import load_yaml
+from common.keys import Keys, Line, key, parse
 from common.text import alternatives
-from common.written import Keys, Line, key, parse
 from declared.factors import CustomName, factor_table, level_type
 from declared.imported import AcceptedFinding, ImportedFile, ModelSize, Reading, Statement, level_of
 from importers.files import FORMATS, field_names, mapping_of

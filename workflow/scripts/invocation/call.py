@@ -142,7 +142,7 @@ class Call:
             lambda: Session(
                 campaign.results,
                 current_session(),
-                planned=len(campaign.records),
+                planned=len(campaign.record_paths),
                 done=len(campaign.available()),
                 left_s=time_left.time_left_estimator(campaign),
                 count_planned=lambda: campaign.now().count_runs(),
@@ -165,7 +165,7 @@ class Call:
     @cached_property
     def required_records(self) -> list[str]:
         """Records that figures and tables need as inputs, although their programs read only tables."""
-        return list(self.campaign.records.values()) if self.campaign.mode == "campaign" else []
+        return list(self.campaign.record_paths.values()) if self.campaign.mode == "campaign" else []
 
     def is_made(self, stamp: str | Path) -> bool:
         """Return whether a cache has a stamp, which then must not be the output of a job.

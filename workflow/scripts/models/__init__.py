@@ -1,1 +1,1 @@
-"""Neural networks as graphs that every library builds alike, and meshes and strategies that divide them."""
+"""Neural networks as graphs for every library, and meshes and strategies that partition them."""

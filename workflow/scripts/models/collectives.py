@@ -1,7 +1,7 @@
 """Collectives, and the minimum traffic of each.
 
-The size of a message is that of its larger side on a rank, as in nccl-tests (PERFORMANCE.md): the input of a
-reduction, a scatter or an all-to-all, the output of a gather. Standard library only, like models.graph.
+The size of a message is the size of its larger side on a rank, as in nccl-tests (PERFORMANCE.md): the input
+of a reduction, a scatter or an all-to-all, the output of a gather. Standard library only, like models.graph.
 """
 
 from collections.abc import Callable, Iterable
@@ -20,8 +20,8 @@ class Collective:
     """A collective and its minimum traffic, in units of the message size. Functions accept arrays, too.
 
     Attributes:
-        title: Name for people.
-        does: What it computes.
+        title: Name in texts.
+        does: Its result.
         factor: `sent` as a formula of n ranks.
         sent: Traffic that a rank sends, as a function of the number of ranks.
         leaves: Traffic that leaves the busiest node, as a function of the number of nodes and of ranks per

@@ -3,11 +3,12 @@
 A tensor axis divides attention by heads, and pairs of dense operators that only elementwise functions
 separate: the first by columns, the second by rows of its kernel (Shoeybi et al., arXiv:1909.08053, section
 3). Both factors of a gated product are divided by columns. Every rank of the axis computes the other
-operators, unless these are divided, too: the embedding of a language model by rows of its table and the last
-operator by columns, both along the vocabulary; and operators that take positions one by one along the
-sequence (Korthikanti et al., MLSys 2023, section 4.2.2). A pipeline is cut where a single output is passed
-on, so that its largest stage has as few multiplications as possible. Standard library only, like
-models.graph.
+operators. With tensor_sharding: vocabulary the axis also divides the embedding of a language model by rows of
+its table and the last operator by columns, both along the vocabulary; with sequence also operators that
+compute each position independently, along the sequence (Korthikanti et al., MLSys 2023, section 4.2.2).
+
+A pipeline is cut where a single output is passed on, so that its largest stage has as few multiplications as
+possible. Standard library only, like models.graph.
 """
 
 from collections.abc import Collection, Mapping
@@ -16,15 +17,15 @@ from dataclasses import replace
 from models.graph import SHARED, Graph, Operator
 
 COLUMNS, ROWS, HEADS, POSITIONS = "columns", "rows", "heads", "positions"
-# Levels of the factor tensor_sharding: each divides what the former does, and more.
+# Levels of the factor tensor_sharding: each divides more than the one before.
 LAYERS, VOCABULARY, SEQUENCE = "layers", "vocabulary", "sequence"
 NORMS = ("layer_norm", "rms_norm")
-# Kinds of operators that compute each position of a sequence by itself.
+# Kinds of operators that compute each position of a sequence independently.
 BY_POSITION = ("embedding", "positions", "add", "dropout", *NORMS)
 
 
 def tensor_parts(graph: Graph, parts: int, sharding: str = LAYERS) -> dict[str, str]:
-    """Return the operators whose weights `parts` ranks of a tensor axis divide, and how.
+    """Return how `parts` ranks of a tensor axis divide the weights of operators.
 
     Args:
         graph: The model.
@@ -35,7 +36,7 @@ def tensor_parts(graph: Graph, parts: int, sharding: str = LAYERS) -> dict[str, 
         COLUMNS, ROWS, HEADS or POSITIONS by the name of an operator.
 
     Raises:
-        ValueError: If no operator can be divided, or one that has to be is not divisible by `parts`.
+        ValueError: If no operator can be divided, or `parts` does not divide one that has to be divided.
     """
     divided: dict[str, str] = {}
     for operator in graph.operators:
@@ -65,7 +66,7 @@ def tensor_parts(graph: Graph, parts: int, sharding: str = LAYERS) -> dict[str, 
 
 
 def _vocabulary_parts(graph: Graph, parts: int) -> dict[str, str]:
-    """Return the embedding of a language model, divided by rows, and its last operator, by columns."""
+    """Return the parts of a language model's embedding (by rows) and last operator (by columns)."""
     last, embeddings = graph.operators[-1], [node for node in graph.operators if node.kind == "embedding"]
     if not graph.is_language_model or len(embeddings) != 1:
         raise ValueError(f"{graph.model} does not predict tokens from one embedding of tokens")
@@ -76,14 +77,14 @@ def _vocabulary_parts(graph: Graph, parts: int) -> dict[str, str]:
 
 
 def sequence_outputs(graph: Graph, parts: Mapping[str, str]) -> list[str]:
-    """Return the operators whose outputs ranks of a tensor axis divide along positions.
+    """Return the operators with outputs that ranks of a tensor axis divide along positions.
 
     Args:
         graph: The model, or a stage of it.
-        parts: The operators that the axis divides otherwise (see tensor_parts).
+        parts: The operators that the axis divides in another way (see tensor_parts).
 
     Raises:
-        ValueError: If an operator needs several positions, or is neither divided nor by position.
+        ValueError: If an operator is neither divided nor computes positions independently.
     """
     columns, by_position = divided_outputs(graph, parts), []
     for operator in graph.operators:
@@ -104,9 +105,9 @@ def _check_divisible(graph: Graph, operator: Operator, count: int, title: str, p
 
 
 def _dense_before(graph: Graph, name: str) -> list[Operator] | None:
-    """Return the dense operators from which elementwise functions compute an output, or None.
+    """Return the dense operators that an output is computed from by elementwise functions alone.
 
-    None if other operators take part, or if anything but these functions uses one of the outputs.
+    Return None if other operators take part, or if other operators use one of the outputs on the way.
     """
     operator = graph.by_name[name]
     if len(graph.users(name)) != 1:
@@ -129,7 +130,7 @@ def check_experts(graph: Graph, parts: int) -> None:
 
 
 def shared_inputs(graph: Graph, parts: Mapping[str, str]) -> Collection[str]:
-    """Return the normalizations whose output several operators use, all divided by columns, as in SwiGLU."""
+    """Return the normalizations with several users that are all divided by columns, as in SwiGLU."""
     columns = {name for name, part in parts.items() if part == COLUMNS}
     norms = [operator.name for operator in graph.operators if operator.kind in NORMS]
     users = {name: {user.name for user in graph.users(name)} for name in norms}
@@ -160,13 +161,13 @@ def stages(graph: Graph, count: int, tensor: int = 1, sharding: str = LAYERS) ->
     places = [place for place in range(1, len(graph.operators) - 1) if _is_cut(graph, place, divided)]
     ends = _balanced([operator.macs for operator in graph.operators], places, count)
     if ends is None:
-        raise ValueError(f"{graph.model} cannot be cut into {count} stages that each multiply anything")
+        raise ValueError(f"{graph.model} cannot be cut into {count} stages that all have multiplications")
     starts = [0, *(end + 1 for end in ends[:-1])]
     return [_stage(graph, start, end) for start, end in zip(starts, ends, strict=True)]
 
 
 def divided_outputs(graph: Graph, parts: Mapping[str, str]) -> Collection[str]:
-    """Return the operators with divided outputs: those from columns up to, but without, rows."""
+    """Return the operators with divided outputs: those by columns, and elementwise functions of them."""
     divided = {name for name, part in parts.items() if part == COLUMNS}
     for operator in graph.operators:
         if _is_elementwise(operator) and divided.issuperset(operator.inputs):

@@ -44,7 +44,7 @@ N_COUNTS, N_CATEGORIES = 13, 26  # in a row of Criteo's click logs
 NOT_TRAINED = ("mean", "variance", "load")
 # Kind of an operator without output that holds a copy of another pipeline stage's weight.
 SHARED = "shared"
-# Kind of the only operator of a model that is a PyTorch module of the user's own, whose weights only PyTorch
+# Kind of the only operator of a model that is a user-supplied PyTorch module, whose weights only PyTorch
 # knows (declared/own_models.py).
 MODULE = "module"
 # Names of a block's operators: the block, such as stage1_block2, and the operator's own name.
@@ -69,7 +69,15 @@ class Rotary:
 
 @dataclass(frozen=True)
 class Operator:
-    """A node: `inputs` are names of operators, `shape` is that of the output, `macs` are for one sample."""
+    """A node of the graph.
+
+    Attributes:
+        inputs: Names of operators.
+        shape: Shape of the output for one sample.
+        settings: Arguments of the kind, such as kernel or heads.
+        weights: Shape of each weight.
+        macs: Multiply-accumulate operations of the forward pass for one sample.
+    """
 
     name: str
     kind: str
@@ -84,7 +92,7 @@ class Operator:
 
     @property
     def key_heads(self) -> int:
-        """Heads of the keys and values of an attention, each of which equally many heads of queries share."""
+        """Heads of keys and values of an attention; each serves the same number of heads of queries."""
         heads: int = self.settings.get("key_heads", self.settings["heads"])
         return heads
 
@@ -132,7 +140,7 @@ class Graph:
 
     @property
     def module(self) -> Operator | None:
-        """The operator that is a PyTorch module of the user's own, None in a graph of known operators."""
+        """The operator that is a user-supplied PyTorch module, None in a graph of known operators."""
         last = self.operators[-1]
         return last if last.kind == MODULE else None
 
@@ -177,7 +185,7 @@ class Graph:
         return blocks
 
     def block_outputs(self, block: Sequence[Operator]) -> list[Operator]:
-        """Return the operators of a block whose outputs others use, or the model returns."""
+        """Return the operators of a block with outputs that operators outside it use or the model returns."""
         in_block = {operator.name for operator in block}
         return [
             operator
@@ -218,12 +226,12 @@ class Graph:
 
     @property
     def gradient_bytes(self) -> int:
-        """Size of all gradients in float32: the payload of a gradient all-reduce."""
+        """Bytes of all gradients in float32, the payload of a gradient all-reduce."""
         return BYTES * self.parameters
 
     @property
     def activation_bytes(self) -> int:
-        """Size of all outputs for one sample in float32, which training may keep for the backward pass."""
+        """Bytes of all outputs for one sample in float32, which training can keep for the backward pass."""
         return BYTES * sum(math.prod(operator.shape) for operator in self.operators)
 
     @property
@@ -233,7 +241,7 @@ class Graph:
 
     @property
     def fewest_samples(self) -> int:
-        """Minimum batch size: batch normalization of a single pixel needs two samples to have a variance."""
+        """Minimum batch size: batch normalization of a single pixel needs two samples for a variance."""
         return 1 + any(op.kind == "batch_norm" and op.shape[:2] == (1, 1) for op in self.operators)
 
     def to_json(self) -> dict[str, Any]:
@@ -268,7 +276,7 @@ def is_kernel(weight: str) -> bool:
 
 
 def is_decayed(weight: str, level: str) -> bool:
-    """Return whether weight decay applies to a weight; `level` is that of the factor decayed_weights."""
+    """Return whether weight decay applies to a weight with this level of the factor decayed_weights."""
     return level == "all" or is_kernel(weight) or (level == "matrices" and weight.endswith("table"))
 
 
@@ -448,7 +456,7 @@ class Builder:
         """Add an embedding that maps each token to a vector of `units` elements."""
         vocabulary = self._operators[self.input].settings.get("vocabulary")
         if vocabulary is None or len(shape := self.shape(tokens)) != 1:
-            raise ValueError(f"{tokens} {self.shape(tokens)} are no tokens")
+            raise ValueError(f"{tokens} {self.shape(tokens)} are not tokens")
         weights: dict[str, Shape] = {"table": (vocabulary, units)}
         return self._add("embedding", (tokens,), (*shape, units), {"units": units}, weights, name=name)
 
@@ -527,7 +535,7 @@ class Builder:
         """
         length, inputs = self._sequence(x)
         if state and self.shape(state) != (2, units):
-            raise ValueError(f"{state} {self.shape(state)} is no state of {units} units")
+            raise ValueError(f"{state} {self.shape(state)} is not a state of {units} units")
         weights: dict[str, Shape] = {
             "kernel": (inputs, 4 * units),
             "recurrent_kernel": (units, 4 * units),
@@ -541,7 +549,7 @@ class Builder:
     def final_state(self, lstm: str, *, name: str = "") -> str:
         """Add the final state of an LSTM, (2, units): output and cell state at the last position."""
         if (operator := self._operators[lstm]).kind != "lstm":
-            raise ValueError(f"{lstm} is no lstm, it has no state")
+            raise ValueError(f"{lstm} is not an lstm and has no state")
         return self._add("final_state", (lstm,), (2, operator["units"]), name=name)
 
     def experts(
@@ -678,14 +686,14 @@ class Builder:
     def _image(self, x: str) -> tuple[int, int, int]:
         """Return the shape of an image, or raise ValueError if `x` is none."""
         if len(shape := self.shape(x)) != 3:
-            raise ValueError(f"{x} {shape} is no image (height, width, channels)")
+            raise ValueError(f"{x} {shape} is not an image (height, width, channels)")
         height, width, channels = shape
         return height, width, channels
 
     def _sequence(self, x: str) -> tuple[int, int]:
         """Return the shape of a sequence, or raise ValueError if `x` is none."""
         if len(shape := self.shape(x)) != 2:
-            raise ValueError(f"{x} {shape} is no sequence (length, units)")
+            raise ValueError(f"{x} {shape} is not a sequence (length, units)")
         length, units = shape
         return length, units
 

@@ -1,7 +1,4 @@
-"""Draw initial weights, and compute tables of rotary positions, once for all libraries.
-
-So every library starts from the same model.
-"""
+"""Draw initial weights and compute tables of rotary positions, the same for all libraries."""
 
 import hashlib
 import math

@@ -1,4 +1,4 @@
-"""Lay out a strategy as messages: the regions that parts of layers need of other parts.
+"""Lay out a strategy as messages: the regions of outputs that parts of layers need from other parts.
 
 Standard library only, like models.graph.
 """
@@ -54,7 +54,10 @@ class Message:
 
 @dataclass(frozen=True)
 class Layout:
-    """Degrees and devices by layer, and all messages of a step, ordered by target, also within a device."""
+    """Degrees and devices of each layer, and all messages of a step.
+
+    Messages are ordered by target. Those between parts on the same device are included.
+    """
 
     space: Space
     degrees: tuple[Degrees, ...]
@@ -71,7 +74,7 @@ class Layout:
         return region_of(self.space.layers[place[0]], self.degrees[place[0]], place[1])
 
     def input_region(self, message: Message) -> Region:
-        """Return all that the target of a message needs of the output of the source's layer."""
+        """Return the whole region that a message's target needs from the output of the source's layer."""
         output = self.region(message.target)
         if message.edge is None:
             return (output[0],)
@@ -95,7 +98,7 @@ class Layout:
         return sorted({self.devices[layer][part] for part in parts if self.shard((layer, part)) == shard})
 
     def tied(self, layer: int) -> list[int]:
-        """Return the later layers that use a layer's weights, too."""
+        """Return the later layers that use the same weights as a layer."""
         return [index for index, user in enumerate(self.space.layers) if user.shared == layer]
 
     def members(self, layer: int, shard: int) -> tuple[int, ...]:
@@ -154,7 +157,7 @@ MessageFields = tuple[int | None, Place, Place, Region, bool]
 def _message_fields(space: Space, degrees: Sequence[Degrees], target: Place) -> Iterator[MessageFields]:
     """Yield the fields of every message to a part, without its number."""
     place, part = target
-    for number, needed, of_state in needs(space, degrees[place], target):
+    for number, needed, of_state in regions_needed(space, degrees[place], target):
         if number is None:
             yield None, (place, part - math.prod(degrees[place][POSITIONS + 1 :])), target, needed, of_state
             continue
@@ -166,8 +169,10 @@ def _message_fields(space: Space, degrees: Sequence[Degrees], target: Place) -> 
                 yield number, (source, source_part), target, tuple(common), of_state
 
 
-def needs(space: Space, degrees: Degrees, target: Place) -> Iterator[tuple[int | None, Region, bool]]:
-    """Yield what a part needs of other layers, in the order of its inputs.
+def regions_needed(
+    space: Space, degrees: Degrees, target: Place
+) -> Iterator[tuple[int | None, Region, bool]]:
+    """Yield the regions that a part needs from other layers, in the order of its inputs.
 
     Args:
         space: The layers and edges of the model.

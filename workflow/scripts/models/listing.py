@@ -1,4 +1,4 @@
-"""List sizes of models, as `ringside models` prints them."""
+"""List the sizes of models for `ringside models`."""
 
 import json
 import re
@@ -12,6 +12,7 @@ from models.named import CLICKS, IMAGES, PIXELS, SMALL, TEXTS, TOKENS, graph, ha
 
 Samples = tuple[Shape, int] | tuple[Shape, int, int | None, str]  # arguments of models.named.graph
 
+# By kind of samples: the sizes that are listed without an option.
 INPUTS: dict[str, tuple[Samples, ...]] = {
     IMAGES: (
         ((8, 8, 1), 10), ((28, 28, 1), 10), ((32, 32, 3), 10), ((64, 64, 3), 200), ((224, 224, 3), 1000),
@@ -33,9 +34,9 @@ HEADER = (
 )
 WORDS = HEADER[:4]
 DASH = "–"
-UNKNOWN_SIZE = "the size of a PyTorch module of your own is known once it is trained"
+UNKNOWN_SIZE = "the size of a PyTorch module of your own is known after a training"
 MIN_CLASSES = 2
-# Attributes of a graph that the table has in JSON.
+# Attributes of a graph that the table has as JSON.
 NUMBERS = ("parameters", "active_parameters", "macs", "gradient_bytes", "activation_bytes")
 LEGEND = (
     "sample: an image, HEIGHTxWIDTHxCHANNELS, a sequence of tokens or a row with clicks, LENGTH:VOCABULARY.",
@@ -62,7 +63,7 @@ def format_row(name: str, samples: Samples) -> tuple[str, ...]:
 
 
 def inputs_of(name: str, inputs: Mapping[str, Sequence[Samples]] = INPUTS) -> Sequence[Samples]:
-    """Return the samples of a model's kind; if there are none, samples that the model will refuse."""
+    """Return the samples of a model's kind; without any, samples of another kind, which it refuses."""
     return inputs.get(models()[name].sample_kind) or next(iter(inputs.values()))
 
 
@@ -81,7 +82,7 @@ def listing(names: Sequence[str], inputs: Mapping[str, Sequence[Samples]] = INPU
         "  ".join(cells).rstrip() for cells in align_columns(rows, left=[name in WORDS for name in HEADER])
     ]
     titles = [
-        f"{name}: {models()[name].title}" + f" ({models()[name].source})" * bool(models()[name].source)
+        f"{name}: {models()[name].title}" + (f" ({source})" if (source := models()[name].source) else "")
         for name in names
     ]
     dashes = [f"{DASH}: the model cannot be built for such samples:", *(f"  {reason}" for reason in reasons)]
@@ -95,7 +96,7 @@ def _describe(name: str, samples: Samples) -> tuple[str, str, str]:
 
 
 def parse_image(text: str) -> Shape:
-    """Return the shape that HEIGHTxWIDTHxCHANNELS names."""
+    """Return the shape in a text HEIGHTxWIDTHxCHANNELS."""
     if not re.fullmatch(r"[1-9]\d{0,4}x[1-9]\d{0,4}x[1-9]\d{0,4}", text):
         expected = "HEIGHTxWIDTHxCHANNELS, such as 224x224x3"
         raise InputError("bad-pattern", f"is {text!r}", file="--image", got=text, expected=expected)
@@ -104,7 +105,7 @@ def parse_image(text: str) -> Shape:
 
 
 def parse_tokens(text: str) -> tuple[int, int]:
-    """Return the length and the vocabulary that LENGTH:VOCABULARY names."""
+    """Return length and vocabulary in a text LENGTH:VOCABULARY."""
     if not re.fullmatch(r"[1-9]\d{0,5}:[1-9]\d{0,6}", text):
         expected = "LENGTH:VOCABULARY, such as 40:10000"
         raise InputError("bad-pattern", f"is {text!r}", file="--tokens", got=text, expected=expected)
@@ -113,7 +114,7 @@ def parse_tokens(text: str) -> tuple[int, int]:
 
 
 def choose_inputs(image: str | None, tokens: str | None, classes: int) -> dict[str, Sequence[Samples]]:
-    """Return the samples that the options name, by kind; without options those of INPUTS."""
+    """Return the samples that the options give, by kind; INPUTS without options."""
     chosen: dict[str, Sequence[Samples]] = {}
     if image:
         chosen[IMAGES] = [(parse_image(image), classes)]
@@ -128,9 +129,12 @@ def choose_inputs(image: str | None, tokens: str | None, classes: int) -> dict[s
 
 
 def to_json(names: Sequence[str], inputs: Mapping[str, Sequence[Samples]], own: Mapping[str, str]) -> str:
-    """Return the table as JSON; a model that cannot be built for samples has a reason instead of numbers.
+    """Return the table as JSON. A model that cannot be built for samples has a reason instead of numbers.
 
-    `own` has the titles of PyTorch modules of the user's own, whose sizes are unknown.
+    Args:
+        names: Models.
+        inputs: Samples by kind.
+        own: Titles of user-supplied PyTorch modules by name; their sizes are unknown.
     """
     rows: list[dict[str, object]] = []
     for name in names:
@@ -163,10 +167,10 @@ def show_models(
         tokens: Tokens to ask about, LENGTH:VOCABULARY.
         classes: Number of classes of these images and texts.
         as_json: Print JSON, for programs.
-        own: Titles of PyTorch modules of the user's own, by name.
+        own: Titles of user-supplied PyTorch modules, by name.
     """
     if unknown := [name for name in names if name not in models() and name not in own]:
-        problem, choices = f"'{unknown[0]}' is no model", sorted([*models(), *own])
+        problem, choices = f"'{unknown[0]}' is not a model", sorted([*models(), *own])
         raise InputError("unknown-name", problem, got=unknown[0], **alternatives(unknown[0], choices))
     if classes < MIN_CLASSES:
         problem = f"{classes} is too small"

@@ -10,10 +10,9 @@ vocabulary also, for each position, the largest logit, the sum of exponentials a
 activations are divided along positions, ranks reduce-scatter outputs and gather inputs instead, and the
 reverse for gradients (Korthikanti et al., MLSys 2023, section 4.2.2); they gather inputs once, and keep them
 for the backward pass. Along an axis of experts, ranks exchange the slots of all experts by an all-to-all,
-forth and back in each pass, and all-reduce the gradients of what is no expert. Clipping all-reduces the norm
-of the gradients where ranks have parts of them. Numbers have the types of the precision (`NumberBytes`);
-libraries need more memory, and may send more.
-Standard library only, like models.graph.
+forth and back in each pass, and all-reduce the gradients of everything except experts. Clipping all-reduces
+the norm of the gradients where ranks have parts of them. Numbers have the types of the precision
+(`NumberBytes`); libraries need more memory, and may send more. Standard library only, like models.graph.
 """
 
 import math
@@ -79,7 +78,7 @@ class NumberBytes:
 def number_bytes(levels: Mapping[str, Any]) -> NumberBytes:
     """Return the bytes of numbers as FSDP has them; other libraries may send float32 where it sends bfloat16.
 
-    Batch normalization counts as all else.
+    Batch normalization is counted like everything else.
     """
     precision = levels.get("precision", FP32)
     stored = BFLOAT16_BYTES if precision == BF16 else BYTES
@@ -115,14 +114,14 @@ class Message:
 
 
 @dataclass(frozen=True)
-class Need:
-    """What a step of training needs on one rank.
+class StepDemand:
+    """Memory, messages and work of one rank in a step of training.
 
     Attributes:
-        parameters: Bytes of memory, like `gradients`, `optimizer` and `activations`.
-        messages: Messages in a step.
-        work: Share of the model's multiplications.
-        calls: Share of the model's operators.
+        parameters: Bytes of parameters; also of `gradients`, `optimizer` state and kept `activations`.
+        messages: Messages that the rank sends in a step.
+        work: Share of the model's multiplications that the rank computes.
+        calls: Share of the model's operators that the rank computes.
     """
 
     parameters: float
@@ -147,10 +146,10 @@ class Need:
         return self.parameters + self.gradients + self.optimizer + self.activations
 
 
-def needs(
+def step_demands(
     graph: Graph, mesh: Mesh, batch: int, levels: Mapping[str, Any], unit_bytes: float = math.inf
-) -> list[Need]:
-    """Return the needs of each rank along the pipeline.
+) -> list[StepDemand]:
+    """Return the demand of each rank along the pipeline.
 
     Args:
         graph: The model.
@@ -159,7 +158,7 @@ def needs(
         levels: Levels of optimizer, momentum, sync_every, microbatches, schedule, sharding and
             tensor_sharding; precision, reduce_dtype, clip_norm and checkpointing if they differ
             from their defaults.
-        unit_bytes: Layers are gathered and reduced in units that are closed once they have this many bytes.
+        unit_bytes: Size at which a unit of layers, which is gathered and reduced at once, is closed.
 
     Raises:
         ValueError: If the mesh cannot divide the model.
@@ -176,7 +175,7 @@ def needs(
         _Stage(stage, number, len(cut), mesh, batch / microbatches, batches, levels, parts)
         for number, stage in enumerate(cut)
     ]
-    all_needs = []
+    demands = []
     for rank in range(mesh.pipeline):
         rank_stages = on_ranks
         moments: list[tuple[int, ...]] = [(1,)]
@@ -185,8 +184,8 @@ def needs(
             moments = in_flight(levels["schedule"], mesh.pipeline, rank, microbatches)
         sizes = [stage.activation_bytes for stage in rank_stages]
         weights = [stage.memory() for stage in rank_stages]
-        all_needs.append(
-            Need(
+        demands.append(
+            StepDemand(
                 **{name: sum(stage[name] for stage in weights) for name in weights[0]},
                 activations=max(sum(map(mul, counts, sizes)) for counts in moments)
                 + max(stage.recomputed_bytes for stage in rank_stages),
@@ -198,7 +197,7 @@ def needs(
                 calls=sum(len(stage.graph.operators) for stage in rank_stages) / len(graph.operators),
             )
         )
-    return all_needs
+    return demands
 
 
 @dataclass(frozen=True)
@@ -245,7 +244,7 @@ class _Stage:
         return sum(node.macs / (tensor if node.name in self.parts else 1) for node in self.graph.operators)
 
     def memory(self) -> dict[str, float]:
-        """Return bytes of memory besides activations, by the attributes of Need."""
+        """Return bytes of memory besides activations, by the attributes of StepDemand."""
         mesh, levels, weights = self.mesh, self.levels, self.bytes.stored * sum(self.layers)
         sharding = levels["sharding"]
         return {

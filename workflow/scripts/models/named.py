@@ -24,14 +24,14 @@ class Model:
 
     Attributes:
         build: Adds the operators, as `build(builder, classes)`.
-        title: Name for people.
+        title: Name in texts.
         source: Where the model was published.
         initializer: See models.initial.
         sample_kind: `images` or `texts` (sequences of tokens) that have a class, images whose `pixels` have
             one each, rows of counts and categories with `clicks`, or sequences of `tokens` whose label at
             each position is the next token; `classes` is then the size of the vocabulary.
-        is_masked: Whether it predicts masked tokens in place of next ones. A sample is then the tokens, and
-            the positions of the masked ones; the mask is one more token of the vocabulary.
+        is_masked: Whether it predicts masked tokens instead of next ones. A sample then has the tokens and
+            the positions of the masked ones, and the vocabulary has one more token, the mask.
     """
 
     build: Callable[[Builder, int], None]
@@ -43,13 +43,13 @@ class Model:
 
 
 def is_small(shape: Shape) -> bool:
-    """Return whether images of `shape` get the small stem, which their longer side decides."""
+    """Return whether images of a shape get the small stem: their longer side is at most SMALL."""
     return max(shape[:2]) <= SMALL
 
 
 @functools.cache
 def has_small_stem(name: str) -> bool:
-    """Return whether the model has another stem on small images than on large ones."""
+    """Return whether a model has different stems for small and for large images."""
     try:
         small, large = (graph(name, (side, side, 3), 10).operators[1] for side in (SMALL, 2 * SMALL))
     except ValueError:
@@ -79,7 +79,7 @@ def graph(
         shape: (height, width, channels) of images, (length,) of sequences of tokens.
         classes: Number of classes; for `next` the size of the vocabulary.
         vocabulary: Number of different tokens, None for images.
-        targets: What labels are: `class`, one for each sample; `pixel`, a class of each pixel; `click`,
+        targets: Kind of labels: `class`, one for each sample; `pixel`, a class of each pixel; `click`,
             whether a row was clicked; or `next`, the next token at each position.
 
     Raises:

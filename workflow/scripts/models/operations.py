@@ -31,7 +31,7 @@ class Operations:
 
     @property
     def model(self) -> float:
-        """Operations that the model needs, however it is trained: the numerator of MFU."""
+        """Operations that the model needs however it is trained, the numerator of MFU."""
         return self.forward + self.backward
 
 
@@ -48,9 +48,9 @@ def training_operations(graph: Graph) -> Operations:
 
 
 def parameter_operations(parameters: float, tokens: float) -> Operations:
-    """Return the operations of one sample of so many tokens by the rule 6 x parameters x tokens.
+    """Return the operations of a sample of `tokens` tokens by the rule 6 x parameters x tokens.
 
-    The products of attention, which no parameter takes part in, are left out.
+    Products of attention without a parameter are left out.
     """
     total = FLOPS_PER_PARAMETER_AND_TOKEN * parameters * tokens
     return Operations(total / 3, 2 * total / 3)

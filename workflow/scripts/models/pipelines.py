@@ -52,10 +52,10 @@ def bubble(mesh: Mesh, microbatches: int, schedule: str) -> float:
 
 
 def in_flight(schedule: str, n_ranks: int, rank: int, microbatches: int) -> list[tuple[int, ...]]:
-    """Return the microbatches whose outputs a rank holds at once, for each of its stages.
+    """Return how many microbatches' outputs a rank holds at once, for each of its stages.
 
-    Gradients of outputs count, too, where gradients of weights are computed later. One tuple for each moment
-    at which a rank may hold most: when a forward or backward pass has just ended.
+    There is one tuple for each moment at which the rank can hold the most: when a forward or backward pass
+    has just ended. If gradients of weights are computed later, gradients of outputs are counted, too.
     """
     match schedule:
         case "gpipe":

@@ -37,7 +37,7 @@ def from_json(raw: Mapping[str, Mapping[str, Any]]) -> dict[str, Part]:
 
 
 def check_strategy(strategy: Strategy, space: Space, devices: int) -> Strategy:
-    """Return a strategy if it is one of the space for `devices` devices, or raise ValueError."""
+    """Return a strategy if the space has it for this number of devices, or raise ValueError."""
     if [*strategy] != [layer.name for layer in space.layers]:
         raise ValueError(f"its layers are not those of {space.model}")
     for layer in space.layers:
@@ -57,11 +57,12 @@ def data_parallel(space: Space, devices: int) -> dict[str, Part]:
 
 
 def expert(space: Space, nodes: int, devices_per_node: int) -> dict[str, Part]:
-    """Return an expert's strategy.
+    """Return the strategy that an expert would choose.
 
-    Without recurrent layers: convolutions by samples, dense layers of vectors by units (Krizhevsky,
-    arXiv:1404.5997). Otherwise each recurrent layer on its own device (Wu et al., arXiv:1609.08144); with
-    several devices per node, layers are assigned within a node, and nodes partition samples.
+    Without recurrent layers, convolutions are partitioned by samples, and dense layers of vectors by units
+    (Krizhevsky, arXiv:1404.5997). Otherwise each recurrent layer has its own device (Wu et al.,
+    arXiv:1609.08144); with several devices per node, layers are assigned within a node, and nodes partition
+    samples.
     """
     devices = nodes * devices_per_node
     n_stages = devices_per_node if devices_per_node > 1 else nodes

@@ -17,7 +17,7 @@ from network.bus import bus_bandwidth
 from network.measure import KIND
 from plan.campaign import Campaign, load_campaign
 from plan.collective_benchmarks import KEYS, CollectiveBenchmark, key, output, required_benchmarks
-from plan.identity import link_rate, unsupported_reason
+from plan.identity import link_rate, reason_missing_at_site
 from records.next_commands import CONFIGURED, CampaignArguments, arguments_for, repeat_notes
 from runs.attempts import absence_reason
 
@@ -67,7 +67,7 @@ def gather(campaign: Campaign) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     for benchmark in required_benchmarks(campaign.runs):
         head = planned_columns(campaign, benchmark)
-        if reason := unsupported_reason(campaign.site, benchmark.run.levels):
+        if reason := reason_missing_at_site(campaign.site, benchmark.run.levels):
             rows.append({**head, "status": RunStatus.MISSING, "reason": reason})
             continue
         head["key"] = key(campaign.site, benchmark)

@@ -1,7 +1,7 @@
-"""Return the batch size of cells with `batch_size: largest`: the largest that fits, as a search found it.
+"""Read the batch sizes of cells with `batch_size: largest`, the largest that fit in memory.
 
-What was found at a site is in config/batch_sizes/<study>.<site>.json, written by `./ringside largest`. This
-file is an input of the campaign like the study, so that the same checkout plans the same runs.
+`./ringside largest` searches for them and writes config/batch_sizes/<study>.<site>.json. Like the study, this
+file is an input of the campaign, so that the same checkout plans the same runs.
 """
 
 from collections.abc import Mapping
@@ -14,21 +14,21 @@ from declared.site import Site
 from plan.search_files import read_search_file, search_command, search_file
 
 # Factors that do not change the memory of a training step; cells that differ only in these share a search.
-NEUTRAL_FACTORS = ("bandwidth", "epochs", "warmup_epochs", "trace", *OPTIMIZER_NUMBERS)
+MEMORY_NEUTRAL_FACTORS = ("bandwidth", "epochs", "warmup_epochs", "trace", *OPTIMIZER_NUMBERS)
 
 
 def batch_size_file(study: str, site: str) -> Path:
-    """Return the file of the batch sizes that were found for a study at a site."""
+    """Return the file with the results of a study's searches at a site."""
     return search_file("batch_sizes", study, site)
 
 
 def search_levels(levels: Levels) -> Levels:
-    """Return the levels of the search behind a cell: its own, with neutral factors at their defaults."""
-    return levels | {name: factor_table()[name]["default"] for name in NEUTRAL_FACTORS}
+    """Return a cell's levels with memory-neutral factors at their defaults: the levels of its search."""
+    return levels | {name: factor_table()[name]["default"] for name in MEMORY_NEUTRAL_FACTORS}
 
 
 def search_name(levels: Levels) -> str:
-    """Return the name of the search behind a cell."""
+    """Return the name of a cell's search."""
     return levels_name(search_levels(levels))
 
 
@@ -40,14 +40,14 @@ def missing_batch_size_note(study: str, site: Site) -> Note:
 
 
 def nothing_fits_note() -> Note:
-    """Return the note on a run of a cell in which even the smallest batch needs more memory than there is."""
-    return Note("no-batch-fits", "no batch size fits in memory, as ./ringside largest has found")
+    """Return the note on a run whose smallest batch does not fit in memory."""
+    return Note("no-batch-fits", "no batch size fits in memory, according to ./ringside largest")
 
 
 def read_batch_sizes(file: Path) -> Mapping[str, Any]:
-    """Return what was found, by name of the search, {} if there is no file.
+    """Return the results of searches by name, {} if there is no file.
 
-    Each entry has `batch_size`, samples of one replica, None if not even the smallest batch fits.
+    Each entry has `batch_size`, in samples of one replica; None if not even the smallest batch fits.
 
     Raises:
         InputError: If the file is broken.

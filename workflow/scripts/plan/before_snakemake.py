@@ -1,7 +1,8 @@
 """Check folders, user name and profile before Snakemake starts, because it would end with a traceback.
 
-The Python of .venv runs this file whenever it starts Snakemake (environments.controller). The imported
-modules are forgotten afterwards: the Snakefile may belong to another checkout, which has to import its own.
+The Python of .venv runs this file whenever it starts Snakemake (environments.controller). Afterwards it
+forgets the modules that it has imported: the Snakefile can belong to another checkout, which imports its own
+modules.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Bind results/<study> to the site, and for a local site to the machine, of its first run.
+"""Bind results/<study> to the site of its first run, and with launcher local to its machine.
 
 A machine whose name changed, such as a container, is recognized by /etc/machine-id and the processor.
 """
@@ -21,7 +21,7 @@ INSTALLED = "installed"  # what the site had installed at the last measurement
 
 
 def describe_place(site: Site) -> dict[str, Any]:
-    """Return the fields that results are bound to: site, machine (None for a cluster), cores, Python ABI."""
+    """Return what results are bound to: site, machine (None on a cluster), cores and Python ABI."""
     machine = node_name() if site.launcher == "local" else None
     return {"site": site.name, "machine": machine, "cores": site.cores, "python_abi": site.python_abi}
 
@@ -61,7 +61,7 @@ def bind_results(results: Path, study: str, site: Site) -> None:
 
 
 def restore_site(site: Site, bound: Mapping[str, Any]) -> Site:
-    """Return the site with the cores and software that it had when the results were measured."""
+    """Return the site with the cores and the software that it had when the results were measured."""
     installed = tuple(
         (name, replace(installation, content=bound[INSTALLED].get(name)))
         for name, installation in site.installed

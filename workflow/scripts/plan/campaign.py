@@ -1,6 +1,6 @@
-"""Describe a campaign for the workflow: one study at one site, its runs, and all paths.
+"""Describe a campaign for the workflow: a study at a site, its runs, and the paths of its files.
 
-The Snakefile creates one Campaign while it is parsed; its rules take everything from there.
+The Snakefile creates one Campaign while Snakemake parses it, and all rules take runs and paths from there.
 """
 
 import csv
@@ -31,7 +31,7 @@ from environments.identity import environment_stamp
 from plan.binding import check_place, read_binding, restore_site
 from plan.decisions import Decision, decision_file, read_decisions
 from plan.design import Run, cell_name, plan_design, to_csv
-from plan.identity import Planned, plan_run, unsupported_reason
+from plan.identity import PlannedRun, plan_run, reason_missing_at_site
 from plan.machine import check_folder, check_machine
 from plan.node_check import TABLE, without_slow_nodes
 from plan.record_checks import record_status
@@ -44,21 +44,25 @@ MEMORY_ESTIMATES = "memory_estimates.json"  # in results/<study>, see plan.memor
 
 @dataclass(frozen=True)
 class Campaign:
-    """One study at one site. Paths of results are relative to the checkout, paths of the cache absolute.
+    """A study at a site. Paths of results are relative to the checkout, paths of the cache absolute.
+
+    Sets of runs, from the largest: `designed_runs`, `max_runs` (if precision is reached late), `runs`
+    (planned by now). `record_paths` has those of `runs` that the site can execute.
 
     Attributes:
         study: The study.
         site: Where it is measured.
-        mode: ``campaign`` (measure), ``available`` (existing records only) or ``published``.
-        possible: All runs of the design; a study with a precision target may not need all of them.
-        published: Folder of published tables, if figures are drawn from these.
+        mode: What the configuration's key `records` says: `campaign` (measure what has no record),
+            `available` (use existing records only) or `published` (use the tables of published_folder).
+        designed_runs: All runs of the design; a study with a precision target may not need all of them.
+        published_folder: Folder of runs.csv and epochs.csv in mode `published`, None in the others.
     """
 
     study: Study
     site: Site
     mode: str
-    possible: list[Run]
-    published: Path | None
+    designed_runs: list[Run]
+    published_folder: Path | None
 
     @cached_property
     def results(self) -> Path:
@@ -67,35 +71,35 @@ class Campaign:
 
     @cached_property
     def runs(self) -> list[Run]:
-        """The runs in planned order.
+        """The runs planned by now, in planned order.
 
-        With a precision target these are the runs of the first blocks, those that decisions added, and those
-        with a record.
+        With a precision target these are the runs of the first blocks, the runs that decisions added, and all
+        other runs that have a record.
         """
         rule = self.study.replicates
         if not rule.adaptive:
-            return self.possible
+            return self.designed_runs
         refined = {decision.block + 1: set(decision.refined) for decision in self.decisions}
         return [
             run
-            for run in self.possible
+            for run in self.designed_runs
             if run.block <= rule.at_least or run.cell in refined.get(run.block, ()) or self._is_recorded(run)
         ]
 
     @cached_property
     def max_runs(self) -> list[Run]:
-        """The runs in planned order if every cell needs as many as its precision target allows."""
+        """The runs, in planned order, if every cell needs as many as its precision target allows."""
         rule = self.study.replicates
         if not rule.adaptive:
-            return self.possible
+            return self.designed_runs
         planned_ids = {run.run_id for run in self.runs}
         refinable = {cell_name(levels) for levels in self.study.refinable}
-        return [run for run in self.possible if run.run_id in planned_ids or run.cell in refinable]
+        return [run for run in self.designed_runs if run.run_id in planned_ids or run.cell in refinable]
 
     @cached_property
     def decisions(self) -> list[Decision]:
         """The decisions so far, if the study has a precision target."""
-        return read_decisions(self.results, self.study.replicates) if self.published is None else []
+        return read_decisions(self.results, self.study.replicates) if self.published_folder is None else []
 
     def now(self) -> "Campaign":
         """Return the campaign with the decisions that exist now."""
@@ -106,58 +110,58 @@ class Campaign:
         return current
 
     def count_runs(self) -> tuple[int, bool]:
-        """Return how many runs the site will make as decided so far, and whether decisions may add more."""
-        return len(self.records), self.open or self._is_decision_outdated
+        """Return the number of runs that the site will execute, and whether decisions can add more."""
+        return len(self.record_paths), self.open or self._is_decision_outdated
 
     @property
     def open(self) -> bool:
-        """Whether decisions may still add runs."""
+        """Whether decisions can still add runs."""
         rule, last = self.study.replicates, self.decisions[-1:]
-        if not rule.adaptive or self.published:
+        if not rule.adaptive or self.published_folder:
             return False
         is_final = last and not (last[0].refined and last[0].block < rule.at_most - 1)
         return not is_final and len(self.runs) < len(self.max_runs)
 
     @property
     def runs_csv(self) -> Path:
-        """The table of runs behind figures and tables."""
-        return (self.published or self.results) / "runs.csv"
+        """The table of runs that figures and tables are made from."""
+        return (self.published_folder or self.results) / "runs.csv"
 
     @property
     def epochs_csv(self) -> Path:
-        """The table of epochs behind figures and tables."""
-        return (self.published or self.results) / "epochs.csv"
+        """The table of epochs that figures and tables are made from."""
+        return (self.published_folder or self.results) / "epochs.csv"
 
-    def record_file(self, name: str) -> Path:
-        """Return the table of records behind figures and tables; a published one may be compressed."""
+    def table_file(self, name: str) -> Path:
+        """Return the file of a table of records, such as `network`; a published one can be compressed."""
         file = self.runs_csv.with_name(f"{name}.csv")
-        return stored_file(file) if self.published else file
+        return stored_file(file) if self.published_folder else file
 
     @property
     def node_check(self) -> Path | None:
-        """The verdicts on the nodes that the campaign's first job gives, None without such a job."""
+        """The table of verdicts that the node check writes, None if the campaign has no node check."""
         is_checked = self.study.node_check and self.site.launcher != "local" and self.mode == "campaign"
         return self.results / TABLE if is_checked else None
 
     @property
     def nodes_checked(self) -> bool:
         """Whether there are or will be verdicts on the nodes."""
-        return self.node_check is not None or self.record_file("nodes").exists()
+        return self.node_check is not None or self.table_file("nodes").exists()
 
     @property
     def traced(self) -> bool:
         """Whether there are or will be phases of traced runs."""
-        return self.study.traced and (self.published is None or self.record_file("phases").exists())
+        return self.study.traced and (self.published_folder is None or self.table_file("phases").exists())
 
     @property
     def referenced(self) -> bool:
         """Whether runs have or will have times of the reference benchmark."""
-        return self.site.reference if self.published is None else self._has_values("reference_s")
+        return self.site.reference if self.published_folder is None else self._has_values("reference_s")
 
     @cached_property
     def recorded_traits(self) -> dict[str, bool]:
-        """Traits of the study that its site decides, and its runs if they are published."""
-        if self.published is not None:
+        """Traits that depend on the site, or on the columns of published runs."""
+        if self.published_folder is not None:
             columns = {
                 "settings_recorded": "settings",
                 "memory_estimated": "estimated_memory_peak_bytes",
@@ -177,20 +181,20 @@ class Campaign:
 
     @property
     def combined(self) -> bool:
-        """Whether its tables are made of those of other campaigns."""
+        """Whether it combines other campaigns, so that its tables are made from theirs."""
         return bool(self.study.imported and self.study.imported.campaigns)
 
     @cached_property
     def peak_known(self) -> bool:
-        """Whether devices may have a known peak: accelerators, or devices whose peak is stated."""
+        """Whether devices can have a known peak: they are accelerators, or the site states a peak."""
         if "cuda" in self.study.factors["device"]:
             return True
-        if self.published is None:
+        if self.published_folder is None:
             return self.site.device == "cuda" or bool(self.site.peak_tflops)
         return any(map(self._has_values, ("peak_flops_s", "drivers")))
 
     def check_responses(self) -> None:
-        """Raise InputError if study or figures ask for the utilization of devices without a known peak."""
+        """Raise InputError if the study or a figure asks for a response that needs an unknown peak."""
         responses = {self.study.response, *(figure.y for figure in self.study.figures or ())}
         needing = [name for name in responses if name in RESPONSES and "peak_known" in RESPONSES[name].when]
         if needing and not self.peak_known:
@@ -202,7 +206,7 @@ class Campaign:
     @cached_property
     def ranks_compared(self) -> bool:
         """Whether runs on several nodes have or will have times of the reference benchmark, or phases."""
-        if self.published is not None:
+        if self.published_folder is not None:
             return self.traced or self._has_values("reference_ranks_s")
         distinct = self.site.placement != "emulated" and any(run.geometry.nodes > 1 for run in self.runs)
         return distinct and (self.site.reference or self.traced)
@@ -219,30 +223,30 @@ class Campaign:
         return False  # a broken table is reported where it is read
 
     @cached_property
-    def records(self) -> dict[str, str]:
-        """Path of record.json by run_id of every run that the site can make, in planned order."""
-        return {run.run_id: self.record(run) for run in self.runs if self.unsupported_reason(run) is None}
+    def record_paths(self) -> dict[str, str]:
+        """Path of record.json, existing or not, by run_id of every planned run that the site can execute."""
+        return {run.run_id: self.record(run) for run in self.runs if self.missing_reason(run) is None}
 
-    def unsupported_reason(self, run: Run) -> Note | None:
-        """Return why the site cannot make a planned run, or None."""
-        if reason := unsupported_reason(self.site, run.levels):
+    def missing_reason(self, run: Run) -> Note | None:
+        """Return why the site cannot execute a planned run now, None if it can."""
+        if reason := reason_missing_at_site(self.site, run.levels):
             return reason
         if run.lacks_strategy:
             return missing_strategy_note(self.study.name, self.site)
         return run.missing_batch_size
 
     def check_searches(self, subject: str, runs: Iterable[Run]) -> None:
-        """Raise InputError unless this campaign measures and its site can make one of the searches or more.
+        """Raise InputError unless the campaign measures and its site can execute one of the searches.
 
         Args:
             subject: What is searched, in the plural.
-            runs: A run behind each search. Without any, the site is not checked.
+            runs: One run for each search. Without any, the site is not checked.
         """
         if self.mode != "campaign":
             problem = f"{subject} are searched only for runs to be measured"
             place: dict[str, Any] = {"file": "config/config.yaml", "key": "records", "got": self.mode}
             raise InputError("not-possible-here", problem, expected=["campaign"], **place)
-        reasons = [unsupported_reason(self.site, run.levels) for run in runs]
+        reasons = [reason_missing_at_site(self.site, run.levels) for run in runs]
         if reasons and (reason := reasons[0]) and all(reasons):
             problem = f"{subject} cannot be searched here: {reason}"
             raise InputError(reason.code, problem, file=display_path(self.study.file))
@@ -251,7 +255,7 @@ class Campaign:
         """Return a note if no cell can reach the study's precision target, else []."""
         rule = self.study.replicates
         untraced = {cell_name(levels) for levels in self.study.untraced_cells}
-        cells = len({run.cell for run in self.runs if self.unsupported_reason(run) is None} & untraced)
+        cells = len({run.cell for run in self.runs if self.missing_reason(run) is None} & untraced)
         if not rule.adaptive or not cells or rule.at_most >= (min_runs := rule.known_after(cells)):
             return []
         text = (
@@ -262,44 +266,47 @@ class Campaign:
         return [Note("never-precise", text, at_most=rule.at_most, known_after=min_runs, cells=cells)]
 
     def skipped_runs(self) -> list[Note]:
-        """Return a note for each reason why the site cannot make runs, with the number of runs and cells."""
+        """Return a note for each reason why the site cannot execute runs, with their number."""
         skipped: dict[Note, list[Run]] = {}
         for run in self.runs:
-            if run.run_id not in self.records and (reason := self.unsupported_reason(run)):
+            if run.run_id not in self.record_paths and (reason := self.missing_reason(run)):
                 skipped.setdefault(reason, []).append(run)
         return [_describe_skipped(reason, runs) for reason, runs in skipped.items()]
 
     def unused_records(self) -> list[Note]:
-        """Return notes on records in results/<study> that no longer belong to a planned run, else [].
+        """Return notes on records in results/<study> that the campaign does not use, else [].
 
-        A record of an older setting is mentioned until its run has a record of the present one.
+        They have the key of an older setting and their run has no newer record, or the design no longer has
+        their run.
         """
         folder = self.results / "runs"
         names = set(os.listdir(folder)) if folder.is_dir() else set()
-        possible = {run.run_id for run in self.possible}
+        designed = {run.run_id for run in self.designed_runs}
         recorded = {name for name in names if any(folder.glob(f"{glob.escape(name)}/*/record.json"))}
-        older = [name for name, path in self.records.items() if name in recorded and not os.path.exists(path)]
+        older = [
+            name for name, path in self.record_paths.items() if name in recorded and not os.path.exists(path)
+        ]
         notes = []
         if older:
             n_older = number_of(len(older), "run")
-            text = f"records of {n_older} are of an older setting: they are kept, but not used"
+            text = f"records of {n_older} are of older settings; they are kept but not used"
             notes.append(Note("older-setting", text, runs=len(older)))
-        if left_over := recorded - possible:
+        if left_over := recorded - designed:
             text = (
                 f"records of {number_of(len(left_over), 'run')} that the study no longer has (other levels, "
-                "fewer replicates) are kept, but not used"
+                "fewer replicates) are kept but not used"
             )
             notes.append(Note("not-in-the-design", text, runs=len(left_over)))
         return notes
 
     def records_of_block(self, block: int | None) -> list[str]:
-        """Return the records of a block (None: of all blocks) in planned order.
+        """Return the paths of the records of a block (None: of all blocks) in planned order.
 
         Raises:
             InputError: If the study has no such block.
         """
         run_ids = {run.run_id for run in self.of_block(block).runs}
-        return [path for run_id, path in self.records.items() if run_id in run_ids]
+        return [path for run_id, path in self.record_paths.items() if run_id in run_ids]
 
     def of_block(self, block: int | None) -> "Campaign":
         """Return the campaign with the runs of one block only (None: all blocks).
@@ -309,62 +316,66 @@ class Campaign:
         """
         if block not in (None, *self.blocks):
             expected = f"one of {', '.join(map(str, self.blocks))}"
-            problem = f"{block} is none of the study's blocks"
+            problem = f"{block} is not a block of the study"
             raise InputError("unknown-name", problem, key="block", got=block, expected=expected)
         if block is None:
             return self
-        return replace(self, possible=[run for run in self.possible if run.block == block])
+        return replace(self, designed_runs=[run for run in self.designed_runs if run.block == block])
 
     @cached_property
     def pilot(self) -> "Campaign":
-        """The campaign with the runs of a pilot only: the first PILOT_BLOCKS blocks."""
+        """The campaign with the runs of the pilot only, the first PILOT_BLOCKS blocks."""
         return replace(
-            self, possible=[run for run in self.possible if run.block in self.blocks[:PILOT_BLOCKS]]
+            self, designed_runs=[run for run in self.designed_runs if run.block in self.blocks[:PILOT_BLOCKS]]
         )
 
     @cached_property
     def blocks(self) -> list[int]:
-        """The numbers of all blocks, including those that may stay empty."""
-        return sorted({run.block for run in self.possible})
+        """The numbers of all blocks of the design; with a precision target the last ones can stay empty."""
+        return sorted({run.block for run in self.designed_runs})
 
     @cached_property
     def by_id(self) -> dict[str, Run]:
-        """The possible runs by their id."""
-        return {run.run_id: run for run in self.possible}
+        """The runs of the design by run_id."""
+        return {run.run_id: run for run in self.designed_runs}
 
     @cached_property
     def is_design_current(self) -> bool:
         """Whether design.csv has the content that would be written now."""
         try:
-            return (self.results / "design.csv").read_text(encoding="utf-8") == to_csv(self.possible)
+            return (self.results / "design.csv").read_text(encoding="utf-8") == to_csv(self.designed_runs)
         except (OSError, ValueError):
             return False
 
     @cached_property
     def priorities(self) -> dict[str, int]:
         """Snakemake's priority of every run: the planned order, first run highest."""
-        return {run.run_id: len(self.possible) - position for position, run in enumerate(self.possible)}
+        return {
+            run.run_id: len(self.designed_runs) - position for position, run in enumerate(self.designed_runs)
+        }
 
     @cached_property
     def environments(self) -> dict[str, str]:
         """Stamps (environment.json) of environments of runs and searches, parents first."""
         searching = {run.framework.environment for run in self._searched_runs}
-        needed = sorted(searching.union(self.by_id[run_id].framework.environment for run_id in self.records))
+        needed = sorted(
+            searching.union(self.by_id[run_id].framework.environment for run_id in self.record_paths)
+        )
         return {name: str(self._stamp(name)) for name in lineage(needed, realization=self.site.realization)}
 
     @cached_property
     def _searched_runs(self) -> list[Run]:
-        """The runs that the site can make after a search for their strategy or batch size."""
+        """The runs that the site can execute after a search for their strategy or batch size."""
         return [
             run
             for run in self.runs
             if (run.lacks_strategy or run.missing_batch_size)
-            and unsupported_reason(self.site, run.levels) is None
+            and reason_missing_at_site(self.site, run.levels) is None
         ]
 
     @cached_property
     def images(self) -> list[str]:
-        """The environments that are images at this site."""
+        """The environments that are container images at this site."""
         realization = self.site.realization
         return [name for name in self.environments if read(name).deployment(realization) == "apptainer"]
 
@@ -384,7 +395,7 @@ class Campaign:
     def datasets(self) -> dict[str, str]:
         """The data sets that the runs need, with the file that marks each as prepared."""
         searching = [run for run in self._searched_runs if not run.lacks_strategy]
-        runs = [*(self.by_id[run_id] for run_id in self.records), *searching]
+        runs = [*(self.by_id[run_id] for run_id in self.record_paths), *searching]
         names = dict.fromkeys(run.levels["dataset"] for run in runs if run.reads_data)
         return {name: str(data_folder(self.site, name) / "prepared") for name in names}
 
@@ -393,26 +404,25 @@ class Campaign:
         return self.environments[self.by_id[run_id].framework.environment]
 
     def dataset_of(self, run_id: str) -> list[str]:
-        """Return the file that marks a run's data set as prepared, [] for a command that reads none."""
+        """Return the file that marks a run's data set as prepared, [] for a command that does not read it."""
         run = self.by_id[run_id]
         return [self.datasets[run.levels["dataset"]]] if run.reads_data else []
 
     def available(self) -> list[str]:
         """Return the records that exist now."""
-        return [path for path in self.records.values() if os.path.exists(path)]
+        return [path for path in self.record_paths.values() if os.path.exists(path)]
 
     @cached_property
     def statuses(self) -> dict[str, str]:
         """Status by run_id of the runs that have a record."""
         return {
-            run_id: record_status(Path(path)) for run_id, path in self.records.items() if os.path.exists(path)
+            run_id: record_status(Path(path))
+            for run_id, path in self.record_paths.items()
+            if os.path.exists(path)
         }
 
     def describe_statuses(self) -> str:
-        """Return the number of records of each status, such as ``260 ok, 6 invalid``.
-
-        Empty without records.
-        """
+        """Return the number of records of each status, such as `260 ok, 6 invalid`; "" without records."""
         counts = Counter(self.statuses.values())
         return ", ".join(f"{counts[status]:,} {status}" for status in RECORD_STATUSES if counts[status])
 
@@ -421,44 +431,48 @@ class Campaign:
         if self.study.imported:
             names = ", ".join(self.study.imported.campaigns)
             origin = (
-                f"of {names}" if names else f"measured elsewhere, figures and tables from {self.published}"
+                f"of {names}"
+                if names
+                else f"measured elsewhere, figures and tables from {self.published_folder}"
             )
             return f"{self.study.name}: {origin}"
-        if self.published:
-            return f"{self.study.name}: figures and tables from {self.published}"
-        left = len(self.records) - len(self.statuses)
-        parts = [self.describe_statuses()] + [f"{left:,} to run"] * (self.mode == "campaign" and left > 0)
-        progress = ", ".join(part for part in parts if part) or "no record"
+        if self.published_folder:
+            return f"{self.study.name}: figures and tables from {self.published_folder}"
+        left = len(self.record_paths) - len(self.statuses)
+        to_run = f"{left:,} to run" if self.mode == "campaign" and left else ""
+        progress = ", ".join(filter(None, [self.describe_statuses(), to_run])) or "no record"
         limit = f" so far, {len(self.max_runs):,} at most" if self.mode == "campaign" and self.open else ""
         return f"{self.study.name} at {self.site.name}: {number_of(len(self.runs), 'run')}{limit}: {progress}"
 
     @property
     def _is_decision_outdated(self) -> bool:
-        """Whether the last decision will be repeated, because one of its runs was repeated after it."""
+        """Whether the last decision will be made again, because one of its runs was repeated since."""
         if not self.decisions:
             return False
         block = self.decisions[-1].block
         decided_at = os.stat(decision_file(self.results, block)).st_mtime_ns
         before = (
-            self.records[run.run_id] for run in self.runs if run.block <= block and run.run_id in self.records
+            self.record_paths[run.run_id]
+            for run in self.runs
+            if run.block <= block and run.run_id in self.record_paths
         )
         return any(os.path.exists(path) and os.stat(path).st_mtime_ns > decided_at for path in before)
 
     def _is_recorded(self, run: Run) -> bool:
-        """Return whether a possible run has a record.
+        """Return whether a run of the design has a record.
 
-        Its key, which takes time, is computed only if it has a folder.
+        The key takes time to compute, so it is computed only if the run has a folder.
         """
         return os.path.isdir(self.results / "runs" / run.run_id) and os.path.exists(self.record(run))
 
-    def planned(self, run: Run) -> Planned:
-        """Return a run as it is measured here."""
+    def plan(self, run: Run) -> PlannedRun:
+        """Return a run with its specification and digests at the campaign's site."""
         return plan_run(self.study, self.site, run)
 
     def record(self, run: Run) -> str:
-        """Return the path of the record of a run."""
+        """Return the path of a run's record, whether or not it exists."""
         if run.run_id not in self._paths:
-            self._paths[run.run_id] = f"{self.results}/runs/{run.run_id}/{self.planned(run).key}/record.json"
+            self._paths[run.run_id] = f"{self.results}/runs/{run.run_id}/{self.plan(run).key}/record.json"
         return self._paths[run.run_id]
 
     @cached_property
@@ -471,19 +485,19 @@ class Campaign:
 
 
 def _describe_skipped(reason: Note, runs: Sequence[Run]) -> Note:
-    """Return the note on runs that cannot be made for one reason, with its code and facts."""
+    """Return the note on runs that cannot be executed for one reason, with the reason's code and facts."""
     cells = len({run.cell for run in runs})
     text = f"{number_of(len(runs), 'run')} of {number_of(cells, 'cell')} cannot run here: {reason}"
     return Note(reason.code, text, runs=len(runs), cells=cells, **reason.facts)
 
 
-def configured(study: str = "", site: str = "", files: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the configuration of a program outside Snakemake.
+def load_merged_config(study: str = "", site: str = "", files: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the unchecked configuration of a program outside Snakemake.
 
     Args:
-        study: A study that replaces the configured one.
-        site: A site that replaces the configured one.
-        files: Files of config/ whose keys replace those of config.yaml.
+        study: Study to use instead of the configured one.
+        site: Site to use instead of the configured one.
+        files: Files of config/ that override keys of config.yaml.
     """
     config: dict[str, Any] = {}
     for name in ("config.yaml", *files):
@@ -492,7 +506,7 @@ def configured(study: str = "", site: str = "", files: Sequence[str] = ()) -> di
 
 
 def imported_note(study: Study) -> Note | None:
-    """Return what a study has whose runs were measured elsewhere, None for others."""
+    """Return the note on the source of measurements made elsewhere, None for a study planned here."""
     imported = study.imported
     if imported is None:
         return None
@@ -509,19 +523,23 @@ def imported_note(study: Study) -> Note | None:
 
 
 def plan_campaign(study: Study, site: Site) -> Campaign:
-    """Return the campaign of a study at a site, without looking at existing results."""
+    """Return the campaign of a study at a site, without checks of existing results and of this machine."""
     return Campaign(study, site, "campaign", plan_design(study, site), None)
 
 
 def load_campaign(values: Mapping[str, Any], probe: bool = False) -> Campaign:
-    """Return the campaign of the workflow's configuration.
+    """Return the campaign of a configuration, after checks that its mode needs.
+
+    To measure, the machine, the cache and the binding of the results are checked, and nodes that the node
+    check found slow are excluded. To use existing records, the site is restored as it was when they were
+    measured.
 
     Args:
-        values: The configuration.
-        probe: Whether to inspect first what the site has installed now; otherwise the last inspection counts.
+        values: The configuration (see `load_merged_config`).
+        probe: Whether to inspect what the site has installed now; otherwise the last inspection counts.
 
     Raises:
-        InputError: If a part of the configuration is wrong.
+        InputError: If a part of the configuration, the machine or the results is wrong.
     """
     config = load_config(values)
     study = load_study(config.study)
@@ -529,7 +547,7 @@ def load_campaign(values: Mapping[str, Any], probe: bool = False) -> Campaign:
     results = Path("results") / study.name
     check_folder(results, "move it away")
     if records not in MODES:
-        is_combined = study.imported and study.imported.campaigns  # their tables are still to be made
+        is_combined = study.imported and study.imported.campaigns  # the workflow makes these tables
         folder = Path(records) if is_combined else published_tables(records, study)
         return Campaign(study, load_site(config.site), "published", [], folder)
     bound = read_binding(results)
@@ -550,15 +568,15 @@ def load_campaign(values: Mapping[str, Any], probe: bool = False) -> Campaign:
     if probe and installed.inspect_site(site, {run.framework.environment for run in campaign.runs}):
         campaign = plan_campaign(study, without_slow_nodes(load_site(config.site), results))
     campaign.check_responses()
-    _ = campaign.environments  # reports a broken description before rules are parsed
+    _ = campaign.environments  # reports a broken environment.yaml before rules are parsed
     return campaign
 
 
 def measured_campaign(study: str, site: str, records: str) -> Campaign:
-    """Return the campaign of a study with the existing records, without checks for running.
+    """Return the campaign of a study with its existing records, without the checks before measuring.
 
     Raises:
-        InputError: As ``load_campaign``.
+        InputError: If a part of the configuration is wrong.
     """
     existing = "available" if records == "campaign" else records
     return load_campaign({"study": study, "site": site, "records": existing})

@@ -1,9 +1,8 @@
 """Plan the collective benchmarks of a campaign: their specifications and keys.
 
-Pure functions of study, site and files in git, called while Snakemake parses. A benchmark depends on a
-collective, a framework, a number of nodes and the levels of SITE_FACTORS, and on nothing else of a run or
-study. A study benchmarks all-reduce and the collectives that its runs send, each with every framework
-that supports it.
+A study benchmarks all-reduce and the collectives that its runs send, each with every framework that supports
+it. A benchmark depends on collective, framework, number of nodes and the levels of COMMUNICATION_FACTORS, and
+on nothing else of a run or study. All functions are pure: they depend on study, site and files in git only.
 """
 
 import functools
@@ -28,26 +27,23 @@ from plan.identity import (
     heterogeneous_resources,
     link_settings,
     rank_code,
+    reason_missing_at_site,
     site_part,
-    unsupported_reason,
 )
 from plan.other_measurements import Measurements
 
 SMALLEST_BYTES = 1024
 GROWTH = 4
 PROGRAM = CHECKOUT / "workflow" / "scripts" / "ranks" / "collective_benchmark.py"
-# Factors, besides nodes, that decide which ranks communicate and through which link.
-SITE_FACTORS = ("devices_per_node", "device", "bandwidth")
+# Factors besides nodes that decide which ranks communicate, and through which links.
+COMMUNICATION_FACTORS = ("devices_per_node", "device", "bandwidth")
 # Columns of network.csv that identify a benchmark.
 KEYS = ["collective", "framework", "nodes", "ranks", "device", "bandwidth"]
 
 
 @dataclass(frozen=True)
 class CollectiveBenchmark:
-    """One collective of one framework on a number of nodes and devices.
-
-    ``run`` is a run of the design with this layout.
-    """
+    """One collective of one framework with the geometry of `run`, a run of the design."""
 
     run: Run
     collective: str = ALL_REDUCE
@@ -64,21 +60,23 @@ class CollectiveBenchmark:
 
     @property
     def geometry(self) -> Geometry:
-        """Layout of nodes and ranks."""
+        """Nodes and ranks."""
         return self.run.geometry
 
     @property
     def name(self) -> str:
-        """`<framework>.n<nodes>`, SITE_FACTORS not at their default, and any collective but all-reduce."""
+        """`<framework>.n<nodes>`, COMMUNICATION_FACTORS that differ from their default, and the collective.
+
+        All-reduce is not named.
+        """
         levels = self.run.levels
         changed = [
             f"{name}={levels[name]}"
-            for name in SITE_FACTORS
+            for name in COMMUNICATION_FACTORS
             if levels[name] != factor_table()[name]["default"]
         ]
-        return ".".join(
-            [self.framework, f"n{self.nodes}", *changed, *[self.collective] * (self.collective != ALL_REDUCE)]
-        )
+        collective = [] if self.collective == ALL_REDUCE else [self.collective]
+        return ".".join([self.framework, f"n{self.nodes}", *changed, *collective])
 
 
 def required_benchmarks(runs: Iterable[Run]) -> list[CollectiveBenchmark]:
@@ -104,7 +102,7 @@ def required_benchmarks(runs: Iterable[Run]) -> list[CollectiveBenchmark]:
 
 
 def _mesh_collectives(levels: Levels) -> set[str]:
-    """Return the collectives along the axes of a cell's mesh, none if it has no mesh."""
+    """Return the collectives that ranks use along the axes of a cell's mesh."""
     if not is_mesh(levels["parallelism"]):
         return set()
     axes = axes_of(levels["parallelism"])
@@ -115,11 +113,11 @@ def _mesh_collectives(levels: Levels) -> set[str]:
 
 
 def planned_benchmarks(runs: Iterable[Run], site: Site) -> list[CollectiveBenchmark]:
-    """Return the required benchmarks that the site can run."""
+    """Return the required benchmarks that the site can execute."""
     return [
         benchmark
         for benchmark in required_benchmarks(runs)
-        if unsupported_reason(site, benchmark.run.levels) is None
+        if reason_missing_at_site(site, benchmark.run.levels) is None
     ]
 
 
@@ -132,7 +130,7 @@ def message_sizes(largest_bytes: int) -> list[int]:
 
 
 def spec(site: Site, benchmark: CollectiveBenchmark) -> dict[str, Any]:
-    """Return all that a benchmark depends on but software, with the keys that launchers and ranks need."""
+    """Return everything a benchmark depends on except software, with keys for launchers and ranks."""
     name = f"benchmark.{benchmark.name}"
     return {
         "run_id": name,
@@ -185,9 +183,9 @@ class CollectiveBenchmarks(Measurements[CollectiveBenchmark]):
     @functools.cached_property
     def table(self) -> str:
         """The table network.csv, or network.csv.gz."""
-        return str(self._campaign.record_file("network"))
+        return str(self._campaign.table_file("network"))
 
     @functools.cached_property
     def has_results(self) -> bool:
         """Whether benchmarks are planned, or a published table exists."""
-        return Path(self.table).is_file() if self._campaign.published else bool(self.by_name)
+        return Path(self.table).is_file() if self._campaign.published_folder else bool(self.by_name)

@@ -1,14 +1,15 @@
 """Estimate hours, node hours, GPU hours and disk space of a campaign before anything runs.
 
-The time of a run is its start-up and its epochs, estimated from the first of these sources that exists: runs
-of the same cell at this site, in any study, with as many samples; runs of the same framework, model and data
-set, scaled by samples per replica; the operations of the model and a rate that the site states or that is
-assumed. The last source ignores communication and gives an order of magnitude.
+A run takes the time of its start-up and of its epochs, estimated from the first of these sources that exists:
+runs of the same cell with the same number of samples, at this site, in any study; runs of the same framework,
+model, data set and device, scaled by samples per device; the operations of the model over a rate that the
+site states or that is assumed. The last source ignores communication and gives an order of magnitude.
 
 The assumed rates are those of one core in docs/measurements.md: plain convolutional networks train with 75 to
 185 GFLOP/s, LeNet-5, which is dominated by overhead, with 15 to 30. Depthwise convolutions are bound by
-memory: EfficientNet-B0 took as long as if each of their operations were sixty others. Ratios between such
-models are right within a third. Rates of accelerators were not measured.
+memory: EfficientNet-B0 took as long as if each of their operations were sixty others. Ratios between these
+    models
+are right within a third. Rates of accelerators were not measured.
 """
 
 import functools
@@ -40,24 +41,25 @@ from declared.site import load_site
 from declared.study import load_study
 from models.operations import FLOPS_PER_MAC
 from plan.binding import read_binding
-from plan.campaign import Campaign, configured, imported_note, plan_campaign
+from plan.campaign import Campaign, imported_note, load_merged_config, plan_campaign
 from plan.collective_benchmarks import CollectiveBenchmark, message_sizes, planned_benchmarks
 from plan.design import Run
 from plan.identity import cores_per_rank, device, environment_of
 from plan.largest import planned_searches
-from plan.memory import Need, describe_needs, failed_estimates, is_estimable, needs_by_cell
+from plan.memory import MemoryDemand, describe_demands, failed_estimates, is_estimable, memory_demands
 from plan.timings import BUDGET_S, MESSAGES, PARTS, Timing, planned_timings
 
-START_S = 5.0  # from launch to first epoch: 2.7 to 6.6 s in docs/measurements.md
+START_S = 5.0  # from launch to the first epoch: 2.7 to 6.6 s in docs/measurements.md
 REFERENCE_S = 0.8  # reference benchmark of a run (docs/explanation/measurement.md); longer under a CPU quota
 SIZE_BUDGET_S = 1.2  # time limit of ranks.collective_benchmark for one message size
 ASSUMED_GFLOPS = {"cpu": 120.0, "cuda": 10_000.0}  # of one core and one accelerator in float32 training
-DEPTHWISE_WEIGHT = 60  # a depthwise operation takes as long as 60 others
-TRIALS = 5, 20  # trainings of a few steps in a search for the largest batch, by how much memory there is
-N_PASSES = 3  # the backward pass costs twice the forward pass
+DEPTHWISE_WEIGHT = 60  # times of other operations that a depthwise one takes
+TRIALS = 5, 20  # fewest and most trials of a search for the largest batch; more memory needs more
+N_PASSES = 3  # in times of a forward pass: the backward pass costs two
 LABEL_BYTES = 8  # int64
 RUN_BYTES = 100_000  # log, record and epochs of a run
 MODEL_FACTORS = ("framework", "model", "dataset", "device")
+# Factors that do not change the time of an epoch: cells that differ only in them have the same estimate.
 TIME_NEUTRAL_FACTORS = ("epochs", "warmup_epochs", "momentum", *OPTIMIZER_NUMBERS)
 CELL_COLUMNS = [*(name for name in factor_table() if name not in TIME_NEUTRAL_FACTORS), "samples_per_epoch"]
 TIME_COLUMNS = ["startup_s", "epoch_time_s", "validation_time_s", "ranks", "replicas"]
@@ -76,18 +78,18 @@ HEADER: tuple[str, ...] = (
 MEMORY_TITLE = "memory of a rank"
 TEXT_COLUMNS = (*HEADER[:3], *HEADER[-1:])
 BENCHMARK_TITLES = {PARTS: "(parts of layers)", MESSAGES: "(messages)"}
-MIN_SPAN_RATIO = 1.5  # longest over shortest run from which the table shows the range
+MIN_SPAN_RATIO = 1.5  # longest over shortest run above which the table shows the range
 
 
 class Estimate(NamedTuple):
-    """Seconds of one run, and their source."""
+    """Estimated seconds of one run, and the note on the source of the estimate."""
 
     run_s: float
     origin: Note
 
 
 class Means(NamedTuple):
-    """Mean seconds of measured runs: start-up, epoch with validation, and sample in one replica."""
+    """Mean seconds of measured runs: start-up, epoch with validation, and a sample on one device."""
 
     start_s: float
     epoch_s: float
@@ -96,11 +98,11 @@ class Means(NamedTuple):
 
 @dataclass(frozen=True)
 class Cost:
-    """Estimates for all runs, collective benchmarks and timings that a campaign's site can make.
+    """Estimates for all runs, collective benchmarks and timings that a campaign's site can execute.
 
     Attributes:
         campaign: The campaign.
-        measured: Runs of this site (see ``measured_at``).
+        measured: Successful runs at this site (`measured_at`).
         unused: Notes on records of the study that the campaign does not use.
     """
 
@@ -110,12 +112,12 @@ class Cost:
 
     @cached_property
     def by_cell(self) -> dict[str, Estimate]:
-        """Estimate of a run of each cell that the site can make."""
+        """Estimate of a run of each cell that the site can execute."""
         cells = {run.cell: run for run in self.campaign.max_runs}
         return {
             cell: self._estimate(run)
             for cell, run in cells.items()
-            if self.campaign.unsupported_reason(run) is None
+            if self.campaign.missing_reason(run) is None
         }
 
     def estimate(self, run: Run) -> Estimate:
@@ -123,18 +125,18 @@ class Cost:
         return self.by_cell[run.cell]
 
     @cached_property
-    def memory(self) -> dict[str, Need]:
-        """What cells need of their memory, where it is estimated."""
-        return needs_by_cell(self.campaign.site, self.runs, self.campaign.results)
+    def memory(self) -> dict[str, MemoryDemand]:
+        """Memory demand of each cell with an estimate."""
+        return memory_demands(self.campaign.site, self.runs, self.campaign.results)
 
     @cached_property
     def runs(self) -> list[Run]:
-        """The planned runs that the site can make."""
+        """The runs planned by now that the site can execute."""
         return [run for run in self.campaign.runs if run.cell in self.by_cell]
 
     @cached_property
-    def possible(self) -> list[Run]:
-        """The runs that the site may have to make."""
+    def potential_runs(self) -> list[Run]:
+        """The runs that the site has to execute if precision is reached as late as possible."""
         return [run for run in self.campaign.max_runs if run.cell in self.by_cell]
 
     @cached_property
@@ -148,7 +150,7 @@ class Cost:
         ]
 
     def seconds(self, runs: Iterable[Run]) -> float:
-        """Return the seconds of ``runs``, one after the other."""
+        """Return the seconds of `runs`, executed one after the other."""
         return sum(self.estimate(run).run_s for run in runs)
 
     @property
@@ -157,7 +159,7 @@ class Cost:
         return [run for run in self.runs if self.estimate(run).run_s > self.campaign.site.time_limit_s]
 
     def total_s(self, runs: Iterable[Run]) -> float:
-        """Return the seconds of ``runs``, collective benchmarks and timings, one after the other."""
+        """Return the seconds of `runs`, collective benchmarks and timings, executed one after the other."""
         return self.seconds(runs) + sum(benchmark_s for _, benchmark_s in self.benchmarks)
 
     @property
@@ -171,7 +173,7 @@ class Cost:
 
     @property
     def gpu_hours(self) -> float:
-        """Hours of all accelerators of the nodes, because a run has its nodes exclusively."""
+        """Hours of all accelerators of the nodes, since a run occupies its nodes exclusively."""
         site = self.campaign.site
         return (
             self.node_hours * max(site.devices_per_node, site.ranks_per_node)
@@ -181,7 +183,7 @@ class Cost:
 
     @property
     def data_bytes(self) -> int:
-        """Size of prepared data sets and of their archives, whether or not they exist."""
+        """Size of prepared data sets and their archives in bytes, whether or not they exist already."""
         entries = [load_dataset(name) for name in self.campaign.datasets]
         prepared = sum(_prepared_bytes(entry) for entry in entries)
         return prepared + sum(file["bytes"] for entry in entries for file in entry.get("files", []))
@@ -214,7 +216,7 @@ class Cost:
     def _rate(self, run: Run) -> tuple[float, Note]:
         """Return the mean GFLOP/s of a device in a run, and the note on its source."""
         site, source, kind = self.campaign.site, ASSUMED, device(self.campaign.site, run.levels)
-        if kind == "hybrid":  # the CPU rank adds little
+        if kind == "hybrid":  # The CPU rank adds little.
             rate = ASSUMED_GFLOPS["cuda"] * (1 - 1 / run.geometry.ranks_per_node)
         elif kind == "cpu":
             shares = site.cpu_shares[: run.geometry.nodes] or (site.cpu_share or 1,)
@@ -229,19 +231,19 @@ class Cost:
 
 
 def _sample_macs(run: Run) -> int:
-    """Return the multiplications of a forward pass of one sample.
+    """Return the weighted multiplications of a forward pass of one sample (`weighted_macs`).
 
-    Of a model that only a command of the user's own knows, they are at least its parameters.
+    For a model that only a user-supplied command knows, return its parameters, the least that they can be.
     """
     model, dataset = run.levels["model"], run.levels["dataset"]
     if run.framework.command and find_graph(model, dataset) is None:
         return run.framework.command.models.get(model, 0)
-    return weighed_macs(model, dataset)
+    return weighted_macs(model, dataset)
 
 
 @functools.cache
-def weighed_macs(model: str, dataset: str) -> int:
-    """Return the multiplications of a forward pass of one sample, weighted by the time that they take."""
+def weighted_macs(model: str, dataset: str) -> int:
+    """Return the multiplications of a forward pass of one sample, depthwise ones with DEPTHWISE_WEIGHT."""
     operators = model_graph(model, dataset).operators
     return sum(
         operator.macs * (DEPTHWISE_WEIGHT if operator.kind == "depthwise_conv" else 1)
@@ -252,12 +254,12 @@ def weighed_macs(model: str, dataset: str) -> int:
 def mean_times(measured: pd.DataFrame, names: Sequence[str]) -> dict[tuple[object, ...], Means]:
     """Return the mean times of measured runs, grouped by the columns ``names``."""
     epoch_s = measured.epoch_time_s.astype(float) + measured.validation_time_s.astype(float).fillna(0)
-    # A rank may have several replicas, or a replica several ranks.
+    # Devices: a rank can have several replicas (mirrored), a replica several ranks (meshes).
     devices = measured[["ranks", "replicas"]].astype(float).max(axis=1)
     sample_s = epoch_s * devices / measured.samples_per_epoch.astype(float)
     start_s = measured.startup_s.astype(float)
     times = measured.assign(start_s=start_s, epoch_s=epoch_s, sample_s=sample_s)
-    if absent := [name for name in names if name not in times]:  # factors of the user's own
+    if absent := [name for name in names if name not in times]:  # user-defined factors
         times = times.assign(**dict.fromkeys(absent))
     means = times.groupby([*names])[[*Means._fields]].mean().fillna({"start_s": START_S})
     return {
@@ -289,7 +291,7 @@ def measured_at(site: str, results: Path = Path("results")) -> pd.DataFrame:
 
 
 def report(cost: Cost) -> str:
-    """Return the estimate as text, in lines for a terminal."""
+    """Return the estimate as text for a terminal."""
     fraction = cost.campaign.study.fraction
     header, *_ = table = table_rows(cost)
     rows = align_columns(table, left=[name in TEXT_COLUMNS for name in header])
@@ -312,7 +314,7 @@ def title(cost: Cost) -> Note:
 
 
 def table_rows(cost: Cost) -> list[tuple[str, ...]]:
-    """Return the rows of the report's table, HEADER first; with a column for memory where it is estimated."""
+    """Return the rows of the report's table, HEADER first, with a column for memory if any is estimated."""
     rows = [(HEADER, MEMORY_TITLE)]
     for (*names, origin), runs in _groups(cost):
         times = _times([cost.estimate(run).run_s for run in runs])
@@ -338,9 +340,9 @@ def _groups(cost: Cost) -> list[tuple[tuple[str, ...], list[Run]]]:
 
 
 def _memory_text(cost: Cost, runs: Iterable[Run]) -> str:
-    """Return the memory of the runs that need the largest share of theirs, in words."""
-    needs = [cost.memory[run.cell] for run in runs if run.cell in cost.memory]
-    return str(max(needs, key=lambda need: (need.share or 0, need.peak_bytes))) if needs else ""
+    """Return the largest memory demand, relative to its limit, among `runs` as text."""
+    demands = [cost.memory[run.cell] for run in runs if run.cell in cost.memory]
+    return str(max(demands, key=lambda demand: (demand.share or 0, demand.peak_bytes))) if demands else ""
 
 
 def notes(cost: Cost) -> list[Note]:
@@ -367,7 +369,7 @@ def notes(cost: Cost) -> list[Note]:
         )
         facts = {"runs": len(cost.too_long), "of": len(cost.runs), "time_limit_s": site.time_limit_s}
         lines.append(Note("too-long", text, **facts))
-    lines += [*describe_needs(cost.memory.values()), *_unestimated_notes(cost)]
+    lines += [*describe_demands(cost.memory.values()), *_unestimated_notes(cost)]
     if (wait_s := site.wait_for_quiet) > 0:
         text = f"without waiting for a quiet machine, up to {wait_s:g} s a run (wait_for_quiet)"
         lines.append(Note("without-waiting", text, wait_s=wait_s))
@@ -410,7 +412,7 @@ def _total(cost: Cost) -> Note:
 
 
 def _precision_notes(cost: Cost) -> Iterator[Note]:
-    """Yield notes on a study's precision target, and on the maximal and expected cost of further runs."""
+    """Yield notes on a study's precision target and on the largest and expected cost of its runs."""
     campaign, rule = cost.campaign, cost.campaign.study.replicates
     if not rule.adaptive:
         return
@@ -419,7 +421,7 @@ def _precision_notes(cost: Cost) -> Iterator[Note]:
     yield Note("replicates-by-precision", text, rule=rule, open=campaign.open)
     yield from campaign.unreachable_precision()
     if campaign.open:
-        n_runs, total_s = len(cost.possible), cost.total_s(cost.possible)
+        n_runs, total_s = len(cost.potential_runs), cost.total_s(cost.potential_runs)
         text = f"at most {number_of(n_runs, 'run')}, {format_duration(total_s)} one after the other"
         yield Note("at-most", text, runs=n_runs, total_s=total_s)
         if not campaign.decisions:
@@ -430,8 +432,8 @@ def _precision_notes(cost: Cost) -> Iterator[Note]:
         n_expected = {cell: state["expected"] for cell, state in last.cells.items()}
         expected = [
             run
-            for run in cost.possible
-            if run.run_id in campaign.records or run.block <= n_expected.get(run.cell, 0)
+            for run in cost.potential_runs
+            if run.run_id in campaign.record_paths or run.block <= n_expected.get(run.cell, 0)
         ]
         seconds = cost.seconds(expected)
         text = (
@@ -442,7 +444,7 @@ def _precision_notes(cost: Cost) -> Iterator[Note]:
 
 
 def fraction_line(fraction: Fraction) -> Note:
-    """Return the note on a fraction and on the main effects and two-way interactions that it confounds."""
+    """Return the note on a fraction, with the main effects and two-way interactions that it confounds."""
     titles = {name: factor_rules(name).get("title", name) for name in fraction.factors}
     confounded = fraction.aliases()
     aliases = [
@@ -453,23 +455,23 @@ def fraction_line(fraction: Fraction) -> Note:
 
 
 def _times(times: Sequence[float]) -> tuple[str, str, str]:
-    """Return number, mean (with the range if it is wide) and sum of seconds."""
+    """Return number, mean (with the range if it is wide) and sum of times in seconds, as text."""
     mean, is_wide = format_duration(sum(times) / len(times)), max(times) > MIN_SPAN_RATIO * min(times)
     span = f" ({format_duration(min(times))} to {format_duration(max(times))})" if is_wide else ""
     return f"{len(times):,}", mean + span, format_duration(sum(times))
 
 
 def _state(cost: Cost) -> Note:
-    """Return the note on existing records, and on the time until every run has an ok record."""
+    """Return the note on existing records and on the time of the runs without an ok record."""
     statuses = cost.campaign.statuses
     left = [run for run in cost.runs if statuses.get(run.run_id) != "ok"]
     if not left and any(run.lacks_strategy or run.missing_batch_size for run in cost.campaign.runs):
-        return Note("no-runs", "no run can be made before a search")
+        return Note("no-runs", "no run can be executed before a search")
     if not left:
         return (
             Note("complete", "every run has an ok record")
             if cost.runs
-            else Note("no-runs", "no run can be made here; name another site: --site SITE")
+            else Note("no-runs", "no run can be executed here; name another site: --site SITE")
         )
     counts, left_s = cost.campaign.describe_statuses(), cost.seconds(left)
     text = (
@@ -494,7 +496,7 @@ def to_json(cost: Cost) -> str:
     ]
     lines = [{"code": note.code, "text": str(note)} for note in notes(cost)]
     names = {"study": cost.campaign.study.name, "site": cost.campaign.site.name}
-    memory = [asdict(need) | {"share": need.share} for need in cost.memory.values()]
+    memory = [asdict(demand) | {"share": demand.share} for demand in cost.memory.values()]
     return json.dumps({**names, **facts, "groups": rows, "memory": memory, "notes": lines}, indent=2)
 
 
@@ -507,7 +509,7 @@ def main(*, study: str = "", site: str = "", block: int | None = None, as_json: 
         block: only this block of the design; default: all of it
         as_json: print JSON, for programs
     """
-    config = load_config(configured(study, site))
+    config = load_config(load_merged_config(study, site))
     declared = load_study(config.study)
     if note := imported_note(declared):
         print(json.dumps(note.facts, indent=2) if as_json else note)

@@ -1,8 +1,9 @@
-"""Read which cells get another run, where a study has a precision target instead of a replicate count.
+"""Read which cells get another run in a study with a precision target.
 
-After each block from `at_least` on, stage precision decides from the records which cells get a run in the
-next block. A decision is results/<study>/precision/block-<block>.json, and has the rule that it follows. The
-last one names no cell; the one after `at_most` is always the last.
+After each block from `at_least` on, the stage `precision` decides from the records which cells get a run in
+the next block. It writes the decision, with the rule that it follows, to
+results/<study>/precision/block-<block>.json. The last decision names no cell; the one after block `at_most`
+is always the last.
 """
 
 import functools
@@ -29,7 +30,8 @@ class Decision:
 
     Attributes:
         block: Number of the block.
-        cells: For each cell n, half_width (relative, or None), reached, refine and expected.
+        cells: By cell: n, half_width (relative, or None), reached, refine and expected
+            (config/schemas/decision.schema.yaml).
     """
 
     block: int
@@ -78,7 +80,7 @@ def read_decision(file: Path, replicates: Replicates) -> Decision | None:
 
 @functools.lru_cache(maxsize=2000)  # Snakemake reads the same ones many times
 def _load(file: Path, _date_ns: int, _size: int) -> Mapping[str, Any] | None:
-    """Return the content of a file, None if it is no decision; date and size are part of the cache's key."""
+    """Return the content of a file, None if it is not a decision. Date and size are keys of the cache."""
     try:
         fields: Mapping[str, Any] = read_json(file)
         check(fields, "decision", file)

@@ -22,6 +22,7 @@ from common.errors import InputError
 from common.files import digest_text, display_path, write_text
 from common.notes import Note
 from common.options import run_program
+from common.text import number_of
 from declared.commands import Command
 from declared.datasets import IMAGES, PIXEL, find_dataset, kind, load_dataset, sample_name, targets
 from declared.factors import (
@@ -60,8 +61,9 @@ SHARE_SUM_TOLERANCE = 1e-6
 # Multiples of the microbatches that are tried for the smallest batch of a cell.
 MAX_SMALLEST_MULTIPLE = 8
 MAX_SUGGESTED_FRAMEWORKS = 8
+# Factors that decide how many steps an epoch has, and how many samples these leave over.
 STEP_COUNT_FACTORS = ("framework", "dataset", "nodes", "devices_per_node", "batch_size", "batch_scope")
-UNSUPPORTED = "unsupported-by-framework"
+INFEASIBLE_FOR_FRAMEWORK = "unsupported-by-framework"
 BOOKKEEPING_COLUMNS = ("run_id", "cell", "replicate", "block", "order_key", "seed")
 
 
@@ -69,9 +71,9 @@ class InfeasibleCell(Exception):
     """A cell that cannot be trained.
 
     Attributes:
-        code: Code of the error, as of an InputError.
+        code: Code of the InputError that stops the study.
         reason: What is wrong, as a clause.
-        factors: The factors whose levels cause it; an `exclude` entry needs no others.
+        factors: The factors whose levels cause it, which an `exclude` entry has to name.
         hint: What the user can change.
     """
 
@@ -81,7 +83,7 @@ class InfeasibleCell(Exception):
 
 
 class DuplicateCell(InfeasibleCell):
-    """A cell that trains the same as another one; `explanation` has the reason without its name."""
+    """A cell that trains the same as another one; `explanation` says why, without the other cell's name."""
 
     def __init__(self, original: str, explanation: str, factors: Sequence[str], hint: str) -> None:
         super().__init__("duplicate", f"trains the same as {original}: {explanation}", factors, hint)
@@ -92,8 +94,13 @@ class DuplicateCell(InfeasibleCell):
 class IrrelevantFactor:
     """A factor that has no effect in some cells, such as momentum with Adam.
 
-    Two cells that differ only in an irrelevant factor would train the same model, so the design rejects the
-    duplicate.
+    Cells that differ only in irrelevant factors would train the same, so the design refuses the duplicate.
+
+    Attributes:
+        factor: The factor.
+        decided_by: The factors whose levels decide that it has no effect.
+        explanation: Why it has none, as a clause.
+        applies_to: Whether it has none in a cell with these levels and this mesh.
     """
 
     factor: str
@@ -102,17 +109,24 @@ class IrrelevantFactor:
     applies_to: Callable[[Levels, Mesh], object]
 
 
-JAX = "jax"  # environment whose frameworks XLA compiles in any case
-FUSED_ATTENTION = frozenset({"pytorch", "jax_training"})  # libraries that have a fused kernel
+JAX = "jax"  # the environment whose frameworks XLA compiles in any case
+# Modules of ranks.libraries; TensorFlow, LBANN and Tarantella compute attention by two matrix products.
+LIBRARIES_WITH_FUSED_ATTENTION = frozenset({"pytorch", "jax_training"})
 
 
 def _is_jax(levels: Levels, _mesh: Mesh) -> bool:
     return load_framework(levels["framework"]).environment == JAX
 
 
+def _lacks_fused_attention(levels: Levels, _mesh: Mesh) -> bool:
+    return LIBRARIES_WITH_FUSED_ATTENTION.isdisjoint(load_framework(levels["framework"]).libraries)
+
+
 def _lacks_attention(levels: Levels, _mesh: Mesh) -> bool:
-    is_own = is_own_model(levels["model"])
-    return not is_own and not model_graph(levels["model"], levels["dataset"]).head_sizes
+    """Return whether a model of Ringside has no attention; a module of the user may have any."""
+    return (
+        not is_own_model(levels["model"]) and not model_graph(levels["model"], levels["dataset"]).head_sizes
+    )
 
 
 IRRELEVANT_FACTORS = tuple(
@@ -134,7 +148,7 @@ IRRELEVANT_FACTORS = tuple(
          lambda _, mesh: mesh.replicas == 1 < mesh.ranks),
         (["compiler"], ("framework",), "XLA compiles every step of JAX", _is_jax),
         (["attention"], ("framework",), "its library has no fused attention",
-         lambda levels, _: FUSED_ATTENTION.isdisjoint(load_framework(levels["framework"]).libraries)),
+         _lacks_fused_attention),
         (["attention"], ("framework", "precision"), "JAX has fused attention for bfloat16 only",
          lambda levels, mesh: _is_jax(levels, mesh) and levels["precision"] not in ("amp", "bf16")),
         (["attention"], ("model",), "the model has no attention", _lacks_attention),
@@ -151,7 +165,7 @@ IRRELEVANT_FACTORS = tuple(
 )  # fmt: skip
 
 
-# Factors of images, their level for other data, and what the other levels do.
+# Factors that only images allow: factor, its level for other data, and what the other levels do.
 IMAGE_FACTORS = (
     ("augmentation", "none", "changes images"),
     ("memory_format", "default", "lays out the channels of images"),
@@ -160,9 +174,15 @@ IMAGE_FACTORS = (
 
 @dataclass(frozen=True)
 class Geometry:
-    """Process layout and batch sizes of a cell.
+    """Ranks and batch sizes of a cell.
 
-    `replicas` are copies of the model that see different samples; `mesh` is None for pure data parallelism.
+    Attributes:
+        replicas: Copies of the model that see different samples.
+        replicas_per_rank: More than one if a rank drives all devices of its node (`Framework.mirrored`).
+        local_batch: Samples in a batch of one replica.
+        effective_batch: Samples behind one optimizer step, those of accumulated batches included.
+        steps: Batches of a replica in an epoch.
+        mesh: None for pure data parallelism.
     """
 
     nodes: int
@@ -198,7 +218,7 @@ class Run:
     dataset: Mapping[str, Any]
     strategy: Strategy | None = None  # how each layer is partitioned, for frameworks with strategies
     bucket_bytes: BucketBytes = BUCKET_BYTES  # limits of their buckets of gradients
-    missing_batch_size: Note | None = None  # why the largest batch size is not known (plan.batch_sizes)
+    missing_batch_size: Note | None = None  # why no largest batch size is known (plan.batch_sizes)
 
     @property
     def graph(self) -> Graph:
@@ -207,7 +227,7 @@ class Run:
 
     @property
     def reads_data(self) -> bool:
-        """Whether it reads the prepared data set; commands of the user's own may have data of their own."""
+        """Whether it reads the prepared data set; a user-supplied command may have data of its own."""
         return self.framework.command is None or self.framework.command.reads_data
 
     @property
@@ -251,7 +271,7 @@ def plan_design(study: Study, site: Site) -> list[Run]:
 
 
 def unregistered_data(samples: int) -> dict[str, Any]:
-    """Return the entry of data that only a command of the user's own knows."""
+    """Return the entry of a data set that only a user-supplied command knows."""
     return {"title": "known to the command alone", "train_samples": samples, "validation_samples": 0}
 
 
@@ -279,25 +299,26 @@ def cell_name(levels: Levels) -> str:
 
 
 def cell_geometry(study: str, levels: Levels, site: Site) -> Geometry:
-    """Return the geometry of a cell of a study, with the batch size that was found if it is searched.
+    """Return the geometry of a cell of a study.
 
-    Before the search, it is that of the smallest batch.
+    With `batch_size: largest`, the batch is the one that the search found; before the search, it is the
+    smallest one that the cell can train.
 
     Raises:
         InfeasibleCell: If the cell cannot be trained.
     """
     framework = load_framework(levels["framework"])
     if not has_largest_batch(levels):
-        return geometry(levels, framework, site)
+        return check_cell(levels, framework, site)
     _check_search(levels, framework)
     entry = _batch_search_entry(study, site, levels)
     if entry and (size := entry["batch_size"]):
-        return geometry({**levels, "batch_size": size}, framework, site)
+        return check_cell({**levels, "batch_size": size}, framework, site)
     return smallest_geometry(levels, framework, site)
 
 
 def _batch_search_entry(study: str, site: Site, levels: Levels) -> Mapping[str, Any] | None:
-    """Return what the search behind a cell found (plan.batch_sizes), None before the search."""
+    """Return the result of the search behind a cell (plan.batch_sizes), None before the search."""
     return read_batch_sizes(batch_size_file(study, site.name)).get(batch_search_name(levels))
 
 
@@ -305,13 +326,13 @@ def smallest_geometry(levels: Levels, framework: Framework, site: Site) -> Geome
     """Return the geometry of a cell with the smallest batch that it can train.
 
     Raises:
-        InfeasibleCell: If it cannot be trained.
+        InfeasibleCell: If the cell cannot be trained with any of the batches that are tried.
     """
     sizes = [levels["microbatches"] * multiple for multiple in range(1, MAX_SMALLEST_MULTIPLE + 1)]
     for size in sizes[:-1]:
         with contextlib.suppress(InfeasibleCell):
-            return geometry({**levels, "batch_size": size}, framework, site)
-    return geometry({**levels, "batch_size": sizes[-1]}, framework, site)
+            return check_cell({**levels, "batch_size": size}, framework, site)
+    return check_cell({**levels, "batch_size": sizes[-1]}, framework, site)
 
 
 def _check_search(levels: Levels, framework: Framework) -> None:
@@ -328,24 +349,35 @@ def _check_search(levels: Levels, framework: Framework) -> None:
             raise InfeasibleCell("no-largest-batch", reason, ("batch_size", factor), hint)
 
 
-def geometry(levels: Levels, framework: Framework, site: Site) -> Geometry:
-    """Return ranks, replicas and batch sizes of a cell, whose batch size is a number.
-
-    With a parallelization strategy all ranks see the same samples, as along the axis tensor of a mesh.
+def check_cell(levels: Levels, framework: Framework, site: Site) -> Geometry:
+    """Check that a cell, whose batch size is a number, can be trained, and return its geometry.
 
     Raises:
-        InfeasibleCell: If the cell cannot be trained.
+        InfeasibleCell: If it cannot be trained.
     """
     _check_capabilities(levels, framework)
-    for name, use in (("warmup_epochs", "to time"), ("lr_warmup_epochs", "with the whole learning rate")):
-        if levels[name] >= levels["epochs"]:
-            reason = f"{name}={levels[name]} leaves none of {levels['epochs']} epochs {use}"
-            hint = f"set {name}: {levels['epochs'] - 1}, or more epochs"
-            raise InfeasibleCell("no-epoch-left", reason, ("epochs", name), hint)
+    _check_epochs(levels)
     if framework.command:
         return _command_geometry(levels, framework, framework.command, site)
     _check_registered(levels, framework)
     _check_image_factors(levels)
+    geometry = compute_geometry(levels, framework, site)
+    if geometry.mesh and not framework.strategies:
+        _check_partition(levels, geometry.mesh, geometry.local_batch)
+    _check_shares(levels, framework, geometry)
+    _check_compiler(levels, framework)
+    _check_checkpointing(levels)
+    return geometry
+
+
+def compute_geometry(levels: Levels, framework: Framework, site: Site) -> Geometry:
+    """Return ranks, replicas and batch sizes of a cell of a framework with an adapter.
+
+    With a parallelization strategy all ranks see the same samples, as they do along a mesh's tensor axis.
+
+    Raises:
+        InfeasibleCell: If devices, mesh or batch size do not fit the site or the data set.
+    """
     devices = _count_devices(levels, framework, site)
     nodes, ranks_per_node = (levels["nodes"], devices) if framework.distributed else (1, 1)
     replicas_per_rank = devices if framework.mirrored else 1
@@ -353,11 +385,6 @@ def geometry(levels: Levels, framework: Framework, site: Site) -> Geometry:
     mesh = _build_mesh(levels, framework, ranks)
     replicas = (mesh.replicas if mesh else ranks) * replicas_per_rank
     local_batch, steps = _batches(levels, replicas)
-    if mesh and not framework.strategies:
-        _check_partition(levels, mesh, local_batch)
-    _check_shares(levels, framework, replicas, local_batch)
-    _check_compiler(levels, framework)
-    _check_checkpointing(levels)
     return Geometry(
         nodes=nodes,
         ranks=ranks,
@@ -373,7 +400,7 @@ def geometry(levels: Levels, framework: Framework, site: Site) -> Geometry:
 
 
 def _command_geometry(levels: Levels, framework: Framework, command: Command, site: Site) -> Geometry:
-    """Return the geometry of a cell that a command of the user's own trains.
+    """Check a cell that a user-supplied command trains, and return its geometry.
 
     `ranks` are the processes that start the command.
 
@@ -385,7 +412,7 @@ def _command_geometry(levels: Levels, framework: Framework, command: Command, si
     if command.reads_data and not find_dataset(levels["dataset"]):
         reason = f"{framework.name} reads {{data}}, but Ringside does not have {levels['dataset']}"
         raise InfeasibleCell(
-            "not-registered", reason, ("framework", "dataset"), "take {data} out of its file"
+            "not-registered", reason, ("framework", "dataset"), "remove {data} from its file"
         )
     if samples is None:
         reason = f"neither Ringside nor {display_path(command.file)} knows the data {levels['dataset']}"
@@ -428,7 +455,9 @@ def _check_registered(levels: Levels, framework: Framework) -> None:
     if is_own_model(levels["model"]) and not framework.own_modules:
         able = [name for name in framework_names() if load_framework(name).own_modules]
         reason = f"{framework.name} cannot train {levels['model']}, a PyTorch module of your own"
-        raise InfeasibleCell(UNSUPPORTED, reason, ("framework", "model"), f"use {' or '.join(able)}")
+        raise InfeasibleCell(
+            INFEASIBLE_FOR_FRAMEWORK, reason, ("framework", "model"), f"use {' or '.join(able)}"
+        )
 
 
 def _build_mesh(levels: Levels, framework: Framework, ranks: int) -> Mesh | None:
@@ -510,25 +539,37 @@ def _check_normalization(graph: Graph, samples: int, scope: str, factors: Sequen
 
 
 def _check_capabilities(levels: Levels, framework: Framework) -> None:
-    unmet = framework.missed(levels)
-    if all(unmet):
-        missed = list(dict.fromkeys(itertools.chain(*unmet)))
-        least = min(map(len, unmet))
-        closest = dict.fromkeys(name for names in unmet if len(names) == least for name in names)
-        explanation = "".join(f": {framework.why[name]}" for name in closest if name in framework.why)
-        combination = " with ".join(f"{name}={levels[name]}" for name in closest)
-        location = f"{'does' if framework.command else 'capabilities'} in {display_path(framework.file)}"
-        able = [
-            name
-            for name in framework_names()
-            if load_framework(name).adapter and load_framework(name).can(levels)
-        ]
-        alternatives = f", or use {' or '.join(able)}" if 0 < len(able) <= MAX_SUGGESTED_FRAMEWORKS else ""
-        reason, hint = (
-            f"{framework.name} cannot train with {combination}{explanation}",
-            f"change the factors{alternatives}",
-        )
-        raise InfeasibleCell(UNSUPPORTED, reason, ("framework", *missed), hint, location)
+    """Raise InfeasibleCell if a cell fits none of the framework's capabilities.
+
+    The message has the levels that violate the closest capabilities, those with the fewest violations.
+    """
+    violations = framework.violations(levels)
+    if not all(violations):
+        return
+    n_fewest = min(map(len, violations))
+    closest = dict.fromkeys(name for names in violations if len(names) == n_fewest for name in names)
+    explanation = "".join(f": {framework.why[name]}" for name in closest if name in framework.why)
+    combination = " with ".join(f"{name}={levels[name]}" for name in closest)
+    location = f"{'does' if framework.command else 'capabilities'} in {display_path(framework.file)}"
+    able = [
+        name
+        for name in framework_names()
+        if load_framework(name).adapter and load_framework(name).can(levels)
+    ]
+    alternatives = f", or use {' or '.join(able)}" if 0 < len(able) <= MAX_SUGGESTED_FRAMEWORKS else ""
+    reason = f"{framework.name} cannot train with {combination}{explanation}"
+    factors = ("framework", *dict.fromkeys(itertools.chain(*violations)))
+    hint = f"change the factors{alternatives}"
+    raise InfeasibleCell(INFEASIBLE_FOR_FRAMEWORK, reason, factors, hint, location)
+
+
+def _check_epochs(levels: Levels) -> None:
+    """Raise InfeasibleCell if all epochs of a cell are warm-up."""
+    for name, use in (("warmup_epochs", "to time"), ("lr_warmup_epochs", "with the whole learning rate")):
+        if levels[name] >= levels["epochs"]:
+            reason = f"{name}={levels[name]} leaves none of {levels['epochs']} epochs {use}"
+            hint = f"set {name}: {levels['epochs'] - 1}, or more epochs"
+            raise InfeasibleCell("no-epoch-left", reason, ("epochs", name), hint)
 
 
 def _check_image_factors(levels: Levels) -> None:
@@ -548,7 +589,7 @@ def _check_image_factors(levels: Levels) -> None:
 
 
 def _check_checkpointing(levels: Levels) -> None:
-    """Raise InfeasibleCell if the model's blocks cannot be computed again in the backward pass."""
+    """Raise InfeasibleCell if the backward pass cannot recompute the model's blocks."""
     if levels["checkpointing"] == "none":
         return
     graph, reason = model_graph(levels["model"], levels["dataset"]), ""
@@ -578,7 +619,11 @@ def _check_compiler(levels: Levels, framework: Framework) -> None:
 
 
 def _count_devices(levels: Levels, framework: Framework, site: Site) -> int:
-    """Return the number of devices per node that train."""
+    """Return the number of devices per node that train.
+
+    Raises:
+        InfeasibleCell: If the site or the framework does not have them.
+    """
     hybrid = levels["device"] == "hybrid"
     limit = site.ranks_per_node + hybrid  # the accelerators, and one rank on the CPU
     devices: int = levels["devices_per_node"] or limit
@@ -596,13 +641,17 @@ def _count_devices(levels: Levels, framework: Framework, site: Site) -> int:
     if levels["devices_per_node"] > 1 and not (framework.distributed or framework.mirrored):
         reason = f"devices_per_node={devices}: {framework.name} trains on one device"
         raise InfeasibleCell(
-            UNSUPPORTED, reason, ("framework", "devices_per_node"), "set devices_per_node: 1"
+            INFEASIBLE_FOR_FRAMEWORK, reason, ("framework", "devices_per_node"), "set devices_per_node: 1"
         )
     return devices
 
 
 def _batches(levels: Levels, replicas: int) -> tuple[int, int]:
-    """Return the local batch size, and the number of steps per epoch."""
+    """Return the local batch size and the number of batches per epoch.
+
+    Raises:
+        InfeasibleCell: If the batch size does not fit the replicas, the data set or the model.
+    """
     try:
         model = model_graph(levels["model"], levels["dataset"])
     except ValueError as error:
@@ -640,25 +689,26 @@ def _batches(levels: Levels, replicas: int) -> tuple[int, int]:
     return local_batch, steps
 
 
-def _check_shares(levels: Levels, framework: Framework, ranks: int, local_batch: int) -> None:
+def _check_shares(levels: Levels, framework: Framework, geometry: Geometry) -> None:
     """Raise InfeasibleCell if the samples of a step cannot be divided by the cell's shares."""
-    shares, block = levels["shares"], ranks * local_batch
+    shares, ranks = levels["shares"], geometry.replicas
+    samples = ranks * geometry.local_batch
     if shares != "equal" and not framework.heterogeneous:
         reason = f"shares={shares}: {framework.name} gives all ranks the same number of samples"
-        raise InfeasibleCell(UNSUPPORTED, reason, ("framework", "shares"), "set shares: equal")
+        raise InfeasibleCell(INFEASIBLE_FOR_FRAMEWORK, reason, ("framework", "shares"), "set shares: equal")
     if not (fixed := fixed_shares(shares)):
         return
     if abs(sum(fixed) - 1) > SHARE_SUM_TOLERANCE:
         reason = f"shares={shares} add up to {sum(fixed):.6g}, not to 1"
         raise InfeasibleCell("wrong-sum", reason, ("shares",), "correct them")
     if len(fixed) != ranks:
-        reason = f"shares={shares} are {len(fixed)} numbers, the cell has {ranks} rank{'s' * (ranks > 1)}"
+        reason = f"shares={shares} are {len(fixed)} numbers, the cell has {number_of(ranks, 'rank')}"
         raise InfeasibleCell(
             "wrong-count", reason, ("shares", "nodes", "devices_per_node"), "give one number for each rank"
         )
     fewest = model_graph(levels["model"], levels["dataset"]).fewest_samples
-    if min(fixed) * block < fewest:
-        reason = f"shares={shares} leave a rank fewer than {fewest} of the {block} samples of a step"
+    if min(fixed) * samples < fewest:
+        reason = f"shares={shares} leave a rank fewer than {fewest} of the {samples} samples of a step"
         hint = "use a larger batch_size, or larger shares"
         raise InfeasibleCell("too-few-samples", reason, ("shares", *STEP_COUNT_FACTORS), hint)
 
@@ -700,59 +750,76 @@ def to_csv(runs: list[Run]) -> str:
 
 
 def _feasible_cells(study: Study, site: Site) -> Iterator[tuple[str, Levels, Geometry]]:
+    """Yield name, levels and geometry of every cell that is not excluded.
+
+    Raises:
+        InputError: If the site has too few nodes, a cell cannot be trained or trains the same as another one,
+            or an `exclude` entry matches no cell.
+    """
+    _check_node_counts(study, site)
+    is_used = [False] * len(study.exclude)
+    originals: dict[tuple[object, ...], Levels] = {}
+    for levels in study.combinations():
+        hits = [i for i, entry in enumerate(study.exclude) if matches(levels, entry)]
+        for i in hits:
+            is_used[i] = True
+        if hits:
+            continue
+        try:
+            geometry = cell_geometry(study.name, levels, site)
+            refuse_duplicate(levels, geometry, originals)
+        except InfeasibleCell as infeasible:
+            raise _cell_error(study, site, levels, infeasible) from None
+        yield cell_name(levels), levels, geometry
+    if not all(is_used):
+        i = is_used.index(False)
+        place: dict[str, Any] = {
+            "file": display_path(study.file),
+            "key": f"exclude.{i}",
+            "got": study.exclude[i],
+        }
+        raise InputError("unused-exclude", "matches no cell", hint="correct or remove it", **place)
+
+
+def _check_node_counts(study: Study, site: Site) -> None:
+    """Raise InputError if a level of `nodes` is more than the site has."""
     for nodes in study.factors["nodes"]:
         if nodes > site.nodes:
             problem = f"{nodes} is more than the {site.nodes} nodes of {display_path(site.file)}"
             place: dict[str, Any] = {"file": display_path(study.file), "key": "factors.nodes", "got": nodes}
             raise InputError("out-of-range", problem, hint="use fewer, or another site", **place)
-    used = [False] * len(study.exclude)
-    trained: dict[tuple[object, ...], Levels] = {}
-    for levels in study.combinations():
-        hits = [i for i, entry in enumerate(study.exclude) if matches(levels, entry)]
-        for i in hits:
-            used[i] = True
-        if hits:
-            continue
-        name = cell_name(levels)
-        try:
-            yield name, levels, distinct_geometry(study.name, levels, site, trained)
-        except InfeasibleCell as infeasible:
-            raise _cell_error(study, site, levels, infeasible) from None
-    if not all(used):
-        i = used.index(False)
-        place = {"file": display_path(study.file), "key": f"exclude.{i}", "got": study.exclude[i]}
-        raise InputError("unused-exclude", "matches no cell", hint="correct or remove it", **place)
 
 
-def distinct_geometry(
-    study: str, levels: Levels, site: Site, trained: dict[tuple[object, ...], Levels]
-) -> Geometry:
-    """Return the geometry of a cell, and add it to the cells that are trained, by their effective levels.
+def refuse_duplicate(levels: Levels, geometry: Geometry, originals: dict[tuple[object, ...], Levels]) -> None:
+    """Raise DuplicateCell if a cell trains the same as one of `originals`; otherwise add it to them.
 
-    Raises:
-        InfeasibleCell: If the cell cannot be trained.
-        DuplicateCell: If it trains the same as one of the others.
+    `originals` has the levels of the cells so far, by their effective levels.
     """
-    layout = cell_geometry(study, levels, site)
-    if (original := trained.setdefault(effective(levels, layout), levels)) is not levels:
-        raise _duplicate_cell(levels, original, layout.mesh or Mesh())
-    return layout
+    effective = effective_levels(levels, geometry)
+    if effective in originals:
+        raise _duplicate_cell(levels, originals[effective], geometry.mesh or Mesh())
+    originals[effective] = levels
 
 
-def effective(levels: Levels, layout: Geometry) -> tuple[object, ...]:
-    """Return the levels without irrelevant factors; cells with equal effective levels train the same."""
-    mesh, level = layout.mesh or Mesh(), levels["parallelism"]
-    resolved, framework = levels, load_framework(levels["framework"])
+def effective_levels(levels: Levels, geometry: Geometry) -> tuple[object, ...]:
+    """Return the levels of a cell, None for irrelevant factors; equal ones mean the same training.
+
+    Levels of `parallelism` that give the same mesh on these ranks, such as data and data2 on two ranks, are
+    equal.
+    """
+    framework, mesh = load_framework(levels["framework"]), geometry.mesh or Mesh()
+    parallelism = levels["parallelism"]
     if framework.command:
         irrelevant = set(framework.command.irrelevant(levels))
     else:
         irrelevant = {entry.factor for entry in IRRELEVANT_FACTORS if entry.applies_to(levels, mesh)}
         irrelevant.update(filter(is_custom, levels))
-    if framework.strategies:
-        resolved = {**levels, "parallelism": level if layout.ranks > 1 else PLAIN}
-    elif is_mesh(level):
-        resolved = {**levels, "parallelism": mesh.name}
-    return tuple(None if name in irrelevant else level for name, level in resolved.items())
+    if framework.strategies and geometry.ranks == 1:
+        parallelism = PLAIN  # Every strategy places all layers on the only rank.
+    elif not framework.strategies and is_mesh(parallelism):
+        parallelism = mesh.name
+    effective = {**levels, "parallelism": parallelism}
+    return tuple(None if name in irrelevant else level for name, level in effective.items())
 
 
 def _duplicate_cell(levels: Levels, original: Levels, mesh: Mesh) -> DuplicateCell:
@@ -819,21 +886,16 @@ def _seed(study_seed: int, replicate: int) -> int:
 
 
 def _make_run(study: Study, site: Site, cell: str, levels: Levels, geometry: Geometry, replicate: int) -> Run:
+    """Return one replicate of a cell; its block and its place in the block follow from the study's seed."""
     run_id, framework = f"{cell}.r{replicate}", load_framework(levels["framework"])
-    layout, strategy = (geometry.nodes, geometry.ranks_per_node), None
-    limits = BUCKET_BYTES
+    strategy, bucket_bytes = None, BUCKET_BYTES
     if framework.strategies:
-        graph = model_graph(levels["model"], levels["dataset"])
-        search, file = search_name(levels), strategy_file(study.name, site.name)
-        strategy = cell_strategy(levels["parallelism"], graph, geometry.local_batch, layout, search, file)
-        limits = read_bucket_bytes(file)
-    missing_batch_size: Note | None = None
-    if has_largest_batch(levels):
-        entry = _batch_search_entry(study.name, site, levels)
-        if entry is None:
-            missing_batch_size = missing_batch_size_note(study.name, site)
-        elif entry["batch_size"] is None:
-            missing_batch_size = nothing_fits_note()
+        graph, file = model_graph(levels["model"], levels["dataset"]), strategy_file(study.name, site.name)
+        nodes_and_ranks, search = (geometry.nodes, geometry.ranks_per_node), search_name(levels)
+        strategy = cell_strategy(
+            levels["parallelism"], graph, geometry.local_batch, nodes_and_ranks, search, file
+        )
+        bucket_bytes = read_bucket_bytes(file)
     fraction = int(digest_text(f"{study.seed}/{run_id}")[:8], 16) / 2**32
     return Run(
         run_id=run_id,
@@ -847,9 +909,19 @@ def _make_run(study: Study, site: Site, cell: str, levels: Levels, geometry: Geo
         framework=framework,
         dataset=find_dataset(levels["dataset"]) or unregistered_data(geometry.samples_per_epoch),
         strategy=strategy,
-        bucket_bytes=limits,
-        missing_batch_size=missing_batch_size,
+        bucket_bytes=bucket_bytes,
+        missing_batch_size=_missing_batch_size(study, site, levels),
     )
+
+
+def _missing_batch_size(study: Study, site: Site, levels: Levels) -> Note | None:
+    """Return why no batch size is known for a cell with `batch_size: largest`, None for other cells."""
+    if not has_largest_batch(levels):
+        return None
+    entry = _batch_search_entry(study.name, site, levels)
+    if entry is None:
+        return missing_batch_size_note(study.name, site)
+    return nothing_fits_note() if entry["batch_size"] is None else None
 
 
 def main(*, study: str, site: str, out: Path) -> None:

@@ -44,19 +44,22 @@ from plan.batch_sizes import search_name
 from plan.design import JAX, Geometry, Run
 from plan.own_commands import command_code_digest, command_fields, count_samples, unregistered_data_digest
 
-# Code of the models that every rank uses.
+# Modules of `models` that every rank imports.
 MODEL_CODE = tuple(
     RANKS.parent / "models" / f"{name}.py" for name in ("graph", "initial", "mesh", "pipelines", "precision")
 )
-DIVISION_CODE = [RANKS.parent / "models" / "division.py"]  # used by ranks that partition models
-# Keys of framework.yaml that do not change what ranks do.
+DIVISION_CODE = [RANKS.parent / "models" / "division.py"]  # of ranks that partition models along a mesh
+# Keys of framework.yaml that do not change what ranks do, so that a change to them keeps a run's key.
 DESCRIPTIVE_KEYS = ("title", "needs", "why", "notes", "own_modules")
-# Code of ranks with a parallelization strategy.
+# Modules of `models` that ranks with a parallelization strategy import.
 STRATEGY_CODE = [RANKS.parent / "models" / f"{name}.py" for name in ("soap", "strategy", "layout")]
 
 
 def cores_per_rank(site: Site) -> int:
-    """Return the cores of one replica, in all cells the machine's cores over its largest number of ranks."""
+    """Return the cores of one replica: the machine's cores over the largest number of ranks that it can have.
+
+    Cells with fewer ranks leave cores idle, so that a replica has the same cores in all cells.
+    """
     ranks_on_a_machine = site.ranks_per_node * (site.nodes if site.placement == "emulated" else 1)
     return max(1, site.cores // ranks_on_a_machine)
 
@@ -83,9 +86,9 @@ def heterogeneous_resources(site: Site, levels: Mapping[str, Any], geometry: Geo
 
 
 def spec(study: Study, site: Site, run: Run) -> dict[str, Any]:
-    """Return the specification of a run: everything its result depends on, apart from software and data."""
+    """Return the specification of a run: everything its result depends on except software and data."""
     levels = run.levels
-    if has_largest_batch(levels):  # Ranks get the number.
+    if has_largest_batch(levels):  # Ranks get the batch size that the search found.
         levels = {**levels, "batch_size": run.geometry.local_batch}
     return {
         "run_id": run.run_id,
@@ -102,7 +105,7 @@ def spec(study: Study, site: Site, run: Run) -> dict[str, Any]:
 
 
 def strategy_fields(run: Run) -> dict[str, Any]:
-    """Return the fields of a parallelization strategy in the specification of a run that has one."""
+    """Return the fields of a run's parallelization strategy in its specification, {} without a strategy."""
     if run.strategy is None:
         return {}
     return {"strategy": strategy.to_json(run.strategy), "bucket_bytes": list(run.bucket_bytes)}
@@ -117,6 +120,8 @@ def site_fields(site: Site, levels: Mapping[str, Any], geometry: Geometry) -> di
         **(
             {"scorep": scorep.version(site.scorep)} if site.scorep and runs_under_scorep(site, levels) else {}
         ),
+        # A cell overrides the device and the cores per rank of `site_part`: its device may be another one,
+        # and its ranks may have several replicas or different core counts.
         "device": device(site, levels),
         "cores_per_rank": max(cores.get("rank_cores", [cores_per_rank(site) * geometry.replicas_per_rank])),
         **cores,
@@ -124,10 +129,7 @@ def site_fields(site: Site, levels: Mapping[str, Any], geometry: Geometry) -> di
 
 
 def geometry_fields(geometry: Geometry) -> dict[str, Any]:
-    """Return the fields of a geometry.
-
-    ``mesh``, the size of each axis, is left out for pure data parallelism.
-    """
+    """Return the fields of a geometry for a specification: without a mesh, or with the size of each axis."""
     fields = vars(geometry)
     return (
         {**fields, "mesh": geometry.mesh.sizes}
@@ -147,9 +149,9 @@ def link_rate(site: Site, levels: Mapping[str, Any]) -> float | None:
 
 
 def device_peak(site: Site, levels: Mapping[str, Any]) -> float | None:
-    """Return the peak of a device in FLOP/s that the site states for the precision, None without one.
+    """Return the peak of a device in FLOP/s that the site states for the cell's precision, None without one.
 
-    A rank on processors has its share of the peak of all cores, or of the CPU time of its virtual node.
+    Of the peak of all cores a CPU rank gets the share of its cores, or of its virtual node's CPU quota.
     """
     peak, kind = stated_peak(site.peak_tflops, levels["precision"]), device(site, levels)
     if peak is None or kind == "hybrid" or site.is_heterogeneous or (kind == "cpu") != (site.device == "cpu"):
@@ -172,19 +174,23 @@ def link_settings(site: Site, levels: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def runs_under_scorep(site: Site, levels: Mapping[str, Any]) -> bool:
-    """Return whether these cells run under Score-P: fully traced MPI programs that the site installed."""
+    """Return whether a cell runs under Score-P: a full trace of an installed MPI program."""
     framework = load_framework(levels["framework"])
     installed = framework.environment in dict(site.installed)
     return site.scorep is not None and framework.mpi and installed and levels["trace"] == "full"
 
 
-# Launchers whose program that starts ranks has no process management for MPI. Flux could with flux-pmix, PBS
-# with mpirun; neither was tried.
+# Launchers that start ranks by a program without process management for MPI. Flux could do it with flux-pmix
+# and PBS with mpirun; neither was tried.
 LAUNCHERS_WITHOUT_MPI = {"pbs": "pbs_tmrsh", "flux": "flux submit"}
 
 
-def unsupported_reason(site: Site, levels: Mapping[str, Any]) -> Note | None:
-    """Return why the site cannot run cells with these levels although they can be planned, or None."""
+def reason_missing_at_site(site: Site, levels: Mapping[str, Any]) -> Note | None:
+    """Return why a site cannot run cells with these levels, None if it can.
+
+    Such runs stay in the design and are reported as `missing`; a cell that its framework cannot train at all
+    stops the study (`plan.design.InfeasibleCell`).
+    """
     name, device_kind = levels["framework"], device(site, levels)
     if not site.can_run(name):
         return Note("framework-not-at-site", f"site {site.name} does not have {name}", framework=name)
@@ -204,12 +210,12 @@ def unsupported_reason(site: Site, levels: Mapping[str, Any]) -> Note | None:
     if framework.mpi and (starts := LAUNCHERS_WITHOUT_MPI.get(site.launcher)):
         text = f"site {site.name} starts ranks by {starts}, {name} needs srun or mpirun"
         return Note("no-mpi", text, framework=name, launcher=site.launcher, starts=starts)
-    if reason := _unsupported_device(site, framework, device_kind):
+    if reason := _reason_missing_device(site, framework, device_kind):
         return reason
     if levels["bandwidth"] and site.placement != "virtual":
         text = f"site {site.name} cannot set the rate of its links: only the virtual cluster can"
         return Note("no-link-rate", text, bandwidth=levels["bandwidth"])
-    if reason := _unsupported_arithmetic(site, levels, framework, device_kind):
+    if reason := _reason_missing_arithmetic(site, levels, framework, device_kind):
         return reason
     model = levels["model"]
     if operators := _missing_operators(name, model, levels["dataset"], device_kind):
@@ -225,10 +231,10 @@ def unsupported_reason(site: Site, levels: Mapping[str, Any]) -> Note | None:
     return None
 
 
-def _unsupported_arithmetic(
+def _reason_missing_arithmetic(
     site: Site, levels: Mapping[str, Any], framework: Framework, device_kind: str
 ) -> Note | None:
-    """Return why the site's devices have no such precision, autotuning or attention, or None."""
+    """Return why the site's devices lack a cell's precision, autotuning or attention, None if they do not."""
     if levels["precision"] == "tf32" and device_kind != "cuda":
         text = f"site {site.name} cannot compute in tf32: only device cuda can"
         return Note("unsupported-precision", text, precision="tf32", device=device_kind)
@@ -254,8 +260,8 @@ def _unsupported_arithmetic(
     return None
 
 
-def _unsupported_device(site: Site, framework: Framework, device_kind: str) -> Note | None:
-    """Return why a site cannot train with a framework on this kind of device, or None."""
+def _reason_missing_device(site: Site, framework: Framework, device_kind: str) -> Note | None:
+    """Return why a site cannot train with a framework on this kind of device, None if it can."""
     if device_kind == "hybrid" and not framework.heterogeneous:
         text = (
             f"{framework.name} cannot train on CPU cores and accelerators together: "
@@ -319,11 +325,12 @@ def _missing_operators(framework: str, model: str, dataset: str, device: str) ->
 
 @functools.cache
 def _outdated_package(name: str, site: Site) -> Note | None:
-    """Return why the packages that a site has installed are too old for a framework, or None."""
+    """Return why a package that a site has installed is too old for a framework, None if none is."""
     framework = load_framework(name)
     installation = dict(site.installed).get(framework.environment)
-    for package, oldest in framework.needs.items() if installation else ():
-        version = dict(installation.packages).get(package) if installation else None
+    versions = dict(installation.packages) if installation else {}
+    for package, oldest in framework.oldest_packages.items():
+        version = versions.get(package)
         if version and older(version, oldest):
             text = f"site {site.name} has {package} {version} installed, {name} needs {oldest} or newer"
             facts = {"framework": name, "package": package, "installed": version, "needed": oldest}
@@ -343,9 +350,10 @@ def software_digest(environment: str, site: Site) -> str:
 
 
 def rank_code(framework: str) -> list[Path]:
-    """Return files and folders of code of a framework's ranks: worker, modules of libraries, adapter.
+    """Return the code of a framework's ranks besides `models.graph`: worker, libraries, adapter.
 
-    For a command of the user's own, the last ones are the files that it names.
+    For a user-supplied command they are worker, the adapter of commands, and the files that the command
+    names.
     """
     description = load_framework(framework)
     if description.command:
@@ -362,15 +370,15 @@ def rank_code(framework: str) -> list[Path]:
 
 
 def digest_rank_code(paths: Iterable[Path]) -> str:
-    """Return the SHA-256 of code of ranks, without the descriptive keys of framework.yaml."""
+    """Return the SHA-256 of the ranks' code, without DESCRIPTIVE_KEYS of framework.yaml."""
     return digest_sources(paths, words=DESCRIPTIVE_KEYS)
 
 
 @functools.cache
 def code_digest(framework: str, model: str, dataset: str) -> str:
-    """Return the SHA-256 of the code of ranks and of the model's graph; of a command, that of its files.
+    """Return the SHA-256 of ranks' code and the model's graph; for a command, of its files and adapter.
 
-    A module of the user's own adds its files.
+    A user-supplied PyTorch module adds its files.
     """
     if command := load_framework(framework).command:
         return command_code_digest(command)
@@ -396,13 +404,13 @@ def digests(site: Site, levels: Mapping[str, Any]) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Planned:
-    """A run as it is measured at a site.
+class PlannedRun:
+    """A run as it is measured at a site: a `plan.design.Run` with its specification, digests and key.
 
     Attributes:
         study: Name of the study.
         site: Where the run is measured.
-        spec: Everything its result depends on, apart from software and data.
+        spec: Everything its result depends on except software and data.
         digests: SHA-256 of software, code and data (64 hex digits each).
     """
 
@@ -428,7 +436,7 @@ class Planned:
 
     @property
     def graph(self) -> Graph | None:
-        """The graph of the model that ranks build, None for a command of the user's own."""
+        """The graph of the model that ranks build, None for a user-supplied command."""
         if self.framework.command:
             return None
         return model_graph(self.spec["levels"]["model"], self.spec["levels"]["dataset"])
@@ -458,12 +466,12 @@ class Planned:
         now = self.spec | site_fields(self.site, levels, geometry)
         if command := self.framework.command:
             now |= command_fields(command)
-        return Planned(self.study, self.site, now, digests(self.site, levels)).key == self.key
+        return PlannedRun(self.study, self.site, now, digests(self.site, levels)).key == self.key
 
 
-def plan_run(study: Study, site: Site, run: Run) -> Planned:
-    """Return a run of a study as it is measured at a site."""
-    return Planned(study.name, site, spec(study, site, run), digests(site, run.levels))
+def plan_run(study: Study, site: Site, run: Run) -> PlannedRun:
+    """Return a run of a study with its specification and digests at a site."""
+    return PlannedRun(study.name, site, spec(study, site, run), digests(site, run.levels))
 
 
 def environment_of(site: Site, framework: Framework) -> Path:

@@ -1,13 +1,13 @@
 """Plan the searches for the largest batch that fits: candidates, specifications of trial runs, and keys.
 
-Pure functions of study, site and files in git, as plan.timings. A search is shared by the cells that differ
-only in factors without effect on memory (plan.batch_sizes.NEUTRAL_FACTORS). A trial trains with the cell's
-ranks for two epochs of a few steps: the optimizer has its state after the first step, and validation lies
-between two epochs.
+Cells that differ only in factors without effect on memory share a search
+(plan.batch_sizes.MEMORY_NEUTRAL_FACTORS). A trial trains with the cell's ranks for two epochs of a few steps,
+since the optimizer has its state after the first step, and validation takes place between two epochs. All
+functions are pure: they depend on study, site and files in git only.
 
-Where training is on CPUs, nothing stops a rank before the node swaps. Therefore trials have a limit of their
-own (RLIMIT_DATA): the node's memory, or the limit of its control groups, less a reserve for the system,
-divided by the ranks on it. The limit counts what a rank reserves, which is slightly more than what it uses.
+On CPUs nothing stops a rank before the node swaps. Therefore a trial limits each rank's memory (RLIMIT_DATA)
+to its share of MEMORY_SHARE of the node's memory, or of the limit of its control groups. The limit counts
+reserved memory, which is slightly more than the memory in use.
 """
 
 import itertools
@@ -23,26 +23,26 @@ from declared.factors import LARGEST, Levels, has_largest_batch
 from declared.site import Site
 from plan.batch_sizes import search_levels, search_name
 from plan.campaign import Campaign
-from plan.design import Geometry, Run, geometry, smallest_geometry, trains_enough
-from plan.identity import device, digests, geometry_fields, site_fields, unsupported_reason
+from plan.design import Geometry, Run, check_cell, smallest_geometry, trains_enough
+from plan.identity import device, digests, geometry_fields, reason_missing_at_site, site_fields
 from plan.other_measurements import Measurements
 
 TRIAL_EPOCHS = 2
 TRIAL_UPDATES = 2  # optimizer steps of each epoch
 MEMORY_SHARE = 0.9  # of a node's memory that its ranks may use on CPUs; the rest is the system's
-LIMITS_PER_SEARCH = 4  # time limits of a run that a search's job has; what it has tried then is kept
-STEPS_PER_DOUBLING = 32  # sizes that are tried between a size and its double: they differ by 2 to 3 %
+LIMITS_PER_SEARCH = 4  # time limit of a search's job, in time limits of a run; trials done by then are kept
+STEPS_PER_DOUBLING = 32  # candidates between a size and its double: neighbours differ by 2 to 3 %
 
 
 @dataclass(frozen=True)
 class BatchSearch:
-    """The search for the largest batch of the cells that share `run`'s memory."""
+    """The search for the largest batch of all cells that need as much memory as the cell of `run`."""
 
     run: Run
 
     @property
     def name(self) -> str:
-        """Its levels, without those that do not change memory."""
+        """Name made of the levels that change memory."""
         return search_name(self.run.levels)
 
     @property
@@ -52,7 +52,7 @@ class BatchSearch:
 
     @property
     def geometry(self) -> Geometry:
-        """Layout of nodes and ranks."""
+        """Nodes and ranks."""
         return self.run.geometry
 
     def trial_geometry(self, site: Site, batch_size: int) -> Geometry:
@@ -62,42 +62,42 @@ class BatchSearch:
             InfeasibleCell: If the cell cannot be trained with this batch size.
         """
         levels = self.levels | {"batch_size": batch_size}
-        layout = geometry(levels, self.run.framework, site)
-        steps = min(layout.steps, TRIAL_UPDATES * levels["sync_every"])
-        samples = steps * layout.replicas * layout.local_batch
-        return replace(layout, steps=steps, samples_per_epoch=samples)
+        geometry = check_cell(levels, self.run.framework, site)
+        steps = min(geometry.steps, TRIAL_UPDATES * levels["sync_every"])
+        samples = steps * geometry.replicas * geometry.local_batch
+        return replace(geometry, steps=steps, samples_per_epoch=samples)
 
     def smallest(self, site: Site) -> int:
-        """Return the smallest batch size that the cell can train."""
+        """Return the smallest batch size that the cell can train with."""
         return smallest_geometry(self.levels, self.run.framework, site).local_batch
 
     def spec(self, site: Site, batch_size: int) -> dict[str, Any]:
-        """Return the specification of a trial, as that of a run (plan.identity.spec)."""
-        levels, layout = self.levels | {"batch_size": batch_size}, self.trial_geometry(site, batch_size)
+        """Return the specification of a trial, with the same keys as a run's (plan.identity.spec)."""
+        levels, geometry = self.levels | {"batch_size": batch_size}, self.trial_geometry(site, batch_size)
         return {
             "run_id": f"largest.{self.name}",
             "levels": levels,
             "replicate": 1,
             "seed": int(digest_text(self.name)[:8], 16) >> 1,
-            **geometry_fields(layout),
+            **geometry_fields(geometry),
             "step_times": False,
-            **site_fields(site, levels, layout),
+            **site_fields(site, levels, geometry),
             **({"memory_share": share} if (share := self.memory_share(site)) else {}),
         }
 
     def memory_share(self, site: Site) -> float | None:
-        """Return the share of a node's memory for a trial's rank, None on other devices than CPUs."""
+        """Return the share of a node's memory that a rank of a trial may use, None on accelerators."""
         if device(site, self.run.levels) != "cpu":
             return None
-        layout = self.run.geometry
-        n_ranks = layout.ranks_per_node if site.placement == "distinct-nodes" else layout.ranks
+        geometry = self.run.geometry
+        n_ranks = geometry.ranks_per_node if site.placement == "distinct-nodes" else geometry.ranks
         return MEMORY_SHARE / n_ranks
 
     def candidates(self, site: Site) -> list[int]:
-        """Return the batch sizes to choose from, ascending: STEPS_PER_DOUBLING of every doubling.
+        """Return the batch sizes to choose from in ascending order, STEPS_PER_DOUBLING for every doubling.
 
-        Each is the largest below the next one that the cell can train with, whatever memory there is. The
-        last one is that of the whole data set in one optimizer step.
+        Each is the largest one of its step that the cell can train with if there is enough memory. The last
+        one is at most the whole data set in one optimizer step.
         """
         first = self.run.geometry
         last = first.samples_per_epoch // (first.replicas * self.levels["sync_every"])
@@ -112,27 +112,29 @@ class BatchSearch:
         return sizes
 
     def _is_trainable(self, batch_size: int) -> bool:
-        """Return whether the cell can train with this batch size, which is not below the smallest."""
-        layout = self.run.geometry
+        """Return whether the cell can train with a batch size that is not below the smallest one."""
+        geometry = self.run.geometry
         divides = batch_size % self.levels["microbatches"] == 0
-        return divides and trains_enough(batch_size * layout.replicas, layout.samples_per_epoch)
+        return divides and trains_enough(batch_size * geometry.replicas, geometry.samples_per_epoch)
 
 
 def required_searches(runs: Iterable[Run]) -> list[BatchSearch]:
-    """Return the searches behind `runs`, in the order of their names."""
+    """Return the searches for the batch sizes of `runs`, sorted by name."""
     searches = {search_name(run.levels): BatchSearch(run) for run in runs if has_largest_batch(run.levels)}
     return [searches[name] for name in sorted(searches)]
 
 
 def planned_searches(runs: Iterable[Run], site: Site) -> list[BatchSearch]:
-    """Return the required searches that the site can make."""
+    """Return the required searches that the site can execute."""
     return [
-        search for search in required_searches(runs) if unsupported_reason(site, search.run.levels) is None
+        search
+        for search in required_searches(runs)
+        if reason_missing_at_site(site, search.run.levels) is None
     ]
 
 
 def key(site: Site, search: BatchSearch) -> str:
-    """Return the first 12 hex digits of the SHA-256 over what a search depends on, apart from memory."""
+    """Return the first 12 hex digits of the SHA-256 over everything a search depends on except memory."""
     settings = [TRIAL_UPDATES, STEPS_PER_DOUBLING]
     parts = [search.spec(site, search.smallest(site)), settings, digests(site, search.run.levels)]
     return digest_text(json.dumps(parts, sort_keys=True))[:12]
@@ -175,6 +177,6 @@ class BatchSearches(Measurements[BatchSearch]):
 
     @property
     def site(self) -> Site:
-        """The site with the time limit of a search, which has several trials."""
+        """The site with the time limit of a search, which runs several trials."""
         site = self._campaign.site
         return replace(site, time_limit_s=LIMITS_PER_SEARCH * site.time_limit_s)

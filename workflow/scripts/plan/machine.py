@@ -1,4 +1,4 @@
-"""Check that this machine and its folders match the site."""
+"""Check that this machine, its devices and folders match the site."""
 
 import os
 import socket
@@ -14,7 +14,7 @@ ACCELERATORS = ("nvidia[0-9]*", "kfd", "dxg")  # device files of NVIDIA, AMD and
 
 
 def check_folder(folder: Path, advice: str) -> None:
-    """Raise InputError with this advice if ``folder`` is no folder, and cannot be created."""
+    """Raise InputError with this advice if ``folder`` is not a folder and cannot be created."""
     try:
         str(folder).encode()  # Snakemake stores names as UTF-8
         os.lstat(folder)
@@ -47,7 +47,7 @@ def check_machine(site: Site, devices: Path = Path("/dev")) -> None:
 
 
 def _check_interfaces(site: Site) -> None:
-    """Raise InputError unless this machine has the interfaces."""
+    """Raise InputError unless this machine has the site's network interfaces."""
     interfaces = [name for _, name in socket.if_nameindex()]
     for name in site.interfaces:
         if name not in interfaces:
@@ -59,7 +59,7 @@ def _check_interfaces(site: Site) -> None:
 
 
 def _check_accelerators(site: Site, devices: Path) -> None:
-    """Raise InputError unless this machine has an accelerator for each rank, none of them hidden."""
+    """Raise InputError unless this machine has a visible accelerator for each rank of a node."""
     if not any(any(devices.glob(pattern)) for pattern in ACCELERATORS):
         expected = ", ".join(f"{devices}/{name.removesuffix('[0-9]*')}" for name in ACCELERATORS)
         problem = f"this machine has no accelerator ({expected})"

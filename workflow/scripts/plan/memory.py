@@ -1,8 +1,8 @@
-"""Compare the memory that runs need, as estimated before they start, with what their devices have.
+"""Compare the estimated memory demand of runs with the memory that their devices have.
 
-Estimates are made in the environment of the framework by `ranks.memory_estimate`, and kept by key in
-results/<study>/memory_estimates.json. A key is that of all that changes memory: levels but neutral factors,
-the layout of ranks, the code of ranks and their software.
+`ranks.memory_estimate` estimates the demand in the environment of the framework before a run starts.
+Estimates are kept by key in results/<study>/memory_estimates.json. A key covers everything that changes
+memory: levels except those of memory-neutral factors, ranks, and the ranks' code and software.
 """
 
 import functools
@@ -15,11 +15,11 @@ from typing import Annotated, Any
 
 from common.errors import InputError
 from common.files import digest_text, display_path, read_json
+from common.keys import Keys, Rules, parse
 from common.normal_form import digest_sources
 from common.notes import Note
 from common.text import format_bytes, number_of
 from common.units import MIB
-from common.written import Keys, Rules, parse
 from declared.devices import GIB
 from declared.frameworks import LIBRARIES, RANKS, Framework
 from declared.site import Site
@@ -27,14 +27,14 @@ from models.graph import Graph
 from plan.batch_sizes import search_levels
 from plan.campaign import MEMORY_ESTIMATES, Campaign
 from plan.design import Run
-from plan.identity import Planned, device, digests, geometry_fields, strategy_fields
+from plan.identity import PlannedRun, device, digests, geometry_fields, strategy_fields
 from ranks.worker.node import memory_bytes
 
 PROGRAM = [RANKS / "memory_estimate.py", LIBRARIES / "pytorch_memory.py"]
-ENVIRONMENTS = ("pytorch", "deepspeed")  # whose trainers run with fake tensors (torch.FakeTensorMode)
-WARNED_SHARE = 0.9  # of the memory; the rest is for what is not in a tensor, such as CUDA's context
+ENVIRONMENTS = ("pytorch", "deepspeed")  # their trainers run with fake tensors (torch.FakeTensorMode)
+WARNED_SHARE = 0.9  # of the memory; the rest is for what is in no tensor, such as CUDA's context
 Bytes = Annotated[int, Rules(ge=0, le=2**60)]
-#: fields of a run's spec that change memory
+# Fields of a run's spec that change memory.
 SPEC_FIELDS = ("levels", "device", "mesh", "strategy", "bucket_bytes")
 GEOMETRY_FIELDS = (
     "ranks",
@@ -48,13 +48,13 @@ GEOMETRY_FIELDS = (
 
 @dataclass(frozen=True)
 class MemoryEstimate(Keys):
-    """The estimate of a cell's rank that needs most.
+    """The estimate for the rank of a cell that needs the most memory.
 
     Attributes:
-        rank: Its number.
+        rank: Number of the rank.
         tensor_bytes: Bytes of its tensors at their peak, by category (ranks.libraries.pytorch_memory).
         program_bytes: Resident memory of a rank that has imported its libraries.
-        error: Why there is no estimate.
+        error: Why the memory cannot be estimated, None if it can.
     """
 
     rank: int = 0
@@ -63,7 +63,7 @@ class MemoryEstimate(Keys):
     error: str | None = None
 
     def by_category(self, device_kind: str) -> dict[str, int]:
-        """Return the memory of the rank: of its tensors, and on processors of its program, too."""
+        """Return bytes by category: of tensors and, on CPUs, of the program; {} without an estimate."""
         if self.tensor_bytes is None:
             return {}
         program = {} if device_kind == "cuda" else {"program": self.program_bytes}
@@ -76,16 +76,19 @@ def is_estimable(framework: Framework) -> bool:
 
 
 def estimable_runs(campaign: Campaign) -> dict[str, Run]:
-    """Return a run for each estimate that a campaign can have, by key."""
+    """Return one run of each cell whose memory can be estimated, by the key of the estimate."""
     by_cell = {run.cell: run for run in campaign.runs if is_estimable(run.framework)}
-    possible = [run for run in by_cell.values() if campaign.unsupported_reason(run) is None]
-    return {run_key(campaign.site, run): run for run in possible}
+    executable = [run for run in by_cell.values() if campaign.missing_reason(run) is None]
+    return {run_key(campaign.site, run): run for run in executable}
 
 
-def rank_input(framework: Framework, graph: Graph, spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what ranks.memory_estimate reads for one estimate: only what changes memory.
+def memory_estimate_input(framework: Framework, graph: Graph, spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the input of ranks.memory_estimate for one cell: only what changes memory.
 
-    `spec` is that of a run, or of a trial of a batch search.
+    Args:
+        framework: The framework.
+        graph: The model.
+        spec: Specification of a run, or of a trial of a batch search.
     """
     fields = {name: spec[name] for name in (*SPEC_FIELDS, *GEOMETRY_FIELDS) if name in spec}
     levels = search_levels(spec["levels"]) | {"batch_size": spec["local_batch"]}
@@ -100,8 +103,8 @@ def rank_input(framework: Framework, graph: Graph, spec: Mapping[str, Any]) -> d
 
 
 def estimate_key(site: Site, framework: Framework, graph: Graph, spec: Mapping[str, Any]) -> str:
-    """Return the first 12 hex digits of the SHA-256 over all that an estimate depends on."""
-    content = rank_input(framework, graph, spec) | {"adapter": framework.name}
+    """Return the first 12 hex digits of the SHA-256 over everything an estimate depends on."""
+    content = memory_estimate_input(framework, graph, spec) | {"adapter": framework.name}
     software = {name: value for name, value in digests(site, spec["levels"]).items() if name != "data_digest"}
     return digest_text(json.dumps([content, software, _program_digest()], sort_keys=True))[:12]
 
@@ -127,7 +130,7 @@ def run_key(site: Site, run: Run) -> str:
 
 
 def read_estimates(results: Path) -> dict[str, MemoryEstimate]:
-    """Return the estimates of a study by key, {} without any; a broken file counts as none."""
+    """Return the estimates of a study by key, {} if the file is missing or broken."""
     file = results / MEMORY_ESTIMATES
     try:
         return parse(dict[str, MemoryEstimate], read_json(file), file)
@@ -135,34 +138,40 @@ def read_estimates(results: Path) -> dict[str, MemoryEstimate]:
         return {}
 
 
-def recorded_estimate(planned: Planned, results: Path) -> dict[str, Any] | None:
-    """Return the field `memory_estimate` of a run's record: its estimate by category, None without any."""
+def recorded_estimate(planned: PlannedRun, results: Path) -> dict[str, Any] | None:
+    """Return the field `memory_estimate` of a run's record, None without an estimate."""
     if not is_estimable(planned.framework) or not planned.graph or not (estimates := read_estimates(results)):
         return None
-    own = estimates.get(estimate_key(planned.site, planned.framework, planned.graph, planned.spec))
-    sizes = own.by_category(planned.spec["device"]) if own else {}
-    return {"rank": own.rank, "bytes": sizes} if own and sizes else None
+    estimate = estimates.get(estimate_key(planned.site, planned.framework, planned.graph, planned.spec))
+    sizes = estimate.by_category(planned.spec["device"]) if estimate else {}
+    return {"rank": estimate.rank, "bytes": sizes} if estimate and sizes else None
 
 
 def limit_bytes(site: Site, run: Run) -> int | None:
-    """Return the memory that a rank of a run has, None if it is not known.
+    """Return the memory that a rank of a run has, None if it is unknown.
 
-    On processors, it is its share of the node's memory.
+    A CPU rank has an equal share of its node's memory.
     """
     if device(site, run.levels) != "cpu":
         return site.memory.device_bytes
-    layout = run.geometry
-    ranks = layout.ranks if site.placement == "emulated" else min(layout.ranks, layout.ranks_per_node)
+    geometry = run.geometry
+    ranks = geometry.ranks if site.placement == "emulated" else min(geometry.ranks, geometry.ranks_per_node)
     stated = site.memory.node_gib and site.memory.node_gib * GIB
     requested = site.scheduler.memory_mb and site.scheduler.memory_mb * MIB
-    of_machine = memory_bytes() if site.launcher == "local" else None
-    node_bytes = stated or requested or of_machine
+    machine_bytes = memory_bytes() if site.launcher == "local" else None
+    node_bytes = stated or requested or machine_bytes
     return int(node_bytes / ranks) if node_bytes else None
 
 
 @dataclass(frozen=True)
-class Need:
-    """Memory that the runs of a cell need, and have."""
+class MemoryDemand:
+    """Memory that a rank of a cell's runs needs, and the memory that it has.
+
+    Attributes:
+        cell: Name of the cell.
+        peak_bytes: Estimated peak of the rank that needs the most.
+        limit_bytes: Memory that this rank has, None if it is unknown.
+    """
 
     cell: str
     peak_bytes: int
@@ -170,45 +179,46 @@ class Need:
 
     @property
     def share(self) -> float | None:
-        """Share of the memory that is needed."""
+        """Demand over limit, None if the limit is unknown."""
         return self.peak_bytes / self.limit_bytes if self.limit_bytes else None
 
     def __str__(self) -> str:
-        """Return the need in words, such as 12.3 GB, 61 %."""
+        """Return the demand as text, such as 12.3 GB, 61 %."""
         return format_bytes(self.peak_bytes) + (
             f", {self.share:.0%}".replace("%", " %") if self.share else ""
         )
 
 
-def needs_by_cell(site: Site, runs: Iterable[Run], results: Path) -> dict[str, Need]:
-    """Return the need of each cell with an estimate."""
-    estimates, needs = read_estimates(results), {}
+def memory_demands(site: Site, runs: Iterable[Run], results: Path) -> dict[str, MemoryDemand]:
+    """Return the memory demand of each cell with an estimate."""
+    estimates, demands = read_estimates(results), {}
     by_cell = {run.cell: run for run in runs if estimates and is_estimable(run.framework)}
     for cell, run in by_cell.items():
-        own = estimates.get(run_key(site, run))
-        if own and (sizes := own.by_category(device(site, run.levels))):
-            needs[cell] = Need(cell, sum(sizes.values()), limit_bytes(site, run))
-    return needs
+        estimate = estimates.get(run_key(site, run))
+        if estimate and (sizes := estimate.by_category(device(site, run.levels))):
+            demands[cell] = MemoryDemand(cell, sum(sizes.values()), limit_bytes(site, run))
+    return demands
 
 
 def failed_estimates(campaign: Campaign) -> dict[str, str]:
-    """Return why the memory of a cell cannot be estimated, by cell."""
-    errors = {key: own.error for key, own in read_estimates(campaign.results).items() if own.error}
+    """Return by cell why its memory cannot be estimated."""
+    estimates = read_estimates(campaign.results)
+    errors = {key: estimate.error for key, estimate in estimates.items() if estimate.error}
     runs = estimable_runs(campaign) if errors else {}
     return {run.cell: error for key, run in runs.items() if (error := errors.get(key))}
 
 
-def describe_needs(needs: Iterable[Need]) -> list[Note]:
+def describe_demands(demands: Iterable[MemoryDemand]) -> list[Note]:
     """Return a note on cells that do not fit in memory, and one on cells that hardly do."""
-    shares = {need: need.share for need in needs if need.share}
+    shares = {demand: demand.share for demand in demands if demand.share}
     notes = []
     for code, low, high, words in (
         ("does-not-fit", 1.0, math.inf, "not fit in memory"),
         ("hardly-fits", WARNED_SHARE, 1.0, "hardly fit in memory"),
     ):
-        affected = [need for need, share in shares.items() if low < share <= high]
+        affected = [demand for demand, share in shares.items() if low < share <= high]
         if affected:
-            worst = max(affected, key=lambda need: shares[need])
+            worst = max(affected, key=lambda demand: shares[demand])
             text = (
                 f"{number_of(len(affected), 'cell')} will {words}, as estimated: a rank of {worst.cell} "
                 f"needs {worst} of {format_bytes(worst.limit_bytes or 0)}"
@@ -218,12 +228,15 @@ def describe_needs(needs: Iterable[Need]) -> list[Note]:
 
 
 def refuse_oversized(campaign: Campaign) -> None:
-    """Raise InputError if a run without a record needs more memory than it has, by an existing estimate."""
+    """Raise InputError if a run without a record is estimated to need more memory than it has.
+
+    Runs without an estimate pass, and so do all runs at a site with `memory: {refuse: false}`.
+    """
     site = campaign.site
     if not site.memory.refuse:
         return
-    left = [campaign.by_id[run_id] for run_id in campaign.records if run_id not in campaign.statuses]
-    for note in describe_needs(needs_by_cell(site, left, campaign.results).values()):
+    left = [campaign.by_id[run_id] for run_id in campaign.record_paths if run_id not in campaign.statuses]
+    for note in describe_demands(memory_demands(site, left, campaign.results).values()):
         if note.code == "does-not-fit":
             raise InputError(
                 note.code,
@@ -231,5 +244,5 @@ def refuse_oversized(campaign: Campaign) -> None:
                 file=display_path(site.file),
                 key="memory",
                 got=note.facts["worst"],
-                hint="exclude them, use batch_size: largest, or run them all the same with refuse: false",
+                hint="exclude them, use batch_size: largest, or run them anyway with refuse: false",
             )

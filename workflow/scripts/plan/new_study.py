@@ -1,4 +1,4 @@
-"""Write a new study, a commented file of config/studies/ that can be planned at once (`ringside new`)."""
+"""Write a new study: a commented file in config/studies/ that can be planned at once (`ringside new`)."""
 
 import secrets
 import tempfile
@@ -21,12 +21,12 @@ from plan.campaign import plan_campaign
 FOLDER = CHECKOUT / "config" / "studies"
 BATCH_SIZES = ([16, 64], [16], [8], [4], [1])  # the first that fits the data set is used
 MAX_SEED = 10**8
-UNFIT_BATCHES = ("drops-samples", "too-few-samples")
+UNFIT_BATCHES = ("drops-samples", "too-few-samples")  # codes of errors that a smaller batch can avoid
 
 
 @dataclass(frozen=True)
 class Draft:
-    """What a new study compares."""
+    """What a new study compares: the answers to the questions of `ringside new`."""
 
     frameworks: tuple[str, ...] = ("pytorch-single", "pytorch-ddp")
     model: str = "small-cnn"
@@ -36,40 +36,37 @@ class Draft:
 
 
 def check_framework(name: str) -> str:
-    """Return the name of a framework. Raise InputError if there is none with this name."""
+    """Return the name of a framework, or raise InputError if there is none with this name."""
     return _check("--framework", name, framework_names())
 
 
 def check_model(name: str) -> str:
-    """Return the name of a model. Raise InputError if there is none with this name."""
+    """Return the name of a model, or raise InputError if there is none with this name."""
     return _check("--model", name, trainable_model_names())
 
 
 def check_dataset(name: str) -> str:
-    """Return the name of a data set. Raise InputError if there is none with this name."""
+    """Return the name of a data set, or raise InputError if there is none with this name."""
     load_dataset(name, "--data")
     return name
 
 
 def check_new(name: str) -> Path:
-    """Return the file of a new study.
-
-    Raise InputError if it is there already, or no study can have this name.
-    """
+    """Return the file of a new study, or raise InputError if it exists or no study can have this name."""
     check_name("study", name)
     if (file := FOLDER / f"{name}.yaml").exists():
         hint = "name another study, or edit this file"
         raise InputError(
-            "already-there", "is there already and stays as it is", file=display_path(file), hint=hint
+            "already-there", "exists already and is not changed", file=display_path(file), hint=hint
         )
     return file
 
 
 def write_study(name: str, draft: Draft, site: Site) -> Study:
-    """Write config/studies/NAME.yaml, after it was planned at a site, and return the study.
+    """Plan a new study at a site, write config/studies/NAME.yaml, and return the study.
 
     Raises:
-        InputError: If the study is there already, or cannot be planned; then nothing is written.
+        InputError: If the study exists already or cannot be planned; then nothing is written.
     """
     file = check_new(name)
     text = _fitting_text(name, draft, site)
@@ -81,7 +78,7 @@ def write_study(name: str, draft: Draft, site: Site) -> Study:
 
 
 def _fitting_text(name: str, draft: Draft, site: Site) -> str:
-    """Return the text with the first batch sizes that the data set allows."""
+    """Return the text with the first of BATCH_SIZES that the data set allows."""
     errors: list[InputError] = []
     for sizes in BATCH_SIZES:
         text = render(name, draft, sizes)

@@ -1,4 +1,4 @@
-"""Leave out the nodes that a campaign's node check has named (study key node_check, runs/node_check.py)."""
+"""Exclude the nodes that a campaign's node check found slow (study key node_check, runs/node_check.py)."""
 
 import functools
 from dataclasses import replace
@@ -10,7 +10,7 @@ TABLE = "nodes.csv"  # below results/<study>
 
 
 def without_slow_nodes(site: Site, results: Path) -> Site:
-    """Return the site with the slow nodes of results/<study>/nodes.csv, if it exists, in exclude_nodes.
+    """Return the site with the slow nodes of results/<study>/nodes.csv, if there is one, in exclude_nodes.
 
     Raises:
         InputError: If the table is broken, or too few nodes of the site's list are left.
@@ -27,8 +27,8 @@ def without_slow_nodes(site: Site, results: Path) -> Site:
 
 @functools.lru_cache(maxsize=1)
 def _slow_nodes(file: Path, _modified_ns: int) -> dict[str, str]:
-    """Return the reasons of each slow node; the table is read again when it was written again."""
-    from common.tables import read_table  # with pandas, which reading the workflow does without
+    """Return the reasons of each slow node by host; the modification time is a key of the cache."""
+    from common.tables import read_table  # imported late, because pandas would delay every start
 
     table = read_table(file, "nodes")
     slow = table[table["slow"].astype(bool)]

@@ -1,4 +1,4 @@
-"""Measurements of a campaign that are no runs: collective benchmarks, timings, searches for batch sizes."""
+"""Describe the measurements of a campaign besides runs: collective benchmarks, timings, batch searches."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -11,11 +11,11 @@ from plan.scheduling import deferred_resources
 
 
 class Measurement(Protocol):
-    """A planned measurement."""
+    """A planned measurement that is not a run."""
 
     @property
     def run(self) -> Run:
-        """A run of the design with the same layout of ranks."""
+        """A run of the design with the same ranks."""
 
     @property
     def name(self) -> str:
@@ -23,7 +23,7 @@ class Measurement(Protocol):
 
     @property
     def geometry(self) -> Geometry:
-        """Its layout of nodes and ranks."""
+        """Nodes and ranks."""
 
 
 MeasurementT = TypeVar("MeasurementT", bound=Measurement)
@@ -34,8 +34,8 @@ class Measurements(Generic[MeasurementT]):
 
     Attributes:
         wildcard: The wildcard of their rule.
-        by_name: The measurements that the site can make, by name.
-        outputs: The record of each, by name.
+        by_name: The measurements that the site can execute, by name.
+        outputs: Path of the record of each, by name; it may not exist yet.
     """
 
     wildcard: str
@@ -68,5 +68,5 @@ class Measurements(Generic[MeasurementT]):
 
     @property
     def site(self) -> Site:
-        """The site whose limits its jobs have."""
+        """The site, with the time limit of these measurements' jobs."""
         return self._campaign.site

@@ -1,4 +1,4 @@
-"""Plan runs by a command of the user's own: values of its placeholders, its part of a run's specification."""
+"""Plan runs of a user-supplied command: values of its placeholders, and its part of specification and key."""
 
 import json
 from collections.abc import Mapping
@@ -21,16 +21,16 @@ DECISIVE_KEYS = (
 
 
 def level_values(levels: Mapping[str, Any], devices_per_node: int) -> dict[str, Value]:
-    """Return the values of placeholders that are levels; factors of the user's own have no prefix there."""
+    """Return the values of placeholders that are factors; user-defined ones have no prefix there."""
     values = {name.removeprefix(CUSTOM) if is_custom(name) else name: levels[name] for name in levels}
     return {**values, "devices_per_node": devices_per_node}
 
 
 def batches(command: Command, levels: Mapping[str, Any], devices_per_node: int) -> tuple[int, int, int]:
-    """Return the copies of the model, the samples of a copy's batch, and those behind one optimizer step.
+    """Return the number of replicas, the samples in a batch of one, and the samples of an optimizer step.
 
     Raises:
-        PlaceholderError: If one of these is no whole number of 1 or more.
+        PlaceholderError: If one of these is not a whole number of at least 1.
     """
     values = level_values(levels, devices_per_node) | {"ranks": levels["nodes"] * devices_per_node}
     replicas = _whole_number(command.replicas, values)
@@ -42,18 +42,18 @@ def batches(command: Command, levels: Mapping[str, Any], devices_per_node: int) 
 def _whole_number(expression: str, values: Mapping[str, Value]) -> int:
     number = evaluate(expression, values)
     if not isinstance(number, int) or number < 1:
-        raise PlaceholderError(expression, f"is {number}, no whole number of 1 or more")
+        raise PlaceholderError(expression, f"is {number}, not a whole number of at least 1")
     return number
 
 
 def count_samples(command: Command, dataset: str) -> int | None:
-    """Return the samples of an epoch, None if neither Ringside nor the command's file knows the data."""
+    """Return the samples of an epoch, None if neither Ringside nor the command's file has the data set."""
     entry = find_dataset(dataset)
     return int(entry["train_samples"]) if entry else command.datasets.get(dataset)
 
 
 def run_values(spec: Mapping[str, Any], data: Path) -> dict[str, Value]:
-    """Return the values of all placeholders that are known before a run is launched.
+    """Return the values of all placeholders except those that are known only at launch.
 
     Args:
         spec: The run's specification.
@@ -88,7 +88,7 @@ def command_fields(command: Command) -> dict[str, Any]:
 
 
 def command_code_digest(command: Command) -> str:
-    """Return the SHA-256 of the files that a command names, and of the code that runs it."""
+    """Return the SHA-256 of the files that a command names and of the adapter that runs it."""
     files = {name: digest_file(CHECKOUT / name) for name in command.files}
     return digest_text(
         digest_sources([RANKS / "worker", COMMAND_ADAPTER]) + json.dumps(files, sort_keys=True)
@@ -96,5 +96,5 @@ def command_code_digest(command: Command) -> str:
 
 
 def unregistered_data_digest(dataset: str, samples: int | None) -> str:
-    """Return the SHA-256 of the name and the samples of data that only a command reads."""
+    """Return the SHA-256 of name and samples of a data set that only a command knows."""
     return digest_text(json.dumps({"dataset": dataset, "samples": samples}))

@@ -20,7 +20,7 @@ def lock_files(state: Path) -> list[Path]:
 
 
 def hold(state: Path) -> bool:
-    """Lock ``state`` for the life of this process; return False if another Snakemake has locked it."""
+    """Lock `state` for the life of this process; return False if another Snakemake has locked it."""
     if _descriptors:
         return True
     state.mkdir(exist_ok=True)
@@ -39,7 +39,7 @@ def release() -> None:
 
 
 def claim(state: Path) -> None:
-    """Hold ``state``, or raise InputError, as a second Snakemake would wait without a message."""
+    """Hold `state`, or raise InputError, because a second Snakemake would wait without a message."""
     if not hold(state):
         refuse_second()
 

@@ -1,7 +1,7 @@
-"""Write and read the plan of each run: its specification, digests and key.
+"""Write and read the plan of each run, results/<study>/plan/<run_id>.json: specification, digests and key.
 
-It is results/<study>/plan/<run_id>.json. Snakemake writes plans before any run starts, and jobs read them, so
-that the design is computed once. Unchanged files are not rewritten.
+Snakemake writes all plans before it starts a run, and jobs read them, so that the design is computed only
+once. Unchanged files are not rewritten.
 """
 
 import json
@@ -12,7 +12,7 @@ from common.errors import InputError, system_faults
 from common.files import read_json, write_text
 from declared.site import Site
 from plan.campaign import Campaign
-from plan.identity import Planned
+from plan.identity import PlannedRun
 
 FOLDER = "plan"
 
@@ -23,31 +23,30 @@ def plan_file(results: Path, run_id: str) -> Path:
 
 
 def write_plans(campaign: Campaign, to_run: Container[str]) -> None:
-    """Write the plan of every run that is or may be measured in this campaign.
+    """Write the plans of the runs to measure now and of those that decisions can still add.
 
     Args:
         campaign: The campaign.
-        to_run: The run_id of the runs to measure now. With a precision target, runs that may follow get a
-            plan, too.
+        to_run: The run_id of the runs to measure now.
     """
     with system_faults(campaign.results):
         for run in campaign.max_runs:
-            is_undecided = run.run_id not in campaign.records and campaign.unsupported_reason(run) is None
+            is_undecided = run.run_id not in campaign.record_paths and campaign.missing_reason(run) is None
             if run.run_id in to_run or is_undecided:
-                write_plan(campaign.results, campaign.planned(run))
+                write_plan(campaign.results, campaign.plan(run))
 
 
-def write_plan(results: Path, planned: Planned) -> Path:
+def write_plan(results: Path, planned: PlannedRun) -> Path:
     """Write the plan of one run, and return the file."""
     file = plan_file(results, planned.run_id)
     content = {"study": planned.study, "key": planned.key, "spec": planned.spec, "digests": planned.digests}
     text = json.dumps(content, indent=1) + "\n"
     if not file.exists() or file.read_text(errors="replace") != text:
-        write_text(file, text, durable=False)  # a lost or truncated plan is rewritten
+        write_text(file, text, durable=False)  # no fsync: a lost or truncated plan is written again
     return file
 
 
-def read_plan(file: Path, key: str, site: Site) -> Planned:
+def read_plan(file: Path, key: str, site: Site) -> PlannedRun:
     """Return the plan of a run.
 
     Args:
@@ -60,13 +59,13 @@ def read_plan(file: Path, key: str, site: Site) -> Planned:
     """
     try:
         content = read_json(file)
-        planned = Planned(content["study"], site, dict(content["spec"]), dict(content["digests"]))
+        planned = PlannedRun(content["study"], site, dict(content["spec"]), dict(content["digests"]))
         is_whole = planned.key == content["key"] and planned.run_id == file.stem
     except (OSError, ValueError, KeyError, TypeError):
         is_whole = False
     if not is_whole:
         hint = "rerun Snakemake without --no-hooks, which writes it before jobs start"
-        raise InputError("broken-file", "is no plan of a run", file=file, hint=hint)
+        raise InputError("broken-file", "is not the plan of a run", file=file, hint=hint)
     if not planned.is_current() or planned.key != key:
         raise changed_since_planned(planned.run_id, key)
     return planned

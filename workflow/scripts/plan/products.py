@@ -1,4 +1,4 @@
-"""Describe figures and tables of a campaign for the rules: their files, inputs and command lines."""
+"""Describe the figures and tables of a campaign for the rules: files, inputs and command lines."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ from plan.decisions import rule_fields
 from plan.strategies import strategy_file
 from plan.timings import Timings
 
-FIGURE_INPUTS = ("runs", "epochs", "precision")  # of every figure; captions use precision
+FIGURE_INPUTS = ("runs", "epochs", "precision")  # of every figure; captions state the precision
 FIGURE_SUFFIXES = ("pdf", "svg", "png", "caption.md")
 
 # Command-line options that programs take from the campaign; an empty list omits the option.
@@ -39,7 +39,7 @@ OPTIONS: dict[str, Callable[[Campaign], list[str]]] = {
 
 
 def omitted_tables(campaign: Campaign) -> list[str]:
-    """Return the tables of `analysis.study` that the study has nothing for."""
+    """Return the tables of `analysis.study` that the study cannot have."""
     traits = campaign.study.traits(**campaign.recorded_traits)
     return [table.name for table in PROGRAMS["analysis.study"].tables if not traits.hold_all(table.when)]
 
@@ -107,7 +107,7 @@ class Products:
         return KINDS[self.figures[figure].kind].module
 
     def figure_inputs(self, figure: str) -> dict[str, str]:
-        """Return the existing input files of a figure by name."""
+        """Return the input files of a figure by name, without tables that the campaign does not have."""
         return self._inputs([*FIGURE_INPUTS, *KINDS[self.figures[figure].kind].inputs])
 
     def program_inputs(self, program: TableProgram) -> list[str]:
@@ -123,11 +123,13 @@ class Products:
         environment = [
             part for stamp in self.environments(program) for part in (_flag(program.environment), stamp)
         ]
-        stem = f"{self._campaign.results}/tables" + f"/{program.tables[0].name}" * (program.out == "stem")
-        return [*inputs, *options, *environment, "--out", stem]
+        out = f"{self._campaign.results}/tables"
+        if program.out == "stem":
+            out += f"/{program.tables[0].name}"
+        return [*inputs, *options, *environment, "--out", out]
 
     def environments(self, program: TableProgram) -> list[str]:
-        """Return the stamp of the environment that a program needs for another one, if the study uses it."""
+        """Return the stamp of the environment of a program that this one calls, if the study uses it."""
         is_needed = program.environment and self._campaign.study.extra_p
         return [str(environment_stamp(self._campaign.site.cache, program.environment))] if is_needed else []
 
@@ -137,7 +139,7 @@ class Products:
         return [display_path(load_framework(name).file) for name in names if is_registered(name)]
 
     def record_files(self, *names: str) -> list[str]:
-        """Return the existing files of these tables of records."""
+        """Return the files of those tables of records that the campaign has."""
         return list(self._inputs(names).values())
 
     def _inputs(self, names: Sequence[str]) -> dict[str, str]:
@@ -145,7 +147,7 @@ class Products:
 
     def _input_file(self, name: str) -> str:
         if name in RECORD_TABLES:
-            return str(self._campaign.record_file(name))
+            return str(self._campaign.table_file(name))
         return f"{self._campaign.results}/tables/{name if name.endswith('.md') else f'{name}.csv'}"
 
 
@@ -157,9 +159,9 @@ def campaign_traits(campaign: Campaign, benchmarks: CollectiveBenchmarks, timing
     """Return the properties of a study and its campaign, for published tables according to their files."""
 
     def is_recorded(name: str) -> bool:
-        return campaign.published is None or campaign.record_file(name).exists()
+        return campaign.published_folder is None or campaign.table_file(name).exists()
 
-    costs = (campaign.mode == "campaign" and timings.outputs) or campaign.record_file("costs").exists()
+    costs = (campaign.mode == "campaign" and timings.outputs) or campaign.table_file("costs").exists()
     return campaign.study.traits(
         heterogeneous=campaign.study.is_heterogeneous or campaign.site.is_heterogeneous,
         has_collective_benchmark=benchmarks.has_results,

@@ -9,7 +9,7 @@ from common.files import display_path, read_json
 from common.notes import Note
 from common.schemas import check, schema
 from declared.run_status import RECORD_STATUSES, RunStatus
-from plan.identity import Planned
+from plan.identity import PlannedRun
 
 
 def load_record(file: Path) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def load_record(file: Path) -> dict[str, Any]:
     return record
 
 
-def find_contradiction(record: Mapping[str, Any], run: Planned, site: str) -> Note | None:
+def find_contradiction(record: Mapping[str, Any], run: PlannedRun, site: str) -> Note | None:
     """Return the first field of a complete record that contradicts the plan or the record's path, or None.
 
     Args:

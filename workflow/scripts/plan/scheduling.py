@@ -1,4 +1,4 @@
-"""Translate a site's settings into options of batch jobs."""
+"""Translate a site and a run's geometry into resources and options of batch jobs."""
 
 import math
 import shlex
@@ -18,7 +18,10 @@ _QOS = "--qos="
 
 
 def concurrent_share(site: Site) -> int:
-    """Return how much of the workflow's resource ``machine`` (100) one run uses."""
+    """Return the share, in percent, of the workflow's resource `machine` that a run takes.
+
+    It limits the runs at the same time to the site's `concurrent_runs`.
+    """
     return 100 // site.scheduler.concurrent_runs
 
 
@@ -30,7 +33,7 @@ def run_resources(site: Site, geometry: Geometry) -> dict[str, Any]:
     per_node = min(geometry.ranks_per_node, geometry.ranks)
     minutes = math.ceil((site.longest_run_s + JOB_MARGIN_S) / 60)
     if site.launcher in JOB_OPTIONS:
-        return _own_job(site, nodes, minutes)
+        return _scripted_job(site, nodes, minutes)
     options = [f"--ntasks-per-node={per_node}", "--exclusive", *slurm_options(site, nodes)]
     return {
         **job_resources(site),
@@ -51,10 +54,16 @@ def run_resources(site: Site, geometry: Geometry) -> dict[str, Any]:
 def deferred_resources(
     site: Site, results: Path, geometries: Mapping[str, Geometry], wildcard: str
 ) -> dict[str, Callable[[Any], Any]]:
-    """Return ``run_resources`` as functions of a rule's wildcards.
+    """Return `run_resources` as functions of a rule's wildcards.
 
-    They are called when a job is about to be submitted, so that it leaves out what the node check in
-    ``results`` has named meanwhile. ``geometries`` has one for each value of ``wildcard``.
+    Snakemake calls them right before it submits a job, so that the job excludes nodes that the node check has
+    found slow by then.
+
+    Args:
+        site: The site.
+        results: Folder with the table of the node check.
+        geometries: A geometry for each value of the wildcard.
+        wildcard: Name of the wildcard.
     """
 
     def resource(name: str) -> Callable[[Any], Any]:
@@ -62,29 +71,26 @@ def deferred_resources(
             without_slow_nodes(site, results), geometries[getattr(wildcards, wildcard)]
         )[name]
 
-    example = next(iter(geometries.values()), None)  # all have the same resource names
+    example = next(iter(geometries.values()), None)  # the names of resources are the same for all
     return {name: resource(name) for name in run_resources(site, example)} if example else {}
 
 
 def node_check_resources(site: Site) -> dict[str, Any]:
-    """Return Snakemake's resources of the node check's job; {} where it takes an allocation by itself."""
-    return _own_job(site, site.nodes, NODE_CHECK_MINUTES) if site.launcher in JOB_OPTIONS else {}
+    """Return Snakemake's resources of the node check, {} if it requests its own allocation (Slurm)."""
+    return _scripted_job(site, site.nodes, NODE_CHECK_MINUTES) if site.launcher in JOB_OPTIONS else {}
 
 
-def _own_job(site: Site, nodes: int, minutes: int) -> dict[str, Any]:
-    """Return the resources of a job that a script of ours submits."""
+def _scripted_job(site: Site, nodes: int, minutes: int) -> dict[str, Any]:
+    """Return the resources of a job that a script in profiles/ submits."""
     return {site.launcher: JOB_OPTIONS[site.launcher](site, nodes, 60 * minutes), "runtime": minutes}
 
 
 def build_resources(site: Site) -> dict[str, Any]:
-    """Return Snakemake's resources of a job that builds an environment or prepares data.
-
-    {} on a local site.
-    """
+    """Return Snakemake's resources of a job that builds or prepares data, {} on a local site."""
     if site.launcher == "local":
         return {}
     if site.launcher in JOB_OPTIONS:
-        return _own_job(site, 1, BUILD_MINUTES)
+        return _scripted_job(site, 1, BUILD_MINUTES)
     return {
         **job_resources(site),
         "nodes": 1,
@@ -95,7 +101,7 @@ def build_resources(site: Site) -> dict[str, Any]:
 
 
 def job_resources(site: Site) -> dict[str, Any]:
-    """Return the resources of every job of the site, including builds."""
+    """Return the resources that all jobs of a site on Slurm have, including builds."""
     scheduler = site.scheduler
     named = {
         "slurm_partition": scheduler.partition,
@@ -108,10 +114,10 @@ def job_resources(site: Site) -> dict[str, Any]:
 
 
 def slurm_options(site: Site, nodes: int) -> list[str]:
-    """Return the options of sbatch that have no resource in Snakemake, for a job on ``nodes`` nodes.
+    """Return the options of sbatch that have no resource in Snakemake, for a job on `nodes` nodes.
 
-    The node list is cut to ``nodes``, because Slurm allocates all nodes of a list, or refuses a list that is
-    too long.
+    The node list is cut to `nodes` names, because Slurm allocates all nodes of a list, or refuses a longer
+    one.
     """
     scheduler = site.scheduler
     return [
@@ -211,8 +217,8 @@ def flux_batch_options(site: Site, nodes: int, limit_s: int) -> str:
     return shlex.join(options)
 
 
-# By launcher whose profile submits with a script of ours: the shell-quoted options of a job, from its site,
-# nodes and time limit in seconds.
+# By launcher whose profile submits by a script in profiles/: a function that returns the shell-quoted options
+# of a job from its site, number of nodes and time limit in seconds.
 JOB_OPTIONS: dict[str, Callable[[Site, int, int], str]] = {
     "oar": oarsub_options,
     "pbs": qsub_options,
@@ -226,7 +232,7 @@ def _clock(seconds: int) -> str:
 
 
 def _qos(site: Site) -> str | None:
-    """Return the site's quality of service, which Snakemake's executor takes only as a resource."""
+    """Return the site's quality of service, which Snakemake's Slurm executor accepts only as a resource."""
     return next(
         (option.removeprefix(_QOS) for option in site.scheduler.options if option.startswith(_QOS)), None
     )

@@ -1,4 +1,4 @@
-"""Files of config/ that a search writes and a study reads: strategies of parallelization, batch sizes."""
+"""Read the files of config/ that searches write and campaigns plan with: strategies and batch sizes."""
 
 import functools
 from collections.abc import Mapping
@@ -12,18 +12,18 @@ from declared.site import Site
 
 
 def search_file(folder: str, study: str, site: str) -> Path:
-    """Return the file of what was found for a study at a site, config/<folder>/<study>.<site>.json."""
+    """Return the file with results of a study's searches, config/<folder>/<study>.<site>.json."""
     return CHECKOUT / "config" / folder / f"{study}.{site}.json"
 
 
 def search_command(verb: str, study: str, site: Site) -> str:
-    """Return the command that searches for a study at a site."""
+    """Return the command line of a study's searches at a site."""
     profile = "" if site.launcher == "local" else f" --profile {site.launcher}"
     return f"./ringside {verb} {study} --site {site.name}{profile}"
 
 
 def read_search_file(file: Path, schema: str, command: str) -> Mapping[str, Any]:
-    """Return the content of a file of what was found, {} if there is no file.
+    """Return the content of a file of search results, {} if there is no file.
 
     Args:
         file: The file.

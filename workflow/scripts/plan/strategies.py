@@ -1,8 +1,7 @@
 """Return the parallelization strategy of a run, for frameworks that partition each layer separately.
 
-Strategies that a search found at a site are in config/strategies/<study>.<site>.json, written by `./ringside
-strategies`. This file is an input of the campaign like the study, so that the same checkout plans the same
-runs.
+`./ringside strategies` writes the results of searches to config/strategies/<study>.<site>.json. Like the
+study, this file is an input of the campaign, so that the same checkout plans the same runs.
 """
 
 from collections.abc import Mapping
@@ -23,9 +22,8 @@ from models.soap import divide
 from models.strategy import Strategy
 from plan.search_files import read_search_file, search_command, search_file
 
-# Factors that affect the step time of a strategy; cells that differ only in other factors share their
-# strategy.
-SEARCH_FACTORS = (
+# Factors that affect the step time of a strategy. Cells that differ only in other factors share a search.
+STRATEGY_SEARCH_FACTORS = (
     "model",
     "dataset",
     "batch_size",
@@ -38,7 +36,7 @@ SEARCH_FACTORS = (
 
 
 def strategy_file(study: str, site: str) -> Path:
-    """Return the file of the strategies that were found for a study at a site."""
+    """Return the file with the strategies of a study's searches at a site."""
     return search_file("strategies", study, site)
 
 
@@ -49,12 +47,12 @@ def missing_strategy_note(study: str, site: Site) -> Note:
 
 
 def search_name(levels: Levels) -> str:
-    """Return the name of the search behind a cell's strategy, made of its levels of SEARCH_FACTORS."""
-    return levels_name({name: levels[name] for name in SEARCH_FACTORS})
+    """Return the name of the search for a cell's strategy: its levels of STRATEGY_SEARCH_FACTORS."""
+    return levels_name({name: levels[name] for name in STRATEGY_SEARCH_FACTORS})
 
 
 def read_strategies(file: Path) -> Mapping[str, Any]:
-    """Return the strategies in a file by search name, {} if there is no file.
+    """Return the strategies in a file by name of their search, {} if there is no file.
 
     Raises:
         InputError: If the file is broken.
@@ -64,9 +62,10 @@ def read_strategies(file: Path) -> Mapping[str, Any]:
 
 
 def read_bucket_bytes(file: Path) -> BucketBytes:
-    """Return the limits of buckets of gradients (``Layout``) in the trainings of a file's study.
+    """Return the limits of gradient buckets (`models.layout.BUCKET_BYTES`) that a file's searches assumed.
 
-    Files of searches with buckets of 1 MiB do not state them. Without a file these are the usual limits.
+    Older files do not state them: their searches assumed buckets of 1 MiB. Without a file, return the usual
+    limits.
     """
     if not (content := _read_file(file)):
         return BUCKET_BYTES
@@ -79,22 +78,22 @@ def _read_file(file: Path) -> Mapping[str, Any]:
 
 
 def cell_strategy(
-    level: str, graph: Graph, batch: int, layout: tuple[int, int], search: str, file: Path
+    level: str, graph: Graph, batch: int, nodes_and_ranks: tuple[int, int], search: str, file: Path
 ) -> Strategy | None:
-    """Return the strategy of a cell, None if it was not found yet.
+    """Return the strategy of a cell, None if it has to be searched first.
 
     Args:
         level: Level of parallelism.
         graph: The model.
         batch: Samples per step.
-        layout: Nodes, and devices per node.
+        nodes_and_ranks: Nodes, and ranks (devices) per node.
         search: Name of the search (``search_name``).
-        file: File of the strategies that were found.
+        file: File with the strategies of searches.
 
     Raises:
-        InputError: If the strategy that was found does not fit the model.
+        InputError: If the strategy in the file does not fit the model.
     """
-    nodes, n_devices = layout
+    nodes, n_devices = nodes_and_ranks
     space = divide(graph, batch)
     kind, seed = kind_of(level)
     if kind == EXPERT:

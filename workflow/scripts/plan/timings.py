@@ -1,8 +1,7 @@
-"""Plan the timings behind a search for strategies: their specifications and keys.
+"""Plan the timings that a search for strategies uses: their specifications and keys.
 
-Pure functions of study, site and files in git, as plan.collective_benchmarks. If a study uses strategies
-that a search finds, the parts of the layers of each model are timed on one rank, and messages between two
-ranks.
+A study with strategies from a search times the parts of each model's layers on one rank, and messages between
+two ranks. All functions are pure: they depend on study, site and files in git only.
 """
 
 import functools
@@ -26,22 +25,23 @@ from plan.identity import (
     heterogeneous_resources,
     link_settings,
     rank_code,
+    reason_missing_at_site,
     site_part,
     software_digest,
-    unsupported_reason,
 )
 from plan.other_measurements import Measurements
 
 PARTS, MESSAGES = "parts", "messages"  # kinds of timings
 PROGRAMS = {PARTS: "parts_timed", MESSAGES: "messages_timed"}
 FOLDER = CHECKOUT / "workflow" / "scripts" / "ranks"
-# Factors that affect the time of parts; cells that share a strategy have the same TRAINING_FACTORS.
+# Factors that a timing of parts is named after, since cells that share a strategy can differ in them.
 PART_FACTORS = ("model", "dataset", "batch_size", "device", "optimizer")
+# Further factors that affect the time of parts. Cells that share a strategy have the same levels of them.
 TRAINING_FACTORS = (
     "momentum", "adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay", "decayed_weights", "precision",
 )  # fmt: skip
-BUDGET_S = {PARTS: 100.0, MESSAGES: 12.0}  # for all repetitions of a timing
-SMALLEST_BYTES, GROWTH, SIZES = 1024, 4, 7  # of messages: to 4 MiB
+BUDGET_S = {PARTS: 100.0, MESSAGES: 12.0}  # seconds for all repetitions of a timing
+SMALLEST_BYTES, GROWTH, N_SIZES = 1024, 4, 7  # of messages: up to 4 MiB
 
 
 @dataclass(frozen=True)
@@ -73,11 +73,11 @@ class Timing:
 
     @property
     def geometry(self) -> Geometry:
-        """Layout of one rank for parts, of two for messages, on two nodes if the run has several."""
-        layout, ranks = self.run.geometry, 2 if self.kind == MESSAGES else 1
-        nodes, ranks_per_node = (2, 1) if ranks == 2 and layout.nodes > 1 else (1, ranks)
+        """One rank for parts, two ranks for messages, on two nodes if the run has several."""
+        geometry, ranks = self.run.geometry, 2 if self.kind == MESSAGES else 1
+        nodes, ranks_per_node = (2, 1) if ranks == 2 and geometry.nodes > 1 else (1, ranks)
         return replace(
-            layout,
+            geometry,
             nodes=nodes,
             ranks=ranks,
             ranks_per_node=ranks_per_node,
@@ -88,7 +88,7 @@ class Timing:
 
 
 def required_timings(runs: Iterable[Run]) -> list[Timing]:
-    """Return the timings behind the strategies of ``runs``, none if no cell's strategy is searched."""
+    """Return the timings that the search for the strategies of `runs` uses, none without such a search."""
     partitioned = [run for run in runs if run.framework.strategies]
     if not any(run.levels["parallelism"] == SEARCHED for run in partitioned):
         return []
@@ -103,16 +103,16 @@ def required_timings(runs: Iterable[Run]) -> list[Timing]:
 
 
 def planned_timings(runs: Iterable[Run], site: Site) -> list[Timing]:
-    """Return the required timings that the site can make."""
+    """Return the required timings that the site can execute."""
     return [
-        timing for timing in required_timings(runs) if unsupported_reason(site, timing.run.levels) is None
+        timing for timing in required_timings(runs) if reason_missing_at_site(site, timing.run.levels) is None
     ]
 
 
 def spec(site: Site, timing: Timing) -> dict[str, Any]:
-    """Return all that a timing depends on but software and model, with keys for launchers and worker."""
+    """Return everything a timing depends on except software and model, with keys for launchers and worker."""
     name, geometry, levels = f"timing.{timing.name}", timing.geometry, timing.run.levels
-    scope: dict[str, Any] = {"sizes": [SMALLEST_BYTES * GROWTH**power for power in range(SIZES)]}
+    scope: dict[str, Any] = {"sizes": [SMALLEST_BYTES * GROWTH**power for power in range(N_SIZES)]}
     names: tuple[str, ...] = ("framework", "device")
     if timing.kind == PARTS:
         scope = {"batch": timing.run.geometry.local_batch, "devices": timing.devices}
@@ -170,10 +170,10 @@ class Timings(Measurements[Timing]):
         super().__init__(campaign, planned_timings(campaign.runs, campaign.site), output)
 
     def check_available(self, files: list[str]) -> list[str]:
-        """Return ``files``, which depend on timings.
+        """Return `files`, which depend on timings.
 
         Raises:
-            InputError: If the campaign has no timings, so that no strategy can be found or used.
+            InputError: If the campaign has no timings, so that no strategy can be searched.
         """
         timings = required_timings(self._campaign.runs)
         self._campaign.check_searches("strategies", (timing.run for timing in timings))

@@ -1,4 +1,4 @@
-"""Check the folders that Snakemake needs, and remove the lock of a killed Snakemake, not of a running one."""
+"""Check the folders that Snakemake needs, and remove the lock of a killed Snakemake (`ringside unlock`)."""
 
 import getpass
 import os
@@ -29,16 +29,16 @@ def check_cache(folder: Path) -> None:
 
 
 def check_folders() -> None:
-    """Raise InputError if a folder is not writable that Snakemake needs before it reads rules."""
+    """Raise InputError if a folder that Snakemake needs before it reads rules is not writable."""
     check_cache(Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "snakemake")
     if os.path.lexists(STATE) and not STATE.is_dir():
         hint = "remove it: Snakemake keeps its state in a folder of this name"
-        raise InputError("not-a-folder", "is no folder", file=STATE, expected="a folder", hint=hint)
+        raise InputError("not-a-folder", "is not a folder", file=STATE, expected="a folder", hint=hint)
     refuse_unwritable(STATE)
 
 
 def name_user() -> None:
-    """Set LOGNAME for a user without a name, as in many containers, so that Snakemake starts."""
+    """Set LOGNAME if the user has no name, as in many containers, so that Snakemake starts."""
     try:
         getpass.getuser()
     except (KeyError, OSError):
@@ -46,7 +46,7 @@ def name_user() -> None:
 
 
 def choose_profile() -> None:
-    """Set the profile of this machine where the caller named none, as an activated .venv does.
+    """Set the profile of this machine unless the caller named one, as an activated .venv does.
 
     Without a profile Snakemake refuses to start, because it does not know how many cores to use.
     """

@@ -24,7 +24,7 @@ from records.aggregate import aggregate_records
 
 def aggregate_blocks(campaign: Campaign, block: int) -> pd.DataFrame:
     """Return the rows of runs.csv of all blocks up to `block`."""
-    so_far = replace(campaign, possible=[run for run in campaign.runs if run.block <= block])
+    so_far = replace(campaign, designed_runs=[run for run in campaign.runs if run.block <= block])
     with tempfile.TemporaryDirectory() as folder:
         return aggregate_records(so_far, Path(folder) / "epochs.csv")
 

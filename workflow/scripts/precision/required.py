@@ -33,7 +33,7 @@ class Required:
         if key not in self._records:  # many rules call this after every decision
             now = self._campaign.now()
             self._records[key] = [
-                path for run, path in now.records.items() if not last or now.by_id[run].block <= last
+                path for run, path in now.record_paths.items() if not last or now.by_id[run].block <= last
             ]
         return self._records[key]
 

@@ -10,7 +10,7 @@ from analysis.adjusted import adjusted_times
 from analysis.decomposition import gradient_bytes
 from analysis.measured import count_devices_as_replicas, count_steps, factors, scaled, successful
 from common.notes import Note
-from declared.factors import OF_STRATEGIES, OPTIMIZER_NUMBERS
+from declared.factors import OPTIMIZER_NUMBERS, PARALLELISM_OPTIONS
 from declared.frameworks import has_strategies
 from declared.mesh import NOT_MESHES, PLAIN, divides_more, is_mesh, mesh_of, sizes_of
 from declared.models import find_graph
@@ -22,7 +22,7 @@ NOT_COMPUTATION = (
     "epochs", "warmup_epochs", "shares", *OPTIMIZER_NUMBERS,
 )  # fmt: skip
 # prediction.strategies predicts how these change computation and messages.
-STRATEGY_FACTORS = ("parallelism", *OF_STRATEGIES)
+STRATEGY_FACTORS = ("parallelism", *PARALLELISM_OPTIONS)
 HETEROGENEOUS = Note(
     "heterogeneous",
     "Cells with heterogeneous nodes or ranks are excluded, because the law assumes that all have the same "

@@ -22,7 +22,7 @@ from analysis.measured import (
 )
 from common.notes import Note
 from common.options import run_program
-from declared.factors import OF_STRATEGIES
+from declared.factors import PARALLELISM_OPTIONS
 from prediction.cells import STRATEGY_FACTORS, measured_cells, planned_cells
 from prediction.held_out import EMULATED
 from prediction.message_times import CollectiveBenchmark, rate_text, read_benchmark
@@ -86,10 +86,10 @@ def _strategy_labels(cells: pd.DataFrame) -> pd.Series:
     """Return each cell's strategy as text: framework, parallelism, and factors that vary within these."""
     has_frameworks = cells.loc[cells["nodes"] > 1, "framework"].nunique() > 1
     named = ["framework", "parallelism"] if has_frameworks else ["parallelism"]
-    varies = cells.groupby(named)[list(OF_STRATEGIES)].transform("nunique") > 1
+    varies = cells.groupby(named)[list(PARALLELISM_OPTIONS)].transform("nunique") > 1
     labels = []
     for row, is_varied in zip(cells.to_dict("records"), varies.to_dict("records"), strict=True):
-        levels = {name: row[name] for name in OF_STRATEGIES if is_varied[name]}
+        levels = {name: row[name] for name in PARALLELISM_OPTIONS if is_varied[name]}
         texts = [*(level_text(row[name]) for name in named), combination_text(levels)]
         labels.append(", ".join(filter(None, texts)))
     return pd.Series(labels, index=cells.index, dtype=object)

@@ -24,7 +24,7 @@ import numpy as np
 
 from models.graph import Graph
 from models.mesh import Mesh
-from models.messages import Message, Need, needs, number_bytes
+from models.messages import Message, StepDemand, number_bytes, step_demands
 from models.pipelines import IDLE_TURNS, stages_per_rank
 
 LAYER_AXES = ("tensor", "experts")  # Their messages are sent between layers.
@@ -75,7 +75,7 @@ def describe_step(
     Args:
         graph: The model.
         mesh: The device mesh.
-        batch: Samples of a replica (see models.messages.needs, also for `levels` and `unit_bytes`).
+        batch: Samples of a replica (see models.messages.step_demands, also for `levels` and `unit_bytes`).
         levels: Levels of the cell.
         scale: Where the cell runs.
         timer: Time of a message.
@@ -84,17 +84,17 @@ def describe_step(
     Raises:
         ValueError: If the mesh cannot partition the model.
     """
-    needs_of_stages = needs(graph, mesh, batch, levels, unit_bytes)
+    stage_demands = step_demands(graph, mesh, batch, levels, unit_bytes)
     stages: list[_StageMessages] = []
-    for need in needs_of_stages:
-        if (messages := _stage_messages(need, scale, timer)) is None:
+    for demand in stage_demands:
+        if (messages := _stage_messages(demand, scale, timer)) is None:
             return None
         stages.append(messages)
     is_pipeline, n_batches = mesh.pipeline > 1, levels["sync_every"]
     n_microbatches = levels["microbatches"] if is_pipeline else 1
     n_stage_passes = n_microbatches * (stages_per_rank(levels["schedule"]) if is_pipeline else 1)
     idle_turns = IDLE_TURNS[levels["schedule"]] if is_pipeline else 1.0
-    slowest = int(np.argmax([need.work for need in needs_of_stages]))
+    slowest = int(np.argmax([demand.work for demand in stage_demands]))
 
     def turns(values: list[float]) -> float:
         return sum_over_turns(values, slowest, n_microbatches, idle_turns)
@@ -102,10 +102,10 @@ def describe_step(
     layers_s = turns([stage.layers_s / (n_batches * n_microbatches) for stage in stages])
     # One after the other, n_stage_passes + p - 2 outputs are handed on, and as many gradients back.
     handed_s = 2 * (n_stage_passes + mesh.pipeline - 2) * max(stage.handed_s for stage in stages)
-    updated_bytes = max(_updated_bytes(need, mesh, levels) for need in needs_of_stages)
+    updated_bytes = max(_updated_bytes(demand, mesh, levels) for demand in stage_demands)
     return MeshStep(
-        calls=turns([need.calls for need in needs_of_stages]),
-        work=turns([need.work for need in needs_of_stages]) / n_microbatches,
+        calls=turns([demand.calls for demand in stage_demands]),
+        work=turns([demand.work for demand in stage_demands]) / n_microbatches,
         updated=updated_bytes / (number_bytes(levels).stored * graph.parameters),
         n_blocking=n_batches * turns([stage.n_layers / (n_batches * n_microbatches) for stage in stages]),
         message_s=n_batches * (layers_s + handed_s) + max(stage.parameters_s for stage in stages),
@@ -129,11 +129,11 @@ class _StageMessages:
     parameters_s: float
 
 
-def _stage_messages(need: Need, scale: NetworkScale, timer: Timer) -> _StageMessages | None:
+def _stage_messages(demand: StepDemand, scale: NetworkScale, timer: Timer) -> _StageMessages | None:
     """Return the messages of one stage, or None if the time of any is unknown."""
     layers_s = handed_s = parameters_s = 0.0
     n_layers = 0
-    for message in need.messages:
+    for message in demand.messages:
         if (seconds := _message_s(message, scale, timer)) is None:
             return None
         if message.axis in LAYER_AXES:
@@ -158,9 +158,9 @@ def sum_over_turns(values: Sequence[float], slowest: int, n_microbatches: int, i
     return n_microbatches * values[slowest] + idle_turns * (sum(values) - values[slowest])
 
 
-def _updated_bytes(need: Need, mesh: Mesh, levels: Mapping[str, Any]) -> float:
+def _updated_bytes(demand: StepDemand, mesh: Mesh, levels: Mapping[str, Any]) -> float:
     """Return the bytes of parameters that a rank updates: its shard, even if it keeps the other shards."""
-    return need.parameters / (1 if levels["sharding"] == "parameters" else mesh.sharded)
+    return demand.parameters / (1 if levels["sharding"] == "parameters" else mesh.sharded)
 
 
 def _message_s(message: Message, scale: NetworkScale, timer: Timer) -> float | None:

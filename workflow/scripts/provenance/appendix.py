@@ -137,7 +137,7 @@ def cost_facts(campaign: Campaign, runs: pd.DataFrame) -> Iterator[tuple[str, st
         yield "first start, last end (UTC)", f"{started.min()}, {ended.max()}"
     datasets = [name for name in runs["dataset"].unique() if find_dataset(name)]
     folders = {"prepared data": [data_folder(campaign.site, name) for name in datasets]}
-    if campaign.published is None:
+    if campaign.published_folder is None:
         folders["environments"] = [Path(stamp).parent for stamp in campaign.environments.values()]
         folders["records, with logs"] = [campaign.results / "runs", campaign.results / "network"]
     for name, paths in folders.items():

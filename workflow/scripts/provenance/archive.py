@@ -93,7 +93,7 @@ def archive_members(campaign: Campaign, manifest: Path) -> dict[str, bytes | Pat
         )
     runs = read_table(campaign.runs_csv, "runs")
     study, site = campaign.study, campaign.site.name
-    records = "available" if campaign.published is None else "../records"
+    records = "available" if campaign.published_folder is None else "../records"
     checkout_files = workflow_files(campaign)
     refuse_secrets(checkout_files)
     members: dict[str, bytes | Path] = {f"{WORKFLOW}/{name}": CHECKOUT / name for name in checkout_files}
@@ -105,7 +105,7 @@ def archive_members(campaign: Campaign, manifest: Path) -> dict[str, bytes | Pat
     members |= {f"records/{name}": path for name, path in tables.items()}
     if study.imported and not study.imported.campaigns:
         members[f"records/{IMPORT_FILE}"] = CHECKOUT / study.imported.folder / IMPORT_FILE
-    if campaign.published is None:
+    if campaign.published_folder is None:
         members |= {f"{WORKFLOW}/{path}": redacted_log(path) for path in run_files(campaign.results)}
     fields = {"study": study.name, "site": site, "records": records, "workflow": WORKFLOW}
     checkout = state()

@@ -35,7 +35,7 @@ from environments.steps import build_lock, print_progress
 from environments.unbundle import FORMAT, MANIFEST
 from environments.wheels import cached_wheels, recorded_sha256
 from plan import timings
-from plan.campaign import Campaign, configured, plan_campaign
+from plan.campaign import Campaign, load_merged_config, plan_campaign
 from report.checkout import state
 
 CONTROLLER = CHECKOUT / "requirements.txt"
@@ -229,9 +229,9 @@ def make_bundle(study: str = "", site: str = "") -> None:
     Raises:
         InputError: If the site can run no cell of the study, or something is not available.
     """
-    config = load_config(configured(study, site))
+    config = load_config(load_merged_config(study, site))
     campaign = plan_campaign(load_study(config.study), load_site(config.site))
-    if not campaign.records:
+    if not campaign.record_paths:
         raise InputError(
             "nothing-to-run",
             f"cannot run any cell of {campaign.study.name}, so there is nothing to pack",

@@ -76,7 +76,7 @@ def build_manifest(
         rows = list(csv.DictReader(table))
     other_records = (
         [*CollectiveBenchmarks(campaign).available(), *Timings(campaign).available()]
-        if campaign.published is None
+        if campaign.published_folder is None
         else []
     )
     other_records += [str(decision_file(campaign.results, decision.block)) for decision in campaign.decisions]
@@ -84,7 +84,7 @@ def build_manifest(
     return {
         "study": campaign.study.name,
         "sites": sorted({row["site"] for row in rows if row.get("site")}),
-        "records": records_location(campaign.published) if campaign.published else "records",
+        "records": records_location(campaign.published_folder) if campaign.published_folder else "records",
         "commit": checkout.commit,
         "changed": list(checkout.changed),
         "python": platform.python_version(),

@@ -44,7 +44,7 @@ def source_paths(campaign: Campaign, code: Iterable[str]) -> dict[str, list[Path
         "locks": [WORKFLOW_LOCK],
         "code": [CHECKOUT / file for file in code],
     }
-    if campaign.published is None:
+    if campaign.published_folder is None:
         paths["locks"] += [
             file for name in campaign.environments for file in environment_files(campaign, name)
         ]
@@ -59,7 +59,7 @@ def collect_sources(campaign: Campaign, code: Iterable[str]) -> dict[str, Group]
         group: {display_path(file): digest_source(file) for file in paths}
         for group, paths in source_paths(campaign, code).items()
     }
-    if campaign.published is None:
+    if campaign.published_folder is None:
         groups["site"] = {
             name: json.dumps(value, sort_keys=True) for name, value in site_part(campaign.site).items()
         }
@@ -108,7 +108,7 @@ def record_digests(campaign: Campaign, other_records: Sequence[str]) -> dict[str
         campaign: The campaign.
         other_records: Records of collective benchmarks, timings and decisions; missing ones are skipped.
     """
-    files = [campaign.record_file(name) for name in ("design", *RECORD_TABLES)]
+    files = [campaign.table_file(name) for name in ("design", *RECORD_TABLES)]
     tables = {file.name: digest_file(file) for file in files if file.is_file()}
     digests: Group = {}
     for file in [*campaign.available(), *(record for record in other_records if Path(record).is_file())]:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from models.graph import Graph, is_decayed
-from models.layout import dimensions, needs, reads
+from models.layout import dimensions, reads, regions_needed
 from models.soap import HEADS_SUFFIX, POSITIONS, Degrees, Layer, Space, divide, part_of, region_of
 from ranks.libraries.pytorch import (
     build,
@@ -68,7 +68,7 @@ def input_sizes(graph: Graph, space: Space, place: int, degrees: Degrees, number
     """Return the input sizes of the part with this number; see pytorch_strategy.Runner."""
     shape, computed = graph.operators[0].shape, region_of(space.layers[place], degrees, number)
     outputs, states = [], []
-    for edge, needed, of_state in needs(space, degrees, (place, number)):
+    for edge, needed, of_state in regions_needed(space, degrees, (place, number)):
         source = space.layers[place if edge is None else space.edges[edge].source]
         if of_state:
             states.append(state_size(needed[0], source))

@@ -37,7 +37,7 @@ from models.messages import number_bytes
 from plan.binding import read_binding
 from plan.campaign import Campaign, load_campaign
 from plan.design import Run
-from plan.identity import Planned, device_peak, link_rate
+from plan.identity import PlannedRun, device_peak, link_rate
 from plan.record_checks import find_contradiction, load_record
 from ranks.worker.epoch_timer import COLUMNS
 from records.next_commands import (
@@ -123,7 +123,7 @@ def user_command_columns(run: Run, command: Command) -> dict[str, Any]:
     }
 
 
-def read_record(folder: Path, planned: Planned, site: str) -> dict[str, Any]:
+def read_record(folder: Path, planned: PlannedRun, site: str) -> dict[str, Any]:
     """Return the final record of a run.
 
     Args:
@@ -412,10 +412,10 @@ def read_batch(
     for run in runs:
         row = planned_row(campaign, run)
         rows.append(row)
-        if reason := campaign.unsupported_reason(run):
+        if reason := campaign.missing_reason(run):
             row |= {"status": RunStatus.MISSING, "reason": reason}
             continue
-        planned = campaign.planned(run)
+        planned = campaign.plan(run)
         row |= {"key": planned.key, **planned.digests}
         folder = campaign.results / "runs" / run.run_id / row["key"]
         if (folder / "record.json").exists():

@@ -11,7 +11,7 @@ from common.text import number_of, suggest_pattern
 from declared.run_status import RECORD_STATUSES
 from plan import ownership, unlock
 from plan.binding import read_binding
-from plan.campaign import Campaign, configured, load_campaign
+from plan.campaign import Campaign, load_campaign, load_merged_config
 from plan.collective_benchmarks import CollectiveBenchmarks
 from plan.design import refuse_imported
 from plan.largest import BatchSearches
@@ -40,7 +40,7 @@ def select_runs(campaign: Campaign, selector: str) -> dict[str, Path]:
         f"{NAME_PREFIXES['batch search']}{name}": path
         for name, path in BatchSearches(campaign).outputs.items()
     }
-    records = {**benchmarks, **timings, **searches, **campaign.records}
+    records = {**benchmarks, **timings, **searches, **campaign.record_paths}
     existing = {run_id: Path(path) for run_id, path in records.items() if Path(path).exists()}
     if selector in RECORD_STATUSES:
         return {run_id: path for run_id, path in existing.items() if record_status(path) == selector}
@@ -71,7 +71,7 @@ def repeat_runs(selector: str, study: str = "", site: str = "", run: bool = True
     Raises:
         InputError: If no run is selected, or a campaign is running in this checkout.
     """
-    config = configured(study, site)
+    config = load_merged_config(study, site)
     bound = read_binding(Path("results") / config["study"])
     if bound and not site:
         config["site"] = bound["site"]  # The results are bound to this site, whatever is configured now.
@@ -83,7 +83,7 @@ def repeat_runs(selector: str, study: str = "", site: str = "", run: bool = True
         raise InputError("nothing-to-repeat", problem, got=selector, hint="nothing to repeat")
     if not runs:
         problem = f"'{selector}': no run of {campaign.study.name} that has a record matches"
-        suggestion = suggest_pattern(selector, campaign.records, RECORD_STATUSES)
+        suggestion = suggest_pattern(selector, campaign.record_paths, RECORD_STATUSES)
         raise InputError("unknown-name", problem, got=selector, expected=SELECTOR, suggestion=suggestion)
     ownership.refuse_unwritable(campaign.results)
     if not ownership.hold(Path(".snakemake")):

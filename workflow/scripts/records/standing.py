@@ -100,7 +100,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Precision:
+class TargetProgress:
     """How precise the cells of a campaign with a precision target are.
 
     Attributes:
@@ -124,7 +124,7 @@ class Standing:
 
     Attributes:
         planned: Number of runs planned so far.
-        possible: Number of these that the site can execute.
+        executable: Number of these that the site can execute.
         statuses: Number of records by status.
         left: Number of runs without a record.
         left_s: How long they will take; None while no run has ended.
@@ -141,7 +141,7 @@ class Standing:
     study: str
     site: str
     planned: int
-    possible: int
+    executable: int
     statuses: dict[str, int]
     under_way: list[UnderWay]
     left: int
@@ -160,7 +160,7 @@ class Standing:
     jobs: list[Job] | None
     queue: str
     disturbed: str | None = None
-    precision: Precision | None = None
+    precision: TargetProgress | None = None
 
     @property
     def done(self) -> int:
@@ -190,18 +190,18 @@ def read_standing(
 ) -> Standing:
     """Return where a campaign stands now; `reader` caches records between calls."""
     now = time.time()
-    records, benchmark_records = reader.read_all(campaign.records), reader.read_all(benchmarks.outputs)
+    records, benchmark_records = reader.read_all(campaign.record_paths), reader.read_all(benchmarks.outputs)
     timing_records = reader.read_all(timings.outputs)
-    left = [campaign.by_id[run_id] for run_id in campaign.records if run_id not in records]
+    left = [campaign.by_id[run_id] for run_id in campaign.record_paths if run_id not in records]
     started: dict[str, Path] = {}
     for folder_name, outputs, ended in (
-        ("runs", campaign.records, records),
+        ("runs", campaign.record_paths, records),
         ("network", benchmarks.outputs, benchmark_records),
         ("costs", timings.outputs, timing_records),
     ):
         missing = {name: path for name, path in outputs.items() if name not in ended}
         started |= started_measurements(campaign.results / folder_name, missing)
-    paths = {**campaign.records, **benchmarks.outputs, **timings.outputs}
+    paths = {**campaign.record_paths, **benchmarks.outputs, **timings.outputs}
     labels = {
         **dict.fromkeys(benchmarks.outputs, "collective benchmark "),
         **dict.fromkeys(timings.outputs, "timing "),
@@ -210,12 +210,12 @@ def read_standing(
     under_way, incomplete = sort_started(campaign, started, labels, jobs, now)
     arguments = arguments_for(campaign.study.name, campaign.site.name)
     measured = [*records.items(), *benchmark_records.items(), *timing_records.items()]
-    not_here = [run for run in campaign.runs if run.run_id not in campaign.records]
+    not_here = [run for run in campaign.runs if run.run_id not in campaign.record_paths]
     return Standing(
         study=campaign.study.name,
         site=campaign.site.name,
         planned=len(campaign.runs),
-        possible=len(campaign.records),
+        executable=len(campaign.record_paths),
         statuses=dict(Counter(record["status"] for record in records.values())),
         under_way=under_way,
         left=len(left),
@@ -235,7 +235,7 @@ def read_standing(
                     if record["status"] != RunStatus.OK
                 ),
                 *incomplete,
-                *((NOT_HERE, campaign.unsupported_reason(run) or "", run.run_id) for run in not_here),
+                *((NOT_HERE, campaign.missing_reason(run) or "", run.run_id) for run in not_here),
             ]
         ),
         repeat=repeat_commands([record["status"] for _, record in measured], arguments),
@@ -282,14 +282,14 @@ def sort_started(
     return under_way, incomplete
 
 
-def read_precision(campaign: Campaign) -> Precision | None:
+def read_precision(campaign: Campaign) -> TargetProgress | None:
     """Return how precise the cells are, None if the number of replicates is fixed."""
     replicates = campaign.study.replicates
     if not replicates.adaptive:
         return None
     last = campaign.decisions[-1] if campaign.decisions else None
-    n_affordable = sum(campaign.unsupported_reason(run) is None for run in campaign.max_runs)
-    return Precision(
+    n_affordable = sum(campaign.missing_reason(run) is None for run in campaign.max_runs)
+    return TargetProgress(
         rule_fields(replicates),
         n_affordable,
         campaign.open,

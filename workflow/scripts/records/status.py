@@ -18,9 +18,9 @@ from declared.configuration import load_config
 from declared.run_status import RECORD_STATUSES, RunStatus
 from declared.study import load_study
 from plan.binding import refuse_other_site
-from plan.campaign import configured, imported_note, load_campaign
+from plan.campaign import imported_note, load_campaign, load_merged_config
 from plan.decisions import BY_CHANCE, NO, summarize_precision
-from records.standing import Job, Precision, Problem, Standing, UnderWay, standing_reader
+from records.standing import Job, Problem, Standing, TargetProgress, UnderWay, standing_reader
 
 WIDTH = 80
 INDENT = 11
@@ -32,7 +32,8 @@ REFRESH_S = 10.0
 DATE_AFTER_S = 72_000  # ends that are farther away are shown with a date
 GREEN, YELLOW, RED, RESET = "\x1b[32m", "\x1b[33m", "\x1b[31m", "\x1b[0m"
 CLEAR = "\x1b[H\x1b[2J"
-JSON_KEYS = {"max_runs": "most", "task": "what", "nodes": "where"}  # older names, which programs read
+# Older names, which programs read.
+JSON_KEYS = {"max_runs": "most", "task": "what", "nodes": "where", "executable": "possible"}
 COLOURS: dict[str, str] = {
     "done": GREEN,
     "running": YELLOW,
@@ -66,7 +67,7 @@ def wrap_text(text: str, indent: str = "") -> list[str]:
 
 def headline(standing: Standing) -> str:
     """Return the first line: runs done and left, and when the campaign is expected to end."""
-    if not standing.possible:
+    if not standing.executable:
         return f"{number_of(standing.planned, 'run')}, none of which can run here"
     if not standing.begun:
         return f"{number_of(standing.planned, 'run')}, not started; start with {standing.run}"
@@ -93,7 +94,7 @@ def format_end(seconds: float) -> str:
 
 def progress_bar(standing: Standing) -> str:
     """Return a bar of the share of runs that are done."""
-    share = standing.done / standing.possible if standing.possible else 1.0
+    share = standing.done / standing.executable if standing.executable else 1.0
     return f"[{'#' * int(BAR_WIDTH * share):-<{BAR_WIDTH}}] {100 * share:3.0f} %"
 
 
@@ -137,7 +138,7 @@ def first_lines(name: str, lines: Sequence[str]) -> Iterator[tuple[str, str]]:
     yield from zip([name, *[""] * MAX_LISTED], listed, strict=False)
 
 
-def precision_lines(precision: Precision) -> Iterator[tuple[str, str]]:
+def precision_lines(precision: TargetProgress) -> Iterator[tuple[str, str]]:
     """Yield how many cells meet the precision target, then the other cells, widest interval first."""
     if not precision.block:
         yield "precision", f"{100 * precision.rule['until']:g} % targeted; nothing is decided yet"
@@ -245,13 +246,13 @@ def campaign_reader(study: str = "", site: str = "") -> Callable[[], Standing]:
     Raises:
         InputError: If the results belong to another site than `site`.
     """
-    config = configured(study, site)
+    config = load_merged_config(study, site)
     if config.get("study"):
         refuse_other_site(Path("results") / str(config["study"]), site)
     # The first run binds results to their site. Until then, a folder of submissions shows that it is a Slurm
     # site.
     if (Path("results") / str(config.get("study")) / "logs" / "submit").is_dir():
-        config = configured(study, site, ["slurm.yaml"])
+        config = load_merged_config(study, site, ["slurm.yaml"])
     return standing_reader(load_campaign({**config, "records": "available"}))
 
 
@@ -264,7 +265,7 @@ def show_status(study: str = "", site: str = "", repeatedly: bool = False, as_js
         repeatedly: Repeat it every REFRESH_S seconds until the campaign has ended.
         as_json: Print JSON, for programs.
     """
-    if note := imported_note(load_study(load_config(configured(study, site)).study)):
+    if note := imported_note(load_study(load_config(load_merged_config(study, site)).study)):
         print(json.dumps(note.facts, indent=2) if as_json else note)
         return
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ

@@ -48,7 +48,7 @@ def time_left_estimator(campaign: Campaign) -> Callable[[], float | None]:
     def estimate() -> float | None:
         current = campaign.now()
         return estimate_time_left(
-            current, reader.read_all(current.records), outputs, reader.read_all(outputs), {}
+            current, reader.read_all(current.record_paths), outputs, reader.read_all(outputs), {}
         )
 
     return estimate
@@ -73,7 +73,7 @@ def estimate_time_left(
         under_way: Run -> seconds since its start.
     """
     benchmarks_s = mean_duration(benchmark_records.values()) * (len(benchmarks) - len(benchmark_records))
-    left = [campaign.by_id[run_id] for run_id in campaign.records if run_id not in records]
+    left = [campaign.by_id[run_id] for run_id in campaign.record_paths if run_id not in records]
     if not left:
         return benchmarks_s
     durations = {run_id: end - start for run_id, (start, end) in run_spans(records).items()}

@@ -16,12 +16,12 @@ TARGET = re.compile(r"^([a-z-]+):.*?## *(.+)$")
 VARIABLES = ("ARGS", "SITE", "STUDY")
 USED = re.compile(rf"\b({'|'.join(VARIABLES)})\b")
 RULE = re.compile(r'^ *rule (\w+):\n +"""(.+?)"""(.*?)(?=^ *rule\b|\Z)', re.DOTALL | re.MULTILINE)
-ONE_FILE = ("design", "report")  # targets of people that are no collection of others
+ONE_FILE = ("design", "report")  # rules for users that write files instead of collecting those of others
 
 
 @dataclass(frozen=True)
 class Target:
-    """A target of the Makefile: its group, its help, the variables that its recipe reads."""
+    """A target of the Makefile: its group, help, and the variables that its recipe reads."""
 
     group: str
     name: str
@@ -48,7 +48,7 @@ def targets() -> list[Target]:
 
 
 def rules() -> Iterator[tuple[str, str]]:
-    """Return Snakemake's targets for people with their docstrings, in the order of the data flow."""
+    """Yield Snakemake's targets for users with their docstrings, in the order of the data flow."""
     files = re.findall(r'include: "(rules/\w+\.smk)"', read("Snakefile"))
     docstrings: dict[str, str] = {}
     for file in [*files, "Snakefile"]:
@@ -59,7 +59,7 @@ def rules() -> Iterator[tuple[str, str]]:
 
 
 def verbs() -> dict[str, Any]:
-    """Return the verbs of the command line by what a person types after its name, in their order."""
+    """Return the verbs of the command line by the words after its name, in order."""
     by_words: dict[str, Any] = {}
     for name, verb in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
         for subcommand, inner in (getattr(verb, "commands", None) or {"": verb}).items():
@@ -68,7 +68,7 @@ def verbs() -> dict[str, Any]:
 
 
 def commands() -> dict[str, Any]:
-    """Return what the page of commands shows: verbs and targets of make by their groups, rules, profiles."""
+    """Return the values of the template of the page of commands: verbs, targets, rules and profiles."""
     verbs_by_group: dict[str, dict[str, Any]] = {}
     for name, verb in verbs().items():
         verbs_by_group.setdefault(verb.rich_help_panel, {})[name] = verb
@@ -103,7 +103,7 @@ def _arguments(verb: Any) -> list[list[str]]:
 
 
 def _flags(parameter: Any) -> list[str]:
-    """Return how an argument is written: its name, or all spellings of the option with what it takes."""
+    """Return the spellings of an argument: its name, or all spellings of an option with its value."""
     value_name = f" {parameter.metavar}" if parameter.metavar else ""
     is_switch = parameter.default is False
     if not parameter.opts[0].startswith("-"):

@@ -1,4 +1,4 @@
-"""Describe what trains: models, data sets, frameworks and their environments."""
+"""Describe models, data sets, frameworks and environments for the reference pages."""
 
 import re
 from collections.abc import Iterator
@@ -21,12 +21,12 @@ MESSAGES = {
     "ends": "one message with all gradients, after the backward pass",
     "buckets": "buckets of tensors, during the backward pass",
     "fusion": "fused messages of the gradients that are ready",
-    "units": "parameters of units of layers gathered before use, their gradients reduced to shares",
+    "units": "parameters of units of layers are gathered before use, their gradients reduce-scattered",
 }
 
 
 def models_and_data() -> dict[str, Any]:
-    """Return what the page of models and data sets shows."""
+    """Return the values of the template of the page of models and data sets."""
     described = models()
     sized, refused = [], []
     for name in sorted(described):
@@ -62,7 +62,7 @@ def models_and_data() -> dict[str, Any]:
 
 
 def _entries() -> dict[str, dict[str, Any]]:
-    """Return Ringside's own data sets, without a user's."""
+    """Return the shipped data sets."""
     return load_yaml(DATASETS)
 
 
@@ -92,8 +92,8 @@ def _archives() -> Iterator[list[str]]:
 
 
 def frameworks() -> dict[str, Any]:
-    """Return what the page of frameworks shows."""
-    every = [load_framework(name) for name in framework_names()]
+    """Return the values of the template of the page of frameworks."""
+    described = [load_framework(name) for name in framework_names()]
     rows = [
         [
             code(framework.name),
@@ -103,19 +103,19 @@ def frameworks() -> dict[str, Any]:
             _ranks(framework),
             {"ranks": "all ranks", "master": "its master"}[framework.timing_scope],
         ]
-        for framework in every
+        for framework in described
     ]
     return {
-        "frameworks": every,
+        "frameworks": described,
         "rows": rows,
-        "environments": _environments(every),
+        "environments": _environments(described),
         "axes": AXES,
-        "messages": [_messages(framework) for framework in every if framework.distributed],
+        "messages": [_messages(framework) for framework in described if framework.distributed],
     }
 
 
 def _messages(framework: Framework) -> list[str]:
-    """Return how a framework sends gradients, and which collectives of it can be benchmarked."""
+    """Return how a framework groups gradients into messages, and the collectives of its library."""
     communication = framework.communication
     limits = communication.limits_mib if communication else None
     return [

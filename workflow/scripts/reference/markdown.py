@@ -1,4 +1,4 @@
-"""Pieces of Markdown pages that read well on GitHub and on the documentation site."""
+"""Write pieces of Markdown pages that read well on GitHub and on the documentation site."""
 
 import re
 from collections.abc import Collection, Iterable, Sequence

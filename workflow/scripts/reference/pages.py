@@ -1,6 +1,6 @@
-"""Write the reference pages: docs/reference/*.md, from what the code says of itself.
+"""Write the reference pages, docs/reference/*.md, from schemas, tables, figures, Makefile and rules.
 
-The text of a page is in the template NAME.md.jinja beside this module.
+A page is the template NAME.md.jinja beside this module, filled with values from the code.
 """
 
 import sys
@@ -17,7 +17,7 @@ from reference import commands, machinery, products, settings
 from reference.markdown import block, codes, escaped, read, table
 
 FOLDER = CHECKOUT / "docs" / "reference"
-# What each page shows, by the names that its template uses.
+# By page: a function that returns the values that its template uses, by name.
 PAGES: Mapping[str, Callable[[], dict[str, Any]]] = {
     "configuration": lambda: {"rows": settings.rows},
     "factors": settings.factors,
@@ -31,7 +31,7 @@ PAGES: Mapping[str, Callable[[], dict[str, Any]]] = {
 
 
 def text(name: str) -> str:
-    """Return the text of a page, with the comment that it is generated."""
+    """Return the text of a page, which begins with a comment that it is generated."""
     markdown = {"block": block, "codes": codes, "escaped": escaped, "read": read, "table": table}
     page = render(Path(__file__).with_name(f"{name}.md.jinja"), **markdown, **PAGES[name]()).rstrip()
     return (

@@ -1,4 +1,4 @@
-"""Describe what a study makes: figures, tables, files and their columns."""
+"""Describe the products of a study for the reference pages: figures, tables, files and columns."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -17,8 +17,8 @@ from reference.markdown import codes, escaped
 from reference.settings import value
 
 FACTORS = "factors"  # a column for each factor, or for each that varies
-# What a response needs, by trait or by name.
-NEEDS = {
+# Requirement of a response, by its trait or name.
+REQUIREMENTS = {
     "step_times": "`step_times: true` in the study",
     "token_sequences": "data sets of sequences of tokens",
     "target_accuracy": "`target_accuracy` in the study",
@@ -32,14 +32,14 @@ NEEDS = {
 
 
 def figures() -> dict[str, Any]:
-    """Return what the page of figures shows, with the pictures of figures.gallery."""
+    """Return the values of the template of the page of figures, with examples of figures.gallery."""
     responses = [
         [
             f"`{response.name}`",
             response.unit,
             "harmonic" if response.is_rate else "arithmetic",
             response.meaning.partition(": ")[2],
-            NEEDS.get(response.name, ", ".join(NEEDS[trait] for trait in response.when)),
+            REQUIREMENTS.get(response.name, ", ".join(REQUIREMENTS[trait] for trait in response.when)),
         ]
         for response in RESPONSES.values()
     ]
@@ -69,10 +69,12 @@ def _keys(kind: FigureKind) -> str:
         "target": "a share; default: `target_accuracy` of the study",
     }
     keys = [
-        f"`{key}`" + f" ({words[key]})" * (key in words) + ", required" * (key in kind.needs)
+        f"`{key}`"
+        + (f" ({words[key]})" if key in words else "")
+        + (", required" if key in kind.needs else "")
         for key in kind.takes
     ]
-    return f"Keys: {'; '.join(keys)}." if keys else "Keys: none but `kind` and `name`."
+    return f"Keys: {'; '.join(keys)}." if keys else "Keys: only `kind` and `name`."
 
 
 def columns(described: TableSpec) -> list[str]:
@@ -92,7 +94,7 @@ def schema_rows(name: str) -> list[list[str]]:
     """Return name, value and meaning of every column or field of a file of records."""
     written = load_yaml(CHECKOUT / "config" / "schemas" / f"{name}.schema.yaml")["properties"]
     rows = list(fields(schema(name)["properties"]))
-    if FACTORS in written:  # they have a page of their own
+    if FACTORS in written:  # The page of factors describes them.
         of_factors = [f"`{factor}`" for factor in schema("factors")["properties"]]
         place = next(number for number, row in enumerate(rows) if row[0] == of_factors[0])
         rows = [row for row in rows if row[0] not in of_factors]

@@ -25,10 +25,10 @@ from common.options import run_program
 
 CAST, PICTURE = (CHECKOUT / "docs" / "images" / f"session.{suffix}" for suffix in ("cast", "svg"))
 COLUMNS, ROWS = 100, 30
-KEY_S, READING_S = 0.04, 3.0  # between two typed characters, after a command has ended
-MAX_IDLE_S = 2.5  # longer waits are cut in the picture
+KEY_S, READING_S = 0.04, 3.0  # seconds between typed characters, and after a command has ended
+MAX_IDLE_S = 2.5  # longer waits are shortened in the picture
 MERGE_S = 0.15  # output within this time appears at once
-END_S = 6.0  # the last screen stays for so long
+END_S = 6.0  # seconds that the last screen stays
 CHARACTER_PX, LINE_PX, MARGIN_PX = 8.4, 18, 12
 COLOURS = {
     "31": "#ff7b72",
@@ -43,7 +43,7 @@ CONTROL = re.compile(r"\x1b\[([0-9;?]*)([A-Za-z])")
 
 
 class Step(NamedTuple):
-    """A command, and what is typed when its output contains a question."""
+    """A command, and pairs of a question in its output and the answer to type."""
 
     command: str
     answers: Sequence[tuple[str, str]] = ()
@@ -68,7 +68,7 @@ STEPS = (
 
 @dataclass
 class Recorder:
-    """Events of a recording: seconds since its start, and output."""
+    """A recording: events of output, with seconds since its start."""
 
     start: float = field(default_factory=time.monotonic)
     events: list[tuple[float, str]] = field(default_factory=list)
@@ -135,7 +135,7 @@ class Piece(NamedTuple):
 
 
 def read_pieces(cast: str) -> list[Piece]:
-    """Return what appears where and when, as on a terminal that wraps lines and knows colours."""
+    """Return the pieces of text of a recording as a terminal shows them, with wrapped lines and colours."""
     events = [json.loads(line) for line in cast.splitlines()[1:]]
     pieces: list[Piece] = []
     line, left, now, shown_at, colour = 0, 0, 0.0, 0.0, TEXT
@@ -172,7 +172,7 @@ def _wrapped(text: str, left: int) -> Iterator[str]:
 
 
 def draw(cast: str) -> str:
-    """Return an animated SVG of a recording; where motion is reduced it shows the last screen."""
+    """Return an animated SVG of a recording; with reduced motion it shows the last screen."""
     pieces = read_pieces(cast)
     length = pieces[-1].at + END_S
     times = sorted({piece.at for piece in pieces})

@@ -1,22 +1,23 @@
-"""Describe what people write: every key of the configuration, every factor."""
+"""Describe what users write, for the reference pages: every key of the configuration, every factor."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from common.keys import json_schema
 from common.schemas import schema
-from common.written import json_schema
 from declared.commands import CommandKeys
 from declared.configuration import Configuration
 from declared.datasets import DatasetKeys
 from declared.factors import custom_rules
 from declared.frameworks import Framework, framework_names, load_framework
 from declared.imported import ImportKeys
-from declared.mesh import NEEDS, NOT_MESHES, PLAIN, STRATEGIES
+from declared.mesh import NOT_MESHES, PLAIN, REQUIRED_AXIS, STRATEGIES
 from declared.own_models import OwnModelKeys
 from declared.references import Reference
 from declared.site import SiteKeys
 from declared.study import CombinedStudyKeys, ImportedStudyKeys, StudyKeys
-from models.mesh import AXES
+from models.mesh import AXES, Mesh
+from plan.design import IRRELEVANT_FACTORS
 from reference.markdown import code, codes, escaped
 
 LIMITS = {
@@ -46,8 +47,9 @@ TYPES = {
     "object": "keys",
     "null": "empty",
 }
-LISTED = {  # factors whose levels have a page, or a form
-    "shares": "`equal`, `measured`, or one number for each rank, as `0.8/0.2`",
+# Levels of factors that the schema describes by a pattern: a link to their page, or their form.
+LISTED = {
+    "shares": "`equal`, `measured`, or one number for each rank, such as `0.8/0.2`",
     "batch_size": "whole number, 1 to 1,048,576, or [`largest`](../how-to/largest-batch.md)",
     "framework": "[frameworks](frameworks.md)",
     "model": "[models](models.md#models)",
@@ -72,7 +74,7 @@ def _rows(described: Mapping[str, Any], above: str) -> Iterator[list[str]]:
 
 
 def value(rules: Mapping[str, Any]) -> str:
-    """Return in a few words what a key accepts."""
+    """Return the values that a key accepts, in a few words."""
     if "enum" in rules:
         return codes(level for level in rules["enum"] if level is not None)
     if "const" in rules:
@@ -97,7 +99,7 @@ def _limit(number: float) -> str:
 
 
 def factors() -> dict[str, Any]:
-    """Return what the page of factors shows."""
+    """Return the values of the template of the page of factors."""
     described = schema("factors")["properties"]
     rows = [
         [
@@ -111,12 +113,15 @@ def factors() -> dict[str, Any]:
     return {
         "factors": rows,
         "custom_levels": escaped(str(custom_rules()["description"])),
-        "restricted_levels": _possible([load_framework(name) for name in framework_names()]),
+        "restricted_levels": _restricted_levels([load_framework(name) for name in framework_names()]),
     }
 
 
-def _possible(frameworks: list[Framework]) -> Iterator[list[str]]:
-    """Yield a row for each level of a factor that not all frameworks support."""
+def _restricted_levels(frameworks: list[Framework]) -> Iterator[list[str]]:
+    """Yield a row for each level of a factor that not all frameworks support.
+
+    Frameworks on which the factor has no effect are left out.
+    """
     restricted = {name for framework in frameworks for entry in framework.capabilities for name in entry}
     for name, rules in schema("factors")["properties"].items():
         if name == "model":
@@ -124,7 +129,7 @@ def _possible(frameworks: list[Framework]) -> Iterator[list[str]]:
             label = "a [PyTorch module of your own](../how-to/own-module.md)"
             yield ["`model`", label, _list_frameworks(able, [framework.name for framework in frameworks])]
         if name == "parallelism":
-            yield from _dividing(frameworks)
+            yield from _parallelism_rows(frameworks)
         if name not in restricted or name == "parallelism":
             continue
         listed = sorted(
@@ -139,20 +144,34 @@ def _possible(frameworks: list[Framework]) -> Iterator[list[str]]:
         levels: dict[str, Any] = {code(level): level for level in rules.get("enum", [])}
         if "enum" not in rules:
             levels = {f"other than {codes(listed)}": object()}
-        entries = {framework.name: _entries_of_axis(framework, NEEDS.get(name)) for framework in frameworks}
+        entries = {
+            framework.name: _entries_of_axis(framework, REQUIRED_AXIS.get(name))
+            for framework in frameworks
+            if not _is_without_effect(name, framework)
+        }
         n_affected = sum(map(bool, entries.values()))
         for label, level in levels.items():
             able = [
                 framework
-                for framework, own in entries.items()
-                if any(level in entry.get(name, [level]) for entry in own)
+                for framework, capabilities in entries.items()
+                if any(level in entry.get(name, [level]) for entry in capabilities)
             ]
             if len(able) < n_affected:
                 yield [f"`{name}`", label, _list_frameworks(able, list(entries))]
 
 
+def _is_without_effect(factor: str, framework: Framework) -> bool:
+    """Return whether a framework ignores all levels of a factor: no entry of its capabilities names it."""
+    is_named = any(factor in entry for entry in framework.capabilities)
+    return not is_named and any(
+        entry.applies_to({"framework": framework.name}, Mesh())
+        for entry in IRRELEVANT_FACTORS
+        if entry.factor == factor and entry.decided_by == ("framework",)
+    )
+
+
 def _entries_of_axis(framework: Framework, axis: str | None) -> Sequence[Mapping[str, Any]]:
-    """Return the capabilities that a cell with a mesh of this axis may fit; of None, all."""
+    """Return the capabilities that a cell with this mesh axis can fit; all of them if `axis` is None."""
     if axis is None:
         return framework.capabilities
     by_name = [entry for entry in framework.capabilities if axis in entry.get("parallelism", ())]
@@ -161,8 +180,8 @@ def _entries_of_axis(framework: Framework, axis: str | None) -> Sequence[Mapping
     ]
 
 
-def _dividing(frameworks: list[Framework]) -> Iterator[list[str]]:
-    """Yield a row for each mesh axis other than `data`, and for each other way to partition a model."""
+def _parallelism_rows(frameworks: list[Framework]) -> Iterator[list[str]]:
+    """Yield a row for each mesh axis except `data`, and for each other way to partition a model."""
     able = {
         framework.name: {
             *(axis for axes in framework.meshes for axis in axes),
@@ -187,7 +206,8 @@ def _dividing(frameworks: list[Framework]) -> Iterator[list[str]]:
 
 
 def _list_frameworks(able: list[str], every: list[str]) -> str:
+    """Return the frameworks that are able, or all except the others if this is shorter."""
     if not able:
         return "none"
     unable = [name for name in every if name not in able]
-    return codes(able) if len(able) <= len(unable) else f"all but {codes(unable)}"
+    return codes(able) if len(able) <= len(unable) else f"all except {codes(unable)}"

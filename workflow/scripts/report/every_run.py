@@ -163,7 +163,7 @@ def run_details(material: Material, campaign: Campaign) -> Iterator[dict[str, An
             "epochs": curves.get(row["run_id"]),
             **_phase_fields(row, phases_by_run),
         }
-        if campaign.published is not None:
+        if campaign.published_folder is not None:
             yield entry | {"row": _known_fields(row), "note": RECORDS_ELSEWHERE}
             continue
         folder = campaign.results / "runs" / str(row["run_id"]) / str(row["key"])

@@ -90,7 +90,7 @@ def render_page(
         study=material.study,
         title=" ".join(material.study.title.split()),
         question=" ".join(material.study.question.split()),
-        published=campaign.published,
+        published=campaign.published_folder,
         run_ids=set(runs["run_id"]),
         opening=opening.build_opening(material),
         marks=list(quality.marks(material, verdicts)),

@@ -31,8 +31,7 @@ from common.files import load_yaml
 from common.notes import Note
 from common.text import end_sentence
 from declared.datasets import class_count, find_dataset, kind, targets
-from declared.factors import UNTRACED
-from declared.factors import factor_table as factor_rules
+from declared.factors import UNTRACED, factor_table
 from declared.frameworks import Framework, has_strategies, load_framework
 from declared.mesh import divides_more, kind_of, mesh_of
 from declared.models import find_graph
@@ -125,7 +124,7 @@ def reproducibility(facts: Facts) -> str:
     )
 
 
-def factor_table(facts: Facts) -> str:
+def varied_factor_table(facts: Facts) -> str:
     """Return the table of the factors that vary, with their levels; "" if none does."""
     rows = {
         title_with_unit(name): ", ".join(
@@ -251,7 +250,7 @@ def _design(facts: Facts) -> Iterator[str]:
 def _constants_note(facts: Facts) -> str:
     """Name the constant factors that matter for a reader; the supplement lists all."""
     levels = _constant_levels(facts.runs)
-    defaults = {name: rules.get("default") for name, rules in factor_rules().items()}
+    defaults = {name: rules.get("default") for name, rules in factor_table().items()}
     named = {
         name: level
         for name, level in levels.items()

@@ -45,10 +45,10 @@ from report.findings import FIGURE_REFERENCE, Evidence, effect_of_figure, find_f
 from report.latex import figure, references, see, to_latex
 from report.methods import (
     constant_table,
-    factor_table,
     framework_table,
     methods,
     reproducibility,
+    varied_factor_table,
 )
 from report.threats import threats
 
@@ -138,7 +138,7 @@ def generated_files(facts: Facts, contents: Contents, answer: Answer) -> dict[st
     return {
         "options.tex": document.options(name, facts.anonymous),
         "preamble.tex": document.preamble(facts.study, name, facts.anonymous),
-        "methods.tex": factor_table(facts) + framework_table(facts) + methods(facts),
+        "methods.tex": varied_factor_table(facts) + framework_table(facts) + methods(facts),
         "results.tex": results(facts, contents, answer),
         "tables.tex": (latex(contents.means, f"tab:{MEANS}") if contents.means else "")
         + input_tables(paper.tables, contents.long),

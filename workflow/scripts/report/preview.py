@@ -23,7 +23,7 @@ from declared.study import load_study
 from launchers.launch import kill
 from plan import unlock
 from plan.binding import BINDING, refuse_other_site
-from plan.campaign import configured
+from plan.campaign import load_merged_config
 from plan.design import refuse_imported
 from plan.ownership import refuse_unwritable
 from plan.record_checks import record_status
@@ -83,7 +83,7 @@ def main(*, study: str = "", site: str = "", targets: Sequence[str] = ("figures"
         targets: targets of Snakemake, such as tables; default: figures and tables
     """
     os.nice(NICE)
-    study = str(configured(study, site)["study"])
+    study = str(load_merged_config(study, site)["study"])
     check_name("study", study)
     existing(CHECKOUT / "config" / "studies", study, "study")
     refuse_imported(load_study(study))

@@ -44,7 +44,7 @@ from declared.responses import RESPONSES
 from declared.study import Study
 from figures import scaling, style
 from models.messages import number_bytes
-from plan.campaign import Campaign, configured, measured_campaign
+from plan.campaign import Campaign, load_merged_config, measured_campaign
 from prediction.projection import load_records
 from report import content, document, pdf
 from report.anonymous import anonymizer
@@ -328,7 +328,7 @@ def gather_records(campaign: Campaign, question: Question) -> tuple[Records, Ser
     if not campaign.runs_csv.is_file():
         file, hint = display_path(campaign.runs_csv), f"./ringside run {campaign.study.name}"
         raise InputError("missing-file", "there are no records yet", file=file, hint=hint)
-    files = {name: stored_file(campaign.record_file(name)) for name in ("network", "phases")}
+    files = {name: stored_file(campaign.table_file(name)) for name in ("network", "phases")}
     existing = {name: file if file.exists() else None for name, file in files.items()}
     records = Records(campaign.runs_csv, campaign.epochs_csv, existing)
     if successful(records.runs).empty:
@@ -348,7 +348,7 @@ def write_proposal(study: str, site: str, records: str, question: Question) -> N
         records: Folder of published tables; "" for the study's results.
         question: What time is asked for.
     """
-    config = configured(study, site)
+    config = load_merged_config(study, site)
     campaign = measured_campaign(config["study"], config["site"], records or "available")
     all_records, series, request = gather_records(campaign, question)
     facts, tables_by_name = gather_facts(campaign.study, all_records, series, request)

@@ -312,7 +312,7 @@ def reproduction(campaign: Campaign, site: Site | None, records: str, state: Sta
         )
     if campaign.study.imported:
         commands.append((f"./ringside report {name}", "from the imported tables"))
-    elif campaign.published is None:
+    elif campaign.published_folder is None:
         run = cluster_commands(site.launcher, name, site_name).split(", or ") if site else []
         commands += [(way, "run what has no record yet") for way in run[:1] if way]
         commands.append(

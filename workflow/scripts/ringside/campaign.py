@@ -207,7 +207,7 @@ def compare(
     ./ringside compare docs/campaigns/tf-strategies-virtual results/tf-strategies-virtual
     ./ringside compare my-study --reference nvidia-resnet-50
     """
-    from common.written import parse
+    from common.keys import parse
     from comparison.compare import compare_campaigns
     from comparison.published import compare_with_reference
     from declared.study import Percentage, as_share

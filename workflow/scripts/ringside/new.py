@@ -50,7 +50,7 @@ def new(
     from declared.configuration import load_config
     from declared.site import load_site
     from plan import cost, new_study
-    from plan.campaign import configured
+    from plan.campaign import load_merged_config
     from plan.new_study import Draft
 
     file = new_study.check_new(name)
@@ -65,7 +65,7 @@ def new(
         nodes=counts,
         replicates=_answer(replicates, "Replicates of each cell", defaults.replicates, _count),
     )
-    described_site = load_site(load_config(configured(site=site)).site)
+    described_site = load_site(load_config(load_merged_config(site=site)).site)
     new_study.write_study(name, draft, described_site)
     print(f"{display_path(file)}: written; edit it as you like\n")
     cost.main(study=name, site=described_site.name)

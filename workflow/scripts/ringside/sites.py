@@ -62,10 +62,10 @@ def nodecheck(
     """
     from declared.configuration import load_config
     from declared.site import load_site
-    from plan.campaign import configured
+    from plan.campaign import load_merged_config
     from runs.node_check import check_nodes
 
-    declared = load_site(load_config(configured("", site, ["slurm.yaml"])).site)
+    declared = load_site(load_config(load_merged_config("", site, ["slurm.yaml"])).site)
     raise typer.Exit(int(bool(check_nodes(declared, nodes))))
 
 

@@ -25,8 +25,7 @@ from environments.record import BuiltEnvironment
 from launchers import launch
 from plan.identity import data_folder, device, digests
 from plan.largest import BatchSearch, key, output, planned_searches
-from plan.memory import is_estimable
-from plan.memory import rank_input as rank_input_of
+from plan.memory import is_estimable, memory_estimate_input
 from ranks.worker.context import MAX_VALIDATION_BATCH
 from ranks.worker.node import memory_bytes
 from runs import attempts, other_measurements
@@ -158,7 +157,9 @@ def estimate_size(site: Site, search: BatchSearch, environment: BuiltEnvironment
     small = sizes[bisect_left(sizes, large / 4)]
     if not limit or small == large or not is_estimable(run.framework):
         return None
-    inputs = [rank_input_of(run.framework, run.graph, search.spec(site, size)) for size in (small, large)]
+    inputs = [
+        memory_estimate_input(run.framework, run.graph, search.spec(site, size)) for size in (small, large)
+    ]
     kind = device(site, run.levels)
     needed = [sum(entry.by_category(kind).values()) for entry in estimate(site, environment, inputs)]
     if 0 in needed or len(needed) < 2 or needed[0] >= needed[1]:

@@ -22,10 +22,10 @@ from environments.record import BuiltEnvironment
 from environments.steps import run_logged
 from launchers.launch import SCRIPTS, in_image, kept_variables
 from plan import cost
-from plan.campaign import MEMORY_ESTIMATES, Campaign, configured, plan_campaign
+from plan.campaign import MEMORY_ESTIMATES, Campaign, load_merged_config, plan_campaign
 from plan.design import Run
 from plan.identity import environment_of
-from plan.memory import MemoryEstimate, estimable_runs, rank_input, read_estimates, run_spec
+from plan.memory import MemoryEstimate, estimable_runs, memory_estimate_input, read_estimates, run_spec
 
 PROGRAM = "ranks.memory_estimate"
 START_S, CELL_S = 60, 120  # time limits of the program's start, and of each cell
@@ -74,7 +74,9 @@ def estimate_missing(campaign: Campaign) -> None:
             missing.setdefault(stamp, {})[key] = run
     for stamp, runs in sorted(missing.items()):
         print_line(f"estimating the memory of {number_of(len(runs), 'configuration')}", to_stderr=True)
-        inputs = [rank_input(run.framework, run.graph, run_spec(site, run)) for run in runs.values()]
+        inputs = [
+            memory_estimate_input(run.framework, run.graph, run_spec(site, run)) for run in runs.values()
+        ]
         if entries := estimate(site, read_built(stamp), inputs):
             campaign.results.mkdir(parents=True, exist_ok=True)
             every_estimate = read_estimates(campaign.results) | dict(zip(runs, entries, strict=True))
@@ -91,7 +93,7 @@ def show_plan(
     estimates: bool = True,
 ) -> None:
     """Print the cost of a campaign (plan.cost), by default after estimating its unknown memory."""
-    config = load_config(configured(study, site))
+    config = load_config(load_merged_config(study, site))
     declared = load_study(config.study)
     if estimates and not declared.imported:
         estimate_missing(plan_campaign(declared, load_site(config.site)))

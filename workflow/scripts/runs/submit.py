@@ -22,7 +22,7 @@ from common.files import CHECKOUT, digest_text, display_path
 from common.shell import Unanswered, check_node, query_with_retries
 from common.text import number_of
 from plan import unlock
-from plan.campaign import Campaign, configured, load_campaign
+from plan.campaign import Campaign, load_campaign, load_merged_config
 from plan.collective_benchmarks import CollectiveBenchmarks
 from plan.design import refuse_imported
 from plan.scheduling import allocation_options
@@ -34,7 +34,7 @@ POLL_S = 5.0
 
 def load_slurm_campaign(study: str = "", site: str = "") -> tuple[Campaign, list[str]]:
     """Return the campaign of a study at a site (default: configured) and Snakemake's --config arguments."""
-    campaign = load_campaign({**configured(study, site, ["slurm.yaml"]), "records": "campaign"})
+    campaign = load_campaign({**load_merged_config(study, site, ["slurm.yaml"]), "records": "campaign"})
     return campaign, [f"study={campaign.study.name}", f"site={campaign.site.name}"]
 
 
@@ -166,8 +166,8 @@ def submit(campaign: Campaign, config: list[str], options: list[str]) -> list[st
     undecided = _first_undecided(campaign)
     for block in campaign.blocks:
         is_undecided = undecided is not None and block >= undecided
-        runs = [run for run in campaign.runs if run.block == block and run.run_id in campaign.records]
-        todo = [run for run in runs if not os.path.exists(campaign.records[run.run_id])]
+        runs = [run for run in campaign.runs if run.block == block and run.run_id in campaign.record_paths]
+        todo = [run for run in runs if not os.path.exists(campaign.record_paths[run.run_id])]
         # Without another job, the last block's job executes the missing benchmarks.
         runs_benchmarks = block == campaign.blocks[-1] and benchmarks and not numbers
         if not is_undecided and not (runs and (todo or runs_benchmarks)):
@@ -254,10 +254,10 @@ def wait_for_jobs(campaign: Campaign) -> None:
         time.sleep(POLL_S)
     campaign = campaign.now()
     done = len(campaign.available())
-    if done < len(campaign.records) or campaign.open or missing_benchmarks(campaign):
+    if done < len(campaign.record_paths) or campaign.open or missing_benchmarks(campaign):
         raise InputError(
             "incomplete-campaign",
-            f"{done} of {len(campaign.records)} runs have a record"
+            f"{done} of {len(campaign.record_paths)} runs have a record"
             f"{', more replicates are not decided yet' if campaign.open else ''}"
             f"{', collective benchmarks are missing' if missing_benchmarks(campaign) else ''}",
             file=campaign.results,
@@ -287,7 +287,7 @@ def submit_blocks(study: str = "", site: str = "", until_end: bool = False, keep
         campaign, _ = load_slurm_campaign(study, site)  # without the nodes that are slow
     submitted = submit(campaign, config, options)
     if not submitted:
-        print(f"{campaign.study.name}: all {len(campaign.records)} runs have a record")
+        print(f"{campaign.study.name}: all {len(campaign.record_paths)} runs have a record")
     if until_end:
         wait_for_jobs(campaign)
     moment = "when they have ended" if submitted and not until_end else "now"

@@ -36,7 +36,7 @@ from launchers.log import read_end
 from models.graph import BYTES
 from models.messages import number_bytes
 from plan.binding import bind_results, check_bound
-from plan.identity import Planned
+from plan.identity import PlannedRun
 from plan.memory import recorded_estimate
 from plan.node_check import without_slow_nodes
 from plan.plan_files import read_plan
@@ -59,7 +59,7 @@ WHO_REPEATS = "Snakemake repeats it if its profile has retries; otherwise, run t
 
 
 def supervise(
-    planned: Planned,
+    planned: PlannedRun,
     results: Path,
     session: str,
     usable: Callable[[dict[str, Any]], bool] = lambda _: True,
@@ -112,7 +112,7 @@ class Execution:
 
 
 def run_attempt(
-    planned: Planned,
+    planned: PlannedRun,
     environment: BuiltEnvironment,
     launcher: launch.Launcher,
     results: Path,
@@ -163,7 +163,7 @@ def run_attempt(
 
 
 def execute(
-    planned: Planned,
+    planned: PlannedRun,
     environment: BuiltEnvironment,
     run_environment: BuiltEnvironment,
     launcher: launch.Launcher,
@@ -197,7 +197,7 @@ def execute(
 
 
 def read_measurements(
-    planned: Planned,
+    planned: PlannedRun,
     environment: BuiltEnvironment,
     launcher: launch.Launcher,
     folder: Path,
@@ -223,7 +223,7 @@ def read_measurements(
     return measured, epochs, times.problem if times else None
 
 
-def reduced_bytes(planned: Planned, measured: Mapping[str, Any] | None) -> int:
+def reduced_bytes(planned: PlannedRun, measured: Mapping[str, Any] | None) -> int:
     """Return the bytes of a run's gradients in the type that ranks reduce, 0 for an unknown model."""
     gradient_bytes = planned.graph.gradient_bytes if planned.graph else 0
     if planned.graph and planned.graph.module and measured:
@@ -232,7 +232,7 @@ def reduced_bytes(planned: Planned, measured: Mapping[str, Any] | None) -> int:
     return gradient_bytes * number_bytes(planned.spec["levels"]).reduced // BYTES
 
 
-def describe_run(planned: Planned, environment: BuiltEnvironment) -> dict[str, Any]:
+def describe_run(planned: PlannedRun, environment: BuiltEnvironment) -> dict[str, Any]:
     """Return the fields of a record that describe the run and its software."""
     site, spec = planned.site, planned.spec
     image, installed = environment.get("image"), environment.get("installed")
@@ -261,7 +261,7 @@ def describe_run(planned: Planned, environment: BuiltEnvironment) -> dict[str, A
 
 
 def speed_before(
-    planned: Planned, results: Path, run_benchmark: Callable[[str], reference.ReferenceTime]
+    planned: PlannedRun, results: Path, run_benchmark: Callable[[str], reference.ReferenceTime]
 ) -> dict[str, Any]:
     """Return the reference benchmark before a run, after a wait for a quiet machine if configured."""
     geometry = reference.geometry(planned.spec)

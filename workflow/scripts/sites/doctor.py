@@ -18,7 +18,7 @@ from common.shell import Unanswered, capture
 from declared.configuration import load_config
 from declared.site import Site, load_site
 from declared.study import load_study
-from plan.campaign import configured
+from plan.campaign import load_merged_config
 from plan.machine import check_machine
 from plan.scheduling import allocation_options
 from sites import disturbance, slurm, verdicts
@@ -219,5 +219,5 @@ def check_site(study: str = "", site: str = "") -> int:
         study: The study whose folder of results is checked; default: the configured one.
         site: A site; default: that of config/slurm.yaml.
     """
-    config = load_config(configured(study, site, ["slurm.yaml"]))
+    config = load_config(load_merged_config(study, site, ["slurm.yaml"]))
     return print_findings(load_site(config.site), CHECKOUT / "results" / load_study(config.study).name)

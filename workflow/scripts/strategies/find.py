@@ -35,7 +35,7 @@ from models.layout import BUCKET_BYTES, BucketBytes
 from models.listing import inputs_of, parse_image, parse_tokens
 from models.named import IMAGES, PIXELS, TOKENS, graph, models
 from models.soap import divide
-from plan.campaign import configured
+from plan.campaign import load_merged_config
 from strategies import chakra, draw, meshes
 from strategies.costs import Measured
 from strategies.engine import NEVER
@@ -365,7 +365,7 @@ def bytes_per_second(gbit_s: float) -> float:
 
 def interpreter(site: Site | None = None) -> str:
     """Return the Python that has numba, of a site or the configured one; build its environment if needed."""
-    return build_tool(ENVIRONMENT, site or load_site(load_config(configured()).site))
+    return build_tool(ENVIRONMENT, site or load_site(load_config(load_merged_config()).site))
 
 
 def run_planner(question: Question, python: str) -> list[dict[str, Any]]:

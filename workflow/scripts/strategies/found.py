@@ -28,8 +28,8 @@ from declared.study import load_study
 from models.layout import BUCKET_BYTES, BucketBytes
 from models.messages import n_optimizer_states
 from plan.design import Run, plan_design
-from plan.identity import unsupported_reason
-from plan.strategies import SEARCH_FACTORS, search_name, strategy_file
+from plan.identity import reason_missing_at_site
+from plan.strategies import STRATEGY_SEARCH_FACTORS, search_name, strategy_file
 from strategies.find import (
     NONE_FITS,
     RESTARTS,
@@ -77,7 +77,7 @@ def list_questions(runs: Sequence[Run], site: Site) -> dict[str, Run]:
         if (
             run.framework.strategies
             and run.levels["parallelism"] == SEARCHED
-            and unsupported_reason(site, run.levels) is None
+            and reason_missing_at_site(site, run.levels) is None
         ):
             questions.setdefault(search_name(run.levels), run)
     return questions
@@ -135,7 +135,7 @@ def answer_row(run: Run, answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]
     best = fastest_answer(answers)
     return {
         "framework": run.framework.name,
-        **{name: run.levels[name] for name in SEARCH_FACTORS},
+        **{name: run.levels[name] for name in STRATEGY_SEARCH_FACTORS},
         "data_s": starts["data"],
         "expert_s": starts["expert"],
         "found_s": best["seconds"],
@@ -148,7 +148,7 @@ def answer_row(run: Run, answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]
 
 def table(rows: Sequence[Mapping[str, Any]], missed: Mapping[str, str]) -> tables.Table:
     """Return the table of searched strategies."""
-    head = ["framework", *SEARCH_FACTORS]
+    head = ["framework", *STRATEGY_SEARCH_FACTORS]
     data = pd.DataFrame(rows, columns=[*head, *ANSWER_COLUMNS])
     unanswered = [
         Note("question-unanswered", f"{name}: {reason}.", question=name, reason=reason)

@@ -19,7 +19,7 @@ from common.tables import write_table
 from common.text import number_of
 from models.soap import divide
 from plan.campaign import Campaign, load_campaign
-from plan.identity import unsupported_reason
+from plan.identity import reason_missing_at_site
 from plan.timings import MESSAGES, PART_FACTORS, PARTS, Timing, key, output, required_timings
 from records.next_commands import CONFIGURED, CampaignArguments, arguments_for, repeat_notes
 from runs.attempts import absence_reason
@@ -112,7 +112,7 @@ def gather(campaign: Campaign) -> dict[str, pd.DataFrame]:
             rows["costs" if timing.kind == PARTS else "messages"],
             timing_columns(campaign, timing),
         )
-        if reason := unsupported_reason(site, timing.run.levels):
+        if reason := reason_missing_at_site(site, timing.run.levels):
             table_rows.append({**shared_columns, "status": "missing", "reason": reason})
             continue
         shared_columns["key"] = key(site, timing)

@@ -32,7 +32,7 @@ from models.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from models.division import COLUMNS, SEQUENCE, divided_outputs, sequence_outputs, stages, tensor_parts
 from models.graph import BYTES, Graph, Operator, is_trained
 from models.mesh import Mesh
-from models.messages import Message, Need, n_optimizer_states, needs, number_bytes
+from models.messages import Message, StepDemand, n_optimizer_states, number_bytes, step_demands
 from models.operations import FLOPS_PER_MAC
 from models.pipelines import IDLE_TURNS, in_flight, own_stages, stages_per_rank
 from models.soap import ATTENTION, DENSE, HEADS_SUFFIX, LOSS, Layer, Space, divide
@@ -129,7 +129,7 @@ class StepSimulator:
         self.graph, self.topology, self.element_bytes = graph, topology, element_bytes
         self.layer_costs = functools.cache(self._layer_costs)
         self.cut, self.divided = functools.cache(self._cut), functools.cache(self._divided)
-        self._cached_needs: dict[tuple[object, ...], list[Need]] = {}
+        self._cached_demands: dict[tuple[object, ...], list[StepDemand]] = {}
         blocks = list(graph.blocks.values())
         self.block_of = {node.name: number for number, block in enumerate(blocks) for node in block}
         self.block_outputs = {node.name for block in blocks for node in graph.block_outputs(block)}
@@ -146,20 +146,20 @@ class StepSimulator:
         Args:
             mesh: The mesh.
             batch: Samples of a replica per batch.
-            levels: See models.messages.needs.
+            levels: See models.messages.step_demands.
 
         Raises:
             ValueError: If the mesh cannot partition the model.
         """
         is_pipeline = mesh.pipeline > 1
         n_microbatches = levels["microbatches"] if is_pipeline else 1
-        stage_needs = self._needs(mesh, batch // n_microbatches, levels)
+        stage_demands = self._demands(mesh, batch // n_microbatches, levels)
         costs = self._stage_costs(mesh, batch // n_microbatches, levels)
         if is_pipeline:
-            seconds = self._pipeline_seconds(mesh, levels, stage_needs, costs)
+            seconds = self._pipeline_seconds(mesh, levels, stage_demands, costs)
         else:
-            seconds = self._passes_seconds(levels, stage_needs[0], costs[0])
-        weights = [self._weights(mesh, levels, need) for need in stage_needs]
+            seconds = self._passes_seconds(levels, stage_demands[0], costs[0])
+        weights = [self._weights(mesh, levels, demand) for demand in stage_demands]
         saved = self._saved_bytes(mesh, levels, costs)
         number, n_numbers = number_bytes(levels), 2 + n_optimizer_states(levels)
         weight_bytes = [number.stored * n_numbers * own / mesh.sharded for own in weights]
@@ -173,7 +173,9 @@ class StepSimulator:
         update_s = 2 * max(weight_bytes) / self.topology.device.memory_bytes_s
         n_copies = mesh.ranks // mesh.pipeline
         messages = [
-            (message, _n_times(message, mesh, levels)) for need in stage_needs for message in need.messages
+            (message, _n_times(message, mesh, levels))
+            for demand in stage_demands
+            for message in demand.messages
         ]
         outputs, parameters = (
             n_copies * sum(m.sent * times for m, times in messages if _is_of_outputs(m) == is_output)
@@ -228,25 +230,25 @@ class StepSimulator:
         names = [frozenset(node.name for node in part.operators) for part in parts]
         return [*names[:-1], names[-1] | {LOSS}]
 
-    def _needs(self, mesh: Mesh, samples: int, levels: Mapping[str, Any]) -> list[Need]:
-        """Return `models.messages.needs` for a step of one batch, with microbatches of so many samples.
+    def _demands(self, mesh: Mesh, samples: int, levels: Mapping[str, Any]) -> list[StepDemand]:
+        """Return `models.messages.step_demands` for one batch, with microbatches of `samples` samples.
 
         They are computed for one sample, and scaled: messages of outputs grow with the samples.
         """
         schedule = levels["schedule"] if mesh.pipeline > 1 else ""
         sends_twice = mesh.tensor > 1 and levels["checkpointing"] == "blocks"
         key = (mesh, schedule, sends_twice, levels["sharding"], levels["tensor_sharding"])
-        if key not in self._cached_needs:
+        if key not in self._cached_demands:
             own = {**levels, "sync_every": 1, "microbatches": 1}
             unit_bytes = BYTES * max(self.block_weights)
-            self._cached_needs[key] = [
-                replace(need, messages=_grouped(need.messages))
-                for need in needs(self.graph, mesh, 1, own, unit_bytes)
+            self._cached_demands[key] = [
+                replace(demand, messages=_grouped(demand.messages))
+                for demand in step_demands(self.graph, mesh, 1, own, unit_bytes)
             ]
         count = levels["microbatches"] if mesh.pipeline > 1 else 1
         return [
-            replace(need, messages=tuple(_scaled(message, samples, count) for message in need.messages))
-            for need in self._cached_needs[key]
+            replace(demand, messages=tuple(_scaled(message, samples, count) for message in demand.messages))
+            for demand in self._cached_demands[key]
         ]
 
     def _stage_costs(self, mesh: Mesh, samples: int, levels: Mapping[str, Any]) -> list[StageCost]:
@@ -296,14 +298,14 @@ class StepSimulator:
     def _seconds(self, messages: Iterable[Message], count: float = 1.0) -> float:
         return count * sum(own.count * message_seconds(own, self.topology) for own in messages)
 
-    def _passes_seconds(self, levels: Mapping[str, Any], need: Need, cost: StageCost) -> float:
+    def _passes_seconds(self, levels: Mapping[str, Any], demand: StepDemand, cost: StageCost) -> float:
         """Return the time of a step without pipeline, before the update."""
         n_batches = levels["sync_every"]
-        layer_s = self._seconds(message for message in need.messages if message.axis in LAYER_AXES) / 2
+        layer_s = self._seconds(message for message in demand.messages if message.axis in LAYER_AXES) / 2
         gathers = [
-            message for message in need.messages if message.kind == ALL_GATHER and message.axis == "sharded"
+            message for message in demand.messages if message.kind == ALL_GATHER and message.axis == "sharded"
         ]
-        reductions = [message for message in need.messages if _is_reduction(message)]
+        reductions = [message for message in demand.messages if _is_reduction(message)]
         both_passes = levels["sharding"] == "parameters"
         gather_s, reduce_s = self._seconds(gathers) / (2 if both_passes else 1), self._seconds(reductions)
         forward_s, backward_s = cost.forward_s + layer_s, cost.backward_s + layer_s
@@ -319,28 +321,32 @@ class StepSimulator:
         return forward + backward + sum(left)
 
     def _pipeline_seconds(
-        self, mesh: Mesh, levels: Mapping[str, Any], stage_needs: Sequence[Need], costs: Sequence[StageCost]
+        self,
+        mesh: Mesh,
+        levels: Mapping[str, Any],
+        stage_demands: Sequence[StepDemand],
+        costs: Sequence[StageCost],
     ) -> float:
         """Return the time of a step of a pipeline, before the update."""
         schedule, n_microbatches, n_batches = levels["schedule"], levels["microbatches"], levels["sync_every"]
         turns, handed, parameters = [], [0.0], []
-        for rank, need in enumerate(stage_needs):
+        for rank, demand in enumerate(stage_demands):
             own = [costs[number] for number in own_stages(rank, schedule, mesh.pipeline)]
-            in_layers = [message for message in need.messages if message.axis in LAYER_AXES]
+            in_layers = [message for message in demand.messages if message.axis in LAYER_AXES]
             layer_s = self._seconds(in_layers) / n_microbatches
             turns.append(sum(stage.forward_s + stage.backward_s for stage in own) + layer_s)
-            handed += [message_seconds(m, self.topology) for m in need.messages if m.axis == "pipeline"]
-            parameters.append(self._seconds(m for m in need.messages if not _is_of_outputs(m)))
+            handed += [message_seconds(m, self.topology) for m in demand.messages if m.axis == "pipeline"]
+            parameters.append(self._seconds(m for m in demand.messages if not _is_of_outputs(m)))
         n_passes = n_microbatches * stages_per_rank(schedule)
         slowest = max(range(len(turns)), key=turns.__getitem__)
         batch_s = sum_over_turns(turns, slowest, n_microbatches, IDLE_TURNS[schedule])
         batch_s += 2 * (n_passes + mesh.pipeline - 2) * max(handed) + max(parameters)
         return n_batches * batch_s
 
-    def _weights(self, mesh: Mesh, levels: Mapping[str, Any], need: Need) -> float:
+    def _weights(self, mesh: Mesh, levels: Mapping[str, Any], demand: StepDemand) -> float:
         """Return the number of weights of a rank's part of the model, before sharding."""
         is_sharded = levels["sharding"] == "parameters"
-        return need.parameters * (mesh.sharded if is_sharded else 1) / number_bytes(levels).stored
+        return demand.parameters * (mesh.sharded if is_sharded else 1) / number_bytes(levels).stored
 
     def _gathered_bytes(self, mesh: Mesh, levels: Mapping[str, Any], weights: float) -> float:
         """Return the memory of gathered parameters and of gradients that are not reduced yet."""

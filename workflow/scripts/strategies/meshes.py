@@ -15,14 +15,14 @@ from typing import Any
 from common.notes import Note
 from declared.factors import factor_table
 from declared.frameworks import load_framework
-from declared.mesh import NEEDS
+from declared.mesh import REQUIRED_AXIS
 from declared.site import load_site
 from models.division import LAYERS
 from models.graph import N_CATEGORIES, Graph
 from models.mesh import Mesh
 from models.named import CLICKS, IMAGES, PIXELS, TEXTS, models
 from models.pipelines import IDLE_TURNS
-from plan.design import InfeasibleCell, geometry
+from plan.design import InfeasibleCell, check_cell
 from plan.memory import WARNED_SHARE as USABLE_SHARE
 from prediction.strategies import BLOCKING_AXES
 from strategies.mesh_costs import OVERLAP_COST, MeshEstimate, StepSimulator
@@ -144,7 +144,7 @@ def divisors(number: int, maximum: int | None = None) -> list[int]:
 
 def settings(graph: Graph, topology: Topology, batch: int, common: Mapping[str, Any]) -> Iterator[Setting]:
     """Yield all meshes with the factors that have an effect on them, whether or not they can be trained."""
-    defaults = {name: common[name] for name in NEEDS}
+    defaults = {name: common[name] for name in REQUIRED_AXIS}
     recomputation = ("none", "selective", "blocks") if graph.blocks and not graph.statistics else ("none",)
     for mesh in meshes(graph, topology):
         if batch % mesh.replicas:
@@ -192,10 +192,10 @@ class Acceptance:
     def accepts(self, setting: Setting) -> bool:
         """Return whether the framework can train a setting."""
         levels = setting.levels
-        key = (setting.mesh, setting.local_batch, *(levels[name] for name in (*NEEDS, "sync_every")))
+        key = (setting.mesh, setting.local_batch, *(levels[name] for name in (*REQUIRED_AXIS, "sync_every")))
         if key not in self._answers:
             try:
-                geometry(dict(levels), self.framework, self.site)
+                check_cell(dict(levels), self.framework, self.site)
                 self._answers[key] = True
             except InfeasibleCell:
                 self._answers[key] = False

@@ -20,7 +20,7 @@ from declared.site import Site, load_site
 from declared.study import load_study
 from environments.build import build
 from models.graph import Graph
-from plan.campaign import configured
+from plan.campaign import load_merged_config
 from plan.design import Geometry, Run
 from plan.timings import PARTS, Timing, spec
 from strategies.costs import Measured
@@ -97,7 +97,7 @@ def time_parts(
     Raises:
         InputError: If ranks cannot be started here without a scheduler, or the timing fails.
     """
-    site = site or load_site(load_config(configured()).site)
+    site = site or load_site(load_config(load_merged_config()).site)
     if site.launcher != "local":
         problem = f"the site {site.name} starts ranks through {site.launcher}"
         hint = (

@@ -25,7 +25,7 @@ from declared.mesh import PLAIN, SEARCHED, kind_of
 from declared.site import load_site
 from declared.study import load_study
 from plan.design import Run, plan_design
-from plan.strategies import SEARCH_FACTORS, missing_strategy_note
+from plan.strategies import STRATEGY_SEARCH_FACTORS, missing_strategy_note
 from strategies import search
 from strategies.found import measured_question
 from strategies.measured import Measurements, MissingMeasurement, load_measurements
@@ -64,7 +64,7 @@ class Simulator:
         """Return `strategies.search.describe_strategy` of a run's strategy."""
         if run.strategy is None:
             raise MissingMeasurement(Note("strategy-not-found-yet", self._note))
-        question = tuple(run.levels[name] for name in SEARCH_FACTORS)
+        question = tuple(run.levels[name] for name in STRATEGY_SEARCH_FACTORS)
         if question not in self._problems:
             question_of_run = measured_question(run, self._measurements, run.bucket_bytes)
             self._problems[question] = search.build_problem(question_of_run.job())

@@ -25,7 +25,7 @@ from common.files import write_json
 from declared.configuration import load_config
 from declared.site import Site, load_site
 from environments.build import build_tool
-from plan.campaign import configured
+from plan.campaign import load_merged_config
 
 ENVIRONMENT = "chakra"
 COMPUTATION, SEND, RECEIVE, COLLECTIVE = "COMP_NODE", "COMM_SEND_NODE", "COMM_RECV_NODE", "COMM_COLL_NODE"
@@ -205,7 +205,7 @@ def _node_json(node: Node, duration_micros: int) -> dict[str, Any]:
 
 def interpreter(site: Site | None = None) -> str:
     """Return the Python that has the schema, at a site or the configured one; build it if needed."""
-    return build_tool(ENVIRONMENT, site or load_site(load_config(configured()).site))
+    return build_tool(ENVIRONMENT, site or load_site(load_config(load_merged_config()).site))
 
 
 def write(

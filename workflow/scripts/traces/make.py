@@ -20,9 +20,9 @@ from launchers.slurm import current_job
 from models.graph import BYTES
 from models.messages import number_bytes
 from plan.binding import check_bound, read_binding
-from plan.campaign import Campaign, configured, load_campaign
+from plan.campaign import Campaign, load_campaign, load_merged_config
 from plan.design import Run, refuse_imported
-from plan.identity import Planned, plan_run, unsupported_reason
+from plan.identity import PlannedRun, plan_run, reason_missing_at_site
 from plan.scheduling import allocation_options
 from runs.attempts import attempt_folder, latest_recorded_attempt, put_aside
 from runs.epochs import read_epochs
@@ -59,12 +59,12 @@ def find_run(campaign: Campaign, pattern: str) -> Run:
             "unknown-name", problem, file=pattern, got=pattern, hint=f"the nearest are {', '.join(nearest)}"
         )
     run = runs[fitting[0]]
-    if reason := campaign.unsupported_reason(run):
+    if reason := campaign.missing_reason(run):
         raise InputError("not-possible-here", reason, file=run.run_id)
     return run
 
 
-def plan_traced(campaign: Campaign, run: Run, level: str) -> Planned:
+def plan_traced(campaign: Campaign, run: Run, level: str) -> PlannedRun:
     """Return the plan of a run traced at this level.
 
     Raises:
@@ -75,7 +75,7 @@ def plan_traced(campaign: Campaign, run: Run, level: str) -> Planned:
         reason = run.framework.why.get("trace", "it is not among its capabilities")
         problem = f"{run.framework.name} cannot be traced at level {level}: {reason}"
         raise InputError("unsupported-level", problem, file=run.run_id, got=level)
-    if unsupported := unsupported_reason(campaign.site, levels):
+    if unsupported := reason_missing_at_site(campaign.site, levels):
         raise InputError("not-possible-here", unsupported, file=run.run_id)
     return plan_run(campaign.study, campaign.site, replace(run, levels=levels))
 
@@ -95,7 +95,7 @@ def is_complete(attempt: Path) -> bool:
         return False
 
 
-def measure(campaign: Campaign, planned: Planned) -> Path:
+def measure(campaign: Campaign, planned: PlannedRun) -> Path:
     """Return the attempt of a traced run, and train it unless there is one with complete phases.
 
     Raises:
@@ -121,7 +121,7 @@ def measure(campaign: Campaign, planned: Planned) -> Path:
     return attempt
 
 
-def _check_job(campaign: Campaign, planned: Planned) -> None:
+def _check_job(campaign: Campaign, planned: PlannedRun) -> None:
     """Raise InputError if the launcher starts ranks only in a scheduler's job, and this is none."""
     if campaign.site.launcher == "slurm" and current_job() is None:
         options = [
@@ -140,7 +140,7 @@ def _check_job(campaign: Campaign, planned: Planned) -> None:
         )
 
 
-def _build_missing(campaign: Campaign, planned: Planned) -> None:
+def _build_missing(campaign: Campaign, planned: PlannedRun) -> None:
     """Build the environment and prepare the data if they are missing; exit if Snakemake fails."""
     needed = [planned.environment, *([planned.data / "prepared"] if planned.data else [])]
     missing = [str(file) for file in needed if not file.exists()]
@@ -181,7 +181,7 @@ def trace_run(
         full: Also trace what the library's own profiler reports.
         chakra: Folder for a typical step as Chakra execution traces.
     """
-    config = configured(study, site)
+    config = load_merged_config(study, site)
     bound = read_binding(Path("results") / config["study"])
     if bound and not site:
         config["site"] = bound["site"]
@@ -189,7 +189,7 @@ def trace_run(
     refuse_imported(campaign.study)
     run, level = find_run(campaign, run_pattern), "full" if full else "phases"
     existing = (
-        finished_trace(Path(campaign.records[run.run_id]).parent)
+        finished_trace(Path(campaign.record_paths[run.run_id]).parent)
         if run.levels["trace"] in (level, "full")
         else None
     )

@@ -11,21 +11,21 @@ from typing import Annotated, Any, Literal
 import pytest
 
 from common.errors import InputError
-from common.shell import capture
-from common.written import (
+from common.keys import (
     Keys,
     Line,
     Maybe,
     Pairs,
+    ParsedFrom,
     Rules,
     Unique,
-    Written,
     json_schema,
     key,
     load,
     optional,
     parse,
 )
+from common.shell import capture
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Sample(Keys):
     choice: Annotated[Choice, Rules(filled=True)] = key("one or the other", default_factory=Choice)
     pairs: Pairs[Annotated[str, Rules(pattern=r"^[A-Z]+\Z")], str] = key("variables", default=())
     exact: Maybe[Annotated[float, Rules(gt=0, exact=True)]] = optional("a number as it is written")
-    share: Maybe[Annotated[float, Written(Annotated[str, Rules(pattern=r"^\d+ %\Z")],
+    share: Maybe[Annotated[float, ParsedFrom(Annotated[str, Rules(pattern=r"^\d+ %\Z")],
                                           lambda text: int(text[:-2]) / 100)]] = optional(
         "a share, as 5 %"
     )  # fmt: skip

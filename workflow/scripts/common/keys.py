@@ -113,7 +113,7 @@ class _Absent:
 
 
 @dataclass(frozen=True)
-class Written:
+class ParsedFrom:
     """Mark a value that a file has in another form, with the type of that form and its conversion."""
 
     form: Any
@@ -136,14 +136,14 @@ class _FromMapping:
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
         name, value = get_args(get_args(source)[0])
-        form = Written(dict[name, value], as_pairs)  # type: ignore[valid-type]
+        form = ParsedFrom(dict[name, value], as_pairs)  # type: ignore[valid-type]
         return form.__get_pydantic_core_schema__(source, handler)
 
 
 Maybe = Annotated[T | None, _Absent()]
 Pairs = Annotated[tuple[tuple[K, T], ...], _FromMapping()]
 Unique = Annotated[T, Rules(unique=True)]
-Line = Annotated[str, Written(Annotated[str, Rules(pattern=r"\S")], lambda text: " ".join(text.split()))]
+Line = Annotated[str, ParsedFrom(Annotated[str, Rules(pattern=r"\S")], lambda text: " ".join(text.split()))]
 
 
 def load(kind: type[T], file: Path) -> T:
