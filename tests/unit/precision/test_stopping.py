@@ -11,7 +11,7 @@ from analysis.measured import factors
 from analysis.pooling import pooled
 from declared.study import MIN_POOLED_DF, Replicates
 from plan.decisions import BY_CHANCE, NO, NOT_ASKED, YES
-from precision.stopping import expected, judge_cells, needed
+from precision.stopping import expected_runs, judge_cells, runs_to_target
 from support.adaptive import campaign, chosen, chosen_of_pairs, naive
 from support.simulated import SPREADS
 
@@ -91,7 +91,7 @@ def test_narrow_interval_with_few_df_does_not_stop_a_cell():
     assert (
         (unsure["reached"] == BY_CHANCE).all()
         and unsure["refine"].all()
-        and (unsure["known"] < MIN_POOLED_DF).all()
+        and (unsure["pooled_df"] < MIN_POOLED_DF).all()
     )
     sure = judge_cells(narrow(12, 4), RULE)
     assert (sure["reached"] == YES).all() and not sure["refine"].any()
@@ -120,14 +120,16 @@ def test_expected_runs_are_those_that_campaigns_need():
     for cells, until in ((30, 0.3), (8, 0.1), (8, 0.06), (4, 0.2), (2, 0.1)):
         rule = Replicates(3, 30, until)
         needs = studies(7, cells, until, chosen, number=2000 // cells, at_most=30).n.mean()
-        assert needed(0.1, rule, cells) == pytest.approx(needs, rel=0.1, abs=1)
+        assert runs_to_target(0.1, rule, cells) == pytest.approx(needs, rel=0.1, abs=1)
     rule = Replicates(3, 30, 0.06)
     needs = studies(7, 8, rule.until, chosen, number=250, at_most=30).n.mean()
     begun = [
         judge_cells(runs_of(log[:, :6]), rule) for log in studies(8, 8, 0.0, naive, number=20, at_most=6).log
     ]
-    assert np.mean([expected(verdicts, rule).mean() for verdicts in begun]) == pytest.approx(needs, rel=0.1)
-    assert needed(math.nan, rule, 8) == 30 and needed(0.1, Replicates(5, 5), 8) == 5
+    assert np.mean([expected_runs(verdicts, rule).mean() for verdicts in begun]) == pytest.approx(
+        needs, rel=0.1
+    )
+    assert runs_to_target(math.nan, rule, 8) == 30 and runs_to_target(0.1, Replicates(5, 5), 8) == 5
 
 
 def coverage(seed, cells, until, refine, number, **options):

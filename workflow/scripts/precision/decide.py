@@ -1,4 +1,4 @@
-"""Decide after a block which cells get a run in the next block, from the records so far."""
+"""Decide after a block which cells get a run in the next block, by the records so far."""
 
 import math
 import sys
@@ -18,7 +18,7 @@ from common.text import number_of
 from declared.study import Replicates
 from plan.campaign import Campaign, load_campaign
 from plan.decisions import NO, rule_fields, summarize_precision
-from precision.stopping import expected, judge_cells
+from precision.stopping import expected_runs, judge_cells
 from records.aggregate import aggregate_records
 
 
@@ -30,7 +30,7 @@ def aggregate_blocks(campaign: Campaign, block: int) -> pd.DataFrame:
 
 
 def decision(runs: pd.DataFrame, rule: Replicates, block: int) -> dict[str, Any]:
-    """Return the decision after a block, as in its file (plan.decisions)."""
+    """Return the decision after a block, in the form of its file (plan.decisions)."""
     verdicts = judge_cells(runs, rule)
     cells = {
         str(row.Index): {
@@ -40,7 +40,7 @@ def decision(runs: pd.DataFrame, rule: Replicates, block: int) -> dict[str, Any]
             "refine": bool(row.refine and block < rule.at_most),
             "expected": int(row.expected),
         }
-        for row in verdicts.assign(expected=expected(verdicts, rule)).itertuples()
+        for row in verdicts.assign(expected=expected_runs(verdicts, rule)).itertuples()
     }
     return {"block": block, "rule": rule_fields(rule), "cells": cells}
 
@@ -51,9 +51,9 @@ def summary(decided: dict[str, Any]) -> Note:
     refined = [name for name, cell in cells.items() if cell["refine"]]
     wide = [name for name, cell in cells.items() if cell["reached"] == NO]
     used_up = block == decided["rule"]["at_most"]
-    outcome = f"{number_of(len(refined), 'cell')} will have another run in block {block + 1}"
+    outcome = f"{number_of(len(refined), 'cell')} will get another run in block {block + 1}"
     if not refined:
-        outcome = "no cell gets more runs" + ", as at_most is reached" * used_up
+        outcome = "no cell gets more runs" + ", because at_most is reached" * used_up
         outcome += f"; not precise: {conditions.join_names(wide)}" if wide else ""
     text = f"precision after block {block}: {summarize_precision(cells, decided['rule'])}; {outcome}"
     return Note("precision-decided", text, block=block, refined=refined, not_precise=wide, used_up=used_up)

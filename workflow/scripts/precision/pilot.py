@@ -1,4 +1,4 @@
-"""Make the table of a pilot: the number and length of runs that reach a target interval in the least time.
+"""Make the table of a pilot: the number and length of runs that reach a target interval in the shortest time.
 
 A run pays its start-up once; a longer run averages more epochs. With the variance components of logarithms
 (analysis.variance), the mean of n runs of e timed epochs has the variance
@@ -7,10 +7,10 @@ A run pays its start-up once; a longer run averages more epochs. With the varian
 
 and costs n (start-up + e epochs). This is two-stage sampling: the best e grows with the ratio of start-up to
 epoch time, and with the ratio of the variances within and between runs (Cochran, Sampling Techniques, 3rd
-ed., 1977, section 10.6). All e up to MAX_EPOCHS are tried, because n is an integer, at least MIN_RUNS, and
-Student's t widens the intervals of few runs.
+ed., 1977, section 10.6). There is no formula for it, because n is an integer of at least MIN_RUNS, and
+Student's t widens the intervals of few runs. So all e up to MAX_EPOCHS are tried.
 
-The pilot is the first two blocks of the campaign, so its runs count for the campaign unless `epochs` changes.
+The pilot is the first two blocks of the campaign. Its runs count for the campaign unless `epochs` changes.
 """
 
 import math
@@ -36,19 +36,19 @@ from common.text import format_duration
 from declared.responses import EPOCH_TIME, RESPONSES
 from declared.study import Replicates, Study
 from plan.campaign import measured_campaign
-from precision.stopping import needed
+from precision.stopping import runs_to_target
 from records.aggregate import aggregate_records
 
 TARGETS = (0.01, 0.02, 0.05, 0.1, 0.2)  # half widths of the interval of a mean, relative to the mean
 MIN_RUNS = 3  # two runs of a cell do not determine a standard deviation
 MAX_RUNS = 1000
 MAX_EPOCHS = 60
-TITLE = "What an interval costs: more runs, or longer ones"
+TITLE = "Cost of an interval: more runs, or longer runs"
 
 
 @dataclass(frozen=True)
 class Times:
-    """Fixed time of a run (start-up, warm-up epochs, shutdown), and time of a timed epoch with validation."""
+    """Fixed time of a run (start-up, warm-up epochs, shutdown), and time of an epoch with its validation."""
 
     fixed_s: float
     epoch_s: float
@@ -76,7 +76,7 @@ def half_width(sd: float, n: np.ndarray, prior_df: float) -> np.ndarray:
     Args:
         sd: Standard deviation of a run's logarithm.
         n: Numbers of runs.
-        prior_df: Degrees of freedom that other cells lend (analysis.pooling).
+        prior_df: Degrees of freedom that moderation adds (analysis.pooling).
     """
     _, high = t_interval(0.0, sd / np.sqrt(n), n - 1 + prior_df)
     return np.sinh(high)
@@ -97,25 +97,32 @@ def run_sd(variances: Components, epochs: float) -> float:
 
 @dataclass(frozen=True)
 class Aim:
-    """Precision target of a study: half widths relative to means, and its stopping rule if it has one."""
+    """Precision targets of a study, as half widths relative to means, and its stopping rule if it has one."""
 
     until: tuple[float, ...] = ()
     rule: Replicates | None = None
 
     @classmethod
     def from_study(cls, study: Study) -> "Aim":
-        """Return a study's target: its precision, else its margin if that is of times; none for ratios."""
+        """Return a study's target: that of its stopping rule, or else its margin if that is of times.
+
+        A rule for ratios has no target here, because the table is about means.
+        """
         rule, response = study.replicates, RESPONSES[study.response]
         if rule.until is None:
-            is_inverse = response == EPOCH_TIME or response.is_rate  # so its intervals are as wide
+            # Rates are inverse to times, so their relative intervals are as wide.
+            is_inverse = response == EPOCH_TIME or response.is_rate
             return cls((study.margin,) if study.margin and is_inverse else ())
         return cls(() if rule.contrasts else (rule.until,), rule)
 
     def runs(self, sd: float, until: float, cells: int) -> float:
-        """Return the runs that a cell needs, infinity above MAX_RUNS; the study's own target by its rule."""
+        """Return the runs that a cell needs, infinity above MAX_RUNS.
+
+        If `until` is the study's target, the stopping rule decides, otherwise the width alone.
+        """
         if self.rule is None or until not in self.until:
             return runs_needed(sd, until, MAX_PRIOR_DF if cells > 1 else 0.0)
-        n = float(needed(sd, replace(self.rule, at_most=MAX_RUNS), cells))
+        n = float(runs_to_target(sd, replace(self.rule, at_most=MAX_RUNS), cells))
         return n if n < MAX_RUNS else math.inf
 
 
@@ -123,9 +130,9 @@ def build_rows(variances: Components, times: Mapping[str, Times], aim: Aim = Aim
     """Return the cost of each target with the current and with the cheapest length of runs.
 
     Returns:
-        A row per half width in TARGETS and in the study's aim: until (the half width); epochs, runs of a cell
-        and seconds of all cells, with runs as they are (now_...) and with the cheapest ones (best_...); NaN
-        if no number of runs suffices.
+        A row per half width in TARGETS and in the study's aim. until is the half width. now_epochs, now_runs
+        (of a cell) and now_s (of all cells) are for runs as long as now; best_... are for the cheapest
+        length. They are NaN if no number of runs suffices.
     """
     now = round(variances.epochs)
     candidates = sorted({*range(1, MAX_EPOCHS + 1), now})
@@ -158,8 +165,8 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame, aim: Aim = Aim()) -> tables.
     if not (variances.df["run"] > 0 and variances.df["epoch"] > 0):
         raise InputError(
             "too-few-runs",
-            "a pilot needs two successful runs of a cell at least, of two timed epochs each",
-            hint="say epochs: 3 or more in the study, and see ./ringside status for runs that failed",
+            "a pilot needs at least two successful runs of a cell, with at least two timed epochs each",
+            hint="set epochs: 3 or more in the study; ./ringside status lists runs that failed",
         )
     data = build_rows(variances, times, aim)
     columns = {
@@ -191,45 +198,45 @@ def _notes(variances: Components, times: Mapping[str, Times], runs: pd.DataFrame
     return [
         Note(
             "interval-and-time",
-            f"Interval: 95 %, of a cell's mean epoch time. Time: of all {len(times)} cells, one run "
-            "after the other, without what is between runs.",
+            f"Interval: 95 %, of a cell's mean epoch time. Time: all {len(times)} cells, one run after the "
+            "other, without the time between runs.",
             cells=len(times),
         ),
         Note(
             "measured-spread",
             f"Measured differences: {', '.join(parts)}. {100 * start:.0f} % of a run is start-up, warm-up "
-            "epochs and an end, which take as long however many epochs are timed.",
+            "epochs and shutdown, whose time does not depend on the number of timed epochs.",
             startup_share=start,
             variance=dict(variances.variance),
             df=dict(variances.df),
         ),
         Note(
             "known-roughly",
-            "A pilot knows these variances only roughly, and so what is cheapest. To change the length, set "
-            f"`epochs` in the study (now {', '.join(map(level_text, lengths))}, warm-up included). Then the "
-            "runs of this pilot stay on disk, but do not count for the campaign. A study of accuracy needs "
-            "its epochs for that.",
+            "A pilot estimates these variances, and so the cheapest length, only roughly. To change the "
+            f"length, set `epochs` in the study (now {', '.join(map(level_text, lengths))}, warm-up "
+            "included). The runs of this pilot then stay on disk, but do not count for the campaign. A study "
+            "of accuracy needs its number of epochs.",
             epochs=lengths,
         ),
     ]
 
 
 def _aim_notes(aim: Aim, data: pd.DataFrame) -> Iterator[Note]:
-    """Yield how the study's own target relates to the rows."""
+    """Explain how the study's target relates to the rows."""
     if aim.rule is None:
         return
     if aim.rule.contrasts:
-        text = "The study asks for the precision of ratios, which are mostly narrower; the rows are of means."
+        text = "The study's target is for ratios, mostly with narrower intervals; the rows are for means."
         yield Note("ratios-asked", text)
         return
     (row,) = data[data["until"].isin(aim.until)].itertuples()
     yield Note(
         "aim-by-rule",
-        "Aim: runs by the study's rule, which also asks that it is known how far runs spread; of the other "
-        "rows by the width alone, as with a fixed number of replicates.",
+        "Aim: runs by the study's rule, which also requires that the spread of runs is well known. The other "
+        "rows count runs by the width alone, as for a fixed number of replicates.",
     )
     if not row.now_runs <= (at_most := aim.rule.at_most):
-        text = f"at_most: {at_most} is too few for the aim with epochs as they are."
+        text = f"at_most: {at_most} is too few for the aim with the present number of epochs."
         yield Note("at-most-too-few", text, at_most=at_most, runs=float(row.now_runs))
 
 

@@ -18,11 +18,11 @@ from declared.study import Replicates
 from plan.decisions import BY_CHANCE, NO, NOT_ASKED, REACHED
 from precision.stopping import judge_cells
 
-TITLE = "Precision that was wanted and reached"
+TITLE = "Target precision, and the precision reached"
 
 
 def precision_note(runs: pd.DataFrame, rule: Replicates) -> str:
-    """Return which cells missed the precision target, or "" if the number of replicates is fixed."""
+    """Say which cells missed the precision target; "" if the number of replicates is fixed."""
     if not rule.adaptive or runs.empty:
         return ""
     return _precision_note(runs, rule, _sort_like_tables(judge_cells(runs, rule), runs))
@@ -62,13 +62,13 @@ def _precision_note(runs: pd.DataFrame, rule: Replicates, verdicts: pd.DataFrame
 
 
 def _has_open_cells(runs: pd.DataFrame, verdicts: pd.DataFrame, rule: Replicates) -> bool:
-    """Return whether any cell gets more runs."""
+    """Return whether any cell will get more runs."""
     last = runs.loc[runs["status"] != "missing", "block"].max()
     return bool(last < rule.at_least or (last < rule.at_most and verdicts["refine"].any()))
 
 
 def table(runs: pd.DataFrame, rule: Replicates) -> tables.Table:
-    """Return the table of target and reached precision, with a row per cell."""
+    """Return the table of target precision and reached precision, with a row per cell."""
     verdicts, words = _sort_like_tables(judge_cells(runs, rule), runs), cell_words(timing_runs(runs))
     data = pd.DataFrame(
         {
@@ -90,22 +90,22 @@ def table(runs: pd.DataFrame, rule: Replicates) -> tables.Table:
         }
     )
     quantity = (
-        "a ratio, relative to the ratio; of all ratios of the cell with others that the study asks for, the "
-        "widest; cells in no such ratio are not asked"
+        "the cell's widest ratio, relative to the ratio, among the ratios that the study asks for; cells in "
+        "no such ratio are not asked"
         if rule.contrasts
         else "the cell's mean epoch time, relative to the mean"
     )
     text = (
         f"Half width: half of the 95 % interval of {quantity}. Intervals are those of the other tables; a "
-        "dash where there is none. Perhaps by chance: the interval is narrow enough, but too little is known "
-        "of how far runs spread."
+        "dash means no interval. Perhaps by chance: the interval is narrow enough, but the spread of runs is "
+        "not known well enough."
     )
     notes = [Note("half-width", text, ratios=bool(rule.contrasts)), _precision_note(runs, rule, verdicts)]
     return tables.Table(TITLE, data, columns, notes, ["cell", "reached"])
 
 
 def caption_note(table_csv: Path) -> Note:
-    """Return `precision_note` in short, for the caption of a figure, from the CSV of the table."""
+    """Return a short form of `precision_note` for the caption of a figure, from the CSV of the table."""
     rows = read_results(table_csv)
     target, rows = rows["wanted"].iloc[0], rows[rows["reached"] != NOT_ASKED]
     counts, is_open = rows["reached"].value_counts(), bool(rows["goes_on"].any())
@@ -134,7 +134,7 @@ def parse_rule(written: str) -> Replicates:
 
 
 def main(*, runs: Path, rule: str, out: Path) -> None:
-    """Write the table of target and reached precision.
+    """Write the table of target precision and reached precision.
 
     Args:
         runs: runs.csv of the study

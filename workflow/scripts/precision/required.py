@@ -1,4 +1,4 @@
-"""List the records that rules require if replicates are chosen by precision, as far as that is decided."""
+"""List the records that rules require, as far as decided, if replicates are chosen by precision."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,8 +10,8 @@ from plan.decisions import read_decision
 class Required:
     """The required records of a campaign.
 
-    `decision` returns the file of the decision after a block. It is Snakemake's `checkpoints.get`, which
-    raises until the file is up to date; Snakemake then evaluates the rule again.
+    `decision` returns the file with the decision after a block. It calls Snakemake's `checkpoints.get`, which
+    raises until the file is up to date. Snakemake then evaluates the rule again.
     """
 
     def __init__(self, campaign: Campaign, decision: Callable[[int], str]) -> None:
@@ -19,10 +19,10 @@ class Required:
         self._records: dict[tuple[int | None, tuple[tuple[str, int], ...]], list[str]] = {}
 
     def records(self, last: int | None = None) -> list[str]:
-        """Return the records up to the block `last`, by default all."""
+        """Return the records of all blocks that have been decided, up to the block `last` if it is given."""
         rule = self._campaign.study.replicates
         decisions = []
-        # The decision after block at_most reports what was reached.
+        # The last decision, after block at_most, reports the precision that was reached.
         for block in range(rule.at_least, last or rule.at_most + 1):
             file = Path(self._decision(block))
             decisions.append((str(file), file.stat().st_mtime_ns))
@@ -30,7 +30,7 @@ class Required:
             if decision is None or not decision.refined:
                 break
         key = (last, tuple(decisions))
-        if key not in self._records:  # many rules call this after every decision
+        if key not in self._records:  # Many rules call this after every decision.
             now = self._campaign.now()
             self._records[key] = [
                 path for run, path in now.record_paths.items() if not last or now.by_id[run].block <= last
@@ -38,10 +38,10 @@ class Required:
         return self._records[key]
 
     def of_block(self, block: int) -> Callable[[object], list[str]]:
-        """Return an input function of the records of one block.
+        """Return an input function for Snakemake that lists the records of one block.
 
         Raises:
-            InputError: If there is no such block.
+            InputError: If the campaign has no such block.
         """
         runs = self._campaign.of_block(block).by_id
         return lambda _: [path for path in self.records(block) if Path(path).parts[-3] in runs]

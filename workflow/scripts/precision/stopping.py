@@ -3,11 +3,10 @@
 A rule that stops as soon as an interval is narrow enough favours cells whose standard deviation is small by
 chance, so the reported intervals cover the true value in less than 95 % of studies (Anscombe, J. R. Stat.
 Soc. B 15, 1953; Chow & Robbins, Ann. Math. Stat. 36, 1965). With three runs per cell, a stricter confidence
-level does not correct that. Therefore the standard deviation has to be known before it decides, as after the
-first stage of Stein (Ann. Math. Stat. 16, 1945): a cell is stopped only with at least MIN_CELL_DF and
-MIN_POOLED_DF degrees of freedom, and only if the interval is also narrow with the standard deviation that is
-moderated by all cells without the limit that analysis.pooling sets for reported intervals. Reported intervals
-are the ordinary ones.
+level does not correct that. Therefore the standard deviation must be well known before it decides, as after
+the first stage of Stein (Ann. Math. Stat. 16, 1945). A cell stops only if it has MIN_CELL_DF, and all cells
+together have MIN_POOLED_DF degrees of freedom, and if its interval is narrow in two ways: as reported, and
+with a standard deviation moderated by all cells without the limit of analysis.pooling.
 
 Simulations of other rules are in docs/explanation/statistics.md: more runs after the interval is narrow
 (Hall, Ann. Stat. 9, 1981; Mukhopadhyay & de Silva, Sequential Methods and Their Applications, 2009), stricter
@@ -29,8 +28,8 @@ from analysis.pooling import MAX_PRIOR_DF, Pooling, pooled
 from declared.study import MIN_POOLED_DF, Replicates
 from plan.decisions import BY_CHANCE, NO, NOT_ASKED, YES
 
-# Degrees of freedom of a cell's moderated standard deviation; MIN_POOLED_DF is the minimum for that of all
-# cells together. With fewer, intervals cover the true value too rarely; more only cost runs (make
+# Minimum degrees of freedom of a cell's moderated standard deviation; MIN_POOLED_DF is the minimum of all
+# cells together. With less, intervals cover the true value too rarely; more would only cost runs (make
 # bench-stopping).
 MIN_CELL_DF = 8.0
 
@@ -39,11 +38,14 @@ def judge_cells(runs: pd.DataFrame, rule: Replicates) -> pd.DataFrame:
     """Return the verdict of the stopping rule for each cell.
 
     Returns:
-        A row per cell: n, the number of successful runs; half_width, half of the 95 % interval relative to
-        the value, with contrasts of the cell's widest ratio, NaN if the cell is in no contrast or not timed;
-        reached, one of plan.decisions.REACHED, where "by chance" means that the standard deviation is not
-        known well enough; refine, whether the cell gets another run, which needs a successful run and fewer
-        than `at_most` runs; known, the degrees of freedom of the standard deviation of all cells.
+        A row per cell with these columns:
+            n: Number of successful runs.
+            half_width: Half of the 95 % interval of the mean, relative to the mean. If the rule has
+                contrasts, that of the cell's widest ratio; NaN for a cell without one.
+            pooled_df: Degrees of freedom of the standard deviation of all cells together.
+            reached: One of plan.decisions.REACHED. "By chance" means that the interval is narrow, but that
+                the standard deviation is not known well enough.
+            refine: Whether the cell gets another run: it has a successful one, and fewer than `at_most`.
     """
     timed_runs = timing_runs(runs)
     pooling = pooled(timed_runs)
@@ -54,21 +56,23 @@ def judge_cells(runs: pd.DataFrame, rule: Replicates) -> pd.DataFrame:
     judged = widths.index if rule.contrasts else timed_runs["cell"].unique()
     verdicts = pd.DataFrame(index=pd.Index(runs["cell"].unique(), name="cell"))
     verdicts["n"] = pooling.cell_statistics["n"].reindex(verdicts.index).fillna(0).astype(int)
-    verdicts[["half_width", "alike", "df", "known"]] = widths.reindex(verdicts.index)
+    verdicts[["half_width", "moderated_width", "df", "pooled_df"]] = widths.reindex(verdicts.index)
     not_asked = ~verdicts.index.isin(judged)
     precise = (verdicts["half_width"] <= limit).to_numpy()
     enough = (
-        (verdicts["alike"] <= limit) & (verdicts["df"] >= MIN_CELL_DF) & (verdicts["known"] >= MIN_POOLED_DF)
+        (verdicts["moderated_width"] <= limit)
+        & (verdicts["df"] >= MIN_CELL_DF)
+        & (verdicts["pooled_df"] >= MIN_POOLED_DF)
     )
     n_runs = runs.groupby("cell").size().reindex(verdicts.index)
     verdicts["reached"] = np.select([not_asked, precise & enough, precise], [NOT_ASKED, YES, BY_CHANCE], NO)
     verdicts["refine"] = (
         verdicts["reached"].isin([BY_CHANCE, NO]) & (verdicts["n"] > 0) & (n_runs < rule.at_most)
     )
-    return verdicts.drop(columns=["alike", "df"])
+    return verdicts.drop(columns=["moderated_width", "df"])
 
 
-def expected(verdicts: pd.DataFrame, rule: Replicates) -> pd.Series:
+def expected_runs(verdicts: pd.DataFrame, rule: Replicates) -> pd.Series:
     """Return the expected final number of runs of each cell.
 
     The half width of the interval of a logarithm is arcsinh(half_width). It shrinks with 1 / sqrt(n) and with
@@ -79,20 +83,20 @@ def expected(verdicts: pd.DataFrame, rule: Replicates) -> pd.Series:
         spread = (
             np.arcsinh(verdicts["half_width"]) * np.sqrt(n) / t_interval(0.0, 1.0, n - 1 + MAX_PRIOR_DF)[1]
         )
-        per_run = verdicts["known"] / (n - 1)
-    n_needed = needed(spread.to_numpy(float), rule, per_run.to_numpy(float))
+        per_run = verdicts["pooled_df"] / (n - 1)
+    n_needed = runs_to_target(spread.to_numpy(float), rule, per_run.to_numpy(float))
     n_needed = np.maximum(n_needed, np.minimum(n + 1, rule.at_most))
     return pd.Series(
         np.where(verdicts["refine"], n_needed, n.clip(rule.at_least)).astype(int), index=verdicts.index
     )
 
 
-def needed(spread: np.ndarray | float, rule: Replicates, cells: np.ndarray | float) -> np.ndarray:
+def runs_to_target(spread: np.ndarray | float, rule: Replicates, cells: np.ndarray | float) -> np.ndarray:
     """Return the number of runs that cells are expected to need.
 
     Args:
-        spread: Standard deviations of the logarithm of epoch times, with the variance of blocks; NaN needs
-            `at_most` runs.
+        spread: Standard deviations of the logarithm of epoch times, with the variance of blocks. A cell whose
+            spread is NaN needs `at_most` runs.
         rule: The study's stopping rule.
         cells: Number of cells, or the degrees of freedom that one more run of each cell adds.
     """
@@ -100,22 +104,25 @@ def needed(spread: np.ndarray | float, rule: Replicates, cells: np.ndarray | flo
     if rule.until is None:
         return np.full(spread.shape, rule.at_least)
     n = np.arange(rule.at_least, rule.at_most + 1)
-    lent = np.where(cells > 1, MAX_PRIOR_DF, 0.0)[..., None]
-    _, half = t_interval(0.0, spread[..., None] / np.sqrt(n), n - 1 + lent)
-    # n - 2 instead of n - 1: about one run more than in the best case.
+    prior_df = np.where(cells > 1, MAX_PRIOR_DF, 0.0)[..., None]
+    _, half = t_interval(0.0, spread[..., None] / np.sqrt(n), n - 1 + prior_df)
+    # n - 2 instead of n - 1, because cells need about one run more than in the best case.
     enough = (half <= math.asinh(rule.until)) & ((n - 2) * cells[..., None] >= MIN_POOLED_DF)
     return np.where(enough.any(axis=-1), n[enough.argmax(axis=-1)], rule.at_most)
 
 
 def _cell_widths(pooling: Pooling) -> pd.DataFrame:
-    """Return by cell half_width as reported, alike and df with full moderation, known (df of all cells)."""
+    """Return by cell the columns half_width (as reported), moderated_width, df and pooled_df.
+
+    moderated_width and df are those of a standard deviation moderated without the limit MAX_PRIOR_DF.
+    """
     moderated = replace(pooling, max_prior_df=math.inf).cell_statistics
     return pd.DataFrame(
         {
             "half_width": _relative_half_width(pooling.cell_statistics, "mean"),
-            "alike": _relative_half_width(moderated, "mean"),
+            "moderated_width": _relative_half_width(moderated, "mean"),
             "df": moderated["df"],
-            "known": pooling.effective_df,
+            "pooled_df": pooling.effective_df,
         }
     )
 
@@ -123,13 +130,12 @@ def _cell_widths(pooling: Pooling) -> pd.DataFrame:
 def _contrast_widths(
     runs: pd.DataFrame, pooling: Pooling, contrasts: Mapping[str, tuple[Any, ...]]
 ) -> pd.DataFrame:
-    """Return the columns of `_cell_widths` of each cell's widest contrast, NaN if one has no interval."""
+    """Return the columns of `_cell_widths` by cell, of its widest contrast; NaN if one has no interval."""
     pairs = pd.DataFrame(_pairs(runs, contrasts), columns=["to", "base"])
-    columns = ["half_width", "alike", "df", "known"]
+    columns = ["half_width", "moderated_width", "df", "pooled_df"]
     pairs[columns] = math.nan
     if (measured := pairs["to"].isin(pooling.samples) & pairs["base"].isin(pooling.samples)).any():
-        ends = (pairs.loc[measured, end].tolist() for end in ("to", "base"))
-        to, base = ends
+        to, base = (pairs.loc[measured, end].tolist() for end in ("to", "base"))
         reported, moderated = (
             pooling.ratios(to, base),
             replace(pooling, max_prior_df=math.inf).ratios(to, base),
@@ -137,13 +143,13 @@ def _contrast_widths(
         total_df = np.where(reported["within_blocks"] > 0, pooling.within.df, pooling.effective_df)
         widths = {
             "half_width": _relative_half_width(reported, "value"),
-            "alike": _relative_half_width(moderated, "value"),
+            "moderated_width": _relative_half_width(moderated, "value"),
             "df": moderated["df"],
-            "known": total_df,
+            "pooled_df": total_df,
         }
         pairs.loc[measured, columns] = pd.DataFrame(widths)[columns].to_numpy(float)
     by_end = pd.concat([pairs.set_index(end)[columns] for end in ("to", "base")]).groupby(level=0)
-    widest = {"half_width": "max", "alike": "max", "df": "min", "known": "min"}
+    widest = {"half_width": "max", "moderated_width": "max", "df": "min", "pooled_df": "min"}
     return pd.DataFrame({name: getattr(by_end[name], end)(skipna=False) for name, end in widest.items()})
 
 
@@ -152,7 +158,7 @@ def _relative_half_width(intervals: pd.DataFrame, value: str) -> pd.Series:
 
 
 def _pairs(runs: pd.DataFrame, contrasts: Mapping[str, tuple[Any, ...]]) -> Iterator[tuple[str, str]]:
-    """Yield the pairs of cells that differ only in one of these factors, between two of its levels."""
+    """Yield the pairs of cells that differ only in one factor of `contrasts`, between two of its levels."""
     cells = runs.drop_duplicates("cell")
     for name, levels in contrasts.items():
         constant = [factor for factor in factors(cells) if factor != name]
