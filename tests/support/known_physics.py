@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis.measured import factors
+from analysis.measured import factors, read_runs
 from common.schemas import schema
 from common.tables import read_table, write_table
 from declared.models import model_graph
@@ -192,7 +192,7 @@ def runs(
     seed=1,
     framework="pytorch-ddp",
 ):
-    """Return runs as `read_table` returns runs.csv, and write them to `folder` if given."""
+    """Return runs as `read_runs` returns runs.csv, and write them to `folder` if given."""
     truth, rng = truth or Truth(), np.random.default_rng(seed)
     table, rows = schema("factors")["properties"], []
     for model, n, batch, rate, k, replicate in itertools.product(
@@ -267,8 +267,8 @@ def network(
 
 
 def written(frame, name, folder):
-    """Write a table to a file in `folder`, and return what `read_table` returns for it."""
+    """Write a table to a file in `folder`, and return what its reader returns for it."""
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(folder or scratch) / f"{name}.csv"
-        write_table(frame, name, file)
-        return read_table(file, name)
+        write_table(frame.drop(columns="n_devices", errors="ignore"), name, file)
+        return read_runs(file) if name == "runs" else read_table(file, name)

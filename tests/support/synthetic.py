@@ -112,6 +112,7 @@ def campaign(
                 "warmup_epochs": WARMUP,
                 "ranks": nodes,
                 "replicas": nodes,
+                "n_devices": nodes,
                 "local_batch": batch_size,
                 "effective_batch": batch_size * nodes * sync_every,
                 "baseline": BASELINE_OF[framework],
@@ -135,7 +136,7 @@ def write_campaign(folder: Path, **options: object) -> tuple[Path, Path]:
 
 def write_frames(folder: Path, runs: pd.DataFrame, epochs: pd.DataFrame) -> tuple[Path, Path]:
     """Write these runs and epochs into `folder` and return their paths."""
-    write_table(runs, "runs", folder / "runs.csv")
+    write_table(runs.drop(columns="n_devices", errors="ignore"), "runs", folder / "runs.csv")
     write_table(epochs, "epochs", folder / "epochs.csv")
     return folder / "runs.csv", folder / "epochs.csv"
 
@@ -324,6 +325,7 @@ def designed_campaign(
                 **levels,
                 "ranks": geometry.ranks,
                 "replicas": geometry.replicas,
+                "n_devices": max(geometry.ranks, geometry.replicas),
                 "local_batch": geometry.local_batch,
                 "effective_batch": geometry.effective_batch,
                 "baseline": load_framework(levels["framework"]).baseline,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from common.tables import read_table
+from analysis.measured import read_runs
 from support.synthetic import write_campaign
 
 
@@ -13,12 +13,12 @@ def csv(tmp_path_factory):
 
 @pytest.fixture
 def runs(csv):
-    return read_table(csv[0], "runs")
+    return read_runs(csv[0])
 
 
 @pytest.fixture
 def read(tmp_path):
     def read_campaign(**options):
-        return read_table(write_campaign(tmp_path, **options)[0], "runs")
+        return read_runs(write_campaign(tmp_path, **options)[0])
 
     return read_campaign

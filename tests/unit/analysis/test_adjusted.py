@@ -19,9 +19,9 @@ from analysis.adjusted import (
     adjustment,
 )
 from analysis.covariance import fit_slopes, leverages
+from analysis.measured import read_runs
 from analysis.pooling import Pooling, pooled
 from common.notes import Note, find_note
-from common.tables import read_table
 from support.published import FIBRES
 from support.simulated import beside_reference, referenced_coverage
 from support.synthetic import campaign, epoch_time, referenced, write_frames
@@ -304,7 +304,7 @@ def test_means_and_ratios_are_adjusted_each_where_it_pays(monkeypatch):
 @pytest.fixture
 def of_campaign(tmp_path):
     runs, epochs = campaign()
-    return read_table(write_frames(tmp_path, referenced(runs), epochs)[0], "runs")
+    return read_runs(write_frames(tmp_path, referenced(runs), epochs)[0])
 
 
 def test_tables_have_adjusted_numbers_beside_plain_ones(of_campaign):

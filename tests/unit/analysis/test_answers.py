@@ -8,11 +8,10 @@ import pandas as pd
 import pytest
 
 from analysis import anova, answers, effects, tables
-from analysis.measured import read_timing_runs
+from analysis.measured import read_runs, read_timing_runs
 from analysis.pooling import pooled
 from common.files import CHECKOUT
 from common.notes import codes, find_note
-from common.tables import read_table
 from support.synthetic import designed_campaign, write_frames
 
 
@@ -66,7 +65,7 @@ def test_lead_is_over_the_next_framework_of_the_table(runs: pd.DataFrame) -> Non
 
 
 def test_levels_not_compared_with_the_next_are_with_the_first(tmp_path: Path) -> None:
-    runs = read_table(write_frames(tmp_path, *designed_campaign())[0], "runs")
+    runs = read_runs(write_frames(tmp_path, *designed_campaign())[0])
     contrasts = answers.contrasts_by_factor(runs, effects.table(runs).data, anova.table(runs).data)
     rankings = answers.rank_levels(runs, "nodes", contrasts["nodes"])
     assert {ranking.levels[0] for ranking in rankings} > {1}, "or this test says nothing"

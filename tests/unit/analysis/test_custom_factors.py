@@ -100,7 +100,7 @@ def test_columns_of_own_factors_are_read_and_written(tmp_path, frames):
     assert levels_in_order(read, "custom_tp") == [1, 2, 4] and read["custom_size"].tolist() == [0.5] * 9
     assert levels_in_order(read, "custom_impl") == [2, "fused", "plain"]
     text = (tmp_path / "runs.csv").read_text()
-    write_table(read, "runs", tmp_path / "again.csv")
+    write_table(read.drop(columns="n_devices"), "runs", tmp_path / "again.csv")
     assert read_table(tmp_path / "again.csv", "runs").equals(read_table(tmp_path / "runs.csv", "runs"))
     for column in ("custom_Tp", "tp", "custom_"):
         (tmp_path / "runs.csv").write_text(text.replace("custom_tp", column, 1))

@@ -110,7 +110,7 @@ def test_share_follows_from_time_operations_and_peak(runs: pd.DataFrame) -> None
     samples_s = row["samples_per_epoch"] / row["epoch_time_s"]
     values = efficiency.model_flop_utilization(runs)
     (operations,) = set(values["sample_flops"])
-    assert row["mfu"] == pytest.approx(samples_s * operations / row["replicas"] / 1e12)
+    assert row["mfu"] == pytest.approx(samples_s * operations / row["n_devices"] / 1e12)
     notes = response_notes(measured, RESPONSES["mfu"])
     assert codes(notes) == ["response", "operations", "peak"]
     assert find_note(notes, "peak").facts["flops_s"] == [1e12]

@@ -10,7 +10,7 @@ import pytest
 
 from analysis import adjusted, decomposition, effects, strategies
 from analysis.intervals import columns
-from analysis.measured import successful, timing_runs, with_batch_numbers
+from analysis.measured import read_runs, read_timing_runs, successful, with_batch_numbers
 from analysis.pooling import pooled
 from common.files import CHECKOUT, stored_file
 from common.tables import read_results, read_table
@@ -53,7 +53,7 @@ MAX_KEPT_BYTES = 10**6  # a larger table is kept compressed
 
 @pytest.mark.parametrize("name", [SLOW, "reference-check-quiet", STRATEGIES])
 def test_intervals_of_a_kept_campaign_exclude_1_where_p_is_small(name: str) -> None:
-    data = effects.build_rows(timing_runs(read_table(CAMPAIGNS / name / "runs.csv", "runs")))
+    data = effects.build_rows(read_timing_runs(CAMPAIGNS / name / "runs.csv"))
     excluded = (data["ratio_low_simultaneous"] > 1) | (data["ratio_high_simultaneous"] < 1)
     assert (excluded == (data["p_holm"] < 0.05)).all() and excluded.any()
 
@@ -93,7 +93,8 @@ def test_older_baseline_and_site_are_read() -> None:
 
 @functools.cache
 def records(study: str, name: str = "runs") -> pd.DataFrame:
-    return read_table(CAMPAIGNS / study / f"{name}.csv", name)
+    file = CAMPAIGNS / study / f"{name}.csv"
+    return read_runs(file) if name == "runs" else read_table(file, name)
 
 
 def benchmark_of(study: str) -> CollectiveBenchmark:

@@ -8,10 +8,10 @@ import pytest
 
 from analysis import cells, conditions, effects
 from analysis.batch_scaling import batch_scaling
-from analysis.measured import levels_in_order, with_batch_numbers
+from analysis.measured import levels_in_order, read_runs, with_batch_numbers
 from analysis.terms import is_treated_as_number
 from common.errors import InputError
-from common.tables import read_table, write_table
+from common.tables import write_table
 
 LARGEST_NUMBER = 64  # the batch size of the synthetic campaign that is called largest
 
@@ -19,10 +19,10 @@ LARGEST_NUMBER = 64  # the batch size of the synthetic campaign that is called l
 @pytest.fixture
 def runs(csv: Any, tmp_path: Path) -> pd.DataFrame:
     """Return the synthetic campaign, in which one batch size was found by a search, through a file."""
-    frame = read_table(csv[0], "runs")
+    frame = read_runs(csv[0])
     levels = frame["batch_size"].astype(object).where(frame["batch_size"] != LARGEST_NUMBER, "largest")
-    write_table(frame.assign(batch_size=levels), "runs", tmp_path / "runs.csv")
-    return read_table(tmp_path / "runs.csv", "runs")
+    write_table(frame.drop(columns="n_devices").assign(batch_size=levels), "runs", tmp_path / "runs.csv")
+    return read_runs(tmp_path / "runs.csv")
 
 
 def test_words_stand_behind_numbers(runs: pd.DataFrame) -> None:
@@ -33,19 +33,19 @@ def test_words_stand_behind_numbers(runs: pd.DataFrame) -> None:
 
 
 def test_another_word_is_refused(csv: Any, tmp_path: Path) -> None:
-    frame = read_table(csv[0], "runs")
+    frame = read_runs(csv[0])
     with pytest.raises(InputError) as error:
-        write_table(frame.assign(batch_size="huge"), "runs", tmp_path / "runs.csv")
+        write_table(frame.drop(columns="n_devices").assign(batch_size="huge"), "runs", tmp_path / "runs.csv")
     assert error.value.key == "batch_size"
 
 
 def test_predictions_take_the_numbers(csv: Any, runs: pd.DataFrame) -> None:
-    numbers, plain = with_batch_numbers(runs)["batch_size"], read_table(csv[0], "runs")["batch_size"]
+    numbers, plain = with_batch_numbers(runs)["batch_size"], read_runs(csv[0])["batch_size"]
     pd.testing.assert_series_equal(numbers, plain)
 
 
 def test_the_kind_of_scaling_names_the_numbers(csv: Any, runs: pd.DataFrame) -> None:
-    assert batch_scaling(runs, "nodes") == batch_scaling(read_table(csv[0], "runs"), "nodes") is not None
+    assert batch_scaling(runs, "nodes") == batch_scaling(read_runs(csv[0]), "nodes") is not None
 
 
 def test_tables_show_level_and_number(runs: pd.DataFrame) -> None:

@@ -44,18 +44,18 @@ def test_cells_are_compared_as_independent_groups(dlperf: pd.DataFrame) -> None:
 
 
 def test_nodes_and_devices_of_a_ladder_are_one_series(dlperf: pd.DataFrame) -> None:
-    assert varying(dlperf) == ["framework", "replicas"]
+    assert varying(dlperf) == ["framework", "n_devices"]
     rows, _ = scaling.build_rows(dlperf)
-    assert rows["replicas"].tolist() == [
+    assert rows["n_devices"].tolist() == [
         "1, 2, 4, 8, 16, 32",
         "1, 2, 4, 8, 16, 32",
         "1, 4, 8, 16, 32",
         "1, 2, 4, 8, 16, 32",
     ]
-    assert set(rows["scaled"]) == {"replicas"} and set(rows["baseline_replicas"]) == {1}
+    assert set(rows["scaled"]) == {"n_devices"} and set(rows["baseline_n_devices"]) == {1}
     table = speedup.build_rows(dlperf)
     assert table.groupby("framework")["baseline_cell"].nunique().tolist() == [1, 1, 1, 1]
-    large = table[table["replicas"] == 32]
+    large = table[table["n_devices"] == 32]
     assert large["speedup"].tolist() == pytest.approx(
         (large["baseline_epoch_time_s"] / large["epoch_time_s"]).tolist()
     )
@@ -79,15 +79,15 @@ def test_ladder_of_nodes_and_devices(sizes: list[tuple[int, int]], expected: boo
 def test_series_that_begins_at_a_node_has_it_as_its_base(mlperf: pd.DataFrame) -> None:
     rows = speedup.build_rows(mlperf).set_index("nodes")
     assert mlperf["local_batch"].unique().tolist() == [1.0, 0.5, 0.25]
-    assert rows["baseline_replicas"].tolist() == [8, 8, 8] and rows.at[1, "speedup"] == 1
+    assert rows["baseline_n_devices"].tolist() == [8, 8, 8] and rows.at[1, "speedup"] == 1
     assert rows.at[4, "efficiency"] == pytest.approx(rows.at[4, "speedup"] / 4)
     assert rows["karp_flatt"].isna().all(), "Karp and Flatt's fraction needs the time on one device"
-    assert "baseline_replicas" in speedup.table(mlperf).data
+    assert "baseline_n_devices" in speedup.table(mlperf).data
 
 
 def test_own_campaigns_keep_their_columns(tmp_path: Path) -> None:
     runs = read_runs(write_frames(tmp_path, *campaign(replicates=2))[0])
-    assert "baseline_replicas" not in speedup.table(runs).data
+    assert "baseline_n_devices" not in speedup.table(runs).data
 
 
 def test_order_of_the_runs_is_not_tested(dlperf: pd.DataFrame) -> None:

@@ -8,9 +8,8 @@ import pandas as pd
 import pytest
 
 from analysis import effects
-from analysis.measured import successful
+from analysis.measured import read_runs, successful
 from common.files import CHECKOUT
-from common.tables import read_table
 from declared.study import load_study
 from importers import campaign
 from importers.campaign import import_measurements
@@ -30,7 +29,7 @@ MAX_KEPT_BYTES = 200_000
 
 @functools.cache
 def runs_of(name: str) -> pd.DataFrame:
-    return read_table(CHECKOUT / PUBLIC / name / "runs.csv", "runs")
+    return read_runs(CHECKOUT / PUBLIC / name / "runs.csv")
 
 
 @functools.cache
@@ -78,11 +77,11 @@ def percent(ratio: float) -> str:
 def test_frameworks_of_dlperf_are_as_far_apart_as_the_page_says() -> None:
     data = effects_of(DLPERF).query("factor == 'framework' and model == 'resnet-50-v15'")
     faster = "ngc-mxnet"
-    rates = runs_of(DLPERF).assign(rate=lambda runs: runs["throughput_samples_s"] / runs["replicas"])
+    rates = runs_of(DLPERF).assign(rate=lambda runs: runs["throughput_samples_s"] / runs["n_devices"])
     rates = (
-        1 / (1 / rates.set_index(["model", "framework", "replicas"])["rate"]).groupby(level=[0, 1, 2]).mean()
+        1 / (1 / rates.set_index(["model", "framework", "n_devices"])["rate"]).groupby(level=[0, 1, 2]).mean()
     )
-    for devices, own in data.groupby("replicas"):
+    for devices, own in data.groupby("n_devices"):
         texts = [f"{rates['resnet-50-v15', faster, devices]:.0f}"]
         for framework in ("mxnet", "mindspore", "tensorflow2", "pytorch-dali"):
             row = own[own["from"].isin([faster, framework]) & own["to"].isin([faster, framework])]

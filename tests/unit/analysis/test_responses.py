@@ -68,7 +68,7 @@ def test_epoch_time_is_pooled_as_ever(runs):
 def test_responses_are_derived_from_what_runs_record(frames):
     runs = frames[0]
     per_device = measured(frames, "throughput_per_device")["throughput_samples_s_device"]
-    assert np.allclose(per_device, runs["throughput_samples_s"] / runs["replicas"])
+    assert np.allclose(per_device, runs["throughput_samples_s"] / runs["n_devices"])
     on_gpu = runs.assign(device_memory_peak_bytes=[7.0, *[None] * (len(runs) - 1)])
     memory = measured((on_gpu, frames[1]), "memory")["rank_memory_bytes"]
     assert memory.tolist() == [7.0, *runs["memory_peak_bytes"].iloc[1:].astype(float)]
@@ -169,7 +169,7 @@ def test_equality_is_that_of_the_response(frames):
 )
 def test_scaling_is_named_by_the_batch_that_is_kept(runs, local_batch, effective_batch, kind):
     scaled = runs.drop_duplicates("cell").iloc[[0, 0, 0]].assign(
-        cell=["a", "b", "c"], nodes=[1, 2, 4], replicas=[1, 2, 4], batch_size=16,
+        cell=["a", "b", "c"], nodes=[1, 2, 4], n_devices=[1, 2, 4], batch_size=16,
         local_batch=local_batch, effective_batch=effective_batch,
     )  # fmt: skip
     note = batch_scaling(scaled, "nodes")

@@ -46,9 +46,9 @@ def test_karp_flatt_interval_is_the_reversed_one_of_speedup():
     assert speedup.karp_flatt(Estimate(5.0), 4).value < 0
 
 
-def seconds(replicas, fraction=0.05, one_s=100.0):
+def seconds(n_devices, fraction=0.05, one_s=100.0):
     """Return epoch times by Amdahl's law."""
-    return one_s * (fraction + (1 - fraction) / np.asarray(replicas, dtype=float))
+    return one_s * (fraction + (1 - fraction) / np.asarray(n_devices, dtype=float))
 
 
 P = np.repeat([1, 2, 4, 8], 5)
@@ -58,7 +58,7 @@ P = np.repeat([1, 2, 4, 8], 5)
 def test_times_that_follow_the_law_give_its_fraction_back(fraction):
     law = scaling.fit_amdahl(P.astype(float), seconds(P, fraction))
     assert law.fraction.value == pytest.approx(fraction, abs=1e-6)
-    assert law.one_replica_s.value == pytest.approx(100)
+    assert law.one_device_s.value == pytest.approx(100)
 
 
 def test_a_twentieth_that_is_serial_allows_a_twentyfold_speedup():
@@ -88,7 +88,7 @@ def test_amdahl_fit_equals_the_linearized_model():
     # Gauss-Newton: a linear regression on the derivatives at the solution has the same errors.
     f = law.fraction.value
     slopes = np.column_stack([np.ones(len(P)), (1 - 1 / P) / (f + (1 - f) / P)])
-    residuals = np.log(times) - np.log(seconds(P, f, law.one_replica_s.value))
+    residuals = np.log(times) - np.log(seconds(P, f, law.one_device_s.value))
     linear = OLS(residuals, slopes).fit()
     assert linear.params == pytest.approx([0, 0], abs=1e-6)
     assert (law.fraction.low, law.fraction.high) == pytest.approx(f + linear.conf_int()[1], abs=1e-6)
@@ -113,7 +113,7 @@ def quickstart_like():
         ]
         first = first[(first["sync_every"] == 1) & (first["replicate"] <= replicates)]
         chosen = first[first["nodes"] <= len(nodes)].copy()
-        chosen["nodes"] = chosen["replicas"] = chosen["nodes"].map(dict(enumerate(nodes, start=1)))
+        chosen["nodes"] = chosen["n_devices"] = chosen["nodes"].map(dict(enumerate(nodes, start=1)))
         chosen["epoch_time_s"] = times_of(chosen["nodes"].to_numpy(float)) * (
             1 + noise * rng.standard_normal(len(chosen))
         )
@@ -144,7 +144,7 @@ def test_row_has_largest_speedup_and_its_baseline_in_seconds(quickstart_like):
     runs = quickstart_like(lambda p: seconds(p, 0.1) + 12.0 * (p - 1))
     (row,) = scaling.build_rows(runs)[0].itertuples()
     single, two = (runs.loc[runs["nodes"] == n, "epoch_time_s"] for n in (1, 2))
-    assert (row.baseline_replicas, row.speedup_replicas, row.n) == (1, 2, 15)
+    assert (row.baseline_n_devices, row.speedup_n_devices, row.n) == (1, 2, 15)
     assert row.baseline_epoch_time_s == pytest.approx(single.mean())
     assert row.speedup == pytest.approx(np.mean(single) / np.mean(two))
     assert row.speedup_low < row.speedup < row.speedup_high
@@ -153,18 +153,18 @@ def test_row_has_largest_speedup_and_its_baseline_in_seconds(quickstart_like):
     assert row.karp_flatt_last > row.karp_flatt_first
 
 
-def test_without_one_replica_the_baseline_is_the_fewest(quickstart_like):
+def test_without_one_device_the_baseline_is_the_fewest(quickstart_like):
     runs = quickstart_like(lambda p: seconds(p, 0.1), nodes=(2, 4, 8), noise=0.0)
     table = scaling.table(runs)
     (row,) = table.data.itertuples()
     assert row.serial_fraction == pytest.approx(0.1)
-    assert row.baseline_replicas == 2
+    assert row.baseline_n_devices == 2
     assert row.speedup == pytest.approx(seconds(2, 0.1) / seconds(8, 0.1))
     assert row.efficiency == pytest.approx(row.speedup / 4)
     assert row.karp_flatt_first == pytest.approx(0.1)
 
 
-def test_two_replica_counts_fit_exactly_and_are_not_tested(quickstart_like):
+def test_two_device_counts_fit_exactly_and_are_not_tested(quickstart_like):
     runs = quickstart_like(lambda p: seconds(p, 0.3), nodes=(1, 2))
     table = scaling.table(runs)
     (row,) = table.data.itertuples()
@@ -203,14 +203,14 @@ def test_every_series_stands_once_and_baselines_are_named(runs):
     assert table.data["reads_as"].str.contains("two counts").all()
     treated = scaling.table(designed_campaign()[0])
     assert len(treated.data) == 18
-    assert set(treated.data["replicas"]) == {"1, 2, 3"}
+    assert set(treated.data["n_devices"]) == {"1, 2, 3"}
 
 
 def test_missing_runs_leave_the_others(quickstart_like):
     runs = quickstart_like(lambda p: seconds(p, 0.3))
     runs.loc[runs["nodes"] == 2, ["status", "epoch_time_s"]] = ["failed", None]
     (row,) = scaling.build_rows(runs)[0].itertuples()
-    assert row.replicas == "1, 4"
+    assert row.n_devices == "1, 4"
     table = scaling.table(runs.assign(status="failed"))
     assert table.data.empty
     assert table.notes[0] == conditions.NO_SUCCESS
@@ -227,11 +227,11 @@ def test_what_scales_is_said_for_each_batch_scope(quickstart_like, scope, text):
 
 def test_speedup_table_has_the_fraction_of_parallel_cells(runs):
     data = speedup.build_rows(runs)
-    parallel = data[(data["replicas"] > 1) & data["speedup"].notna()]
-    expected = (1 / parallel["speedup"] - 1 / parallel["replicas"]) / (1 - 1 / parallel["replicas"])
+    parallel = data[(data["n_devices"] > 1) & data["speedup"].notna()]
+    expected = (1 / parallel["speedup"] - 1 / parallel["n_devices"]) / (1 - 1 / parallel["n_devices"])
     assert parallel["karp_flatt"].to_numpy() == pytest.approx(expected.to_numpy())
     assert (parallel["karp_flatt_low"] < parallel["karp_flatt"]).all()
-    assert data.loc[data["replicas"] == 1, "karp_flatt"].isna().all()
+    assert data.loc[data["n_devices"] == 1, "karp_flatt"].isna().all()
     assert "serial fraction" in speedup.table(runs).display
 
 
@@ -249,7 +249,7 @@ def two_ways():
         cells = []
         for nodes, devices in itertools.product((1, 2, 4), (1, 2)):
             cell = first.assign(
-                nodes=nodes, devices_per_node=devices, replicas=nodes * devices, cell=f"n{nodes}.d{devices}"
+                nodes=nodes, devices_per_node=devices, n_devices=nodes * devices, cell=f"n{nodes}.d{devices}"
             )
             noise = np.exp(0.02 * rng.standard_normal(len(cell)))
             cells.append(cell.assign(epoch_time_s=times_of(nodes, devices) * noise))
@@ -261,7 +261,7 @@ def two_ways():
 def test_a_series_varies_either_nodes_or_devices(two_ways):
     table = scaling.table(two_ways(lambda nodes, devices: seconds(nodes * devices, 0.1)))
     data = table.data
-    assert data[["nodes", "devices_per_node", "replicas"]].astype(str).to_numpy().tolist() == [
+    assert data[["nodes", "devices_per_node", "n_devices"]].astype(str).to_numpy().tolist() == [
         ["1, 2, 4", "1", "1, 2, 4"],
         ["1, 2, 4", "2", "2, 4, 8"],
         ["1", "1, 2", "1, 2"],
@@ -270,7 +270,7 @@ def test_a_series_varies_either_nodes_or_devices(two_ways):
     ]
     assert data["scaled"].tolist() == ["nodes"] * 2 + ["devices_per_node"] * 3
     assert ((data["serial_fraction_low"] < 0.1) & (data["serial_fraction_high"] > 0.1)).all(), (
-        "p is the replicas"
+        "p is the devices"
     )
     assert scaling.SERIES_OF_EITHER in table.notes
     assert "one-replica-count" not in codes(table.notes)
@@ -281,7 +281,7 @@ def test_cells_that_scale_one_way_are_not_said_to_scale_no_way(two_ways):
     runs = two_ways(lambda nodes, devices: seconds(nodes * devices, 0.1))
     corner = runs[(runs["nodes"] == 1) | (runs["devices_per_node"] == 1)]
     data, notes = scaling.build_rows(corner)
-    assert data["replicas"].tolist() == ["1, 2, 4", "1, 2"] and not notes
+    assert data["n_devices"].tolist() == ["1, 2, 4", "1, 2"] and not notes
     apart = runs[runs["nodes"] + runs["devices_per_node"] == 3]
     (notes,) = scaling.build_rows(apart)[1]
     assert notes.facts["series"] == ["devices per node 2", "devices per node 1", "1 node", "2 nodes"]

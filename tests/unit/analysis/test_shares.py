@@ -58,7 +58,7 @@ def test_parts_of_a_run_are_as_constructed_and_add_up(records):
     assert data["communication_s"].to_numpy() == pytest.approx(expected, abs=1e-9)
 
 
-def test_one_replica_communicates_nothing_and_has_no_interval(records):
+def test_one_device_communicates_nothing_and_has_no_interval(records):
     data, cells = shares.epoch_shares(records.runs), one_row_per_cell(records)
     single = data[cells.loc[data.index, "nodes"] == 1]
     assert len(single) and (single["communication"] == 0).all()
@@ -66,7 +66,7 @@ def test_one_replica_communicates_nothing_and_has_no_interval(records):
     assert (single["alone"] == single.index).all()
 
 
-def test_without_a_cell_on_one_replica_training_is_one_part(tmp_path):
+def test_without_a_cell_on_one_device_training_is_one_part(tmp_path):
     runs, epochs = timed(*designed_campaign(noise=0, missing={}))
     runs = runs[(runs["nodes"] > 1) | (runs["model"] == "small-cnn")]
     data = shares.run_time_parts(
@@ -114,7 +114,7 @@ def test_the_time_of_a_batch_is_that_of_the_same_local_batch(tmp_path):
     runs["batch_scope"] = "global"
     runs.loc[shared, "local_batch"] = 32
     runs = Records(*write_frames(tmp_path, runs, pd.DataFrame(EMPTY_EPOCHS))).runs
-    own = speedup.one_replica_cells_by_local_batch(runs)
+    own = speedup.one_device_cells_by_local_batch(runs)
     assert (
         runs.set_index("cell").loc[own[runs.loc[runs["nodes"] == 2, "cell"].iloc[0]], "batch_size"].iloc[0]
         == 32
@@ -126,14 +126,14 @@ EMPTY_EPOCHS = {name: [] for name in ("run_id", "key", "epoch", "warm_up", "epoc
 
 def test_own_cell_has_the_same_framework(csv):
     runs = Records(*csv).runs
-    own, baselines = speedup.one_replica_cells_by_local_batch(runs), speedup.baseline_cells(runs)
+    own, baselines = speedup.one_device_cells_by_local_batch(runs), speedup.baseline_cells(runs)
     ddp = runs[(runs["framework"] == "pytorch-ddp") & (runs["nodes"] == 2) & (runs["batch_size"] == 16)][
         "cell"
     ].iloc[0]
     assert own[ddp].startswith("pytorch-ddp") and ".n1." in own[ddp]
     assert baselines[ddp].startswith("pytorch-single")
     without_own = runs[(runs["framework"] != "pytorch-ddp") | (runs["nodes"] > 1)]
-    assert ddp not in speedup.one_replica_cells_by_local_batch(without_own)
+    assert ddp not in speedup.one_device_cells_by_local_batch(without_own)
 
 
 def test_runs_that_tell_no_wall_time_are_left_out(tmp_path):

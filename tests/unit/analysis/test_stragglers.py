@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from analysis.measured import read_runs
 from analysis.stragglers import computing_times, find_stragglers, reference_times, table
 from common.files import CHECKOUT
 from common.notes import codes, find_note
@@ -15,7 +16,7 @@ FOLDER = CHECKOUT / "docs" / "campaigns" / "phases-virtual"
 
 @pytest.fixture(scope="module")
 def runs() -> pd.DataFrame:
-    return read_table(FOLDER / "runs.csv", "runs")
+    return read_runs(FOLDER / "runs.csv")
 
 
 def with_reference(runs: pd.DataFrame, slow_host: str) -> pd.DataFrame:

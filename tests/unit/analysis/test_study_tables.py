@@ -160,9 +160,9 @@ def test_a_campaign_without_failures_says_so(read):
         }
 
 
-def test_one_replica_is_the_baseline_at_every_rate_of_the_links(runs):
-    """One replica does not communicate, so a study measures it at one rate only."""
-    parallel = runs[runs["replicas"] > 1]
+def test_one_device_is_the_baseline_at_every_rate_of_the_links(runs):
+    """One device does not communicate, so a study measures it at one rate only."""
+    parallel = runs[runs["n_devices"] > 1]
     names = {name: parallel[name] + ".bandwidth=250" for name in ("cell", "run_id")}
     slower = parallel.assign(bandwidth=250, epoch_time_s=2 * parallel["epoch_time_s"].astype(float), **names)
     rates = pd.concat([runs.assign(bandwidth=1000), slower], ignore_index=True)

@@ -7,9 +7,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from analysis.measured import read_runs
 from common.errors import InputError
 from common.notes import find_note
-from common.tables import read_table, write_table
+from common.tables import write_table
 from comparison import matched
 from comparison.changes import changes, summary, table
 from comparison.compare import compare_campaigns
@@ -34,7 +35,7 @@ def base() -> pd.DataFrame:
 
 
 @pytest.fixture
-def contender() -> pd.DataFrame:
+def later() -> pd.DataFrame:
     """The same campaign on another day."""
     runs = campaign(replicates=5, failures={}, seed=2)[0]
     return runs.assign(
@@ -46,33 +47,31 @@ def contender() -> pd.DataFrame:
 def compare(tmp_path):
     """Compare tables as the program does: written and read again."""
 
-    def read_both(base: pd.DataFrame, contender: pd.DataFrame) -> Compared:
-        return Compared(
-            NAMES, *(read(frame, name) for frame, name in zip((base, contender), NAMES, strict=True))
-        )
+    def read_both(base: pd.DataFrame, later: pd.DataFrame) -> Compared:
+        return Compared(NAMES, *(read(frame, name) for frame, name in zip((base, later), NAMES, strict=True)))
 
     def read(frame: pd.DataFrame, name: str) -> pd.DataFrame:
-        return read_table(write_frames(tmp_path / name, frame, campaign(1)[1])[0], "runs")
+        return read_runs(write_frames(tmp_path / name, frame, campaign(1)[1])[0])
 
     for name in NAMES:
         (tmp_path / name).mkdir()
     return read_both
 
 
-def test_change_of_a_framework_is_found_in_its_cells_only(compare, base, contender) -> None:
-    hit = contender["framework"] == "horovod-pytorch"
-    contender.loc[hit, "epoch_time_s"] *= SLOWER
-    data = changes(compare(base, contender)).set_index("cell")
+def test_change_of_a_framework_is_found_in_its_cells_only(compare, base, later) -> None:
+    hit = later["framework"] == "horovod-pytorch"
+    later.loc[hit, "epoch_time_s"] *= SLOWER
+    data = changes(compare(base, later)).set_index("cell")
     slow = data.index.str.startswith("horovod-pytorch")
-    assert set(data.loc[slow, "change"]) == {"slower"}
-    assert set(data.loc[~slow, "change"]) == {"no change shown"}
+    assert set(data.loc[slow, "verdict"]) == {"slower"}
+    assert set(data.loc[~slow, "verdict"]) == {"no change shown"}
     assert np.log(data.loc[slow, "ratio"]).mean() == pytest.approx(np.log(SLOWER), abs=0.015)
     assert ((data["ratio_low"] < data["ratio"]) & (data["ratio"] < data["ratio_high"])).all()
 
 
 @pytest.mark.simulation
-def test_intervals_cover_the_true_value_without_false_findings(compare, base, contender) -> None:
-    first, second = compare(base, contender).base, compare(base, contender).contender
+def test_intervals_cover_the_true_value_without_false_findings(compare, base, later) -> None:
+    first, second = compare(base, later).base_runs, compare(base, later).other_runs
     rng, inside, n_studies_with_findings, studies = np.random.default_rng(1), [], 0, 40
     for _ in range(studies):
         drawn = [runs.assign(epoch_time_s=rng.lognormal(0, 0.03, len(runs))) for runs in (first, second)]
@@ -83,13 +82,13 @@ def test_intervals_cover_the_true_value_without_false_findings(compare, base, co
     assert n_studies_with_findings / studies < 0.16  # 5 %; standard error 3 %
 
 
-def test_p_values_and_intervals_agree_with_r(compare, base, contender) -> None:
+def test_p_values_and_intervals_agree_with_r(compare, base, later) -> None:
     """R: t.test(extra ~ group, data = sleep): t = -1.8608, df = 17.776, p-value = 0.07939.
 
     The values of sleep are used as logarithms.
     """
     frames = []
-    for times, runs in zip(SLEEP, (base, contender), strict=True):
+    for times, runs in zip(SLEEP, (base, later), strict=True):
         row = runs[runs["cell"] == runs["cell"].iloc[0]].head(1)
         frame = pd.concat([row] * len(times), ignore_index=True)
         frame["run_id"] = [f"{run}{number}" for number, run in enumerate(frame["run_id"])]
@@ -114,10 +113,10 @@ def test_p_values_and_intervals_agree_with_r(compare, base, contender) -> None:
         ("effective_batch", 7),
     ],
 )
-def test_cells_that_trained_something_else_are_refused(compare, base, contender, column, value) -> None:
-    cell = contender["cell"].iloc[0]
-    contender.loc[contender["cell"] == cell, column] = value
-    compared = compare(base, contender)
+def test_cells_that_trained_something_else_are_refused(compare, base, later, column, value) -> None:
+    cell = later["cell"].iloc[0]
+    later.loc[later["cell"] == cell, column] = value
+    compared = compare(base, later)
     assert list(compared.refused) == [cell]
     reason = compared.refused[cell]
     assert (reason.code, reason.facts["column"]) == ("measured-differently", column)
@@ -133,8 +132,8 @@ def changed(compared: Compared, column: str) -> tuple[str, str]:
     return note.facts["before"], note.facts["after"]
 
 
-def test_emulated_nodes_are_not_compared_with_real_ones(compare, base, contender) -> None:
-    compared = compare(base, contender.assign(placement="distinct-nodes"))
+def test_emulated_nodes_are_not_compared_with_real_ones(compare, base, later) -> None:
+    compared = compare(base, later.assign(placement="distinct-nodes"))
     refused = compared.cells.set_index("cell").loc[list(compared.refused), "nodes"]
     assert set(refused) == {2}
     assert set(compared.cells.set_index("cell").loc[compared.common, "nodes"]) == {1}
@@ -142,34 +141,34 @@ def test_emulated_nodes_are_not_compared_with_real_ones(compare, base, contender
     assert changed(compared, "placement") == ("emulated", "distinct-nodes")
 
 
-def test_column_recorded_in_one_campaign_is_reported(compare, base, contender) -> None:
-    compared = compare(base, contender.assign(data_digest=None))
+def test_column_recorded_in_one_campaign_is_reported(compare, base, later) -> None:
+    compared = compare(base, later.assign(data_digest=None))
     assert not compared.refused
     assert find_note(compared.differences, "recorded-in-one").facts["columns"] == ["data_digest"]
 
 
-def test_cells_of_one_campaign_only_are_refused(compare, base, contender) -> None:
-    missing, failed = contender["cell"].unique()[:2]
-    contender = contender[contender["cell"] != missing]
-    contender.loc[contender["cell"] == failed, ["status", "reason", "epoch_time_s"]] = [
+def test_cells_of_one_campaign_only_are_refused(compare, base, later) -> None:
+    missing, failed = later["cell"].unique()[:2]
+    later = later[later["cell"] != missing]
+    later.loc[later["cell"] == failed, ["status", "reason", "epoch_time_s"]] = [
         "failed",
         "lost",
         None,
     ]
-    compared = compare(base, contender)
+    compared = compare(base, later)
     assert {cell: (reason.code, reason.facts["campaign"]) for cell, reason in compared.refused.items()} == {
         missing: ("no-such-cell", "after"),
         failed: ("no-successful-run", "after"),
     }
 
 
-def test_differences_are_reported_by_framework(compare, base, contender) -> None:
-    assert compare(base, contender).differences == ["dates: 2026-11-20 → 2026-12-01"], "the wording, once"
-    contender.loc[contender["framework"].str.contains("tensorflow"), "library_version"] = "tensorflow 3.0"
-    loaded = find_note(compare(base, contender.assign(other_cpu_share=0.8)).differences, "other-cpu-time")
+def test_differences_are_reported_by_framework(compare, base, later) -> None:
+    assert compare(base, later).differences == ["dates: 2026-11-20 → 2026-12-01"], "the wording, once"
+    later.loc[later["framework"].str.contains("tensorflow"), "library_version"] = "tensorflow 3.0"
+    loaded = find_note(compare(base, later.assign(other_cpu_share=0.8)).differences, "other-cpu-time")
     assert loaded.facts["shares"] == pytest.approx([0.004, 0.8], abs=5e-4)
     kernel = base["systems"].iloc[0].replace("6.1.0", "6.12.3")
-    compared = compare(base, contender.assign(site="elsewhere", systems=kernel))
+    compared = compare(base, later.assign(site="elsewhere", systems=kernel))
     assert changed(compared, "dates") == ("2026-11-20", "2026-12-01")
     assert changed(compared, "site") == ("local", "elsewhere")
     assert changed(compared, "systems") == (base["systems"].iloc[0], kernel)
@@ -179,15 +178,15 @@ def test_differences_are_reported_by_framework(compare, base, contender) -> None
     assert hit == {name for name in base["framework"].unique() if "tensorflow" in name}
 
 
-def test_own_algorithms_are_reported_with_accuracies(compare, base, contender, monkeypatch) -> None:
-    base, contender = (
-        runs.assign(validation_accuracy=share) for runs, share in ((base, 0.9), (contender, 0.8))
+def test_own_algorithms_are_reported_with_accuracies(compare, base, later, monkeypatch) -> None:
+    base, later = (
+        runs.assign(validation_accuracy=share) for runs, share in ((base, 0.9), (later, 0.8))
     )
-    assert compare(base, contender).algorithms == ""
+    assert compare(base, later).algorithms == ""
     own = replace(frameworks.load_framework("pytorch-ddp"), algorithm=frameworks.OWN_ALGORITHM)
     load = frameworks.load_framework
     monkeypatch.setattr(frameworks, "load_framework", lambda name: own if name == own.name else load(name))
-    compared = compare(base, contender)
+    compared = compare(base, later)
     by_campaign = compared.algorithms.facts["by_campaign"]
     assert {name: note.facts["frameworks"] for name, note in by_campaign.items()} == {
         name: ["pytorch-ddp"] for name in NAMES
@@ -238,16 +237,16 @@ def test_a_campaign_without_a_successful_run_is_refused(tmp_path, base) -> None:
     assert (refused.value.code, refused.value.file) == ("no-successful-run", f"{second}/runs.csv")
 
 
-def test_one_run_a_cell_has_ratios_without_intervals(compare, base, contender) -> None:
-    single_runs = [runs[runs["replicate"] == 1] for runs in (base, contender)]
+def test_one_run_a_cell_has_ratios_without_intervals(compare, base, later) -> None:
+    single_runs = [runs[runs["replicate"] == 1] for runs in (base, later)]
     data = changes(compare(*single_runs))
-    assert set(data["change"]) == {"no interval"}
+    assert set(data["verdict"]) == {"no interval"}
     assert data["ratio"].notna().all() and data[["ratio_low", "p", "p_holm"]].isna().all(axis=None)
 
 
-def test_the_program_writes_a_table_and_a_figure(tmp_path, monkeypatch, base, contender, capsys) -> None:
-    contender["epoch_time_s"] /= SLOWER
-    first, second = folders(tmp_path, base, contender)
+def test_the_program_writes_a_table_and_a_figure(tmp_path, monkeypatch, base, later, capsys) -> None:
+    later["epoch_time_s"] /= SLOWER
+    first, second = folders(tmp_path, base, later)
     monkeypatch.chdir(tmp_path)
     written = compare_campaigns(first, second)
     assert written == Path("results/comparison/before--after/comparison")
@@ -269,12 +268,12 @@ def test_folder_without_runs_is_refused(tmp_path: Path) -> None:
 
 
 def test_imported_campaigns_are_compared_by_their_cells(tmp_path: Path) -> None:
-    runs = read_table(DLPERF / "runs.csv", "runs")
+    runs = read_runs(DLPERF / "runs.csv")
     slower = runs.assign(epoch_time_s=1.1 * runs["epoch_time_s"]).dropna(axis="columns", how="all")
-    write_table(slower.assign(reason=None), "runs", tmp_path / "runs.csv")
+    write_table(slower.drop(columns="n_devices").assign(reason=None), "runs", tmp_path / "runs.csv")
     compared = matched.read(str(DLPERF), str(tmp_path))
     result = changes(compared)
-    assert result["ratio"].tolist() == pytest.approx([1.1] * 23) and set(result["change"]) == {"slower"}
+    assert result["ratio"].tolist() == pytest.approx([1.1] * 23) and set(result["verdict"]) == {"slower"}
     assert [note.code for note in compared.differences] == ["both-elsewhere"]
     with pytest.raises(InputError) as refused:
         matched.read(str(DLPERF), str(DLPERF))
@@ -282,5 +281,5 @@ def test_imported_campaigns_are_compared_by_their_cells(tmp_path: Path) -> None:
 
 
 def test_imported_campaigns_are_named_by_their_study() -> None:
-    base, contender = "results/may/imported", "results/june/imported"
-    assert matched.names(base, contender) == ("may", "june")
+    base, later = "results/may/imported", "results/june/imported"
+    assert matched.names(base, later) == ("may", "june")

@@ -29,7 +29,7 @@ def runs() -> pd.DataFrame:
 
 
 def one_cell(runs: pd.DataFrame, devices: int = 8) -> pd.DataFrame:
-    return runs[(runs["framework"] == FRAMEWORK) & (runs["replicas"] == devices)]
+    return runs[(runs["framework"] == FRAMEWORK) & (runs["n_devices"] == devices)]
 
 
 def row_of(cell: pd.DataFrame, share: float = 1.0, **changes: object) -> PublishedCell:

@@ -29,7 +29,7 @@ def test_cells_of_an_imported_study_are_those_of_its_table() -> None:
     sizes = {(cell["nodes"], cell["devices_per_node"]) for cell in study.cells()}
     assert sizes == {(1, 1), (1, 2), (1, 4), (1, 8), (2, 8), (4, 8)}
     assert len(study.cells()) == 23, "one framework was not measured on two devices"
-    assert study.varied == ["framework", "replicas"], "nodes and devices of a node grow in turn"
+    assert study.varied == ["framework", "n_devices"], "nodes and devices of a node grow in turn"
     assert study.factors["framework"] == ["mindspore", "mxnet-horovod", "pytorch-ddp", "tensorflow2"]
     assert (study.replicates.at_least, study.replicates.at_most) == (5, 10) and not study.replicates.adaptive
     assert study.traits().step_times and not study.token_sequences
@@ -87,8 +87,8 @@ def test_figures_over_nodes_and_devices_are_over_both(tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text(yaml.safe_dump(written))
     study = load_study("s", tmp_path)
     by_factor, interaction, scaling = figure_specs(study)
-    assert study.asked_factors == ("replicas",) and by_factor.x == "replicas"
-    assert interaction.colour == ("replicas",) and scaling.filter == {"replicas": [16, 32]}
+    assert study.asked_factors == ("n_devices",) and by_factor.x == "n_devices"
+    assert interaction.colour == ("n_devices",) and scaling.filter == {"n_devices": [16, 32]}
 
 
 def test_imported_study_has_only_figures_that_it_has_numbers_for() -> None:

@@ -51,7 +51,7 @@ def test_bars_are_intervals_of_the_table_of_cells(records):
     assert ax.get_ylabel() == "throughput (samples/s)"
 
 
-def test_ideal_is_proportional_to_the_replicas(records):
+def test_ideal_is_proportional_to_the_devices(records):
     figure, caption = by_factor.draw(records, SPEC)
     (ax,) = figure.axes
     rows = rows_of(records)
@@ -80,7 +80,7 @@ def test_memory_has_no_ideal(records):
     assert mib.min() < top < mib.max()
 
 
-def test_without_one_replica_the_ideal_starts_at_the_fewest(records, tmp_path):
+def test_without_one_device_the_ideal_starts_at_the_fewest(records, tmp_path):
     runs = records.runs[records.runs["nodes"] > 1]
     larger = Records(*write_frames(tmp_path, runs, epochs_of(records)))
     figure, caption = by_factor.draw(larger, SPEC)

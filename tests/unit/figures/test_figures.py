@@ -459,7 +459,7 @@ def test_scaling_shows_the_numbers_of_the_table_of_speed_up(treated):
     upper, lower = figure.axes[0], figure.axes[3]
     assert upper.get_title() == "small-cnn, batch size 32"
     for series in all_series(treated.runs):
-        own = series.select(rows).sort_values("replicas")
+        own = series.select(rows).sort_values("n_devices")
         for ax, name, unit in ((upper, "speedup", 1), (lower, "efficiency", 100)):
             (line,) = [
                 drawn_line

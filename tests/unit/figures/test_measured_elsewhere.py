@@ -20,7 +20,7 @@ def records(folder: object) -> Records:
 
 def test_filtered_ladder_keeps_one_axis() -> None:
     runs = records(DLPERF).runs
-    spec = from_json('{"kind": "by_factor", "x": "replicas", "filter": {"replicas": [8, 16, 32]}}')
+    spec = from_json('{"kind": "by_factor", "x": "n_devices", "filter": {"n_devices": [8, 16, 32]}}')
     view = build_view(runs, spec)
     assert view.facet == [] and view.colour == ["framework"]
     figure, _ = by_factor.draw(records(DLPERF), spec)

@@ -126,7 +126,7 @@ def case_of(case):
     match case:
         case "no wall time":
             runs = runs.assign(wall_s=None)
-        case "no cell on one replica":
+        case "no cell on one device":
             runs = runs[runs["nodes"] > 1]
         case "too short":
             runs.loc[runs["nodes"] == 3, "epoch_time_s"] *= 0.1
@@ -140,7 +140,7 @@ def case_of(case):
 
 
 CODES = {
-    "no cell on one replica": "training-not-divided",
+    "no cell on one device": "training-not-divided",
     "steps were not counted": "training-not-divided",
     "too short": "cells-without-communication",
 }
@@ -151,7 +151,7 @@ CODES = {
     "case",
     [
         "no wall time",
-        "no cell on one replica",
+        "no cell on one device",
         "too short",
         "a cell failed",
         "some tell no wall time",
@@ -177,7 +177,7 @@ def test_it_is_drawn_whatever_the_campaign_holds(case, spec, tmp_path):
         all_cells = set(records.runs["cell"])
         expected = {
             "too short": {cell for cell in all_cells if ".n3." in cell},
-            "no cell on one replica": all_cells,
+            "no cell on one device": all_cells,
         }
         multi_node = {cell for cell in all_cells if ".n1." not in cell}
         assert set(facts["cells"]) == expected.get(case, multi_node)

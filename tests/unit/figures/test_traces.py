@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from analysis import conditions
-from analysis.measured import OUT_OF_MEMORY_MARK, Records, traced
+from analysis.measured import OUT_OF_MEMORY_MARK, Records, read_runs, traced
 from common.notes import codes, find_note
 from common.tables import read_table, write_table
 from declared.figures import FigureSpec
@@ -140,10 +140,10 @@ def test_a_caption_is_of_the_cells_that_are_drawn(records):
 
 
 def test_traced_cells_out_of_memory_are_marked(records, tmp_path):
-    table = read_table(records.runs_csv, "runs")
-    is_out = (table["trace"] != "none") & (table["replicas"] > 1)
+    table = read_runs(records.runs_csv)
+    is_out = (table["trace"] != "none") & (table["n_devices"] > 1)
     table.loc[is_out, ["status", "epoch_time_s"]] = ["oom", None]
-    write_table(table, "runs", tmp_path / "runs.csv")
+    write_table(table.drop(columns="n_devices"), "runs", tmp_path / "runs.csv")
     figure, _ = phases.draw(Records(tmp_path / "runs.csv", records.epochs_csv, records.files), PHASES)
     texts = [text.get_text() for ax in figure.axes for text in ax.texts]
     assert texts.count(OUT_OF_MEMORY_MARK) == table.loc[is_out, "cell"].nunique()
@@ -156,9 +156,9 @@ def test_without_phases_a_figure_says_so(records, kind, spec):
 
 
 def test_figures_of_time_are_those_of_the_untraced_runs_alone(records, tmp_path):
-    all_runs = read_table(records.runs_csv, "runs")
+    all_runs = read_runs(records.runs_csv)
     untraced = all_runs[all_runs["trace"] == "none"]
-    write_table(untraced, "runs", tmp_path / "runs.csv")
+    write_table(untraced.drop(columns="n_devices"), "runs", tmp_path / "runs.csv")
     alone = Records(tmp_path / "runs.csv", records.epochs_csv)
     spec = FigureSpec("overview", "overview")
     assert overview.draw(records, spec)[1] == overview.draw(alone, spec)[1]
@@ -167,13 +167,13 @@ def test_figures_of_time_are_those_of_the_untraced_runs_alone(records, tmp_path)
 
 
 def test_the_timeline_has_all_runs(records, tmp_path):
-    every = read_table(records.runs_csv, "runs")
+    every = read_runs(records.runs_csv)
     begun = pd.Timestamp("2026-11-20T12:00:00Z") + pd.to_timedelta(range(len(every)), unit="min")
     at = every.assign(
         started_at=begun.strftime("%Y-%m-%dT%H:%M:%SZ"),
         ended_at=(begun + pd.Timedelta("50s")).strftime("%Y-%m-%dT%H:%M:%SZ"),
     )
-    write_table(at, "runs", tmp_path / "runs.csv")
+    write_table(at.drop(columns="n_devices"), "runs", tmp_path / "runs.csv")
     _, caption = timeline.draw(
         Records(tmp_path / "runs.csv", records.epochs_csv), FigureSpec("timeline", "timeline")
     )

@@ -160,7 +160,7 @@ def test_the_single_device_baseline_stands_for_one_node():
     cells = measured_cells(synthetic.joined(single, synthetic.runs(nodes=(2, 3))))
     study = StudyLaw(cells)
     own = study.series(cells[cells["nodes"] == 3].iloc[0].to_dict())
-    assert set(own.loc[own["replicas"] == 1, "framework"]) == {"pytorch-single"}
+    assert set(own.loc[own["n_devices"] == 1, "framework"]) == {"pytorch-single"}
     assert error(study, cells).abs().mean() < 4 * NOISE
 
 

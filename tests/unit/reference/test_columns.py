@@ -27,7 +27,7 @@ from analysis import (
     useful_time,
     variance,
 )
-from analysis.measured import factors, read_timing_runs
+from analysis.measured import factors, read_runs, read_timing_runs
 from analysis.responses import with_response
 from common.files import CHECKOUT
 from common.schemas import schema
@@ -65,7 +65,7 @@ def runs() -> pd.DataFrame:
     steps = {f"step_time_{name}_s": 1.0 for name in ("median", "p95", "p99", "largest")}
     added = {"device_memory_peak_bytes": 1, "perplexity": 2.0, "throughput_tokens_s": 1e3}
     costs = Costs(price_per_node_hour=Price(2.0, "EUR"), grid_g_co2_per_kwh=300.0, node_power_w=100.0)
-    return read_table(FOLDER / "runs.csv", "runs").assign(**added, **steps, **costs.columns())
+    return read_runs(FOLDER / "runs.csv").assign(**added, **steps, **costs.columns())
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import pytest
 from analysis import answers, tables
 from common.errors import InputError
 from common.notes import find_note
-from common.tables import read_table, write_table
+from common.tables import write_table
 from figures.panels import NOT_DRAWN
 from report import content, libraries, material, opening, quality, setting, twelve_rules
 from report.checkout import State
@@ -244,7 +244,7 @@ def test_answer_is_sentences_main_figure_marks_tables(page: Page, campaign_files
     anova = pd.read_csv(campaign_files.results / "tables" / "anova.csv")
     material = campaign_files.material()
     first, further, _ = answers.answer_sentences(
-        read_table(campaign_files.runs_csv, "runs"),
+        read_runs(campaign_files.runs_csv),
         effects,
         anova,
         material.study.asked_factors,

@@ -80,7 +80,7 @@ def figure(stem: Path, width_in: float, height_in: float, caption: str = CAPTION
 
 
 def facts_of(runs_csv: Path, network_csv: Path | None = None, **changes: object) -> Facts:
-    runs = read_table(runs_csv, "runs")
+    runs = read_runs(runs_csv)
     return Facts(
         study=replace(load_study(runs["study"].iloc[0]), **changes),
         site=load_site(runs["site"].iloc[0]),
@@ -278,12 +278,12 @@ def test_drafts_say_what_tables_show(quickstart_like: tuple[Facts, list[Path], l
     decides, scaling = find_note(notes, "what-decides"), find_note(notes, "cost-of-scaling")
     shares = data["anova"].set_index("term")["share"]
     assert max(decides.facts["shares"].values()) == shares.drop(["total", "error"]).max()
-    largest = data["speedup"][data["speedup"]["replicas"] == scaling.facts["devices"]]
+    largest = data["speedup"][data["speedup"]["n_devices"] == scaling.facts["devices"]]
     assert scaling.facts["efficiency"] == largest["efficiency"].max()
     assert scaling.facts["slower"] == (largest["speedup_high"] < 1).sum()
     worst = largest["efficiency"].idxmin()
     of_four = data["speedup"].assign(
-        replicas=data["speedup"]["replicas"].mask(data["speedup"].index == worst, 4)
+        n_devices=data["speedup"]["n_devices"].mask(data["speedup"].index == worst, 4)
     )
     on_four = replace(evidence, tables=evidence.tables | {"speedup": of_four})
     scaling = find_note(list(drafts.discussion(answer, on_four)), "cost-of-scaling")
@@ -312,9 +312,9 @@ def test_findings_are_the_numbers_of_tables(quickstart_like: tuple[Facts, list[P
     means = cells.set_index("cell")["epoch_time_s_mean"]
     assert (times["fastest"], times["slowest"]) == (means.idxmin(), means.idxmax())
     assert times["ratio"] == pytest.approx(means.max() / means.min())
-    scaled = speedup[speedup["replicas"] == 2]["speedup"]
+    scaled = speedup[speedup["n_devices"] == 2]["speedup"]
     finding = facts_of_finding("scaling")
-    assert (finding["replicas"], finding["least"], finding["greatest"]) == (2, scaled.min(), scaled.max())
+    assert (finding["n_devices"], finding["least"], finding["greatest"]) == (2, scaled.min(), scaled.max())
     rows = effects[(effects["factor"] == "batch_size") & (effects["from"] == "16") & (effects["to"] == "64")]
     finding = facts_of_finding("by_factor", x="batch_size")
     assert (finding["least"].value, finding["greatest"].value) == (rows["ratio"].min(), rows["ratio"].max())
@@ -374,7 +374,7 @@ def test_only_an_effect_moves_to_its_figure() -> None:
 
 
 def test_finding_on_single_runs_has_no_interval() -> None:
-    runs = read_table(CAMPAIGN / "runs.csv", "runs")
+    runs = read_runs(CAMPAIGN / "runs.csv")
     single = runs[runs["replicate"] == 1]
     evidence = Evidence(single, {"effects": effects_of_factors.table(single).data})
     finding = find_finding(FigureSpec(name="by_nodes", kind="by_factor", x="nodes"), evidence)
@@ -384,7 +384,7 @@ def test_finding_on_single_runs_has_no_interval() -> None:
 
 def test_network_finding_names_extremes_of_frameworks() -> None:
     network = fit.table(read_table(CAMPAIGN / "network.csv", "network")).data
-    evidence = Evidence(read_table(CAMPAIGN / "runs.csv", "runs"), {"network": network})
+    evidence = Evidence(read_runs(CAMPAIGN / "runs.csv"), {"network": network})
     finding = find_finding(FigureSpec(name="network", kind="network"), evidence)
     rows = network[network["nodes"] == network["nodes"].max()]
     assert finding and finding.facts["latencies_s"] == [rows["latency_s"].min(), rows["latency_s"].max()]
@@ -687,7 +687,7 @@ def test_methods_say_what_a_tensor_axis_divides(parallelism: str, level: str, ke
 
 
 def test_what_a_check_found_is_told_with_what_follows_from_it() -> None:
-    table = checks.table(read_table(CAMPAIGN / "runs.csv", "runs")).data
+    table = checks.table(read_runs(CAMPAIGN / "runs.csv")).data
     notes = list(threat_notes(replace(facts_of(CAMPAIGN / "runs.csv"), checks=table)))
     failed = {note.facts["assumption"]: note for note in notes if codes([note]) == ["failed-check"]}
     assert "blocks alike" in failed and all(note.facts["p"] < 0.05 for note in failed.values())
@@ -862,7 +862,7 @@ def test_first_error_of_a_log_has_its_place(tmp_path: Path, log: str, code: str,
 
 
 def test_prediction_finding_is_about_cells_that_were_left_out() -> None:
-    runs = read_table(CAMPAIGN / "runs.csv", "runs")
+    runs = read_runs(CAMPAIGN / "runs.csv")
     rows = [
         ("nothing (fit)", "law", 9, 0.001),
         ("4 nodes", "law", 5, 0.02),

@@ -68,8 +68,8 @@ def test_series_is_the_one_with_most_devices(records: Records) -> None:
 
 
 def test_efficiency_is_that_of_devices(records: Records) -> None:
-    replicas = records.runs["replicas"].where(records.runs["nodes"] == 1, 2 * records.runs["nodes"])
-    series = choose_series(records.runs.assign(replicas=replicas), {})
+    n_devices = records.runs["n_devices"].where(records.runs["nodes"] == 1, 2 * records.runs["nodes"])
+    series = choose_series(records.runs.assign(n_devices=n_devices), {})
     assert series.devices == [1, 4, 6, 8, 12] and series.devices_per_node == 2
     assert series.estimate("efficiency").value == pytest.approx(series.estimate("speedup").value / 12)
     request = make_request(series, Question(6))

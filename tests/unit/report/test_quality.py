@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 from analysis import checks
+from analysis.measured import read_runs
 from analysis.tables import Table
 from common.notes import Note
-from common.tables import read_table
 from plan.decisions import BY_CHANCE, NO, NOT_ASKED, YES
 from report import quality
 from report.quality import BAD, GOOD, UNKNOWN, Mark
@@ -157,7 +157,7 @@ def test_assumptions_that_were_not_judged_share_a_mark() -> None:
 
 
 def test_every_assumption_of_the_table_has_words(tmp_path: Path) -> None:
-    data = checks.table(read_table(write_frames(tmp_path, *campaign())[0], "runs")).data
+    data = checks.table(read_runs(write_frames(tmp_path, *campaign())[0])).data
     *marks, last = quality.assumption_marks(data)
     judged = {mark.name.facts["assumption"] for mark in marks if mark.outcome != UNKNOWN}
     unknown = set(last.name.facts.get("assumptions", ()))

@@ -69,7 +69,7 @@ def test_accumulation_delays_allreduce_and_update_to_last_batch():
     assert questions.accumulated(4, None, joined).ratio(joined) * PLAIN.step_s() == pytest.approx(result)
 
 
-def test_batches_without_allreduce_take_the_time_of_one_replica():
+def test_batches_without_allreduce_take_the_time_of_one_device():
     """A batch and its update take 28 ms there; 31 ms of work beside an all-reduce."""
     result = answer(questions.accumulated(4, 0.028, own(PLAIN)), PLAIN)
     assert result == pytest.approx((3 * 0.026 + PLAIN.step_s()) / 4)

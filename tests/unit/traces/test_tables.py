@@ -143,7 +143,7 @@ def test_the_exposed_share_is_held_against_times(built, share, verdict):
 
 
 @pytest.mark.parametrize(
-    "left", ["replicate == 1", "nodes == 2"], ids=["one replicate", "no cell on one replica"]
+    "left", ["replicate == 1", "nodes == 2"], ids=["one replicate", "no cell on one device"]
 )
 def test_what_nothing_is_known_of_is_not_to_be_told(built, left):
     runs = reported(built, 0.6)
@@ -207,7 +207,7 @@ def known_cell(framework: str = "pytorch-ddp", **seconds: float) -> bottlenecks.
         100,
         seconds.get("every", 1.0),
         pd.Series({0: 2 * mean - least, 1: least}),
-        {**LEVELS, "framework": framework, "replicas": 2},
+        {**LEVELS, "framework": framework, "n_devices": 2},
     )
 
 

@@ -220,14 +220,14 @@ def adjustment(runs: pd.DataFrame) -> Adjustment:
         return Adjustment(plain, NO_REFERENCE)
     every, y = covariates_of(referenced), np.log(referenced["epoch_time_s"].to_numpy(float))
     cell, block, setting = pd.factorize(referenced["cell"])[0], block_of(referenced), setting_of(referenced)
-    place = pd.factorize(pd.MultiIndex.from_arrays([block, setting]))[0]
-    within = every.apply(_centred, group=place, raw=True)
+    block_setting = pd.factorize(pd.MultiIndex.from_arrays([block, setting]))[0]
+    within = every.apply(_centred, group=block_setting, raw=True)
     unused: dict[str, str] = {}
     for name in within:
         title = COVARIATE_TITLES[name]
         if within[name].isna().any():
             unused[name] = Note("not-recorded", f"not all runs record {title}", covariate=name)
-        elif not _is_homogeneous(within[name].to_numpy(), cell, place):
+        elif not _is_homogeneous(within[name].to_numpy(), cell, block_setting):
             text = f"cells {SAME_SETTING} differ in {title}, which they may cause themselves"
             unused[name] = Note("cells-differ", text, covariate=name)
     within = within.drop(columns=list(unused))
@@ -307,18 +307,21 @@ def _mean(x: np.ndarray, group: np.ndarray) -> np.ndarray:
 
 def _centred(x: np.ndarray, group: np.ndarray) -> np.ndarray:
     """Return x [runs] less the mean of its group; rounding errors become 0."""
-    left = x - _mean(x, group)
-    return np.where(np.abs(left) < ROUNDING, 0.0, left)
+    centred = x - _mean(x, group)
+    return np.where(np.abs(centred) < ROUNDING, 0.0, centred)
 
 
-def _is_homogeneous(covariate: np.ndarray, cell: np.ndarray, place: np.ndarray) -> bool:
-    """Return whether an F test finds no difference between cells in `covariate` [runs], centred by place."""
-    left, lost = after_blocks(covariate, cell, place)
+def _is_homogeneous(covariate: np.ndarray, cell: np.ndarray, block_setting: np.ndarray) -> bool:
+    """Return whether an F test finds no difference of `covariate` between cells.
+
+    `covariate` [runs] is centred within block and setting.
+    """
+    residual, lost = after_blocks(covariate, cell, block_setting)
     df, of_cells = (
         len(covariate) - len(np.unique(cell)) - lost,
-        len(np.unique(cell)) + lost - len(np.unique(place)),
+        len(np.unique(cell)) + lost - len(np.unique(block_setting)),
     )
-    error = float(left @ left)
+    error = float(residual @ residual)
     if df < 1 or of_cells < 1 or not error:
         return True
     f = (float(covariate @ covariate) - error) / of_cells / (error / df)

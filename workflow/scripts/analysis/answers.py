@@ -1,12 +1,13 @@
 """Answer a study's question in sentences that a colleague would say.
 
-Three parts open a report or a paper: which level of the factor that the study asks about is best, where and
-by how much; the effect of the second factor that it asks about, else of the one that changes the response
-most; and what the data cannot tell. Further sentences give the range of every factor. Factors that define the
-work, such as the model, never come first on their own: a larger model taking longer is no answer.
+Three notes open a report or a paper. The first says which level of the factor that the study asks about is
+best, where and by how much. The second gives the effect of each further factor that the study asks about, or
+without one the effect of the factor that changes the response most. The third says what the data cannot
+resolve. Further notes give the range of every other factor. Factors that define the work, such as the model,
+come first only if the study asks about them: that a larger model takes longer is not an answer.
 
-A ratio is a mean response over another one, with its simultaneous interval, which excludes 1 if and only if
-the difference is significant after Holm correction (`intervals.simultaneous_ratios`). Cells without a
+A ratio is one mean response over another, with its simultaneous interval. The interval excludes 1 if and only
+if the difference is significant after Holm correction (`intervals.simultaneous_ratios`). Cells without a
 significant difference are never called equal: the sentence says which difference the interval allows.
 """
 
@@ -49,18 +50,22 @@ NOTHING_TESTED = Note(
     "nothing-tested", "No comparison could be tested: that needs two or more runs of each cell."
 )
 NOTE = (
-    "All else is equal in each comparison{}. Brackets of ratios are simultaneous 95 % intervals, which "
-    "exclude 1 only for differences that are significant (p < 0.05 after Holm correction over a factor's "
-    "comparisons); those of means and speed-ups are 95 % intervals of each alone. Extremes among many "
+    "All else is equal in each comparison{}. Brackets after ratios are simultaneous 95 % intervals, which "
+    "exclude 1 only for significant differences (p < 0.05 after Holm correction over a factor's "
+    "comparisons). Brackets after means and speed-ups are 95 % intervals of each alone. Extremes among many "
     "comparisons tend to be exaggerated (selection bias)."
 )
-MIN_FACTOR = 3.0  # slowdowns from here on are named as factors, not in per cent
+MIN_FACTOR = 3.0  # larger ratios are given as factors, smaller ones in per cent
 
 
 class Answer(NamedTuple):
-    """The answer of a study: at most three opening notes, one more if memory ran out, and further ones.
+    """The answer of a study.
 
-    `reading` says how to read them; it is empty if nothing is compared.
+    Attributes:
+        opening: Notes that open a report: best level, effects of other factors asked about, what stays open,
+            and where memory ran out.
+        further: The effects of all other factors.
+        reading: How to read the numbers; "" if nothing is compared.
     """
 
     opening: list[Note]
@@ -70,17 +75,17 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True)
 class Contrast:
-    """A change of one factor.
+    """A change of one factor, and the ratio of mean responses that it makes.
 
     Attributes:
-        factor: The factor.
+        factor: The factor that changes.
         before: Level before the change.
         after: Level after the change.
         context: Levels of the other factors, in words.
         ratio: Mean response after the change over that before it, with its simultaneous interval.
-        p: Corrected p of the difference; NaN without a test.
+        p: p of the difference after Holm correction; NaN without a test.
         equal: Whether an equivalence test showed equality within the study's margin.
-        cells: The cells before and after the change; none for a main effect.
+        cells: The cells before and after the change; () for a main effect.
     """
 
     factor: str
@@ -94,22 +99,22 @@ class Contrast:
 
     @property
     def is_significant(self) -> bool:
-        """Return whether the two levels differ."""
+        """Whether the two levels differ after Holm correction."""
         return self.p < SIGNIFICANCE_LEVEL
 
     @property
     def largest_difference(self) -> float:
-        """Return by which share the larger mean may exceed the smaller one, according to the interval."""
+        """The largest share by which one mean can exceed the other, according to the interval."""
         return max(self.ratio.high, 1 / self.ratio.low) - 1
 
     @property
     def change(self) -> str:
-        """The change in words."""
+        """The change in words: `4 nodes instead of 1 node`."""
         after, before = (treatment_text({self.factor: level}) for level in (self.after, self.before))
         return f"{after} instead of {before}"
 
     def reversed(self) -> "Contrast":
-        """Return the opposite change."""
+        """Return the change from `after` to `before`."""
         value, low, high = (1 / end for end in (self.ratio.value, self.ratio.high, self.ratio.low))
         return replace(
             self,
@@ -122,14 +127,14 @@ class Contrast:
 
 @dataclass(frozen=True)
 class Ranking:
-    """Levels of a factor in one configuration of the others, that with the best mean first.
+    """The levels of a factor in one configuration of the other factors, best mean first.
 
     Attributes:
         context: Levels of the other factors, in words.
         levels: The levels.
-        cells: Their cells.
-        lead: The best level in place of the next one, or of the first one to which it was compared; None if
-            it was not compared.
+        cells: Their cells, in the same order.
+        lead: The change to the best level from the next best level with which it was compared; None if it
+            was compared with none.
     """
 
     context: str
@@ -152,8 +157,8 @@ def answer_sentences(
         runs: Runs of the study.
         effects: The table of effects, as in its CSV file.
         anova: The table of the analysis of variance, as in its CSV file.
-        asked_factors: The factors that the study asks about, a sentence each; the first one of the table
-            without them.
+        asked_factors: The factors that the study asks about; without any, the first varying factor in the
+            order of the table of effects is taken.
         margin: The study's equivalence margin, if it has one.
         response: The study's response, a column of `runs` if a run has it.
     """
@@ -167,16 +172,17 @@ def answer_sentences(
     response = measured
     if not varying(runs):
         mean = pooled_response(runs, response).cell_mean(str(runs["cell"].iloc[0]))
-        value = f"{tables.interval(mean.scaled(response.unit_multiplier))} {response.unit}"
+        value = f"{tables.interval(mean.times(response.unit_multiplier))} {response.unit}"
         text = f"The study has one cell, so it compares nothing. Its mean {response.title} is {value}."
         return Answer([Note("one-cell", text, **{response.column: mean})], [])
     by_factor = contrasts_by_factor(runs, effects, anova, response)
     first, *more_factors = [name for name in asked_factors if name in by_factor] or list(by_factor)[:1]
     rankings = rank_levels(runs, first, by_factor[first], response)
-    effects_of = {name: _effect_note(name, own, response) for name, own in by_factor.items()}
-    opening = [_best_note(first, rankings, response) if rankings else effects_of[first]]
+    effect_notes = {name: _effect_note(name, contrasts, response) for name, contrasts in by_factor.items()}
+    opening = [_best_note(first, rankings, response) if rankings else effect_notes[first]]
+    # The note on the best level has the only contrast of a factor, but not the range of several.
     described = {first} if not rankings or len(by_factor[first]) == 1 else set()
-    opening += [effects_of[name] for name in more_factors]
+    opening += [effect_notes[name] for name in more_factors]
     described.update(more_factors)
     strongest = None if more_factors else _strongest_factor(by_factor, described)
     if strongest:
@@ -187,7 +193,7 @@ def answer_sentences(
     if every_contrast:
         opening.append(_undecided_note(every_contrast, margin, response))
     opening += _shortage_notes(runs, [first, *more_factors])
-    further = [effects_of[name] for name in by_factor if name not in described and by_factor[name]]
+    further = [effect_notes[name] for name in by_factor if name not in described and by_factor[name]]
     if unknown := [name for name in by_factor if name not in described and not by_factor[name]]:
         further.append(_unknown_effects_note(unknown))
     reading = NOTE.format(" as far as the source says" if measured_elsewhere(runs) else "")
@@ -197,7 +203,7 @@ def answer_sentences(
 def contrasts_by_factor(
     runs: pd.DataFrame, effects: pd.DataFrame, anova: pd.DataFrame, response: Response = EPOCH_TIME
 ) -> dict[str, list[Contrast]]:
-    """Return the contrasts of each varying factor: pairs of cells, or its main effect if there are none."""
+    """Return the contrasts of each varying factor: between pairs of cells, or else its main effect."""
     pairs = {
         name: effects[effects["factor"] == name] if len(effects) else effects
         for name in factors_in_order(runs)
@@ -212,10 +218,11 @@ def contrasts_by_factor(
 def rank_levels(
     runs: pd.DataFrame, factor: str, contrasts: Sequence[Contrast], response: Response = EPOCH_TIME
 ) -> list[Ranking]:
-    """Return the ranking of a factor's levels in each configuration in which two or more were measured."""
+    """Return a ranking of a factor's levels for each configuration in which two or more were measured."""
     means = pooled_response(runs, response).cell_statistics["mean"]
     rows = cell_levels(runs).set_index("cell").loc[lambda table: table.index.isin(means.index)]
-    # Factors of one strategy only, such as microbatches, make no other configuration (`effects.cell_pairs`).
+    # Factors of one strategy only, such as microbatches, do not distinguish configurations
+    # (`effects.cell_pairs`).
     other_factors = varying(runs, but=[factor, *(REQUIRED_AXIS if factor == "parallelism" else ())])
     by_cells = {contrast.cells: contrast for contrast in contrasts if contrast.cells}
     by_cells |= {contrast.cells[::-1]: contrast.reversed() for contrast in by_cells.values()}
@@ -236,16 +243,16 @@ def _context(levels: pd.Series | Mapping[str, Any], other_factors: Sequence[str]
     return treatment_text({name: levels[name] for name in other_factors if not pd.isna(levels[name])})
 
 
-def _contrasts(runs: pd.DataFrame, factor: str, own: pd.DataFrame, prefix: str) -> Iterator[Contrast]:
+def _contrasts(runs: pd.DataFrame, factor: str, pairs: pd.DataFrame, prefix: str) -> Iterator[Contrast]:
     """Yield a contrast for each pair of cells that differ in this factor only and have a ratio.
 
     Columns of the ratio and of its p begin with `prefix`.
     """
     ratio_column = f"{prefix}ratio"
-    if ratio_column not in own:
+    if ratio_column not in pairs:
         return
     levels, other_factors = cell_levels(runs).set_index("cell").astype(object), varying(runs, but=[factor])
-    for row in own[own[ratio_column].notna()].to_dict("records"):
+    for row in pairs[pairs[ratio_column].notna()].to_dict("records"):
         before, after = str(row["from_cell"]), str(row["to_cell"])
         low, high = (to_float(row.get(f"{ratio_column}_{end}_simultaneous")) for end in ("low", "high"))
         yield Contrast(
@@ -263,9 +270,9 @@ def _contrasts(runs: pd.DataFrame, factor: str, own: pd.DataFrame, prefix: str) 
 def _main_effects(
     runs: pd.DataFrame, factors: Sequence[str], anova: pd.DataFrame
 ) -> dict[str, list[Contrast]]:
-    """Return the main effects of factors with two levels that can be separated from all others.
+    """Return the main effects of factors with two levels that can be separated from all other effects.
 
-    They answer for fractional designs, in which no two cells differ in one factor only.
+    Fractional designs need them, because no two of their cells differ in one factor only.
     """
     titles = {title(name): name for name in factors if _crossed(runs, name)}
     rows = anova[anova["q"].notna() & anova["term"].isin(titles)] if "q" in anova else anova[:0]
@@ -297,9 +304,9 @@ def _crossed(runs: pd.DataFrame, factor: str) -> bool:
 
 
 def _strongest_factor(by_factor: Mapping[str, Sequence[Contrast]], but: Collection[str] = ()) -> str | None:
-    """Return the factor with the largest significant change, else with the largest one; None without any.
+    """Return the factor with the largest significant change, or else the largest change; None without any.
 
-    Factors that define the work are left out, and those in `but`.
+    Factors that define the work and factors in `but` are left out.
     """
     candidates = {
         name: max((contrast.is_significant, abs(math.log(contrast.ratio.value))) for contrast in contrasts)
@@ -323,7 +330,7 @@ def _best_note(factor: str, rankings: Sequence[Ranking], response: Response) -> 
     extent = f" in {count} of {n} configurations{' each' if len(winners) > 1 else ''}" if n > 1 else ""
     text = f"mean {response.title} is {response.superlative} with {names}{extent}"
     if _tested(every_lead) and not any(lead.is_significant for lead in every_lead):
-        # What is not resolved comes first: a reader takes the first name for the winner.
+        # A reader takes the first name for the winner, so the reservation comes before it.
         text = f"No lead is significant: {text}"
     else:
         text = f"{text[0].upper()}{text[1:]}"
@@ -355,7 +362,7 @@ def _effect_note(
         factor: The factor.
         contrasts: Its contrasts.
         response: What is compared.
-        rank: Words that follow the verb if the factor changes the response most.
+        rank: Words after the verb if the factor changes the response most, such as " most".
     """
     if not contrasts:
         return _unknown_effects_note([factor])
@@ -364,8 +371,7 @@ def _effect_note(
     is_one_change = len({contrast.change for contrast in contrasts}) == 1
     values = []
     for contrast in (ordered[0], ordered[-1]):
-        place = ("" if is_one_change else contrast.change, contrast.context)
-        words = "; ".join(filter(None, place))
+        words = "; ".join(filter(None, ("" if is_one_change else contrast.change, contrast.context)))
         values.append(f"{tables.ratio(contrast.ratio)}{f' ({words})' if words else ''}")
     extent = f"factors from {values[0]} to {values[1]}" if len(ordered) > 1 else f"a factor of {values[0]}"
     subject = f"Using {ordered[0].change}" if is_one_change else f"The choice of {title(factor)}"
@@ -395,12 +401,12 @@ def _unknown_effects_note(factors: Sequence[str]) -> Note:
     """Say that effects are not known, because no measured cells show them."""
     nouns = [title(factor) for factor in factors]
     subject = f"effect of {nouns[0]} is" if len(nouns) == 1 else f"effects of {join_words(nouns)} are"
-    text = f"The {subject} not known: no two measured cells differ in one of the factors alone."
+    text = f"The {subject} not known: no two measured cells differ in one factor alone."
     return Note("effect-not-known", text, factors=tuple(factors))
 
 
 def _shortage_notes(runs: pd.DataFrame, asked_factors: Sequence[str]) -> list[Note]:
-    """Say with which levels of the first asked factor memory ran out; [] if it never did."""
+    """Say with which levels of the first asked factor memory ran out; [] if no cell ran out of it."""
     cells = out_of_memory_cells(runs)
     if not cells:
         return []
@@ -431,11 +437,13 @@ def _undecided_note(contrasts: Sequence[Contrast], margin: float | None, respons
     n_equal = len(undecided) - len(slowdowns)
     text = _count_significant(len(tested) - len(undecided), len(tested))
     if margin is not None and undecided:
-        text += f", and {n_equal} of the others shown to be equal within the study's margin of "
+        text += (
+            f"; an equivalence test shows {n_equal} of the others to be equal within the study's margin of "
+        )
         text += margin_text(margin)
     if slowdowns:
         difference = "slowdown" if response == EPOCH_TIME else "difference"
-        text += f". Where it stays open, the data are compatible with {difference}s of up to "
+        text += f". For the remaining ones, the data are compatible with {difference}s of up to "
         text += " to ".join(dict.fromkeys(map(_difference_text, (slowdowns[0], slowdowns[-1]))))
     return Note(
         "not-told-apart",

@@ -1,7 +1,7 @@
 """Say whether a study scales weakly or strongly: which batch stays the same over nodes or devices.
 
 Strong scaling keeps the samples of an optimizer step (the global batch), weak scaling those of a replica (the
-local batch). An epoch has the same samples in both, so only its steps scale weakly: on more replicas an ideal
+local batch). An epoch has the same samples in both, so only its steps scale weakly: on more devices an ideal
 epoch takes less time.
 """
 
@@ -36,7 +36,7 @@ def batch_scaling(runs: pd.DataFrame, factor: str) -> Note | None:
     cells = runs.drop_duplicates("cell").reset_index(drop=True)
     other_factors = [name for name in varying(cells) if name != factor]
     groups = [group for _, group in cells.assign(all=0).groupby(["all", *other_factors], dropna=False)]
-    series = [group for group in groups if group["replicas"].nunique() > 1]
+    series = [group for group in groups if group["n_devices"].nunique() > 1]
     kinds = [
         next(((kind, text) for column, kind, text in FIXED_BATCHES if len(set(group[column])) == 1), ("", ""))
         for group in series

@@ -1,7 +1,7 @@
-"""Table of checks: assumptions of intervals and tests, and the differences that n can resolve.
+"""Table of checks: assumptions of intervals and tests, and the differences that n runs can resolve.
 
-All checks use residuals of log epoch times, each run less its cell's mean. Nothing is removed because of a
-check: outliers are listed. The residuals are written to residuals.csv.
+All checks use residuals: the log epoch time of a run less the mean of its cell. A check removes nothing:
+outliers are only listed.
 """
 
 import math
@@ -28,11 +28,11 @@ from common.units import TIMES, in_one_unit
 MAX_SHAPIRO_VALUES = 5000  # p is inaccurate beyond (Royston, Applied Statistics 44, 1995)
 MIN_RESIDUALS = 8
 POWER = 0.8
-DRIFT_RUNS = 100  # a drift is stated per so many runs
+DRIFT_RUNS = 100  # A drift is stated over this number of runs.
 MAX_OUTLIER_ROUNDS = 200
 MAX_GROUPS = 400  # sessions or blocks
 MAX_LISTED_OUTLIERS = 20
-HEADING = "Assumptions behind intervals and tests, and what the study can tell apart"
+HEADING = "Assumptions of intervals and tests, and the differences that the study can resolve"
 # Assumptions as the table names them; the last two are followed by the number of runs.
 ALL, NORMAL, EQUAL_SPREAD, NO_DRIFT = (
     "all assumptions",
@@ -47,29 +47,29 @@ HALF_INTERVAL, MIN_DIFFERENCE = "half the interval of a mean", "least difference
 NO_EVIDENCE = Note("nothing-against", "no evidence against it")
 LATTICES = Note(
     "lattices",
-    "A cell is on a lattice if its runs lie on few values, multiples of a step apart, nearer to them than "
-    "chance explains. Times to train are: an offset plus a number of evaluations times their interval. Times "
-    "of machines with two speeds look alike. No such sample is normal, and a run is an outlier if it differs "
-    "from others of its value. Intervals and tests hold: of random halves of such runs, 4 to 6 % differ "
-    "with p < 5 %.",
+    "A cell is on a lattice if its runs lie on few values, multiples of a step apart, and closer to them "
+    "than chance explains. Times to train do: each is an offset plus a number of evaluations times their "
+    "interval. Times of machines with two speeds look the same. No such sample is normal, and a run is an "
+    "outlier if it differs from other runs at its value. Intervals and tests hold: of random halves of such "
+    "runs, 4 to 6 % differ with p < 5 %.",
 )
-LABELS = "residuals of the logarithm of epoch time within cells"
+RESIDUALS = "residuals of the logarithm of epoch time within cells"
 
 ORDER_TESTED = (
-    "Drift, blocks, sessions and autocorrelation between consecutive runs add noise to cells, because runs "
-    "are in random order, and widen their intervals. They also make runs depend on each other: runs of one "
+    "Because runs are in random order, drift, blocks, sessions and autocorrelation between consecutive runs "
+    "add noise to all cells and widen their intervals. They also make runs depend on each other: runs of a "
     "block share its effect, so intervals of means count blocks, not runs, as independent. Comparisons of "
     "two cells within blocks remove this effect."
 )
 ORDER_UNKNOWN = (
-    "Drift, blocks and autocorrelation are not tested: the runs were measured elsewhere, in an order that "
-    "nobody drew, and may depend on each other."
+    "Drift, blocks and autocorrelation are not tested: the runs were measured elsewhere, in an order that is "
+    "not random, and can depend on each other."
 )
 
 
 @dataclass(frozen=True)
 class Check:
-    """A row of the table; `size_percent` is the size of the effect, the shares belong to outliers only."""
+    """A row of the table; `size_percent` is the size of the effect, and only outliers have the shares."""
 
     assumption: str
     test: str
@@ -85,12 +85,13 @@ class Check:
 def residuals(runs: pd.DataFrame) -> pd.DataFrame:
     """Return a row per successful run, in the order of the runs.
 
-    Columns: run_id, cell, session, block, order (1, 2, ...), by_clock, fitted_log (the cell's mean of ln
-    seconds), residual, studentized (externally), normal_quantile, p_outlier and outlier (see
-    `_find_outliers`), step_s and place (of a cell on a lattice: its step, and the point that the run lies on;
-    else NaN and 0). Runs alone in their cell have residual 0 and NaN afterwards. The order is that of
-    started_at if `by_clock`, else the planned one. In cells on a lattice, outliers are judged among the runs
-    of one point, apart from other cells.
+    Columns: run_id, cell, session, block, other_cpu_share, steal_share, order (1, 2, ...), by_clock, n (runs
+    of the cell), fitted_log (the cell's mean of ln seconds), residual, studentized (externally),
+    normal_quantile, p_outlier and outlier (`_find_outliers`), and step_s and place: the step of the cell's
+    lattice, and the point of the lattice that the run lies on, NaN and 0 without a lattice. The order is that
+    of started_at if `by_clock`, else the planned one. A run that is alone in its cell has residual 0, and is
+    not studentized. In cells on a lattice, outliers are judged among the runs of one point, apart from the
+    other cells.
     """
     ok = successful(runs)
     by_clock = bool(len(ok)) and bool(ok["started_at"].notna().all())
@@ -121,7 +122,7 @@ def residuals(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _lattice_columns(ok: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
-    """Return the step (s) of the lattice of each run's cell, NaN without one, and the run's point, or 0."""
+    """Return the step (s) of each run's lattice and the run's point on it; NaN and 0 without a lattice."""
     step, place = np.full(len(ok), math.nan), np.zeros(len(ok), dtype=int)
     seconds = ok["epoch_time_s"].to_numpy(float)
     rows_by_cell = ok.groupby("cell", sort=False).indices
@@ -131,12 +132,12 @@ def _lattice_columns(ok: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _peers(data: pd.DataFrame) -> "pd.Series[int]":
-    """Return a code of the runs that each run is compared with: those of its cell at the same point."""
+    """Return a code of each run's group of peers: the runs of its cell at the same point of the lattice."""
     return data.groupby(["cell", "place"], sort=False).ngroup()
 
 
 def lattice_note(data: pd.DataFrame) -> Note | None:
-    """Say which cells lie on a lattice, as a clause; None if none does. `data` are `residuals`."""
+    """Say in a clause how many cells lie on a lattice; None if there are none. `data` are `residuals`."""
     cells = data[data["step_s"].notna()].groupby("cell")
     if not len(cells):
         return None
@@ -155,8 +156,8 @@ def lattice_note(data: pd.DataFrame) -> Note | None:
 def _studentized(residual: np.ndarray, n: np.ndarray) -> tuple[np.ndarray, float]:
     """Return externally studentized residuals of runs in cells of `n`, and their degrees of freedom.
 
-    Residuals are NaN where undefined. As OLSInfluence of statsmodels (Cook & Weisberg (1982), section 2.2.1)
-    without a column per cell: each run of a cell of n has leverage 1 / n.
+    Residuals are NaN if undefined. The result is that of OLSInfluence of statsmodels (Cook & Weisberg (1982),
+    section 2.2.1) without a column per cell, because each run of a cell of n has leverage 1 / n.
     """
     df = float(len(n) - (1 / n).sum().round()) - 1 if len(n) else 0.0
     with np.errstate(all="ignore"):
@@ -169,8 +170,9 @@ def _studentized(residual: np.ndarray, n: np.ndarray) -> tuple[np.ndarray, float
 def _find_outliers(log: np.ndarray, cell: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return Bonferroni's p of each run as an outlier, and which runs are outliers.
 
-    The worst run is set aside before the rest are judged, because one run of a small cell moves its mean away
-    from the others. Both runs of a cell of two are equally bad. Each p is that of its round.
+    The worst run is set aside before the other runs are judged again, because one run of a small cell moves
+    the cell's mean away from its other runs. Both runs of a cell of two are equally bad, so both are set
+    aside. The p of a run is that of the last round that judged it.
 
     Args:
         log: Log epoch times [runs].
@@ -198,7 +200,7 @@ def _find_outliers(log: np.ndarray, cell: np.ndarray) -> tuple[np.ndarray, np.nd
 def run_checks(data: pd.DataFrame, pooling: Pooling) -> list[Check]:
     """Return all rows of the table; `data` are the `residuals` of the runs.
 
-    Runs that were measured elsewhere have no blocks, and nobody drew their order, so it is not tested.
+    The order of runs that were measured elsewhere is not tested, because it was not random.
     """
     if not pooling.df or not pooling.sd:
         code, why = "runs-do-not-differ", "no two runs of a cell differ"
@@ -226,7 +228,7 @@ def run_checks(data: pd.DataFrame, pooling: Pooling) -> list[Check]:
 
 
 def judge_assumptions(data: pd.DataFrame) -> list[tuple[str, bool | None, str]]:
-    """Return each assumption of the table, whether it holds (None if unknown), and its verdict."""
+    """Return each assumption in the CSV of the table, whether it holds (None if unknown), and its verdict."""
     outlier_row = data.index[data["assumption"] == NO_OUTLIERS].tolist() or [len(data)]
     no_outlier = not (data["assumption"] == OUTLIER).any()
     rows = data[: outlier_row[0]][["assumption", "p", "verdict"]].itertuples(index=False, name=None)
@@ -240,10 +242,10 @@ def judge_assumptions(data: pd.DataFrame) -> list[tuple[str, bool | None, str]]:
 
 
 def _check_normality(data: pd.DataFrame, pooling: Pooling) -> Check:
-    """Test studentized residuals, whose variance does not depend on their cell's n, for normality.
+    """Test studentized residuals for normality: their variance does not depend on the runs of their cell.
 
-    Cells of unequal spread give heavy tails, and residuals divided by their own cell's s.d. are not normal
-    with few runs. So the verdict mentions unequal spread instead.
+    Cells of unequal spread give heavy tails. Dividing by each cell's s.d. would not help, because the
+    quotient is not normal for few runs. So the verdict mentions unequal spread.
     """
     x = data["studentized"].dropna().to_numpy(float)
     name = NORMAL
@@ -288,7 +290,7 @@ def _check_equal_variances(pooling: Pooling) -> Check:
 
 @dataclass(frozen=True)
 class _FTest:
-    """F test of columns added to the cells' means."""
+    """The F test of columns in addition to the means of cells."""
 
     f: float
     df: int
@@ -352,7 +354,7 @@ def _check_groups(data: pd.DataFrame, column: str) -> Check:
             name, "F", Note("too-few-shared-cells", f"cannot be judged: {column}s share too few cells")
         )
     summary, size = f"{len(levels)} {column}s", math.nan
-    if test_result.df == len(levels) - 1:  # else groups that share no cell have no known distance
+    if test_result.df == len(levels) - 1:  # The distance of groups that share no cell is unknown.
         size = 100 * math.expm1(float(np.ptp([0.0, *test_result.coefficients])))
         summary = f"{summary}, up to {tables.number(size, 2)} % apart"
     differ = test_result.p < SIGNIFICANCE_LEVEL
@@ -398,7 +400,7 @@ def _check_autocorrelation(data: pd.DataFrame) -> Check:
 
 
 def _check_outliers(data: pd.DataFrame) -> Iterator[Check]:
-    """Yield a row that counts outliers, then one for each, largest first."""
+    """Yield a row that counts outliers, then a row for each, largest first."""
     outliers = data[data["outlier"]].sort_values("p_outlier", kind="stable")
     name, test = NO_OUTLIERS, "studentized residual, Bonferroni"
     n_judged = int(data["p_outlier"].notna().sum())
@@ -431,14 +433,14 @@ def _check_outliers(data: pd.DataFrame) -> Iterator[Check]:
 
 
 def half_width(n: int, df: float) -> float:
-    """Return half the 95 % t interval of the mean of n runs, in s.d. of a run: t(df) / sqrt(n)."""
+    """Return half the 95 % t interval of the mean of n runs, t(df) / sqrt(n), in s.d. of a run."""
     return float(intervals.t_interval(0.0, 1 / math.sqrt(n), df)[1])
 
 
 def significant_difference(n: int, df: float) -> float:
-    """Return the least difference of two means of n runs each with p < 5 %.
+    """Return the smallest difference of two means of n runs each with p < 5 %: t(df) sqrt(2 / n).
 
-    In standard deviations of a run: t(df) sqrt(2 / n).
+    The unit is the standard deviation of a run.
     """
     return float(intervals.t_interval(0.0, math.sqrt(2 / n), df)[1])
 
@@ -446,8 +448,8 @@ def significant_difference(n: int, df: float) -> float:
 def detectable_difference(n: int, df: float) -> float:
     """Return the difference of two means of n runs each that has p < 5 % with a probability of POWER.
 
-    In standard deviations of a run, by the noncentral t distribution with `df` degrees of freedom
-    (Cohen, Statistical Power Analysis, 2nd ed. (1988), section 2.2). A difference as large as
+    The unit is the standard deviation of a run. Uses the noncentral t distribution with `df` degrees of
+    freedom (Cohen, Statistical Power Analysis, 2nd ed. (1988), section 2.2). A difference as large as
     `significant_difference` is detected in about half of all studies.
     """
     apart = special.nctdtrinc(
@@ -459,8 +461,8 @@ def detectable_difference(n: int, df: float) -> float:
 def _check_resolution(pooling: Pooling) -> Iterator[Check]:
     """Yield the resolution of a mean and of a difference for the most common n > 1, in s.d. and in %.
 
-    The size uses the s.d. of all cells together; the verdict has the range over cells. Differences are within
-    blocks if cells are compared so, in s.d. of the residuals after blocks.
+    The size uses the s.d. pooled over all cells. The verdict has the range over cells. If cells are compared
+    within blocks, differences are in s.d. of the residuals after blocks.
     """
     counts = pooling.cell_statistics["n"]
     n = int(counts[counts > 1].mode().max())
@@ -506,12 +508,12 @@ def table(runs: pd.DataFrame, data: pd.DataFrame | None = None) -> tables.Table:
     n_unlisted = len(outliers) - MAX_LISTED_OUTLIERS
     notes = [
         conditions.run_counts_note(runs),
-        f"Tests use {LABELS}; cells with one run have none. Each verdict is at the 5 % level, not corrected "
-        "for the number of tests. Intervals of means are robust to runs that are not normal, the more runs "
-        f"the better. {ORDER_UNKNOWN if is_elsewhere else ORDER_TESTED}",
+        f"Tests use {RESIDUALS}; cells with one run have none. Each verdict is at the 5 % level, not "
+        "corrected for the number of tests. Intervals of means tolerate runs that are not normal, the more "
+        f"runs the better. {ORDER_UNKNOWN if is_elsewhere else ORDER_TESTED}",
         "Outliers: runs whose externally studentized residual has p < 5 % after Bonferroni's correction for "
-        "the number of runs. They are searched one after the other, the largest first, with the s.d. of all "
-        "cells together, so runs of a cell with a large spread are found first. No outlier is removed."
+        "the number of runs. They are searched one by one, the largest first, with the s.d. pooled over all "
+        "cells, so runs of a cell with a large spread are found first. No outlier is removed."
         + (f" {n_unlisted} more are in the CSV file." if n_unlisted > 0 else ""),
         LATTICES if data["step_s"].notna().any() else "",
         conditions.setting_note(runs),
@@ -526,7 +528,7 @@ def table(runs: pd.DataFrame, data: pd.DataFrame | None = None) -> tables.Table:
 
 
 def residual_columns(data: pd.DataFrame) -> pd.DataFrame:
-    """Return the columns of `residuals` that residuals.csv has."""
+    """Return the columns of `residuals` that go into residuals.csv."""
     order = [
         "run_id",
         "cell",

@@ -1,4 +1,4 @@
-"""Notes on the runs behind a figure or table: short for captions, complete for the methods note."""
+"""Write notes on the runs behind a figure or table: short for captions, complete for the methods note."""
 
 import math
 import re
@@ -47,8 +47,8 @@ TO_TARGET = " (epoch time is the time to train to a target)"
 ELSEWHERE_EXPLAINED = Note(
     "measured-elsewhere-explained",
     "All runs were measured elsewhere, and their numbers were imported. Ringside neither planned nor checked "
-    "them: they have no random order and no blocks, so cells are compared as independent groups, and nothing "
-    "is known of the order of the runs, of what else used the machines, or of code and environment.",
+    "them. They have no random order and no blocks, so cells are compared as independent groups. The order "
+    "of the runs, other programs on the machines, code and environment are unknown.",
 )
 SHARED_INTERFACE = Note(
     "shared-interface",
@@ -58,8 +58,8 @@ TWO_RUNS = (
     "Two runs give very wide intervals: 12.7 standard errors to each side of the mean (five runs: 2.8)."
 )
 _PLACEMENTS = {
-    "distinct-nodes": "each node is a machine of its own",
-    "virtual": "nodes are those of a virtual cluster on one machine",
+    "distinct-nodes": "each node is a separate machine",
+    "virtual": "nodes belong to a virtual cluster on one machine",
     "emulated": "nodes are groups of processes on one machine, so times say nothing about a real network",
 }
 _SHORT_PLACEMENTS = {
@@ -108,14 +108,13 @@ def usable_runs_note(runs: pd.DataFrame) -> Note:
 
 
 def device_count_note(runs: pd.DataFrame) -> str:
-    """Say that replicas are counted in devices, if some cell uses model parallelism; else return ""."""
+    """Say what counts as a device if some cell uses model parallelism; else return ""."""
     layouts = runs[["parallelism", "ranks"]].drop_duplicates().itertuples(index=False, name=None)
-    divided = any(divides_more(level, int(ranks)) for level, ranks in layouts)
-    if not divided:
+    if not any(divides_more(level, int(ranks)) for level, ranks in layouts):
         return ""
     return Note(
         "replicas-are-devices",
-        "Replicas are counted in devices: each rank that has a part of the model is one.",
+        "Devices are counted, not copies of the model: each rank with a part of the model is one.",
     )
 
 
@@ -149,9 +148,9 @@ def _no_runs_note(runs: pd.DataFrame) -> Note:
 
 
 def setting_note(runs: pd.DataFrame) -> Note:
-    """Say in short what was measured where, what restricts all of it, and how many runs are missing.
+    """Say briefly how runs were measured, what restricts all of them, and how many are missing.
 
-    `methods_notes` has the same in full, and what it omits: software, background load and CPU steal.
+    `methods_notes` says the same in full, with software, background load and CPU steal.
     """
     ok = successful(runs)
     notes = [
@@ -192,7 +191,7 @@ def load_note(runs: pd.DataFrame) -> str:
 def _scopes_note(runs: pd.DataFrame, ok: pd.DataFrame) -> str:
     """Name placement, batch scope and timing scope in one sentence; "" if no run succeeded.
 
-    Of runs measured elsewhere it begins with that.
+    The sentence begins with ELSEWHERE if runs were measured elsewhere.
     """
     placements, timing = (sorted(set(ok[name].dropna())) for name in ("placement", "timing_scope"))
     is_elsewhere = len(ok) > 0 and measured_elsewhere(runs)
@@ -256,19 +255,16 @@ def _node_limits(runs: pd.DataFrame) -> str:
 def software_note(runs: pd.DataFrame) -> str:
     """Name the frameworks that ran in software installed by the site; "" if there are none."""
     ok = successful(runs)
-    own = sorted(set(ok.loc[ok["deployment"] == "installed", "framework"]))
-    return (
-        Note("site-software", f"Software of the site's own: {join_names(own)}.", frameworks=own)
-        if own
-        else ""
-    )
+    installed = sorted(set(ok.loc[ok["deployment"] == "installed", "framework"]))
+    text = f"Software of the site's own: {join_names(installed)}."
+    return Note("site-software", text, frameworks=installed) if installed else ""
 
 
 def algorithms_note(runs: pd.DataFrame) -> str:
     """Name the frameworks with their own training algorithm, and accuracies; "" if there are none."""
     ok = successful(runs)
-    own = [name for name in sorted(set(ok["framework"])) if has_own_algorithm(name)]
-    if not own:
+    frameworks = [name for name in sorted(set(ok["framework"])) if has_own_algorithm(name)]
+    if not frameworks:
         return ""
 
     def accuracy_range(mask: pd.Series) -> list[float]:
@@ -278,19 +274,23 @@ def algorithms_note(runs: pd.DataFrame) -> str:
     def range_text(ends: list[float]) -> str:
         return f"{' to '.join(dict.fromkeys(f'{100 * end:.3g}' for end in ends))} %" if ends else "unknown"
 
-    is_own = ok["framework"].isin(own)
-    accuracy, accuracy_of_others = accuracy_range(is_own), accuracy_range(~is_own)
-    comparison = f", of the others {range_text(accuracy_of_others)}" if not is_own.all() else ""
-    text = f"Own algorithm: {join_names(own)}; validation accuracy {range_text(accuracy)}{comparison}."
+    is_named = ok["framework"].isin(frameworks)
+    accuracy, accuracy_of_others = accuracy_range(is_named), accuracy_range(~is_named)
+    comparison = f", of the others {range_text(accuracy_of_others)}" if not is_named.all() else ""
+    text = f"Own algorithm: {join_names(frameworks)}; validation accuracy {range_text(accuracy)}{comparison}."
     return Note(
-        "own-algorithm", text, frameworks=own, accuracy=accuracy, accuracy_of_others=accuracy_of_others
+        "own-algorithm",
+        text,
+        frameworks=frameworks,
+        accuracy=accuracy,
+        accuracy_of_others=accuracy_of_others,
     )
 
 
 def unchecked_algorithms_note(runs: pd.DataFrame) -> str:
-    """Name the frameworks that were not checked to train as the others do; "" if there are none.
+    """Name the frameworks that were not checked to train like the others; "" if there are none.
 
-    These are commands of the user's own, and all frameworks of measurements that were made elsewhere.
+    These are the user's own commands, and all frameworks of measurements made elsewhere.
     """
     names = sorted(set(successful(runs)["framework"]))
     unchecked = names if measured_elsewhere(runs) else [name for name in names if not is_registered(name)]
@@ -308,14 +308,14 @@ def comparison_note(within_blocks: pd.Series) -> str:
     text = "Cells are compared within blocks." if blocks else "Cells are compared as independent groups."
     if blocks and groups:
         text = (
-            f"Cells are compared within blocks where they share {MIN_SHARED_BLOCKS} or more, else as "
+            f"Cells are compared within blocks if they share {MIN_SHARED_BLOCKS} or more, else as "
             "independent groups."
         )
     return Note("cells-compared", text, blocks=blocks, groups=groups)
 
 
 def replicates_note(runs: pd.DataFrame) -> Note:
-    """Say how many runs a cell has, what its interval is, and which standard deviation is behind it."""
+    """Say how many runs a cell has, and how the interval of its mean is computed."""
     counts = successful(runs).groupby("cell").size()
     if counts.empty:
         return _no_runs_note(runs)
@@ -332,12 +332,12 @@ def replicates_note(runs: pd.DataFrame) -> Note:
     )
     if prior.df:
         text += (
-            "; s², the variance of the logarithms, is each cell's own, moderated by what is typical of all "
-            f"cells ({_typical_text(prior)}; empirical Bayes, Smyth 2004)."
+            "; s², the variance of a cell's logarithms, is moderated by the typical variance of all cells "
+            f"({_typical_text(prior)}; empirical Bayes, Smyth 2004)."
         )
     else:
         text += (
-            f", with each cell's own s; a cell with one run has none.{f' {TWO_RUNS}' * (2 in set(counts))}"
+            f", with the s of each cell; a cell with one run has none.{f' {TWO_RUNS}' * (2 in set(counts))}"
         )
     return Note("replicates", text, prior_df=prior.df, prior_variance=prior.variance, **facts)
 
@@ -359,7 +359,7 @@ def contrasts_note(runs: pd.DataFrame, within_blocks: pd.Series) -> str:
         return ""
     prior = pooled(runs).within.prior
     if blocks:
-        typical = f", moderated likewise (after blocks, {_typical_text(prior)})" if prior.df else ""
+        typical = f", moderated in the same way (after blocks, {_typical_text(prior)})" if prior.df else ""
         ways.append(
             f"within the blocks in which both cells have a run, by the variance of their differences{typical}"
         )
@@ -376,10 +376,10 @@ def contrasts_note(runs: pd.DataFrame, within_blocks: pd.Series) -> str:
 
 
 def one_allocation_note(runs: pd.DataFrame) -> Note | None:
-    """Say that narrow intervals contain no days, nodes and sites; None if they are wide, or may contain them.
+    """Say that narrow intervals do not cover differences between days, nodes and sites.
 
-    They do not if no cell has runs of two sessions, nor if no session is recorded, as of runs measured
-    elsewhere.
+    Return None if the intervals are wide, or if a cell has runs of several sessions. Runs measured elsewhere
+    have no recorded session.
     """
     cells = successful(runs).groupby("cell")
     replicated = cells.size()[lambda n: n > 1].index
@@ -389,7 +389,7 @@ def one_allocation_note(runs: pd.DataFrame) -> Note | None:
         return None
     why = "are of one session" if n_sessions else "have no recorded session"
     text = (
-        f"Intervals contain no differences between days, nodes or sites: the runs of a cell {why}. Half "
+        f"Intervals do not cover differences between days, nodes or sites: the runs of a cell {why}. Half "
         f"widths are {100 * halves.median():.2g} % (median); in MLPerf Training, sites with the same GPUs "
         f"differ by {_percent(SITES_APART)}, runs by {_percent(RUNS_APART)}."
     )
@@ -397,41 +397,40 @@ def one_allocation_note(runs: pd.DataFrame) -> Note | None:
 
 
 def single_run_steps_note(runs: pd.DataFrame) -> Note | None:
-    """Say that steps are no replicates, where step times of single runs are known; else return None."""
+    """Say that steps are not replicates, if a cell has a single run whose step times are known; else None."""
     ok = successful(runs)
     single = ok.groupby("cell")["step_time_median_s"].agg(["size", "count"])
     n_cells = int((single == 1).all(axis="columns").sum())
     if not n_cells:
         return None
     text = (
-        "Steps are no replicates: in public logs, runs of a cell differ 1.2 to 5.6 times as much as the "
-        "steps of one of them say. Cells without an interval of their own, with step times of a single run: "
-        f"{n_cells}."
+        "Steps are not replicates: in public logs, runs of a cell differ 1.2 to 5.6 times as much as the "
+        f"steps of one run suggest. Cells with step times of a single run, and no interval: {n_cells}."
     )
     return Note("steps-of-single-runs", text, cells=n_cells)
 
 
 def is_emulated(runs: pd.DataFrame) -> bool:
-    """Return whether nodes of successful runs were groups of processes on one machine."""
+    """Return whether the nodes of a successful run were groups of processes on one machine."""
     return "emulated" in set(successful(runs)["placement"])
 
 
 def shared_interface_note(runs: pd.DataFrame) -> str:
-    """Say whose traffic the bytes of an interface are if nodes are emulated; else return ""."""
+    """Say that sent bytes include other nodes and programs if nodes are emulated; else return ""."""
     return SHARED_INTERFACE if is_emulated(runs) else ""
 
 
 def own_models_note(runs: pd.DataFrame) -> str:
-    """Say which models are PyTorch modules of the user's own, "" if none is."""
+    """Name the models that are the user's own PyTorch modules; "" if there are none."""
     names = sorted(filter(is_own_model, set(runs.loc[runs["framework"].map(is_registered), "model"])))
     if not names:
         return ""
-    text = f"PyTorch modules of the user's own, so only frameworks of PyTorch compare: {join_names(names)}."
+    text = f"The user's own PyTorch modules, trained by frameworks of PyTorch only: {join_names(names)}."
     return Note("own-models", text, models=names)
 
 
 def circumstances_note(runs: pd.DataFrame) -> str:
-    """Describe placement, batch scope and timing scope, and report crowded cores and lost CPU time."""
+    """Describe placement, scopes and software, and report crowded cores and lost CPU time."""
     ok = successful(runs)
     notes: list[str] = []
     placements = sorted(set(ok["placement"].dropna()))
@@ -485,7 +484,7 @@ def _percent(share: float) -> str:
 
 
 def work_note(runs: pd.DataFrame) -> str:
-    """Say for each batch scope which work stays constant when replicas are added."""
+    """Say for each batch scope which work stays constant when devices are added."""
     descriptions = {
         "local": "with a local batch the effective batch grows with the replicas, so an epoch has fewer "
         "all-reduces and optimizer steps, and the same number of epochs is not the same amount of "
@@ -498,8 +497,8 @@ def work_note(runs: pd.DataFrame) -> str:
         return ""
     described = "; ".join(descriptions[scope] for scope in scopes)
     text = (
-        "An epoch has the same samples on any number of replicas, so the ideal epoch time is the baseline's "
-        "divided by the number of replicas, whether the batch per replica is fixed (weak scaling) or the "
+        "An epoch has the same samples on any number of devices, so the ideal epoch time is the baseline's "
+        "divided by the number of devices, whether the batch per replica is fixed (weak scaling) or the "
         f"global batch (strong scaling). {described[0].upper()}{described[1:]}."
     )
     return Note("work-of-an-epoch", text, scopes=scopes)

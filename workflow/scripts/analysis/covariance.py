@@ -64,9 +64,9 @@ def select_slopes(y: np.ndarray, x: pd.DataFrame, cell: np.ndarray, block: np.nd
         block: Block code of each run [runs].
     """
     chosen: Slopes | None = None
-    while left := [name for name in x if chosen is None or name not in chosen.covariates]:
+    while candidates := [name for name in x if chosen is None or name not in chosen.covariates]:
         names = chosen.covariates if chosen else ()
-        tried = [fit_slopes(y, x[[*names, name]], cell, block) for name in left]
+        tried = [fit_slopes(y, x[[*names, name]], cell, block) for name in candidates]
         useful = [
             slopes for slopes in tried if slopes and slopes.df >= MIN_SLOPE_DF and (slopes.values > 0).all()
         ]
@@ -101,13 +101,13 @@ def fit_slopes(y: np.ndarray, x: pd.DataFrame, cell: np.ndarray, block: np.ndarr
     if df < 1 or (squares.diagonal() < ROUNDING).any() or np.linalg.cond(squares) > 1 / ROUNDING:
         return None
     inverse = np.linalg.inv(squares)
-    covered, own = leverages(cell, block), np.einsum("ni,ij,nj->n", x_residual, inverse, x_residual)
+    covered, of_slopes = leverages(cell, block), np.einsum("ni,ij,nj->n", x_residual, inverse, x_residual)
     values = inverse @ x_residual.T @ y_residual
     predicted = x_residual @ values
     rest = y_residual - predicted
-    predictable = covered + own < 1 - 1e-9
+    predictable = covered + of_slopes < 1 - 1e-9
     error_with, error_without = (
-        rest[predictable] / (1 - covered - own)[predictable],
+        rest[predictable] / (1 - covered - of_slopes)[predictable],
         y_residual[predictable] / (1 - covered)[predictable],
     )
     size = math.sqrt(float(y_residual @ y_residual) * float(predicted @ predicted))

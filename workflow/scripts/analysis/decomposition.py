@@ -1,11 +1,14 @@
-"""Table that decomposes contrasts of treatments into the effects of each and of accumulation.
+"""Table that decomposes the contrast between a treatment and gradient accumulation into the effects of both.
 
-It needs gradient accumulation at the base level of the other treatment factors, and another treatment without
-accumulation. The contrast from the latter to the former passes through the cell with neither, so each part is
-the effect of one factor. If accumulation is the only treatment, it is the whole contrast. With mean epoch
-times T over the same blocks the decomposition is exact: T(end) - T(start) = (T(middle) - T(start)) + (T(end)
-- T(middle)), and T(end) / T(start) = T(middle) / T(start) x T(end) / T(middle). Parts share a cell, so their
-intervals are dependent.
+A contrast starts at a cell with another treatment and no accumulation, and ends at a cell with accumulation
+and the base levels of the other treatments. It passes through the cell with neither, so each of its two parts
+is the effect of one factor. If accumulation is the only treatment, its effect is the whole contrast. With
+mean epoch times T over the same blocks the decomposition is exact:
+
+    T(end) - T(start) = (T(middle) - T(start)) + (T(end) - T(middle))
+    T(end) / T(start) = T(middle) / T(start) x T(end) / T(middle)
+
+Both parts include the cell in the middle, so their intervals are dependent.
 """
 
 import functools
@@ -48,8 +51,8 @@ BENCHMARK_COLUMNS = (
 )
 NO_CONTRAST = Note(
     "no-contrast",
-    "There is no contrast to decompose: this needs cells with gradient accumulation and cells without it, "
-    "all else equal; if there are other treatments, also cells with one of them and without accumulation.",
+    "There is no contrast to decompose. This needs cells with and without gradient accumulation, all else "
+    "equal, and if there are other treatments, cells with one of them and without accumulation.",
 )
 NO_BENCHMARK = Note(
     "no-collective-benchmark",
@@ -57,32 +60,32 @@ NO_BENCHMARK = Note(
 )
 TOTAL_OF_PARTS = Note(
     "total-of-parts",
-    "The total is the sum of its two parts in seconds and their product as ratios, approximately if the "
+    "The total is the sum of its two parts in seconds, and their product as ratios; approximately, if the "
     "three cells do not have runs in the same blocks. The intervals of the parts are not independent, "
     "because both include the cell in the middle.",
 )
 ON_ONE_NODE = Note(
     "accumulation-on-one-node",
-    "On one node nothing crosses the network: there, the part of accumulation is the cost of the optimizer "
-    "and of the loop, throttling included.",
+    "On one node nothing crosses the network, so the part of accumulation is the cost of the optimizer and "
+    "of the loop, throttling included.",
 )
 NETWORK_ALONE = Note(
     "network-alone-is-predicted",
     "Network alone: the number of all-reduces that accumulation saves in an epoch, times the time of one "
-    "all-reduce of the gradients' size in the collective benchmark, interpolated linearly between "
-    "its sizes. Its interval is over the rounds of one benchmark, in the same processes. It is a "
-    "prediction, not measured in training: ranks send one message and compute nothing else. Beyond the "
-    "network: the rest of the difference, with an interval that includes both: the cost of the optimizer "
-    "and of the loop, overlapped communication (above 0), and communication that took longer during "
-    "computation (below 0).",
+    "all-reduce of the gradients' size in the collective benchmark, interpolated linearly between its sizes. "
+    "Its interval is over the rounds of one benchmark, in the same processes. It is a prediction, not "
+    "measured in training: in the benchmark, ranks send one message and compute nothing else. Beyond the "
+    "network: the rest of the difference, with the errors of both in its interval. It contains the cost of "
+    "the optimizer and of the loop, overlapped communication (above 0), and communication that took longer "
+    "during computation (below 0).",
 )
 TITLE = "Contrast of treatments, decomposed into the effect of each, with 95 % intervals"
 
 
 def gradient_bytes(model: str, dataset: str, levels: Mapping[str, Any] = MappingProxyType({})) -> float:
-    """Return the bytes of a model's gradients as replicas sum them; NaN for a model that is not registered.
+    """Return the bytes of a model's gradients that an all-reduce sums; NaN for an unregistered model.
 
-    `levels` are those of the cell (see `models.messages.number_bytes`).
+    `levels` of the cell give the type of the numbers (`models.messages.number_bytes`).
     """
     graph = find_graph(model, dataset)
     return float(number_bytes(levels).reduced * graph.parameters) if graph else math.nan
@@ -91,9 +94,9 @@ def gradient_bytes(model: str, dataset: str, levels: Mapping[str, Any] = Mapping
 def all_reduce_s(benchmark: pd.DataFrame, size: float) -> Estimate:
     """Return the seconds of one all-reduce from a collective benchmark.
 
-    Each round has the arithmetic mean of the repetitions at every size, interpolated linearly and
-    extrapolated along the last two sizes. The estimate is the mean over rounds with its t interval; NaN with
-    fewer than two sizes.
+    A round's time at each size is the mean of its repetitions. Times are interpolated linearly between sizes,
+    and extrapolated along the last two. The estimate is the mean over rounds with its t interval; NaN if
+    fewer than two sizes were measured.
 
     Args:
         benchmark: Rows of network.csv of one framework and number of nodes.
@@ -115,9 +118,9 @@ def all_reduce_s(benchmark: pd.DataFrame, size: float) -> Estimate:
 
 
 def contrast_paths(runs: pd.DataFrame) -> Iterator[tuple[str, Levels, Levels, Levels]]:
-    """Yield the factor of the first part and the cells at start, middle and end of each planned contrast.
+    """Yield the factor of the first part, and the cells at start, middle and end of each planned contrast.
 
-    If accumulation is the only treatment, it is the factor, and start and middle are the same cell.
+    If accumulation is the only treatment, the factor is accumulation, and start and middle are the same cell.
     """
     treated = treatments(runs)
     if ACCUMULATION not in treated:
@@ -133,20 +136,20 @@ def contrast_paths(runs: pd.DataFrame) -> Iterator[tuple[str, Levels, Levels, Le
     by_levels = {tuple(row[name] for name in (*context, *treated)): row for row in rows.to_dict("records")}
     for factor, start in starts or [(ACCUMULATION, base)]:
         for end in ends:
-            for place in dict.fromkeys(tuple(row) for row in rows[context].itertuples(index=False)):
-                path_cells = [by_levels.get((*place, *levels.values())) for levels in (start, base, end)]
+            for setting in dict.fromkeys(tuple(row) for row in rows[context].itertuples(index=False)):
+                path_cells = [by_levels.get((*setting, *levels.values())) for levels in (start, base, end)]
                 if all(row is not None for row in path_cells):
                     yield (factor, *path_cells)  # type: ignore[misc]
 
 
 def decompose(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> pd.DataFrame:
-    """Return the two parts and the total of each contrast; one row if accumulation is the only treatment.
+    """Return a row for each part and total of the contrasts; one row if accumulation is the only treatment.
 
     Args:
         runs: Runs of the study.
-        network: network.csv. Rows of accumulation then have all_reduce_s, the time of one all-reduce of the
-            gradients' size; network_s, the predicted time of the saved all-reduces, negative; and
-            beyond_network_s, the rest of the difference, with an interval of both.
+        network: network.csv. With it, rows of accumulation have all_reduce_s, the time of one all-reduce of
+            the gradients' size; network_s, the predicted time of the saved all-reduces, negative; and
+            beyond_network_s, the rest of the difference.
 
     Returns:
         Levels, part, from, to, and the columns of `effects.contrasts`.
@@ -179,18 +182,18 @@ def decompose(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> pd.Dat
     benchmarks = dict(list(network.groupby([*BENCHMARK_COLUMNS, "ranks"], sort=False)))
 
     @functools.cache
-    def all_reduce_time(place: tuple[Any, ...], size: float) -> tuple[float, Estimate]:
-        return size, all_reduce_s(benchmarks.get(place, network[:0]), size)
+    def all_reduce_time(benchmark: tuple[Any, ...], size: float) -> tuple[float, Estimate]:
+        return size, all_reduce_s(benchmarks.get(benchmark, network[:0]), size)
 
     predicted = [
         _network_part(
             row,
             *all_reduce_time(
-                tuple(end[name] for name in (*BENCHMARK_COLUMNS, "replicas")),
+                tuple(end[name] for name in (*BENCHMARK_COLUMNS, "n_devices")),
                 gradient_bytes(end["model"], end["dataset"], end),
             ),
         )
-        if row["part"] == ACCUMULATION and not divides_more(end["parallelism"], int(end["replicas"]))
+        if row["part"] == ACCUMULATION and not divides_more(end["parallelism"], int(end["n_devices"]))
         else {}
         for row, end in zip(data.to_dict("records"), ends, strict=True)
     ]

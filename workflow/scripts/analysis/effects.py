@@ -1,7 +1,7 @@
 """Table of effects: how each factor changes epoch time from its base level, all else equal.
 
 A row is a pair of cells that differ in one factor. The base level is the smallest number, or the first word
-in factors.schema.yaml. Frameworks are compared in every pair. `analysis.pooling` compares two cells.
+in factors.schema.yaml. Every pair of frameworks is compared. `analysis.pooling` compares two cells.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,13 +21,13 @@ from declared.responses import EPOCH_TIME, Response
 
 TITLE = "Effect of each factor on epoch time, all else equal, with simultaneous 95 % intervals"
 DIFFERS, DIFFERS_WITHIN, EQUAL, OPEN = "differs", "differs within margin", "equal", "open"
-EVERY_PAIR = ("framework",)
+EVERY_PAIR = ("framework",)  # compared pairwise, because no framework is the natural base level
 NO_PAIR = Note("no-pair", "No two cells of the study differ in one factor only.")
 THROTTLED = Note(
     "throttled-is-processor-time",
     "Throttled: CPU seconds of an epoch that a quota held back, on the node throttled most. This is CPU "
-    "time, not wall time: it is summed over cores, and it includes time in which the node would have waited "
-    "for others anyway.",
+    "time, not wall time: it is summed over cores, and includes time in which the node would have waited "
+    "for other nodes anyway.",
 )
 SENT = "Sent: bytes sent in an epoch by the busiest node, through its network interface."
 ADJUSTED_RATIO = "ratio, adjusted (pointwise 95 %)"
@@ -41,9 +41,9 @@ ADJUSTED = Note(
 def cell_pairs(runs: pd.DataFrame) -> pd.DataFrame:
     """Return factor, from_cell and to_cell of planned cells that differ in one factor, in table order.
 
-    Each level is compared with the base level; of frameworks every pair, the one listed earlier first. Levels
-    of parallelism are compared also where cells differ in factors that only one of them uses, such as
-    microbatches.
+    Each level is compared with the base level, frameworks in every pair, the one listed earlier first. Levels
+    of parallelism are compared even if the cells also differ in factors that only one of the two uses, such
+    as microbatches.
     """
     rows = cell_levels(runs)
     names = factors_in_order(runs)
@@ -58,11 +58,11 @@ def cell_pairs(runs: pd.DataFrame) -> pd.DataFrame:
     for factor in names:
         free = [name for name in REQUIRED_AXIS if factor == "parallelism" and name in names]
         fixed = [name for name in names if name not in (factor, *free)]
-        place = ranks.groupby(fixed).ngroup() if fixed else pd.Series(0, index=ranks.index)
-        candidates = ranks[["cell", *free]].assign(place=place, level=ranks[factor])
+        context = ranks.groupby(fixed).ngroup() if fixed else pd.Series(0, index=ranks.index)
+        candidates = ranks[["cell", *free]].assign(context=context, level=ranks[factor])
         if factor in REQUIRED_AXIS:  # its base level must be one that has an effect
             candidates = candidates[candidates["cell"].isin(_relevant_cells(rows, factor))]
-        matched = candidates.merge(candidates, on="place", suffixes=("_from", "_to"))
+        matched = candidates.merge(candidates, on="context", suffixes=("_from", "_to"))
         matched = matched[matched["level_from"] < matched["level_to"]]
         for name in free:
             relevant = _relevant_cells(rows, name)
@@ -70,7 +70,7 @@ def cell_pairs(runs: pd.DataFrame) -> pd.DataFrame:
             matched = matched[~in_both | (matched[f"{name}_from"] == matched[f"{name}_to"])]
         if factor not in EVERY_PAIR:
             matched = matched[matched["level_from"] == candidates["level"].min()]
-        matched = matched.sort_values(["place", "level_from", "level_to"]).assign(factor=factor)
+        matched = matched.sort_values(["context", "level_from", "level_to"]).assign(factor=factor)
         parts.append(matched.rename(columns={"cell_from": "from_cell", "cell_to": "to_cell"})[list(parts[0])])
     return pd.concat(parts, ignore_index=True)
 
@@ -81,7 +81,7 @@ def _relevant_cells(rows: pd.DataFrame, factor: str) -> "pd.Series[str]":
 
 
 def factors_in_order(runs: pd.DataFrame) -> list[str]:
-    """Return the varying factors: those that a study asks about first, then those that it holds constant."""
+    """Return the varying factors: framework, nodes and treatments first, then all others in table order."""
     first = ["framework", "nodes", *treatments(runs)]
     varied = varying(runs)
     return [name for name in first if name in varied] + [name for name in varied if name not in first]
@@ -97,11 +97,11 @@ def contrasts(runs: pd.DataFrame, pooling: Pooling, to: Sequence[str], base: Seq
         base: Cells before the change.
 
     Returns:
-        A row per pair: ratio of mean epoch times with its df, p that it is 1 and within_blocks
-        (`Pooling.ratios`); difference_s; throttled_difference_s; each with bounds. from_s, to_s, from_n, to_n
-        are of the compared runs, within blocks those of shared blocks. Gradient all-reduces and sent bytes of
-        both cells. shared_sessions is the number of sessions with runs of both cells, NaN if those of one are
-        unknown.
+        A row per pair. ratio is that of mean epoch times, with df, p (of a ratio of 1) and within_blocks
+        (`Pooling.ratios`). ratio, difference_s and throttled_difference_s have bounds. from_s, to_s, from_n
+        and to_n describe the compared runs, within blocks the runs of shared blocks. n_allreduces and
+        sent_bytes are given for both cells. shared_sessions is the number of sessions with runs of both
+        cells, NaN if the sessions of one are not recorded.
     """
     ok = successful(runs)
     ends = {"from": list(base), "to": list(to)}
@@ -134,7 +134,7 @@ def _set_interval(data: pd.DataFrame, name: str, estimates: pd.DataFrame) -> Non
 
 
 def _shared_sessions(ok: pd.DataFrame, to: Sequence[str], base: Sequence[str]) -> np.ndarray:
-    """Return the number of sessions with runs of both cells of each pair; NaN if unrecorded."""
+    """Return the number of sessions with runs of both cells of each pair; NaN if not recorded."""
     recorded = ok.loc[ok["session"].notna(), ["cell", "session"]].drop_duplicates()
     cell, names = pd.factorize(recorded["cell"])
     session, sessions = pd.factorize(recorded["session"])
@@ -154,16 +154,17 @@ def _shared_sessions(ok: pd.DataFrame, to: Sequence[str], base: Sequence[str]) -
 def build_rows(
     runs: pd.DataFrame, margin: float | None = None, response: Response = EPOCH_TIME
 ) -> pd.DataFrame:
-    """Return factor, from, to, other levels, the columns of `contrasts`, and p_holm per factor of each pair.
+    """Return a row per pair of `cell_pairs`: factor, from, to, other levels and the columns of `contrasts`.
 
-    Ratios also have the bounds that agree with p_holm (`intervals.simultaneous_ratios`), per factor.
+    p_holm is corrected over the pairs of a factor. Ratios also have the bounds that agree with it
+    (`intervals.simultaneous_ratios`).
 
     Args:
         runs: Runs of the study.
-        margin: Share of the response by which equal cells may differ. If given, rows have p_equal (that the
-            pair differs by more), p_equal_holm per factor, and a verdict (`verdicts`).
-        response: If it is not epoch time, a column of `runs`; rows then have those of
-            `_response_ratios`. Equality is that of epoch time if no run has the response.
+        margin: Share of the response by which equal cells may differ. If given, rows have p_equal (of a
+            larger difference), p_equal_holm (corrected over the pairs of a factor) and a verdict.
+        response: The response of the study. If it is not epoch time, `runs` has its column, and rows also
+            have the columns of `_response_ratios`. Equality is tested for epoch time if no run has it.
     """
     varied, paired = varying(runs), cell_pairs(runs)
     if paired.empty:
@@ -216,7 +217,7 @@ def _adjusted_ratios(runs: pd.DataFrame, paired: pd.DataFrame) -> pd.DataFrame:
 
 
 def _add_simultaneous_bounds(data: pd.DataFrame, prefix: str = "") -> None:
-    """Put the simultaneous bounds of ratios after their own ones, in place of the column `df`."""
+    """Insert the simultaneous bounds of ratios behind their pointwise bounds, and drop the column `df`."""
     columns = {"ratio": "value", "ratio_low": "low", "ratio_high": "high", "df": "df", "p": "p"}
     ratios = data[["factor", *(f"{prefix}{name}" for name in columns)]].set_axis(
         ["factor", *columns.values()], axis="columns"
@@ -224,13 +225,13 @@ def _add_simultaneous_bounds(data: pd.DataFrame, prefix: str = "") -> None:
     families = [intervals.simultaneous_ratios(rows) for _, rows in ratios.groupby("factor", sort=False)]
     bounds = pd.concat(families).reindex(data.index)
     for name in ("high", "low"):
-        place = data.columns.get_loc(f"{prefix}ratio_high") + 1
-        data.insert(place, f"{prefix}ratio_{name}_simultaneous", bounds[name])
+        position = data.columns.get_loc(f"{prefix}ratio_high") + 1
+        data.insert(position, f"{prefix}ratio_{name}_simultaneous", bounds[name])
     del data[f"{prefix}df"]
 
 
 def _response_ratios(runs: pd.DataFrame, paired: pd.DataFrame, response: Response) -> pd.DataFrame:
-    """Return of each pair response_from and response_to, and response_ratio with bounds, df and p."""
+    """Return response_from, response_to and response_ratio of each pair, the latter with bounds, df and p."""
     pooling = pooled_response(runs, response)
     to, base = paired["to_cell"].tolist(), paired["from_cell"].tolist()
     means, ratios = pooling.pair_means(to, base), pooling.ratios(numerator=to, denominator=base)
@@ -244,7 +245,7 @@ def _holm_by_factor(data: pd.DataFrame, name: str) -> "pd.Series[float]":
 
 
 def verdicts(data: pd.DataFrame, p_differs: str = "p_holm") -> np.ndarray:
-    """Return the verdict [pairs] on p_equal_holm and the column `p_differs`; None without p."""
+    """Return verdicts [pairs] by p_equal_holm and the column `p_differs`; None without p."""
     differs, equal = data[p_differs] < SIGNIFICANCE_LEVEL, data["p_equal_holm"] < SIGNIFICANCE_LEVEL
     verdict = np.select([differs & equal, differs, equal], [DIFFERS_WITHIN, DIFFERS, EQUAL], OPEN)
     return np.where(data[p_differs].isna(), None, verdict)  # type: ignore[call-overload]
@@ -280,7 +281,7 @@ def table(runs: pd.DataFrame, margin: float | None = None, response: Response = 
         display[ADJUSTED_RATIO] = tables.interval_texts(data, "ratio_adjusted")
     display["difference (s)"] = [
         text.partition(" [")[0] for text in tables.interval_texts(data, "difference_s")
-    ]  # its own interval, which is in the CSV, could exclude 0 where the ratio's includes 1
+    ]  # Its interval, which is in the CSV, could exclude 0 although that of the ratio includes 1.
     display["p (Holm)"] = data["p_holm"].map(tables.p_value)
     if margin is not None:
         display["p equal (Holm)"] = data["p_equal_holm"].map(tables.p_value)
@@ -297,10 +298,10 @@ def table(runs: pd.DataFrame, margin: float | None = None, response: Response = 
     notes = [
         "" if response == EPOCH_TIME else Note("response", response.meaning, response=response.name),
         "Ratio: mean after the arrow divided by that before it. Difference: after minus before.",
-        "A row compares two cells that differ only in the factor with an arrow; levels of parallelism may "
-        "differ in factors that only one of them has, too. A ratio below 1, or a difference below 0, means "
-        "that the level after the arrow is faster. Every pair of frameworks is compared; for other factors, "
-        "each level is compared with the first.",
+        "A row compares two cells that differ only in the factor with an arrow. Cells of different "
+        "parallelism may also differ in factors that only one of them uses. A ratio below 1, or a difference "
+        "below 0, means that the level after the arrow is faster. Every pair of frameworks is compared. For "
+        "other factors, each level is compared with the first.",
         conditions.paragraph(
             "runs-compared",
             [
@@ -346,7 +347,7 @@ def _ratio_texts(data: pd.DataFrame, name: str) -> list[str]:
 
 
 def cells_without_runs_note(data: pd.DataFrame, runs: pd.DataFrame) -> str:
-    """Name the cells without runs that leave rows of `data` (from_cell, to_cell, ratio) empty; "" if none."""
+    """Name the cells whose lack of runs leaves ratios of `data` empty; "" if there are none."""
     compared = data.loc[data["ratio"].isna(), ["from_cell", "to_cell"]].stack()
     measured = set(successful(runs)["cell"])
     without_runs = [cell for cell in dict.fromkeys(compared) if cell not in measured]
@@ -357,7 +358,7 @@ def cells_without_runs_note(data: pd.DataFrame, runs: pd.DataFrame) -> str:
 
 
 def no_shared_session_note(data: pd.DataFrame) -> str:
-    """Say how many rows of `data` compare cells that share no session; "" if none."""
+    """Say how many rows of `data` compare cells that share no session; "" if there are none."""
     rows = int((data["shared_sessions"] == 0).sum())
     if not rows:
         return ""
@@ -377,7 +378,7 @@ def _p_values_note(data: pd.DataFrame) -> Note:
 
 
 def _equality_note(margin: float, judged: Response) -> Note:
-    """Explain the tests of equality of the response `judged`."""
+    """Explain the tests that cells are equal in the response `judged`."""
     text = (
         f"p equal: two one-sided t tests that two cells differ in {judged.title} by more than the study's "
         f"margin, {margin_text(margin)} (ratio between {1 / (1 + margin):.3f} and {1 + margin:.3f}), "
@@ -393,6 +394,6 @@ def margin_text(margin: float) -> str:
 
 
 def _megabytes(value: float) -> str:
-    return (
-        tables.DASH if pd.isna(value) else tables.number(value / 1e6 if value >= 1000 else 0.0)
-    )  # below: ARP packets
+    if pd.isna(value):
+        return tables.DASH
+    return tables.number(value / 1e6 if value >= 1000 else 0.0)  # fewer bytes are ARP packets

@@ -2,10 +2,11 @@
 
     MFU = operations of forward and backward pass x samples/s / (devices x peak)
 
-HFU counts recomputed forward passes, too (Chowdhery et al., arXiv:2204.02311; Korthikanti et al., MLSys
-2023). Operations are those that an import states, of a model's graph (`models.operations`), or 6 x parameters
-x tokens; the peak is what a site or an import states, else that of `declared.devices`. Runs without one of
-them have no MFU, but a reason. A share above 1 refutes operations or peak, so it is an error.
+HFU also counts recomputed forward passes (Chowdhery et al., arXiv:2204.02311; Korthikanti et al., MLSys
+2023). Operations come from an import that states them, from the model's graph (`models.operations`), or are 6
+x parameters x tokens. The peak is the one that a site or an import states, or else that of
+`declared.devices`. Runs without operations or peak have no MFU, but a reason. A share above 1 proves that
+operations or peak are wrong, so it is an error.
 """
 
 import functools
@@ -17,7 +18,7 @@ from typing import Any
 import pandas as pd
 
 from analysis import conditions, tables
-from analysis.measured import cell_levels, count_steps, level_texts, scaled, successful, to_float
+from analysis.measured import cell_levels, count_steps, level_texts, scale_to_dataset, successful, to_float
 from analysis.pooling import name_bounds, pooled_response
 from analysis.strategies import cell_requirements
 from common.errors import InputError
@@ -38,7 +39,7 @@ MFU, HFU, DEVICE_FLOPS, COLLECTIVE_RATE = (
     RESPONSES[name] for name in ("mfu", "hfu", "flops_per_device", "collective_rate")
 )
 UTILIZATION = (MFU, HFU, DEVICE_FLOPS, COLLECTIVE_RATE)
-#: a factor of the user's own says which share of the forward pass is computed again, by these levels
+# The levels of this custom factor say which share of the forward pass is computed again.
 RECOMPUTATION_FACTOR = f"{CUSTOM}checkpointing"
 RECOMPUTED_SHARES = {"off": 0.0, "on": 1.0}
 INPUT_COLUMNS = (
@@ -52,16 +53,16 @@ ORIGIN_COLUMNS = [
 SHARES = (MFU.column, HFU.column)
 FROM_GRAPH, FROM_PARAMETERS = "graph", "6 x parameters x tokens"
 STATED = "stated"
-COUNTED = "counted by PyTorch"  # those of a module of the user's own
+COUNTED = "counted by PyTorch"  # for the user's own modules
 PEAK_HINT = "state peak_tflops of the site or of the import"
 OPERATIONS_HINT = "import its tokens with its parameters, or state its sample_flops"
-WITHOUT_SAMPLES = "nothing tells how many samples a training took"
+WITHOUT_SAMPLES = "the number of samples of a training is not recorded"
 TITLE = "Utilization of devices with 95 % intervals"
 
 
 @dataclass(frozen=True)
 class Peak:
-    """The peak of one device at a precision, FLOP/s; without one, NaN and the reason."""
+    """The peak of one device at a precision in FLOP/s, or NaN and the reason why it is unknown."""
 
     flops_s: float = math.nan
     device: str = ""
@@ -72,23 +73,23 @@ class Peak:
 
 @functools.cache
 def find_peak(reported: str, device: str, precision: str) -> Peak:
-    """Return the peak of the devices of a run by the table of devices.
+    """Return the peak of a run's devices from the table of devices.
 
     Args:
-        reported: Names of its devices, as in runs.csv.
+        reported: Names of the devices, as in runs.csv.
         device: Level of the factor device.
         precision: Level of the factor precision.
     """
     if device == "hybrid":
         return Peak(reason="processors and accelerators train together")
     if not reported:
-        return Peak(reason="runs do not tell their devices")
+        return Peak(reason="runs do not record their devices")
     entries = {find_device(name) for name in reported.split("; ")}
     if len(entries) > 1:
         return Peak(reason=f"{reported} train together")
     (entry,) = entries
     if entry is None:
-        return Peak(reason=f"no peak is known of {reported}; {PEAK_HINT}")
+        return Peak(reason=f"no peak is known for {reported}; {PEAK_HINT}")
     chosen = choose_peak(entry.peak_tflops, precision)
     if chosen is None:
         return Peak(reason=f"no peak of {entry.name} is known for precision {precision}; {PEAK_HINT}")
@@ -97,13 +98,13 @@ def find_peak(reported: str, device: str, precision: str) -> Peak:
 
 @functools.cache
 def _graph_operations(model: str, dataset: str) -> Operations | None:
-    """Return the operations of one sample of a registered model, None for others."""
+    """Return the operations of one sample of a registered model; None for other models."""
     graph = find_graph(model, dataset)
     return training_operations(graph) if graph else None
 
 
 def find_operations(run: Mapping[str, Any]) -> tuple[str, Operations] | None:
-    """Return what the operations of one sample are computed from, and these; None if nothing tells them."""
+    """Return the source and the number of operations of one sample; None if they are unknown."""
     if not math.isnan(stated := to_float(run.get("sample_flops"))):
         source = COUNTED if is_own_model(str(run["model"])) else STATED
         return source, Operations(stated / 3, 2 * stated / 3)
@@ -121,7 +122,7 @@ def model_flop_utilization(runs: pd.DataFrame) -> pd.DataFrame:
 
     Columns: sample_flops (forward and backward pass), operations_source, recomputed_flops, peak_flops_s,
     peak_device, peak_precision, peak_source, device_flops_s, mfu, hfu (shares), collective_bytes_s_device,
-    and without_mfu, the reason why a run has no MFU. Shares above 1 are refused by `check_shares`.
+    and without_mfu, the reason why a run has no MFU. `check_shares` refuses shares above 1.
     """
     inputs = runs[[name for name in INPUT_COLUMNS if name in runs]]
     rows = [_describe(run) for run in inputs.to_dict("records")]
@@ -131,7 +132,7 @@ def model_flop_utilization(runs: pd.DataFrame) -> pd.DataFrame:
     is_unexplained = runs["samples_per_epoch"].isna() & (columns["without_mfu"] == "")
     columns["without_mfu"] = columns["without_mfu"].mask(is_unexplained, WITHOUT_SAMPLES)
     samples_s = runs["samples_per_epoch"].astype(float) / runs["epoch_time_s"].astype(float)
-    device_samples_s = samples_s / runs["replicas"].astype(float)
+    device_samples_s = samples_s / runs["n_devices"].astype(float)
     columns[DEVICE_FLOPS.column] = device_samples_s * columns["sample_flops"]
     columns[MFU.column] = columns[DEVICE_FLOPS.column] / columns["peak_flops_s"]
     executed = columns["sample_flops"] + columns["recomputed_flops"]
@@ -156,12 +157,12 @@ def check_shares(runs: pd.DataFrame, utilization: pd.DataFrame) -> None:
 
 
 def _describe(run: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is known of one run before its time: operations and peak, with the reason if one is not."""
+    """Return operations and peak of one run, the ORIGIN_COLUMNS, with the reason if one is unknown."""
     reported = str(run["devices"]) if pd.notna(run["devices"]) else ""
     peak = find_peak(reported, run["device"], run["precision"])
     if not math.isnan(stated := to_float(run.get("peak_flops_s"))):
         peak = Peak(stated, "", run["precision"], STATED)
-    unknown = f"no operations are known of {run['model']}; {OPERATIONS_HINT}"
+    unknown = f"no operations are known for {run['model']}; {OPERATIONS_HINT}"
     counted = find_operations(run)
     source, operations = counted or ("", Operations(math.nan, math.nan))
     return {
@@ -177,9 +178,9 @@ def _describe(run: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _recomputed_share(run: Mapping[str, Any]) -> float:
-    """Return the share of a forward pass that is computed again while going backward, NaN if unknown.
+    """Return the share of the forward pass that the backward pass computes again, NaN if unknown.
 
-    Selective checkpointing keeps all products.
+    Selective checkpointing recomputes no matrix products, so its share is 0.
     """
     if pd.notna(level := run.get(RECOMPUTATION_FACTOR)):
         return RECOMPUTED_SHARES.get(str(level), math.nan)
@@ -189,18 +190,18 @@ def _recomputed_share(run: Mapping[str, Any]) -> float:
 
 
 def _collective_rates(runs: pd.DataFrame) -> pd.Series:
-    """Return bytes per second that a device has to send in collectives, NaN on one device or if unknown."""
+    """Return the bytes per second that a device sends in collectives; NaN on one device or if unknown."""
     counted = count_steps(runs)
-    first = successful(runs).drop_duplicates("cell")  # others may lack the size of the gradients
+    first = successful(runs).drop_duplicates("cell")  # Unsuccessful runs may lack the gradients' size.
     by_cell = {run["cell"]: _sent_bytes(run) for run in first.to_dict("records")}
-    sent = runs["cell"].map(by_cell).astype(float) * scaled(counted, "n_allreduces")
+    sent = runs["cell"].map(by_cell).astype(float) * scale_to_dataset(counted, "n_allreduces")
     rates = sent / runs["epoch_time_s"].astype(float)
     return rates.where(rates > 0)
 
 
 def _sent_bytes(run: Mapping[str, Any]) -> float:
-    """Return the bytes that the busiest device has to send in an optimizer step, NaN if unknown."""
-    devices = int(run["replicas"])
+    """Return the bytes that the busiest device sends in an optimizer step by formula; NaN if unknown."""
+    devices = int(run["n_devices"])
     if requirements := cell_requirements(run, {**run, "ranks": devices}):
         return sum(requirements[f"{kind}_bytes"] for kind in MESH_COLLECTIVES)
     size = to_float(run.get("gradient_bytes"))
@@ -218,7 +219,7 @@ def _sent_bytes(run: Mapping[str, Any]) -> float:
 
 
 def notes(utilization: pd.DataFrame, response: Response = MFU) -> list[str]:
-    """Return what a caption says about a response: operations, peak with its source, and runs without MFU."""
+    """Return the notes of a caption: operations, peak with its source, and runs without MFU."""
     if response == COLLECTIVE_RATE:
         return []
     sentences = [_operations_note(utilization)]

@@ -1,8 +1,8 @@
 """Table of energy: of an epoch, of a sample, and of training to the study's target.
 
-All energies of a study have one scope (`choose_scope`), because energy of accelerators, of processor packages
-and of whole machines are different quantities. Intervals are as those of epoch times (analysis.pooling):
-noise is a share of energy, too.
+All energies of a study have one scope (`choose_scope`), because the energy of accelerators, of processor
+packages and of whole machines are different quantities. Intervals are computed like those of epoch times
+(analysis.pooling), because noise is a share of energy, too.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from analysis import conditions, tables
-from analysis.measured import cell_levels, level_texts, scaled, successful
+from analysis.measured import cell_levels, level_texts, scale_to_dataset, successful
 from analysis.pooling import name_bounds, pool_column
 from analysis.speedup import with_baseline_ratios
 from common.notes import Note
@@ -32,11 +32,12 @@ WHY_NO_ENERGY = (
 NO_ENERGY = Note("no-energy", f"No record has energy. {WHY_NO_ENERGY}")
 METHOD_NOTE = (
     "Energy is for the same samples as epoch time. Power: energy over epoch time, of all machines. Energy × "
-    "time: that of an epoch, the lower the better if both matter. Ratio: energy over that of the baseline."
+    "time: product for an epoch, the lower the better if both matter. Ratio: energy over that of the "
+    "baseline."
 )
 TO_ACCURACY = (
-    "To accuracy: all epochs through the first one with a validation accuracy of {:.4g} %, warm-up too, "
-    "validations not."
+    "To accuracy: all epochs through the first one with a validation accuracy of {:.4g} %, including "
+    "warm-up, without validations."
 )
 RESPONSES = ("energy_j", "energy_per_sample_j", "power_w", "energy_delay_js")
 
@@ -65,10 +66,10 @@ class EnergyScope:
 
 
 def choose_scope(runs: pd.DataFrame) -> EnergyScope | None:
-    """Return the widest scope that all successful runs with energy have, else the scope of most cells.
+    """Return the widest scope that all successful runs with energy have, or else that of the most cells.
 
-    A package alone is never the energy of a run on accelerators, nor accelerators that of a run that also
-    trains on processors. Counters that stand still do not count.
+    Processor packages are never the energy of a run on accelerators, nor are accelerators the energy of a run
+    that also trains on processors. An energy of 0 is a counter that stands still, and does not count.
 
     Returns:
         The scope; None if no run records energy.
@@ -93,14 +94,14 @@ def choose_scope(runs: pd.DataFrame) -> EnergyScope | None:
     column, values = by_scope[scope]
     covered = set(ok.loc[values.notna(), "cell"])
     other_cells = [cell for cell in dict.fromkeys(ok.loc[has_energy, "cell"]) if cell not in covered]
-    return EnergyScope(scope, column, scaled(ok.assign(joules=values), "joules"), other_cells)
+    return EnergyScope(scope, column, scale_to_dataset(ok.assign(joules=values), "joules"), other_cells)
 
 
 def energy_of_runs(runs: pd.DataFrame, scope: EnergyScope) -> pd.DataFrame:
-    """Return a row per successful run that records energy.
+    """Return a row per successful run that records energy of the scope.
 
-    Columns: run_id, cell, session, block, RESPONSES, and idle_w, the mean power of the same machines without
-    training.
+    Columns: run_id, cell, session, block, RESPONSES, and idle_w, the mean power of the same machines (or
+    accelerators) when idle.
     """
     ok = successful(runs).loc[scope.joules.dropna().index]
     energy, seconds = scope.joules[ok.index], ok["epoch_time_s"].astype(float)
@@ -112,7 +113,7 @@ def energy_of_runs(runs: pd.DataFrame, scope: EnergyScope) -> pd.DataFrame:
     )
     machines = ok["nodes"].where(ok["placement"].eq("distinct-nodes"), 1)
     idle = ok[f"idle_{scope.scope}_w"].astype(float)
-    units = ok["replicas"] if scope.scope == "device" else machines  # hybrid runs have no device energy
+    units = ok["n_devices"] if scope.scope == "device" else machines  # hybrid runs have no device energy
     return energies.assign(idle_w=idle * units.astype(float))
 
 
@@ -121,7 +122,8 @@ def energy_to_accuracy(
 ) -> pd.Series:
     """Return by run_id the energy (J) of all epochs through the first one that reaches the `target` accuracy.
 
-    Runs without any accuracy are left out. NaN if no epoch reaches the target, or one of them has no energy.
+    Runs without any accuracy are left out. The energy is NaN if no epoch reaches the target, or if an epoch
+    before it has no energy.
     """
     ok = successful(runs).set_index("run_id")
     all_epochs = epochs[epochs["run_id"].isin(ok.index)].sort_values(["run_id", "epoch"])
@@ -143,8 +145,8 @@ def energy_to_accuracy(
 def summarize(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None = None) -> pd.DataFrame:
     """Return a row per cell with energy of the study's scope; no rows without energy.
 
-    Columns: factors, scope, n, RESPONSES with bounds, idle_w, baseline_cell, and the ratio to it with bounds.
-    With a target also energy_to_accuracy_j with bounds, if all runs of a cell reach it.
+    Columns: factors, scope, n, RESPONSES with bounds, idle_w, baseline_cell, and the ratio to the baseline
+    with bounds. With a target also energy_to_accuracy_j with bounds, for cells whose runs all reach it.
     """
     scope = choose_scope(runs)
     if scope is None:
@@ -232,5 +234,5 @@ def other_scope_note(scope: EnergyScope) -> str:
     """Name the cells that record energy of another scope; "" if there are none."""
     if not scope.other_cells:
         return ""
-    text = f"Of another scope, and so left out: {conditions.join_names(scope.other_cells)}."
+    text = f"Left out, because their energy has another scope: {conditions.join_names(scope.other_cells)}."
     return Note("cells-of-another-scope", text, cells=scope.other_cells)

@@ -44,8 +44,8 @@ class Estimate:
     n: int = 0
     cv: float = math.nan
 
-    def scaled(self, factor: float) -> "Estimate":
-        """Return the estimate in another unit, `factor` times as large in numbers."""
+    def times(self, factor: float) -> "Estimate":
+        """Return `factor` times the estimate, such as the same quantity in another unit."""
         return replace(self, value=factor * self.value, low=factor * self.low, high=factor * self.high)
 
 

@@ -21,7 +21,7 @@ from declared.factors import (
     UNTRACED,
     factor_names,
     factor_rules,
-    scale_of,
+    size_factor_of,
     treatments_of,
     with_devices,
 )
@@ -76,11 +76,11 @@ class Records:
         """Return the epochs of the successful runs among `runs`."""
         run_cells = successful(runs).set_index("run_id")[["key", "cell"]]
         epochs = read_table(self.epochs_csv, "epochs")
-        place = run_cells.index.get_indexer(epochs["run_id"])
-        is_current = place >= 0
+        position = run_cells.index.get_indexer(epochs["run_id"])
+        is_current = position >= 0
         keys = run_cells["key"].fillna("").to_numpy()
-        is_current[is_current] = keys[place[is_current]] == epochs["key"].fillna("").to_numpy()[is_current]
-        return epochs[is_current].assign(cell=run_cells["cell"].to_numpy()[place[is_current]])
+        is_current[is_current] = keys[position[is_current]] == epochs["key"].fillna("").to_numpy()[is_current]
+        return epochs[is_current].assign(cell=run_cells["cell"].to_numpy()[position[is_current]])
 
 
 def _table(name: str, file: Path | None) -> pd.DataFrame:
@@ -102,23 +102,22 @@ def _table(name: str, file: Path | None) -> pd.DataFrame:
 
 
 def read_runs(path: Path) -> pd.DataFrame:
-    """Return all runs of runs.csv, with devices in the column `replicas` (`count_devices_as_replicas`).
+    """Return all runs of runs.csv, with their numbers of devices (`with_device_count`).
 
-    Batches of a replica are whole numbers if none is a fraction.
+    The column `local_batch` has whole numbers if no run has a fraction.
     """
-    runs = count_devices_as_replicas(read_table(path, "runs"))
+    runs = with_device_count(read_table(path, "runs"))
     is_whole = bool((runs["local_batch"].dropna() % 1 == 0).all())
     return runs.astype({"local_batch": "Int64"}) if is_whole else runs
 
 
-def count_devices_as_replicas(runs: pd.DataFrame) -> pd.DataFrame:
-    """Replace `replicas`, the copies of the model in runs.csv, by the number of devices.
+def with_device_count(runs: pd.DataFrame) -> pd.DataFrame:
+    """Add the column `n_devices`, the number of devices that train.
 
-    They differ with model parallelism, where the ranks that share a copy count each. Speed-up and efficiency
-    are relative to devices, so every table and figure has devices under this name
-    (`conditions.device_count_note`).
+    `replicas`, the copies of the model, are fewer with model parallelism, where ranks share a copy, and more
+    than `ranks` if a rank has several devices.
     """
-    return runs.assign(replicas=runs[["ranks", "replicas"]].max(axis=1))
+    return runs.assign(n_devices=runs[["ranks", "replicas"]].max(axis=1))
 
 
 def read_timing_runs(path: Path) -> pd.DataFrame:
@@ -169,10 +168,10 @@ def axis_label(runs: pd.DataFrame, factor: str) -> str:
 
 
 def device_axis_label(runs: pd.DataFrame) -> str:
-    """Return what an axis of replicas counts: nodes of one device, GPUs, or replicas on other devices."""
-    if (runs["replicas"] == runs["nodes"]).all():
+    """Return what an axis of devices counts: nodes of one device, GPUs, or other devices."""
+    if (runs["n_devices"] == runs["nodes"]).all():
         return "nodes"
-    return "GPUs" if set(runs.get("device", ())) == {"cuda"} else "replicas"
+    return "GPUs" if set(runs.get("device", ())) == {"cuda"} else "devices"
 
 
 def level_text(level: Any) -> str:
@@ -194,8 +193,8 @@ def level_texts(rows: pd.DataFrame, runs: pd.DataFrame) -> dict[str, Any]:
 
 
 def size_factor_name(runs: pd.DataFrame) -> str:
-    """Return the name of the factor by which cells scale (`declared.factors.scale_of`)."""
-    return scale_of(varying(runs))
+    """Return the name of the factor by which cells scale (`declared.factors.size_factor_of`)."""
+    return size_factor_of(varying(runs))
 
 
 def combination_text(levels: Mapping[str, Any]) -> str:
@@ -207,7 +206,7 @@ def _factor_level(factor: str, level: Any) -> str:
     if factor == "nodes":
         return f"{level} node" if level == 1 else f"{level} nodes"
     if factor == DEVICES:
-        return f"{level} replica" if level == 1 else f"{level} replicas"
+        return f"{level} device" if level == 1 else f"{level} devices"
     if factor in ("framework", "model", "dataset"):
         return level_text(level)
     if factor == "collective":
@@ -390,8 +389,11 @@ def block_of(runs: pd.DataFrame) -> np.ndarray:
     return np.where(alone, -1 - np.arange(len(runs)), number) if alone.any() else number
 
 
-def scaled(ok: pd.DataFrame, column: str) -> pd.Series:
-    """Return `column`, counted per epoch, scaled to the data set's number of samples, as epoch times are."""
+def scale_to_dataset(ok: pd.DataFrame, column: str) -> pd.Series:
+    """Return a column that counts per epoch, scaled to all samples of the data set, as epoch times are.
+
+    Epochs can drop samples that do not fill a batch.
+    """
     share = ok["samples_per_epoch"].astype(float) / ok["samples_trained"].astype(float)
     return ok[column].astype(float) * share.fillna(1.0)
 
@@ -437,9 +439,9 @@ def framework_order(runs: pd.DataFrame) -> list[str]:
 
 
 def cell_levels(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return cell, every factor, replicas and baseline of each cell, in the order of tables and figures."""
+    """Return cell, every factor, n_devices and baseline of each cell, in the order of tables and figures."""
     rank = {name: position for position, name in enumerate(framework_order(runs))}
-    rows = runs[["cell", *factors(runs), "replicas", "baseline"]].drop_duplicates("cell")
+    rows = runs[["cell", *factors(runs), "n_devices", "baseline"]].drop_duplicates("cell")
     order = rows.assign(framework=rows["framework"].map(rank)).sort_values(factors(runs), kind="stable").index
     return rows.loc[order].reset_index(drop=True)
 

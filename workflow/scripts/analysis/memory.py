@@ -27,11 +27,11 @@ def summarize(runs: pd.DataFrame) -> pd.DataFrame:
     if ESTIMATE not in ok or ok[ESTIMATE].isna().all():
         return pd.DataFrame(columns=["cell"], dtype=str)
     names = [f"estimated_{name}_bytes" for name in HEADINGS]
-    own = ok[ok[ESTIMATE].notna()]
-    resident = own["memory_peak_bytes"].astype(float)
-    measured = own["device_memory_peak_bytes"].astype(float).fillna(resident)
-    values = own[[*names, ESTIMATE]].astype(float).assign(measured_bytes=measured)
-    groups = values.groupby(own["cell"])
+    estimated = ok[ok[ESTIMATE].notna()]
+    resident = estimated["memory_peak_bytes"].astype(float)
+    measured = estimated["device_memory_peak_bytes"].astype(float).fillna(resident)
+    values = estimated[[*names, ESTIMATE]].astype(float).assign(measured_bytes=measured)
+    groups = values.groupby(estimated["cell"])
     means = groups.mean().assign(n=groups.size())
     means["error"] = means[ESTIMATE] / means["measured_bytes"] - 1
     columns = ["n", *names, ESTIMATE, "measured_bytes", "error"]
@@ -45,9 +45,9 @@ def table(runs: pd.DataFrame) -> tables.Table:
         return tables.Table(TITLE, data, data, [NO_ESTIMATE])
     display = level_texts(data, runs)
     for name, heading in HEADINGS.items():
-        own = data[f"estimated_{name}_bytes"]
-        if own.fillna(0).any():
-            display[f"{heading} (MB)"] = megabyte_texts(own)
+        values = data[f"estimated_{name}_bytes"]
+        if values.fillna(0).any():
+            display[f"{heading} (MB)"] = megabyte_texts(values)
     display["estimated (MB)"] = megabyte_texts(data[ESTIMATE])
     display["measured (MB)"] = megabyte_texts(data["measured_bytes"])
     display["error (%)"] = data["error"].map(lambda error: f"{100 * error:+.1f}".replace("-", "−"))

@@ -137,12 +137,12 @@ class Prior:
     df: float
 
     def moderated(
-        self, own: np.ndarray, df: np.ndarray, typical: np.ndarray | float | None = None
+        self, variances: np.ndarray, df: np.ndarray, typical: np.ndarray | float | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Moderate variances.
 
         Args:
-            own: Variances.
+            variances: Variances.
             df: Their degrees of freedom.
             typical: Typical variance of the same quantity, if it is not `variance`.
 
@@ -150,9 +150,9 @@ class Prior:
             The moderated variances and their degrees of freedom.
         """
         if not self.df:
-            return own, df
+            return variances, df
         of_all, weight = self.variance if typical is None else typical, 1 / (1 + df / self.df)
-        return weight * of_all + (1 - weight) * np.where(df > 0, own, 0.0), self.df + df
+        return weight * of_all + (1 - weight) * np.where(df > 0, variances, 0.0), self.df + df
 
 
 def estimate_prior(variances: np.ndarray, df: np.ndarray, max_df: float) -> Prior:
@@ -415,9 +415,11 @@ class Pooling(Spread):
         logs = self.values.log.compare_pairs(to, base, MIN_SHARED_BLOCKS)
         within = (logs["within_blocks"] > 0).to_numpy()
         mean, base_mean, n, base_n = (means[name].to_numpy(float) for name in ("to", "base", "n", "base_n"))
-        prior, own = self.within.prior, self.cell_statistics[["s", "df"]]
+        prior, statistics = self.within.prior, self.cell_statistics[["s", "df"]]
         df_share = self.within.df / (self.within.df + self.lost) if self.within.df else 1.0
-        (s, df), (base_s, base_df) = (own.reindex(list(cells)).to_numpy(float).T for cells in (to, base))
+        (s, df), (base_s, base_df) = (
+            statistics.reindex(list(cells)).to_numpy(float).T for cells in (to, base)
+        )
         for pairs, scale, base_scale in ((logs, 1.0, 1.0), (means, mean, base_mean)):
             of_difference = pairs["error"].to_numpy(float) ** 2 * n
             typical = prior.variance * (scale**2 + base_scale**2) if prior.df else None

@@ -280,14 +280,19 @@ def lack_of_fit(runs: pd.DataFrame, x: np.ndarray) -> dict[str, float]:
     measured, n = runs["measured"].to_numpy(float), np.bincount(code).astype(float)
     within = measured - (np.bincount(code, measured) / n)[code]
     pure = missed = 0.0
-    f, df, pure_df, own = math.nan, float(len(cells) - x.shape[1]), float(len(runs) - len(cells)), False
+    f, df, pure_df, has_own_spreads = (
+        math.nan,
+        float(len(cells) - x.shape[1]),
+        float(len(runs) - len(cells)),
+        False,
+    )
     if df > 0 and pure_df > 0:
         pure, all_of_it = (float((values**2).sum()) for values in (within, runs["residual"].to_numpy(float)))
         missed = max(all_of_it - pure, 0.0)
     if pure > NO_VARIATION * float((measured**2).sum()):
         f = (missed / df) / (pure / pure_df)
         in_order, ends = measured[np.argsort(code, kind="stable")], np.cumsum(n.astype(int))[:-1]
-        if own := Spread(dict(zip(cells, np.split(in_order, ends), strict=True)), 0).differ:
+        if has_own_spreads := Spread(dict(zip(cells, np.split(in_order, ends), strict=True)), 0).differ:
             first = ~runs["cell"].duplicated().to_numpy()
             variance = np.where(n > 1, np.bincount(code, within**2) / np.maximum(n - 1, 1), pure / pure_df)
             f, df, pure_df = _heteroscedastic_f(missed, x[first], n, variance, pure_df)
@@ -296,7 +301,7 @@ def lack_of_fit(runs: pd.DataFrame, x: np.ndarray) -> dict[str, float]:
         "lack of fit: d.f.": df,
         "pure error: d.f.": pure_df,
         "lack of fit: p": float(stats.f.sf(f, df, pure_df)) if math.isfinite(f) else math.nan,
-        "lack of fit: own spreads": float(own),
+        "lack of fit: own spreads": float(has_own_spreads),
     }
 
 

@@ -247,8 +247,8 @@ def _notes(runs: pd.DataFrame, fits: Fits) -> list[str]:
 
 def _lack_of_fit_note(fits: Fits) -> Note:
     """Describe the test of lack of fit, and name the responses without a common spread."""
-    own = list(
+    responses = list(
         dict.fromkeys(key[0].name for key, fit in fits.items() if fit.statistics["lack of fit: own spreads"])
     )
-    case = f" This is the case here for {' and '.join(own)}." if own else ""
-    return Note("lack-of-fit-test", LACK_OF_FIT.format("the model") + case, own_spreads=own)
+    case = f" This is the case here for {' and '.join(responses)}." if responses else ""
+    return Note("lack-of-fit-test", LACK_OF_FIT.format("the model") + case, own_spreads=responses)

@@ -45,7 +45,7 @@ def _derive(
 ) -> pd.Series:
     if response in (DEVICE_THROUGHPUT, DEVICE_TOKEN_THROUGHPUT):
         total = runs[response.column.removesuffix("_device")].astype(float)
-        return total / runs["replicas"].astype(float)
+        return total / runs["n_devices"].astype(float)
     if response == MEMORY:
         resident = runs["memory_peak_bytes"].astype(float)
         return runs["device_memory_peak_bytes"].astype(float).fillna(resident)

@@ -1,6 +1,6 @@
 """Table of scaling laws: the serial fraction of each series by Amdahl's law, and how well the law fits.
 
-A series varies nodes only, or devices per node only. Amdahl (AFIPS SJCC 1967): with p replicas an epoch takes
+A series varies nodes only, or devices per node only. Amdahl (AFIPS SJCC 1967): with p devices an epoch takes
 T(p) = T(1) (f + (1 - f) / p), so speed-up stays below 1 / f. The fit is over runs, to the logarithm of epoch
 time, because noise is a share of the time.
 """
@@ -21,45 +21,45 @@ from analysis.intervals import SIGNIFICANCE_LEVEL, Estimate, columns
 from analysis.measured import cell_levels, combination_text, level_text, successful, title, varying
 from analysis.pooling import Pooling, pooled
 from analysis.regression import LACK_OF_FIT, lack_of_fit
-from analysis.speedup import karp_flatt, one_replica_cells_by_batch_size
+from analysis.speedup import karp_flatt, one_device_cells_by_batch_size
 from common.notes import Note
-from declared.factors import NODES_AND_DEVICES, SCALES
+from declared.factors import NODES_AND_DEVICES, SIZE_FACTORS
 
 TITLE = "Scaling laws: serial fraction by Amdahl's law, and the largest speed-up"
 SERIES_OF_EITHER = Note(
     "series-of-nodes-or-devices",
-    "A series varies either the nodes or the devices of a node, and p counts replicas: with two devices on "
+    "A series varies either the nodes or the devices of a node, and p counts devices: with two devices on "
     "a node, a series over nodes begins at p = 2, and f and 1/f are relative to the fitted time of one "
-    "replica.",
+    "device.",
 )
 READINGS = {
-    "overhead grows": "the law does not fit, and Karp & Flatt's fraction rises with the replicas: "
+    "overhead grows": "the law does not fit, and Karp & Flatt's fraction rises with the devices: "
     "communication or another overhead grows with them, so 1/f is too optimistic",
     "overhead at once": "the law does not fit, and Karp & Flatt's fraction falls: most of the overhead "
-    "appears as soon as replicas communicate at all",
-    "slower": "the fraction is above 1: replicas make the epoch longer",
-    "faster than p": "the fraction is below 0: more than p times as fast on p replicas, so something "
+    "appears as soon as devices communicate at all",
+    "slower": "the fraction is above 1: devices make the epoch longer",
+    "faster than p": "the fraction is below 0: more than p times as fast on p devices, so something "
     "besides the work shrinks, such as the number of all-reduces, or data that must fit "
     "into a cache",
-    "no gain seen": "the interval contains 1: the data do not show that replicas help",
+    "no gain seen": "the interval contains 1: the data do not show that devices help",
     "no limit seen": "the interval contains 0: the data do not show a serial part",
     "law fits": "the test does not reject the law",
-    "two counts": "two replica counts fit any such law, so it is not tested",
+    "two counts": "two device counts fit any such law, so it is not tested",
     "untested": "without replicates, or with all times equal, the law is not tested",
 }
 
 
 @dataclass(frozen=True)
-class Law:
-    """Amdahl's law fitted to a series: time on one replica, serial fraction, p of lack of fit or NaN."""
+class AmdahlFit:
+    """Amdahl's law fitted to a series: time on one device, serial fraction, p of lack of fit or NaN."""
 
-    one_replica_s: Estimate
+    one_device_s: Estimate
     fraction: Estimate
     lack_of_fit_p: float
 
     @property
     def limit(self) -> Estimate:
-        """Largest speed-up that the law allows on any number of replicas: 1 / f, from 1 to infinity."""
+        """Largest speed-up that the law allows on any number of devices: 1 / f, from 1 to infinity."""
         f = self.fraction
         return Estimate(_limit(f.value), _limit(f.high), _limit(f.low), f.n)
 
@@ -68,8 +68,8 @@ def _limit(fraction: float) -> float:
     return math.inf if fraction <= 0 else max(1, 1 / fraction)
 
 
-def fit_amdahl(replicas: np.ndarray, seconds: np.ndarray) -> Law | None:
-    """Fit the law to runs with at least two replica counts; return None if the fit does not converge.
+def fit_amdahl(n_devices: np.ndarray, seconds: np.ndarray) -> AmdahlFit | None:
+    """Fit the law to runs with at least two device counts; return None if the fit does not converge.
 
     Nonlinear least squares (scipy's curve_fit) of log seconds in log T(1) and f. Intervals are 95 % t
     intervals with n - 2 degrees of freedom by linear approximation (delta method), as in Bates & Watts,
@@ -77,18 +77,18 @@ def fit_amdahl(replicas: np.ndarray, seconds: np.ndarray) -> Law | None:
     parameters. Lack of fit is relative to replicates (analysis.regression).
 
     Args:
-        replicas: Replicas of each run [n].
+        n_devices: Number of devices of each run [n].
         seconds: Epoch time of each run [n].
     """
     n, log_s = len(seconds), np.log(seconds)
-    inverse = 1 / replicas
+    inverse = 1 / n_devices
 
     def law(_: np.ndarray, log_one: float, fraction: float) -> np.ndarray:
         return log_one + np.log(np.maximum(fraction + (1 - fraction) * inverse, 1e-12))
 
     slope, intercept = np.polyfit(inverse, seconds / seconds.mean(), 1)
-    one_replica = max(intercept + slope, 0.01)
-    start = [math.log(one_replica * seconds.mean()), intercept / one_replica]
+    one_device = max(intercept + slope, 0.01)
+    start = [math.log(one_device * seconds.mean()), intercept / one_device]
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore", OptimizeWarning)  # two runs have no variance
         try:
@@ -100,22 +100,22 @@ def fit_amdahl(replicas: np.ndarray, seconds: np.ndarray) -> Law | None:
         half = stats.t.ppf(0.975, n - 2) * np.sqrt(np.diag(covariance))
     log_one, fraction = map(float, values)
     residual = log_s - law(inverse, log_one, fraction)
-    by_count = pd.DataFrame({"cell": replicas, "measured": log_s, "residual": residual})
+    by_count = pd.DataFrame({"cell": n_devices, "measured": log_s, "residual": residual})
     slopes = np.column_stack([np.ones(n), (1 - inverse) / (fraction + (1 - fraction) * inverse)])
-    return Law(
+    return AmdahlFit(
         Estimate(math.exp(log_one), math.exp(log_one - half[0]), math.exp(log_one + half[0]), n),
         Estimate(fraction, fraction - half[1], fraction + half[1], n),
         lack_of_fit(by_count, slopes)["lack of fit: p"],
     )
 
 
-def read_law(law: Law, trend: float, counts: int) -> list[str]:
+def read_law(law: AmdahlFit, trend: float, counts: int) -> list[str]:
     """Return what the fit shows, as keys of READINGS.
 
     Args:
         law: The fitted law.
         trend: Last of Karp & Flatt's fractions less the first.
-        counts: Number of replica counts.
+        counts: Number of device counts.
     """
     low, high = law.fraction.low, law.fraction.high
     readings = [
@@ -136,54 +136,63 @@ def read_law(law: Law, trend: float, counts: int) -> list[str]:
 def scaling_series(runs: pd.DataFrame) -> Iterator[tuple[str, dict[str, Any], pd.DataFrame]]:
     """Yield the factor that a series scales, levels of the other factors, and the series' successful runs.
 
-    Runs have cell, replicas and epoch_time_s. A series starts on one replica if that was measured, even in a
-    cell of other levels, because some factors have no effect on one replica (analysis.speedup). In table
+    Runs have cell, devices and epoch_time_s. A series starts on one device if that was measured, even in a
+    cell of other levels, because some factors have no effect on one device (analysis.speedup). In table
     order; if nodes and devices vary, but not in turn (`declared.factors.is_ladder`), series over nodes come
     first.
     """
-    varied, first = varying(runs), one_replica_cells_by_batch_size(runs)
+    varied, first = varying(runs), one_device_cells_by_batch_size(runs)
     ok = successful(runs)
-    for scaled in [name for name in SCALES if name in varied] or ["nodes"]:
-        names = [name for name in varied if name != scaled]
-        other_scales = [name for name in SCALES if name in names]
-        measured = ok[list(dict.fromkeys([*names, scaled, "cell", "replicas", "epoch_time_s"]))]
+    for size_factor in [name for name in SIZE_FACTORS if name in varied] or ["nodes"]:
+        names = [name for name in varied if name != size_factor]
+        other_scales = [name for name in SIZE_FACTORS if name in names]
+        measured = ok[list(dict.fromkeys([*names, size_factor, "cell", "n_devices", "epoch_time_s"]))]
         if not names and len(measured):
-            yield scaled, {}, measured
+            yield size_factor, {}, measured
         samples = dict(iter(measured.groupby(names, sort=False))) if names else {}
         for levels in cell_levels(runs)[names].drop_duplicates().itertuples(index=False, name=None):
             if levels in samples:
-                own = samples[levels]
-                if (own["replicas"] > 1).all():
+                series_runs = samples[levels]
+                if (series_runs["n_devices"] > 1).all():
                     begins = measured[
-                        measured["cell"].isin({first[cell] for cell in own["cell"] if cell in first})
+                        measured["cell"].isin({first[cell] for cell in series_runs["cell"] if cell in first})
                     ]
-                    own = pd.concat(
-                        [begins[(begins[other_scales] == own[other_scales].iloc[0]).all(axis="columns")], own]
+                    series_runs = pd.concat(
+                        [
+                            begins[
+                                (begins[other_scales] == series_runs[other_scales].iloc[0]).all(
+                                    axis="columns"
+                                )
+                            ],
+                            series_runs,
+                        ]
                     )
-                yield scaled, dict(zip(names, levels, strict=True)), own
+                yield size_factor, dict(zip(names, levels, strict=True)), series_runs
 
 
 def build_rows(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """Return one row per series with at least two replica counts, and a sentence on the other series.
+    """Return one row per series with at least two device counts, and a sentence on the other series.
 
     If both nodes and devices vary, a row has its levels of both.
     """
-    fits: list[tuple[dict[str, Any], Law, dict[int, str]]] = []
+    fits: list[tuple[dict[str, Any], AmdahlFit, dict[int, str]]] = []
     single_counts: dict[str, set[str]] = {}
     drawn: set[str] = set()
     unfitted = []
     pooling, varied = pooled(runs), varying(runs)
-    for scaled, levels, sample in scaling_series(runs):
+    for size_factor, levels, sample in scaling_series(runs):
         name = combination_text(levels) or "the study"
-        if sample["replicas"].nunique() < 2:
+        if sample["n_devices"].nunique() < 2:
             single_counts[name] = set(sample["cell"])
             continue
         drawn |= set(sample["cell"])
-        if law := fit_amdahl(sample["replicas"].to_numpy(float), sample["epoch_time_s"].to_numpy(float)):
-            by_count = dict(sorted(zip(sample["replicas"].astype(int), sample["cell"], strict=True)))
+        if law := fit_amdahl(sample["n_devices"].to_numpy(float), sample["epoch_time_s"].to_numpy(float)):
+            by_count = dict(sorted(zip(sample["n_devices"].astype(int), sample["cell"], strict=True)))
             if set(NODES_AND_DEVICES) <= set(varied):
-                levels = levels | {scaled: ", ".join(map(level_text, sorted(sample[scaled].unique())))}
-            row = {factor: levels[factor] for factor in varied if factor in levels} | {"scaled": scaled}
+                levels = levels | {
+                    size_factor: ", ".join(map(level_text, sorted(sample[size_factor].unique())))
+                }
+            row = {factor: levels[factor] for factor in varied if factor in levels} | {"scaled": size_factor}
             fits.append((row, law, by_count))
         else:
             unfitted.append(name)
@@ -196,57 +205,55 @@ def build_rows(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
         row | _series_row(law, by_count, pooling, speedup)
         for (row, law, by_count), speedup in zip(fits, speedups, strict=True)
     ]
-    single = [name for name, own in single_counts.items() if not own <= drawn]
+    single = [name for name, cells in single_counts.items() if not cells <= drawn]
     sentences: list[str] = [
         Note(code, f"{why}: {conditions.join_names(names, '; ')}.", series=names)
         for code, why, names in (
-            ("one-replica-count", "Measured at one replica count only, so no law is fitted", single),
+            ("one-replica-count", "Measured at one device count only, so no law is fitted", single),
             ("law-not-fitted", "Amdahl's law cannot be fitted", unfitted),
         )
         if names
     ]
-    return pd.DataFrame(rows, columns=list(rows[0]) if rows else ["replicas"]), sentences
+    return pd.DataFrame(rows, columns=list(rows[0]) if rows else ["n_devices"]), sentences
 
 
 def _fastest_count(by_count: dict[int, str], pooling: Pooling) -> int:
-    """Return the replica count with the shortest epoch, except the lowest count."""
+    """Return the device count with the shortest epoch, except the lowest count."""
     larger = sorted(by_count)[1:]
     return min(larger, key=lambda p: pooling.cell_mean(by_count[p]).value)
 
 
 def _series_row(
-    law: Law, by_count: dict[int, str], pooling: Pooling, ratio: Mapping[str, float]
+    law: AmdahlFit, by_count: dict[int, str], pooling: Pooling, ratio: Mapping[str, float]
 ) -> dict[str, Any]:
     """Return the columns of a series after its levels.
 
     Args:
         law: The fitted law.
-        by_count: Replicas -> cell, by increasing replicas.
+        by_count: Number of devices -> cell, ascending.
         pooling: Pooling of the study's runs.
-        ratio: Ratio of the time on the fewest replicas to the fastest one, with bounds and within_blocks.
+        ratio: Ratio of the time on the fewest devices to the fastest one, with bounds and within_blocks.
     """
     times = {count: pooling.cell_mean(cell) for count, cell in by_count.items()}
     fewest, fastest = min(times), _fastest_count(by_count, pooling)
-    replica_ratio = fewest / fastest
+    device_ratio = fewest / fastest
     speedup = Estimate(ratio["value"], ratio["low"], ratio["high"])
-    one_s = times[1].value if fewest == 1 else law.one_replica_s.value
+    one_s = times[1].value if fewest == 1 else law.one_device_s.value
     fractions = [karp_flatt(Estimate(one_s / times[p].value), p).value for p in times if p > 1]
     return {
-        "replicas": ", ".join(map(str, times)),
+        "n_devices": ", ".join(map(str, times)),
         "n": law.fraction.n,
-        "baseline_replicas": fewest,
+        "baseline_n_devices": fewest,
         **columns("baseline_epoch_time_s", times[fewest]),
-        **columns("one_replica_fitted_s", law.one_replica_s),
+        **columns("one_device_fitted_s", law.one_device_s),
         **columns("serial_fraction", law.fraction),
         **columns("limit", law.limit),
         **columns("speedup", speedup),
-        "speedup_replicas": fastest,
+        "speedup_n_devices": fastest,
         "within_blocks": ratio["within_blocks"],
         **columns(
             "efficiency",
-            Estimate(
-                replica_ratio * speedup.value, replica_ratio * speedup.low, replica_ratio * speedup.high
-            ),
+            Estimate(device_ratio * speedup.value, device_ratio * speedup.low, device_ratio * speedup.high),
         ),
         "karp_flatt_first": fractions[0],
         "karp_flatt_last": fractions[-1],
@@ -260,17 +267,17 @@ def table(runs: pd.DataFrame) -> tables.Table:
     data, sentences = build_rows(runs)
     if data.empty:
         notes = [*(sentences or [conditions.run_counts_note(runs)]), conditions.setting_note(runs)]
-        return tables.Table(TITLE, data, pd.DataFrame(columns=["replicas"]), notes)
+        return tables.Table(TITLE, data, pd.DataFrame(columns=["n_devices"]), notes)
     names = [name for name in varying(runs) if name in data]
     both_scales_vary = set(NODES_AND_DEVICES) <= set(names)
     display: dict[str, Any] = {title(name): data[name].map(level_text) for name in names}
-    display["replicas"] = data["replicas"]
+    display["devices"] = data["n_devices"]
     display["n"] = data["n"].map(str)
     display["baseline (s)"] = tables.interval_texts(data, "baseline_epoch_time_s")
     display["serial fraction f"] = tables.interval_texts(data, "serial_fraction")
     display["limit 1/f"] = [text.replace("inf", "∞") for text in tables.interval_texts(data, "limit")]
     display["largest speed-up"] = tables.interval_texts(data, "speedup")
-    display["on replicas"] = data["speedup_replicas"].map(str)
+    display["on devices"] = data["speedup_n_devices"].map(str)
     display["efficiency"] = tables.interval_texts(data, "efficiency")
     display["Karp–Flatt"] = [
         " → ".join(tables.number(value, 2) for value in dict.fromkeys(fractions))
@@ -282,15 +289,15 @@ def table(runs: pd.DataFrame) -> tables.Table:
     notes = [
         "Amdahl's law T(p) = T(1) (f + (1 − f)/p), fitted to the logarithm of the epoch times of a series' "
         "n runs by least squares, without blocks; 95 % t intervals by linear approximation, valid if the "
-        "law holds. Limit: the largest speed-up over one replica that the law allows on any number of "
-        "replicas. f includes all that does not shrink with the replicas.",
-        "Base: the mean epoch time of the series itself on its fewest replicas (the first in `replicas`), "
+        "law holds. Limit: the largest speed-up over one device that the law allows on any number of "
+        "devices. f includes all that does not shrink with the devices.",
+        "Base: the mean epoch time of the series itself on its fewest devices (the first in `devices`), "
         "not a single-device baseline (see the table of speed-up). Largest speed-up: that of the "
-        "fastest of the other replica counts; its interval is not corrected for this choice; efficiency "
-        "is that speed-up divided by the ratio of the replicas. "
+        "fastest of the other device counts; its interval is not corrected for this choice; efficiency "
+        "is that speed-up divided by the ratio of the devices. "
         f"{conditions.comparison_note(data['within_blocks'])}",
-        "Karp–Flatt: serial fraction of Karp & Flatt (1990) on the fewest and on the most replicas above "
-        "one, relative to the fitted T(1) where one replica was not measured. If the law holds, it stays the "
+        "Karp–Flatt: serial fraction of Karp & Flatt (1990) on the fewest and on the most devices above "
+        "one, relative to the fitted T(1) where one device was not measured. If the law holds, it stays the "
         "same.",
         LACK_OF_FIT.format("the law"),
         Note(
@@ -310,7 +317,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
         notes,
         left_aligned=[
             title("training_loop"),
-            "replicas",
+            "devices",
             "reads as",
         ],
         rules_above=data.index[data["scaled"] != data["scaled"].shift()].tolist()[1:],

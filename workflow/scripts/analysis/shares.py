@@ -2,18 +2,18 @@
 
     computation = batches of an epoch x time of a batch, communication = epoch time - computation
 
-The time of a batch is measured on one replica, in the cell of the same framework, model, data set, local
-batch and treatment (speedup.one_replica_cells_by_local_batch). So communication is everything that more
-replicas cost: exposed communication, waiting for the slowest rank, and memory or processors that replicas
-share. A cell on one replica has none.
+The time of a batch is measured on one device, in the cell of the same framework, model, data set, local
+batch and treatment (speedup.one_device_cells_by_local_batch). So communication is everything that more
+devices cost: exposed communication, waiting for the slowest rank, and memory or processors that devices
+share. A cell on one device has none.
 """
 
 import numpy as np
 import pandas as pd
 
-from analysis.measured import Records, cell_levels, count_steps, scaled, successful
+from analysis.measured import Records, cell_levels, count_steps, scale_to_dataset, successful
 from analysis.pooling import pooled
-from analysis.speedup import one_replica_cells_by_local_batch
+from analysis.speedup import one_device_cells_by_local_batch
 
 # Parts of a run's wall time, in temporal order: column of `run_time_parts` -> name.
 PARTS = {
@@ -31,20 +31,22 @@ def epoch_shares(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the communication share of each measured cell's epoch, in the order of tables.
 
     Returns:
-        By cell: epoch_time_s; alone, the cell on one replica that gives the time of a batch, or "";
+        By cell: epoch_time_s; alone, the cell on one device that gives the time of a batch, or "";
         communication with communication_low and communication_high; n; within_blocks. The interval is that of
         the ratio of the two cells' epoch times. The share is negative if computation alone would take longer
-        than the epoch; 0 without an interval on one replica; NaN if unknown.
+        than the epoch; 0 without an interval on one device; NaN if unknown.
     """
-    pooling, own = pooled(runs), one_replica_cells_by_local_batch(runs)
+    pooling, single_device_cells = pooled(runs), one_device_cells_by_local_batch(runs)
     rows = cell_levels(runs).set_index("cell")
     rows = rows[rows.index.isin(list(pooling.samples))]
-    alone = pd.Series([own.get(cell, "") for cell in rows.index], index=rows.index, dtype=object)
+    alone = pd.Series(
+        [single_device_cells.get(cell, "") for cell in rows.index], index=rows.index, dtype=object
+    )
     ok = count_steps(successful(runs))
-    batches = scaled(ok, "steps").groupby(ok["cell"]).mean()
+    batches = scale_to_dataset(ok, "steps").groupby(ok["cell"]).mean()
     batch_ratio = (batches.reindex(rows.index) / batches.reindex(alone).to_numpy()).to_numpy(float)
     ratio = pooling.ratios(numerator=alone.tolist(), denominator=rows.index.tolist())
-    single = (rows["replicas"] == 1).to_numpy(bool)
+    single = (rows["n_devices"] == 1).to_numpy(bool)
     data = pd.DataFrame({"epoch_time_s": pooling.cell_statistics["mean"].reindex(rows.index), "alone": alone})
     data["communication"] = np.where(single, 0.0, 1 - batch_ratio * ratio["value"])
     data["communication_low"] = np.where(single, np.nan, 1 - batch_ratio * ratio["high"])

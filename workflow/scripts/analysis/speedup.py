@@ -1,10 +1,10 @@
 """Table of speed-up and efficiency, each with its baseline in seconds.
 
 The baseline of a cell is the framework in its `baseline` column on a single device, at the same levels of
-every factor but nodes and devices. Factors without effect on one replica (such as gradient accumulation) may
+every factor but nodes and devices. Factors without effect on one device (such as gradient accumulation) may
 differ if the baseline has a single level of them. Without such a cell the baseline is the framework's own
-cell with one replica. Series that were measured elsewhere often begin at a whole node or more; then the
-baseline is the cell with the fewest replicas, and efficiency is relative to these.
+cell with one device. Series that were measured elsewhere often begin at a whole node or more; then the
+baseline is the cell with the fewest devices, and efficiency is relative to these.
 """
 
 import math
@@ -20,7 +20,7 @@ from common.notes import Note
 from common.text import number_of
 from declared.factors import NODES_AND_DEVICES
 
-WITHOUT_EFFECT_ON_ONE_REPLICA = (
+WITHOUT_EFFECT_ON_ONE_DEVICE = (
     "sync_every", "batch_scope", "lr_scaling", "bandwidth", "parallelism", "microbatches", "schedule",
     "sharding",
 )  # fmt: skip
@@ -28,10 +28,10 @@ WITHOUT_EFFECT_ON_ONE_REPLICA = (
 
 def baseline_cells(runs: pd.DataFrame) -> dict[str, str]:
     """Map cells to their measured baseline."""
-    baselines = _one_replica_cells(runs, ("baseline", "framework"), "batch_size")
+    baselines = _one_device_cells(runs, ("baseline", "framework"), "batch_size")
     if not measured_elsewhere(runs):
         return baselines
-    return {cell: baselines.get(cell, fewest) for cell, fewest in _fewest_replicas_cells(runs).items()}
+    return {cell: baselines.get(cell, fewest) for cell, fewest in _fewest_devices_cells(runs).items()}
 
 
 def with_baseline_ratios(rows: pd.DataFrame, runs: pd.DataFrame, pooling: Pooling) -> pd.DataFrame:
@@ -55,38 +55,38 @@ def with_baseline_ratios(rows: pd.DataFrame, runs: pd.DataFrame, pooling: Poolin
     return rows.assign(baseline_cell=baseline_of, **bounds)
 
 
-def _fewest_replicas_cells(runs: pd.DataFrame) -> dict[str, str]:
-    """Map measured cells to that with the fewest replicas among those that differ in nodes and devices only.
+def _fewest_devices_cells(runs: pd.DataFrame) -> dict[str, str]:
+    """Map measured cells to that with the fewest devices among those that differ in nodes and devices only.
 
     A cell that differs from no other in these is its own.
     """
-    cells = successful(runs).drop_duplicates("cell").sort_values("replicas", kind="stable")
+    cells = successful(runs).drop_duplicates("cell").sort_values("n_devices", kind="stable")
     names = varying(runs, but=NODES_AND_DEVICES)
     groups = cells.assign(all=0).groupby(["all", *names], dropna=False)["cell"]
     return dict(zip(cells["cell"], groups.transform("first"), strict=True))
 
 
-def one_replica_cells_by_batch_size(runs: pd.DataFrame) -> dict[str, str]:
-    """Map cells to the framework's own measured cell on one replica with the same `batch_size`.
+def one_device_cells_by_batch_size(runs: pd.DataFrame) -> dict[str, str]:
+    """Map cells to the framework's own measured cell on one device with the same `batch_size`.
 
-    This is where a series over nodes begins: with a global batch, one replica has all samples of a step.
+    This is where a series over nodes begins: with a global batch, one device has all samples of a step.
     """
-    return _one_replica_cells(runs, ("framework",), "batch_size")
+    return _one_device_cells(runs, ("framework",), "batch_size")
 
 
-def one_replica_cells_by_local_batch(runs: pd.DataFrame) -> dict[str, str]:
-    """Map cells to the framework's own measured cell on one replica with the same `local_batch`.
+def one_device_cells_by_local_batch(runs: pd.DataFrame) -> dict[str, str]:
+    """Map cells to the framework's own measured cell on one device with the same `local_batch`.
 
     Its steps compute as much as those of each replica, so it measures their computation.
     """
-    return _one_replica_cells(runs, ("framework",), "local_batch")
+    return _one_device_cells(runs, ("framework",), "local_batch")
 
 
-def _one_replica_cells(runs: pd.DataFrame, framework_columns: Sequence[str], batch: str) -> dict[str, str]:
-    """Map cells to measured cells on one replica at the same levels.
+def _one_device_cells(runs: pd.DataFrame, framework_columns: Sequence[str], batch: str) -> dict[str, str]:
+    """Map cells to measured cells on one device at the same levels.
 
     `batch` and all varying factors but framework, nodes and devices have to match. Of those without effect on
-    one replica, only the ones count in which the framework's own cells on one replica differ. Example:
+    one device, only the ones count in which the framework's own cells on one device differ. Example:
     `sync_every` varies over 1 and 4. If pytorch-single was planned with 1 only, that cell matches cells with
     1 and with 4. If it was planned with both, each cell matches the one at its own level.
 
@@ -98,11 +98,11 @@ def _one_replica_cells(runs: pd.DataFrame, framework_columns: Sequence[str], bat
     rows = cell_levels(runs)
     local = runs.drop_duplicates("cell").set_index("cell")["local_batch"]
     rows = rows.assign(local_batch=rows["cell"].map(local).fillna(rows["batch_size"]))
-    measured = rows[rows["cell"].isin(set(successful(runs)["cell"])) & (rows["replicas"] == 1)]
+    measured = rows[rows["cell"].isin(set(successful(runs)["cell"])) & (rows["n_devices"] == 1)]
     candidates = [*varying(rows, but=["framework", "nodes", "devices_per_node", "batch_size"]), batch]
     factors_to_match = {
-        name: [f for f in candidates if f not in WITHOUT_EFFECT_ON_ONE_REPLICA or f in varying(group)]
-        for name, group in rows[rows["replicas"] == 1].groupby("framework")
+        name: [f for f in candidates if f not in WITHOUT_EFFECT_ON_ONE_DEVICE or f in varying(group)]
+        for name, group in rows[rows["n_devices"] == 1].groupby("framework")
     }
     at_levels = {
         (framework, *levels): cell
@@ -131,31 +131,31 @@ def build_rows(runs: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for cell in by_cell.loc[by_cell.index.isin(list(pooling.samples))].itertuples(index=False):
         baseline = baselines.get(cell.cell)
-        own = pooling.cell_mean(cell.cell)
+        mean = pooling.cell_mean(cell.cell)
         reference = pooling.cell_mean(baseline) if baseline else Estimate(float("nan"))
         is_own = baseline == cell.cell
         speedup = Estimate(1.0) if is_own else speedups.get(cell.cell, Estimate(math.nan))
-        replicas = int(cell.replicas)
-        baseline_replicas = int(by_cell.at[baseline, "replicas"]) if baseline else 1
+        n_devices = int(cell.n_devices)
+        baseline_n_devices = int(by_cell.at[baseline, "n_devices"]) if baseline else 1
         rows.append(
             {
                 "cell": cell.cell,
                 **{name: getattr(cell, name) for name in factors(by_cell)},
-                "replicas": replicas,
-                "n": own.n,
-                **columns("epoch_time_s", own),
+                "n_devices": n_devices,
+                "n": mean.n,
+                **columns("epoch_time_s", mean),
                 "baseline_cell": baseline,
                 "baseline_framework": by_cell.at[baseline, "framework"] if baseline else None,
-                "baseline_replicas": baseline_replicas,
+                "baseline_n_devices": baseline_n_devices,
                 "baseline_n": reference.n,
                 **columns("baseline_epoch_time_s", reference),
                 **columns("speedup", speedup),
-                **columns("efficiency", _divide(speedup, replicas / baseline_replicas)),
-                **columns("karp_flatt", karp_flatt(speedup, replicas if baseline_replicas == 1 else 1)),
+                **columns("efficiency", _divide(speedup, n_devices / baseline_n_devices)),
+                **columns("karp_flatt", karp_flatt(speedup, n_devices if baseline_n_devices == 1 else 1)),
                 "within_blocks": math.nan if is_own else within_blocks.get(cell.cell, math.nan),
             }
         )
-    names = ["cell", *factors(by_cell), "baseline_cell", "baseline_replicas", "within_blocks"]
+    names = ["cell", *factors(by_cell), "baseline_cell", "baseline_n_devices", "within_blocks"]
     return pd.DataFrame(rows, columns=list(rows[0]) if rows else names)
 
 
@@ -184,16 +184,16 @@ def _divide(estimate: Estimate, by: float) -> Estimate:
     return Estimate(estimate.value / by, estimate.low / by, estimate.high / by)
 
 
-def karp_flatt(speedup: Estimate, replicas: float) -> Estimate:
-    """Return the serial fraction e = (1 / S - 1 / p) / (1 - 1 / p) of a speed-up S on p > 1 replicas.
+def karp_flatt(speedup: Estimate, n_devices: float) -> Estimate:
+    """Return the serial fraction e = (1 / S - 1 / p) / (1 - 1 / p) of a speed-up S on p > 1 devices.
 
     Karp & Flatt, Measuring Parallel Processor Performance, CACM 33(5), 1990. It decreases with S, so its
     interval is that of S, reversed. A negative value means a speed-up above p, a value above 1 a slow-down.
     """
-    if replicas <= 1:
+    if n_devices <= 1:
         return Estimate(float("nan"))
     fractions = [
-        (1 / s - 1 / replicas) / (1 - 1 / replicas) for s in (speedup.value, speedup.high, speedup.low)
+        (1 / s - 1 / n_devices) / (1 - 1 / n_devices) for s in (speedup.value, speedup.high, speedup.low)
     ]
     return Estimate(fractions[0], fractions[1], fractions[2], speedup.n)
 
@@ -201,20 +201,20 @@ def karp_flatt(speedup: Estimate, replicas: float) -> Estimate:
 def table(runs: pd.DataFrame) -> tables.Table:
     """Return the table of speed-ups of a study."""
     data = build_rows(runs)
-    has_larger_baselines = bool((data["baseline_replicas"] > 1).any())
+    has_larger_baselines = bool((data["baseline_n_devices"] > 1).any())
     notes = [
         conditions.run_counts_note(runs),
         (
             "Speed-up: mean epoch time of the baseline divided by that of the cell. Efficiency: speed-up "
-            "divided by replicas over those of the baseline. "
+            "divided by devices over those of the baseline. "
         )
         + (conditions.comparison_note(data["within_blocks"]) or "Speed-ups have no intervals."),
         "Serial fraction: determined from the measurement, (1/S − 1/p) / (1 − 1/p) with speed-up S on p "
-        "replicas (Karp & Flatt 1990); its interval follows from that of S. It includes all that does not "
-        "shrink with the replicas, also communication and the cost of the framework. Above 1, replicas slow "
+        "devices (Karp & Flatt 1990); its interval follows from that of S. It includes all that does not "
+        "shrink with the devices, also communication and the cost of the framework. Above 1, devices slow "
         "the epoch down; below 0, the speed-up is more than p.",
         "Base: the single-device framework named in the row, at the same levels of all other factors that it "
-        "varies; where there is none, the framework's own cell with one replica, or with the fewest of runs "
+        "varies; where there is none, the framework's own cell with one device, or with the fewest of runs "
         "measured elsewhere. A row that is its own baseline has speed-up 1 by definition, without an "
         "interval.",
         accumulation_note(data),
@@ -230,13 +230,13 @@ def table(runs: pd.DataFrame) -> tables.Table:
         text = f"Without a successful baseline: {conditions.join_names(without_baseline)}."
         notes.insert(2, Note("cells-without-baseline", text, cells=without_baseline))
     display = level_texts(data, runs)
-    if (data["replicas"] != data["nodes"]).any():
-        display["replicas"] = data["replicas"].map(str)
+    if (data["n_devices"] != data["nodes"]).any():
+        display["devices"] = data["n_devices"].map(str)
     display["epoch time (s)"] = tables.interval_texts(data, "epoch_time_s")
     display["baseline"] = data["baseline_framework"].where(data["baseline_framework"].notna(), tables.DASH)
     display["baseline (s)"] = tables.interval_texts(data, "baseline_epoch_time_s")
     if has_larger_baselines:
-        display["on replicas"] = data["baseline_replicas"].map(str)
+        display["on devices"] = data["baseline_n_devices"].map(str)
     display["speed-up"] = tables.interval_texts(data, "speedup")
     display["efficiency"] = tables.interval_texts(data, "efficiency")
     if data["karp_flatt"].notna().any() or not has_larger_baselines:
@@ -246,7 +246,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
         data=data.drop(
             columns=[
                 *(name for name in factors(data) if data[name].isna().all()),
-                *([] if has_larger_baselines else ["baseline_replicas"]),
+                *([] if has_larger_baselines else ["baseline_n_devices"]),
             ]
         ),
         display=pd.DataFrame(display),

@@ -54,7 +54,7 @@ MIN_PARALLEL_RUNS = 2000  # fewer runs do not justify starting processes
 
 
 @dataclass(frozen=True)
-class Study:
+class TableInputs:
     """Data behind the tables, options, and the output folder.
 
     `every_run` includes traced runs, `runs` are those that tables of time use.
@@ -110,29 +110,31 @@ class Study:
 
 
 # Those that take longest come first, so that no process ends long after the others.
-MAKERS: dict[str, Callable[[Study], tables.Table]] = {
-    "regression": Study.regression_table,
-    "scaling": lambda study: scaling.table(study.runs),
-    "effects": lambda study: effects.table(study.runs_with_response, study.margin, study.response),
-    "decomposition": lambda study: decomposition.table(study.runs, study.network),
-    "variance": lambda study: variance.table(study.runs, study.epochs),
-    "time_to_accuracy": lambda study: time_to_accuracy.table(study.runs, study.epochs, study.target_accuracy),
-    "energy": lambda study: energy.table(study.runs, study.epochs, study.target_accuracy),
-    "cost": lambda study: cost.table(study.runs, study.epochs, study.target_accuracy),
-    "anova": lambda study: anova.table(study.runs_with_response, study.response),
-    "speedup": lambda study: speedup.table(study.runs),
-    "strategies": lambda study: strategies.table(study.runs),
-    "memory": lambda study: memory.table(study.runs),
-    "cells": lambda study: cells.table(study.runs_with_response, study.response),
-    "checks": Study.checks_table,
-    "settings": lambda study: settings.table(study.runs),
-    "drift": lambda study: drift.table(study.runs),
-    "adjusted": lambda study: adjusted.table(study.runs),
-    "efficiency": lambda study: efficiency.table(study.runs),
-    "useful_time": lambda study: useful_time.table(study.every_run, study.epochs),
-    "missing": lambda study: missing.table(study.every_run),
+MAKERS: dict[str, Callable[[TableInputs], tables.Table]] = {
+    "regression": TableInputs.regression_table,
+    "scaling": lambda inputs: scaling.table(inputs.runs),
+    "effects": lambda inputs: effects.table(inputs.runs_with_response, inputs.margin, inputs.response),
+    "decomposition": lambda inputs: decomposition.table(inputs.runs, inputs.network),
+    "variance": lambda inputs: variance.table(inputs.runs, inputs.epochs),
+    "time_to_accuracy": lambda inputs: time_to_accuracy.table(
+        inputs.runs, inputs.epochs, inputs.target_accuracy
+    ),
+    "energy": lambda inputs: energy.table(inputs.runs, inputs.epochs, inputs.target_accuracy),
+    "cost": lambda inputs: cost.table(inputs.runs, inputs.epochs, inputs.target_accuracy),
+    "anova": lambda inputs: anova.table(inputs.runs_with_response, inputs.response),
+    "speedup": lambda inputs: speedup.table(inputs.runs),
+    "strategies": lambda inputs: strategies.table(inputs.runs),
+    "memory": lambda inputs: memory.table(inputs.runs),
+    "cells": lambda inputs: cells.table(inputs.runs_with_response, inputs.response),
+    "checks": TableInputs.checks_table,
+    "settings": lambda inputs: settings.table(inputs.runs),
+    "drift": lambda inputs: drift.table(inputs.runs),
+    "adjusted": lambda inputs: adjusted.table(inputs.runs),
+    "efficiency": lambda inputs: efficiency.table(inputs.runs),
+    "useful_time": lambda inputs: useful_time.table(inputs.every_run, inputs.epochs),
+    "missing": lambda inputs: missing.table(inputs.every_run),
 }
-_shared_study: list[Study] = []  # inherited by forked workers instead of being pickled
+_shared_inputs: list[TableInputs] = []  # inherited by forked workers instead of being pickled
 
 
 def main(
@@ -168,7 +170,7 @@ def main(
         raise InputError("unknown-name", problem, file="--response", got=response, **choices)
     every = read_runs(runs)
     measured = timing_runs(every)
-    study = Study(
+    inputs = TableInputs(
         measured,
         every,
         read_table(epochs, "epochs"),
@@ -182,16 +184,16 @@ def main(
     names = [name for name in (*MAKERS, NOTE) if name not in omit]
     if len(measured) < MIN_PARALLEL_RUNS:
         for name in names:
-            study.write(name)
+            inputs.write(name)
         return
     _ = pooled(measured).cell_statistics, pooled(measured).within.prior  # computed once, before workers fork
-    _shared_study[:] = [study]
+    _shared_inputs[:] = [inputs]
     with all_cores() as pool:
         list(pool.map(_write_shared, names))
 
 
 def _write_shared(name: str) -> None:
-    _shared_study[0].write(name)
+    _shared_inputs[0].write(name)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Tables in three files: CSV with all digits for programs; rounded Markdown and LaTeX for people."""
+"""Write tables in three files: CSV with all digits for programs, rounded Markdown and LaTeX for people."""
 
 import math
 import re
@@ -32,15 +32,15 @@ FONT_SIZES = (
     (r"\scriptsize\setlength{\tabcolsep}{3pt}", 7, 3),
     (r"\fontsize{6}{7}\selectfont\setlength{\tabcolsep}{2pt}", 6, 2),
 )
-MIN_WRAPPED_EM, MIN_COLUMN_EM = 14, 10  # wider columns may be wrapped; wrapped ones get at least the second
+MIN_WRAPPED_EM, MIN_COLUMN_EM = 14, 10  # columns wider than the first may wrap, to no less than the second
 WRAPPED_SHARE = 0.45  # wrapped columns get at least this share of their width
 NOTE_EM = 65  # width of a line of notes
 NARROW, WIDE = set(" .,;:'|()[]/-ijlftrI"), set("mwMW%−×→±–")
 DASH = "–"
-MAX_TWO_DIGITS = 3.54  # an error from 1 to this has two digits at least, a larger one one digit
+MAX_TWO_DIGITS = 3.54  # An error from 1 to 3.54 gets at least two digits, a larger one at least one.
 MAX_DIGITS = 8  # of a value, however narrow its interval is
 MAX_BOUND_DECIMALS = 5  # more do not matter to a reader
-MIN_EXPONENT, MAX_EXPONENT, MAX_DECIMALS = -4, 5, 8  # numbers beyond have an exponent
+MIN_EXPONENT, MAX_EXPONENT, MAX_DECIMALS = -4, 5, 8  # numbers beyond these are written with an exponent
 MAX_WORDS_BELOW, MAX_NOTE_WORDS = 70, 40
 WORD_COLUMNS = ("framework", "model", "data set")  # titles of factors
 RULE = "---"  # in Markdown, separates the notes below a table from the others
@@ -54,12 +54,12 @@ class Table:
     """A table for programs and for people.
 
     Attributes:
-        title: Title.
+        title: Title of the table.
         data: Values with all digits.
-        display: Text of each cell for people.
-        notes: Notes, the last one always below the table; empty ones are left out.
-        left_aligned: Columns of `display` with words rather than numbers, beside those of WORD_COLUMNS.
-        rules_above: Numbers of the rows that have a rule above in LaTeX.
+        display: Texts that people see, by column.
+        notes: Notes; empty ones are dropped, and the last one is always printed below the table.
+        left_aligned: Columns of `display` with words rather than numbers; WORD_COLUMNS are added.
+        rules_above: Numbers of the rows that have a rule above them in LaTeX.
     """
 
     title: str
@@ -70,20 +70,20 @@ class Table:
     rules_above: Sequence[int] = ()
 
     def __post_init__(self) -> None:
-        """Drop empty notes, and align words to the left."""
+        """Drop empty notes, and add the columns of WORD_COLUMNS to `left_aligned`."""
         object.__setattr__(self, "notes", [note for note in self.notes if note])
         words = {*self.left_aligned, *WORD_COLUMNS}
         object.__setattr__(self, "left_aligned", [name for name in self.display if name in words])
 
     @cached_property
     def below(self) -> list[str]:
-        """Notes printed below the table: short ones, up to MAX_WORDS_BELOW words, and always the last one."""
-        notes, left = [], MAX_WORDS_BELOW - len(" ".join(self.notes[-1:]).split())
+        """Notes printed below the table: short notes of up to MAX_WORDS_BELOW words in all, and the last."""
+        notes, words_left = [], MAX_WORDS_BELOW - len(" ".join(self.notes[-1:]).split())
         for note in self.notes[:-1]:
             words = len(note.split())
-            if words <= min(left, MAX_NOTE_WORDS):
+            if words <= min(words_left, MAX_NOTE_WORDS):
                 notes.append(note)
-                left -= words
+                words_left -= words
         return [*notes, *self.notes[-1:]]
 
     @cached_property
@@ -110,22 +110,22 @@ def write(table: Table, stem: Path) -> None:
 
 
 def write_csv(data: pd.DataFrame, path: Path) -> None:
-    """Write numbers with all their digits; missing ones are empty."""
+    """Write data as CSV: numbers with all their digits, missing values as empty fields."""
     write_text(path, data.to_csv(index=False, lineterminator="\n"))
 
 
 def markdown(table: Table) -> str:
-    """Return title, table and notes in Markdown; without rows the notes say why."""
+    """Return title, table and notes in Markdown. If there are no rows, the notes say why."""
     if table.display.empty:
         elsewhere = [RULE, *table.endnotes] if table.endnotes else []
         return "\n\n".join([f"**{table.title}**", *(table.below or [NO_ROWS]), *elsewhere]) + "\n"
     header = [_markdown_cell(name) for name in table.display]
     rows = [[_markdown_cell(text) for text in row] for row in table.display.itertuples(index=False)]
-    left = [name in table.left_aligned for name in table.display]
-    first, *body = align_columns([header, *rows], left, min_width=3)
+    left_columns = [name in table.left_aligned for name in table.display]
+    first, *body = align_columns([header, *rows], left_columns, min_width=3)
     rule = [
         "-" * len(cell) if is_left else "-" * (len(cell) - 1) + ":"
-        for cell, is_left in zip(first, left, strict=True)
+        for cell, is_left in zip(first, left_columns, strict=True)
     ]
     lines = [f"**{table.title}**", "", *(f"| {' | '.join(cells)} |" for cells in [first, rule, *body])]
     lines += [f"\n{note}" for note in table.below]
@@ -134,12 +134,12 @@ def markdown(table: Table) -> str:
 
 
 def read(stem: Path) -> Table:
-    """Read the table that `write` wrote to `stem`: data from its CSV, the rest from its Markdown.
+    """Read the table that `write` wrote to `stem`: data from its CSV, everything else from its Markdown.
 
-    Data have the types that pandas infers; `rules_above` are lost.
+    Data have the types that pandas infers. `rules_above` is lost.
 
     Raises:
-        InputError: If the files do not exist or are no such table.
+        InputError: If the files do not exist, or are not such a table.
     """
     file = Path(f"{stem}.md")
     try:
@@ -188,7 +188,7 @@ def _order_notes(parts: list[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class _Layout:
-    """Layout of a table: orientation, font size, and the width in em of wrapped columns."""
+    """How LaTeX sets a table: orientation, font size, and the widths of wrapped columns in em."""
 
     is_landscape: bool
     font_command: str
@@ -196,15 +196,15 @@ class _Layout:
 
 
 def latex(table: Table, label: str, wrap_to_column: bool = False) -> str:
-    """Return the table for LaTeX with booktabs; as longtable beyond a page, in landscape if it is wide.
+    """Return the table in LaTeX with booktabs: a longtable if it exceeds a page, in landscape if it is wide.
 
-    A table floats in a column if it fits there, else across the page. Without rows it is a comment that says
-    why.
+    A table floats in a column if it fits there, else across the page. A table without rows is a comment that
+    says why.
 
     Args:
         table: The table.
-        label: Its label, such as tab:cells.
-        wrap_to_column: Whether its columns of words may be wrapped, so that it fits in a column.
+        label: The label, such as tab:cells.
+        wrap_to_column: Whether columns of words may wrap, so that the table fits in a column of the page.
     """
     if table.display.empty:
         return " ".join(f"% {table.title}: {' '.join(table.below or [NO_ROWS])}".split()) + "\n"
@@ -270,9 +270,8 @@ def _row(texts: Sequence[str], layout: _Layout, table: Table) -> str:
         latex_text(text, breaks=name in layout.wrapped)
         for name, text in zip(table.display, texts, strict=True)
     ]
-    guard = (
-        "{}" if cells and cells[0].startswith(("[", "*")) else ""
-    )  # else an option of the previous row's \\
+    # LaTeX would read a leading [ or * as an option of the \\ that ends the previous row.
+    guard = "{}" if cells and cells[0].startswith(("[", "*")) else ""
     return guard + " & ".join(cells) + r" \\"
 
 
@@ -291,7 +290,7 @@ def _stack_heading(heading: str, left: bool) -> str:
 
 
 def _layout(table: Table) -> _Layout:
-    """Return the layout with the largest font that fits, portrait if possible."""
+    """Return the layout with the largest font that fits, in portrait if possible."""
     widths = _widths(table)
     long = {
         name: width for name, width in widths.items() if name in table.left_aligned and width > MIN_WRAPPED_EM
@@ -310,7 +309,7 @@ def _layout(table: Table) -> _Layout:
 
 
 def _column_layout(table: Table, is_wrapped: bool) -> _Layout | None:
-    """Return the layout of a table in a column of a page with two; None if it does not fit."""
+    """Return the layout of a table in one of two columns of a page; None if it does not fit."""
     widths = _widths(table)
     font_command, letter_pt, gap_pt = FONT_SIZES[0]
     room = (COLUMN_PT - 2 * gap_pt * (len(widths) - 1)) / letter_pt
@@ -335,15 +334,15 @@ def is_landscape(table: Table) -> bool:
 
 
 def _share_width(widths: Mapping[str, float], room: float) -> dict[str, float]:
-    """Distribute `room` over columns: each gets what it needs, wide ones get equal shares."""
+    """Distribute `room` over columns: each gets the width it needs, or an equal share of what remains."""
     widths_given: dict[str, float] = {}
-    for place, (name, width) in enumerate(sorted(widths.items(), key=lambda item: item[1])):
-        widths_given[name] = min(width, (room - sum(widths_given.values())) / (len(widths) - place))
+    for n_done, (name, width) in enumerate(sorted(widths.items(), key=lambda item: item[1])):
+        widths_given[name] = min(width, (room - sum(widths_given.values())) / (len(widths) - n_done))
     return widths_given
 
 
 def _widths(table: Table) -> dict[str, float]:
-    """Return the width of each column's widest entry in em."""
+    """Return the width in em of the widest entry of each column."""
     return {
         name: max(map(_width_em, {*column, *name.split()}), default=0.0)
         for name, column in table.display.items()
@@ -351,7 +350,7 @@ def _widths(table: Table) -> dict[str, float]:
 
 
 def _width_em(text: str) -> float:
-    """Return the approximate width of a text in em, for letters like those of Times."""
+    """Return the approximate width of a text in em, set in Times."""
     return sum(0.3 if character in NARROW else 0.8 if character in WIDE else 0.5 for character in text)
 
 
@@ -387,7 +386,7 @@ def number(value: float, digits: int = 3) -> str:
 def interval(estimate: Estimate, digits: int = 3) -> str:
     """Return `value [low, high]`, all with the decimals that the width of the interval gives (`decimals`).
 
-    Without an interval, or with one of width 0, the value has `digits` significant digits.
+    The value has `digits` significant digits if it has no interval, or an interval of width 0.
     """
     parts = [estimate.value, estimate.low, estimate.high]
     if math.isnan(estimate.low):
@@ -401,7 +400,10 @@ def interval(estimate: Estimate, digits: int = 3) -> str:
 
 
 def half_width(estimate: Estimate) -> float | None:
-    """Return half the width of an interval, the value at most if it has one sign; None without a width."""
+    """Return half the width of an interval; None without a width.
+
+    It is at most the value itself if all numbers in the interval have one sign.
+    """
     half = (estimate.high - estimate.low) / 2
     if not 0 < half < math.inf:
         return None
@@ -410,11 +412,12 @@ def half_width(estimate: Estimate) -> float | None:
 
 
 def decimals(value: float, error: float, digits: int = 3) -> int:
-    """Return the decimals of a value with an error above 0, such as half its interval; below 0 for tens.
+    """Return the decimals of a value with an error above 0, such as half its interval; negative for tens.
 
-    The value has `digits` significant digits, as far as the error then has two at most (GUM, JCGM 100:2008,
-    7.2.6), and one or two at least: two from 100 to 354 of its first three, else one (Review of Particle
-    Physics, Introduction, 5.3). So `0.51 [0.27, 0.99]`, and `0.19412 [0.19408, 0.19416]`.
+    The value gets `digits` significant digits, unless its error then has too many or too few. The error has
+    at most two (GUM, JCGM 100:2008, 7.2.6). It has at least two if its first three digits are 100 to 354,
+    else at least one (Review of Particle Physics, Introduction, 5.3). Examples: `0.51 [0.27, 0.99]` and
+    `0.19412 [0.19408, 0.19416]`.
     """
     max_decimals = 1 - math.floor(math.log10(float(f"{error:.1e}")))
     first_three, exponent = f"{error:.2e}".split("e")
@@ -429,7 +432,7 @@ def with_error(value: float, error: float | None, digits: int = 3) -> str:
 
     Args:
         value: The number.
-        error: Half the width of its interval, or of another that says how precise it is (`half_width`).
+        error: Half the width of an interval that says how precise it is (`half_width`).
         digits: Significant digits of the number without an error.
     """
     if pd.isna(value) or error is None:
@@ -438,7 +441,7 @@ def with_error(value: float, error: float | None, digits: int = 3) -> str:
 
 
 def _with_common_exponent(values: Sequence[float], n_decimals: int) -> list[str]:
-    """Return numbers with equal decimals, below 0 for tens; where these are many, with a common exponent."""
+    """Return numbers with equal decimals (negative for tens), or with a common exponent if these are many."""
     largest = max((abs(value) for value in values if math.isfinite(value)), default=0.0)
     exponent = math.floor(math.log10(largest)) if largest else 0
     if exponent <= MAX_EXPONENT and n_decimals <= MAX_DECIMALS:
@@ -448,7 +451,7 @@ def _with_common_exponent(values: Sequence[float], n_decimals: int) -> list[str]
 
 
 def _with_equal_decimals(values: Sequence[float], digits: int) -> list[str]:
-    """Return numbers with the decimals that the first has with `digits` significant digits."""
+    """Return numbers with as many decimals as the first has if it is given with `digits` digits."""
     text = number(values[0], digits)
     if "e" in text or not math.isfinite(values[0]):
         return [number(value, digits) for value in values]
@@ -460,7 +463,7 @@ def _with_decimals(value: float, decimals: int) -> str:
 
 
 def ratio(estimate: Estimate, digits: int = 3) -> str:
-    """Return `interval` of a ratio; a bound that excludes 1 has as many decimals as show it."""
+    """Return `interval` of a ratio; a bound that excludes 1 gets enough decimals to show that."""
     text = interval(estimate, digits)
     if not text.endswith("]"):
         return text
@@ -486,9 +489,10 @@ def interval_texts(data: pd.DataFrame, name: str, factor: float = 1.0, digits: i
 
 
 def mean_texts(data: pd.DataFrame, name: str, ratio: str, factor: float = 1.0) -> list[str]:
-    """Return the column `name` times `factor`, whose values have no interval, as precise as that of `ratio`.
+    """Return the column `name` times `factor` as text, as precise as the interval of the ratio in its row.
 
-    They have three significant digits at least, however wide the interval of the ratio is.
+    Means of compared runs have no interval. They have at least three significant digits, however wide the
+    interval of the ratio is.
 
     Args:
         data: Rows with a ratio, its bounds, and a mean behind it.
@@ -509,27 +513,27 @@ def _bounds(data: pd.DataFrame, name: str) -> pd.DataFrame:
 
 
 def p_value(p: float) -> str:
-    """Return a p value, not below what a table should claim."""
+    """Return a p value with three decimals, or <0.001."""
     if pd.isna(p):
         return DASH
     return "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def change_decimals(shares: ArrayLike) -> int:
-    """Return the decimals of relative changes in per cent: one, or two significant digits of the largest."""
+    """Return the decimals of relative changes in per cent: at least one, and two digits of the largest."""
     percents = np.abs(100 * np.asarray(shares, dtype=float))
     largest = float(np.nanmax(percents)) if np.isfinite(percents).any() else 0.0
     return max(1, 1 - math.floor(math.log10(largest))) if largest > ROUNDING else 1
 
 
 def change(share: float, decimals: int | None = None) -> str:
-    """Return a relative change in per cent, without the sign %; `decimals` of its own by default."""
+    """Return a relative change in per cent, without the sign %, by default with `change_decimals`."""
     n_decimals = change_decimals([share]) if decimals is None else decimals
     return DASH if pd.isna(share) else _with_decimals(100 * share, n_decimals)
 
 
 def percent(share: float, digits: int = 1) -> str:
-    """Return a share of a whole in per cent, without the sign %; `number` fits shares that may be tiny."""
+    """Return a share in per cent, without the sign %. For shares that can be tiny, use `number`."""
     return DASH if pd.isna(share) else f"{100 * share:.{digits}f}"
 
 

@@ -2,8 +2,8 @@
 
     useful share = node seconds of training / all node seconds that the campaign held
 
-A run holds its nodes from launch to the end of its record, and before while it waits for a quiet machine.
-Node seconds are these seconds x nodes. Time in queues holds no node and is in no share.
+A run holds its nodes while it waits for a quiet machine, and from its launch to the end of its record. Node
+seconds are these seconds x nodes. Time in queues holds no nodes and is in no share.
 """
 
 import numpy as np
@@ -17,7 +17,7 @@ from common.notes import Note
 from common.text import number_of
 from common.units import Unit, choose_unit
 
-TITLE = "Node time of the campaign by what it was spent on"
+TITLE = "Node time of the campaign by use"
 # Parts of node time -> heading. They add up to node_s.
 PARTS = {
     "training_s": "training",
@@ -33,24 +33,24 @@ NODE_TIMES = (Unit(HOUR_S, "node h"), Unit(60.0, "node min"), Unit(1.0, "node s"
 NO_TIME = Note("no-node-time", "No run recorded its wall time.")
 METHOD_NOTE = Note(
     "parts-of-node-time",
-    "Training: epochs of successful runs, without what warm-up epochs took longer than timed ones (warm-up). "
-    "Start-up: until all ranks met. Other: end of processes, reference benchmark, waiting for a quiet "
-    "machine. Unsuccessful: failed, timed out, out of memory or invalid. Lost: earlier attempts, which were "
-    "repeated. Idle: nodes of an allocation while no run used them, collective benchmarks too.",
+    "Training: epochs of successful runs. Warm-up: what warm-up epochs took longer than timed ones; training "
+    "does not include it. Start-up: until all ranks met. Other: shutdown, reference benchmark, waiting for a "
+    "quiet machine. Unsuccessful: failed, timed out, out of memory or invalid. Lost: earlier attempts of "
+    "repeated runs. Idle: nodes of an allocation while no run used them, collective benchmarks included.",
 )
 QUEUE_NOTE = Note(
     "time-in-queues",
-    "Queue: from submission to start of jobs, times nodes; it holds no node and is in no share.",
+    "Queue: from submission to start of jobs, times nodes. It holds no nodes and is in no share.",
 )
 
 
 def run_parts(runs: pd.DataFrame, epochs: pd.DataFrame) -> pd.DataFrame:
-    """Return node seconds by part of each run with a record (index of `runs`).
+    """Return node seconds by part of each run with a wall time, with the index of `runs`.
 
-    The column reserved_s has the seconds for which a run had its nodes.
+    The column reserved_s has the seconds for which a run held its nodes.
 
     Args:
-        runs: Every run of the design, traced ones too.
+        runs: Every run of the design, including traced ones.
         epochs: Their epochs.
     """
     ran = runs[runs["wall_s"].notna()]
@@ -81,10 +81,10 @@ def _filled(runs: pd.DataFrame, column: str) -> pd.Series:
 
 
 def job_times(runs: pd.DataFrame, reserved_s: pd.Series) -> pd.DataFrame:
-    """Return idle_s and queue_s in node seconds of each job of the scheduler that is known by its times.
+    """Return idle_s and queue_s in node seconds of each scheduler job whose start is recorded.
 
-    A job has at least as many nodes as its largest run. Its nodes are idle beside smaller runs and between
-    runs.
+    A job is taken to have as many nodes as its largest run. Nodes are idle between runs, and while a smaller
+    run leaves them unused.
     """
     paid = paid_nodes(runs)
     of_jobs = runs.loc[reserved_s.index].assign(paid=paid, node_s=reserved_s * paid)
@@ -111,8 +111,8 @@ def job_times(runs: pd.DataFrame, reserved_s: pd.Series) -> pd.DataFrame:
 def summarize(runs: pd.DataFrame, epochs: pd.DataFrame) -> pd.DataFrame:
     """Return a row for the campaign and one per cell, in node seconds; no rows if no run has a wall time.
 
-    Columns: cell ("" for the campaign), factors, replicas, baseline, n, node_s, PARTS, queue_s, useful_share,
-    and cost where a price is stated. Idle nodes and queues belong to the campaign alone.
+    Columns: cell ("" for the campaign), factors, n_devices, baseline, n, node_s, PARTS, queue_s,
+    useful_share, and cost if a price is stated. Idle nodes and queues belong to the campaign alone.
     """
     parts = run_parts(runs, epochs)
     if parts.empty:
@@ -133,7 +133,7 @@ def summarize(runs: pd.DataFrame, epochs: pd.DataFrame) -> pd.DataFrame:
 
 
 def table(runs: pd.DataFrame, epochs: pd.DataFrame) -> tables.Table:
-    """Return the table of a study; `runs` are all of its design, traced ones too."""
+    """Return the table of a study; `runs` are all runs of its design, including traced ones."""
     data = summarize(runs, epochs)
     if data.empty:
         return tables.Table(TITLE, data, pd.DataFrame(columns=["cell"], dtype=str), [NO_TIME])

@@ -97,8 +97,8 @@ def estimate_components(rows: pd.DataFrame) -> Components:
     run_mean_variance = float((residual**2).sum() / df["run"])
     variance["run"] = max(0.0, run_mean_variance - (variance["epoch"] / m if df["epoch"] else 0.0))
     deviation = y - pd.Series(y).groupby(cell).transform("mean").to_numpy()
-    blocks = pd.DataFrame({"session": session, "block": block, "own": deviation})
-    means = blocks.groupby(["session", "block"])["own"].agg(["mean", "count"])
+    blocks = pd.DataFrame({"session": session, "block": block, "deviation": deviation})
+    means = blocks.groupby(["session", "block"])["deviation"].agg(["mean", "count"])
     per_block = float(1 / (1 / means["count"]).mean())
     inside = means["mean"].groupby("session")
     df["block"] = len(means) - inside.ngroups

@@ -11,22 +11,22 @@ from declared.imported import campaign_name
 from figures import style
 
 
-def compare_campaigns(base: str, contender: str) -> Path:
-    """Write results/comparison/BASE--OTHER/comparison with table and figure, and print what changed.
+def compare_campaigns(base: str, other_campaign: str) -> Path:
+    """Write table and figure to results/comparison/BASE--OTHER/, and print what changed.
 
     Args:
         base: Campaign to compare with: a folder with runs.csv, or the name of a study.
-        contender: Campaign that is compared with the base.
+        other_campaign: Campaign that is compared with the base, named in the same way.
 
     Returns:
-        The files, without their suffix.
+        The path of the files, without their suffixes.
 
     Raises:
         InputError: If a campaign has no successful run, or no cell can be compared.
     """
-    compared = read(base, contender)
+    compared = read(base, other_campaign)
     result = table(compared)
-    names = f"{campaign_name(base)}--{campaign_name(contender)}"
+    names = f"{campaign_name(base)}--{campaign_name(other_campaign)}"
     out = Path("results", "comparison", names, "comparison")
     tables.write(result, out)
     figure, caption = draw(compared, result.data)

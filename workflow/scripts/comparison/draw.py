@@ -17,7 +17,7 @@ COLOURS = {CHANGES[0]: "#bb5566", CHANGES[1]: "#004488"}  # Tol's high contrast,
 def draw(compared: Compared, data: pd.DataFrame) -> tuple[Figure, str]:
     """Return the figure and its caption.
 
-    Rows are cells in the order of tables, limited to the MAX_ROWS cells that differ most.
+    Rows are the MAX_ROWS cells that differ most, in the order of tables. `data` are the rows of `changes`.
     """
     farthest = np.abs(np.log(data["ratio"])).sort_values(ascending=False, kind="stable").index[:MAX_ROWS]
     rows = data.loc[sorted(farthest)]
@@ -25,14 +25,14 @@ def draw(compared: Compared, data: pd.DataFrame) -> tuple[Figure, str]:
     ax = drawn.subplots()
     ax.axvline(1, color=style.INK, linewidth=0.6, zorder=1)
     for y, row in enumerate(rows.itertuples()):
-        colour = COLOURS.get(row.change, style.MUTED)
+        colour = COLOURS.get(row.verdict, style.MUTED)
         ax.plot([row.ratio_low, row.ratio_high], [y, y], color=colour, linewidth=0.9, solid_capstyle="butt")
         ax.plot(
             [row.ratio],
             [y],
             "o",
             color=colour,
-            markerfacecolor=colour if row.change in CHANGES else "white",
+            markerfacecolor=colour if row.verdict in CHANGES else "white",
             markersize=3,
         )
     varied = [name for name in varying(compared.cells) if name in rows]

@@ -1,8 +1,8 @@
 """Match the cells of two campaigns, and list what else differs between them.
 
-A cell is compared if both campaigns trained the same model on the same data in it and measured it in the same
-way. Date, site and software may differ. They are listed, because a change cannot be attributed to one of
-several differences.
+A cell is compared if both campaigns trained the same model on the same data and measured it in the same way.
+Date, site and software may differ. These differences are listed, because a change cannot be attributed to
+one of several.
 """
 
 from collections import Counter
@@ -34,16 +34,16 @@ MUST_MATCH = {
     "data_digest": "the training data differ, or were prepared differently",
     "samples_per_epoch": "the number of samples in an epoch differs",
     "effective_batch": "the effective batch size differs",
-    "replicas": "the number of replicas differs",
+    "n_devices": "the number of devices differs",
     "timing_scope": "epochs were timed by different clocks (all ranks', or the master's alone)",
 }
 MEASURED = {True: "measured elsewhere", False: "measured by Ringside"}
 EMULATED_IN_ONE = Note(
     "emulated-in-one",
-    "nodes are emulated in only one of the two, which says nothing about a network (placement)",
+    "nodes are emulated in one of the two campaigns, whose times say nothing about a network (placement)",
 )
-SAME_RUNS = Note("same-runs", "both campaigns have the same runs of it: it was not measured again")
-# Columns that may explain a change, with their names for people.
+SAME_RUNS = Note("same-runs", "both campaigns have the same runs of it, so it was not measured again")
+# Columns that can explain a change, as people call them.
 EXPLAINS = {
     "site": "site",
     "devices": "devices",
@@ -69,24 +69,24 @@ DIGEST_DIGITS = 12
 
 @dataclass(frozen=True)
 class Compared:
-    """The runs of two campaigns; `names` are those of base and contender in tables."""
+    """The runs of two campaigns; `names` are what tables call base and other."""
 
     names: tuple[str, str]
-    base: pd.DataFrame
-    contender: pd.DataFrame
+    base_runs: pd.DataFrame
+    other_runs: pd.DataFrame
 
     @cached_property
     def cells(self) -> pd.DataFrame:
-        """Planned cells of both campaigns in the order of tables, with columns cell and all factors."""
-        return cell_levels(pd.concat([self.base, self.contender], ignore_index=True))
+        """Planned cells of both campaigns in the order of tables, as of `cell_levels`."""
+        return cell_levels(pd.concat([self.base_runs, self.other_runs], ignore_index=True))
 
     @cached_property
     def refused(self) -> dict[str, Note]:
-        """Reason by cell that cannot be compared, in the order of `cells`."""
+        """Cell -> why it is not compared, in the order of `cells`."""
         reasons = {}
-        runs = [successful(self.base), successful(self.contender)]
-        planned = [set(self.base["cell"]), set(self.contender["cell"])]
-        by_cell = [{str(cell): own for cell, own in frame.groupby("cell")} for frame in runs]
+        runs = [successful(self.base_runs), successful(self.other_runs)]
+        planned = [set(self.base_runs["cell"]), set(self.other_runs["cell"])]
+        by_cell = [{str(cell): rows for cell, rows in frame.groupby("cell")} for frame in runs]
         for cell in self.cells["cell"]:
             if reason := self._refusal_reason(str(cell), planned, by_cell):
                 reasons[cell] = reason
@@ -94,7 +94,7 @@ class Compared:
 
     @cached_property
     def common(self) -> list[str]:
-        """Cells that are compared."""
+        """Cells that are compared, in the order of `cells`."""
         return [cell for cell in self.cells["cell"] if cell not in self.refused]
 
     def _refusal_reason(
@@ -111,8 +111,9 @@ class Compared:
             levels = _levels(a[column]), _levels(b[column])
             if all(levels) and levels[0] != levels[1]:
                 return Note("measured-differently", f"{meaning} ({column})", column=column)
-        places = [set(runs["placement"].dropna()) for runs in (a, b)]
-        if a["nodes"].iloc[0] > 1 and places[0] != places[1] and "emulated" in places[0] | places[1]:
+        placements = [set(runs["placement"].dropna()) for runs in (a, b)]
+        is_multi_node, has_emulated = a["nodes"].iloc[0] > 1, "emulated" in placements[0] | placements[1]
+        if is_multi_node and has_emulated and placements[0] != placements[1]:
             return EMULATED_IN_ONE
         runs_of_both = [
             set(zip(runs["run_id"], runs["key"].fillna(""), runs["epoch_time_s"], strict=True))
@@ -124,9 +125,9 @@ class Compared:
 
     @cached_property
     def differences(self) -> list[Note]:
-        """Differences between the compared runs of the two campaigns that may explain a change."""
-        a, b = (self._compared_runs(runs) for runs in (self.base, self.contender))
-        origins = [MEASURED[measured_elsewhere(runs)] for runs in (self.base, self.contender)]
+        """Differences between the compared runs of the two campaigns that can explain a change."""
+        a, b = (self._compared_runs(runs) for runs in (self.base_runs, self.other_runs))
+        origins = [MEASURED[measured_elsewhere(runs)] for runs in (self.base_runs, self.other_runs)]
         notes: list[Note] = []
         if origins == [MEASURED[True]] * 2:
             notes.append(Note("both-elsewhere", f"runs of both were {MEASURED[True]}"))
@@ -135,29 +136,30 @@ class Compared:
         if (dates := [_dates(runs) for runs in (a, b)])[0] != dates[1]:
             notes.append(_changed("dates", "dates", dates, ()))
         if unknown := [name for name in MUST_MATCH if a[name].notna().any() != b[name].notna().any()]:
-            text = f"recorded in only one of them: {', '.join(unknown)}"
+            text = f"recorded in one campaign only: {', '.join(unknown)}"
             notes.append(Note("recorded-in-one", text, columns=unknown))
         shares = [float(runs["other_cpu_share"].max()) for runs in (a, b)]
         if max(shares) > NOTABLE_OTHER_SHARE:
             parts = " → ".join(f"up to {100 * share:.2g} %" for share in shares)
-            notes.append(Note("other-cpu-time", f"other programs beside runs: {parts}", shares=shares))
+            text = f"CPU time of other programs during runs: {parts}"
+            notes.append(Note("other-cpu-time", text, shares=shares))
         frameworks = framework_order(a)
-        for column, words in EXPLAINS.items():
+        for column, noun in EXPLAINS.items():
             by_levels: dict[tuple[str, ...], list[str]] = {}
             for framework in frameworks:
                 levels = [_levels(runs.loc[runs["framework"] == framework, column]) for runs in (a, b)]
                 if levels[0] != levels[1]:
                     by_levels.setdefault(tuple(map(_enumerate_levels, levels)), []).append(framework)
             notes += [
-                _changed(column, words, ends, () if own == frameworks else own)
-                for ends, own in by_levels.items()
+                _changed(column, noun, ends, () if changed == frameworks else changed)
+                for ends, changed in by_levels.items()
             ]
         return notes
 
     @cached_property
     def algorithms(self) -> str:
-        """Compared frameworks with algorithms of their own, with accuracies in each campaign, or ""."""
-        notes = [algorithms_note(self._compared_runs(runs)) for runs in (self.base, self.contender)]
+        """Name the compared frameworks with an algorithm of their own, with accuracies; "" if none has."""
+        notes = [algorithms_note(self._compared_runs(runs)) for runs in (self.base_runs, self.other_runs)]
         by_campaign = {name: note for name, note in zip(self.names, notes, strict=True) if note}
         text = " ".join(f"In {name}: {note}" for name, note in by_campaign.items())
         return Note("own-algorithms", text, by_campaign=by_campaign) if by_campaign else ""
@@ -170,19 +172,19 @@ class Compared:
         return ok.assign(bandwidth_bytes_s=texts)
 
 
-def read(base: str, contender: str) -> Compared:
-    """Return the campaigns in two folders with runs.csv.
+def read(base: str, other_campaign: str) -> Compared:
+    """Read two campaigns, each from a folder with runs.csv or by the name of a study.
 
     Raises:
         InputError: If a folder has no runs.csv or no successful run, or if no cell can be compared.
     """
-    files = [table_in(folder, key) for key, folder in (("BASE", base), ("OTHER", contender))]
+    files = [table_in(folder, key) for key, folder in (("BASE", base), ("OTHER", other_campaign))]
     runs = [read_timing_runs(file) for file in files]
     for file, frame in zip(files, runs, strict=True):
         if successful(frame).empty:
             problem = "has no successful run"
             raise InputError("no-successful-run", problem, file=file, hint="there is nothing to compare")
-    compared = Compared(names(base, contender), *runs)
+    compared = Compared(names(base, other_campaign), *runs)
     if not compared.common:
         reason = _explain_no_common_cell(compared)
         location = f"{display_path(files[0])} and {display_path(files[1])}"
@@ -190,17 +192,17 @@ def read(base: str, contender: str) -> Compared:
     return compared
 
 
-def names(base: str, contender: str) -> tuple[str, str]:
-    """Return the names of two campaigns (`campaign_name`), marked if both are the same."""
-    first, second = campaign_name(base), campaign_name(contender)
+def names(base: str, other_campaign: str) -> tuple[str, str]:
+    """Return the names of two campaigns (`campaign_name`), with (base) and (other) if they are equal."""
+    first, second = campaign_name(base), campaign_name(other_campaign)
     return (first, second) if first != second else (f"{first} (base)", f"{second} (other)")
 
 
 def table_in(folder: str, key: str) -> Path:
-    """Return the runs.csv of a campaign: of a folder, or of the study with this name.
+    """Return the runs.csv of a campaign, whose folder or study `folder` names.
 
     Raises:
-        InputError: If there is none; `key` is what named it.
+        InputError: If it does not exist; the error names `key`, the argument with the folder.
     """
     file = campaign_folder(folder) / "runs.csv"
     if not file.is_file() or set("{}") & set(folder):
@@ -215,13 +217,13 @@ def table_in(folder: str, key: str) -> Path:
 
 
 def _explain_no_common_cell(compared: Compared) -> Note:
-    """Return why no cell can be compared, with the most frequent reason first."""
-    a, b = (set(runs["cell"]) for runs in (compared.base, compared.contender))
+    """Say why no cell can be compared, the most frequent reason first."""
+    a, b = (set(runs["cell"]) for runs in (compared.base_runs, compared.other_runs))
     if not a & b:
         levels = {
-            name: tuple(_levels(runs[name]) for runs in (compared.base, compared.contender))
-            for name in factors(compared.base)
-            if name in compared.contender
+            name: tuple(_levels(runs[name]) for runs in (compared.base_runs, compared.other_runs))
+            for name in factors(compared.base_runs)
+            if name in compared.other_runs
         }
         differ = {
             name: tuple(map(_enumerate_levels, ends))
@@ -236,11 +238,11 @@ def _explain_no_common_cell(compared: Compared) -> Note:
     return Note("all-cells-refused", text, reasons=codes, of=len(a & b))
 
 
-def _changed(column: str, words: str, ends: Sequence[str], frameworks: Sequence[str]) -> Note:
-    """Return the note that a column has other levels, in all frameworks or in some."""
+def _changed(column: str, noun: str, ends: Sequence[str], frameworks: Sequence[str]) -> Note:
+    """Say what a column was before and after; `frameworks` are those that changed, () if all did."""
     before, after = ends
     of_some = f" of {', '.join(frameworks)}" if frameworks else ""
-    text = f"{words}{of_some}: {before} → {after}"
+    text = f"{noun}{of_some}: {before} → {after}"
     return Note("changed", text, column=column, before=before, after=after, frameworks=frameworks)
 
 

@@ -55,11 +55,11 @@ MAX_NAME, DIGEST_DIGITS = 194, 12  # characters of a cell's name; a run appends 
 CUSTOM = "custom_"  # prefix of the names of user-defined factors
 
 
-# Nodes times devices per node, column `replicas` of tables. It replaces the two factors if cells form a
+# Nodes times devices per node, column `n_devices` of tables. It replaces the two factors if cells form a
 # ladder (`is_ladder`).
-DEVICES = "replicas"
+DEVICES = "n_devices"
 NODES_AND_DEVICES = ("nodes", "devices_per_node")
-SCALES = (DEVICES, *NODES_AND_DEVICES)
+SIZE_FACTORS = (DEVICES, *NODES_AND_DEVICES)
 
 
 def factor_table() -> dict[str, dict[str, Any]]:
@@ -84,7 +84,7 @@ def factor_names(columns: Iterable[str] = ()) -> list[str]:
 def factor_rules(factor: str) -> Mapping[str, Any]:
     """Return type, limits and title of any factor, also of DEVICES and of user-defined factors."""
     if factor == DEVICES:
-        return {"type": "integer", "title": "replicas"}
+        return {"type": "integer", "title": "devices"}
     if not is_custom(factor):
         return factor_table()[factor]
     return {**custom_rules(), "title": factor.removeprefix(CUSTOM)}
@@ -185,7 +185,7 @@ def has_largest_batch(levels: Mapping[str, Any]) -> bool:
     return bool(levels["batch_size"] == LARGEST)
 
 
-def scale_of(varied: Collection[str]) -> str:
+def size_factor_of(varied: Collection[str]) -> str:
     """Return the factor that scales a cell: DEVICES, nodes, or devices_per_node if only this one varies."""
     if DEVICES in varied:
         return DEVICES

@@ -13,7 +13,7 @@ from typing import Any
 from common.errors import InputError
 from common.renamed import rename_product
 from common.text import alternatives
-from declared.factors import MAX_SERIES, implied, is_numeric, is_traced, matches, scale_of
+from declared.factors import MAX_SERIES, implied, is_numeric, is_traced, matches, size_factor_of
 from declared.products.figures import KINDS, FigureKind
 from declared.products.traits import Traits
 from declared.responses import EPOCH_TIME, RESPONSES, TO_TARGET
@@ -289,7 +289,7 @@ def _placed_factors(spec: FigureSpec, kind: FigureKind) -> dict[str, tuple[str, 
 
 def _unplaced_factors(spec: FigureSpec, kind: FigureKind, varied: Sequence[str]) -> list[str]:
     """Return the factors that vary in the drawn cells and are neither named nor on an axis of the kind."""
-    axis_factors = [*([scale_of(varied)] if kind.along_scale else []), *kind.along]
+    axis_factors = [*([size_factor_of(varied)] if kind.along_size else []), *kind.along]
     named = {name for names in _placed_factors(spec, kind).values() for name in names}
     return [name for name in varied if name not in named and name not in axis_factors]
 

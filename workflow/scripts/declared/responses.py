@@ -14,19 +14,19 @@ class Response:
 
     Attributes:
         name: Its name in studies; "" if figures and studies cannot choose it.
-        column: Column in runs.csv, or one that `analysis.responses` derives from others.
+        column: Column of runs.csv, or one that `analysis.responses` derives from others.
         title: Title without unit.
-        unit: Displayed unit; of money the currency, which `with_currency` sets.
+        unit: Displayed unit; for money the currency, which `with_currency` sets.
         meaning: One sentence for captions and the reference.
-        is_rate: Whether more is better and means are harmonic; else it is a cost with arithmetic means.
-        ideal_exponent: Power of the number of replicas that the ideal is proportional to; None without one.
+        is_rate: Whether higher is better and means are harmonic; a cost has arithmetic means.
+        ideal_exponent: Power of the number of devices that the ideal is proportional to; None without one.
         minimum: Smallest possible value, in the column's unit.
-        maximum: Largest possible value.
+        maximum: Largest possible value, in the same unit.
         unit_multiplier: Factor from the column's unit to the displayed one.
         digits: Significant digits displayed.
         is_money: Whether the unit is the currency of the runs.
-        when: Traits that a study needs (declared.products.traits).
-        hint: What gives a study these traits.
+        when: Traits that a study needs to measure it (declared.products.traits).
+        hint: How to give a study these traits, for the error of a study without them.
     """
 
     column: str
@@ -45,7 +45,7 @@ class Response:
     is_money: bool = False
 
     def with_currency(self, currency: str) -> "Response":
-        """Return the response with a currency as its unit, if it is money; the two are equal."""
+        """Return the response with this currency as its unit if it is money; `==` ignores the unit."""
         return replace(self, unit=currency) if self.is_money else self
 
     @property
@@ -55,7 +55,7 @@ class Response:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether values are limited by more than being positive, so that no interval is on the log scale."""
+        """Whether values have other limits than 0 and infinity: then no interval is on the log scale."""
         return self.minimum > 0 or self.maximum < math.inf
 
     @property
@@ -86,7 +86,7 @@ _TOKENS: dict[str, Any] = {
 }
 _PEAK: dict[str, Any] = {
     "when": ("peak_known",),
-    "hint": "state peak_tflops of the site: no peak is known of processors",
+    "hint": "state peak_tflops of the site; processors have no known peak",
 }
 _TARGET: dict[str, Any] = {"when": ("target_accuracy",), "hint": "add target_accuracy: 0.9 to the study"}
 _DECLARED = (
@@ -99,12 +99,13 @@ _DECLARED = (
         title="throughput per device", unit="samples/s", is_rate=True, ideal_exponent=0,
         meaning="Throughput per device: training samples per second, divided by devices; means are "
         "harmonic."),
-    Response(name="token_throughput", column="throughput_tokens_s", title="throughput", unit="tokens/s",
-        is_rate=True, ideal_exponent=1, **_TOKENS,
-        meaning="Throughput: training tokens per second on all devices together; means are harmonic."),
+    Response(name="token_throughput", column="throughput_tokens_s", title="token throughput",
+        unit="tokens/s", is_rate=True, ideal_exponent=1, **_TOKENS,
+        meaning="Token throughput: training tokens per second on all devices together; means are harmonic."),
     Response(name="token_throughput_per_device", column="throughput_tokens_s_device",
-        title="throughput per device", unit="tokens/s", is_rate=True, ideal_exponent=0, **_TOKENS,
-        meaning="Throughput per device: training tokens per second, divided by devices; means are harmonic."),
+        title="token throughput per device", unit="tokens/s", is_rate=True, ideal_exponent=0, **_TOKENS,
+        meaning="Token throughput per device: training tokens per second, divided by devices; means are "
+        "harmonic."),
     Response(name="step_time", column="step_time_median_s", title="median step time", **_STEP_TIMES,
         meaning="Step time: median over the training steps of a run, slowest rank of each step."),
     Response(name="step_time_p95", column="step_time_p95_s", title="95 % quantile of step time",
@@ -139,15 +140,15 @@ _DECLARED = (
         "devices."),
     Response(name="hfu", column="hfu", title="hardware FLOP utilization", unit="%", is_rate=True,
         ideal_exponent=0, unit_multiplier=100.0, **_PEAK,
-        meaning="HFU: as MFU, with the forward passes that are computed again in the backward pass."),
+        meaning="HFU: MFU that also counts the forward passes repeated in the backward pass."),
     Response(name="flops_per_device", column="device_flops_s", title="operations per device", unit="TFLOP/s",
         is_rate=True, ideal_exponent=0, unit_multiplier=1e-12,
-        meaning="Operations per device: those of forward and backward pass per second, divided by devices; "
-        "means are harmonic."),
+        meaning="Operations per device: operations of forward and backward pass per second, divided by "
+        "devices; means are harmonic."),
     Response(name="collective_rate", column="collective_bytes_s_device",
         title="collective traffic per device", unit="MB/s", is_rate=True, unit_multiplier=1e-6,
-        meaning="Collective traffic: bytes that a device has to send for gradients, parameters and layers, "
-        "by formula, over the time of an epoch; means are harmonic."),
+        meaning="Collective traffic: bytes per epoch that a device sends for gradients, parameters and "
+        "layers, by formula, divided by epoch time; means are harmonic."),
 )  # fmt: skip
 RESPONSES = {response.name: response for response in _DECLARED}
 EPOCH_TIME = RESPONSES["epoch_time"]

@@ -33,7 +33,7 @@ from declared.factors import (
     level_of,
     level_type,
     matches,
-    scale_of,
+    size_factor_of,
     with_devices,
 )
 from declared.figures import FigureSpec, choose_response, default_figures, impossible_response, read_figures
@@ -498,7 +498,7 @@ class Study(StudyKeys):
 
         Among equals the factor that scales a cell comes first. "" if only frameworks vary.
         """
-        scale, cells = scale_of(varied), self.untraced_cells
+        scale, cells = size_factor_of(varied), self.untraced_cells
 
         def gaps(name: str) -> int:
             rows = {

@@ -6,7 +6,7 @@ from analysis.batch_scaling import batch_scaling, scaling_phrase
 from analysis.measured import Records, title
 from analysis.terms import is_treated_as_number
 from common.notes import Note
-from declared.factors import SCALES
+from declared.factors import SIZE_FACTORS
 from declared.figures import FigureSpec
 from figures import lines, panels
 from figures.view import build_response_view
@@ -18,7 +18,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     """Return the figure and its caption."""
     x, view = str(spec.x), build_response_view(records, spec)
     guide_note = GUIDE_NOTE if is_treated_as_number(records.runs, x) else ""
-    scaling = batch_scaling(view.runs, x) if x in SCALES else None
+    scaling = batch_scaling(view.runs, x) if x in SIZE_FACTORS else None
     heading = f"{view.response.heading} by {title(x)}{scaling_phrase(scaling)}. {panels.MARKERS}"
     endnotes = [scaling or "", *view.response_notes, guide_note]
-    return lines.draw(view, x, heading, with_baselines=x in SCALES, endnotes=endnotes)
+    return lines.draw(view, x, heading, with_baselines=x in SIZE_FACTORS, endnotes=endnotes)

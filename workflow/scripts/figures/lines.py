@@ -25,7 +25,7 @@ from analysis.measured import (
 from analysis.speedup import baseline_cells
 from analysis.terms import is_treated_as_number
 from common.notes import Note
-from declared.factors import SCALES
+from declared.factors import SIZE_FACTORS
 from figures import panels, style
 from figures.panels import Series
 from figures.view import View
@@ -122,15 +122,15 @@ class Placement:
 
 IDEAL_DRAWN = Note("ideal-drawn", "Thin pale lines: ideal.")
 BASELINE_LINES = Note("single-device-baselines-drawn", "Horizontal lines: single-device baselines.")
-# By the power of the number of replicas that the ideal is proportional to.
+# By the power of the number of devices that the ideal is proportional to.
 IDEALS = {
-    -1: "the baseline divided by the number of replicas, as if communication cost nothing",
+    -1: "the baseline divided by the number of devices, as if communication cost nothing",
     0: "the baseline, as if communication cost nothing",
-    1: "the baseline times the number of replicas, as if communication cost nothing",
+    1: "the baseline times the number of devices, as if communication cost nothing",
 }
 SMALLEST_CELL_IDEAL = Note(
     "ideal-from-smallest-scale",
-    "Where no cell has one replica, the ideal of a series starts at its fewest replicas.",
+    "Where no cell has one device, the ideal of a series starts at its fewest devices.",
 )
 NO_BASELINE = Note("no-baseline", "No baseline cell has a successful run.")
 NOTHING_TO_COMPARE = Note("nothing-to-compare", "no panel has two lines with two levels each")
@@ -205,7 +205,7 @@ def is_logarithmic(placement: Placement, x: str, for_comparison: bool) -> bool:
     For comparisons, since parallel lines then mean equal ratios; and over doublings of nodes or devices,
     since the ideal is then a straight line.
     """
-    return for_comparison or (placement.axis.doubling and x in SCALES)
+    return for_comparison or (placement.axis.doubling and x in SIZE_FACTORS)
 
 
 @dataclass(frozen=True)
@@ -306,7 +306,7 @@ def _draw_panel(
     baselines = content.baselines
     for cell in dict.fromkeys(baselines[cell] for cell in panel_runs["cell"] if cell in baselines):
         baseline_runs = view.measured(view.all_runs[view.all_runs["cell"] == cell])
-        _draw_baseline(ax, view, baseline_runs, panel_runs.groupby(x)["replicas"].max(), placement)
+        _draw_baseline(ax, view, baseline_runs, panel_runs.groupby(x)["n_devices"].max(), placement)
     if view.measured(panel_runs).empty:
         panels.write_remark(ax, view.absence_reason(panel_runs))
     else:
@@ -410,12 +410,12 @@ def _mark_out_of_memory(ax: Axes, view: View, panel_runs: pd.DataFrame, x: str, 
 def _find_baselines(view: View, x: str) -> dict[str, str]:
     """Map measured cells to the cell that their ideal starts from.
 
-    This is their baseline. Without one, it is the cell with the fewest replicas among those that differ only
+    This is their baseline. Without one, it is the cell with the fewest devices among those that differ only
     in `x`, if there are several.
     """
     baselines = baseline_cells(view.all_runs)
     cells = view.measured(view.all_runs).drop_duplicates("cell")
-    cells = cells[~cells["cell"].isin(baselines)].sort_values("replicas")
+    cells = cells[~cells["cell"].isin(baselines)].sort_values("n_devices")
     other_factors = [name for name in varying(view.all_runs) if name != x]
     for _, group in cells.assign(all=0).groupby(["all", *other_factors], dropna=False):
         if group[x].nunique() > 1:
@@ -424,7 +424,7 @@ def _find_baselines(view: View, x: str) -> dict[str, str]:
 
 
 def _draw_baseline(
-    ax: Axes, view: View, baseline_runs: pd.DataFrame, replicas: pd.Series, placement: Placement
+    ax: Axes, view: View, baseline_runs: pd.DataFrame, n_devices: pd.Series, placement: Placement
 ) -> None:
     """Draw the ideal that starts from a baseline, if the response has one.
 
@@ -435,7 +435,7 @@ def _draw_baseline(
         ax: The panel.
         view: The cells to draw.
         baseline_runs: Runs of the baseline.
-        replicas: The number of replicas at each level of the x axis.
+        n_devices: The number of devices at each level of the x axis.
         placement: Where the series stand.
     """
     if baseline_runs.empty:
@@ -451,12 +451,12 @@ def _draw_baseline(
         ax.axhline(mean, color=series_style.colour, linewidth=0.8, linestyle=series_style.line, zorder=1)
     if view.response.ideal_exponent is None:
         return
-    places = np.array([axis.positions[level] for level in replicas.index], dtype=float)
-    counts = replicas.to_numpy(float)
+    places = np.array([axis.positions[level] for level in n_devices.index], dtype=float)
+    counts = n_devices.to_numpy(float)
     if axis.numeric:  # between levels the ideal is a curve
-        levels = np.linspace(replicas.index.min(), replicas.index.max(), IDEAL_POINTS)
-        places, counts = axis.position(levels), np.interp(levels, replicas.index.to_numpy(float), counts)
-    ideal = mean * (counts / float(baseline_runs["replicas"].iloc[0])) ** view.response.ideal_exponent
+        levels = np.linspace(n_devices.index.min(), n_devices.index.max(), IDEAL_POINTS)
+        places, counts = axis.position(levels), np.interp(levels, n_devices.index.to_numpy(float), counts)
+    ideal = mean * (counts / float(baseline_runs["n_devices"].iloc[0])) ** view.response.ideal_exponent
     colour = series_style.colour if series_style else style.MUTED
     offset = placement.offsets.get(owner.name, 0.0) if owner else 0.0
     ax.plot(places + offset, ideal, color=colour, zorder=1, **IDEAL_LINE)
@@ -470,7 +470,7 @@ def _baseline_notes(view: View, drawn: set[str], baselines: dict[str, str]) -> l
     has_single_device = view.runs["framework"].isin(baseline_frameworks(view.all_runs)).any()
     exponent = view.response.ideal_exponent
     ideal = IDEALS.get(exponent) if exponent is not None else None
-    starts_later = bool((view.all_runs.loc[view.all_runs["cell"].isin(used), "replicas"] > 1).any())
+    starts_later = bool((view.all_runs.loc[view.all_runs["cell"].isin(used), "n_devices"] > 1).any())
     return [
         *([BASELINE_LINES] if has_single_device else []),
         *([Note("ideal-explained", f"Ideal: {ideal}.")] if ideal else []),
@@ -485,7 +485,7 @@ def baselines_note(used: Sequence[str], view: View) -> str:
     single_device = baseline_frameworks(baseline_runs)
     kinds = [f"the single-device {' and '.join(single_device)}"] if single_device else []
     if set(baseline_runs["framework"]) - set(single_device):
-        smallest = "one replica" if (baseline_runs["replicas"] == 1).all() else "the fewest replicas"
+        smallest = "one device" if (baseline_runs["n_devices"] == 1).all() else "the fewest devices"
         kinds.append(f"the framework's own cell with {smallest}")
     means = {cell: view.estimate(cell).value for cell in used}
     ends = dict.fromkeys(tables.number(end) for end in (min(means.values()), max(means.values())))

@@ -110,8 +110,8 @@ def _exposed_note(measured: Measured, drawn: Collection[str]) -> str:
     """Return the range of exposed communication over the drawn cells, in a sentence."""
     shares = measured.estimates("communication", "share")["value"].rename_axis(["cell", "phase"])
     exposed = shares[shares.index.get_level_values("phase") == "exposed"].droplevel("phase")
-    is_multi_replica = measured.runs.drop_duplicates("cell").set_index("cell")["replicas"] > 1
-    exposed = exposed[[bool(is_multi_replica.get(cell, False)) and cell in drawn for cell in exposed.index]]
+    is_multi_device = measured.runs.drop_duplicates("cell").set_index("cell")["n_devices"] > 1
+    exposed = exposed[[bool(is_multi_device.get(cell, False)) and cell in drawn for cell in exposed.index]]
     if exposed.empty:
         return ""
     words = cell_words(measured.runs)

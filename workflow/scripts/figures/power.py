@@ -97,7 +97,7 @@ def _draw_run(ax: Axes, run: Any, power: pd.DataFrame, epochs: pd.DataFrame) -> 
     for scope in sorted(set(power["scope"])):
         watts = getattr(run, f"idle_{scope}_w")
         if pd.notna(watts):
-            gpus = (run.replicas - run.nodes * (run.device == "hybrid")) / max(1, power["host"].nunique())
+            gpus = (run.n_devices - run.nodes * (run.device == "hybrid")) / max(1, power["host"].nunique())
             n_units = gpus if scope == "device" else 1
             colour = SCOPE_STYLES[scope]["color"]
             ax.axhline(float(watts) * n_units, color=colour, linewidth=0.8, linestyle=":", zorder=2)

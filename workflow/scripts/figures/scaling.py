@@ -1,4 +1,4 @@
-"""Draw speed-up and parallel efficiency over replicas, with the ideal and an estimate."""
+"""Draw speed-up and parallel efficiency over devices, with the ideal and an estimate."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -28,20 +28,20 @@ MAX_OCTAVES = 0.06  # by which a marker is moved on an axis of doublings, 4 % of
 HEADING = "Speed-up (above) and efficiency (below){}. Markers: ratios of means; bars: 95 % intervals."
 MAX_FIT_DEVIATION = 0.2  # of the collective benchmark from its fit; above, neither fit nor estimate is drawn
 HOW_TO_READ = (
-    "Speed-up: mean epoch time of the baseline divided by mean epoch time of the cell. Ideal: replicas of "
-    "the cell divided by replicas of the baseline. Efficiency: speed-up divided by the ideal. Lines between "
+    "Speed-up: mean epoch time of the baseline divided by mean epoch time of the cell. Ideal: devices of "
+    "the cell divided by devices of the baseline. Efficiency: speed-up divided by the ideal. Lines between "
     "markers only guide the eye."
 )
 ESTIMATE_NOTE = Note("estimate-drawn", "Fine dots: model estimate.")
 ESTIMATE_EXPLAINED = Note(
     "estimate",
-    "Fine dotted lines: speed-up as one device and the collective benchmark allow at best. Replicas share "
+    "Fine dotted lines: speed-up as one device and the collective benchmark allow at best. Devices share "
     "the computation of one, messages take the time that the collective benchmark measured, the backward "
     "pass overlaps them if the framework sends during it, and no rank waits.",
 )
-NO_REPLICAS = Note("no-replicas", "no cell with several replicas succeeded")
+NO_PARALLEL_CELL = Note("no-replicas", "no cell with several devices succeeded")
 NO_BASELINE = Note("no-baseline", "no baseline succeeded")
-ONE_REPLICA = Note("one-replica", "they have no cell with several replicas")
+SINGLE_DEVICE_ONLY = Note("one-replica", "they have no cell with several devices")
 
 
 def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
@@ -51,21 +51,21 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
         return panels.empty_figure(view.runs)
     rows = _cell_rows(records, view)
     compared = rows["speedup"].notna()
-    if not (compared & (rows["replicas"] > rows["baseline_replicas"])).any():
-        return panels.empty_figure(view.runs, NO_REPLICAS if compared.any() else NO_BASELINE)
-    multi_replica = rows[compared & (rows["replicas"] > rows["baseline_replicas"])]
-    drawable = panels.nonempty_panels(view.panels, multi_replica)
+    if not (compared & (rows["n_devices"] > rows["baseline_n_devices"])).any():
+        return panels.empty_figure(view.runs, NO_PARALLEL_CELL if compared.any() else NO_BASELINE)
+    multi_device = rows[compared & (rows["n_devices"] > rows["baseline_n_devices"])]
+    drawable = panels.nonempty_panels(view.panels, multi_device)
     left_out = [levels for levels in view.panels if levels not in drawable]
     view = view.fit_to_page(2 * PANEL_INCHES + panels.titles_height(drawable), panel_levels=drawable)
-    rows, multi_replica = (frame[frame["cell"].isin(view.cells["cell"])] for frame in (rows, multi_replica))
-    panel_levels = panels.nonempty_panels(view.panels, multi_replica)
+    rows, multi_device = (frame[frame["cell"].isin(view.cells["cell"])] for frame in (rows, multi_device))
+    panel_levels = panels.nonempty_panels(view.panels, multi_device)
     drawn_rows = pd.concat([panels.rows_at(rows, levels) for levels in panel_levels])
-    ran_out = rows[rows["cell"].isin(view.out_of_memory) & (rows["replicas"] > 1)]
+    ran_out = rows[rows["cell"].isin(view.out_of_memory) & (rows["n_devices"] > 1)]
     drawn_series = [
-        series for series in view.series if len(series.select(multi_replica)) or len(series.select(ran_out))
+        series for series in view.series if len(series.select(multi_device)) or len(series.select(ran_out))
     ]
     further_handles = [Line2D([], [], color=style.MUTED, label="ideal", **lines.IDEAL_LINE)]
-    has_estimate = bool((drawn_rows["estimated_speedup"].notna() & (drawn_rows["replicas"] > 1)).any())
+    has_estimate = bool((drawn_rows["estimated_speedup"].notna() & (drawn_rows["n_devices"] > 1)).any())
     if has_estimate:
         bound: dict[str, Any] = {"color": style.MUTED, "linewidth": 0.7, "linestyle": lines.BOUND_LINE}
         further_handles.append(Line2D([], [], label="model estimate", **bound))
@@ -88,9 +88,9 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
             _draw_ideals(ax, name, axis, panel_rows)
             for series in drawn_series:
                 _draw_series(ax, series, series.select(panel_rows), name, placement)
-            for replicas, cells in panels.rows_at(ran_out, levels).groupby("replicas"):
+            for n_devices, cells in panels.rows_at(ran_out, levels).groupby("n_devices"):
                 styles = [series.style for series in drawn_series if len(series.select(cells))]
-                panels.mark_out_of_memory(ax, axis.positions[replicas], styles)
+                panels.mark_out_of_memory(ax, axis.positions[n_devices], styles)
             ax.set_ylim(0, tops[name])
             ax.grid(True, axis="y")
             axis.apply(ax, axis.labels(width / n_columns))
@@ -109,7 +109,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     return figure, view.caption(
         HEADING.format(scaling_phrase(kept_batch)),
         ESTIMATE_NOTE if has_estimate else "",
-        panels.SINGLE_RUNS if _is_single_run(drawn_rows[drawn_rows["replicas"] > 1]).any() else "",
+        panels.SINGLE_RUNS if _is_single_run(drawn_rows[drawn_rows["n_devices"] > 1]).any() else "",
         _no_baseline_note(without_baseline),
         endnotes=[
             kept_batch or "",
@@ -120,7 +120,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
             ESTIMATE_EXPLAINED if has_estimate else "",
             _left_out_estimates_note(drawn_rows),
             lines.baselines_note(sorted(set(drawn_rows["baseline_cell"].dropna())), view),
-            lines.left_out_note(left_out, ONE_REPLICA),
+            lines.left_out_note(left_out, SINGLE_DEVICE_ONLY),
         ],
     )
 
@@ -132,10 +132,10 @@ def _no_baseline_note(cells: Sequence[str]) -> str:
 
 
 def cell_ratios(view: View) -> pd.DataFrame:
-    """Return factors and replicas of each planned cell, and its columns of `speedup.build_rows`, if any."""
+    """Return factors and devices of each planned cell, and its columns of `speedup.build_rows`, if any."""
     measured = build_rows(view.all_runs)
-    measured = measured.drop(columns=[*factors(measured), "replicas"])
-    planned = view.runs.drop_duplicates("cell")[["cell", "replicas", *factors(view.runs)]]
+    measured = measured.drop(columns=[*factors(measured), "n_devices"])
+    planned = view.runs.drop_duplicates("cell")[["cell", "n_devices", *factors(view.runs)]]
     return planned.merge(measured, how="left", on="cell")
 
 
@@ -158,7 +158,7 @@ def _cell_rows(records: Records, view: View) -> pd.DataFrame:
     estimate = (shortest_baseline / shortest).where(~(deviation > MAX_FIT_DEVIATION))
     return rows.assign(
         estimated_speedup=estimate,
-        estimated_efficiency=estimate / rows["replicas"].astype(float),
+        estimated_efficiency=estimate / rows["n_devices"].astype(float),
         fit_deviation=deviation,
     )
 
@@ -191,18 +191,18 @@ def _left_out_estimates_note(rows: pd.DataFrame) -> str:
     return Note("estimates-left-out", text, deviations=left_out.to_dict())
 
 
-def replica_counts(rows: pd.DataFrame) -> list[int]:
-    """Return the levels of the axis: the replicas of the rows, and 1 unless all baselines have more."""
-    begins_later = bool((rows["baseline_replicas"] > 1).all())
-    return sorted({*rows["replicas"], *([] if begins_later else [1])})
+def device_counts(rows: pd.DataFrame) -> list[int]:
+    """Return the levels of the axis: the devices of the rows, and 1 unless all baselines have more."""
+    begins_later = bool((rows["baseline_n_devices"] > 1).all())
+    return sorted({*rows["n_devices"], *([] if begins_later else [1])})
 
 
 def place_series(rows: pd.DataFrame, series: Sequence[Series]) -> Placement:
-    """Return the axis of replicas of the rows, and where the series stand on it.
+    """Return the axis of devices of the rows, and where the series stand on it.
 
     On an axis of doublings offsets are small, because the ideal is higher at a marker that is moved.
     """
-    axis = lines.number_axis(replica_counts(rows), len(series))
+    axis = lines.number_axis(device_counts(rows), len(series))
     offsets = panels.dodge_offsets([one_series.name for one_series in series], axis.gap)
     largest = max(map(abs, offsets.values()), default=0.0)
     if axis.doubling and largest > MAX_OCTAVES:
@@ -221,25 +221,25 @@ def axis_top(rows: pd.DataFrame, quantity: str) -> float:
     _, unit = QUANTITIES[quantity]
     drawn = rows.columns.intersection([quantity, f"{quantity}_high", f"estimated_{quantity}"])
     largest = unit * np.nanmax(rows[drawn].to_numpy(float))
-    largest_ideal = (rows["replicas"] / rows["baseline_replicas"].fillna(1)).max()
+    largest_ideal = (rows["n_devices"] / rows["baseline_n_devices"].fillna(1)).max()
     ideal = unit * (largest_ideal if quantity == "speedup" else 1.0)
     return float(1.06 * max(largest, min(ideal, MAX_IDEAL_REACH * max(largest, unit))))
 
 
 def _draw_ideals(ax: Axes, quantity: str, axis: LevelAxis, rows: pd.DataFrame) -> None:
-    """Draw an ideal of a panel for each number of replicas that its baselines have."""
-    for fewest in sorted(set(rows["baseline_replicas"].dropna())):
-        replicas = np.linspace(max(fewest, min(axis.positions)), max(axis.positions), lines.IDEAL_POINTS)
-        y = replicas / fewest if quantity == "speedup" else np.full(len(replicas), 100.0)
-        ax.plot(axis.position(replicas), y, color=style.MUTED, zorder=1, **lines.IDEAL_LINE)
+    """Draw an ideal of a panel for each number of devices that its baselines have."""
+    for fewest in sorted(set(rows["baseline_n_devices"].dropna())):
+        n_devices = np.linspace(max(fewest, min(axis.positions)), max(axis.positions), lines.IDEAL_POINTS)
+        y = n_devices / fewest if quantity == "speedup" else np.full(len(n_devices), 100.0)
+        ax.plot(axis.position(n_devices), y, color=style.MUTED, zorder=1, **lines.IDEAL_LINE)
 
 
 def _draw_series(ax: Axes, series: Series, rows: pd.DataFrame, quantity: str, placement: Placement) -> None:
     """Draw one series of one panel, with its estimate."""
     offset = placement.offsets[series.name]
     _, unit = QUANTITIES[quantity]
-    rows = rows.sort_values("replicas")
-    x = rows["replicas"].map(placement.axis.positions).to_numpy(float)
+    rows = rows.sort_values("n_devices")
+    x = rows["n_devices"].map(placement.axis.positions).to_numpy(float)
     values, low, high, estimate = (
         unit * rows[column].to_numpy(float)
         for column in (quantity, f"{quantity}_low", f"{quantity}_high", f"estimated_{quantity}")

@@ -41,14 +41,14 @@ PARTS_NOTE = Note(
 DIVISION_NOTE = Note(
     "training-divided",
     "Computation: the batches of an epoch times the time of a batch of the same framework, model, data set, "
-    "local batch and treatment on one replica. Rest: what remains of the epoch, that is communication, "
-    "waiting for the slowest rank, contention for cores and memory, and any other cost of more replicas. "
+    "local batch and treatment on one device. Rest: what remains of the epoch, that is communication, "
+    "waiting for the slowest rank, contention for cores and memory, and any other cost of more devices. "
     "Lines: 95 % intervals of the point where the rest begins, from the ratio of the mean epoch times of "
     "both cells.",
 )
 NO_SINGLE_REPLICA = Note(
     "no-cell-on-one-replica",
-    "no cell on one replica was measured with the same framework, model, data set, local batch and treatment",
+    "no cell on one device was measured with the same framework, model, data set, local batch and treatment",
 )
 NOT_COUNTED = Note("batches-not-counted", "batches were not counted")
 ALL_EPOCHS = "Computation and rest are extrapolated from the timed epochs to all epochs, in the same shares."

@@ -168,7 +168,7 @@ class View:
 
     def estimate(self, cell: str) -> Estimate:
         """Return the mean response of a cell in its displayed unit, with its interval."""
-        return self.pooling.cell_mean(cell).scaled(self.response.unit_multiplier)
+        return self.pooling.cell_mean(cell).times(self.response.unit_multiplier)
 
     def values(self, runs: pd.DataFrame) -> pd.Series:
         """Return the response of runs in its displayed unit."""
@@ -332,7 +332,7 @@ def build_view(runs: pd.DataFrame, spec: FigureSpec, response: Response = EPOCH_
         # DEVICES stands for nodes and devices of a node, of which the filtered cells may vary only one.
         varied_factors = [name for name in varied_factors if name not in (*NODES_AND_DEVICES, DEVICES)]
         varied_factors += [DEVICES] if drawn[DEVICES].nunique() > 1 else []
-    axis_factors = [size_factor_name(drawn)] if kind.along_scale else list(kind.along)
+    axis_factors = [size_factor_name(drawn)] if kind.along_size else list(kind.along)
     if spec.x and not kind.x:
         axis_factors = [spec.x]
     facet = [name for name in spec.facet or () if name in varied_factors]

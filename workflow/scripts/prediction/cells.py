@@ -8,7 +8,7 @@ import pandas as pd
 from analysis import conditions
 from analysis.adjusted import adjusted_times
 from analysis.decomposition import gradient_bytes
-from analysis.measured import count_devices_as_replicas, count_steps, factors, scaled, successful
+from analysis.measured import count_steps, factors, scale_to_dataset, successful, with_device_count
 from common.notes import Note
 from declared.factors import OPTIMIZER_NUMBERS, PARALLELISM_OPTIONS
 from declared.frameworks import has_strategies
@@ -28,7 +28,7 @@ HETEROGENEOUS = Note(
     "Cells with heterogeneous nodes or ranks are excluded, because the law assumes that all have the same "
     "speed. The table hybrid predicts them.",
 )
-COUNT_COLUMNS = ["nodes", "ranks", "replicas", "sync_every"]
+COUNT_COLUMNS = ["nodes", "ranks", "n_devices", "sync_every"]
 EXCLUSION_CAUSES = {
     "uncounted": "batches or all-reduces were not counted",
     "divided": "they use model parallelism",
@@ -55,7 +55,7 @@ def measured_cells(runs: pd.DataFrame, include_meshes: bool = False) -> pd.DataF
     ok = ok.assign(epoch_time_s=adjusted_times(runs).reindex(ok.index))
     ok = _describe(ok[~has_strategy(ok)])
     ok = ok if include_meshes else ok[~ok["is_mesh"]]
-    ok = ok.assign(n_batches=scaled(ok, "steps"), n_allreduces=scaled(ok, "n_allreduces"))
+    ok = ok.assign(n_batches=scale_to_dataset(ok, "steps"), n_allreduces=scale_to_dataset(ok, "n_allreduces"))
     by_cell = ok.groupby("cell", sort=False)
     level_columns = [name for name in [*factors(runs), "baseline"] if name not in COUNT_COLUMNS]
     cells = by_cell[[*level_columns, *COUNT_COLUMNS, *MEASURE_COLUMNS, "is_mesh", "computes"]].first()
@@ -75,7 +75,7 @@ def planned_cells(runs: pd.DataFrame) -> pd.DataFrame:
     n_allreduces = cells["samples"] / cells["effective_batch"].astype(float)
     n_batches = n_allreduces * cells["sync_every"].astype(int)
     cells = cells.assign(n_batches=n_batches, n_allreduces=n_allreduces)
-    columns = ["cell", *factors(runs), "baseline", "ranks", "replicas", *MEASURE_COLUMNS]
+    columns = ["cell", *factors(runs), "baseline", "ranks", "n_devices", *MEASURE_COLUMNS]
     kinds = dict.fromkeys(COUNT_COLUMNS, int) | {"local_batch": float}
     return cells[[*columns, "is_mesh", "computes"]].astype(kinds)
 
@@ -94,7 +94,7 @@ def _describe(runs: pd.DataFrame) -> pd.DataFrame:
     registered = pd.Series(
         [gradient_bytes(row["model"], row["dataset"], row) for row in levels], index=runs.index, dtype=float
     )
-    return count_devices_as_replicas(runs).assign(
+    return with_device_count(runs).assign(
         rate=runs["bandwidth_bytes_s"].astype(float),
         inside_rate=runs.get("inside_bandwidth_bytes_s", unknown).astype(float),
         gradient_bytes=stated.fillna(registered),

@@ -44,8 +44,8 @@ def hypothetical_cells(
         has_sample_count: Whether `samples` is the size of the data set; measurements made elsewhere can have
             any number.
     """
-    per_node = (cases["replicas"] / cases["nodes"]).round().clip(lower=1)
-    share = cases["samples"] / (cases["n_batches"] * cases["replicas"] * cases["local_batch"])
+    per_node = (cases["n_devices"] / cases["nodes"]).round().clip(lower=1)
+    share = cases["samples"] / (cases["n_batches"] * cases["n_devices"] * cases["local_batch"])
     cells = cases.assign(per_node=per_node, share=share.where(cases["is_mesh"], 1.0)).drop(columns="nodes")
     cells = cells.merge(pd.DataFrame({"nodes": counts}), how="cross")
     if len(rates):
@@ -55,7 +55,7 @@ def hypothetical_cells(
     local_batch = cells["batch_size"] / n_devices.where(cells["batch_scope"] == "global", 1.0)
     n_batches = cells["samples"] / (n_devices * local_batch * cells["share"])
     hypothetical = cells.assign(
-        ranks=n_devices, replicas=n_devices, nodes=nodes, local_batch=local_batch, n_batches=n_batches,
+        ranks=n_devices, n_devices=n_devices, nodes=nodes, local_batch=local_batch, n_batches=n_batches,
         n_allreduces=n_batches / cells["sync_every"],
     )  # fmt: skip
     # Measurements made elsewhere can have less than one sample per device, where ranks share a sample.

@@ -171,7 +171,7 @@ def evaluate(
             # The rows of folds have the remarks, and the reasons for cells without a prediction.
             rows.append(row | {"remarks": None, "problem": None if row["predicted"] else row["problem"]})
     columns = [
-        "left_out", "kind", "method", "cell", *varying(cells), "rate", "replicas", "epoch_time_s", "sd", "n",
+        "left_out", "kind", "method", "cell", *varying(cells), "rate", "n_devices", "epoch_time_s", "sd", "n",
         "predicted_s", "predicted_s_low", "predicted_s_high", "error",
     ]  # fmt: skip
     every = pd.concat(fold_tables) if fold_tables else pd.DataFrame(columns=columns)

@@ -115,7 +115,7 @@ def _cells_with_costs(runs: pd.DataFrame, network: pd.DataFrame) -> pd.DataFrame
         fixed_epoch_s=n_batches * cells["fixed_s"] + n_allreduces * cells["update_s"],
         sample_epoch_s=n_batches * cells["sample_s"],
         allreduce_s=n_allreduces * cells["message_s"],
-        step_samples=(cells["local_batch"] * cells["replicas"]).round().astype(int),
+        step_samples=(cells["local_batch"] * cells["n_devices"]).round().astype(int),
     )
 
 

@@ -203,7 +203,7 @@ def law_of_numbers(question: ScalingQuestion, study: MeasuredStudy | None) -> tu
     n_devices = scales["nodes"] * scales["per_node"]
     n_allreduces = question.samples / (question.batch_size * question.sync_every) / n_devices
     cells = pd.DataFrame([levels] * len(scales)).assign(
-        nodes=scales["nodes"], replicas=n_devices, ranks=n_devices,
+        nodes=scales["nodes"], n_devices=n_devices, ranks=n_devices,
         rate=GIGABIT * question.rate[0], n_batches=n_allreduces * question.sync_every,
         n_allreduces=n_allreduces, epoch_time_s=scales["optimizer_step_s"] * n_allreduces,
     )  # fmt: skip

@@ -92,15 +92,15 @@ class StudyLaw:
                 self.cells[name].isna() & pd.isna(levels[name])
             )
         measured = self.cells[has_levels & (self.cells["framework"] == levels["framework"])]
-        if (measured["replicas"] == 1).any():
+        if (measured["n_devices"] == 1).any():
             return measured
-        is_baseline = (self.cells["framework"] == levels["baseline"]) & (self.cells["replicas"] == 1)
+        is_baseline = (self.cells["framework"] == levels["baseline"]) & (self.cells["n_devices"] == 1)
         return pd.concat([self.cells[has_levels & is_baseline], measured], ignore_index=True)
 
     def costs(self, levels: Mapping[str, Any]) -> ComputationCosts:
         """Return the costs of one device, measured with the framework or else with its baseline."""
         measured = self.series(levels)
-        alone = measured[(measured["replicas"] == 1) & ~measured["is_mesh"]]
+        alone = measured[(measured["n_devices"] == 1) & ~measured["is_mesh"]]
         return fit_computation(alone) if len(alone) else ComputationCosts(math.nan, math.nan, math.nan)
 
     @functools.cached_property
@@ -110,7 +110,7 @@ class StudyLaw:
         Without accumulation on one device, fixed_s contains the update. The share is estimated across models:
         the update grows with the parameters, the rest of fixed_s with the number of operators.
         """
-        alone = self.cells[(self.cells["replicas"] == 1) & ~self.cells["is_mesh"]]
+        alone = self.cells[(self.cells["n_devices"] == 1) & ~self.cells["is_mesh"]]
         names, rows = ["framework", "device", *self.keys], []
         for levels, group in alone.groupby(names, dropna=False):
             graph = find_graph(*group[["model", "dataset"]].iloc[0])
@@ -219,7 +219,7 @@ def cells_with_costs(runs: pd.DataFrame, network: pd.DataFrame) -> pd.DataFrame:
     costs = np.array([study.costs(row) for row in cells.to_dict("records")]).reshape(-1, 3)
     cells[list(ComputationCosts._fields)] = costs
     message_s = law_columns(cells, study.benchmark)["message_s"]
-    return cells.assign(message_s=message_s.where(cells["replicas"] > 1, 0.0))
+    return cells.assign(message_s=message_s.where(cells["n_devices"] > 1, 0.0))
 
 
 def _notes(cells: pd.DataFrame, steps: StepPrediction) -> list[Note]:
@@ -247,7 +247,7 @@ def law_columns(
     cells: pd.DataFrame, benchmark: CollectiveBenchmark, update_share: float = 0.0
 ) -> pd.DataFrame:
     """Return cells in the law's columns (prediction.law); `update_share`: see `StudyLaw.update_shares`."""
-    n_devices = cells["replicas"].astype(float)
+    n_devices = cells["n_devices"].astype(float)
     columns = pd.DataFrame(
         {
             "framework": cells["framework"],

@@ -87,7 +87,7 @@ class Panel:
         title: Its title.
         quantity: What its axis of values shows.
         points: Its points.
-        ideal: Positions and values of the ideal, from the fewest replicas on; empty without an ideal.
+        ideal: Positions and values of the ideal, from the fewest devices on; empty without an ideal.
         top: The upper end of the axis of values, as in the picture; None to fit all points.
         out_of_memory: Series, position and words of the cells that ran out of memory.
     """
@@ -282,23 +282,23 @@ def factor_chart(view: View, spec: FigureSpec) -> Chart:
 
 
 def scaling_chart(view: View, _spec: FigureSpec) -> Chart:
-    """Return the chart of speed-up and efficiency over replicas that `figures.scaling` draws."""
+    """Return the chart of speed-up and efficiency over devices that `figures.scaling` draws."""
     words, planned = cell_words(view.all_runs), cell_ratios(view)
     ratios = planned[planned["speedup"].notna()]
-    multi_replica = ratios[ratios["replicas"] > ratios["baseline_replicas"]]
-    ran_out = planned[planned["cell"].isin(view.out_of_memory) & (planned["replicas"] > 1)]
+    multi_device = ratios[ratios["n_devices"] > ratios["baseline_n_devices"]]
+    ran_out = planned[planned["cell"].isin(view.out_of_memory) & (planned["n_devices"] > 1)]
     series = [
         one_series
         for one_series in view.series
-        if len(one_series.select(multi_replica)) or len(one_series.select(ran_out))
+        if len(one_series.select(multi_device)) or len(one_series.select(ran_out))
     ]
     placement = place_series(planned, series)
     axis = placement.axis
     chart_panels = []
     for name, (quantity, unit) in QUANTITIES.items():
-        for levels in panels.nonempty_panels(view.panels, multi_replica):
+        for levels in panels.nonempty_panels(view.panels, multi_device):
             panel_rows = panels.rows_at(ratios, levels)
-            fewest = float(panel_rows["baseline_replicas"].min())
+            fewest = float(panel_rows["baseline_n_devices"].min())
             ideal = [
                 (float(place), float(level) / fewest if name == "speedup" else unit)
                 for level, place in axis.positions.items()
@@ -307,7 +307,7 @@ def scaling_chart(view: View, _spec: FigureSpec) -> Chart:
             points = [
                 _point(
                     index,
-                    placement.position(one_series, row["replicas"]),
+                    placement.position(one_series, row["n_devices"]),
                     Estimate(
                         unit * row[name], unit * row[f"{name}_low"], unit * row[f"{name}_high"], row["n"]
                     ),
@@ -316,10 +316,10 @@ def scaling_chart(view: View, _spec: FigureSpec) -> Chart:
                     is_single=row["n"] == 1 or row["baseline_n"] == 1,
                 )
                 for index, one_series in enumerate(series)
-                for row in one_series.select(panel_rows).sort_values("replicas").to_dict("records")
+                for row in one_series.select(panel_rows).sort_values("n_devices").to_dict("records")
             ]
             title, top = panels.panel_title(levels), axis_top(planned, name)
-            marks = _level_marks(series, panels.rows_at(ran_out, levels), "replicas", placement, words)
+            marks = _level_marks(series, panels.rows_at(ran_out, levels), "n_devices", placement, words)
             chart_panels.append(Panel(title, quantity, points, ideal, top, marks))
     return Chart(
         [(place, level_text(level)) for level, place in axis.positions.items()],

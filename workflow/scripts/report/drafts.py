@@ -116,13 +116,13 @@ def _limits(facts: Facts) -> list[str]:
 
 def _scaling_note(evidence: Evidence) -> Note | None:
     """Return what the best configuration on the most devices loses, and how many are below the baseline."""
-    rows = evidence.table("speedup", "replicas", "speedup", "efficiency", "cell")
-    rows = rows[rows["replicas"] > rows.get("baseline_replicas", 1)]
+    rows = evidence.table("speedup", "n_devices", "speedup", "efficiency", "cell")
+    rows = rows[rows["n_devices"] > rows.get("baseline_n_devices", 1)]
     if rows.empty:
         return None
-    largest = rows[rows["replicas"] == rows["replicas"].max()]
+    largest = rows[rows["n_devices"] == rows["n_devices"].max()]
     best = largest.loc[largest["efficiency"].astype(float).idxmax()]
-    efficiency, n_devices = float(best["efficiency"]), int(best["replicas"])
+    efficiency, n_devices = float(best["efficiency"]), int(best["n_devices"])
     text = (
         f"On {n_devices} devices the best configuration ({evidence.cell(best['cell'])}) has an efficiency of "
         f"{100 * efficiency:.0f} %."

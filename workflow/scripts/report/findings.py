@@ -229,16 +229,16 @@ def _interaction(spec: FigureSpec, evidence: Evidence) -> Note | None:
 
 
 def speedups(evidence: Evidence, reference: str = FIGURE_REFERENCE) -> Note | None:
-    """Name the smallest and the largest speed-up at the most replicas, which `reference` shows."""
-    rows = evidence.table("speedup", "replicas", "speedup", "efficiency", "cell")
-    rows = rows[rows["replicas"] > 1]
+    """Name the smallest and the largest speed-up at the most devices, which `reference` shows."""
+    rows = evidence.table("speedup", "n_devices", "speedup", "efficiency", "cell")
+    rows = rows[rows["n_devices"] > 1]
     if rows.empty:
         return None
-    n_replicas = int(rows["replicas"].max())
+    n_devices = int(rows["n_devices"].max())
     is_alike = accumulates_as_baseline(evidence.tables["speedup"])[rows.index] & (
-        rows["replicas"] == n_replicas
+        rows["n_devices"] == n_devices
     )
-    rows = rows[is_alike if is_alike.any() else rows["replicas"] == n_replicas]
+    rows = rows[is_alike if is_alike.any() else rows["n_devices"] == n_devices]
     rows = rows.sort_values("speedup", kind="stable")
     ends = [rows.iloc[0], rows.iloc[-1]][: len(rows)]
     texts = [
@@ -246,15 +246,15 @@ def speedups(evidence: Evidence, reference: str = FIGURE_REFERENCE) -> Note | No
         f"{100 * row['efficiency']:.0f} %, with {evidence.cell(row['cell'])}"
         for row in ends
     ]
-    begins_later = "baseline_replicas" in rows and (rows["baseline_replicas"] > 1).any()
-    baseline = "the fewest replicas" if begins_later else "the single-device baseline"
-    subject = f"On {n_replicas} replicas, speed-up over {baseline}"
+    begins_later = "baseline_n_devices" in rows and (rows["baseline_n_devices"] > 1).any()
+    baseline = "the fewest devices" if begins_later else "the single-device baseline"
+    subject = f"On {n_devices} devices, speed-up over {baseline}"
     return Note(
         "speedup-range",
         f"{subject} is {texts[-1]} ({reference})."
         if len(ends) == 1
         else f"{subject} is at best {texts[-1]} ({reference}). The smallest is {texts[0]}.",
-        replicas=n_replicas,
+        devices=n_devices,
         least=float(rows["speedup"].iloc[0]),
         greatest=float(rows["speedup"].iloc[-1]),
     )
@@ -303,8 +303,8 @@ def _range_note(
 def _communication(_spec: FigureSpec, evidence: Evidence) -> Note | None:
     """Name the cells with the smallest and the largest share of an epoch beyond its computation."""
     parts = shares.epoch_shares(evidence.runs)
-    replicas = successful(evidence.runs).drop_duplicates("cell").set_index("cell")["replicas"]
-    scaled = parts[(replicas.reindex(parts.index) > 1) & parts["communication"].notna()]
+    n_devices = successful(evidence.runs).drop_duplicates("cell").set_index("cell")["n_devices"]
+    scaled = parts[(n_devices.reindex(parts.index) > 1) & parts["communication"].notna()]
     if scaled.empty:
         return None
     ordered = scaled.assign(communication=scaled["communication"].clip(0, 1)).sort_values(
@@ -316,7 +316,7 @@ def _communication(_spec: FigureSpec, evidence: Evidence) -> Note | None:
     ]
     return Note(
         "communication-range",
-        "On more than one replica, the part of an epoch that computation does not explain, communication and "
+        "On more than one device, the part of an epoch that computation does not explain, communication and "
         f"waiting, is {' to '.join(texts[: len(ordered)])} ({FIGURE_REFERENCE}).",
         least=float(ordered["communication"].iloc[0]),
         greatest=float(ordered["communication"].iloc[-1]),
@@ -364,7 +364,7 @@ def _prediction(_spec: FigureSpec, evidence: Evidence) -> Note | None:
         return None
     left_out, n_cells = of_law.iloc[-1][["left_out", "predicted"]]
     rows = rows[(rows["left_out"] == left_out) & (rows["predicted"] == n_cells)].sort_values("mape")
-    errors = {str(row["method"]): estimate_of(row, "mape").scaled(100) for _, row in rows.iterrows()}
+    errors = {str(row["method"]): estimate_of(row, "mape").times(100) for _, row in rows.iterrows()}
     texts = [
         f"{tables.interval(error)} % by {'the law' if method == LAW else method.removeprefix('by ')}"
         for method, error in errors.items()

@@ -215,7 +215,7 @@ def _cost_facts(series: Series, request: Request) -> dict[str, Any]:
         "carbon_kg": energy_kwh * grid_g / 1000 or None,
         "grid_g": grid_g,
         "price": price or None,
-        "cost": request.node_hours.scaled(price),
+        "cost": request.node_hours.times(price),
         "currency": join_words(distinct_names(series.runs, "currency")) if price else "",
     }
 

@@ -32,7 +32,7 @@ LIMITS = {
     "--target-nodes": (1, 10**6), "--epochs": (1e-9, 1e9), "--samples": (1e-9, 1e15),
     "--trainings": (1, 10**6),
 }  # fmt: skip
-COUNTS = ("nodes", "devices_per_node", "replicas")  # they grow along a series
+COUNTS = ("nodes", "devices_per_node", "n_devices")  # they grow along a series
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class Series:
             **{"cell": None, "nodes": nodes, "devices": devices, "n": 0},
             **columns("epoch_time_s", epoch_s),
             **columns("speedup", speedup),
-            **columns("efficiency", speedup.scaled(self.devices[0] / devices)),
+            **columns("efficiency", speedup.times(self.devices[0] / devices)),
         }
 
 
@@ -176,14 +176,14 @@ class Request:
     def training_s(self) -> Estimate:
         """Wall time of one training."""
         constant_s = self.startup_s + self.epochs * self.validation_s
-        epochs_s = self.epoch_s.scaled(self.epochs)
+        epochs_s = self.epoch_s.times(self.epochs)
         return Estimate(constant_s + epochs_s.value, constant_s + epochs_s.low, constant_s + epochs_s.high)
 
     @property
     def node_hours(self) -> Estimate:
         """Node hours of all trainings."""
         attempts = 1.0 if math.isnan(self.attempts) else self.attempts
-        return self.training_s.scaled(self.question.nodes * self.question.trainings * attempts / HOUR_S)
+        return self.training_s.times(self.question.nodes * self.question.trainings * attempts / HOUR_S)
 
     def on_most_nodes(self, series: Series) -> "Request":
         """Return the request for the same trainings on the most nodes that were measured."""
@@ -223,11 +223,11 @@ def choose_series(runs: pd.DataFrame, levels: Mapping[str, str]) -> Series:
     groups = _at_levels(ok, levels).assign(all=0).groupby(["all", *varying(ok, but=COUNTS)], dropna=False)
 
     def rank(group: pd.DataFrame) -> tuple[int, int, float]:
-        n_devices = group["replicas"].max()
-        fastest_s = group.loc[group["replicas"] == n_devices, "epoch_time_s"].mean()
-        return int(n_devices), group["replicas"].nunique(), -float(fastest_s)
+        n_devices = group["n_devices"].max()
+        fastest_s = group.loc[group["n_devices"] == n_devices, "epoch_time_s"].mean()
+        return int(n_devices), group["n_devices"].nunique(), -float(fastest_s)
 
-    best = max((group for _, group in groups), key=rank).sort_values(["replicas", "nodes"], kind="stable")
+    best = max((group for _, group in groups), key=rank).sort_values(["n_devices", "nodes"], kind="stable")
     cells = best["cell"].drop_duplicates().tolist()
     baseline = baseline_cells(runs).get(cells[-1])
     if baseline and baseline not in cells:
@@ -269,18 +269,18 @@ def _scaling_rows(runs: pd.DataFrame, cells: Sequence[str]) -> pd.DataFrame:
     pooling, measured = pooled(runs), successful(runs).drop_duplicates("cell").set_index("cell").loc[cells]
     ratios = pooling.ratios([cells[0]] * len(cells), list(cells))[ESTIMATE_COLUMNS]
     speedups = [Estimate(1.0), *(Estimate(*row) for row in ratios.iloc[1:].itertuples(index=False))]
-    growth = measured["replicas"] / measured["replicas"].iloc[0]
+    growth = measured["n_devices"] / measured["n_devices"].iloc[0]
     rows = [
         columns("epoch_time_s", pooling.cell_mean(cell))
         | columns("speedup", speedup)
-        | columns("efficiency", speedup.scaled(1 / growth[cell]))
+        | columns("efficiency", speedup.times(1 / growth[cell]))
         for cell, speedup in zip(cells, speedups, strict=True)
     ]
     return pd.DataFrame(rows).assign(
         cell=list(cells),
         framework=measured["framework"].tolist(),
         nodes=measured["nodes"].astype(int).tolist(),
-        devices=measured["replicas"].astype(int).tolist(),
+        devices=measured["n_devices"].astype(int).tolist(),
         n=[pooling.cell_mean(cell).n for cell in cells],
         samples=pd.to_numeric(measured["samples_per_epoch"]).astype(float).tolist(),
     )

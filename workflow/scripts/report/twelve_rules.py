@@ -114,17 +114,17 @@ class Rule:
 def check_speedup_baselines(material: Material) -> Verdict:
     """Check rule 1: speed-ups state their baseline."""
     data = material.data("speedup")
-    if (material.runs["replicas"] <= 1).all():
-        return not_applicable("one-replica", "no cell has more than one replica, so there is no speed-up.")
-    parallel = data[column(data, "replicas") > 1] if len(data) else data
+    if (material.runs["n_devices"] <= 1).all():
+        return not_applicable("one-replica", "no cell has more than one device, so there is no speed-up.")
+    parallel = data[column(data, "n_devices") > 1] if len(data) else data
     if parallel.empty:
-        return not_met("no-speedup", "no cell with several replicas has a successful run and a baseline.")
+        return not_met("no-speedup", "no cell with several devices has a successful run and a baseline.")
     n_missing, n_cells = int(parallel["baseline_cell"].isna().sum()), len(parallel)
     if n_missing:
-        text = f"{n_missing} of {number_of(n_cells, 'cell')} with several replicas have no baseline."
+        text = f"{n_missing} of {number_of(n_cells, 'cell')} with several devices have no baseline."
         return not_met("baselines-missing", text, without=n_missing, cells=n_cells)
     text = (
-        f"{number_of(n_cells, 'cell')} with several replicas have a baseline, which is in the same row, in "
+        f"{number_of(n_cells, 'cell')} with several devices have a baseline, which is in the same row, in "
         f"seconds ({number_range(column(parallel, 'baseline_epoch_time_s'))} s per epoch)."
     )
     return met("speedups-have-baselines", text, cells=n_cells)
@@ -321,10 +321,10 @@ def check_timing(material: Material) -> Verdict:
 def check_bounds(material: Material) -> Verdict:
     """Check rule 11: upper bounds are shown."""
     speedup, network = material.data("speedup"), material.data("network")
-    ideal = column(speedup, "efficiency")[column(speedup, "replicas") > 1].dropna()
+    ideal = column(speedup, "efficiency")[column(speedup, "n_devices") > 1].dropna()
     shares = column(network, "share").dropna()
-    if (material.runs["replicas"] <= 1).all():
-        return not_applicable("one-replica", "no cell has more than one replica, so there is no speed-up.")
+    if (material.runs["n_devices"] <= 1).all():
+        return not_applicable("one-replica", "no cell has more than one device, so there is no speed-up.")
     parts = []
     if len(ideal):
         parts.append(f"{number_of(len(ideal), 'cell')} reach {number_range(100 * ideal)} % of ideal speed-up")

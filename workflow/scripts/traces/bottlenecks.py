@@ -17,7 +17,7 @@ import pandas as pd
 from analysis import conditions, intervals, tables
 from analysis.decomposition import BENCHMARK_COLUMNS, all_reduce_s, gradient_bytes
 from analysis.intervals import Estimate, columns
-from analysis.speedup import one_replica_cells_by_local_batch
+from analysis.speedup import one_device_cells_by_local_batch
 from common.notes import Note
 from declared.frameworks import Framework, framework_names, load_framework
 from traces import cells
@@ -60,8 +60,8 @@ class Cell:
     Attributes:
         runs: A row for each run: seconds of an epoch by phase and part of communication, and STEP.
         computing: Computation by rank, mean over runs, seconds of an epoch.
-        alone_s: Computation on one replica, seconds of an epoch.
-        allreduces_per_step: Traced gradient all-reduces of a step, mean over runs; 0 for one replica.
+        alone_s: Computation on one device, seconds of an epoch.
+        allreduces_per_step: Traced gradient all-reduces of a step, mean over runs; 0 for one device.
         latency_s: Time of the smallest message in the framework's benchmark; NaN without a benchmark.
         others_s: Time of an epoch's messages by the benchmark of each framework; empty without benchmarks.
         steps: Steps of an epoch.
@@ -119,7 +119,7 @@ class Cell:
     @property
     def is_complete(self) -> bool:
         """Whether communication was traced, or there is none; else phases may include unmarked waiting."""
-        return self.allreduces_per_step > 0 or self.levels.get("replicas", 1) <= 1
+        return self.allreduces_per_step > 0 or self.levels.get("n_devices", 1) <= 1
 
     @property
     def packs(self) -> str:
@@ -435,7 +435,7 @@ def describe_cells(measured: Measured, network: pd.DataFrame) -> dict[str, Cell]
         .fillna(0.0)
     )
     counts = measured.wide("communication", "count").get("communication", pd.Series(dtype=float))
-    baselines, ok = one_replica_cells_by_local_batch(measured.runs), measured.ok.set_index("run_id")
+    baselines, ok = one_device_cells_by_local_batch(measured.runs), measured.ok.set_index("run_id")
     step_s = measured.wide("step", "step_s")
     busy = (step_s[STEP] - step_s.get(WAIT, 0.0)).groupby(measured.cell_of.reindex(step_s.index)).mean()
     at_steps, at_communication = (measured.current["scope"] == scope for scope in ("step", "communication"))
@@ -448,12 +448,12 @@ def describe_cells(measured: Measured, network: pd.DataFrame) -> dict[str, Cell]
             continue
         row, steps = ok.loc[run_ids[0]], float(ok.loc[run_ids, "steps"].astype(float).mean())
         allreduces_per_step = (
-            float(counts.reindex(run_ids).fillna(0.0).mean()) if row["replicas"] > 1 else 0.0
+            float(counts.reindex(run_ids).fillna(0.0).mean()) if row["n_devices"] > 1 else 0.0
         )
-        baseline_cell = baselines.get(cell) if row["replicas"] > 1 else None
+        baseline_cell = baselines.get(cell) if row["n_devices"] > 1 else None
         latency, others_s = _benchmark_times(row, network, allreduces_per_step, steps)
         cell_runs = seconds.loc[
-            run_ids, [name for name in seconds if row["replicas"] > 1 or name not in COMMUNICATION_PARTS]
+            run_ids, [name for name in seconds if row["n_devices"] > 1 or name not in COMMUNICATION_PARTS]
         ]
         described[cell] = Cell(
             cell_runs,
@@ -464,7 +464,7 @@ def describe_cells(measured: Measured, network: pd.DataFrame) -> dict[str, Cell]
             others_s,
             steps,
             float(row["sync_every"]),
-            waiting[cell] if cell in waiting and row["replicas"] > 1 else pd.Series(dtype=float),
+            waiting[cell] if cell in waiting and row["n_devices"] > 1 else pd.Series(dtype=float),
             row.to_dict(),
         )
     return described

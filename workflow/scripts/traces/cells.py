@@ -106,8 +106,8 @@ class Measured:
         if shares:
             values = values.div(self.wide("step", "step_s")[STEP], axis="index")
         values = values.loc[[run for run in values.index if run in self.cell_of.index]]
-        own = self.cell_of.reindex(values.index)
-        by_phase = {str(phase): intervals.means(values[phase], own, minimum=0.0) for phase in values}
+        cells = self.cell_of.reindex(values.index)
+        by_phase = {str(phase): intervals.means(values[phase], cells, minimum=0.0) for phase in values}
         empty = pd.DataFrame(columns=["value", "low", "high", "n", "cv"])
         return pd.concat(by_phase or {"": empty}, names=["phase", "cell"]).swaplevel()
 
@@ -159,7 +159,7 @@ def level_columns(runs: pd.DataFrame, cell: pd.Series) -> dict[str, pd.Series]:
 
 def add_factors(runs: pd.DataFrame, data: pd.DataFrame) -> pd.DataFrame:
     """Return a table with the levels of the factors after its first column, `cell`."""
-    rows = cell_levels(runs)[["cell", *factors(runs), "replicas"]]
+    rows = cell_levels(runs)[["cell", *factors(runs), "n_devices"]]
     rows = rows.drop(columns=[name for name in factors(rows) if rows[name].isna().all()])
     return data[["cell"]].merge(rows, on="cell", how="left").join(data.drop(columns="cell"))
 

@@ -81,7 +81,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
     if data["ratio_low"].notna().any():
         sentences += [conditions.comparison_note(data["within_blocks"]), "In brackets the interval."]
     notes: list[str] = [" ".join(sentences), _verdict(data), conditions.setting_note(runs)]
-    csv_data = add_factors(runs, data).drop(columns="replicas")
+    csv_data = add_factors(runs, data).drop(columns="n_devices")
     return tables.Table(TITLE, csv_data, pd.DataFrame(columns), notes, [title("trace")])
 
 

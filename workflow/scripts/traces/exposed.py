@@ -14,7 +14,7 @@ import pandas as pd
 from analysis import intervals, shares, tables
 from analysis.intervals import Estimate, columns, estimate_of
 from analysis.measured import cell_levels, timing_runs
-from analysis.speedup import one_replica_cells_by_local_batch
+from analysis.speedup import one_device_cells_by_local_batch
 from common.notes import Note
 from traces import cells, cost
 from traces.cells import STEP, Measured
@@ -29,7 +29,7 @@ MEANINGS = {
     FASTER: "they agree after correction for computation that is faster than on one rank",
     COST: "they differ, because tracing changes the epoch time (table tracing)",
     OPEN: "they differ, and the phases do not explain it",
-    UNKNOWN: "it is unknown, without replicates or a cell on one replica",
+    UNKNOWN: "it is unknown, without replicates or a cell on one device",
 }
 BY_TIMES = Note(
     "by-times",
@@ -38,12 +38,12 @@ BY_TIMES = Note(
     "network), over the step. Exposed and slower together should equal the share by times.",
 )
 NO_COMMUNICATION = Note(
-    "no-traced-communication", "No traced cell on several replicas has traced communication."
+    "no-traced-communication", "No traced cell on several devices has traced communication."
 )
 
 
 def summarize(measured: Measured, runs: pd.DataFrame) -> pd.DataFrame:
-    """Return a row for each cell on several replicas, with a verdict.
+    """Return a row for each cell on several devices, with a verdict.
 
     Columns: exposed, slower and their sum (computed run by run, because they are not independent) as shares
     of the step, and the share by times, each with its interval. `runs` has all runs of the study.
@@ -52,22 +52,22 @@ def summarize(measured: Measured, runs: pd.DataFrame) -> pd.DataFrame:
         return pd.DataFrame(columns=["cell", "verdict"])
     by_times, untraced = shares.epoch_shares(timing_runs(runs)), cost.untraced_cells(runs)
     ratios = cost.build_rows(runs).set_index("cell")
-    replicas = cell_levels(measured.runs).set_index("cell")["replicas"]
-    baselines = one_replica_cells_by_local_batch(measured.runs)
+    n_devices = cell_levels(measured.runs).set_index("cell")["n_devices"]
+    baselines = one_device_cells_by_local_batch(measured.runs)
     exposed, steps = measured.estimates("communication", "share"), measured.wide("step", "step_s")
     cell_of_run = measured.cell_of.reindex(steps.index)
     computing = steps[STEP] - steps.get(WAIT, 0.0)
     exposed_s = measured.wide("communication", "step_s").get("exposed", pd.Series(dtype=float))
-    has_replicas = cell_of_run.map(replicas).gt(1).to_numpy()
-    # One replica does not communicate.
-    spent = computing + exposed_s.reindex(steps.index).fillna(0.0).where(has_replicas, 0.0)
+    is_parallel = cell_of_run.map(n_devices).gt(1).to_numpy()
+    # One device does not communicate.
+    spent = computing + exposed_s.reindex(steps.index).fillna(0.0).where(is_parallel, 0.0)
     computing_by_cell, spent_by_cell = (
         {cell: seconds[cell_of_run == cell].to_numpy(float) for cell in measured.order}
         for seconds in (computing, spent)
     )
     rows: list[dict[str, Any]] = []
     for cell in measured.order:
-        if replicas[cell] <= 1 or (cell, "exposed") not in exposed.index:
+        if n_devices[cell] <= 1 or (cell, "exposed") not in exposed.index:
             continue
         exposed_share = cells.estimate(exposed.loc[(cell, "exposed")])
         step_s = float(steps.loc[cell_of_run == cell, STEP].mean())

@@ -145,7 +145,10 @@ def retime_work(step: Step, seconds: Callable[[int, Work], float]) -> Step:
             return replace(operation, seconds=seconds(rank, operation))
         return operation
 
-    ranks = tuple(tuple(retime(rank, operation) for operation in own) for rank, own in enumerate(step.ranks))
+    ranks = tuple(
+        tuple(retime(rank, operation) for operation in operations)
+        for rank, operations in enumerate(step.ranks)
+    )
     return replace(step, ranks=ranks)
 
 
@@ -214,21 +217,21 @@ def no_data() -> Question:
 def accumulated(every: int, batch_s: float | None, chains: Sequence[Chain], **answer: Any) -> Question:
     """Ask for one all-reduce and one update for the gradients of `every` batches.
 
-    A batch without an all-reduce is not slowed down by one. Its time with an update on one replica is
+    A batch without an all-reduce is not slowed down by one. Its time with an update on one device is
     `batch_s`; without it, work stays as traced. Ranks scatter as traced.
     """
     work_ratio = 1.0
     if batch_s is not None and chains:
-        ranks = [own for chain in chains for step in chain.steps for own in step.ranks]
-        work = [operation for own in ranks for operation in own if isinstance(operation, Work)]
+        ranks = [operations for chain in chains for step in chain.steps for operations in step.ranks]
+        work = [operation for operations in ranks for operation in operations if isinstance(operation, Work)]
         batch_work_s = sum(operation.seconds for operation in work if _is_batch_work(operation))
         updates_s = sum(operation.seconds for operation in work if operation.phase == OPTIMIZER)
         work_ratio = max(batch_s * len(ranks) - updates_s, 0.0) / batch_work_s
 
     def change(chain: Chain) -> Chain:
         steps = [
-            step if place % every == 0 else skip_allreduce(step, work_ratio)
-            for place, step in enumerate(chain.steps, start=1)
+            step if number % every == 0 else skip_allreduce(step, work_ratio)
+            for number, step in enumerate(chain.steps, start=1)
         ]
         return replace(chain, steps=tuple(steps))
 
@@ -237,7 +240,7 @@ def accumulated(every: int, batch_s: float | None, chains: Sequence[Chain], **an
         f"an all-reduce every {every} batches",
         "work of a batch stays"
         if batch_s is None
-        else "a batch without an all-reduce takes as long as on one replica",
+        else "a batch without an all-reduce takes as long as on one device",
         change,
         group_size=every,
         **answer,
@@ -246,8 +249,8 @@ def accumulated(every: int, batch_s: float | None, chains: Sequence[Chain], **an
 
 def skip_allreduce(step: Step, work_ratio: float = 1.0) -> Step:
     """Return a batch that only accumulates gradients: no all-reduce, no update, work times `work_ratio`."""
-    work = [filter(_is_batch_work, own) for own in step.ranks]
-    ranks = (tuple(replace(item, seconds=work_ratio * item.seconds) for item in own) for own in work)
+    work = [filter(_is_batch_work, operations) for operations in step.ranks]
+    ranks = (tuple(replace(item, seconds=work_ratio * item.seconds) for item in items) for items in work)
     return Step(tuple(ranks), ())
 
 
@@ -258,12 +261,12 @@ def _is_batch_work(operation: Operation) -> TypeGuard[Work]:
 def batch(times: float, grows: float, measured: bool, **answer: Any) -> Question:
     """Ask for a batch `times` as large, whose work grows by `grows`.
 
-    `measured`: cells on one replica say how work grows; otherwise it grows with the samples. Growth is in
+    `measured`: cells on one device say how work grows; otherwise it grows with the samples. Growth is in
     SAMPLE_PHASES.
     """
 
     def change(step: Step) -> Step:
-        shares = [_sample_phase_growth(own, grows, measured) for own in step.ranks]
+        shares = [_sample_phase_growth(operations, grows, measured) for operations in step.ranks]
         return retime_work(
             step, lambda rank, work: work.seconds * (shares[rank] if work.phase in SAMPLE_PHASES else 1.0)
         )
@@ -293,7 +296,10 @@ def _sample_phase_growth(operations: Sequence[Operation], grows: float, measured
 def total_work(chains: Sequence[Chain]) -> np.ndarray:
     """Return the work of each rank in all steps in seconds, [ranks]."""
     per_step = [
-        [sum(operation.seconds for operation in own if isinstance(operation, Work)) for own in step.ranks]
+        [
+            sum(operation.seconds for operation in operations if isinstance(operation, Work))
+            for operations in step.ranks
+        ]
         for chain in chains
         for step in chain.steps
     ]

@@ -244,26 +244,26 @@ def _join_steps(parts: Sequence[tuple[Step, np.ndarray, np.ndarray]]) -> Chain:
 
 def _build_step(rows: pd.DataFrame, ranks: int, alone: Alone) -> tuple[Step, np.ndarray, np.ndarray] | None:
     """Return a step and when its ranks began and ended it, s [ranks]; None if it is incomplete."""
-    speed = rows["phase"] == COMMUNICATION
-    main = [own[["phase", "start", "end"]] for _, own in rows[~speed].sort_values("start").groupby("rank")]
-    own_allreduces = [
-        own[["start", "end"]].to_numpy() for _, own in rows[speed].sort_values("start").groupby("rank")
+    is_communication = rows["phase"] == COMMUNICATION
+    main = [
+        part[["phase", "start", "end"]]
+        for _, part in rows[~is_communication].sort_values("start").groupby("rank")
     ]
-    if (
-        len(main) < ranks
-        or len({len(own) for own in own_allreduces}) > 1
-        or len(own_allreduces) not in (0, ranks)
-    ):
+    allreduces = [
+        part[["start", "end"]].to_numpy()
+        for _, part in rows[is_communication].sort_values("start").groupby("rank")
+    ]
+    if len(main) < ranks or len({len(part) for part in allreduces}) > 1 or len(allreduces) not in (0, ranks):
         return None
     times = (
-        np.stack(own_allreduces, axis=1) if own_allreduces else np.empty((0, ranks, 2))
+        np.stack(allreduces, axis=1) if allreduces else np.empty((0, ranks, 2))
     )  # [allreduces, ranks, start and end]
     operations = tuple(
-        tuple(_rank_operations(list(own.itertuples(index=False, name=None)), times[:, rank]))
-        for rank, own in enumerate(main)
+        tuple(_rank_operations(list(part.itertuples(index=False, name=None)), times[:, rank]))
+        for rank, part in enumerate(main)
     )
-    starts = np.array([own["start"].iloc[0] for own in main])
-    ends = np.array([own["end"].iloc[-1] for own in main])
+    starts = np.array([part["start"].iloc[0] for part in main])
+    ends = np.array([part["end"].iloc[-1] for part in main])
     return Step(operations, tuple(_serialize_allreduces(times, alone(len(times))))), starts, ends
 
 

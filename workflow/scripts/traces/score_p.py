@@ -26,18 +26,19 @@ def add_communication(timeline: Timeline, attempt: Path) -> Timeline:
     """
     if not (attempt / scorep.CLOCK).exists() or not (attempt / scorep.ANCHOR).exists():
         return timeline
-    recorded, own = otf2_read.read(attempt / scorep.ANCHOR), timeline.intervals
+    recorded, intervals = otf2_read.read(attempt / scorep.ANCHOR), timeline.intervals
     clock_offset = (
         read_json(attempt / scorep.CLOCK)["rank_0_began"]
-        - own.loc[own["rank"] == 0, "start"].min()
+        - intervals.loc[intervals["rank"] == 0, "start"].min()
         - recorded.began
     )
     calls = recorded.intervals[recorded.intervals["phase"] == COMMUNICATION]
     calls = calls.assign(start=calls["start"] - clock_offset, end=calls["end"] - clock_offset)
     with_position = [
-        _assign_steps(of_rank, own[own["rank"] == rank]) for rank, of_rank in calls.groupby("rank")
+        _assign_steps(of_rank, intervals[intervals["rank"] == rank])
+        for rank, of_rank in calls.groupby("rank")
     ]
-    all_intervals = pd.concat([own.astype({"phase": str}), *with_position], ignore_index=True)
+    all_intervals = pd.concat([intervals.astype({"phase": str}), *with_position], ignore_index=True)
     return replace(
         timeline, intervals=all_intervals.sort_values(["rank", "start"], kind="stable", ignore_index=True)
     )

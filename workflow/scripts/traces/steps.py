@@ -85,11 +85,13 @@ class Traced:
 
     def rows(self) -> pd.DataFrame:
         """Return the run's rows of phases.csv: rank, scope, phase, count, step_s, seconds."""
-        own, is_outside = self.intervals, self.intervals["step"] == 0
-        around = own[is_outside & (own["epoch"] > self.warm_up) & (own["phase"] != COMMUNICATION)]
-        n_epochs = own.loc[is_outside & (own["epoch"] > self.warm_up), "epoch"].nunique()
+        intervals, is_outside = self.intervals, self.intervals["step"] == 0
+        around = intervals[
+            is_outside & (intervals["epoch"] > self.warm_up) & (intervals["phase"] != COMMUNICATION)
+        ]
+        n_epochs = intervals.loc[is_outside & (intervals["epoch"] > self.warm_up), "epoch"].nunique()
         parts = [
-            self._sum_phases(own[own["epoch"] == 0], "start", 1),
+            self._sum_phases(intervals[intervals["epoch"] == 0], "start", 1),
             self._step_rows(),
             self._sum_phases(around, "epoch", max(1, n_epochs)),
         ]
@@ -143,14 +145,14 @@ class Traced:
     def _overlapped_s(self, union: Intervals, groups: int) -> np.ndarray:
         """Return seconds of a union that the rank's own computation of any step covers, [groups]."""
         covered, steps = np.zeros(len(union.group)), len(self.numbers)
-        for place, rank in enumerate(self.ranks):
+        for position, rank in enumerate(self.ranks):
             is_computing = (self.phases["rank"] == rank).to_numpy() & (
                 self.phases["phase"] != WAIT
             ).to_numpy()
             cover = Cover.from_intervals(
                 self.phases["start"].to_numpy()[is_computing], self.phases["end"].to_numpy()[is_computing]
             )
-            on_rank = union.group // max(1, steps) == place
+            on_rank = union.group // max(1, steps) == position
             covered[on_rank] = cover.within(union.start[on_rank], union.end[on_rank])
         return np.bincount(union.group, weights=covered, minlength=groups)
 

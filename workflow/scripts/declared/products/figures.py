@@ -30,7 +30,7 @@ class FigureKind:
     y: Sequence[str] = ()
     needs: Sequence[str] = ()
     along: Sequence[str] = ()
-    along_scale: bool = False
+    along_size: bool = False
     one_colour: bool = False
     shows_response: bool = False
     shows_traces: bool = False

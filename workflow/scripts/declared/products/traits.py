@@ -1,13 +1,13 @@
-"""Describe what is known of a study and its campaign before anything runs.
+"""Describe what is known about a study and its campaign before anything runs.
 
-`when` in figures.yaml and tables.yaml may use the names of these traits.
+`when` in figures.yaml and tables.yaml names these traits: a product is made if the study has all of them.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from declared.factors import DEVICES, scale_of, treatments_of
+from declared.factors import DEVICES, size_factor_of, treatments_of
 
 MIN_HEAT_MAP_CELLS = 12
 
@@ -17,39 +17,39 @@ class Traits:
     """Traits of a study at a site.
 
     Attributes:
-        varied: The factors that vary, without a trace that only tells traced from untraced runs.
+        varied: The factors that vary. `trace` is one of them only if all runs are traced.
         full_design: All combinations of levels are measured.
         target_accuracy: The validation accuracy that the study names, a share.
         n_cells: Number of cells.
-        fullest_factor: The factor by whose levels a grid of the cells has fewest gaps.
+        fullest_factor: The factor whose levels give a grid of the cells the fewest gaps.
         token_sequences: The samples of a data set are sequences of tokens.
-        step_times: Runs record the quantiles of their steps.
-        next_tokens: A data set has the next tokens for labels, so that there is a perplexity.
-        residuals_testable: Cells have replicates, and there are enough runs for tests of residuals.
+        step_times: Runs record the quantiles of their step times.
+        next_tokens: The labels of a data set are its next tokens, so that a perplexity exists.
+        residuals_testable: Cells have replicates, and there are enough runs to test residuals.
         regression_predicts: There are more cells than coefficients, so that cells predict each other.
-        has_baseline: Some cell may train on one device, so that there are speed-ups over it.
+        has_baseline: A cell can train on one device, so that speed-ups over it exist.
         fit_can_be_checked: Cells on several nodes can be left out of a fit.
-        strategies_searched: The study asks for strategies of layers that are searched.
-        heterogeneous: Ranks or nodes may differ in speed.
+        strategies_searched: The study needs strategies of layers from a search.
+        heterogeneous: Ranks or nodes can differ in speed.
         nodes_have_network: Nodes are not emulated on one machine, where they communicate over loopback.
         replicates_by_precision: The study sets a precision target in place of a number of replicates.
         has_collective_benchmark: There is a collective benchmark of the network, or will be.
         traced: There are phases of traced runs, or will be.
-        reference_timed: A reference benchmark is timed beside every run.
-        settings_recorded: Runs record what their trainers used, or will.
+        reference_timed: A reference benchmark is timed before and after every run.
+        settings_recorded: Runs record the settings of their trainers, or will.
         memory_estimated: The memory of runs is estimated, or was before they ran.
-        power_recorded: power.csv can be had.
+        power_recorded: power.csv is available.
         nodes_checked: The campaign's first job tests its nodes, or has done so.
-        ranks_compared: Runs on several nodes have the reference benchmark's time of each rank, or phases.
+        ranks_compared: Runs on several nodes have phases, or each rank's time of the reference benchmark.
         costs_timed: The parts of layers were timed, or will be, and links were benchmarked.
-        trace_steps_recorded: trace_steps.csv can be had.
-        replay_steps_recorded: replay_steps.csv can be had.
+        trace_steps_recorded: trace_steps.csv is available.
+        replay_steps_recorded: replay_steps.csv is available.
         planned_here: Runs were planned here, in random order, not measured elsewhere.
         accuracy_recorded: Runs have accuracies; those of user-supplied commands do not.
         startup_recorded: Runs record when training started; those of user-supplied commands do not.
-        energy_recorded: Runs may have energy.
-        peak_known: Devices may have a known peak: accelerators, or those whose peak is stated.
-        priced: A price of a node is stated.
+        energy_recorded: Runs can have energy.
+        peak_known: The peak of devices can be known: they are accelerators, or the site states it.
+        priced: The price of a node is stated.
         grid_stated: The carbon dioxide of a kWh is stated.
     """
 
@@ -89,18 +89,18 @@ class Traits:
     grid_stated: bool = False
 
     def hold_all(self, names: Sequence[str]) -> bool:
-        """Return whether a study has all traits of these names."""
+        """Return whether the study has all traits with these names."""
         return all(getattr(self, name) for name in names)
 
     @property
-    def scale(self) -> str:
-        """All devices, nodes, or devices of a node (`declared.factors.scale_of`)."""
-        return scale_of(self.varied)
+    def size_factor(self) -> str:
+        """The factor that makes cells larger: devices, nodes or devices per node (`size_factor_of`)."""
+        return size_factor_of(self.varied)
 
     @property
-    def scale_varies(self) -> bool:
+    def size_varies(self) -> bool:
         """Cells differ in their number of nodes or devices."""
-        return self.scale in self.varied
+        return self.size_factor in self.varied
 
     @property
     def nodes_vary(self) -> bool:
@@ -108,38 +108,38 @@ class Traits:
         return "nodes" in self.varied or DEVICES in self.varied
 
     @property
-    def only_nodes_vary(self) -> bool:
-        """Cells differ in nodes, but not in devices of a node in turn with them."""
+    def nodes_is_factor(self) -> bool:
+        """`nodes` is a factor of its own, not merged with devices per node."""
         return "nodes" in self.varied
 
     @property
-    def nodes_and_devices_vary(self) -> bool:
-        """Cells differ in nodes and in devices of a node, which grow in turn: 1x1, 1x8, 2x8, 4x8."""
+    def n_devices_is_factor(self) -> bool:
+        """Nodes and devices per node grow in turn (1x1, 1x8, 2x8, 4x8), and are merged into one factor."""
         return DEVICES in self.varied
 
     @property
     def only_devices_vary(self) -> bool:
-        """Cells differ in devices of a node, but not in nodes."""
-        return self.scale == "devices_per_node"
+        """Cells differ in devices per node, but not in nodes."""
+        return self.size_factor == "devices_per_node"
 
     @property
     def has_speedups(self) -> bool:
-        """Cells have a baseline: one device or, measured elsewhere, the fewest devices of a series."""
-        return self.has_baseline or (not self.planned_here and self.scale_varies)
+        """Cells have a baseline: one device, or in measurements made elsewhere a series' fewest devices."""
+        return self.has_baseline or (not self.planned_here and self.size_varies)
 
     @property
     def computation_measured(self) -> bool:
-        """Epoch times tell computation from communication, though runs do not record more than these."""
+        """Computation is known from epoch times on one device, although runs record nothing but epochs."""
         return not self.planned_here and self.has_baseline
 
     @property
     def costs_stated(self) -> bool:
-        """A price of a node or the carbon dioxide of a kWh is stated."""
+        """The price of a node or the carbon dioxide of a kWh is stated."""
         return self.priced or self.grid_stated
 
     @property
-    def accumulation_varies(self) -> bool:
-        """Cells differ in gradient accumulation, or the study was planned here and says why it has none."""
+    def has_accumulation_table(self) -> bool:
+        """The table has rows, or runs were planned here: then it says why there is nothing to compare."""
         return self.planned_here or "sync_every" in self.varied
 
     @property
@@ -159,22 +159,25 @@ class Traits:
 
     @property
     def parallelism_varies(self) -> bool:
-        """Cells differ in how ranks share a training."""
+        """Cells differ in how ranks partition the training."""
         return "parallelism" in self.varied
 
     @property
     def interactions(self) -> list[dict[str, Any]]:
-        """Return the figure of the two factors that most studies compare: the scale, and the treatment."""
-        order = ("framework", *treatments_of(self.varied), self.scale, "batch_size")
+        """The interaction of the two factors that most studies compare, size and treatment; [] without two.
+
+        A figure of the entry `default_figures`, as studies declare it.
+        """
+        order = ("framework", *treatments_of(self.varied), self.size_factor, "batch_size")
         factors = [name for name in order if name in self.varied]
         if len(factors) < 2 or not self.full_design:
             return []
-        x = self.scale if self.scale in factors else factors[-1]
+        x = self.size_factor if self.size_factor in factors else factors[-1]
         return [{"name": "interaction", "x": x, "colour": next(name for name in factors if name != x)}]
 
     @property
     def heat_maps(self) -> list[dict[str, Any]]:
-        """Return the heat map of a study with many cells."""
+        """The heat map of a study with many cells and several factors; else []."""
         n_factors = len([name for name in self.varied if name != "framework"])
         if n_factors < 2 or self.n_cells < MIN_HEAT_MAP_CELLS:
             return []
