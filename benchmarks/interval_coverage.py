@@ -5,9 +5,9 @@ from unittest import mock
 
 import numpy as np
 
-from analysis.pooling import pooled
+from analysis.cell_means import estimate_means
 from document import section, table
-from support.simulated import DEPENDENCES, SPREADS, Coverage, pooling_coverage, simulated
+from support.simulated import DEPENDENCES, SPREADS, Coverage, coverage_of_means, simulated
 
 CELLS, RUNS = (4, 8, 20, 60), (3, 5)
 WEIGHTS = (0.0, 2.0, 3.0, 4.0, 6.0, np.inf)
@@ -27,9 +27,9 @@ def measure(studies: int) -> Coverages:
         for _ in range(studies):
             runs, spread = simulated(rng, cells, n, spreads, *dependence)
             for weight in WEIGHTS:
-                with mock.patch("analysis.pooling.MAX_PRIOR_DF", weight):
-                    pooling = pooled.__wrapped__(runs)  # the last one is kept
-                    coverages[n, weight][spreads].append(pooling_coverage(pooling, spread))
+                with mock.patch("analysis.cell_means.MAX_PRIOR_DF", weight):
+                    cell_means = estimate_means.__wrapped__(runs)  # the last one is kept
+                    coverages[n, weight][spreads].append(coverage_of_means(cell_means, spread))
     return coverages
 
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from analysis.cell_means import MIN_SHARED_BLOCKS
 from analysis.intervals import CONFIDENCE
-from analysis.pooling import MIN_SHARED_BLOCKS
 from declared.study import MIN_POOLED_DF
 from document import section, table
 from precision.stopping import MIN_CELL_DF

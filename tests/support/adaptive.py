@@ -1,6 +1,6 @@
 """Simulate many adaptive campaigns with known true values at once, and compute the results of each.
 
-A campaign adds blocks until a rule is satisfied. The formulas are those of `analysis.pooling`, on arrays
+A campaign adds blocks until a rule is satisfied. The formulas are those of `analysis.cell_means`, on arrays
 [studies, cells, blocks] with NaN for a cell without a run; tests compare both. Every cell has a run in each of
 the first blocks, so any two cells share at least three blocks.
 """
@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
+from analysis.cell_means import MAX_PRIOR_DF, MIN_SHARED_BLOCKS, MIN_VARIANCE_RATIO
 from analysis.intervals import CONFIDENCE
-from analysis.pooling import MAX_PRIOR_DF, MIN_SHARED_BLOCKS, MIN_VARIANCE_RATIO
 from declared.study import MIN_POOLED_DF
 from precision.stopping import MIN_CELL_DF
 
@@ -26,7 +26,7 @@ LOG_VARIANCE = special.polygamma(1, HALF_PRIOR_DF)
 
 
 def prior_of(variances: np.ndarray, df: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return `pooling.estimate_prior` of each row of variances [studies, cells]; NaN for cells without one.
+    """Return `cell_means.estimate_prior` of each row of variances [studies, cells]; NaN for cells without one.
 
     Returns:
         Typical variances and their degrees of freedom without an upper limit, both [studies].
@@ -119,7 +119,7 @@ class Report:
 
     @cached_property
     def freedom(self) -> np.ndarray:
-        """`Pooling.effective_df`, [studies]."""
+        """`CellMeans.effective_df`, [studies]."""
         df = (self.n - 1.0).sum(axis=1)
         total = (self.own * (self.n - 1)).sum(axis=1)
         _, deviations, left, lost, _ = self.in_blocks
@@ -139,7 +139,7 @@ class Report:
         return np.sqrt(variance), np.minimum(df, self.freedom[:, None])
 
     @cached_property
-    def pooled(self) -> np.ndarray:
+    def estimate_means(self) -> np.ndarray:
         """Relative half-widths of intervals of means with the standard deviation pooled over all cells.
 
         Its shape is [studies, cells].

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.adjusted import LOST_CPU_TIME, REFERENCE, adjustment
-from analysis.pooling import Pooling, pooled
+from analysis.cell_means import CellMeans, estimate_means
 
 # Standard deviations of the logarithms, [cells].
 SPREADS: dict[str, Callable[[np.random.Generator, int], np.ndarray]] = {
@@ -67,15 +67,15 @@ def simulated(
 
 def coverage(runs: pd.DataFrame, spread: np.ndarray) -> Coverage:
     """Return the coverage of the intervals of `simulated` runs."""
-    return pooling_coverage(pooled(runs), spread)
+    return coverage_of_means(estimate_means(runs), spread)
 
 
-def pooling_coverage(pooling: Pooling, spread: np.ndarray, truth: float = 1.0) -> Coverage:
-    """Return the coverage of a pooling's intervals; `truth` is the true mean of each cell in s."""
-    rows = pooling.cell_statistics.sort_index()
+def pooling_coverage(cell_means: CellMeans, spread: np.ndarray, truth: float = 1.0) -> Coverage:
+    """Return the coverage of a cell_means's intervals; `truth` is the true mean of each cell in s."""
+    rows = cell_means.cell_statistics.sort_index()
     names, half = rows.index.tolist(), len(rows) // 2
     inside = (rows["low"] < truth) & (rows["high"] > truth)
-    ratios = pooling.ratios(names[:half], names[half : 2 * half])
+    ratios = cell_means.ratios(names[:half], names[half : 2 * half])
     return Coverage(
         inside.mean(),
         float(inside.iloc[int(spread.argmax())]),
@@ -170,13 +170,13 @@ def referenced_coverage(runs: pd.DataFrame, truth: Callable[[Sequence[str]], flo
     result = adjustment(runs)
     spread = result.plain.cell_statistics.sort_index()["log_sd"].to_numpy()
     plain, plain_bias = (
-        pooling_coverage(result.plain, spread),
+        coverage_of_means(result.plain, spread),
         float(np.log(result.plain.cell_statistics["mean"]).mean()),
     )
     if result.adjusted is None:
         return ReferencedCoverage(False, plain, plain, plain_bias, plain_bias)
     mean = truth(result.adjusted.slopes.covariates)
-    adjusted, bias = pooling_coverage(result.adjusted, spread, mean), plain_bias
+    adjusted, bias = coverage_of_means(result.adjusted, spread, mean), plain_bias
     reported = plain
     if result.adjusts_ratios:
         reported = reported._replace(ratios=adjusted.ratios, width_of_ratios=adjusted.width_of_ratios)

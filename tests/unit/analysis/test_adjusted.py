@@ -18,9 +18,9 @@ from analysis.adjusted import (
     adjusted_times,
     adjustment,
 )
+from analysis.cell_means import CellMeans, estimate_means
 from analysis.covariance import fit_slopes, leverages
 from analysis.measured import read_runs
-from analysis.pooling import Pooling, pooled
 from common.notes import Note, find_note
 from support.published import FIBRES
 from support.simulated import beside_reference, referenced_coverage
@@ -64,7 +64,7 @@ def test_the_slope_and_adjusted_means_are_those_of_montgomery():
     assert (means - means.mean()).tolist() == pytest.approx(np.array([40.38, 41.42, 38.80]) - 40.20, abs=6e-3)
     adjusted_cells, (distances,) = result.adjusted.cell_statistics, result.adjusted.distances
     error = np.log(adjusted_cells["high"] / adjusted_cells["mean"]) / np.log(
-        pooled(runs).cell_statistics["high"] / pooled(runs).cell_statistics["mean"]
+        estimate_means(runs).cell_statistics["high"] / estimate_means(runs).cell_statistics["mean"]
     )
     assert (error < 1).all()
     assert 100 * (distances.groups["c00"].mean() - distances.groups["c02"].mean()) == pytest.approx(
@@ -103,7 +103,7 @@ def test_adjusted_mean_and_its_interval_follow_the_formula():
     assert adjusted_pooling.cell_statistics["mean"].tolist() == pytest.approx(
         times.groupby(runs["cell"]).mean().tolist()
     )
-    plain = Pooling(adjusted_pooling.groups, 1 + SELECTION_DF, adjusted_pooling.values)
+    plain = CellMeans(adjusted_pooling.groups, 1 + SELECTION_DF, adjusted_pooling.values)
     distance = pd.Series(
         {cell: values.mean() for cell, values in adjusted_pooling.distances[0].groups.items()}
     )

@@ -10,8 +10,8 @@ from statsmodels.formula.api import ols
 from statsmodels.stats.anova import anova_lm
 
 from analysis import anova, conditions
+from analysis.cell_means import estimate_means
 from analysis.intervals import ALL_THE_SAME
-from analysis.pooling import pooled
 from common.notes import find_note
 from declared.fraction import smallest_fraction
 from support.published import JAIN_22R, JAIN_274, NPK, SIRSTV, TOOTH_GROWTH, WARPBREAKS
@@ -187,7 +187,7 @@ def test_a_table_names_its_assumptions_and_confounded_terms(read):
     loud = (runs["batch_size"] == 16) & (runs["nodes"] == 1)
     runs.loc[loud, "epoch_time_s"] *= np.exp(0.4 * (runs["replicate"] - 2)[loud])
     table = anova.table(runs)
-    spread = pooled(runs)
+    spread = estimate_means(runs)
     assert find_note(table.notes, "unequal-spread").facts == {
         "times": spread.largest_spread_ratio,
         "p": spread.p,

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 from analysis import anova, answers, effects, tables
+from analysis.cell_means import estimate_means
 from analysis.measured import read_runs, read_timing_runs
-from analysis.pooling import pooled
 from common.files import CHECKOUT
 from common.notes import codes, find_note
 from support.synthetic import designed_campaign, write_frames
@@ -32,7 +32,7 @@ def test_first_sentence_is_about_the_factor_asked(runs: pd.DataFrame) -> None:
 
 
 def test_fastest_level_is_counted_over_configurations(runs: pd.DataFrame) -> None:
-    means = pooled(runs).cell_statistics["mean"].rename("mean").reset_index()
+    means = estimate_means(runs).cell_statistics["mean"].rename("mean").reset_index()
     levels = runs.drop_duplicates("cell")[["cell", "framework", "nodes", "batch_size", "sync_every"]]
     measured = means.merge(levels)
     other_levels = measured.groupby(["nodes", "batch_size", "sync_every"])
@@ -55,7 +55,7 @@ def test_lead_is_over_the_next_framework_of_the_table(runs: pd.DataFrame) -> Non
     assert lead.ratio.value == pytest.approx(ratio.value if forward else 1 / ratio.value)
     assert lead.ratio.value < 1
     assert tables.ratio(lead.ratio) in note and lead.after in note and lead.before in note
-    means = pooled(runs).cell_statistics["mean"]
+    means = estimate_means(runs).cell_statistics["mean"]
     rankings = answers.rank_levels(
         runs, "framework", answers.contrasts_by_factor(runs, data, anova.table(runs).data)["framework"]
     )

@@ -12,7 +12,7 @@ from statsmodels.stats.diagnostic import normal_ad
 from statsmodels.stats.power import TTestIndPower
 
 from analysis import checks, study
-from analysis.pooling import pooled
+from analysis.cell_means import estimate_means
 from common.notes import codes
 from support.published import PLANT_GROWTH, mlperf_runs
 
@@ -24,7 +24,9 @@ def table_of(runs):
 def verdict(runs, assumption):
     """Return the table's row of an assumption."""
     (row,) = (
-        row for row in checks.run_checks(checks.residuals(runs), pooled(runs)) if row.assumption == assumption
+        row
+        for row in checks.run_checks(checks.residuals(runs), estimate_means(runs))
+        if row.assumption == assumption
     )
     return row.verdict
 
@@ -127,7 +129,7 @@ def test_an_outlier_is_listed_with_its_size_and_kept(read):
     assert verdict(runs, checks.NO_OUTLIERS).startswith("1 of 114")
     holds = {name: holds for name, holds, _ in checks.judge_assumptions(table.data)}
     assert holds[checks.NO_OUTLIERS] is False
-    assert pooled(runs).cell_statistics.loc[runs.loc[late, "cell"].iloc[0], "n"] == 3
+    assert estimate_means(runs).cell_statistics.loc[runs.loc[late, "cell"].iloc[0], "n"] == 3
     none = read(failures={})
     assert checks.judge_assumptions(checks.table(none).data)[-1][:2] == (checks.NO_OUTLIERS, True)
 
@@ -227,15 +229,15 @@ def test_the_resolution_is_in_percent_of_the_epoch_time(read):
     spread = np.log(runs["epoch_time_s"].astype(float)).groupby(runs["cell"]).transform("std")
     runs = runs[spread > spread.max() / 3]
     row = table_of(runs).loc[f"{checks.MIN_DIFFERENCE}, n = 3"]
-    pooling = pooled(runs)
-    within = pooling.within
-    assert pooling.df == 2 * runs["cell"].nunique() and within.df == pooling.df - 2
+    cell_means = estimate_means(runs)
+    within = cell_means.within
+    assert cell_means.df == 2 * runs["cell"].nunique() and within.df == cell_means.df - 2
     assert row["statistic"] == pytest.approx(stats.t.ppf(0.975, within.prior.df + 2) * math.sqrt(2 / 3))
     assert row["size_percent"] == pytest.approx(100 * math.expm1(row["statistic"] * within.sd))
     assert " after blocks" in row["verdict"]
     mean = table_of(runs).loc[f"{checks.HALF_INTERVAL}, n = 3"]
-    assert mean["statistic"] == pytest.approx(stats.t.ppf(0.975, pooling.mean_df(3)) / math.sqrt(3))
-    assert mean["size_percent"] == pytest.approx(100 * math.expm1(mean["statistic"] * pooling.sd))
+    assert mean["statistic"] == pytest.approx(stats.t.ppf(0.975, cell_means.mean_df(3)) / math.sqrt(3))
+    assert mean["size_percent"] == pytest.approx(100 * math.expm1(mean["statistic"] * cell_means.sd))
 
 
 @pytest.mark.parametrize("case", ["no run", "one replicate", "all equal", "one cell", "two replicates"])
@@ -250,7 +252,7 @@ def test_little_is_said_by_its_reason(case, read):
             runs = runs[runs["cell"] == runs["cell"].iloc[0]]
     data = checks.table(runs).data
     if case in ("no run", "one replicate", "all equal"):
-        verdict = [row.verdict for row in checks.run_checks(checks.residuals(runs), pooled(runs))]
+        verdict = [row.verdict for row in checks.run_checks(checks.residuals(runs), estimate_means(runs))]
         assert codes(verdict) == ["no-successful-run" if case == "no run" else "runs-do-not-differ"]
         assert data["verdict"].tolist() == verdict
         assert [name for name, _, _ in checks.judge_assumptions(data)] == [checks.ALL], (
@@ -291,7 +293,9 @@ def runs_to_train(runs, benchmark="llama2_70b_lora"):
 def test_the_second_value_of_a_lattice_is_no_outlier(runs):
     trained = runs_to_train(runs)
     data = checks.residuals(trained)
-    listed = [row for row in checks.run_checks(data, pooled(trained)) if row.assumption == checks.OUTLIER]
+    listed = [
+        row for row in checks.run_checks(data, estimate_means(trained)) if row.assumption == checks.OUTLIER
+    ]
     outliers, cells = {row.run_id: row.size_percent for row in listed}, data.groupby("cell")
     assert data["step_s"].notna().all()
     steps = 100 * (cells["step_s"].first() / np.exp(cells["fitted_log"].first())).min()

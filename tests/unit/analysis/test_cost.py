@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 
 from analysis import cells, cost, energy, time_to_accuracy
+from analysis.cell_means import estimate_means, measured_response
 from analysis.measured import Records, read_runs
-from analysis.pooling import measured_response, pooled
 from analysis.responses import response_notes, with_response
 from common.notes import codes, find_note
 from declared.responses import EPOCH_TIME, RESPONSES, TO_TARGET
@@ -32,7 +32,7 @@ def runs(records: Records) -> pd.DataFrame:
 
 def test_cost_is_price_of_node_hours(runs: pd.DataFrame, records: Records) -> None:
     data = cost.summarize(runs, records.epochs).set_index("cell")
-    times = pooled(runs).cell_statistics.reindex(data.index)
+    times = estimate_means(runs).cell_statistics.reindex(data.index)
     nodes = runs.drop_duplicates("cell").set_index("cell")["nodes"].reindex(data.index).astype(float)
     for part, end in (("mean", ""), ("low", "_low"), ("high", "_high")):
         assert np.allclose(data[f"cost{end}"], 3.0 * nodes * times[part] / 3600), "the interval of time"

@@ -9,8 +9,8 @@ from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
 from analysis import decomposition, effects, tables
+from analysis.cell_means import estimate_means
 from analysis.intervals import Estimate
-from analysis.pooling import pooled
 from common.notes import codes, find_note
 from common.tables import read_table
 from declared.site import load_site
@@ -135,7 +135,7 @@ def test_intervals_cover_the_truth_as_often_as_they_say(read, truth):
 def test_p_is_of_the_moderated_paired_test_and_holms_by_factor(measured):
     data = effects.build_rows(measured)
     assert (data["within_blocks"] == 5).all()
-    prior, by_block = pooled(measured).within.prior, measured.sort_values("block").groupby("cell")
+    prior, by_block = estimate_means(measured).within.prior, measured.sort_values("block").groupby("cell")
     times = {cell: np.log(sample.to_numpy(float)) for cell, sample in by_block["epoch_time_s"]}
     for row in data.itertuples():
         difference = times[row.to_cell] - times[row.from_cell]
@@ -188,7 +188,7 @@ def test_a_bound_that_excludes_1_shows_it(estimate, text):
 def test_margin_separates_equal_from_undecided_cells(measured):
     """The test inverts the 90 % interval: it lies within the margin if p is below 5 % before correction."""
     data = effects.build_rows(measured, 0.1)
-    logs = pooled(measured)._compare_pairs(data["to_cell"].tolist(), data["from_cell"].tolist())[1]
+    logs = estimate_means(measured)._compare_pairs(data["to_cell"].tolist(), data["from_cell"].tolist())[1]
     half = stats.t.ppf(0.95, logs["df"]) * logs["error"]
     value = logs["to"] - logs["base"]
     inside = (value - half > -np.log(1.1)) & (value + half < np.log(1.1))

@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 from analysis import adjusted, decomposition, effects, strategies
+from analysis.cell_means import estimate_means
 from analysis.intervals import columns
 from analysis.measured import read_runs, read_timing_runs, successful, with_batch_numbers
-from analysis.pooling import pooled
 from common.files import CHECKOUT, stored_file
 from common.tables import read_results, read_table
 from declared.factors import factor_table
@@ -198,7 +198,7 @@ def test_what_a_replay_predicted_is_in_the_text() -> None:
 def test_whether_a_slower_node_pays_is_in_the_text() -> None:
     runs = records(HYBRID)
     rows = hybrid.predict(runs, records(HYBRID, "network")).query("source == 'declared shares'")
-    measured = pooled(runs)
+    measured = estimate_means(runs)
     cells = []
     for cell, own in (
         runs.drop_duplicates("cell")
@@ -334,10 +334,10 @@ def simulated_strategies() -> pd.DataFrame:
 
 def test_how_well_strategies_were_simulated_is_in_the_text() -> None:
     runs, data = records(SEARCHED), simulated_strategies()
-    pooling = pooled(runs)
+    cell_means = estimate_means(runs)
     parallel = data[data["ranks"] > 1]
     rows, gained = [], {}
-    for levels, estimate in simulated.speedups(data, pooling):
+    for levels, estimate in simulated.speedups(data, cell_means):
         gained[levels["model"], levels["bandwidth"]] = estimate
     for (model, bandwidth), own in parallel.groupby(["model", "bandwidth"]):
         by_name = own.set_index("parallelism")

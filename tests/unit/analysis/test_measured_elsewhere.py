@@ -8,8 +8,8 @@ import pytest
 from scipy import stats
 
 from analysis import checks, conditions, effects, scaling, shares, speedup
+from analysis.cell_means import Values, estimate_means
 from analysis.measured import Records, are_times_to_train, measured_elsewhere, read_runs, varying
-from analysis.pooling import Values, pooled
 from common.notes import Note
 from declared.factors import is_ladder
 from support.measured_elsewhere import DLPERF, MLPERF
@@ -35,7 +35,7 @@ def test_cells_are_compared_as_independent_groups(dlperf: pd.DataFrame) -> None:
     values = Values.from_runs(dlperf, "epoch_time_s")
     assert values.blocks.isna().all(axis=None), "no two runs share a block"
     first, second = list(values.groups)[:2]
-    ratio = pooled(dlperf).ratios([first], [second]).iloc[0]
+    ratio = estimate_means(dlperf).ratios([first], [second]).iloc[0]
     x, y = (values.log.groups[cell] for cell in (first, second))
     welch = stats.ttest_ind(x, y, equal_var=False)
     assert ratio["value"] == pytest.approx(values.groups[first].mean() / values.groups[second].mean())

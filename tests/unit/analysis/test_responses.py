@@ -6,8 +6,8 @@ import pytest
 
 from analysis import anova, answers, cells, effects, time_to_accuracy
 from analysis.batch_scaling import batch_scaling
+from analysis.cell_means import estimate_means, estimate_response_means
 from analysis.measured import Records
-from analysis.pooling import pooled, pooled_response
 from analysis.responses import response_notes, with_response
 from common.notes import codes, find_note
 from declared.responses import EPOCH_TIME, RESPONSES, Response
@@ -33,8 +33,8 @@ def measured(frames, name, target=None):
 
 
 def test_a_rate_is_the_inverse_cost(runs):
-    times = pooled(runs).cell_statistics
-    rates = pooled_response(runs, RESPONSES["throughput"]).cell_statistics
+    times = estimate_means(runs).cell_statistics
+    rates = estimate_response_means(runs, RESPONSES["throughput"]).cell_statistics
     samples = float(runs["samples_per_epoch"].iloc[0])
     assert np.allclose(rates["mean"], samples / times["mean"]), "a harmonic mean"
     assert np.allclose(rates["low"], samples / times["high"])
@@ -43,26 +43,26 @@ def test_a_rate_is_the_inverse_cost(runs):
 
 
 def test_ratios_of_rates_are_those_of_costs_inverted(runs):
-    names = list(pooled(runs).samples)[:6]
+    names = list(estimate_means(runs).samples)[:6]
     to, base = names[1:], names[:-1]
-    times = pooled(runs).ratios(to, base)
-    rates = pooled_response(runs, RESPONSES["throughput"]).ratios(to, base)
+    times = estimate_means(runs).ratios(to, base)
+    rates = estimate_response_means(runs, RESPONSES["throughput"]).ratios(to, base)
     assert np.allclose(rates[["value", "low", "high"]], 1 / times[["value", "high", "low"]].to_numpy())
     assert np.allclose(rates["p"], times["p"]) and (rates["within_blocks"] == times["within_blocks"]).all()
 
 
 def test_differences_of_rates_are_of_harmonic_means(runs):
-    pooling = pooled_response(runs, RESPONSES["throughput"])
-    names = list(pooling.samples)[:6]
-    rows, means = pooling.differences(names[1:], names[:-1]), pooling.cell_statistics.loc[names, "mean"]
+    cell_means = estimate_response_means(runs, RESPONSES["throughput"])
+    names = list(cell_means.samples)[:6]
+    rows, means = cell_means.differences(names[1:], names[:-1]), cell_means.cell_statistics.loc[names, "mean"]
     assert np.allclose(rows["value"], np.diff(means))
     relative = (rows["high"] - rows["value"]) / means.to_numpy()[1:]
-    on_log_scale = np.log(pooling.ratios(names[1:], names[:-1]).eval("high / value"))
+    on_log_scale = np.log(cell_means.ratios(names[1:], names[:-1]).eval("high / value"))
     assert np.allclose(relative, on_log_scale, rtol=0.5), "of the size that the delta method gives"
 
 
 def test_epoch_time_is_pooled_as_ever(runs):
-    assert pooled_response(runs, EPOCH_TIME) is pooled(runs)
+    assert estimate_response_means(runs, EPOCH_TIME) is estimate_means(runs)
 
 
 def test_responses_are_derived_from_what_runs_record(frames):
@@ -98,8 +98,8 @@ def test_the_table_of_cells_begins_with_the_response(frames):
     table = cells.table(measured(frames, "memory"), response)
     headings = list(table.display)
     assert headings.index(response.label) == headings.index("n") + 1 < headings.index(EPOCH_TIME.label)
-    pooling = pooled_response(measured(frames, "memory"), response)
-    expected = pooling.cell_statistics.reindex(table.data["cell"])
+    cell_means = estimate_response_means(measured(frames, "memory"), response)
+    expected = cell_means.cell_statistics.reindex(table.data["cell"])
     assert np.allclose(table.data[[f"rank_memory_bytes_{part}" for part in BOUNDS]], expected[BOUNDS])
 
 

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from analysis import cells, conditions, effects, missing, speedup, tables
-from analysis.pooling import pooled
+from analysis.cell_means import estimate_means
 from common.notes import codes, find_note
 from support.sentences import sentence, sentences
 from support.synthetic import FAILURES, epoch_time
@@ -21,7 +21,7 @@ def test_a_row_per_cell_with_the_numbers_of_scipy(runs):
     assert len(data) == runs["cell"].nunique() == 38
     x = runs.loc[runs["cell"] == DDP_64_2, "epoch_time_s"]
     row = data.set_index("cell").loc[DDP_64_2]
-    prior = pooled(runs).prior
+    prior = estimate_means(runs).prior
     s = math.sqrt((prior.df * prior.variance + 2 * np.log(x).var(ddof=1)) / (prior.df + 2))
     low, high = stats.t.interval(0.95, prior.df + 2, loc=np.log(x.mean()), scale=s / math.sqrt(3))
     assert row["epoch_time_s_mean"] == pytest.approx(x.mean())
@@ -176,7 +176,7 @@ def test_one_device_is_the_baseline_at_every_rate_of_the_links(runs):
 def test_a_narrow_interval_says_what_it_does_not_contain(read):
     narrow = read(failures={}, noise=0.0003)
     note = find_note(cells.table(narrow).notes, "one-allocation")
-    assert note.facts == {"half_width": pooled(narrow).half_widths.median(), "recorded": True}
+    assert note.facts == {"half_width": estimate_means(narrow).half_widths.median(), "recorded": True}
     assert note.facts["half_width"] < 0.001
     elsewhere = conditions.one_allocation_note(narrow.assign(session=None))
     assert elsewhere.facts == note.facts | {"recorded": False} and elsewhere != note

@@ -14,8 +14,8 @@ import pandas as pd
 import pytest
 
 from analysis import anova, conditions, speedup, tables
+from analysis.cell_means import estimate_means
 from analysis.measured import Records
-from analysis.pooling import pooled
 from analysis.regression import fit_all
 from common.files import CHECKOUT
 from common.notes import codes, find_note
@@ -181,7 +181,7 @@ def test_the_caption_by_nodes_has_the_seconds_of_its_baselines(drawings, csv):
     facts = find_note(caption.notes, "baselines").facts
     assert facts["single_device"] == sorted(BASELINES)
     assert set(facts["means"]) == set(runs.loc[runs["framework"].isin(BASELINES), "cell"])
-    means = pooled(runs)
+    means = estimate_means(runs)
     assert facts["means"] == {cell: means.cell_mean(cell).value for cell in facts["means"]}
     assert "single-device-baselines-drawn" in codes(caption.notes)
 
@@ -232,7 +232,7 @@ def test_an_interval_of_two_runs_sets_no_axis_but_has_an_arrow(name, tmp_path):
     figure, caption = drawn_by(name, records)
     assert "intervals-beyond-axis" in codes(caption.notes)
     tops = {(ax.get_xlim() if name == "overview" else ax.get_ylim())[1] for ax in figure.axes if ax.lines}
-    high = pooled(records.runs).cell_mean(slowest).high
+    high = estimate_means(records.runs).cell_mean(slowest).high
     assert max(tops) < 0.9 * high
     bars = [line for ax in figure.axes for line in ax.lines if isinstance(line, panels.Bar)]
     ends = [line.get_xdata() if name == "overview" else line.get_ydata() for line in bars]
@@ -304,7 +304,7 @@ def test_a_page_holds_as_many_levels_of_the_last_factor_as_fit(of_many_panels):
         "sync_every": [1],
         "learning_rate": RATES[:1],
     }
-    assert one_rate.pooling.df == all_panels.pooling.df, "intervals stand on all runs"
+    assert one_rate.cell_means.df == all_panels.cell_means.df, "intervals stand on all runs"
 
 
 def test_levels_with_successful_runs_are_drawn_before_others(of_many_panels):
@@ -664,9 +664,9 @@ def test_a_filter_leaves_cells_out_but_intervals_alone(treated):
     assert [ax.get_title() for ax in figure.axes] == ["batch size 32", "batch size 64"]
     note = find_note(caption.notes, "filtered")
     assert note.facts["levels"] == {"model": ["small-cnn"], "batch_size": [32, 64]}
-    of_study = pooled(treated.runs)
+    of_study = estimate_means(treated.runs)
     view = build_view(treated.runs, FILTERED)
-    assert view.pooling.df == of_study.df
+    assert view.cell_means.df == of_study.df
     bars = {
         tuple(np.round(line.get_ydata(), 9))
         for ax in figure.axes

@@ -3,8 +3,8 @@
 import pytest
 
 from analysis import cost
+from analysis.cell_means import estimate_means
 from analysis.measured import Records
-from analysis.pooling import pooled
 from common.notes import codes, find_note
 from declared.figures import FigureSpec
 from figures import pareto
@@ -42,7 +42,7 @@ def test_markers_stand_at_time_and_cost(records, y, column, time) -> None:
     assert on_fronts == pytest.approx(sorted(data.loc[data["front"], time]))
     assert {"pareto-front", "numbers-beside-markers"} <= set(codes(caption.notes))
     assert {text.get_text() for ax in figure.axes for text in ax.texts} == {"1", "2", "3"}
-    times = pooled(records.runs).cell_statistics.loc[data["cell"]]
+    times = estimate_means(records.runs).cell_statistics.loc[data["cell"]]
     bounds = {
         0: sorted(zip(times["low"], times["high"], strict=True)),
         1: sorted(zip(data[f"{column}_low"] / unit, data[f"{column}_high"] / unit, strict=True)),

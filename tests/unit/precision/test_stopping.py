@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from analysis.cell_means import estimate_means
 from analysis.measured import factors
-from analysis.pooling import pooled
 from declared.study import MIN_POOLED_DF, Replicates
 from plan.decisions import BY_CHANCE, NO, NOT_ASKED, YES
 from precision.stopping import expected_runs, judge_cells, runs_to_target
@@ -49,18 +49,21 @@ def test_simulated_intervals_are_the_reported_ones(cells, of_blocks):
     report = studies(
         cells + 1, cells, 0.08, naive, at_most=9, of_blocks=of_blocks, correlation=0.5, spreads="5 to 20 %"
     )
-    pooling = pooled(runs_of(report.log[0]))
-    assert pooling.cell_statistics["n"].tolist() == report.n[0].tolist()
-    half = (pooling.cell_statistics["high"] - pooling.cell_statistics["low"]) / (
-        2 * pooling.cell_statistics["mean"]
+    cell_means = estimate_means(runs_of(report.log[0]))
+    assert cell_means.cell_statistics["n"].tolist() == report.n[0].tolist()
+    half = (cell_means.cell_statistics["high"] - cell_means.cell_statistics["low"]) / (
+        2 * cell_means.cell_statistics["mean"]
     )
     assert half.to_numpy() == pytest.approx(report.half()[0], rel=1e-6)
     assert (
-        (pooling.cell_statistics["low"] < 1) & (pooling.cell_statistics["high"] > 1)
+        (cell_means.cell_statistics["low"] < 1) & (cell_means.cell_statistics["high"] > 1)
     ).tolist() == report.covered[0].tolist()
     if cells > 1:
-        names, to = pooling.cell_statistics.index, np.arange(cells - 1)
-        rows, ratios = pooling.ratios(names[to].tolist(), names[to + 1].tolist()), report.ratios(to, to + 1)
+        names, to = cell_means.cell_statistics.index, np.arange(cells - 1)
+        rows, ratios = (
+            cell_means.ratios(names[to].tolist(), names[to + 1].tolist()),
+            report.ratios(to, to + 1),
+        )
         assert ((rows["high"] - rows["low"]) / (2 * rows["value"])).to_numpy() == pytest.approx(
             ratios.half[0], rel=1e-6
         )

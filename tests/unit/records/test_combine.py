@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from analysis import effects
+from analysis.cell_means import estimate_means
 from analysis.measured import read_runs, read_timing_runs
-from analysis.pooling import pooled
 from common.errors import InputError
 from common.files import CHECKOUT
 from common.tables import read_table
@@ -68,8 +68,8 @@ def test_campaigns_share_no_block(twice, tmp_path: Path) -> None:
 def test_means_are_those_of_the_campaigns(twice) -> None:
     _, runs, _ = twice
     for folder in TWICE:
-        own = pooled(read_timing_runs(Path(folder) / "runs.csv")).cell_statistics["mean"]
-        combined = pooled(runs).cell_statistics["mean"]
+        own = estimate_means(read_timing_runs(Path(folder) / "runs.csv")).cell_statistics["mean"]
+        combined = estimate_means(runs).cell_statistics["mean"]
         names = [f"{cell}.campaign={Path(folder).name}" for cell in own.index]
         assert combined[names].to_numpy() == pytest.approx(own.to_numpy())
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from analysis.cell_means import estimate_means
 from analysis.measured import cell_words, successful
-from analysis.pooling import pooled
 from analysis.tables import interval
 from figures import panels
 from report.charts import DARK_INK, LIGHT_INK, HeatMap, build_charts
@@ -132,7 +132,7 @@ def test_a_cell_shows_its_mean_and_interval(opened: Any, campaign_files: Campaig
     _, _, text = point_at_mean(opened)
     ok = successful(campaign_files.runs)
     cells = ok[(ok["framework"] == "pytorch-ddp")]["cell"].unique()
-    means = pooled(campaign_files.runs)
+    means = estimate_means(campaign_files.runs)
     assert any(f"{interval(means.cell_mean(cell))} s" in text for cell in cells), text
     assert "pytorch-ddp" in text
 
@@ -205,7 +205,7 @@ def test_fields_have_the_means_of_all_cells(campaign_files: CampaignFiles) -> No
     heat_map = build_charts(campaign_files.material())["heat_map"]
     assert isinstance(heat_map, HeatMap)
     fields = [field for panel in heat_map.panels for field in panel.fields]
-    means = pooled(campaign_files.runs).cell_statistics["mean"]
+    means = estimate_means(campaign_files.runs).cell_statistics["mean"]
     assert len(fields) == campaign_files.runs["cell"].nunique()
     measured = sorted(field.value for field in fields if field.value is not None)
     assert measured == pytest.approx(sorted(means))
@@ -228,7 +228,7 @@ def test_a_field_shows_its_runs_and_opens_one(opened: Any, campaign_files: Campa
     )
     runs = campaign_files.material().runs
     (cell,) = [name for name, words in cell_words(runs).items() if named.startswith(f"{words}: ")]
-    assert interval(pooled(runs).cell_mean(cell)) in text
+    assert interval(estimate_means(runs).cell_mean(cell)) in text
     assert text.count("replicate") == int((successful(runs)["cell"] == cell).sum())
     opened.execute_script("document.querySelector('.field-detail a').click();")
     assert opened.execute_script("return location.hash").startswith("#run=")

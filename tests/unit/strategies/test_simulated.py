@@ -7,8 +7,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from analysis.cell_means import estimate_means
 from analysis.measured import Records
-from analysis.pooling import pooled
 from common.notes import codes, find_note
 from common.schemas import schema
 from common.tables import write_table
@@ -169,14 +169,14 @@ def test_orders_and_speedups_compare_only_strategies(
 ) -> None:
     data, _ = build_rows(runs, cells(campaign), simulator)
     assert rank_correlations(data) == [1.0]
-    assert speedups(data, pooled(runs)) == [], "nothing was found"
+    assert speedups(data, estimate_means(runs)) == [], "nothing was found"
     renamed = data.assign(parallelism=data["parallelism"].replace("random1", "found"))
-    ((levels, gain),) = speedups(renamed, pooled(runs))
+    ((levels, gain),) = speedups(renamed, estimate_means(runs))
     by_level = renamed[renamed["ranks"] > 1].set_index("parallelism")["step_s"]
     assert levels["nodes"] == 4 and gain.value == pytest.approx(
         by_level["data"] / by_level["found"], rel=1e-3
     )
-    notes = findings(renamed, pooled(runs))
+    notes = findings(renamed, estimate_means(runs))
     assert codes(notes) == ["errors", "order", "gains"]
     assert find_note(notes, "order").facts["taus"] == [1.0] and find_note(notes, "gains").facts["gains"] == [
         gain.value
@@ -189,16 +189,19 @@ def test_order_counts_only_resolved_pairs(
     campaign: Campaign, simulator: Simulator, runs: pd.DataFrame
 ) -> None:
     data, _ = build_rows(runs, cells(campaign), simulator)
-    assert count_correct_orders(data, pooled(runs)) == (3, 3)
-    assert count_correct_orders(data.assign(simulated_s=1 / data["simulated_s"]), pooled(runs)) == (0, 3)
+    assert count_correct_orders(data, estimate_means(runs)) == (3, 3)
+    assert count_correct_orders(data.assign(simulated_s=1 / data["simulated_s"]), estimate_means(runs)) == (
+        0,
+        3,
+    )
     by_name = data[data["ranks"] > 1].set_index("parallelism")["cell"]
     noisy = runs.copy()
     of_expert = noisy["cell"] == by_name["expert"]
     noisy.loc[of_expert, "epoch_time_s"] *= 1 + 0.9 * (-1) ** noisy.loc[of_expert, "replicate"].astype(int)
-    assert count_correct_orders(data, pooled(noisy)) == (1, 1), (
+    assert count_correct_orders(data, estimate_means(noisy)) == (1, 1), (
         "the expert's rule may be faster or slower than the other two"
     )
-    assert count_correct_orders(data[data["ranks"] == 1], pooled(runs)) == (0, 0)
+    assert count_correct_orders(data[data["ranks"] == 1], estimate_means(runs)) == (0, 0)
 
 
 def test_figure_has_marker_per_multi_rank_cell(

@@ -5,9 +5,9 @@ import pandas as pd
 import pytest
 
 from analysis import intervals
+from analysis.cell_means import estimate_means
 from analysis.intervals import Estimate
 from analysis.measured import timing_runs
-from analysis.pooling import pooled
 from common.notes import codes, find_note
 from common.schemas import schema
 from common.tables import write_table
@@ -73,7 +73,7 @@ def test_what_tracing_costs_is_the_ratio_of_epoch_times(built):
     assert len(data) == built.measured.runs["cell"].nunique()
     assert data["ratio"].to_numpy() == pytest.approx(1.01)
     group = row(data, TRACED)
-    ratio = pooled(built.runs).ratios([TRACED], [DDP]).iloc[0]
+    ratio = estimate_means(built.runs).ratios([TRACED], [DDP]).iloc[0]
     assert list(group[["ratio_low", "ratio_high", "p"]]) == pytest.approx(list(ratio[["low", "high", "p"]]))
     assert group["untraced_cell"] == DDP
     facts = find_note(cost.table(built.runs).notes, "tracing-costs").facts

@@ -56,10 +56,17 @@ import pandas as pd
 from scipy import special
 
 from analysis import conditions, intervals, tables
+from analysis.cell_means import (
+    MIN_SHARED_BLOCKS,
+    CellMeans,
+    Values,
+    after_blocks,
+    estimate_means,
+    name_bounds,
+)
 from analysis.covariance import MIN_GAIN, Slopes, fit_slopes, select_slopes
 from analysis.intervals import ROUNDING, Estimate
 from analysis.measured import block_of, cache_last, cell_levels, level_texts, successful
-from analysis.pooling import MIN_SHARED_BLOCKS, Pooling, Values, after_blocks, name_bounds, pooled
 from common.notes import Note
 
 TITLE = "Epoch times adjusted for machine speed during each run, with 95 % intervals, next to the plain means"
@@ -86,8 +93,8 @@ NO_REFERENCE = Note("no-reference", "no successful run has a reference benchmark
 
 
 @dataclass(frozen=True)
-class Adjusted(Pooling):
-    """A `Pooling` of adjusted epoch times.
+class Adjusted(CellMeans):
+    """The means of adjusted epoch times.
 
     The error of a mean includes that of the slopes times the cell's mean distances (Montgomery, section
     15.3); the error of a ratio includes that of the slopes times the difference of both distances.
@@ -107,7 +114,7 @@ class Adjusted(Pooling):
 
     @cached_property
     def cell_statistics(self) -> pd.DataFrame:
-        """As `Pooling.cell_statistics`, with the error of the slopes in low and high."""
+        """As `CellMeans.cell_statistics`, with the error of the slopes in low and high."""
         rows = super().cell_statistics
         of_cells = [[values.groups[cell].mean() for values in self.distances] for cell in rows.index]
         distance = np.array(of_cells, dtype=float).reshape(len(rows), len(self.distances))
@@ -133,16 +140,16 @@ class Adjustment:
     """Adjustment of a study's epoch times for machine speed.
 
     Attributes:
-        plain: Pooling of the measured epoch times.
+        plain: Means of the measured epoch times.
         why: Why nothing is adjusted, else "".
-        adjusted: Pooling of the adjusted epoch times, or None.
+        adjusted: Means of the adjusted epoch times, or None.
         alone: Slope of each covariate without the other one, from runs with a reference benchmark.
         covariates: Distance of those runs from the mean of their block and setting, one column per covariate.
         times: Adjusted epoch times of the runs, s.
         unused: Why a covariate is not used.
     """
 
-    plain: Pooling
+    plain: CellMeans
     why: str = ""
     adjusted: Adjusted | None = None
     alone: Mapping[str, Slopes] = field(default_factory=dict)
@@ -168,7 +175,7 @@ class Adjustment:
         return self.narrower_ratios >= MIN_GAIN
 
     def ratios(self, numerator: Sequence[str], denominator: Sequence[str]) -> pd.DataFrame:
-        """Return value, low and high of the adjusted ratio of each pair of cells, as `Pooling.ratios`.
+        """Return value, low and high of the adjusted ratio of each pair of cells, as `CellMeans.ratios`.
 
         Values are NaN for pairs that are not adjusted. Pairs of independent groups are adjusted where means
         are.
@@ -193,7 +200,7 @@ class Adjustment:
             return math.nan
         names = list(self.plain.samples)
         adjusted_ratios, plain_ratios = (
-            pooling.ratios(names[1:], names[:-1]) for pooling in (self.adjusted, self.plain)
+            cell_means.ratios(names[1:], names[:-1]) for cell_means in (self.adjusted, self.plain)
         )
         width = np.log(adjusted_ratios["high"] / adjusted_ratios["low"]) / np.log(
             plain_ratios["high"] / plain_ratios["low"]
@@ -214,7 +221,7 @@ class Adjustment:
 )
 def adjustment(runs: pd.DataFrame) -> Adjustment:
     """Return the adjustment of a study's runs."""
-    plain, ok = pooled(runs), successful(runs)
+    plain, ok = estimate_means(runs), successful(runs)
     referenced = ok[ok["reference_s"].notna()]
     if referenced.empty:
         return Adjustment(plain, NO_REFERENCE)

@@ -19,9 +19,9 @@ from scipy import linalg, stats
 from statsmodels.regression.linear_model import OLS
 
 from analysis import conditions, tables
+from analysis.cell_means import after_blocks, estimate_response_means, measured_response
 from analysis.intervals import ALL_THE_SAME, CONFIDENCE, Estimate, is_constant, p_text
 from analysis.measured import level_text, levels_in_order, successful, title, varying
-from analysis.pooling import after_blocks, measured_response, pooled_response
 from common.notes import Note
 from common.text import number_of
 from declared.responses import EPOCH_TIME, Response
@@ -424,7 +424,7 @@ def _notes(runs: pd.DataFrame, analysis: Analysis, response: Response) -> list[s
                 "left out have no effect. No q is given for these."
             )
             notes.append(Note("terms-left-out", text, terms=aliases[""], confounded=analysis.confounded))
-    if data["F"].notna().any() and (spread := pooled_response(runs, response)).differ:
+    if data["F"].notna().any() and (spread := estimate_response_means(runs, response)).differ:
         text = (
             "F, p and intervals of q assume one spread in all cells, which is doubtful here: the largest "
             f"s.d. is {spread.largest_spread_ratio:.2g} times the smallest (Bartlett's test, "

@@ -22,6 +22,7 @@ import pandas as pd
 
 from analysis import tables
 from analysis.anova import ERROR
+from analysis.cell_means import estimate_response_means, measured_response
 from analysis.effects import EQUAL, factors_in_order, margin_text
 from analysis.intervals import SIGNIFICANCE_LEVEL, Estimate, holm, simultaneous_ratios
 from analysis.measured import (
@@ -36,7 +37,6 @@ from analysis.measured import (
     treatment_text,
     varying,
 )
-from analysis.pooling import measured_response, pooled_response
 from common.notes import Note
 from common.text import join_words, number_of
 from declared.factors import MODEL_AND_DATASET
@@ -171,7 +171,7 @@ def answer_sentences(
         return answer._replace(opening=[note, *answer.opening])
     response = measured
     if not varying(runs):
-        mean = pooled_response(runs, response).cell_mean(str(runs["cell"].iloc[0]))
+        mean = estimate_response_means(runs, response).cell_mean(str(runs["cell"].iloc[0]))
         value = f"{tables.interval(mean.times(response.unit_multiplier))} {response.unit}"
         text = f"The study has one cell, so it compares nothing. Its mean {response.title} is {value}."
         return Answer([Note("one-cell", text, **{response.column: mean})], [])
@@ -219,7 +219,7 @@ def rank_levels(
     runs: pd.DataFrame, factor: str, contrasts: Sequence[Contrast], response: Response = EPOCH_TIME
 ) -> list[Ranking]:
     """Return a ranking of a factor's levels for each configuration in which two or more were measured."""
-    means = pooled_response(runs, response).cell_statistics["mean"]
+    means = estimate_response_means(runs, response).cell_statistics["mean"]
     rows = cell_levels(runs).set_index("cell").loc[lambda table: table.index.isin(means.index)]
     # Factors of one strategy only, such as microbatches, do not distinguish configurations
     # (`effects.cell_pairs`).

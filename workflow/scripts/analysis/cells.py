@@ -12,6 +12,7 @@ import pandas as pd
 from scipy import stats
 
 from analysis import conditions, intervals, tables
+from analysis.cell_means import estimate_means, estimate_response_means
 from analysis.intervals import Estimate
 from analysis.measured import (
     OUT_OF_MEMORY,
@@ -22,7 +23,6 @@ from analysis.measured import (
     successful,
     title,
 )
-from analysis.pooling import pooled, pooled_response
 from declared.factors import LARGEST
 from declared.responses import EPOCH_TIME, Response
 from declared.responses import RESPONSES as DECLARED
@@ -80,10 +80,12 @@ def summarize(runs: pd.DataFrame, response: Response = EPOCH_TIME) -> pd.DataFra
             values = ok[listed.column].astype(float)
             estimates = intervals.means(values, ok["cell"], listed.minimum, listed.maximum)
         else:
-            estimates = pooled_response(runs, listed).cell_statistics.rename(columns={"mean": "value"})
+            estimates = estimate_response_means(runs, listed).cell_statistics.rename(
+                columns={"mean": "value"}
+            )
         for part, name in (("value", "mean"), ("low", "low"), ("high", "high"), ("cv", "cv")):
             rows[f"{listed.column}_{name}"] = estimates[part].reindex(rows.index)
-    return rows.join(median_intervals(pooled(runs).samples)).reset_index(drop=True)
+    return rows.join(median_intervals(estimate_means(runs).samples)).reset_index(drop=True)
 
 
 def _listed(response: Response) -> list[Response]:

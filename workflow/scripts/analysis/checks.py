@@ -17,9 +17,9 @@ from statsmodels.stats.diagnostic import acorr_ljungbox, normal_ad
 from statsmodels.tools.sm_exceptions import SingularMatrixWarning
 
 from analysis import conditions, intervals, tables
+from analysis.cell_means import CellMeans, estimate_means
 from analysis.intervals import ROUNDING, SIGNIFICANCE_LEVEL
 from analysis.measured import measured_elsewhere, successful, to_float
-from analysis.pooling import Pooling, pooled
 from common.lattice import find_lattices
 from common.notes import Note
 from common.text import number_of
@@ -197,12 +197,12 @@ def _find_outliers(log: np.ndarray, cell: np.ndarray) -> tuple[np.ndarray, np.nd
     return p, outlier
 
 
-def run_checks(data: pd.DataFrame, pooling: Pooling) -> list[Check]:
+def run_checks(data: pd.DataFrame, cell_means: CellMeans) -> list[Check]:
     """Return all rows of the table; `data` are the `residuals` of the runs.
 
     The order of runs that were measured elsewhere is not tested, because it was not random.
     """
-    if not pooling.df or not pooling.sd:
+    if not cell_means.df or not cell_means.sd:
         code, why = "runs-do-not-differ", "no two runs of a cell differ"
         if data.empty:
             code, why = "no-successful-run", "no run succeeded"
@@ -219,11 +219,11 @@ def run_checks(data: pd.DataFrame, pooling: Pooling) -> list[Check]:
         ]
     )
     return [
-        _check_normality(data, pooling),
-        _check_equal_variances(pooling),
+        _check_normality(data, cell_means),
+        _check_equal_variances(cell_means),
         *order,
         *_check_outliers(data),
-        *_check_resolution(pooling),
+        *_check_resolution(cell_means),
     ]
 
 
@@ -241,7 +241,7 @@ def judge_assumptions(data: pd.DataFrame) -> list[tuple[str, bool | None, str]]:
     ]
 
 
-def _check_normality(data: pd.DataFrame, pooling: Pooling) -> Check:
+def _check_normality(data: pd.DataFrame, cell_means: CellMeans) -> Check:
     """Test studentized residuals for normality: their variance does not depend on the runs of their cell.
 
     Cells of unequal spread give heavy tails. Dividing by each cell's s.d. would not help, because the
@@ -268,24 +268,24 @@ def _check_normality(data: pd.DataFrame, pooling: Pooling) -> Check:
         text = (
             f"not normal: excess kurtosis {tables.number(kurtosis, 2)}, skewness {tables.number(skewness, 2)}"
         )
-        text += "; may be unequal spread alone" if pooling.differ else ""
+        text += "; may be unequal spread alone" if cell_means.differ else ""
         verdict = Note("not-normal", text)
     return Check(name, test, verdict, float(statistic), float(p))
 
 
-def _check_equal_variances(pooling: Pooling) -> Check:
+def _check_equal_variances(cell_means: CellMeans) -> Check:
     name, test = EQUAL_SPREAD, "Bartlett"
-    if math.isnan(pooling.p):
+    if math.isnan(cell_means.p):
         text = "cannot be judged: that needs two cells with two runs that differ"
         return Check(name, "none", Note("too-few-cells", text))
-    smallest, largest = pooling.spreads.min(), pooling.spreads.max()
-    unequal = bool(pooling.p < SIGNIFICANCE_LEVEL)
+    smallest, largest = cell_means.spreads.min(), cell_means.spreads.max()
+    unequal = bool(cell_means.p < SIGNIFICANCE_LEVEL)
     verdict = Note(
         "unequal-spread" if unequal else NO_EVIDENCE.code,
         f"{'unequal' if unequal else NO_EVIDENCE}: "
         f"s.d. from {tables.number(100 * smallest, 2)} to {tables.number(100 * largest, 2)} %",
     )
-    return Check(name, test, verdict, pooling.statistic, pooling.p)
+    return Check(name, test, verdict, cell_means.statistic, cell_means.p)
 
 
 @dataclass(frozen=True)
@@ -458,21 +458,21 @@ def detectable_difference(n: int, df: float) -> float:
     return float(apart) * math.sqrt(2 / n)
 
 
-def _check_resolution(pooling: Pooling) -> Iterator[Check]:
+def _check_resolution(cell_means: CellMeans) -> Iterator[Check]:
     """Yield the resolution of a mean and of a difference for the most common n > 1, in s.d. and in %.
 
     The size uses the s.d. pooled over all cells. The verdict has the range over cells. If cells are compared
     within blocks, differences are in s.d. of the residuals after blocks.
     """
-    counts = pooling.cell_statistics["n"]
+    counts = cell_means.cell_statistics["n"]
     n = int(counts[counts > 1].mode().max())
-    within, df = pooling.resolution(n)
+    within, df = cell_means.resolution(n)
     for name, width, spread in (
-        (HALF_INTERVAL, half_width(n, pooling.mean_df(n)), pooling),
+        (HALF_INTERVAL, half_width(n, cell_means.mean_df(n)), cell_means),
         (MIN_DIFFERENCE, significant_difference(n, df), within),
         (f"difference found with {100 * POWER:.0f} % power", detectable_difference(n, df), within),
     ):
-        after = "" if spread is pooling else " after blocks"
+        after = "" if spread is cell_means else " after blocks"
         size = 100 * math.expm1(width * spread.sd)
         size_text = f"about {tables.number(size, 2)} %"
         if len(spread.spreads) > 1:
@@ -491,8 +491,8 @@ def _check_resolution(pooling: Pooling) -> Iterator[Check]:
 def table(runs: pd.DataFrame, data: pd.DataFrame | None = None) -> tables.Table:
     """Return the table of checks of a study; `data` are its `residuals`."""
     data = residuals(runs) if data is None else data
-    pooling = pooled(runs)
-    rows = run_checks(data, pooling)
+    cell_means = estimate_means(runs)
+    rows = run_checks(data, cell_means)
     frame = pd.DataFrame([asdict(row) for row in rows])
     outliers = [row for row in rows if row.run_id]
     listed_ids = {row.run_id for row in outliers[:MAX_LISTED_OUTLIERS]}

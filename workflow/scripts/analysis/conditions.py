@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 import pandas as pd
 
+from analysis.cell_means import MIN_SHARED_BLOCKS, Prior, estimate_means
 from analysis.measured import (
     OUT_OF_MEMORY_MARK,
     are_times_to_train,
@@ -19,7 +20,6 @@ from analysis.measured import (
     traced,
     unsuccessful,
 )
-from analysis.pooling import MIN_SHARED_BLOCKS, Prior, pooled
 from common.notes import Note
 from common.text import number_of
 from common.units import LINK_RATES, Unit, in_one_unit
@@ -320,7 +320,7 @@ def replicates_note(runs: pd.DataFrame) -> Note:
     if counts.empty:
         return _no_runs_note(runs)
     n_min, n_max = int(counts.min()), int(counts.max())
-    prior = pooled(runs).prior
+    prior = estimate_means(runs).prior
     span = f"{n_max}" if n_min == n_max else f"{n_min} to {n_max}"
     text = f"Replicates are independent runs, n = {span} per cell"
     facts = {"fewest": n_min, "most": n_max, "moderated": prior.df > 0}
@@ -357,7 +357,7 @@ def contrasts_note(runs: pd.DataFrame, within_blocks: pd.Series) -> str:
     ways, blocks, groups = [], bool((within_blocks > 0).any()), bool((within_blocks == 0).any())
     if not (blocks or groups):
         return ""
-    prior = pooled(runs).within.prior
+    prior = estimate_means(runs).within.prior
     if blocks:
         typical = f", moderated in the same way (after blocks, {_typical_text(prior)})" if prior.df else ""
         ways.append(
@@ -383,7 +383,7 @@ def one_allocation_note(runs: pd.DataFrame) -> Note | None:
     """
     cells = successful(runs).groupby("cell")
     replicated = cells.size()[lambda n: n > 1].index
-    halves = pooled(runs).half_widths.reindex(replicated).dropna()
+    halves = estimate_means(runs).half_widths.reindex(replicated).dropna()
     n_sessions = cells["session"].nunique().reindex(replicated).max()
     if halves.empty or halves.median() >= SITES_APART or n_sessions > 1:
         return None

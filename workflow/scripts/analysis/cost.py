@@ -5,7 +5,7 @@
 
 Price, intensity and the power of a node are stated by the site (declared.costs). Energy is what meters
 measured (analysis.energy) if any did, else the stated power of a node x nodes x time. Intervals are those of
-times or measured energies (analysis.pooling), since price, power and intensity are taken as known.
+times or measured energies (analysis.cell_means), since price, power and intensity are taken as known.
 """
 
 from collections.abc import Callable
@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 
 from analysis import conditions, energy, tables
+from analysis.cell_means import estimate_column_means, name_bounds
 from analysis.measured import are_times_to_train, cell_levels, currency_of, level_texts, successful
-from analysis.pooling import name_bounds, pool_column
 from analysis.speedup import with_baseline_ratios
 from analysis.time_to_accuracy import seconds_to_accuracy
 from common.notes import Note
@@ -129,15 +129,15 @@ def summarize(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None = N
         values = ok.assign(value=quantity(ok, column, lambda: epochs, target)).dropna(subset="value")
         if values.empty:
             continue
-        pooling = pool_column(values, "value")
-        rows = rows.join(name_bounds(pooling.cell_statistics, column))
-        compared = compared or (column, pooling)
+        cell_means = estimate_column_means(values, "value")
+        rows = rows.join(name_bounds(cell_means.cell_statistics, column))
+        compared = compared or (column, cell_means)
     if compared is None:
         return pd.DataFrame(columns=["cell"])
-    column, pooling = compared
+    column, cell_means = compared
     if "co2_g" not in rows:
         rows["energy_source"] = None
-    rows = with_baseline_ratios(rows[rows[column].notna()], runs, pooling)
+    rows = with_baseline_ratios(rows[rows[column].notna()], runs, cell_means)
     of_work = rows.reset_index(drop=True).groupby(["model", "dataset"])
     on_front = {cell for _, cells in of_work for cell in pareto_front(cells, "epoch_time_s", column)["cell"]}
     return rows.assign(front=rows["cell"].isin(on_front)).reset_index(drop=True)

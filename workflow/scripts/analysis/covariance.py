@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 
 from analysis import intervals
+from analysis.cell_means import after_blocks
 from analysis.intervals import ROUNDING, Estimate
-from analysis.pooling import after_blocks
 
 MIN_GAIN = 0.05  # share by which each covariate must reduce the error of left-out runs
 MIN_SLOPE_DF = 5

@@ -21,6 +21,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import conditions, intervals, tables
+from analysis.cell_means import estimate_means
 from analysis.effects import THROTTLED, cells_without_runs_note, contrasts, no_shared_session_note
 from analysis.intervals import Estimate, columns, estimate_of
 from analysis.measured import (
@@ -32,7 +33,6 @@ from analysis.measured import (
     treatments,
     varying,
 )
-from analysis.pooling import pooled
 from common.notes import Note
 from declared.mesh import divides_more
 from declared.models import find_graph
@@ -175,7 +175,7 @@ def decompose(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> pd.Dat
     data = pd.DataFrame(rows)
     if data.empty:
         return data
-    measured = contrasts(runs, pooled(runs), data["to_cell"].tolist(), data["from_cell"].tolist())
+    measured = contrasts(runs, estimate_means(runs), data["to_cell"].tolist(), data["from_cell"].tolist())
     data = pd.concat([data, measured.drop(columns=["p", "df"])], axis=1)
     if network is None:
         return data

@@ -20,8 +20,8 @@ from analysis.adjusted import (
     setting_of,
     slopes_note,
 )
+from analysis.cell_means import after_blocks
 from analysis.measured import block_of, successful
-from analysis.pooling import after_blocks
 from common.notes import Note
 from common.text import number_of
 

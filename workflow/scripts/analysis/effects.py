@@ -1,7 +1,7 @@
 """Table of effects: how each factor changes epoch time from its base level, all else equal.
 
 A row is a pair of cells that differ in one factor. The base level is the smallest number, or the first word
-in factors.schema.yaml. Every pair of frameworks is compared. `analysis.pooling` compares two cells.
+in factors.schema.yaml. Every pair of frameworks is compared. `analysis.cell_means` compares two cells.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,9 +12,9 @@ import pandas as pd
 from scipy.sparse import csr_array
 
 from analysis import adjusted, conditions, intervals, tables
+from analysis.cell_means import CellMeans, Values, estimate_means, estimate_response_means, measured_response
 from analysis.intervals import SIGNIFICANCE_LEVEL, Estimate
 from analysis.measured import cell_levels, level_text, levels_in_order, successful, title, treatments, varying
-from analysis.pooling import Pooling, Values, measured_response, pooled, pooled_response
 from common.notes import Note
 from declared.mesh import REQUIRED_AXIS, idle
 from declared.responses import EPOCH_TIME, Response
@@ -87,18 +87,20 @@ def factors_in_order(runs: pd.DataFrame) -> list[str]:
     return [name for name in first if name in varied] + [name for name in varied if name not in first]
 
 
-def contrasts(runs: pd.DataFrame, pooling: Pooling, to: Sequence[str], base: Sequence[str]) -> pd.DataFrame:
+def contrasts(
+    runs: pd.DataFrame, cell_means: CellMeans, to: Sequence[str], base: Sequence[str]
+) -> pd.DataFrame:
     """Compare the runs of pairs of cells.
 
     Args:
         runs: Runs of the study.
-        pooling: Pooling of the runs.
+        cell_means: Mean epoch times of the cells.
         to: Cells after the change.
         base: Cells before the change.
 
     Returns:
         A row per pair. ratio is that of mean epoch times, with df, p (of a ratio of 1) and within_blocks
-        (`Pooling.ratios`). ratio, difference_s and throttled_difference_s have bounds. from_s, to_s, from_n
+        (`CellMeans.ratios`). ratio, difference_s and throttled_difference_s have bounds. from_s, to_s, from_n
         and to_n describe the compared runs, within blocks the runs of shared blocks. n_allreduces and
         sent_bytes are given for both cells. shared_sessions is the number of sessions with runs of both
         cells, NaN if the sessions of one are not recorded.
@@ -107,13 +109,13 @@ def contrasts(runs: pd.DataFrame, pooling: Pooling, to: Sequence[str], base: Seq
     ends = {"from": list(base), "to": list(to)}
     data = pd.DataFrame(index=range(len(ends["to"])))
     means = ok.groupby("cell")[["n_allreduces", "sent_bytes"]].mean().astype(float)
-    compared = pooling.pair_means(ends["to"], ends["from"])
+    compared = cell_means.pair_means(ends["to"], ends["from"])
     for end, mean, n in (("from", "base", "base_n"), ("to", "to", "n")):
         data[f"{end}_n"] = compared[n].to_numpy(int)
         data[f"{end}_s"] = compared[mean].to_numpy(float)
-    ratios = pooling.ratios(numerator=ends["to"], denominator=ends["from"])
+    ratios = cell_means.ratios(numerator=ends["to"], denominator=ends["from"])
     _set_interval(data, "ratio", ratios)
-    _set_interval(data, "difference_s", pooling.differences(ends["to"], ends["from"]))
+    _set_interval(data, "difference_s", cell_means.differences(ends["to"], ends["from"]))
     throttled = ok[ok["throttled_s"].notna()]
     _set_interval(
         data,
@@ -188,7 +190,7 @@ def build_rows(
             pd.DataFrame(levels, dtype=object),  # keeps integers next to missing levels
             other_levels,
             paired[["from_cell", "to_cell"]],
-            contrasts(runs, pooled(runs), paired["to_cell"].tolist(), paired["from_cell"].tolist()),
+            contrasts(runs, estimate_means(runs), paired["to_cell"].tolist(), paired["from_cell"].tolist()),
             _adjusted_ratios(runs, paired),
         ],
         axis=1,
@@ -201,7 +203,7 @@ def build_rows(
         _add_simultaneous_bounds(data, "response_")
     if margin is not None:
         judged = measured_response(runs, response)
-        data["p_equal"] = pooled_response(runs, judged).equivalence_p(
+        data["p_equal"] = estimate_response_means(runs, judged).equivalence_p(
             data["to_cell"].tolist(), data["from_cell"].tolist(), margin
         )
         data["p_equal_holm"] = _holm_by_factor(data, "p_equal")
@@ -232,9 +234,9 @@ def _add_simultaneous_bounds(data: pd.DataFrame, prefix: str = "") -> None:
 
 def _response_ratios(runs: pd.DataFrame, paired: pd.DataFrame, response: Response) -> pd.DataFrame:
     """Return response_from, response_to and response_ratio of each pair, the latter with bounds, df and p."""
-    pooling = pooled_response(runs, response)
+    cell_means = estimate_response_means(runs, response)
     to, base = paired["to_cell"].tolist(), paired["from_cell"].tolist()
-    means, ratios = pooling.pair_means(to, base), pooling.ratios(numerator=to, denominator=base)
+    means, ratios = cell_means.pair_means(to, base), cell_means.ratios(numerator=to, denominator=base)
     data = pd.DataFrame({"response_from": means["base"], "response_to": means["to"]})
     _set_interval(data, "response_ratio", ratios)
     return data.assign(response_df=ratios["df"], response_p=ratios["p"]).set_axis(paired.index)

@@ -18,8 +18,8 @@ from typing import Any
 import pandas as pd
 
 from analysis import conditions, tables
+from analysis.cell_means import estimate_response_means, name_bounds
 from analysis.measured import cell_levels, count_steps, level_texts, scale_to_dataset, successful, to_float
-from analysis.pooling import name_bounds, pooled_response
 from analysis.strategies import cell_requirements
 from common.errors import InputError
 from common.notes import Note
@@ -286,7 +286,7 @@ def summarize(measured: pd.DataFrame) -> pd.DataFrame:
     rows["n"] = by_cell.size()
     for response in UTILIZATION:
         if measured[response.column].notna().any():
-            means = pooled_response(measured, response).cell_statistics
+            means = estimate_response_means(measured, response).cell_statistics
             rows = rows.join(name_bounds(means, response.column))
     return rows.join(by_cell[ORIGIN_COLUMNS].first()).reset_index(drop=True)
 

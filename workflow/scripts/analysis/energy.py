@@ -2,7 +2,7 @@
 
 All energies of a study have one scope (`choose_scope`), because the energy of accelerators, of processor
 packages and of whole machines are different quantities. Intervals are computed like those of epoch times
-(analysis.pooling), because noise is a share of energy, too.
+(analysis.cell_means), because noise is a share of energy, too.
 """
 
 from collections.abc import Sequence
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import pandas as pd
 
 from analysis import conditions, tables
+from analysis.cell_means import estimate_column_means, name_bounds
 from analysis.measured import cell_levels, level_texts, scale_to_dataset, successful
-from analysis.pooling import name_bounds, pool_column
 from analysis.speedup import with_baseline_ratios
 from common.notes import Note
 from common.text import number_of
@@ -157,9 +157,9 @@ def summarize(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None = N
     rows["scope"] = scope.scope
     rows["n"] = energies.groupby("cell").size().reindex(rows.index)
     for response in RESPONSES:
-        rows = rows.join(name_bounds(pool_column(energies, response).cell_statistics, response))
+        rows = rows.join(name_bounds(estimate_column_means(energies, response).cell_statistics, response))
     rows["idle_w"] = energies.groupby("cell")["idle_w"].mean().reindex(rows.index)
-    rows = with_baseline_ratios(rows, runs, pool_column(energies, "energy_j"))
+    rows = with_baseline_ratios(rows, runs, estimate_column_means(energies, "energy_j"))
     if target is not None:
         rows = _with_accuracy(rows, energies, energy_to_accuracy(runs, epochs, scope, target))
     return rows.reset_index(drop=True)
@@ -169,7 +169,7 @@ def _with_accuracy(rows: pd.DataFrame, energies: pd.DataFrame, spent: pd.Series)
     """Add the energy to the target, for cells whose runs all reach it."""
     reached = energies.assign(spent=energies["run_id"].map(spent)).dropna(subset="spent")
     is_complete = reached.groupby("cell").size().reindex(rows.index, fill_value=0) == rows["n"]
-    means = name_bounds(pool_column(reached, "spent").cell_statistics, "energy_to_accuracy_j")
+    means = name_bounds(estimate_column_means(reached, "spent").cell_statistics, "energy_to_accuracy_j")
     return rows.join(means.reindex(rows.index).where(is_complete, axis=0))
 
 

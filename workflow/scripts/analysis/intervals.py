@@ -1,7 +1,7 @@
-"""Means over replicates and their confidence intervals. Replicates are independent runs with one value each.
+"""Compute means over replicates, and their intervals. Replicates are independent runs with one value each.
 
-Quantiles, tests and corrections come from scipy and statsmodels. `analysis.pooling` computes the intervals of
-mean epoch times.
+Quantiles, tests and corrections come from scipy and statsmodels. `analysis.cell_means` has the intervals
+of mean epoch times.
 """
 
 import math
@@ -271,7 +271,7 @@ def simultaneous_ratios(ratios: pd.DataFrame) -> pd.DataFrame:
 
     Args:
         ratios: value, low, high (each ratio's own 95 % interval), df, and p that it is 1, as of
-            `Pooling.ratios`. Rows without p are not part of the family.
+            `CellMeans.ratios`. Rows without p are not part of the family.
 
     Returns:
         low and high; NaN without p.

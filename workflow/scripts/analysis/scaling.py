@@ -17,9 +17,9 @@ from scipy import stats
 from scipy.optimize import OptimizeWarning, curve_fit
 
 from analysis import conditions, tables
+from analysis.cell_means import CellMeans, estimate_means
 from analysis.intervals import SIGNIFICANCE_LEVEL, Estimate, columns
 from analysis.measured import cell_levels, combination_text, level_text, successful, title, varying
-from analysis.pooling import Pooling, pooled
 from analysis.regression import LACK_OF_FIT, lack_of_fit
 from analysis.speedup import karp_flatt, one_device_cells_by_batch_size
 from common.notes import Note
@@ -179,7 +179,7 @@ def build_rows(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     single_counts: dict[str, set[str]] = {}
     drawn: set[str] = set()
     unfitted = []
-    pooling, varied = pooled(runs), varying(runs)
+    cell_means, varied = estimate_means(runs), varying(runs)
     for size_factor, levels, sample in scaling_series(runs):
         name = combination_text(levels) or "the study"
         if sample["n_devices"].nunique() < 2:
@@ -197,12 +197,12 @@ def build_rows(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
         else:
             unfitted.append(name)
     fewest = [by_count[min(by_count)] for *_, by_count in fits]
-    fastest = [by_count[_fastest_count(by_count, pooling)] for *_, by_count in fits]
-    speedups = pooling.ratios(numerator=fewest, denominator=fastest).to_dict(
+    fastest = [by_count[_fastest_count(by_count, cell_means)] for *_, by_count in fits]
+    speedups = cell_means.ratios(numerator=fewest, denominator=fastest).to_dict(
         "records"
     )  # together: one call per pair took most of the time
     rows = [
-        row | _series_row(law, by_count, pooling, speedup)
+        row | _series_row(law, by_count, cell_means, speedup)
         for (row, law, by_count), speedup in zip(fits, speedups, strict=True)
     ]
     single = [name for name, cells in single_counts.items() if not cells <= drawn]
@@ -217,25 +217,25 @@ def build_rows(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     return pd.DataFrame(rows, columns=list(rows[0]) if rows else ["n_devices"]), sentences
 
 
-def _fastest_count(by_count: dict[int, str], pooling: Pooling) -> int:
+def _fastest_count(by_count: dict[int, str], cell_means: CellMeans) -> int:
     """Return the device count with the shortest epoch, except the lowest count."""
     larger = sorted(by_count)[1:]
-    return min(larger, key=lambda p: pooling.cell_mean(by_count[p]).value)
+    return min(larger, key=lambda p: cell_means.cell_mean(by_count[p]).value)
 
 
 def _series_row(
-    law: AmdahlFit, by_count: dict[int, str], pooling: Pooling, ratio: Mapping[str, float]
+    law: AmdahlFit, by_count: dict[int, str], cell_means: CellMeans, ratio: Mapping[str, float]
 ) -> dict[str, Any]:
     """Return the columns of a series after its levels.
 
     Args:
         law: The fitted law.
         by_count: Number of devices -> cell, ascending.
-        pooling: Pooling of the study's runs.
+        cell_means: Mean epoch times of the cells.
         ratio: Ratio of the time on the fewest devices to the fastest one, with bounds and within_blocks.
     """
-    times = {count: pooling.cell_mean(cell) for count, cell in by_count.items()}
-    fewest, fastest = min(times), _fastest_count(by_count, pooling)
+    times = {count: cell_means.cell_mean(cell) for count, cell in by_count.items()}
+    fewest, fastest = min(times), _fastest_count(by_count, cell_means)
     device_ratio = fewest / fastest
     speedup = Estimate(ratio["value"], ratio["low"], ratio["high"])
     one_s = times[1].value if fewest == 1 else law.one_device_s.value

@@ -11,8 +11,8 @@ share. A cell on one device has none.
 import numpy as np
 import pandas as pd
 
+from analysis.cell_means import estimate_means
 from analysis.measured import Records, cell_levels, count_steps, scale_to_dataset, successful
-from analysis.pooling import pooled
 from analysis.speedup import one_device_cells_by_local_batch
 
 # Parts of a run's wall time, in temporal order: column of `run_time_parts` -> name.
@@ -36,18 +36,20 @@ def epoch_shares(runs: pd.DataFrame) -> pd.DataFrame:
         the ratio of the two cells' epoch times. The share is negative if computation alone would take longer
         than the epoch; 0 without an interval on one device; NaN if unknown.
     """
-    pooling, single_device_cells = pooled(runs), one_device_cells_by_local_batch(runs)
+    cell_means, single_device_cells = estimate_means(runs), one_device_cells_by_local_batch(runs)
     rows = cell_levels(runs).set_index("cell")
-    rows = rows[rows.index.isin(list(pooling.samples))]
+    rows = rows[rows.index.isin(list(cell_means.samples))]
     alone = pd.Series(
         [single_device_cells.get(cell, "") for cell in rows.index], index=rows.index, dtype=object
     )
     ok = count_steps(successful(runs))
     batches = scale_to_dataset(ok, "steps").groupby(ok["cell"]).mean()
     batch_ratio = (batches.reindex(rows.index) / batches.reindex(alone).to_numpy()).to_numpy(float)
-    ratio = pooling.ratios(numerator=alone.tolist(), denominator=rows.index.tolist())
+    ratio = cell_means.ratios(numerator=alone.tolist(), denominator=rows.index.tolist())
     single = (rows["n_devices"] == 1).to_numpy(bool)
-    data = pd.DataFrame({"epoch_time_s": pooling.cell_statistics["mean"].reindex(rows.index), "alone": alone})
+    data = pd.DataFrame(
+        {"epoch_time_s": cell_means.cell_statistics["mean"].reindex(rows.index), "alone": alone}
+    )
     data["communication"] = np.where(single, 0.0, 1 - batch_ratio * ratio["value"])
     data["communication_low"] = np.where(single, np.nan, 1 - batch_ratio * ratio["high"])
     data["communication_high"] = np.where(single, np.nan, 1 - batch_ratio * ratio["low"])

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 import pandas as pd
 
 from analysis import conditions, tables
+from analysis.cell_means import CellMeans, estimate_means
 from analysis.intervals import ESTIMATE_COLUMNS, Estimate, columns
 from analysis.measured import cell_levels, factors, level_texts, measured_elsewhere, successful, varying
-from analysis.pooling import Pooling, pooled
 from common.notes import Note
 from common.text import number_of
 from declared.factors import NODES_AND_DEVICES
@@ -34,8 +34,8 @@ def baseline_cells(runs: pd.DataFrame) -> dict[str, str]:
     return {cell: baselines.get(cell, fewest) for cell, fewest in _fewest_devices_cells(runs).items()}
 
 
-def with_baseline_ratios(rows: pd.DataFrame, runs: pd.DataFrame, pooling: Pooling) -> pd.DataFrame:
-    """Return rows by cell with baseline_cell, and ratio to it with bounds, of what was pooled.
+def with_baseline_ratios(rows: pd.DataFrame, runs: pd.DataFrame, cell_means: CellMeans) -> pd.DataFrame:
+    """Return rows by cell with baseline_cell, and ratio to it with bounds, of the means of the cells.
 
     The ratio of a baseline to itself is 1 and has no bounds.
     """
@@ -44,7 +44,7 @@ def with_baseline_ratios(rows: pd.DataFrame, runs: pd.DataFrame, pooling: Poolin
         for cell, baseline_cell in baseline_cells(runs).items()
         if {cell, baseline_cell} <= set(rows.index)
     }
-    ratios = pooling.ratios(numerator=list(baselines), denominator=list(baselines.values()))
+    ratios = cell_means.ratios(numerator=list(baselines), denominator=list(baselines.values()))
     ratios = ratios.set_index(pd.Index(list(baselines)))
     baseline_of = rows["cell"].map(baselines)
     is_own = rows["cell"] == baseline_of
@@ -122,17 +122,17 @@ def _one_device_cells(runs: pd.DataFrame, framework_columns: Sequence[str], batc
 def build_rows(runs: pd.DataFrame) -> pd.DataFrame:
     """Return one row per measured cell: epoch time, baseline, speed-up and efficiency, with intervals."""
     baselines = baseline_cells(runs)
-    pooling = pooled(runs)
+    cell_means = estimate_means(runs)
     by_cell = cell_levels(runs).set_index("cell", drop=False)
-    ratios = pooling.ratios(numerator=list(baselines.values()), denominator=list(baselines))
+    ratios = cell_means.ratios(numerator=list(baselines.values()), denominator=list(baselines))
     estimates = (Estimate(*row) for row in ratios[ESTIMATE_COLUMNS].itertuples(index=False))
     speedups = dict(zip(baselines, estimates, strict=True))
     within_blocks = dict(zip(baselines, ratios["within_blocks"], strict=True))
     rows = []
-    for cell in by_cell.loc[by_cell.index.isin(list(pooling.samples))].itertuples(index=False):
+    for cell in by_cell.loc[by_cell.index.isin(list(cell_means.samples))].itertuples(index=False):
         baseline = baselines.get(cell.cell)
-        mean = pooling.cell_mean(cell.cell)
-        reference = pooling.cell_mean(baseline) if baseline else Estimate(float("nan"))
+        mean = cell_means.cell_mean(cell.cell)
+        reference = cell_means.cell_mean(baseline) if baseline else Estimate(float("nan"))
         is_own = baseline == cell.cell
         speedup = Estimate(1.0) if is_own else speedups.get(cell.cell, Estimate(math.nan))
         n_devices = int(cell.n_devices)

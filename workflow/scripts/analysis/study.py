@@ -37,8 +37,8 @@ from analysis import (
     useful_time,
     variance,
 )
+from analysis.cell_means import estimate_means
 from analysis.measured import currency_of, read_runs, timing_runs
-from analysis.pooling import pooled
 from analysis.responses import with_response
 from common.cores import all_cores
 from common.errors import InputError
@@ -186,7 +186,10 @@ def main(
         for name in names:
             inputs.write(name)
         return
-    _ = pooled(measured).cell_statistics, pooled(measured).within.prior  # computed once, before workers fork
+    _ = (
+        estimate_means(measured).cell_statistics,
+        estimate_means(measured).within.prior,
+    )  # computed once, before workers fork
     _shared_inputs[:] = [inputs]
     with all_cores() as pool:
         list(pool.map(_write_shared, names))

@@ -25,9 +25,9 @@ from statsmodels.regression.mixed_linear_model import MixedLM
 from statsmodels.tools.sm_exceptions import ConvergenceWarning
 
 from analysis import conditions, tables
+from analysis.cell_means import after_blocks, estimate_means
 from analysis.effects import cell_pairs
 from analysis.measured import block_of, successful
-from analysis.pooling import after_blocks, pooled
 from common.notes import Note
 
 TITLE = "Variance of an epoch's time by where it comes from"
@@ -159,7 +159,7 @@ def fit_mixed_model(runs: pd.DataFrame, rows: pd.DataFrame) -> MixedModel | None
     compared = cell_pairs(runs)
     compared = compared[compared["to_cell"].isin(means) & compared["from_cell"].isin(means)]
     to, base = compared["to_cell"].tolist(), compared["from_cell"].tolist()
-    logs = pooled(runs).log_differences(to, base)
+    logs = estimate_means(runs).log_differences(to, base)
     model_logs = np.array(
         [means[to_cell] - means[base_cell] for to_cell, base_cell in zip(to, base, strict=True)]
     )

@@ -1,17 +1,17 @@
 """Compute ratios of epoch times between two campaigns by cell, with intervals and corrected p-values.
 
 Campaigns share no block, so a cell's runs in each are independent groups (Welch 1947). Each campaign has its
-own standard deviations (analysis.pooling). Degrees of freedom are by Satterthwaite (Biometrics 2, 1946).
+own standard deviations (analysis.cell_means). Degrees of freedom are by Satterthwaite (Biometrics 2, 1946).
 """
 
 import numpy as np
 import pandas as pd
 
 from analysis import intervals, tables
+from analysis.cell_means import estimate_means
 from analysis.conditions import join_names
 from analysis.intervals import SIGNIFICANCE_LEVEL
 from analysis.measured import level_text, title, varying
-from analysis.pooling import pooled
 from common.notes import Note
 from common.text import number_of
 from comparison.matched import Compared
@@ -28,12 +28,12 @@ def changes(compared: Compared) -> pd.DataFrame:
         A row per cell: cell, the factors that vary, from_n, from_s, to_n, to_s, ratio with bounds, p, p_holm,
         verdict. The ratio is the mean epoch time in the other campaign over that in the base. The verdict is
         "slower" or "faster" (p_holm < 0.05), "no change shown", or "no interval" if the cell has a single run
-        in a campaign whose cells do not show a typical variance either (`pooling.estimate_prior`).
+        in a campaign whose cells do not show a typical variance either (`cell_means.estimate_prior`).
     """
     data = compared.cells[compared.cells["cell"].isin(compared.common)].reset_index(drop=True)
     data = data[["cell", *varying(data)]]
     base, other_cells = (
-        pooled(runs).cell_statistics.loc[compared.common]
+        estimate_means(runs).cell_statistics.loc[compared.common]
         for runs in (compared.base_runs, compared.other_runs)
     )
     log_ratio, error, df = log_ratios(base, other_cells)
@@ -57,7 +57,7 @@ def log_ratios(
 
     Args:
         denominators: Columns mean, s (standard deviation of logarithms), n, and df of s, as
-            `Pooling.cell_statistics` has them.
+            `CellMeans.cell_statistics` has them.
         numerators: The same columns, row by row.
     """
     sides = [cells[["mean", "s", "n", "df"]].to_numpy(float).T for cells in (denominators, numerators)]

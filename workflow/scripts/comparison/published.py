@@ -7,7 +7,7 @@ sequence length. A ratio below 1 means that the campaign is slower:
     e^2     s^2 / n + c^2 / k
 
 m is the harmonic mean of the throughput of a cell's n runs, with the standard deviation s of their logarithms
-(`analysis.pooling`), and r is the published throughput of k runs with the coefficient of variation c. If the
+(`analysis.cell_means`). r is the published throughput of k runs with the coefficient of variation c. If the
 source gives no spread, c is 0, and the interval covers the campaign's runs alone. Degrees of freedom are by
 Satterthwaite. Two one-sided tests show that a ratio is within the margin (Schuirmann 1987). One test shows
 that it lies beyond. Both have Holm's correction for all rows.
@@ -24,9 +24,9 @@ import pandas as pd
 from scipy import special
 
 from analysis import intervals, tables
+from analysis.cell_means import estimate_response_means
 from analysis.intervals import SIGNIFICANCE_LEVEL
 from analysis.measured import cell_levels, factors, level_text, read_timing_runs, successful, title, varying
-from analysis.pooling import pooled_response
 from common.errors import InputError
 from common.notes import Note
 from common.text import number_of
@@ -143,7 +143,7 @@ def build_rows(runs: pd.DataFrame, reference: Reference, margin: float) -> pd.Da
     if not pairs:
         problem = f"has no number of the same conditions: {_reasons(refused) or 'no run succeeded'}"
         raise InputError("nothing-to-compare", problem, file=reference.title)
-    measured = pooled_response(runs, THROUGHPUT).cell_statistics.loc[[cell for cell, _ in pairs]]
+    measured = estimate_response_means(runs, THROUGHPUT).cell_statistics.loc[[cell for cell, _ in pairs]]
     published = pd.DataFrame([vars(row) for _, row in pairs])[PUBLISHED].astype({"cv": float})
     exact = published.assign(mean=published["samples_s"], s=published["cv"].fillna(0.0), n=published["runs"])
     log_ratio, error, df = log_ratios(exact.assign(df=np.maximum(exact["n"] - 1, 1)), measured)

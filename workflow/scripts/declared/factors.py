@@ -26,7 +26,7 @@ NOT_TREATMENTS = (
     "dataset",
     "nodes",
     "devices_per_node",
-    "replicas",
+    "n_devices",
     "device",
     "batch_size",
     "bandwidth",

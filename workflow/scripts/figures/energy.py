@@ -7,9 +7,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator
 
 from analysis import energy as energies
+from analysis.cell_means import estimate_column_means
 from analysis.energy import EnergyScope, choose_scope
 from analysis.measured import Records
-from analysis.pooling import pool_column
 from common.notes import Note
 from common.units import ENERGIES, choose_unit
 from declared.figures import FigureSpec
@@ -30,7 +30,7 @@ HOW_TO_READ = "Energy covers the same samples as epoch time. Dotted lines: equal
 
 def cell_energy(runs: pd.DataFrame, meters: EnergyScope) -> pd.DataFrame:
     """Return energy per epoch in J (mean, low, high, n) of each metered cell."""
-    return pool_column(energies.energy_of_runs(runs, meters), "energy_j").cell_statistics
+    return estimate_column_means(energies.energy_of_runs(runs, meters), "energy_j").cell_statistics
 
 
 def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
@@ -44,7 +44,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
             return panels.empty_figure(view.runs)
         return panels.empty_figure(view.runs, NO_ENERGY, energies.WHY_NO_ENERGY)
     unit, unit_name, _ = choose_unit(energy["mean"], ENERGIES)
-    points = pareto.locate_cells(view, view.pooling.cell_statistics, energy, unit)
+    points = pareto.locate_cells(view, view.cell_means.cell_statistics, energy, unit)
     labels = "epoch time (s)", f"energy per epoch ({unit_name})"
     figure, view, notes = pareto.draw_cells(view, points, labels, lambda ax: _draw_power_lines(ax, unit))
     without_energy = [cell for cell in dict.fromkeys(view.ok["cell"]) if cell not in energy.index]

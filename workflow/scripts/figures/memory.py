@@ -50,7 +50,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
         for series in all_series:
             for cell in dict.fromkeys(series.select(panel_runs)["cell"]):
                 if cell in memory.index:
-                    mean, no_runs = view.pooling.cell_mean(cell), pd.Series(dtype=float)
+                    mean, no_runs = view.cell_means.cell_mean(cell), pd.Series(dtype=float)
                     panels.draw_interval(ax, series.style, memory[cell] / MB, mean, no_runs, 0.0)
         ax.margins(MARGIN)
         ax.set_ylim(0, None)

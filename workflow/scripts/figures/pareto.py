@@ -11,9 +11,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from analysis.cell_means import estimate_response_means
 from analysis.cost import pareto_front
 from analysis.measured import Records, size_factor_name, title
-from analysis.pooling import pooled_response
 from analysis.responses import with_response
 from common.notes import Note
 from common.units import CARBON_MASSES, Unit, choose_unit
@@ -51,9 +51,9 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     view = build_view(runs, spec, response)
     if view.ok.empty:
         return panels.empty_figure(view.runs, view.missing_cause)
-    values = view.pooling.cell_statistics
+    values = view.cell_means.cell_statistics
     unit = Unit(1.0, view.response.unit) if response.is_money else choose_unit(values["mean"], CARBON_MASSES)
-    points = locate_cells(view, pooled_response(runs, time).cell_statistics, values, unit.size)
+    points = locate_cells(view, estimate_response_means(runs, time).cell_statistics, values, unit.size)
     labels = time.label, f"{response.title} ({unit.name})"
     figure, view, notes = draw_cells(view, points, labels)
     heading = HEADING.format(response.heading, time.title)

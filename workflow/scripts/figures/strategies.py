@@ -121,5 +121,5 @@ def _draw_measured(ax: Axes, series: Series, panel_runs: pd.DataFrame, view: Vie
     for cell, runs in series.select(panel_runs).groupby("cell"):
         x = _positions(runs["bandwidth_bytes_s"].to_numpy(float))[0] + shift
         panels.draw_interval(
-            ax, series.style, x, view.pooling.cell_mean(str(cell)), runs["epoch_time_s"], 0.0
+            ax, series.style, x, view.cell_means.cell_mean(str(cell)), runs["epoch_time_s"], 0.0
         )

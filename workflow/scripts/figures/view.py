@@ -1,6 +1,6 @@
 """Select the part of a study that a figure draws: filtered cells, series and panels.
 
-Intervals are estimated from all runs that the figure can use, before its filter (`analysis.pooling`), so that
+Intervals are estimated from all runs that the figure can use, before its filter (`analysis.cell_means`), so that
 figures and tables agree.
 """
 
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from analysis.cell_means import CellMeans, estimate_response_means
 from analysis.intervals import Estimate
 from analysis.measured import (
     OUT_OF_MEMORY_MARK,
@@ -29,7 +30,6 @@ from analysis.measured import (
     treatment_text,
     varying,
 )
-from analysis.pooling import Pooling, pooled_response
 from analysis.responses import response_notes, with_response
 from common.notes import Note
 from declared.factors import (
@@ -152,9 +152,9 @@ class View:
         return Note("response-not-recorded", f"no run records its {name}", response=self.response.name)
 
     @cached_property
-    def pooling(self) -> Pooling:
+    def cell_means(self) -> CellMeans:
         """Means of all cells of `all_runs`, with their intervals."""
-        return pooled_response(self.all_runs, self.response)
+        return estimate_response_means(self.all_runs, self.response)
 
     @property
     def quantity(self) -> str:
@@ -168,7 +168,7 @@ class View:
 
     def estimate(self, cell: str) -> Estimate:
         """Return the mean response of a cell in its displayed unit, with its interval."""
-        return self.pooling.cell_mean(cell).times(self.response.unit_multiplier)
+        return self.cell_means.cell_mean(cell).times(self.response.unit_multiplier)
 
     def values(self, runs: pd.DataFrame) -> pd.Series:
         """Return the response of runs in its displayed unit."""
@@ -185,7 +185,7 @@ class View:
         """
         ok = panels.rows_at(self.ok, levels)
         ok = ok if drawn is None else ok[ok["cell"].isin(drawn)]
-        means = self.pooling.cell_statistics.loc[list(set(ok["cell"])), ["n", "mean", "low", "high"]]
+        means = self.cell_means.cell_statistics.loc[list(set(ok["cell"])), ["n", "mean", "low", "high"]]
         means[["mean", "low", "high"]] *= self.response.unit_multiplier
         return self.values(ok), means
 

@@ -24,9 +24,9 @@ import numpy as np
 import pandas as pd
 
 from analysis import conditions, tables
+from analysis.cell_means import MAX_PRIOR_DF
 from analysis.intervals import t_interval
 from analysis.measured import level_text, successful, timing_runs
-from analysis.pooling import MAX_PRIOR_DF
 from analysis.variance import Components, estimate_components, log_times_by_run
 from common.errors import InputError
 from common.notes import Note
@@ -76,7 +76,7 @@ def half_width(sd: float, n: np.ndarray, prior_df: float) -> np.ndarray:
     Args:
         sd: Standard deviation of a run's logarithm.
         n: Numbers of runs.
-        prior_df: Degrees of freedom that moderation adds (analysis.pooling).
+        prior_df: Degrees of freedom that moderation adds (analysis.cell_means).
     """
     _, high = t_interval(0.0, sd / np.sqrt(n), n - 1 + prior_df)
     return np.sinh(high)

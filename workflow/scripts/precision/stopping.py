@@ -6,7 +6,7 @@ Soc. B 15, 1953; Chow & Robbins, Ann. Math. Stat. 36, 1965). With three runs per
 level does not correct that. Therefore the standard deviation must be well known before it decides, as after
 the first stage of Stein (Ann. Math. Stat. 16, 1945). A cell stops only if it has MIN_CELL_DF, and all cells
 together have MIN_POOLED_DF degrees of freedom, and if its interval is narrow in two ways: as reported, and
-with a standard deviation moderated by all cells without the limit of analysis.pooling.
+with a standard deviation moderated by all cells without the limit of analysis.cell_means.
 
 Simulations of other rules are in docs/explanation/statistics.md: more runs after the interval is narrow
 (Hall, Ann. Stat. 9, 1981; Mukhopadhyay & de Silva, Sequential Methods and Their Applications, 2009), stricter
@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis.cell_means import MAX_PRIOR_DF, CellMeans, estimate_means
 from analysis.intervals import t_interval
 from analysis.measured import factors, timing_runs
-from analysis.pooling import MAX_PRIOR_DF, Pooling, pooled
 from declared.study import MIN_POOLED_DF, Replicates
 from plan.decisions import BY_CHANCE, NO, NOT_ASKED, YES
 
@@ -48,14 +48,16 @@ def judge_cells(runs: pd.DataFrame, rule: Replicates) -> pd.DataFrame:
             refine: Whether the cell gets another run: it has a successful one, and fewer than `at_most`.
     """
     timed_runs = timing_runs(runs)
-    pooling = pooled(timed_runs)
+    cell_means = estimate_means(timed_runs)
     limit = math.nan if rule.until is None else rule.until
     widths = (
-        _contrast_widths(timed_runs, pooling, rule.contrasts) if rule.contrasts else _cell_widths(pooling)
+        _contrast_widths(timed_runs, cell_means, rule.contrasts)
+        if rule.contrasts
+        else _cell_widths(cell_means)
     )
     judged = widths.index if rule.contrasts else timed_runs["cell"].unique()
     verdicts = pd.DataFrame(index=pd.Index(runs["cell"].unique(), name="cell"))
-    verdicts["n"] = pooling.cell_statistics["n"].reindex(verdicts.index).fillna(0).astype(int)
+    verdicts["n"] = cell_means.cell_statistics["n"].reindex(verdicts.index).fillna(0).astype(int)
     verdicts[["half_width", "moderated_width", "df", "pooled_df"]] = widths.reindex(verdicts.index)
     not_asked = ~verdicts.index.isin(judged)
     precise = (verdicts["half_width"] <= limit).to_numpy()
@@ -111,36 +113,36 @@ def runs_to_target(spread: np.ndarray | float, rule: Replicates, cells: np.ndarr
     return np.where(enough.any(axis=-1), n[enough.argmax(axis=-1)], rule.at_most)
 
 
-def _cell_widths(pooling: Pooling) -> pd.DataFrame:
+def _cell_widths(cell_means: CellMeans) -> pd.DataFrame:
     """Return by cell the columns half_width (as reported), moderated_width, df and pooled_df.
 
     moderated_width and df are those of a standard deviation moderated without the limit MAX_PRIOR_DF.
     """
-    moderated = replace(pooling, max_prior_df=math.inf).cell_statistics
+    moderated = replace(cell_means, max_prior_df=math.inf).cell_statistics
     return pd.DataFrame(
         {
-            "half_width": _relative_half_width(pooling.cell_statistics, "mean"),
+            "half_width": _relative_half_width(cell_means.cell_statistics, "mean"),
             "moderated_width": _relative_half_width(moderated, "mean"),
             "df": moderated["df"],
-            "pooled_df": pooling.effective_df,
+            "pooled_df": cell_means.effective_df,
         }
     )
 
 
 def _contrast_widths(
-    runs: pd.DataFrame, pooling: Pooling, contrasts: Mapping[str, tuple[Any, ...]]
+    runs: pd.DataFrame, cell_means: CellMeans, contrasts: Mapping[str, tuple[Any, ...]]
 ) -> pd.DataFrame:
     """Return the columns of `_cell_widths` by cell, of its widest contrast; NaN if one has no interval."""
     pairs = pd.DataFrame(_pairs(runs, contrasts), columns=["to", "base"])
     columns = ["half_width", "moderated_width", "df", "pooled_df"]
     pairs[columns] = math.nan
-    if (measured := pairs["to"].isin(pooling.samples) & pairs["base"].isin(pooling.samples)).any():
+    if (measured := pairs["to"].isin(cell_means.samples) & pairs["base"].isin(cell_means.samples)).any():
         to, base = (pairs.loc[measured, end].tolist() for end in ("to", "base"))
         reported, moderated = (
-            pooling.ratios(to, base),
-            replace(pooling, max_prior_df=math.inf).ratios(to, base),
+            cell_means.ratios(to, base),
+            replace(cell_means, max_prior_df=math.inf).ratios(to, base),
         )
-        total_df = np.where(reported["within_blocks"] > 0, pooling.within.df, pooling.effective_df)
+        total_df = np.where(reported["within_blocks"] > 0, cell_means.within.df, cell_means.effective_df)
         widths = {
             "half_width": _relative_half_width(reported, "value"),
             "moderated_width": _relative_half_width(moderated, "value"),

@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import conditions, intervals, tables
+from analysis.cell_means import CellMeans, estimate_means
 from analysis.intervals import Estimate
 from analysis.measured import (
     cell_levels,
@@ -30,7 +31,6 @@ from analysis.measured import (
     traced,
     with_batch_numbers,
 )
-from analysis.pooling import Pooling, pooled
 from common.notes import Note
 from common.options import run_program
 from common.tables import read_table
@@ -85,9 +85,9 @@ class TracedStudy:
         return timing_runs(self.runs)
 
     @cached_property
-    def pooling(self) -> Pooling:
-        """The pooled epoch times of cells."""
-        return pooled(self.timing_runs)
+    def cell_means(self) -> CellMeans:
+        """The mean epoch times of cells."""
+        return estimate_means(self.timing_runs)
 
     @cached_property
     def law(self) -> StudyLaw:
@@ -261,7 +261,7 @@ class Cell:
     def answers(self) -> Iterator[dict[str, Any]]:
         """Yield a row of the table for each question."""
         base = self.study.by_levels.get(_levels(self.row))
-        untraced = self.study.pooling.cell_mean(base["cell"]) if base else Estimate(np.nan)
+        untraced = self.study.cell_means.cell_mean(base["cell"]) if base else Estimate(np.nan)
         all_chains = self.every_chain
         steps = sum(len(chain.steps) for chain in all_chains)
         step_s = sum(chain.measured_s for chain in all_chains) / steps
@@ -290,8 +290,8 @@ class Cell:
         if not (question.factor and question.level and base):
             return {}
         row = self.study.by_levels[_levels(self.row, **{question.factor: question.level})]
-        measured = self.study.pooling.cell_mean(row["cell"])
-        ratio = self.study.pooling.ratios([row["cell"]], [base["cell"]]).iloc[0]
+        measured = self.study.cell_means.cell_mean(row["cell"])
+        ratio = self.study.cell_means.ratios([row["cell"]], [base["cell"]]).iloc[0]
         return {
             "to_cell": row["cell"], **intervals.columns("measured_s", measured),
             **intervals.columns("measured_ratio", Estimate(ratio["value"], ratio["low"], ratio["high"])),

@@ -13,6 +13,7 @@ import pandas as pd
 
 from analysis import shares, tables
 from analysis.anova import ERROR, TOTAL
+from analysis.cell_means import estimate_means
 from analysis.intervals import ESTIMATE_COLUMNS, SIGNIFICANCE_LEVEL, Estimate, estimate_of, p_text
 from analysis.measured import (
     cell_words,
@@ -23,7 +24,7 @@ from analysis.measured import (
     successful,
     title,
 )
-from analysis.pooling import pooled, pooled_response
+from analysis.cell_means import estimate_means, estimate_response_means
 from analysis.responses import with_response
 from analysis.speedup import accumulates_as_baseline
 from common.notes import Note
@@ -138,7 +139,7 @@ def _range_of_means(response: Response, target: float | None, evidence: Evidence
     """
     response = response.with_currency(currency_of(evidence.runs))
     runs = with_response(evidence.runs, response, evidence.epochs, target)
-    means = pooled_response(runs, response).cell_statistics["mean"].dropna()
+    means = estimate_response_means(runs, response).cell_statistics["mean"].dropna()
     rows = means.rename(response.column).rename_axis("cell").reset_index()
     subject, unit = f"mean {response.title}", f" {response.unit}"
     return _range_note(evidence, rows, response.column, subject, response.unit_multiplier, unit)
@@ -152,13 +153,13 @@ def _peak_memory(_spec: FigureSpec, evidence: Evidence) -> Note | None:
 
 def _range_of_times(_spec: FigureSpec, evidence: Evidence) -> Note | None:
     """Name the fastest and the slowest cell."""
-    pooling = pooled(evidence.runs)
-    means = pooling.cell_statistics["mean"].dropna().sort_values(kind="stable")
+    cell_means = estimate_means(evidence.runs)
+    means = cell_means.cell_statistics["mean"].dropna().sort_values(kind="stable")
     if len(means) < 2:
         return None
     fastest, slowest = str(means.index[0]), str(means.index[-1])
-    low, high = (f"{tables.interval(pooling.cell_mean(cell))} s" for cell in (fastest, slowest))
-    ratio = Estimate(*pooling.ratios([slowest], [fastest])[ESTIMATE_COLUMNS].iloc[0])
+    low, high = (f"{tables.interval(cell_means.cell_mean(cell))} s" for cell in (fastest, slowest))
+    ratio = Estimate(*cell_means.ratios([slowest], [fastest])[ESTIMATE_COLUMNS].iloc[0])
     return Note(
         "epoch-time-range",
         f"An epoch is shortest with {evidence.cell(fastest)}: {low} on average. It is longest with "

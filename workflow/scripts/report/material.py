@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 
 from analysis import tables
+from analysis.cell_means import CellMeans, estimate_means, estimate_response_means, measured_response
 from analysis.measured import one_line, successful
-from analysis.pooling import Pooling, measured_response, pooled, pooled_response
 from analysis.responses import with_response
 from analysis.tables import Table
 from common.errors import InputError
@@ -114,9 +114,9 @@ class Material:
         return successful(self.runs)
 
     @cached_property
-    def pooling(self) -> Pooling:
-        """Return the pooled spread of epoch times."""
-        return pooled(self.runs)
+    def cell_means(self) -> CellMeans:
+        """Return the mean epoch time of each cell, with its spread."""
+        return estimate_means(self.runs)
 
     @cached_property
     def runs_with_response(self) -> pd.DataFrame:
@@ -130,9 +130,9 @@ class Material:
         return measured_response(self.runs_with_response, RESPONSES[self.study.response])
 
     @cached_property
-    def response_pooling(self) -> Pooling:
-        """Return the pooled spread of the response of the answer."""
-        return pooled_response(self.runs_with_response, self.response)
+    def response_means(self) -> CellMeans:
+        """Return the mean of the response of the answer in each cell, with its spread."""
+        return estimate_response_means(self.runs_with_response, self.response)
 
     def data(self, name: str) -> pd.DataFrame:
         """Return the numbers of a table; an empty frame if the study has no such table."""

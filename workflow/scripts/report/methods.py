@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from analysis import conditions, tables
+from analysis.cell_means import measured_response
 from analysis.effects import build_rows
 from analysis.measured import (
     OUT_OF_MEMORY_MARK,
@@ -24,7 +25,6 @@ from analysis.measured import (
     unsuccessful,
     varying,
 )
-from analysis.pooling import measured_response
 from analysis.settings import names_differing
 from common.errors import InputError
 from common.files import load_yaml

@@ -79,7 +79,7 @@ def ranked_levels(material: Material, factor: str, rankings: Sequence[answers.Ra
         [
             ranking.context,
             level_text(ranking.levels[0]),
-            tables.interval(material.response_pooling.cell_mean(ranking.cells[0]).times(multiplier)),
+            tables.interval(material.response_means.cell_mean(ranking.cells[0]).times(multiplier)),
             level_text(ranking.lead.before) if ranking.lead else tables.DASH,
             tables.ratio(ranking.lead.ratio) if ranking.lead else tables.DASH,
             tables.p_value(ranking.lead.p) if ranking.lead else tables.DASH,

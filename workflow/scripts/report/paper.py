@@ -22,8 +22,8 @@ import pandas as pd
 
 from analysis import conditions
 from analysis.answers import Answer, answer_sentences
+from analysis.cell_means import measured_response
 from analysis.measured import Records, currency_of
-from analysis.pooling import measured_response
 from analysis.responses import with_response
 from analysis.tables import PAGE_ROWS, Table, fits_float, is_landscape, latex, read
 from common.errors import InputError

@@ -13,6 +13,7 @@ import pandas as pd
 
 from analysis import efficiency, energy, tables, useful_time
 from analysis.batch_scaling import batch_scaling, scaling_phrase
+from analysis.cell_means import estimate_response_means
 from analysis.conditions import is_emulated
 from analysis.cost import HOUR_S
 from analysis.intervals import Estimate
@@ -25,7 +26,6 @@ from analysis.measured import (
     title,
     varying,
 )
-from analysis.pooling import pooled_response
 from analysis.responses import MEMORY, with_response
 from analysis.tables import Table
 from common.errors import InputError
@@ -130,7 +130,7 @@ def _means(study: Study, records: Records, series: Series, name: str) -> pd.Seri
     runs = with_response(ok, response, lambda: records.epochs, study.target_accuracy)
     if not runs[response.column].notna().any():
         return pd.Series(math.nan, index=series.rows["cell"])
-    means = pooled_response(runs, response).cell_statistics["mean"]
+    means = estimate_response_means(runs, response).cell_statistics["mean"]
     return response.unit_multiplier * means.reindex(series.rows["cell"])
 
 

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis.cell_means import estimate_means
 from analysis.cost import HOUR_S
 from analysis.intervals import ESTIMATE_COLUMNS, Estimate, columns, estimate_of
 from analysis.measured import cell_words, level_text, successful, varying
-from analysis.pooling import pooled
 from analysis.speedup import baseline_cells
 from common.errors import InputError, check_range
 from common.text import alternatives
@@ -266,12 +266,15 @@ def _at_levels(ok: pd.DataFrame, levels: Mapping[str, str]) -> pd.DataFrame:
 
 def _scaling_rows(runs: pd.DataFrame, cells: Sequence[str]) -> pd.DataFrame:
     """Return time, speed-up over the first cell and efficiency of each cell, with bounds."""
-    pooling, measured = pooled(runs), successful(runs).drop_duplicates("cell").set_index("cell").loc[cells]
-    ratios = pooling.ratios([cells[0]] * len(cells), list(cells))[ESTIMATE_COLUMNS]
+    cell_means, measured = (
+        estimate_means(runs),
+        successful(runs).drop_duplicates("cell").set_index("cell").loc[cells],
+    )
+    ratios = cell_means.ratios([cells[0]] * len(cells), list(cells))[ESTIMATE_COLUMNS]
     speedups = [Estimate(1.0), *(Estimate(*row) for row in ratios.iloc[1:].itertuples(index=False))]
     growth = measured["n_devices"] / measured["n_devices"].iloc[0]
     rows = [
-        columns("epoch_time_s", pooling.cell_mean(cell))
+        columns("epoch_time_s", cell_means.cell_mean(cell))
         | columns("speedup", speedup)
         | columns("efficiency", speedup.times(1 / growth[cell]))
         for cell, speedup in zip(cells, speedups, strict=True)
@@ -281,7 +284,7 @@ def _scaling_rows(runs: pd.DataFrame, cells: Sequence[str]) -> pd.DataFrame:
         framework=measured["framework"].tolist(),
         nodes=measured["nodes"].astype(int).tolist(),
         devices=measured["n_devices"].astype(int).tolist(),
-        n=[pooling.cell_mean(cell).n for cell in cells],
+        n=[cell_means.cell_mean(cell).n for cell in cells],
         samples=pd.to_numeric(measured["samples_per_epoch"]).astype(float).tolist(),
     )
 

@@ -208,7 +208,7 @@ def check_ratios(material: Material) -> Verdict:
 
 def check_intervals(material: Material) -> Verdict:
     """Check rule 5: results have intervals."""
-    cells = material.pooling.cell_statistics
+    cells = material.cell_means.cell_statistics
     n_missing, n_cells = int(cells["low"].isna().sum()), len(cells)
     if n_missing:
         text = f"{n_missing} of {number_of(n_cells, 'cell')} have no interval, as they have too few runs."

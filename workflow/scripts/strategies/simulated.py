@@ -16,9 +16,9 @@ import pandas as pd
 from scipy.stats import kendalltau
 
 from analysis import conditions, tables
+from analysis.cell_means import CellMeans, estimate_means
 from analysis.intervals import ESTIMATE_COLUMNS, Estimate, columns
 from analysis.measured import factors, level_text, read_timing_runs, successful, title_with_unit, varying
-from analysis.pooling import Pooling, pooled
 from common.notes import Note
 from common.options import run_program
 from declared.mesh import PLAIN, SEARCHED, kind_of
@@ -83,10 +83,10 @@ def build_rows(
     steps = (
         (ok["samples_per_epoch"].astype(float) / ok["local_batch"].astype(float)).groupby(ok["cell"]).first()
     )
-    pooling, rows = pooled(runs), []
+    cell_means, rows = estimate_means(runs), []
     missing: dict[Note, list[str]] = {}
     for cell, run in planned.items():
-        measured = cell in pooling.samples
+        measured = cell in cell_means.samples
         try:
             simulated = simulator.simulate(run)
         except MissingMeasurement as error:
@@ -94,7 +94,7 @@ def build_rows(
             if not measured:
                 continue
             simulated = {}
-        step = scale_estimate(pooling.cell_mean(cell), steps[cell]) if measured else Estimate(math.nan)
+        step = scale_estimate(cell_means.cell_mean(cell), steps[cell]) if measured else Estimate(math.nan)
         sent = {
             name: simulated.get(name, math.nan)
             for name in ("sent_activation_bytes", "gradient_bytes", "memory_bytes")
@@ -160,7 +160,7 @@ def rank_correlations(data: pd.DataFrame) -> list[float]:
     return correlations
 
 
-def count_correct_orders(data: pd.DataFrame, pooling: Pooling) -> tuple[int, int]:
+def count_correct_orders(data: pd.DataFrame, cell_means: CellMeans) -> tuple[int, int]:
     """Return how many pairs of cells are simulated in the measured order, and the number of pairs.
 
     Pairs differ in their strategy only, and their measured times differ beyond the noise.
@@ -172,7 +172,7 @@ def count_correct_orders(data: pd.DataFrame, pooling: Pooling) -> tuple[int, int
     ]
     if not pairs:
         return 0, 0
-    ratios = pooling.ratios([second.cell for second, _ in pairs], [first.cell for _, first in pairs])
+    ratios = cell_means.ratios([second.cell for second, _ in pairs], [first.cell for _, first in pairs])
     is_correct = [
         (low > 1) == (second.simulated_s > first.simulated_s)
         for (second, first), low, high in zip(pairs, ratios["low"], ratios["high"], strict=True)
@@ -181,20 +181,20 @@ def count_correct_orders(data: pd.DataFrame, pooling: Pooling) -> tuple[int, int
     return sum(is_correct), len(is_correct)
 
 
-def speedups(data: pd.DataFrame, pooling: Pooling) -> list[tuple[dict[str, Any], Estimate]]:
+def speedups(data: pd.DataFrame, cell_means: CellMeans) -> list[tuple[dict[str, Any], Estimate]]:
     """Return for each group the speed-up of the searched strategy over data parallelism."""
     results = []
     for levels, group in groups(data):
         cells = group.set_index("parallelism")["cell"]
         if {SEARCHED, PLAIN} <= set(cells.index):
-            (row,) = pooling.ratios(numerator=[cells[PLAIN]], denominator=[cells[SEARCHED]])[
+            (row,) = cell_means.ratios(numerator=[cells[PLAIN]], denominator=[cells[SEARCHED]])[
                 ESTIMATE_COLUMNS
             ].itertuples(index=False)
             results.append((levels, Estimate(*row)))
     return results
 
 
-def findings(data: pd.DataFrame, pooling: Pooling) -> list[Note]:
+def findings(data: pd.DataFrame, cell_means: CellMeans) -> list[Note]:
     """Return notes on errors, orders, and whether searched strategies are faster."""
     multi_rank = data[(data["ranks"] > 1) & data["error"].notna()]
     if multi_rank.empty:
@@ -213,7 +213,7 @@ def findings(data: pd.DataFrame, pooling: Pooling) -> list[Note]:
         )
     ]
     if taus := rank_correlations(data):
-        right, resolved = count_correct_orders(data, pooling)
+        right, resolved = count_correct_orders(data, cell_means)
         notes.append(
             Note(
                 "order",
@@ -225,7 +225,7 @@ def findings(data: pd.DataFrame, pooling: Pooling) -> list[Note]:
                 taus=taus,
             )
         )
-    if gains := speedups(data, pooling):
+    if gains := speedups(data, cell_means):
         slower = [estimate for _, estimate in gains if estimate.high < 1]
         values = [estimate.value for _, estimate in gains]
         faster = sum(estimate.low > 1 for _, estimate in gains)
@@ -276,7 +276,7 @@ def table(runs: pd.DataFrame, data: pd.DataFrame, not_simulated: Sequence[str]) 
     texts["sent (MB)"] = [tables.number(value / 1e6) for value in sent]
     models = sorted(set(data.loc[data["rest_s"].isna(), "model"]))
     notes = [
-        *findings(data, pooled(runs)),
+        *findings(data, estimate_means(runs)),
         METHOD,
         *([Note("no-rest", NO_REST.format(models=", ".join(models)), models=models)] if models else []),
         SENT,

@@ -5,9 +5,9 @@ from typing import Any
 import pandas as pd
 
 from analysis import conditions, tables
+from analysis.cell_means import estimate_means
 from analysis.intervals import columns
 from analysis.measured import cell_levels, factors, successful, title
-from analysis.pooling import pooled
 from common.notes import Note
 from declared.factors import UNTRACED, is_traced
 from traces.cells import add_factors, estimate, level_columns
@@ -42,15 +42,15 @@ def build_rows(runs: pd.DataFrame) -> pd.DataFrame:
         for cell, counterpart in untraced_cells(runs).items()
         if {cell, counterpart} <= measured
     }
-    pooling = pooled(runs)
-    ratios = pooling.ratios(list(pairs), list(pairs.values()))
+    cell_means = estimate_means(runs)
+    ratios = cell_means.ratios(list(pairs), list(pairs.values()))
     rows: list[dict[str, Any]] = [
         {
             "cell": cell,
             "untraced_cell": counterpart,
             "n": int(ratio["n"]),
-            **columns("traced_s", pooling.cell_mean(cell)),
-            **columns("untraced_s", pooling.cell_mean(counterpart)),
+            **columns("traced_s", cell_means.cell_mean(cell)),
+            **columns("untraced_s", cell_means.cell_mean(counterpart)),
             **columns("ratio", estimate(ratio)),
             "p": ratio["p"],
             "within_blocks": ratio["within_blocks"],

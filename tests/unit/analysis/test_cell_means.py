@@ -9,8 +9,9 @@ from scipy import stats
 from statsmodels.formula.api import ols
 
 from analysis import cells, conditions, effects
+from analysis.cell_means import MAX_PRIOR_DF, after_blocks, estimate_means, estimate_prior
 from analysis.measured import Records
-from analysis.pooling import MAX_PRIOR_DF, after_blocks, estimate_prior, pooled
+from analysis.cell_means import MAX_PRIOR_DF, after_blocks, estimate_prior, estimate_means
 from declared.figures import FigureSpec
 from figures import overview
 from support.published import NPK, PLANT_GROWTH, VASCULAR_GRAFTS, mlperf_runs
@@ -32,13 +33,13 @@ def in_blocks(groups):
     return runs[runs["epoch_time_s"].notna()]
 
 
-def ratio(pooling, to, base):
-    return pooling.ratios([to], [base]).iloc[0]
+def ratio(cell_means, to, base):
+    return cell_means.ratios([to], [base]).iloc[0]
 
 
 @pytest.fixture(scope="module")
 def growth():
-    return pooled(runs_of({cell: np.exp(weight) for cell, weight in PLANT_GROWTH.items()}))
+    return estimate_means(runs_of({cell: np.exp(weight) for cell, weight in PLANT_GROWTH.items()}))
 
 
 def test_bartletts_test_is_that_of_r(growth):
@@ -53,10 +54,10 @@ def test_the_spread_of_all_cells_is_that_of_r(growth):
     assert (growth.sd, growth.df) == (pytest.approx(0.6234, abs=5e-5), 27)
 
 
-def by_hand(pooling, cells):
+def by_hand(cell_means, cells):
     """Return moderated variances of log times and their df, as in Smyth's section 3."""
-    prior = pooling.prior
-    own = {cell: np.log(pooling.samples[cell]) for cell in cells}
+    prior = cell_means.prior
+    own = {cell: np.log(cell_means.samples[cell]) for cell in cells}
     variance = [
         (prior.df * prior.variance + x.var(ddof=1) * (len(x) - 1)) / (prior.df + len(x) - 1)
         for x in own.values()
@@ -84,18 +85,18 @@ def test_intervals_use_moderated_variances(growth):
 def test_a_noisy_cell_keeps_most_of_its_spread():
     rng = np.random.default_rng(2)
     times = {"a": rng.lognormal(0, 0.01, 8), "b": rng.lognormal(0, 0.3, 8), "c": [1.0]}
-    pooling = pooled(runs_of(times))
-    assert 0 < pooling.prior.df < MAX_PRIOR_DF, "spreads are that far apart"
-    (quiet, noisy), df = by_hand(pooling, "ab")
+    cell_means = estimate_means(runs_of(times))
+    assert 0 < cell_means.prior.df < MAX_PRIOR_DF, "spreads are that far apart"
+    (quiet, noisy), df = by_hand(cell_means, "ab")
     for cell, variance in (("a", quiet), ("b", noisy)):
-        estimate = pooling.cell_mean(cell)
+        estimate = cell_means.cell_mean(cell)
         assert math.log(estimate.high / estimate.value) == pytest.approx(
             stats.t.ppf(0.975, df[0]) * math.sqrt(variance / 8)
         )
     assert quiet < 0.03**2 and noisy > 0.15**2
-    alone = pooling.cell_mean("c")
+    alone = cell_means.cell_mean("c")
     assert math.log(alone.high) == pytest.approx(
-        stats.t.ppf(0.975, pooling.prior.df) * math.sqrt(pooling.prior.variance)
+        stats.t.ppf(0.975, cell_means.prior.df) * math.sqrt(cell_means.prior.variance)
     )
 
 
@@ -153,7 +154,7 @@ def test_what_an_interval_rests_on_is_said(groups, facts):
     note = conditions.replicates_note(runs)
     assert {name: note.facts[name] for name in facts} == facts
     assert (conditions.TWO_RUNS in note) == (len(groups["a"]) == 2)
-    rows = pooled(runs).cell_statistics
+    rows = estimate_means(runs).cell_statistics
     assert not np.isinf(rows[["low", "high"]].to_numpy()).any()
 
 
@@ -161,13 +162,15 @@ def test_no_run_is_said_apart_from_no_run_yet():
     runs = runs_of({"a": [1.0]})
     assert conditions.replicates_note(runs.assign(status="failed")) == conditions.NO_SUCCESS
     assert conditions.run_counts_note(runs.assign(status="missing")) == conditions.NO_RUN_YET
-    assert pooled(runs.assign(status="failed")).cell_statistics.empty
+    assert estimate_means(runs.assign(status="failed")).cell_statistics.empty
 
 
 def test_times_that_are_all_equal_have_intervals_without_width():
-    pooling = pooled(runs_of({"a": [0.1, 0.1, 0.1], "b": [0.3, 0.3]}))
-    assert (pooling.cell_mean("a").low, pooling.cell_mean("a").high) == (pooling.cell_mean("a").value,) * 2
-    assert ratio(pooling, "a", "b")["low"] == ratio(pooling, "a", "b")["high"]
+    cell_means = estimate_means(runs_of({"a": [0.1, 0.1, 0.1], "b": [0.3, 0.3]}))
+    assert (cell_means.cell_mean("a").low, cell_means.cell_mean("a").high) == (
+        cell_means.cell_mean("a").value,
+    ) * 2
+    assert ratio(cell_means, "a", "b")["low"] == ratio(cell_means, "a", "b")["high"]
 
 
 STUDIES = 250
@@ -210,8 +213,8 @@ def test_random_halves_of_real_runs_differ_as_often_as_p_says(time):
             drawn = {cell: rng.permutation(times) for cell, times in cells_.items()}
             halves = [{f"{cell}.{half}": times[half::2] for cell, times in drawn.items()} for half in (0, 1)]
             runs_of_halves = runs_of(halves[0] | halves[1]).assign(block=pd.NA)
-            pooling = pooled(runs_of_halves)
-            p_values += pooling.ratios(list(halves[0]), list(halves[1]))["p"].tolist()
+            cell_means = estimate_means(runs_of_halves)
+            p_values += cell_means.ratios(list(halves[0]), list(halves[1]))["p"].tolist()
     assert 0.03 < np.mean(np.array(p_values) < 0.05) < 0.07
 
 
@@ -232,7 +235,7 @@ def test_tables_and_figures_show_the_same_intervals(runs, csv):
 
 def test_a_difference_in_seconds_agrees_with_the_ratio():
     rng = np.random.default_rng(7)
-    pooling = pooled(
+    cell_means = estimate_means(
         runs_of(
             {
                 **{cell: place * rng.lognormal(0, 0.05, 6) for place, cell in enumerate("abcdef", 1)},
@@ -241,18 +244,20 @@ def test_a_difference_in_seconds_agrees_with_the_ratio():
         )
     )
     to, base = list("abcdefg"), list("bcdefga")
-    ratios, differences = pooling.ratios(to, base), pooling.differences(to, base)
+    ratios, differences = cell_means.ratios(to, base), cell_means.differences(to, base)
     apart = [
         (rows["low"] > centre) | (rows["high"] < centre) for rows, centre in ((ratios, 1), (differences, 0))
     ]
     assert (apart[0] == apart[1]).all() and apart[0].any() and not differences["low"].isna().any()
     # a mean's standard error, mean x s / sqrt(n), is that of the log scale to first order
     a, b = (
-        pooling.cell_statistics.loc[cell, "mean"] * pooling.cell_statistics.loc[cell, "s"] / math.sqrt(6)
+        cell_means.cell_statistics.loc[cell, "mean"]
+        * cell_means.cell_statistics.loc[cell, "s"]
+        / math.sqrt(6)
         for cell in "ab"
     )
-    df = (a**2 + b**2) ** 2 / ((a**4 + b**4) / pooling.cell_statistics.loc["a", "df"])
-    half = stats.t.ppf(0.975, min(df, pooling.effective_df)) * math.hypot(a, b)
+    df = (a**2 + b**2) ** 2 / ((a**4 + b**4) / cell_means.cell_statistics.loc["a", "df"])
+    half = stats.t.ppf(0.975, min(df, cell_means.effective_df)) * math.hypot(a, b)
     assert differences["high"][0] - differences["value"][0] == pytest.approx(half)
 
 
@@ -263,16 +268,16 @@ def grafts():
 
 def test_what_cells_and_blocks_leave_is_that_of_montgomery():
     # Example 4.1: SS error 109.89 on 15 degrees of freedom, MS error 7.33
-    pooling = pooled(grafts())
-    assert pooling.within.df == 15
-    assert 100 * pooling.within.sd**2 * 15 == pytest.approx(109.89, abs=5e-3)
-    assert 100 * pooling.within.sd**2 == pytest.approx(7.33, abs=5e-3)
+    cell_means = estimate_means(grafts())
+    assert cell_means.within.df == 15
+    assert 100 * cell_means.within.sd**2 * 15 == pytest.approx(109.89, abs=5e-3)
+    assert 100 * cell_means.within.sd**2 == pytest.approx(7.33, abs=5e-3)
 
 
 def test_cells_in_blocks_are_compared_by_moderated_differences():
-    pooling = pooled(grafts())
-    prior, names = pooling.within.prior, list(VASCULAR_GRAFTS)
-    rows = pooling.ratios(names[1:], [names[0]] * 3)
+    cell_means = estimate_means(grafts())
+    prior, names = cell_means.within.prior, list(VASCULAR_GRAFTS)
+    rows = cell_means.ratios(names[1:], [names[0]] * 3)
     assert (rows["within_blocks"] == 6).all() and (rows["n"] == 6).all()
     base = np.array(VASCULAR_GRAFTS[names[0]]) / 10
     for row, name in zip(rows.itertuples(), names[1:], strict=True):
@@ -288,7 +293,9 @@ def test_cells_in_blocks_are_compared_by_moderated_differences():
 def test_two_cells_alone_are_compared_by_the_paired_test_itself():
     to, base = (dict(list(VASCULAR_GRAFTS.items())[:2])[name] for name in list(VASCULAR_GRAFTS)[:2])
     row = ratio(
-        pooled(in_blocks({"a": np.exp(np.array(to) / 10), "b": np.exp(np.array(base) / 10)})), "a", "b"
+        estimate_means(in_blocks({"a": np.exp(np.array(to) / 10), "b": np.exp(np.array(base) / 10)})),
+        "a",
+        "b",
     )
     assert row["p"] == pytest.approx(stats.ttest_rel(to, base).pvalue)
 
@@ -307,11 +314,14 @@ def test_missing_runs_give_least_squares_residuals_and_df():
     table = np.exp(rng.normal(0, 0.05, (6, 5)) + rng.normal(0, 0.2, 5))
     table[rng.random((6, 5)) < 0.2] = math.nan
     runs = in_blocks(dict(zip("abcdef", table, strict=True)))
-    pooling = pooled(runs)
+    cell_means = estimate_means(runs)
     fit = ols("np.log(epoch_time_s) ~ C(cell) + C(block)", runs).fit()
     assert len(runs) < 30
-    assert (pooling.within.sd, pooling.within.df) == (pytest.approx(math.sqrt(fit.mse_resid)), fit.df_resid)
-    spread = np.concatenate(list(pooling.within.groups.values()))
+    assert (cell_means.within.sd, cell_means.within.df) == (
+        pytest.approx(math.sqrt(fit.mse_resid)),
+        fit.df_resid,
+    )
+    spread = np.concatenate(list(cell_means.within.groups.values()))
     assert spread == pytest.approx(fit.resid[runs.sort_values(["cell", "block"]).index].to_numpy())
 
 
@@ -330,26 +340,26 @@ def test_block_effects_cancel_in_the_error_of_a_ratio(case):
     runs = grafts() if case == "alike" else shifted_block(np.random.default_rng(5))
     names = runs["cell"].unique().tolist()
     widths, p = [], []
-    for pooling in (pooled(runs), pooled(slowed(runs))):
-        rows = pooling.ratios(names[1:], names[:-1])
+    for cell_means in (estimate_means(runs), estimate_means(slowed(runs))):
+        rows = cell_means.ratios(names[1:], names[:-1])
         widths.append(np.log(rows["high"] / rows["low"]).to_numpy())
         p.append(rows["p"].to_numpy())
     assert widths[1] == pytest.approx(widths[0])
     assert p[1] == pytest.approx(p[0])
     blocks_in = [
-        pooling.cell_statistics["high"] / pooling.cell_statistics["low"]
-        for pooling in (pooled(runs), pooled(slowed(runs)))
+        cell_means.cell_statistics["high"] / cell_means.cell_statistics["low"]
+        for cell_means in (estimate_means(runs), estimate_means(slowed(runs)))
     ]
     assert (blocks_in[1] > blocks_in[0]).all(), "of a cell's own mean it is"
 
 
 def test_difference_in_seconds_uses_differences_within_blocks():
-    pooling = pooled(shifted_block(np.random.default_rng(5)))
-    times, prior = pooling.samples, pooling.within.prior
+    cell_means = estimate_means(shifted_block(np.random.default_rng(5)))
+    times, prior = cell_means.samples, cell_means.within.prior
     difference = times["b"] - times["d"]
     typical = prior.variance * (times["b"].mean() ** 2 + times["d"].mean() ** 2)
     variance = (prior.df * typical + 5 * difference.var(ddof=1)) / (prior.df + 5)
-    row = pooling.differences(["b"], ["d"]).iloc[0]
+    row = cell_means.differences(["b"], ["d"]).iloc[0]
     assert row["high"] - row["value"] == pytest.approx(
         stats.t.ppf(0.975, prior.df + 5) * math.sqrt(variance / 6)
     )
@@ -361,26 +371,26 @@ def test_different_spreads_are_seen_where_blocks_hide_them():
     runs = in_blocks(
         {f"c{place:02}": np.exp(blocks + sd * rng.standard_normal(8)) for place, sd in enumerate(spread)}
     )
-    pooling = pooled(runs)
-    assert not pooling.differ and pooling.within.differ
-    rows = pooling.ratios(["c00", "c06"], ["c01", "c07"])
+    cell_means = estimate_means(runs)
+    assert not cell_means.differ and cell_means.within.differ
+    rows = cell_means.ratios(["c00", "c06"], ["c01", "c07"])
     quiet, noisy = np.log(rows["high"] / rows["low"])
     assert noisy > 1.5 * quiet
 
 
 def test_cells_that_share_too_few_blocks_are_independent_groups():
     rng = np.random.default_rng(7)
-    assert ratio(pooled(shifted_block(rng, n=2)), "b", "d")["within_blocks"] == 0
+    assert ratio(estimate_means(shifted_block(rng, n=2)), "b", "d")["within_blocks"] == 0
     shared = rng.lognormal(0, 0.05, (8, 5))
     shared[0, :3], shared[1, 3:] = math.nan, math.nan
-    pooling = pooled(in_blocks(dict(zip("abcdefgh", shared, strict=True))))
-    assert pooling.ratios(["a", "a", "b"], ["b", "c", "c"])["within_blocks"].tolist() == [0, 0, 3]
-    low, high = (math.log(ratio(pooling, "a", "b")[bound]) for bound in ("low", "high"))
-    (s, df), (base_s, base_df) = pooling.cell_statistics.loc[["a", "b"], ["s", "df"]].to_numpy()
+    cell_means = estimate_means(in_blocks(dict(zip("abcdefgh", shared, strict=True))))
+    assert cell_means.ratios(["a", "a", "b"], ["b", "c", "c"])["within_blocks"].tolist() == [0, 0, 3]
+    low, high = (math.log(ratio(cell_means, "a", "b")[bound]) for bound in ("low", "high"))
+    (s, df), (base_s, base_df) = cell_means.cell_statistics.loc[["a", "b"], ["s", "df"]].to_numpy()
     to, base = s**2 / 2, base_s**2 / 3
     freedom = (to + base) ** 2 / (to**2 / df + base**2 / base_df)
     assert high - low == pytest.approx(
-        2 * stats.t.ppf(0.975, min(freedom, pooling.effective_df)) * math.sqrt(to + base)
+        2 * stats.t.ppf(0.975, min(freedom, cell_means.effective_df)) * math.sqrt(to + base)
     )
 
 
@@ -391,28 +401,28 @@ def test_ratio_and_difference_use_shared_blocks():
     rng = np.random.default_rng(2)
     table = {cell: times * rng.lognormal(0, 0.02, 6) for cell, times in table.items()}
     table["b"][3] = math.nan
-    pooling = pooled(in_blocks(table))
+    cell_means = estimate_means(in_blocks(table))
     shared = ~np.isnan(table["b"])
-    row = ratio(pooling, "b", "a")
+    row = ratio(cell_means, "b", "a")
     assert (row["value"], row["n"]) == (
         pytest.approx(table["b"][shared].mean() / table["a"][shared].mean()),
         5,
     )
-    difference = pooling.differences(["b"], ["a"])["value"][0]
+    difference = cell_means.differences(["b"], ["a"])["value"][0]
     assert difference == pytest.approx(table["b"][shared].mean() - table["a"][shared].mean())
 
 
 def test_a_run_of_a_later_session_is_not_in_its_block():
     runs = grafts().assign(session="first")
     runs.loc[(runs["cell"] == "8700") & (runs["block"] == 4), "session"] = "second"
-    pooling = pooled(runs)
-    assert pooling.ratios(["8700", "8900"], ["8500", "8500"])["within_blocks"].tolist() == [5, 6]
+    cell_means = estimate_means(runs)
+    assert cell_means.ratios(["8700", "8900"], ["8500", "8500"])["within_blocks"].tolist() == [5, 6]
 
 
 def test_several_runs_in_a_block_give_independent_groups():
     runs = grafts().assign(block=1)
-    assert pooled(runs).ratios(["8700"], ["8500"])["within_blocks"].tolist() == [0]
-    assert pooled(runs).within.df == 0
+    assert estimate_means(runs).ratios(["8700"], ["8500"])["within_blocks"].tolist() == [0]
+    assert estimate_means(runs).within.df == 0
 
 
 @pytest.mark.parametrize(
@@ -425,7 +435,7 @@ def test_several_runs_in_a_block_give_independent_groups():
 )
 def test_how_cells_are_compared_is_said(table, facts):
     cells_ = table["cell"].unique().tolist()
-    rows = pooled(table).ratios(cells_[1:], cells_[:-1])
+    rows = estimate_means(table).ratios(cells_[1:], cells_[:-1])
     assert conditions.contrasts_note(table, rows["within_blocks"]).facts == facts
     assert conditions.contrasts_note(table, pd.Series([math.nan] * 3)) == ""
 
@@ -443,7 +453,7 @@ def test_df_of_means_in_blocks_follows_mean_squares():
     log = np.log(runs["epoch_time_s"].to_numpy().reshape(4, 5))
     residual = log - log.mean(axis=1, keepdims=True) - log.mean(axis=0) + log.mean()
     of_blocks, error = 4 * ((log.mean(axis=0) - log.mean()) ** 2).sum() / 4, (residual**2).sum() / 12
-    df = pooled(runs)
+    df = estimate_means(runs)
     assert df.sd**2 == pytest.approx((of_blocks + 3 * error) / 4)
     expected = (of_blocks + 3 * error) ** 2 / (of_blocks**2 / 4 + (3 * error) ** 2 / 12)
     assert df.effective_df == pytest.approx(expected)
@@ -459,6 +469,6 @@ def test_without_blocks_all_runs_inform_the_error_of_a_mean(growth):
 def test_intervals_of_means_cover_despite_shared_blocks(cells, blocks, block_sd):
     rng, covered = np.random.default_rng(7), []
     for _ in range(120):
-        of_cells = pooled(blocked(rng, cells, blocks, block_sd, sd=0.02)).cell_statistics
+        of_cells = estimate_means(blocked(rng, cells, blocks, block_sd, sd=0.02)).cell_statistics
         covered.append(((of_cells["low"] <= 1) & (of_cells["high"] >= 1)).mean())
     assert 0.9 < np.mean(covered) < 0.985  # 0.84 with the freedom of all runs in the first case

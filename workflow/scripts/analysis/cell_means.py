@@ -1,22 +1,22 @@
 """Means of a response and ratios of means, with 95 % intervals from moderated variances.
 
-The response is epoch time unless a caller names another positive one (declared.responses). Times are compared
-as ratios, so spreads are those of natural logarithms. A cell's number stays the arithmetic mean m of its n
-runs, of a rate the harmonic mean (Hoefler & Belli, SC'15, rule 3). By the delta method both have the interval
-below; that of a rate is therefore the interval of its inverse, inverted.
-Each cell has its own variance, moderated by those of all cells:
+The response is epoch time, or another positive one that a caller names (declared.responses). Times are
+compared as ratios, so spreads are those of natural logarithms. A cell's number is the arithmetic mean m of
+its n runs, or for rates the harmonic mean (Hoefler & Belli, SC'15, rule 3). By the delta method both have the
+interval below, so the interval of a rate is the inverted interval of its inverse. The variance of each cell
+is moderated by the variances of all cells:
 
-    mean      m exp(-+ t(df) s / sqrt(n))              `Pooling.cell_statistics`
-    ratio     m1 / m2 exp(-+ t(df) e)                  `Pooling.ratios`
+    mean      m exp(-+ t(df) s / sqrt(n))              `CellMeans.cell_statistics`
+    ratio     m1 / m2 exp(-+ t(df) e)                  `CellMeans.ratios`
               e^2 = d^2 / b                            within b shared blocks (paired t test)
               e^2 = s1^2 / n1 + s2^2 / n2              of independent groups (Welch)
     s^2, d^2  (w u + f v) / (w + f)                    moderated variances (`Prior.moderated`)
-    df        w + f, at most `Pooling.effective_df` for a mean and `Pooling.within.df` for a paired ratio;
-              of independent groups by Welch-Satterthwaite, at most `Pooling.effective_df`
+    df        w + f, at most `CellMeans.effective_df` for a mean and `CellMeans.within.df` for a paired ratio;
+              of independent groups by Welch-Satterthwaite, at most `CellMeans.effective_df`
 
-v is a cell's own variance of logarithms with f degrees of freedom, or that of the differences of two cells
-within blocks; u is the typical one of all cells, and w its weight in degrees of freedom, at most
-MAX_PRIOR_DF (Smyth, Stat. Appl. Genet. Mol. Biol. 3(1), 2004, as in limma).
+v is the variance of a cell's logarithms, or of the differences of two cells within blocks, with f degrees of
+freedom. u is the typical variance of all cells, and w its weight in degrees of freedom, at most MAX_PRIOR_DF
+(Smyth, Stat. Appl. Genet. Mol. Biol. 3(1), 2004, as in limma).
 
 Assumes:
 
@@ -27,16 +27,16 @@ Assumes:
 * A run belongs to its planned block if it ran in one session with the others.
 
 Two cells are compared within the blocks in which both have a run, if there are MIN_SHARED_BLOCKS or more, or
-MIN_PAIRED_DF + 1 without moderated variances (`Values.differences`): what a block does to both cancels.
-Otherwise they are compared as independent groups; block effects can then only widen the interval. A cell's
-own mean keeps blocks in its spread, because another replicate would be in another block.
+MIN_PAIRED_DF + 1 without moderated variances (`Values.differences`). The effect of a block on both then
+cancels. Otherwise they are compared as independent groups, and block effects can only widen the interval. The
+mean of a cell keeps blocks in its spread, because another replicate would be in another block.
 
-Variances are always moderated, since three runs estimate a variance poorly. No test decides on it, because it
-would switch on noise. MAX_PRIOR_DF comes from simulations of 3 and 5 runs of 4 to 60 cells, with equal and
-unequal spreads and with blocks (make bench-intervals; make statistics-test checks it): a larger value narrows
-intervals, and those of the noisiest cell then cover the true value too rarely.
+Variances are always moderated, because three runs estimate a variance poorly. No test decides whether to,
+because such a test would react to noise. MAX_PRIOR_DF comes from simulations of 3 and 5 runs of 4 to 60
+cells, with equal and unequal spreads and with blocks (make bench-intervals; make statistics-test checks it).
+With a larger value, intervals are narrower, and those of the noisiest cell cover the true value too rarely.
 
-Other modules have the intervals of medians (analysis.cells), of fitted laws (analysis.scaling), and of
+Other modules compute intervals of medians (analysis.cells), of fitted laws (analysis.scaling), and of
 adjusted times (analysis.adjusted).
 """
 
@@ -58,18 +58,18 @@ from declared.responses import EPOCH_TIME, Response
 MIN_SHARED_BLOCKS = 3
 MIN_PAIRED_DF = 4  # unmoderated; t is 20 % larger than with the 8 df of two independent groups of 5 runs
 MAX_PRIOR_DF = 2.0
-MIN_VARIANCE_RATIO = 1e-5  # to the median variance; replaces variances of 0
-MAX_SPREAD_RATIO = 3.5  # beyond, a common spread is doubtful
+MIN_VARIANCE_RATIO = 1e-5  # of the median variance; replaces variances of 0, which have no logarithm
+MAX_SPREAD_RATIO = 3.5  # beyond it, a common spread is doubtful
 
 
 @dataclass(frozen=True)
 class Values:
-    """One response of the runs.
+    """One response of the runs, by cell and by block.
 
     Attributes:
-        groups: Cell -> values.
-        blocks: The same [cells, blocks], NaN if a cell has no run in a block. Runs alone in their block are
-            absent. If a cell has several runs in a block, the design is not complete, and all values are NaN.
+        groups: Cell -> values of its runs.
+        blocks: The values as a table [cells, blocks], NaN if a cell has no run in a block. Runs alone in
+            their block are left out. If a cell has several runs in a block, nothing is paired: all are NaN.
     """
 
     groups: dict[str, np.ndarray]
@@ -131,7 +131,7 @@ class Values:
 
 @dataclass(frozen=True)
 class Prior:
-    """The typical variance of all cells, with its weight in degrees of freedom; 0 if nothing is typical."""
+    """The typical variance of all cells, and its weight in degrees of freedom; 0 if none is typical."""
 
     variance: float
     df: float
@@ -139,11 +139,11 @@ class Prior:
     def moderated(
         self, variances: np.ndarray, df: np.ndarray, typical: np.ndarray | float | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Moderate variances.
+        """Move variances towards the typical variance (Smyth 2004).
 
         Args:
-            variances: Variances.
-            df: Their degrees of freedom.
+            variances: Variances [n].
+            df: Their degrees of freedom [n].
             typical: Typical variance of the same quantity, if it is not `variance`.
 
         Returns:
@@ -158,8 +158,9 @@ class Prior:
 def estimate_prior(variances: np.ndarray, df: np.ndarray, max_df: float) -> Prior:
     """Estimate the typical variance of cells (Smyth 2004, section 6.2).
 
-    Uses mean and variance of log variances, each a chi square over its degrees of freedom times a variance
-    that is itself scaled inverse chi square. With fewer than two variances, or all 0, nothing is typical.
+    Uses mean and variance of the log variances. Each variance is a chi square over its degrees of freedom,
+    times a true variance that is itself scaled inverse chi square. With fewer than two variances, or if all
+    are 0, none is typical.
 
     Args:
         variances: Variances [cells].
@@ -184,7 +185,7 @@ class Spread:
 
     Attributes:
         groups: Cell -> values.
-        lost: Degrees of freedom taken by something other than the cells' means.
+        lost: Degrees of freedom taken by other parameters than the cells' means, such as blocks or slopes.
         max_prior_df: Largest weight of the typical variance, if it is not MAX_PRIOR_DF.
     """
 
@@ -194,7 +195,7 @@ class Spread:
 
     @cached_property
     def replicated(self) -> list[np.ndarray]:
-        """Values of the cells with two or more."""
+        """Values of the cells with two or more values."""
         return [x for x in self.groups.values() if len(x) > 1]
 
     @cached_property
@@ -229,7 +230,7 @@ class Spread:
 
     @cached_property
     def bartlett(self) -> tuple[float, float]:
-        """Statistic and p of Bartlett's test of equal standard deviations; NaN if it is undefined."""
+        """Statistic and p of Bartlett's test of equal standard deviations; NaN if the test is undefined."""
         if len(self.replicated) < 2 or not self.spreads.all():
             return math.nan, math.nan
         test = scipy.stats.bartlett(*self.replicated)
@@ -253,16 +254,18 @@ class Spread:
 
     @property
     def differ(self) -> bool:
-        """Whether the values show that cells do not share one standard deviation."""
+        """Whether the values show that the cells' standard deviations differ."""
         return self.p < SIGNIFICANCE_LEVEL or self.largest_spread_ratio > MAX_SPREAD_RATIO
 
 
 @dataclass(frozen=True)
-class Pooling(Spread):
-    """Spread of the runs' log responses within cells, blocks included, and the comparisons of cells.
+class CellMeans(Spread):
+    """Means of a response by cell, and comparisons of cells, with the spread of log responses behind them.
+
+    As a `Spread`, it has the logarithms of the runs by cell, blocks included.
 
     Attributes:
-        values: The response, epoch times in s by default.
+        values: The response of the runs, such as epoch times in s.
         is_rate: Whether means are harmonic.
     """
 
@@ -296,7 +299,7 @@ class Pooling(Spread):
 
     @property
     def half_widths(self) -> "pd.Series[float]":
-        """Half the 95 % interval of each cell's mean on the log scale, about a share of the mean."""
+        """Half the 95 % interval of each cell's mean on the log scale: about its share of the mean."""
         return np.log(self.cell_statistics["high"] / self.cell_statistics["low"]) / 2
 
     @cached_property
@@ -326,9 +329,9 @@ class Pooling(Spread):
     def effective_df(self) -> float:
         """Upper limit of the degrees of freedom of a cell's mean (Satterthwaite, Biometrics 2, 1946).
 
-        Block effects are estimated from as many values as there are blocks, however many cells there are.
-        With equally many runs of every cell in every block, this is the error of a mean in randomized
-        complete blocks. The limit is at most `df`.
+        Block effects are estimated from as many values as there are blocks, however many cells there are. If
+        all cells have equally many runs in every block, the limit is that of a mean in randomized complete
+        blocks. It is at most `df`.
         """
         if self.sd == 0:
             return float(self.df)
@@ -349,7 +352,7 @@ class Pooling(Spread):
         return float(min(self.prior.df + n - 1, self.effective_df))
 
     def resolution(self, n: int) -> tuple[Spread, float]:
-        """Return the spread behind comparisons of cells of n runs, `within` blocks or `self`, and its df."""
+        """Return the spread and the df of comparisons of cells of n runs: `within` blocks, or else `self`."""
         if n >= MIN_SHARED_BLOCKS and self.within.df:
             return self.within, float(min(self.within.prior.df + n - 1, self.within.df))
         return self, float(min(2 * (self.prior.df + n - 1), self.effective_df))
@@ -360,8 +363,8 @@ class Pooling(Spread):
         log(ratio) has the error of the difference of mean logarithms (delta method).
 
         Returns:
-            A row per pair: value, low, high, df, n (the smaller), p that the ratio is 1; within_blocks, the
-            number of blocks behind it, 0 for independent groups, NaN without an interval.
+            A row per pair: value, low, high, df, n (the smaller), p of a ratio of 1, and within_blocks: the
+            number of blocks that are compared, 0 for independent groups, NaN without an interval.
         """
         means, logs = self._compare_pairs(numerator, denominator)
         value = means["to"] / means["base"]
@@ -398,7 +401,7 @@ class Pooling(Spread):
         return self._compare_values(to, base)[["to", "base", "n", "base_n"]]
 
     def _compare_values(self, to: Sequence[str], base: Sequence[str]) -> pd.DataFrame:
-        """Return `Values.compare_pairs` of each pair; of rates with harmonic means."""
+        """Return `Values.compare_pairs` of each pair, for rates with harmonic means."""
         if not self.is_rate:
             return self.values.compare_pairs(to, base, MIN_SHARED_BLOCKS)
         inverse = self.values.inverse.compare_pairs(to, base, MIN_SHARED_BLOCKS)
@@ -406,10 +409,10 @@ class Pooling(Spread):
         return pairs.assign(to=1 / inverse["to"], base=1 / inverse["base"])
 
     def _compare_pairs(self, to: Sequence[str], base: Sequence[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Return `_compare_values`, and that of logarithms, for each pair, with moderated variances.
+        """Return the comparisons of means and of logarithms of each pair, with moderated variances.
 
-        By the delta method, the typical variance of a difference is that of logarithms times the squared
-        means.
+        By the delta method, the typical variance of a difference of means is that of logarithms times the
+        squared means.
         """
         means = self._compare_values(to, base)
         logs = self.values.log.compare_pairs(to, base, MIN_SHARED_BLOCKS)
@@ -421,9 +424,9 @@ class Pooling(Spread):
             statistics.reindex(list(cells)).to_numpy(float).T for cells in (to, base)
         )
         for pairs, scale, base_scale in ((logs, 1.0, 1.0), (means, mean, base_mean)):
-            of_difference = pairs["error"].to_numpy(float) ** 2 * n
+            difference_variance = pairs["error"].to_numpy(float) ** 2 * n
             typical = prior.variance * (scale**2 + base_scale**2) if prior.df else None
-            paired, paired_df = prior.moderated(of_difference / df_share, (n - 1) * df_share, typical)
+            paired, paired_df = prior.moderated(difference_variance / df_share, (n - 1) * df_share, typical)
             of_one, of_other = (s * scale) ** 2 / n, (base_s * base_scale) ** 2 / base_n
             with np.errstate(all="ignore"):
                 welch_df = (of_one + of_other) ** 2 / (of_one**2 / df + of_other**2 / base_df)
@@ -436,17 +439,17 @@ class Pooling(Spread):
 
 
 @cache_last("status", "cell", "session", "block", "epoch_time_s")
-def pooled(runs: pd.DataFrame) -> Pooling:
-    """Return the pooling of the epoch times of all successful runs of a study."""
-    return pool_column(successful(runs), EPOCH_TIME.column)
+def estimate_means(runs: pd.DataFrame) -> CellMeans:
+    """Return the mean epoch times of a study's cells, from all successful runs."""
+    return estimate_column_means(successful(runs), EPOCH_TIME.column)
 
 
-def pooled_response(runs: pd.DataFrame, response: Response) -> Pooling:
-    """Return the pooling of a response of all successful runs that have it."""
+def estimate_response_means(runs: pd.DataFrame, response: Response) -> CellMeans:
+    """Return the means of a response in a study's cells, from all successful runs that have it."""
     if response == EPOCH_TIME:
-        return pooled(runs)
+        return estimate_means(runs)
     measured = successful(runs).dropna(subset=response.column)
-    return pool_column(measured, response.column, is_rate=response.is_rate)
+    return estimate_column_means(measured, response.column, is_rate=response.is_rate)
 
 
 def measured_response(runs: pd.DataFrame, response: Response) -> Response:
@@ -455,23 +458,23 @@ def measured_response(runs: pd.DataFrame, response: Response) -> Response:
     return response.with_currency(currency_of(runs)) if is_measured else EPOCH_TIME
 
 
-def pool_column(runs: pd.DataFrame, column: str, *, is_rate: bool = False) -> Pooling:
-    """Return the pooling of a column of positive values without a missing one."""
+def estimate_column_means(runs: pd.DataFrame, column: str, *, is_rate: bool = False) -> CellMeans:
+    """Return the means of a column by cell; all its values are positive, and none is missing."""
     values = Values.from_runs(runs, column)
-    return Pooling(values.log.groups, 0, values, is_rate=is_rate)
+    return CellMeans(values.log.groups, 0, values, is_rate=is_rate)
 
 
 def name_bounds(means: pd.DataFrame, column: str) -> pd.DataFrame:
-    """Return mean, low and high of `Pooling.cell_statistics` as `column`, with the ends _low and _high."""
+    """Return mean, low and high of `CellMeans.cell_statistics` as `column`, with the ends _low and _high."""
     named = {"mean": column, "low": f"{column}_low", "high": f"{column}_high"}
     return means[list(named)].rename(columns=named)
 
 
 def after_blocks(y: np.ndarray, cell: np.ndarray, block: np.ndarray) -> tuple[np.ndarray, int]:
-    """Return the residual of y [runs] after cells and blocks, and the degrees of freedom that blocks take.
+    """Return the residuals of y [runs] after cells and blocks, and the degrees of freedom that blocks take.
 
-    Least squares of the two-way additive model. Cell means are removed from both sides (Frisch & Waugh 1933),
-    which equals a fit with a column per cell.
+    Fits the two-way additive model by least squares. Cell means are removed from both sides, which equals a
+    fit with a column per cell (Frisch & Waugh 1933).
     """
     columns = np.column_stack([y, pd.get_dummies(pd.Series(block), drop_first=True, dtype=float)])
     columns -= pd.DataFrame(columns).groupby(np.asarray(cell)).transform("mean").to_numpy()
