@@ -11,8 +11,8 @@ from statsmodels.stats.multitest import multipletests
 from analysis import decomposition, effects, tables
 from analysis.cell_means import estimate_means
 from analysis.intervals import Estimate
+from analysis.measured import read_runs
 from common.notes import codes, find_note
-from common.tables import read_table
 from declared.site import load_site
 from declared.study import load_study
 from plan.design import plan_design
@@ -36,9 +36,7 @@ SMALL_CNN_BYTES = 4 * 544_522
 @pytest.fixture(scope="module")
 def read(tmp_path_factory):
     def read_designed(**options):
-        return read_table(
-            write_frames(tmp_path_factory.mktemp("designed"), *designed_campaign(**options))[0], "runs"
-        )
+        return read_runs(write_frames(tmp_path_factory.mktemp("designed"), *designed_campaign(**options))[0])
 
     return read_designed
 
