@@ -1,8 +1,8 @@
 """Say whether a study scales weakly or strongly: which batch stays the same over nodes or devices.
 
-Strong scaling keeps the samples of an optimizer step (the global batch), weak scaling those of a replica (the
-local batch). An epoch has the same samples in both, so only its steps scale weakly: on more devices an ideal
-epoch takes less time.
+Strong scaling keeps the samples of an optimizer step (the global batch). Weak scaling keeps the samples of a
+replica (the local batch). An epoch has the same samples in both, so only steps scale weakly: an ideal epoch
+takes less time on more devices.
 """
 
 import pandas as pd
@@ -21,7 +21,7 @@ FIXED_BATCHES = (
 
 
 def scaling_phrase(scaling: Note | None) -> str:
-    """Return the kind of scaling as a heading continues with it; "" without one."""
+    """Return the kind of scaling as the end of a heading, such as ", strong scaling"; "" without one."""
     if scaling is None:
         return ""
     kind = scaling.facts["kind"]
@@ -29,9 +29,9 @@ def scaling_phrase(scaling: Note | None) -> str:
 
 
 def batch_scaling(runs: pd.DataFrame, factor: str) -> Note | None:
-    """Return which batch the kind of scaling over a factor keeps; None if it is neither strong nor weak.
+    """Say which batch stays the same over the levels of a factor; None if scaling is neither strong nor weak.
 
-    The fact `kind` names the kind: strong scaling, weak scaling or, if the batch scope varies, both.
+    The fact `kind` is strong scaling, weak scaling or, if the batch scope varies, both.
     """
     cells = runs.drop_duplicates("cell").reset_index(drop=True)
     other_factors = [name for name in varying(cells) if name != factor]

@@ -1,4 +1,4 @@
-"""Table of cell means: what each cell of the design measured, with 95 % intervals over replicates.
+"""Table of cell means: all responses of each cell, with 95 % intervals over replicates.
 
 Costs have arithmetic means, rates have harmonic means (Hoefler & Belli, SC'15, rule 3).
 """
@@ -29,13 +29,13 @@ from declared.responses import RESPONSES as DECLARED
 
 TIME = EPOCH_TIME.column
 STEP_QUANTILES = (
-    "Steps: quantiles of all training steps of a run's timed epochs, slowest rank of each step (Hoefler & "
-    "Belli, rule 8), or as the source of runs measured elsewhere gives them; shown are their means over runs."
+    "Steps: quantiles of a run's training steps in timed epochs, slowest rank of each step (Hoefler & Belli, "
+    "rule 8), or those that the source of runs measured elsewhere gives; means over runs are shown."
 )
 MIN_BOOTSTRAP_RUNS = 10
 RESAMPLES = 1999
 SEED = 20261121
-BOOTSTRAP_BATCH = 10_000_000  # limits memory
+BOOTSTRAP_BATCH = 10_000_000  # values resampled at once, which limits memory
 
 
 _MEMORY: dict[str, Any] = {"unit": "MiB", "unit_multiplier": 2**-20}
@@ -60,11 +60,12 @@ RESPONSES = [
 def summarize(runs: pd.DataFrame, response: Response = EPOCH_TIME) -> pd.DataFrame:
     """Return one row per cell: factors, n, unsuccessful, out_of_memory (missing for none), and the responses.
 
-    Each response has the columns mean, low, high (in its own unit) and cv; epoch times also have a median.
+    The columns of a response are its column's name with _mean, _low, _high (in its unit) and _cv. Epoch time
+    also has _median with bounds.
 
     Args:
-        runs: Runs of a study.
-        response: A further response, which has a column in `runs`.
+        runs: Runs of a study, with the column of `response`.
+        response: The response of the study, which comes first.
     """
     ok = successful(runs)
     rows = cell_levels(runs).set_index("cell", drop=False)
@@ -122,7 +123,7 @@ def median_intervals(samples: dict[str, np.ndarray]) -> pd.DataFrame:
 
 
 def table(runs: pd.DataFrame, response: Response = EPOCH_TIME) -> tables.Table:
-    """Return the table of cell means of a study, its response first; `response` as in `summarize`."""
+    """Return the table of cell means of a study; arguments as of `summarize`."""
     data = summarize(runs, response)
     display = level_texts(data, runs)
     ran_out = (data["n"] == 0) & data["out_of_memory"].notna()
@@ -147,12 +148,12 @@ def table(runs: pd.DataFrame, response: Response = EPOCH_TIME) -> tables.Table:
             display["CV (%)"] = [tables.number(100 * cv, 2) for cv in data[f"{TIME}_cv"]]
     notes = [
         conditions.paragraph(
-            "runs-and-intervals", [conditions.run_counts_note(runs), "In brackets the interval."]
+            "runs-and-intervals", [conditions.run_counts_note(runs), "The interval is in brackets."]
         ),
         conditions.one_allocation_note(runs),
         "Throughput is a harmonic mean; its interval is that of epoch time, inverted. Accuracy and "
-        "perplexity have t intervals from the runs of their own cell alone, cut at the range that is "
-        "possible; other responses have intervals as epoch time has. CV (standard deviation divided by mean) "
+        "perplexity have t intervals from the runs of the cell alone, cut at the possible range. Intervals "
+        "of other responses are computed like those of epoch time. CV (standard deviation divided by mean) "
         "is that of epoch time.",
         f"Medians have bootstrap intervals (BCa, {RESAMPLES} resamples, seeded) in cells with "
         f"{MIN_BOOTSTRAP_RUNS} runs or more.",
@@ -169,7 +170,7 @@ def table(runs: pd.DataFrame, response: Response = EPOCH_TIME) -> tables.Table:
 
 
 def _median_texts(data: pd.DataFrame) -> list[str]:
-    """Return the median of each cell with its interval; without one, as precise as the cell's mean."""
+    """Return the median of each cell with its interval; a median without one is as precise as the mean."""
     texts = tables.interval_texts(data, f"{TIME}_median")
     means = data[[f"{TIME}_{part}" for part in ("mean", "low", "high")]].itertuples(index=False)
     return [

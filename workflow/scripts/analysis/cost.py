@@ -3,9 +3,9 @@
     cost = price of a node for an hour x nodes x hours
     carbon dioxide = energy in kWh x carbon intensity of the grid
 
-Price, intensity and the power of a node are stated by the site (declared.costs). Energy is what meters
-measured (analysis.energy) if any did, else the stated power of a node x nodes x time. Intervals are those of
-times or measured energies (analysis.cell_means), since price, power and intensity are taken as known.
+The site states price, intensity and the power of a node (declared.costs). Energy is what meters measured
+(analysis.energy), or else the stated power of a node x nodes x time. Intervals are those of times or measured
+energies (analysis.cell_means), because price, power and intensity are taken as exact.
 """
 
 from collections.abc import Callable
@@ -34,35 +34,35 @@ HEADINGS = {
 }
 NOTHING_STATED = Note(
     "no-costs",
-    "Neither price nor carbon intensity is known: add costs to the site (docs/how-to/cost.md). For carbon "
-    "dioxide, meters or node_power_w are needed, too.",
+    "Neither price nor carbon intensity is known: add costs to the site (docs/how-to/cost.md). Carbon "
+    "dioxide also needs meters or node_power_w.",
 )
 COST_NOTE = (
-    "Cost: price of a node for an hour times nodes times time, of training epochs only; queues, start-up and "
-    "failed runs are in the table useful_time. Nodes are paid whole."
+    "Cost: price of a node for an hour times nodes times the time of training epochs; queues, start-up and "
+    "failed runs are in the table useful_time. Whole nodes are paid."
 )
 METHOD_NOTE = (
     "Ratio: {0} over that of the baseline. Front: no cell of the same model and data set needs less of both "
-    "time and {0}. To accuracy: where all runs of a cell reach it."
+    "time and {0}. To accuracy: given if all runs of a cell reach it."
 )
 CURRENCIES_NOTE = Note(
     "several-currencies", "Prices are in several currencies: state costs in one to compare them."
 )
 TRAININGS_NOTE = Note(
-    "whole-trainings", "An epoch is a whole training, until the target of whoever measured."
+    "whole-trainings", "An epoch is a whole training, until the target that the source chose."
 )
 
 
 def quantity(
     runs: pd.DataFrame, column: str, epochs: Callable[[], pd.DataFrame], target: float | None
 ) -> pd.Series:
-    """Return cost (in the only currency) or carbon dioxide (g) of each run, NaN where it is unknown.
+    """Return cost or carbon dioxide (g) of each run, NaN if unknown; no cost if there are several currencies.
 
     Args:
         runs: Runs of a study.
         column: One of PER_EPOCH and TO_TARGET.
         epochs: Returns the epochs of the runs.
-        target: Validation accuracy that TO_TARGET are about.
+        target: Target accuracy of TO_TARGET.
     """
     is_to_target = column in TO_TARGET
     if is_to_target:
@@ -85,12 +85,12 @@ def quantity(
 
 
 def paid_nodes(runs: pd.DataFrame) -> pd.Series:
-    """Return the nodes that each run has for itself; emulated nodes of one machine count as one."""
+    """Return how many nodes each run occupies; emulated nodes on one machine count as one."""
     return runs["nodes"].astype(float).where(runs["placement"].ne("emulated").fillna(True), 1.0)
 
 
 def source_notes(runs: pd.DataFrame, column: str) -> list[str]:
-    """Return what a caption says of price, or of grid and energy, behind a column of `quantity`."""
+    """Return the notes of a caption on price, or on grid and energy, behind a column of `quantity`."""
     if column.startswith("cost"):
         text = f"Price: {_stated(runs, 'price_per_node_hour')} {currency_of(runs)} per node and hour."
         return [Note("price", text, currency=currency_of(runs))]
@@ -114,8 +114,9 @@ def pareto_front(points: pd.DataFrame, x: str, y: str) -> pd.DataFrame:
 def summarize(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None = None) -> pd.DataFrame:
     """Return a row per cell with a cost or carbon dioxide; no rows if neither is known.
 
-    Columns: factors, n, currency, energy_source, epoch_time_s, those of `quantity` with bounds, baseline_cell
-    and the ratio to it with bounds, and front.
+    Columns: factors, n, currency, energy_source, epoch_time_s, the quantities of `quantity` with bounds,
+    baseline_cell, the ratio to the baseline with bounds, and front (whether no cell of the same work needs
+    less of both time and the first quantity).
     """
     ok = successful(runs)
     rows = cell_levels(runs).set_index("cell", drop=False)
@@ -144,14 +145,14 @@ def summarize(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None = N
 
 
 def _why_empty(runs: pd.DataFrame) -> str:
-    """Return why no cell has a cost or carbon dioxide."""
+    """Say why no cell has a cost or carbon dioxide."""
     if successful(runs).empty:
         return conditions.run_counts_note(runs)
     return CURRENCIES_NOTE if runs["currency"].nunique() > 1 else NOTHING_STATED
 
 
 def table(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None = None) -> tables.Table:
-    """Return the table of a study; it has no rows where neither cost nor carbon dioxide is known."""
+    """Return the table of a study; it has no rows if neither cost nor carbon dioxide is known."""
     data = summarize(runs, epochs, target)
     if data.empty:
         notes: list[str] = [_why_empty(runs), conditions.setting_note(runs)]

@@ -1,7 +1,8 @@
-"""Table of drift: machine speed over the campaign by the reference benchmark, and epoch times along with it.
+"""Table of drift: how machine speed, by the reference benchmark, and epoch times change over the campaign.
 
-The reference benchmark is relative to the median of all runs of the same setting (analysis.adjusted), epoch
-times to the geometric mean of all successful runs of their cell: 1.05 is 5 % slower than usual.
+Times of the reference benchmark are relative to the median of all runs of the same setting
+(analysis.adjusted). Epoch times are relative to the geometric mean of all successful runs of their cell. 1.05
+is 5 % slower than usual.
 """
 
 import math
@@ -31,10 +32,10 @@ REFERENCE = ("reference_s", "reference_before_s", "reference_after_s")
 
 
 def drift_by_run(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return a row per successful run in the order of their starts; no rows without any reference benchmark.
+    """Return a row per successful run in the order of starts; no rows if no run has a reference benchmark.
 
     Columns: run_id, cell, session, block, started_at, ended_at; reference, before, after (right before and
-    right after the run; NaN without a reference) and epoch_time as ratios to the usual value; steal_share,
+    right after the run) and epoch_time, as ratios to the usual value, NaN if not measured; steal_share,
     other_cpu_share, and waited_s (0 without waiting).
     """
     ok = successful(runs)
@@ -57,9 +58,9 @@ def drift_by_run(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def covariate_and_time(runs: pd.DataFrame, result: Adjustment) -> pd.DataFrame:
-    """Return leading covariate and epoch_time of runs with a reference, as ratios within cell and block.
+    """Return the leading covariate and epoch_time of runs with a reference, as ratios within cell and block.
 
-    These are the values behind the slope of that covariate alone. No rows without a slope.
+    The slope of this covariate alone is fitted to these values. No rows if there is no slope.
     """
     if result.leading is None:
         return pd.DataFrame(columns=["covariate", "epoch_time"], dtype=float)
@@ -145,8 +146,8 @@ def table(runs: pd.DataFrame) -> tables.Table:
     result, n_missing = adjustment(runs), int(by_run["reference"].isna().sum())
     notes = [
         f"{conditions.run_counts_note(runs, intervals=False)} Reference: time of fixed work right before "
-        f"and right after a run, above its median in this campaign, of runs {SAME_SETTING}; in brackets the "
-        "fastest and the slowest run. Epoch time: above the mean of its cell.",
+        f"and right after a run, relative to the median of the campaign's runs {SAME_SETTING}; the fastest "
+        "and the slowest run are in brackets. Epoch time: relative to the mean of its cell.",
         Note(
             "runs-without-reference",
             f"Without a reference benchmark: {number_of(n_missing, 'run')}.",

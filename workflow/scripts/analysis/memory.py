@@ -1,4 +1,4 @@
-"""Table of the memory of ranks: what was estimated before the runs, by category, and what was measured."""
+"""Table of the memory of ranks: the estimates made before the runs, by category, and the measurements."""
 
 import pandas as pd
 
@@ -7,7 +7,7 @@ from analysis.measured import cell_levels, factors, level_texts, successful
 from analysis.strategies import megabyte_texts
 from common.notes import Note
 
-TITLE = "Memory of the rank that needs most, estimated and measured"
+TITLE = "Memory of the rank that needs the most, estimated and measured"
 ESTIMATE = "estimated_memory_peak_bytes"
 HEADINGS = {
     "parameters": "parameters",
@@ -18,11 +18,15 @@ HEADINGS = {
     "framework": "framework",
     "program": "program",
 }
-NO_ESTIMATE = Note("no-memory-estimate", "No run has an estimate; ./ringside plan makes them before runs.")
+NO_ESTIMATE = Note("no-memory-estimate", "No run has an estimate; ./ringside plan makes it before runs.")
 
 
 def summarize(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per cell of which a successful run has an estimate."""
+    """Return one row per cell with a successful run that has an estimate.
+
+    Columns: cell, factors, n, estimated bytes by category and in all, measured_bytes (of the device, else the
+    resident set) and error, the estimate over the measurement less 1; means over runs.
+    """
     ok = successful(runs)
     if ESTIMATE not in ok or ok[ESTIMATE].isna().all():
         return pd.DataFrame(columns=["cell"], dtype=str)
@@ -39,7 +43,7 @@ def summarize(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def table(runs: pd.DataFrame) -> tables.Table:
-    """Return the table of a study."""
+    """Return the table of a study; it has no rows without estimates."""
     data = summarize(runs)
     if data.empty:
         return tables.Table(TITLE, data, data, [NO_ESTIMATE])

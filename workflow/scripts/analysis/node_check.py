@@ -14,8 +14,9 @@ from sites.outliers import MARGIN_TEXT, RATE_TEXT
 TITLE = "Node check before the campaign"
 RULE = Note(
     "node-check-rule",
-    f"A round is slow if it takes more than {MARGIN_TEXT} longer than the lower median of all. A node is "
-    f"slow if so many rounds are that at most {RATE_TEXT} of checks of equal nodes name any.",
+    f"A round is slow if it takes more than {MARGIN_TEXT} longer than the lower median of all rounds. A node "
+    f"is slow if it has so many slow rounds that at most {RATE_TEXT} of checks of equal nodes would name any "
+    "node.",
 )
 
 

@@ -1,7 +1,8 @@
 """Regression of epoch time and throughput on all varying factors: a linear and a quadratic model of each.
 
-Ordinary least squares over runs (statsmodels) on the terms of `analysis.terms`, with standard errors and a
-test of lack of fit that hold for unequal variances, and errors at left-out cells and node counts.
+The models are fitted by ordinary least squares over runs (statsmodels) on the terms of `analysis.terms`.
+Standard errors and the test of lack of fit also hold for unequal variances. Cross-validation leaves out cells
+and levels of the size factor, such as node counts.
 """
 
 import itertools
@@ -26,7 +27,7 @@ from common.text import number_of
 LACK_OF_FIT = (
     "Lack of fit: F test of the differences between the cells' means and {}, relative to the spread of "
     f"replicates. If Bartlett's test rejects equal spreads, or the largest is more than {MAX_SPREAD_RATIO:g} "
-    "times the smallest, it uses each cell's own spread (Brown & Forsythe 1974, degrees of freedom of "
+    "times the smallest, it uses the spread of each cell (Brown & Forsythe 1974, degrees of freedom of "
     "Mehrotra 1997)."
 )
 TERM_COLUMNS = [
@@ -46,7 +47,7 @@ TERM_COLUMNS = [
 
 @dataclass(frozen=True)
 class Response:
-    """A regressed response: its column of runs.csv, name and unit."""
+    """A response of the regressions: its column of runs.csv, name and unit."""
 
     column: str
     name: str
@@ -54,7 +55,7 @@ class Response:
 
     @property
     def heading(self) -> str:
-        """Name and unit, for an axis or a column."""
+        """Name and unit, for an axis or a column heading."""
         return f"{self.name} ({self.unit})"
 
 
@@ -70,12 +71,12 @@ class Fit:
 
     Attributes:
         terms: A row per term, with TERM_COLUMNS.
-        statistics: Statistics by name.
+        statistics: Statistics by name, as in the table.
         refused: Terms that the design cannot estimate.
-        unsure: Terms without a standard error.
+        unsure: Terms without a standard error, because they depend on a single run.
         runs: cell, measured, fitted and residual of each run.
-        cells: cell, n, measured and fitted means, and predictions from the other cells (`without_cell`) and
-            from the other levels (`without_level`).
+        cells: A row per cell: cell, n, measured and fitted means, level, and the predictions from the other
+            cells (`without_cell`) and from the other levels (`without_level`).
         problem: Why there is no model, else "".
     """
 
@@ -114,7 +115,8 @@ def fit(y: np.ndarray, columns: Columns, cell: np.ndarray, level: np.ndarray) ->
         y: Response [runs].
         columns: Term -> column [runs], equal in all runs of a cell.
         cell: Cell of each run [runs].
-        level: Level that cross-validation leaves out together, such as the number of nodes [runs].
+        level: Level of each run [runs], such as its number of nodes. Cross-validation leaves out all runs of
+            a level together.
     """
     n = len(y)
     if n == 0:
@@ -181,9 +183,9 @@ def _terms(
 def errors_by_cell(fitted: RegressionResults, cell: np.ndarray) -> tuple[np.ndarray, int]:
     """Return standard errors of the coefficients clustered by cell, and their degrees of freedom, cells - 1.
 
-    They express what other cells would give: the model's misfit of a cell is an error that its runs share.
-    NaN if there are no more cells than coefficients. Liang & Zeger, Biometrika 73, 1986; correction for few
-    clusters: Cameron & Miller, J. Human Resources 50, 2015.
+    They measure how the coefficients would change with other cells, because the model's misfit of a cell is
+    an error that its runs share. NaN if there are no more cells than coefficients. Liang & Zeger, Biometrika
+    73, 1986; correction for few clusters: Cameron & Miller, J. Human Resources 50, 2015.
     """
     cells, coefficients = int(cell.max()) + 1, fitted.model.exog.shape[1]
     if cells <= coefficients:
@@ -196,8 +198,8 @@ def errors_by_cell(fitted: RegressionResults, cell: np.ndarray) -> tuple[np.ndar
 def robust_errors(fitted: RegressionResults) -> np.ndarray:
     """Return HC3 standard errors of the coefficients (MacKinnon & White, J. Econometrics 29, 1985).
 
-    NaN for a coefficient that depends on a run of leverage 1, through which the fit passes whatever its
-    value: its residual is uninformative. The other coefficients are computed without such runs.
+    The fit passes through a run of leverage 1 whatever its value, so its residual says nothing. A coefficient
+    that depends on such a run has NaN. The other errors are computed without such runs.
     """
     x, y, inverse = fitted.model.exog, fitted.model.endog, fitted.model.pinv_wexog
     is_determined = fitted.get_influence().hat_matrix_diag <= leave_out.MAX_LEVERAGE
@@ -205,23 +207,21 @@ def robust_errors(fitted: RegressionResults) -> np.ndarray:
         return np.asarray(fitted.HC3_se)
     estimable_terms = [
         int(name)
-        for name in split_estimable({str(place): column for place, column in enumerate(x[is_determined].T)})[
-            0
-        ]
+        for name in split_estimable({str(i): column for i, column in enumerate(x[is_determined].T)})[0]
     ]
     errors = np.full(x.shape[1], math.nan)
     if estimable_terms:
         errors[estimable_terms] = OLS(y[is_determined], x[is_determined][:, estimable_terms]).fit().HC3_se
-    rests = np.abs(inverse[:, ~is_determined]).max(axis=1) > 1e-9 * np.abs(inverse).max(axis=1)
-    errors[rests] = math.nan
+    depends = np.abs(inverse[:, ~is_determined]).max(axis=1) > 1e-9 * np.abs(inverse).max(axis=1)
+    errors[depends] = math.nan
     return errors
 
 
 def vif(x: np.ndarray, n: np.ndarray) -> np.ndarray:
-    """Return the variance inflation of columns of x [cells, terms], runs n [cells]; NaN for the intercept.
+    """Return the variance inflation factors of the columns of x [cells, terms]; NaN for the intercept.
 
-    The diagonal of the inverse correlation matrix (Belsley, Kuh & Welsch, Regression Diagnostics, 1980,
-    section 3.1); variance_inflation_factor of statsmodels fits one regression per column instead.
+    They are the diagonal of the inverse correlation matrix (Belsley, Kuh & Welsch, Regression Diagnostics,
+    1980, section 3.1), where statsmodels fits a regression per column. n is the number of runs [cells].
     """
     centred = np.sqrt(n)[:, None] * (x[:, 1:] - np.average(x[:, 1:], axis=0, weights=n))
     inverse = np.linalg.pinv(centred / np.linalg.norm(centred, axis=0))
@@ -257,7 +257,7 @@ def _statistics(fitted: RegressionResults, runs: pd.DataFrame, cells: pd.DataFra
 
 
 def errors_without(cells: pd.DataFrame, left_out: str) -> leave_out.Errors:
-    """Return the errors of predictions with each cell or level left out."""
+    """Return the errors of predictions without each cell or level; `left_out` is "cell" or "level"."""
     return leave_out.prediction_errors(
         cells["measured"].to_numpy(float),
         cells[f"without_{left_out}"].to_numpy(float),
@@ -268,9 +268,9 @@ def errors_without(cells: pd.DataFrame, left_out: str) -> leave_out.Errors:
 def lack_of_fit(runs: pd.DataFrame, x: np.ndarray) -> dict[str, float]:
     """Test the misfit of cell means against the spread of replicates.
 
-    The F test of Draper & Smith, Applied Regression Analysis, 3rd ed. (1998), section 2.1;
-    `_heteroscedastic_f` if cells do not share one spread. NaN without replicates, without cells to spare, or
-    if all replicates are equal.
+    This is the F test of Draper & Smith, Applied Regression Analysis, 3rd ed. (1998), section 2.1, or
+    `_heteroscedastic_f` if the spreads of cells differ. F is NaN without replicates, without more cells than
+    coefficients, or if all replicates are equal.
 
     Args:
         runs: cell, measured, and residual of least squares.
@@ -308,12 +308,13 @@ def lack_of_fit(runs: pd.DataFrame, x: np.ndarray) -> dict[str, float]:
 def _heteroscedastic_f(
     missed: float, x: np.ndarray, n: np.ndarray, variance: np.ndarray, pure_df: float
 ) -> tuple[float, float, float]:
-    """Return F and its degrees of freedom if cells have their own variances.
+    """Return F and its degrees of freedom if the variances of cells differ.
 
-    The sum of squares of the misfit is compared with its expectation from these variances. For an intercept
-    alone it is the test of Brown & Forsythe (Technometrics 16, 1974) with the degrees of freedom of Mehrotra
-    (Commun. Stat. Simul. Comput. 26, 1997), as in anova_oneway of statsmodels; else the ANOVA-type statistic
-    of Brunner, Dette & Munk (JASA 92, 1997). A cell with one run gets the variance of the others.
+    The sum of squares of the misfit is compared with its expectation from the variance of each cell. For an
+    intercept alone it is the test of Brown & Forsythe (Technometrics 16, 1974) with the degrees of freedom of
+    Mehrotra (Commun. Stat. Simul. Comput. 26, 1997), as in anova_oneway of statsmodels; otherwise it is the
+    ANOVA-type statistic of Brunner, Dette & Munk (JASA 92, 1997). A cell with one run gets the variance of
+    all replicates.
 
     Args:
         missed: Sum of squares of the misfit.

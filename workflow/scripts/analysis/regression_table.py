@@ -1,4 +1,4 @@
-"""Table of the regressions of `analysis.regression`: all four models, with notes on omitted terms."""
+"""Table of the four models of `analysis.regression`, with notes on terms that are left out."""
 
 import math
 
@@ -28,8 +28,8 @@ SHOWN_STATISTICS = [
         for part in ("cells predicted", "RMSE", "MAPE (%)", "worst (%)")
     ),
 ]
-MAX_DECIMALS, MIN_PLAIN = 6, 0.001  # smaller coefficients that need more decimals have an exponent
-MIN_SPARE_CELLS = 4  # cells beyond coefficients; fewer get no stars
+MAX_DECIMALS, MIN_PLAIN = 6, 0.001  # Smaller coefficients that need more decimals have an exponent.
+MIN_SPARE_CELLS = 4  # more cells than coefficients; models with fewer get no stars
 
 
 def long_table(fits: Fits) -> pd.DataFrame:
@@ -47,7 +47,7 @@ def long_table(fits: Fits) -> pd.DataFrame:
 
 
 def by_cell(fits: Fits) -> pd.DataFrame:
-    """Return one row per response, model and cell: measured, fitted, and predicted with it left out."""
+    """Return one row per response, model and cell: measured, fitted, and predicted without the cell."""
     parts = [
         fit.cells.assign(response=response.name, unit=response.unit, model=model)
         for (response, model), fit in fits.items()
@@ -64,7 +64,7 @@ def by_cell(fits: Fits) -> pd.DataFrame:
 
 
 def table(runs: pd.DataFrame, fits: Fits) -> tables.Table:
-    """Return all four models as one table, with what could not be estimated in the notes."""
+    """Return all four models as one table; its notes name the terms that could not be estimated."""
     names = list(dict.fromkeys(name for fit in fits.values() for name in fit.terms["term"]))
     levels = _level_title(runs)
     titles = {
@@ -98,12 +98,12 @@ def table(runs: pd.DataFrame, fits: Fits) -> tables.Table:
 
 
 def _n_spare_cells(fit: Fit) -> int:
-    """Return the number of cells beyond coefficients; with few, errors by cell are meaningless."""
+    """Return how many more cells than coefficients there are; with few, errors by cell are meaningless."""
     return len(fit.cells) - int(fit.terms["estimate"].notna().sum())
 
 
 def _level_title(runs: pd.DataFrame) -> str:
-    """Return the title of the levels that are left out; "" if they do not vary."""
+    """Return the title of the levels that cross-validation leaves out; "" if they do not vary."""
     factor = size_factor_name(successful(runs))
     if factor not in varying(successful(runs)):
         return ""
@@ -173,12 +173,12 @@ def _notes(runs: pd.DataFrame, fits: Fits) -> list[str]:
     notes: list[str] = [
         "Ordinary least squares over the successful runs. Each run gives one value: its mean epoch time, or "
         "the samples of an epoch divided by it. Entries are estimates (standard error; standard error by "
-        "cell). The first is HC3 (MacKinnon & White 1985): how far other runs of the same cells would move "
-        "the estimate. The second is clustered by cell (Cameron & Miller 2015): how far other cells would, "
-        "whose means the model misses. * p < 0.05, ** p < 0.01, *** p < 0.001: two-sided t tests with the "
-        "second, not corrected for the number of terms; models with significant lack of fit, or with fewer "
-        f"than {MIN_SPARE_CELLS} cells more than coefficients, have none. "
-        "Blocks are not in the models."
+        "cell). The first error is HC3 (MacKinnon & White 1985): how far other runs of the same cells would "
+        "move the estimate. The second is clustered by cell (Cameron & Miller 2015): how far other cells "
+        "would move it, because the model misses their means. * p < 0.05, ** p < 0.01, *** p < 0.001: "
+        "two-sided t tests with the second error, not corrected for the number of terms. Models with "
+        f"significant lack of fit, or with fewer than {MIN_SPARE_CELLS} cells more than coefficients, have "
+        "no stars. Blocks are not in the models."
         if fitted
         else "",
         Note(
@@ -194,7 +194,7 @@ def _notes(runs: pd.DataFrame, fits: Fits) -> list[str]:
         if base
         else "",
         f"Numeric factors are centred at their mean over the runs: {', '.join(means)}. So the intercept is "
-        "the value at these and the base levels, and with interactions, a main effect is the slope there."
+        "the value at these means and the base levels. With interactions, a main effect is the slope there."
         if means
         else "",
     ]
@@ -222,7 +222,7 @@ def _notes(runs: pd.DataFrame, fits: Fits) -> list[str]:
         if fit.statistics["lack of fit: p"] < SIGNIFICANCE_LEVEL
     ]
     misfit_text = (
-        f"Models that miss more than the spread of replicates explains (p < {SIGNIFICANCE_LEVEL}): "
+        f"Models whose misfit the spread of replicates does not explain (p < {SIGNIFICANCE_LEVEL}): "
         f"{'; '.join(misfits)}. Read their coefficients as averages over this design, not as a law."
     )
     levels = _level_title(runs)
@@ -236,8 +236,8 @@ def _notes(runs: pd.DataFrame, fits: Fits) -> list[str]:
             "leave-one-out",
             "Leave one cell out: the mean of a cell is predicted from the other cells"
             + (f"; leave one {levels} out: from the cells with another {levels}" if levels else "")
-            + ". RMSE is in the response's unit, MAPE the mean of |predicted − measured| / measured, the "
-            "worst has its sign. Cells that the others do not determine are not counted.",
+            + ". RMSE is in the response's unit, and MAPE is the mean of |predicted − measured| / measured. "
+            "The worst error has its sign. Cells that the others do not determine are not counted.",
             levels=levels,
         ),
         conditions.setting_note(runs),
@@ -246,7 +246,7 @@ def _notes(runs: pd.DataFrame, fits: Fits) -> list[str]:
 
 
 def _lack_of_fit_note(fits: Fits) -> Note:
-    """Describe the test of lack of fit, and name the responses without a common spread."""
+    """Describe the test of lack of fit, and name the responses for which spreads differ."""
     responses = list(
         dict.fromkeys(key[0].name for key, fit in fits.items() if fit.statistics["lack of fit: own spreads"])
     )

@@ -1,8 +1,8 @@
 """Table of scaling laws: the serial fraction of each series by Amdahl's law, and how well the law fits.
 
-A series varies nodes only, or devices per node only. Amdahl (AFIPS SJCC 1967): with p devices an epoch takes
-T(p) = T(1) (f + (1 - f) / p), so speed-up stays below 1 / f. The fit is over runs, to the logarithm of epoch
-time, because noise is a share of the time.
+A series varies nodes only, devices per node only, or both in turn. Amdahl (AFIPS SJCC 1967): with p devices
+an epoch takes T(p) = T(1) (f + (1 - f) / p), so speed-up stays below 1 / f. The law is fitted to the
+logarithms of the runs' epoch times, because noise is a share of the time.
 """
 
 import math
@@ -28,20 +28,20 @@ from declared.factors import NODES_AND_DEVICES, SIZE_FACTORS
 TITLE = "Scaling laws: serial fraction by Amdahl's law, and the largest speed-up"
 SERIES_OF_EITHER = Note(
     "series-of-nodes-or-devices",
-    "A series varies either the nodes or the devices of a node, and p counts devices: with two devices on "
+    "A series varies either the nodes or the devices per node, and p counts devices: with two devices on "
     "a node, a series over nodes begins at p = 2, and f and 1/f are relative to the fitted time of one "
     "device.",
 )
 READINGS = {
-    "overhead grows": "the law does not fit, and Karp & Flatt's fraction rises with the devices: "
-    "communication or another overhead grows with them, so 1/f is too optimistic",
+    "overhead grows": "the law does not fit, and Karp & Flatt's fraction rises with the number of devices: "
+    "communication or another overhead grows with it, so 1/f is too optimistic",
     "overhead at once": "the law does not fit, and Karp & Flatt's fraction falls: most of the overhead "
     "appears as soon as devices communicate at all",
-    "slower": "the fraction is above 1: devices make the epoch longer",
+    "slower": "the fraction is above 1: more devices make the epoch longer",
     "faster than p": "the fraction is below 0: more than p times as fast on p devices, so something "
     "besides the work shrinks, such as the number of all-reduces, or data that must fit "
     "into a cache",
-    "no gain seen": "the interval contains 1: the data do not show that devices help",
+    "no gain seen": "the interval contains 1: the data do not show that more devices help",
     "no limit seen": "the interval contains 0: the data do not show a serial part",
     "law fits": "the test does not reject the law",
     "two counts": "two device counts fit any such law, so it is not tested",
@@ -51,7 +51,7 @@ READINGS = {
 
 @dataclass(frozen=True)
 class AmdahlFit:
-    """Amdahl's law fitted to a series: time on one device, serial fraction, p of lack of fit or NaN."""
+    """Amdahl's law fitted to a series: time on one device, serial fraction, and p of lack of fit (or NaN)."""
 
     one_device_s: Estimate
     fraction: Estimate
@@ -73,8 +73,8 @@ def fit_amdahl(n_devices: np.ndarray, seconds: np.ndarray) -> AmdahlFit | None:
 
     Nonlinear least squares (scipy's curve_fit) of log seconds in log T(1) and f. Intervals are 95 % t
     intervals with n - 2 degrees of freedom by linear approximation (delta method), as in Bates & Watts,
-    Nonlinear Regression Analysis and Its Applications (1988), chapter 2; none if runs are as many as
-    parameters. Lack of fit is relative to replicates (analysis.regression).
+    Nonlinear Regression Analysis and Its Applications (1988), chapter 2. Two runs have no intervals. Lack of
+    fit is relative to replicates (analysis.regression).
 
     Args:
         n_devices: Number of devices of each run [n].
@@ -134,12 +134,12 @@ def read_law(law: AmdahlFit, trend: float, counts: int) -> list[str]:
 
 
 def scaling_series(runs: pd.DataFrame) -> Iterator[tuple[str, dict[str, Any], pd.DataFrame]]:
-    """Yield the factor that a series scales, levels of the other factors, and the series' successful runs.
+    """Yield each series: its size factor, the levels of the other factors, and its successful runs.
 
-    Runs have cell, devices and epoch_time_s. A series starts on one device if that was measured, even in a
-    cell of other levels, because some factors have no effect on one device (analysis.speedup). In table
-    order; if nodes and devices vary, but not in turn (`declared.factors.is_ladder`), series over nodes come
-    first.
+    Runs have cell, n_devices and epoch_time_s. A series starts on one device if that was measured, even in a
+    cell of other levels, because some factors have no effect on one device (analysis.speedup). Series are in
+    table order. If nodes and devices vary, but not in turn (`declared.factors.is_ladder`), series over nodes
+    come first.
     """
     varied, first = varying(runs), one_device_cells_by_batch_size(runs)
     ok = successful(runs)
@@ -171,9 +171,9 @@ def scaling_series(runs: pd.DataFrame) -> Iterator[tuple[str, dict[str, Any], pd
 
 
 def build_rows(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """Return one row per series with at least two device counts, and a sentence on the other series.
+    """Return one row per series with at least two device counts, and sentences on the other series.
 
-    If both nodes and devices vary, a row has its levels of both.
+    If both nodes and devices vary, a row lists its levels of both.
     """
     fits: list[tuple[dict[str, Any], AmdahlFit, dict[int, str]]] = []
     single_counts: dict[str, set[str]] = {}
@@ -198,9 +198,8 @@ def build_rows(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
             unfitted.append(name)
     fewest = [by_count[min(by_count)] for *_, by_count in fits]
     fastest = [by_count[_fastest_count(by_count, cell_means)] for *_, by_count in fits]
-    speedups = cell_means.ratios(numerator=fewest, denominator=fastest).to_dict(
-        "records"
-    )  # together: one call per pair took most of the time
+    # One call for all pairs, because a call per pair took most of the time.
+    speedups = cell_means.ratios(numerator=fewest, denominator=fastest).to_dict("records")
     rows = [
         row | _series_row(law, by_count, cell_means, speedup)
         for (row, law, by_count), speedup in zip(fits, speedups, strict=True)
@@ -232,7 +231,7 @@ def _series_row(
         law: The fitted law.
         by_count: Number of devices -> cell, ascending.
         cell_means: Mean epoch times of the cells.
-        ratio: Ratio of the time on the fewest devices to the fastest one, with bounds and within_blocks.
+        ratio: Ratio of the time on the fewest devices to the shortest time, with bounds and within_blocks.
     """
     times = {count: cell_means.cell_mean(cell) for count, cell in by_count.items()}
     fewest, fastest = min(times), _fastest_count(by_count, cell_means)
@@ -290,14 +289,14 @@ def table(runs: pd.DataFrame) -> tables.Table:
         "Amdahl's law T(p) = T(1) (f + (1 − f)/p), fitted to the logarithm of the epoch times of a series' "
         "n runs by least squares, without blocks; 95 % t intervals by linear approximation, valid if the "
         "law holds. Limit: the largest speed-up over one device that the law allows on any number of "
-        "devices. f includes all that does not shrink with the devices.",
-        "Base: the mean epoch time of the series itself on its fewest devices (the first in `devices`), "
-        "not a single-device baseline (see the table of speed-up). Largest speed-up: that of the "
-        "fastest of the other device counts; its interval is not corrected for this choice; efficiency "
-        "is that speed-up divided by the ratio of the devices. "
+        "devices. f includes everything that more devices do not shorten.",
+        "Baseline: the mean epoch time of the series itself on its fewest devices (the first in `devices`), "
+        "not a single-device baseline (see the table of speed-up). Largest speed-up: that of the fastest of "
+        "the other device counts; its interval is not corrected for this choice. Efficiency: that speed-up "
+        "divided by the ratio of the numbers of devices. "
         f"{conditions.comparison_note(data['within_blocks'])}",
         "Karp–Flatt: serial fraction of Karp & Flatt (1990) on the fewest and on the most devices above "
-        "one, relative to the fitted T(1) where one device was not measured. If the law holds, it stays the "
+        "one, relative to the fitted T(1) if one device was not measured. If the law holds, it stays the "
         "same.",
         LACK_OF_FIT.format("the law"),
         Note(

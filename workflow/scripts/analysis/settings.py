@@ -1,6 +1,6 @@
-"""Table of how each framework was configured: what its trainers really used, from the records of the runs.
+"""Table of the settings that each framework's trainers really used, from the records of the runs.
 
-Settings in which all frameworks agree are one sentence, so that the rows show the differences.
+A note lists the settings in which all frameworks agree, so the rows show only the differences.
 """
 
 from collections.abc import Sequence
@@ -19,10 +19,9 @@ NO_SETTINGS = Note("no-settings", "No run has recorded settings: runs of earlier
 
 
 def settings_by_run(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the settings of successful runs, a column for each, in the order in which records have them.
+    """Return the settings of successful runs, a column for each, in the order of the records.
 
-    A run without one of the settings has NaN. The transport, which records have beside the settings, is the
-    last column.
+    A run without a setting has NaN. The last column is the transport, which records have separately.
     """
     recorded = successful(runs)
     recorded = recorded[recorded["settings"].notna()]
@@ -47,8 +46,8 @@ def values_by_framework(runs: pd.DataFrame) -> pd.DataFrame:
     for setting in settings.columns:
         values = {}
         for framework in frameworks:
-            own = measured["framework"] == framework
-            values[framework] = _value_text(settings.loc[own, setting], measured.loc[own, factors])
+            rows_of = measured["framework"] == framework
+            values[framework] = _value_text(settings.loc[rows_of, setting], measured.loc[rows_of, factors])
         differs = len(set(values.values())) > 1
         rows += [(setting, framework, value, differs) for framework, value in values.items()]
     data = pd.DataFrame(rows, columns=list(COLUMNS))
@@ -56,11 +55,14 @@ def values_by_framework(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _value_text(values: "pd.Series[str]", levels: pd.DataFrame) -> str | None:
-    """Return a framework's values of a setting: one, by the levels of a factor, or all; None without any.
+    """Return a framework's values of a setting: the only one, one for each level of a factor, or all.
 
     Args:
         values: Value of each run.
-        levels: Levels of the factors that vary, of the same runs.
+        levels: Levels of the varying factors, for the same runs.
+
+    Returns:
+        The text; None if no run has a value.
     """
     distinct = list(dict.fromkeys(values.dropna()))
     if len(distinct) < 2:
@@ -75,7 +77,7 @@ def _value_text(values: "pd.Series[str]", levels: pd.DataFrame) -> str | None:
             for level, (value,) in values_by_level.items():
                 levels_by_value.setdefault(value, []).append(level)
             return "; ".join(
-                f"{value} ({title(factor)} {', '.join(own)})" for value, own in levels_by_value.items()
+                f"{value} ({title(factor)} {', '.join(names)})" for value, names in levels_by_value.items()
             )
     return "; ".join(distinct)
 
@@ -100,7 +102,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
 
 
 def _agreement_note(data: pd.DataFrame) -> Note:
-    """Return the settings in which all frameworks agree."""
+    """List the settings in which all frameworks agree."""
     common = {str(row.setting): str(row.value) for row in data.drop_duplicates("setting").itertuples()}
     listed = "; ".join(f"{name}: {value}" for name, value in common.items())
     text = f"The same in all frameworks: {listed}." if common else "The frameworks agree in no setting."
@@ -108,6 +110,6 @@ def _agreement_note(data: pd.DataFrame) -> Note:
 
 
 def names_differing(runs: pd.DataFrame) -> Sequence[str]:
-    """Return the settings in which frameworks differ."""
+    """Return the names of the settings in which frameworks differ."""
     data = values_by_framework(runs)
     return list(dict.fromkeys(data.loc[data["differs"], "setting"]))

@@ -3,9 +3,9 @@
     computation = batches of an epoch x time of a batch, communication = epoch time - computation
 
 The time of a batch is measured on one device, in the cell of the same framework, model, data set, local
-batch and treatment (speedup.one_device_cells_by_local_batch). So communication is everything that more
-devices cost: exposed communication, waiting for the slowest rank, and memory or processors that devices
-share. A cell on one device has none.
+batch and treatment (speedup.one_device_cells_by_local_batch). So communication is the total cost of more
+devices: exposed communication, waiting for the slowest rank, and contention for memory or processors that
+devices share. A cell on one device has none.
 """
 
 import numpy as np

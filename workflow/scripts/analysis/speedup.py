@@ -1,10 +1,10 @@
 """Table of speed-up and efficiency, each with its baseline in seconds.
 
-The baseline of a cell is the framework in its `baseline` column on a single device, at the same levels of
-every factor but nodes and devices. Factors without effect on one device (such as gradient accumulation) may
-differ if the baseline has a single level of them. Without such a cell the baseline is the framework's own
-cell with one device. Series that were measured elsewhere often begin at a whole node or more; then the
-baseline is the cell with the fewest devices, and efficiency is relative to these.
+The baseline of a cell is the cell of the framework in its `baseline` column on a single device, at the same
+levels of every factor except nodes and devices. Factors without effect on one device (such as gradient
+accumulation) may differ if the baseline has a single level of them. Without such a cell the baseline is the
+framework's own cell on one device. Series that were measured elsewhere often begin at a whole node or more.
+Their baseline is the cell with the fewest devices, and efficiency is relative to it.
 """
 
 import math
@@ -27,7 +27,7 @@ WITHOUT_EFFECT_ON_ONE_DEVICE = (
 
 
 def baseline_cells(runs: pd.DataFrame) -> dict[str, str]:
-    """Map cells to their measured baseline."""
+    """Map cells to their measured baseline cell; cells without one are left out."""
     baselines = _one_device_cells(runs, ("baseline", "framework"), "batch_size")
     if not measured_elsewhere(runs):
         return baselines
@@ -56,9 +56,9 @@ def with_baseline_ratios(rows: pd.DataFrame, runs: pd.DataFrame, cell_means: Cel
 
 
 def _fewest_devices_cells(runs: pd.DataFrame) -> dict[str, str]:
-    """Map measured cells to that with the fewest devices among those that differ in nodes and devices only.
+    """Map measured cells to the cell with the fewest devices among those that differ in size only.
 
-    A cell that differs from no other in these is its own.
+    A cell that no other one differs from in nodes and devices alone is mapped to itself.
     """
     cells = successful(runs).drop_duplicates("cell").sort_values("n_devices", kind="stable")
     names = varying(runs, but=NODES_AND_DEVICES)
@@ -69,7 +69,7 @@ def _fewest_devices_cells(runs: pd.DataFrame) -> dict[str, str]:
 def one_device_cells_by_batch_size(runs: pd.DataFrame) -> dict[str, str]:
     """Map cells to the framework's own measured cell on one device with the same `batch_size`.
 
-    This is where a series over nodes begins: with a global batch, one device has all samples of a step.
+    A series over nodes begins there: with a global batch, one device has all samples of a step.
     """
     return _one_device_cells(runs, ("framework",), "batch_size")
 
@@ -77,7 +77,7 @@ def one_device_cells_by_batch_size(runs: pd.DataFrame) -> dict[str, str]:
 def one_device_cells_by_local_batch(runs: pd.DataFrame) -> dict[str, str]:
     """Map cells to the framework's own measured cell on one device with the same `local_batch`.
 
-    Its steps compute as much as those of each replica, so it measures their computation.
+    A step there computes as much as a step of each replica, so its time is that of computation.
     """
     return _one_device_cells(runs, ("framework",), "local_batch")
 
@@ -85,10 +85,10 @@ def one_device_cells_by_local_batch(runs: pd.DataFrame) -> dict[str, str]:
 def _one_device_cells(runs: pd.DataFrame, framework_columns: Sequence[str], batch: str) -> dict[str, str]:
     """Map cells to measured cells on one device at the same levels.
 
-    `batch` and all varying factors but framework, nodes and devices have to match. Of those without effect on
-    one device, only the ones count in which the framework's own cells on one device differ. Example:
-    `sync_every` varies over 1 and 4. If pytorch-single was planned with 1 only, that cell matches cells with
-    1 and with 4. If it was planned with both, each cell matches the one at its own level.
+    `batch` and all varying factors except framework, nodes and devices have to match. A factor without effect
+    on one device has to match only if it varies among the framework's cells on one device. Example:
+    `sync_every` varies over 1 and 4. If pytorch-single was planned with 1 only, its cell matches cells with 1
+    and with 4. If it was planned with both, each cell matches the one at the same level.
 
     Args:
         runs: Runs of the study.
@@ -171,7 +171,7 @@ def accumulates_as_baseline(data: pd.DataFrame) -> pd.Series:
 
 
 def accumulation_note(data: pd.DataFrame) -> str:
-    """Return how many rows have another gradient accumulation than their baseline; "" for none."""
+    """Say how many rows have another gradient accumulation than their baseline; "" if there are none."""
     count = int((~accumulates_as_baseline(data)).sum())
     text = (
         f"{number_of(count, 'cell')} with gradient accumulation {'is' if count == 1 else 'are'} compared "
@@ -187,8 +187,9 @@ def _divide(estimate: Estimate, by: float) -> Estimate:
 def karp_flatt(speedup: Estimate, n_devices: float) -> Estimate:
     """Return the serial fraction e = (1 / S - 1 / p) / (1 - 1 / p) of a speed-up S on p > 1 devices.
 
-    Karp & Flatt, Measuring Parallel Processor Performance, CACM 33(5), 1990. It decreases with S, so its
-    interval is that of S, reversed. A negative value means a speed-up above p, a value above 1 a slow-down.
+    Karp & Flatt, Measuring Parallel Processor Performance, CACM 33(5), 1990. The fraction decreases with S,
+    so its bounds are those of S in reverse. A negative value means a speed-up above p, a value above 1 a
+    slow-down.
     """
     if n_devices <= 1:
         return Estimate(float("nan"))
@@ -206,17 +207,17 @@ def table(runs: pd.DataFrame) -> tables.Table:
         conditions.run_counts_note(runs),
         (
             "Speed-up: mean epoch time of the baseline divided by that of the cell. Efficiency: speed-up "
-            "divided by devices over those of the baseline. "
+            "divided by the ratio of the numbers of devices. "
         )
         + (conditions.comparison_note(data["within_blocks"]) or "Speed-ups have no intervals."),
         "Serial fraction: determined from the measurement, (1/S − 1/p) / (1 − 1/p) with speed-up S on p "
-        "devices (Karp & Flatt 1990); its interval follows from that of S. It includes all that does not "
-        "shrink with the devices, also communication and the cost of the framework. Above 1, devices slow "
-        "the epoch down; below 0, the speed-up is more than p.",
-        "Base: the single-device framework named in the row, at the same levels of all other factors that it "
-        "varies; where there is none, the framework's own cell with one device, or with the fewest of runs "
-        "measured elsewhere. A row that is its own baseline has speed-up 1 by definition, without an "
-        "interval.",
+        "devices (Karp & Flatt 1990); its interval follows from that of S. It includes everything that more "
+        "devices do not shorten, such as communication and the cost of the framework. Above 1, more devices "
+        "slow the epoch down; below 0, the speed-up is more than p.",
+        "Baseline: the single-device framework named in the row, at the same levels of all other factors "
+        "that it varies. Without it, the framework's own cell on one device, or on the fewest devices if "
+        "runs were measured elsewhere. A row that is its own baseline has speed-up 1 by definition, without "
+        "an interval.",
         accumulation_note(data),
         conditions.device_count_note(runs),
         conditions.setting_note(runs),

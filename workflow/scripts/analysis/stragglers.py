@@ -1,8 +1,8 @@
-"""Name the ranks, with their hosts, that were slower than the others of their runs.
+"""Name the ranks, with their hosts, that were slower than the other ranks of their runs.
 
-Each run with several equal ranks is a round of the rule in sites/outliers.py, once by the reference benchmark
-beside the run and, where runs were traced, once by the computation of a step. Training itself does not show
-a straggler: all ranks wait for the slowest one.
+Each run with several equal ranks is a round of the rule in sites/outliers.py: once by the reference benchmark
+before and after the run and, if the run was traced, once by the computation of a step. Training times do not
+show a straggler, because all ranks wait for the slowest one.
 """
 
 import sys
@@ -26,9 +26,9 @@ COMPUTING = ("forward", "backward")  # phases of a traced step
 RULE = Note(
     "straggler-rule",
     f"A run is slow on a rank that takes more than {MARGIN_TEXT} longer than the lower median of its ranks. "
-    f"A rank is a straggler if at most {RATE_TEXT} of campaigns of equal ranks would name "
-    "any. Reference: fixed work right before and after the run; computation: forward and backward pass of "
-    "traced steps.",
+    f"A rank is a straggler if it is slow in so many runs that at most {RATE_TEXT} of campaigns of "
+    "equal ranks would name any rank. Reference: fixed work right before and after the run. Computation: "
+    "forward and backward pass of traced steps.",
 )
 
 HostRank = tuple[str, int]  # host and rank
@@ -56,7 +56,7 @@ def computing_times(runs: pd.DataFrame, phases: pd.DataFrame) -> Iterator[dict[H
 
 
 def _host_ranks(hosts: str, ranks: int) -> list[HostRank]:
-    """Return host and rank of each rank of a run; each node has as many."""
+    """Return host and rank of each rank of a run whose nodes have equally many ranks."""
     names = hosts.split()
     return [(names[rank * len(names) // ranks], rank) for rank in range(ranks)]
 
@@ -105,7 +105,7 @@ def table(runs: pd.DataFrame, phases: pd.DataFrame) -> tables.Table:
 
 
 def _summary(data: pd.DataFrame) -> Note:
-    """Return which ranks are stragglers, and how many verdicts lack runs."""
+    """Name the stragglers, and say how many verdicts lack runs."""
     if data.empty:
         return NOTHING_COMPARED
     named = data[data["verdict"] == STRAGGLER]

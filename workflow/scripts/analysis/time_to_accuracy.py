@@ -1,7 +1,7 @@
 """Table of time to accuracy: how long each cell trains until validation reaches the study's target.
 
-As in MLPerf (Mattson et al., MLSys 2020), time counts from the start of the first epoch until the end of the
-first one whose validation accuracy reaches the target; it includes warm-up epochs, but not validations.
+As in MLPerf (Mattson et al., MLSys 2020), time counts from the start of the first epoch to the end of the
+first epoch whose validation accuracy reaches the target. It includes warm-up epochs, but not validations.
 """
 
 import math
@@ -22,9 +22,9 @@ NO_TARGET = Note(
 )
 NO_ACCURACY = Note("no-accuracy", "No successful run records its validation accuracy.")
 METHOD_NOTE = (
-    "Time: training from the start of the first epoch until the end of the first one with that accuracy; "
-    "warm-up epochs are in it, validations are not. It has a mean and a 95 % t interval where all n runs of "
-    "a cell reach the target."
+    "Time: training from the start of the first epoch to the end of the first one with that accuracy, "
+    "including warm-up epochs, without validations. It is given, as a mean with a 95 % t interval, if all n "
+    "runs of a cell reach the target."
 )
 
 
@@ -36,9 +36,8 @@ def accuracy_of_runs(runs: pd.DataFrame, epochs: pd.DataFrame, target: float) ->
     """
     ok = successful(runs).set_index("run_id")
     all_epochs = epochs[epochs["run_id"].isin(ok.index)].sort_values(["run_id", "epoch"])
-    spent = all_epochs.groupby("run_id", sort=False)[
-        "epoch_time_s"
-    ].cumsum()  # includes epochs without validation
+    # Epochs without validation take time, too.
+    spent = all_epochs.groupby("run_id", sort=False)["epoch_time_s"].cumsum()
     validated = all_epochs.dropna(subset="validation_accuracy")
     by_run = validated.groupby("run_id", sort=False)
     reached = validated["validation_accuracy"] >= target
@@ -54,7 +53,7 @@ def accuracy_of_runs(runs: pd.DataFrame, epochs: pd.DataFrame, target: float) ->
 
 
 def seconds_to_accuracy(runs: pd.DataFrame, epochs: pd.DataFrame, target: float) -> pd.Series:
-    """Return the time to accuracy of each run, s; NaN in cells of which a run never reaches the target."""
+    """Return the time to accuracy of each run, s; NaN for all runs of a cell if one never reaches it."""
     accuracies = accuracy_of_runs(runs, epochs, target)
     missed = set(accuracies.loc[accuracies["time_to_accuracy_s"].isna(), "cell"])
     reached = accuracies[~accuracies["cell"].isin(missed)].set_index("run_id")["time_to_accuracy_s"]
@@ -64,8 +63,9 @@ def seconds_to_accuracy(runs: pd.DataFrame, epochs: pd.DataFrame, target: float)
 def summarize(runs: pd.DataFrame, epochs: pd.DataFrame, target: float) -> pd.DataFrame:
     """Return a row per cell with a successful run.
 
-    Columns: factors, n (runs that record accuracy), reached, time_to_accuracy_s with bounds, epochs_needed
-    and best (means over runs). Time is NaN if a run never reaches the target; all values are NaN if n is 0.
+    Columns: factors, n (runs that record accuracy), reached (runs that reach the target), time_to_accuracy_s
+    with bounds, epochs_needed and best (means over runs). Time and epochs are NaN if a run never reaches the
+    target; all values are NaN if n is 0.
     """
     run_accuracies = accuracy_of_runs(runs, epochs, target)
     by_cell = run_accuracies.groupby("cell")
@@ -124,7 +124,7 @@ def _not_reached_note(cells: int, n_cells: int) -> str:
 
 
 def runs_without_accuracy_note(runs: pd.DataFrame, data: pd.DataFrame) -> str:
-    """Say how many successful runs are in no n of `data` (from `summarize`); "" if there are none."""
+    """Say how many successful runs record no accuracy; "" if there are none. `data` is from `summarize`."""
     ok = len(successful(runs))
     n_without = ok - int(data["n"].sum())
     text = f"Without a validation accuracy: {n_without} of {number_of(ok, 'successful run')}."

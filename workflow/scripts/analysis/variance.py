@@ -1,18 +1,18 @@
 """Table of variance components: how much of the variance of epoch time each source adds.
 
 Components are variances of natural logarithms, so a standard deviation is a share of the time. They are
-estimated by moments (mean squares and their expectations; Searle, Casella, McCulloch, Variance Components
-(1992), chapters 3, 5):
+estimated from mean squares and their expectations (Searle, Casella, McCulloch, Variance Components (1992),
+chapters 3, 5):
 
     epoch    variance between the timed epochs of a run, over all runs
     run      residual of the runs' mean logarithms after cells and blocks (two-way additive model), less the
              part of their epochs; includes blocks if there is only one cell
     block    variance of block means within a session, less the part of runs
-    session  the same for means of sessions with several blocks
+    session  variance of session means, less the part of blocks, if sessions have several blocks
     cell     variance of cell means, less the part of runs: the effect of the factors
 
 A mixed model with random blocks (restricted maximum likelihood, statsmodels) checks the components and the
-table of effects: with the same fixed cells, it estimates the same ratios in another way.
+table of effects: with fixed cells, it estimates the same ratios in another way.
 """
 
 import math
@@ -30,7 +30,7 @@ from analysis.effects import cell_pairs
 from analysis.measured import block_of, successful
 from common.notes import Note
 
-TITLE = "Variance of an epoch's time by where it comes from"
+TITLE = "Variance of epoch time by source"
 SINGLE_RUNS = Note("single-runs", "Nothing can be estimated: no cell has two successful runs.")
 PARTS = ("cell", "session", "block", "run", "epoch")
 MEANINGS = {
@@ -40,7 +40,7 @@ MEANINGS = {
     "run": "another process, all else equal",
     "epoch": "another epoch of the same run",
 }
-MAX_MIXED_MODEL_CELLS = 200  # the fit takes minutes with more
+MAX_MIXED_MODEL_CELLS = 200  # With more, the fit takes minutes.
 
 
 @dataclass(frozen=True)
@@ -125,9 +125,9 @@ class MixedModel:
     Attributes:
         block: Variance of blocks.
         run: Variance of the mean logarithms of runs.
-        largest_disagreement: Largest factor, less 1, between its ratio of two cells and that of the table of
-            effects.
-        pairs: Number of compared pairs.
+        largest_disagreement: Largest factor, less 1, between its ratio of two cells and the ratio in the
+            table of effects.
+        pairs: Number of compared pairs of cells.
     """
 
     block: float
@@ -170,7 +170,10 @@ def fit_mixed_model(runs: pd.DataFrame, rows: pd.DataFrame) -> MixedModel | None
 
 
 def build_rows(moments: Components, model: MixedModel | None) -> pd.DataFrame:
-    """Return part, variance, share of the sum, sd of the logarithm, df and mixed_sd of each part."""
+    """Return a row per estimated part: part, variance, share of the sum, sd, df, and mixed_sd.
+
+    sd and mixed_sd are standard deviations of the logarithm, by moments and by the mixed model.
+    """
     rows = pd.DataFrame({"part": list(PARTS)})
     rows["variance"] = [moments.variance[part] for part in PARTS]
     rows["share"] = rows["variance"] / rows["variance"].sum()
@@ -205,9 +208,9 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame) -> tables.Table:
     if rows["mixed_sd"].notna().any():
         display["mixed model: sd (%)"] = rows["mixed_sd"].map(lambda sd: tables.number(100 * sd))
     notes = [
-        "Variances of the logarithm of an epoch's time; a standard deviation of 5 % means that times "
-        "typically differ by 5 %. Share: of the sum of all parts. df: degrees of freedom; a part with few "
-        "of them is uncertain.",
+        "Variances of the logarithm of epoch time; a standard deviation of 5 % means that times typically "
+        "differ by 5 %. Share: of the sum of all parts. df: degrees of freedom; a part with few of them is "
+        "uncertain.",
         longer_runs_note(moments),
         _mixed_model_note(model),
         conditions.setting_note(runs),
@@ -222,7 +225,7 @@ def longer_runs_note(moments: Components) -> str:
     longer = moments.variance["run"] + moments.variance["epoch"] / (2 * moments.epochs)
     gain = 1 - math.sqrt(longer / moments.mean_variance)
     text = (
-        f"More runs, or longer ones? Twice as many timed epochs in each run ({2 * moments.epochs:.3g} "
+        f"More runs, or longer runs? Twice as many timed epochs in each run ({2 * moments.epochs:.3g} "
         f"instead of {moments.epochs:.3g}) would make intervals about {100 * gain:.0f} % narrower; twice as "
         "many runs, 29 % or more."
     )

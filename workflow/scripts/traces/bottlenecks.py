@@ -1,8 +1,9 @@
 """Table `bottlenecks`: what limits each cell, with evidence, its size in seconds of an epoch, and remedies.
 
-RULES lists all rules. A rule is applied to the mean of a cell's runs; its size is computed run by run and has
-an interval. Sizes are upper bounds of what the remedy can save. Remedies of one cause overlap, so their sizes
-must not be added. Remedies are what the cell's framework supports, or name another one that does.
+RULES lists all rules. Whether a rule applies is decided for the mean of a cell's runs. Its size is computed
+run by run and has an interval. A size is an upper bound of what the remedy can save. Remedies of one cause
+overlap, so their sizes must not be added. A remedy is something that the cell's framework supports, or it
+names another framework that does.
 """
 
 import math
@@ -25,31 +26,31 @@ from traces.cells import COMMUNICATION_PARTS, STEP, Measured
 from traces.steps import WAIT
 
 TITLE = "What limits each cell, by rule, and what would help"
-#: Minimum share of a step. Smaller parts are within the noise between runs and not worth a remedy.
+# Minimum share of a step. Smaller parts are within the noise between runs and not worth a remedy.
 MIN_SHARE = 0.05
-#: Messages are small below this multiple of the benchmark's latency: at 2, half of their time is latency.
+# Messages are small below this multiple of the benchmark's latency: at 2, half of their time is latency.
 SMALL_MESSAGE_RATIO = 2.0
-#: A library is slow above this multiple of the fastest one; benchmarks differ by 10 to 20 % from day to day.
+# A library is slow above this multiple of the fastest one; benchmarks differ by 10 to 20 % from day to day.
 SLOW_LIBRARY_RATIO = 1.5
-#: Minimum overlapped share of the communication that fits into the backward pass; DDP overlaps half or more.
+# Minimum overlapped share of the communication that fits into the backward pass; DDP overlaps half or more.
 MIN_OVERLAP_SHARE = 0.5
-#: Gradient accumulation steps of the suggested remedy, which saves three of four all-reduces.
+# Gradient accumulation steps of the suggested remedy, which saves three of four all-reduces.
 ACCUMULATION_STEPS = 4
 NO_BENCHMARK = Note(
     "no-collective-benchmark",
     "There is no collective benchmark, so latency and other libraries are not judged.",
 )
-#: Minimum share of the others' waiting that a slow rank's additional computation explains as the cause.
+# A slow rank is the cause of the others' waiting if its additional computation explains at least this share.
 MIN_CAUSE_SHARE = 0.5
 SIZES = (
     "Seconds: an upper bound of what the remedy saves. Remedies of one cause overlap and must not be added. "
     f"Limits of less than {100 * MIN_SHARE:g} % of the steps are left out."
 )
 THRESHOLDS = (
-    f"Thresholds: a message is small below {SMALL_MESSAGE_RATIO:g} times the latency of the benchmark; a "
-    f"library is slow above {SLOW_LIBRARY_RATIO:g} times the fastest; communication is poorly overlapped if "
-    f"less than {100 * MIN_OVERLAP_SHARE:g} % of what fits into the backward pass is; a rank is the cause if "
-    f"its additional computation is {100 * MIN_CAUSE_SHARE:g} % of what the others wait."
+    f"Thresholds: a message is small below {SMALL_MESSAGE_RATIO:g} times the latency of the benchmark. A "
+    f"library is slow above {SLOW_LIBRARY_RATIO:g} times the fastest. Communication is poorly overlapped if "
+    f"less than {100 * MIN_OVERLAP_SHARE:g} % of what fits into the backward pass overlaps it. A rank is the "
+    f"cause if its additional computation is at least {100 * MIN_CAUSE_SHARE:g} % of the others' waiting."
 )
 
 
@@ -58,7 +59,7 @@ class Cell:
     """The measurements of a cell.
 
     Attributes:
-        runs: A row for each run: seconds of an epoch by phase and part of communication, and STEP.
+        runs: A row for each run: seconds of an epoch by phase and by part of communication, and STEP.
         computing: Computation by rank, mean over runs, seconds of an epoch.
         alone_s: Computation on one device, seconds of an epoch.
         allreduces_per_step: Traced gradient all-reduces of a step, mean over runs; 0 for one device.
@@ -66,7 +67,7 @@ class Cell:
         others_s: Time of an epoch's messages by the benchmark of each framework; empty without benchmarks.
         steps: Steps of an epoch.
         every: Gradient accumulation steps.
-        waiting: Exposed waiting for the last rank by rank, mean over runs, seconds of an epoch.
+        waiting: Exposed waiting of each rank for the last one, mean over runs, seconds of an epoch.
         levels: A row of runs.csv.
     """
 
@@ -82,11 +83,11 @@ class Cell:
     levels: Mapping[str, Any]
 
     def mean(self, name: str) -> float:
-        """Return the mean over runs, seconds of an epoch."""
+        """Return the mean of a column over runs, seconds of an epoch."""
         return float(self.by_run(name).mean())
 
     def by_run(self, name: str) -> pd.Series:
-        """Return a column by run, seconds of an epoch, 0 if no run has it."""
+        """Return a column by run, seconds of an epoch; 0 for a column that no run has."""
         return self.runs[name] if name in self.runs else pd.Series(0.0, index=self.runs.index)
 
     @cached_property
@@ -101,7 +102,7 @@ class Cell:
 
     @property
     def others_wait(self) -> pd.Series:
-        """How long each rank but the slowest waits for the last one, by run, if that one never waits."""
+        """How long the other ranks wait on average, by run, if the slowest rank never waits."""
         ranks = len(self.computing)
         return self.by_run("exposed_waiting") * (ranks / (ranks - 1) if ranks > 1 else 1)
 
@@ -123,7 +124,7 @@ class Cell:
 
     @property
     def packs(self) -> str:
-        """How its library makes messages of gradients (communication.messages), "" if unknown."""
+        """How its library groups gradients into messages (communication.messages), "" if unknown."""
         communication = self.framework.communication if self.framework else None
         return communication.messages if communication else ""
 
@@ -131,8 +132,8 @@ class Cell:
     def accumulates(self) -> bool:
         """Whether its framework supports ACCUMULATION_STEPS, and these save all-reduces.
 
-        A framework that communicates before the backward pass gathers parameters, which it does for every
-        batch.
+        A framework that communicates before the backward pass gathers parameters. It does so for every batch,
+        so accumulation does not save these messages.
         """
         sends_early = self.mean("until_first") < 0.99 * (self.mean("data") + self.mean("forward"))
         is_supported = self.framework is None or self.framework.can(
@@ -144,35 +145,35 @@ class Cell:
     def has_many_messages(self) -> bool:
         """Whether an update sends more than one message.
 
-        The last batches of an epoch, too few to accumulate, add one all-reduce.
+        Rounding ignores the additional all-reduce of an epoch's last batches, too few to accumulate.
         """
         return round(self.allreduces_per_step * self.every) > 1
 
     @property
     def best(self) -> tuple[str, float]:
-        """The framework with the fastest benchmark at these messages, and seconds of an epoch."""
+        """The framework whose benchmark is fastest for these messages, and its seconds of an epoch."""
         return min(self.others_s.items(), key=lambda entry: entry[1], default=("", math.nan))
 
     @property
     def slowest(self) -> tuple[int, float]:
-        """The rank that computes longest, and by how many seconds of an epoch it exceeds the others' mean."""
+        """The rank that computes longest, and its seconds of an epoch beyond the mean of the others."""
         rank = int(self.computing.idxmax())
         faster_ranks = self.computing.drop(rank)
         return rank, float(self.computing[rank] - faster_ranks.mean()) if len(faster_ranks) else 0.0
 
     def ms(self, seconds: float) -> str:
-        """Return seconds of an epoch as milliseconds of a step, as text."""
+        """Return the text of seconds of an epoch as milliseconds of a step."""
         return f"{tables.number(1e3 * seconds / self.steps)} ms"
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule.
+    """A rule that finds one limit of a cell.
 
     Attributes:
-        limit: What limits the cell.
-        applies: Whether the evidence is there.
-        size: Seconds of an epoch, by run.
+        limit: What limits the cell, in a few words.
+        applies: Whether the cell shows it.
+        size: Seconds of an epoch that a remedy can save at most, by run.
         evidence: A sentence with the numbers.
         help: A remedy.
     """
@@ -192,7 +193,10 @@ def _has_small_messages(cell: Cell) -> bool:
 
 
 def _latency_size(cell: Cell) -> pd.Series:
-    """Return the latency of all messages except one for each update, which remains with at least its own."""
+    """Return the latency of all messages except one for each update.
+
+    One message remains, and takes at least one latency.
+    """
     saved, kept_s = (
         count * cell.latency_s * cell.steps
         for count in (cell.allreduces_per_step - 1 / cell.every, 1 / cell.every)
@@ -208,7 +212,7 @@ def _is_poorly_overlapped(cell: Cell) -> bool:
 def _has_slow_library(cell: Cell) -> bool:
     """Return whether the library is slow.
 
-    With one traced all-reduce a step, its time may include waiting for gradients, so only exposed time
+    If a step has a single all-reduce, its time can include waiting for gradients. Then only exposed time
     counts.
     """
     return (
@@ -231,7 +235,7 @@ def _waits_in_turn(cell: Cell) -> bool:
 
 
 def _faster_computation_help(cell: Cell) -> str:
-    """Return what shortens computation."""
+    """Return a remedy that shortens computation."""
     if cell.framework is None or cell.framework.distributed or cell.framework.mirrored:
         return (
             "faster or more processors for each rank; more ranks, while communication stays short compared "
@@ -254,7 +258,7 @@ def _fewer_allreduces_help(cell: Cell) -> str:
 
 
 def _equal_ranks_help(cell: Cell) -> str:
-    """Return what makes ranks end together."""
+    """Return a remedy for ranks that end at different times."""
     equal = "equal ranks: the same processors, cores and load"
     if cell.framework is not None and cell.framework.heterogeneous:
         return f"{equal}; or a smaller share of the batch for the slower one (shares: measured)"
@@ -262,7 +266,7 @@ def _equal_ranks_help(cell: Cell) -> str:
     return f"{equal}; or shares of the batch by speed, which {' and '.join(able)} can give"
 
 
-# By how a library makes messages of gradients; "" for all others.
+# By how a library groups gradients into messages (`Cell.packs`); "" for all other ways.
 OVERLAP_HELP = {
     "buckets": (
         "buckets that are sent during the backward pass (a smaller first bucket), or a core for its "
@@ -423,10 +427,7 @@ RULES = (
 
 
 def describe_cells(measured: Measured, network: pd.DataFrame) -> dict[str, Cell]:
-    """Return the measurements of every cell, in the order of tables.
-
-    `network` has no rows if there is no benchmark.
-    """
+    """Return cell -> its measurements, in the order of tables; `network` is empty without a benchmark."""
     if not measured.order:
         return {}
     seconds = (
@@ -471,7 +472,7 @@ def describe_cells(measured: Measured, network: pd.DataFrame) -> dict[str, Cell]
 
 
 def _by_rank(measured: Measured, selected: pd.Series) -> dict[str, pd.Series]:
-    """Return the sum of the selected rows for each rank, mean over runs, seconds of an epoch, by cell."""
+    """Return, by cell, the seconds of an epoch of the selected rows by rank, mean over runs."""
     rows = measured.current[selected]
     of_run = rows.groupby(["cell", "run_id", "rank"])["seconds"].sum()
     return {str(cell): seconds.groupby("rank").mean() for cell, seconds in of_run.groupby(level="cell")}
@@ -480,16 +481,17 @@ def _by_rank(measured: Measured, selected: pd.Series) -> dict[str, pd.Series]:
 def _benchmark_times(
     row: pd.Series, network: pd.DataFrame, allreduces_per_step: float, steps: float
 ) -> tuple[float, dict[str, float]]:
-    """Return the time of the smallest message of the cell's framework, and those of an epoch's messages.
+    """Return the time of the smallest message, and the time of an epoch's messages by framework, in s.
 
-    The latter are seconds by framework, of all frameworks benchmarked at the cell's nodes and links.
+    The first is that of the cell's framework. The second has all frameworks that were benchmarked on the
+    cell's nodes and links.
     """
-    at_place = network
+    benchmarks = network
     for name in (*(name for name in BENCHMARK_COLUMNS if name != "framework"), "ranks"):
-        at_place = at_place[at_place[name] == row[name]]
-    own_points = at_place[at_place["framework"] == row["framework"]]
-    smallest = float(own_points["bytes"].min()) if own_points["bytes"].notna().any() else math.nan
-    latency = all_reduce_s(own_points, smallest).value if len(own_points) else math.nan
+        benchmarks = benchmarks[benchmarks[name] == row[name]]
+    of_framework = benchmarks[benchmarks["framework"] == row["framework"]]
+    smallest = float(of_framework["bytes"].min()) if of_framework["bytes"].notna().any() else math.nan
+    latency = all_reduce_s(of_framework, smallest).value if len(of_framework) else math.nan
     if not allreduces_per_step:
         return latency, {}
     size = gradient_bytes(row["model"], row["dataset"], row) / (
@@ -497,7 +499,7 @@ def _benchmark_times(
     )
     seconds = {
         str(name): allreduces_per_step * steps * all_reduce_s(points, size).value
-        for name, points in at_place.groupby("framework")
+        for name, points in benchmarks.groupby("framework")
     }
     return latency, {name: value for name, value in seconds.items() if not math.isnan(value)}
 
@@ -535,7 +537,7 @@ def summarize(measured: Measured, network: pd.DataFrame) -> pd.DataFrame:
 
 
 def table(measured: Measured, network: pd.DataFrame) -> tables.Table:
-    """Return the table; `network`: network.csv."""
+    """Return the table of bottlenecks; `network` is network.csv."""
     data = summarize(measured, network)
     described = describe_cells(measured, network)
     incomplete = conditions.join_names([name for name, cell in described.items() if not cell.is_complete])
@@ -554,5 +556,6 @@ def table(measured: Measured, network: pd.DataFrame) -> tables.Table:
         f"Communication was not traced, so computation includes waiting: {incomplete}." if incomplete else "",
         "" if len(network) else NO_BENCHMARK,
     ]
-    words = ["limit", "evidence", "what would help"]
-    return cells.cell_table(TITLE, measured, data, "In brackets the interval.", texts, notes, words)
+    left_aligned = ["limit", "evidence", "what would help"]
+    remark = "The interval is in brackets."
+    return cells.cell_table(TITLE, measured, data, remark, texts, notes, left_aligned)

@@ -1,4 +1,4 @@
-"""Phases of traced runs by run and by cell, with 95 % intervals over runs, and the table `phases`."""
+"""Phases of traced runs, by run and by cell, with 95 % intervals over runs; the table `phases`."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -53,13 +53,13 @@ class Measured:
 
     @cached_property
     def current(self) -> pd.DataFrame:
-        """The rows of phases.csv of the current runs, without those of earlier keys."""
+        """The rows of phases.csv whose runs have the key in runs.csv; rows of earlier keys are left out."""
         keys = self.runs.set_index("run_id")["key"]
         return self.phases[self.phases["run_id"].map(keys) == self.phases["key"]]
 
     @cached_property
     def by_run(self) -> pd.DataFrame:
-        """Mean over ranks of a run's scopes and phases: run_id, cell, scope, phase, step_s, seconds, count.
+        """Means over ranks by run, scope and phase: run_id, cell, scope, phase, step_s, seconds, count.
 
         The phase STEP is the sum of a step's phases.
         """
@@ -75,8 +75,8 @@ class Measured:
 
     def wide(self, scope: str, column: str = "seconds") -> pd.DataFrame:
         """Return a row for each run, by run_id, with a column for each phase of the scope, 0 if missing."""
-        mine = self.by_run[self.by_run["scope"] == scope]
-        return mine.pivot(index="run_id", columns="phase", values=column).astype(float).fillna(0.0)
+        rows = self.by_run[self.by_run["scope"] == scope]
+        return rows.pivot(index="run_id", columns="phase", values=column).astype(float).fillna(0.0)
 
     @cached_property
     def cell_of(self) -> pd.Series:
@@ -113,16 +113,16 @@ class Measured:
 
     @property
     def missing_note(self) -> str:
-        """A note of the runs without phases and why, "" if there are none."""
+        """The note that names runs without phases and the reasons; "" if there are none."""
         return conditions.traced_runs_without_phases(self.runs, set(self.ok["run_id"]))
 
     @property
     def notes(self) -> list[str]:
-        """Notes on these runs for each of their tables."""
+        """The notes that every table of these runs has."""
         errors = self.current.drop_duplicates("run_id").set_index("run_id")["off_share"]
         wrong_runs = [str(run) for run in errors.index[errors > MAX_SUM_ERROR]]
         text = (
-            f"The phases of a step do not add up to its time to {100 * MAX_SUM_ERROR:g} %: "
+            f"The phases of a step differ from its time by more than {100 * MAX_SUM_ERROR:g} %: "
             f"{conditions.join_names(wrong_runs)}."
         )
         all_notes = [
@@ -138,13 +138,13 @@ def select_traced(runs: pd.DataFrame, phases: pd.DataFrame) -> Measured:
 
 
 def in_order(names_found: Iterable[str], ordered: Iterable[str]) -> list[str]:
-    """Return the names, those in `ordered` first and in its order, without STEP."""
+    """Return the names without STEP: first those in `ordered`, in its order, then the others by name."""
     names, first = set(names_found) - {STEP}, list(ordered)
     return [name for name in first if name in names] + sorted(names - set(first))
 
 
 def estimate(row: pd.Series, factor: float = 1.0) -> Estimate:
-    """Return a row of `Measured.estimates`, times a factor."""
+    """Return a row of `Measured.estimates` times a factor."""
     return Estimate(factor * row["value"], factor * row["low"], factor * row["high"], int(row["n"]))
 
 
@@ -158,7 +158,7 @@ def level_columns(runs: pd.DataFrame, cell: pd.Series) -> dict[str, pd.Series]:
 
 
 def add_factors(runs: pd.DataFrame, data: pd.DataFrame) -> pd.DataFrame:
-    """Return a table with the levels of the factors after its first column, `cell`."""
+    """Return a table with factors and n_devices inserted after its first column, `cell`."""
     rows = cell_levels(runs)[["cell", *factors(runs), "n_devices"]]
     rows = rows.drop(columns=[name for name in factors(rows) if rows[name].isna().all()])
     return data[["cell"]].merge(rows, on="cell", how="left").join(data.drop(columns="cell"))
@@ -194,9 +194,9 @@ def summarize(measured: Measured) -> pd.DataFrame:
                         **columns("seconds", estimate(seconds.loc[at])),
                     }
                 )
-    place = {cell: position for position, cell in enumerate(measured.order)}
+    rank = {cell: position for position, cell in enumerate(measured.order)}
     data = pd.DataFrame(rows, columns=list(rows[0]) if rows else ["cell", "scope", "phase", "n"])
-    return data.sort_values("cell", key=lambda names: names.map(place), kind="stable").reset_index(drop=True)
+    return data.sort_values("cell", key=lambda names: names.map(rank), kind="stable").reset_index(drop=True)
 
 
 def phase_label(scope: str, phase: str) -> str:
@@ -218,12 +218,12 @@ def table(measured: Measured) -> tables.Table:
         "in a step (ms)": tables.interval_texts(data, "step_s", 1e3),
         "in an epoch, or at the start (s)": tables.interval_texts(data, "seconds"),
     }
-    remark = "Means over ranks, then over runs; in brackets the interval over runs."
+    remark = "Means over ranks, then over runs; the interval over runs is in brackets."
     note = Note(
         "communication",
-        "Communication is the time in which a rank has an all-reduce under way; exposed is the part "
-        "without computation on the same rank. Until the last rank has started an all-reduce, the "
-        "others wait for the slowest; only then bytes move. Start-up is once a run.",
+        "Communication is the time in which a rank has an all-reduce under way; exposed is the part without "
+        "computation on the same rank. Until the last rank has started an all-reduce, the others wait for "
+        "the slowest. Only then do bytes move. Start-up happens once in a run.",
     )
     return cell_table(TITLE, measured, data, remark, texts, [note], ["of", "phase"])
 
@@ -237,16 +237,16 @@ def cell_table(
     notes: Iterable[str],
     words: Sequence[str] = (),
 ) -> tables.Table:
-    """Return a table of cells; rows of one cell are a group, whose first row has the cell's levels.
+    """Return a table of cells. Rows of one cell are a group, and only the first has the cell's levels.
 
     Args:
         heading: Title of the table.
         measured: The traced runs.
-        data: Its rows, those of one cell together.
+        data: The rows, those of one cell together.
         remark: Sentence that follows the number of runs in the first note.
-        texts: Its columns after the levels, as displayed.
-        notes: Further notes, "" for none.
-        words: The columns in `texts` that have words rather than numbers.
+        texts: The displayed columns after the levels.
+        notes: Further notes; "" for none.
+        words: Columns in `texts` with words rather than numbers.
     """
     is_repeated = data["cell"] == data["cell"].shift()
     levels = {

@@ -79,7 +79,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
     }
     sentences = [conditions.run_counts_note(runs)]
     if data["ratio_low"].notna().any():
-        sentences += [conditions.comparison_note(data["within_blocks"]), "In brackets the interval."]
+        sentences += [conditions.comparison_note(data["within_blocks"]), "The interval is in brackets."]
     notes: list[str] = [" ".join(sentences), _verdict(data), conditions.setting_note(runs)]
     csv_data = add_factors(runs, data).drop(columns="n_devices")
     return tables.Table(TITLE, csv_data, pd.DataFrame(columns), notes, [title("trace")])

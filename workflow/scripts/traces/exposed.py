@@ -1,8 +1,7 @@
-"""Table `exposed`: the exposed share of communication in traces and the share by times (analysis.shares).
+"""Table `exposed`: the exposed share of communication by traces, and its share by times (analysis.shares).
 
-T(n) - T(1) is the total cost of more ranks: exposed communication, and slower computation on each of them.
-Traces show both. A share by times that differs from the exposed share is explained if computation on n ranks
-takes longer than on one by the difference.
+T(n) - T(1) is the total cost of more ranks: exposed communication, and slower computation on each rank.
+Traces show both. If the two shares differ, slower computation explains the difference if it is as large.
 """
 
 import math
@@ -24,18 +23,18 @@ TITLE = "Communication by traces and by times, as shares of the step"
 AGREE, SLOWER, FASTER = "agree", "computing is slower", "computing is faster"
 COST, OPEN, UNKNOWN = "tracing changes the epoch", "not explained", "unclear"
 MEANINGS = {
-    AGREE: "exposed share and share by times agree within their intervals",
+    AGREE: "the exposed share and the share by times agree within their intervals",
     SLOWER: "they agree after correction for computation that is slower than on one rank",
     FASTER: "they agree after correction for computation that is faster than on one rank",
     COST: "they differ, because tracing changes the epoch time (table tracing)",
-    OPEN: "they differ, and the phases do not explain it",
-    UNKNOWN: "it is unknown, without replicates or a cell on one device",
+    OPEN: "they differ, and the phases do not explain why",
+    UNKNOWN: "it is unknown whether they agree, without replicates or a cell on one device",
 }
 BY_TIMES = Note(
     "by-times",
-    "By times: T(n) − T(1) over T(n), of untraced runs if there are some. Slower computing: additional time "
-    "of a step's phases except waiting, compared with one rank (shared caches, memory and cores, a busy "
-    "network), over the step. Exposed and slower together should equal the share by times.",
+    "By times: T(n) − T(1) over T(n), of untraced runs if there are any. Slower computing: additional time "
+    "of a step's phases except waiting, compared with one rank (from shared caches, memory and cores, or a "
+    "busy network), over the step. Exposed and slower together should equal the share by times.",
 )
 NO_COMMUNICATION = Note(
     "no-traced-communication", "No traced cell on several devices has traced communication."
@@ -59,7 +58,7 @@ def summarize(measured: Measured, runs: pd.DataFrame) -> pd.DataFrame:
     computing = steps[STEP] - steps.get(WAIT, 0.0)
     exposed_s = measured.wide("communication", "step_s").get("exposed", pd.Series(dtype=float))
     is_parallel = cell_of_run.map(n_devices).gt(1).to_numpy()
-    # One device does not communicate.
+    # One device does not communicate: what is traced there is not exposed communication.
     spent = computing + exposed_s.reindex(steps.index).fillna(0.0).where(is_parallel, 0.0)
     computing_by_cell, spent_by_cell = (
         {cell: seconds[cell_of_run == cell].to_numpy(float) for cell in measured.order}
@@ -127,7 +126,7 @@ def verdict(
 
 
 def _overlap(first: Estimate, second: Estimate) -> bool:
-    """Return whether two intervals overlap; a number without an interval is one point."""
+    """Return whether two intervals overlap; a number without an interval counts as a point."""
     pair = (first, second)
     low = [end.value if math.isnan(end.low) else end.low for end in pair]
     high = [end.value if math.isnan(end.high) else end.high for end in pair]
@@ -135,7 +134,7 @@ def _overlap(first: Estimate, second: Estimate) -> bool:
 
 
 def table(measured: Measured, runs: pd.DataFrame) -> tables.Table:
-    """Return the table."""
+    """Return the table of exposed communication; `runs` has all runs of the study."""
     data = summarize(measured, runs)
     if data.empty:
         table = cells.empty_table(TITLE, measured)
@@ -148,11 +147,12 @@ def table(measured: Measured, runs: pd.DataFrame) -> tables.Table:
         "verdict": data["verdict"].tolist(),
     }
     notes = [BY_TIMES, _verdict_note(data)]
-    return cells.cell_table(TITLE, measured, data, "In brackets the interval.", texts, notes, ["verdict"])
+    remark = "The interval is in brackets."
+    return cells.cell_table(TITLE, measured, data, remark, texts, notes, ["verdict"])
 
 
 def _verdict_note(data: pd.DataFrame) -> Note:
-    """Return the verdicts in words; facts: the number of cells with each."""
+    """Count the verdicts in words; the fact `cells` has the numbers."""
     counts = data["verdict"].value_counts()
     parts = [f"in {counts[name]} {meaning}" for name, meaning in MEANINGS.items() if name in counts]
     cells_of = {str(name): int(count) for name, count in counts.items()}

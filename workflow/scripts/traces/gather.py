@@ -25,7 +25,7 @@ MIN_PARALLEL_RUNS = 4  # fewer runs do not repay the start of processes
 
 @dataclass(frozen=True)
 class RunPhases:
-    """One run's rows of phases.csv, the intervals of its typical steps, their time in s, and its cell."""
+    """One run's cell, rows of phases.csv, intervals of typical steps, and median step time in s."""
 
     cell: str
     rows: pd.DataFrame
@@ -46,10 +46,10 @@ def summarize_run(run: dict[str, Any], folder: Path) -> RunPhases:
 
 
 def sum_error(phases: Traced, folder: Path, run: dict[str, Any]) -> float:
-    """Return `Traced.sum_error`, or that of epochs if the meter recorded no step times.
+    """Return `Traced.sum_error`, or the error of epochs if that is larger.
 
-    Steps and the barrier after them are compared with the epoch time if every step was traced and the epoch
-    time is known.
+    If the meter recorded no step times, and every step was traced, steps and the barrier after them are also
+    compared with the epoch time.
     """
     steps = folder / "steps.csv"
     share = phases.sum_error(_read_csv(steps) if steps.exists() else None)
@@ -98,7 +98,7 @@ def gather(runs: pd.DataFrame, records: Path) -> tuple[pd.DataFrame, pd.DataFram
 
 
 def _typical_runs(summaries: list[RunPhases]) -> list[RunPhases]:
-    """Return, for each cell, the run with the median step time, or the shorter one of two in the middle."""
+    """Return each cell's run with the median step time, or the faster of the two middle runs."""
     chosen = []
     for cell in dict.fromkeys(summary.cell for summary in summaries):
         of_cell = [summary for summary in summaries if summary.cell == cell and len(summary.steps)]
@@ -108,7 +108,7 @@ def _typical_runs(summaries: list[RunPhases]) -> list[RunPhases]:
 
 
 def summary_lines(runs: pd.DataFrame, phases: pd.DataFrame) -> list[Note]:
-    """Return the number of traced runs, and those without phases or with wrong sums, as lines."""
+    """Say how many runs were traced, and which have no phases or wrong sums, in lines to print."""
     reasons = successful(traced(runs)).set_index("run_id")["without_phases"]
     of_run = phases.drop_duplicates("run_id").set_index("run_id")
     text = f"{number_of(len(reasons), 'traced run')}, phases of {len(of_run)}"

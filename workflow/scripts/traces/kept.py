@@ -1,8 +1,7 @@
-"""Keep some steps of every traced run in replay_steps.csv, for replays without the records.
+"""Keep some steps of every traced run in replay_steps.csv, so that prediction.what_if needs no records.
 
-Kept are blocks of consecutive steps, spread evenly over the timed epochs. Runs have equal parts of MAX_ROWS,
-but at least one block each, so that the table of many runs or ranks is longer. prediction.what_if replays
-them.
+The steps are in blocks of consecutive ones, spread evenly over the timed epochs. Runs get equal parts of
+MAX_ROWS, but at least one block each, so the table of many runs or ranks is longer.
 """
 
 import sys
@@ -28,7 +27,7 @@ def select_steps(intervals: pd.DataFrame, warm_up: int, max_rows: int) -> pd.Dat
 
     Args:
         intervals: The run's intervals.
-        warm_up: Number of warm-up epochs, which are left out.
+        warm_up: Number of warm-up epochs; their steps are left out.
         max_rows: Target number of rows.
     """
     timed = intervals[(intervals["step"] > 0) & (intervals["epoch"] > warm_up)]
@@ -43,7 +42,7 @@ def select_steps(intervals: pd.DataFrame, warm_up: int, max_rows: int) -> pd.Dat
 
 
 def gather(runs: pd.DataFrame, records: Path) -> pd.DataFrame:
-    """Return replay_steps.csv of the successful traced runs, in their order, without runs that lack phases.
+    """Return replay_steps.csv of the successful traced runs that have phases, in their order.
 
     Raises:
         InputError: If a table was damaged after runs.csv was written.

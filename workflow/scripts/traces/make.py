@@ -1,7 +1,7 @@
 """Trace one run of a study for trace viewers: `ringside trace`.
 
-The run is repeated outside the campaign, in results/<study>/traces/, never among its records; a run that is
-already traced is not repeated. Files for viewers are in results/<study>/traces/<run_id>/.
+The run is repeated in results/<study>/traces/, outside the campaign's records. A run that is already traced
+is not repeated. Files for viewers are in results/<study>/traces/<run_id>/.
 """
 
 import difflib
@@ -37,10 +37,10 @@ USABLE = (RunStatus.OK, RunStatus.INVALID)  # traces of disturbed runs are usefu
 
 
 def find_run(campaign: Campaign, pattern: str) -> Run:
-    """Return the run with this id, or the only one that matches it as a pattern.
+    """Return the run with this id, or the only run whose id matches the pattern.
 
     Raises:
-        InputError: If no run matches, or several do.
+        InputError: If no run matches, if several do, or if the run cannot be executed here.
     """
     runs = campaign.by_id
     fitting = (
@@ -81,7 +81,7 @@ def plan_traced(campaign: Campaign, run: Run, level: str) -> PlannedRun:
 
 
 def finished_trace(folder: Path) -> Path | None:
-    """Return the attempt in `folder` that counts, if its phases are complete."""
+    """Return the attempt in `folder` that counts; None if there is none, or its phases are incomplete."""
     attempt = latest_recorded_attempt(folder)
     return attempt if attempt and is_complete(attempt) else None
 
@@ -99,7 +99,7 @@ def measure(campaign: Campaign, planned: PlannedRun) -> Path:
     """Return the attempt of a traced run, and train it unless there is one with complete phases.
 
     Raises:
-        InputError: If the run fails, or cannot be started here.
+        InputError: If the run fails, or cannot start here.
     """
     results = campaign.results / "traces"
     folder = results / "runs" / planned.run_id / planned.key
@@ -172,14 +172,14 @@ def export_trace(attempt: Path, folder: Path) -> list[str]:
 def trace_run(
     run_pattern: str, study: str = "", site: str = "", full: bool = False, chakra: Path | None = None
 ) -> None:
-    """Trace one run of a study, and write the trace for Perfetto and for Vampir.
+    """Trace one run of a study, write the trace for Perfetto and for Vampir, and print the files.
 
     Args:
-        run_pattern: A run id, or a pattern that matches one.
+        run_pattern: A run id, or a pattern that matches a single one.
         study: A study; default: the configured one.
-        site: A site; default: that at which the study's results were made, else the configured one.
-        full: Also trace what the library's own profiler reports.
-        chakra: Folder for a typical step as Chakra execution traces.
+        site: A site; default: the one that the study's results are bound to, else the configured one.
+        full: Also record the operations that the library's profiler reports.
+        chakra: Folder for Chakra execution traces of a typical step.
     """
     config = load_merged_config(study, site)
     bound = read_binding(Path("results") / config["study"])
@@ -202,6 +202,6 @@ def trace_run(
 
 
 def summed_gradient_bytes(attempt: Path, run: Run) -> int:
-    """Return the bytes of a run's gradients as they are summed."""
+    """Return the bytes of a run's gradients in the type in which an all-reduce sums them."""
     levels = read_json(attempt / "spec.json")["spec"]["levels"]
     return run.graph.gradient_bytes * number_bytes(levels).reduced // BYTES if run.graph else 0

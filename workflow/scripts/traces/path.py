@@ -74,4 +74,4 @@ def table(measured: Measured) -> tables.Table:
         "whole path (ms)": tables.interval_texts(data, f"{STEP}_s", 1e3),
         "communication (%)": [tables.percent(share) for share in data["communication_share"]],
     }
-    return cells.cell_table(TITLE, measured, data, "In brackets the interval over runs.", texts, [PATH])
+    return cells.cell_table(TITLE, measured, data, "The interval over runs is in brackets.", texts, [PATH])

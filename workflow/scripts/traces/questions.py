@@ -1,6 +1,6 @@
-"""What-if questions: each is a function that changes one thing in chains of traced steps (traces.replay).
+"""What-if questions: each changes one thing in chains of traced steps (traces.replay).
 
-The assumptions of each are in its docstring and in `Question.assumes`.
+`Question.assumes` and the docstring of each function state what it assumes.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,16 +29,16 @@ MIN_SPEED = 0.05  # an all-reduce that ends during computation has progressed
 
 @dataclass(frozen=True)
 class Question:
-    """A change of traced steps.
+    """A change of traced steps whose effect a replay shows.
 
     Attributes:
         name: One of NAMES.
         text: The change in words.
         assumes: Its assumptions.
-        change: The change of a chain.
+        change: The function that changes a chain.
         samples: Samples of a step after the change over those before.
-        group_size: Number of steps that are only meaningful together.
-        factor: The factor with which the study may have measured the answer.
+        group_size: Number of consecutive steps that only make sense together.
+        factor: The factor by which the study can have measured the answer.
         level: The level of this factor.
     """
 
@@ -52,7 +52,7 @@ class Question:
     level: int | None = None
 
     def ratio(self, chains: Sequence[Chain]) -> float:
-        """Return the time of a sample after the change over that before; NaN without steps."""
+        """Return the time per sample after the change over that before; NaN without steps."""
         used = group_steps(chains, self.group_size)
         before, after = (sum(chain.seconds() for chain in part) for part in (used, map(self.change, used)))
         return after / self.samples / before if before else float("nan")
@@ -70,12 +70,12 @@ def group_steps(chains: Sequence[Chain], count: int) -> list[Chain]:
 
 
 def change_each_step(change: Callable[[Step], Step]) -> Callable[[Chain], Chain]:
-    """Return a change of every step by itself."""
+    """Return a change of a chain that applies `change` to each of its steps."""
     return lambda chain: replace(chain, steps=tuple(change(step) for step in chain.steps))
 
 
 def change_messages(retime: Retime) -> Callable[[Chain], Chain]:
-    """Return a change of the times of moving bytes in every step."""
+    """Return a change of a chain that applies `retime` to each of its all-reduces."""
 
     def retime_step(step: Step) -> Step:
         moved = tuple(retime(allreduce, k) for k, allreduce in enumerate(step.allreduces))
@@ -85,17 +85,17 @@ def change_messages(retime: Retime) -> Callable[[Chain], Chain]:
 
 
 def scale_moving(share: float) -> Retime:
-    """Return a change of all moving times to a share of them."""
+    """Return a change of an all-reduce that multiplies its moving time by `share`."""
     return lambda allreduce, _: replace(
         allreduce, moving=share * allreduce.moving, least_s=share * allreduce.least_s
     )
 
 
 def retime_by_law(before: Messages, after: Messages, limited_by_processors: bool = False) -> Retime:
-    """Return a change of moving times by the law of the network.
+    """Return a change of an all-reduce by the law of the network.
 
-    Time beyond the law was not caused by the network and stays. Messages faster than the law, such as bursts,
-    keep their ratio.
+    Moving time beyond the law was not caused by the network, so it stays. Messages faster than the law, such
+    as bursts, change by the ratio of the law.
 
     Args:
         before: Times by the law before the change.
@@ -122,7 +122,7 @@ def retime_by_law(before: Messages, after: Messages, limited_by_processors: bool
 def speed_during_computation(chains: Sequence[Chain], alone: Alone) -> float:
     """Return the speed of all-reduces during computation relative to that while all ranks wait.
 
-    It is the time by the law over the overlapped time, between MIN_SPEED and 1; 1 without overlap.
+    The speed is the time by the law over the overlapped time, between MIN_SPEED and 1; 1 without overlap.
     """
     law_s = overlapped_s = 0.0
     for chain in chains:
@@ -138,7 +138,7 @@ def speed_during_computation(chains: Sequence[Chain], alone: Alone) -> float:
 
 
 def retime_work(step: Step, seconds: Callable[[int, Work], float]) -> Step:
-    """Return the step with other times of work, by rank and work."""
+    """Return the step with new times of work; `seconds` returns the time of a rank's work."""
 
     def retime(rank: int, operation: Operation) -> Operation:
         if isinstance(operation, Work):
@@ -175,7 +175,7 @@ def half_the_bytes(retime: Retime) -> Question:
 
 
 def hidden() -> Question:
-    """Ask for communication without time for bytes; ranks still wait for the slowest one."""
+    """Ask for communication whose bytes take no time; ranks still wait for the slowest one."""
     return Question(
         "hidden",
         "communication fully overlapped",
@@ -185,7 +185,7 @@ def hidden() -> Question:
 
 
 def balanced(chains: Sequence[Chain]) -> Question:
-    """Ask for a slowest rank, over all steps, that works as long as the median of the others."""
+    """Ask for balanced ranks: the slowest over all steps works as long as the median of the others."""
     totals = total_work(chains)
     slowest = int(totals.argmax())
     other_totals = np.delete(totals, slowest)
@@ -203,7 +203,7 @@ def balanced(chains: Sequence[Chain]) -> Question:
 
 
 def no_data() -> Question:
-    """Ask for batches that are ready on request."""
+    """Ask for batches that are ready when a rank requests them."""
     return Question(
         "data",
         "no waiting for data",
@@ -217,8 +217,8 @@ def no_data() -> Question:
 def accumulated(every: int, batch_s: float | None, chains: Sequence[Chain], **answer: Any) -> Question:
     """Ask for one all-reduce and one update for the gradients of `every` batches.
 
-    A batch without an all-reduce is not slowed down by one. Its time with an update on one device is
-    `batch_s`; without it, work stays as traced. Ranks scatter as traced.
+    A batch without an all-reduce is not slowed down by one. `batch_s` is its time on one device, update
+    included; if it is None, work stays as traced. Ranks differ as traced.
     """
     work_ratio = 1.0
     if batch_s is not None and chains:
@@ -259,10 +259,9 @@ def _is_batch_work(operation: Operation) -> TypeGuard[Work]:
 
 
 def batch(times: float, grows: float, measured: bool, **answer: Any) -> Question:
-    """Ask for a batch `times` as large, whose work grows by `grows`.
+    """Ask for a batch `times` as large, whose work grows by the factor `grows` in SAMPLE_PHASES.
 
-    `measured`: cells on one device say how work grows; otherwise it grows with the samples. Growth is in
-    SAMPLE_PHASES.
+    If `measured`, cells on one device show how all work of a rank grows. Otherwise it grows with the samples.
     """
 
     def change(step: Step) -> Step:

@@ -1,17 +1,21 @@
 """Replay traced steps with other durations: each rank's operations in order, and what they wait for.
 
 A step is a graph as in Daydream (Zhu, Phanishayee & Pekhimenko, ATC 2020), over all ranks at once as in dPRO
-(Hu et al., MLSys 2022). Its nodes are work in the order of each rank's main thread, split where gradients are
-handed over; the k-th all-reduce, which moves bytes once the last rank has handed it over and earlier ones
-have left the network; and waiting, which ends with the all-reduces that it waits for. Durations are the
-traced ones, so an unchanged step takes its measured time. A question (traces.questions) changes durations or
-the graph.
+(Hu et al., MLSys 2022). It has three kinds of nodes:
+
+* Work, in the order of each rank's main thread, split where gradients are handed over.
+* All-reduces. The k-th one moves bytes once the last rank has handed it over and earlier ones have left the
+  network.
+* Waiting, which ends with the all-reduces that it waits for.
+
+Durations are the traced ones, so an unchanged step takes its measured time. A question (traces.questions)
+changes durations or the graph.
 
 All-reduces that were under way at the same time shared the network. They are replayed one after the other,
-each for its part of the total; a rank that waits for all of them sees no difference. During computation an
-all-reduce may progress more slowly, because both need processors (`speed`).
+each for its part of the total. A rank that waits for all of them sees no difference. During computation an
+all-reduce can progress more slowly, because both need processors (`speed`).
 
-Consecutive steps are one chain: each rank begins a step where it ends the one before.
+Consecutive steps are one chain: each rank begins a step when it has ended the one before.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -38,7 +42,7 @@ class Work:
 class HandOver:
     """A rank hands over an all-reduce and continues at once.
 
-    It does so `lag_s` from now, or from the end of all-reduce `after` if that is later.
+    The hand-over happens `lag_s` from now, or `lag_s` after the end of all-reduce `after`, if that is later.
     """
 
     allreduce: int
@@ -61,7 +65,7 @@ class AllReduce:
     """The k-th all-reduce of a step, over all ranks.
 
     Attributes:
-        moving: How long its bytes move until each rank has them, s [ranks], while no rank computes.
+        moving: How long bytes move until each rank has the result, s [ranks], while no rank computes.
         behind: Whether it shared the network with earlier ones.
         least_s: Minimum time from the last hand-over to its end, even on an idle network.
         speed: Its speed while a rank computes, relative to that while all wait.
@@ -76,9 +80,9 @@ class AllReduce:
         """Return when each rank has the result, s [ranks].
 
         Args:
-            handed_over: When the last rank has handed it over.
+            handed_over: When the last rank hands it over.
             free: When earlier all-reduces have left the network.
-            computing: Until when a rank computes.
+            computing: When the last rank ends its computation.
         """
         start = max(handed_over, free)
         overlap = max(computing - start, 0.0)
@@ -112,7 +116,7 @@ class Chain:
     def seconds(self) -> float:
         """Return the replayed time to the end of each rank's last step, mean over ranks.
 
-        With the mean, times of chains add up whichever rank is ahead.
+        Means of chains add up to the time of all steps, whichever rank is ahead.
         """
         now = self.starts
         for step in self.steps:
@@ -130,7 +134,7 @@ class Chain:
     def slowed(self, speed: float) -> "Chain":
         """Return a chain of the same duration with all-reduces of this speed during computation.
 
-        Their moving times are shorter, because part of the traced time was slow.
+        Moving times become shorter, because part of the traced time was slow.
         """
         steps = []
         for step, overlaps in zip(self.steps, self.overlaps(), strict=True):
@@ -161,9 +165,8 @@ def play(step: Step, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     handed_over = np.full((count, ranks), np.nan)
     ended = np.full((count, ranks), np.nan)
     overlap = np.zeros(count)
-    delayed: list[
-        tuple[int, HandOver, float]
-    ] = []  # hand-overs after an all-reduce whose end is not known yet
+    # Hand-overs after an all-reduce whose end is not known yet.
+    delayed: list[tuple[int, HandOver, float]] = []
     next_operation = [0] * ranks
     while True:
         moved = False
@@ -189,7 +192,7 @@ def play(step: Step, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             free = ended[number - 1].max() if number else -np.inf
             if np.isnan(ended[number, 0]) and not np.isnan([*handed_over[number], free]).any():
                 last = handed_over[number].max()
-                computing = now.max()  # every rank waits now, or has ended the step
+                computing = now.max()  # Every rank waits now, or has ended the step.
                 overlap[number] = max(computing - max(last, free), 0.0)
                 ended[number] = allreduce.ends(last, free, computing)
                 moved = True
@@ -199,7 +202,12 @@ def play(step: Step, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass(frozen=True)
 class Messages:
-    """Times of messages without others, s [messages], and the part in which no other one progresses."""
+    """Times of messages that are alone on the network.
+
+    Attributes:
+        seconds: Time of each, s [messages].
+        occupied: The part of it in which no other message can progress, s [messages].
+    """
 
     seconds: np.ndarray
     occupied: np.ndarray
@@ -209,7 +217,7 @@ Alone = Callable[[int], Messages]
 
 
 def equal_messages(count: int) -> Messages:
-    """Return messages that share the network equally, without known latency."""
+    """Return the times of messages that share the network equally, if the benchmark gives none."""
     return Messages(np.zeros(count), np.ones(count))
 
 
@@ -220,7 +228,7 @@ def build_chains(steps: pd.DataFrame, alone: Alone = equal_messages) -> list[Cha
 
     Args:
         steps: rank, epoch, step, phase, start, end (runs.phases).
-        alone: Times of each of a number of all-reduces without others.
+        alone: Returns the times of a number of all-reduces, each alone on the network.
     """
     ranks = steps["rank"].nunique()
     chains: list[Chain] = []
@@ -268,11 +276,11 @@ def _build_step(rows: pd.DataFrame, ranks: int, alone: Alone) -> tuple[Step, np.
 
 
 def _serialize_allreduces(times: np.ndarray, alone: Messages) -> Iterator[AllReduce]:
-    """Yield the all-reduces one after the other.
+    """Yield the all-reduces of a step, with those that shared the network put one after the other.
 
     Args:
         times: Start and end, [allreduces, ranks, 2].
-        alone: Times of the messages without others.
+        alone: Times of the messages if they are alone on the network.
     """
     last, ends = times[:, :, 0].max(axis=1), times[:, :, 1]
     free = -np.inf
@@ -299,16 +307,16 @@ def _serialize_allreduces(times: np.ndarray, alone: Messages) -> Iterator[AllRed
 
 
 def _rank_operations(phases: Sequence[tuple[str, float, float]], times: np.ndarray) -> Iterator[Operation]:
-    """Yield the operations of a rank.
+    """Yield the operations of a rank in a step.
 
     Args:
-        phases: Its phases in order: name, start, end.
+        phases: Name, start and end of its phases in order.
         times: Start and end of its all-reduces in order, [allreduces, 2].
     """
     number = 0
-    for place, (phase, start, end) in enumerate(phases, start=1):
+    for position, (phase, start, end) in enumerate(phases, start=1):
         now = start
-        while number < len(times) and (times[number, 0] < end or place == len(phases)):
+        while number < len(times) and (times[number, 0] < end or position == len(phases)):
             if phase == WAIT:
                 yield _hand_over_while_waiting(number, times, start)
             else:
@@ -328,9 +336,9 @@ def _rank_operations(phases: Sequence[tuple[str, float, float]], times: np.ndarr
 
 
 def _hand_over_while_waiting(number: int, times: np.ndarray, start: float) -> HandOver:
-    """Return a hand-over by a library's own thread while the rank waits.
+    """Return a hand-over by a thread of the library while the rank waits.
 
-    It is delayed from the end of the latest all-reduce in this wait, or from its begin.
+    Its delay counts from the end of the latest all-reduce in this wait, or from the begin of the wait.
     """
     handed_over = times[number, 0]
     ended = [n for n in range(number) if start < times[n, 1] <= handed_over]

@@ -1,8 +1,8 @@
-"""Sums over one traced run: its phases, its communication, and the critical path through its steps.
+"""Sum up one traced run: its phases, its communication, and the critical path through its steps.
 
 A rank is in one phase of a step at a time, while all-reduces go on in parallel (ranks.worker.phases).
-Computation is every phase of a step except `wait`. A rank's communication is the union of its all-reduces;
-the part without computation on the same rank is exposed. The k-th all-reduce of a step is the same one on all
+Computation is every phase of a step except `wait`. A rank's communication is the union of its all-reduces.
+The part without computation on the same rank is exposed. The k-th all-reduce of a step is the same on all
 ranks: bytes move once the last rank has started it, and until then the others wait.
 """
 
@@ -16,7 +16,7 @@ from ranks.worker.phases import COMMUNICATION
 from runs.phases import WAIT
 from traces.intervals import Cover, Intervals
 
-SHOWN_STEPS = 5  # kept of a typical run
+SHOWN_STEPS = 5  # in trace_steps.csv, of a typical run
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ class Traced:
 
     @cached_property
     def allreduces(self) -> pd.DataFrame:
-        """The all-reduces of these steps, like `phases`, by rank, step and start.
+        """The all-reduces of these steps, in the form of `phases`, by rank, step and start.
 
-        `turn` counts those of a rank's step from 0; `moves` is when the last rank has started it, in s.
+        `turn` numbers the all-reduces of a rank's step from 0. `moves` is when the last rank starts it, in s.
         """
         allreduces = self._with_places(self.intervals["phase"] == COMMUNICATION).sort_values(
             ["rank", "place", "start"], kind="stable"
@@ -143,7 +143,7 @@ class Traced:
         }
 
     def _overlapped_s(self, union: Intervals, groups: int) -> np.ndarray:
-        """Return seconds of a union that the rank's own computation of any step covers, [groups]."""
+        """Return the seconds of a union during which the same rank computes, in any step, [groups]."""
         covered, steps = np.zeros(len(union.group)), len(self.numbers)
         for position, rank in enumerate(self.ranks):
             is_computing = (self.phases["rank"] == rank).to_numpy() & (
@@ -186,11 +186,12 @@ class Traced:
 
     @cached_property
     def through(self) -> pd.DataFrame:
-        """The critical path through every step.
+        """The critical path through every step: columns first, moves, over and last.
 
-        `first` is the last rank to only wait for the step's last all-reduce; it is this all-reduce from
-        `moves` to `over`; `last` is the rank that ends the step last. If `last` waits for no all-reduce,
-        `first` is `last`, and both times are the step's end.
+        It leads through rank `first`, the last one to have nothing to do but wait for the step's last
+        all-reduce; then through this all-reduce, from `moves` to `over`; then through rank `last`, which ends
+        the step last. If `last` waits for no all-reduce, `first` is `last`, and both times are the end of
+        the step.
         """
         ends = self.step_times.loc[self.step_times.groupby("place")["end"].idxmax()].set_index("place")
         path = pd.DataFrame(
@@ -219,7 +220,7 @@ class Traced:
     def _wait_starts(self, allreduces: pd.DataFrame) -> pd.Series:
         """Return when each rank last began to wait before its all-reduce ended, or the all-reduce's start.
 
-        An all-reduce may be recorded from its first gradient on, while others are still computed.
+        The wait matters, because an all-reduce can start with its first gradient, while others are computed.
         """
         waits = self.phases.loc[self.phases["phase"] == WAIT, ["place", "rank", "start"]]
         pairs = allreduces[["place", "rank", "end"]].reset_index().merge(waits, on=["place", "rank"])
@@ -227,10 +228,10 @@ class Traced:
         return wait_start.reindex(allreduces.index).fillna(allreduces["start"])
 
     def path(self) -> pd.DataFrame:
-        """Return the composition of the critical path, mean over steps, as rows without rank.
+        """Return the phases of the critical path, mean over steps, as rows without rank.
 
-        It consists of what `first` did before the all-reduce, the all-reduce, and what `last` did afterwards;
-        waiting of these is part of the all-reduce.
+        They are the phases of `first` before the all-reduce, the all-reduce, and the phases of `last`
+        afterwards. Waiting in these phases counts as communication.
         """
         steps, phases = self.through.loc[self.phases["place"]], self.phases
         start, end, rank = phases["start"].to_numpy(), phases["end"].to_numpy(), phases["rank"].to_numpy()
@@ -249,7 +250,7 @@ class Traced:
 
     @cached_property
     def typical_s(self) -> float:
-        """The median step time in s, of means over ranks; NaN without a traced step."""
+        """The median over steps of the mean step time of ranks, in s; NaN without a traced step."""
         return float(self._step_durations.median())
 
     @cached_property
@@ -263,9 +264,9 @@ class Traced:
         return int(epoch), int(step)
 
     def typical_steps(self) -> pd.DataFrame:
-        """Return the intervals of SHOWN_STEPS consecutive steps around one of median time.
+        """Return the intervals of SHOWN_STEPS consecutive steps around a step of median time.
 
-        In an epoch with untraced steps, only this one is returned.
+        If untraced steps lie between them, only the step of median time is returned.
         """
         if self.numbers.empty:
             return self.intervals[:0]
@@ -282,13 +283,16 @@ class Traced:
         )
 
     def sum_error(self, clocked: pd.DataFrame | None) -> float:
-        """Return the relative difference between a rank's mean step time and the sum of its phases.
+        """Return the largest relative difference, over ranks, of mean step time and the sum of phases.
 
-        It is the largest of all ranks, NaN without a traced step. A step lasts from the start of its first
-        phase to the end of its last one, and, where the meter recorded step times, as long as the meter says.
+        The step time is the time from the start of a step's first phase to the end of its last one. If the
+        meter recorded step times, these are compared, too, and the larger difference counts.
 
         Args:
-            clocked: epoch, rank, step, step_time_s of the meter.
+            clocked: epoch, rank, step and step_time_s of the meter, or None.
+
+        Returns:
+            The difference; NaN without a traced step.
         """
         steps = self.step_times.assign(lasted=self.step_times["end"] - self.step_times["start"])
         shares = [_rank_sum_error(steps, "lasted")]
