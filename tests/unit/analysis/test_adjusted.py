@@ -97,23 +97,21 @@ def test_press_errors_equal_those_of_statsmodels(names):
 def test_adjusted_mean_and_its_interval_follow_the_formula():
     runs = disturbed()
     result = adjustment(runs)
-    adjusted_pooling, slope = result.adjusted, result.alone[REFERENCE]
+    adjusted_means, slope = result.adjusted, result.alone[REFERENCE]
     power = runs["reference_s"] ** slope.values[0]
     times = runs["epoch_time_s"] * power.mean() / power
-    assert adjusted_pooling.cell_statistics["mean"].tolist() == pytest.approx(
+    assert adjusted_means.cell_statistics["mean"].tolist() == pytest.approx(
         times.groupby(runs["cell"]).mean().tolist()
     )
-    plain = CellMeans(adjusted_pooling.groups, 1 + SELECTION_DF, adjusted_pooling.values)
-    distance = pd.Series(
-        {cell: values.mean() for cell, values in adjusted_pooling.distances[0].groups.items()}
-    )
+    plain = CellMeans(adjusted_means.groups, 1 + SELECTION_DF, adjusted_means.values)
+    distance = pd.Series({cell: values.mean() for cell, values in adjusted_means.distances[0].groups.items()})
     error = math.sqrt(slope.covariance[0, 0] * slope.df / (slope.df - 1))
     for row, bare in zip(
-        adjusted_pooling.cell_statistics.itertuples(), plain.cell_statistics.itertuples(), strict=True
+        adjusted_means.cell_statistics.itertuples(), plain.cell_statistics.itertuples(), strict=True
     ):
         wider = math.hypot(bare.s / 2, error * distance[row.Index]) / (bare.s / 2)
         assert math.log(row.high / row.mean) == pytest.approx(wider * math.log(bare.high / bare.mean))
-    with_slope, without_slope = (rows.ratios(["c00"], ["c01"]).iloc[0] for rows in (adjusted_pooling, plain))
+    with_slope, without_slope = (rows.ratios(["c00"], ["c01"]).iloc[0] for rows in (adjusted_means, plain))
     assert with_slope["value"] == without_slope["value"] and with_slope["high"] > without_slope["high"]
 
 
@@ -354,11 +352,11 @@ def test_slope_error_widens_intervals_of_means_and_ratios(monkeypatch):
     always = np.array([0.3, -0.3, 0.0, 0.0, 0.0])[:, None]
     for _ in range(60):
         x = always + 0.1 * rng.standard_normal((5, 4))
-        adjusted_pooling = adjustment(in_blocks(x + 0.05 * rng.standard_normal(x.shape), x)).adjusted
-        if adjusted_pooling is not None:
+        adjusted_means = adjustment(in_blocks(x + 0.05 * rng.standard_normal(x.shape), x)).adjusted
+        if adjusted_means is not None:
             ratio, mean = (
-                adjusted_pooling.ratios(["c00"], ["c01"]).iloc[0],
-                adjusted_pooling.cell_statistics.loc["c00"],
+                adjusted_means.ratios(["c00"], ["c01"]).iloc[0],
+                adjusted_means.cell_statistics.loc["c00"],
             )
             covered.append([ratio["low"] < 1 < ratio["high"], mean["low"] < 1 < mean["high"]])
     assert len(covered) > 50 and (np.mean(covered, axis=0) > 0.9).all()

@@ -10,7 +10,7 @@ import pytest
 from analysis import conditions
 from analysis.measured import OUT_OF_MEMORY_MARK, Records, read_runs, traced
 from common.notes import codes, find_note
-from common.tables import read_table, write_table
+from common.tables import write_table
 from declared.figures import FigureSpec
 from figures import critical_path, gantt, overview, panels, phase_styles, phases, timeline
 from figures.phase_styles import REST, TRANSFERRING, WAITING

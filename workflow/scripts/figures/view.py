@@ -1,7 +1,7 @@
 """Select the part of a study that a figure draws: filtered cells, series and panels.
 
-Intervals are estimated from all runs that the figure can use, before its filter (`analysis.cell_means`), so that
-figures and tables agree.
+Intervals are estimated from all runs that the figure can use, before its filter (`analysis.cell_means`), so
+that figures and tables agree.
 """
 
 from collections import Counter

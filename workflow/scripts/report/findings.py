@@ -13,7 +13,7 @@ import pandas as pd
 
 from analysis import shares, tables
 from analysis.anova import ERROR, TOTAL
-from analysis.cell_means import estimate_means
+from analysis.cell_means import estimate_means, estimate_response_means
 from analysis.intervals import ESTIMATE_COLUMNS, SIGNIFICANCE_LEVEL, Estimate, estimate_of, p_text
 from analysis.measured import (
     cell_words,
@@ -24,7 +24,6 @@ from analysis.measured import (
     successful,
     title,
 )
-from analysis.cell_means import estimate_means, estimate_response_means
 from analysis.responses import with_response
 from analysis.speedup import accumulates_as_baseline
 from common.notes import Note

@@ -25,7 +25,7 @@ from analysis.tables import number
 from analysis.terms import is_treated_as_number
 from common.notes import Note
 from common.text import number_of
-from declared.factors import SCALES
+from declared.factors import SIZE_FACTORS
 from report.design import exclusions, kept_order
 from report.material import Material, Picture, column
 from report.setting import is_generated, number_range
@@ -405,7 +405,7 @@ RULES = [
         check_bounds,
         (SPEEDUP,),
         (
-            FigureLink("by_factor", "by nodes or devices", x=SCALES),
+            FigureLink("by_factor", "by nodes or devices", x=SIZE_FACTORS),
             FigureLink("scaling", "scaling"),
             FigureLink("network", "the network"),
             FigureLink("projection", "scaling projection"),
