@@ -1,12 +1,12 @@
-"""Table of epoch times adjusted for machine speed by analysis of covariance, where that predicts runs better.
+"""Table of epoch times adjusted for machine speed by analysis of covariance, if this predicts runs better.
 
 Two covariates measure machine speed:
 
     reference = log of the reference benchmark's time right before and right after the run (runs.reference)
     lost_cpu_time = -log(1 - w)      w: share of CPU time that a hypervisor or other processes take
 
-`lost_cpu_time` is used only if some run lost at least MIN_LOST_SHARE: smaller shares are work of the kernel
-and of our own supervision, which may depend on the cell.
+`lost_cpu_time` is used only if a run lost more than MIN_LOST_SHARE. Smaller shares are work of the kernel and
+of Ringside's supervision, which can depend on the cell.
 
 Logarithms are adjusted, with one slope per covariate for all cells, by each run's distance from the
 campaign's mean:
@@ -16,14 +16,14 @@ campaign's mean:
     campaign's mean)
 
 So a time is divided by a power of the covariate, and arithmetic means stay arithmetic means. Runs have the
-same setting if they have equally many ranks, nodes and cores in one environment; otherwise the reference
-benchmark takes another time even on an idle machine. The block's part of the distance is estimated from all
-of its runs, each relative to the mean of its setting. A cell that is alone in its setting is adjusted for
-blocks only.
+same setting if they have equally many ranks, nodes and cores in one environment. In different settings the
+reference benchmark takes different times even on an idle machine. The block's part of the distance is
+estimated from all of its runs, each relative to the mean of its setting. A cell that is alone in its setting
+is adjusted for blocks only.
 
-Runs are in random order, so a cell's distances are on average those of other cells: adjusted means are
+Runs are in random order, so all cells have the same distances on average. Adjusted means are therefore
 comparable without bias, whatever the slope. Noise in a covariate attenuates its slope (Cochran, Biometrics 13
-(1957)), so that less is removed. Intervals hold for this campaign's average machine speed, not for a busier
+(1957)), so less is removed. Intervals hold for the average machine speed of this campaign, not for a busier
 machine.
 
 Slopes are least squares estimates within cells and blocks (Fisher, Statistical Methods for Research Workers,
@@ -33,17 +33,17 @@ Their error enters intervals through a cell's mean distance (`Adjusted`).
 A covariate is used only if it improves cross-validated error by MIN_GAIN with a positive slope (forward
 selection; Miller, Subset Selection in Regression, 2nd ed. (2002)), if the slope has MIN_SLOPE_DF degrees of
 freedom, and if the cells of a setting do not differ in the covariate (p above MIN_HOMOGENEITY_P): a load that
-a cell causes itself must not be attributed to the machine. That test only detects differences beyond noise.
-`lost_cpu_time` is measured during training, so the adjusted mean of a cell that causes some of it is too
-small by as much. Selection favours covariates that fit by chance, so it costs SELECTION_DF degrees of freedom
-in addition to one per slope. The constants come from simulations with 2 to 12 cells, 3 to 8 blocks of 0 to
-20 %, correlations of 0 to 0.97, equal and unequal spreads (make statistics-test;
+a cell causes itself must not be attributed to the machine. The test only detects differences beyond noise.
+`lost_cpu_time` is measured during training. If a cell causes a part of it, its adjusted mean is too small by
+that part. Selection favours covariates that fit by chance, so it costs SELECTION_DF degrees of freedom in
+addition to one per slope. The constants come from simulations with 2 to 12 cells, 3 to 8 blocks that differ
+by 0 to 20 %, correlations of 0 to 0.97, and equal and unequal spreads (make statistics-test;
 docs/explanation/statistics.md).
 
 Better predictions within blocks need not narrow the intervals of means: if blocks change a covariate but not
 epoch times, adjusting adds to the spread between blocks. So means are adjusted only if their intervals become
-MIN_GAIN narrower (median), and ratios within blocks only if theirs do. The simulations include this choice
-(benchmarks/adjusted_coverage.py).
+MIN_GAIN narrower (median), and ratios within blocks only if the intervals of these do. The simulations
+include this choice (benchmarks/adjusted_coverage.py).
 """
 
 import math
@@ -73,7 +73,7 @@ TITLE = "Epoch times adjusted for machine speed during each run, with 95 % inter
 REFERENCE, LOST_CPU_TIME = "reference", "lost_cpu_time"
 COVARIATE_TITLES = {REFERENCE: "the reference benchmark", LOST_CPU_TIME: "the CPU time lost"}
 MIN_LOST_SHARE = conditions.NOTABLE_STEAL_SHARE
-MAX_LOST_SHARE = 0.99  # because a share of 1 has no logarithm
+MAX_LOST_SHARE = 0.99  # The covariate of a share of 1 would be infinite.
 SELECTION_DF = 1
 MIN_HOMOGENEITY_P = 0.01
 SETTING = ("reference_kind", "nodes", "ranks", "cores_per_rank", "device", "environment_digest")
@@ -82,13 +82,11 @@ NO_SLOPE = Note("no-slope", f"too few runs of one block, {SAME_SETTING}, differ 
 METHOD = Note(
     "analysis-of-covariance",
     "Analysis of covariance of log epoch time, one slope for all cells (Fisher 1932; Montgomery 2013, "
-    "chapter 15): machine speed counts by its distance from the campaign's mean, among runs "
-    f"{SAME_SETTING}. Slopes are estimated within blocks; intervals include their error.",
+    "chapter 15): machine speed is taken as its distance from the campaign's mean, among runs "
+    f"{SAME_SETTING}. Slopes are estimated within blocks, and intervals include their error.",
 )
 MIN_GAIN_TEXT = f"at least {100 * MIN_GAIN:g} %"
-NO_BETTER = Note(
-    "no-better", f"neither cross-validated errors nor intervals would decrease by {MIN_GAIN_TEXT}"
-)
+NO_BETTER = Note("no-better", f"cross-validated errors or intervals would not decrease by {MIN_GAIN_TEXT}")
 NO_REFERENCE = Note("no-reference", "no successful run has a reference benchmark (key reference of the site)")
 
 
@@ -144,9 +142,9 @@ class Adjustment:
         why: Why nothing is adjusted, else "".
         adjusted: Means of the adjusted epoch times, or None.
         alone: Slope of each covariate without the other one, from runs with a reference benchmark.
-        covariates: Distance of those runs from the mean of their block and setting, one column per covariate.
+        covariates: Distance of these runs from the mean of their block and setting, a column per covariate.
         times: Adjusted epoch times of the runs, s.
-        unused: Why a covariate is not used.
+        unused: Covariate -> why it is not used.
     """
 
     plain: CellMeans
@@ -159,14 +157,14 @@ class Adjustment:
 
     @property
     def leading(self) -> str | None:
-        """Covariate that is selected first, or else predicts runs best alone; None without any slope."""
+        """The covariate that was selected first, or else predicts runs best alone; None without any slope."""
         if self.adjusted:
             return self.adjusted.slopes.covariates[0]
         return max(self.alone, key=lambda name: self.alone[name].gain, default=None)
 
     @property
     def means(self) -> Adjusted | None:
-        """Adjusted means, if their intervals are MIN_GAIN narrower."""
+        """Adjusted means, if adjusting makes their intervals MIN_GAIN narrower; else None."""
         return self.adjusted if self.narrower >= MIN_GAIN else None
 
     @property
@@ -177,8 +175,7 @@ class Adjustment:
     def ratios(self, numerator: Sequence[str], denominator: Sequence[str]) -> pd.DataFrame:
         """Return value, low and high of the adjusted ratio of each pair of cells, as `CellMeans.ratios`.
 
-        Values are NaN for pairs that are not adjusted. Pairs of independent groups are adjusted where means
-        are.
+        Values are NaN for pairs that are not adjusted. Pairs of independent groups are adjusted if means are.
         """
         if self.adjusted is None:
             return pd.DataFrame(math.nan, index=range(len(numerator)), columns=["value", "low", "high"])
@@ -220,7 +217,7 @@ class Adjustment:
     *SETTING,
 )
 def adjustment(runs: pd.DataFrame) -> Adjustment:
-    """Return the adjustment of a study's runs."""
+    """Return the adjustment of a study's runs; its `adjusted` is None if adjusting gains too little."""
     plain, ok = estimate_means(runs), successful(runs)
     referenced = ok[ok["reference_s"].notna()]
     if referenced.empty:
@@ -271,8 +268,8 @@ def _distances_from_mean(
 ) -> np.ndarray:
     """Return the distance of covariates from the campaign's mean, [runs, covariates].
 
-    It is the distance `within` block and setting plus that of the block; a run alone in its block has no
-    block part.
+    It is the distance `within` block and setting plus the distance of the block. A run that is alone in its
+    block has no distance of the block.
     """
     of_blocks = [_mean(_centred(column, setting), block) for column in every.to_numpy().T]
     shared = (np.bincount(block)[block] > 1)[:, None]
@@ -282,7 +279,7 @@ def _distances_from_mean(
 def covariates_of(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the covariates of runs that have a reference benchmark, one column each.
 
-    `lost_cpu_time` is present only if some run lost more than MIN_LOST_SHARE; it is NaN if a run does not
+    `lost_cpu_time` is present only if a run lost more than MIN_LOST_SHARE. It is NaN for runs that do not
     record it.
     """
     covariates = {REFERENCE: np.log(runs["reference_s"].astype(float))}
@@ -303,7 +300,7 @@ def adjusted_times(runs: pd.DataFrame) -> "pd.Series[float]":
 
 
 def setting_of(runs: pd.DataFrame) -> np.ndarray:
-    """Return the number of each run's setting, within which the reference should take equally long."""
+    """Return the number of each run's setting. In a setting, the reference should take equally long."""
     return runs.groupby(list(SETTING), dropna=False).ngroup().to_numpy()
 
 
@@ -378,8 +375,8 @@ def table(runs: pd.DataFrame) -> tables.Table:
                 "Plain means stay the result.",
                 conditions.run_counts_note(runs),
                 (
-                    "Adjusted: at the campaign's average machine speed. Width: of the adjusted interval, as "
-                    "a share of the plain one."
+                    "Adjusted: at the campaign's average machine speed. Width: width of the adjusted "
+                    "interval over that of the plain one."
                 ),
             ],
         ),
@@ -415,7 +412,7 @@ def interval_gain_note(result: Adjustment) -> str:
 
 
 def adjusted_tables_note(result: Adjustment) -> Note:
-    """Say which numbers are adjusted and by which covariates, or why none is."""
+    """Say which numbers are adjusted, and by which covariates, or why no number is."""
     if result.adjusted is None:
         return Note(
             "epoch-times-not-adjusted", f"Epoch times are not adjusted: {result.why}.", why=result.why
@@ -446,7 +443,7 @@ def slopes_note(result: Adjustment) -> str:
     by = " and ".join(COVARIATE_TITLES[name] for name in chosen.covariates)
     dropped = " ".join(f"Not used: {why}." for why in result.unused.values())
     text = (
-        "Among runs of one block, each compared with the mean of its cell, an epoch takes longer by "
+        "Among the runs of a block, each compared with the mean of its cell, an epoch takes longer by "
         f"{' and by '.join(alone)}. With {by}, cross-validated errors change by "
         f"{-100 * chosen.gain:+.0f} % (a decrease by {MIN_GAIN_TEXT} is required to adjust). {dropped}"
     ).rstrip()

@@ -1,11 +1,11 @@
 """Table of the analysis of variance of the log response: effects of factors, interactions and blocks.
 
-Terms are the varying factors (categorical), their two-way interactions, and block. Remaining differences
+Terms are the varying factors (categorical), their two-way interactions, and block. All other differences
 between cells form one row, interactions of more factors. The error is the difference between runs of a cell,
-less their blocks' differences. Sums of squares are of type II: each term after all others that do not contain
-it, as the decrease of the residual sum of squares (Fox 2016, Applied Regression Analysis, section 8.2).
-statsmodels' anova_lm gives the same if no cell is missing (a test compares them), but fails for interactions
-with missing cells.
+less their blocks' differences. Sums of squares are of type II: a term's sum is the decrease of the residual
+sum of squares when the term is added to all terms that do not contain it (Fox 2016, Applied Regression
+Analysis, section 8.2). anova_lm of statsmodels gives the same if no cell is missing (a test compares them),
+but fails for interactions with missing cells.
 """
 
 import itertools
@@ -32,7 +32,7 @@ NO_ERROR_DF = Note("no-error-df", "no degree of freedom is left for the error")
 RUNS_THE_SAME = Note("runs-do-not-differ", "runs of a cell do not differ")
 RANK_TOLERANCE = 1e-9
 ROUNDING_SHARE = 1e-12  # of the total sum of squares; less is rounding
-MAX_COLUMNS = 400  # two-way interactions beyond them are left out and named
+MAX_COLUMNS = 400  # of the model; interactions with more are left out and named
 COLUMNS = [
     "term",
     "df",
@@ -51,12 +51,12 @@ COLUMNS = [
 
 @dataclass(frozen=True)
 class Term:
-    """A term of the model: its factors, and its columns [rows, k] in deviation coding.
+    """A term of the model.
 
     Attributes:
         factors: Names of the factors, or of the block.
-        columns: Columns in deviation coding.
-        nominal: Degrees of freedom without missing cells.
+        columns: Columns in deviation coding [rows, k].
+        nominal: Degrees of freedom if no cell is missing.
         independent: Which columns are linearly independent of earlier terms.
     """
 
@@ -67,7 +67,7 @@ class Term:
 
     @property
     def name(self) -> str:
-        """Names of the factors, joined."""
+        """Name of the term, such as `nodes × batch size`."""
         return TIMES.join(self.factors)
 
 
@@ -77,10 +77,10 @@ class Analysis:
 
     Attributes:
         rows: Rows of the table, with COLUMNS.
-        aliased: Term -> the term that it cannot be separated from; "" if it depends on several.
-        confounded: Terms in `rows` that include the effect of terms aliased with several.
-        partly: Term -> its estimable and its nominal degrees of freedom.
-        too_many: Interactions left out because they have too many levels.
+        aliased: Term -> the single term that it cannot be separated from; "" if there are several.
+        confounded: Terms in `rows` that include effects of terms aliased with several.
+        partly: Term -> its estimable and its nominal degrees of freedom, if these differ.
+        too_many: Interactions left out because they have too many columns.
         problem: Why there are no tests, else "".
     """
 
@@ -117,7 +117,7 @@ def analyse(y: np.ndarray, factors: pd.DataFrame, block: np.ndarray | None = Non
     intercept = basis.T @ np.ones((n, 1))
     within = {
         term.factors: (basis.T @ term.columns, term.independent) for term in estimable
-    }  # coordinates of the model's columns in its basis
+    }  # Coordinates of the model's columns in its basis.
 
     def residual_without_terms(but: Sequence[Term]) -> tuple[float, int]:
         """Return the residual sum of squares and the rank of the model without the terms `but`."""
@@ -129,7 +129,7 @@ def analyse(y: np.ndarray, factors: pd.DataFrame, block: np.ndarray | None = Non
             np.column_stack([intercept, *(columns[:, independent] for columns, independent in remaining)])
         )
         dependent = [columns[:, ~independent] for columns, independent in remaining if not independent.all()]
-        if dependent:  # columns that depended on removed terms may be independent now
+        if dependent:  # Columns that depended on removed terms can be independent now.
             q = np.column_stack([q, _extend_basis(q, np.column_stack(dependent))[0]])
         return outside + float(((z - q @ (q.T @ z)) ** 2).sum()), q.shape[1]
 
@@ -154,7 +154,7 @@ def analyse(y: np.ndarray, factors: pd.DataFrame, block: np.ndarray | None = Non
     if error_df and error <= ROUNDING_SHARE * total:
         problem = ALL_THE_SAME if total == 0 else RUNS_THE_SAME
     _add_tests(data, n)
-    if not partly:  # with missing cells a coefficient is not the effect
+    if not partly:  # With missing cells a coefficient is not the effect.
         design = np.column_stack([intercept, *(columns for columns, _ in within.values())])
         _add_effects(data, estimable, factors, (design, z))
     together = [basis.T @ term.columns for term in terms if aliased.get(term.name) == ""]
@@ -178,7 +178,7 @@ def _confounded(
 
 
 def _terms(factors: pd.DataFrame, block: np.ndarray | None) -> tuple[list[Term], list[str]]:
-    """Return main effects, block and two-way interactions, and names of those with too many columns."""
+    """Return main effects, block and two-way interactions, and names of interactions that are left out."""
     coded = {name: _deviation(factors[name].to_numpy()) for name in factors}
     terms = [Term((name,), columns, columns.shape[1]) for name, columns in coded.items()]
     if block is not None and len(set(block)) > 1:
@@ -197,7 +197,7 @@ def _terms(factors: pd.DataFrame, block: np.ndarray | None) -> tuple[list[Term],
 
 
 def _deviation(codes: np.ndarray) -> np.ndarray:
-    """Return the deviation coding [rows, levels - 1] of codes; two levels are -1 and +1, as in Jain."""
+    """Return the deviation coding [rows, levels - 1] of codes; two levels are -1 and +1 (Jain 1991)."""
     levels = int(codes.max(initial=0)) + 1
     if levels == 2:
         return (2.0 * codes - 1)[:, None]
@@ -207,7 +207,10 @@ def _deviation(codes: np.ndarray) -> np.ndarray:
 
 
 def _extend_basis(basis: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return an orthonormal basis of what `columns` add to `basis`, and which columns are independent."""
+    """Return an orthonormal basis of what `columns` add to `basis`, and which columns are independent.
+
+    Gram-Schmidt is applied twice, because one pass leaves rounding errors.
+    """
     rest = columns - basis @ (basis.T @ columns)
     rest -= basis @ (basis.T @ rest)
     if (
@@ -257,7 +260,7 @@ def _alias(term: Term, estimable: Sequence[Term]) -> str:
 def _error_sum_of_squares(
     y: np.ndarray, cell: np.ndarray, block: np.ndarray | None
 ) -> tuple[float, int, int]:
-    """Return sum of squares and df within cells after blocks, and the rank of cells and blocks."""
+    """Return sum of squares and df within cells after blocks, and the rank of cells and blocks together."""
     cells = len(set(cell))
     residual, rank = after_blocks(y, cell, np.zeros(len(y)) if block is None else block)
     return float((residual**2).sum()), len(y) - cells - rank, cells + rank
@@ -284,19 +287,19 @@ def _add_tests(data: pd.DataFrame, n: int) -> None:
 def _add_effects(
     data: pd.DataFrame, estimable: Sequence[Term], factors: pd.DataFrame, model: tuple[np.ndarray, np.ndarray]
 ) -> None:
-    """Fill in q of terms of two-level factors: their coefficients in the `model` of all estimable terms."""
+    """Fill in q of terms of two-level factors: the coefficient in the `model` of all estimable terms."""
     design, z = model
     fit = OLS(z, design).fit()
     error = data.set_index("term").loc[ERROR]
     with np.errstate(all="ignore"):
         spread = np.sqrt(error["mean_sq"] * np.diag(fit.normalized_cov_params))
     half = stats.t.ppf((1 + CONFIDENCE) / 2, error["df"]) * spread
-    place = 1
+    position = 1
     for term in estimable:
         if all(name in factors and factors[name].nunique() == 2 for name in term.factors):
-            q, width = fit.params[place], half[place]
+            q, width = fit.params[position], half[position]
             data.loc[data["term"] == term.name, ["q", "q_low", "q_high"]] = [q, q - width, q + width]
-        place += term.columns.shape[1]
+        position += term.columns.shape[1]
 
 
 def analyse_runs(runs: pd.DataFrame, response: Response = EPOCH_TIME) -> Analysis:
@@ -304,13 +307,12 @@ def analyse_runs(runs: pd.DataFrame, response: Response = EPOCH_TIME) -> Analysi
     ok = successful(runs).dropna(subset=response.column)
     codes = {}
     for name in varying(ok):
-        rank = {level: place for place, level in enumerate(levels_in_order(ok, name))}
+        rank = {level: position for position, level in enumerate(levels_in_order(ok, name))}
         codes[title(name)] = ok[name].map(rank).fillna(len(rank)).astype(int).to_numpy()
     factors = pd.DataFrame(codes, index=range(len(ok)))
     values = ok[response.column].to_numpy(float)
-    y = (
-        np.zeros(len(values)) if is_constant(values) else np.log(values)
-    )  # ratios of rounding errors are arbitrary
+    # Equal values get equal logarithms, because ratios of rounding errors are arbitrary.
+    y = np.zeros(len(values)) if is_constant(values) else np.log(values)
     block = None if ok["block"].isna().any() else ok["block"].to_numpy(int)
     return analyse(y, factors, block)
 
@@ -375,14 +377,14 @@ def _notes(runs: pd.DataFrame, analysis: Analysis, response: Response) -> list[s
         Note("no-tests", f"The analysis has no tests: {analysis.problem}.", problem=analysis.problem)
         if analysis.problem
         else "",
-        "Sums of squares are of type II, each term after all others that do not contain it. Share: part of "
-        f"the total sum of squares (Jain's allocation of variation); they add up to {overlap:.4g} %, more or "
-        "less than 100 % where combinations have different numbers of runs. The error is the difference "
+        "Sums of squares are of type II: each term is added to all terms that do not contain it. Share: part "
+        f"of the total sum of squares (Jain's allocation of variation); shares add up to {overlap:.4g} %, "
+        "not 100 %, if combinations have different numbers of runs. The error is the difference "
         "between runs of the same cell, without the effect of blocks; F, p and effect sizes are relative to "
         "it. p is not corrected for the number of terms.",
         (
-            "Partial η² is a term's sum of squares divided by the sum of its own and the error's; partial ω² "
-            "is the same, corrected for chance, and at least 0."
+            "Partial η² is the sum of squares of a term, divided by the sum of squares of term and error "
+            "together; partial ω² is corrected for chance, and at least 0."
         ),
     ]
     if (data["term"] == HIGHER).any():
@@ -420,8 +422,8 @@ def _notes(runs: pd.DataFrame, analysis: Analysis, response: Response) -> list[s
             text = (
                 "Left out, because too few combinations of their levels have runs: "
                 f"{', '.join(aliases[''])}. Their effects cannot be separated from "
-                f"{conditions.join_names(analysis.confounded)}, whose sums, F and p hold only if the terms "
-                "left out have no effect. No q is given for these."
+                f"{conditions.join_names(analysis.confounded)}. Sums, F and p of these hold only if the "
+                "terms left out have no effect, and they have no q."
             )
             notes.append(Note("terms-left-out", text, terms=aliases[""], confounded=analysis.confounded))
     if data["F"].notna().any() and (spread := estimate_response_means(runs, response)).differ:

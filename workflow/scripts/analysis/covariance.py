@@ -23,7 +23,7 @@ class Slopes:
         values: Change of the response per unit of each covariate, the other ones constant [k].
         covariance: Covariance of the slopes [k, k].
         df: Degrees of freedom of the residual.
-        correlation: Correlation of the response and its prediction; signed for a single covariate.
+        correlation: Correlation of the response with its prediction; with the sign of a single slope.
         error_with: Root mean square error of left-out runs with the covariates.
         error_without: The same without covariates.
     """
@@ -54,8 +54,8 @@ class Slopes:
 def select_slopes(y: np.ndarray, x: pd.DataFrame, cell: np.ndarray, block: np.ndarray) -> Slopes | None:
     """Return the slopes of the covariates that improve cross-validated error, or None (forward selection).
 
-    Each step adds the covariate with the least error of left-out runs if it reduces that error by MIN_GAIN.
-    All slopes are positive and have MIN_SLOPE_DF degrees of freedom.
+    Each step adds the covariate with the smallest error of left-out runs, if it reduces this error by
+    MIN_GAIN. All slopes must be positive and have MIN_SLOPE_DF degrees of freedom.
 
     Args:
         y: Response [runs].
@@ -83,9 +83,9 @@ def select_slopes(y: np.ndarray, x: pd.DataFrame, cell: np.ndarray, block: np.nd
 def fit_slopes(y: np.ndarray, x: pd.DataFrame, cell: np.ndarray, block: np.ndarray) -> Slopes | None:
     """Fit the slopes of y over the columns of x within cells and blocks; arguments as of `select_slopes`.
 
-    Runs that are alone in their block are left out, because they carry no information within it. The error of
-    a left-out run is its residual over 1 - leverage (PRESS; Allen, Technometrics 16 (1974)); runs that
-    nothing else determines are left out of both errors.
+    Runs that are alone in their block are left out, because they carry no information within blocks. The
+    error of a left-out run is its residual over 1 - leverage (PRESS; Allen, Technometrics 16 (1974)). Runs
+    that the others do not determine count in neither error.
 
     Returns:
         The slopes; None if a covariate is constant or collinear, or if no degree of freedom is left.

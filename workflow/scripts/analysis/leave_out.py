@@ -13,13 +13,13 @@ import numpy as np
 import pandas as pd
 from statsmodels.regression.linear_model import OLS
 
-MAX_LEVERAGE = 1 - 1e-9  # beyond, the fit passes through the point whatever its value
-MIN_OUTSIDE_SHARE = 1e-7  # share of a row outside the fitted space that makes it unpredictable
+MAX_LEVERAGE = 1 - 1e-9  # Beyond it, the fit passes through the point whatever its value.
+MIN_OUTSIDE_SHARE = 1e-7  # A row with a larger share outside the fitted space cannot be predicted.
 
 
 @dataclass(frozen=True)
 class Errors:
-    """Errors of predicted cells: relative to the measurement; root mean square in the response's unit."""
+    """Errors of predictions: number of predicted cells, RMSE in the response's unit, and relative errors."""
 
     predicted: int
     rmse: float
@@ -59,7 +59,7 @@ def predict_each_level(x: np.ndarray, y: np.ndarray, n: np.ndarray, level: Seque
 
 
 def predict(x: np.ndarray, y: np.ndarray, n: np.ndarray, new: np.ndarray) -> np.ndarray:
-    """Predict the rows `new` by least squares over (x, y, n) of any rank; NaN where undetermined."""
+    """Predict the rows `new` by least squares over (x, y, n) of any rank; NaN for undetermined rows."""
     size = np.linalg.norm(np.vstack([x, new]), axis=0)
     x, new = (part / np.where(size > 0, size, 1) for part in (x, new))
     root = np.sqrt(n)

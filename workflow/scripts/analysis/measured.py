@@ -1,4 +1,4 @@
-"""Read runs.csv and epochs.csv, and name their factors, cells and missing runs."""
+"""Read runs.csv and epochs.csv: their factors, levels, cells, and missing runs."""
 
 import functools
 import math
@@ -36,14 +36,15 @@ _UNTITLED_FACTORS = ("training_loop", "precision", "optimizer", "treatment")
 
 @dataclass(frozen=True)
 class Records:
-    """The tables of records of a study, such as runs.csv, and tables of results, each read when first needed.
+    """The tables that a product reads: tables of records, such as runs.csv, and tables of results.
 
-    The stage `records` collects the tables of records (`declared.records`) from each run's record.json.
+    Each is read when it is first needed. The stage `records` collects tables of records (`declared.records`)
+    from the record.json of each run.
 
     Attributes:
         runs_csv: The table of runs.
         epochs_csv: The table of epochs.
-        files: Name -> file of other tables of records (declared.records) or of results.
+        files: Name -> file of other tables; None for a table that the study does not have.
     """
 
     runs_csv: Path
@@ -52,7 +53,7 @@ class Records:
     _tables: dict[str, pd.DataFrame] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def table(self, name: str) -> pd.DataFrame:
-        """Return a table of `files`; it has no rows if the file is None."""
+        """Return a table of `files`; a table whose file is None has no rows."""
         if name not in self._tables:
             self._tables[name] = _table(name, self.files.get(name))
         return self._tables[name]
@@ -126,15 +127,12 @@ def read_timing_runs(path: Path) -> pd.DataFrame:
 
 
 def factors(columns: Iterable[str] = ()) -> list[str]:
-    """Return every factor, in the order of factors.schema.yaml, then those of the user's own among `columns`.
-
-    `columns` are those of runs or cells.
-    """
+    """Return the factors of Ringside in the order of their schema, then the custom ones among `columns`."""
     return factor_names(columns)
 
 
 def has_words(runs: pd.DataFrame, factor: str) -> bool:
-    """Return whether a factor of numbers has a level that is a word (`common.tables`)."""
+    """Return whether a numeric factor has a level that is a word, such as `largest` (`common.tables`)."""
     return isinstance(runs[factor].dtype, pd.CategoricalDtype)
 
 
@@ -152,13 +150,13 @@ def title(factor: str) -> str:
 
 
 def title_with_unit(factor: str) -> str:
-    """Return the title of a factor with its unit, as an axis label."""
+    """Return the title of a factor with its unit, as for an axis label."""
     unit = factor_rules(factor).get("unit")
     return f"{title(factor)} ({unit})" if unit and unit != title(factor) else title(factor)
 
 
 def axis_label(runs: pd.DataFrame, factor: str) -> str:
-    """Return the title of a factor with its unit; of a batch size, also whose batch it is."""
+    """Return the axis label of a factor: title and unit; for batch sizes also local or global."""
     if factor == DEVICES:
         return device_axis_label(runs)
     scopes = set(runs["batch_scope"].dropna()) if factor == "batch_size" else set()
@@ -168,21 +166,21 @@ def axis_label(runs: pd.DataFrame, factor: str) -> str:
 
 
 def device_axis_label(runs: pd.DataFrame) -> str:
-    """Return what an axis of devices counts: nodes of one device, GPUs, or other devices."""
+    """Return what an axis of devices counts: "nodes" if each has one device, "GPUs", or "devices"."""
     if (runs["n_devices"] == runs["nodes"]).all():
         return "nodes"
     return "GPUs" if set(runs.get("device", ())) == {"cuda"} else "devices"
 
 
 def level_text(level: Any) -> str:
-    """Return a level as text; a missing one is a dash."""
+    """Return the text of a level; a dash for a missing one."""
     if pd.isna(level):
         return "–"
     return f"{level:g}" if isinstance(level, float) else str(level)
 
 
 def level_texts(rows: pd.DataFrame, runs: pd.DataFrame) -> dict[str, Any]:
-    """Return the first columns of a table of cells, by title: framework and the other factors that vary.
+    """Return the first columns of a table of cells, by title: framework and all other factors that vary.
 
     Args:
         rows: Cells with their factors.
@@ -198,7 +196,7 @@ def size_factor_name(runs: pd.DataFrame) -> str:
 
 
 def combination_text(levels: Mapping[str, Any]) -> str:
-    """Return levels of several factors in one line: `2 nodes, batch size 32`."""
+    """Return the levels of several factors in words: `2 nodes, batch size 32`."""
     return ", ".join(_factor_level(factor, level) for factor, level in levels.items())
 
 
@@ -217,7 +215,7 @@ def _factor_level(factor: str, level: Any) -> str:
 
 
 def treatment_text(levels: Mapping[str, Any]) -> str:
-    """Return levels as legends name them, treatments in fewer words: `custom, no accumulation`, `2 nodes`."""
+    """Return levels in the short words of legends: `custom, no accumulation`, `2 nodes`."""
     return ", ".join(_treatment_level(factor, level) for factor, level in levels.items())
 
 
@@ -228,9 +226,9 @@ def _treatment_level(factor: str, level: Any) -> str:
 
 
 def cell_words(runs: pd.DataFrame, but: Collection[str] = ()) -> dict[str, str]:
-    """Return for each cell the levels in words that distinguish it from the others.
+    """Return cell -> the levels in words that distinguish it from the other cells.
 
-    Factors in `but` are left out; a cell without any other difference keeps its name.
+    Factors in `but` are left out. A cell that differs in no other factor keeps its name.
     """
     treated = [name for name in treatments(runs) if name not in but]
     names = varying(runs, but=[*treated, *but])
@@ -245,8 +243,8 @@ def cell_words(runs: pd.DataFrame, but: Collection[str] = ()) -> dict[str, str]:
 def varying(runs: pd.DataFrame, but: Iterable[str] = ()) -> list[str]:
     """Return the factors with more than one level in `runs`, except those in `but`.
 
-    DEVICES replaces nodes and devices_per_node where these two grow in turn (`declared.factors.is_ladder`);
-    `but` leaves it out if it has both of them.
+    DEVICES replaces nodes and devices_per_node if these two grow in turn (`declared.factors.is_ladder`). It
+    is left out if `but` has both of them.
     """
     names = [name for name in factors(runs) if runs[name].nunique(dropna=False) > 1]
     if set(NODES_AND_DEVICES) <= set(names):
@@ -257,15 +255,15 @@ def varying(runs: pd.DataFrame, but: Iterable[str] = ()) -> list[str]:
 
 
 def treatments(runs: pd.DataFrame) -> list[str]:
-    """Return the varying factors that say how a cell trains, such as loop and accumulation."""
+    """Return the varying factors that describe how a cell trains, such as loop and accumulation."""
     return treatments_of(varying(runs))
 
 
 def series_factors(runs: pd.DataFrame, but: Collection[str] = ()) -> list[str]:
     """Return the factors whose combinations are the series of a figure, except those in `but`.
 
-    The framework if there are several; else as many treatment factors, in order, as make at most MAX_SERIES
-    combinations; the framework if no treatment varies.
+    They are the framework if there are several; or else the first treatment factors, as many as make at most
+    MAX_SERIES combinations; or the framework if no treatment varies.
     """
     if runs["framework"].nunique() > 1 and "framework" not in but:
         return ["framework"]
@@ -278,7 +276,7 @@ def series_factors(runs: pd.DataFrame, but: Collection[str] = ()) -> list[str]:
 def levels_in_order(runs: pd.DataFrame, factor: str) -> list[Any]:
     """Return the levels of `factor`: frameworks in table order, words in schema order, numbers ascending.
 
-    The first one is the base level of comparisons.
+    Comparisons take the first one as base level.
     """
     if factor == "framework":
         return framework_order(runs)
@@ -301,26 +299,27 @@ def traced(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def measured_elsewhere(runs: pd.DataFrame) -> bool:
-    """Return whether runs were measured elsewhere: no run has a key, and so none was planned here.
+    """Return whether runs were measured elsewhere: none has a key or a block, so none was planned here.
 
-    Such runs have no blocks and no random order, and nothing is known of what their machines did meanwhile.
+    Such runs have no random order, and what else their machines did is unknown.
     """
     return bool(len(runs)) and not runs["block"].notna().any() and not runs["key"].notna().any()
 
 
 def are_times_to_train(runs: pd.DataFrame) -> bool:
-    """Return whether the times of runs measured elsewhere are of whole runs until their target.
+    """Return whether the "epochs" of runs measured elsewhere are trainings until a target.
 
-    Such an "epoch" has no number of samples.
+    Such an epoch has no number of samples.
     """
     ok = successful(runs)
     return bool(len(ok)) and measured_elsewhere(runs) and not ok["samples_per_epoch"].notna().any()
 
 
 def count_steps(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return runs with batches and all-reduces of those measured elsewhere, by formula where none are stated.
+    """Return the runs with steps and all-reduces filled in by formula for runs measured elsewhere.
 
-    They have no key. Without the time of a step, what they took may be no epoch, but a time to train.
+    Such runs have no key. Runs without a step time stay as they are, because their "epoch" can be a whole
+    training.
     """
     n_allreduces = runs["samples_per_epoch"].astype(float) / runs["effective_batch"].astype(float)
     counted = {"steps": n_allreduces * runs["sync_every"].astype(float), "n_allreduces": n_allreduces}
@@ -340,7 +339,7 @@ def currency_of(runs: pd.DataFrame) -> str:
 
 
 def successful(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the runs that count: status ok, with an epoch time."""
+    """Return the successful runs, which are the ones that count: status ok, with an epoch time."""
     return runs[(runs["status"] == "ok") & runs["epoch_time_s"].notna()]
 
 
@@ -356,10 +355,10 @@ Result = TypeVar("Result")
 def cache_last(
     *columns: str,
 ) -> Callable[[Callable[[pd.DataFrame], Result]], Callable[[pd.DataFrame], Result]]:
-    """Cache the last result of a function of runs.
+    """Return a decorator that caches the last result of a function of runs.
 
-    A table and its notes ask for the same result in turn. The cache is valid for runs with equal index and
-    equal `columns`.
+    A table and its notes need the same result in turn. The cached result is used for runs with equal index
+    and equal `columns`.
     """
 
     def decorate(function: Callable[[pd.DataFrame], Result]) -> Callable[[pd.DataFrame], Result]:
@@ -380,9 +379,9 @@ def cache_last(
 
 
 def block_of(runs: pd.DataFrame) -> np.ndarray:
-    """Return each run's block number [runs]; a block that continues in another session is two blocks.
+    """Return the block number of each run [runs]. A block that continues in another session counts as two.
 
-    A run that was measured elsewhere has no block, so it is alone in its own.
+    A run without a block, measured elsewhere, gets a block of its own.
     """
     number = runs.groupby(["session", "block"], dropna=False).ngroup().to_numpy()
     alone = runs["block"].isna().to_numpy()
@@ -399,12 +398,12 @@ def scale_to_dataset(ok: pd.DataFrame, column: str) -> pd.Series:
 
 
 def unsuccessful(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the runs of the design that do not count."""
+    """Return the runs that are not successful."""
     return runs.drop(successful(runs).index)
 
 
 def missing_cells(runs: pd.DataFrame) -> list[str]:
-    """Return the cells without a successful run whose memory did not run out, in the order of the design."""
+    """Return the cells without a successful run, except those out of memory, in the order of the design."""
     with_result = {*successful(runs)["cell"], *out_of_memory_cells(runs)}
     return [cell for cell in dict.fromkeys(runs["cell"]) if cell not in with_result]
 
@@ -423,12 +422,12 @@ def distinct_names(runs: pd.DataFrame, column: str) -> list[str]:
 
 
 def one_line(text: Any) -> str:
-    """Return a text in one line, as a table cell needs it."""
+    """Return a text in one line, for a table cell."""
     return "" if pd.isna(text) else " ".join(str(text).split())
 
 
 def baseline_frameworks(runs: pd.DataFrame) -> list[str]:
-    """Return the single-device baseline frameworks: those that are their own baseline."""
+    """Return the single-device baseline frameworks: the frameworks that are their own baseline."""
     return sorted(set(runs.loc[runs["framework"] == runs["baseline"], "framework"]))
 
 
@@ -447,5 +446,5 @@ def cell_levels(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def to_float(value: object) -> float:
-    """Return a number of a table, NaN where there is none."""
+    """Return a number of a table, NaN if it is missing."""
     return math.nan if value is None or pd.isna(value) else float(value)  # type: ignore[arg-type]

@@ -24,16 +24,16 @@ TITLE = "Memory and bytes of each strategy per rank"
 NEEDS = ("parameters", "gradients", "optimizer", "activations")
 PARALLELISM_CONSTANT = Note(
     "parallelism-does-not-vary",
-    "The study has one level of parallelism; give it several, such as [data, data-tensor2], and this "
-    "table compares them.",
+    "The study has one level of parallelism. With several, such as [data, data-tensor2], this table compares "
+    "them.",
 )
-NO_MESH = Note("no-mesh", "No cell's ranks form a mesh of a model with a description.")
+NO_MESH = Note("no-mesh", "In no cell do ranks form a mesh of a registered model.")
 METHOD_NOTE = (
-    "Memory and bytes by formula are those of the rank that needs most, without what libraries allocate in "
-    "addition; activations are the outputs of all operators for samples that await their backward pass. "
+    "Memory and bytes by formula are those of the rank that needs the most, without what libraries allocate "
+    "in addition. Activations are the outputs of all operators for samples that await their backward pass. "
     "Bytes are those of one optimizer step; a ring sends 2 (n − 1) / n of what it all-reduces. Measured "
-    "memory is the largest of a rank, with its program; measured bytes are those of an interface, so the "
-    "formula is for all of its ranks."
+    "memory is the largest of a rank, program included. Measured bytes are those of an interface, so the "
+    "formula in that column counts all of its ranks."
 )
 BY_LAYER = Note("divided-by-layer", "Cells with a strategy per layer are in the table simulated.")
 
@@ -41,9 +41,9 @@ BY_LAYER = Note("divided-by-layer", "Cells with a strategy per layer are in the 
 def summarize(runs: pd.DataFrame) -> pd.DataFrame:
     """Return one row per cell whose ranks form a mesh, data parallelism included.
 
-    Columns: factors, the needs of the rank that needs most, bytes that a rank sends in an optimizer step by
-    kind, `sent_formula_bytes` and `sent_bytes` (of an interface in an optimizer step), and the largest
-    measured memory.
+    Columns: factors, ranks, memory of the rank that needs the most, bytes by kind of collective that the
+    busiest rank sends in an optimizer step, bubble, `sent_formula_bytes` and `sent_bytes` (of an interface in
+    an optimizer step), and measured memory.
     """
     ok = successful(runs)
     by_cell = ok.groupby("cell")
@@ -73,11 +73,11 @@ def summarize(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def cell_requirements(levels: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, float] | None:
-    """Return what the formulas give for a cell.
+    """Return memory, bytes and bubble of a cell by formula.
 
     Returns:
-        Bytes and bubble; None if the ranks form no mesh, each layer has its own strategy, the model has no
-        description, or a batch is a fraction of a sample.
+        The values by name; None if the ranks form no mesh, each layer has its own strategy, the model is not
+        registered, or a batch is a fraction of a sample.
     """
     ranks = int(run["ranks"])
     if (
@@ -120,7 +120,7 @@ def _measured_values(measured: pd.DataFrame, cell: str) -> dict[str, float]:
 
 
 def table(runs: pd.DataFrame) -> tables.Table:
-    """Return the table of a study; no rows unless parallelism varies and some cell's ranks form a mesh."""
+    """Return the table of a study; no rows unless parallelism varies and a cell's ranks form a mesh."""
     if runs["parallelism"].nunique() < 2:
         empty = pd.DataFrame(columns=["cell"], dtype=str)
         return tables.Table(TITLE, empty, empty, [PARALLELISM_CONSTANT])

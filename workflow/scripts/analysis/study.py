@@ -1,7 +1,7 @@
 """Write the tables of a study.
 
-One program writes all of them, because reading the runs and importing libraries takes most of the time of
-each. The tables of many runs are computed on all cores.
+One program writes all tables, because reading the runs and importing libraries would take most of the time of
+a program per table. The tables of many runs are computed on all cores.
 """
 
 import sys
@@ -50,14 +50,14 @@ from declared.products.tables import TABLES
 from declared.responses import EPOCH_TIME, RESPONSES, Response
 
 NOTE = "note"
-MIN_PARALLEL_RUNS = 2000  # fewer runs do not justify starting processes
+MIN_PARALLEL_RUNS = 2000  # For fewer runs, starting processes costs more than it saves.
 
 
 @dataclass(frozen=True)
 class TableInputs:
-    """Data behind the tables, options, and the output folder.
+    """The data behind the tables, options of the study, and the output folder.
 
-    `every_run` includes traced runs, `runs` are those that tables of time use.
+    `every_run` includes traced runs. `runs` are the runs that tables of time use.
     """
 
     runs: pd.DataFrame
@@ -76,13 +76,13 @@ class TableInputs:
         return with_response(self.runs, self.response, lambda: self.epochs, self.target_accuracy)
 
     def regression_table(self) -> tables.Table:
-        """Return the table, and write the models' predictions of all cells."""
+        """Return the table, and write the predictions of all cells to regression_cells.csv."""
         fits = regression.fit_all(self.runs)
         tables.write_csv(regression_table.by_cell(fits), self.out / "regression_cells.csv")
         return regression_table.table(self.runs, fits)
 
     def checks_table(self) -> tables.Table:
-        """Return the table, and write the residuals of the runs."""
+        """Return the table, and write the residuals of the runs to residuals.csv."""
         residuals = checks.residuals(self.runs)
         tables.write_csv(checks.residual_columns(residuals), self.out / "residuals.csv")
         return checks.table(self.runs, residuals)
@@ -102,14 +102,14 @@ class TableInputs:
         write_text(self.out / "notes.md", "\n\n".join(filter(None, paragraphs)) + "\n")
 
     def write(self, name: str) -> None:
-        """Write one of MAKERS, or the note."""
+        """Write the table of MAKERS with this name, or the methods note."""
         if name == NOTE:
             self.write_note()
         else:
             tables.write(MAKERS[name](self), self.out / name)
 
 
-# Those that take longest come first, so that no process ends long after the others.
+# The slowest tables come first, so that no process ends long after the others.
 MAKERS: dict[str, Callable[[TableInputs], tables.Table]] = {
     "regression": TableInputs.regression_table,
     "scaling": lambda inputs: scaling.table(inputs.runs),
@@ -134,7 +134,7 @@ MAKERS: dict[str, Callable[[TableInputs], tables.Table]] = {
     "useful_time": lambda inputs: useful_time.table(inputs.every_run, inputs.epochs),
     "missing": lambda inputs: missing.table(inputs.every_run),
 }
-_shared_inputs: list[TableInputs] = []  # inherited by forked workers instead of being pickled
+_shared_inputs: list[TableInputs] = []  # Forked workers inherit it, so it is not pickled.
 
 
 def main(
@@ -163,7 +163,7 @@ def main(
         omit: tables to leave out, because the study has nothing that they would show
     """
     if unknown := sorted(set(omit) - set(TABLES)):
-        problem, choices = f"'{unknown[0]}' is no table", alternatives(unknown[0], TABLES)
+        problem, choices = f"'{unknown[0]}' is not a table", alternatives(unknown[0], TABLES)
         raise InputError("unknown-name", problem, file="--omit", got=unknown[0], **choices)
     if response not in RESPONSES:
         problem, choices = f"'{response}' is unknown", alternatives(response, RESPONSES)

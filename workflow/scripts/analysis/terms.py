@@ -22,7 +22,7 @@ Columns = dict[str, np.ndarray]  # term -> one value per row
 
 
 def is_treated_as_number(runs: pd.DataFrame, factor: str) -> bool:
-    """Return whether models treat a factor as numeric; words and levels that defer to the site prevent it."""
+    """Return whether models treat a factor as numeric: levels are numbers, and none defers to the site."""
     defers = (runs[factor] == SITE_DEFAULTS.get(factor, np.nan)).any()
     return is_numeric(factor) and not has_words(runs, factor) and not defers
 
@@ -33,7 +33,7 @@ def base_level(runs: pd.DataFrame, factor: str) -> Any:
 
 
 def main_effect_columns(runs: pd.DataFrame) -> dict[str, Columns]:
-    """Return the columns of each varying factor."""
+    """Return factor -> its columns, for each varying factor."""
     effects: dict[str, Columns] = {}
     for factor in varying(runs):
         if is_treated_as_number(runs, factor):
@@ -76,9 +76,9 @@ MODELS: dict[str, Callable[[pd.DataFrame], Columns]] = {
 
 
 def split_estimable(columns: Columns) -> tuple[list[str], list[str]]:
-    """Return the terms that are linearly independent of earlier ones, and those that are not.
+    """Return the terms that are linearly independent of earlier terms, and the others.
 
-    Uses Gram-Schmidt, in order, twice.
+    Uses Gram-Schmidt in the order of the terms, twice, because one pass leaves rounding errors.
     """
     estimable: list[str] = []
     refused: list[str] = []
