@@ -70,8 +70,8 @@ def coverage(runs: pd.DataFrame, spread: np.ndarray) -> Coverage:
     return coverage_of_means(estimate_means(runs), spread)
 
 
-def pooling_coverage(cell_means: CellMeans, spread: np.ndarray, truth: float = 1.0) -> Coverage:
-    """Return the coverage of a cell_means's intervals; `truth` is the true mean of each cell in s."""
+def coverage_of_means(cell_means: CellMeans, spread: np.ndarray, truth: float = 1.0) -> Coverage:
+    """Return the coverage of the intervals of means and ratios; `truth` is the true mean of each cell in s."""
     rows = cell_means.cell_statistics.sort_index()
     names, half = rows.index.tolist(), len(rows) // 2
     inside = (rows["low"] < truth) & (rows["high"] > truth)

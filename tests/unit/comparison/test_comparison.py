@@ -179,9 +179,7 @@ def test_differences_are_reported_by_framework(compare, base, later) -> None:
 
 
 def test_own_algorithms_are_reported_with_accuracies(compare, base, later, monkeypatch) -> None:
-    base, later = (
-        runs.assign(validation_accuracy=share) for runs, share in ((base, 0.9), (later, 0.8))
-    )
+    base, later = (runs.assign(validation_accuracy=share) for runs, share in ((base, 0.9), (later, 0.8)))
     assert compare(base, later).algorithms == ""
     own = replace(frameworks.load_framework("pytorch-ddp"), algorithm=frameworks.OWN_ALGORITHM)
     load = frameworks.load_framework
