@@ -114,7 +114,9 @@ def measure(site: Site, cases: tuple[dict[str, Any], ...] = CASES) -> list[Row]:
         zip(cases, planned, strict=True), lambda case: case[1][0].framework.environment
     ):
         same_environment = list(members)
-        inputs = [memory_estimate_input(run.framework, run.graph, spec) for _, (run, spec) in same_environment]
+        inputs = [
+            memory_estimate_input(run.framework, run.graph, spec) for _, (run, spec) in same_environment
+        ]
         environment = read_built(environment_of(site, same_environment[0][1][0].framework))
         for (levels, _), content, entry in zip(
             same_environment, inputs, estimate(site, environment, inputs), strict=True
