@@ -1,8 +1,8 @@
 """Check a node with an accelerator before campaigns: `make accelerator-test SITE=NAME`, at most 8 minutes.
 
 It trains with the real worker, in the site's installed PyTorch or the locked one, and writes a page of
-checks. At a site without accelerators it does the same with smaller models on the processor, which tests
-everything but the device.
+checks. At a site without accelerators, it trains smaller models on the CPU, which tests everything except the
+device.
 """
 
 import argparse

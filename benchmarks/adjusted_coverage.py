@@ -1,4 +1,4 @@
-"""Simulate what adjusting means by the reference benchmark gains, by its correlation with epoch time."""
+"""Simulate how much adjusting means by the reference benchmark helps, by its correlation with epoch time."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Measure time and memory of the analysis of a large campaign: made-up records, real programs."""
+"""Measure time and memory of the analysis of a large campaign, with synthetic records and real programs."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Print what PyTorch sees of this machine as a line of JSON.
+"""Print what PyTorch detects on this machine, as one line of JSON.
 
 It is run with the Python that trains, after the site's setup lines.
 """

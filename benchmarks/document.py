@@ -1,4 +1,4 @@
-"""Write parts of docs/measurements.md, each between two comments, so that each can be measured alone."""
+"""Write parts of docs/measurements.md between comments, so that each can be measured separately."""
 
 import os
 import platform

@@ -1,4 +1,4 @@
-"""Simulate how often intervals cover the true value, by the weight of the typical variance in each cell's."""
+"""Simulate how often intervals cover the true value, by the weight of the typical variance."""
 
 import itertools
 from unittest import mock
@@ -37,7 +37,7 @@ def report(coverages: Coverages, command: str) -> str:
     """Return the part of docs/measurements.md."""
     rows = []
     for (n, weight), by_spread in coverages.items():
-        studies, own = (
+        studies, unpooled = (
             list(itertools.chain(*coverages[n, prior_weight].values())) for prior_weight in (weight, 0.0)
         )
         shares = [
@@ -50,8 +50,8 @@ def report(coverages: Coverages, command: str) -> str:
         ]
         width = np.mean(
             [
-                study.width_of_ratios / own_study.width_of_ratios
-                for study, own_study in zip(studies, own, strict=True)
+                study.width_of_ratios / unpooled_study.width_of_ratios
+                for study, unpooled_study in zip(studies, unpooled, strict=True)
             ]
         )
         rows.append([str(n), f"{weight:g}", *(f"{100 * share:.1f}" for share in shares), f"{width:.2f}"])

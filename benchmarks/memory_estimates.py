@@ -1,4 +1,4 @@
-"""Compare estimates of memory with what PyTorch's allocator hands out: `make bench-memory`.
+"""Compare estimates of memory with allocations by PyTorch: `make bench-memory`.
 
 Each case takes two real steps on processors, on samples of zeros; the ranks share this machine's loopback.
 """
@@ -113,10 +113,14 @@ def measure(site: Site, cases: tuple[dict[str, Any], ...] = CASES) -> list[Row]:
     for _, members in itertools.groupby(
         zip(cases, planned, strict=True), lambda case: case[1][0].framework.environment
     ):
-        own = list(members)
-        inputs = [memory_estimate_input(run.framework, run.graph, spec) for _, (run, spec) in own]
-        environment = read_built(environment_of(site, own[0][1][0].framework))
-        for (levels, _), content, entry in zip(own, inputs, estimate(site, environment, inputs), strict=True):
+        same_environment = list(members)
+        inputs = [
+            memory_estimate_input(run.framework, run.graph, spec) for _, (run, spec) in same_environment
+        ]
+        environment = read_built(environment_of(site, same_environment[0][1][0].framework))
+        for (levels, _), content, entry in zip(
+            same_environment, inputs, estimate(site, environment, inputs), strict=True
+        ):
             allocated = max(rank["peak_bytes"] for rank in measure_ranks(environment, content))
             rows.append(Row(levels, entry, allocated))
             print(describe(rows[-1]), file=sys.stderr, flush=True)

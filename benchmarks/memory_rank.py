@@ -56,8 +56,8 @@ def measure(folder: Path) -> tuple[Context, dict[str, Any]]:
 
 def run(folder: Path) -> None:
     """Measure, and write what all ranks measured to the folder's measured.json."""
-    context, own = measure(folder)
-    ranks = context.group.all_gather(own)
+    context, measured = measure(folder)
+    ranks = context.group.all_gather(measured)
     if context.rank == 0:
         (folder / "measured.json").write_text(json.dumps(ranks))
 

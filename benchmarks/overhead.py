@@ -1,4 +1,4 @@
-"""Measure what the workflow itself costs: `make bench-overhead ARGS='epochs --pairs 9 --write'`."""
+"""Measure the overhead of the workflow itself: `make bench-overhead ARGS='epochs --pairs 9 --write'`."""
 
 import argparse
 import sys
@@ -61,7 +61,7 @@ TARGETS = ("input", "models", "analysis", "tests", "intervals", "stopping", "tra
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Measure what the workflow itself costs, and print it as Markdown."""
+    """Measure the overhead of the workflow itself, and print it as Markdown."""
     arguments = sys.argv[1:] if argv is None else argv
     target = arguments[0] if arguments and arguments[0] in TARGETS else "overhead"
     parser = argparse.ArgumentParser(prog=f"make bench-{target}", description=main.__doc__)
@@ -115,7 +115,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--target", default="test", help="tests: which target of the Makefile")
     options = parser.parse_args(arguments)
     if unknown := [name for name in options.parts if name not in PARTS]:
-        parser.error(f"{unknown[0]} is no part; expected some of {', '.join(PARTS)}")
+        parser.error(f"{unknown[0]} is not a part; expected some of {', '.join(PARTS)}")
     if options.epochs <= epoch_times.WARM_UP:
         parser.error(
             f"--epochs {options.epochs}: expected more than the {epoch_times.WARM_UP} that do not count"

@@ -1,14 +1,14 @@
-"""Hold predictions against public scaling series: `make bench-prediction SERIES=FOLDER`.
+"""Compare predictions with public scaling series: `make bench-prediction SERIES=FOLDER`.
 
-A series is one program on one model and device at three places or more. Its largest count of devices is left
-out of every fit and predicted, then its two largest, where two whole places on several nodes or more remain.
-Printed are the errors of each method, by source and over all, how many measurements the law's 90 % band
-holds, and what the law reaches where its constants are chosen on all sources but the one that is predicted.
+A series is one program with one model and device on at least three numbers of devices. The largest number is
+left out of every fit and predicted; then the two largest are, if at least two numbers with whole nodes, on
+several nodes, remain. The program prints the errors of each method, by source and overall; the number of
+measurements inside the law's 90 % band; and the law's errors with constants chosen on all other sources.
 
-FOLDER has CSV files of steps, as the facts of DLPerf, NVIDIA's DeepLearningExamples and llm-foundry were
-collected (`dataset`, `seconds`, ...), runs of MLPerf Training (`mlperf_runs.csv`), or cells in the law's own
+FOLDER has CSV files of steps in the form in which DLPerf, NVIDIA's DeepLearningExamples and llm-foundry were
+collected (`dataset`, `seconds`, ...), runs of MLPerf Training (`mlperf_runs.csv`), or cells with the law's
 columns (`series`, `optimizer_step_s`, ...). If it has a file series.csv, the series in it are used. Without
-SERIES the series are those that a test keeps (tests/unit/prediction/public_series).
+SERIES, the series of a test are used (tests/unit/prediction/public_series).
 """
 
 import itertools
@@ -196,17 +196,20 @@ class Split:
 
 def make_splits(cells: pd.DataFrame) -> Iterator[Split]:
     """Yield the splits of all series."""
-    for name, own in cells.groupby("series", sort=False):
-        counts = sorted(set(own["n_devices"]))
+    for name, series_cells in cells.groupby("series", sort=False):
+        counts = sorted(set(series_cells["n_devices"]))
         for left_out, number in LEFT_OUT.items():
             if len(counts) - number < 2:
                 continue
-            measured, test = own[own["n_devices"] < counts[-number]], own[own["n_devices"] == counts[-1]]
+            measured, test = (
+                series_cells[series_cells["n_devices"] < counts[-number]],
+                series_cells[series_cells["n_devices"] == counts[-1]],
+            )
             places = measured.loc[
                 measured["devices_per_node"].isin(test["devices_per_node"]), "n_devices"
             ].nunique()
             if number == 1 or places >= 2:
-                yield Split(str(name), own["source"].iloc[0], left_out, measured, test)
+                yield Split(str(name), series_cells["source"].iloc[0], left_out, measured, test)
 
 
 def predict_by_law(measured: pd.DataFrame, test: pd.DataFrame) -> law.Array:
@@ -257,8 +260,12 @@ def print_errors(rows: pd.DataFrame) -> None:
     """Print the errors of each method by source, and over all sources."""
     print(f"{'':46}    cells   median     mean  within 5 %  in band  (errors of a step, %)")
     for left_out, by_split in rows.groupby("left_out", sort=False):
-        for method, own in by_split.groupby("method", sort=False):
-            groups = [*own.groupby("source", sort=False), ("all", own)] if method == LAW else [("all", own)]
+        for method, method_rows in by_split.groupby("method", sort=False):
+            groups = (
+                [*method_rows.groupby("source", sort=False), ("all", method_rows)]
+                if method == LAW
+                else [("all", method_rows)]
+            )
             for source, group in groups:
                 print(f"{left_out:12} {method:11} {source:21} {describe_errors(group, method == LAW)}")
 
@@ -285,8 +292,8 @@ def choose_constants(splits: list[Split]) -> None:
         parts.append(rows[rows["source"] == source])
         print(f"chosen without {source}: {dict(zip(names, values, strict=True))}")
     rows = pd.concat(parts)
-    for left_out, own in rows.groupby("left_out", sort=False):
-        print(f"{left_out:12} {'one source out':33} {describe_errors(own, True)}")
+    for left_out, group in rows.groupby("left_out", sort=False):
+        print(f"{left_out:12} {'one source out':33} {describe_errors(group, True)}")
 
 
 def _score(rows: pd.DataFrame) -> float:
@@ -306,24 +313,24 @@ def predict_worth(cells: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     gains, widths = [], []
     for name, series in cells.groupby("series"):
         on_nodes = series[series["devices_per_node"] == series["devices_per_node"].max()].sort_values("nodes")
-        for _, own in on_nodes.groupby([on_nodes["local_batch"].round(law.DIGITS), "n_passes"]):
-            own = own.drop_duplicates("nodes")
-            steps = own.set_index("nodes")["optimizer_step_s"]
+        for _, members in on_nodes.groupby([on_nodes["local_batch"].round(law.DIGITS), "n_passes"]):
+            members = members.drop_duplicates("nodes")
+            steps = members.set_index("nodes")["optimizer_step_s"]
             speedups = steps.index * steps.iloc[0] / steps
             for nodes in [count for count in steps.index if 2 * count in steps.index]:
-                ends = own[own["nodes"].isin([steps.index[0], nodes, 2 * nodes])]
+                ends = members[members["nodes"].isin([steps.index[0], nodes, 2 * nodes])]
                 for from_one in (False, True):
-                    seen = own[own["nodes"] < 2 * nodes][: 1 if from_one else None]
+                    seen = members[members["nodes"] < 2 * nodes][: 1 if from_one else None]
                     knee = worth.find_knee(_scaling(seen, ends), -math.inf)
                     # No prediction is better than ideal; a measurement can be, by chance.
                     true = min((speedups[2 * nodes] - speedups[nodes]) / nodes, 1.0)
                     predicted = knee.gain.value, knee.gain.low, knee.gain.high
                     if nodes == seen["nodes"].iloc[-1]:
                         gains.append((name, from_one, nodes, *predicted, true))
-            for count in range(1, len(own) - 1):
-                scaling, target = _scaling(own[:count], own[count:]), float(own["nodes"].iloc[-1])
-                extended = _scaling(own[: count + 1], own[count + 1 :])
-                expected = worth.expected_width(scaling, [own["nodes"].iloc[count]], target)
+            for count in range(1, len(members) - 1):
+                scaling, target = _scaling(members[:count], members[count:]), float(members["nodes"].iloc[-1])
+                extended = _scaling(members[: count + 1], members[count + 1 :])
+                expected = worth.expected_width(scaling, [members["nodes"].iloc[count]], target)
                 widths.append((name, expected, worth.expected_width(extended, (), target)))
     columns = ["series", "from_one", "nodes", "gain", "gain_low", "gain_high", "true"]
     return pd.DataFrame(gains, columns=columns), pd.DataFrame(widths, columns=["series", "expected", "true"])
@@ -339,13 +346,13 @@ def _scaling(measured: pd.DataFrame, cells: pd.DataFrame) -> worth.Scaling:
 def print_worth(cells: pd.DataFrame) -> None:
     """Print how well gains of doublings, and widths of bands after a measurement, are predicted."""
     gains, widths = predict_worth(cells)
-    for from_one, own in gains.groupby("from_one"):
-        error = 100 * (own["gain"] - own["true"]).abs()
-        is_in_band = own["true"].between(own["gain_low"], own["gain_high"])
-        is_right = (own["gain"] >= worth.SHARE) == (own["true"] >= worth.SHARE)
+    for from_one, rows in gains.groupby("from_one"):
+        error = 100 * (rows["gain"] - rows["true"]).abs()
+        is_in_band = rows["true"].between(rows["gain_low"], rows["gain_high"])
+        is_right = (rows["gain"] >= worth.SHARE) == (rows["true"] >= worth.SHARE)
         print(
-            f"gains of doublings, from {'one node' if from_one else 'all smaller counts'}: {len(own)} of "
-            f"{own['series'].nunique()} series, errors {error.median():.1f} (median) and {error.mean():.1f} "
+            f"gains of doublings, from {'one node' if from_one else 'all smaller counts'}: {len(rows)} of "
+            f"{rows['series'].nunique()} series, errors {error.median():.1f} (median) and {error.mean():.1f} "
             f"points (mean), {100 * is_in_band.mean():.0f} % in the band, {100 * is_right.mean():.0f} % on "
             "the right side of the share"
         )

@@ -1,4 +1,4 @@
-"""Measure what a finished campaign took besides its runs: Snakemake, supervisors, lock, records, figures."""
+"""Measure the time of a finished campaign outside its runs: Snakemake, supervisors, records, figures."""
 
 import json
 import statistics

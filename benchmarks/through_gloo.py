@@ -1,4 +1,4 @@
-"""Train like the worker, but with Gloo on accelerators, too, since NCCL refuses two ranks on one device."""
+"""Train like the worker, but always with Gloo, since NCCL refuses two ranks on one accelerator."""
 
 from dataclasses import replace
 from pathlib import Path

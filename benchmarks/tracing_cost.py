@@ -1,4 +1,4 @@
-"""Measure what tracing costs: one of two consecutive epochs is traced, in turn (traced_in_turn.py)."""
+"""Measure the cost of tracing: one of two consecutive epochs is traced, in turn (traced_in_turn.py)."""
 
 import csv
 import json

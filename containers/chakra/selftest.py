@@ -1,6 +1,6 @@
-"""The package's reader decodes a node that was written with its schema.
+"""Check that the package's reader decodes a node that was written with its schema.
 
-Environments.two_ranks starts this program twice.
+environments.two_ranks starts two of these programs.
 """
 
 import io

@@ -1,6 +1,6 @@
 """One of two ranks that import DeepSpeed and add up a vector on loopback.
 
-Environments.selftest starts both.
+environments.two_ranks starts two of these programs.
 """
 
 import json
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Add up the ranks' vectors and write what came of it."""
+    """Add up the ranks' vectors and write the result."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     os.environ["DS_ACCELERATOR"] = "cpu"
     import deepspeed

@@ -1,6 +1,6 @@
-"""Extra-P finds the function that five points were made from.
+"""Check that Extra-P finds the function behind five points.
 
-Environments.two_ranks starts this program twice.
+environments.two_ranks starts two of these programs.
 """
 
 import json

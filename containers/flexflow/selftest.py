@@ -1,6 +1,6 @@
-"""Says whether FlexFlow's Python front end is there; it trains on accelerators only, and a build has none.
+"""Check that FlexFlow's Python front end is installed. It trains only on accelerators, which a build lacks.
 
-environments.two_ranks starts this program twice.
+environments.two_ranks starts two of these programs.
 """
 
 import importlib.util

@@ -1,6 +1,6 @@
 """One of two ranks that import Horovod for PyTorch and add up a vector on loopback.
 
-environments.selftest starts both.
+environments.two_ranks starts two of these programs.
 """
 
 import json
@@ -36,7 +36,7 @@ def rendezvous_port() -> str:
 
 
 def main() -> None:
-    """Add up the ranks' vectors and write what came of it."""
+    """Add up the ranks' vectors and write the result."""
     if RANK == "0":
         start_rendezvous()
     os.environ |= {

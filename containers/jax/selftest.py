@@ -1,4 +1,4 @@
-"""One of two ranks that import JAX and add up a vector on loopback; environments.selftest starts both."""
+"""One of two ranks that import JAX and add up a vector on loopback (see environments.two_ranks)."""
 
 import json
 import os
@@ -8,7 +8,7 @@ RANK, SIZE = int(os.environ["RINGSIDE_RANK"]), int(os.environ["RINGSIDE_SIZE"])
 
 
 def main() -> None:
-    """Add up the ranks' vectors and write what came of it."""
+    """Add up the ranks' vectors and write the result."""
     import jax
     import jax.numpy as jnp
     import optax

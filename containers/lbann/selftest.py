@@ -1,8 +1,8 @@
-"""Trains LBANN for one epoch on synthetic data, as two MPI ranks.
+"""Train LBANN for one epoch on synthetic data, as two MPI ranks.
 
-Environments.two_ranks starts this program twice.
+environments.two_ranks starts two of these programs.
 
-LBANN has its own launcher, so the first of the two starts mpirun, and the other only says that it is there.
+LBANN has its own launcher, so the first of the two starts mpirun, and the other only reports that it started.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""numba compiles a sum, and it is right; environments.two_ranks starts this program twice."""
+"""Check that numba compiles a sum (see environments.two_ranks)."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""One of two ranks that import PyTorch and add up a vector on loopback; environments.selftest starts both."""
+"""One of two ranks that import PyTorch and add up a vector on loopback (see environments.two_ranks)."""
 
 import json
 import os
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Add up the ranks' vectors and write what came of it."""
+    """Add up the ranks' vectors and write the result."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     import torch
     import torch.distributed as dist

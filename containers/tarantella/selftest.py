@@ -1,6 +1,6 @@
 """One of two ranks that train a tiny Keras model with Tarantella on loopback, without ssh.
 
-Environments.two_ranks starts both.
+environments.two_ranks starts two of these programs.
 """
 
 import json
@@ -31,7 +31,7 @@ def place() -> dict[str, str]:
 
 
 def main() -> None:
-    """Train for one epoch, and write what came of it."""
+    """Train for one epoch, and write the result."""
     os.environ.update(place())
     import numpy as np
     import tarantella as tnt

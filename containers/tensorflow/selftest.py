@@ -1,4 +1,4 @@
-"""One of two ranks that import TensorFlow and add up a vector on loopback; environments.selftest starts both."""
+"""One of two ranks that import TensorFlow and add up a vector on loopback (see environments.two_ranks)."""
 
 import json
 import os
@@ -27,7 +27,7 @@ def keras_version(keras: ModuleType) -> str:
 
 
 def main() -> None:
-    """Add up the ranks' vectors and write what came of it."""
+    """Add up the ranks' vectors and write the result."""
     os.environ["TF_CONFIG"] = json.dumps(
         {"cluster": {"worker": WORKERS}, "task": {"type": "worker", "index": RANK}}
     )
