@@ -1,4 +1,4 @@
-"""A command of the user's own is read and checked before any work."""
+"""User-supplied commands are read and checked before any work."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""The table of data sets: what ships is right, what a person adds or names wrongly is refused in one line."""
+"""The shipped table of data sets is right; mistakes in entries and names are refused with one line."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a study may declare of its figures, what it has unasked, and the one line that answers a mistake."""
+"""Figures that a study can declare, its default figures, and the errors about mistakes."""
 
 from dataclasses import replace
 from pathlib import Path

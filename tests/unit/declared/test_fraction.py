@@ -1,4 +1,4 @@
-"""Two-level fractions: as large as published ones, and what their cells cannot tell apart is said."""
+"""Two-level fractions have the sizes of published ones, and list the effects that they confound."""
 
 from dataclasses import replace
 from pathlib import Path

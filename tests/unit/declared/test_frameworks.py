@@ -1,4 +1,4 @@
-"""A framework that describes itself wrongly is refused in one line."""
+"""Mistakes in framework.yaml are refused with one line."""
 
 from pathlib import Path
 

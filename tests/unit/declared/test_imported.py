@@ -1,4 +1,4 @@
-"""A study of measurements made elsewhere has the cells of runs.csv, and names what nothing is registered for."""
+"""A study of measurements made elsewhere has the cells of runs.csv, and names that Ringside does not have."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Meshes of ranks: the levels that name them, their sizes on so many ranks, and who a rank is in one."""
+"""Levels of meshes, their sizes on a number of ranks, and the coordinates of a rank."""
 
 import pytest
 

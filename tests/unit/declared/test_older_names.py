@@ -1,4 +1,4 @@
-"""Every entry of renamed.yaml replaces a name that is gone by one that exists."""
+"""Every entry of renamed.yaml replaces a name that no longer exists by one that does."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A PyTorch module of the user's own is read and checked before any work, and planned without PyTorch."""
+"""User-supplied PyTorch modules are read and checked before any work, and planned without PyTorch."""
 
 from collections.abc import Callable
 from pathlib import Path

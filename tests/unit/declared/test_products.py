@@ -1,4 +1,4 @@
-"""Every figure and table is declared once, and what it is declared to need exists."""
+"""Every figure and table is declared once, and everything it is declared to need exists."""
 
 import re
 

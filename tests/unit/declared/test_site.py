@@ -1,4 +1,4 @@
-"""A site that cannot be is refused in one line that names file and key; every shipped site can be."""
+"""Shipped sites are valid; mistakes in a site are refused with one line that names file and key."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a person writes wrongly is refused in one line that says file, key and what to do, before any work."""
+"""Mistakes in a study are refused before any work, with one line that names file, key and remedy."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Topologies as people write them."""
+"""Topologies are read and checked."""
 
 from pathlib import Path
 

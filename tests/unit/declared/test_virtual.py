@@ -1,7 +1,4 @@
-"""What a virtual cluster is made of, as a person writes it.
-
-That rates, shares and sizes are refused is in tests/cluster.
-"""
+"""Settings of a virtual cluster; tests/cluster tests which rates, shares and sizes are refused."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Mixtures of experts: what PyTorch's layer computes against the formula; sizes; what is dropped and told."""
+"""Mixtures of experts: the formula against PyTorch, sizes, and the reported share of dropped tokens."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The space of strategies: layers contain the whole model, and parts need what their operators read."""
+"""The space of strategies: layers contain the whole model, and parts get the inputs of their operators."""
 
 import itertools
 import math

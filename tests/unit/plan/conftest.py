@@ -1,4 +1,4 @@
-"""Fixtures of tests that plan."""
+"""Fixtures for tests of the plan."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Results belong to whoever is first to measure for them; the second, however close, stops with one line."""
+"""Results belong to the first site and machine that measure for them; any other one is refused."""
 
 import json
 import subprocess

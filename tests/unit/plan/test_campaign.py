@@ -1,4 +1,4 @@
-"""A campaign belongs to one site; elsewhere only its figures can be made."""
+"""A campaign belongs to one site; other sites can only draw its figures."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Which collective benchmarks a study has, and what makes one another measurement."""
+"""Which collective benchmarks a study has, and what changes their keys."""
 
 from dataclasses import replace
 

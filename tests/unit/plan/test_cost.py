@@ -1,4 +1,4 @@
-"""What a campaign will cost: from runs that were measured, else from a rate that is stated or assumed."""
+"""Cost of a campaign, estimated from measured runs, or from a stated or assumed rate."""
 
 import json
 from dataclasses import replace

@@ -1,6 +1,4 @@
-"""Where a study says a precision, its runs are those of the first blocks, those that were decided, and those
-that have a record.
-"""
+"""Runs of a study with a precision target: first blocks, runs that decisions added, and runs with a record."""
 
 import json
 import os

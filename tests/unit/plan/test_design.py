@@ -1,4 +1,4 @@
-"""The design is a pure function of study and site; what one adds to it moves nothing else."""
+"""The design is a pure function of study and site; additions do not change existing rows."""
 
 import csv
 import io

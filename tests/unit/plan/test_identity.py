@@ -1,4 +1,4 @@
-"""What a run's key follows, and what it does not."""
+"""What changes the key of a run, and what does not."""
 
 import ast
 from dataclasses import replace

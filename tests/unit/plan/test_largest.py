@@ -1,4 +1,4 @@
-"""Cells with `batch_size: largest`: how they are planned before and after a search, and what is searched."""
+"""Cells with `batch_size: largest`, before and after the search, and the candidates of the search."""
 
 import itertools
 import json

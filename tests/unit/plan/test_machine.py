@@ -1,4 +1,4 @@
-"""Whether this machine is what a site says."""
+"""Checks of this machine against a site."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What runs need of their memory, as estimated before they start."""
+"""Estimated memory demands of runs, compared with the memory that they have."""
 
 from dataclasses import asdict, replace
 from pathlib import Path

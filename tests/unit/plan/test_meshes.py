@@ -1,6 +1,4 @@
-"""Meshes in a design: how a cell is laid out, what its ranks are told, which cells are doubles, and which
-cannot be.
-"""
+"""Meshes in a design: geometry of cells, specifications, duplicates, and infeasible cells."""
 
 from dataclasses import replace
 

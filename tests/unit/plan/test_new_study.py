@@ -1,4 +1,4 @@
-"""A new study can be planned as it is written; what cannot be planned is not written."""
+"""A new study can be planned as it is written; a study that cannot be planned is not written."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Runs by commands of the user's own are planned and keyed as those of frameworks."""
+"""Runs of user-supplied commands have plans and keys like those of frameworks."""
 
 from dataclasses import replace
 from pathlib import Path

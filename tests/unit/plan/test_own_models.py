@@ -1,4 +1,4 @@
-"""Runs of a PyTorch module of the user's own are planned for frameworks of PyTorch, under keys of its files."""
+"""Runs of user-supplied PyTorch modules are planned for frameworks of PyTorch, with keys of their files."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The lock of a killed Snakemake is told from that of a living one."""
+"""The lock of a killed Snakemake is distinguished from that of a running one."""
 
 import getpass
 import os

@@ -1,7 +1,4 @@
-"""The plan of a run in a file is that of the design.
-
-A plan that is not current is refused, and a new one takes its place.
-"""
+"""Plans of runs in files: they have the content of the design, and outdated ones are refused and replaced."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The files, inputs and command lines of a campaign's figures and tables follow from their entries."""
+"""Files, inputs and command lines of figures and tables follow from their declarations."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""What a site's settings become for each scheduler."""
+"""Options of jobs for each scheduler, made from the settings of a site."""
 
 import shlex
 from dataclasses import replace

@@ -1,6 +1,4 @@
-"""Cells whose layers are each divided by itself: how they are laid out, which strategy is theirs, and what
-has to be found first.
-"""
+"""Cells with parallelization strategies: geometry, choice of the strategy, and what has to be searched first."""
 
 import json
 from dataclasses import replace

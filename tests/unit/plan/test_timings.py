@@ -1,4 +1,4 @@
-"""What is timed before a study's strategies are searched for, and what makes one another timing."""
+"""Which timings a search for strategies uses, and what changes their keys."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Every column of every table, made from campaigns that are kept, is described, and nothing else is."""
+"""Every column of every table of kept campaigns is described, and every described column exists."""
 
 import pandas as pd
 import pytest

@@ -1,4 +1,4 @@
-"""The reference pages are what the code says today, whole, and their examples are right."""
+"""The reference pages are complete and up to date, and their examples work."""
 
 import re
 import subprocess

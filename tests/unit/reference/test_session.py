@@ -1,4 +1,4 @@
-"""The recorded session: a terminal's output with its times, drawn line by line."""
+"""The recorded session: the output of a terminal with its times, drawn line by line."""
 
 import json
 import re

@@ -22,7 +22,7 @@ VARIANTS = ("cpu", "cuda")
 TOOL_VARIANTS = ("cpu",)
 # Forms that an environment is built in; an environment that the site has installed is "installed".
 DEPLOYMENTS = ("venv", "apptainer")
-# A copy of the stamp beside it, written once everything else is in place.
+# A copy of the stamp in the same folder, written after everything else.
 COMPLETE_FILE = "whole.json"
 BASE = "docker://debian:bookworm-slim"  # default base of images
 IMAGE_ABI = "cp311-linux_x86_64"

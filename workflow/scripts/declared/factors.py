@@ -207,7 +207,7 @@ def is_ladder(sizes: Iterable[tuple[int, int]]) -> bool:
 
 
 def with_devices(varied: Iterable[str], sizes: Iterable[tuple[int, int]]) -> list[str]:
-    """Return varying factors, with DEVICES in place of nodes and devices_per_node if cells are a ladder."""
+    """Return varying factors, with DEVICES instead of nodes and devices_per_node if cells are a ladder."""
     names = list(varied)
     if not set(NODES_AND_DEVICES) <= set(names) or not is_ladder(sizes):
         return names

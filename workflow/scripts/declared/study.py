@@ -211,7 +211,7 @@ class Author(Keys):
 
 @dataclass(frozen=True, kw_only=True)
 class QuestionKeys(Keys):
-    """The keys that every study has: its question, and what is made of its measurements."""
+    """The keys that every study has: its question and its products."""
 
     title: Line = key("title for figures and the report")
     question: Line = key("question that the study answers")
@@ -253,7 +253,7 @@ class QuestionKeys(Keys):
     figures: Annotated[
         tuple[Any, ...], ParsedFrom(Annotated[tuple[FigureKeys, ...], Rules(min_length=1)], _as_given)
     ] = key(
-        "figures of the study, in this order, in place of the default ones; docs/reference/figures.md "
+        "figures of the study, in this order, instead of the default ones; docs/reference/figures.md "
         "lists the keys of each kind",
         default=(),
     )
@@ -568,7 +568,7 @@ def load_study(name: str, folder: Path = CHECKOUT / "config" / "studies") -> Stu
 
 
 def _over_devices(entry: Mapping[str, Any], study: Study) -> dict[str, Any]:
-    """Return an entry of `figures` with DEVICES in place of nodes and devices_per_node."""
+    """Return an entry of `figures` with DEVICES instead of nodes and devices_per_node."""
     changed = dict(entry)
     for place in ("x", "colour", "facet"):
         if place in entry:

@@ -52,8 +52,9 @@ class Campaign:
     Attributes:
         study: The study.
         site: Where it is measured.
-        mode: What the configuration's key `records` says: `campaign` (measure what has no record),
-            `available` (use existing records only) or `published` (use the tables of published_folder).
+        mode: Source of the records, from the configuration's key `records`: `campaign` (measure what has no
+            record), `available` (use existing records only) or `published` (use the tables of
+            published_folder).
         designed_runs: All runs of the design; a study with a precision target may not need all of them.
         published_folder: Folder of runs.csv and epochs.csv in mode `published`, None in the others.
     """
