@@ -32,27 +32,27 @@ class Cost:
     update: float
 
 
-def input_bytes(space: Space, place: int, degrees: Degrees) -> int:
+def input_bytes(space: Space, layer_index: int, degrees: Degrees) -> int:
     """Return the bytes of all inputs of a part; where parts differ, of one in the middle."""
-    layer = space.layers[place]
+    layer = space.layers[layer_index]
     middle = region_of(layer, degrees, math.prod(degrees) // 2)
     total = 0
     for edge in space.edges:
-        if edge.target == place and (
+        if edge.target == layer_index and (
             region := region_needed(edge.needed, middle, space.layers[edge.source].shape)
         ):
             total += edge.element_bytes * math.prod(end - first for first, end in region)
     return total
 
 
-def roofline(space: Space, place: int, degrees: Degrees, device: Device, update_bytes: int) -> Cost:
+def roofline(space: Space, layer_index: int, degrees: Degrees, device: Device, update_bytes: int) -> Cost:
     """Return the cost of a part on `device`; an update moves `update_bytes` per parameter."""
-    layer = space.layers[place]
+    layer = space.layers[layer_index]
     parameters = layer.part_parameters(degrees)
     reached = device.reached.get(layer.product, 1.0)
     arithmetic_s = FLOPS_PER_MAC * layer.part_macs(degrees) / (reached * device.flops)
     output_s = space.element_bytes * layer.elements / math.prod(degrees) / device.memory_bytes_s
-    read_s = (input_bytes(space, place, degrees) + BYTES * parameters) / device.memory_bytes_s
+    read_s = (input_bytes(space, layer_index, degrees) + BYTES * parameters) / device.memory_bytes_s
     product_s = max(arithmetic_s, read_s + output_s)
     passes = [PASSES[kind] for kind in layer.fused]
     launches_s = (1 + len(passes)) * device.launch_s
@@ -63,11 +63,11 @@ def roofline(space: Space, place: int, degrees: Degrees, device: Device, update_
     )
 
 
-def moved_bytes(space: Space, place: int, degrees: Degrees) -> tuple[int, int]:
+def moved_bytes(space: Space, layer_index: int, degrees: Degrees) -> tuple[int, int]:
     """Return the bytes that a part reads and writes in its forward and in its backward pass."""
-    layer = space.layers[place]
+    layer = space.layers[layer_index]
     output = space.element_bytes * layer.elements // math.prod(degrees)
-    product = input_bytes(space, place, degrees) + BYTES * layer.part_parameters(degrees) + output
+    product = input_bytes(space, layer_index, degrees) + BYTES * layer.part_parameters(degrees) + output
     passes = [PASSES[kind] for kind in layer.fused]
     forward, backward = (sum(counts) * output for counts in zip((0, 0), *passes, strict=True))
     return product + forward, 2 * product + backward
@@ -80,8 +80,8 @@ def measured_costs(measured: Iterable[Measured]) -> Callable[[Space, int, Degree
     """Return a function that looks up measured costs; it raises ValueError for an unmeasured part."""
     costs = {(layer, tuple(degrees)): Cost(*seconds) for layer, degrees, *seconds in measured}
 
-    def cost(space: Space, place: int, degrees: Degrees) -> Cost:
-        name = space.layers[place].name
+    def cost(space: Space, layer_index: int, degrees: Degrees) -> Cost:
+        name = space.layers[layer_index].name
         try:
             return costs[name, degrees]
         except KeyError:

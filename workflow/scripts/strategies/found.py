@@ -34,7 +34,7 @@ from strategies.find import (
     NONE_FITS,
     RESTARTS,
     TOO_LITTLE_MEMORY,
-    Question,
+    SearchQuestion,
     interpreter,
     restart_times,
     run_planner,
@@ -88,7 +88,7 @@ def numbers_of_parameter(levels: Mapping[str, Any]) -> int:
     return 2 + n_optimizer_states(levels)
 
 
-def measured_question(run: Run, measurements: Measurements, bucket_bytes: BucketBytes) -> Question:
+def measured_question(run: Run, measurements: Measurements, bucket_bytes: BucketBytes) -> SearchQuestion:
     """Return the question of a run, with its measurements.
 
     Raises:
@@ -103,7 +103,7 @@ def measured_question(run: Run, measurements: Measurements, bucket_bytes: Bucket
         measurements.cores,
     )
     n_numbers = numbers_of_parameter(run.levels)
-    return Question(
+    return SearchQuestion(
         run.graph,
         run.geometry.local_batch,
         links,

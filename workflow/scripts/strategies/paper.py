@@ -23,7 +23,7 @@ from common.errors import system_faults
 from common.files import write_json, write_text
 from common.options import run_program
 from figures import panels, style
-from strategies.find import Question, build_question, interpreter, run_planner
+from strategies.find import SearchQuestion, build_question, interpreter, run_planner
 from strategies.problem import MESSAGES, RING
 
 NETWORKS: dict[str, dict[str, str]] = {
@@ -76,7 +76,7 @@ class Point:
         """Name of the file that keeps its answers."""
         return f"{self.network}.{self.cluster}.{self.devices}.{self.gradients}{'.whole' if self.full else ''}"
 
-    def question(self, proposals: int) -> Question:
+    def question(self, proposals: int) -> SearchQuestion:
         """Return the question for the search."""
         question = build_question(
             model=self.network,
