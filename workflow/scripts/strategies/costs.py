@@ -1,10 +1,10 @@
 """Estimate how long a part of a layer takes: from a roofline of the device, or as measured.
 
-Williams, Waterman & Patterson (CACM 2009): an operator takes the longer of its arithmetic at the device's
-rate and its bytes at the memory's bandwidth. A backward pass does twice the arithmetic of a forward pass, for
-gradients of weights and of inputs, and moves twice the bytes. Each kind of product reaches a share of the
-peak of its own. Functions that belong to a layer, such as batch normalization, are operators of their own,
-which do nothing but read and write the layer's output (PASSES).
+In the roofline (Williams, Waterman & Patterson, CACM 2009), an operator takes the longer of two times: its
+arithmetic at the device's rate, and its bytes at the memory's bandwidth. A backward pass does twice the
+arithmetic of a forward pass, for gradients of weights and of inputs, and moves twice the bytes. Each kind of
+product reaches a different share of the peak. Functions that belong to a layer, such as batch normalization,
+are separate operators, which only read and write the layer's output (PASSES).
 """
 
 import math
@@ -16,10 +16,10 @@ from models.operations import FLOPS_PER_MAC
 from models.soap import Degrees, Space, region_needed, region_of
 from strategies.topology import Device
 
-# How often operators of a layer behind the first one read or write its output, in a forward and in a backward
-# pass. Batch normalization reads its input for the statistics, and again to normalize it; backward, it reads
-# its input and the gradient of its output for two sums, and again for the gradient that it writes. An
-# activation function reads and writes; backward, it reads its output, too.
+# How often the operators of a layer after the first one read or write its output, in a forward and in a
+# backward pass. Batch normalization reads its input for the statistics, and again to normalize it; backward,
+# it reads its input and the gradient of its output for two sums, and again for the gradient that it writes.
+# An activation function reads and writes; backward, it reads its output, too.
 PASSES = {"batch_norm": (3, 5), "activation": (2, 3), "dropout": (2, 3), "positions": (2, 1)}
 
 
@@ -33,7 +33,7 @@ class Cost:
 
 
 def input_bytes(space: Space, layer_index: int, degrees: Degrees) -> int:
-    """Return the bytes of all inputs of a part; where parts differ, of one in the middle."""
+    """Return the bytes of all inputs of a part; if parts differ, those of one in the middle."""
     layer = space.layers[layer_index]
     middle = region_of(layer, degrees, math.prod(degrees) // 2)
     total = 0

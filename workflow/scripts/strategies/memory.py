@@ -1,9 +1,9 @@
-"""Count the memory of parts of layers, as the executor (ranks.libraries.pytorch_strategy) holds it.
+"""Count the memory of parts of layers, as the executor (ranks.libraries.pytorch_strategy) uses it.
 
-A device holds, from the forward to the backward pass of its parts, their weights, gradients and optimizer
+From the forward to the backward pass of its parts, a device keeps their weights, gradients and optimizer
 state, their inputs (`engine.received_bytes`), their outputs, and what autograd keeps of operators within a
-part. The last two are counted here, operator by operator, as PyTorch keeps them on processors. Messages under
-way, the batch itself, and what an operator allocates and frees are not counted.
+part. The last two are counted here, operator by operator, as PyTorch keeps them on CPUs. Messages in flight,
+the batch itself, and what an operator allocates and frees are not counted.
 """
 
 import math
@@ -15,15 +15,15 @@ from models.layout import dimensions
 from models.soap import HEADS_SUFFIX, LOSS, POSITIONS, SAMPLES, Degrees, Layer, Space
 
 INDEX_BYTES = 8
-#: activations of which autograd keeps the input; of others it keeps the result
+#: Autograd keeps the input of these activations, and the result of others.
 INPUT_KEEPERS = ("gelu", "gelu_tanh", "silu")
-#: operators that return a view of their input, or the input itself
+#: These operators return a view of their input, or the input itself.
 VIEWS = ("flatten", "step", "steps")
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """Sizes of a part's output: elements, rows of its last dimension, size of that dimension, bytes each."""
+    """Sizes of a part's output: elements, rows and size of its last dimension, bytes of an element."""
 
     elements: int
     rows: int
@@ -38,7 +38,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Saved:
-    """What autograd keeps of an operator: whether its input and its result, and bytes beyond these."""
+    """What autograd keeps of an operator: its input, its result, and bytes of other tensors."""
 
     keeps_input: bool = False
     keeps_result: bool = False

@@ -1,9 +1,9 @@
 """Simulate the figures of Jia, Zaharia & Aiken (MLSys 2019, section 8): `make paper-strategies`.
 
-Their six networks on their two clusters: samples per second of data parallelism, of an expert's rule and of
-the fastest strategy found, with ring all-reduce of gradients and, as in the paper, with messages to an owner
-of the weights; bytes sent; and the time of a search that simulates only what a proposal changes. No campaign
-is needed. Answers are kept in the folder --out, and reused.
+The figures cover their six networks on their two clusters: samples per second of data parallelism, of an
+expert's rule and of the fastest strategy found, with ring all-reduce of gradients and, as in the paper, with
+messages to an owner of the weights; bytes sent; and the time of a search that simulates only what a proposal
+changes. No campaign is needed. Answers are kept in the folder --out, and reused.
 """
 
 import json
