@@ -1,10 +1,10 @@
 """Estimate how long a part of a layer takes: from a roofline of the device, or as measured.
 
-Williams, Waterman & Patterson (CACM 2009): an operator takes the longer of its arithmetic at the device's
-rate and its bytes at the memory's bandwidth. A backward pass does twice the arithmetic of a forward pass, for
-gradients of weights and of inputs, and moves twice the bytes. Each kind of product reaches a share of the
-peak of its own. Functions that belong to a layer, such as batch normalization, are operators of their own,
-which do nothing but read and write the layer's output (PASSES).
+In the roofline (Williams, Waterman & Patterson, CACM 2009), an operator takes the longer of two times: its
+arithmetic at the device's rate, and its bytes at the memory's bandwidth. A backward pass does twice the
+arithmetic of a forward pass, for gradients of weights and of inputs, and moves twice the bytes. Each kind of
+product reaches a different share of the peak. Functions that belong to a layer, such as batch normalization,
+are separate operators, which only read and write the layer's output (PASSES).
 """
 
 import math
@@ -16,10 +16,10 @@ from models.operations import FLOPS_PER_MAC
 from models.soap import Degrees, Space, region_needed, region_of
 from strategies.topology import Device
 
-# How often operators of a layer behind the first one read or write its output, in a forward and in a backward
-# pass. Batch normalization reads its input for the statistics, and again to normalize it; backward, it reads
-# its input and the gradient of its output for two sums, and again for the gradient that it writes. An
-# activation function reads and writes; backward, it reads its output, too.
+# How often the operators of a layer after the first one read or write its output, in a forward and in a
+# backward pass. Batch normalization reads its input for the statistics, and again to normalize it; backward,
+# it reads its input and the gradient of its output for two sums, and again for the gradient that it writes.
+# An activation function reads and writes; backward, it reads its output, too.
 PASSES = {"batch_norm": (3, 5), "activation": (2, 3), "dropout": (2, 3), "positions": (2, 1)}
 
 
@@ -32,27 +32,27 @@ class Cost:
     update: float
 
 
-def input_bytes(space: Space, place: int, degrees: Degrees) -> int:
-    """Return the bytes of all inputs of a part; where parts differ, of one in the middle."""
-    layer = space.layers[place]
+def input_bytes(space: Space, layer_index: int, degrees: Degrees) -> int:
+    """Return the bytes of all inputs of a part; if parts differ, those of one in the middle."""
+    layer = space.layers[layer_index]
     middle = region_of(layer, degrees, math.prod(degrees) // 2)
     total = 0
     for edge in space.edges:
-        if edge.target == place and (
+        if edge.target == layer_index and (
             region := region_needed(edge.needed, middle, space.layers[edge.source].shape)
         ):
             total += edge.element_bytes * math.prod(end - first for first, end in region)
     return total
 
 
-def roofline(space: Space, place: int, degrees: Degrees, device: Device, update_bytes: int) -> Cost:
+def roofline(space: Space, layer_index: int, degrees: Degrees, device: Device, update_bytes: int) -> Cost:
     """Return the cost of a part on `device`; an update moves `update_bytes` per parameter."""
-    layer = space.layers[place]
+    layer = space.layers[layer_index]
     parameters = layer.part_parameters(degrees)
     reached = device.reached.get(layer.product, 1.0)
     arithmetic_s = FLOPS_PER_MAC * layer.part_macs(degrees) / (reached * device.flops)
     output_s = space.element_bytes * layer.elements / math.prod(degrees) / device.memory_bytes_s
-    read_s = (input_bytes(space, place, degrees) + BYTES * parameters) / device.memory_bytes_s
+    read_s = (input_bytes(space, layer_index, degrees) + BYTES * parameters) / device.memory_bytes_s
     product_s = max(arithmetic_s, read_s + output_s)
     passes = [PASSES[kind] for kind in layer.fused]
     launches_s = (1 + len(passes)) * device.launch_s
@@ -63,11 +63,11 @@ def roofline(space: Space, place: int, degrees: Degrees, device: Device, update_
     )
 
 
-def moved_bytes(space: Space, place: int, degrees: Degrees) -> tuple[int, int]:
+def moved_bytes(space: Space, layer_index: int, degrees: Degrees) -> tuple[int, int]:
     """Return the bytes that a part reads and writes in its forward and in its backward pass."""
-    layer = space.layers[place]
+    layer = space.layers[layer_index]
     output = space.element_bytes * layer.elements // math.prod(degrees)
-    product = input_bytes(space, place, degrees) + BYTES * layer.part_parameters(degrees) + output
+    product = input_bytes(space, layer_index, degrees) + BYTES * layer.part_parameters(degrees) + output
     passes = [PASSES[kind] for kind in layer.fused]
     forward, backward = (sum(counts) * output for counts in zip((0, 0), *passes, strict=True))
     return product + forward, 2 * product + backward
@@ -80,8 +80,8 @@ def measured_costs(measured: Iterable[Measured]) -> Callable[[Space, int, Degree
     """Return a function that looks up measured costs; it raises ValueError for an unmeasured part."""
     costs = {(layer, tuple(degrees)): Cost(*seconds) for layer, degrees, *seconds in measured}
 
-    def cost(space: Space, place: int, degrees: Degrees) -> Cost:
-        name = space.layers[place].name
+    def cost(space: Space, layer_index: int, degrees: Degrees) -> Cost:
+        name = space.layers[layer_index].name
         try:
             return costs[name, degrees]
         except KeyError:

@@ -1,9 +1,9 @@
 """Search for the fastest strategy of a model on some devices (`ringside strategies --model`).
 
-No campaign is needed: steps are simulated. Devices and links are those of a file in config/topologies/;
-numbers of devices and rates of links may differ. Every layer has its own strategy: how its samples,
+No campaign is needed: steps are simulated. Devices and links come from a file in config/topologies/; options
+can change the number of devices and the rates of links. A strategy says of each layer how its samples,
 positions, rows, columns, channels, units or heads are partitioned, and which device has which part. Times
-come from a roofline of the devices, not from measurements.
+come from a roofline of the devices, or with --measure from timings on this machine.
 """
 
 import json
@@ -46,13 +46,13 @@ from strategies.topology import FP32, PRECISIONS, Level, Topology, read_topology
 ENVIRONMENT = "planner"
 MAX_SEARCH_S = 3600
 MAX_DEVICES = 1024
-MAX_SAMPLES = 10**7  # of samples and classes
+MAX_SAMPLES = 10**7  # also of classes
 MAX_OPTIMIZER_NUMBERS = 16
 MAX_PROPOSALS = 10**9
 MAX_RESTARTS = 1000
 RESTARTS = 8
 MAX_SEED = 2**63 - 1
-# Limits of each number of an option, and what is expected. The engine counts picoseconds in 64 bits.
+# Limits of the numbers of an option, and a text of them. The engine counts picoseconds in 64 bits.
 LIMITS = {
     "--links": (MIN_GBIT_S, 1e6, f"one or two rates in Gbit/s of {MIN_GBIT_S} or more, such as 900,100"),
     "--buckets": (1 / MIB, 1e6, "one or two limits in MiB, such as 1,25"),
@@ -94,13 +94,16 @@ WORDS = ["strategy"]
 
 
 @dataclass(frozen=True)
-class Question:
-    """A model, samples of a batch, devices, and how long to search from which `starts`.
+class SearchQuestion:
+    """A model, devices, and how long to search from which starts.
 
     Attributes:
-        costs: Of all parts, if they were measured.
-        full: Whether each proposal is simulated completely.
-        timed_on: The device on which they were measured.
+        batch: Samples of a step, on all devices.
+        numbers_of_parameter: Numbers kept for each parameter: itself, its gradient, optimizer state.
+        gradients: How gradients of weights that several devices have are summed.
+        full: Whether each proposal is simulated completely, not only where it differs.
+        costs: Measured costs of all parts; None: from the roofline of the topology's device.
+        timed_on: The device on which `costs` were measured.
         space: One of SPACES.
     """
 
@@ -160,7 +163,7 @@ def build_question(
     seed: int = 1,
     measure: bool = False,
     space: str | None = None,
-) -> Question:
+) -> SearchQuestion:
     """Return the question about a model on some devices.
 
     Args:
@@ -186,7 +189,7 @@ def build_question(
         space: One of SPACES; default: both, or mesh for a model of more than MAX_SOAP_PARAMETERS.
 
     Raises:
-        InputError: If an option is out of its range, or the model cannot be divided in this way.
+        InputError: If an option is out of its range, or the model cannot be partitioned in this way.
     """
     numbers = {
         "batch-size": (batch_size, MAX_SAMPLES),
@@ -207,7 +210,7 @@ def build_question(
     if space is not None:
         check_names("--space", [space], SPACES)
     model_graph = sample_graph(model, image, tokens, classes, check_layers=space in (SOAP, ALL_SPACES))
-    question = Question(
+    question = SearchQuestion(
         model_graph,
         batch_size,
         choose_topology(topology, devices, node, parse_numbers("--links", links), precision),
@@ -233,7 +236,7 @@ def build_question(
     return measure_question(question) if measure else question
 
 
-def measure_question(question: Question) -> Question:
+def measure_question(question: SearchQuestion) -> SearchQuestion:
     """Return the question with costs of parts as timed on this machine's device."""
     if question.precision != FP32:
         problem, hint = "parts are timed in float32 alone", "leave out --precision"
@@ -285,7 +288,7 @@ def default_space(model_graph: Graph) -> str:
 def sample_graph(
     model: str, image: str | None, tokens: str | None, n_classes: int | None, check_layers: bool = True
 ) -> Graph:
-    """Return the model's graph for these samples; `check_layers` refuses one that has no space of layers."""
+    """Return a model's graph for these samples; `check_layers` refuses models without a space of layers."""
     sample_kind = models()[model].sample_kind
     image_shape = parse_image(image) if image else None
     asked_tokens = parse_tokens(tokens) if tokens else None
@@ -368,7 +371,7 @@ def interpreter(site: Site | None = None) -> str:
     return build_tool(ENVIRONMENT, site or load_site(load_config(load_merged_config()).site))
 
 
-def run_planner(question: Question, python: str) -> list[dict[str, Any]]:
+def run_planner(question: SearchQuestion, python: str) -> list[dict[str, Any]]:
     """Run `strategies.search` with the interpreter `python` and return its answers."""
     command = [python, "-m", "strategies.search"]
     scripts = str(Path(__file__).resolve().parents[1])
@@ -401,7 +404,7 @@ def run_planner(question: Question, python: str) -> list[dict[str, Any]]:
 
 
 def table(
-    question: Question, answers: Sequence[dict[str, Any]], mesh_notes: Sequence[Note] = ()
+    question: SearchQuestion, answers: Sequence[dict[str, Any]], mesh_notes: Sequence[Note] = ()
 ) -> tables.Table:
     """Return the table of starts, searched strategies and meshes, fastest first."""
     base = next(
@@ -469,7 +472,7 @@ def table(
 
 
 def restart_times(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return number, median and slowest step time of a search's restarts, None where there was no search."""
+    """Return number, median and slowest step time of a search's restarts, None without a search."""
     if "restarts" not in answer:
         return dict.fromkeys(("n_restarts", "median_restart_s", "slowest_restart_s"))
     seconds = [value for value in answer["restarts"] if value] or [math.nan]
@@ -487,7 +490,7 @@ def strategy_name(method: str, start: str) -> str:
     return f"{METHODS[method]}, from {NAMES[start]}" if method else NAMES[start]
 
 
-def all_answers(question: Question) -> tuple[list[dict[str, Any]], list[Note]]:
+def all_answers(question: SearchQuestion) -> tuple[list[dict[str, Any]], list[Note]]:
     """Return the answers of the question's spaces, and notes on meshes."""
     answers = [] if question.space == MESH else run_planner(question, interpreter())
     if question.space == SOAP:
@@ -503,13 +506,13 @@ def all_answers(question: Question) -> tuple[list[dict[str, Any]], list[Note]]:
 
 
 def search(
-    question: Question, out: Path | None = None, traces: Path | None = None, strategy: str | None = None
+    question: SearchQuestion, out: Path | None = None, traces: Path | None = None, strategy: str | None = None
 ) -> None:
     """Search for the fastest strategies, and print or write their table.
 
     Args:
-        question: What is asked.
-        out: Files to write, without their suffix: the table, the strategies, figures. None prints the table
+        question: The question.
+        out: Files to write, without their suffix: the table, the strategies, figures. None: print the table
             alone.
         traces: Folder for the execution traces of a step.
         strategy: The strategy in them, as the table names it; None: the fastest.
@@ -562,7 +565,7 @@ def search(
 
 
 def draw_figures(
-    question: Question, answers: Sequence[dict[str, Any]], stem: Path
+    question: SearchQuestion, answers: Sequence[dict[str, Any]], stem: Path
 ) -> dict[Path, tuple[Figure, str]]:
     """Return figures and captions by path: two starts and the fastest strategy as bars, and progress."""
     starts = {answer["start"]: answer for answer in answers if answer["method"] is None}

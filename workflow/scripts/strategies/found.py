@@ -1,8 +1,8 @@
-"""Find the fastest strategy for each question of a study, from what was measured at its site.
+"""Find the fastest strategy for each question of a study, from measurements at its site.
 
-A question is what cells with a searched strategy have in common (`plan.strategies.search_name`). The answers
-are written to config/strategies/<study>.<site>.json, an input of the campaign that `plan.strategies` reads. A
-question without the necessary measurements has no answer, and one line says why.
+A question has the levels that cells with a searched strategy share (`plan.strategies.search_name`). The
+answers are written to config/strategies/<study>.<site>.json, an input of the campaign that `plan.strategies`
+reads. A question without the necessary measurements has no answer, and a printed line gives the reason.
 """
 
 import json
@@ -34,7 +34,7 @@ from strategies.find import (
     NONE_FITS,
     RESTARTS,
     TOO_LITTLE_MEMORY,
-    Question,
+    SearchQuestion,
     interpreter,
     restart_times,
     run_planner,
@@ -84,11 +84,11 @@ def list_questions(runs: Sequence[Run], site: Site) -> dict[str, Run]:
 
 
 def numbers_of_parameter(levels: Mapping[str, Any]) -> int:
-    """Return how many numbers are kept per parameter: itself, its gradient, optimizer state."""
+    """Return how many numbers are kept for each parameter: itself, its gradient, optimizer state."""
     return 2 + n_optimizer_states(levels)
 
 
-def measured_question(run: Run, measurements: Measurements, bucket_bytes: BucketBytes) -> Question:
+def measured_question(run: Run, measurements: Measurements, bucket_bytes: BucketBytes) -> SearchQuestion:
     """Return the question of a run, with its measurements.
 
     Raises:
@@ -103,7 +103,7 @@ def measured_question(run: Run, measurements: Measurements, bucket_bytes: Bucket
         measurements.cores,
     )
     n_numbers = numbers_of_parameter(run.levels)
-    return Question(
+    return SearchQuestion(
         run.graph,
         run.geometry.local_batch,
         links,
@@ -119,7 +119,7 @@ def fastest_answer(answers: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """Return the answer with the least step time.
 
     Raises:
-        MissingMeasurement: If no strategy that was found has enough memory.
+        MissingMeasurement: If no strategy fits in memory.
     """
     fits = [answer for answer in answers if answer["seconds"]]
     if not fits:

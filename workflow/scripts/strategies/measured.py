@@ -1,4 +1,4 @@
-"""Prepare measurements at a site for a search: costs of parts from costs.csv, links from network.csv."""
+"""Turn a site's measurements into the input of a search: costs of parts, and a topology of links."""
 
 import math
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ class MissingMeasurement(Exception):
 
 @dataclass(frozen=True)
 class Measurements:
-    """Tables measured at a site, and `cores` of a rank, below 1 under a quota."""
+    """Tables measured at a site, and the `cores` of a rank, below 1 with a CPU quota."""
 
     costs: pd.DataFrame
     messages: pd.DataFrame
@@ -100,7 +100,7 @@ def require_row(rows: pd.DataFrame, subject: str, table: str, request: Mapping[s
 
 
 def measured_rows(costs: pd.DataFrame) -> list[Measured]:
-    """Return rows of costs.csv of one model in the form of a search."""
+    """Return the rows of costs.csv of one model as a search reads them."""
     columns = ["layer", "degrees", "forward_s", "backward_s", "update_s"]
     return [
         (str(layer), tuple(map(int, degrees.split("x"))), float(forward), float(backward), float(update))
@@ -114,17 +114,18 @@ def measured_topology(
     """Return the devices of a run and the links between them.
 
     Latency and bandwidth of messages and of all-reduce are fitted to the collective benchmarks of the run's
-    framework on as many nodes. Computation is measured, so rates of the device are meaningless, and infinite.
+    framework on the run's number of nodes. Parts of layers have measured costs, so the rates of the device
+    are not used; they are infinite.
 
     Args:
         network: network.csv.
         messages: messages.csv.
         run: The run.
-        memory_bytes: Of a device.
-        cores: Of a device for handling messages, less than 1 under a quota.
+        memory_bytes: Memory of a device.
+        cores: Cores of a device that handle messages, less than 1 with a CPU quota.
 
     Raises:
-        MissingMeasurement: If there is no such benchmark.
+        MissingMeasurement: If the benchmark is missing, or ranks share a node.
     """
     geometry, device = run.geometry, Device(math.inf, math.inf, memory_bytes)
     if handling := message_cost(messages[messages["framework"] == run.framework.name]):
@@ -192,7 +193,7 @@ def fit_collective(network: pd.DataFrame, run: Run, collective: str) -> fit.Fit:
 
 
 def link_burst_bytes(rows: pd.DataFrame) -> int:
-    """Return the burst of a link: that of a token bucket on a virtual cluster's shaped link, else 0."""
+    """Return the burst of a link: the token bucket of a virtual cluster's shaped link, or 0."""
     first = rows.iloc[0]
     if first["placement"] != VIRTUAL or not first["link_bytes_s"] > 0:
         return 0
@@ -201,7 +202,7 @@ def link_burst_bytes(rows: pd.DataFrame) -> int:
 
 @dataclass(frozen=True)
 class MessageCost:
-    """CPU seconds of a message: `send_s` + bytes x `send_byte_s` of the sender; likewise of the receiver."""
+    """CPU seconds of a message: `send_s` + bytes x `send_byte_s` to send it; receiving is the same."""
 
     send_s: float
     send_byte_s: float
@@ -210,7 +211,7 @@ class MessageCost:
 
 
 def message_cost(messages: pd.DataFrame) -> MessageCost | None:
-    """Return lines fitted to the rows of messages.csv of one framework, None for fewer than two sizes."""
+    """Return lines fitted to the rows of messages.csv of one framework, or None with too few sizes."""
     ok = messages[messages["status"] == "ok"]
     if len(ok) < fit.MIN_SIZES:
         return None

@@ -1,9 +1,9 @@
-"""Count the memory of parts of layers, as the executor (ranks.libraries.pytorch_strategy) holds it.
+"""Count the memory of parts of layers, as the executor (ranks.libraries.pytorch_strategy) uses it.
 
-A device holds, from the forward to the backward pass of its parts, their weights, gradients and optimizer
+From the forward to the backward pass of its parts, a device keeps their weights, gradients and optimizer
 state, their inputs (`engine.received_bytes`), their outputs, and what autograd keeps of operators within a
-part. The last two are counted here, operator by operator, as PyTorch keeps them on processors. Messages under
-way, the batch itself, and what an operator allocates and frees are not counted.
+part. The last two are counted here, operator by operator, as PyTorch keeps them on CPUs. Messages in flight,
+the batch itself, and what an operator allocates and frees are not counted.
 """
 
 import math
@@ -15,15 +15,15 @@ from models.layout import dimensions
 from models.soap import HEADS_SUFFIX, LOSS, POSITIONS, SAMPLES, Degrees, Layer, Space
 
 INDEX_BYTES = 8
-#: activations of which autograd keeps the input; of others it keeps the result
+#: Autograd keeps the input of these activations, and the result of others.
 INPUT_KEEPERS = ("gelu", "gelu_tanh", "silu")
-#: operators that return a view of their input, or the input itself
+#: These operators return a view of their input, or the input itself.
 VIEWS = ("flatten", "step", "steps")
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """Sizes of a part's output: elements, rows of its last dimension, size of that dimension, bytes each."""
+    """Sizes of a part's output: elements, rows and size of its last dimension, bytes of an element."""
 
     elements: int
     rows: int
@@ -38,16 +38,16 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Saved:
-    """What autograd keeps of an operator: whether its input and its result, and bytes beyond these."""
+    """What autograd keeps of an operator: its input, its result, and bytes of other tensors."""
 
     keeps_input: bool = False
     keeps_result: bool = False
     extra_bytes: int = 0
 
 
-def kept_bytes(space: Space, place: int, degrees: Degrees) -> int:
+def kept_bytes(space: Space, layer_index: int, degrees: Degrees) -> int:
     """Return the bytes of a part's output, and of what its backward pass needs beyond its inputs."""
-    layer = space.layers[place]
+    layer = space.layers[layer_index]
     sizes = [size // degree for size, degree in zip(layer.shape, degrees, strict=True)]
     if layer.name == LOSS:
         return _loss_bytes(space, degrees, sizes)
@@ -62,18 +62,18 @@ def kept_bytes(space: Space, place: int, degrees: Degrees) -> int:
     output = Tensor(elements, elements // channels, channels, space.element_bytes)
     operators = [space.graph.by_name[name] for name in layer.operators if name in space.graph.by_name]
     saved = [_saved_by(operator, output) for operator in operators]
-    total = first_bytes + sum(own.extra_bytes for own in saved)
+    total = first_bytes + sum(tensors.extra_bytes for tensors in saved)
     # A result is kept by its own operator, by the next one, or as the part's output.
-    for number, own in enumerate(saved):
-        is_needed = number == len(saved) - 1 or own.keeps_result or saved[number + 1].keeps_input
+    for number, tensors in enumerate(saved):
+        is_needed = number == len(saved) - 1 or tensors.keeps_result or saved[number + 1].keeps_input
         if is_needed and operators[number].kind not in VIEWS:
             total += output.n_bytes
     return total if saved else total + output.n_bytes
 
 
-def buffer_bytes(space: Space, place: int, degrees: Degrees) -> int:
-    """Return the bytes of what a shard has beside trained weights: running statistics, an LSTM's zeros."""
-    layer = space.layers[place]
+def buffer_bytes(space: Space, layer_index: int, degrees: Degrees) -> int:
+    """Return the bytes that a shard has besides trained weights: running statistics, an LSTM's zeros."""
+    layer = space.layers[layer_index]
     operators = [space.graph.by_name[name] for name in layer.operators if name in space.graph.by_name]
     numbers = sum(
         math.prod(shape)
@@ -85,7 +85,7 @@ def buffer_bytes(space: Space, place: int, degrees: Degrees) -> int:
 
 
 def _saved_by(operator: Operator, output: Tensor) -> Saved:
-    """Return what autograd keeps of an operator, but the inputs of its part."""
+    """Return what autograd keeps of an operator, except the inputs of its part."""
     match operator.kind:
         case "activation":
             keeps_input = operator["function"] in INPUT_KEEPERS
@@ -114,8 +114,8 @@ def _first_bytes(space: Space, operator: Operator, sizes: Sequence[int]) -> int:
         return 0
     samples, *region = sizes
     window = pair(operator["kernel"])
-    for place in range(2):
-        region[place] = operator["stride"] * (region[place] - 1) + window[place]
+    for axis in range(2):
+        region[axis] = operator["stride"] * (region[axis] - 1) + window[axis]
     return space.element_bytes * samples * region[0] * region[1] * _input_channels(operator, region[2])
 
 

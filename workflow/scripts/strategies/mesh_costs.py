@@ -1,4 +1,4 @@
-"""Simulate a training step on a device mesh: its time, and the memory of the device that needs most.
+"""Simulate a training step on a device mesh: its time, and the memory of the fullest device.
 
 A device computes its share of each layer, and blocks once more if they are recomputed. Layers take the
 roofline of strategies.costs. Only dense products and attention on devices whose topology states
@@ -12,13 +12,13 @@ take the time of strategies.collective_times:
     tensor, experts   computation waits for each
     pipeline          m microbatches on p stages take the turns of prediction.strategies
     data, sharded     overlap with a pass, as with FSDP2 and DDP: seconds c of computation and m of messages
-                      take max(c + OVERLAP_COST m, m), since both share memory and multiprocessors; after the
-                      last batch's backward pass the reduction of the first unit is left over. A pipeline
+                      take max(c + OVERLAP_COST m, m), since both share memory and multiprocessors; the
+                      reduction of the first unit follows the last backward pass. A pipeline
                       gathers before its first microbatch and reduces after its last one, without overlap.
 
-Memory is that of weights, gradients and optimizer states, of gathered units, of what autograd keeps (the sum
-of strategies.memory over layers, where PyTorch keeps it), and of the loss. Not counted are the device's
-context, buffers of collectives and workspaces of kernels.
+Memory is the sum of weights, gradients and optimizer states, gathered units, what autograd keeps (the sum of
+strategies.memory over layers), and the loss. Not counted are the device's context, buffers of collectives and
+workspaces of kernels.
 """
 
 import functools
@@ -62,8 +62,8 @@ class LayerCost:
         operators: Names of its operators.
         forward_s: Time of the forward pass, and `backward_s` of the backward pass.
         light_s: Time of the forward pass without products.
-        undivided_s: Part of `forward_s` that does not shrink where a tensor axis divides the layer.
-        kept_bytes: Memory of what the backward pass needs of it, and `product_bytes` of its products alone.
+        undivided_s: Part of `forward_s` that does not shrink if a tensor axis divides the layer.
+        kept_bytes: Memory that the backward pass needs, and `product_bytes` of its products alone.
         output_bytes: Memory of its output.
         logits_bytes: Memory of the logits in float32 and of their gradient while the loss is propagated.
     """
@@ -85,7 +85,7 @@ class StageCost:
 
     Attributes:
         forward_s: Time of the forward pass, and `backward_s` of the backward pass.
-        kept_bytes: Memory of what is kept of a microbatch.
+        kept_bytes: Memory that the backward pass of a microbatch needs.
         recomputed_bytes: Memory of the largest recomputed block.
         loss_bytes: Memory of logits in float32 and of their gradient.
     """
@@ -99,12 +99,12 @@ class StageCost:
 
 @dataclass(frozen=True)
 class MeshEstimate:
-    """What a step on a mesh takes.
+    """Time, memory and sent bytes of a step on a mesh.
 
     Attributes:
         seconds: Its time.
-        memory_bytes: Memory of the device that needs most; of it `weight_bytes` for weights, gradients and
-            optimizer states.
+        memory_bytes: Memory of the fullest device, and `weight_bytes` its weights, gradients and optimizer
+            states.
         output_bytes: Sent by all devices for outputs and their gradients.
         gradient_bytes: Sent by all devices for parameters and their gradients.
     """
@@ -141,7 +141,7 @@ class StepSimulator:
             self.block_weights, self.root_weights = [max(largest, UNIT_BYTES // BYTES)], 0
 
     def simulate(self, mesh: Mesh, batch: int, levels: Mapping[str, Any]) -> MeshEstimate:
-        """Return what a step takes.
+        """Return time, memory and sent bytes of a step.
 
         Args:
             mesh: The mesh.
@@ -162,8 +162,10 @@ class StepSimulator:
         weights = [self._weights(mesh, levels, demand) for demand in stage_demands]
         saved = self._saved_bytes(mesh, levels, costs)
         number, n_numbers = number_bytes(levels), 2 + n_optimizer_states(levels)
-        weight_bytes = [number.stored * n_numbers * own / mesh.sharded for own in weights]
-        working = [self._gathered_bytes(mesh, levels, own) for own in weights]
+        weight_bytes = [
+            number.stored * n_numbers * n_rank_weights / mesh.sharded for n_rank_weights in weights
+        ]
+        working = [self._gathered_bytes(mesh, levels, n_rank_weights) for n_rank_weights in weights]
         if not is_pipeline and levels["sync_every"] == 1:
             # Gradients take the place of activations as the backward pass frees these.
             gradient_bytes = weight_bytes[0] / n_numbers
@@ -184,19 +186,19 @@ class StepSimulator:
         return MeshEstimate(seconds + update_s, memory[fullest], weight_bytes[fullest], outputs, parameters)
 
     def _layer_costs(self, samples: int) -> tuple[LayerCost, ...]:
-        """Return the costs of all layers for a microbatch of so many samples."""
+        """Return the costs of all layers for a microbatch of `samples` samples."""
         space = divide(_without_experts(self.graph), samples, self.element_bytes)
-        return tuple(self._layer_cost(space, place) for place in range(len(space.layers)))
+        return tuple(self._layer_cost(space, layer_index) for layer_index in range(len(space.layers)))
 
-    def _layer_cost(self, space: Space, place: int) -> LayerCost:
-        layer, device = space.layers[place], self.topology.device
+    def _layer_cost(self, space: Space, layer_index: int) -> LayerCost:
+        layer, device = space.layers[layer_index], self.topology.device
         output_bytes = float(space.element_bytes * layer.elements)
-        forward_s, backward_s, undivided_s = layer_seconds(space, place, device)
+        forward_s, backward_s, undivided_s = layer_seconds(space, layer_index, device)
         light_s = forward_s
         if layer.macs:
             passes = [PASSES[kind][0] for kind in layer.fused]
             light_s = len(passes) * device.launch_s + sum(passes) * output_bytes / device.memory_bytes_s
-        saved = float(kept_bytes(space, place, UNPARTITIONED))
+        saved = float(kept_bytes(space, layer_index, UNPARTITIONED))
         if not layer.fused and layer.name != LOSS and self._is_only_added(layer):
             saved -= output_bytes
         product_bytes = saved if layer.name.endswith(HEADS_SUFFIX) else min(saved, output_bytes)
@@ -239,11 +241,11 @@ class StepSimulator:
         sends_twice = mesh.tensor > 1 and levels["checkpointing"] == "blocks"
         key = (mesh, schedule, sends_twice, levels["sharding"], levels["tensor_sharding"])
         if key not in self._cached_demands:
-            own = {**levels, "sync_every": 1, "microbatches": 1}
+            one_pass = {**levels, "sync_every": 1, "microbatches": 1}
             unit_bytes = BYTES * max(self.block_weights)
             self._cached_demands[key] = [
                 replace(demand, messages=_grouped(demand.messages))
-                for demand in step_demands(self.graph, mesh, 1, own, unit_bytes)
+                for demand in step_demands(self.graph, mesh, 1, one_pass, unit_bytes)
             ]
         count = levels["microbatches"] if mesh.pipeline > 1 else 1
         return [
@@ -258,13 +260,13 @@ class StepSimulator:
         n_stages = mesh.pipeline * n_local if mesh.pipeline > 1 else 1
         return [
             self._stage_cost(
-                [cost for cost in costs if cost.operators[0] in own], divided, mesh.tensor, levels
+                [cost for cost in costs if cost.operators[0] in stage], divided, mesh.tensor, levels
             )
-            for own in self.cut(n_stages, mesh.tensor, sharding)
+            for stage in self.cut(n_stages, mesh.tensor, sharding)
         ]
 
     def _divided(self, tensor: int, sharding: str) -> Collection[str]:
-        """Return the operators whose outputs or products a tensor axis divides, and the loss if it is."""
+        """Return the operators whose outputs or products a tensor axis divides, and LOSS if it is divided."""
         if tensor == 1:
             return ()
         parts = tensor_parts(self.graph, tensor, sharding)
@@ -296,7 +298,7 @@ class StepSimulator:
         return StageCost(forward_s, backward_s, saved, max(recomputed, default=0.0), loss_bytes)
 
     def _seconds(self, messages: Iterable[Message], count: float = 1.0) -> float:
-        return count * sum(own.count * message_seconds(own, self.topology) for own in messages)
+        return count * sum(message.count * message_seconds(message, self.topology) for message in messages)
 
     def _passes_seconds(self, levels: Mapping[str, Any], demand: StepDemand, cost: StageCost) -> float:
         """Return the time of a step without pipeline, before the update."""
@@ -331,10 +333,10 @@ class StepSimulator:
         schedule, n_microbatches, n_batches = levels["schedule"], levels["microbatches"], levels["sync_every"]
         turns, handed, parameters = [], [0.0], []
         for rank, demand in enumerate(stage_demands):
-            own = [costs[number] for number in own_stages(rank, schedule, mesh.pipeline)]
+            stages_of_rank = [costs[number] for number in own_stages(rank, schedule, mesh.pipeline)]
             in_layers = [message for message in demand.messages if message.axis in LAYER_AXES]
             layer_s = self._seconds(in_layers) / n_microbatches
-            turns.append(sum(stage.forward_s + stage.backward_s for stage in own) + layer_s)
+            turns.append(sum(stage.forward_s + stage.backward_s for stage in stages_of_rank) + layer_s)
             handed += [message_seconds(m, self.topology) for m in demand.messages if m.axis == "pipeline"]
             parameters.append(self._seconds(m for m in demand.messages if not _is_of_outputs(m)))
         n_passes = n_microbatches * stages_per_rank(schedule)
@@ -354,7 +356,7 @@ class StepSimulator:
         if mesh.sharded == 1 and number.computed == number.stored:
             return 0.0  # FSDP uses them where they are.
         share = weights / self.parameters
-        unit, root = (share * own for own in (max(self.block_weights), self.root_weights))
+        unit, root = (share * size for size in (max(self.block_weights), self.root_weights))
         keeps_all = mesh.pipeline > 1 or levels["sync_every"] > 1
         if keeps_all or levels["sharding"] != "parameters":
             gathered = number.computed * weights
@@ -365,32 +367,32 @@ class StepSimulator:
         return gathered + (number.computed + number.reduced) * unit
 
     def _saved_bytes(self, mesh: Mesh, levels: Mapping[str, Any], costs: Sequence[StageCost]) -> list[float]:
-        """Return the memory of activations on each rank along the pipeline, at its peak.
+        """Return the peak memory of activations on each rank along the pipeline.
 
-        It is reached while the loss is propagated, or later, when a block has been recomputed.
+        The peak is reached while the loss is propagated, or later, when a block has been recomputed.
         """
         schedule, n_microbatches = levels["schedule"], levels["microbatches"]
         if mesh.pipeline == 1:
             return [costs[0].kept_bytes + max(costs[0].recomputed_bytes, costs[0].loss_bytes)]
         peaks = []
         for rank in range(mesh.pipeline):
-            own = [costs[number] for number in own_stages(rank, schedule, mesh.pipeline)]
-            sizes = [stage.kept_bytes for stage in own]
+            stages_of_rank = [costs[number] for number in own_stages(rank, schedule, mesh.pipeline)]
+            sizes = [stage.kept_bytes for stage in stages_of_rank]
             moments = in_flight(schedule, mesh.pipeline, rank, n_microbatches)
             in_flight_bytes = max(sum(map(mul, counts, sizes)) for counts in moments)
-            passing = max(max(stage.recomputed_bytes, stage.loss_bytes) for stage in own)
+            passing = max(max(stage.recomputed_bytes, stage.loss_bytes) for stage in stages_of_rank)
             peaks.append(in_flight_bytes + passing)
         return peaks
 
 
-def layer_seconds(space: Space, place: int, device: Device) -> tuple[float, float, float]:
+def layer_seconds(space: Space, layer_index: int, device: Device) -> tuple[float, float, float]:
     """Return the time of a layer's forward and of its backward pass on one device.
 
-    The third number is the part of the forward pass that remains if a tensor axis divides the layer: starting
-    operators, and the factor or result of a product that is not divided.
+    The third number is the part of the forward pass that remains if a tensor axis divides the layer: launches
+    of operators, and the factor or result of a product that is not divided.
     """
-    layer = space.layers[place]
-    cost = roofline(space, place, UNPARTITIONED, device, update_bytes=0)
+    layer = space.layers[layer_index]
+    cost = roofline(space, layer_index, UNPARTITIONED, device, update_bytes=0)
     launches_s = (1 + len(layer.fused)) * device.launch_s
     if not (device.large_share and layer.macs and layer.product in (DENSE, ATTENTION)):
         return cost.forward, cost.backward, launches_s
@@ -426,7 +428,7 @@ def _is_of_outputs(message: Message) -> bool:
 
 
 def _grouped(messages: Iterable[Message]) -> tuple[Message, ...]:
-    """Return messages of which no two differ in nothing but their number."""
+    """Return the messages with equal ones merged into one with their count."""
     counts: dict[Message, int] = {}
     for message in messages:
         single = replace(message, count=1)
@@ -435,7 +437,7 @@ def _grouped(messages: Iterable[Message]) -> tuple[Message, ...]:
 
 
 def _scaled(message: Message, samples: int, n_microbatches: int) -> Message:
-    """Return the messages of microbatches of so many samples, from those of one of one sample."""
+    """Return a message of one sample as the message of `n_microbatches` microbatches of `samples` samples."""
     if not _is_of_outputs(message):
         return message
     return replace(message, bytes=samples * message.bytes, count=n_microbatches * message.count)
@@ -456,7 +458,7 @@ def _n_times(message: Message, mesh: Mesh, levels: Mapping[str, Any]) -> int:
 def _without_experts(graph: Graph) -> Graph:
     """Return a graph whose mixtures of experts are dense layers with as many products, for the roofline.
 
-    An expert computes all of its slots, also those that no position fills.
+    An expert computes all of its slots, even if no position fills them.
     """
     operators = []
     for node in graph.operators:

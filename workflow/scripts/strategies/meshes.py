@@ -1,10 +1,11 @@
-"""Plan on which mesh of devices a model trains fastest, as the framework pytorch-mesh can run it.
+"""Plan the device mesh on which a model trains fastest with the framework pytorch-mesh.
 
-The space beside that of single layers (strategies.search): all sizes of the axes of models.mesh, of which
-`tensor` stays within a node, a stage of a pipeline has at least one block, and `sharded` is nothing, a node
-or all that is left; with gradient accumulation, or with microbatches and a schedule; with each level of
-sharding, tensor_sharding and checkpointing. What pytorch-mesh refuses (plan.design) is left out. A step is
-simulated (strategies.mesh_costs); of each combination of axes the fastest that fits in memory is selected.
+A mesh is the alternative to a strategy for each layer (strategies.search). The space has all sizes of the
+axes of models.mesh: `tensor` stays within a node, each stage of a pipeline has at least one block, and
+`sharded` is 1, a node or all remaining ranks. Each mesh is combined with gradient accumulation, or with
+microbatches and a schedule, and with each level of sharding, tensor_sharding and checkpointing. Meshes that
+pytorch-mesh refuses (plan.design) are excluded. A step is simulated (strategies.mesh_costs); of each
+combination of axes, the fastest mesh that fits in memory is selected.
 """
 
 import itertools
@@ -48,7 +49,7 @@ STUDY_FACTORS = (
     "reduce_dtype", "optimizer", "momentum", "learning_rate",
 )  # fmt: skip
 # Times of meshes with other axes than those of the public series are predicted within 12 to 35 %
-# (docs/how-to/strategies.md), so that smaller differences are no reason to partition layers.
+# (docs/how-to/strategies.md), so smaller differences are not a reason to partition layers.
 MARGIN = 0.2
 NOTE = (
     "Meshes: of {meshes} settings that " + FRAMEWORK + " accepts, {fitting} need at most {share:.0%} of the "
@@ -87,7 +88,7 @@ Planned = tuple[Setting, MeshEstimate]
 
 
 def dataset_name(graph: Graph, n_samples: int) -> str:
-    """Return the synthetic data set with samples as those of a graph."""
+    """Return the synthetic data set with samples of the shape that a graph takes."""
     kind, classes = models()[graph.model].sample_kind, graph.operators[-1].shape[-1]
     if kind in (IMAGES, PIXELS):
         prefix, sizes = "regions-" if kind == PIXELS else "", "x".join(map(str, graph.shape))
@@ -104,7 +105,7 @@ def dataset_name(graph: Graph, n_samples: int) -> str:
 def common_levels(
     graph: Graph, topology: Topology, batch: int, precision: str, numbers_of_parameter: int
 ) -> dict[str, Any]:
-    """Return the levels that all meshes of a question have: defaults, model, data, devices, optimizer."""
+    """Return the levels that all meshes of a question share: defaults, model, data, devices, optimizer."""
     defaults = {name: entry.get("default") for name, entry in factor_table().items()}
     per_node = topology.levels[0].units
     return {
@@ -149,13 +150,13 @@ def settings(graph: Graph, topology: Topology, batch: int, common: Mapping[str, 
     for mesh in meshes(graph, topology):
         if batch % mesh.replicas:
             continue
-        own = batch // mesh.replicas
+        replica_batch = batch // mesh.replicas
         vocabulary = graph.is_language_model and mesh.tensor > 1
         tensor_shardings = ("layers", "vocabulary", "sequence") if vocabulary else (LAYERS,)
         if mesh.pipeline > 1:
             ways = [
                 {"sync_every": 1, "microbatches": count, "schedule": schedule}
-                for count in divisors(own)
+                for count in divisors(replica_batch)
                 for schedule in IDLE_TURNS
                 if schedule != "gpipe" or count < mesh.pipeline  # 1f1b takes as long, and holds less
             ]
@@ -163,7 +164,7 @@ def settings(graph: Graph, topology: Topology, batch: int, common: Mapping[str, 
             shardings = ("parameters", "gradients") if mesh.sharded > 1 else ("parameters",)
             ways = [
                 {"sync_every": count, "sharding": sharding}
-                for count in divisors(own)
+                for count in divisors(replica_batch)
                 for sharding in shardings
             ]
         for way, tensor_sharding, checkpointing in itertools.product(ways, tensor_shardings, recomputation):
@@ -176,11 +177,11 @@ def settings(graph: Graph, topology: Topology, batch: int, common: Mapping[str, 
                 "checkpointing": checkpointing,
             }
             levels["batch_size"] = batch // levels["sync_every"]
-            yield Setting(mesh, levels, own // levels["sync_every"])
+            yield Setting(mesh, levels, replica_batch // levels["sync_every"])
 
 
 class Acceptance:
-    """Asks the framework whether it can train a setting; checkpointing and accumulation change nothing."""
+    """Asks the framework whether it can train a setting; checkpointing does not change the answer."""
 
     def __init__(self, topology: Topology) -> None:
         per_node = topology.levels[0].units
@@ -238,7 +239,10 @@ def plan_meshes(
         suggested=chosen[0].name if chosen else None,
     )
     answers = [answer(*pair, limit) for pair in selected]
-    return [own | {"suggested": pair == chosen} for own, pair in zip(answers, selected, strict=True)], note
+    suggested = [pair == chosen for pair in selected]
+    return [
+        row | {"suggested": is_suggested} for row, is_suggested in zip(answers, suggested, strict=True)
+    ], note
 
 
 def _select(fitting: Sequence[Planned]) -> list[Planned]:
@@ -282,7 +286,7 @@ def answer(setting: Setting, estimate: MeshEstimate, limit_bytes: float) -> dict
 
 
 def study_levels(setting: Setting) -> dict[str, Any]:
-    """Return the levels of a setting that a study has to declare."""
+    """Return the levels of a setting that a study has to declare: those that are not defaults."""
     table = factor_table()
     return {
         name: setting.levels[name]

@@ -1,9 +1,9 @@
 """Simulate the figures of Jia, Zaharia & Aiken (MLSys 2019, section 8): `make paper-strategies`.
 
-Their six networks on their two clusters: samples per second of data parallelism, of an expert's rule and of
-the fastest strategy found, with ring all-reduce of gradients and, as in the paper, with messages to an owner
-of the weights; bytes sent; and the time of a search that simulates only what a proposal changes. No campaign
-is needed. Answers are kept in the folder --out, and reused.
+The figures cover their six networks on their two clusters: samples per second of data parallelism, of an
+expert's rule and of the fastest strategy found, with ring all-reduce of gradients and, as in the paper, with
+messages to an owner of the weights; bytes sent; and the time of a search that simulates only what a proposal
+changes. No campaign is needed. Answers are kept in the folder --out, and reused.
 """
 
 import json
@@ -23,7 +23,7 @@ from common.errors import system_faults
 from common.files import write_json, write_text
 from common.options import run_program
 from figures import panels, style
-from strategies.find import Question, build_question, interpreter, run_planner
+from strategies.find import SearchQuestion, build_question, interpreter, run_planner
 from strategies.problem import MESSAGES, RING
 
 NETWORKS: dict[str, dict[str, str]] = {
@@ -76,7 +76,7 @@ class Point:
         """Name of the file that keeps its answers."""
         return f"{self.network}.{self.cluster}.{self.devices}.{self.gradients}{'.whole' if self.full else ''}"
 
-    def question(self, proposals: int) -> Question:
+    def question(self, proposals: int) -> SearchQuestion:
         """Return the question for the search."""
         question = build_question(
             model=self.network,

@@ -1,8 +1,8 @@
 """Time the parts of a model on this machine's device, without a study (`ringside strategies --measure`).
 
-A part is timed as for a study (`strategies.measure`), by one rank alone, in every partition of its layer into
-at most as many parts as there are devices. A timing is kept in the site's cache under its key, so that the
-same question is not timed again.
+One rank times each part as for a study (`strategies.measure`), in every partition of its layer into at most
+as many parts as there are devices. A timing is kept in the site's cache under its key, so the same question
+is not timed again.
 """
 
 from dataclasses import dataclass, field, replace
@@ -89,8 +89,8 @@ def time_parts(
     Args:
         graph: The model.
         batch: Samples of a step, on all devices.
-        devices: The most parts of a layer.
-        numbers_of_parameter: Numbers kept for each parameter, which decide about the optimizer.
+        devices: The largest number of parts of a layer.
+        numbers_of_parameter: Numbers kept for each parameter; they determine the optimizer.
         site: This machine; default: the configured site.
         folder: Where timings are kept; default: in the site's cache.
 

@@ -40,35 +40,39 @@ class Posed:
             ValueError: If the strategy is not of this space.
         """
         state = allocate_state(self.arrays)
-        for place, layer in enumerate(self.space.layers):
+        for layer_index, layer in enumerate(self.space.layers):
             part = strategy[layer.name]
-            if part.degrees not in self.configurations[place]:
+            if part.degrees not in self.configurations[layer_index]:
                 raise ValueError(f"{layer.name}: {layer.shape} cannot be cut into {part.degrees}")
-            state.config[place] = self.arrays.first_config[place] + self.configurations[place].index(
-                part.degrees
-            )
-            state.device[place, : len(part.devices)] = part.devices
+            state.config[layer_index] = self.arrays.first_config[layer_index] + self.configurations[
+                layer_index
+            ].index(part.degrees)
+            state.device[layer_index, : len(part.devices)] = part.devices
         return state
 
     def strategy(self, config: Ints, device: Ints) -> dict[str, Part]:
         """Return the strategy in arrays of configurations [L] and devices [L, P], by layer."""
         parts = {}
-        for place, layer in enumerate(self.space.layers):
-            degrees = self.configurations[place][int(config[place]) - int(self.arrays.first_config[place])]
+        for layer_index, layer in enumerate(self.space.layers):
+            degrees = self.configurations[layer_index][
+                int(config[layer_index]) - int(self.arrays.first_config[layer_index])
+            ]
             parts[layer.name] = Part(
-                degrees, tuple(int(number) for number in device[place, : math.prod(degrees)])
+                degrees, tuple(int(number) for number in device[layer_index, : math.prod(degrees)])
             )
         return parts
 
     @property
     def groups(self) -> Ints:
-        """For each layer the first one that is like it: same shape, partitions and work."""
+        """For each layer the first one with the same shape, partitions and work, [layers]."""
         first: dict[tuple[object, ...], int] = {}
         layers = self.space.layers
         return np.array(
             [
-                first.setdefault((layer.shape, layer.cut, layer.macs, layer.parameters, layer.cell), place)
-                for place, layer in enumerate(layers)
+                first.setdefault(
+                    (layer.shape, layer.cut, layer.macs, layer.parameters, layer.cell), layer_index
+                )
+                for layer_index, layer in enumerate(layers)
             ],
             np.int64,
         )
@@ -97,12 +101,14 @@ def pose(
     max_parts = max_parts or topology.devices
     configurations = tuple(tuple(layer.configurations(max_parts)) for layer in space.layers)
     rows = [
-        config_row(space, place, degrees, cost(space, place, degrees), numbers_of_parameter)
-        for place, layer_configurations in enumerate(configurations)
+        config_row(space, layer_index, degrees, cost(space, layer_index, degrees), numbers_of_parameter)
+        for layer_index, layer_configurations in enumerate(configurations)
         for degrees in layer_configurations
     ]
     edges = space.edges
-    first_edge = [sum(edge.target < place for edge in edges) for place in range(len(space.layers) + 1)]
+    first_edge = [
+        sum(edge.target < layer_index for edge in edges) for layer_index in range(len(space.layers) + 1)
+    ]
     edge_rows = {
         "target_dimension": [
             [-1 if need.dimension is None else need.dimension for need in edge.needed] for edge in edges
@@ -114,8 +120,8 @@ def pose(
         "high": [[need.fixed[1] for need in edge.needed] for edge in edges],
         "is_identity": [
             [
-                need == Needed(place) and source_size == target_size
-                for place, (need, source_size, target_size) in enumerate(
+                need == Needed(dimension) and source_size == target_size
+                for dimension, (need, source_size, target_size) in enumerate(
                     zip(
                         edge.needed,
                         space.layers[edge.source].shape,
@@ -136,23 +142,26 @@ def pose(
         ],
     }
     sharer = [-1] * len(space.layers)
-    for place, layer in enumerate(space.layers):
+    for layer_index, layer in enumerate(space.layers):
         if layer.shared is not None:
-            sharer[layer.shared] = place
+            sharer[layer.shared] = layer_index
     integers = {
         "shape": [layer.shape for layer in space.layers],
         "first_config": np.cumsum([0, *map(len, configurations)]),
         "first_edge": first_edge,
         "sharer": sharer,
         "owner": [
-            place if layer.shared is None else layer.shared for place, layer in enumerate(space.layers)
+            layer_index if layer.shared is None else layer.shared
+            for layer_index, layer in enumerate(space.layers)
         ],
         "memory_limit": [min(int(topology.device.memory_bytes), NO_LIMIT)],
         "as_messages": [gradients == MESSAGES],
         "only_rings": [gradients == RING],
         "bucket_bytes": bucket_bytes,
         "device_token": np.random.default_rng(1).integers(1, 2**62, topology.devices),
-        "first_user": [sum(edge.source < place for edge in edges) for place in range(len(space.layers) + 1)],
+        "first_user": [
+            sum(edge.source < layer_index for edge in edges) for layer_index in range(len(space.layers) + 1)
+        ],
         "user": [edge.target for edge in sorted(edges, key=lambda edge: edge.source)],
         **{name: [row[name] for row in rows] for name in rows[0]},
         **edge_rows,
@@ -170,24 +179,25 @@ def pose(
 
 
 def config_row(
-    space: Space, place: int, degrees: Degrees, cost: Cost, numbers_of_parameter: int
+    space: Space, layer_index: int, degrees: Degrees, cost: Cost, numbers_of_parameter: int
 ) -> dict[str, object]:
     """Return the columns of a configuration in a problem's arrays."""
-    layer = space.layers[place]
+    layer = space.layers[layer_index]
     parts, parameters = math.prod(degrees), layer.part_parameters(degrees)
     shards = 1 if layer.divides is None else degrees[layer.divides]
     behind = 1 if layer.divides is None else math.prod(degrees[layer.divides + 1 :])
-    own = 0 if layer.shared is not None else parameters
+    # The layer that owns shared weights updates and sends them, once.
+    updated = 0 if layer.shared is not None else parameters
     return {
         "degrees": degrees,
         "chunk": [size // degree for size, degree in zip(layer.shape, degrees, strict=True)],
         "parts": parts,
         "forward": max(1, round(cost.forward * PICOSECONDS)),
         "backward": max(1, round(cost.backward * PICOSECONDS)),
-        "update": round(cost.update * PICOSECONDS) if own else 0,
-        "memory": kept_bytes(space, place, degrees),
-        "weight_bytes": BYTES * numbers_of_parameter * parameters + buffer_bytes(space, place, degrees),
-        "shard_bytes": BYTES * own,
+        "update": round(cost.update * PICOSECONDS) if updated else 0,
+        "memory": kept_bytes(space, layer_index, degrees),
+        "weight_bytes": BYTES * numbers_of_parameter * parameters + buffer_bytes(space, layer_index, degrees),
+        "shard_bytes": BYTES * updated,
         "shards": shards,
         "shard_stride": behind,
         "chain_stride": math.prod(degrees[POSITIONS + 1 :]),

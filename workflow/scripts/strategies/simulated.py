@@ -1,8 +1,8 @@
 """Compare simulated with measured step times, cell by cell.
 
-A step is simulated from what was measured without it: parts of layers on one rank (costs.csv), messages
-between two (messages.csv), and the collective benchmark (network.csv). The time outside layers, such as
-loading samples, is what one rank takes beyond its simulation; it is added to all cells of the model.
+A step is simulated from separate measurements: parts of layers on one rank (costs.csv), messages between two
+ranks (messages.csv), and the collective benchmark (network.csv). The time outside layers, such as loading
+samples, is the time that one rank takes beyond its simulation. It is added to all cells of the model.
 """
 
 import math

@@ -45,13 +45,13 @@ def stages(posed: Posed) -> Strategy:
     total, devices = sum(memory), posed.topology.devices
     ends = itertools.accumulate(memory)
     return {
-        layer.name: Part((1, 1, 1, 1), (int(devices * (end - own / 2) / total),))
-        for layer, own, end in zip(posed.space.layers, memory, ends, strict=True)
+        layer.name: Part((1, 1, 1, 1), (int(devices * (end - layer_bytes / 2) / total),))
+        for layer, layer_bytes, end in zip(posed.space.layers, memory, ends, strict=True)
     }
 
 
 def units(posed: Posed) -> Strategy:
-    """Return weights partitioned over all devices where possible, and samples elsewhere."""
+    """Return weights partitioned over all devices; samples of layers that cannot partition their weights."""
     return {
         layer.name: strategy.cut_along(
             layer, layer.divides if layer.divides in layer.cut else SAMPLES, posed.topology.devices
