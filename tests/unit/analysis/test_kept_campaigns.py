@@ -175,7 +175,7 @@ def test_the_tables_in_the_text_are_those_of_the_records() -> None:
 @functools.cache
 def replayed() -> pd.DataFrame:
     """Return the predictions of what-if-virtual that were measured."""
-    study = what_if.Study(records(WHAT_IF), benchmark_of(WHAT_IF), records(WHAT_IF, "replay_steps"))
+    study = what_if.TracedStudy(records(WHAT_IF), benchmark_of(WHAT_IF), records(WHAT_IF, "replay_steps"))
     rows = what_if.predict(study)
     return rows[rows["measured_s"].notna()].assign(
         nodes=rows["cell"].str.extract(r"\.n(\d)\.")[0].astype(int)
