@@ -34,8 +34,8 @@ class Profiler(Protocol):
 def write(profilers: Sequence[Profiler], file: Path) -> None:
     """Write the events of all profilers to `file`; without profilers, write no file."""
     if profilers:
-        seen = [event for profiler in profilers for event in profiler.events()]
-        file.write_text(json.dumps({"traceEvents": seen}, separators=(",", ":")))
+        events = [event for profiler in profilers for event in profiler.events()]
+        file.write_text(json.dumps({"traceEvents": events}, separators=(",", ":")))
 
 
 def show_clock(annotated: Callable[[str], AbstractContextManager[Any]]) -> float:
