@@ -377,7 +377,7 @@ class JaxProfiler:
 
 
 def _events(profile: Any) -> Iterator[Event]:
-    """Yield the events of a profile, in microseconds of its own clock."""
+    """Yield the events of a profile, in microseconds of the profiler's clock."""
     lines = ((plane, line) for plane in profile.planes for line in plane.lines)
     for thread, (plane, line) in enumerate(lines):
         yield {"ph": "M", "name": "thread_name", "tid": thread, "args": {"name": f"{plane.name} {line.name}"}}
@@ -686,7 +686,7 @@ class JaxTrainer(Trainer):
         if self.layout.replicas > 1:
             settings["gradient messages"] = "as XLA combines them"
         if self.context.mesh.sharded > 1:
-            settings["sharding"] = f"{self.context.levels['sharding']}, each weight by itself"
+            settings["sharding"] = f"{self.context.levels['sharding']}, each weight separately"
         return settings
 
     def read_device_memory_peak(self) -> int | None:

@@ -465,7 +465,7 @@ def optimizer_implementation(optimizer: Any) -> str:
     while hasattr(optimizer, "optimizer"):
         optimizer = optimizer.optimizer
     kind = next(base for base in type(optimizer).__mro__ if base.__module__.startswith("torch."))
-    if kind is torch.optim.Optimizer:  # The class of another library has kernels of its own.
+    if kind is torch.optim.Optimizer:  # A class of another library has its own kernels.
         return f"{type(optimizer).__module__.partition('.')[0]} {type(optimizer).__name__}"
     group = max(optimizer.param_groups, key=lambda group: len(group["params"]))
     fused, foreach = group.get("fused"), group.get("foreach")

@@ -450,7 +450,7 @@ class MeshTrainer(ShardedTrainer):
             self.loss = lambda logits, labels: cross_entropy(logits, labels).to_local()
 
     def _shard_replicas(self, mesh: DeviceMesh) -> None:
-        """Shard the model by FSDP over the axes that divide samples; experts have units of their own."""
+        """Shard the model by FSDP over the axes that divide samples; experts are separate units."""
         axes = self.context.mesh
         replicas = mesh["data", "sharded"] if axes.data > 1 else mesh["sharded"]
         if axes.experts > 1:

@@ -323,7 +323,7 @@ class TensorFlowProfiler:
 
 
 def _events(space: Any) -> Iterator[Event]:
-    """Yield the events of an XSpace, in microseconds of its own clock."""
+    """Yield the events of an XSpace, in microseconds of the profiler's clock."""
     lines = ((plane, line) for plane in space.planes for line in plane.lines)
     for thread, (plane, line) in enumerate(lines):
         place = {"pid": os.getpid(), "tid": thread}

@@ -137,7 +137,7 @@ class EpochTimer:
         self.phases.close_epoch()
 
     def record_epoch(self, row: Mapping[str, Any] | None) -> None:
-        """Record the end of an epoch in a program that trains and times by itself.
+        """Record the end of an epoch in a program that has its own training loop and timer.
 
         Nodes count from the end of the previous epoch, so their counts include validation and the time
         between epochs.

@@ -1,7 +1,7 @@
 """Operators of a few steps from a library's own profiler (`trace: full`), in `operators-<rank>.json`.
 
-The file holds events of Chrome's Trace Event Format. A rank writes their times in microseconds of its own
-clock (time.monotonic) into the file RAW; runs/phases.py puts them on the clock of phases.csv.
+The file holds events of Chrome's Trace Event Format. A rank writes their times, in microseconds of its clock
+(time.monotonic), into the file RAW; runs/phases.py converts them to the clock of phases.csv.
 """
 
 import json
