@@ -355,7 +355,7 @@ def named_twice(builder: Builder) -> None:
     [
         (overwriting, r"activation1 of refused: .* the output of conv1,"),
         (summed, "activation1 of refused: its gradient is lost"),
-        (named_twice, "gate.column of refused: another layer there has that name, too"),
+        (named_twice, "gate.column of refused: another layer has the same name"),
         (lambda builder: builder.activation(builder.input, "gelu"), "known for the activation gelu"),
         (lambda builder: builder.batch_norm(builder.input, momentum=0.0), "a momentum or epsilon of 0"),
         (lambda builder: builder.depthwise_conv(builder.input, 3), "convolutions have one group, not 4"),

@@ -16,7 +16,14 @@ from common.program_sources import SCRIPTS
 from ranks.worker import phases
 from ranks.worker.group import Group
 from ranks.worker.operators import CLOCK, RAW, Event, moved
-from ranks.worker.phases import MAX_TRACED_STEPS, WINDOW_STEPS, Full, Phases, Untraced, process_start
+from ranks.worker.phases import (
+    MAX_TRACED_STEPS,
+    WINDOW_STEPS,
+    Phases,
+    ProfiledPhases,
+    Untraced,
+    process_start,
+)
 from runs.phases import NAMES, damage_reason, merge_phases
 from support.ranks import on_ranks
 from support.traces_made import attempt
@@ -252,7 +259,7 @@ class Watching:
 
 @pytest.mark.parametrize(("steps", "stopped"), [(10, WINDOW_STEPS), (2, 2)])
 def test_profilers_watch_the_first_steps_of_the_last_epoch(tmp_path: Path, steps: int, stopped: int) -> None:
-    phases = Full(tmp_path, 0, steps=10 * MAX_TRACED_STEPS, last=2)
+    phases = ProfiledPhases(tmp_path, 0, steps=10 * MAX_TRACED_STEPS, last=2)
     profiler = Watching(phases)
     phases.profile_by(profiler)
     phases.close_epoch()

@@ -193,13 +193,13 @@ def _convolution_of_pixels(operator: Operator, x: Array, kernel: Array) -> Array
     for top in range(-rows, height * down - rows, down):
         for left in range(-columns, width * right - columns, right):
             bottom, end = max(0, top + kernel.shape[0]), max(0, left + kernel.shape[1])
-            seen = x[:, max(0, top) : bottom, max(0, left) : end]
+            window = x[:, max(0, top) : bottom, max(0, left) : end]
             above, before = max(0, -top), max(0, -left)
-            kernel_part = kernel[above : above + seen.shape[1], before : before + seen.shape[2]]
+            kernel_part = kernel[above : above + window.shape[1], before : before + window.shape[2]]
             if operator.kind == "depthwise_conv":
-                pixels.append((seen * kernel_part[:, :, 0]).sum((1, 2)))
+                pixels.append((window * kernel_part[:, :, 0]).sum((1, 2)))
             else:
-                pixels.append(seen.reshape(len(x), -1) @ kernel_part.reshape(-1, kernel_part.shape[-1]))
+                pixels.append(window.reshape(len(x), -1) @ kernel_part.reshape(-1, kernel_part.shape[-1]))
     return jnp.stack(pixels, 1).reshape(len(x), height, width, -1)
 
 
@@ -302,16 +302,16 @@ def _lstm(inputs: list[Array], weights: Weights, dtype: Any) -> tuple[Array, Arr
 
 def _layer_norm(operator: Operator, x: Array, weights: Weights) -> Array:
     """Normalize over the last axis (Ba et al. 2016)."""
-    seen = x.astype(jnp.float32)
-    seen = seen - seen.mean(-1, keepdims=True)
-    normal = seen * lax.rsqrt((seen**2).mean(-1, keepdims=True) + operator["epsilon"])
+    precise = x.astype(jnp.float32)
+    precise = precise - precise.mean(-1, keepdims=True)
+    normal = precise * lax.rsqrt((precise**2).mean(-1, keepdims=True) + operator["epsilon"])
     return (normal * weights["scale"] + weights["offset"]).astype(x.dtype)
 
 
 def _rms_norm(operator: Operator, x: Array, weights: Weights) -> Array:
     """Divide by the root of the mean square over the last axis (Zhang & Sennrich 2019)."""
-    seen = x.astype(jnp.float32)
-    normal = seen * lax.rsqrt((seen**2).mean(-1, keepdims=True) + operator["epsilon"])
+    precise = x.astype(jnp.float32)
+    normal = precise * lax.rsqrt((precise**2).mean(-1, keepdims=True) + operator["epsilon"])
     return (normal * weights["scale"]).astype(x.dtype)
 
 
@@ -323,9 +323,9 @@ def _batch_norm(operator: Operator, x: Array, weights: Weights, training: bool) 
     mean, variance = weights["mean"], weights["variance"]
     batch_statistics: Arrays = {}
     if training:
-        seen = x.astype(jnp.float32)
+        precise = x.astype(jnp.float32)
         axes, samples = tuple(range(x.ndim - 1)), math.prod(x.shape[:-1])
-        mean, variance = seen.mean(axes), seen.var(axes)
+        mean, variance = precise.mean(axes), precise.var(axes)
         now = {"mean": mean, "variance": variance * (samples / (samples - 1))}
         share = operator["momentum"]
         batch_statistics = {

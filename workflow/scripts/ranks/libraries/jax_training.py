@@ -197,32 +197,32 @@ class Layout:
         self.axes = (*REPLICAS, *(axis for axis in ("tensor",) if sizes[axis] > 1))
         self.mesh = Mesh(np.array(jax.devices()).reshape([sizes[axis] for axis in self.axes]), self.axes)
         self.replicas = sizes["data"] * sizes["sharded"]
-        self.sharding, self._shards = sharding, sizes["sharded"]
+        self.sharding, self.n_shards = sharding, sizes["sharded"]
         self._tensor = tensor
-        self.share = {
-            name: self._shared(name, shape) for name, shape in graph.weights().items() if is_trained(name)
+        self.shard_axes = {
+            name: self._shard_axis(name, shape) for name, shape in graph.weights().items() if is_trained(name)
         }
 
-    def _shared(self, name: str, shape: Sequence[int]) -> int | None:
+    def _shard_axis(self, name: str, shape: Sequence[int]) -> int | None:
         """Return the axis along which `sharded` partitions a weight, None if it is replicated."""
-        if self._shards == 1:
+        if self.n_shards == 1:
             return None
         return next(
-            (i for i, n in enumerate(shape) if n % self._shards == 0 and i != self._tensor.get(name)), None
+            (i for i, n in enumerate(shape) if n % self.n_shards == 0 and i != self._tensor.get(name)), None
         )
 
-    def spec(self, name: str, shared: bool, everywhere: bool = True) -> P:
+    def spec(self, name: str, is_sharded: bool, with_tensor: bool = True) -> P:
         """Return the layout of a weight or of its optimizer state.
 
         Args:
             name: Name of the weight.
-            shared: Whether the mesh axis `sharded` partitions it.
-            everywhere: Whether the layout includes the axis `tensor`, which a replica's step does not name.
+            is_sharded: Whether the mesh axis `sharded` partitions it.
+            with_tensor: Whether the layout includes the axis `tensor`, which a replica's step does not name.
         """
         axes: dict[int, str] = {}
-        if shared and (share := self.share[name]) is not None:
-            axes[share] = "sharded"
-        if everywhere and name in self._tensor:
+        if is_sharded and (axis := self.shard_axes[name]) is not None:
+            axes[axis] = "sharded"
+        if with_tensor and name in self._tensor:
             axes[self._tensor[name]] = "tensor"
         return P(*(axes.get(i) for i in range(1 + max(axes, default=-1))))
 
@@ -258,17 +258,17 @@ class Layout:
         return {name: self._gather_weight(name, weight) for name, weight in weights.items()}
 
     def _gather_weight(self, name: str, weight: Array) -> Array:
-        axis = self.share[name]
+        axis = self.shard_axes[name]
         return weight if axis is None else lax.all_gather(weight, "sharded", axis=axis, tiled=True)
 
     def shards(self, weights: Arrays) -> Arrays:
         """Return this replica's shards of whole weights, in the step of a replica."""
-        return {name: self._part(name, weight) for name, weight in weights.items()}
+        return {name: self._shard(name, weight) for name, weight in weights.items()}
 
-    def _part(self, name: str, weight: Array) -> Array:
-        if (axis := self.share[name]) is None:
+    def _shard(self, name: str, weight: Array) -> Array:
+        if (axis := self.shard_axes[name]) is None:
             return weight
-        length = weight.shape[axis] // self._shards
+        length = weight.shape[axis] // self.n_shards
         return lax.dynamic_slice_in_dim(weight, lax.axis_index("sharded") * length, length, axis)
 
     def averaged(self, gradients: Arrays, dtype: Any = None) -> Arrays:
@@ -282,13 +282,13 @@ class Layout:
             return {name: summed[name].astype(gradient.dtype) for name, gradient in gradients.items()}
         scattered = {}
         for name, gradient in gradients.items():
-            axis = self.share[name]
+            axis = self.shard_axes[name]
             if axis is not None and self.sharding != "optimizer":
                 part = lax.psum_scatter(gradient, "sharded", scatter_dimension=axis, tiled=True)
-                scattered[name] = lax.pmean(part, "data") / self._shards
+                scattered[name] = lax.pmean(part, "data") / self.n_shards
         reduced = lax.pmean({name: gradients[name] for name in gradients if name not in scattered}, REPLICAS)
         return {
-            name: scattered[name] if name in scattered else self._part(name, reduced[name])
+            name: scattered[name] if name in scattered else self._shard(name, reduced[name])
             for name in gradients
         }
 
@@ -297,8 +297,8 @@ class Layout:
         squares = {
             name: jnp.sum(jnp.square(gradient.astype(jnp.float32))) for name, gradient in gradients.items()
         }
-        shards = sum((square for name, square in squares.items() if self.share[name] is not None), 0.0)
-        replicated = sum((square for name, square in squares.items() if self.share[name] is None), 0.0)
+        shards = sum((square for name, square in squares.items() if self.shard_axes[name] is not None), 0.0)
+        replicated = sum((square for name, square in squares.items() if self.shard_axes[name] is None), 0.0)
         return jnp.sqrt(replicated + lax.psum(shards, "sharded"))
 
 
@@ -377,7 +377,7 @@ class JaxProfiler:
 
 
 def _events(profile: Any) -> Iterator[Event]:
-    """Yield the events of a profile, in microseconds of its own clock."""
+    """Yield the events of a profile, in microseconds of the profiler's clock."""
     lines = ((plane, line) for plane in profile.planes for line in plane.lines)
     for thread, (plane, line) in enumerate(lines):
         yield {"ph": "M", "name": "thread_name", "tid": thread, "args": {"name": f"{plane.name} {line.name}"}}
@@ -434,7 +434,7 @@ class JaxTrainer(Trainer):
             name: layout.placed(value, layout.spec(name, not self._is_replicated))
             for name, value in trained.items()
         }
-        specs = {name: layout.spec(name, not self._is_replicated, everywhere=False) for name in trained}
+        specs = {name: layout.spec(name, not self._is_replicated, with_tensor=False) for name in trained}
         shares = {name: layout.placed(value, layout.spec(name, True)) for name, value in trained.items()}
         moments = jax.jit(self._optimizer.init)(shares)
         state = {
@@ -453,7 +453,7 @@ class JaxTrainer(Trainer):
             "weights": specs,
             "statistics": P(REPLICAS),
             "optimizer": self._moments(
-                moments, lambda name, _: P() if name is None else layout.spec(name, True, everywhere=False)
+                moments, lambda name, _: P() if name is None else layout.spec(name, True, with_tensor=False)
             ),
             "sums": P(REPLICAS),
         }
@@ -494,7 +494,7 @@ class JaxTrainer(Trainer):
 
         The gradients of a group's batches are accumulated; the last batch ends with an optimizer step.
         """
-        seen, phases, spec = [], self.context.phases, self.context.spec
+        batch_sums, phases, spec = [], self.context.phases, self.context.spec
         batches = self.context.epoch(epoch)
         for update, length in enumerate(
             self.context.accumulation_groups, (epoch - 1) * len(self.context.accumulation_groups)
@@ -503,25 +503,25 @@ class JaxTrainer(Trainer):
             for i in range(length):
                 phases.step()
                 phases.enter("data")
-                samples, labels = (self.layout.joined(_small(array)) for array in next(batches))
+                samples, labels = (self.layout.joined(_as_32_bits(array)) for array in next(batches))
                 phases.enter("forward")
                 step = self._steps(i == length - 1, phases.is_traced)
                 self.state, sums = step(
                     self.state, samples, labels, rate, np.uint32(self._batches), np.float32(length)
                 )
                 self._batches += 1
-                seen.append(sums)
+                batch_sums.append(sums)
                 if phases.is_traced:
-                    self._follow(sums)
+                    self._enter_marked_phases(sums)
                 if timer.wants_steps:
                     jax.block_until_ready(sums)
                     timer.step()
         jax.block_until_ready(self.state)
-        loss, *correct = np.sum([self._local_entry(sums) for sums in seen], axis=0)
-        samples = len(seen) * spec["local_batch"]
+        loss, *correct = np.sum([self._local_entry(sums) for sums in batch_sums], axis=0)
+        samples = len(batch_sums) * spec["local_batch"]
         return EpochSums(float(loss) * spec["local_batch"], int(correct[0]) if correct else None, samples)
 
-    def _follow(self, sums: Array) -> None:
+    def _enter_marked_phases(self, sums: Array) -> None:
         """Enter the phases that a traced step has marked."""
         jax.block_until_ready((self.state, sums))
         phases, stamps = self.context.phases, self.marks.stamps
@@ -567,7 +567,7 @@ class JaxTrainer(Trainer):
                 graph, *inputs, key, self._dtype, self._attend, levels["checkpointing"]
             )
             loss = cross_entropy(logits, labels, levels["label_smoothing"]).mean()
-            sums = jnp.stack([loss, *([_correct(logits, labels)] if counts_correct else [])])
+            sums = jnp.stack([loss, *([_count_correct(logits, labels)] if counts_correct else [])])
             return mark.turn("backward", loss), (sums, new_statistics)
 
         gradients, (sums, new_statistics) = jax.grad(loss_of, has_aux=True)(weights)
@@ -619,7 +619,7 @@ class JaxTrainer(Trainer):
         for samples, labels, count in validation_batches(self.context):
             batch_tensors = [
                 layout.joined(array)
-                for array in (_small(samples), _small(labels), np.array([count], np.int32))
+                for array in (_as_32_bits(samples), _as_32_bits(labels), np.array([count], np.int32))
             ]
             sums = self._evaluate(self.state["weights"], self.state["statistics"], *batch_tensors)
             totals += [*self._local_entry(sums), count]
@@ -635,7 +635,7 @@ class JaxTrainer(Trainer):
         counts = (jnp.arange(len(labels)) < count).reshape(-1, *[1] * (labels.ndim - 1))
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
         loss_sum = jnp.where(counts, losses, 0).sum() / self.context.positions
-        return jnp.stack([loss_sum, _correct(logits, labels, counts)])[None]
+        return jnp.stack([loss_sum, _count_correct(logits, labels, counts)])[None]
 
     def weights(self) -> dict[str, np.ndarray]:
         """See Trainer."""
@@ -686,7 +686,7 @@ class JaxTrainer(Trainer):
         if self.layout.replicas > 1:
             settings["gradient messages"] = "as XLA combines them"
         if self.context.mesh.sharded > 1:
-            settings["sharding"] = f"{self.context.levels['sharding']}, each weight by itself"
+            settings["sharding"] = f"{self.context.levels['sharding']}, each weight separately"
         return settings
 
     def read_device_memory_peak(self) -> int | None:
@@ -751,11 +751,11 @@ class JaxCollectives(Collectives):
         return np.asarray(self._done.addressable_data(0))
 
 
-def _correct(logits: Array, labels: Array, counts: Any = True) -> Array:
+def _count_correct(logits: Array, labels: Array, counts: Any = True) -> Array:
     """Return how many of the counted samples are classified correctly, float32: exact up to 2^24 samples."""
     return jnp.sum((logits.argmax(-1) == labels) & counts, dtype=jnp.float32)
 
 
-def _small(values: np.ndarray) -> np.ndarray:
+def _as_32_bits(values: np.ndarray) -> np.ndarray:
     """Return tokens and labels as JAX's integers of 32 bits, and images unchanged."""
     return values if values.dtype == np.uint8 else values.astype(np.int32)

@@ -401,7 +401,7 @@ def saved(module: nn.Module, graph: Graph) -> dict[str, np.ndarray]:
     }
 
 
-def share_auxiliary_losses(module: nn.Module, n_batches: int) -> None:
+def scale_auxiliary_losses(module: nn.Module, n_batches: int) -> None:
     """Scale the auxiliary losses of experts for gradients that are means over `n_batches` batches."""
     for layer in module.modules():
         if isinstance(layer, Experts):
@@ -413,12 +413,12 @@ def make_optimizer(
     graph: Graph,
     levels: dict[str, Any],
     rate: float,
-    part: Callable[[nn.Parameter], torch.Tensor] = lambda parameter: parameter,
+    shard: Callable[[nn.Parameter], torch.Tensor] = lambda parameter: parameter,
 ) -> torch.optim.Optimizer:
-    """Return the optimizer of a module; it updates `part(parameter)` of each parameter."""
+    """Return the optimizer of a module; it updates `shard(parameter)` of each parameter."""
     weight_tensors = tensors(module, graph)
     trained = {
-        name: part(tensor) for name, tensor in weight_tensors.items() if isinstance(tensor, nn.Parameter)
+        name: shard(tensor) for name, tensor in weight_tensors.items() if isinstance(tensor, nn.Parameter)
     }
     return optimizer_of({name: [tensor] for name, tensor in trained.items()}, levels, rate)
 
@@ -465,7 +465,7 @@ def optimizer_implementation(optimizer: Any) -> str:
     while hasattr(optimizer, "optimizer"):
         optimizer = optimizer.optimizer
     kind = next(base for base in type(optimizer).__mro__ if base.__module__.startswith("torch."))
-    if kind is torch.optim.Optimizer:  # The class of another library has kernels of its own.
+    if kind is torch.optim.Optimizer:  # A class of another library has its own kernels.
         return f"{type(optimizer).__module__.partition('.')[0]} {type(optimizer).__name__}"
     group = max(optimizer.param_groups, key=lambda group: len(group["params"]))
     fused, foreach = group.get("fused"), group.get("foreach")
@@ -723,7 +723,7 @@ class PyTorchTrainer(Trainer):
             nothing needs them.
         """
         phases = self.context.phases
-        share_auxiliary_losses(self.module, length)
+        scale_auxiliary_losses(self.module, length)
         phases.enter("forward")
         with self.autocast():
             logits = self.model(images)

@@ -52,7 +52,7 @@ from models.mesh import AXES
 from models.pipelines import INTERLEAVED, ZERO_BUBBLE, ZERO_BUBBLE_V, own_stages, rank_of, stages_per_rank
 from models.precision import AMP, COMPUTES_IN_BFLOAT16
 from ranks.libraries.channels_first import canonical
-from ranks.libraries.pytorch import cross_entropy, gathered, join, share_auxiliary_losses, tensors
+from ranks.libraries.pytorch import cross_entropy, gathered, join, scale_auxiliary_losses, tensors
 from ranks.libraries.pytorch_layers import Experts, FeedForwards
 from ranks.libraries.pytorch_sharded import ShardedTrainer, mark_calls
 from ranks.worker.context import Context
@@ -406,49 +406,68 @@ class MeshTrainer(ShardedTrainer):
 
     def distribute(self) -> None:
         """See PyTorchTrainer."""
-        context, sizes = self.context, self.context.mesh
+        context, axes = self.context, self.context.mesh
         self.transport = join(context)
-        mesh = init_device_mesh(self.torch_device.type, tuple(sizes.sizes.values()), mesh_dim_names=AXES)
+        mesh = init_device_mesh(self.torch_device.type, tuple(axes.sizes.values()), mesh_dim_names=AXES)
         self.pipeline: Pipeline | None = None
         self.shared: list[tuple[str, dist.ProcessGroup]] = []
         self.copies: list[tuple[nn.Parameter, nn.Parameter]] = []
         # In a pipeline each microbatch would gather parameters again, and the separate backward pass of
         # weights (zero bubble) would not find them.
-        self.regathers = context.levels["sharding"] == "parameters" and sizes.pipeline == 1
+        self.regathers = context.levels["sharding"] == "parameters" and axes.pipeline == 1
         if context.phases.is_traced:
             mark_calls(context, self.torch_device.type == "cuda")
-        if sizes.pipeline > 1:
-            for root, _ in self.roots:
-                make_output_contiguous(root)
-            keep_statistics_rate(self.module, context.levels["microbatches"])
-            # Otherwise the first dropout of each stage would draw the same mask.
-            stage = sizes.coordinates(context.rank)["pipeline"]
-            torch.manual_seed(context.spec["seed"] + context.replica + sizes.replicas * stage)
-        if sizes.tensor > 1:
-            sharding = context.levels["tensor_sharding"]
-            parts = tensor_parts(context.graph, sizes.tensor, sharding)
-            for root, part in self.roots:
-                divide_layers(root, part, parts, mesh["tensor"], sharding)
-            if sharding != LAYERS:
-                self.divides_vocabulary = True
-                self.loss = lambda logits, labels: cross_entropy(logits, labels).to_local()
-        is_mixed = context.levels["precision"] == AMP  # FSDP casts, also where it shards nothing.
-        if sizes.replicas > 1 or sizes.ranks == 1 or is_mixed:  # One rank uses FSDP too, as its baseline.
-            replicas = mesh["data", "sharded"] if sizes.data > 1 else mesh["sharded"]
-            if sizes.experts > 1:
-                self.divide_experts(mesh.get_group("experts"), replicas)
-                shape = (sizes.data * sizes.experts, 1)
-                replicas = init_device_mesh(self.torch_device.type, shape, mesh_dim_names=("data", "sharded"))
-            self.shard(replicas)
+        if axes.pipeline > 1:
+            self._prepare_stages()
+        if axes.tensor > 1:
+            self._divide_layers(mesh)
+        # FSDP also casts in mixed precision, and a single rank uses it as the baseline of sharded ranks.
+        if axes.replicas > 1 or axes.ranks == 1 or context.levels["precision"] == AMP:
+            self._shard_replicas(mesh)
         self.load_shards()
-        if sizes.pipeline > 1:
-            schedule = context.levels["schedule"]
-            rank_roots = dict(zip(own_stages(stage, schedule, sizes.pipeline), self.roots, strict=True))
-            self.pipeline = Pipeline(context, rank_roots, len(self.parts), mesh, self.torch_device, self.loss)
-            self.shared = list(shared_tables(self.parts, schedule, mesh))
-            self.copies = list(self._copies_of_tables())
-            self._copy_tables()
+        if axes.pipeline > 1:
+            self._connect_stages(mesh)
         self.make_shard_optimizer()
+
+    def _prepare_stages(self) -> None:
+        """Adapt this rank's stages to messages, microbatches and the random numbers of a pipeline."""
+        context, axes = self.context, self.context.mesh
+        for root, _ in self.roots:
+            make_output_contiguous(root)
+        keep_statistics_rate(self.module, context.levels["microbatches"])
+        # Otherwise the first dropout of each stage would draw the same mask.
+        stage = axes.coordinates(context.rank)["pipeline"]
+        torch.manual_seed(context.spec["seed"] + context.replica + axes.replicas * stage)
+
+    def _divide_layers(self, mesh: DeviceMesh) -> None:
+        """Partition layers, and with them the loss of a divided vocabulary, along the tensor axis."""
+        graph, sharding = self.context.graph, self.context.levels["tensor_sharding"]
+        parts = tensor_parts(graph, self.context.mesh.tensor, sharding)
+        for root, part in self.roots:
+            divide_layers(root, part, parts, mesh["tensor"], sharding)
+        if sharding != LAYERS:
+            self.divides_vocabulary = True
+            self.loss = lambda logits, labels: cross_entropy(logits, labels).to_local()
+
+    def _shard_replicas(self, mesh: DeviceMesh) -> None:
+        """Shard the model by FSDP over the axes that divide samples; experts are separate units."""
+        axes = self.context.mesh
+        replicas = mesh["data", "sharded"] if axes.data > 1 else mesh["sharded"]
+        if axes.experts > 1:
+            self.divide_experts(mesh.get_group("experts"), replicas)
+            shape = (axes.data * axes.experts, 1)
+            replicas = init_device_mesh(self.torch_device.type, shape, mesh_dim_names=("data", "sharded"))
+        self.shard(replicas)
+
+    def _connect_stages(self, mesh: DeviceMesh) -> None:
+        """Create the pipeline of this rank's loaded stages, and let stages that share a table start equal."""
+        context, axes, schedule = self.context, self.context.mesh, self.context.levels["schedule"]
+        stage = axes.coordinates(context.rank)["pipeline"]
+        rank_roots = dict(zip(own_stages(stage, schedule, axes.pipeline), self.roots, strict=True))
+        self.pipeline = Pipeline(context, rank_roots, len(self.parts), mesh, self.torch_device, self.loss)
+        self.shared = list(shared_tables(self.parts, schedule, mesh))
+        self.copies = list(self._copies_of_tables())
+        self._copy_tables()
 
     def divide_experts(self, group: dist.ProcessGroup, replicas: DeviceMesh) -> None:
         """Keep this rank's experts, as units of FSDP over the ranks that have the same ones."""
@@ -471,7 +490,7 @@ class MeshTrainer(ShardedTrainer):
         with loss_parallel() if self.divides_vocabulary else contextlib.nullcontext():
             if self.pipeline is None:
                 return super().propagate(images, labels, length)
-            share_auxiliary_losses(self.module, length)
+            scale_auxiliary_losses(self.module, length)
             return self.pipeline.propagate(images, labels, length)
 
     def predict(self, images: torch.Tensor) -> torch.Tensor | None:

@@ -1,9 +1,9 @@
-"""PyTorch modules of the user's own, built from a Python file in place of a graph (declared/own_models.py).
+"""Users' PyTorch modules, built from a Python file in place of a graph (declared/own_models.py).
 
-A module draws its initial weights itself. Ranks seed PyTorch alike before, so that all start from the same
-ones, in every framework of PyTorch. Its weights are named `module.<path>`, with `/` for the points of
-PyTorch's names. Weight decay applies as in graphs: `/table` at the end marks tables of embeddings, `/kernel`
-weights of matrix products and convolutions, which are all other parameters with two axes or more.
+A module draws its initial weights itself. All ranks seed PyTorch with the same number first, so that they
+start from the same weights in every PyTorch framework. Weights are named `module.<path>`, with `/` for the
+dots of PyTorch's names. Weight decay applies as in graphs: the ending `/table` marks tables of embeddings,
+and `/kernel` all other parameters with two axes or more: weights of matrix products and convolutions.
 """
 
 import importlib.util
@@ -24,16 +24,16 @@ N_COUNTED_SAMPLES = 2  # batch normalization of one pixel cannot train on one
 
 
 def build_own(operator: Operator) -> nn.Module:
-    """Return a new module of the user's own.
+    """Return a new module of the user's class.
 
-    The file may import its neighbours: its folder is searched after all packages.
+    The file can import other files of its folder, which is added to the end of the search path.
     """
     file = CHECKOUT / operator["file"]
     name = f"ringside_own_{file.stem}"
     if name not in sys.modules:
         described = importlib.util.spec_from_file_location(name, file)
         if described is None or described.loader is None:
-            raise ImportError(f"{operator['file']} is no Python file")
+            raise ImportError(f"{operator['file']} is not a Python file")
         sys.path.append(str(file.parent))
         code = sys.modules[name] = importlib.util.module_from_spec(described)
         described.loader.exec_module(code)
@@ -49,17 +49,17 @@ def build_own(operator: Operator) -> nn.Module:
 
 
 def own_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
-    """Return all parameters and buffers of a module of the user's own, by their names (see above).
+    """Return all parameters and buffers of a user's module, by their names (see above).
 
-    DeepSpeed leaves the shape of a parameter whose shards are on several ranks in `ds_shape`.
+    DeepSpeed keeps the shape of a sharded parameter in `ds_shape`.
     """
     tables = {id(layer.weight) for layer in module.modules() if isinstance(layer, nn.Embedding)}
-    own: dict[str, torch.Tensor] = {}
+    parameters: dict[str, torch.Tensor] = {}
     for name, parameter in module.named_parameters():
         n_axes = len(getattr(parameter, "ds_shape", parameter.shape))
-        kind = "/table" if id(parameter) in tables else "/kernel" if n_axes > 1 else ""
-        own[f"{_own_name(name)}{kind}"] = parameter
-    return own | {_own_name(name): buffer for name, buffer in module.named_buffers()}
+        ending = "/table" if id(parameter) in tables else "/kernel" if n_axes > 1 else ""
+        parameters[f"{_own_name(name)}{ending}"] = parameter
+    return parameters | {_own_name(name): buffer for name, buffer in module.named_buffers()}
 
 
 def count_own_parameters(module: nn.Module) -> int:
@@ -78,7 +78,7 @@ def own_statistics(module: nn.Module) -> list[str]:
 
 
 def own_units(module: nn.Module, operator: Operator) -> Iterator[list[nn.Module]]:
-    """Yield the units of FSDP: instances of classes that the user calls blocks, outside of other blocks."""
+    """Yield the units of FSDP: instances of the classes listed as blocks, without nested ones."""
     blocks: list[nn.Module] = []
     for layer in module.modules():  # parents first
         if type(layer).__name__ in operator["blocks"] and not any(
@@ -91,8 +91,9 @@ def own_units(module: nn.Module, operator: Operator) -> Iterator[list[nn.Module]
 def count_sample_flops(graph: Graph, operator: Operator) -> float | None:
     """Return the operations of forward and backward pass of one sample, by PyTorch's FlopCounterMode.
 
-    A copy on the meta device computes shapes without numbers, in no time and memory. The counter knows matrix
-    products, convolutions and attention. None if the module cannot be built or called without numbers.
+    A copy on the meta device computes only shapes, which takes little time and no memory. The counter knows
+    matrix products, convolutions and attention. Return None if the module cannot be built or called without
+    numbers.
 
     Raises:
         ValueError: If its logits do not have the shape that the samples' labels need.
@@ -107,7 +108,7 @@ def count_sample_flops(graph: Graph, operator: Operator) -> float | None:
             logits = module(samples)
             if isinstance(logits, torch.Tensor):
                 logits.float().sum().backward()
-    except Exception as error:  # Code of the user's may raise anything, and may be right on a real device.
+    except Exception as error:  # A user's code can raise anything, and can work on a real device.
         print(f"the operations of {operator['class']} are not counted: {type(error).__name__}: {error}")
         return None
     is_tensor, expected = isinstance(logits, torch.Tensor), [N_COUNTED_SAMPLES, *operator.shape]

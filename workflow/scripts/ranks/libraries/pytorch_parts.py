@@ -138,7 +138,7 @@ class Part:
         if not self.layer.operators:
             return inputs[0], NO_STATE
         if self.shard.lstm is not None:
-            # Copies have the same memory for any part, whatever part of another output they come from.
+            # Copies make memory use the same for every part, regardless of where its states come from.
             starts = [state.transpose(0, 1).clone(memory_format=torch.contiguous_format) for state in states]
             begin = starts[0].transpose(0, 1) if starts else None
             x, state = (tensor.contiguous() for tensor in self.shard.lstm(inputs[0], begin))

@@ -257,14 +257,14 @@ class ShardedTrainer(PyTorchTrainer):
         """
         self._local_shards = []
 
-        def part(parameter: nn.Parameter) -> torch.Tensor:
+        def local_shard(parameter: nn.Parameter) -> torch.Tensor:
             if not isinstance(parameter, DTensor):
                 return parameter
             self._local_shards.append((parameter, parameter.detach().to_local().requires_grad_()))
             return self._local_shards[-1][1]
 
         levels, rate = self.context.levels, self.context.learning_rate(0)
-        self.optimizer = make_optimizer(self.module, self.graph, levels, rate, part)
+        self.optimizer = make_optimizer(self.module, self.graph, levels, rate, local_shard)
 
     def clip_and_update(self) -> None:
         """See PyTorchTrainer."""
@@ -315,11 +315,11 @@ class ShardedTrainer(PyTorchTrainer):
 
     def validate(self) -> EpochSums:
         """See Trainer. All ranks gather the parameters of each unit, as in training."""
-        seen = super().validate()
+        sums = super().validate()
         self.keep_pace()
         for unit in self.sharded:
             unit.reshard()
-        return seen
+        return sums
 
     @torch.no_grad()
     def weights_finite(self) -> bool:

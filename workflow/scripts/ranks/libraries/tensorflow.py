@@ -323,7 +323,7 @@ class TensorFlowProfiler:
 
 
 def _events(space: Any) -> Iterator[Event]:
-    """Yield the events of an XSpace, in microseconds of its own clock."""
+    """Yield the events of an XSpace, in microseconds of the profiler's clock."""
     lines = ((plane, line) for plane in space.planes for line in plane.lines)
     for thread, (plane, line) in enumerate(lines):
         place = {"pid": os.getpid(), "tid": thread}
@@ -358,8 +358,8 @@ class TensorFlowTrainer(Trainer):
         keras.mixed_precision.set_global_policy(
             "mixed_bfloat16" if context.levels["precision"] == AMP else "float32"
         )
-        self._of_tokens = context.graph.vocabulary is not None
-        if not self._of_tokens:
+        self._has_tokens = context.graph.vocabulary is not None
+        if not self._has_tokens:
             self._mean = tf.constant(context.manifest["mean"], tf.float32)
             self._std = tf.constant(context.manifest["std"], tf.float32)
         with self.strategy.scope():
@@ -510,7 +510,7 @@ class TensorFlowTrainer(Trainer):
 
         The gradients of a group's batches are accumulated; the last batch ends with an optimizer step.
         """
-        seen, phases = [], self.context.phases
+        batch_sums, phases = [], self.context.phases
         for length in self.context.accumulation_groups:
             for i in range(length):
                 phases.step()
@@ -519,18 +519,18 @@ class TensorFlowTrainer(Trainer):
                     self.set_learning_rate()
                 phases.enter("data")
                 *sums, marks = self._compiled_batch(self._iterator, length, i == length - 1, phases.is_traced)
-                seen.append(sums)
-                self._follow(marks)
+                batch_sums.append(sums)
+                self._enter_marked_phases(marks)
                 if timer.wants_steps:
-                    seen[-1][0].numpy()
+                    batch_sums[-1][0].numpy()
                     timer.step()
-        loss = sum(float(loss) for loss, *_ in seen)
+        loss = sum(float(loss) for loss, *_ in batch_sums)
         counts = self.context.counts_correct
-        correct = sum(int(correct) for _, correct in seen) if counts else None
+        correct = sum(int(correct) for _, correct in batch_sums) if counts else None
         batch, replicas = self.context.spec["local_batch"], self.context.spec["replicas_per_rank"]
-        return EpochSums(loss * batch, correct, len(seen) * batch * replicas)
+        return EpochSums(loss * batch, correct, len(batch_sums) * batch * replicas)
 
-    def _follow(self, marks: dict[str, Any]) -> None:
+    def _enter_marked_phases(self, marks: dict[str, Any]) -> None:
         """Enter the phases that a traced step has marked.
 
         Unless gradients are one message, communication begins with the backward pass, since the gradient of
@@ -569,7 +569,7 @@ class TensorFlowTrainer(Trainer):
         """See Trainer."""
         loss, correct, samples = 0.0, 0, 0
         for images, labels in self.context.validation():
-            batch_loss, batch_correct = self._evaluate(self._shared(images), self._shared(labels))
+            batch_loss, batch_correct = self._evaluate(self._distribute(images), self._distribute(labels))
             loss, correct, samples = (
                 loss + float(batch_loss),
                 correct + int(batch_correct),
@@ -601,7 +601,7 @@ class TensorFlowTrainer(Trainer):
         parts: tuple[Any, ...] = self.strategy.experimental_local_results(value)
         return parts
 
-    def _shared(self, samples: np.ndarray) -> Any:
+    def _distribute(self, samples: np.ndarray) -> Any:
         """Return samples [N, ...] distributed to this rank's replicas."""
         replicas = self.context.spec["replicas_per_rank"]
         if replicas == 1:
@@ -677,7 +677,7 @@ class TensorFlowTrainer(Trainer):
             batch_inputs, batch_labels = tf.gather(inputs, samples), tf.gather(labels, samples)
             return (
                 (tf.cast(batch_inputs, tf.int64), tf.cast(batch_labels, tf.int64))
-                if self._of_tokens
+                if self._has_tokens
                 else (batch_inputs, batch_labels)
             )
 
@@ -697,13 +697,13 @@ class TensorFlowTrainer(Trainer):
 
         label_shape = (self.context.positions,) if len(self.context.graph.operators[-1].shape) > 1 else ()
         signature = (
-            tf.TensorSpec((None, batch, *shape), tf.int64 if self._of_tokens else tf.uint8),
+            tf.TensorSpec((None, batch, *shape), tf.int64 if self._has_tokens else tf.uint8),
             tf.TensorSpec((None, batch, *label_shape), tf.int64),
         )
         return tf.data.Dataset.from_generator(blocks, output_signature=signature).prefetch(1)
 
     def _normalized(self, images: Any) -> Any:
-        return images if self._of_tokens else (tf.cast(images, tf.float32) - self._mean) / self._std
+        return images if self._has_tokens else (tf.cast(images, tf.float32) - self._mean) / self._std
 
     def _train_batch(self, iterator: Any, length: int, last: bool, traced: bool) -> Any:
         """Return loss and correct labels of a batch, and the marks of this rank's first replica.
@@ -722,7 +722,9 @@ class TensorFlowTrainer(Trainer):
             return loss, *correct, mark.stamps
 
         *sums, stamps = self.strategy.run(on_replica, args=(next(iterator),))
-        return *self._summed(sums), {phase: self.local_values(mark)[0] for phase, mark in stamps.items()}
+        return *self._sum_over_replicas(sums), {
+            phase: self.local_values(mark)[0] for phase, mark in stamps.items()
+        }
 
     def _forward_pass(self, images: Any, labels: Any) -> list[Any]:
         """Return the loss of a batch and its number of correct labels, for a language model only the loss."""
@@ -731,7 +733,7 @@ class TensorFlowTrainer(Trainer):
         loss = tf.reduce_mean(cross_entropy(labels, logits, smoothing))
         return [loss, *([_count_correct(logits, labels)] if self.context.counts_correct else [])]
 
-    def _summed(self, values: Sequence[Any]) -> list[Any]:
+    def _sum_over_replicas(self, values: Sequence[Any]) -> list[Any]:
         """Return the sums of losses and counts over this rank's replicas."""
         return [tf.add_n(self.local_values(value)) for value in values]
 
@@ -742,7 +744,7 @@ class TensorFlowTrainer(Trainer):
             losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
             return tf.reduce_sum(losses) / self.context.positions, _count_correct(logits, labels)
 
-        return self._summed(self.strategy.run(on_replica, args=(images, labels)))
+        return self._sum_over_replicas(self.strategy.run(on_replica, args=(images, labels)))
 
     def _fit(self, data: Any, timer: EpochTimer) -> None:
         trainer, spec = self, self.context.spec

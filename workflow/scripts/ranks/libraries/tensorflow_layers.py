@@ -48,9 +48,9 @@ class RMSNorm(tf.keras.layers.Layer):
 
     def call(self, x: Any) -> Any:
         """See the class."""
-        seen = tf.cast(x, tf.float32)
-        mean = tf.reduce_mean(tf.square(seen), -1, keepdims=True)
-        return tf.cast(seen * tf.math.rsqrt(mean + self.epsilon) * self.gamma, x.dtype)
+        precise = tf.cast(x, tf.float32)
+        mean = tf.reduce_mean(tf.square(precise), -1, keepdims=True)
+        return tf.cast(precise * tf.math.rsqrt(mean + self.epsilon) * self.gamma, x.dtype)
 
 
 class Positions(tf.keras.layers.Layer):
@@ -126,8 +126,8 @@ class Attention(tf.keras.layers.Layer):
             key, value = tf.repeat(key, self.group, 1), tf.repeat(value, self.group, 1)
         scores = tf.matmul(query, key, transpose_b=True) * query.shape[-1] ** -0.5
         if self.causal:
-            seen = tf.linalg.band_part(tf.ones(scores.shape[2:], tf.bool), -1, 0)
-            scores = tf.where(seen, scores, scores.dtype.min)
+            visible = tf.linalg.band_part(tf.ones(scores.shape[2:], tf.bool), -1, 0)
+            scores = tf.where(visible, scores, scores.dtype.min)
         product = tf.transpose(tf.matmul(tf.nn.softmax(scores), value), (0, 2, 1, 3))
         return self._dense("output", tf.reshape(product, (-1, *x.shape[1:])))
 

@@ -137,7 +137,7 @@ class EpochTimer:
         self.phases.close_epoch()
 
     def record_epoch(self, row: Mapping[str, Any] | None) -> None:
-        """Record the end of an epoch in a program that trains and times by itself.
+        """Record the end of an epoch in a program that has its own training loop and timer.
 
         Nodes count from the end of the previous epoch, so their counts include validation and the time
         between epochs.
@@ -189,9 +189,9 @@ class EpochTimer:
             *gathered, strict=True
         )
         trained, validated = (
-            [seen[i] for i in self.context.reporters] for seen in (training_sums, validation_sums)
+            [sums[rank] for rank in self.context.reporters] for sums in (training_sums, validation_sums)
         )
-        samples = sum(seen["samples"] for seen in trained)
+        samples = sum(sums["samples"] for sums in trained)
         scale = spec["samples_per_epoch"] / samples
         row = {
             "epoch_time_s": max(times) * scale,
@@ -230,15 +230,15 @@ class EpochTimer:
             csv.writer(self._epochs, lineterminator="\n").writerow(full_row[column] for column in COLUMNS)
 
 
-def _means(split: str, seen: Sequence[dict[str, Any]], positions: int) -> dict[str, float | None]:
+def _means(split: str, rank_sums: Sequence[dict[str, Any]], positions: int) -> dict[str, float | None]:
     """Return mean loss and accuracy over all ranks; a sample has `positions` labels.
 
     The accuracy is None if correct labels were not counted.
     """
-    samples = sum(part["samples"] for part in seen)
-    correct = _combine_if_complete(sum, [part["correct"] for part in seen])
+    samples = sum(sums["samples"] for sums in rank_sums)
+    correct = _combine_if_complete(sum, [sums["correct"] for sums in rank_sums])
     return {
-        f"{split}_loss": sum(part["loss_sum"] for part in seen) / samples,
+        f"{split}_loss": sum(sums["loss_sum"] for sums in rank_sums) / samples,
         f"{split}_accuracy": None if correct is None else correct / (samples * positions),
     }
 

@@ -65,11 +65,13 @@ class Load:
         """
         used = [now - before for now, before in zip(self._now(), self._before, strict=True)]
         capacity = (time.monotonic() - self._opened) * (os.cpu_count() or 1)
-        seen = self._group.all_gather([machine(), capacity, *used])
+        rows = self._group.all_gather([machine(), capacity, *used])
         other_shares, stolen = [0.0], [0.0]
-        for name in {row[0] for row in seen}:
-            capacities, by_ranks, busy, steal = zip(*(row[1:] for row in seen if row[0] == name), strict=True)
-            other_shares.append((max(busy) - sum(by_ranks)) / max(capacities))
+        for name in {row[0] for row in rows}:
+            capacities, used_by_ranks, busy, steal = zip(
+                *(row[1:] for row in rows if row[0] == name), strict=True
+            )
+            other_shares.append((max(busy) - sum(used_by_ranks)) / max(capacities))
             stolen.append(max(steal) / max(capacities))
         return max(other_shares), max(stolen)
 

@@ -1,7 +1,7 @@
 """Operators of a few steps from a library's own profiler (`trace: full`), in `operators-<rank>.json`.
 
-The file holds events of Chrome's Trace Event Format. A rank writes their times in microseconds of its own
-clock (time.monotonic) into the file RAW; runs/phases.py puts them on the clock of phases.csv.
+The file holds events of Chrome's Trace Event Format. A rank writes their times, in microseconds of its clock
+(time.monotonic), into the file RAW; runs/phases.py converts them to the clock of phases.csv.
 """
 
 import json
@@ -34,8 +34,8 @@ class Profiler(Protocol):
 def write(profilers: Sequence[Profiler], file: Path) -> None:
     """Write the events of all profilers to `file`; without profilers, write no file."""
     if profilers:
-        seen = [event for profiler in profilers for event in profiler.events()]
-        file.write_text(json.dumps({"traceEvents": seen}, separators=(",", ":")))
+        events = [event for profiler in profilers for event in profiler.events()]
+        file.write_text(json.dumps({"traceEvents": events}, separators=(",", ":")))
 
 
 def show_clock(annotated: Callable[[str], AbstractContextManager[Any]]) -> float:

@@ -1,4 +1,4 @@
-"""Phases of a rank's training, as intervals of its own clock (time.monotonic, in s).
+"""Phases of a rank's training: intervals of the rank's clock (time.monotonic, in s).
 
 A rank is in one phase at a time, from one `enter` to the next. Communication of gradients overlaps with
 phases (`begin`). A run with `trace: none` uses `Untraced`, whose methods do nothing, instead of `Phases`.
@@ -196,7 +196,7 @@ class Phases(Untraced):
         self._entered = [(*self._entered[-1][:3], times[-1])]
 
 
-class Full(Phases):
+class ProfiledPhases(Phases):
     """Phases of a run with `trace: full`: profilers record the first `watched` steps of its `last` epoch.
 
     Profilers start before the epoch, which is not timed. They stop within it, outside any phase.
@@ -247,13 +247,12 @@ class Full(Phases):
 
 
 def make_phases(levels: Mapping[str, Any], folder: Path, rank: int, steps: int) -> Untraced:
-    """Return the phases of a run with these levels, one of which is `trace`.
-
-    A collective benchmark has none.
-    """
+    """Return the recorder of phases for the level of `trace`; benchmarks have no such level and no phases."""
     match levels.get("trace"):
         case "full":
-            return Full(folder, rank, steps, levels["epochs"], max(WINDOW_STEPS, levels["sync_every"]))
+            return ProfiledPhases(
+                folder, rank, steps, levels["epochs"], max(WINDOW_STEPS, levels["sync_every"])
+            )
         case "phases":
             return Phases(folder, rank, steps)
     return Untraced()

@@ -227,10 +227,10 @@ def trainer(context: Context) -> Trainer:
 
         def validate(self) -> EpochSums:
             """See Trainer. In ZeRO stage 3 all ranks gather parameters layer by layer."""
-            seen = super().validate()
+            sums = super().validate()
             if self.stage == STAGES["parameters"]:
                 self.keep_pace()
-            return seen
+            return sums
 
         def weights(self) -> dict[str, np.ndarray]:
             arrays = {}

@@ -1,8 +1,8 @@
-"""Build LBANN's layers and weights of a model, from the same graph of operators as in every other library.
+"""Build LBANN's layers and weights of a model from the graph of operators that every library uses.
 
 Images are channels first: `samples` of a reader must have the dimensions (channels, height, width), and
 `labels` is one-hot. For tokens, `samples` has the tokens, followed by the labels if each position has one.
-The sources are those of LBANN v0.104 and of October 2024: src/proto/*.proto for names, src/layers and
+The sources are LBANN v0.104 and its version of October 2024: src/proto/*.proto for names, src/layers and
 src/weights for behaviour.
 """
 
@@ -19,8 +19,8 @@ from ranks.frameworks.lbann.output import LOSS, UNIT
 from ranks.frameworks.lbann.prototext import Message, Word
 from ranks.libraries.channels_first import channels_first
 
-IN_PLACE = ("relu", "dropout")  # layers that may write their output over their input
-# Layers that do not need their output, so a reshape of it may be changed.
+IN_PLACE = ("relu", "dropout")  # layers that can write their output over their input
+# Layers that do not need their output, so that another layer can overwrite a reshape of it.
 COPIED = ("slice", "concatenation")
 NORMALIZATION = "normalization"  # the weights of the layer that normalizes pixels
 
@@ -36,9 +36,9 @@ def model(
 ) -> Message:
     """Return the fields of `model` that a graph determines: layers, weights, objective and accuracy.
 
-    Weight decay is LBANN's L2 regularization of kernels. It yields the same gradients as in the other
-    libraries, but the printed objective includes weight_decay / 2 times the sum of squares; the loss alone is
-    a metric.
+    Weight decay is LBANN's L2 regularization of kernels. It yields the same gradients as in other libraries,
+    but the printed objective includes weight_decay / 2 times the sum of squares. The loss without it is a
+    metric.
 
     Args:
         graph: The model.
@@ -113,7 +113,7 @@ def save_normalization(mean: Sequence[float], std: Sequence[float], folder: Path
 def layers(
     graph: Graph, device: str = "cpu", normalized: bool = True, parallelism: str = "data"
 ) -> list[Layer]:
-    """Return the layers of a graph, and those of its objective: log-probabilities, labels, loss, accuracy.
+    """Return the layers of a graph and of its objective: log-probabilities, labels, loss, accuracy.
 
     Raises:
         ValueError: As in `model`.
@@ -207,7 +207,7 @@ def _layers(
             decay, epsilon = operator["momentum"], operator["epsilon"]
             if not (decay and epsilon):
                 raise ValueError("a momentum or epsilon of 0 means its own default there")
-            # Statistics are each rank's own. Bessel's correction would also apply to the normalization.
+            # Each rank keeps its own statistics. Bessel's correction would also apply to the normalization.
             settings = {"statistics_group_size": 1, "no_bessel_correction": True}
             return [
                 layer(name, inputs, "batch_normalization", weights, decay=decay, epsilon=epsilon, **settings)
@@ -268,16 +268,16 @@ def _check_names(built: list[Layer], graph: Graph) -> None:
     (name, count), *_ = Counter(entry["name"] for entry in built).most_common(1)
     if count > 1:
         raise ValueError(
-            f"LBANN cannot compute {name} of {graph.model}: another layer there has that name, too; "
-            "name the operator otherwise"
+            f"LBANN cannot compute {name} of {graph.model}: another layer has the same name; "
+            "rename the operator"
         )
 
 
 def _check_in_place(built: list[Layer], graph: Graph) -> None:
-    """Raise ValueError if a layer that works in place would overwrite values that another one needs.
+    """Raise ValueError if a layer that works in place would overwrite values that another layer needs.
 
-    LBANN checks only whether the parent needs its output, not whether other layers do, also through a
-    reshape. It crashes if only a sum uses the output, since a sum passes back no gradient tensor of its own.
+    LBANN checks only whether the parent needs its output. It does not check other layers, nor the source of a
+    reshape. It crashes if only a sum uses the output, since a sum allocates no gradient to pass back.
     """
     by_name = {entry["name"]: entry for entry in built}
     users = Counter(parent for entry in built for parent in entry["parents"])
@@ -290,11 +290,11 @@ def _check_in_place(built: list[Layer], graph: Graph) -> None:
         (below,) = entry["parents"]
         source = by_name[below]["parents"][0] if "reshape" in by_name[below] else None
         if source and not any(kind in by_name[source] for kind in COPIED):
-            why = f"it would overwrite the output of {source}, which may need it"
+            reason = f"it would overwrite the output of {source}, which may need it"
         elif users[below] > 1:
-            why = f"it would overwrite the output of {below}, which others take, too"
+            reason = f"it would overwrite the output of {below}, which other layers use"
         elif entry["name"] in summed:
-            why = "its gradient is lost where only a sum takes its output"
+            reason = "its gradient is lost if only a sum uses its output"
         else:
             continue
-        raise ValueError(f"LBANN cannot compute {entry['name']} of {graph.model}: {why}")
+        raise ValueError(f"LBANN cannot compute {entry['name']} of {graph.model}: {reason}")

@@ -13,13 +13,13 @@ import numpy as np
 from models.graph import Graph, Operator
 from ranks.frameworks.lbann.layer import Layer, activation, layer
 
-MASKED = -1e9  # added to the score of a later position
-UNKNOWN_SETTINGS = {"key_heads", "rotary"}  # of an attention
+MASKED = -1e9  # added to the scores of later positions
+UNKNOWN_SETTINGS = {"key_heads", "rotary"}  # of attention, which LBANN's layers here do not support
 MASK = "causal_mask.{}"  # name of the constant weights, by the length of the sequence
 
 
 def constants(graph: Graph) -> dict[str, np.ndarray]:
-    """Return weights of layers that are not the model's: causal masks, float32 [length, length]."""
+    """Return constant weights beside those of the model: causal masks, float32 [length, length]."""
     lengths = {
         operator.shape[0]
         for operator in graph.operators
@@ -47,7 +47,7 @@ def tokens(name: str, graph: Graph) -> list[Layer]:
 
 
 def labelled(graph: Graph) -> int:
-    """Return the number of positions with a label each; 0 if a sample has one label."""
+    """Return the number of positions that have a label, 0 if a sample has one label."""
     return graph.operators[-1].shape[0] if len(graph.operators[-1].shape) == 2 else 0
 
 
@@ -162,7 +162,7 @@ def _weights(name: str, weights: str, dims: tuple[int, ...]) -> Layer:
 
 
 def _layer_norm(operator: Operator, inputs: list[str], weights: list[str]) -> list[Layer]:
-    """Return a layer normalization with a channel for each position: LBANN's normalizes whole samples."""
+    """Return a layer normalization by a channel for each position, since LBANN's normalizes whole samples."""
     name, epsilon, dims = operator.name, {"value": operator["epsilon"]}, list(operator.shape)
     if len(dims) == 1:
         return [layer(name, inputs, "layer_norm", weights, epsilon=epsilon, scale=True, bias=True)]
@@ -179,7 +179,7 @@ def _layer_norm(operator: Operator, inputs: list[str], weights: list[str]) -> li
 
 
 def _attention(operator: Operator, inputs: list[str]) -> list[Layer]:
-    """Return the layers of an attention, one head after the other.
+    """Return the layers of an attention, head by head.
 
     Scores are [length, length of keys], and outputs [length, units of a head].
     """
@@ -291,7 +291,7 @@ def _lstm(operator: Operator, inputs: list[str], length: int, device: str) -> li
 
 
 def _begin(name: str, states: list[str], units: int) -> list[Layer]:
-    """Return output and cell before the first position: zeros, or those of a state."""
+    """Return output and cell before the first position: zeros, or the parts of an initial state."""
     output, cell = f"{name}.output", f"{name}.cell"
     if not states:
         return [layer(begin, [], "constant", value=0.0, num_neurons=[units]) for begin in (output, cell)]

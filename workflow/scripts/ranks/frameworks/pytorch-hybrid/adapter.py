@@ -43,9 +43,9 @@ def trainer(context: Context) -> Trainer:
             super().distribute()
 
         def train_epoch(self, epoch: int, timer: EpochTimer) -> EpochSums:
-            seen = super().train_epoch(epoch, timer)
+            sums = super().train_epoch(epoch, timer)
             samples = context.spec["steps"] * context.samples[context.rank]
-            return EpochSums(seen.loss_sum / self.weight, seen.correct, samples)
+            return EpochSums(sums.loss_sum / self.weight, sums.correct, samples)
 
         def _divide(self) -> None:
             """Set the number of samples of each rank from the level of `shares`; collective."""
