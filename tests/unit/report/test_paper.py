@@ -308,6 +308,17 @@ def test_drafts_say_what_tables_show(quickstart_like: tuple[Facts, list[Path], l
     assert all(part.startswith(r"\drafted") for part in parts.values())
 
 
+def test_extreme_that_cells_share_names_none(quickstart_like: tuple[Facts, list[Path], list[Path]]) -> None:
+    facts, _, stems = quickstart_like
+    evidence = Evidence(facts.runs, {stem.name: tables.read(stem).data for stem in stems})
+    accuracies = [0.5, *[0.9] * (len(evidence.tables["cells"]) - 1)]
+    cells = evidence.tables["cells"].assign(validation_accuracy_mean=accuracies)
+    shown = replace(evidence, tables=evidence.tables | {"cells": cells})
+    finding = find_finding(FigureSpec(name="a", kind="accuracy", x="wall_time"), shown)
+    assert finding is not None and finding.facts["tied"] == [1, len(cells) - 1]
+    assert evidence.cell(cells["cell"].iloc[-1]) not in finding
+
+
 def test_scatter_is_compared_with_each_factor(quickstart_like: tuple[Facts, list[Path], list[Path]]) -> None:
     runs = quickstart_like[0].runs
     for factors, named in (({"a": 0.7, "b": 0.2}, []), ({"a": 0.7, "b": 0.06}, ["a"]), ({"a": 0.08}, [])):
@@ -619,8 +630,8 @@ def test_methods_state_what_was_done() -> None:
     assert (stated["epochs"]["epochs"], stated["epochs"]["warmup_epochs"]) == ([3], [1])
     sizes = stated["collectives-benchmarked"]["sizes_bytes"]
     assert (len(sizes), sizes[0], sizes[-1]) == (9, 1024, 64 * 2**20)
-    assert "fit" in stated["excluded"]["levels"] and stated["all-succeeded"]["runs"] == 270
-    assert stated["devices"] == {"devices": ["cpu"], "threads": [1], "node_cores": []}
+    assert "fit" in stated["excluded"]["exclusions"][0] and stated["all-succeeded"]["runs"] == 270
+    assert stated["devices"] == {"devices": ["cpu"], "threads": [1], "node_cores": [], "is_shared": False}
     for sentence in (conditions.circumstances_note(facts.runs), fit.circumstances(facts.network)):
         assert sentence and to_latex(sentence) in notes
     assert cited(to_latex(conditions.replicates_note(facts.runs))) in notes

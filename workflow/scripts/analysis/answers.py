@@ -206,8 +206,8 @@ def answer_sentences(
     further = [effect_notes[name] for name in by_factor if name not in described and by_factor[name]]
     if unknown := [name for name in by_factor if name not in described and not by_factor[name]]:
         further.append(_unknown_effects_note(unknown))
-    if note := _accuracy_note(runs, by_factor.get(ACCUMULATION, []), anova):
-        further.append(note)
+    if accuracy := _accuracy_note(runs, by_factor.get(ACCUMULATION, []), anova):
+        further.append(accuracy)
     source = " as far as the source says" if measured_elsewhere(runs) else ""
     reading = NOTE.format(source, _differences_of_cells(runs))
     return Answer(opening, further, reading)
@@ -497,7 +497,7 @@ def _moderated_effect_text(ordered: Sequence[Contrast], moderator: str, clause: 
         _groups(ordered, moderator).items(), key=lambda item: -sum(own.is_significant for own in item[1])
     )
     preposition = "on" if moderator in NODES_AND_DEVICES else "with"
-    parts = []
+    parts: list[str] = []
     for level, contrasts in groups:
         place = f"{preposition} {treatment_text({moderator: level})}"
         n, n_tested = sum(own.is_significant for own in contrasts), len(_tested(contrasts))

@@ -294,10 +294,14 @@ def _range_note(
         return None
     rows = rows.sort_values(column, kind="stable")
     least, greatest = rows.iloc[0], rows.iloc[-1]
-    texts = [
-        f"{tables.number(unit_multiplier * row[column])}{unit} with {evidence.cell(row['cell'])}"
-        for row in (least, greatest)
-    ]
+    printed = (unit_multiplier * rows[column].astype(float)).map(tables.number)
+    texts = []
+    for row in (least, greatest):
+        value = tables.number(unit_multiplier * row[column])
+        # A name is only for a cell that is alone at the printed precision.
+        n_tied = int((printed == value).sum())
+        place = f"with {evidence.cell(row['cell'])}" if n_tied == 1 else f"in {n_tied} cells"
+        texts.append(f"{value}{unit} {place}")
     return Note(
         "range",
         f"As {FIGURE_REFERENCE} shows, {subject} is lowest, {texts[0]}, and highest, {texts[1]}."
@@ -306,6 +310,7 @@ def _range_note(
         column=column,
         least=float(least[column]),
         greatest=float(greatest[column]),
+        tied=[int((printed == printed.iloc[at]).sum()) for at in (0, -1)],
     )
 
 
