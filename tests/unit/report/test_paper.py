@@ -313,8 +313,8 @@ def test_extreme_that_cells_share_names_none(quickstart_like: tuple[Facts, list[
     evidence = Evidence(facts.runs, {stem.name: tables.read(stem).data for stem in stems})
     accuracies = [0.5, *[0.9] * (len(evidence.tables["cells"]) - 1)]
     cells = evidence.tables["cells"].assign(validation_accuracy_mean=accuracies)
-    shown = replace(evidence, tables=evidence.tables | {"cells": cells})
-    finding = find_finding(FigureSpec(name="a", kind="accuracy", x="wall_time"), shown)
+    changed = replace(evidence, tables=evidence.tables | {"cells": cells})
+    finding = find_finding(FigureSpec(name="a", kind="accuracy", x="wall_time"), changed)
     assert finding is not None and finding.facts["tied"] == [1, len(cells) - 1]
     assert evidence.cell(cells["cell"].iloc[-1]) not in finding
 
