@@ -334,12 +334,12 @@ def test_speedups_with_accumulation_are_a_sentence_of_their_own(
     facts, _, stems = quickstart_like
     evidence = Evidence(facts.runs, {stem.name: tables.read(stem).data for stem in stems})
     rows = evidence.tables["speedup"]
-    accumulates = (rows["replicas"] == 2) & (rows.index % 2 == 1)
+    accumulates = (rows["n_devices"] == 2) & (rows.index % 2 == 1)
     steps = rows.assign(sync_every=accumulates.map({True: 4, False: 1}))
     note = speedups(replace(evidence, tables=evidence.tables | {"speedup": steps}))
     assert note is not None and accumulates.any()
     assert note.facts["accumulating"] == rows.loc[accumulates, "speedup"].max()
-    assert note.facts["greatest"] == rows.loc[(rows["replicas"] == 2) & ~accumulates, "speedup"].max()
+    assert note.facts["greatest"] == rows.loc[(rows["n_devices"] == 2) & ~accumulates, "speedup"].max()
 
 
 def test_abstract_counts_discarded_runs(quickstart_like: tuple[Facts, list[Path], list[Path]]) -> None:
