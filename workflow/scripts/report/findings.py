@@ -262,7 +262,7 @@ def speedups(evidence: Evidence, reference: str = FIGURE_REFERENCE) -> Note | No
     return Note(
         "speedup-range",
         text,
-        devices=n_devices,
+        n_devices=n_devices,
         least=float(rows["speedup"].iloc[0]),
         greatest=float(rows["speedup"].iloc[-1]),
         accumulating=float(accumulating["speedup"].iloc[-1]) if len(accumulating) else None,
