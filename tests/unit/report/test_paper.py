@@ -35,7 +35,14 @@ from precision import reached
 from report import design, document, drafts, paper, pdf, setting
 from report import methods as methods_module
 from report.facts import Facts, texts
-from report.findings import FIGURE_REFERENCE, Evidence, effect_of_figure, find_finding
+from report.findings import (
+    FIGURE_REFERENCE,
+    Evidence,
+    effect_of_figure,
+    find_finding,
+    speedups,
+    variation,
+)
 from report.latex import cited, first_sentence, keys_of, references, to_latex
 from report.methods import method_notes, methods, reproducibility
 from report.threats import MAX_WARNINGS, threat_notes, threats
@@ -281,6 +288,11 @@ def test_drafts_say_what_tables_show(quickstart_like: tuple[Facts, list[Path], l
     largest = data["speedup"][data["speedup"]["n_devices"] == scaling.facts["devices"]]
     assert scaling.facts["efficiency"] == largest["efficiency"].max()
     assert scaling.facts["slower"] == (largest["speedup_high"] < 1).sum()
+    assert scaling.facts["longer"] == (largest["speedup"] < 1).sum() >= scaling.facts["slower"]
+    means = find_note(answer.opening, "means")
+    assert means in next(drafts.abstract(facts, answer)) and means not in next(
+        drafts.conclusion(facts, answer)
+    )
     worst = largest["efficiency"].idxmin()
     of_four = data["speedup"].assign(
         n_devices=data["speedup"]["n_devices"].mask(data["speedup"].index == worst, 4)
@@ -294,6 +306,48 @@ def test_drafts_say_what_tables_show(quickstart_like: tuple[Facts, list[Path], l
     parts = drafts.draft_texts(empty, answers.Answer([answers.NO_SUCCESS], []), Evidence(empty.runs, {}))
     assert set(parts) == {"abstract.tex", "discussion.tex", "conclusion.tex"}
     assert all(part.startswith(r"\drafted") for part in parts.values())
+
+
+def test_extreme_that_cells_share_names_none(quickstart_like: tuple[Facts, list[Path], list[Path]]) -> None:
+    facts, _, stems = quickstart_like
+    evidence = Evidence(facts.runs, {stem.name: tables.read(stem).data for stem in stems})
+    accuracies = [0.5, *[0.9] * (len(evidence.tables["cells"]) - 1)]
+    cells = evidence.tables["cells"].assign(validation_accuracy_mean=accuracies)
+    changed = replace(evidence, tables=evidence.tables | {"cells": cells})
+    finding = find_finding(FigureSpec(name="a", kind="accuracy", x="wall_time"), changed)
+    assert finding is not None and finding.facts["tied"] == [1, len(cells) - 1]
+    assert evidence.cell(cells["cell"].iloc[-1]) not in finding
+
+
+def test_scatter_is_compared_with_each_factor(quickstart_like: tuple[Facts, list[Path], list[Path]]) -> None:
+    runs = quickstart_like[0].runs
+    for factors, named in (({"a": 0.7, "b": 0.2}, []), ({"a": 0.7, "b": 0.06}, ["a"]), ({"a": 0.08}, [])):
+        rows = pd.DataFrame({"term": [*factors, "error"], "share": [*factors.values(), 0.1]})
+        note = variation(Evidence(runs, {"anova": rows}))
+        assert note is not None and note.facts["scatter"] == 0.1
+        assert [name for name in factors if f"{name} (" in note.partition(". ")[2]] == named
+
+
+def test_speedups_with_accumulation_are_a_sentence_of_their_own(
+    quickstart_like: tuple[Facts, list[Path], list[Path]],
+) -> None:
+    facts, _, stems = quickstart_like
+    evidence = Evidence(facts.runs, {stem.name: tables.read(stem).data for stem in stems})
+    rows = evidence.tables["speedup"]
+    accumulates = (rows["n_devices"] == 2) & (rows.index % 2 == 1)
+    steps = rows.assign(sync_every=accumulates.map({True: 4, False: 1}))
+    note = speedups(replace(evidence, tables=evidence.tables | {"speedup": steps}))
+    assert note is not None and accumulates.any()
+    assert note.facts["accumulating"] == rows.loc[accumulates, "speedup"].max()
+    assert note.facts["greatest"] == rows.loc[(rows["n_devices"] == 2) & ~accumulates, "speedup"].max()
+
+
+def test_abstract_counts_discarded_runs(quickstart_like: tuple[Facts, list[Path], list[Path]]) -> None:
+    facts = quickstart_like[0]
+    failed = facts.runs.assign(status=facts.runs["status"].mask(facts.runs.index < 2, "failed"))
+    for runs in (facts.runs, failed):
+        n_discarded = len(runs) - len(successful(runs))
+        assert drafts._measured_note(replace(facts, runs=runs)).facts["discarded"] == n_discarded
 
 
 def test_findings_are_the_numbers_of_tables(quickstart_like: tuple[Facts, list[Path], list[Path]]) -> None:
@@ -576,8 +630,8 @@ def test_methods_state_what_was_done() -> None:
     assert (stated["epochs"]["epochs"], stated["epochs"]["warmup_epochs"]) == ([3], [1])
     sizes = stated["collectives-benchmarked"]["sizes_bytes"]
     assert (len(sizes), sizes[0], sizes[-1]) == (9, 1024, 64 * 2**20)
-    assert "fit" in stated["excluded"]["levels"] and stated["all-succeeded"]["runs"] == 270
-    assert stated["devices"] == {"devices": ["cpu"], "threads": [1], "node_cores": []}
+    assert "fit" in stated["excluded"]["exclusions"][0] and stated["all-succeeded"]["runs"] == 270
+    assert stated["devices"] == {"devices": ["cpu"], "threads": [1], "node_cores": [], "is_shared": False}
     for sentence in (conditions.circumstances_note(facts.runs), fit.circumstances(facts.network)):
         assert sentence and to_latex(sentence) in notes
     assert cited(to_latex(conditions.replicates_note(facts.runs))) in notes

@@ -14,7 +14,7 @@ significant difference are never called equal: the sentence says which differenc
 import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +24,7 @@ from analysis import tables
 from analysis.anova import ERROR
 from analysis.cell_means import estimate_response_means, measured_response
 from analysis.effects import EQUAL, factors_in_order, margin_text
-from analysis.intervals import SIGNIFICANCE_LEVEL, Estimate, holm, simultaneous_ratios
+from analysis.intervals import SIGNIFICANCE_LEVEL, Estimate, holm, p_text, simultaneous_ratios
 from analysis.measured import (
     cell_levels,
     level_text,
@@ -39,7 +39,7 @@ from analysis.measured import (
 )
 from common.notes import Note
 from common.text import join_words, number_of
-from declared.factors import MODEL_AND_DATASET
+from declared.factors import MODEL_AND_DATASET, NODES_AND_DEVICES
 from declared.mesh import REQUIRED_AXIS
 from declared.responses import EPOCH_TIME, Response
 
@@ -50,11 +50,18 @@ NOTHING_TESTED = Note(
     "nothing-tested", "No comparison could be tested: that needs two or more runs of each cell."
 )
 NOTE = (
-    "All else is equal in each comparison{}. Brackets after ratios are simultaneous 95 % intervals, which "
+    "Compared cells differ in one factor{}. {}Brackets after ratios are simultaneous 95 % intervals, which "
     "exclude 1 only for significant differences (p < 0.05 after Holm correction over a factor's "
     "comparisons). Brackets after means and speed-ups are 95 % intervals of each alone. Extremes among many "
     "comparisons tend to be exaggerated (selection bias)."
 )
+ACCUMULATION = "sync_every"
+UNEQUAL_TRAINING = (
+    "With {}, the effective batch grows, so epochs are not equal training. "  # and accuracies can differ
+)
+OWN_SETTINGS = "Frameworks keep their own settings (table settings). "
+MAX_MEANS = 8  # ranges of means in a sentence
+MAX_GROUPS = 3  # of comparisons, by the levels of the factor on which an effect depends
 MIN_FACTOR = 3.0  # larger ratios are given as factors, smaller ones in per cent
 
 
@@ -86,6 +93,7 @@ class Contrast:
         p: p of the difference after Holm correction; NaN without a test.
         equal: Whether an equivalence test showed equality within the study's margin.
         cells: The cells before and after the change; () for a main effect.
+        other_levels: Levels of the other factors; {} for a main effect.
     """
 
     factor: str
@@ -96,6 +104,7 @@ class Contrast:
     p: float
     equal: bool = False
     cells: tuple[str, ...] = ()
+    other_levels: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @property
     def is_significant(self) -> bool:
@@ -178,8 +187,9 @@ def answer_sentences(
     by_factor = contrasts_by_factor(runs, effects, anova, response)
     first, *more_factors = [name for name in asked_factors if name in by_factor] or list(by_factor)[:1]
     rankings = rank_levels(runs, first, by_factor[first], response)
-    effect_notes = {name: _effect_note(name, contrasts, response) for name, contrasts in by_factor.items()}
+    effect_notes = {name: _effect_note(name, own, anova, response) for name, own in by_factor.items()}
     opening = [_best_note(first, rankings, response) if rankings else effect_notes[first]]
+    opening += filter(None, [_means_note(runs, anova, response)])
     # The note on the best level has the only contrast of a factor, but not the range of several.
     described = {first} if not rankings or len(by_factor[first]) == 1 else set()
     opening += [effect_notes[name] for name in more_factors]
@@ -187,17 +197,58 @@ def answer_sentences(
     strongest = None if more_factors else _strongest_factor(by_factor, described)
     if strongest:
         rank = " most" if strongest == _strongest_factor(by_factor) else " most of the other factors"
-        opening.append(_effect_note(strongest, by_factor[strongest], response, rank))
+        opening.append(_effect_note(strongest, by_factor[strongest], anova, response, rank))
         described.add(strongest)
     every_contrast = [contrast for contrasts in by_factor.values() for contrast in contrasts]
     if every_contrast:
-        opening.append(_undecided_note(every_contrast, margin, response))
+        opening.append(_undecided_note(every_contrast, margin))
     opening += _shortage_notes(runs, [first, *more_factors])
     further = [effect_notes[name] for name in by_factor if name not in described and by_factor[name]]
     if unknown := [name for name in by_factor if name not in described and not by_factor[name]]:
         further.append(_unknown_effects_note(unknown))
-    reading = NOTE.format(" as far as the source says" if measured_elsewhere(runs) else "")
+    if accuracy := _accuracy_note(runs, by_factor.get(ACCUMULATION, []), anova):
+        further.append(accuracy)
+    source = " as far as the source says" if measured_elsewhere(runs) else ""
+    reading = NOTE.format(source, _differences_of_cells(runs))
     return Answer(opening, further, reading)
+
+
+def _differences_of_cells(runs: pd.DataFrame) -> str:
+    """Return what else differs between cells that differ in one factor; "" if nothing does."""
+    grows_with = [
+        name
+        for name, is_factor in (
+            ("accumulation", ACCUMULATION in varying(runs)),
+            ("more nodes", runs["nodes"].nunique() > 1 and set(runs["batch_scope"].dropna()) == {"local"}),
+        )
+        if is_factor
+    ]
+    text = UNEQUAL_TRAINING.format(" or ".join(grows_with)) if grows_with else ""
+    return text + (OWN_SETTINGS if runs["framework"].nunique() > 1 else "")
+
+
+def _accuracy_note(runs: pd.DataFrame, contrasts: Sequence[Contrast], anova: pd.DataFrame) -> Note | None:
+    """Say how the final accuracy of cells with and without accumulation differs; None if it does not."""
+    pairs = [contrast for contrast in contrasts if contrast.cells]
+    accuracy = 100 * successful(runs).groupby("cell")["validation_accuracy"].mean().astype(float)
+    pairs = [pair for pair in pairs if accuracy.reindex(pair.cells).notna().all()]
+    if not pairs:
+        return None
+    moderator = _moderator(pairs, anova)
+    texts, ranges = [], []
+    for level, group in (_groups(pairs, moderator) if moderator else {None: pairs}).items():
+        for after in (False, True):
+            values = accuracy[[pair.cells[after] for pair in group]]
+            changed = {ACCUMULATION: group[0].after if after else group[0].before}
+            place = treatment_text(changed | ({moderator: level} if moderator else {}))
+            ends = dict.fromkeys(f"{value:.1f}" for value in (values.min(), values.max()))
+            texts.append((" to ".join(ends), place))
+            ranges.append((place, values.min(), values.max()))
+    if len({values for values, _ in texts}) == 1:
+        return None
+    words = "; ".join(f"{values} % with {place}" for values, place in texts)
+    text = f"Mean validation accuracy after the last epoch is {words}."
+    return Note("accuracy-of-accumulation", text, ranges=ranges)
 
 
 def contrasts_by_factor(
@@ -264,6 +315,7 @@ def _contrasts(runs: pd.DataFrame, factor: str, pairs: pd.DataFrame, prefix: str
             to_float(row.get(f"{prefix}p_holm")),
             row.get("verdict") == EQUAL,
             (before, after),
+            {name: levels.at[after, name] for name in other_factors if not pd.isna(levels.at[after, name])},
         )
 
 
@@ -353,14 +405,46 @@ def _best_note(factor: str, rankings: Sequence[Ranking], response: Response) -> 
     )
 
 
+def _means_note(runs: pd.DataFrame, anova: pd.DataFrame, response: Response) -> Note | None:
+    """Give the range of means over frameworks at each combination of the factors that explain most.
+
+    Factors that explain least are left out until MAX_MEANS combinations remain.
+    """
+    means = (
+        estimate_response_means(runs, response).cell_statistics["mean"].dropna() * response.unit_multiplier
+    )
+    rows = cell_levels(runs).set_index("cell").loc[lambda table: table.index.isin(means.index)]
+    shares = anova.set_index("term")["share"].astype(float) if "share" in anova else pd.Series(dtype=float)
+    names = [name for name in factors_in_order(runs) if name != "framework"]
+    while names and len(rows[names].drop_duplicates()) > MAX_MEANS:
+        names.remove(min(names, key=lambda name: shares.get(title(name), 0.0)))
+    if not names or rows.empty:
+        return None
+    ranges, texts = [], []
+    for _, group in rows.groupby(names, dropna=False, sort=True):
+        low, high = means[group.index].min(), means[group.index].max()
+        values = " to ".join(dict.fromkeys((tables.number(low), tables.number(high))))
+        ranges.append((_context(group.iloc[0], names), len(group), low, high))
+        texts.append(f"{values} {response.unit} with {ranges[-1][0]}")
+    text = f"Mean {response.title} is {'; '.join(texts)}."
+    return Note("means", text, ranges=ranges, factors=names)
+
+
 def _effect_note(
-    factor: str, contrasts: Sequence[Contrast], response: Response = EPOCH_TIME, rank: str = ""
+    factor: str,
+    contrasts: Sequence[Contrast],
+    anova: pd.DataFrame,
+    response: Response = EPOCH_TIME,
+    rank: str = "",
 ) -> Note:
     """Give the range of a factor's ratios, and how many comparisons are significant.
+
+    If the effect depends on another factor, each of that factor's levels has its own range.
 
     Args:
         factor: The factor.
         contrasts: Its contrasts.
+        anova: The table of the analysis of variance.
         response: What is compared.
         rank: Words after the verb if the factor changes the response most, such as " most".
     """
@@ -369,18 +453,19 @@ def _effect_note(
     ordered = sorted(contrasts, key=lambda contrast: contrast.ratio.value)
     tested, significant = _tested(contrasts), [contrast for contrast in contrasts if contrast.is_significant]
     is_one_change = len({contrast.change for contrast in contrasts}) == 1
-    values = []
-    for contrast in (ordered[0], ordered[-1]):
-        words = "; ".join(filter(None, ("" if is_one_change else contrast.change, contrast.context)))
-        values.append(f"{tables.ratio(contrast.ratio)}{f' ({words})' if words else ''}")
-    extent = f"factors from {values[0]} to {values[1]}" if len(ordered) > 1 else f"a factor of {values[0]}"
-    subject = f"Using {ordered[0].change}" if is_one_change else f"The choice of {title(factor)}"
-    if tested and not significant:
-        text = f"{subject} has no significant effect on {response.title}: {extent}"
+    subject = f"using {ordered[0].change}" if is_one_change else f"the choice of {title(factor)}"
+    moderator = _moderator(contrasts, anova) if significant else None
+    overall: dict[str, float] = {}
+    if moderator:
+        text = _moderated_effect_text(ordered, moderator, f"{subject} changes {response.title}{rank} by")
+    elif tested and not significant:
+        overall_text, overall = _overall_effect(factor, anova)
+        ratios = _range_text(ordered).replace("factor", "ratio", 1)
+        text = f"{_nothing_significant_text(ordered, response)}: {ratios}{overall_text}"
     else:
-        text = f"{subject} changes {response.title}{rank} by {extent}"
-    if significant:
-        text += f". {_count_significant(len(significant), len(tested))}"
+        text = f"{subject[0].upper()}{subject[1:]} changes {response.title}{rank} by {_range_text(ordered)}"
+        if significant:
+            text += f". {_count_significant(len(significant), len(tested))}"
     return Note(
         "effect",
         f"{text}.",
@@ -389,7 +474,107 @@ def _effect_note(
         greatest=ordered[-1],
         significant=len(significant),
         tested=len(tested),
+        moderator=moderator,
+        overall=overall,
     )
+
+
+def _range_text(ordered: Sequence[Contrast], but: str = "") -> str:
+    """Return the smallest and the largest ratio of ordered contrasts, whose contexts leave out `but`."""
+    is_one_change = len({contrast.change for contrast in ordered}) == 1
+    values = []
+    for contrast in (ordered[0], ordered[-1]):
+        levels = {name: level for name, level in contrast.other_levels.items() if name != but}
+        context = treatment_text(levels) if but else contrast.context
+        words = "; ".join(filter(None, ("" if is_one_change else contrast.change, context)))
+        values.append(f"{tables.ratio(contrast.ratio)}{f' ({words})' if words else ''}")
+    return f"factors from {values[0]} to {values[1]}" if len(ordered) > 1 else f"a factor of {values[0]}"
+
+
+def _moderated_effect_text(ordered: Sequence[Contrast], moderator: str, clause: str) -> str:
+    """Return the effect at each level of the factor on which it depends, the most significant level first."""
+    groups = sorted(
+        _groups(ordered, moderator).items(), key=lambda item: -sum(own.is_significant for own in item[1])
+    )
+    preposition = "on" if moderator in NODES_AND_DEVICES else "with"
+    parts: list[str] = []
+    for level, contrasts in groups:
+        place = f"{preposition} {treatment_text({moderator: level})}"
+        n, n_tested = sum(own.is_significant for own in contrasts), len(_tested(contrasts))
+        extent = _range_text(contrasts, moderator)
+        if n:
+            words = clause if not parts else "it does so by"
+            parts.append(f"{place}, {words} {extent}: {_count_significant(n, n_tested)}")
+        else:
+            parts.append(f"{place}, none of {number_of(n_tested, 'comparison')} is significant: {extent}")
+    return ". ".join(f"{part[0].upper()}{part[1:]}" for part in parts)
+
+
+def _groups(contrasts: Sequence[Contrast], factor: str) -> dict[Any, list[Contrast]]:
+    """Return contrasts by the level of another factor."""
+    groups: dict[Any, list[Contrast]] = {}
+    for contrast in contrasts:
+        groups.setdefault(contrast.other_levels[factor], []).append(contrast)
+    return groups
+
+
+def _moderator(contrasts: Sequence[Contrast], anova: pd.DataFrame) -> str | None:
+    """Return the factor on which the effect of another one depends most; None if it depends on none.
+
+    An effect depends on a factor if their interaction is significant, or if all comparisons at some of its
+    levels are significant and none at the others.
+    """
+    shares = _significant_terms(anova)["share"]
+    candidates = {}
+    for name in set.intersection(*(set(contrast.other_levels) for contrast in contrasts)):
+        groups = _groups(contrasts, name)
+        verdicts = {frozenset(own.is_significant for own in group) for group in groups.values()}
+        is_separate = verdicts == {frozenset({True}), frozenset({False})}
+        titles = (title(contrasts[0].factor), title(name))
+        share = max(shares.get(" × ".join(pair), 0.0) for pair in (titles, titles[::-1]))
+        if 1 < len(groups) <= MAX_GROUPS and (is_separate or share):
+            candidates[name] = (is_separate, share)
+    return max(sorted(candidates), key=lambda name: candidates[name], default=None)
+
+
+def _significant_terms(anova: pd.DataFrame) -> pd.DataFrame:
+    """Return p and share of the significant terms of the analysis of variance."""
+    if not {"term", "p", "share"} <= set(anova):
+        return pd.DataFrame({"p": [], "share": []}, dtype=float)
+    terms = anova.set_index("term")[["p", "share"]].astype(float)
+    return terms[terms["p"] < SIGNIFICANCE_LEVEL]
+
+
+def _nothing_significant_text(contrasts: Sequence[Contrast], response: Response) -> str:
+    factor, n = contrasts[0].factor, number_of(len(_tested(contrasts)), "comparison")
+    if factor == "framework":
+        return f"No single pair of frameworks differs significantly in {response.title} ({n}, Holm)"
+    is_one_change = len({contrast.change for contrast in contrasts}) == 1
+    subject = contrasts[0].change if is_one_change else f"levels of {title(factor)}"
+    return f"No single comparison of {subject} is significant for {response.title} ({n}, Holm)"
+
+
+def _overall_effect(factor: str, anova: pd.DataFrame) -> tuple[str, dict[str, float]]:
+    """Return what the analysis of variance shows of a factor over all cells, in words and in numbers.
+
+    The main effect is preferred to interactions; "" and {} if neither is significant. Many small differences
+    can be significant together though no pair is.
+    """
+    terms = _significant_terms(anova)
+    terms = terms[[title(factor) in term.split(" × ") for term in terms.index]]
+    if terms.empty:
+        return "", {}
+    is_main = title(factor) in terms.index
+    term = title(factor) if is_main else str(terms["share"].idxmax())
+    p, share = (float(terms.at[term, name]) for name in ("p", "share"))
+    numbers = f"{p_text(p)}, {100 * share:.1f} % of the variation"
+    if not is_main:
+        words = f"over all cells together the interaction {term} is significant"
+    elif factor == "framework":
+        words = "over all cells together frameworks do differ"
+    else:
+        words = f"over all cells together {title(factor)} does have an effect"
+    return f"; {words} ({numbers})", {"p": p, "share": share}
 
 
 def _count_significant(n: int, n_tested: int) -> str:
@@ -427,7 +612,7 @@ def _shortage_notes(runs: pd.DataFrame, asked_factors: Sequence[str]) -> list[No
     ]
 
 
-def _undecided_note(contrasts: Sequence[Contrast], margin: float | None, response: Response) -> Note:
+def _undecided_note(contrasts: Sequence[Contrast], margin: float | None) -> Note:
     """Say how many comparisons are significant, and which differences the others allow."""
     tested = _tested(contrasts)
     if not tested:
@@ -442,9 +627,13 @@ def _undecided_note(contrasts: Sequence[Contrast], margin: float | None, respons
         )
         text += margin_text(margin)
     if slowdowns:
-        difference = "slowdown" if response == EPOCH_TIME else "difference"
-        text += f". For the remaining ones, the data are compatible with {difference}s of up to "
-        text += " to ".join(dict.fromkeys(map(_difference_text, (slowdowns[0], slowdowns[-1]))))
+        narrowest, widest = map(_difference_text, (slowdowns[0], slowdowns[-1]))
+        text += (
+            f". In the open comparison, a difference of up to {widest} remains possible"
+            if len(slowdowns) == 1
+            else f". In the {len(slowdowns)} open comparisons, differences from {narrowest} (narrowest "
+            f"interval) to {widest} (widest) remain possible"
+        )
     return Note(
         "not-told-apart",
         f"{text}.",

@@ -25,6 +25,11 @@ WITHOUT_EFFECT_ON_ONE_DEVICE = (
     "sharding",
 )  # fmt: skip
 
+SHARED_BLOCKS = (
+    " Ratios are of means over the blocks in which both cells have a usable run; they can differ from the "
+    "quotient of the printed means."
+)
+
 
 def baseline_cells(runs: pd.DataFrame) -> dict[str, str]:
     """Map cells to their measured baseline cell; cells without one are left out."""
@@ -209,7 +214,8 @@ def table(runs: pd.DataFrame) -> tables.Table:
             "Speed-up: mean epoch time of the baseline divided by that of the cell. Efficiency: speed-up "
             "divided by the ratio of the numbers of devices. "
         )
-        + (conditions.comparison_note(data["within_blocks"]) or "Speed-ups have no intervals."),
+        + (conditions.comparison_note(data["within_blocks"]) or "Speed-ups have no intervals.")
+        + (SHARED_BLOCKS if (data["within_blocks"] > 0).any() else ""),
         "Serial fraction: determined from the measurement, (1/S − 1/p) / (1 − 1/p) with speed-up S on p "
         "devices (Karp & Flatt 1990); its interval follows from that of S. It includes everything that more "
         "devices do not shorten, such as communication and the cost of the framework. Above 1, more devices "

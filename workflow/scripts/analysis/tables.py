@@ -463,7 +463,11 @@ def _with_decimals(value: float, decimals: int) -> str:
 
 
 def ratio(estimate: Estimate, digits: int = 3) -> str:
-    """Return `interval` of a ratio; a bound that excludes 1 gets enough decimals to show that."""
+    """Return `interval` of a ratio; a bound that excludes 1 gets enough decimals to show that.
+
+    An interval that ends at 1 without including it (`intervals.simultaneous_ratios`) is half-open:
+    `0.64 [0.40, 1)`.
+    """
     text = interval(estimate, digits)
     if not text.endswith("]"):
         return text
@@ -473,13 +477,13 @@ def ratio(estimate: Estimate, digits: int = 3) -> str:
         low = _unlike_one(estimate.low)
     if estimate.high < 1 and float(high) >= 1:
         high = _unlike_one(estimate.high)
-    return f"{value} [{low}, {high}]"
+    return f"{value} {'(' if low == '1' else '['}{low}, {high}{')' if high == '1' else ']'}"
 
 
 def _unlike_one(bound: float) -> str:
-    """Return a bound with the fewest decimals that differ from 1, or `<1` or `>1`."""
+    """Return a bound with the fewest decimals that differ from 1, or `1` if it is 1 but for rounding."""
     texts = (f"{bound:.{places}f}" for places in range(MAX_BOUND_DECIMALS))
-    return next((text for text in texts if float(text) != 1), f"{'<' if bound < 1 else '>'}1")
+    return next((text for text in texts if float(text) != 1), "1")
 
 
 def interval_texts(data: pd.DataFrame, name: str, factor: float = 1.0, digits: int = 3) -> list[str]:

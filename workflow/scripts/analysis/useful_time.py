@@ -36,7 +36,8 @@ METHOD_NOTE = Note(
     "Training: epochs of successful runs. Warm-up: what warm-up epochs took longer than timed ones; training "
     "does not include it. Start-up: until all ranks met. Other: shutdown, reference benchmark, waiting for a "
     "quiet machine. Unsuccessful: failed, timed out, out of memory or invalid. Lost: earlier attempts of "
-    "repeated runs. Idle: nodes of an allocation while no run used them, collective benchmarks included.",
+    "repeated runs. Idle: nodes of an allocation while no run used them, collective benchmarks included. "
+    "Emulated nodes count as the one machine that they share.",
 )
 QUEUE_NOTE = Note(
     "time-in-queues",

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from analysis.measured import level_text, measured_elsewhere, title, title_with_unit
+from analysis.measured import combination_text, level_text, measured_elsewhere, title, title_with_unit
 from common.notes import Note
 from common.text import number_of
 from declared.datasets import find_dataset
@@ -100,13 +100,20 @@ def exclusions(study: Study) -> list[Exclusion]:
     lines = text.splitlines()
     return [
         Exclusion(
-            "; ".join(
-                f"{title(name)} {' or '.join(map(level_text, levels))}" for name, levels in exclusion.items()
-            ),
+            " with ".join(_levels_text(name, levels) for name, levels in exclusion.items()),
             _comment(lines, node),
         )
         for exclusion, node in zip(study.exclude, entries, strict=True)
     ]
+
+
+def _levels_text(name: str, levels: Sequence[Any]) -> str:
+    """Return levels of a factor as alternatives in a sentence, such as `1 or 2 nodes`."""
+    *first, last = levels
+    words = combination_text({name: last})
+    if words.startswith(level_text(last)):
+        return " or ".join([*map(level_text, first), words])
+    return f"{title(name)} {' or '.join(map(level_text, levels))}"
 
 
 def _comment(lines: list[str], node: Any) -> str | None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pandas as pd
 
+from analysis import conditions
 from analysis.answers import Answer
 from analysis.measured import distinct_names, framework_order, levels_in_order
 from common.notes import Note
@@ -39,7 +40,7 @@ def draft_texts(facts: Facts, answer: Answer, evidence: Evidence) -> dict[str, s
 
 def abstract(facts: Facts, answer: Answer) -> Iterator[str]:
     """Yield the abstract: the question, how it was measured, the answer, and its limits."""
-    answers = [*answer.opening[:1], *map(_first_sentence, answer.opening[1:2])]
+    answers = _main_sentences(answer)
     limits = _limits(facts)
     limits_text = [f"These results are limited to {join_words(limits)}."] if limits else []
     yield " ".join([end_sentence(facts.study.question), _measured_note(facts), *answers, *limits_text])
@@ -60,7 +61,7 @@ def discussion(answer: Answer, evidence: Evidence) -> Iterator[str]:
 
 def conclusion(facts: Facts, answer: Answer) -> Iterator[str]:
     """Yield a short answer, its limits, and what would test it."""
-    yield " ".join(_INTERVAL.sub("", _first_sentence(note)) for note in answer.opening[:2])
+    yield " ".join(_INTERVAL.sub("", note) for note in _main_sentences(answer, details=False))
     if limits := _limits(facts):
         text = (
             f"This holds for {join_words(limits)}. A repetition at another site tests whether it holds "
@@ -68,6 +69,23 @@ def conclusion(facts: Facts, answer: Answer) -> Iterator[str]:
             "needs."
         )
         yield Note("next-step", text, limits=limits)
+
+
+def _main_sentences(answer: Answer, details: bool = True) -> list[str]:
+    """Return the answer in short: the best level, the means and the effect of the next factor.
+
+    Args:
+        answer: The answer.
+        details: Whether to include the means, and by how much the best level leads.
+    """
+    first, *rest = answer.opening
+    sentences = [first if details else _first_sentence(first)]
+    if means := next((note for note in rest if note.code == "means"), None):
+        sentences += [means] * details
+    if effect := next((note for note in rest if note.code != "means"), None):
+        # If the effect depends on another factor, the first sentence alone would mislead.
+        sentences.append(effect if effect.facts.get("moderator") else _first_sentence(effect))
+    return sentences
 
 
 def _first_sentence(note: str) -> str:
@@ -89,6 +107,9 @@ def _measured_note(facts: Facts) -> Note:
     nodes = [f"{level:g}" for level in levels_in_order(runs, "nodes")]
     devices = [name for name in distinct_names(facts.ok, "devices") if name != "cpu"]
     least, largest = int(runs_per_cell.min()), int(runs_per_cell.max())
+    usable = conditions.usable_runs_note(runs)
+    n_discarded, n_runs = len(runs) - usable.facts["usable"], number_of(len(runs), "run")
+    discarded = f" {n_discarded} of {n_runs} could not be used{_causes_text(usable)}." if n_discarded else ""
     imported = facts.study.imported is not None
     text = (
         f"The study compares {'published measurements of ' * imported}"
@@ -96,9 +117,19 @@ def _measured_note(facts: Facts) -> Note:
         f"on {join_words(nodes)} node{'s' * (nodes != ['1'])}"
         f"{' with ' * bool(devices)}{join_words(devices)}, "
         f"{f'{least} to ' * (least < largest)}{number_of(largest, 'run')} each"
-        f"{'' if imported else ', in random order within blocks'}."
+        f"{'' if imported else ', in random order within blocks'}.{discarded}"
     )
-    return Note("measured", text, runs=len(runs), cells=len(runs_per_cell), nodes=nodes)
+    return Note(
+        "measured", text, runs=len(runs), cells=len(runs_per_cell), nodes=nodes, discarded=n_discarded
+    )
+
+
+def _causes_text(usable: Note) -> str:
+    """Return why runs could not be used, as the note on usable runs counts the causes."""
+    causes = usable.facts["causes"]
+    if len(causes) == 1:
+        return f" ({next(iter(causes))})"
+    return f" ({', '.join(f'{n} {cause}' for cause, n in causes.items())})" if causes else ""
 
 
 def _limits(facts: Facts) -> list[str]:
@@ -129,13 +160,17 @@ def _scaling_note(evidence: Evidence) -> Note | None:
     )
     if 1 - efficiency > NEAR_IDEAL_LOSS:
         text += (
-            " The rest of its devices' time goes to communication, waiting, and what the framework adds to "
-            "one device's work."
+            " The rest of its devices' time goes to communication, waiting, contention, and what the "
+            "framework adds to one device's work."
         )
     bounds = largest.get("speedup_high", pd.Series(dtype=float))
-    if n_slower := int((pd.to_numeric(bounds, errors="coerce") < 1).sum()):
+    n_slower = int((pd.to_numeric(bounds, errors="coerce") < 1).sum())
+    if n_longer := int((largest["speedup"].astype(float) < 1).sum()):
         text += (
-            f" In {n_slower} of {number_of(len(largest), 'configuration')} an epoch takes longer than on the "
-            "baseline: communication costs more than the devices save."
+            f" In {n_longer} of {number_of(len(largest), 'configuration')} mean epoch time is longer than on "
+            f"the baseline, in {n_slower} significantly: communication, waiting and contention cost more "
+            "than the added devices save."
         )
-    return Note("cost-of-scaling", text, devices=n_devices, efficiency=efficiency, slower=n_slower)
+    return Note(
+        "cost-of-scaling", text, devices=n_devices, efficiency=efficiency, slower=n_slower, longer=n_longer
+    )

@@ -235,28 +235,37 @@ def speedups(evidence: Evidence, reference: str = FIGURE_REFERENCE) -> Note | No
     if rows.empty:
         return None
     n_devices = int(rows["n_devices"].max())
-    is_alike = accumulates_as_baseline(evidence.tables["speedup"])[rows.index] & (
-        rows["n_devices"] == n_devices
-    )
-    rows = rows[is_alike if is_alike.any() else rows["n_devices"] == n_devices]
-    rows = rows.sort_values("speedup", kind="stable")
+    rows = rows[rows["n_devices"] == n_devices].sort_values("speedup", kind="stable")
+    is_alike = accumulates_as_baseline(evidence.tables["speedup"])[rows.index]
+    accumulating = rows[~is_alike] if is_alike.any() else rows[:0]
+    rows = rows[is_alike] if is_alike.any() else rows
     ends = [rows.iloc[0], rows.iloc[-1]][: len(rows)]
-    texts = [
+    *texts, with_accumulation = [
         f"{tables.interval(estimate_of(row, 'speedup'))}, an efficiency of "
         f"{100 * row['efficiency']:.0f} %, with {evidence.cell(row['cell'])}"
-        for row in ends
+        for row in (*ends, accumulating.iloc[-1] if len(accumulating) else ends[-1])
     ]
     begins_later = "baseline_n_devices" in rows and (rows["baseline_n_devices"] > 1).any()
     baseline = "the fewest devices" if begins_later else "the single-device baseline"
-    subject = f"On {n_devices} devices, speed-up over {baseline}"
-    return Note(
-        "speedup-range",
+    subject = f"{'Without accumulation, on' if len(accumulating) else 'On'} {n_devices} devices"
+    subject += f", speed-up over {baseline}"
+    text = (
         f"{subject} is {texts[-1]} ({reference})."
         if len(ends) == 1
-        else f"{subject} is at best {texts[-1]} ({reference}). The smallest is {texts[0]}.",
-        devices=n_devices,
+        else f"{subject} is at best {texts[-1]} ({reference}). The smallest is {texts[0]}."
+    )
+    if len(accumulating):
+        text += (
+            f" With accumulation, against the same baseline, it is at best {with_accumulation}, which "
+            "includes what accumulation saves."
+        )
+    return Note(
+        "speedup-range",
+        text,
+        n_devices=n_devices,
         least=float(rows["speedup"].iloc[0]),
         greatest=float(rows["speedup"].iloc[-1]),
+        accumulating=float(accumulating["speedup"].iloc[-1]) if len(accumulating) else None,
     )
 
 
@@ -285,10 +294,14 @@ def _range_note(
         return None
     rows = rows.sort_values(column, kind="stable")
     least, greatest = rows.iloc[0], rows.iloc[-1]
-    texts = [
-        f"{tables.number(unit_multiplier * row[column])}{unit} with {evidence.cell(row['cell'])}"
-        for row in (least, greatest)
-    ]
+    printed = (unit_multiplier * rows[column].astype(float)).map(tables.number)
+    texts = []
+    for row in (least, greatest):
+        value = tables.number(unit_multiplier * row[column])
+        # A name is only for a cell that is alone at the printed precision.
+        n_tied = int((printed == value).sum())
+        place = f"with {evidence.cell(row['cell'])}" if n_tied == 1 else f"in {n_tied} cells"
+        texts.append(f"{value}{unit} {place}")
     return Note(
         "range",
         f"As {FIGURE_REFERENCE} shows, {subject} is lowest, {texts[0]}, and highest, {texts[1]}."
@@ -297,6 +310,7 @@ def _range_note(
         column=column,
         least=float(least[column]),
         greatest=float(greatest[column]),
+        tied=[int((printed == printed.iloc[at]).sum()) for at in (0, -1)],
     )
 
 
@@ -316,8 +330,8 @@ def _communication(_spec: FigureSpec, evidence: Evidence) -> Note | None:
     ]
     return Note(
         "communication-range",
-        "On more than one device, the part of an epoch that computation does not explain, communication and "
-        f"waiting, is {' to '.join(texts[: len(ordered)])} ({FIGURE_REFERENCE}).",
+        "On more than one device, the part of an epoch that computation does not explain (communication, "
+        f"waiting and contention) is {' to '.join(texts[: len(ordered)])} ({FIGURE_REFERENCE}).",
         least=float(ordered["communication"].iloc[0]),
         greatest=float(ordered["communication"].iloc[-1]),
     )
@@ -392,9 +406,17 @@ def variation(evidence: Evidence) -> Note | None:
         f"{join_words([f'{term} ({100 * share:.0f} %)' for term, share in named.items()])}."
     )
     if scatter:
-        differences = "differ much less" if scatter < min(named.values()) else "differ as much as factors do"
-        text += f" Runs of the same configuration {differences}: they account for {100 * scatter:.1f} %."
+        rank = _rank_text(scatter, named)
+        text += f" Runs of the same configuration account for {100 * scatter:.1f} %, {rank}."
     return Note("what-decides", text, shares=named, scatter=scatter)
+
+
+def _rank_text(scatter: float, shares_of_terms: Mapping[str, float]) -> str:
+    """Return how the share of scatter compares with the largest shares of terms, in descending order."""
+    larger = [f"{term} ({100 * share:.0f} %)" for term, share in shares_of_terms.items() if share > scatter]
+    if len(larger) == len(shares_of_terms):
+        return f"less than {'each of these' if len(larger) > 1 else 'this'}"
+    return f"more than any factor except {join_words(larger)}" if larger else "more than any factor"
 
 
 def _change_text(ratio: Estimate) -> str:

@@ -391,7 +391,10 @@ def _machine(facts: Facts) -> Iterator[str]:
         sorted(set(ok[name].dropna().astype(int))) for name in ("cores_per_rank", "node_cores")
     )
     if devices:
-        yield facts.sentence("devices", devices=devices, threads=threads, node_cores=node_cores)
+        is_shared = set(ok["placement"].dropna()) == {"emulated"}
+        yield facts.sentence(
+            "devices", devices=devices, threads=threads, node_cores=node_cores, is_shared=is_shared
+        )
     yield to_latex(conditions.circumstances_note(facts.runs))
 
 
@@ -441,8 +444,13 @@ def _statistics(facts: Facts) -> Iterator[str]:
 
 def _left_out(facts: Facts) -> Iterator[str]:
     runs = facts.runs
-    for exclusion in exclusions(facts.study):
-        yield facts.sentence("excluded", levels=exclusion.levels, reason=exclusion.reason)
+    left_out = exclusions(facts.study)
+    if left_out:
+        texts_of_exclusions = [
+            f"{exclusion.levels} ({exclusion.reason})" if exclusion.reason else exclusion.levels
+            for exclusion in left_out
+        ]
+        yield facts.sentence("excluded", exclusions=texts_of_exclusions)
     failed, origin = unsuccessful(runs), "source" if facts.study.imported else "design"
     if failed.empty:
         yield facts.sentence("all-succeeded", runs=len(runs), origin=origin)

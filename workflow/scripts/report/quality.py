@@ -111,7 +111,8 @@ def assumption_marks(data: pd.DataFrame) -> Iterator[Mark]:
         name = Note("assumption", good if holds else bad, assumption=assumption)
         yield Mark(name, GOOD if holds else BAD, detail, "table-checks")
     if unknown:
-        text = f"{number_of(len(unknown), 'assumption')} not judged"
+        names = "; ".join(assumption for assumption, _ in unknown)
+        text = f"{number_of(len(unknown), 'assumption')} not judged: {names}"
         name = Note("assumptions-not-judged", text, assumptions=[assumption for assumption, _ in unknown])
         detail = ". ".join(f"{assumption}: {verdict}" for assumption, verdict in unknown)
         yield Mark(name, UNKNOWN, detail, "table-checks")
