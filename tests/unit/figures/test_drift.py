@@ -148,6 +148,24 @@ def test_runs_before_the_first_reference_are_drawn(tmp_path):
     assert find_note(caption.notes, "steal-not-seen").facts["most"] == 0.001
 
 
+def test_excluded_and_extreme_runs_are_drawn(tmp_path):
+    runs, epochs = campaign()
+    runs = with_clocks(referenced(runs)).assign(other_cpu_share=0.01, max_other_cpu_share=0.05)
+    ok = runs.index[runs["status"] == "ok"]
+    runs.loc[ok[:3], ["status", "other_cpu_share"]] = ["invalid", 0.24]
+    runs.loc[ok[10], ["reference_s", "reference_after_s"]] *= 4
+    figure, caption = drift.draw(records(tmp_path, runs, epochs), SPEC)
+    bottom, top, *_ = figure.axes
+    excluded = next(line for line in bottom.lines if line.get_markerfacecolor() == "white")
+    n_excluded = int(((runs["status"] != "ok") & runs["started_at"].notna()).sum())
+    assert len(excluded.get_xdata()) == n_excluded >= 3
+    assert max(excluded.get_ydata()) == pytest.approx(24) and bottom.get_ylim()[1] > 24
+    assert any(np.allclose(line.get_ydata(), 5.0) for line in bottom.lines), "the limit"
+    assert top.get_ylim()[1] < 0.6 * max(dots(top).get_ydata()) and len(top.texts) == 1
+    assert find_note(caption.notes, "excluded-runs-drawn")
+    assert find_note(caption.notes, "axis-cut").facts["runs"] == 1
+
+
 def test_the_table_has_a_row_for_each_block(campaign_records):
     data = of_table.drift_by_block(of_table.drift_by_run(campaign_records.runs))
     ok = campaign_records.runs[campaign_records.runs["status"] == "ok"]

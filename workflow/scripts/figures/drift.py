@@ -35,6 +35,14 @@ WIDTHS = (2.7, 1.0)  # of the panels over time, and of the panel on the right
 HEIGHTS = (1.15, 1.15, 0.8)
 BLUE, RED, YELLOW = "#004488", "#bb5566", "#ddaa33"
 WAIT_MARKER = style.dots("v", 3, style.INK)
+CUT_MARKER = style.dots("^", 3.5, BLUE)
+OPEN_MARKER = style.dots("o", 2.6, "white", 0.8) | {"markeredgecolor": YELLOW}
+LIMIT_LINE: dict[str, Any] = {"color": style.INK, "linewidth": 0.7, "linestyle": (0, (4, 2))}
+# The axis of the reference ends at MIN_AXIS_CUT (%), or further out if many runs deviate by more.
+MIN_AXIS_CUT = 50.0
+CUT_QUANTILE, CUT_REACH = 0.9, 1.5  # the quantile of deviations, and its multiple that stays on the axis
+MAX_CUT_LABELS = 4
+MAX_LEGEND_ROW = 6  # entries
 MIN_VISIBLE_SHARE = 0.02  # of a panel's height, from which a bar is visible
 DEVIATION = {REFERENCE: "reference: deviation (%)", LOST_CPU_TIME: "CPU time lost: deviation (%)"}
 NO_SHARES = "no run records background load"
@@ -42,11 +50,12 @@ HEADING = "Machine speed over the campaign, by a reference benchmark around ever
 HOW_TO_READ = (
     "Top: reference benchmark times, from before to after each run, relative to the median of runs "
     f"{SAME_SETTING}. Middle: epoch times relative to the mean of their cell. Every other block is shaded; a "
-    "line is at the mean of each. Hatched: gaps that are cut, with their duration. Bottom: background load, "
-    "CPU time of other processes. Right: a dot per run. Deviation: distance from the value that cell and "
+    "line is at the mean of each. Bottom: background load, CPU time of other processes. Right: a dot per run; the "
+    "fit uses all of them, with their full values. Deviation: distance from the value that cell and "
     "block predict. CPU time lost: a share w of others and of the hypervisor counts as 1 / (1 − w). The "
     "slope is fitted by least squares, with its 95 % band."
 )
+EXCLUDED_NOTE = Note("excluded-runs-drawn", "Open: excluded runs.")
 
 
 def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, panels.Caption]:
@@ -56,7 +65,7 @@ def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     if data.empty:
         return panels.empty_figure(runs, NO_REFERENCE)
     adjusted = adjustment(runs)
-    data, time, unit = _add_positions(data, records.every_run)
+    data, excluded, time, unit = _add_positions(data, records.every_run)
     figure = style.new_figure(style.PAGE_INCHES, HEIGHT_INCHES)
     grid = figure.add_gridspec(3, 2, width_ratios=WIDTHS, height_ratios=HEIGHTS)
     bottom = figure.add_subplot(grid[2, 0])
@@ -66,7 +75,7 @@ def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     for ax in (top, middle, bottom):
         _shade_blocks(ax, bands)
         ax.grid(True, axis="y")
-    _draw_reference(top, data)
+    n_cut = _draw_reference(top, data, bands)
     dots: dict[str, Any] = DOT_STYLE | {"rasterized": len(data) > MAX_VECTOR_DOTS}
     middle.plot(data["middle"], 100 * (data["epoch_time"] - 1), zorder=2, **dots)
     for ax, column in ((top, "reference"), (middle, "epoch_time")):
@@ -74,6 +83,7 @@ def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, panels.Caption]:
         _draw_block_means(ax, bands, column)
         ax.tick_params(labelbottom=False)
     is_steal_visible = _draw_shares(bottom, data)
+    limit = _draw_excluded(bottom, excluded)
     top.set_ylabel("reference:\ndeviation (%)")
     middle.set_ylabel("epoch time:\ndeviation (%)")
     bottom.set_ylabel("background\nload (%)")
@@ -83,31 +93,48 @@ def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, panels.Caption]:
         for ax in (top, middle, bottom):
             timeline.draw_cuts(ax, time, sum(middle.get_ylim()) / 2 if ax is middle else None)
     _draw_epoch_time_over_covariate(covariate_ax, runs, adjusted)
-    figure.legend(handles=_legend_handles(data, bands, is_steal_visible), loc="outside upper center", ncols=5)
+    handles = _legend_handles(data, bands, is_steal_visible)
+    handles += _excluded_handles(excluded, limit)
+    figure.legend(
+        handles=handles,
+        loc="outside upper center",
+        ncols=len(handles) if len(handles) <= MAX_LEGEND_ROW else 4,
+    )
     return figure, panels.compose_caption(
         runs,
         HEADING,
+        EXCLUDED_NOTE if len(excluded) else "",
+        _cut_note(n_cut),
         *_adjustment_notes(adjusted),
         _waits_note(data),
         _steal_note(data, is_steal_visible),
-        endnotes=[HOW_TO_READ, _missing_reference_note(data)],
+        endnotes=[
+            HOW_TO_READ,
+            timeline.CUTS_NOTE if time is not None and len(time.cuts) else "",
+            _missing_reference_note(data),
+        ],
         with_intervals=False,
     )
 
 
-def _add_positions(data: pd.DataFrame, every_run: pd.DataFrame) -> tuple[pd.DataFrame, Time | None, str]:
-    """Return the runs with left, right and middle on the x axis, the time axis, and a label.
+def _add_positions(
+    data: pd.DataFrame, every_run: pd.DataFrame
+) -> tuple[pd.DataFrame, pd.DataFrame, Time | None, str]:
+    """Return runs with left, right and middle on the x axis, the excluded runs alike, time axis, and a label.
 
     The axis is the same as in the figure `timeline`, over every run that started. Without clocks, positions
-    are the order of the runs, the time axis is None, and the label says so.
+    are the order of the runs, no excluded run has a position, the time axis is None, and the label says so.
+    Excluded runs are those that started, recorded background load, and are not among `data`.
     """
     ran = timeline.started_runs(every_run)
     if not data.index.isin(ran.index).all():
         order = np.arange(1.0, len(data) + 1)
-        return data.assign(left=order - 0.4, right=order + 0.4, middle=order), None, "run, in order"
-    time, ran = timeline.time_axis(ran), ran.loc[data.index]
+        return data.assign(left=order - 0.4, right=order + 0.4, middle=order), ran[:0], None, "run, in order"
+    time = timeline.time_axis(ran)
     left, right = time.position(ran["start_h"].to_numpy()), time.position(ran["end_h"].to_numpy())
-    return data.assign(left=left, right=right, middle=(left + right) / 2), time, ""
+    places = pd.DataFrame({"left": left, "right": right, "middle": (left + right) / 2}, index=ran.index)
+    is_excluded = (ran["status"] != "ok") & ran["other_cpu_share"].notna()
+    return data.join(places), ran[is_excluded].join(places), time, ""
 
 
 def _block_bands(data: pd.DataFrame) -> pd.DataFrame:
@@ -140,8 +167,11 @@ def _draw_block_means(ax: Axes, bands: pd.DataFrame, column: str) -> None:
             )
 
 
-def _draw_reference(ax: Axes, data: pd.DataFrame) -> None:
-    """Draw a line from before to after each run, and a triangle where a run waited."""
+def _draw_reference(ax: Axes, data: pd.DataFrame, bands: pd.DataFrame) -> int:
+    """Draw a line from before to after each run, and a triangle where a run waited.
+
+    The axis is cut where single runs would squash all others. Returns the number of runs beyond it.
+    """
     data = data[data["reference"].notna()]
     percent = 100 * (data[["before", "after"]].to_numpy(float) - 1)
     ends = np.stack(
@@ -152,12 +182,34 @@ def _draw_reference(ax: Axes, data: pd.DataFrame) -> None:
     ax.add_collection(lines)
     dots: dict[str, Any] = DOT_STYLE | {"rasterized": len(data) > MAX_VECTOR_DOTS}
     ax.plot(data["middle"], 100 * (data["reference"] - 1), zorder=3, **dots)
-    values = np.append(percent.ravel(), [0.0, *(100 * (data["reference"] - 1))])
+    deviations = 100 * (data["reference"] - 1)
+    block_means = 100 * np.expm1(bands["reference"].to_numpy() / 100)
+    cut = max(MIN_AXIS_CUT, CUT_REACH * float(deviations.abs().quantile(CUT_QUANTILE)))
+    values = np.append(percent.ravel(), [0.0, *deviations]).clip(-cut, cut)
+    values = np.append(values, block_means)
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
     margins = (high - low or 1.0) * np.array([0.08, 0.2])  # below, and above for the triangles
     ax.set_ylim(low - margins[0], high + margins[1])
     starts = data.loc[data["waited_s"] > 0, "left"]
     ax.plot(starts, [0.96] * len(starts), transform=ax.get_xaxis_transform(), **WAIT_MARKER)
+    is_beyond = (deviations > ax.get_ylim()[1]) | (deviations < ax.get_ylim()[0])
+    _mark_beyond(ax, data.loc[is_beyond, "middle"], deviations[is_beyond])
+    return int(is_beyond.sum())
+
+
+def _mark_beyond(ax: Axes, middle: pd.Series, deviations: pd.Series) -> None:
+    """Draw an arrow at the edge for each run beyond the axis, and the values of the largest ones."""
+    height = np.where(deviations > 0, 0.86, 0.08)
+    ax.plot(middle, height, transform=ax.get_xaxis_transform(), **CUT_MARKER)
+    for place in deviations.abs().nlargest(MAX_CUT_LABELS).index:
+        text = ax.annotate(
+            f"{deviations[place]:+.0f} %",
+            (middle[place], 0.86 if deviations[place] > 0 else 0.08),
+            xycoords=ax.get_xaxis_transform(),
+            xytext=(4, 0),
+            textcoords="offset points",
+        )
+        text.set(va="center", fontsize=style.SMALL_FONT_SIZE, color=style.INK)
 
 
 def _draw_shares(ax: Axes, data: pd.DataFrame) -> bool:
@@ -174,6 +226,20 @@ def _draw_shares(ax: Axes, data: pd.DataFrame) -> bool:
     ax.hlines(other_cpu, data["left"], data["right"], colors=YELLOW, linewidth=1.2, zorder=3)
     ax.set_ylim(0, highest)
     return bool(steal.max() >= MIN_VISIBLE_SHARE * highest)
+
+
+def _draw_excluded(ax: Axes, excluded: pd.DataFrame) -> float | None:
+    """Draw the background load of excluded runs, and return its limit (%) if a line is drawn at it."""
+    if excluded.empty:
+        return None
+    load = 100 * excluded["other_cpu_share"].astype(float)
+    ax.plot(excluded["middle"], load, clip_on=False, zorder=4, **OPEN_MARKER)
+    limits = 100 * excluded["max_other_cpu_share"].dropna().unique()
+    limit = float(limits[0]) if len(limits) == 1 and limits[0] < 100 else None
+    ax.set_ylim(0, max(ax.get_ylim()[1], 1.1 * load.max(), 1.1 * (limit or 0.0)))
+    if limit is not None:
+        ax.axhline(limit, zorder=1, **LIMIT_LINE)
+    return limit
 
 
 def _set_time_axis(ax: Axes, time: Time | None, label: str) -> None:
@@ -223,6 +289,15 @@ def _legend_handles(data: pd.DataFrame, bands: pd.DataFrame, is_steal_visible: b
     return handles
 
 
+def _excluded_handles(excluded: pd.DataFrame, limit: float | None) -> list[Line2D | Patch]:
+    handles: list[Line2D | Patch] = []
+    if len(excluded):
+        handles.append(Line2D([], [], label="excluded run", **OPEN_MARKER))
+    if limit is not None:
+        handles.append(Line2D([], [], label=f"limit ({limit:.3g} %)", **LIMIT_LINE))
+    return handles
+
+
 def _adjustment_notes(adjusted: Adjustment) -> list[str]:
     """Return notes on the correlation of covariates with epoch time, and on whether means are adjusted."""
     if not adjusted.alone:
@@ -234,6 +309,11 @@ def _adjustment_notes(adjusted: Adjustment) -> list[str]:
     text = f"Within cells and blocks the correlation with epoch time is {numbers}."
     correlations = {name: covariate.correlation for name, covariate in adjusted.alone.items()}
     return [Note("correlation", text, **correlations), adjusted_tables_note(adjusted)]
+
+
+def _cut_note(n_runs: int) -> str:
+    text = "Arrow: beyond the axis." if n_runs == 1 else "Arrows: beyond the axis."
+    return Note("axis-cut", text, runs=n_runs) if n_runs else ""
 
 
 def _waits_note(data: pd.DataFrame) -> str:
