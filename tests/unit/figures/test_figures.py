@@ -551,9 +551,31 @@ def test_accuracy_over_updates_or_time_ends_where_the_runs_did(treated):
         spec = replace(FIGURES[name], filter={"model": ["small-cnn"], "batch_size": [32]})
         figure, _ = drawn_by(spec, treated)
         (ax,) = [ax for ax in figure.axes if ax.get_title() == "2 nodes"]
-        (line,) = [line for line in ax.lines if line.get_color() == custom.style.colour]
+        lines = [line for line in ax.lines if line.get_color() == custom.style.colour]
+        (line,) = [line for line in lines if line.get_linestyle() != "None"]
         assert line.get_xdata()[-1] == pytest.approx(end)
         assert ax.get_xlim()[1] > end
+
+
+def test_curves_have_markers_and_ticks_at_both_ends(tmp_path):
+    runs, epochs = campaign(replicates=3, failures={})
+    epochs.loc[epochs["epoch"] == 1, "validation_accuracy"] = 0.5
+    records = Records(*write_frames(tmp_path, runs, epochs))
+    figure, caption = drawn_by("accuracy", records)
+    drawn_axes = [ax for ax in figure.axes if ax.axison]
+    series = build_view(records.runs, FIGURES["accuracy"]).series
+    for ax in drawn_axes:
+        marked = [line for line in ax.lines if line.get_marker() not in ("None", "", None)]
+        assert {line.get_marker() for line in marked} <= {one.style.marker for one in series}
+        assert {len(line.get_xdata()) for line in marked} == {epochs["epoch"].nunique()}
+        ticks = ax.xaxis.get_majorticklocs()
+        assert (min(ticks), max(ticks)) == (epochs["epoch"].min(), epochs["epoch"].max())
+    assert len({ax.get_ylim() for ax in drawn_axes}) > 1, "rows have ranges of their own"
+    cells = epochs.merge(runs[["run_id", "cell"]], on="run_id").groupby(["cell", "epoch"])
+    spread = cells["train_accuracy"].mean().groupby("epoch").agg(np.ptp).max()
+    assert 0 < find_note(caption.notes, "curves-apart").facts["largest"] <= 100 * spread + 1e-9
+    timed, caption = drawn_by("accuracy-wall_time", records)
+    assert len({ax.get_xlim() for ax in timed.axes if ax.axison}) == 1
 
 
 def test_intervals_over_time_stand_at_their_markers(tmp_path):

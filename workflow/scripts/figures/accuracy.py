@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FixedLocator, MaxNLocator
 
 from analysis import intervals
 from analysis.measured import Records, successful
@@ -22,14 +22,16 @@ SMALL_PANEL_INCHES = 1.0  # if there are more panels than LARGE_PANELS
 LARGE_PANELS = 12
 SMALL_GRID_COLUMNS = 6
 SMALL_TITLE_CHARACTERS = 16
-MAX_MARKED_EPOCHS = 20  # of a line over wall time
+MAX_MARKED_EPOCHS = 20  # of a line whose markers are not shifted
+MARKER_SIZE = 2.4
+MAX_EPOCH_TICKS = 4
 TICK_LABELS_INCHES = 0.15  # between the panels
 MARGIN = 0.05  # of the axis, on both sides
 SINGLE_EPOCH_OFFSET = 0.08  # of the axis, between series that have a single epoch
-BAR_OFFSET = 0.012  # of the axis, between the bars of several series
+BAR_OFFSET = 0.012  # of the axis, between markers and bars of several series
 MIN_RUNS_FOR_INTERVAL = 3  # fewer runs are drawn one by one
 MAX_BANDS = 3  # series of a panel with bands; more get bars, because bands would cover each other
-MAX_BARS = 10  # of a series
+MAX_BARS = 10  # of a series, if its markers and bars are shifted
 MIN_AXIS_SPAN = 0.02  # of an accuracy
 DOT_SIZE = 1.4
 PARTS = {"train": "training", "validation": "validation"}  # panels, from the top
@@ -103,13 +105,15 @@ AXES = {
         Note(
             "wall-time",
             "Wall time covers epochs and validations from the first epoch on, which includes warm-up, "
-            "without start-up, averaged over replicates.",
+            "without start-up, averaged over replicates. A curve begins at the end of its first epoch, late "
+            "where the first step takes long, as with compilation or the set-up of communication.",
         ),
         integer=False,
     ),
 }
 HEADING = "{} in {} over {}. Lines: means"
 INTERVALS_PHRASE = "; {}: 95 % t intervals."
+SHIFTED_NOTE = Note("shifted-sideways", "Markers and bars are shifted sideways.")
 DOTS_NOTE = Note("single-runs-drawn", "Dots: runs of cells with fewer than three.")
 
 
@@ -130,15 +134,36 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     panel_runs = [panels.rows_at(view.ok, levels) for levels in view.panels]
     n_series = max(sum(len(series.select(runs)) > 0 for series in view.series) for runs in panel_runs)
     interval_mark = "bands" if n_series <= MAX_BANDS and epochs["epoch"].nunique() > 1 else "bars"
-    figure = _draw_panels(view, epochs, responses, (x_axis, quantity), has_bands=interval_mark == "bands")
+    has_bands = interval_mark == "bands"
+    figure = _draw_panels(view, epochs, responses, (x_axis, quantity), has_bands=has_bands)
     has_interval = recorded_runs >= MIN_RUNS_FOR_INTERVAL
     parts = [quantity.responses[response] for response in responses]
     text = HEADING.format(quantity.heading, " and ".join(parts), x_axis.heading)
     text += INTERVALS_PHRASE.format(interval_mark) if has_interval.any() else "."
     heading = Note("heading", text, quantity=quantity.column, parts=parts, over=x_axis.heading)
     dots = "" if has_interval.all() else DOTS_NOTE
+    shifted = SHIFTED_NOTE if x_axis.integer and not has_bands and n_series > 1 else ""
+    apart = _distance_note(view, epochs, {name: quantity.responses[name] for name in responses}, quantity)
     endnotes = [quantity.explanation, x_axis.explanation]
-    return figure, view.caption(heading, dots, endnotes=endnotes, counted=recorded_runs)
+    return figure, view.caption(heading, dots, apart, shifted, endnotes=endnotes, counted=recorded_runs)
+
+
+def _distance_note(view: View, epochs: pd.DataFrame, parts: dict[str, str], quantity: Quantity) -> str:
+    """Return how far the curves of a panel are apart, in points of accuracy; "" for other quantities."""
+    if not math.isfinite(quantity.maximum):
+        return ""
+    means = epochs.groupby(["cell", "epoch"])[list(parts)].mean()
+    distances = []
+    for levels in view.panels:
+        cells = set(panels.rows_at(view.ok, levels)["cell"])
+        by_epoch = means[means.index.get_level_values("cell").isin(cells)].groupby("epoch")
+        distances.append((by_epoch.max() - by_epoch.min())[by_epoch.size() > 1].stack())
+    apart = quantity.unit_multiplier * pd.concat(distances).astype(float).dropna()
+    if apart.empty:
+        return ""
+    largest, median = float(apart.max()), float(apart.median())
+    text = f"Curves of a panel: up to {largest:.2g} points apart, median {median:.2g}."
+    return Note("curves-apart", text, largest=largest, median=median)
 
 
 def _draw_panels(
@@ -160,7 +185,7 @@ def _draw_panels(
     )
     characters = SMALL_TITLE_CHARACTERS if is_small else panels.TITLE_CHARACTERS
     n_bands, n_columns, width = panels.layout(len(panel_levels), max_columns)
-    separate_axes = x_axis is not AXES["epochs"] and len(panel_levels) > 1
+    separate_axes = x_axis is AXES["updates"] and len(panel_levels) > 1
     pair_in = (
         len(responses) * panel_in
         + panels.titles_height(panel_levels, characters)
@@ -170,17 +195,20 @@ def _draw_panels(
         width, n_bands * pair_in + 0.15 + panels.legend_height(len(legend_series), width)
     )
     axes = figure.subplots(
-        n_bands * len(responses), n_columns, squeeze=False, sharex=not separate_axes, sharey=True
+        n_bands * len(responses), n_columns, squeeze=False, sharex=not separate_axes, sharey="row"
     )
     for ax in axes.flat:
         ax.set_axis_off()
         ax.autoscale(False)  # it is slow with dozens of panels that share axes
-    _set_y_axis(axes.flat[0], quantity, epochs, responses)
+    for band in range(n_bands):
+        band_levels = panel_levels[band * n_columns : (band + 1) * n_columns]
+        cells = {cell for levels in band_levels for cell in panels.rows_at(view.ok, levels)["cell"]}
+        for row, response in enumerate(responses):
+            _set_y_axis(axes[band * len(responses) + row, 0], quantity, epochs, response, cells)
     by_epoch = epochs.groupby(["cell", "epoch"])["x"]  # runs are drawn one by one where they are few
     drawn_x = by_epoch.transform("mean").where(
         by_epoch.transform("count") >= MIN_RUNS_FOR_INTERVAL, epochs["x"]
     )
-    has_markers = not x_axis.integer and epochs["epoch"].max() <= MAX_MARKED_EPOCHS
     for panel, levels in enumerate(panel_levels):
         band, column = divmod(panel, n_columns)
         panel_runs = successful(panels.rows_at(view.runs, levels))
@@ -203,7 +231,6 @@ def _draw_panels(
                         (response, quantity),
                         place,
                         has_bands=has_bands,
-                        has_markers=has_markers,
                     )
             if not ax.lines:
                 panels.write_remark(ax, view.absence_reason(panels.rows_at(view.runs, levels)), 24)
@@ -215,11 +242,18 @@ def _draw_panels(
             ax.tick_params(labelbottom=last and (separate_axes or panel + n_columns >= len(panel_levels)))
             ax.grid(True)
             ax.xaxis.set_major_locator(
-                MaxNLocator(3 if is_small else 4, integer=x_axis.integer, min_n_ticks=2)
+                FixedLocator(_epoch_ticks(epochs["epoch"], MAX_EPOCH_TICKS - is_small))
+                if x_axis is AXES["epochs"]
+                else MaxNLocator(3 if is_small else 4, integer=x_axis.integer, min_n_ticks=2)
             )
     figure.supxlabel(x_axis.label, fontsize=style.FONT_SIZE)
-    panels.add_legend(figure, legend_series, markers=has_markers or epochs["epoch"].nunique() == 1)
+    panels.add_legend(figure, legend_series)
     return figure
+
+
+def _epoch_ticks(epochs: pd.Series, max_ticks: int) -> list[int]:
+    """Return the first epoch, the last one, and others between them at about equal distances."""
+    return sorted({round(place) for place in np.linspace(epochs.min(), epochs.max(), max_ticks)})
 
 
 def _epochs(records: Records, view: View, x: str) -> pd.DataFrame:
@@ -245,9 +279,14 @@ def _epochs(records: Records, view: View, x: str) -> pd.DataFrame:
     return epochs.assign(x=increments.astype(float).groupby(epochs["run_id"], sort=False).cumsum())
 
 
-def _set_y_axis(ax: Axes, quantity: Quantity, epochs: pd.DataFrame, responses: list[str]) -> None:
-    """Set the y axis that all panels share. It shows all runs, and intervals that need little more axis."""
-    values = epochs[responses].to_numpy(float)
+def _set_y_axis(ax: Axes, quantity: Quantity, epochs: pd.DataFrame, response: str, cells: set[str]) -> None:
+    """Set the y axis that the panels of a row share, which draw the column `response` of `cells`.
+
+    It shows all runs, and intervals that need little more axis. Without any value it is that of all cells.
+    """
+    own = epochs[epochs["cell"].isin(cells)]
+    epochs = own if own[response].notna().any() else epochs
+    values = epochs[response].to_numpy(float)
     smallest, largest = np.nanmin(values), np.nanmax(values)
     if not math.isfinite(quantity.maximum):
         ax.set_yscale("log")
@@ -255,8 +294,7 @@ def _set_y_axis(ax: Axes, quantity: Quantity, epochs: pd.DataFrame, responses: l
         ax.set_ylim(max(quantity.minimum, 0.9 * smallest), 1.1 * largest)
         return
     span = max(largest - smallest, MIN_AXIS_SPAN)
-    cells = [rows for _, rows in epochs.groupby("cell")]
-    lows = pd.concat([_means(rows, response, quantity)["low"] for response in responses for rows in cells])
+    lows = pd.concat([_means(rows, response, quantity)["low"] for _, rows in epochs.groupby("cell")])
     smallest = panels.extend_end(smallest, lows, smallest - panels.AXIS_EXTENSION * span)
     margin = MARGIN * max(largest - smallest, MIN_AXIS_SPAN)
     low, high = max(quantity.minimum, smallest - margin), min(largest + margin, quantity.maximum + margin)
@@ -293,7 +331,6 @@ def _draw_curve(
     place: float,
     *,
     has_bands: bool,
-    has_markers: bool,
 ) -> None:
     """Draw one series of a panel.
 
@@ -304,7 +341,6 @@ def _draw_curve(
         content: The column to draw, and its quantity.
         place: Number of the series, counted from the middle one, times the width of the axis.
         has_bands: Draw intervals as bands instead of bars.
-        has_markers: Draw markers at the means.
     """
     response, quantity = content
     means = _means(epochs, response, quantity)
@@ -314,19 +350,25 @@ def _draw_curve(
     x = epochs.groupby("epoch")["x"].mean().reindex(means.index).to_numpy(float)
     x = x + place * SINGLE_EPOCH_OFFSET * is_single
     colour = series.style.colour
+    is_shifted = not (has_bands or is_single or place == 0)
+    step = max(1, math.ceil(len(x) / (MAX_BARS if is_shifted else MAX_MARKED_EPOCHS)))
+    marked_x = x + place * BAR_OFFSET * is_shifted
     low, high = (quantity.unit_multiplier * means[bound].to_numpy() for bound in ("low", "high"))
     if has_bands:
         ax.fill_between(x, low, high, color=colour, alpha=style.BAND_ALPHA, linewidth=0)
     else:
-        step = max(1, math.ceil(len(x) / MAX_BARS))
-        offset = 0 if is_single else place * BAR_OFFSET
-        ax.vlines((x + offset)[::-step], low[::-step], high[::-step], color=colour, linewidth=0.7)
+        ax.vlines(marked_x[::-step], low[::-step], high[::-step], color=colour, linewidth=0.7)
     epochs_of_few_runs = epochs[epochs["epoch"].isin(means.index[means["n"] < MIN_RUNS_FOR_INTERVAL])]
     if len(epochs_of_few_runs):
         shift = place * SINGLE_EPOCH_OFFSET * is_single
         values = quantity.unit_multiplier * epochs_of_few_runs[response].astype(float)
         dots = ax.plot(epochs_of_few_runs["x"] + shift, values, "o", color=colour)[0]
         dots.set(markersize=DOT_SIZE, markeredgewidth=0)
-    marker = panels.marker_style(series.style) if has_markers or is_single else {"color": colour}
-    line = {"linestyle": series.style.line, "linewidth": 0.8}
-    ax.plot(x, quantity.unit_multiplier * means["value"].to_numpy(), **marker | line)
+    values = quantity.unit_multiplier * means["value"].to_numpy()
+    line = {"color": series.style.colour, "linestyle": series.style.line, "linewidth": 0.8}
+    marker = panels.marker_style(series.style) | {"markersize": MARKER_SIZE, "markeredgewidth": 0.5}
+    if is_shifted:
+        ax.plot(x, values, **line)
+        ax.plot(marked_x[::-step], values[::-step], zorder=3, **marker)
+    else:
+        ax.plot(x, values, markevery=step, **marker | line)

@@ -50,8 +50,8 @@ HEADING = "Machine speed over the campaign, by a reference benchmark around ever
 HOW_TO_READ = (
     "Top: reference benchmark times, from before to after each run, relative to the median of runs "
     f"{SAME_SETTING}. Middle: epoch times relative to the mean of their cell. Every other block is shaded; a "
-    "line is at the mean of each. Bottom: background load, CPU time of other processes. Right: a dot per run; the "
-    "fit uses all of them, with their full values. Deviation: distance from the value that cell and "
+    "line is at the mean of each. Bottom: background load, CPU time of other processes. Right: a dot per "
+    "run; the fit uses all of them, with their full values. Deviation: distance from the value that cell and "
     "block predict. CPU time lost: a share w of others and of the hypervisor counts as 1 / (1 − w). The "
     "slope is fitted by least squares, with its 95 % band."
 )
