@@ -9,7 +9,7 @@ from analysis import conditions, shares
 from analysis.measured import Records
 from common.notes import codes, find_note
 from declared.figures import FigureSpec
-from figures import panels, style
+from figures import panels, scaling, style
 from figures import shares as shares_figure
 from support.captions import why_not_drawn
 from support.synthetic import designed_campaign, write_frames
@@ -37,6 +37,18 @@ def bars(ax):
         y = round(patch.get_y() + patch.get_height() / 2)
         parts_by_row.setdefault(y, []).append((patch.get_x(), patch.get_width(), patch.get_facecolor()))
     return {y: sorted(parts) for y, parts in parts_by_row.items()}
+
+
+def test_captions_explain_lines_baseline_and_setting(records):
+    _, caption = shares_figure.draw(records, FigureSpec("shares", "shares", filter=ONE_MODEL))
+    assert find_note(caption.notes, "rest-interval")
+    _, caption = scaling.draw(records, FigureSpec("scaling", "scaling", filter=ONE_MODEL))
+    facts = find_note(caption.notes, "baseline-time").facts
+    times = find_note(caption.endnotes, "baselines").facts["means"].values()
+    assert (facts["shortest"], facts["longest"]) == (min(times), max(times))
+    (scopes,) = find_note(caption.below, "setting").facts["notes"][:1]
+    subjects = [part.partition(":")[0] for part in scopes.split("; ")]
+    assert subjects == ["Nodes", "batch", "times"]
 
 
 @pytest.mark.parametrize("spec", [RUN, EPOCH], ids=["run", "epoch"])

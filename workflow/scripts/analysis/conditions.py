@@ -64,11 +64,11 @@ _PLACEMENTS = {
 }
 _SHORT_PLACEMENTS = {
     "distinct-nodes": "distinct machines",
-    "virtual": "virtual nodes",
-    "emulated": "emulated nodes",
+    "virtual": "one machine's virtual cluster",
+    "emulated": "one machine's processes",
 }
-_SHORT_BATCH_SCOPES = {"local": "local batch", "global": "global batch"}
-_SHORT_TIMING_SCOPES = {"ranks": "slowest rank timed", "master": "master timed"}
+_SHORT_BATCH_SCOPES = {"local": "per replica", "global": "in total"}
+_SHORT_TIMING_SCOPES = {"ranks": "slowest rank", "master": "master"}
 _BATCH_SCOPES = {
     "local": "local batch (fixed per replica: the effective batch grows with the replicas)",
     "global": "global batch (fixed in total)",
@@ -201,11 +201,11 @@ def _scopes_note(runs: pd.DataFrame, ok: pd.DataFrame) -> str:
     batches = sorted(set(runs["batch_scope"].dropna()), reverse=True)
     parts = [
         origin,
-        " or ".join(_SHORT_PLACEMENTS[name] for name in placements) + _node_limits(ok),
-        " or ".join(_SHORT_BATCH_SCOPES[name] for name in reversed(batches)),
-        " or ".join(_SHORT_TIMING_SCOPES[name] for name in reversed(timing)),
+        "nodes: " + " or ".join(_SHORT_PLACEMENTS[name] for name in placements) + _node_limits(ok),
+        "batch: " + " or ".join(_SHORT_BATCH_SCOPES[name] for name in reversed(batches)),
+        "times: " + " or ".join(_SHORT_TIMING_SCOPES[name] for name in reversed(timing)),
     ]
-    text = "; ".join(filter(None, parts))
+    text = "; ".join(part for part in parts if part and not part.endswith(": "))
     return Note(
         "scopes",
         f"{text[0].upper()}{text[1:]}.",

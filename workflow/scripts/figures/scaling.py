@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from analysis import conditions
+from analysis import conditions, tables
 from analysis.batch_scaling import batch_scaling, scaling_phrase
 from analysis.measured import Records, device_axis_label, factors, size_factor_name
 from analysis.speedup import accumulation_note, baseline_cells, build_rows
@@ -25,7 +25,7 @@ PANEL_INCHES = 1.3
 QUANTITIES = {"speedup": ("speed-up", 1.0), "efficiency": ("efficiency (%)", 100.0)}
 MAX_IDEAL_REACH = 1.7  # of the ideal line, relative to the largest speed-up
 MAX_OCTAVES = 0.06  # by which a marker is moved on an axis of doublings, 4 % of the ideal
-HEADING = "Speed-up (above) and efficiency (below){}. Markers: ratios of means; bars: 95 % intervals."
+HEADING = "Speed-up (above) and efficiency (below){}. Bars: 95 % intervals."
 MAX_FIT_DEVIATION = 0.2  # of the collective benchmark from its fit; above, neither fit nor estimate is drawn
 HOW_TO_READ = (
     "Speed-up: mean epoch time of the baseline divided by mean epoch time of the cell. Ideal: devices of "
@@ -106,8 +106,10 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
         batch_scaling(view.runs, size_factor_name(view.runs)),
     )
     without_baseline = [cell for cell in dict.fromkeys(view.ok["cell"]) if cell not in baselines]
+    used = sorted(set(drawn_rows["baseline_cell"].dropna()))
     return figure, view.caption(
         HEADING.format(scaling_phrase(kept_batch)),
+        _baseline_time_note(used, view),
         ESTIMATE_NOTE if has_estimate else "",
         panels.SINGLE_RUNS if _is_single_run(drawn_rows[drawn_rows["n_devices"] > 1]).any() else "",
         _no_baseline_note(without_baseline),
@@ -119,10 +121,18 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
             axis.axis_note(x_label),
             ESTIMATE_EXPLAINED if has_estimate else "",
             _left_out_estimates_note(drawn_rows),
-            lines.baselines_note(sorted(set(drawn_rows["baseline_cell"].dropna())), view),
+            lines.baselines_note(used, view),
             lines.left_out_note(left_out, SINGLE_DEVICE_ONLY),
         ],
     )
+
+
+def _baseline_time_note(used: Sequence[str], view: View) -> str:
+    """Return the range of the mean epoch times of the baseline cells `used`."""
+    times = [view.estimate(cell).value for cell in used]
+    ends = dict.fromkeys(tables.number(end) for end in (min(times), max(times)))
+    text = f"Baseline: {' to '.join(ends)} {view.response.unit}."
+    return Note("baseline-time", text, shortest=min(times), longest=max(times))
 
 
 def _no_baseline_note(cells: Sequence[str]) -> str:

@@ -43,9 +43,10 @@ DIVISION_NOTE = Note(
     "Computation: the batches of an epoch times the time of a batch of the same framework, model, data set, "
     "local batch and treatment on one device. Rest: what remains of the epoch, that is communication, "
     "waiting for the slowest rank, contention for cores and memory, and any other cost of more devices. "
-    "Lines: 95 % intervals of the point where the rest begins, from the ratio of the mean epoch times of "
-    "both cells.",
+    "Black lines: 95 % intervals of the point where the rest begins, from the ratio of the mean epoch times "
+    "of both cells.",
 )
+REST_NOTE = Note("rest-interval", "Black lines: intervals of the rest.")
 NO_SINGLE_REPLICA = Note(
     "no-cell-on-one-replica",
     "no cell on one device was measured with the same framework, model, data set, local batch and treatment",
@@ -77,12 +78,16 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
         has_one_axis=not by_run,
         margin=1.02 if by_run else 1.0,
     )
+    drawn = data[data.index.isin(view.ok["cell"])]
     endnotes = [
         PARTS_NOTE if by_run else "",
-        *_division_notes(data[data.index.isin(view.ok["cell"])], by_run),
+        *_division_notes(drawn, by_run),
     ]
     return figure, view.caption(
-        RUNS_HEADING if by_run else EPOCHS_HEADING, endnotes=endnotes, with_intervals=False
+        RUNS_HEADING if by_run else EPOCHS_HEADING,
+        REST_NOTE if drawn["communication"].notna().any() else "",
+        endnotes=endnotes,
+        with_intervals=False,
     )
 
 

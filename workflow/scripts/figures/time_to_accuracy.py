@@ -18,7 +18,7 @@ from figures.view import View, build_view
 
 REMARK_OFFSET = 4  # points, from the end of the axis
 HEADING = f"Time to {{:.4g}} % validation accuracy. {panels.MARKERS}"
-NEVER_SENTENCE = "Open arrows: some runs never reach it."
+NEVER_SENTENCE = "Open: not always reached."
 
 
 def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
