@@ -186,6 +186,18 @@ def test_the_caption_by_nodes_has_the_seconds_of_its_baselines(drawings, csv):
     assert "single-device-baselines-drawn" in codes(caption.notes)
 
 
+def test_baselines_have_a_place_of_their_own(drawings):
+    figure, caption = drawings["by_nodes"]
+    facts = find_note(caption.notes, "same-baselines").facts
+    assert facts["levels"] == {"sync_every": 1}
+    shapes = {one.marker for one in style.FRAMEWORK_STYLES.values()}
+    for ax in (ax for ax in figure.axes if ax.axison):
+        markers = [line for line in ax.lines if line.get_marker() in shapes]
+        first = min(ax.get_xticks()) + 0.3
+        places = [x for line in markers for x in line.get_xdata() if x < first]
+        assert len(places) == len(set(np.round(places, 6))) >= 4
+
+
 def test_the_same_records_give_the_same_bytes_in_another_process(csv, written, tmp_path):
     environment = os.environ | {"PYTHONPATH": str(CHECKOUT / "workflow" / "scripts")}
     program = (

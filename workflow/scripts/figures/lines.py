@@ -172,7 +172,7 @@ def draw(
     view = view.fit_to_page(PANEL_INCHES + panels.titles_height(drawable), panel_levels=drawable)
     panel_levels = drawable_panels(view, x, for_comparison)
     content = _select_content(view, x, panel_levels, with_baselines, for_comparison)
-    placement = place_series(view, x, content.series, for_comparison)
+    placement = place_series(view, x, content.placed_series, for_comparison)
     figure, axis_notes = _draw_panels(
         view, x, panel_levels, content, placement, logarithmic=is_logarithmic(placement, x, for_comparison)
     )
@@ -216,6 +216,7 @@ class _Content:
         cells: Cells with a marker or a line, and their baselines.
         baselines: The cell that the ideal of a cell starts from, by cell; empty if baselines are not drawn.
         series: Series with a line.
+        placed_series: Those, and the single-device baselines, in the order of their markers at a level.
         single_level: Series without a line, because they have one level of the x axis only.
         legend_series: Series in the legend.
         has_ideal: Whether an ideal is drawn.
@@ -224,6 +225,7 @@ class _Content:
     cells: set[str]
     baselines: dict[str, str]
     series: list[Series]
+    placed_series: list[Series]
     single_level: list[Series]
     legend_series: list[Series]
     has_ideal: bool
@@ -253,7 +255,14 @@ def _select_content(
     ]
     has_ideal = view.response.ideal_exponent is not None and any(cell in baselines for cell in cells)
     drawn_series = [series for series in parallel_series if series not in single_level]
-    return _Content(cells, baselines, drawn_series, single_level, legend_series, has_ideal)
+    used = set(baselines.values()) & cells
+    placed_series = [
+        series
+        for series in view.series
+        if series in drawn_series
+        or (series not in parallel_series and set(series.select(view.all_runs)["cell"]) & used)
+    ]
+    return _Content(cells, baselines, drawn_series, placed_series, single_level, legend_series, has_ideal)
 
 
 def _draw_panels(
@@ -428,8 +437,8 @@ def _draw_baseline(
 ) -> None:
     """Draw the ideal that starts from a baseline, if the response has one.
 
-    A single-device baseline also gets a marker and a horizontal line. If a series contains its own baseline,
-    the ideal is moved by the offset of its markers.
+    A single-device baseline also gets a marker at the first level, beside those of the series, and a
+    horizontal line. If a series contains its own baseline, the ideal is moved by the offset of its markers.
 
     Args:
         ax: The panel.
@@ -445,8 +454,10 @@ def _draw_baseline(
     series_style = owner.style if owner else None
     estimate = view.estimate(baseline_runs["cell"].iloc[0])
     mean = estimate.value
+    offset = placement.offsets.get(owner.name, 0.0) if owner else 0.0
     if baseline_frameworks(baseline_runs) and series_style:
-        first, values = min(axis.positions.values()), view.values(baseline_runs)
+        first, values = min(axis.positions.values()) + offset, view.values(baseline_runs)
+        offset = 0.0  # of the ideal, to which all series are compared
         panels.draw_interval(ax, series_style, first, estimate, values, axis.replicate_offset)
         ax.axhline(mean, color=series_style.colour, linewidth=0.8, linestyle=series_style.line, zorder=1)
     if view.response.ideal_exponent is None:
@@ -458,7 +469,6 @@ def _draw_baseline(
         places, counts = axis.position(levels), np.interp(levels, n_devices.index.to_numpy(float), counts)
     ideal = mean * (counts / float(baseline_runs["n_devices"].iloc[0])) ** view.response.ideal_exponent
     colour = series_style.colour if series_style else style.MUTED
-    offset = placement.offsets.get(owner.name, 0.0) if owner else 0.0
     ax.plot(places + offset, ideal, color=colour, zorder=1, **IDEAL_LINE)
 
 
@@ -476,7 +486,23 @@ def _baseline_notes(view: View, drawn: set[str], baselines: dict[str, str]) -> l
         *([Note("ideal-explained", f"Ideal: {ideal}.")] if ideal else []),
         *([SMALLEST_CELL_IDEAL] if ideal and starts_later else []),
         baselines_note(used, view),
+        _same_baselines_note(drawn, baselines, view),
     ]
+
+
+def _same_baselines_note(drawn: set[str], baselines: dict[str, str], view: View) -> str:
+    """Return which levels the baselines have in all panels, though the panels differ in them; "" for none."""
+    names = [name for name in view.facet if name in view.all_runs]
+    levels_of = view.all_runs.drop_duplicates("cell").set_index("cell")[names]
+    compared = levels_of.loc[[cell for cell in drawn if cell in baselines]]
+    used = levels_of.loc[sorted({baselines[cell] for cell in compared.index})]
+    same = {
+        name: used[name].iloc[0]
+        for name in names
+        if used[name].nunique() == 1 and compared[name].nunique() > 1
+    }
+    text = f"Baselines in all panels: {treatment_text(same)}."
+    return Note("same-baselines", text, levels=same) if same else ""
 
 
 def baselines_note(used: Sequence[str], view: View) -> str:
