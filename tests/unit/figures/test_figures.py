@@ -190,7 +190,7 @@ def test_baselines_have_a_place_of_their_own(drawings):
     figure, caption = drawings["by_nodes"]
     facts = find_note(caption.notes, "same-baselines").facts
     assert facts["levels"] == {"sync_every": 1}
-    shapes = {one.marker for one in style.FRAMEWORK_STYLES.values()}
+    shapes = {line_style.marker for line_style in style.FRAMEWORK_STYLES.values()}
     for ax in (ax for ax in figure.axes if ax.axison):
         markers = [line for line in ax.lines if line.get_marker() in shapes]
         first = min(ax.get_xticks()) + 0.3
@@ -578,7 +578,7 @@ def test_curves_have_markers_and_ticks_at_both_ends(tmp_path):
     series = build_view(records.runs, FIGURES["accuracy"]).series
     for ax in drawn_axes:
         marked = [line for line in ax.lines if line.get_marker() not in ("None", "", None)]
-        assert {line.get_marker() for line in marked} <= {one.style.marker for one in series}
+        assert {line.get_marker() for line in marked} <= {line.style.marker for line in series}
         assert {len(line.get_xdata()) for line in marked} == {epochs["epoch"].nunique()}
         ticks = ax.xaxis.get_majorticklocs()
         assert (min(ticks), max(ticks)) == (epochs["epoch"].min(), epochs["epoch"].max())

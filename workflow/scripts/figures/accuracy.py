@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -365,7 +366,7 @@ def _draw_curve(
         dots = ax.plot(epochs_of_few_runs["x"] + shift, values, "o", color=colour)[0]
         dots.set(markersize=DOT_SIZE, markeredgewidth=0)
     values = quantity.unit_multiplier * means["value"].to_numpy()
-    line = {"color": series.style.colour, "linestyle": series.style.line, "linewidth": 0.8}
+    line: dict[str, Any] = {"color": series.style.colour, "linestyle": series.style.line, "linewidth": 0.8}
     marker = panels.marker_style(series.style) | {"markersize": MARKER_SIZE, "markeredgewidth": 0.5}
     if is_shifted:
         ax.plot(x, values, **line)

@@ -496,13 +496,13 @@ def _same_baselines_note(drawn: set[str], baselines: dict[str, str], view: View)
     levels_of = view.all_runs.drop_duplicates("cell").set_index("cell")[names]
     compared = levels_of.loc[[cell for cell in drawn if cell in baselines]]
     used = levels_of.loc[sorted({baselines[cell] for cell in compared.index})]
-    same = {
+    common_levels = {
         name: used[name].iloc[0]
         for name in names
         if used[name].nunique() == 1 and compared[name].nunique() > 1
     }
-    text = f"Baselines in all panels: {treatment_text(same)}."
-    return Note("same-baselines", text, levels=same) if same else ""
+    text = f"Baselines in all panels: {treatment_text(common_levels)}."
+    return Note("same-baselines", text, levels=common_levels) if common_levels else ""
 
 
 def baselines_note(used: Sequence[str], view: View) -> str:
