@@ -234,7 +234,7 @@ def test_a_job_that_oar_lost_sight_of_is_no_success(fresh: Callable[..., Checkou
     answer, complaint = status(checkout, "9")
     assert (
         answer == "failed"
-        and "job 9: OAR calls it Terminated, with exit code 0, but it did not come to" in complaint
+        and "job 9: OAR calls it Terminated, with exit code 0, but it left no exit status" in complaint
     )
     checkout.write(".snakemake/oar/9.status", "0\n")
     assert status(checkout, "9") == ("success", "")
@@ -265,7 +265,7 @@ def test_a_job_that_oar_does_not_know_is_given_time_and_then_up(
 ) -> None:
     checkout = fresh(STUDY)
     answer, complaint = status(checkout, "8")
-    assert answer == "running" and "oarstat does not tell of job 8: No job 8" in complaint
+    assert answer == "running" and "oarstat does not describe job 8: No job 8" in complaint
     (oar / "8.state").write_text("Running\n")
     assert status(checkout, "8") == ("running", ""), "it had only been busy"
     (oar / "8.state").unlink()

@@ -119,7 +119,7 @@ def test_a_job_that_flux_does_not_know_is_given_time(
     flux = "#!/bin/sh\necho 'JobID f1234 unknown' >&2\nexit 1\n"
     done = called("flux/status", "f1234", flux=flux)
     assert (
-        done.stdout == "running\n" and "flux does not tell of job f1234: JobID f1234 unknown" in done.stderr
+        done.stdout == "running\n" and "flux does not describe job f1234: JobID f1234 unknown" in done.stderr
     )
     (tmp_path / ".snakemake" / "flux" / "f1234.unknown").write_text("x\n" * 99)
     assert called("flux/status", "f1234").stdout == "failed\n"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from analysis import energy, speedup
-from analysis.measured import successful
+from analysis.measured import read_runs, successful
 from common.files import CHECKOUT
 from common.notes import codes, find_note
 from common.tables import read_table
@@ -16,7 +16,7 @@ TARGET = 0.8
 
 def read(folder, runs, epochs):
     paths = write_frames(folder, runs, epochs)
-    return tuple(read_table(path, name) for path, name in zip(paths, ("runs", "epochs"), strict=True))
+    return read_runs(paths[0]), read_table(paths[1], "epochs")
 
 
 @pytest.fixture

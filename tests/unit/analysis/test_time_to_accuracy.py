@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from analysis import conditions, time_to_accuracy
-from analysis.measured import successful
+from analysis.measured import read_runs, successful
 from common.notes import codes, find_note
 from common.tables import read_table
 from declared import frameworks
@@ -18,7 +18,7 @@ from support.synthetic import campaign, write_frames
 @pytest.fixture
 def frames(tmp_path):
     paths = write_frames(tmp_path, *campaign(failures={}))
-    return tuple(read_table(path, name) for path, name in zip(paths, ("runs", "epochs"), strict=True))
+    return read_runs(paths[0]), read_table(paths[1], "epochs")
 
 
 def learning(runs, epochs, accuracies):

@@ -8,7 +8,7 @@ import pytest
 from statsmodels.regression.mixed_linear_model import MixedLM
 
 from analysis import variance
-from analysis.measured import successful
+from analysis.measured import read_runs, successful
 from common.files import CHECKOUT
 from common.notes import codes
 from common.tables import read_table
@@ -80,7 +80,7 @@ def test_what_the_epochs_make_is_not_ascribed_to_runs():
 
 
 def test_mixed_model_agrees_in_a_complete_design():
-    runs, epochs = (read_table(CAMPAIGNS / f"{name}.csv", name) for name in ("runs", "epochs"))
+    runs, epochs = read_runs(CAMPAIGNS / "runs.csv"), read_table(CAMPAIGNS / "epochs.csv", "epochs")
     log_times = variance.log_times_by_run(runs, epochs)
     moments, model = variance.estimate_components(log_times), variance.fit_mixed_model(runs, log_times)
     assert model is not None and model.pairs > 50
@@ -94,7 +94,7 @@ def test_mixed_model_agrees_in_a_complete_design():
 
 @pytest.mark.parametrize("case", ["no run", "one run of each cell", "one epoch", "one cell", "one block"])
 def test_a_study_that_is_too_small_has_a_table_in_words(case):
-    runs, epochs = (read_table(CAMPAIGNS / f"{name}.csv", name) for name in ("runs", "epochs"))
+    runs, epochs = read_runs(CAMPAIGNS / "runs.csv"), read_table(CAMPAIGNS / "epochs.csv", "epochs")
     if case == "no run":
         runs = runs.assign(status="failed", epoch_time_s=None)
     elif case == "one run of each cell":

@@ -259,6 +259,6 @@ def test_unregistered_model_is_divided_evenly():
     counts = runs[["steps", "n_allreduces"]].mul(runs["nodes"], axis="index")  # of one replica
     cells = measured_cells(runs.assign(**counts), include_meshes=True)
     columns = law_columns(cells, CollectiveBenchmark()).set_index(cells["nodes"])
-    assert columns.loc[4, ["tensor", "pipeline", "accumulation"]].tolist() == [2, 2, 4]
+    assert columns.loc[4, ["tensor", "pipeline", "n_passes"]].tolist() == [2, 2, 4]
     assert columns.loc[4, "local_batch"] == 32 / (4 * 4)
     assert columns.loc[4, "gradient_bytes"] == 4e9 and not columns["is_mesh"].any()

@@ -63,10 +63,10 @@ def test_a_steps_phases_follow_each_other(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        (TEXT.replace("opt-conv1.kernel:1.0035:1.006\n", ""), "not as many steps"),
-        (TEXT.replace("opt-", "fp-"), "not as many steps"),
-        (TEXT.removesuffix("007\n"), "line that is none"),
-        ("", "not as many steps"),
+        (TEXT.replace("opt-conv1.kernel:1.0035:1.006\n", ""), "different numbers of steps"),
+        (TEXT.replace("opt-", "fp-"), "different numbers of steps"),
+        (TEXT.removesuffix("007\n"), "unknown line"),
+        ("", "different numbers of steps"),
     ],
 )
 def test_a_timeline_that_is_not_whole_is_refused(tmp_path: Path, changed: str, message: str) -> None:

@@ -64,7 +64,6 @@ def test_limits_defaults_and_levels_are_told() -> None:
     ("factor", "level", "able"),
     [
         ("tensor_sharding", "sequence", {"pytorch-mesh"}),
-        ("tensor_sharding", "vocabulary", {"jax", "pytorch-mesh"}),
         ("sharding", "optimizer", {"deepspeed", "jax"}),
     ],
 )

@@ -184,7 +184,7 @@ def test_environment_exists_while_its_stamp_is_rewritten(tmp_path: Path) -> None
     write_json(stamp.with_name("whole.json"), complete)
     assert read_built(environment_of(site, run.framework)) == complete
     stamp.with_name("whole.json").unlink()
-    with pytest.raises(InputError, match="is broken, or what it names is gone"):
+    with pytest.raises(InputError, match="is broken, or a file that it names is gone"):
         read_built(environment_of(site, run.framework))
 
 

@@ -46,8 +46,11 @@ from plan.own_commands import command_code_digest, command_fields, count_samples
 
 # Modules of `models` that every rank imports.
 MODEL_CODE = tuple(
-    RANKS.parent / "models" / f"{name}.py" for name in ("graph", "initial", "mesh", "pipelines", "precision")
+    RANKS.parent / "models" / f"{name}.py" for name in ("graph", "initial", "mesh", "pipelines")
 )
+# Module of `models` that the libraries with levels of precision import.
+PRECISION_CODE = RANKS.parent / "models" / "precision.py"
+LIBRARIES_WITH_PRECISION = {"pytorch", "tensorflow", "jax_training"}
 DIVISION_CODE = [RANKS.parent / "models" / "division.py"]  # of ranks that partition models along a mesh
 # Keys of framework.yaml that do not change what ranks do, so that a change to them keeps a run's key.
 DESCRIPTIVE_KEYS = ("title", "needs", "why", "notes", "own_modules")
@@ -363,6 +366,7 @@ def rank_code(framework: str) -> list[Path]:
     return [
         RANKS / "worker",
         *libraries,
+        *([] if LIBRARIES_WITH_PRECISION.isdisjoint(description.libraries) else [PRECISION_CODE]),
         *(DIVISION_CODE if partitions_models else []),
         *(STRATEGY_CODE if description.strategies else []),
         FRAMEWORKS / framework,
