@@ -199,7 +199,8 @@ def test_a_phone_shows_all_without_moving_sideways(opened: Any, page: Path) -> N
         "return [...document.querySelectorAll('.wide img')].map((e) => e.getBoundingClientRect().width)"
     )
     assert 0 < max(opened.execute_script(full_width)) <= PHONE["width"], "all panels of a figure are seen"
-    opened.execute_script("[...document.querySelectorAll('.wide')].find((e) => e.offsetWidth).focus()")
+    opened.execute_script("document.querySelectorAll('details').forEach((e) => { e.open = true; })")
+    opened.execute_script("[...document.querySelectorAll('.wide')].forEach((e) => e.focus())")
     assert max(opened.execute_script(full_width)) > PHONE["width"], "and it is large where it is tapped"
     opened.execute_script("location.hash = '#run=pytorch-single.small-cnn.digits.b16.n1.s1.r1'")
     wait(opened, "document.getElementById('run-record')")
