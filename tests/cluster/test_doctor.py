@@ -158,7 +158,7 @@ def test_accounts(corners: Callable[[], Sandbox], copy: Checkout) -> None:
     add(copy, "scheduler:\n  account: nobodys\n")
     report = call_doctor(corner, copy)
     assert (report.status, report.failing) == (1, {"account"}), report.output
-    assert report.text("account").endswith("'nobodys' is none of yours; expected one of rehearsal, root")
+    assert report.text("account").endswith("'nobodys' is not one of yours; expected one of rehearsal, root")
     copy.edit(VIRTUAL, "account: nobodys", "account: rehearsal")
     copy.edit("profiles/slurm/config.yaml", "slurm-status-command: squeue", "slurm-status-command: sacct")
     report = call_doctor(corner, copy)
