@@ -122,7 +122,7 @@ def test_declaration_makes_only_the_figures_that_are_missing(campaign: Checkout)
     assert "figures: results/small/figures, tables: results/small/tables; one page" in done.output
     ends = ("pdf", "svg", "png", "caption.md")
     assert changed == {f"figures/by_factor-framework.{end}" for end in ends}
-    assert "old/ beside the others: figures/accuracy-updates" in done.output
+    assert "moved to old/: figures/accuracy-updates" in done.output
     assert {path.name for path in (campaign.results / "figures" / "old").iterdir()} == {
         f"accuracy-updates.{end}" for end in ends
     }
