@@ -40,7 +40,7 @@ def test_what_is_there_is_drawn_between_two_runs(fresh: Callable[..., Checkout])
     assert "preview: waiting for process" in drawn.stdout and during < RUNS, (
         "it came beside a run, and was not the last"
     )
-    assert "which draws what is there so far of small" in output, "the next run waited for it"
+    assert "which draws the records of small so far" in output, "the next run waited for it"
 
     preview = checkout.results / "preview"
     with open(preview / "runs.csv") as file:
