@@ -1,4 +1,5 @@
-# Analysis: the tables of a study, made from its records. workflow/scripts/declared/products/tables.yaml declares them, and the programs that make them.
+# Analysis: the tables of a study, made from its records. workflow/scripts/declared/products/tables.yaml declares
+# them, and the programs that make them.
 #   in:  RUNS_CSV, EPOCHS_CSV, and other tables of records where a program reads them
 #   out: RESULTS/tables/<table>.csv, .md and .tex; some as CSV alone
 

@@ -1,4 +1,5 @@
-# Figures: those that the study declares (its key `figures`), or else the defaults; workflow/scripts/declared/products/figures.yaml has the kinds.
+# Figures: those that the study declares (its key `figures`), or else the defaults;
+# workflow/scripts/declared/products/figures.yaml has the kinds.
 #   in:  RUNS_CSV, EPOCHS_CSV; the existing files among the other inputs of a kind
 #   out: RESULTS/figures/<figure>.pdf, .svg, .png and .caption.md
 

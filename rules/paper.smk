@@ -1,6 +1,7 @@
 # Paper: the study as a LaTeX document, from its tables and figures.
 #   in:  RUNS_CSV, EPOCHS_CSV, NETWORK_CSV where the study has a collective benchmark; all tables and figures
-#   out: RESULTS/paper/: main.tex (written once; then its author edits it), the parts that it reads (regenerated), paper.pdf; supplement.tex and .pdf
+#   out: RESULTS/paper/: main.tex (written once; then its author edits it), the parts that it reads (regenerated),
+#        paper.pdf; supplement.tex and .pdf
 
 PAPER = f"{RESULTS}/paper"
 PAPER_PARTS = [

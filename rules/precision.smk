@@ -1,6 +1,8 @@
-# Precision: for a study that sets a precision target instead of a replicate count, which cells get another run, decided after each block.
+# Precision: for a study that sets a precision target instead of a replicate count, which cells get another run,
+# decided after each block.
 #   in:  the records of the blocks so far; RUNS_CSV
-#   out: results/<study>/precision/block-<block>.json (config/schemas/decision.schema.yaml), which defines the next block
+#   out: results/<study>/precision/block-<block>.json (config/schemas/decision.schema.yaml), which defines the next
+#        block
 #        RESULTS/tables/pilot.*, by ./ringside pilot
 
 import json

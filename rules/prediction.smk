@@ -1,4 +1,5 @@
-# Prediction: the environment of Extra-P, which only makes predictions, if the study asks for it. rules/analysis.smk makes the tables.
+# Prediction: the environment of Extra-P, which only makes predictions, if the study asks for it. rules/analysis.smk
+# makes the tables.
 
 EXTRA_P = exit_on_input_error(
     lambda: [stamp for program in PRODUCTS.programs for stamp in PRODUCTS.environments(program)]

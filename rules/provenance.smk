@@ -7,7 +7,8 @@ import json
 from common.content_digests import record_path
 from provenance import differing, sources
 
-# MAKING: for each job of figures and tables, its files and the code that makes them. MADE: for each product, its files and the
+# MAKING: for each job of figures and tables, its files and the code that makes them. MADE: for each product, its
+# files and the
 # record of what they were made from.
 MAKING = [
     *(

@@ -1,6 +1,7 @@
 # Records: record.json and epochs.csv of every run -> two tidy tables.
 #   in:  the records of the campaign; with records=available those that exist
-#   out: results/<study>/runs.csv and epochs.csv (config/schemas/runs.schema.yaml, epochs.schema.yaml); power.csv for the figure `power`
+#   out: results/<study>/runs.csv and epochs.csv (config/schemas/runs.schema.yaml, epochs.schema.yaml); power.csv for
+#        the figure `power`
 #        results/<study>/campaigns/runs.csv and epochs.csv of a study that combines campaigns
 
 

@@ -1,5 +1,6 @@
 # Report: one self-contained HTML page, made of figures, tables and records; nothing is downloaded.
-#   in:  RUNS_CSV, EPOCHS_CSV, phases.csv where runs were traced, all figures with their captions, all tables; records and logs where they are on this machine
+#   in:  RUNS_CSV, EPOCHS_CSV, phases.csv where runs were traced, all figures with their captions, all tables;
+#        records and logs where they are on this machine
 #   out: RESULTS/report.html
 
 from report.checkout import state

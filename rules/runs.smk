@@ -2,7 +2,8 @@
 #   in:  an environment, a prepared data set (both ancient: their digests are part of the key, so dates are ignored)
 #   out: results/<study>/runs/<run_id>/<key>/record.json (config/schemas/record.schema.yaml), next to the attempts
 # Largest batches: a search for each cell with `batch_size: largest`; the next plan reads the result.
-#   out: RESULTS/largest/<search>/<key>/batch_search.json (config/schemas/batch_search.schema.yaml), next to the attempts
+#   out: RESULTS/largest/<search>/<key>/batch_search.json (config/schemas/batch_search.schema.yaml), next to the
+#        attempts
 #        config/batch_sizes/<study>.<site>.json (config/schemas/batch_sizes.schema.yaml), a copy in RESULTS/largest
 # Node check: if the study has the key, all nodes are tested before other jobs use them; these avoid the slow ones.
 #   out: RESULTS/nodes.csv (config/schemas/nodes.schema.yaml)

@@ -1,9 +1,12 @@
-# Strategies: times of parts of layers and of messages at the site, and collective benchmarks of its links -> the fastest strategy of every
+# Strategies: times of parts of layers and of messages at the site, and collective benchmarks of its links -> the
+# fastest strategy of every
 # search, which the next plan reads.
 #   in:  an environment (ancient: everything that must cause a new measurement is in the path), NETWORK_CSV
 #   out: RESULTS/costs/<timing>/<key>/timing.json (config/schemas/timing.schema.yaml); attempts lie beside it
-#        RESULTS/costs.csv, RESULTS/messages.csv (config/schemas/costs.schema.yaml, messages.schema.yaml), RESULTS/tables/costs.*
-#        config/strategies/<study>.<site>.json (config/schemas/strategies.schema.yaml), RESULTS/tables/strategies_found.*
+#        RESULTS/costs.csv, RESULTS/messages.csv (config/schemas/costs.schema.yaml, messages.schema.yaml),
+#        RESULTS/tables/costs.*
+#        config/strategies/<study>.<site>.json (config/schemas/strategies.schema.yaml),
+#        RESULTS/tables/strategies_found.*
 
 from common.files import display_path
 from plan.strategies import strategy_file
