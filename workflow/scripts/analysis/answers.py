@@ -460,7 +460,7 @@ def _effect_note(
         text = _moderated_effect_text(ordered, moderator, f"{subject} changes {response.title}{rank} by")
     elif tested and not significant:
         overall_text, overall = _overall_effect(factor, anova)
-        ratios = _range_text(ordered).replace("factor", "ratio", 1)
+        ratios = _range_text(ordered, noun="ratio")
         text = f"{_nothing_significant_text(ordered, response)}: {ratios}{overall_text}"
     else:
         text = f"{subject[0].upper()}{subject[1:]} changes {response.title}{rank} by {_range_text(ordered)}"
@@ -479,28 +479,35 @@ def _effect_note(
     )
 
 
-def _range_text(ordered: Sequence[Contrast], but: str = "") -> str:
-    """Return the smallest and the largest ratio of ordered contrasts, whose contexts leave out `but`."""
+def _range_text(ordered: Sequence[Contrast], omitted_factor: str = "", noun: str = "factor") -> str:
+    """Return the smallest and the largest ratio of ordered contrasts, with their contexts.
+
+    Args:
+        ordered: The contrasts, from the smallest ratio.
+        omitted_factor: A factor that their contexts leave out.
+        noun: What a ratio is called.
+    """
     is_one_change = len({contrast.change for contrast in ordered}) == 1
     values = []
     for contrast in (ordered[0], ordered[-1]):
-        levels = {name: level for name, level in contrast.other_levels.items() if name != but}
-        context = treatment_text(levels) if but else contrast.context
+        levels = {name: level for name, level in contrast.other_levels.items() if name != omitted_factor}
+        context = treatment_text(levels) if omitted_factor else contrast.context
         words = "; ".join(filter(None, ("" if is_one_change else contrast.change, context)))
         values.append(f"{tables.ratio(contrast.ratio)}{f' ({words})' if words else ''}")
-    return f"factors from {values[0]} to {values[1]}" if len(ordered) > 1 else f"a factor of {values[0]}"
+    return f"{noun}s from {values[0]} to {values[1]}" if len(ordered) > 1 else f"a {noun} of {values[0]}"
 
 
 def _moderated_effect_text(ordered: Sequence[Contrast], moderator: str, clause: str) -> str:
     """Return the effect at each level of the factor on which it depends, the most significant level first."""
     groups = sorted(
-        _groups(ordered, moderator).items(), key=lambda item: -sum(own.is_significant for own in item[1])
+        _groups(ordered, moderator).items(),
+        key=lambda group: -sum(contrast.is_significant for contrast in group[1]),
     )
     preposition = "on" if moderator in NODES_AND_DEVICES else "with"
     parts: list[str] = []
     for level, contrasts in groups:
         place = f"{preposition} {treatment_text({moderator: level})}"
-        n, n_tested = sum(own.is_significant for own in contrasts), len(_tested(contrasts))
+        n, n_tested = sum(contrast.is_significant for contrast in contrasts), len(_tested(contrasts))
         extent = _range_text(contrasts, moderator)
         if n:
             words = clause if not parts else "it does so by"
@@ -528,7 +535,7 @@ def _moderator(contrasts: Sequence[Contrast], anova: pd.DataFrame) -> str | None
     candidates = {}
     for name in set.intersection(*(set(contrast.other_levels) for contrast in contrasts)):
         groups = _groups(contrasts, name)
-        verdicts = {frozenset(own.is_significant for own in group) for group in groups.values()}
+        verdicts = {frozenset(contrast.is_significant for contrast in group) for group in groups.values()}
         is_separate = verdicts == {frozenset({True}), frozenset({False})}
         titles = (title(contrasts[0].factor), title(name))
         share = max(shares.get(" × ".join(pair), 0.0) for pair in (titles, titles[::-1]))

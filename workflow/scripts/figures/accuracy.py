@@ -285,8 +285,8 @@ def _set_y_axis(ax: Axes, quantity: Quantity, epochs: pd.DataFrame, response: st
 
     It shows all runs, and intervals that need little more axis. Without any value it is that of all cells.
     """
-    own = epochs[epochs["cell"].isin(cells)]
-    epochs = own if own[response].notna().any() else epochs
+    drawn = epochs[epochs["cell"].isin(cells)]
+    epochs = drawn if drawn[response].notna().any() else epochs
     values = epochs[response].to_numpy(float)
     smallest, largest = np.nanmin(values), np.nanmax(values)
     if not math.isfinite(quantity.maximum):
