@@ -31,6 +31,7 @@ from traces.cells import select_traced as of_traces
 
 CAMPAIGNS = CHECKOUT / "docs" / "campaigns"
 FOLDERS = sorted(path.parent for path in CAMPAIGNS.glob("*/runs.csv"))  # without campaigns of others
+QUICKSTART = "quickstart"
 SLOW, UNSHAPED = "tf-strategies-virtual", "tf-strategies-unshaped"
 WHAT_IF, HYBRID, PHASES, STRATEGIES = (
     "what-if-virtual",
@@ -131,6 +132,16 @@ def interval(row: "pd.Series[float]", name: str, star: bool = False) -> str:
     return f"{value} [{low}, {high}]{' *' if star and row['p_holm'] < 0.05 else ''}"
 
 
+def simultaneous(row: "pd.Series[float]") -> "pd.Series[float]":
+    """Return a row of effects whose interval is the simultaneous one."""
+    bounds = {f"ratio{end}": row[f"ratio{end}_simultaneous"] for end in ("_low", "_high")}
+    return pd.Series({"ratio": row["ratio"], **bounds})
+
+
+def p_text(p: float) -> str:
+    return "<0.001" if p < 0.001 else f"{p:.3f}"
+
+
 def lines(cells: list[list[str]]) -> list[str]:
     """Return rows of a table; cells repeated from the row above, from the left, are empty."""
     rows = []
@@ -166,10 +177,19 @@ def test_the_tables_in_the_text_are_those_of_the_records() -> None:
             )
     assert missing_sentences(lines(of_nodes)) == []
     assert missing_sentences(lines(of_accumulation)) == []
-    before = on_one_line().partition("## `prediction-virtual`")[0]
-    assert (
-        len(re.findall(r"−?\d\.\d\d \[", before)) == 2 * len(of_nodes) + 3 * len(of_accumulation) == 16 + 24
-    )
+    text = on_one_line().partition("## `tf-strategies-virtual`")[2].partition("## `prediction-virtual`")[0]
+    assert len(re.findall(r"−?\d\.\d\d \[", text)) == 2 * len(of_nodes) + 3 * len(of_accumulation) == 16 + 24
+
+
+def test_the_effects_of_accumulation_in_the_quickstart_are_in_the_text() -> None:
+    rows = compared(QUICKSTART).query("factor == 'sync_every'")
+    significant = rows[rows["p_holm"] < 0.05]
+    cells = [
+        f"| {row['framework']} | {interval(simultaneous(row), 'ratio')} | {p_text(row['p_holm'])} |"
+        for _, row in significant.iterrows()
+    ]
+    assert missing_sentences(cells) == [] and len(rows) == 8
+    assert set(significant["nodes"]) == {2} and len(significant) == 4
 
 
 @functools.cache

@@ -253,8 +253,10 @@ def _draw_panels(
 
 
 def _epoch_ticks(epochs: pd.Series, max_ticks: int) -> list[int]:
-    """Return the first epoch, the last one, and others between them at about equal distances."""
-    return sorted({round(place) for place in np.linspace(epochs.min(), epochs.max(), max_ticks)})
+    """Return the first epoch, others at equal distances, and the last one."""
+    first, last = int(epochs.min()), int(epochs.max())
+    step = max(1, math.ceil((last - first) / (max_ticks - 1)))
+    return sorted({*range(first, last - step // 2, step), last})
 
 
 def _epochs(records: Records, view: View, x: str) -> pd.DataFrame:
