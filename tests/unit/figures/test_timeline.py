@@ -128,7 +128,7 @@ def test_what_went_wrong_has_a_symbol_each_and_is_counted(drawn_of, tmp_path):
     figure, caption = drawn_of(runs, epochs)
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert labels == [
-        *("start-up", "training", "unknown start-up"),
+        *("start-up", "rest of the run", "unknown start-up"),
         *("oom (1)", "failed (1)", "timeout (1)", "invalid (1)"),
     ]
     marks = [line for ax in figure.axes for line in ax.lines if len(line.get_xdata())]

@@ -1,7 +1,7 @@
 """Draw bus bandwidth of collectives by message size, with the link rate as the upper bound."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
@@ -83,8 +83,9 @@ def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     )
     unit = _rate_unit(ok)
     unfitted: list[str] = []
-    deviations: list[float] = []
-    deviating: dict[str, float] = {}  # the largest deviation of fits that are not drawn, by framework
+    # The largest deviation of the fits that are drawn, and of those that are not, by framework.
+    deviations: dict[str, float] = {}
+    deviating: dict[str, float] = {}
     for ax, levels in zip(grid.axes, panel_levels, strict=True):
         panel_rows = panels.rows_at(ok, levels)
         for series in all_series:
@@ -92,10 +93,9 @@ def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, panels.Caption]:
                 continue
             if (law := _draw_framework(ax, benchmark, series.style, unit)) is None:
                 unfitted.append(f"{series.name} on {combination_text(levels)}")
-            elif law.deviation > MAX_FIT_DEVIATION:
-                deviating[series.name] = max(law.deviation, deviating.get(series.name, 0.0))
             else:
-                deviations.append(law.deviation)
+                largest = deviating if law.deviation > MAX_FIT_DEVIATION else deviations
+                largest[series.name] = max(law.deviation, largest.get(series.name, 0.0))
         limits = panel_rows[["link_bytes_s", "nodes", "ranks", "collective"]].dropna().drop_duplicates()
         for limit in {bound(*link) for link in limits.itertuples(index=False)}:
             ax.axhline(limit / unit.size, color=style.MUTED, linewidth=0.8, linestyle=BOUND_LINE)
@@ -146,18 +146,21 @@ def _rate_unit(ok: pd.DataFrame) -> Unit:
     return choose_unit([bus_bandwidth(*row) for row in rows], DATA_RATES)
 
 
-def _deviations_note(deviations: Sequence[float]) -> str:
-    """Return how far the fits are from the measured times; "" without a fit."""
-    greatest = 100 * max(deviations, default=0.0)
-    text = f"Thin lines: fits of latency and bandwidth, off by up to {greatest:.0f} %."
-    return Note("fits-deviate", text) if deviations else ""
+def _deviations_note(deviations: Mapping[str, float]) -> str:
+    """Return which frameworks have a fit, and how far it is from the measured times; "" without a fit."""
+    text = f"Thin lines: fits of latency and bandwidth, off by up to: {_in_percent(deviations)}."
+    return Note("fits-deviate", text, deviations=deviations) if deviations else ""
 
 
 def _deviating_note(deviating: Mapping[str, float]) -> str:
     """Return which frameworks have a fit that is not drawn; "" for none."""
-    names = ", ".join(f"{name} ({100 * deviation:.0f} %)" for name, deviation in deviating.items())
+    names = _in_percent(deviating)
     text = f"Fits off by more than {100 * MAX_FIT_DEVIATION:g} % are not drawn: {names}."
     return Note("fits-not-drawn", text, deviations=deviating) if deviating else ""
+
+
+def _in_percent(deviations: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} ({100 * deviation:.0f} %)" for name, deviation in deviations.items())
 
 
 def _draw_framework(ax: Axes, benchmark: pd.DataFrame, series_style: SeriesStyle, unit: Unit) -> Fit | None:

@@ -370,10 +370,10 @@ class RoundTicks(Locator):
             ticks = [tick for tick in ticks if low <= tick <= high]
             if len(ticks) <= self.max_ticks:
                 break
-        if len(ticks) >= max(MIN_ROUND_TICKS, math.ceil(self.max_ticks / 2)):
+        if len(ticks) >= min(self.max_ticks, max(MIN_ROUND_TICKS, math.ceil(self.max_ticks / 2))):
             return ticks
         if high / low < 10:
-            even = MaxNLocator(self.max_ticks - 1, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
+            even = MaxNLocator(max(self.max_ticks - 1, 2), steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
             return [float(tick) for tick in even if low <= tick <= high]
         step = math.ceil(len(decades) / self.max_ticks)
         return [10.0**decade for decade in decades if low <= 10.0**decade <= high][::step]

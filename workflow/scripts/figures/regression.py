@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis import tables
+from analysis.conditions import join_names
 from analysis.measured import Records
 from analysis.regression import Fit, Response, fit_all
 from common.notes import Note
@@ -15,12 +16,13 @@ from common.text import number_of
 from declared.figures import FigureSpec
 from figures import panels, style
 from figures.style import SeriesStyle
-from figures.view import build_view
+from figures.view import View, build_view
 
 PANEL_INCHES = 1.2  # side of a square
 MARGIN = 1.15  # factor of the axes beyond the smallest and the largest mean
 MAX_BEYOND = 2.2  # factor beyond the measured means; predictions further out are moved to the edge
 MAX_TICKS = 4
+MAX_X_TICKS = 2  # of labels side by side below a small panel
 THOUSAND = 1000.0
 EDGE = 1.04  # factor between an edge and the markers that are moved to it
 SMALL_MARKERS_FROM = 200
@@ -46,7 +48,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     legend_series = drawn_series if len(drawn_series) > 1 else []
     above_in = panels.legend_height(len(legend_series), style.COLUMN_INCHES) if legend_series else 0
     figure = style.new_figure(
-        style.COLUMN_INCHES, shape[0] * (PANEL_INCHES + 2 * panels.TITLE_ROW_INCHES) + 0.15 + above_in
+        style.COLUMN_INCHES, shape[0] * (PANEL_INCHES + 3 * panels.TITLE_ROW_INCHES) + 0.15 + above_in
     )
     axes = panels.create_axes(figure, shape, len(fits), share_x=False, share_y=False)
     styles = [(series.style, set(series.select(view.runs)["cell"])) for series in drawn_series]
@@ -63,6 +65,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     return figure, view.caption(
         HEADING,
         _not_fitted_note(fits),
+        *_not_predicted_notes(fits, view),
         _at_edges_note(n_outside),
         endnotes=[HOW_TO_READ],
         with_intervals=False,
@@ -80,6 +83,24 @@ def _not_fitted_note(fits: Mapping[tuple[Response, str], Fit]) -> str:
     problems = dict.fromkeys((model, fit.problem) for (_, model), fit in fits.items() if fit.problem)
     text = "; ".join(f"the {model} model was not fitted: {problem}" for model, problem in problems)
     return Note("models-not-fitted", f"Empty: {text}.") if problems else ""
+
+
+def _not_predicted_notes(fits: Mapping[tuple[Response, str], Fit], view: View) -> list[str]:
+    """Return for each model the series that are not drawn, because the other cells do not determine them."""
+    missing: dict[str, dict[str, None]] = {}
+    for (_, model), fit in fits.items():
+        predicted = set() if fit.problem else set(fit.cells.dropna(subset=["without_cell"])["cell"])
+        for series in view.series if predicted else ():
+            if (cells := set(series.select(view.ok)["cell"])) and not cells & predicted:
+                missing.setdefault(model, {})[series.name] = None
+    return [
+        Note(
+            "series-not-predicted",
+            f"{model.capitalize()}: without {join_names(list(names))}, which no other cells determine.",
+            series=list(names),
+        )
+        for model, names in missing.items()
+    ]
 
 
 def _at_edges_note(n_outside: int) -> str:
@@ -124,7 +145,7 @@ def _draw_panel(ax: Axes, fit: Fit, styles: list[tuple[SeriesStyle, set[str]]], 
     ax.set_xscale("log")
     ax.set_yscale("log")
     panels.set_round_ticks(ax.yaxis, MAX_TICKS)
-    panels.set_round_ticks(ax.xaxis, MAX_TICKS if top < THOUSAND else MAX_TICKS - 1)
+    panels.set_round_ticks(ax.xaxis, MAX_X_TICKS)
     ax.set_xlim(bottom, top)
     ax.set_ylim(bottom, top)
     ax.set_aspect("equal")
@@ -135,8 +156,10 @@ def _draw_panel(ax: Axes, fit: Fit, styles: list[tuple[SeriesStyle, set[str]]], 
 def _panel_title(response: Response, model: str, fit: Fit) -> str:
     mape = fit.statistics.get("without cell: MAPE (%)", math.nan)
     p = fit.statistics.get("lack of fit: p", math.nan)
-    statistics = [
-        *([f"MAPE {tables.number(mape, 2)} %"] if not math.isnan(mape) else []),
+    n_predicted = 0 if math.isnan(mape) else fit.cells["without_cell"].notna().sum()
+    lines = [
+        f"{response.name}, {model}",
+        *([f"MAPE {tables.number(mape, 2)} %, {n_predicted} cells"] if n_predicted else []),
         *([f"p {tables.p_value(p) if p < 0.001 else f'= {p:.3f}'}"] if not math.isnan(p) else []),
     ]
-    return f"{response.name}, {model}" + (f"\n{', '.join(statistics)}" if statistics else "")
+    return "\n".join(lines)

@@ -35,9 +35,9 @@ HOW_TO_READ = (
 ESTIMATE_NOTE = Note("estimate-drawn", "Fine dots: model estimate.")
 ESTIMATE_EXPLAINED = Note(
     "estimate",
-    "Fine dotted lines: speed-up as one device and the collective benchmark allow at best. Devices share "
-    "the computation of one, messages take the time that the collective benchmark measured, the backward "
-    "pass overlaps them if the framework sends during it, and no rank waits.",
+    "Fine dotted lines: speed-up expected without waiting. Devices share the computation of one, messages "
+    "take the time that the collective benchmark measured, the backward pass overlaps them if the framework "
+    "sends during it, and no rank waits.",
 )
 NO_PARALLEL_CELL = Note("no-replicas", "no cell with several devices succeeded")
 NO_BASELINE = Note("no-baseline", "no baseline succeeded")
@@ -152,7 +152,7 @@ def cell_ratios(view: View) -> pd.DataFrame:
 def _cell_rows(records: Records, view: View) -> pd.DataFrame:
     """Return the rows of `cell_ratios` with estimates.
 
-    `estimated_speedup` and `estimated_efficiency` are upper bounds (`shortest_epochs`). They need a
+    `estimated_speedup` and `estimated_efficiency` are those without waiting (`shortest_epochs`). They need a
     collective benchmark that follows its fit; `fit_deviation` is its largest deviation from the fit.
     """
     rows = cell_ratios(view)

@@ -24,7 +24,7 @@ from figures.panels import Series
 from figures.view import View, build_view, filtered
 
 LANE_INCHES = 0.12
-MIN_LANES_INCHES = 0.4  # so that a duration, which is written upright, fits beside few lanes
+MIN_LANES_INCHES = 0.6  # so that a duration, which is written upright, fits beside few lanes
 BELOW_ROW_INCHES = 0.2
 MAX_HEIGHT_INCHES = 8.2
 BAR, STARTUP_BAR = 0.78, 0.44  # of a lane: the bar, and its start-up, distinct in grey by its width
@@ -32,7 +32,7 @@ RUNS_IN_COLUMN, RUNS_IN_ROW = 60, 90
 MAX_LANES = 24
 MAX_VECTOR_BARS = 2000  # more bars would make vector files too large to open
 CUT_FROM = 0.15  # of the time in runs; longer gaps are cut
-CUT_WIDTH = 0.03  # of a row, for a gap that is cut
+CUT_WIDTH = (0.06, 0.03)  # of a row, for a gap that is cut, in a figure as wide as a column, and as a page
 MAX_CUTS = 12
 LIGHT_SHARE = 0.4  # of the colour, in the bar of start-up
 MAX_TICKS = (4, 8)  # of a figure as wide as a column, and as a page
@@ -207,7 +207,11 @@ def time_axis(ran: pd.DataFrame) -> Time:
     draw_cuts = gaps[long]
     hours = np.concatenate([[0.0], draw_cuts.ravel(), [total]])
     lasts = np.diff(hours)
-    lasts[1::2] = CUT_WIDTH * (total - lengths[long].sum()) / math.ceil(len(ran) / RUNS_IN_ROW)
+    lasts[1::2] = (
+        CUT_WIDTH[len(ran) > RUNS_IN_COLUMN]
+        * (total - lengths[long].sum())
+        / math.ceil(len(ran) / RUNS_IN_ROW)
+    )
     return Time(hours, np.concatenate([[0.0], np.cumsum(lasts)]), draw_cuts)
 
 
@@ -295,31 +299,33 @@ def draw_cuts(ax: Axes, time: Time, height: float | None) -> None:
 
 
 def _draw_symbols(ax: Axes, bars: pd.DataFrame, time: Time) -> None:
-    """Draw a symbol on the first bar of every run that did not succeed."""
+    """Draw a symbol on the upper edge of the first bar of every run that did not succeed."""
     bad = bars[bars["status"].isin(SYMBOLS)].drop_duplicates("run")
     middle = time.position(((bad["start_h"] + bad["end_h"]) / 2).to_numpy())
     is_visible = _is_in_panel(ax, middle, middle)
     for status, marker in SYMBOLS.items():
         is_shown = is_visible & (bad["status"] == status).to_numpy()
-        ax.plot(
+        symbols = ax.plot(
             middle[is_shown],
-            bad["lane"].to_numpy(float)[is_shown],
+            bad["lane"].to_numpy(float)[is_shown] - BAR / 2,
             rasterized=len(bars) > MAX_VECTOR_BARS,
             scalex=False,
             scaley=False,
             zorder=4,
+            clip_on=False,
             **_symbol_style(marker),
         )
+        symbols[0].set_in_layout(False)
 
 
 def _symbol_style(marker: str) -> dict[str, Any]:
-    return style.dots(marker, 4.5, style.INK, 0.6) | {"markeredgecolor": "white"}
+    return style.dots(marker, 3.6, style.INK, 0.4) | {"markeredgecolor": "white"}
 
 
 def _legend_handles(ran: pd.DataFrame, series: Sequence[Series]) -> list[Patch | Line2D]:
-    """Return legend entries: series that ran, start-up and training, and symbols with their counts.
+    """Return legend entries: series that ran, start-up and the rest, and symbols with their counts.
 
-    Patches of start-up and training are framed, because without a frame they look like grey series.
+    Patches of both parts are framed, because without a frame they look like grey series.
     """
     has_startup = ran["ready_h"].notna()
     handles: list[Patch | Line2D] = [
@@ -331,7 +337,7 @@ def _legend_handles(ran: pd.DataFrame, series: Sequence[Series]) -> list[Patch |
         muted = np.array(to_rgb(style.MUTED))
         handles += [
             Patch(facecolor=tuple(_lighten(muted)), edgecolor=style.INK, label="start-up"),
-            Patch(facecolor=tuple(muted), edgecolor=style.INK, label="training"),
+            Patch(facecolor=tuple(muted), edgecolor=style.INK, label="rest of the run"),
         ]
     if not has_startup.all():
         handles.append(Patch(facecolor="white", edgecolor=style.MUTED, label="unknown start-up"))
