@@ -1,5 +1,5 @@
 # Report: one self-contained HTML page, made of figures, tables and records; nothing is downloaded.
-#   in:  RUNS_CSV, EPOCHS_CSV, phases.csv where runs were traced, all figures with their captions, all tables;
+#   in:  RUNS_CSV, EPOCHS_CSV, phases.csv and network.csv if they exist, all figures with their captions, all tables;
 #        records and logs where they are on this machine
 #   out: RESULTS/report.html
 
@@ -20,6 +20,7 @@ rule report:
         runs=RUNS_CSV,
         epochs=EPOCHS_CSV,
         phases=PRODUCTS.record_files("phases"),
+        network=PRODUCTS.record_files("network"),
         study=f"config/studies/{STUDY}.yaml",
         site=f"config/sites/{SITE}.yaml",
         figures=expand("{stem}.{suffix}", stem=REPORTED_FIGURES, suffix=["svg", "png", "pdf", "caption.md"]),
@@ -47,6 +48,7 @@ rule report:
             --figures {params.figures:q} \
             --tables {params.tables:q} \
             --phases {input.phases:q} \
+            --network {input.network:q} \
             --checkout {params.checkout:q} \
             --out {output.page:q} \
             2>&1 | tee -p {log:q}

@@ -64,11 +64,11 @@ _PLACEMENTS = {
 }
 _SHORT_PLACEMENTS = {
     "distinct-nodes": "distinct machines",
-    "virtual": "a virtual cluster on one machine",
-    "emulated": "processes on one machine",
+    "virtual": "one machine's virtual cluster",
+    "emulated": "one machine's processes",
 }
 _SHORT_BATCH_SCOPES = {"local": "per replica", "global": "in total"}
-_SHORT_TIMING_SCOPES = {"ranks": "the slowest rank's", "master": "the master's"}
+_SHORT_TIMING_SCOPES = {"ranks": "slowest rank", "master": "master"}
 _BATCH_SCOPES = {
     "local": "local batch (fixed per replica: the effective batch grows with the replicas)",
     "global": "global batch (fixed in total)",
@@ -200,12 +200,12 @@ def _scopes_note(runs: pd.DataFrame, ok: pd.DataFrame) -> str:
         return Note("scopes", f"{origin}.", elsewhere=True) if origin else ""
     batches = sorted(set(runs["batch_scope"].dropna()), reverse=True)
     parts = [
-        "nodes are " + " or ".join(_SHORT_PLACEMENTS[name] for name in placements) + _node_limits(ok),
-        "batch sizes " + " or ".join(_SHORT_BATCH_SCOPES[name] for name in reversed(batches)),
-        "times " + " or ".join(_SHORT_TIMING_SCOPES[name] for name in reversed(timing)),
+        origin,
+        "nodes: " + " or ".join(_SHORT_PLACEMENTS[name] for name in placements) + _node_limits(ok),
+        "batch: " + " or ".join(_SHORT_BATCH_SCOPES[name] for name in reversed(batches)),
+        "times: " + " or ".join(_SHORT_TIMING_SCOPES[name] for name in reversed(timing)),
     ]
-    settings = ", ".join(part for part in parts if not part.endswith(" "))
-    text = f"{origin}; {settings}" if origin else settings
+    text = "; ".join(part for part in parts if part and not part.endswith(": "))
     return Note(
         "scopes",
         f"{text[0].upper()}{text[1:]}.",

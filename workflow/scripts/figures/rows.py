@@ -12,6 +12,7 @@ from figures.panels import Series
 from figures.view import View
 
 ROW_INCHES = 0.13
+MIN_ROWS = 2  # in height, because lower axes leave no room for their labels
 AXIS_INCHES = 0.35
 REPLICATE_OFFSET = 0.36  # of a row, from a mean to the ticks of its runs
 REMARK_X = 0.03  # of the axis
@@ -30,7 +31,7 @@ def draw(view: View, label: str, draw_cell: DrawCell, values: AxisValues) -> tup
         draw_cell: Draws one row, given axes, series, y and planned runs.
         values: Returns values of runs, and low, high and n of cells, for the panels that share an axis.
     """
-    row_in = len(view.rows) * ROW_INCHES + AXIS_INCHES
+    row_in = panel_height(view)
     view = view.fit_to_page(row_in + panels.titles_height(view.panels))
     panel_levels = view.panels
     n_rows, n_columns, width = panels.layout(len(panel_levels))
@@ -56,6 +57,11 @@ def draw(view: View, label: str, draw_cell: DrawCell, values: AxisValues) -> tup
     axes[0].set_yticks(range(len(view.rows)), [text for _, _, text in view.rows])
     axes[0].set_ylim(len(view.rows) - 0.4, -0.6)
     return figure, view, notes
+
+
+def panel_height(view: View) -> float:
+    """Return the height of a panel with its axis, without its title, in inches."""
+    return max(MIN_ROWS, len(view.rows)) * ROW_INCHES + AXIS_INCHES
 
 
 def _titles_overlap(view: View, n_columns: int, width: float) -> bool:

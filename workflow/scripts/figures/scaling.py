@@ -49,7 +49,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     view = build_view(records.runs, spec)
     if view.ok.empty:
         return panels.empty_figure(view.runs)
-    rows = _cell_rows(records, view)
+    rows = cell_rows(view, records.table("network"))
     compared = rows["speedup"].notna()
     if not (compared & (rows["n_devices"] > rows["baseline_n_devices"])).any():
         return panels.empty_figure(view.runs, NO_PARALLEL_CELL if compared.any() else NO_BASELINE)
@@ -141,30 +141,25 @@ def _no_baseline_note(cells: Sequence[str]) -> str:
     return Note("cells-without-baseline", text, cells=list(cells)) if cells else ""
 
 
-def cell_ratios(view: View) -> pd.DataFrame:
-    """Return factors and devices of each planned cell, and its columns of `speedup.build_rows`, if any."""
-    measured = build_rows(view.all_runs)
-    measured = measured.drop(columns=[*factors(measured), "n_devices"])
-    planned = view.runs.drop_duplicates("cell")[["cell", "n_devices", *factors(view.runs)]]
-    return planned.merge(measured, how="left", on="cell")
-
-
-def _cell_rows(records: Records, view: View) -> pd.DataFrame:
-    """Return the rows of `cell_ratios` with estimates.
+def cell_rows(view: View, network: pd.DataFrame) -> pd.DataFrame:
+    """Return each planned cell with factors, devices, columns of `speedup.build_rows` if any, and estimates.
 
     `estimated_speedup` and `estimated_efficiency` are those without waiting (`shortest_epochs`). They need a
     collective benchmark that follows its fit; `fit_deviation` is its largest deviation from the fit.
     """
-    rows = cell_ratios(view)
+    measured = build_rows(view.all_runs)
+    measured = measured.drop(columns=[*factors(measured), "n_devices"])
+    planned = view.runs.drop_duplicates("cell")[["cell", "n_devices", *factors(view.runs)]]
+    rows = planned.merge(measured, how="left", on="cell")
     lower_bounds: Mapping[str, float] = {}
-    if len(records.table("network")):
+    if len(network):
         from prediction.study import shortest_epochs  # slow to import, and few studies need it
 
-        lower_bounds = shortest_epochs(view.all_runs, records.table("network"))
+        lower_bounds = shortest_epochs(view.all_runs, network)
     shortest, shortest_baseline = (
         rows[name].map(lower_bounds).astype(float) for name in ("cell", "baseline_cell")
     )
-    deviation = _fit_deviations(records.table("network"), rows).where(shortest.notna())
+    deviation = _fit_deviations(network, rows).where(shortest.notna())
     estimate = (shortest_baseline / shortest).where(~(deviation > MAX_FIT_DEVIATION))
     return rows.assign(
         estimated_speedup=estimate,

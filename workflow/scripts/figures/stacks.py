@@ -45,7 +45,7 @@ def draw(
         has_one_axis: Whether all panels share the x axis; by default those of one model and data set do.
         margin: Length of the x axis relative to the longest bar.
     """
-    row_in = len(view.rows) * rows.ROW_INCHES + rows.AXIS_INCHES
+    row_in = rows.panel_height(view)
     view = view.fit_to_page(row_in + panels.titles_height(view.panels))
     panel_levels, view_rows, cells = view.panels, view.rows, view.cells
     longest = float(data.sum(axis=1).max())

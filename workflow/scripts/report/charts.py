@@ -21,7 +21,7 @@ from figures.panels import Series
 from figures.scaling import (
     QUANTITIES,
     axis_top,
-    cell_ratios,
+    cell_rows,
     place_series,
 )
 from figures.style import SeriesStyle
@@ -88,6 +88,7 @@ class Panel:
         quantity: What its axis of values shows.
         points: Its points.
         ideal: Positions and values of the ideal, from the fewest devices on; empty without an ideal.
+        estimates: Series, and positions and values, of the model estimates.
         top: The upper end of the axis of values, as in the picture; None to fit all points.
         out_of_memory: Series, position and words of the cells that ran out of memory.
     """
@@ -98,6 +99,7 @@ class Panel:
     ideal: list[tuple[float, float]] = field(default_factory=list)
     top: float | None = None
     out_of_memory: list[tuple[int, float, str]] = field(default_factory=list)
+    estimates: list[tuple[int, list[tuple[float, float]]]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -204,7 +206,7 @@ def build_charts(material: Material) -> dict[str, Chart | HeatMap]:
         spec = specs.get(picture.name)
         if spec is None or spec.kind not in BUILDERS:
             continue
-        chart = BUILDERS[spec.kind](_view(material, spec), spec)
+        chart = BUILDERS[spec.kind](_view(material, spec), material.network)
         if any(panel.points for panel in chart.panels):
             charts[picture.name] = chart
     return charts
@@ -217,7 +219,7 @@ def _view(material: Material, spec: FigureSpec) -> View:
     return build_view(runs, spec, response)
 
 
-def cells_chart(view: View, _spec: FigureSpec) -> Chart:
+def cells_chart(view: View, _network: pd.DataFrame) -> Chart:
     """Return the chart with a row per cell that `figures.overview` draws."""
     words, ran_out = cell_words(view.all_runs), view.runs[view.runs["cell"].isin(view.out_of_memory)]
     indices = {series.name: index for index, series in enumerate(view.series)}
@@ -251,9 +253,9 @@ def cells_chart(view: View, _spec: FigureSpec) -> Chart:
     )
 
 
-def factor_chart(view: View, spec: FigureSpec) -> Chart:
+def factor_chart(view: View, _network: pd.DataFrame) -> Chart:
     """Return the chart over the levels of a factor that `figures.by_factor` and `interaction` draw."""
-    x, is_interaction = str(spec.x), spec.kind == "interaction"
+    x, is_interaction = str(view.spec.x), view.spec.kind == "interaction"
     words, ran_out = cell_words(view.all_runs), view.runs[view.runs["cell"].isin(view.out_of_memory)]
     placement = lines.place_series(view, x, view.series, is_interaction)
     axis = placement.axis
@@ -281,9 +283,9 @@ def factor_chart(view: View, spec: FigureSpec) -> Chart:
     )
 
 
-def scaling_chart(view: View, _spec: FigureSpec) -> Chart:
+def scaling_chart(view: View, network: pd.DataFrame) -> Chart:
     """Return the chart of speed-up and efficiency over devices that `figures.scaling` draws."""
-    words, planned = cell_words(view.all_runs), cell_ratios(view)
+    words, planned = cell_words(view.all_runs), cell_rows(view, network)
     ratios = planned[planned["speedup"].notna()]
     multi_device = ratios[ratios["n_devices"] > ratios["baseline_n_devices"]]
     ran_out = planned[planned["cell"].isin(view.out_of_memory) & (planned["n_devices"] > 1)]
@@ -320,7 +322,8 @@ def scaling_chart(view: View, _spec: FigureSpec) -> Chart:
             ]
             title, top = panels.panel_title(levels), axis_top(planned, name)
             marks = _level_marks(series, panels.rows_at(ran_out, levels), "n_devices", placement, words)
-            chart_panels.append(Panel(title, quantity, points, ideal, top, marks))
+            estimates = _estimates(series, panel_rows, f"estimated_{name}", unit, axis)
+            chart_panels.append(Panel(title, quantity, points, ideal, top, marks, estimates))
     return Chart(
         [(place, level_text(level)) for level, place in axis.positions.items()],
         axis.limits,
@@ -331,9 +334,22 @@ def scaling_chart(view: View, _spec: FigureSpec) -> Chart:
     )
 
 
-def fields_chart(view: View, spec: FigureSpec) -> HeatMap:
+def _estimates(
+    series: Sequence[Series], rows: pd.DataFrame, column: str, unit: float, axis: lines.LevelAxis
+) -> list[tuple[int, list[tuple[float, float]]]]:
+    """Return the model estimates of a panel, by the index of their series."""
+    estimated = rows.dropna(subset=column).sort_values("n_devices")
+    drawn = ((index, one_series.select(estimated)) for index, one_series in enumerate(series))
+    return [
+        (index, list(zip(own["n_devices"].map(axis.positions), unit * own[column], strict=True)))
+        for index, own in drawn
+        if len(own) > 1
+    ]
+
+
+def fields_chart(view: View, _network: pd.DataFrame) -> HeatMap:
     """Return the chart with a field per cell that `figures.heat_map` draws."""
-    x, words = str(spec.x), cell_words(view.all_runs)
+    x, words = str(view.spec.x), cell_words(view.all_runs)
     view, columns, names = heat_map.arrange(view, x)
     rows_levels = heat_map.ordered_rows(view, names)
     fields_panels = [
@@ -447,7 +463,7 @@ def _dash(style: SeriesStyle) -> tuple[float, ...]:
     return tuple(round(PIXELS_PER_POINT * length, 1) for length in style.line[1])
 
 
-BUILDERS: Mapping[str, Callable[[View, FigureSpec], Chart | HeatMap]] = {
+BUILDERS: Mapping[str, Callable[[View, pd.DataFrame], Chart | HeatMap]] = {
     "overview": cells_chart,
     "by_factor": factor_chart,
     "interaction": factor_chart,

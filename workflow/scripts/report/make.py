@@ -280,6 +280,7 @@ def read_material(
         tables={item.name: item for item in stage_tables if not empty_reasons[item.name]},
         left_out={name: reason for name, reason in empty_reasons.items() if reason},
         phases=current_rows(files.table("phases"), files.every_run),
+        network=files.table("network"),
     )
 
 
@@ -293,6 +294,7 @@ def main(
     figures: Sequence[Path],
     tables: Sequence[Path],
     phases: Path | None = None,
+    network: Path | None = None,
     checkout: str,
     out: Path,
 ) -> None:
@@ -307,12 +309,13 @@ def main(
         figures: figures, without suffixes
         tables: printed tables, without suffixes
         phases: phases.csv, if runs were traced
+        network: network.csv, if there is a collective benchmark
         checkout: the state of the checkout (report.checkout), as JSON
         out: report.html
     """
     state = State.from_json(checkout)
     campaign = measured_campaign(study, site, records)
-    files = Records(runs, epochs, {"phases": phases})
+    files = Records(runs, epochs, {"phases": phases, "network": network})
     names = anonymizer(campaign.study, setting.site_of(campaign, files.runs), files.every_run, tables)
     material = read_material(campaign, files, figures, tables, names)
     write_text(out, render_page(material, campaign, records, state, libraries.load(), names))

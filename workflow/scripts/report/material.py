@@ -88,6 +88,7 @@ class Material:
         tables: Tables with content, by name.
         left_out: The reason why a figure or table has no content, by name.
         phases: Rows of phases.csv; empty without traced runs.
+        network: Rows of network.csv; empty without a collective benchmark.
     """
 
     study: Study
@@ -101,6 +102,7 @@ class Material:
     phases: pd.DataFrame = field(
         default_factory=lambda: pd.DataFrame(columns=list(schema("phases")["properties"]))
     )
+    network: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     @cached_property
     def figure_specs(self) -> list[FigureSpec]:

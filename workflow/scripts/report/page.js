@@ -309,14 +309,12 @@ async function chart_of_runs(table) {
       source.selected.indices = [];
       location.hash = address_of(id);
     });
-    return { group, colour, rows, source, glyph };
+    return { group, colour: printed, marker, rows, source, glyph };
   }
 
   function legend() {
-    by_id("legend").replaceChildren(...groups.map(({ group, colour, glyph }) => {
-      const swatch = make("span", { className: "swatch" });
-      swatch.style.background = colour;
-      return legend_button(group, swatch, () => (glyph.visible = !glyph.visible));
+    by_id("legend").replaceChildren(...groups.map(({ group, colour, marker, glyph }) => {
+      return legend_button(group, swatch_of({ colour, marker, filled: true, dash: null }), () => (glyph.visible = !glyph.visible));
     }));
   }
 

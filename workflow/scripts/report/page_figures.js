@@ -8,6 +8,7 @@ const PANEL_PX = 230; // of a panel over levels
 const MIN_PANEL_PX = 240;
 const GAP_PX = 16;
 const MAX_REACH = 3; // of intervals beyond the means, in the axis; zooming out shows longer ones
+const ESTIMATE_DASH = [1, 3];
 const SVG = "http://www.w3.org/2000/svg";
 const MARKER_PATHS = {
   square: "M9 2h6v6h-6z",
@@ -27,7 +28,7 @@ function swatch_of({ colour: printed, marker, filled, dash }) {
     svg.append(element);
   };
   Object.entries({ viewBox: "0 0 24 10", width: 24, height: 10, class: "swatch line", "aria-hidden": "true" }).forEach(([key, value]) => svg.setAttribute(key, value));
-  part("path", { d: "M0 5h24", stroke: colour, "stroke-width": 1.5, "stroke-dasharray": dash.join(" ") });
+  if (dash) part("path", { d: "M0 5h24", stroke: colour, "stroke-width": 1.5, "stroke-dasharray": dash.join(" ") });
   const fill = { fill: filled ? colour : theme_colours().paper, stroke: colour, "stroke-width": 1.5 };
   if (marker === null) return svg;
   if (MARKER_PATHS[marker]) part("path", { d: MARKER_PATHS[marker], ...fill });
@@ -118,6 +119,10 @@ function series_glyphs(Bokeh, figure, chart, panel, index, logarithmic, pointed)
     const along = [...points].sort((a, b) => a.place - b.place);
     const line = source({ x: along.map((point) => point.place), y: along.map((point) => point.value) });
     glyphs.push(figure.line(...fields, { source: line, line_color: colour, line_width: 1.5, line_dash: dash }));
+  }
+  for (const [, pairs] of panel.estimates.filter(([series]) => series === index)) {
+    const estimate = source({ x: pairs.map(([at]) => at), y: pairs.map(([, value]) => value) });
+    glyphs.push(figure.line(...fields, { source: estimate, line_color: colour, line_width: 1, line_dash: ESTIMATE_DASH }));
   }
   const means = source({ ...swap(values_of("place"), values_of("value")), series: points.map(() => name), cell: values_of("cell"), text: values_of("text"), n: values_of("n") });
   const mean = figure.scatter(...fields, { source: means, marker, size: 9, line_color: colour, line_width: 1.5, fill_color: filled ? colour : theme_colours().paper });
@@ -224,6 +229,7 @@ async function draw_figure(box) {
   const button = (action) => box.querySelector(`[data-action=${action}]`);
   const hidden = new Set();
   const has_ideal = chart.panels.some((panel) => panel.ideal.length);
+  const has_estimate = chart.panels.some((panel) => panel.estimates.length);
   const state = { logarithmic: chart.logarithmic, all: chart.panels.length <= MAX_PANELS, width: 0 };
   let views = [];
   let glyphs = [];
@@ -281,8 +287,8 @@ async function draw_figure(box) {
       entry.setAttribute("aria-pressed", String(!hidden.has(series_index)));
       return entry;
     });
-    const ideal = { colour: theme_colours().ideal, marker: null, dash: [] };
-    legend_box.replaceChildren(...buttons, ...(has_ideal ? [make("span", { className: "ideal" }, swatch_of(ideal), "ideal")] : []));
+    const line_entry = (name, dash) => make("span", { className: "ideal" }, swatch_of({ colour: theme_colours().ideal, marker: null, dash }), name);
+    legend_box.replaceChildren(...buttons, ...(has_ideal ? [line_entry("ideal", [])] : []), ...(has_estimate ? [line_entry("model estimate", ESTIMATE_DASH)] : []));
   }
 
   button("logarithmic").addEventListener("click", () => { state.logarithmic = !state.logarithmic; draw(); });
