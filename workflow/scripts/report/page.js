@@ -110,7 +110,10 @@ async function table_of_runs() {
       className: is_number(column) ? "number" : column.name,
       type: is_number(column) ? "num" : "string",
       visible: !column.hidden,
-      createdCell: (element) => { element.dataset.label = column.title; },
+      createdCell: (element) => {
+        element.dataset.label = column.title;
+        element.classList.toggle("secondary", column.kind === "run" || (column.kind === "number" && column.name !== "epoch_time_s"));
+      },
       render: drawn(column),
     })),
     createdRow: (element, row) => element.classList.toggle("bad", row[place.status] !== "ok"),

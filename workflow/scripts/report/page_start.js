@@ -67,6 +67,7 @@ try {
   resizing();
   const table = await table_of_runs();
   frame(by_id("run-table"));
+  sort_field(by_id("run-table"), table);
   let chart = { refresh() {} };
   filters(table, () => chart.refresh());
   printing(table);

@@ -12,12 +12,15 @@ function frame(table) {
   inner.classList.add("scroll");
 }
 
-// On a phone, where a row is a list without headings, a field chooses the column by which a table is sorted.
+// On a phone, where a row is a list without headings, a field chooses the column by which a table is sorted, and a button shows all columns.
 function sort_field(table, data_table) {
   const names = [...table.tHead.rows[0].cells].map((cell) => cell.textContent);
+  const listed = data_table.order();
   const select = make("select", {}, make("option", { value: "", textContent: "as listed" }), ...names.map((textContent, index) => make("option", { value: String(index), textContent })));
-  select.addEventListener("change", () => data_table.order(select.value === "" ? [] : [[Number(select.value), "asc"]]).draw());
-  table.closest(".dt-container").before(make("label", { className: "sort-by" }, "Sort by ", select));
+  select.addEventListener("change", () => data_table.order(select.value === "" ? listed : [[data_table.column.index("fromVisible", Number(select.value)), "asc"]]).draw());
+  const all = make("button", { type: "button", textContent: "All columns", hidden: !table.querySelector(".secondary"), attributes: { "aria-pressed": "false" } });
+  all.addEventListener("click", () => all.setAttribute("aria-pressed", String(table.classList.toggle("all"))));
+  table.closest(".dt-container").before(make("div", { className: "sort-by" }, make("label", {}, "Sort by ", select), all));
 }
 
 const sortable = once(async (table) => {

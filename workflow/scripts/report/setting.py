@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from analysis import conditions
-from analysis.measured import distinct_names
+from analysis.measured import distinct_names, title
 from analysis.tables import DASH, number
 from common.errors import InputError
 from common.files import CHECKOUT, digest_file, display_path, read_json
@@ -18,6 +18,7 @@ from datasets.identity import data_digest, data_folder
 from declared.datasets import TOKENS, find_dataset, kind
 from declared.devices import GIB
 from declared.environments import VARIANTS, read
+from declared.factors import factor_names
 from declared.frameworks import describe_framework, load_framework
 from declared.site import Site, load_site
 from models.collectives import ALL_REDUCE
@@ -29,6 +30,8 @@ from report.material import column
 MAX_UNWRAPPED = 36  # characters; longer cells are wrapped
 BROAD_FROM = 130  # characters of a row, with COLUMN_GAP between columns
 COLUMN_GAP = 2
+MAX_PHONE_COLUMNS = 10  # of a table whose rows a phone lists with all columns
+FACTOR_TITLES = frozenset(map(title, factor_names()))
 SHOWN_DIGITS = 12  # of digests in tables; details of a run have all
 SPLITS = ("train", "validation")
 Row = list[str]
@@ -58,6 +61,18 @@ class PageTable:
     def kinds(self) -> list[str]:
         """Return the class of each column: number (right), prose (left, wrapped), empty (left)."""
         return [self._kind(name, index) for index, name in enumerate(self.header)]
+
+    @property
+    def secondary(self) -> list[bool]:
+        """Return which columns phones show on demand: numbers other than levels and the first interval."""
+        if len(self.header) <= MAX_PHONE_COLUMNS:
+            return [False] * len(self.header)
+        has_interval = [any("[" in row[index] for row in self.rows) for index in range(len(self.header))]
+        first = has_interval.index(True) if True in has_interval else None
+        return [
+            name not in (*self.left, *FACTOR_TITLES) and index != first
+            for index, name in enumerate(self.header)
+        ]
 
     @property
     def is_broad(self) -> bool:
