@@ -447,8 +447,9 @@ def test_regression_shows_each_cell_as_the_others_predict_it(treated):
         points = [line for line in ax.lines if line.get_linestyle() == "None"]
         measured = np.concatenate([line.get_xdata() for line in points])
         assert sorted(measured) == pytest.approx(sorted(fit.cells["measured"]))
-        mape, p = ax.get_title().splitlines()[1].split(", ")
-        assert mape == f"MAPE {tables.number(fit.statistics['without cell: MAPE (%)'], 2)} %"
+        _, mape, p = ax.get_title().splitlines()
+        share = tables.number(fit.statistics["without cell: MAPE (%)"], 2)
+        assert mape == f"MAPE {share} %, {len(fit.cells)} cells"
         assert p == "p <0.001"
 
 
@@ -485,6 +486,13 @@ def test_scaling_shows_the_numbers_of_the_table_of_speed_up(treated):
     ideal = next(line for line in upper.lines if line.get_alpha() == lines.IDEAL_LINE["alpha"])
     assert ideal.get_ydata()[[0, -1]].tolist() == [1, 3]
     assert names_in(figure.legends[0]) == [*TREATMENTS, "ideal"]
+
+
+def test_regression_names_series_that_it_cannot_predict():
+    kept = CHECKOUT / "docs" / "campaigns" / "quickstart"
+    _, caption = drawn_by("regression", Records(kept / "runs.csv", kept / "epochs.csv"))
+    named = find_note(caption.notes, "series-not-predicted").facts["series"]
+    assert named == ["pytorch-single", "tensorflow-single"]
 
 
 def test_estimate_needs_a_benchmark_and_is_a_best_case(treated, tmp_path):

@@ -8,6 +8,7 @@ import gzip
 import json
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from report.dark import contrast, dark_colour
 from support.accessibility import violations
 from support.opened_page import element, painted, resize, texts, undisturbed, wait
 from support.reports import CampaignFiles
-from support.synthetic import campaign
+from support.synthetic import benchmarks, campaign
 
 CAPTION = "Epoch time: markers are means. Replicates are independent runs, n = 3 per cell.\n\nA note on it."
 NAMES = ("overview", "by_batch_size", "by_nodes", "scaling", "interaction", "heat_map", "residuals")
@@ -201,6 +202,15 @@ def test_speed_up_and_efficiency_have_panels(opened: Any) -> None:
     )
 
 
+def test_speed_ups_have_the_model_estimates_of_a_benchmark(campaign_files: CampaignFiles) -> None:
+    material = campaign_files.material()
+    assert not any(panel.estimates for panel in build_charts(material)["scaling"].panels)
+    network = benchmarks("pytorch-ddp", noise=0)
+    chart = build_charts(replace(material, network=network))["scaling"]
+    drawn_series = {chart.series[index].name for panel in chart.panels for index, _ in panel.estimates}
+    assert drawn_series == {"pytorch-ddp"}
+
+
 def test_fields_have_the_means_of_all_cells(campaign_files: CampaignFiles) -> None:
     heat_map = build_charts(campaign_files.material())["heat_map"]
     assert isinstance(heat_map, HeatMap)
@@ -263,6 +273,10 @@ def test_a_phone_sorts_a_table_by_a_field(opened: Any) -> None:
     )
     values = first_numbers(opened, titles.index("ratio") + 1)
     assert values == sorted(values) and len(set(values)) > 3
+    shown = "return [...document.querySelectorAll('#table-effects tr td')].map((e) => e.checkVisibility())"
+    assert set(opened.execute_script(shown)) == {True, False}
+    element(opened, "#table-effects .sort-by button").click()
+    assert all(opened.execute_script(shown)), "the button shows all columns"
 
 
 def test_figures_are_saved_as_they_were_drawn(

@@ -46,9 +46,7 @@ DIVISION_NOTE = Note(
     "Black lines: 95 % intervals of the point where the rest begins, from the ratio of the mean epoch times "
     "of both cells.",
 )
-REST_NOTE = Note(
-    "rest-interval", "Rest: epoch time beyond computation; black lines: 95 % interval of its start."
-)
+REST_NOTE = Note("rest-interval", "Rest: epoch beyond computation; black lines: its interval.")
 NO_SINGLE_REPLICA = Note(
     "no-cell-on-one-replica",
     "no cell on one device was measured with the same framework, model, data set, local batch and treatment",
