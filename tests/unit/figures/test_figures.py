@@ -489,8 +489,8 @@ def test_scaling_shows_the_numbers_of_the_table_of_speed_up(treated):
 
 
 def test_regression_names_series_that_it_cannot_predict():
-    kept = CHECKOUT / "docs" / "campaigns" / "quickstart"
-    _, caption = drawn_by("regression", Records(kept / "runs.csv", kept / "epochs.csv"))
+    folder = CHECKOUT / "docs" / "campaigns" / "quickstart"
+    _, caption = drawn_by("regression", Records(folder / "runs.csv", folder / "epochs.csv"))
     named = find_note(caption.notes, "series-not-predicted").facts["series"]
     assert named == ["pytorch-single", "tensorflow-single"]
 

@@ -273,10 +273,10 @@ def test_a_phone_sorts_a_table_by_a_field(opened: Any) -> None:
     )
     values = first_numbers(opened, titles.index("ratio") + 1)
     assert values == sorted(values) and len(set(values)) > 3
-    shown = "return [...document.querySelectorAll('#table-effects tr td')].map((e) => e.checkVisibility())"
-    assert set(opened.execute_script(shown)) == {True, False}
+    visible = "return [...document.querySelectorAll('#table-effects tr td')].map((e) => e.checkVisibility())"
+    assert set(opened.execute_script(visible)) == {True, False}
     element(opened, "#table-effects .sort-by button").click()
-    assert all(opened.execute_script(shown)), "the button shows all columns"
+    assert all(opened.execute_script(visible)), "the button shows all columns"
 
 
 def test_figures_are_saved_as_they_were_drawn(
