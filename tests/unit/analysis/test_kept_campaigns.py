@@ -181,7 +181,7 @@ def test_the_tables_in_the_text_are_those_of_the_records() -> None:
     assert len(re.findall(r"−?\d\.\d\d \[", text)) == 2 * len(of_nodes) + 3 * len(of_accumulation) == 16 + 24
 
 
-def test_the_effects_of_accumulation_in_the_quickstart_are_in_the_text() -> None:
+def test_effects_of_accumulation_in_quickstart_are_in_the_text() -> None:
     rows = compared(QUICKSTART).query("factor == 'sync_every'")
     significant = rows[rows["p_holm"] < 0.05]
     cells = [

@@ -80,6 +80,7 @@ NETWORK_ALONE = Note(
     "during computation (below 0).",
 )
 TITLE = "Contrast of treatments, decomposed into the effect of each, with 95 % intervals"
+TITLE_OF_ACCUMULATION = "Effect of gradient accumulation on epoch time, with 95 % intervals"
 
 
 def gradient_bytes(model: str, dataset: str, levels: Mapping[str, Any] = MappingProxyType({})) -> float:
@@ -275,7 +276,7 @@ def table(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> tables.Tab
         conditions.setting_note(runs),
     ]
     return tables.Table(
-        TITLE,
+        TITLE if has_total else TITLE_OF_ACCUMULATION,
         data.dropna(axis="columns", how="all"),
         pd.DataFrame(display),
         notes,

@@ -26,6 +26,7 @@ from declared.figures import FigureSpec
 from figures import panels, style
 from figures.view import build_view
 from plan.campaign import Campaign, measured_campaign
+from records.next_commands import CampaignArguments, repeat_commands
 from report import content, design, elsewhere, every_run, libraries, opening, quality, setting, twelve_rules
 from report.anonymous import NOT_ANONYMOUS, Anonymizer, anonymizer
 from report.charts import Chart, HeatMap, build_charts
@@ -83,6 +84,7 @@ def render_page(
     program = "\n".join((Path(__file__).parent / name).read_text(encoding="utf-8") for name in PROGRAMS)
     exclusions = design.exclusions(material.study)
     charts = build_charts(material)
+    marks = list(quality.marks(material, verdicts))
     tables = [page_table(table) for table in material.tables.values()]
     tables.sort(key=lambda table: table.name not in OPEN_TABLES)
     pictures = order_pictures(material)
@@ -93,7 +95,8 @@ def render_page(
         published=campaign.published_folder,
         run_ids=set(runs["run_id"]),
         opening=opening.build_opening(material),
-        marks=list(quality.marks(material, verdicts)),
+        marks=marks,
+        consequences=quality.consequences(marks),
         left_out=content.left_out(material.left_out),
         factors=design.factors(material.study),
         exclusions=exclusions,
@@ -134,6 +137,8 @@ def render_page(
             for table in material.tables.values()
         },
         reasons=failure_reasons(material),
+        failed_benchmarks=setting.failed_benchmarks(material.data("network")),
+        repeat=repeat_command(material, campaign),
         missing=missing_cells(runs),
         out_of_memory=out_of_memory_cells(runs),
         counts=runs["status"].value_counts().sort_index().to_dict(),
@@ -224,6 +229,15 @@ def failure_reasons(material: Material) -> PageTable:
         rows.append([status, reason, str(len(runs)), ", ".join(names)])
     header = ["status", "reason", "runs", "which"]
     return PageTable("Runs that did not succeed, by reason.", header, rows, ("status", "reason", "which"))
+
+
+def repeat_command(material: Material, campaign: Campaign) -> str:
+    """Return the command that repeats unsuccessful runs and benchmarks; "" if none can be repeated."""
+    if material.study.imported or campaign.published_folder:
+        return ""
+    benchmarks = material.data("network")
+    statuses = {*material.every_run["status"], *(benchmarks["status"] if len(benchmarks) else ())}
+    return repeat_commands(statuses, CampaignArguments(material.study.name))
 
 
 def page_table(table: StageTable) -> PageTable:
