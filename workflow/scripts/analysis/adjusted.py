@@ -420,7 +420,7 @@ def adjusted_tables_note(result: Adjustment) -> Note:
     names, means = result.adjusted.slopes.covariates, result.means is not None
     adjusted_numbers = ["means"] * means + ["ratios"] * result.adjusts_ratios
     by = " and ".join(COVARIATE_TITLES[name] for name in names)
-    text = f"The tables adjusted and effects have {' and '.join(adjusted_numbers)} adjusted by {by}."
+    text = f"Table `adjusted` and table `effects` have {' and '.join(adjusted_numbers)} adjusted by {by}."
     return Note("adjusted-numbers", text, means=means, ratios=result.adjusts_ratios, covariates=names)
 
 

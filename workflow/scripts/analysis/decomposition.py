@@ -258,7 +258,7 @@ def table(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> tables.Tab
         TOTAL_OF_PARTS if has_total else "",
         "A difference below 0, or a ratio below 1, means that the level after the arrow is faster.",
         f"{conditions.run_counts_note(runs)} {conditions.comparison_note(data['within_blocks'])} Intervals "
-        "are not corrected for the number of rows (the table of effects has corrected p values of the "
+        "are not corrected for the number of rows (table `effects` has corrected p values of the "
         "parts).",
         no_shared_session_note(data),
         (NO_BENCHMARK if network is None else NETWORK_ALONE) if (nodes > 1).any() else "",

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from analysis import conditions
 from analysis.measured import Records, missing_cells, out_of_memory_cells, unsuccessful
@@ -62,6 +62,8 @@ PAGE_ROWS = 10  # the page's program shows tables of more than LONG_ROWS rows in
 LONG_ROWS = 15
 MAX_OPEN_FIGURES = 4  # shown unfolded: the first one, then the paper's
 OPEN_TABLES = ("cells", "effects")
+NAMED = re.compile(r"(?:\b[Tt]he )?\b(?P<kind>[Tt]able|[Ff]igure) `(?P<name>[\w-]+)`")
+CODE = re.compile(r"`([^`<>]+)`")
 FIRST_NUMBER = re.compile(r"[−-]?\d[\d,]*(?:\.\d+)?(?:e[−+-]?\d+)?")
 OVERVIEW = FigureSpec("overview", "overview")  # the table of runs has its series and colours
 OTHER_COLOUR = style.MUTED  # of runs that did not succeed
@@ -85,10 +87,17 @@ def render_page(
     exclusions = design.exclusions(material.study)
     charts = build_charts(material)
     marks = list(quality.marks(material, verdicts))
-    tables = [page_table(table) for table in material.tables.values()]
+    tables = [
+        page_table(order_comparisons(table, material.study.asked_factors) if name == "effects" else table)
+        for name, table in material.tables.items()
+    ]
     tables.sort(key=lambda table: table.name not in OPEN_TABLES)
     pictures = order_pictures(material)
-    return _template(names.scrub).render(
+    figure_numbers = {picture.name: number for number, picture in enumerate(pictures, 1)}
+    table_numbers = {table.name: number for number, table in enumerate(tables, 1)}
+    anchors = {f"figure-{name}": number for name, number in figure_numbers.items()}
+    anchors |= {f"table-{name}": number for name, number in table_numbers.items()}
+    return _template(names.scrub, anchors).render(
         study=material.study,
         title=" ".join(material.study.title.split()),
         question=" ".join(material.study.question.split()),
@@ -118,8 +127,8 @@ def render_page(
         methods=conditions.methods_notes(runs, column(material.data("effects"), "within_blocks")),
         table_endnotes={name: table.table.endnotes for name, table in material.tables.items()},
         tables=tables,
-        figure_numbers={picture.name: number for number, picture in enumerate(pictures, 1)},
-        table_numbers={table.name: number for number, table in enumerate(tables, 1)},
+        figure_numbers=figure_numbers,
+        table_numbers=table_numbers,
         open_figures=open_figures(material),
         open_tables=set(OPEN_TABLES),
         long_rows=LONG_ROWS,
@@ -240,6 +249,20 @@ def repeat_command(material: Material, campaign: Campaign) -> str:
     return repeat_commands(statuses, CampaignArguments(material.study.name))
 
 
+def order_comparisons(table: StageTable, asked_factors: Sequence[str]) -> StageTable:
+    """Return the table of effects with the factors asked about and significant rows first."""
+    data, display = table.table.data, table.table.display
+    if "verdict" not in data:
+        return table
+    places = {name: place for place, name in enumerate(asked_factors)}
+    place = data["factor"].map(places).fillna(len(places))
+    is_open = ~data["verdict"].astype(str).str.startswith("differs")
+    order = data.assign(place=place, is_open=is_open)[: len(display)].sort_values(
+        ["place", "is_open"], kind="stable"
+    )
+    return replace(table, table=replace(table.table, display=display.iloc[order.index]))
+
+
 def page_table(table: StageTable) -> PageTable:
     """Return the page's form of a table of an earlier stage."""
     frame = table.table.display
@@ -254,8 +277,29 @@ def page_table(table: StageTable) -> PageTable:
     )
 
 
-def _template(scrub: Callable[[str], str] = str) -> Any:
-    """Return the page's template, which scrubs, cleans and escapes all text."""
+def link_names(text: str, numbers: Mapping[str, int]) -> Markup:
+    """Return text as HTML with links to the tables and figures that it names, such as "table `cells`".
+
+    Other words in backticks are code.
+
+    Args:
+        text: The text.
+        numbers: Numbers of tables and figures by anchor, such as table-cells.
+    """
+
+    def link(named: re.Match[str]) -> str:
+        anchor, kind = f"{named['kind'].lower()}-{named['name']}", named["kind"].capitalize()
+        return f'<a href="#{anchor}">{kind} {numbers[anchor]}</a>' if anchor in numbers else named[0]
+
+    linked = NAMED.sub(link, str(escape(text)))
+    return Markup(CODE.sub(r"<code>\1</code>", linked))  # noqa: S704 (escaped above)
+
+
+def _template(scrub: Callable[[str], str], numbers: Mapping[str, int]) -> Any:
+    """Return the page's template, which scrubs, cleans and escapes all text.
+
+    `numbers` are those of `link_names`, which is the template's filter `linked`.
+    """
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -266,6 +310,7 @@ def _template(scrub: Callable[[str], str] = str) -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["linked"] = lambda text: link_names(clean(scrub(text)), numbers)
     return environment.get_template(PAGE)
 
 
