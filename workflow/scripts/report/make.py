@@ -17,6 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from analysis import conditions
+from analysis.intervals import SIGNIFICANCE_LEVEL
 from analysis.measured import Records, missing_cells, out_of_memory_cells, unsuccessful
 from common.files import write_text
 from common.options import run_program
@@ -250,15 +251,15 @@ def repeat_command(material: Material, campaign: Campaign) -> str:
 
 
 def order_comparisons(table: StageTable, asked_factors: Sequence[str]) -> StageTable:
-    """Return the table of effects with the factors asked about and significant rows first."""
+    """Return the table of effects with significant rows first, and of these the factors asked about."""
     data, display = table.table.data, table.table.display
-    if "verdict" not in data:
+    if "p_holm" not in data:
         return table
     places = {name: place for place, name in enumerate(asked_factors)}
     place = data["factor"].map(places).fillna(len(places))
-    is_open = ~data["verdict"].astype(str).str.startswith("differs")
+    is_open = ~(data["p_holm"] < SIGNIFICANCE_LEVEL)
     order = data.assign(place=place, is_open=is_open)[: len(display)].sort_values(
-        ["place", "is_open"], kind="stable"
+        ["is_open", "place"], kind="stable"
     )
     return replace(table, table=replace(table.table, display=display.iloc[order.index]))
 
