@@ -174,9 +174,9 @@ def framework_table(facts: Facts) -> str:
         return ""
     constant = [name for name in ("Python", "clock") if name in frame and frame[name].nunique() == 1]
     note = "The same for all: " + "; ".join(f"{name} {frame[name].iloc[0]}" for name in constant) + "."
-    shown = frame.drop(columns=constant)
+    frame = frame.drop(columns=constant)
     return tables.latex(
-        tables.Table("Frameworks", shown, shown, [note] if constant else [], list(shown)), "tab:frameworks"
+        tables.Table("Frameworks", frame, frame, [note] if constant else [], list(frame)), "tab:frameworks"
     )
 
 
