@@ -436,6 +436,15 @@ def test_finding_on_single_runs_has_no_interval() -> None:
     assert finding.facts["least"].value < finding.facts["greatest"].value and "[" not in finding
 
 
+def test_failed_benchmarks_are_named_with_reasons() -> None:
+    network = read_table(CAMPAIGN / "network.csv", "network")
+    assert setting.failed_benchmarks(fit.table(network).data) == ""
+    first = network["framework"].iloc[0]
+    network.loc[network["framework"] == first, ["status", "reason"]] = ["invalid", "disturbed"]
+    note = setting.failed_benchmarks(fit.table(network).data)
+    assert isinstance(note, Note) and ("invalid", "disturbed") in note.facts["benchmarks"].values()
+
+
 def test_names_in_backticks_are_references_or_code() -> None:
     source = r"The table `useful\_time` and table `cells`: `n\_nodes`, ``quoted''."
     assert link_names(source, ["tab:useful_time"]) == (

@@ -427,7 +427,7 @@ def adjusted_tables_note(result: Adjustment) -> Note:
 def _width_change(share: float) -> str:
     if math.isnan(share):
         return "unknown"
-    return f"{tables.number(100 * abs(share), 2)} % {'narrower' if share > 0 else 'wider'}"
+    return f"{tables.number(100 * abs(share))} % {'narrower' if share > 0 else 'wider'}"
 
 
 def slopes_note(result: Adjustment) -> str:

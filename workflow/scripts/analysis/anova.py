@@ -380,7 +380,7 @@ def _notes(runs: pd.DataFrame, analysis: Analysis, response: Response) -> list[s
         "Sums of squares are of type II: each term is added to all terms that do not contain it. Share: part "
         "of the total sum of squares (Jain's allocation of variation)"
         + (
-            f"; shares add up to {overlap:.4g} %, not 100 %, because numbers of runs differ"
+            f"; shares add up to {overlap:.4g} %, not 100 %, because numbers of runs per combination differ"
             if f"{overlap:.1f}" != "100.0"
             else ""
         )

@@ -62,7 +62,7 @@ NOTHING_TO_PREDICT = Note(
 )
 NOTHING_HELD_OUT = Note(
     "nothing-held-out",
-    "No cells can be held out: needs more node counts, batch sizes, link rates or strategies.",
+    "No cells can be held out: that needs more node counts, batch sizes, link rates or strategies.",
 )
 METHODS = Note(
     "methods",
