@@ -15,7 +15,7 @@ from common.errors import InputError
 from common.notes import find_note
 from common.tables import write_table
 from figures.panels import NOT_DRAWN
-from report import content, libraries, material, opening, quality, setting, twelve_rules
+from report import content, libraries, make, material, opening, quality, setting, twelve_rules
 from report.checkout import State
 from report.every_run import RECORDS_ELSEWHERE
 from runs.phases import WAIT
@@ -251,11 +251,27 @@ def test_answer_is_sentences_main_figure_marks_tables(page: Page, campaign_files
         material.study.margin,
     )
     marks = [mark.name for mark in quality.marks(material, twelve_rules.judge_all(material))]
-    captions = [table.caption for table in opening.build_opening(material).tables]
+    captions = [table.caption.partition(",")[0] for table in opening.build_opening(material).tables]
     order = [*first, material.pictures[0].heading, *marks, *further, *captions]
     text = " ".join(page.text_of("answer").split())
     places = [text.index(" ".join(part.split())) for part in order]
     assert places == sorted(places) and len(places) > 12
+
+
+def test_names_of_tables_in_backticks_are_links() -> None:
+    linked = make.link_names("See the table `cells`, table `other` & `<b>`.", {"table-cells": 3})
+    assert linked == (
+        'See <a href="#table-cells">Table 3</a>, table <code>other</code> &amp; <code>&lt;b&gt;</code>.'
+    )
+
+
+def test_significant_comparisons_asked_about_come_first(campaign_files) -> None:
+    effects = campaign_files.material().tables["effects"]
+    data = effects.table.data
+    ordered = make.order_comparisons(effects, ["nodes"]).table.display.index
+    p, factors = (data.loc[ordered, name].tolist() for name in ("p_holm", "factor"))
+    n_significant = sum(value < 0.05 for value in p)
+    assert max(p[:n_significant]) < 0.05 and factors[0] == factors[n_significant] == "nodes"
 
 
 def test_what_has_no_content_is_left_out_with_its_reason(in_folder) -> None:

@@ -43,7 +43,7 @@ from report.findings import (
     speedups,
     variation,
 )
-from report.latex import cited, first_sentence, keys_of, references, to_latex
+from report.latex import cited, first_sentence, keys_of, link_names, references, to_latex
 from report.methods import method_notes, methods, reproducibility
 from report.threats import MAX_WARNINGS, threat_notes, threats
 from support.synthetic import campaign, write_frames
@@ -434,6 +434,22 @@ def test_finding_on_single_runs_has_no_interval() -> None:
     finding = find_finding(FigureSpec(name="by_nodes", kind="by_factor", x="nodes"), evidence)
     assert finding is not None and finding.code == "effect-range"
     assert finding.facts["least"].value < finding.facts["greatest"].value and "[" not in finding
+
+
+def test_failed_benchmarks_are_named_with_reasons() -> None:
+    network = read_table(CAMPAIGN / "network.csv", "network")
+    assert setting.failed_benchmarks(fit.table(network).data) == ""
+    first = network["framework"].iloc[0]
+    network.loc[network["framework"] == first, ["status", "reason"]] = ["invalid", "disturbed"]
+    note = setting.failed_benchmarks(fit.table(network).data)
+    assert isinstance(note, Note) and ("invalid", "disturbed") in note.facts["benchmarks"].values()
+
+
+def test_names_in_backticks_are_references_or_code() -> None:
+    source = r"The table `useful\_time` and table `cells`: `n\_nodes`, ``quoted''."
+    assert link_names(source, ["tab:useful_time"]) == (
+        r"Table~\ref{tab:useful_time} and table \texttt{cells}: \texttt{n\_nodes}, ``quoted''."
+    )
 
 
 def test_network_finding_names_extremes_of_frameworks() -> None:

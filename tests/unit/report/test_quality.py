@@ -95,18 +95,24 @@ def test_mark_counts_cells_without_data() -> None:
 
 
 def load(**shares: float) -> list[Mark]:
-    """Return the marks of load if an invalid run has these shares of CPU time."""
-    row = ("invalid", LOAD, shares.get("other", 0.0), shares.get("steal", 0.0))
-    return list(quality.load_marks(runs_of(OK, OK, row)))
+    """Return the marks of load if one usable run has these shares of CPU time, and an unusable run more."""
+    row = ("ok", None, shares.get("other", 0.0), shares.get("steal", 0.0))
+    return list(quality.load_marks(runs_of(OK, row, ("invalid", LOAD, 0.5, 0.5))))
 
 
 @pytest.mark.parametrize(("name", "place"), [("other", 0), ("steal", 1)])
-def test_invalid_runs_count_as_loaded(name: str, place: int) -> None:
+def test_only_usable_runs_count_as_loaded(name: str, place: int) -> None:
     bad, good = load(**{name: 0.2})[place], load()[place]
     assert (bad.outcome, good.outcome) == (BAD, GOOD)
-    assert (
-        bad.name.facts == {"affected": 1, "runs": 3, "usable": 0} and "above 5 % in 1 of 3 runs" in bad.name
-    )
+    assert bad.name.facts == {"affected": 1, "runs": 2} and "above 5 % in 1 of 2 usable runs" in bad.name
+
+
+def test_failed_checks_have_consequences() -> None:
+    bad = [*load(other=0.2, steal=0.2), quality.cells_mark(runs_of(OK, ("failed", "x", 0.0, 0.0)))]
+    note = quality.consequences(bad)
+    assert note.facts["failed"] == ["other-cpu-share", "steal-share", "cells-measured"]
+    assert note.count(";") == 1, "equal consequences are one"
+    assert quality.consequences(load()).facts["failed"] == []
 
 
 def test_marks_of_runs_count_traced_ones(in_folder: Callable[..., CampaignFiles]) -> None:

@@ -21,7 +21,7 @@ def disturbed(load: float, steal: float) -> Note:
 def test_limits_of_disturbed_runs_are_those_of_their_reasons() -> None:
     load, steal = find_cause("invalid", disturbed(0.16, 0)), find_cause("invalid", disturbed(0, 0.5))
     assert (load.name, steal.name) == ("background load", "CPU steal")
-    assert "5 %" in load.text and "2 %" in steal.text, "the reason rounds its limit"
+    assert "5 %" in load.text and "2.5 %" in steal.text
 
 
 @pytest.mark.parametrize(
@@ -55,6 +55,6 @@ def test_most_frequent_cause_comes_first() -> None:
 
 
 def test_limits_that_changed_are_one_cause_with_two_clauses() -> None:
-    reasons = (disturbed(0.16, 0), disturbed(0.2, 0).replace("5%", "10%"))
+    reasons = (disturbed(0.16, 0), disturbed(0.2, 0).replace("5 %", "10 %"))
     note = usable_runs_note([("invalid", reason) for reason in reasons])
     assert note.facts["causes"] == {"background load": 2} and note.count("was excluded") == 2

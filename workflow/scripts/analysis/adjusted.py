@@ -397,9 +397,9 @@ def interval_gain_note(result: Adjustment) -> str:
         return ""
     is_means, is_ratios = result.means is not None, result.adjusts_ratios
     text = (
-        f"Intervals of adjusted means would be {_width_change(result.narrower)} (median), those of "
-        f"adjusted ratios within blocks {_width_change(result.narrower_ratios)}; {MIN_GAIN_TEXT} is "
-        f"required. Adjusted: {' and '.join(['means'] * is_means + ['ratios'] * is_ratios)}."
+        f"Intervals of adjusted means are {_width_change(result.narrower)} (median), those of adjusted "
+        f"ratios within blocks {_width_change(result.narrower_ratios)}. Adjusting requires "
+        f"{MIN_GAIN_TEXT}: {' and '.join(['means'] * is_means + ['ratios'] * is_ratios)} are adjusted."
     )
     return Note(
         "intervals-narrower",
@@ -420,14 +420,14 @@ def adjusted_tables_note(result: Adjustment) -> Note:
     names, means = result.adjusted.slopes.covariates, result.means is not None
     adjusted_numbers = ["means"] * means + ["ratios"] * result.adjusts_ratios
     by = " and ".join(COVARIATE_TITLES[name] for name in names)
-    text = f"The tables adjusted and effects have {' and '.join(adjusted_numbers)} adjusted by {by}."
+    text = f"Table `adjusted` and table `effects` have {' and '.join(adjusted_numbers)} adjusted by {by}."
     return Note("adjusted-numbers", text, means=means, ratios=result.adjusts_ratios, covariates=names)
 
 
 def _width_change(share: float) -> str:
     if math.isnan(share):
         return "unknown"
-    return f"{100 * abs(share):.0f} % {'narrower' if share > 0 else 'wider'}"
+    return f"{tables.number(100 * abs(share))} % {'narrower' if share > 0 else 'wider'}"
 
 
 def slopes_note(result: Adjustment) -> str:
@@ -444,8 +444,9 @@ def slopes_note(result: Adjustment) -> str:
     dropped = " ".join(f"Not used: {why}." for why in result.unused.values())
     text = (
         "Among the runs of a block, each compared with the mean of its cell, an epoch takes longer by "
-        f"{' and by '.join(alone)}. With {by}, cross-validated errors change by "
-        f"{-100 * chosen.gain:+.0f} % (a decrease by {MIN_GAIN_TEXT} is required to adjust). {dropped}"
+        f"{' and by '.join(alone)}. With {by}, cross-validated errors "
+        f"{'fall' if chosen.gain >= 0 else 'rise'} by {tables.number(100 * abs(chosen.gain), 2)} % "
+        f"(adjusting requires a decrease by {MIN_GAIN_TEXT}). {dropped}"
     ).rstrip()
     return Note(
         "slopes",

@@ -378,10 +378,14 @@ def _notes(runs: pd.DataFrame, analysis: Analysis, response: Response) -> list[s
         if analysis.problem
         else "",
         "Sums of squares are of type II: each term is added to all terms that do not contain it. Share: part "
-        f"of the total sum of squares (Jain's allocation of variation); shares add up to {overlap:.4g} %, "
-        "not 100 %, if combinations have different numbers of runs. The error is the difference "
-        "between runs of the same cell, without the effect of blocks; F, p and effect sizes are relative to "
-        "it. p is not corrected for the number of terms.",
+        "of the total sum of squares (Jain's allocation of variation)"
+        + (
+            f"; shares add up to {overlap:.4g} %, not 100 %, because numbers of runs per combination differ"
+            if f"{overlap:.1f}" != "100.0"
+            else ""
+        )
+        + ". The error is the difference between runs of the same cell, without the effect of blocks; F, p "
+        "and effect sizes are relative to it. p is not corrected for the number of terms.",
         (
             "Partial η² is the sum of squares of a term, divided by the sum of squares of term and error "
             "together; partial ω² is corrected for chance, and at least 0."
@@ -423,7 +427,7 @@ def _notes(runs: pd.DataFrame, analysis: Analysis, response: Response) -> list[s
                 "Left out, because too few combinations of their levels have runs: "
                 f"{', '.join(aliases[''])}. Their effects cannot be separated from "
                 f"{conditions.join_names(analysis.confounded)}. Sums, F and p of these hold only if the "
-                "terms left out have no effect, and they have no q."
+                f"terms left out have no effect{', and they have no q' * bool(data['q'].notna().any())}."
             )
             notes.append(Note("terms-left-out", text, terms=aliases[""], confounded=analysis.confounded))
     if data["F"].notna().any() and (spread := estimate_response_means(runs, response)).differ:

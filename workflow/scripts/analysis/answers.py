@@ -59,7 +59,7 @@ ACCUMULATION = "sync_every"
 UNEQUAL_TRAINING = (
     "With {}, the effective batch grows, so epochs are not equal training. "  # and accuracies can differ
 )
-OWN_SETTINGS = "Frameworks keep their own settings (table settings). "
+OWN_SETTINGS = "Frameworks keep their own settings (table `settings`). "
 MAX_MEANS = 8  # ranges of means in a sentence
 MAX_GROUPS = 3  # of comparisons, by the levels of the factor on which an effect depends
 MIN_FACTOR = 3.0  # larger ratios are given as factors, smaller ones in per cent

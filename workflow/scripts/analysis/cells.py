@@ -156,7 +156,9 @@ def table(runs: pd.DataFrame, response: Response = EPOCH_TIME) -> tables.Table:
         "of other responses are computed like those of epoch time. CV (standard deviation divided by mean) "
         "is that of epoch time.",
         f"Medians have bootstrap intervals (BCa, {RESAMPLES} resamples, seeded) in cells with "
-        f"{MIN_BOOTSTRAP_RUNS} runs or more.",
+        f"{MIN_BOOTSTRAP_RUNS} runs or more."
+        if (data["n"] >= MIN_BOOTSTRAP_RUNS).any()
+        else "",
         STEP_QUANTILES if "step_time_median_s_mean" in data else "",
         conditions.single_run_steps_note(runs),
         conditions.setting_note(runs),

@@ -80,6 +80,7 @@ NETWORK_ALONE = Note(
     "during computation (below 0).",
 )
 TITLE = "Contrast of treatments, decomposed into the effect of each, with 95 % intervals"
+TITLE_OF_ACCUMULATION = "Effect of gradient accumulation on epoch time, with 95 % intervals"
 
 
 def gradient_bytes(model: str, dataset: str, levels: Mapping[str, Any] = MappingProxyType({})) -> float:
@@ -257,7 +258,7 @@ def table(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> tables.Tab
         TOTAL_OF_PARTS if has_total else "",
         "A difference below 0, or a ratio below 1, means that the level after the arrow is faster.",
         f"{conditions.run_counts_note(runs)} {conditions.comparison_note(data['within_blocks'])} Intervals "
-        "are not corrected for the number of rows (the table of effects has corrected p values of the "
+        "are not corrected for the number of rows (table `effects` has corrected p values of the "
         "parts).",
         no_shared_session_note(data),
         (NO_BENCHMARK if network is None else NETWORK_ALONE) if (nodes > 1).any() else "",
@@ -275,7 +276,7 @@ def table(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> tables.Tab
         conditions.setting_note(runs),
     ]
     return tables.Table(
-        TITLE,
+        TITLE if has_total else TITLE_OF_ACCUMULATION,
         data.dropna(axis="columns", how="all"),
         pd.DataFrame(display),
         notes,

@@ -33,7 +33,7 @@ SENT = "Sent: bytes sent in an epoch by the busiest node, through its network in
 ADJUSTED_RATIO = "ratio, adjusted (pointwise 95 %)"
 ADJUSTED = Note(
     "ratios-adjusted",
-    "Ratio, adjusted: for machine speed (see the table adjusted). Its interval is pointwise: it holds for "
+    "Ratio, adjusted: for machine speed (see table `adjusted`). Its interval is pointwise: it holds for "
     "this comparison alone. p and verdict are those of the plain ratio.",
 )
 

@@ -237,7 +237,7 @@ def _mixed_model_note(model: MixedModel | None) -> str:
         return ""
     text = (
         "Mixed model: fixed cells and random blocks, by restricted maximum likelihood. Its ratios of "
-        f"{model.pairs} pairs of cells differ from those in the table of effects by at most "
+        f"{model.pairs} pairs of cells differ from those in the table `effects` by at most "
         f"{100 * model.largest_disagreement:.2g} %."
     )
     return Note("mixed-model", text, pairs=model.pairs, largest_disagreement=model.largest_disagreement)

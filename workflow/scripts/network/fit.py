@@ -237,6 +237,13 @@ def link_rates_text(network: pd.DataFrame) -> Note:
     return Note("link-rates", f"Rate of the links, as the site states it: {rates_text}.", bytes_s=rates)
 
 
+def deviation_note(deviations: pd.Series) -> Note:
+    """Return how far measured times are from the fitted lines, given the `deviation` of each benchmark."""
+    largest = float(deviations.max())
+    text = f"Measured times differ from the fitted line by up to {100 * largest:.0f} %."
+    return Note("deviation-from-fit", text, deviation=largest)
+
+
 def bytes_text(size: float) -> str:
     """Return a size in bytes with a binary unit, such as 64 KiB."""
     exponent = min(3, max(0, int(math.log2(size)) // 10))

@@ -60,6 +60,10 @@ NOTHING_TO_PREDICT = Note(
     "nothing-to-predict",
     "Nothing to predict: needs cells on several nodes, and others with counted batches and all-reduces.",
 )
+NOTHING_HELD_OUT = Note(
+    "nothing-held-out",
+    "No cells can be held out: that needs more node counts, batch sizes, link rates or strategies.",
+)
 METHODS = Note(
     "methods",
     "The law: computation of a device, and the cost of more nodes in several forms (flat ring, hierarchical, "
@@ -231,7 +235,7 @@ def summarize_method(
         "worst_cell": fold_table["cell"][worst] if worst is not None else None,
         "noise": math.sqrt(2 / math.pi) * pooled_cv(fold_table, of_means=True),
         "problem": prediction.problem or None if len(errors) < len(fold_table) else None,
-        "remarks": "; ".join(prediction.notes) or None,
+        "remarks": " ".join(prediction.notes) or None,
     }
 
 
@@ -255,11 +259,11 @@ def table(runs: pd.DataFrame, cells: pd.DataFrame, rows: pd.DataFrame) -> tables
         heterogeneous_note(runs),
         conditions.setting_note(runs),
     ]
-    if rows.empty:
+    if rows.empty or (rows["left_out"] == IN_SAMPLE).all():
         data, display = (
             pd.DataFrame(columns=names) for names in (["left_out", "method", "mape"], ["left out"])
         )
-        notes = [NOTHING_TO_PREDICT, *filter(None, site_notes)]
+        notes = [NOTHING_TO_PREDICT if rows.empty else NOTHING_HELD_OUT, *filter(None, site_notes)]
         return tables.Table(TITLE, data, display, notes, text_columns)
     is_first, has_predictions = rows["left_out"] != rows["left_out"].shift(), rows["predicted"] > 0
     counts = zip(rows["predicted"], rows["cells"], strict=True)

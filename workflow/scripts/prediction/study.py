@@ -12,6 +12,7 @@ from scipy.optimize import nnls
 
 from analysis.measured import factors
 from common.notes import Note
+from common.text import join_words
 from declared.mesh import mesh_of
 from declared.models import find_graph
 from models.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
@@ -161,14 +162,17 @@ class StudyLaw:
         """Return epoch times of cells like `cells.measured_cells`, without measurements."""
         parts: list[tuple[np.ndarray, StepPrediction]] = []
         notes: list[Note] = []
+        misfits: dict[str, float] = {}
         for rows, measured, new in self.split_series(cells):
             steps = law.predict_steps(measured, new)
             parts.append((rows, steps))
             notes += _notes(cells.iloc[rows], steps)
+            framework = str(cells["framework"].iloc[rows[0]])
+            misfits[framework] = max(misfits.get(framework, 0.0), steps.misfit)
         steps = law.join_steps(len(cells), parts)
         n_allreduces = cells["n_allreduces"].to_numpy(float)
         seconds, low, high = (n_allreduces * step_s for step_s in (steps.seconds, steps.low, steps.high))
-        return Prediction(seconds, "", tuple(notes), low, high)
+        return Prediction(seconds, "", (*notes, *_misfit_note(misfits)), low, high)
 
 
 def fit_computation(alone: pd.DataFrame) -> ComputationCosts:
@@ -223,7 +227,7 @@ def cells_with_costs(runs: pd.DataFrame, network: pd.DataFrame) -> pd.DataFrame:
 
 
 def _notes(cells: pd.DataFrame, steps: StepPrediction) -> list[Note]:
-    """Return notes on batch sizes without a prediction, and on a law that misses its own cells."""
+    """Return a note on batch sizes without a prediction."""
     notes = []
     framework = str(cells["framework"].iloc[0])
     if steps.unseen_batch.any():
@@ -234,13 +238,19 @@ def _notes(cells: pd.DataFrame, steps: StepPrediction) -> list[Note]:
             f"{law.MIN_BATCH_SIZES} others were. Computation as a line over batch sizes needs two."
         )
         notes.append(Note("unseen-batch", text, framework=framework, batches=batches))
-    if steps.misfit > law.MISFIT_WARNING:
-        text = (
-            f"The law misses the measured cells of {framework} by {100 * steps.misfit:.1f} % (root mean "
-            "square), so its predictions are less certain."
-        )
-        notes.append(Note("misfit", text, framework=framework, misfit=steps.misfit))
     return notes
+
+
+def _misfit_note(misfits: Mapping[str, float]) -> list[Note]:
+    """Return a note on the frameworks whose measured cells the law misses; [] if it misses none."""
+    large = {name: misfit for name, misfit in misfits.items() if misfit > law.MISFIT_WARNING}
+    if not large:
+        return []
+    listed = join_words([f"{100 * misfit:.1f} % ({name})" for name, misfit in large.items()])
+    text = (
+        f"The law misses the measured cells by {listed}, root mean square: its predictions are less certain."
+    )
+    return [Note("misfit", text, misfits=large)]
 
 
 def law_columns(

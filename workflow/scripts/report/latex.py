@@ -1,7 +1,7 @@
 """Write pieces of a LaTeX document: text, citations, references, figures and the bibliography."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,8 @@ from common.notes import Note
 BIBLIOGRAPHY = Path(__file__).with_name("references.bib")
 _ENTRY = re.compile(r"^@\w+\{(?P<key>[^,\s]+),.*?^\}", re.MULTILINE | re.DOTALL)
 _KEYWORDS = re.compile(r"^\s*keywords\s*=\s*\{(?P<names>[^}]*)\}", re.MULTILINE)
+_NAMED = re.compile(r"(?:\b[Tt]he )?\b(?P<kind>[Tt]able|[Ff]igure) `(?P<name>[^`\s]+)`")
+_CODE = re.compile(r"(?<!`)`(?P<code>[^`'\s]+)`(?!`)")  # no quotation marks
 _FIELD = {
     name: re.compile(rf"^\s*{name}\s*=\s*\{{(?P<value>.*)\}},$", re.MULTILINE) for name in ("author", "year")
 }
@@ -44,6 +46,21 @@ def cited(source: str) -> str:
 def see(kind: str, name: str) -> str:
     """Return a reference to a figure (fig) or a table (tab) by its name."""
     return rf"{'Figure' if kind == 'fig' else 'Table'}~\ref{{{kind}:{name}}}"
+
+
+def link_names(source: str, labels: Collection[str]) -> str:
+    """Return LaTeX with references for texts such as "table `name`", and other words in backticks as code.
+
+    Args:
+        source: LaTeX.
+        labels: Labels of the document's figures and tables, such as tab:cells.
+    """
+
+    def refer(named: re.Match[str]) -> str:
+        kind, name = "fig" if named["kind"].lower() == "figure" else "tab", named["name"].replace(r"\_", "_")
+        return see(kind, name) if f"{kind}:{name}" in labels else named[0]
+
+    return _CODE.sub(r"\\texttt{\g<code>}", _NAMED.sub(refer, source))
 
 
 def paragraph(heading: str, sentences: Iterable[str]) -> str:

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from analysis import conditions
+from analysis.intervals import SIGNIFICANCE_LEVEL
 from analysis.measured import Records, missing_cells, out_of_memory_cells, unsuccessful
 from common.files import write_text
 from common.options import run_program
@@ -26,6 +27,7 @@ from declared.figures import FigureSpec
 from figures import panels, style
 from figures.view import build_view
 from plan.campaign import Campaign, measured_campaign
+from records.next_commands import CampaignArguments, repeat_commands
 from report import content, design, elsewhere, every_run, libraries, opening, quality, setting, twelve_rules
 from report.anonymous import NOT_ANONYMOUS, Anonymizer, anonymizer
 from report.charts import Chart, HeatMap, build_charts
@@ -61,6 +63,8 @@ PAGE_ROWS = 10  # the page's program shows tables of more than LONG_ROWS rows in
 LONG_ROWS = 15
 MAX_OPEN_FIGURES = 4  # shown unfolded: the first one, then the paper's
 OPEN_TABLES = ("cells", "effects")
+NAMED = re.compile(r"(?:\b[Tt]he )?\b(?P<kind>[Tt]able|[Ff]igure) `(?P<name>[\w-]+)`")
+CODE = re.compile(r"`([^`<>]+)`")
 FIRST_NUMBER = re.compile(r"[−-]?\d[\d,]*(?:\.\d+)?(?:e[−+-]?\d+)?")
 OVERVIEW = FigureSpec("overview", "overview")  # the table of runs has its series and colours
 OTHER_COLOUR = style.MUTED  # of runs that did not succeed
@@ -83,17 +87,26 @@ def render_page(
     program = "\n".join((Path(__file__).parent / name).read_text(encoding="utf-8") for name in PROGRAMS)
     exclusions = design.exclusions(material.study)
     charts = build_charts(material)
-    tables = [page_table(table) for table in material.tables.values()]
+    marks = list(quality.marks(material, verdicts))
+    tables = [
+        page_table(order_comparisons(table, material.study.asked_factors) if name == "effects" else table)
+        for name, table in material.tables.items()
+    ]
     tables.sort(key=lambda table: table.name not in OPEN_TABLES)
     pictures = order_pictures(material)
-    return _template(names.scrub).render(
+    figure_numbers = {picture.name: number for number, picture in enumerate(pictures, 1)}
+    table_numbers = {table.name: number for number, table in enumerate(tables, 1)}
+    anchors = {f"figure-{name}": number for name, number in figure_numbers.items()}
+    anchors |= {f"table-{name}": number for name, number in table_numbers.items()}
+    return _template(names.scrub, anchors).render(
         study=material.study,
         title=" ".join(material.study.title.split()),
         question=" ".join(material.study.question.split()),
         published=campaign.published_folder,
         run_ids=set(runs["run_id"]),
         opening=opening.build_opening(material),
-        marks=list(quality.marks(material, verdicts)),
+        marks=marks,
+        consequences=quality.consequences(marks),
         left_out=content.left_out(material.left_out),
         factors=design.factors(material.study),
         exclusions=exclusions,
@@ -115,8 +128,8 @@ def render_page(
         methods=conditions.methods_notes(runs, column(material.data("effects"), "within_blocks")),
         table_endnotes={name: table.table.endnotes for name, table in material.tables.items()},
         tables=tables,
-        figure_numbers={picture.name: number for number, picture in enumerate(pictures, 1)},
-        table_numbers={table.name: number for number, table in enumerate(tables, 1)},
+        figure_numbers=figure_numbers,
+        table_numbers=table_numbers,
         open_figures=open_figures(material),
         open_tables=set(OPEN_TABLES),
         long_rows=LONG_ROWS,
@@ -134,6 +147,8 @@ def render_page(
             for table in material.tables.values()
         },
         reasons=failure_reasons(material),
+        failed_benchmarks=setting.failed_benchmarks(material.data("network")),
+        repeat=repeat_command(material, campaign),
         missing=missing_cells(runs),
         out_of_memory=out_of_memory_cells(runs),
         counts=runs["status"].value_counts().sort_index().to_dict(),
@@ -226,6 +241,29 @@ def failure_reasons(material: Material) -> PageTable:
     return PageTable("Runs that did not succeed, by reason.", header, rows, ("status", "reason", "which"))
 
 
+def repeat_command(material: Material, campaign: Campaign) -> str:
+    """Return the command that repeats unsuccessful runs and benchmarks; "" if none can be repeated."""
+    if material.study.imported or campaign.published_folder:
+        return ""
+    benchmarks = material.data("network")
+    statuses = {*material.every_run["status"], *(benchmarks["status"] if len(benchmarks) else ())}
+    return repeat_commands(statuses, CampaignArguments(material.study.name))
+
+
+def order_comparisons(table: StageTable, asked_factors: Sequence[str]) -> StageTable:
+    """Return the table of effects with significant rows first, and of these the factors asked about."""
+    data, display = table.table.data, table.table.display
+    if "p_holm" not in data:
+        return table
+    places = {name: place for place, name in enumerate(asked_factors)}
+    place = data["factor"].map(places).fillna(len(places))
+    is_open = ~(data["p_holm"] < SIGNIFICANCE_LEVEL)
+    order = data.assign(place=place, is_open=is_open)[: len(display)].sort_values(
+        ["is_open", "place"], kind="stable"
+    )
+    return replace(table, table=replace(table.table, display=display.iloc[order.index]))
+
+
 def page_table(table: StageTable) -> PageTable:
     """Return the page's form of a table of an earlier stage."""
     frame = table.table.display
@@ -240,8 +278,29 @@ def page_table(table: StageTable) -> PageTable:
     )
 
 
-def _template(scrub: Callable[[str], str] = str) -> Any:
-    """Return the page's template, which scrubs, cleans and escapes all text."""
+def link_names(text: str, numbers: Mapping[str, int]) -> Markup:
+    """Return text as HTML with links to the tables and figures that it names, such as "table `cells`".
+
+    Other words in backticks are code.
+
+    Args:
+        text: The text.
+        numbers: Numbers of tables and figures by anchor, such as table-cells.
+    """
+
+    def link(named: re.Match[str]) -> str:
+        anchor, kind = f"{named['kind'].lower()}-{named['name']}", named["kind"].capitalize()
+        return f'<a href="#{anchor}">{kind} {numbers[anchor]}</a>' if anchor in numbers else named[0]
+
+    linked = NAMED.sub(link, str(escape(text)))
+    return Markup(CODE.sub(r"<code>\1</code>", linked))  # noqa: S704 (escaped above)
+
+
+def _template(scrub: Callable[[str], str], numbers: Mapping[str, int]) -> Any:
+    """Return the page's template, which scrubs, cleans and escapes all text.
+
+    `numbers` are those of `link_names`, which is the template's filter `linked`.
+    """
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -252,6 +311,7 @@ def _template(scrub: Callable[[str], str] = str) -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["linked"] = lambda text: link_names(clean(scrub(text)), numbers)
     return environment.get_template(PAGE)
 
 

@@ -157,7 +157,7 @@ def framework_table(facts: Facts) -> str:
         columns = {
             "library": framework_runs["library_version"],
             "Python": framework_runs["python_version"],
-            "transport": framework_runs["transport"],
+            "transport": _transports(framework_runs["transport"]),
             "clock": framework_runs["timing_scope"].map(CLOCKS),
             "environment": framework_runs["environment_digest"].str[:DIGEST_DIGITS],
         }
@@ -172,7 +172,18 @@ def framework_table(facts: Facts) -> str:
     frame = frame.loc[:, (frame != "").any()].replace("", tables.DASH)
     if facts.study.imported and list(frame) == ["framework"]:
         return ""
-    return tables.latex(tables.Table("Frameworks", frame, frame, left_aligned=list(frame)), "tab:frameworks")
+    constant = [name for name in ("Python", "clock") if name in frame and frame[name].nunique() == 1]
+    note = "The same for all: " + "; ".join(f"{name} {frame[name].iloc[0]}" for name in constant) + "."
+    frame = frame.drop(columns=constant)
+    return tables.latex(
+        tables.Table("Frameworks", frame, frame, [note] if constant else [], list(frame)), "tab:frameworks"
+    )
+
+
+def _transports(transports: pd.Series) -> pd.Series:
+    """Return transports in which "none" says when it holds, if there are others: without a second node."""
+    has_others = (transports.dropna() != "none").any()
+    return transports.replace("none", "on 1 node: none") if has_others else transports
 
 
 def _level_text(name: str, level: Any) -> str:

@@ -89,7 +89,7 @@ def ranked_levels(material: Material, factor: str, rankings: Sequence[answers.Ra
     n_omitted = len(rankings) - MAX_ROWS
     caption = (
         f"{best.capitalize()} {title(factor)} in each configuration of the other factors, compared with the "
-        f"next {best} one to which the table effects compares it."
+        f"next {best} one to which the table `effects` compares it."
         + (f" {n_omitted} more configurations are not listed." if n_omitted > 0 else "")
     )
     return PageTable(caption, header, rows, (header[0], header[1], header[3]))

@@ -42,7 +42,7 @@ from report.anonymous import anonymizer, scrub_sources
 from report.drafts import draft_texts
 from report.facts import MEANS, Facts
 from report.findings import FIGURE_REFERENCE, Evidence, effect_of_figure, find_finding, refer_to_figure
-from report.latex import figure, references, see, to_latex
+from report.latex import cited, figure, link_names, references, see, to_latex
 from report.methods import (
     constant_table,
     framework_table,
@@ -77,6 +77,8 @@ SUPPLEMENT = r"""\documentclass[10pt]{article}
 \maketitle
 
 %s
+\bibliographystyle{unsrt}
+\bibliography{references}
 \end{document}
 """
 
@@ -94,6 +96,11 @@ class Selection:
             {name: self.captions[name] for name in figures if name in self.captions},
             [name for name in tables if name in self.tables],
         )
+
+    @property
+    def labels(self) -> list[str]:
+        """Return the labels of figures and tables in LaTeX."""
+        return [f"fig:{name}" for name in self.captions] + [f"tab:{name}" for name in self.tables]
 
     def remainder(self, paper: "Selection") -> "Selection":
         """Return the figures and tables that are not in the paper."""
@@ -225,15 +232,26 @@ def show_supplement(contents: Contents, constants: str) -> str:
         upright,
         "" if figures or upright or wide else NO_SUPPLEMENT,
         constants,
-        endnotes_section(contents.endnotes),
+        endnotes_section(contents.endnotes, contents.supplement.labels),
         f"\\begin{{sideways}}\n{wide}\\end{{sideways}}\n" if wide else "",
     ]
     return "\n".join(filter(None, parts))
 
 
-def endnotes_section(endnotes: Mapping[str, str]) -> str:
-    """Return the section of endnotes, a paragraph per figure and table; "" without endnotes."""
-    paragraphs = [rf"\paragraph{{{to_latex(name)}}} {to_latex(note)}" for name, note in endnotes.items()]
+def endnotes_section(endnotes: Mapping[str, str], labels: Sequence[str]) -> str:
+    """Return the section of endnotes, a paragraph per figure and table; "" without endnotes.
+
+    Args:
+        endnotes: Endnotes by label, such as tab:cells.
+        labels: Labels of the supplement's figures and tables; the others are the paper's.
+    """
+    paragraphs = []
+    for label, note in endnotes.items():
+        kind, name = label.split(":")
+        printed = to_latex(name)
+        paper = f"{'Figure' if kind == 'fig' else 'Table'} {printed} of the paper"
+        heading = f"{see(kind, name)} ({printed})" if label in labels else paper
+        paragraphs.append(rf"\paragraph{{{heading}}} {cited(to_latex(note))}")
     if not paragraphs:
         return ""
     heading = r"\section*{Notes on figures and tables}"
@@ -338,29 +356,34 @@ def write_sources(facts: Facts, figures: Sequence[Path], all_tables: Sequence[Pa
     drafts = draft_texts(facts, answer, evidence)
     findings, answer = find_findings(facts, contents.paper, evidence, answer)
     endnotes = {
-        name: " ".join(further)
+        f"fig:{name}": " ".join(further)
         for name, (_, *further) in paragraphs_of.items()
         if further and name in selection.captions
     }
     endnotes |= {
-        f"table {name}": " ".join(tables_by_name[name].endnotes)
+        f"tab:{name}": " ".join(tables_by_name[name].endnotes)
         for name in selection.tables
         if tables_by_name[name].endnotes
     }
     files = generated_files(facts, replace(contents, findings=findings, endnotes=endnotes), answer) | drafts
+    supplement = contents.supplement
+    of_supplement = {"supplement.tex", *(f"figures/{name}.tex" for name in supplement.captions)}
     for name, text in files.items():
-        write_text(out / name, GENERATED_HEADER + text)
+        labels = supplement.labels if name in of_supplement else contents.paper.labels
+        write_text(out / name, GENERATED_HEADER + link_names(text, labels))
     for stem in figures:
         if stem.name not in selection.captions:  # Snakemake expects a file for each
             write_text(
                 out / "figures" / f"{stem.name}.tex",
                 f"{GENERATED_HEADER}% {captions[stem.name].replace(chr(10), ' ')}\n",
             )
-    copies = {Path(f"{stem}.pdf"): "figures" for stem in figures}
-    copies |= {Path(f"{stem}.tex"): "tables" for stem in all_tables}
-    for source, folder in copies.items():
-        with written_whole(out / folder / source.name) as partial:
-            shutil.copyfile(source, partial)
+    for stem in figures:
+        with written_whole(out / "figures" / f"{stem.name}.pdf") as partial:
+            shutil.copyfile(f"{stem}.pdf", partial)
+    for stem in all_tables:
+        labels = supplement.labels if stem.name in supplement.tables else contents.paper.labels
+        text = cited(Path(f"{stem}.tex").read_text(encoding="utf-8"))
+        write_text(out / "tables" / f"{stem.name}.tex", link_names(text, labels))
     datasets = {name: find_dataset(name) for name in facts.runs["dataset"].unique()}
     registered = {name: entry for name, entry in datasets.items() if entry}
     write_text(out / "references.bib", references(registered))

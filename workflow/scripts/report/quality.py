@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from analysis import checks, conditions
-from analysis.measured import missing_cells, out_of_memory_cells
+from analysis.measured import missing_cells, out_of_memory_cells, successful
 from analysis.tables import Table, number
 from common.notes import Note
 from common.text import number_of
@@ -16,6 +16,28 @@ from report.twelve_rules import MET, NOT_MET, Rule, Verdict
 
 GOOD, BAD, UNKNOWN = "good", "bad", "unknown"
 SIGNS = {GOOD: "✓", BAD: "✗", UNKNOWN: "?"}
+
+
+APPROXIMATE = "intervals and p values are approximate"
+UNBIASED = (
+    "changes over time widen intervals but favour no cell, because runs are in random order within blocks"
+)
+# What a failed check means for the answer, by the code of its mark, or by the assumption.
+CONSEQUENCES = {
+    "runs-usable": "unusable runs are in no mean",
+    "cells-measured": "cells without data are in no comparison",
+    "cells-precise": "differences smaller than the intervals stay open",
+    checks.NORMAL: APPROXIMATE,
+    checks.EQUAL_SPREAD: APPROXIMATE,
+    checks.INDEPENDENT: APPROXIMATE,
+    checks.NO_OUTLIERS: "outliers count in the means",
+    checks.NO_DRIFT: UNBIASED,
+    checks.BLOCKS_ALIKE: UNBIASED,
+    checks.SESSIONS_ALIKE: UNBIASED,
+    "other-cpu-share": "load on the machine can explain small differences",
+    "steal-share": "load on the machine can explain small differences",
+    "rules-met": "read which rules are not met before you quote it",
+}
 
 
 @dataclass(frozen=True)
@@ -44,6 +66,14 @@ def marks(material: Material, verdicts: Sequence[tuple[Rule, Verdict]]) -> Itera
         yield from assumption_marks(material.data("checks"))
     yield from load_marks(runs)
     yield rules_mark(verdicts)
+
+
+def consequences(marks: Sequence[Mark]) -> Note:
+    """Return one sentence that says what the failed checks mean for the answer."""
+    failed = [str(mark.name.facts.get("assumption", mark.name.code)) for mark in marks if mark.outcome == BAD]
+    meanings = list(dict.fromkeys(CONSEQUENCES[name] for name in failed))
+    text = f"For the answer this means: {'; '.join(meanings)}." if failed else "No check limits the answer."
+    return Note("consequences", text, failed=failed)
 
 
 def usable_mark(runs: pd.DataFrame) -> Mark:
@@ -140,24 +170,22 @@ def _assumption_words(assumption: str, size_percent: float, n_outliers: int) -> 
 
 
 def load_marks(runs: pd.DataFrame) -> Iterator[Mark]:
-    """Yield whether other processes or a hypervisor took CPU time from any run, usable or not."""
+    """Yield whether other processes or a hypervisor took CPU time from usable runs."""
     for name, limit, cause in (
         ("other_cpu_share", conditions.NOTABLE_OTHER_SHARE, "background load"),
         ("steal_share", conditions.NOTABLE_STEAL_SHARE, "CPU steal"),
     ):
-        shares = runs[name].dropna()
+        shares = successful(runs)[name].dropna()
         if shares.empty:
             continue
-        n_affected, usable = int((shares > limit).sum()), runs.loc[shares.index, "status"] == "ok"
-        text = f"{cause} below {100 * limit:g} % in all runs"
+        n_affected = int((shares > limit).sum())
+        text = f"{cause} below {100 * limit:g} % in all usable runs"
         if n_affected:
-            text = f"{cause} above {100 * limit:g} % in {n_affected} of {number_of(len(shares), 'run')}"
-        n_usable = int((shares > limit)[usable].sum())
-        note = Note(name.replace("_", "-"), text, affected=n_affected, runs=len(shares), usable=n_usable)
-        detail = f"{n_usable} of these {number_of(n_affected, 'run')} are usable" if n_affected else ""
-        if n_affected and n_usable == n_affected:
-            detail = f"all {n_affected} are usable" if n_affected > 1 else "it is usable"
-        yield Mark(note, BAD if n_affected else GOOD, detail, "environment")
+            text = (
+                f"{cause} above {100 * limit:g} % in {n_affected} of {number_of(len(shares), 'usable run')}"
+            )
+        note = Note(name.replace("_", "-"), text, affected=n_affected, runs=len(shares))
+        yield Mark(note, BAD if n_affected else GOOD, "", "environment")
 
 
 def rules_mark(verdicts: Sequence[tuple[Rule, Verdict]]) -> Mark:

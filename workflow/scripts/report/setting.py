@@ -13,6 +13,7 @@ from analysis.tables import DASH, number
 from common.errors import InputError
 from common.files import CHECKOUT, digest_file, display_path, read_json
 from common.notes import Note
+from common.text import number_of
 from common.units import DATA_RATES, LINK_RATES, TIMES, in_one_unit
 from datasets.identity import data_digest, data_folder
 from declared.datasets import TOKENS, find_dataset, kind
@@ -22,6 +23,7 @@ from declared.factors import factor_names
 from declared.frameworks import describe_framework, load_framework
 from declared.site import Site, load_site
 from models.collectives import ALL_REDUCE
+from network.fit import deviation_note, shortfall
 from plan.campaign import Campaign
 from records.next_commands import cluster_commands
 from report.checkout import State
@@ -208,22 +210,29 @@ def sessions(runs: pd.DataFrame) -> PageTable:
 
 
 def network(benchmarks: pd.DataFrame) -> str:
-    """Return a sentence on latency and bandwidth of all-reduce from the table `network`; "" without rows."""
+    """Return a sentence on bandwidth and latency of all-reduce from the table `network`; "" without rows."""
     allreduces = (
         benchmarks[benchmarks["collective"] == ALL_REDUCE] if "collective" in benchmarks else benchmarks
     )
     measured = allreduces[column(allreduces, "latency_s").notna()] if len(allreduces) else allreduces
     if measured.empty:
         return ""
-    latency, rate = (column(measured, name).dropna() for name in ("latency_s", "bandwidth_bytes_s"))
-    text = (
-        f"Collective benchmark of all-reduce in {len(measured)} settings: latency "
-        f"{in_one_unit((latency.min(), latency.max()), TIMES, digits=3)}"
+    latency, rate, deviation = (
+        column(measured, name).dropna() for name in ("latency_s", "achieved_bytes_s", "deviation")
     )
-    rates = (
-        f", bus bandwidth {in_one_unit((rate.min(), rate.max()), DATA_RATES, digits=3)}" if len(rate) else ""
+    rates = in_one_unit((rate.min(), rate.max()), DATA_RATES, digits=3)
+    latencies = in_one_unit((latency.min(), latency.max()), TIMES, digits=3)
+    return (
+        f"Collective benchmark of all-reduce in {number_of(len(measured), 'setting')}: measured bus "
+        f"bandwidth of the largest message {rates}, fitted latency {latencies}. {deviation_note(deviation)}"
     )
-    return f"{text}{rates}."
+
+
+def failed_benchmarks(benchmarks: pd.DataFrame) -> str:
+    """Return a sentence on the benchmarks in the table `network` that did not succeed; "" for none."""
+    if benchmarks.empty or (benchmarks["status"] == "ok").all():
+        return ""
+    return shortfall(benchmarks if "collective" in benchmarks else benchmarks.assign(collective=ALL_REDUCE))
 
 
 def locks(campaign: Campaign, site: Site | None) -> PageTable:

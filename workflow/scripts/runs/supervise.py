@@ -503,7 +503,8 @@ def misplaced_or_disturbed_reason(
         ("cpu-steal", shares[1], site.max_steal_share, "was taken by the hypervisor (steal)"),
     ):
         if share > limit:
-            text = f"{reasons.DISTURBED}{share:.0%} of the CPU time {description} (more than {limit:.0%})"
+            used = f"{100 * share:.1f} % of the CPU time {description}"
+            text = f"{reasons.DISTURBED}{used} (limit {100 * limit:g} %)"
             return Note(code, text, share=share, limit=limit)
     return None
 

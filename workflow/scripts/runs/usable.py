@@ -33,15 +33,18 @@ _BY_STATUS: dict[str, Cause] = {
     RunStatus.MISSING: Cause("not run yet", "have not run yet"),
 }
 _OTHERWISE_INVALID = Cause("invalid", "were excluded as invalid")
+_LIMIT = (
+    r"\((?:limit (?P<limit>[\d.]+) %|more than (?P<older>[\d.]+)%)\)"  # The second form is of older records.
+)
 _BY_REASON = (
     (
-        rf"{DISTURBED}.* other processes \(more than (?P<limit>[\d.]+)%\)",
+        rf"{DISTURBED}.* other processes {_LIMIT}",
         Cause(
             "background load", "were excluded because other processes used more than {limit} % of CPU time"
         ),
     ),
     (
-        rf"{DISTURBED}.*\(steal\) \(more than (?P<limit>[\d.]+)%\)",
+        rf"{DISTURBED}.*\(steal\) {_LIMIT}",
         Cause("CPU steal", "were excluded because a hypervisor took more than {limit} % of CPU time"),
     ),
     (MISPLACED, Cause("misplaced ranks", "were excluded because ranks were not on the planned nodes")),
@@ -65,7 +68,8 @@ def find_cause(status: str, reason: str | None) -> Cause:
         return cause
     for pattern, cause in _BY_REASON:
         if matched := re.match(pattern, reason or ""):
-            return Cause(cause.name, cause.text.format(**matched.groupdict()))
+            limit = next(filter(None, matched.groups()), "")
+            return Cause(cause.name, cause.text.format(limit=limit))
     return _OTHERWISE_INVALID
 
 
