@@ -132,8 +132,9 @@ def test_a_framework_that_raises_is_a_row_and_can_be_repeated(fresh: Callable[..
         "def environment(context: Context) -> dict[str, str]:\n"
         "    if context.rank == 1:\n"
         '        raise RuntimeError("no luck today")\n'
+        "    return {}\n"
     )
-    adapter.write_text(working.replace("def environment(context: Context) -> dict[str, str]:\n", broken))
+    adapter.write_text(f"{working}\n\n{broken}")
     done = checkout.snakemake(*everything)
     assert done.status == 0, done.output
     (row,) = rows(checkout)

@@ -63,10 +63,7 @@ def test_a_cell_is_run_until_it_is_precise_or_at_most(fresh) -> None:  # type: i
     os.kill(first.pid, signal.SIGKILL)
     first.wait()
     output = (checkout.folder / "out").read_text()
-    assert (
-        "precision after block 3: ratios of 0 of 2 cells within 40 %; another run of 2 cells "
-        f"({', '.join(CELLS)}) in block 4"
-    ) in output, output
+    assert "precision after block 3: ratios of 0 of 2 cells within 40 %" in output, output
     assert "more replicates are decided next" in output and "[11/11] ok" in output, output
     assert refined(checkout) == {"block-3.json": {*CELLS}, "block-4.json": {*CELLS}}
     assert checkout.program("ringside", "unlock").returncode == 0
