@@ -158,7 +158,7 @@ def precision_lines(precision: TargetProgress) -> Iterator[tuple[str, str]]:
 def describe_cell(name: str, cell: Mapping[str, Any]) -> str:
     """Describe a cell that does not meet the precision target: its runs, and half its interval."""
     width = cell["half_width"]
-    interval = "no interval" if width is None else f"within {100 * width:.2g} %"
+    interval = "no interval" if width is None else f"within {100 * width:.3g} %"
     chance = ", perhaps by chance" if cell["reached"] == BY_CHANCE else ""
     return f"{name}: n = {cell['n']}, {interval}{chance}{', gets another run' if cell['refine'] else ''}"
 
