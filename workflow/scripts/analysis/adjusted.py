@@ -418,9 +418,9 @@ def adjusted_tables_note(result: Adjustment) -> Note:
             "epoch-times-not-adjusted", f"Epoch times are not adjusted: {result.why}.", why=result.why
         )
     names, means = result.adjusted.slopes.covariates, result.means is not None
-    adjusted_numbers = ["means"] * means + ["ratios"] * result.adjusts_ratios
     by = " and ".join(COVARIATE_TITLES[name] for name in names)
-    text = f"Table `adjusted` and table `effects` have {' and '.join(adjusted_numbers)} adjusted by {by}."
+    places = ["means in table `adjusted`"] * means + ["ratios in table `effects`"] * result.adjusts_ratios
+    text = f"Adjusted by {by}: {' and '.join(places)}."
     return Note("adjusted-numbers", text, means=means, ratios=result.adjusts_ratios, covariates=names)
 
 

@@ -101,10 +101,16 @@ def methods_notes(runs: pd.DataFrame, within_blocks: pd.Series) -> list[str]:
 
 
 def usable_runs_note(runs: pd.DataFrame) -> Note:
-    """Say how many runs are usable, and why the others are not; facts as of `runs.usable`."""
+    """Say how many runs are usable, why the others are not, and how many were repeated.
+
+    Returns:
+        Facts as of `runs.usable`, and `repeated`: usable runs that are not the first attempt.
+    """
     reasons = runs["reason"].astype(object).where(runs["reason"].notna(), None)
     note = usable.usable_runs_note(zip(runs["status"], reasons, strict=True))
-    return Note(note.code, f"{note}.", **note.facts)
+    repeated = int((successful(runs)["attempt"] > 1).sum())
+    text = f"; {repeated} of them {'was' if repeated == 1 else 'were'} repeated" if repeated else ""
+    return Note(note.code, f"{note}{text}.", **note.facts, repeated=repeated)
 
 
 def device_count_note(runs: pd.DataFrame) -> str:

@@ -405,7 +405,7 @@ def variation(evidence: Evidence) -> Note | None:
         return None
     text = (
         f"The largest parts of the variation of {evidence.response.title} come from "
-        f"{join_words([f'{term} ({100 * share:.0f} %)' for term, share in named.items()])}."
+        f"{join_words([f'{term} ({100 * share:.1f} %)' for term, share in named.items()])}."
     )
     if scatter:
         rank = _rank_text(scatter, named)
@@ -415,7 +415,7 @@ def variation(evidence: Evidence) -> Note | None:
 
 def _rank_text(scatter: float, shares_of_terms: Mapping[str, float]) -> str:
     """Return how the share of scatter compares with the largest shares of terms, in descending order."""
-    larger = [f"{term} ({100 * share:.0f} %)" for term, share in shares_of_terms.items() if share > scatter]
+    larger = [f"{term} ({100 * share:.1f} %)" for term, share in shares_of_terms.items() if share > scatter]
     if len(larger) == len(shares_of_terms):
         return f"less than {'each of these' if len(larger) > 1 else 'this'}"
     return f"more than any factor except {join_words(larger)}" if larger else "more than any factor"

@@ -20,7 +20,8 @@ SIGNS = {GOOD: "✓", BAD: "✗", UNKNOWN: "?"}
 
 APPROXIMATE = "intervals and p values are approximate"
 UNBIASED = (
-    "changes over time widen intervals but favour no cell, because runs are in random order within blocks"
+    "changes over time widen intervals but favour no cell, because runs are in random order within blocks; "
+    "only repeated runs were measured later"
 )
 # What a failed check means for the answer, by the code of its mark, or by the assumption.
 CONSEQUENCES = {
@@ -161,7 +162,7 @@ def _assumption_words(assumption: str, size_percent: float, n_outliers: int) -> 
     return {
         checks.NORMAL: ("residuals normal", "residuals not normal"),
         checks.EQUAL_SPREAD: ("equal spread in all cells", "spread differs between cells"),
-        checks.NO_DRIFT: ("no drift seen", f"drift: runs got {change}{size}"),
+        checks.NO_DRIFT: ("no drift seen", f"drift:{size.removeprefix(' by')} {change} in 100 runs"),
         checks.BLOCKS_ALIKE: ("no difference between blocks seen", f"blocks differ{size}"),
         checks.SESSIONS_ALIKE: ("no difference between sessions seen", f"sessions differ{size}"),
         checks.INDEPENDENT: ("runs independent of the one before", "runs depend on the one before"),

@@ -117,6 +117,8 @@ def facts(site: Site | None, runs: pd.DataFrame) -> list[tuple[str, str]]:
     """Return names and texts of facts on the site, first from the records, then from the site's file."""
     ok = runs[runs["status"] == "ok"]
     hosts = distinct_names(runs, "hosts")
+    # Emulated nodes are processes on one machine, so its cores and memory are there once.
+    node = "the machine of all nodes" if site and site.placement == "emulated" else "a node"
     rates = sorted(set(ok["bandwidth_bytes_s"].dropna()))
     pairs = [
         ("site", ", ".join(sorted(set(runs["site"].dropna()))) or (site.name if site else "")),
@@ -124,10 +126,10 @@ def facts(site: Site | None, runs: pd.DataFrame) -> list[tuple[str, str]]:
         ("hosts", f"{len(hosts)}: {conditions.join_names(hosts)}" if hosts else ""),
         ("devices", conditions.join_names(distinct_names(runs, "devices"))),
         ("drivers", conditions.join_names(distinct_names(runs, "drivers"))),
-        ("memory of a node", node_memory(ok)),
+        (f"memory of {node}", node_memory(ok)),
         ("operating system", "; ".join(distinct_names(runs, "systems"))),
         ("cores per rank", _levels(ok["cores_per_rank"])),
-        ("cores of a node", node_cores(ok, site)),
+        (f"cores of {node}", node_cores(ok, site)),
         ("links", f"{in_one_unit(rates, LINK_RATES, between=' or ')} in each direction" if rates else ""),
         ("sessions", str(runs["session"].nunique() or "")),
     ]
