@@ -268,12 +268,12 @@ def test_captions_state_once_what_all_figures_have() -> None:
         "c": "Shares. Emulated nodes; local batch.",
         "d": "Emulated nodes; local batch.",
     }
-    stated = paper.state_tail_once(captions)
+    stated = paper.drop_shared_endings(captions)
     shortened = {"b": "Speed-ups.", "c": "Shares.", "d": captions["d"]}
-    assert stated == {"a": f"{captions['a']} {paper.TAIL_HOLDS}", **shortened}
-    assert paper.state_tail_once({"a": captions["a"]}) == {"a": captions["a"]} and not paper.state_tail_once(
-        {}
-    )
+    assert stated == {"a": f"{captions['a']} {paper.ENDING_HOLDS}", **shortened}
+    assert paper.drop_shared_endings({"a": captions["a"]}) == {
+        "a": captions["a"]
+    } and not paper.drop_shared_endings({})
 
 
 def test_drafts_say_what_tables_show(quickstart_like: tuple[Facts, list[Path], list[Path]]) -> None:
@@ -302,6 +302,9 @@ def test_drafts_say_what_tables_show(quickstart_like: tuple[Facts, list[Path], l
     assert scaling.facts["devices"] == 4
     assert scaling.facts["efficiency"] == largest["efficiency"].min()
     assert "[" not in next(drafts.conclusion(facts, answer)) and "[" in next(drafts.abstract(facts, answer))
+    warning, unrelated = Note("response-not-measured", "No run has it."), Note("nothing-tested", "Nothing.")
+    best = Note("fastest-level", "Mean is shortest with 4.")
+    assert drafts._main_sentences(answers.Answer([warning, best, unrelated], [])) == [warning, best]
     empty = replace(facts, runs=facts.runs.assign(status="failed"))
     parts = drafts.draft_texts(empty, answers.Answer([answers.NO_SUCCESS], []), Evidence(empty.runs, {}))
     assert set(parts) == {"abstract.tex", "discussion.tex", "conclusion.tex"}

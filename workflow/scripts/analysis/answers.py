@@ -1,10 +1,19 @@
 """Answer a study's question in sentences that a colleague would say.
 
-Three notes open a report or a paper. The first says which level of the factor that the study asks about is
-best, where and by how much. The second gives the effect of each further factor that the study asks about, or
-without one the effect of the factor that changes the response most. The third says what the data cannot
-resolve. Further notes give the range of every other factor. Factors that define the work, such as the model,
-come first only if the study asks about them: that a larger model takes longer is not an answer.
+These notes, by their codes, open a report or a paper:
+
+    response-not-measured   no run has the study's response, so the answer is about epoch time
+    fastest-level           which level of the first factor in question is best, where and by how much
+    means                   the range of means at the levels of the factors that explain most
+    effect                  the effect of each further factor in question, or without one of the factor that
+                            changes the response most; effect-not-known if no cells show it
+    not-told-apart          what the data cannot resolve; nothing-tested if no comparison has a test
+    out-of-memory           with which levels of the first factor in question memory ran out
+
+Without a ranking, an effect takes the place of fastest-level. A study without a successful run has no-answer
+and out-of-memory, a study of one cell only one-cell. Further notes give the range of every other factor.
+Factors that define the work, such as the model, come first only if the study asks about them: that a larger
+model takes longer is not an answer.
 
 A ratio is one mean response over another, with its simultaneous interval. The interval excludes 1 if and only
 if the difference is significant after Holm correction (`intervals.simultaneous_ratios`). Cells without a
@@ -69,9 +78,8 @@ class Answer(NamedTuple):
     """The answer of a study.
 
     Attributes:
-        opening: Notes that open a report: best level, effects of other factors asked about, what stays open,
-            and where memory ran out.
-        further: The effects of all other factors.
+        opening: Notes that open a report, in the order of the module's docstring.
+        further: The effects of all other factors, and how accumulation changes the accuracy.
         reading: How to read the numbers; "" if nothing is compared.
     """
 

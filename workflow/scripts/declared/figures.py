@@ -111,9 +111,8 @@ def from_json(text: str) -> FigureSpec:
 def _read(kind: str, entry: Mapping[str, Any]) -> FigureSpec:
     """Return the spec of a valid entry, in which a single factor or level can stand for a list of one."""
     x, y = entry.get("x"), entry.get("y")
-    stem = [kind, y] if KINDS[kind].shows_response else [y or kind]
     return FigureSpec(
-        name=entry.get("name", "-".join(filter(None, [*stem, x]))),
+        name=entry.get("name", _default_name(kind, x, y)),
         kind=kind,
         x=x,
         y=y,
@@ -122,6 +121,15 @@ def _read(kind: str, entry: Mapping[str, Any]) -> FigureSpec:
         filter={factor: list(_as_tuple(levels) or ()) for factor, levels in entry.get("filter", {}).items()},
         target=entry.get("target"),
     )
+
+
+def _default_name(kind: str, x: str | None, y: str | None) -> str:
+    """Return the kind, y and x, joined by hyphens.
+
+    Where the kind allows few values of y, y replaces it: `perplexity` instead of `accuracy-perplexity`.
+    """
+    stem = [kind, y] if KINDS[kind].shows_response else [y or kind]
+    return "-".join(filter(None, [*stem, x]))
 
 
 def _as_tuple(value: Any) -> tuple[Any, ...] | None:

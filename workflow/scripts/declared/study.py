@@ -166,8 +166,8 @@ class FigureKeys(Keys):
 
     kind: str = key("kind of figure: overview, by_factor, scaling, accuracy, interaction, ...")
     name: Maybe[str] = optional(
-        "letters a to z, digits, - and _: the name of the figure's files; default: the kind, "
-        "followed by y and x where they are given",
+        "letters a to z, digits, - and _: the name of the figure's files; default: kind, y and x if given, "
+        "joined by -, where y replaces the kinds accuracy and pareto",
         max_length=60,
         pattern=r"^[a-z0-9]+([_-][a-z0-9]+)*\Z",
     )

@@ -1,7 +1,8 @@
 """Describe main figures as data that the page draws interactively: cells with intervals, and their runs.
 
-Cells, series, responses, intervals and styles are those of the pictures (`figures.view`, `figures.lines`,
-`analysis.speedup`). This module estimates nothing.
+Cells, series, responses, intervals and styles are the same as in the static figures (`figures.view`,
+`figures.lines`, `analysis.speedup`). Baselines are left out, and only speed-up and efficiency have an ideal.
+This module estimates nothing.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -254,7 +255,7 @@ def cells_chart(view: View, _network: pd.DataFrame) -> Chart:
 
 
 def factor_chart(view: View, _network: pd.DataFrame) -> Chart:
-    """Return the chart over the levels of a factor that `figures.by_factor` and `interaction` draw."""
+    """Return the chart of `by_factor` and `interaction`, without the ideal and baselines of the figure."""
     x, is_interaction = str(view.spec.x), view.spec.kind == "interaction"
     words, ran_out = cell_words(view.all_runs), view.runs[view.runs["cell"].isin(view.out_of_memory)]
     placement = lines.place_series(view, x, view.series, is_interaction)

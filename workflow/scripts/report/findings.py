@@ -51,7 +51,7 @@ class Evidence:
     """The records and tables that findings are computed from.
 
     Attributes:
-        runs: All runs of the design.
+        runs: The runs that tables and figures use: untraced ones, or all if every run is traced.
         tables: Values of the study's tables, by name.
         response: The response of the answer and of the table `anova`.
         epochs: Returns the epochs of the runs, which some responses are derived from.

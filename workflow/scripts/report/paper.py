@@ -60,7 +60,7 @@ MEANS_COLUMNS = (
     "throughput (tokens/s)",
     "validation accuracy (%)",
 )
-TAIL_HOLDS = "This also holds for all other figures unless they say otherwise."
+ENDING_HOLDS = "This also holds for all other figures unless they say otherwise."
 _SENTENCES = re.compile(r"(?<=\.)\s+(?=[A-Z\d])")
 NO_SUPPLEMENT = "All figures and tables of the study are in its paper.\n"
 SUPPLEMENT = r"""\documentclass[10pt]{article}
@@ -160,16 +160,16 @@ def generated_files(facts: Facts, contents: Contents, answer: Answer) -> dict[st
         **{
             f"figures/{name}.tex": figure(name, caption)
             for part in (paper, supplement)
-            for name, caption in state_tail_once(part.captions).items()
+            for name, caption in drop_shared_endings(part.captions).items()
         },
     }
 
 
-def state_tail_once(captions: Mapping[str, str]) -> dict[str, str]:
-    """Return captions of which only the first one has the sentences with which all of them end.
+def drop_shared_endings(captions: Mapping[str, str]) -> dict[str, str]:
+    """Drop from each later caption the closing sentences that it shares with the first one.
 
-    Such sentences, for example on the number of runs per cell, hold for all figures of a study. The first
-    caption says so.
+    Such sentences, for example on the number of runs per cell, hold for most figures of a study. If one was
+    dropped, the first caption says so.
     """
     split = {name: _SENTENCES.split(caption) for name, caption in captions.items()}
     first, *later = split or [""]
@@ -182,7 +182,7 @@ def state_tail_once(captions: Mapping[str, str]) -> dict[str, str]:
             n_common += 1
         if n_common:
             shortened[name] = " ".join(split[name][:-n_common])
-            shortened[first] = f"{captions[first]} {TAIL_HOLDS}"
+            shortened[first] = f"{captions[first]} {ENDING_HOLDS}"
     return shortened
 
 
