@@ -181,7 +181,7 @@ def answer_sentences(
     """
     measured = measured_response(runs, response)
     if successful(runs).empty:
-        return Answer([NO_SUCCESS, *_shortage_notes(runs, asked_factors or ["framework"])], [])
+        return Answer([NO_SUCCESS, *_out_of_memory_notes(runs, asked_factors or ["framework"])], [])
     if measured != response:
         answer = answer_sentences(runs, effects, anova, asked_factors, margin)
         note = Note("response-not-measured", NOT_MEASURED.format(response.title), response=response.name)
@@ -210,7 +210,7 @@ def answer_sentences(
     every_contrast = [contrast for contrasts in by_factor.values() for contrast in contrasts]
     if every_contrast:
         opening.append(_undecided_note(every_contrast, margin))
-    opening += _shortage_notes(runs, [first, *more_factors])
+    opening += _out_of_memory_notes(runs, [first, *more_factors])
     further = [effect_notes[name] for name in by_factor if name not in described and by_factor[name]]
     if unknown := [name for name in by_factor if name not in described and not by_factor[name]]:
         further.append(_unknown_effects_note(unknown))
@@ -605,7 +605,7 @@ def _unknown_effects_note(factors: Sequence[str]) -> Note:
     return Note("effect-not-known", text, factors=tuple(factors))
 
 
-def _shortage_notes(runs: pd.DataFrame, asked_factors: Sequence[str]) -> list[Note]:
+def _out_of_memory_notes(runs: pd.DataFrame, asked_factors: Sequence[str]) -> list[Note]:
     """Say with which levels of the first asked factor memory ran out; [] if no cell ran out of it."""
     cells = out_of_memory_cells(runs)
     if not cells:

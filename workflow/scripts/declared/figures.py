@@ -226,7 +226,7 @@ def _check_y(spec: FigureSpec, kind: FigureKind, traits: Traits) -> None:
     if spec.y == "perplexity" and not traits.next_tokens:
         problem = "perplexity needs data sets of next tokens, and the study has none"
         raise _Mistake("not-possible-here", "y", problem, got="perplexity", hint="use accuracy")
-    if spec.y in RESPONSES and not traits.hold_all(RESPONSES[spec.y].when):
+    if spec.y in RESPONSES and not traits.has_all(RESPONSES[spec.y].when):
         raise _Mistake("not-possible-here", "y", **impossible_response(spec.y))
 
 

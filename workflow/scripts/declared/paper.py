@@ -12,7 +12,7 @@ from declared.figures import FigureSpec
 from declared.products.figures import KINDS
 
 if TYPE_CHECKING:
-    from declared.products.tables import TableSpec
+    from declared.products.tables import TableKind
 
 ClassName = Literal["article", "acmart", "IEEEtran"]
 DEFAULT_CLASS: ClassName = "article"
@@ -71,7 +71,7 @@ def _first_drawn(row: Sequence[tuple[str, str | None]], drawn: Sequence[FigureSp
     return next(matches, None)
 
 
-def printed_tables() -> "dict[str, TableSpec]":
+def printed_tables() -> "dict[str, TableKind]":
     """Return the tables that a paper can have, by name."""
     # Few programs need these entries, and reading them takes time.
     from declared.products.tables import PROGRAM_OF, TABLES

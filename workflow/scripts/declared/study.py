@@ -713,7 +713,7 @@ def _check_contrasts(study: Study) -> None:
 
 def _check_response(study: Study) -> None:
     """Check that the study's measurements have its response."""
-    if not study.traits().hold_all(RESPONSES[study.response].when):
+    if not study.traits().has_all(RESPONSES[study.response].when):
         mistake = impossible_response(study.response)
         raise InputError("not-possible-here", file=study.file, key="response", **mistake)
 

@@ -89,7 +89,7 @@ class Evidence:
 Finder = Callable[[FigureSpec, Evidence], Note | None]
 
 
-def find_finding(spec: FigureSpec, evidence: Evidence) -> Note | None:
+def state_finding(spec: FigureSpec, evidence: Evidence) -> Note | None:
     """Return what a figure shows, in a sentence with numbers; None if there is no finding for it."""
     evidence = evidence.drawn_by(spec)
     if successful(evidence.runs).empty:

@@ -41,7 +41,7 @@ from report import content, document
 from report.anonymous import anonymizer, scrub_sources
 from report.drafts import draft_texts
 from report.facts import MEANS, Facts
-from report.findings import FIGURE_REFERENCE, Evidence, effect_of_figure, find_finding, refer_to_figure
+from report.findings import FIGURE_REFERENCE, Evidence, effect_of_figure, refer_to_figure, state_finding
 from report.latex import cited, figure, link_names, references, see, to_latex
 from report.methods import (
     constant_table,
@@ -302,7 +302,7 @@ def drawn_specs(facts: Facts, selection: Selection) -> list[FigureSpec]:
     return [spec for spec in facts.study.possible_figure_specs if spec.name in selection.captions]
 
 
-def find_findings(
+def assign_findings(
     facts: Facts, paper: Selection, evidence: Evidence, answer: Answer
 ) -> tuple[dict[str, Note], Answer]:
     """Return the findings of the paper's figures, by name, and the answer without these sentences."""
@@ -312,7 +312,7 @@ def find_findings(
         if note := effect_of_figure(spec, further, evidence.response):
             further.remove(note)
             findings[spec.name] = refer_to_figure(note)
-        elif finding := find_finding(spec, evidence):
+        elif finding := state_finding(spec, evidence):
             findings[spec.name] = finding
     return findings, answer._replace(further=further)
 
@@ -354,7 +354,7 @@ def write_sources(facts: Facts, figures: Sequence[Path], all_tables: Sequence[Pa
         facts.runs, data["effects"], data["anova"], study.asked_factors, study.margin, response
     )
     drafts = draft_texts(facts, answer, evidence)
-    findings, answer = find_findings(facts, contents.paper, evidence, answer)
+    findings, answer = assign_findings(facts, contents.paper, evidence, answer)
     endnotes = {
         f"fig:{name}": " ".join(further)
         for name, (_, *further) in paragraphs_of.items()

@@ -88,7 +88,7 @@ class Traits:
     priced: bool = False
     grid_stated: bool = False
 
-    def hold_all(self, names: Sequence[str]) -> bool:
+    def has_all(self, names: Sequence[str]) -> bool:
         """Return whether the study has all traits with these names."""
         return all(getattr(self, name) for name in names)
 
@@ -108,17 +108,17 @@ class Traits:
         return "nodes" in self.varied or DEVICES in self.varied
 
     @property
-    def nodes_is_factor(self) -> bool:
+    def has_factor_nodes(self) -> bool:
         """`nodes` is a factor of its own, not merged with devices per node."""
         return "nodes" in self.varied
 
     @property
-    def n_devices_is_factor(self) -> bool:
+    def has_factor_n_devices(self) -> bool:
         """Nodes and devices per node grow in turn (1x1, 1x8, 2x8, 4x8), and are merged into one factor."""
         return DEVICES in self.varied
 
     @property
-    def only_devices_vary(self) -> bool:
+    def only_devices_per_node_vary(self) -> bool:
         """Cells differ in devices per node, but not in nodes."""
         return self.size_factor == "devices_per_node"
 
@@ -153,7 +153,7 @@ class Traits:
         return "framework" in self.varied
 
     @property
-    def device_varies(self) -> bool:
+    def device_kind_varies(self) -> bool:
         """Cells train on different kinds of devices."""
         return "device" in self.varied
 
