@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from declared.factors import DEVICES, size_factor_of, treatments_of
+from declared.factors import N_DEVICES, size_factor_of, treatments_of
 
 MIN_HEAT_MAP_CELLS = 12
 
@@ -105,7 +105,7 @@ class Traits:
     @property
     def nodes_vary(self) -> bool:
         """Cells differ in their number of nodes."""
-        return "nodes" in self.varied or DEVICES in self.varied
+        return "nodes" in self.varied or N_DEVICES in self.varied
 
     @property
     def has_factor_nodes(self) -> bool:
@@ -115,7 +115,7 @@ class Traits:
     @property
     def has_factor_n_devices(self) -> bool:
         """Nodes and devices per node grow in turn (1x1, 1x8, 2x8, 4x8), and are merged into one factor."""
-        return DEVICES in self.varied
+        return N_DEVICES in self.varied
 
     @property
     def only_devices_per_node_vary(self) -> bool:
