@@ -375,7 +375,7 @@ def test_findings_are_the_numbers_of_tables(quickstart_like: tuple[Facts, list[P
     rows = effects[(effects["factor"] == "batch_size") & (effects["from"] == "16") & (effects["to"] == "64")]
     finding = facts_of_finding("by_factor", x="batch_size")
     assert (finding["least"].value, finding["greatest"].value) == (rows["ratio"].min(), rows["ratio"].max())
-    assert finding["tested"] == len(rows) and finding["shown"] == int((rows["p_holm"] < 0.05).sum())
+    assert finding["tested"] == len(rows) and finding["significant"] == int((rows["p_holm"] < 0.05).sum())
     row = anova[anova["term"] == "framework × nodes"].iloc[0]
     finding = facts_of_finding("interaction", x="nodes", colour=("framework",))
     assert (finding["share"], finding["p"]) == (row["share"], row["p"])

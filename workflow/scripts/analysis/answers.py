@@ -248,14 +248,14 @@ def _accuracy_note(runs: pd.DataFrame, contrasts: Sequence[Contrast], anova: pd.
         for after in (False, True):
             values = accuracy[[pair.cells[after] for pair in group]]
             changed = {ACCUMULATION: group[0].after if after else group[0].before}
-            place = treatment_text(changed | ({moderator: level} if moderator else {}))
+            words = treatment_text(changed | ({moderator: level} if moderator else {}))
             ends = dict.fromkeys(f"{value:.1f}" for value in (values.min(), values.max()))
-            texts.append((" to ".join(ends), place))
-            ranges.append((place, values.min(), values.max()))
+            texts.append((" to ".join(ends), words))
+            ranges.append((words, values.min(), values.max()))
     if len({values for values, _ in texts}) == 1:
         return None
-    words = "; ".join(f"{values} % with {place}" for values, place in texts)
-    text = f"Mean validation accuracy after the last epoch is {words}."
+    accuracies = "; ".join(f"{values} % with {words}" for values, words in texts)
+    text = f"Mean validation accuracy after the last epoch is {accuracies}."
     return Note("accuracy-of-accumulation", text, ranges=ranges)
 
 
@@ -414,7 +414,7 @@ def _best_note(factor: str, rankings: Sequence[Ranking], response: Response) -> 
 
 
 def _means_note(runs: pd.DataFrame, anova: pd.DataFrame, response: Response) -> Note | None:
-    """Give the range of means over frameworks at each combination of the factors that explain most.
+    """State the range of means over frameworks at each combination of the factors that explain most.
 
     Factors that explain least are left out until MAX_MEANS combinations remain.
     """
@@ -445,7 +445,7 @@ def _effect_note(
     response: Response = EPOCH_TIME,
     rank: str = "",
 ) -> Note:
-    """Give the range of a factor's ratios, and how many comparisons are significant.
+    """State the range of a factor's ratios, and how many comparisons are significant.
 
     If the effect depends on another factor, each of that factor's levels has its own range.
 
@@ -514,14 +514,14 @@ def _moderated_effect_text(ordered: Sequence[Contrast], moderator: str, clause: 
     preposition = "on" if moderator in NODES_AND_DEVICES else "with"
     parts: list[str] = []
     for level, contrasts in groups:
-        place = f"{preposition} {treatment_text({moderator: level})}"
+        phrase = f"{preposition} {treatment_text({moderator: level})}"
         n, n_tested = sum(contrast.is_significant for contrast in contrasts), len(_tested(contrasts))
         extent = _range_text(contrasts, moderator)
         if n:
             words = clause if not parts else "it does so by"
-            parts.append(f"{place}, {words} {extent}: {_count_significant(n, n_tested)}")
+            parts.append(f"{phrase}, {words} {extent}: {_count_significant(n, n_tested)}")
         else:
-            parts.append(f"{place}, none of {number_of(n_tested, 'comparison')} is significant: {extent}")
+            parts.append(f"{phrase}, none of {number_of(n_tested, 'comparison')} is significant: {extent}")
     return ". ".join(f"{part[0].upper()}{part[1:]}" for part in parts)
 
 
@@ -606,7 +606,7 @@ def _unknown_effects_note(factors: Sequence[str]) -> Note:
 
 
 def _out_of_memory_notes(runs: pd.DataFrame, asked_factors: Sequence[str]) -> list[Note]:
-    """Say with which levels of the first asked factor memory ran out; [] if no cell ran out of it."""
+    """Say which levels of the first factor in question ran out of memory, and in how many cells."""
     cells = out_of_memory_cells(runs)
     if not cells:
         return []

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from common.keys import Keys, Maybe, Unique, optional
-from common.renamed import Products, rename_product
+from common.renamed import ProductType, rename_product
 from declared.configuration import unknown_name_error
 from declared.figures import FigureSpec
 from declared.products.figures import KINDS
@@ -96,13 +96,13 @@ def checked_paper(paper: Paper, figures: Sequence[str], file: Path) -> Paper:
 
 
 def _checked_names(
-    names: Sequence[str] | None, products: Products, choices: Sequence[str], file: Path
+    names: Sequence[str] | None, products: ProductType, choices: Sequence[str], file: Path
 ) -> tuple[str, ...] | None:
     if names is None:
         return None
     checked = []
-    for place, name in enumerate(names):
-        key = f"paper.{products}.{place}"
+    for index, name in enumerate(names):
+        key = f"paper.{products}.{index}"
         current = name if name in choices else rename_product(products, name, file, key)
         if current not in choices:
             raise unknown_name_error(name, file, key, choices)

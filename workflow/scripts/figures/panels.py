@@ -594,16 +594,20 @@ def compose_caption(
     ]
     headings = [heading] if isinstance(heading, str) else heading
     single_runs = [detail for detail in details if detail == SINGLE_RUNS]
-    return split_caption([*headings, *details, *always], endnotes, first=[*headings, *always, *single_runs])
+    return split_caption(
+        [*headings, *details, *always], endnotes, keep_first=[*headings, *always, *single_runs]
+    )
 
 
-def split_caption(below: Iterable[str], endnotes: Iterable[str], first: Iterable[str] = ()) -> Caption:
-    """Return a caption of sentences to print below the figure, and of endnotes, without repetitions.
+def split_caption(texts: Iterable[str], endnotes: Iterable[str], keep_first: Iterable[str] = ()) -> Caption:
+    """Return a caption of distinct sentences, of which those that do not fit become endnotes.
 
-    At most MAX_CAPTION_WORDS stay below: the sentences `first`, then others in order. The rest become
-    endnotes.
+    Args:
+        texts: What to print below the figure, in this order, as long as MAX_CAPTION_WORDS allow.
+        endnotes: Further endnotes.
+        keep_first: The texts among them whose sentences stay before others do; their order does not change.
     """
-    sentences, first_sentences = _sentences(below), _sentences(first)
+    sentences, first_sentences = _sentences(texts), _sentences(keep_first)
     kept_below, words_left = set[str](), MAX_CAPTION_WORDS
     for sentence in dict.fromkeys([*first_sentences, *sentences]):
         if (words := len(sentence.split())) <= words_left:

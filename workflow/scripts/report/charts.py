@@ -90,7 +90,7 @@ class Panel:
         points: Its points.
         ideal: Positions and values of the ideal, from the fewest devices on; empty without an ideal.
         estimates: Series, and positions and values, of the model estimates.
-        top: The upper end of the axis of values, as in the picture; None to fit all points.
+        top: The upper end of the axis of values, as in the static figure; None to fit all points.
         out_of_memory: Series, position and words of the cells that ran out of memory.
     """
 
@@ -116,7 +116,7 @@ class Chart:
         horizontal: Values are on the x axis, and each row is a cell.
         run_offset: Distance of runs from their mean, on the axis of cells.
         joined: Lines join the means from level to level.
-        logarithmic: The axis of values starts logarithmic, as in the picture.
+        logarithmic: The axis of values starts logarithmic, as in the static figure.
         source: The table with the same numbers.
     """
 
@@ -172,7 +172,7 @@ class FieldsPanel:
 
 @dataclass(frozen=True)
 class HeatMap:
-    """The chart of a heat map.
+    """The interactive form of a heat map, a table of colours, which has no axis of values as a `Chart` has.
 
     Attributes:
         quantity: What the colours show.
@@ -181,7 +181,7 @@ class HeatMap:
         rows: Label of each row.
         palette: Colours from the smallest value to the largest.
         n_dark: How many of the first colours need light ink.
-        logarithmic: The scale of colours starts logarithmic, as in the picture.
+        logarithmic: The scale of colours starts logarithmic, as in the static figure.
         panels: The panels.
         source: The table with the same numbers.
         series: Always empty, since the scale of colours is the legend.

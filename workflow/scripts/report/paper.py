@@ -38,7 +38,7 @@ from declared.responses import RESPONSES, Response
 from declared.site import load_site
 from declared.study import load_study
 from report import content, document
-from report.anonymous import anonymizer, scrub_sources
+from report.anonymous import build_anonymizer, scrub_sources
 from report.drafts import draft_texts
 from report.facts import MEANS, Facts
 from report.findings import FIGURE_REFERENCE, Evidence, effect_of_figure, refer_to_figure, state_finding
@@ -192,8 +192,8 @@ def results(facts: Facts, contents: Contents, answer: Answer) -> str:
     # A figure across the page appears on the next page at the earliest: it comes one paragraph early.
     inputs = [rf"\input{{figures/{name}}}" for name in names]
     discussions = [
-        "\n".join([*inputs[place + 1 : place + 2], _discuss(name, contents.findings.get(name))])
-        for place, name in enumerate(names)
+        "\n".join([*inputs[index + 1 : index + 2], _discuss(name, contents.findings.get(name))])
+        for index, name in enumerate(names)
     ]
     paragraphs = [
         *inputs[:1],
@@ -416,9 +416,11 @@ def main(
     measured = with_response(
         records.runs, RESPONSES[declared.response], lambda: records.epochs, declared.target_accuracy
     )
-    names = measured["site"].dropna().unique()
+    site_names = measured["site"].dropna().unique()
     try:
-        site_of_runs = None if declared.imported else load_site(names[0] if len(names) == 1 else site)
+        site_of_runs = (
+            None if declared.imported else load_site(site_names[0] if len(site_names) == 1 else site)
+        )
     except InputError:  # published tables can name a site that is unknown here
         site_of_runs = None
     checks = [Path(f"{stem}.csv") for stem in tables if stem.name == "checks"]
@@ -432,9 +434,9 @@ def main(
         paper_tables=[stem.name for stem in tables],
     )
     write_sources(facts, figures, tables, out)
-    names = anonymizer(facts.study, facts.site, facts.runs, tables)
-    if names.active:
-        scrub_sources(out, figures, names)
+    anonymizer = build_anonymizer(facts.study, facts.site, facts.runs, tables)
+    if anonymizer.active:
+        scrub_sources(out, figures, anonymizer)
 
 
 if __name__ == "__main__":

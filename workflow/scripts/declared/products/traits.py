@@ -1,6 +1,8 @@
 """Describe what is known about a study and its campaign before anything runs.
 
-`when` in figures.yaml and tables.yaml names these traits: a product is made if the study has all of them.
+`when` in figures.yaml and tables.yaml names these traits: a product is made if the study has all of them. A
+study has a trait unless its value is False, None, 0 or empty. The traits `interactions` and `heat_maps` are
+lists of default figures.
 """
 
 from collections.abc import Sequence
@@ -89,7 +91,7 @@ class Traits:
     grid_stated: bool = False
 
     def has_all(self, names: Sequence[str]) -> bool:
-        """Return whether the study has all traits with these names."""
+        """Return whether all traits with these names have a value that is true."""
         return all(getattr(self, name) for name in names)
 
     @property
