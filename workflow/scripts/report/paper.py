@@ -11,7 +11,6 @@
 Figures and tables are copies, so that the folder can be moved elsewhere.
 """
 
-import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -31,6 +30,7 @@ from common.files import write_text, written_whole
 from common.notes import Note
 from common.options import run_program
 from common.tables import read_results, read_table
+from common.text import split_sentences
 from declared.datasets import find_dataset
 from declared.figures import FigureSpec
 from declared.paper import DEFAULT_CLASS
@@ -61,7 +61,6 @@ MEANS_COLUMNS = (
     "validation accuracy (%)",
 )
 ENDING_HOLDS = "This also holds for all other figures unless they say otherwise."
-_SENTENCES = re.compile(r"(?<=\.)\s+(?=[A-Z\d])")
 NO_SUPPLEMENT = "All figures and tables of the study are in its paper.\n"
 SUPPLEMENT = r"""\documentclass[10pt]{article}
 %s
@@ -171,7 +170,7 @@ def drop_shared_endings(captions: Mapping[str, str]) -> dict[str, str]:
     Such sentences, for example on the number of runs per cell, hold for most figures of a study. If one was
     dropped, the first caption says so.
     """
-    split = {name: _SENTENCES.split(caption) for name, caption in captions.items()}
+    split = {name: split_sentences(caption) for name, caption in captions.items()}
     first, *later = split or [""]
     shortened = dict(captions)
     for name in later:
