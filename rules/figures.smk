@@ -21,7 +21,7 @@ localrules:
 
 
 rule figures:
-    """Make all figures and tables of the study, and everything that they need."""
+    """Make all figures and tables of the study, and their manifest."""
     input:
         REQUIRED_INPUTS,
         PREVIEW,

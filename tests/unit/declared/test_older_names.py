@@ -11,7 +11,7 @@ from common.keys import json_schema
 from common.renamed import FILE
 from common.schemas import SCHEMAS, schema
 from declared.configuration import Configuration
-from declared.factors import DEVICES, factor_table
+from declared.factors import N_DEVICES, factor_table
 from declared.frameworks import FrameworkKeys
 from declared.products.figures import KINDS
 from declared.products.tables import TABLES
@@ -57,7 +57,7 @@ KEYS = {
         ("tables", set(TABLES)),
         ("columns", columns()),
         ("keys", KEYS),
-        ("factors", {*factor_table(), DEVICES}),
+        ("factors", {*factor_table(), N_DEVICES}),
     ],
 )
 def test_new_name_exists(section: str, names: set[str]) -> None:
@@ -70,7 +70,7 @@ def test_new_name_exists(section: str, names: set[str]) -> None:
         ("figures", set(KINDS)),
         ("tables", set(TABLES)),
         ("columns", columns()),
-        ("factors", {*factor_table(), DEVICES}),
+        ("factors", {*factor_table(), N_DEVICES}),
     ],
 )
 def test_older_name_is_gone(section: str, names: set[str]) -> None:

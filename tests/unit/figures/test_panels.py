@@ -18,7 +18,7 @@ SHORT = "The axis of time is logarithmic."
 def test_what_does_not_fit_below_a_figure_is_said_apart():
     setting = f"Placement: {' '.join(['distinct'] * 20)}. No cell is missing."
     below, apart = panels.split_caption(
-        [HEADING, LONG, SHORT, setting], ["Apart."], first=[HEADING, setting]
+        [HEADING, LONG, SHORT, setting], ["Apart."], keep_first=[HEADING, setting]
     ).split("\n\n")
     assert below == f"{HEADING} {SHORT} {setting}"
     assert apart == f"{LONG} Apart."

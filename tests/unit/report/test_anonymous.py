@@ -11,7 +11,7 @@ from common.latex import latex_text
 from declared.study import Author, Study, load_study
 from plan import campaign as plan_campaign
 from report import paper
-from report.anonymous import BREAK, NOT_ANONYMOUS, Anonymizer, anonymizer, scrub_sources
+from report.anonymous import BREAK, NOT_ANONYMOUS, Anonymizer, build_anonymizer, scrub_sources
 from support.html_page import Page
 from support.reports import CampaignFiles
 from support.synthetic import campaign
@@ -53,7 +53,7 @@ def with_hosts() -> tuple[pd.DataFrame, pd.DataFrame]:
 
 @pytest.fixture
 def names(study: Study) -> Anonymizer:
-    return anonymizer(study, None, pd.DataFrame({"hosts": HOSTS, "site": "nowhere-cluster"}))
+    return build_anonymizer(study, None, pd.DataFrame({"hosts": HOSTS, "site": "nowhere-cluster"}))
 
 
 def test_a_log_keeps_what_names_nobody(names: Anonymizer) -> None:
@@ -93,7 +93,9 @@ def test_keys_and_values_of_records_are_scrubbed(names: Anonymizer) -> None:
 
 def test_nodes_that_no_run_used_have_no_name(study: Study, tmp_path: Path) -> None:
     (tmp_path / "node_check.csv").write_text("host,slow\nhera.example.edu,true\n")
-    names = anonymizer(study, None, pd.DataFrame({"hosts": HOSTS, "site": "x"}), [tmp_path / "node_check"])
+    names = build_anonymizer(
+        study, None, pd.DataFrame({"hosts": HOSTS, "site": "x"}), [tmp_path / "node_check"]
+    )
     assert not names.has_name("HOST-4 is slow") and "hera" not in names.scrub("Nodes: 3; slow: hera.")
 
 
@@ -105,7 +107,7 @@ def test_latex_hides_no_name(names: Anonymizer, tmp_path: Path) -> None:
 
 
 def test_a_study_that_is_not_anonymous_changes_nothing() -> None:
-    names = anonymizer(load_study("quickstart"), None, pd.DataFrame({"hosts": HOSTS, "site": "x"}))
+    names = build_anonymizer(load_study("quickstart"), None, pd.DataFrame({"hosts": HOSTS, "site": "x"}))
     assert names is NOT_ANONYMOUS and names.scrub(LOG) == LOG
 
 

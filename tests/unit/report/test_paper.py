@@ -39,8 +39,8 @@ from report.findings import (
     FIGURE_REFERENCE,
     Evidence,
     effect_of_figure,
-    find_finding,
     speedups,
+    state_finding,
     variation,
 )
 from report.latex import cited, first_sentence, keys_of, link_names, references, to_latex
@@ -268,12 +268,12 @@ def test_captions_state_once_what_all_figures_have() -> None:
         "c": "Shares. Emulated nodes; local batch.",
         "d": "Emulated nodes; local batch.",
     }
-    stated = paper.state_tail_once(captions)
+    stated = paper.drop_shared_endings(captions)
     shortened = {"b": "Speed-ups.", "c": "Shares.", "d": captions["d"]}
-    assert stated == {"a": f"{captions['a']} {paper.TAIL_HOLDS}", **shortened}
-    assert paper.state_tail_once({"a": captions["a"]}) == {"a": captions["a"]} and not paper.state_tail_once(
-        {}
-    )
+    assert stated == {"a": f"{captions['a']} {paper.ENDING_HOLDS}", **shortened}
+    assert paper.drop_shared_endings({"a": captions["a"]}) == {
+        "a": captions["a"]
+    } and not paper.drop_shared_endings({})
 
 
 def test_drafts_say_what_tables_show(quickstart_like: tuple[Facts, list[Path], list[Path]]) -> None:
@@ -302,6 +302,9 @@ def test_drafts_say_what_tables_show(quickstart_like: tuple[Facts, list[Path], l
     assert scaling.facts["devices"] == 4
     assert scaling.facts["efficiency"] == largest["efficiency"].min()
     assert "[" not in next(drafts.conclusion(facts, answer)) and "[" in next(drafts.abstract(facts, answer))
+    warning, unrelated = Note("response-not-measured", "No run has it."), Note("nothing-tested", "Nothing.")
+    best = Note("fastest-level", "Mean is shortest with 4.")
+    assert drafts._main_sentences(answers.Answer([warning, best, unrelated], [])) == [warning, best]
     empty = replace(facts, runs=facts.runs.assign(status="failed"))
     parts = drafts.draft_texts(empty, answers.Answer([answers.NO_SUCCESS], []), Evidence(empty.runs, {}))
     assert set(parts) == {"abstract.tex", "discussion.tex", "conclusion.tex"}
@@ -314,7 +317,7 @@ def test_extreme_that_cells_share_names_none(quickstart_like: tuple[Facts, list[
     accuracies = [0.5, *[0.9] * (len(evidence.tables["cells"]) - 1)]
     cells = evidence.tables["cells"].assign(validation_accuracy_mean=accuracies)
     changed = replace(evidence, tables=evidence.tables | {"cells": cells})
-    finding = find_finding(FigureSpec(name="a", kind="accuracy", x="wall_time"), changed)
+    finding = state_finding(FigureSpec(name="a", kind="accuracy", x="wall_time"), changed)
     assert finding is not None and finding.facts["tied"] == [1, len(cells) - 1]
     assert evidence.cell(cells["cell"].iloc[-1]) not in finding
 
@@ -358,7 +361,7 @@ def test_findings_are_the_numbers_of_tables(quickstart_like: tuple[Facts, list[P
     )
 
     def facts_of_finding(kind: str, **options: object) -> dict[str, object]:
-        finding = find_finding(FigureSpec(name=kind, kind=kind, **options), evidence)
+        finding = state_finding(FigureSpec(name=kind, kind=kind, **options), evidence)
         assert finding and finding.count(FIGURE_REFERENCE) == 1 and finding.endswith(".")
         return finding.facts
 
@@ -372,7 +375,7 @@ def test_findings_are_the_numbers_of_tables(quickstart_like: tuple[Facts, list[P
     rows = effects[(effects["factor"] == "batch_size") & (effects["from"] == "16") & (effects["to"] == "64")]
     finding = facts_of_finding("by_factor", x="batch_size")
     assert (finding["least"].value, finding["greatest"].value) == (rows["ratio"].min(), rows["ratio"].max())
-    assert finding["tested"] == len(rows) and finding["shown"] == int((rows["p_holm"] < 0.05).sum())
+    assert finding["tested"] == len(rows) and finding["significant"] == int((rows["p_holm"] < 0.05).sum())
     row = anova[anova["term"] == "framework × nodes"].iloc[0]
     finding = facts_of_finding("interaction", x="nodes", colour=("framework",))
     assert (finding["share"], finding["p"]) == (row["share"], row["p"])
@@ -387,16 +390,16 @@ def test_findings_are_the_numbers_of_tables(quickstart_like: tuple[Facts, list[P
         assert (finding["least"], finding["greatest"]) == (rates.min(), rates.max())
     batch_16 = FigureSpec(name="o", kind="overview", filter={"batch_size": (16,)})
     small = facts.runs[facts.runs["batch_size"] == 16]["cell"]
-    finding = find_finding(batch_16, evidence)
+    finding = state_finding(batch_16, evidence)
     assert finding is not None and finding.facts["slowest"] == means[small].idxmax()
     effect = Note("effect", "", factor="nodes")
     by_nodes = [FigureSpec(name="n", kind="by_factor", x="nodes", y=y) for y in ("epoch_time", "throughput")]
     assert [effect_of_figure(figure, [effect], EPOCH_TIME) for figure in by_nodes] == [effect, None]
     by_framework = FigureSpec(name="i", kind="interaction", x="nodes", colour=("framework",), y="throughput")
-    assert find_finding(by_framework, evidence) is None, "the analysis of variance is about epoch time"
-    assert find_finding(FigureSpec(name="drift", kind="drift"), evidence) is None
+    assert state_finding(by_framework, evidence) is None, "the analysis of variance is about epoch time"
+    assert state_finding(FigureSpec(name="drift", kind="drift"), evidence) is None
     empty_evidence = Evidence(facts.runs.assign(status="missing"), evidence.tables)
-    assert find_finding(FigureSpec(name="overview", kind="overview"), empty_evidence) is None
+    assert state_finding(FigureSpec(name="overview", kind="overview"), empty_evidence) is None
 
 
 def test_finding_is_about_the_quantity_of_its_figure(
@@ -405,16 +408,16 @@ def test_finding_is_about_the_quantity_of_its_figure(
     facts, _, stems = quickstart_like
     evidence = Evidence(facts.runs, {stem.name: tables.read(stem).data for stem in stems})
     perplexity = FigureSpec(name="p", kind="accuracy", y="perplexity", x="wall_time")
-    assert find_finding(perplexity, evidence) is None, "no run has a perplexity"
+    assert state_finding(perplexity, evidence) is None, "no run has a perplexity"
     cells = evidence.tables["cells"].assign(perplexity_mean=range(2, 2 + len(evidence.tables["cells"])))
-    finding = find_finding(perplexity, replace(evidence, tables={**evidence.tables, "cells": cells}))
+    finding = state_finding(perplexity, replace(evidence, tables={**evidence.tables, "cells": cells}))
     assert finding and (finding.facts["column"], finding.facts["least"]) == ("perplexity_mean", 2)
     per_device = FigureSpec(name="o", kind="overview", y="throughput_per_device")
     rates = successful(facts.runs).assign(
         rate=lambda runs: runs["throughput_samples_s"] / runs["replicas"].astype(float)
     )
     harmonic = 1 / (1 / rates["rate"]).groupby(rates["cell"]).mean()
-    finding = find_finding(per_device, evidence)
+    finding = state_finding(per_device, evidence)
     assert finding is not None, "the table cells has no column of it"
     assert finding.facts["least"] == pytest.approx(harmonic.min())
     assert finding.facts["greatest"] == pytest.approx(harmonic.max())
@@ -431,7 +434,7 @@ def test_finding_on_single_runs_has_no_interval() -> None:
     runs = read_runs(CAMPAIGN / "runs.csv")
     single = runs[runs["replicate"] == 1]
     evidence = Evidence(single, {"effects": effects_of_factors.table(single).data})
-    finding = find_finding(FigureSpec(name="by_nodes", kind="by_factor", x="nodes"), evidence)
+    finding = state_finding(FigureSpec(name="by_nodes", kind="by_factor", x="nodes"), evidence)
     assert finding is not None and finding.code == "effect-range"
     assert finding.facts["least"].value < finding.facts["greatest"].value and "[" not in finding
 
@@ -455,7 +458,7 @@ def test_names_in_backticks_are_references_or_code() -> None:
 def test_network_finding_names_extremes_of_frameworks() -> None:
     network = fit.table(read_table(CAMPAIGN / "network.csv", "network")).data
     evidence = Evidence(read_runs(CAMPAIGN / "runs.csv"), {"network": network})
-    finding = find_finding(FigureSpec(name="network", kind="network"), evidence)
+    finding = state_finding(FigureSpec(name="network", kind="network"), evidence)
     rows = network[network["nodes"] == network["nodes"].max()]
     assert finding and finding.facts["latencies_s"] == [rows["latency_s"].min(), rows["latency_s"].max()]
 
@@ -943,7 +946,7 @@ def test_prediction_finding_is_about_cells_that_were_left_out() -> None:
     ]
     table = pd.DataFrame(rows, columns=["left_out", "method", "predicted", "mape"])
     evidence = Evidence(runs, {"prediction": table.assign(mape_low=math.nan, mape_high=math.nan)})
-    finding = find_finding(FigureSpec(name="prediction", kind="prediction"), evidence)
+    finding = state_finding(FigureSpec(name="prediction", kind="prediction"), evidence)
     assert finding is not None and finding.facts["left_out"] == "4 nodes"
     errors = {method: error.value for method, error in finding.facts["errors"].items()}
     assert errors == pytest.approx({"law": 2.0, "Ernest": 8.0})

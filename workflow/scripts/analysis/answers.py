@@ -1,10 +1,19 @@
 """Answer a study's question in sentences that a colleague would say.
 
-Three notes open a report or a paper. The first says which level of the factor that the study asks about is
-best, where and by how much. The second gives the effect of each further factor that the study asks about, or
-without one the effect of the factor that changes the response most. The third says what the data cannot
-resolve. Further notes give the range of every other factor. Factors that define the work, such as the model,
-come first only if the study asks about them: that a larger model takes longer is not an answer.
+These notes, by their codes, open a report or a paper:
+
+    response-not-measured   no run has the study's response, so the answer is about epoch time
+    fastest-level           which level of the first factor in question is best, where and by how much
+    means                   the range of means at the levels of the factors that explain most
+    effect                  the effect of each further factor in question, or without one of the factor that
+                            changes the response most; effect-not-known if no cells show it
+    not-told-apart          what the data cannot resolve; nothing-tested if no comparison has a test
+    out-of-memory           with which levels of the first factor in question memory ran out
+
+Without a ranking, an effect takes the place of fastest-level. A study without a successful run has no-answer
+and out-of-memory, a study of one cell only one-cell. Further notes give the range of every other factor.
+Factors that define the work, such as the model, come first only if the study asks about them: that a larger
+model takes longer is not an answer.
 
 A ratio is one mean response over another, with its simultaneous interval. The interval excludes 1 if and only
 if the difference is significant after Holm correction (`intervals.simultaneous_ratios`). Cells without a
@@ -69,9 +78,8 @@ class Answer(NamedTuple):
     """The answer of a study.
 
     Attributes:
-        opening: Notes that open a report: best level, effects of other factors asked about, what stays open,
-            and where memory ran out.
-        further: The effects of all other factors.
+        opening: Notes that open a report, in the order of the module's docstring.
+        further: The effects of all other factors, and how accumulation changes the accuracy.
         reading: How to read the numbers; "" if nothing is compared.
     """
 
@@ -173,7 +181,7 @@ def answer_sentences(
     """
     measured = measured_response(runs, response)
     if successful(runs).empty:
-        return Answer([NO_SUCCESS, *_shortage_notes(runs, asked_factors or ["framework"])], [])
+        return Answer([NO_SUCCESS, *_out_of_memory_notes(runs, asked_factors or ["framework"])], [])
     if measured != response:
         answer = answer_sentences(runs, effects, anova, asked_factors, margin)
         note = Note("response-not-measured", NOT_MEASURED.format(response.title), response=response.name)
@@ -202,7 +210,7 @@ def answer_sentences(
     every_contrast = [contrast for contrasts in by_factor.values() for contrast in contrasts]
     if every_contrast:
         opening.append(_undecided_note(every_contrast, margin))
-    opening += _shortage_notes(runs, [first, *more_factors])
+    opening += _out_of_memory_notes(runs, [first, *more_factors])
     further = [effect_notes[name] for name in by_factor if name not in described and by_factor[name]]
     if unknown := [name for name in by_factor if name not in described and not by_factor[name]]:
         further.append(_unknown_effects_note(unknown))
@@ -240,14 +248,14 @@ def _accuracy_note(runs: pd.DataFrame, contrasts: Sequence[Contrast], anova: pd.
         for after in (False, True):
             values = accuracy[[pair.cells[after] for pair in group]]
             changed = {ACCUMULATION: group[0].after if after else group[0].before}
-            place = treatment_text(changed | ({moderator: level} if moderator else {}))
+            words = treatment_text(changed | ({moderator: level} if moderator else {}))
             ends = dict.fromkeys(f"{value:.1f}" for value in (values.min(), values.max()))
-            texts.append((" to ".join(ends), place))
-            ranges.append((place, values.min(), values.max()))
+            texts.append((" to ".join(ends), words))
+            ranges.append((words, values.min(), values.max()))
     if len({values for values, _ in texts}) == 1:
         return None
-    words = "; ".join(f"{values} % with {place}" for values, place in texts)
-    text = f"Mean validation accuracy after the last epoch is {words}."
+    accuracies = "; ".join(f"{values} % with {words}" for values, words in texts)
+    text = f"Mean validation accuracy after the last epoch is {accuracies}."
     return Note("accuracy-of-accumulation", text, ranges=ranges)
 
 
@@ -406,7 +414,7 @@ def _best_note(factor: str, rankings: Sequence[Ranking], response: Response) -> 
 
 
 def _means_note(runs: pd.DataFrame, anova: pd.DataFrame, response: Response) -> Note | None:
-    """Give the range of means over frameworks at each combination of the factors that explain most.
+    """State the range of means over frameworks at each combination of the factors that explain most.
 
     Factors that explain least are left out until MAX_MEANS combinations remain.
     """
@@ -437,7 +445,7 @@ def _effect_note(
     response: Response = EPOCH_TIME,
     rank: str = "",
 ) -> Note:
-    """Give the range of a factor's ratios, and how many comparisons are significant.
+    """State the range of a factor's ratios, and how many comparisons are significant.
 
     If the effect depends on another factor, each of that factor's levels has its own range.
 
@@ -506,14 +514,14 @@ def _moderated_effect_text(ordered: Sequence[Contrast], moderator: str, clause: 
     preposition = "on" if moderator in NODES_AND_DEVICES else "with"
     parts: list[str] = []
     for level, contrasts in groups:
-        place = f"{preposition} {treatment_text({moderator: level})}"
+        phrase = f"{preposition} {treatment_text({moderator: level})}"
         n, n_tested = sum(contrast.is_significant for contrast in contrasts), len(_tested(contrasts))
         extent = _range_text(contrasts, moderator)
         if n:
             words = clause if not parts else "it does so by"
-            parts.append(f"{place}, {words} {extent}: {_count_significant(n, n_tested)}")
+            parts.append(f"{phrase}, {words} {extent}: {_count_significant(n, n_tested)}")
         else:
-            parts.append(f"{place}, none of {number_of(n_tested, 'comparison')} is significant: {extent}")
+            parts.append(f"{phrase}, none of {number_of(n_tested, 'comparison')} is significant: {extent}")
     return ". ".join(f"{part[0].upper()}{part[1:]}" for part in parts)
 
 
@@ -597,8 +605,8 @@ def _unknown_effects_note(factors: Sequence[str]) -> Note:
     return Note("effect-not-known", text, factors=tuple(factors))
 
 
-def _shortage_notes(runs: pd.DataFrame, asked_factors: Sequence[str]) -> list[Note]:
-    """Say with which levels of the first asked factor memory ran out; [] if no cell ran out of it."""
+def _out_of_memory_notes(runs: pd.DataFrame, asked_factors: Sequence[str]) -> list[Note]:
+    """Say which levels of the first factor in question ran out of memory, and in how many cells."""
     cells = out_of_memory_cells(runs)
     if not cells:
         return []

@@ -14,9 +14,9 @@ from common.errors import InputError
 from common.schemas import schema
 from common.tables import read_results, read_table
 from declared.factors import (
-    DEVICES,
     LARGEST,
     MAX_SERIES,
+    N_DEVICES,
     NODES_AND_DEVICES,
     UNTRACED,
     factor_names,
@@ -157,7 +157,7 @@ def title_with_unit(factor: str) -> str:
 
 def axis_label(runs: pd.DataFrame, factor: str) -> str:
     """Return the axis label of a factor: title and unit; for batch sizes also local or global."""
-    if factor == DEVICES:
+    if factor == N_DEVICES:
         return device_axis_label(runs)
     scopes = set(runs["batch_scope"].dropna()) if factor == "batch_size" else set()
     if scopes == {"local"}:
@@ -203,7 +203,7 @@ def combination_text(levels: Mapping[str, Any]) -> str:
 def _factor_level(factor: str, level: Any) -> str:
     if factor == "nodes":
         return f"{level} node" if level == 1 else f"{level} nodes"
-    if factor == DEVICES:
+    if factor == N_DEVICES:
         return f"{level} device" if level == 1 else f"{level} devices"
     if factor in ("framework", "model", "dataset"):
         return level_text(level)
@@ -243,14 +243,14 @@ def cell_words(runs: pd.DataFrame, but: Collection[str] = ()) -> dict[str, str]:
 def varying(runs: pd.DataFrame, but: Iterable[str] = ()) -> list[str]:
     """Return the factors with more than one level in `runs`, except those in `but`.
 
-    DEVICES replaces nodes and devices_per_node if these two grow in turn (`declared.factors.is_ladder`). It
+    N_DEVICES replaces nodes and devices_per_node if these two grow in turn (`declared.factors.is_ladder`). It
     is left out if `but` has both of them.
     """
     names = [name for name in factors(runs) if runs[name].nunique(dropna=False) > 1]
     if set(NODES_AND_DEVICES) <= set(names):
         sizes = runs[list(NODES_AND_DEVICES)].drop_duplicates().itertuples(index=False, name=None)
         names = with_devices(names, ((int(nodes), int(devices)) for nodes, devices in sizes))
-    left_out = {*but, *([DEVICES] if set(NODES_AND_DEVICES) <= set(but) else [])}
+    left_out = {*but, *([N_DEVICES] if set(NODES_AND_DEVICES) <= set(but) else [])}
     return [name for name in names if name not in left_out]
 
 

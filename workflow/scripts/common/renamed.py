@@ -15,8 +15,8 @@ from common.files import display_path, load_yaml
 
 FILE = Path(__file__).with_name("renamed.yaml")
 
-Products = Literal["figures", "tables"]
-Section = Literal["columns", "values", "keys", "factors", Products]
+ProductType = Literal["figures", "tables"]
+Section = Literal["columns", "values", "keys", "factors", ProductType]
 
 
 @functools.cache
@@ -63,7 +63,7 @@ def rename_values(column: str, texts: Sequence[str]) -> list[str]:
     return [renamed.get(text, text) for text in texts]
 
 
-def rename_product(section: Products, name: str, file: Path, key: str) -> str:
+def rename_product(section: ProductType, name: str, file: Path, key: str) -> str:
     """Return the current name of a kind of figure or of a table that a study names under `key`.
 
     An older name prints a line on stderr.

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+_END_OF_SENTENCE = re.compile(r"(?<=\.)\s+(?=[A-Z\d])")
+
 
 def alternatives(name: object, choices: Iterable[object]) -> dict[str, Any]:
     """Return a field of the InputError about an unknown `name`.
@@ -60,6 +62,11 @@ def join_words(words: Iterable[str]) -> str:
     """Return words as a list in a sentence, such as `a, b and c`."""
     *first, last = list(words) or [""]
     return f"{', '.join(first)} and {last}" if first else last
+
+
+def split_sentences(text: str) -> list[str]:
+    """Return the sentences of a text: each but the first begins with a capital letter or a digit."""
+    return _END_OF_SENTENCE.split(text)
 
 
 def end_sentence(text: str) -> str:

@@ -32,7 +32,7 @@ from common.notes import Note
 from common.text import number_of
 from comparison.changes import log_ratios
 from comparison.matched import table_in
-from declared.factors import DEVICES, NODES_AND_DEVICES
+from declared.factors import N_DEVICES, NODES_AND_DEVICES
 from declared.imported import campaign_name
 from declared.references import PublishedCell, Reference, load_reference
 from declared.responses import RESPONSES
@@ -147,8 +147,8 @@ def build_rows(runs: pd.DataFrame, reference: Reference, margin: float) -> pd.Da
     published = pd.DataFrame([vars(row) for _, row in pairs])[PUBLISHED].astype({"cv": float})
     exact = published.assign(mean=published["samples_s"], s=published["cv"].fillna(0.0), n=published["runs"])
     log_ratio, error, df = log_ratios(exact.assign(df=np.maximum(exact["n"] - 1, 1)), measured)
-    varied = [name for name in varying(runs) if name != DEVICES]
-    levels = cell_levels(runs).set_index("cell").loc[measured.index, [*varied, DEVICES]]
+    varied = [name for name in varying(runs) if name != N_DEVICES]
+    levels = cell_levels(runs).set_index("cell").loc[measured.index, [*varied, N_DEVICES]]
     columns = {
         "n": measured["n"],
         "samples_s": measured["mean"],
@@ -194,8 +194,10 @@ def make_table(runs: pd.DataFrame, name: str, reference: Reference, margin: floa
         InputError: If no cell can be compared.
     """
     data, percent = build_rows(runs, reference, margin), f"{100 * margin:g} %"
-    varied = [factor for factor in (*factors(data), DEVICES) if factor in data and data[factor].nunique() > 1]
-    varied = [factor for factor in varied if factor != DEVICES or not set(NODES_AND_DEVICES) & set(varied)]
+    varied = [
+        factor for factor in (*factors(data), N_DEVICES) if factor in data and data[factor].nunique() > 1
+    ]
+    varied = [factor for factor in varied if factor != N_DEVICES or not set(NODES_AND_DEVICES) & set(varied)]
     labels = {title(factor): data[factor].map(level_text) for factor in varied} or {"cell": data["cell"]}
     texts = data[["published_framework", "published_note"]].fillna("").itertuples(index=False)
     labels["published"] = [", ".join(filter(None, row)) or tables.DASH for row in texts]

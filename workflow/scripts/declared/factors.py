@@ -57,9 +57,9 @@ CUSTOM = "custom_"  # prefix of the names of user-defined factors
 
 # Nodes times devices per node, column `n_devices` of tables. It replaces the two factors if cells form a
 # ladder (`is_ladder`).
-DEVICES = "n_devices"
+N_DEVICES = "n_devices"
 NODES_AND_DEVICES = ("nodes", "devices_per_node")
-SIZE_FACTORS = (DEVICES, *NODES_AND_DEVICES)
+SIZE_FACTORS = (N_DEVICES, *NODES_AND_DEVICES)
 
 
 def factor_table() -> dict[str, dict[str, Any]]:
@@ -82,8 +82,8 @@ def factor_names(columns: Iterable[str] = ()) -> list[str]:
 
 
 def factor_rules(factor: str) -> Mapping[str, Any]:
-    """Return type, limits and title of any factor, also of DEVICES and of user-defined factors."""
-    if factor == DEVICES:
+    """Return type, limits and title of any factor, also of N_DEVICES and of user-defined factors."""
+    if factor == N_DEVICES:
         return {"type": "integer", "title": "devices"}
     if not is_custom(factor):
         return factor_table()[factor]
@@ -186,9 +186,9 @@ def has_largest_batch(levels: Mapping[str, Any]) -> bool:
 
 
 def size_factor_of(varied: Collection[str]) -> str:
-    """Return the factor that scales a cell: DEVICES, nodes, or devices_per_node if only this one varies."""
-    if DEVICES in varied:
-        return DEVICES
+    """Return the factor that scales a cell: N_DEVICES, nodes, or devices_per_node if only this one varies."""
+    if N_DEVICES in varied:
+        return N_DEVICES
     return "devices_per_node" if "nodes" not in varied and "devices_per_node" in varied else "nodes"
 
 
@@ -207,17 +207,17 @@ def is_ladder(sizes: Iterable[tuple[int, int]]) -> bool:
 
 
 def with_devices(varied: Iterable[str], sizes: Iterable[tuple[int, int]]) -> list[str]:
-    """Return varying factors, with DEVICES instead of nodes and devices_per_node if cells are a ladder."""
+    """Return varying factors, with N_DEVICES instead of nodes and devices_per_node if cells are a ladder."""
     names = list(varied)
     if not set(NODES_AND_DEVICES) <= set(names) or not is_ladder(sizes):
         return names
-    names[names.index("nodes")] = DEVICES
+    names[names.index("nodes")] = N_DEVICES
     return [name for name in names if name not in NODES_AND_DEVICES]
 
 
 def level_of(levels: Mapping[str, Any], factor: str) -> Any:
-    """Return the level of a factor, also of DEVICES, in a cell."""
-    if factor != DEVICES:
+    """Return the level of a factor, also of N_DEVICES, in a cell."""
+    if factor != N_DEVICES:
         return levels[factor]
     nodes, devices = (int(levels[name]) for name in NODES_AND_DEVICES)
     return nodes * devices

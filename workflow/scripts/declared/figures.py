@@ -82,13 +82,13 @@ def read_figures(
         InputError: If an entry is not valid.
     """
     specs: list[FigureSpec] = []
-    for place, entry in enumerate(written):
+    for index, entry in enumerate(written):
         if entry["kind"] not in KINDS:
-            entry = {**entry, "kind": rename_product("figures", entry["kind"], file, f"figures.{place}.kind")}
+            entry = {**entry, "kind": rename_product("figures", entry["kind"], file, f"figures.{index}.kind")}
         try:
             specs.append(_read_checked(entry, cells, [spec.name for spec in specs], traits))
         except _Mistake as mistake:
-            key = f"figures.{place}.{mistake.key}"
+            key = f"figures.{index}.{mistake.key}"
             raise InputError(mistake.code, mistake.problem, file=file, key=key, **mistake.fields) from None
     return specs
 
@@ -111,9 +111,8 @@ def from_json(text: str) -> FigureSpec:
 def _read(kind: str, entry: Mapping[str, Any]) -> FigureSpec:
     """Return the spec of a valid entry, in which a single factor or level can stand for a list of one."""
     x, y = entry.get("x"), entry.get("y")
-    stem = [kind, y] if KINDS[kind].shows_response else [y or kind]
     return FigureSpec(
-        name=entry.get("name", "-".join(filter(None, [*stem, x]))),
+        name=entry.get("name", _default_name(kind, x, y)),
         kind=kind,
         x=x,
         y=y,
@@ -122,6 +121,15 @@ def _read(kind: str, entry: Mapping[str, Any]) -> FigureSpec:
         filter={factor: list(_as_tuple(levels) or ()) for factor, levels in entry.get("filter", {}).items()},
         target=entry.get("target"),
     )
+
+
+def _default_name(kind: str, x: str | None, y: str | None) -> str:
+    """Return the kind, y and x, joined by hyphens.
+
+    Where the kind allows few values of y, y replaces it: `perplexity` instead of `accuracy-perplexity`.
+    """
+    stem = [kind, y] if KINDS[kind].shows_response else [y or kind]
+    return "-".join(filter(None, [*stem, x]))
 
 
 def _as_tuple(value: Any) -> tuple[Any, ...] | None:
@@ -150,7 +158,7 @@ def _read_checked(
         problem = f"'{spec.name}' is also the name of figures.{names.index(spec.name)}"
         raise _Mistake("duplicate", "name", problem, got=spec.name, hint="give one of them another name")
     _check_y(spec, kind, traits)
-    spec = choose_response(spec, spec.y, traits.target_accuracy)
+    spec = _with_study_target(spec, traits.target_accuracy)
     _check_filter(spec, cells)
     drawn_cells = [levels for levels in cells if matches(levels, spec.filter)]
     varied = _varied(drawn_cells)
@@ -218,7 +226,7 @@ def _check_y(spec: FigureSpec, kind: FigureKind, traits: Traits) -> None:
     if spec.y == "perplexity" and not traits.next_tokens:
         problem = "perplexity needs data sets of next tokens, and the study has none"
         raise _Mistake("not-possible-here", "y", problem, got="perplexity", hint="use accuracy")
-    if spec.y in RESPONSES and not traits.hold_all(RESPONSES[spec.y].when):
+    if spec.y in RESPONSES and not traits.has_all(RESPONSES[spec.y].when):
         raise _Mistake("not-possible-here", "y", **impossible_response(spec.y))
 
 
@@ -239,24 +247,29 @@ def choose_response(spec: FigureSpec, response: str | None, target: float | None
     """
     if KINDS[spec.kind].shows_response and response not in (None, EPOCH_TIME.name):
         spec = replace(spec, y=spec.y or response)
+    return _with_study_target(spec, target)
+
+
+def _with_study_target(spec: FigureSpec, target: float | None) -> FigureSpec:
+    """Return a spec with the study's target accuracy if its y depends on one."""
     return replace(spec, target=target) if spec.y in TO_TARGET else spec
 
 
 def _check_places(spec: FigureSpec, kind: FigureKind, varied: Sequence[str]) -> None:
-    """Raise a mistake if a factor is named twice, does not vary in the drawn cells, or has no place there."""
+    """Raise a mistake if a factor is named twice or does not vary, or if one that varies is not named."""
     if kind.x and spec.x not in (None, *kind.x):
         raise _Mistake("not-one-of", "x", f"'{spec.x}' is unknown", got=spec.x, expected=kind.x)
-    places: dict[str, str] = {}
+    key_of: dict[str, str] = {}
     for key, names in _placed_factors(spec, kind).items():
         for name in names:
             if name not in varied:
                 scope = " in the drawn cells" if spec.filter else ""
                 problem = f"'{name}' is not a factor that varies{scope}"
                 raise _Mistake("factor-does-not-vary", key, problem, got=name, **_expected(varied))
-            if name in places:
-                problem = f"{name} is also in {places[name]}"
+            if name in key_of:
+                problem = f"{name} is also in {key_of[name]}"
                 raise _Mistake("duplicate", key, problem, got=name, hint="name it once")
-            places[name] = key
+            key_of[name] = key
     if kind.one_colour and (n_factors := len(spec.colour or ())) != 1:
         raise _Mistake(
             "wrong-count", "colour", f"{kind.name} takes one factor, not {n_factors}", got=n_factors

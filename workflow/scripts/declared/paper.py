@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from common.keys import Keys, Maybe, Unique, optional
-from common.renamed import Products, rename_product
+from common.renamed import ProductType, rename_product
 from declared.configuration import unknown_name_error
 from declared.figures import FigureSpec
 from declared.products.figures import KINDS
 
 if TYPE_CHECKING:
-    from declared.products.tables import TableSpec
+    from declared.products.tables import TableKind
 
 ClassName = Literal["article", "acmart", "IEEEtran"]
 DEFAULT_CLASS: ClassName = "article"
@@ -71,7 +71,7 @@ def _first_drawn(row: Sequence[tuple[str, str | None]], drawn: Sequence[FigureSp
     return next(matches, None)
 
 
-def printed_tables() -> "dict[str, TableSpec]":
+def printed_tables() -> "dict[str, TableKind]":
     """Return the tables that a paper can have, by name."""
     # Few programs need these entries, and reading them takes time.
     from declared.products.tables import PROGRAM_OF, TABLES
@@ -96,13 +96,13 @@ def checked_paper(paper: Paper, figures: Sequence[str], file: Path) -> Paper:
 
 
 def _checked_names(
-    names: Sequence[str] | None, products: Products, choices: Sequence[str], file: Path
+    names: Sequence[str] | None, products: ProductType, choices: Sequence[str], file: Path
 ) -> tuple[str, ...] | None:
     if names is None:
         return None
     checked = []
-    for place, name in enumerate(names):
-        key = f"paper.{products}.{place}"
+    for index, name in enumerate(names):
+        key = f"paper.{products}.{index}"
         current = name if name in choices else rename_product(products, name, file, key)
         if current not in choices:
             raise unknown_name_error(name, file, key, choices)

@@ -19,9 +19,9 @@ from declared.configuration import existing, unknown_name_error
 from declared.datasets import NEXT, TOKENS, find_dataset, kind, load_dataset, targets
 from declared.factors import (
     CUSTOM,
-    DEVICES,
     MIN_LEVELS_TO_HOLD_OUT,
     MODEL_AND_DATASET,
+    N_DEVICES,
     NODES_AND_DEVICES,
     UNTRACED,
     CustomName,
@@ -166,8 +166,8 @@ class FigureKeys(Keys):
 
     kind: str = key("kind of figure: overview, by_factor, scaling, accuracy, interaction, ...")
     name: Maybe[str] = optional(
-        "letters a to z, digits, - and _: the name of the figure's files; default: the kind, "
-        "followed by y and x where they are given",
+        "letters a to z, digits, - and _: the name of the figure's files; default: kind, y and x if given, "
+        "joined by -, where y replaces the kinds accuracy and pareto",
         max_length=60,
         pattern=r"^[a-z0-9]+([_-][a-z0-9]+)*\Z",
     )
@@ -393,7 +393,7 @@ class Study(StudyKeys):
     def varied(self) -> list[str]:
         """Return the factors with more than one level.
 
-        DEVICES replaces nodes and devices_per_node if they form a ladder (`declared.factors.is_ladder`).
+        N_DEVICES replaces nodes and devices_per_node if they form a ladder (`declared.factors.is_ladder`).
         """
         varied = [name for name, levels in self.factors.items() if len(levels) > 1]
         if not set(NODES_AND_DEVICES) <= set(varied):
@@ -401,7 +401,7 @@ class Study(StudyKeys):
         return with_devices(varied, ((cell["nodes"], cell["devices_per_node"]) for cell in self.cells()))
 
     def levels(self, name: str) -> list[Any]:
-        """Return the levels of a factor, which may be DEVICES."""
+        """Return the levels of a factor, which may be N_DEVICES."""
         return (
             self.factors[name]
             if name in self.factors
@@ -554,13 +554,13 @@ def load_study(name: str, folder: Path = CHECKOUT / "config" / "studies") -> Stu
         written = parse(StudyKeys, content, file)
         study = _planned_study(written, name, file)
     _check_response(study)
-    if DEVICES in study.varied:
-        names = (DEVICES if name in NODES_AND_DEVICES else name for name in study.asked_factors)
+    if N_DEVICES in study.varied:
+        names = (N_DEVICES if name in NODES_AND_DEVICES else name for name in study.asked_factors)
         study = replace(study, asked_factors=tuple(dict.fromkeys(names)))
     if written.figures:
         varied = study.varied
         cells = [{name: level_of(levels, name) for name in [*varied, "trace"]} for levels in study.cells()]
-        entries = [_over_devices(entry, study) if DEVICES in varied else entry for entry in written.figures]
+        entries = [_over_devices(entry, study) if N_DEVICES in varied else entry for entry in written.figures]
         read = read_figures(entries, cells, file, study.traits())
         study = replace(study, figures=tuple(read))
     paper = checked_paper(study.paper, [spec.name for spec in study.possible_figure_specs], file)
@@ -568,19 +568,19 @@ def load_study(name: str, folder: Path = CHECKOUT / "config" / "studies") -> Stu
 
 
 def _over_devices(entry: Mapping[str, Any], study: Study) -> dict[str, Any]:
-    """Return an entry of `figures` with DEVICES instead of nodes and devices_per_node."""
+    """Return an entry of `figures` with N_DEVICES instead of nodes and devices_per_node."""
     changed = dict(entry)
     for place in ("x", "colour", "facet"):
         if place in entry:
-            names = [DEVICES if name in NODES_AND_DEVICES else name for name in as_list(entry[place])]
+            names = [N_DEVICES if name in NODES_AND_DEVICES else name for name in as_list(entry[place])]
             changed[place] = list(dict.fromkeys(names)) if isinstance(entry[place], list) else names[0]
     filtered = {
         name: as_list(levels) for name, levels in entry.get("filter", {}).items() if name in NODES_AND_DEVICES
     }
     if filtered:
-        sizes = {level_of(cell, DEVICES) for cell in study.cells() if matches(cell, filtered)}
+        sizes = {level_of(cell, N_DEVICES) for cell in study.cells() if matches(cell, filtered)}
         rest = {name: levels for name, levels in entry["filter"].items() if name not in filtered}
-        changed["filter"] = {**rest, DEVICES: sorted(sizes)}
+        changed["filter"] = {**rest, N_DEVICES: sorted(sizes)}
     return changed
 
 
@@ -690,7 +690,7 @@ def _asked_factors(
     if not chosen:
         varied = [name for name in named if len(factors[name]) > 1 and name not in untimed]
         return tuple([*(name for name in varied if name not in MODEL_AND_DATASET), *varied][:1])
-    chosen = tuple("nodes" if name == DEVICES else name for name in chosen)
+    chosen = tuple("nodes" if name == N_DEVICES else name for name in chosen)
     for name in chosen:
         _check_varies(name, factors, file, "answer")
         if name in untimed:
@@ -713,7 +713,7 @@ def _check_contrasts(study: Study) -> None:
 
 def _check_response(study: Study) -> None:
     """Check that the study's measurements have its response."""
-    if not study.traits().hold_all(RESPONSES[study.response].when):
+    if not study.traits().has_all(RESPONSES[study.response].when):
         mistake = impossible_response(study.response)
         raise InputError("not-possible-here", file=study.file, key="response", **mistake)
 

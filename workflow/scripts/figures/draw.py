@@ -30,6 +30,8 @@ def main(*, figure: str, inputs: Sequence[str], out: Path) -> None:
         raise InputError("missing-argument", f"lacks {min(missing)}=FILE", file="--inputs", got=list(inputs))
     records = Records(files.pop("runs"), files.pop("epochs"), files)
     figure_drawn, caption = importlib.import_module(KINDS[spec.kind].module).draw(records, spec)
+    # Only a caption that counts runs leaves open why cells have different numbers of them. This note stays
+    # below even if the caption has its full number of words, since it concerns every interval.
     if "precision" in files and "runs-per-cell" in codes(caption.notes):
         caption = caption.with_note(reached.caption_note(files["precision"]), below=True)
     style.save(figure_drawn, out)

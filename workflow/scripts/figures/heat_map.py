@@ -79,8 +79,8 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     for ax, levels in zip(axes, panel_levels, strict=True):
         planned = panels.rows_at(view.runs, levels)
         for y, row in enumerate(row_levels):
-            for place, level in enumerate(columns):
-                _draw_field(ax, (place, y), view, panels.rows_at(planned, row | {x: level}), colours)
+            for column, level in enumerate(columns):
+                _draw_field(ax, (column, y), view, panels.rows_at(planned, row | {x: level}), colours)
         ax.set_title(panels.panel_title(levels))
         ax.set_xlim(-0.5, len(columns) - 0.5)
         ax.set_ylim(len(row_levels) - 0.5, -0.5)
@@ -178,12 +178,12 @@ def _range_of_means(view: View) -> tuple[float, float]:
 
 
 def _draw_field(
-    ax: Axes, place: tuple[int, int], view: View, planned: pd.DataFrame, colours: ScalarMappable
+    ax: Axes, position: tuple[int, int], view: View, planned: pd.DataFrame, colours: ScalarMappable
 ) -> None:
     """Draw one cell of the study: its colour, its mean, and its interval or the mark of a single run."""
     if planned.empty:
         return
-    x, y = place
+    x, y = position
     measured = view.measured(planned)
     if measured.empty:
         text = textwrap.fill(view.absence_reason(planned), EMPTY_CHARACTERS)

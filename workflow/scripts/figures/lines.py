@@ -89,13 +89,13 @@ class LevelAxis:
         texts = [level_text(level) for level in self.positions]
         if not self.numeric or len(" ".join(texts)) * TICK_CHARACTER_INCHES < TICKS_SHARE * panel_in:
             return texts
-        return [text if (len(texts) - 1 - place) % 2 == 0 else "" for place, text in enumerate(texts)]
+        return [text if (len(texts) - 1 - index) % 2 == 0 else "" for index, text in enumerate(texts)]
 
     def apply(self, ax: Axes, labels: Sequence[str]) -> None:
         """Set ticks and limits of a panel, and draw the bands of the levels."""
-        for place in self.positions.values() if self.n_series > 1 else ():
+        for position in self.positions.values() if self.n_series > 1 else ():
             half = 0.5 * self.n_series * self.gap
-            ends = place - half, place + half + 0.2 * self.gap
+            ends = position - half, position + half + 0.2 * self.gap
             ax.axvspan(*ends, color=style.LEVEL_BAND, linewidth=0, zorder=0)
         ax.set_xlim(*self.limits)
         ax.set_xticks(list(self.positions.values()), labels)
@@ -338,7 +338,7 @@ def drawable_panels(view: View, x: str, for_comparison: bool) -> list[dict[str, 
     cells, measured_cells = view.cells, view.cells[view.cells["cell"].isin(set(view.ok["cell"]))]
     if for_comparison:
         series_of_row = {
-            row: place for place, series in enumerate(view.series) for row in series.select(cells).index
+            row: index for index, series in enumerate(view.series) for row in series.select(cells).index
         }
         cells = _with_two_levels(cells.assign(series=pd.Series(series_of_row)), x, [*view.facet, "series"])
     drawable = panels.nonempty_panels(
@@ -360,7 +360,7 @@ def factor_axis(runs: pd.DataFrame, x: str, n_series: int) -> LevelAxis:
     levels = levels_in_order(runs, x)
     if is_treated_as_number(runs, x):
         return number_axis(levels, n_series)
-    return _make_axis({level: float(place) for place, level in enumerate(levels)}, n_series, numeric=False)
+    return _make_axis({level: float(index) for index, level in enumerate(levels)}, n_series, numeric=False)
 
 
 def number_axis(levels: Sequence[float], n_series: int) -> LevelAxis:
@@ -393,19 +393,19 @@ def _draw_series(
     ax: Axes, series: Series, runs: pd.DataFrame, x: str, placement: Placement, view: View
 ) -> None:
     """Draw the means of one series; the line is broken where a planned cell has no value."""
-    means, places = [], []
+    means, positions = [], []
     by_level = dict(iter(runs.groupby(x)))
     for level in (level for level in placement.axis.positions if level in by_level):
         measured = view.measured(by_level[level])
-        places.append(placement.position(series, level))
+        positions.append(placement.position(series, level))
         means.append(math.nan)
         if len(measured):
             estimate = view.estimate(measured["cell"].iloc[0])
             means[-1] = estimate.value
             values, offset = view.values(measured), placement.axis.replicate_offset
-            panels.draw_interval(ax, series.style, places[-1], estimate, values, offset)
-    if places and placement.is_joined:
-        ax.plot(places, means, color=series.style.colour, linestyle=series.style.line, zorder=2)
+            panels.draw_interval(ax, series.style, positions[-1], estimate, values, offset)
+    if positions and placement.is_joined:
+        ax.plot(positions, means, color=series.style.colour, linestyle=series.style.line, zorder=2)
 
 
 def _mark_out_of_memory(ax: Axes, view: View, panel_runs: pd.DataFrame, x: str, axis: LevelAxis) -> None:

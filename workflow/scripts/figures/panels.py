@@ -1,7 +1,6 @@
 """Draw the parts that figures share: grids of panels, axes, intervals, legends and captions."""
 
 import math
-import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from analysis import conditions
 from analysis.intervals import Estimate
 from analysis.measured import OUT_OF_MEMORY_MARK, treatment_text
 from common.notes import Note
+from common.text import split_sentences
 from declared.factors import MODEL_AND_DATASET
 from figures import style
 from figures.style import SeriesStyle
@@ -58,7 +58,6 @@ OUT_OF_MEMORY_MARKER_POINTS = 11.0  # from the middle of the mark to the marker 
 OUT_OF_MEMORY_MARKER_SIZE = 3.0
 OUT_OF_MEMORY_ROW_POINTS = 8.0  # between marks, one above the other
 MAX_CAPTION_WORDS = 45  # below a figure; the rest become endnotes
-END_OF_SENTENCE = re.compile(r"(?<=\.) (?=[A-Z0-9])")
 MARKERS = "Markers: means; bars: 95 % intervals; ticks: runs."
 SINGLE_RUNS = Note("single-run-cells", "Dashed: one run, interval from pooled variance.")
 BEYOND_AXIS = Note("intervals-beyond-axis", "Arrows: intervals beyond the axis.")
@@ -594,16 +593,20 @@ def compose_caption(
     ]
     headings = [heading] if isinstance(heading, str) else heading
     single_runs = [detail for detail in details if detail == SINGLE_RUNS]
-    return split_caption([*headings, *details, *always], endnotes, first=[*headings, *always, *single_runs])
+    return split_caption(
+        [*headings, *details, *always], endnotes, keep_first=[*headings, *always, *single_runs]
+    )
 
 
-def split_caption(below: Iterable[str], endnotes: Iterable[str], first: Iterable[str] = ()) -> Caption:
-    """Return a caption of sentences to print below the figure, and of endnotes, without repetitions.
+def split_caption(texts: Iterable[str], endnotes: Iterable[str], keep_first: Iterable[str] = ()) -> Caption:
+    """Return a caption of distinct sentences, of which those that do not fit become endnotes.
 
-    At most MAX_CAPTION_WORDS stay below: the sentences `first`, then others in order. The rest become
-    endnotes.
+    Args:
+        texts: What to print below the figure, in this order, as long as MAX_CAPTION_WORDS allow.
+        endnotes: Further endnotes.
+        keep_first: The texts among them whose sentences stay before others do; their order does not change.
     """
-    sentences, first_sentences = _sentences(below), _sentences(first)
+    sentences, first_sentences = _sentences(texts), _sentences(keep_first)
     kept_below, words_left = set[str](), MAX_CAPTION_WORDS
     for sentence in dict.fromkeys([*first_sentences, *sentences]):
         if (words := len(sentence.split())) <= words_left:
@@ -622,5 +625,5 @@ def _sentences(texts: Iterable[str]) -> list[str]:
 
 def _split(text: str) -> list[str]:
     """Return the sentences of a text. The first sentence of a note keeps its code and facts."""
-    first, *following = END_OF_SENTENCE.split(text)
+    first, *following = split_sentences(text)
     return [Note(text.code, first, **text.facts) if isinstance(text, Note) else first, *following]

@@ -216,7 +216,7 @@ def place_series(rows: pd.DataFrame, series: Sequence[Series]) -> Placement:
 
 
 def _is_single_run(rows: pd.DataFrame) -> pd.Series:
-    """Return of each row whether cell or baseline has a single run, so that the interval is pooled."""
+    """Return, for each row, whether its cell or baseline has a single run and thus a pooled interval."""
     has_interval = rows["speedup_high"].notna()
     return ((rows["n"] == 1) | (rows["baseline_n"] == 1)) & has_interval
 

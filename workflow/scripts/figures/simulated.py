@@ -93,7 +93,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
         setting,
     ]
     first = [HEADING, errors, setting, LINES_SENTENCE]
-    return grid.figure, panels.split_caption(sentences, [HOW_TO_READ], first=first)
+    return grid.figure, panels.split_caption(sentences, [HOW_TO_READ], keep_first=first)
 
 
 def _draw_model(ax: Axes, rows: pd.DataFrame, series: list[Series]) -> None:

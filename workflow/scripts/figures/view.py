@@ -33,7 +33,7 @@ from analysis.measured import (
 from analysis.responses import response_notes, with_response
 from common.notes import Note
 from declared.factors import (
-    DEVICES,
+    N_DEVICES,
     NODES_AND_DEVICES,
     NOT_TREATMENTS,
     PARALLELISM_OPTIONS,
@@ -226,7 +226,7 @@ class View:
     @cached_property
     def cells(self) -> pd.DataFrame:
         """A row per planned cell: its name, every factor, and its devices."""
-        return self.runs.drop_duplicates("cell")[["cell", *factors(self.runs), DEVICES]]
+        return self.runs.drop_duplicates("cell")[["cell", *factors(self.runs), N_DEVICES]]
 
     @cached_property
     def panels(self) -> list[dict[str, Any]]:
@@ -328,10 +328,10 @@ def build_view(runs: pd.DataFrame, spec: FigureSpec, response: Response = EPOCH_
         drawn[["parallelism", *PARALLELISM_OPTIONS]].drop_duplicates().to_dict("records")
     )
     varied_factors = varying(drawn, but=implied_factors)
-    if DEVICES in {spec.x, *(spec.colour or ()), *(spec.facet or ())}:
-        # DEVICES stands for nodes and devices of a node, of which the filtered cells may vary only one.
-        varied_factors = [name for name in varied_factors if name not in (*NODES_AND_DEVICES, DEVICES)]
-        varied_factors += [DEVICES] if drawn[DEVICES].nunique() > 1 else []
+    if N_DEVICES in {spec.x, *(spec.colour or ()), *(spec.facet or ())}:
+        # N_DEVICES stands for nodes and devices of a node, of which the filtered cells may vary only one.
+        varied_factors = [name for name in varied_factors if name not in (*NODES_AND_DEVICES, N_DEVICES)]
+        varied_factors += [N_DEVICES] if drawn[N_DEVICES].nunique() > 1 else []
     axis_factors = [size_factor_name(drawn)] if kind.along_size else list(kind.along)
     if spec.x and not kind.x:
         axis_factors = [spec.x]

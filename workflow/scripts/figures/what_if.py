@@ -63,7 +63,7 @@ def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     return figure, panels.split_caption(
         [HEADING, errors_note, _intervals_note(rows), left_out, setting],
         [PREDICTION_METHOD, conditions.traced_runs_without_phases(records.every_run)],
-        first=[HEADING, errors_note, setting],
+        keep_first=[HEADING, errors_note, setting],
     )
 
 

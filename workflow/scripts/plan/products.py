@@ -41,7 +41,7 @@ OPTIONS: dict[str, Callable[[Campaign], list[str]]] = {
 def omitted_tables(campaign: Campaign) -> list[str]:
     """Return the tables of `analysis.study` that the study cannot have."""
     traits = campaign.study.traits(**campaign.recorded_traits)
-    return [table.name for table in PROGRAMS["analysis.study"].tables if not traits.hold_all(table.when)]
+    return [table.name for table in PROGRAMS["analysis.study"].tables if not traits.has_all(table.when)]
 
 
 def _option(name: str, value: object) -> list[str]:

@@ -10,7 +10,7 @@ from common.schemas import schema
 from declared.factors import MAX_SERIES
 from declared.figures import MAX_VARIANTS
 from declared.products.figures import FigureKind
-from declared.products.tables import TableSpec
+from declared.products.tables import TableKind
 from declared.responses import RESPONSES
 from figures import gallery
 from reference.markdown import codes, escaped
@@ -77,12 +77,12 @@ def _keys(kind: FigureKind) -> str:
     return f"Keys: {'; '.join(keys)}." if keys else "Keys: only `kind` and `name`."
 
 
-def columns(described: TableSpec) -> list[str]:
+def columns(described: TableKind) -> list[str]:
     """Return the described columns of a table, `factors` standing for those of the factors."""
     return [name for names in described.columns for name in names.split(", ")]
 
 
-def column_rows(described: TableSpec) -> list[list[str]]:
+def column_rows(described: TableKind) -> list[list[str]]:
     """Return columns of a table with their unit and meaning; a row may describe several."""
     return [
         ["[factors](factors.md)" if names == FACTORS else codes(names.split(", ")), unit, escaped(meaning)]

@@ -105,7 +105,7 @@ NOT_ANONYMOUS = Anonymizer(active=False)
 BREAK = r"\allowbreak{}"
 
 
-def scrub_sources(folder: Path, figures: Sequence[Path], names: Anonymizer) -> None:
+def scrub_sources(folder: Path, figures: Sequence[Path], anonymizer: Anonymizer) -> None:
     """Remove names from the sources of a paper in `folder`, except from main.tex, which its author writes.
 
     Figures that show a name are replaced by empty ones.
@@ -113,29 +113,29 @@ def scrub_sources(folder: Path, figures: Sequence[Path], names: Anonymizer) -> N
     Args:
         folder: The paper's folder.
         figures: The figures that were copied into it, without their suffixes.
-        names: The anonymizer of the study.
+        anonymizer: The anonymizer of the study.
     """
-    printed = {latex_text(name): word for name, word in names.words.items()}
-    in_latex = replace(names, words={**names.words, **printed})
+    printed = {latex_text(name): word for name, word in anonymizer.words.items()}
+    in_latex = replace(anonymizer, words={**anonymizer.words, **printed})
     for file in sorted(folder.rglob("*.tex")):
         if file.name != "main.tex":
             lines = file.read_text(encoding="utf-8").split("\n")
             write_text(file, "\n".join(_scrub_line(line, in_latex) for line in lines))
     for stem in figures:
-        if names.has_name(Path(f"{stem}.svg").read_text(encoding="utf-8")):
+        if anonymizer.has_name(Path(f"{stem}.svg").read_text(encoding="utf-8")):
             empty = style.new_figure(style.COLUMN_INCHES, 1)
             panels.write_remark(empty.subplots(), LEFT_OUT)
             with written_whole(folder / "figures" / f"{stem.name}.pdf") as partial:
                 empty.savefig(partial, format="pdf", metadata={"CreationDate": None})
 
 
-def _scrub_line(line: str, names: Anonymizer) -> str:
+def _scrub_line(line: str, anonymizer: Anonymizer) -> str:
     """Return a line of LaTeX without names; a line without any keeps its optional line breaks."""
     plain = line.replace(BREAK, "")
-    return names.scrub(plain) if names.has_name(plain) else line
+    return anonymizer.scrub(plain) if anonymizer.has_name(plain) else line
 
 
-def anonymizer(
+def build_anonymizer(
     study: Study, site: Site | None, runs: pd.DataFrame, tables: Sequence[Path] = ()
 ) -> Anonymizer:
     """Return the anonymizer of a study; it changes nothing unless the study is anonymous.

@@ -1,7 +1,8 @@
 """Describe main figures as data that the page draws interactively: cells with intervals, and their runs.
 
-Cells, series, responses, intervals and styles are those of the pictures (`figures.view`, `figures.lines`,
-`analysis.speedup`). This module estimates nothing.
+Cells, series, responses, intervals and styles are the same as in the static figures (`figures.view`,
+`figures.lines`, `analysis.speedup`). Baselines are left out, and only speed-up and efficiency have an ideal.
+This module estimates nothing.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -89,7 +90,7 @@ class Panel:
         points: Its points.
         ideal: Positions and values of the ideal, from the fewest devices on; empty without an ideal.
         estimates: Series, and positions and values, of the model estimates.
-        top: The upper end of the axis of values, as in the picture; None to fit all points.
+        top: The upper end of the axis of values, as in the static figure; None to fit all points.
         out_of_memory: Series, position and words of the cells that ran out of memory.
     """
 
@@ -115,7 +116,7 @@ class Chart:
         horizontal: Values are on the x axis, and each row is a cell.
         run_offset: Distance of runs from their mean, on the axis of cells.
         joined: Lines join the means from level to level.
-        logarithmic: The axis of values starts logarithmic, as in the picture.
+        logarithmic: The axis of values starts logarithmic, as in the static figure.
         source: The table with the same numbers.
     """
 
@@ -171,7 +172,7 @@ class FieldsPanel:
 
 @dataclass(frozen=True)
 class HeatMap:
-    """The chart of a heat map.
+    """The interactive form of a heat map, a table of colours, which has no axis of values as a `Chart` has.
 
     Attributes:
         quantity: What the colours show.
@@ -180,7 +181,7 @@ class HeatMap:
         rows: Label of each row.
         palette: Colours from the smallest value to the largest.
         n_dark: How many of the first colours need light ink.
-        logarithmic: The scale of colours starts logarithmic, as in the picture.
+        logarithmic: The scale of colours starts logarithmic, as in the static figure.
         panels: The panels.
         source: The table with the same numbers.
         series: Always empty, since the scale of colours is the legend.
@@ -254,7 +255,7 @@ def cells_chart(view: View, _network: pd.DataFrame) -> Chart:
 
 
 def factor_chart(view: View, _network: pd.DataFrame) -> Chart:
-    """Return the chart over the levels of a factor that `figures.by_factor` and `interaction` draw."""
+    """Return the chart of `by_factor` and `interaction`, without the ideal and baselines of the figure."""
     x, is_interaction = str(view.spec.x), view.spec.kind == "interaction"
     words, ran_out = cell_words(view.all_runs), view.runs[view.runs["cell"].isin(view.out_of_memory)]
     placement = lines.place_series(view, x, view.series, is_interaction)

@@ -19,6 +19,7 @@ from report.findings import Evidence, variation
 from report.latex import to_latex
 from report.threats import MIN_EPOCHS
 
+EFFECTS = ("effect", "effect-not-known")  # codes of notes on the effect of a factor
 MAX_NAMES = 4  # frameworks, models and data sets that an abstract lists
 NEAR_IDEAL_LOSS = 0.05  # of efficiency
 _INTERVAL = re.compile(r" [\[(][^\])]*\d[^\])]*[\])]")
@@ -72,17 +73,19 @@ def conclusion(facts: Facts, answer: Answer) -> Iterator[str]:
 
 
 def _main_sentences(answer: Answer, details: bool = True) -> list[str]:
-    """Return the answer in short: the best level, the means and the effect of the next factor.
+    """Return the answer in short: the best level, the means and the first effect of another factor.
 
     Args:
         answer: The answer.
         details: Whether to include the means, and by how much the best level leads.
     """
-    first, *rest = answer.opening
-    sentences = [first if details else _first_sentence(first)]
+    # The answer is about epoch time if no run has the response, which readers must know first.
+    warnings = [note for note in answer.opening if note.code == "response-not-measured"]
+    first, *rest = [note for note in answer.opening if note not in warnings]
+    sentences = [*warnings, first if details else _first_sentence(first)]
     if means := next((note for note in rest if note.code == "means"), None):
         sentences += [means] * details
-    if effect := next((note for note in rest if note.code != "means"), None):
+    if effect := next((note for note in rest if note.code in EFFECTS), None):
         # If the effect depends on another factor, the first sentence alone would mislead.
         sentences.append(effect if effect.facts.get("moderator") else _first_sentence(effect))
     return sentences

@@ -59,7 +59,7 @@ class Facts:
     Attributes:
         study: The study.
         site: The site; None if its file is not available.
-        runs: All runs of the design.
+        runs: The runs that tables and figures use: untraced ones, or all if every run is traced.
         network: Rows of network.csv; None without a collective benchmark.
         checks: The table `checks` (analysis/checks.py); None without one.
         paper_tables: Names of the paper's tables.

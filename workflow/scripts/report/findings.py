@@ -51,7 +51,7 @@ class Evidence:
     """The records and tables that findings are computed from.
 
     Attributes:
-        runs: All runs of the design.
+        runs: The runs that tables and figures use: untraced ones, or all if every run is traced.
         tables: Values of the study's tables, by name.
         response: The response of the answer and of the table `anova`.
         epochs: Returns the epochs of the runs, which some responses are derived from.
@@ -89,7 +89,7 @@ class Evidence:
 Finder = Callable[[FigureSpec, Evidence], Note | None]
 
 
-def find_finding(spec: FigureSpec, evidence: Evidence) -> Note | None:
+def state_finding(spec: FigureSpec, evidence: Evidence) -> Note | None:
     """Return what a figure shows, in a sentence with numbers; None if there is no finding for it."""
     evidence = evidence.drawn_by(spec)
     if successful(evidence.runs).empty:
@@ -186,9 +186,9 @@ def _effect_of_factor(spec: FigureSpec, evidence: Evidence) -> Note | None:
     contexts = [_other_levels(evidence, str(rows.iloc[at]["to_cell"]), factor) for at in (0, -1)]
     change = " to ".join(combination_text({factor: level}) for level in (levels[0], levels[-1]))
     tested = rows["p_holm"].dropna() if "p_holm" in rows else pd.Series(dtype=float)
-    n_shown = int((tested < SIGNIFICANCE_LEVEL).sum())
+    n_significant = int((tested < SIGNIFICANCE_LEVEL).sum())
     counts = (
-        f"; {n_shown} of {len(tested)} differences are significant after Holm's correction"
+        f"; {n_significant} of {len(tested)} differences are significant after Holm's correction"
         if len(tested) > 1
         else ""
     )
@@ -202,7 +202,7 @@ def _effect_of_factor(spec: FigureSpec, evidence: Evidence) -> Note | None:
         factor=factor,
         least=least,
         greatest=greatest,
-        shown=n_shown,
+        significant=n_significant,
         tested=len(tested),
     )
 
@@ -301,8 +301,8 @@ def _range_note(
         value = tables.number(unit_multiplier * row[column])
         # A name is only for a cell that is alone at the printed precision.
         n_tied = int((printed == value).sum())
-        place = f"with {evidence.cell(row['cell'])}" if n_tied == 1 else f"in {n_tied} cells"
-        texts.append(f"{value}{unit} {place}")
+        phrase = f"with {evidence.cell(row['cell'])}" if n_tied == 1 else f"in {n_tied} cells"
+        texts.append(f"{value}{unit} {phrase}")
     return Note(
         "range",
         f"As {FIGURE_REFERENCE} shows, {subject} is lowest, {texts[0]}, and highest, {texts[1]}."

@@ -29,7 +29,7 @@ from figures.view import build_view
 from plan.campaign import Campaign, measured_campaign
 from records.next_commands import CampaignArguments, repeat_commands
 from report import content, design, elsewhere, every_run, libraries, opening, quality, setting, twelve_rules
-from report.anonymous import NOT_ANONYMOUS, Anonymizer, anonymizer
+from report.anonymous import NOT_ANONYMOUS, Anonymizer, build_anonymizer
 from report.charts import Chart, HeatMap, build_charts
 from report.checkout import State
 from report.dark import dark_colour
@@ -78,9 +78,9 @@ def render_page(
     records: str,
     state: State,
     carried: Libraries,
-    names: Anonymizer = NOT_ANONYMOUS,
+    anonymizer: Anonymizer = NOT_ANONYMOUS,
 ) -> str:
-    """Return the page as HTML. `names` leaves out the names of an anonymous study."""
+    """Return the page as HTML. The anonymizer replaces the names of an anonymous study."""
     runs, imported = material.runs, material.study.imported
     verdicts = twelve_rules.judge_all(material)
     table = every_run.run_table(material)
@@ -98,7 +98,7 @@ def render_page(
     table_numbers = {table.name: number for number, table in enumerate(tables, 1)}
     anchors = {f"figure-{name}": number for name, number in figure_numbers.items()}
     anchors |= {f"table-{name}": number for name, number in table_numbers.items()}
-    return _template(names.scrub, anchors).render(
+    return _template(anonymizer.scrub, anchors).render(
         study=material.study,
         title=" ".join(material.study.title.split()),
         question=" ".join(material.study.question.split()),
@@ -135,15 +135,15 @@ def render_page(
         long_rows=LONG_ROWS,
         charts=charts,
         charts_data={
-            name: block(json_text(names.scrub_all(asdict(chart)))) for name, chart in charts.items()
+            name: block(json_text(anonymizer.scrub_all(asdict(chart)))) for name, chart in charts.items()
         },
         files={
-            f"{picture.name}.{suffix}": block(content)
+            f"{picture.name}.{suffix}": block(data)
             for picture in material.pictures
-            for suffix, content in picture.files.items()
+            for suffix, data in picture.files.items()
         },
         sources={
-            table.name: block(json_text(names.scrub_all({"csv": table.csv})))
+            table.name: block(json_text(anonymizer.scrub_all({"csv": table.csv})))
             for table in material.tables.values()
         },
         reasons=failure_reasons(material),
@@ -155,8 +155,8 @@ def render_page(
         reproduction=setting.reproduction(campaign, material.site, records, state),
         browsers=BROWSERS,
         versions=carried.versions,
-        page_data=json_element(names.scrub_all(page_data(material, table, charts))),
-        blocks=run_blocks(map(names.scrub_all, every_run.run_details(material, campaign))),
+        page_data=json_element(anonymizer.scrub_all(page_data(material, table, charts))),
+        blocks=run_blocks(map(anonymizer.scrub_all, every_run.run_details(material, campaign))),
         tables_script=block(carried.tables),
         charts_scripts=[block(text) for text in carried.charts],
         style=Markup((Path(__file__).parent / STYLE).read_text(encoding="utf-8")),  # noqa: S704 (ours)
@@ -255,7 +255,7 @@ def order_comparisons(table: StageTable, asked_factors: Sequence[str]) -> StageT
     data, display = table.table.data, table.table.display
     if "p_holm" not in data:
         return table
-    places = {name: place for place, name in enumerate(asked_factors)}
+    places = {name: index for index, name in enumerate(asked_factors)}
     place = data["factor"].map(places).fillna(len(places))
     is_open = ~(data["p_holm"] < SIGNIFICANCE_LEVEL)
     order = data.assign(place=place, is_open=is_open)[: len(display)].sort_values(
@@ -320,12 +320,12 @@ def read_material(
     files: Records,
     figures: Sequence[Path],
     tables: Sequence[Path],
-    names: Anonymizer = NOT_ANONYMOUS,
+    anonymizer: Anonymizer = NOT_ANONYMOUS,
 ) -> Material:
     """Read the material of a report; figures and tables without content only leave their reason."""
     runs = files.runs
     pictures, stage_tables = (
-        [read_picture(stem, names.scrub) for stem in figures],
+        [read_picture(stem, anonymizer.scrub) for stem in figures],
         [read_table_files(stem) for stem in tables],
     )
     empty_reasons = {item.name: content.why_not_drawn(item.caption) for item in pictures}
@@ -376,9 +376,11 @@ def main(
     state = State.from_json(checkout)
     campaign = measured_campaign(study, site, records)
     files = Records(runs, epochs, {"phases": phases, "network": network})
-    names = anonymizer(campaign.study, setting.site_of(campaign, files.runs), files.every_run, tables)
-    material = read_material(campaign, files, figures, tables, names)
-    write_text(out, render_page(material, campaign, records, state, libraries.load(), names))
+    anonymizer = build_anonymizer(
+        campaign.study, setting.site_of(campaign, files.runs), files.every_run, tables
+    )
+    material = read_material(campaign, files, figures, tables, anonymizer)
+    write_text(out, render_page(material, campaign, records, state, libraries.load(), anonymizer))
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ FONT, FONTS = "'DejaVu Sans'", "'DejaVu Sans', 'Bitstream Vera Sans', Verdana, s
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure as the page shows it.
+    """A figure of a study, prepared for the page: its image, caption and files.
 
     Attributes:
         name: Its name.
@@ -156,8 +156,8 @@ def column(data: pd.DataFrame, name: str) -> pd.Series:
 def current_rows(epochs: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """Return the epochs or phases of `runs` with their current key."""
     keys = runs.set_index("run_id")["key"].fillna("")
-    place = keys.index.get_indexer(epochs["run_id"])
-    return epochs[(place >= 0) & (keys.to_numpy()[place] == epochs["key"].fillna("").to_numpy())]
+    positions = keys.index.get_indexer(epochs["run_id"])
+    return epochs[(positions >= 0) & (keys.to_numpy()[positions] == epochs["key"].fillna("").to_numpy())]
 
 
 def group_failures(failed: pd.DataFrame) -> list[tuple[str, str, pd.DataFrame]]:

@@ -11,7 +11,6 @@
 Figures and tables are copies, so that the folder can be moved elsewhere.
 """
 
-import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -31,6 +30,7 @@ from common.files import write_text, written_whole
 from common.notes import Note
 from common.options import run_program
 from common.tables import read_results, read_table
+from common.text import split_sentences
 from declared.datasets import find_dataset
 from declared.figures import FigureSpec
 from declared.paper import DEFAULT_CLASS
@@ -38,10 +38,10 @@ from declared.responses import RESPONSES, Response
 from declared.site import load_site
 from declared.study import load_study
 from report import content, document
-from report.anonymous import anonymizer, scrub_sources
+from report.anonymous import build_anonymizer, scrub_sources
 from report.drafts import draft_texts
 from report.facts import MEANS, Facts
-from report.findings import FIGURE_REFERENCE, Evidence, effect_of_figure, find_finding, refer_to_figure
+from report.findings import FIGURE_REFERENCE, Evidence, effect_of_figure, refer_to_figure, state_finding
 from report.latex import cited, figure, link_names, references, see, to_latex
 from report.methods import (
     constant_table,
@@ -60,8 +60,7 @@ MEANS_COLUMNS = (
     "throughput (tokens/s)",
     "validation accuracy (%)",
 )
-TAIL_HOLDS = "This also holds for all other figures unless they say otherwise."
-_SENTENCES = re.compile(r"(?<=\.)\s+(?=[A-Z\d])")
+ENDING_HOLDS = "This also holds for all other figures unless they say otherwise."
 NO_SUPPLEMENT = "All figures and tables of the study are in its paper.\n"
 SUPPLEMENT = r"""\documentclass[10pt]{article}
 %s
@@ -160,18 +159,18 @@ def generated_files(facts: Facts, contents: Contents, answer: Answer) -> dict[st
         **{
             f"figures/{name}.tex": figure(name, caption)
             for part in (paper, supplement)
-            for name, caption in state_tail_once(part.captions).items()
+            for name, caption in drop_shared_endings(part.captions).items()
         },
     }
 
 
-def state_tail_once(captions: Mapping[str, str]) -> dict[str, str]:
-    """Return captions of which only the first one has the sentences with which all of them end.
+def drop_shared_endings(captions: Mapping[str, str]) -> dict[str, str]:
+    """Drop from each later caption the closing sentences that it shares with the first one.
 
-    Such sentences, for example on the number of runs per cell, hold for all figures of a study. The first
-    caption says so.
+    Such sentences, for example on the number of runs per cell, hold for most figures of a study. If one was
+    dropped, the first caption says so.
     """
-    split = {name: _SENTENCES.split(caption) for name, caption in captions.items()}
+    split = {name: split_sentences(caption) for name, caption in captions.items()}
     first, *later = split or [""]
     shortened = dict(captions)
     for name in later:
@@ -182,7 +181,7 @@ def state_tail_once(captions: Mapping[str, str]) -> dict[str, str]:
             n_common += 1
         if n_common:
             shortened[name] = " ".join(split[name][:-n_common])
-            shortened[first] = f"{captions[first]} {TAIL_HOLDS}"
+            shortened[first] = f"{captions[first]} {ENDING_HOLDS}"
     return shortened
 
 
@@ -192,8 +191,8 @@ def results(facts: Facts, contents: Contents, answer: Answer) -> str:
     # A figure across the page appears on the next page at the earliest: it comes one paragraph early.
     inputs = [rf"\input{{figures/{name}}}" for name in names]
     discussions = [
-        "\n".join([*inputs[place + 1 : place + 2], _discuss(name, contents.findings.get(name))])
-        for place, name in enumerate(names)
+        "\n".join([*inputs[index + 1 : index + 2], _discuss(name, contents.findings.get(name))])
+        for index, name in enumerate(names)
     ]
     paragraphs = [
         *inputs[:1],
@@ -302,7 +301,7 @@ def drawn_specs(facts: Facts, selection: Selection) -> list[FigureSpec]:
     return [spec for spec in facts.study.possible_figure_specs if spec.name in selection.captions]
 
 
-def find_findings(
+def assign_findings(
     facts: Facts, paper: Selection, evidence: Evidence, answer: Answer
 ) -> tuple[dict[str, Note], Answer]:
     """Return the findings of the paper's figures, by name, and the answer without these sentences."""
@@ -312,7 +311,7 @@ def find_findings(
         if note := effect_of_figure(spec, further, evidence.response):
             further.remove(note)
             findings[spec.name] = refer_to_figure(note)
-        elif finding := find_finding(spec, evidence):
+        elif finding := state_finding(spec, evidence):
             findings[spec.name] = finding
     return findings, answer._replace(further=further)
 
@@ -354,7 +353,7 @@ def write_sources(facts: Facts, figures: Sequence[Path], all_tables: Sequence[Pa
         facts.runs, data["effects"], data["anova"], study.asked_factors, study.margin, response
     )
     drafts = draft_texts(facts, answer, evidence)
-    findings, answer = find_findings(facts, contents.paper, evidence, answer)
+    findings, answer = assign_findings(facts, contents.paper, evidence, answer)
     endnotes = {
         f"fig:{name}": " ".join(further)
         for name, (_, *further) in paragraphs_of.items()
@@ -416,9 +415,11 @@ def main(
     measured = with_response(
         records.runs, RESPONSES[declared.response], lambda: records.epochs, declared.target_accuracy
     )
-    names = measured["site"].dropna().unique()
+    site_names = measured["site"].dropna().unique()
     try:
-        site_of_runs = None if declared.imported else load_site(names[0] if len(names) == 1 else site)
+        site_of_runs = (
+            None if declared.imported else load_site(site_names[0] if len(site_names) == 1 else site)
+        )
     except InputError:  # published tables can name a site that is unknown here
         site_of_runs = None
     checks = [Path(f"{stem}.csv") for stem in tables if stem.name == "checks"]
@@ -432,9 +433,9 @@ def main(
         paper_tables=[stem.name for stem in tables],
     )
     write_sources(facts, figures, tables, out)
-    names = anonymizer(facts.study, facts.site, facts.runs, tables)
-    if names.active:
-        scrub_sources(out, figures, names)
+    anonymizer = build_anonymizer(facts.study, facts.site, facts.runs, tables)
+    if anonymizer.active:
+        scrub_sources(out, figures, anonymizer)
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ from models.messages import number_bytes
 from plan.campaign import Campaign, load_merged_config, measured_campaign
 from prediction.projection import load_records
 from report import content, document, pdf
-from report.anonymous import anonymizer
+from report.anonymous import build_anonymizer
 from report.latex import figure, to_latex
 from report.request import (
     COUNTS,
@@ -358,10 +358,10 @@ def write_proposal(study: str, site: str, records: str, question: Question) -> N
     style.save(drawn, out / FIGURE_NAME)
     below = "" if content.why_not_drawn(caption) else caption.partition("\n\n")[0]
     blocks = render_blocks(facts, tables_by_name)
-    names = anonymizer(campaign.study, site_of(campaign, runs), runs)
-    write_text(out / "proposal.md", names.scrub(to_markdown(blocks, below)))
+    anonymizer = build_anonymizer(campaign.study, site_of(campaign, runs), runs)
+    write_text(out / "proposal.md", anonymizer.scrub(to_markdown(blocks, below)))
     latex = to_document(blocks, below, campaign.study)
-    write_text(out / "proposal.tex", names.scrub(latex))
+    write_text(out / "proposal.tex", anonymizer.scrub(latex))
     print(display_path(out / "proposal.md"))
     try:
         pdf.main(main=out / "proposal.tex", out=out / "proposal.pdf", log=out / "proposal.log")

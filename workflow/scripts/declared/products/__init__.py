@@ -1,1 +1,4 @@
-"""Declare every figure and every table once: program, inputs, traits of studies that have it, texts."""
+"""Declare products once: program, inputs, traits of studies that have them, texts.
+
+A product is a figure or a table of a study.
+"""

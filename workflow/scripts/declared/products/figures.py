@@ -45,12 +45,12 @@ class FigureKind:
 
     def default_entries(self, traits: Traits) -> list[dict[str, Any]]:
         """Return the default figures of this kind for a study that declares no figures, as entries."""
-        if not traits.hold_all(self.when):
+        if not traits.has_all(self.when):
             return []
         entries = self.default_figures
         if isinstance(entries, str):
             entries = getattr(traits, entries)
-        chosen = [entry for entry in entries if traits.hold_all(entry.get("when", ()))]
+        chosen = [entry for entry in entries if traits.has_all(entry.get("when", ()))]
         target = {"target": traits.target_accuracy} if "target" in self.takes else {}
         return [target | {key: value for key, value in entry.items() if key != "when"} for entry in chosen]
 

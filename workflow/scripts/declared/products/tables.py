@@ -13,7 +13,7 @@ FILE = Path(__file__).with_name("tables.yaml")
 
 
 @dataclass(frozen=True)
-class TableSpec:
+class TableKind:
     """A table of results; the head of tables.yaml explains the attributes."""
 
     name: str
@@ -35,7 +35,7 @@ class TableProgram:
     """A program that makes tables; the head of tables.yaml explains the attributes."""
 
     name: str
-    tables: Sequence[TableSpec]
+    tables: Sequence[TableKind]
     rule: str
     inputs: Sequence[str] = ()
     options: Sequence[str] = ()
@@ -56,16 +56,16 @@ class TableProgram:
 
     def has_tables(self, traits: Traits) -> bool:
         """Return whether a study with these traits has its tables without a request."""
-        return not self.on_request and traits.hold_all(self.when)
+        return not self.on_request and traits.has_all(self.when)
 
-    def tables_of(self, traits: Traits) -> list[TableSpec]:
+    def tables_of(self, traits: Traits) -> list[TableKind]:
         """Return the tables of the program that a study with these traits has."""
-        return [table for table in self.tables if traits.hold_all(table.when)]
+        return [table for table in self.tables if traits.has_all(table.when)]
 
 
 def read_program(name: str, entry: Mapping[str, Any]) -> TableProgram:
     """Return the program of an entry of tables.yaml."""
-    tables = [TableSpec(name=table, **described) for table, described in entry["tables"].items()]
+    tables = [TableKind(name=table, **described) for table, described in entry["tables"].items()]
     return TableProgram(**{"name": name, "rule": tables[0].name, **entry, "tables": tables})
 
 
@@ -77,6 +77,6 @@ PROGRAM_OF = {table.name: program for program in PROGRAMS.values() for table in 
 def is_available(name: str, traits: Traits) -> bool:
     """Return whether a study with these traits has an input: a table of records or of results."""
     if name in RECORD_TABLES:
-        return traits.hold_all(RECORD_TABLES[name].when)
+        return traits.has_all(RECORD_TABLES[name].when)
     table = name.removesuffix(".md")
-    return PROGRAM_OF[table].has_tables(traits) and traits.hold_all(TABLES[table].when)
+    return PROGRAM_OF[table].has_tables(traits) and traits.has_all(TABLES[table].when)

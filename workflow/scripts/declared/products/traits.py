@@ -1,13 +1,15 @@
 """Describe what is known about a study and its campaign before anything runs.
 
-`when` in figures.yaml and tables.yaml names these traits: a product is made if the study has all of them.
+`when` in figures.yaml and tables.yaml names these traits: a product is made if the study has all of them. A
+study has a trait unless its value is False, None, 0 or empty. The traits `interactions` and `heat_maps` are
+lists of default figures.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from declared.factors import DEVICES, size_factor_of, treatments_of
+from declared.factors import N_DEVICES, size_factor_of, treatments_of
 
 MIN_HEAT_MAP_CELLS = 12
 
@@ -88,8 +90,8 @@ class Traits:
     priced: bool = False
     grid_stated: bool = False
 
-    def hold_all(self, names: Sequence[str]) -> bool:
-        """Return whether the study has all traits with these names."""
+    def has_all(self, names: Sequence[str]) -> bool:
+        """Return whether all traits with these names have a value that is true."""
         return all(getattr(self, name) for name in names)
 
     @property
@@ -105,20 +107,20 @@ class Traits:
     @property
     def nodes_vary(self) -> bool:
         """Cells differ in their number of nodes."""
-        return "nodes" in self.varied or DEVICES in self.varied
+        return "nodes" in self.varied or N_DEVICES in self.varied
 
     @property
-    def nodes_is_factor(self) -> bool:
+    def has_factor_nodes(self) -> bool:
         """`nodes` is a factor of its own, not merged with devices per node."""
         return "nodes" in self.varied
 
     @property
-    def n_devices_is_factor(self) -> bool:
+    def has_factor_n_devices(self) -> bool:
         """Nodes and devices per node grow in turn (1x1, 1x8, 2x8, 4x8), and are merged into one factor."""
-        return DEVICES in self.varied
+        return N_DEVICES in self.varied
 
     @property
-    def only_devices_vary(self) -> bool:
+    def only_devices_per_node_vary(self) -> bool:
         """Cells differ in devices per node, but not in nodes."""
         return self.size_factor == "devices_per_node"
 
@@ -153,7 +155,7 @@ class Traits:
         return "framework" in self.varied
 
     @property
-    def device_varies(self) -> bool:
+    def device_kind_varies(self) -> bool:
         """Cells train on different kinds of devices."""
         return "device" in self.varied
 
