@@ -122,7 +122,7 @@ def planned_benchmarks(runs: Iterable[Run], site: Site) -> list[CollectiveBenchm
 
 
 def message_sizes(largest_bytes: int) -> list[int]:
-    """Return message sizes in bytes from 1 KiB to ``largest_bytes``, each four times the previous one."""
+    """Return message sizes in bytes from 1 KiB to `largest_bytes`, each four times the previous one."""
     n_bytes = [SMALLEST_BYTES]
     while GROWTH * n_bytes[-1] <= largest_bytes:
         n_bytes.append(GROWTH * n_bytes[-1])

@@ -8,8 +8,7 @@ site states or that is assumed. The last source ignores communication and gives 
 The assumed rates are those of one core in docs/measurements.md: plain convolutional networks train with 75 to
 185 GFLOP/s, LeNet-5, which is dominated by overhead, with 15 to 30. Depthwise convolutions are bound by
 memory: EfficientNet-B0 took as long as if each of their operations were sixty others. Ratios between these
-    models
-are right within a third. Rates of accelerators were not measured.
+models are right within a third. Rates of accelerators were not measured.
 """
 
 import functools
@@ -136,7 +135,7 @@ class Cost:
 
     @cached_property
     def potential_runs(self) -> list[Run]:
-        """The runs that the site has to execute if precision is reached as late as possible."""
+        """The runs that the site has to execute if cells reach the precision target as late as possible."""
         return [run for run in self.campaign.max_runs if run.cell in self.by_cell]
 
     @cached_property
@@ -252,7 +251,7 @@ def weighted_macs(model: str, dataset: str) -> int:
 
 
 def mean_times(measured: pd.DataFrame, names: Sequence[str]) -> dict[tuple[object, ...], Means]:
-    """Return the mean times of measured runs, grouped by the columns ``names``."""
+    """Return the mean times of measured runs, grouped by the columns `names`."""
     epoch_s = measured.epoch_time_s.astype(float) + measured.validation_time_s.astype(float).fillna(0)
     # Devices: a rank can have several replicas (mirrored), a replica several ranks (meshes).
     devices = measured[["ranks", "replicas"]].astype(float).max(axis=1)

@@ -52,7 +52,8 @@ MODEL_CODE = tuple(
 PRECISION_CODE = RANKS.parent / "models" / "precision.py"
 LIBRARIES_WITH_PRECISION = {"pytorch", "tensorflow", "jax_training"}
 DIVISION_CODE = [RANKS.parent / "models" / "division.py"]  # of ranks that partition models along a mesh
-# Keys of framework.yaml that do not change what ranks do, so that a change to them keeps a run's key.
+# Keys of framework.yaml that the digest of ranks' code leaves out: only people and the plan read them.
+# A change to any other key, `capabilities` included, changes the keys of all runs of the framework.
 DESCRIPTIVE_KEYS = ("title", "needs", "why", "notes", "own_modules")
 # Modules of `models` that ranks with a parallelization strategy import.
 STRATEGY_CODE = [RANKS.parent / "models" / f"{name}.py" for name in ("soap", "strategy", "layout")]
@@ -73,7 +74,7 @@ GPU_HOST_CORES = 2  # cores of a GPU rank that feed its device, where another ra
 def heterogeneous_resources(site: Site, levels: Mapping[str, Any], geometry: Geometry) -> dict[str, Any]:
     """Return per-node CPU shares and per-rank core counts of a heterogeneous cell, {} for a homogeneous one.
 
-    With ``device: hybrid`` the last rank of each node trains on the cores that the GPU ranks leave free.
+    With `device: hybrid` the last rank of each node trains on the cores that the GPU ranks leave free.
     """
     resources: dict[str, Any] = {}
     if site.cpu_shares:

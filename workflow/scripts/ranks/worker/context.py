@@ -47,7 +47,7 @@ class Context:
 
     @property
     def levels(self) -> dict[str, Any]:
-        """The level of every factor."""
+        """Levels of the run's factors: all of them in a training, only some in a benchmark or timing."""
         return self.spec["levels"]
 
     @property
