@@ -21,7 +21,7 @@ from models.division import SEQUENCE
 from plan.campaign import Campaign
 from plan.design import Geometry, Run
 from plan.identity import (
-    device,
+    device_kind_of,
     digest_rank_code,
     digests,
     heterogeneous_resources,
@@ -145,7 +145,7 @@ def spec(site: Site, benchmark: CollectiveBenchmark) -> dict[str, Any]:
         "step_times": False,
         **site_part(site),
         **link_settings(site, benchmark.run.levels),
-        "device": device(site, benchmark.run.levels),
+        "device": device_kind_of(site, benchmark.run.levels),
         **heterogeneous_resources(site, benchmark.run.levels, benchmark.geometry),
     }
 

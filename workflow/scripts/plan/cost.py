@@ -43,7 +43,7 @@ from plan.binding import read_binding
 from plan.campaign import Campaign, imported_note, load_merged_config, plan_campaign
 from plan.collective_benchmarks import CollectiveBenchmark, message_sizes, planned_benchmarks
 from plan.design import Run
-from plan.identity import cores_per_rank, device, environment_of
+from plan.identity import cores_per_rank, device_kind_of, environment_of
 from plan.largest import planned_searches
 from plan.memory import MemoryDemand, describe_demands, failed_estimates, is_estimable, memory_demands
 from plan.timings import BUDGET_S, MESSAGES, PARTS, Timing, planned_timings
@@ -214,7 +214,7 @@ class Cost:
 
     def _rate(self, run: Run) -> tuple[float, Note]:
         """Return the mean GFLOP/s of a device in a run, and the note on its source."""
-        site, source, kind = self.campaign.site, ASSUMED, device(self.campaign.site, run.levels)
+        site, source, kind = self.campaign.site, ASSUMED, device_kind_of(self.campaign.site, run.levels)
         if kind == "hybrid":  # The CPU rank adds little.
             rate = ASSUMED_GFLOPS["cuda"] * (1 - 1 / run.geometry.ranks_per_node)
         elif kind == "cpu":

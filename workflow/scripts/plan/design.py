@@ -48,6 +48,7 @@ from models.graph import Graph
 from models.layout import BUCKET_BYTES, BucketBytes
 from models.mesh import Mesh
 from models.pipelines import INTERLEAVED, ZERO_BUBBLE, ZERO_BUBBLE_V, stages_per_rank
+from models.precision import COMPUTES_IN_BFLOAT16
 from models.strategy import Strategy
 from plan.batch_sizes import batch_size_file, missing_batch_size_note, nothing_fits_note, read_batch_sizes
 from plan.batch_sizes import search_name as batch_search_name
@@ -123,7 +124,7 @@ def _lacks_fused_attention(levels: Levels, _mesh: Mesh) -> bool:
 
 
 def _lacks_attention(levels: Levels, _mesh: Mesh) -> bool:
-    """Return whether a model of Ringside has no attention; a module of the user may have any."""
+    """Return whether a model of Ringside has no attention; a user-supplied module can have some."""
     return (
         not is_own_model(levels["model"]) and not model_graph(levels["model"], levels["dataset"]).head_sizes
     )
@@ -150,7 +151,7 @@ IRRELEVANT_FACTORS = tuple(
         (["attention"], ("framework",), "its library has no fused attention",
          _lacks_fused_attention),
         (["attention"], ("framework", "precision"), "JAX has fused attention for bfloat16 only",
-         lambda levels, mesh: _is_jax(levels, mesh) and levels["precision"] not in ("amp", "bf16")),
+         lambda levels, mesh: _is_jax(levels, mesh) and levels["precision"] not in COMPUTES_IN_BFLOAT16),
         (["attention"], ("model",), "the model has no attention", _lacks_attention),
         (["bandwidth"], ("nodes",), "a single node sends nothing", lambda levels, _: levels["nodes"] == 1),
         (["microbatches", "schedule"], ("parallelism",), "the mesh has no pipeline axis",
@@ -165,10 +166,24 @@ IRRELEVANT_FACTORS = tuple(
 )  # fmt: skip
 
 
-# Factors that only images allow: factor, its level for other data, and what the other levels do.
+@dataclass(frozen=True)
+class ImageFactor:
+    """A factor that only images allow.
+
+    Attributes:
+        name: The factor.
+        neutral_level: Its level for other data.
+        effect: What its other levels do, as the predicate of a sentence.
+    """
+
+    name: str
+    neutral_level: str
+    effect: str
+
+
 IMAGE_FACTORS = (
-    ("augmentation", "none", "changes images"),
-    ("memory_format", "default", "lays out the channels of images"),
+    ImageFactor("augmentation", "none", "changes images"),
+    ImageFactor("memory_format", "default", "lays out the channels of images"),
 )
 
 
@@ -582,10 +597,13 @@ def _check_image_factors(levels: Levels) -> None:
         )
     if kind(entry) == IMAGES:
         return
-    for name, neutral, effect in IMAGE_FACTORS:
-        if levels[name] != neutral:
-            reason = f"{name}={levels[name]} {effect}, but {levels['dataset']} has {sample_name(entry)}"
-            raise InfeasibleCell("images-only", reason, (name, "dataset"), f"set {name}: {neutral}")
+    for factor in IMAGE_FACTORS:
+        if (level := levels[factor.name]) != factor.neutral_level:
+            reason = (
+                f"{factor.name}={level} {factor.effect}, but {levels['dataset']} has {sample_name(entry)}"
+            )
+            hint = f"set {factor.name}: {factor.neutral_level}"
+            raise InfeasibleCell("images-only", reason, (factor.name, "dataset"), hint)
 
 
 def _check_checkpointing(levels: Levels) -> None:

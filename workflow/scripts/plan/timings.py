@@ -20,7 +20,7 @@ from plan.campaign import Campaign
 from plan.design import Geometry, Run
 from plan.identity import (
     STRATEGY_CODE,
-    device,
+    device_kind_of,
     digest_rank_code,
     heterogeneous_resources,
     link_settings,
@@ -133,7 +133,7 @@ def spec(site: Site, timing: Timing) -> dict[str, Any]:
         **scope,
         **site_part(site),
         **link_settings(site, site_rate_levels),
-        "device": device(site, levels),
+        "device": device_kind_of(site, levels),
         **heterogeneous_resources(site, levels, geometry),
     }
 
