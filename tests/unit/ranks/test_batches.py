@@ -186,10 +186,10 @@ def test_heterogeneous_ranks_have_own_cores_and_samples(tmp_path: Path) -> None:
     ranks = [Context(tmp_path, {"spec": spec}, rank, rank % 3, cast(Group, None)) for rank in range(6)]
     assert [rank.cores for rank in ranks] == [2, 2, 12] * 2
     assert [rank.accelerators for rank in ranks] == [[0, 1]] * 6
-    assert [rank.part for rank in ranks[:2]] == [slice(0, 10), slice(10, 20)]
+    assert [rank.sample_slice for rank in ranks[:2]] == [slice(0, 10), slice(10, 20)]
     for rank in ranks:
         rank.divide([20, 20, 1, 9, 9, 1])
-    assert [rank.part for rank in ranks] == [
+    assert [rank.sample_slice for rank in ranks] == [
         slice(*ends) for ends in itertools.pairwise([0, 20, 40, 41, 50, 59, 60])
     ]
 
@@ -200,7 +200,7 @@ def test_ranks_of_a_replica_see_equal_samples_and_one_counts(tmp_path: Path) -> 
     spec["levels"] = {"schedule": "1f1b"}
     ranks = [Context(tmp_path, {"spec": spec}, rank, 0, cast(Group, None)) for rank in range(4)]
     assert [rank.replica for rank in ranks] == [0, 1, 0, 1] and ranks[0].samples == [8, 8]
-    assert [rank.part for rank in ranks] == [slice(0, 8), slice(8, 16)] * 2
+    assert [rank.sample_slice for rank in ranks] == [slice(0, 8), slice(8, 16)] * 2
     assert all(rank.reporters == [2, 3] for rank in ranks), "the last stage has the logits"
     spec["levels"] = {"schedule": "zero-bubble-v"}
     assert Context(tmp_path, {"spec": spec}, 0, 0, cast(Group, None)).reporters == [0, 1]

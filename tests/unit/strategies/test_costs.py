@@ -11,10 +11,11 @@ from models.families.resnet import resnet
 from models.families.transformers import gpt
 from models.graph import Builder, Graph
 from models.named import graph
+from models.precision import AMP, FP32
 from models.soap import ATTENTION, CONVOLUTION, DENSE, PRODUCTS, RECURRENT, WIDE_CONVOLUTION, divide
 from strategies.costs import roofline
 from strategies.search import cost_on
-from strategies.topology import AMP, FP32, PRECISIONS, Device, Topology, read_topology
+from strategies.topology import NUMBER_BYTES, Device, Topology, read_topology
 
 LOW, HIGH = 0.8, 1.25  # of the simulated rate over the published one
 # Images a second of one GPU by batch size, synthetic data, TensorFlow in May 2017: tensorflow/docs,
@@ -66,7 +67,7 @@ def token_model(name: str, tokens: int) -> Graph:
 
 def step_seconds(model: Graph, batch: int, topology: Topology, precision: str, numbers: int) -> float:
     """Return the time of a step on one device: all layers, forward, backward and update."""
-    space, cost = divide(model, batch, PRECISIONS[precision]), cost_on(topology, numbers)
+    space, cost = divide(model, batch, NUMBER_BYTES[precision]), cost_on(topology, numbers)
     costs = [cost(space, place, (1, 1, 1, 1)) for place in range(len(space.layers))]
     return sum(layer.forward + layer.backward + layer.update for layer in costs)
 
@@ -125,7 +126,7 @@ def test_layers_know_the_kind_of_their_products() -> None:
 
 def test_bfloat16_halves_outputs_and_their_messages() -> None:
     model = graph("gpt-nano", (8,), 20, 20, "next")
-    single, half = (divide(model, 2, PRECISIONS[name]) for name in (FP32, AMP))
+    single, half = (divide(model, 2, NUMBER_BYTES[name]) for name in (FP32, AMP))
     assert [2 * edge.element_bytes for edge in half.edges] == [edge.element_bytes for edge in single.edges]
     assert [edge.element_bytes for edge in half.reads] == [edge.element_bytes for edge in single.reads]
     memory_bound = partial(roofline, device=Device(1e30, 1e9, 1e12), update_bytes=0)

@@ -14,11 +14,12 @@ from declared.study import load_study
 from models.graph import Graph
 from models.mesh import Mesh
 from models.named import graph
+from models.precision import AMP, FP32
 from plan.design import plan_design
 from strategies import find, meshes
 from strategies.costs import roofline
 from strategies.mesh_costs import UNPARTITIONED, StepSimulator
-from strategies.topology import AMP, FP32, PRECISIONS, Topology
+from strategies.topology import NUMBER_BYTES, Topology
 
 MODEL = graph("gpt-nano", (32,), 64, 64, "next")
 MOE = graph("llama-moe-nano", (32,), 64, 64, "next")
@@ -106,7 +107,7 @@ def test_synthetic_data_have_the_samples_of_the_model(model: str, dataset: str) 
 
 def test_one_device_takes_the_roofline_of_its_layers() -> None:
     topology = find.choose_topology("p100", 1, None, [], FP32)
-    simulator = StepSimulator(MODEL, topology, PRECISIONS[FP32])
+    simulator = StepSimulator(MODEL, topology, NUMBER_BYTES[FP32])
     space = find.divide(MODEL, 8)
     costs = [
         roofline(space, place, UNPARTITIONED, topology.device, update_bytes=32)

@@ -13,9 +13,10 @@ import pytest
 from common.files import CHECKOUT
 from models.mesh import Mesh
 from models.named import graph
+from models.precision import AMP
 from strategies.find import choose_topology
 from strategies.mesh_costs import StepSimulator
-from strategies.topology import AMP, PRECISIONS
+from strategies.topology import NUMBER_BYTES
 
 SERIES = CHECKOUT / "docs" / "campaigns" / "public" / "public-mpt-fsdp" / "measured.csv"
 TOKENS, VOCABULARY = 2048, 50368
@@ -50,7 +51,7 @@ def simulated(row) -> float:
     model = graph(row.model, (TOKENS,), VOCABULARY, VOCABULARY, "next")
     checkpointing = "blocks" if row.checkpointing == "on" else "none"
     levels = {**LEVELS, "sync_every": row.sync_every, "checkpointing": checkpointing}
-    simulator = StepSimulator(model, topology, PRECISIONS[AMP])
+    simulator = StepSimulator(model, topology, NUMBER_BYTES[AMP])
     return simulator.simulate(Mesh(sharded=row.sharded_parallel), row.batch_size, levels).seconds
 
 

@@ -30,7 +30,7 @@ from models.collectives import COLLECTIVES
 
 OUT_OF_MEMORY = "oom"  # the status of a run that needs more memory than there is
 OUT_OF_MEMORY_MARK = "OOM"  # in place of a cell's value
-# Their levels are clear without a title; `treatment` is text of several factors (prediction.curves).
+# Their levels are clear without a title; the column `treatment` names several factors (prediction.curves).
 _UNTITLED_FACTORS = ("training_loop", "precision", "optimizer", "treatment")
 
 

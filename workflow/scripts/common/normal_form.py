@@ -53,41 +53,43 @@ def normal_form(source: str) -> str:
     return _text(_WithoutUnusedTypes(used).visit(tree))
 
 
-def digest_source(file: Path, words: Sequence[str] = ()) -> str:
+def digest_source(file: Path, ignored_keys: Sequence[str] = ()) -> str:
     """Return the SHA-256, in hex, of a file's normal form.
 
     Args:
         file: The file.
-        words: Top-level keys of YAML files to leave out, because only people read them.
+        ignored_keys: Top-level keys of YAML files to leave out, because only people read them.
     """
     content = file.read_bytes()
     if file.suffix == ".py":
         return _digest_cache().digest(content, "python", normal_form)
     if file.suffix == ".yaml":
         return _digest_cache().digest(
-            content, f"yaml without {','.join(words)}", functools.partial(_yaml_form, words=words)
+            content,
+            f"yaml without {','.join(ignored_keys)}",
+            functools.partial(_yaml_form, ignored_keys=ignored_keys),
         )
     return _sha256(content)
 
 
-def digest_sources(paths: Iterable[Path], root: Path = CHECKOUT, words: Sequence[str] = ()) -> str:
+def digest_sources(paths: Iterable[Path], root: Path = CHECKOUT, ignored_keys: Sequence[str] = ()) -> str:
     """Return the SHA-256 over names and normal forms of files and of all source files in folders.
 
     Args:
         paths: Files and folders.
         root: The folder to which names are relative.
-        words: As in `digest_source`.
+        ignored_keys: As in `digest_source`.
     """
     files = sorted({file for path in paths for file in (source_files(path) if path.is_dir() else [path])})
     digest = digest_text(
-        "".join(f"{file.relative_to(root)} {digest_source(file, words)}\n" for file in files)
+        "".join(f"{file.relative_to(root)} {digest_source(file, ignored_keys)}\n" for file in files)
     )
     _digest_cache().write()
     return digest
 
 
-def _yaml_form(source: str, words: Sequence[str]) -> str:
-    """Return the value of a YAML file, without the keys `words`, as JSON in the order of its keys.
+def _yaml_form(source: str, ignored_keys: Sequence[str]) -> str:
+    """Return the value of a YAML file, without the keys `ignored_keys`, as JSON in the order of its keys.
 
     Raises:
         ValueError: If `source` is not YAML.
@@ -97,7 +99,7 @@ def _yaml_form(source: str, words: Sequence[str]) -> str:
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from None
     if isinstance(value, dict):
-        value = {key: entry for key, entry in value.items() if key not in words}
+        value = {key: entry for key, entry in value.items() if key not in ignored_keys}
     return json.dumps(value, default=repr)
 
 

@@ -162,7 +162,7 @@ class Command(CommandKeys):
         return bool(level == default)
 
     def irrelevant(self, levels: Mapping[str, Any]) -> list[str]:
-        """Return the factors without effect on the command. Cells that differ only in them train the same."""
+        """Return the factors without effect on the command. Cells that differ only in them are duplicates."""
         with_effect = {"framework", "nodes", "device", "bandwidth", *self.passed_factors}
         return [name for name in factor_names(levels) if name not in with_effect]
 

@@ -14,7 +14,7 @@ from common.keys import Keys, Pairs, Rules, key, load
 
 TABLE = Path(__file__).with_suffix(".yaml")
 # By level of the factor precision: the precisions of its products; the first one with a peak counts.
-PRODUCT_PRECISIONS = {"fp32": ("fp32",), "tf32": ("tf32",), "amp": ("bf16", "fp16"), "bf16": ("bf16",)}
+PEAK_PRECISIONS = {"fp32": ("fp32",), "tf32": ("tf32",), "amp": ("bf16", "fp16"), "bf16": ("bf16",)}
 GIB = 2**30
 TERA = 1e12
 _NAMED_GIB = re.compile(r"\b(\d+) ?GB\b", re.IGNORECASE)
@@ -83,7 +83,7 @@ def find_device(reported: str) -> Device | None:
 def choose_peak(peaks: tuple[tuple[str, float], ...], level: str) -> tuple[str, float] | None:
     """Return precision of products and peak in FLOP/s for a level of `precision`, None without a peak."""
     by_precision = dict(peaks)
-    for precision in PRODUCT_PRECISIONS.get(level, ()):
+    for precision in PEAK_PRECISIONS.get(level, ()):
         if precision in by_precision:
             return precision, TERA * by_precision[precision]
     return None

@@ -18,8 +18,8 @@ from declared.mesh import REQUIRED_AXIS
 
 Levels = dict[str, Any]
 
-# Factors that are not treatments: frameworks have their own colours, and the others are axes and panels of
-# figures.
+# Factors that are not treatments (see the glossary): frameworks have their own colours, and the others are
+# axes and panels of figures.
 NOT_TREATMENTS = (
     "framework",
     "model",

@@ -110,7 +110,8 @@ class FrameworkKeys(Keys):
     )
     capabilities: tuple[Annotated[dict[str, Any], Rules(min_length=1)], ...] = key(
         "a cell can be trained if it fits one entry: for every factor that the entry names, the cell's "
-        "level is in its list. A factor that an entry does not name may have any level",
+        "level is in its list. An entry allows any level of a factor that it does not name, so that a new "
+        "factor has to be named in each entry of a framework that cannot train with all of its levels",
         default=(),
         min_length=1,
     )

@@ -9,7 +9,7 @@ from training_logs.log import decimal, natural_number, unix_time
 
 MAX_UNIX_TIME = 1e10  # larger numbers are milliseconds
 # Level of the factor `precision` -> its names in libraries.
-PRECISIONS = {
+PRECISION_ALIASES = {
     "fp32": ("fp32", "float32", "32", "32-true", "single", "no"),
     "tf32": ("tf32",),
     "amp": ("amp", "bf16", "bfloat16", "fp16", "float16", "half", "mixed", "mixed-precision", "16-mixed",
@@ -77,7 +77,7 @@ def to_number(text: str) -> float:
 def to_precision(text: str) -> str:
     """Return the level of `precision` for a library's name of it."""
     name = to_name(text)
-    for level, names in PRECISIONS.items():
+    for level, names in PRECISION_ALIASES.items():
         if name in names:
             return level
     raise ValueError("fp32, tf32, amp, bf16 or fp16")

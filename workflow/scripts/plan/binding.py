@@ -42,7 +42,7 @@ def machine_id(file: Path = Path("/etc/machine-id"), cpuinfo: Path = Path("/proc
 
 
 def bind_results(results: Path, study: str, site: Site) -> None:
-    """Bind ``results`` to this site and machine before the first measurement.
+    """Bind `results` to this site and machine before the first measurement.
 
     The file is created exclusively, so that only one of two concurrent campaigns binds the results.
 
@@ -70,7 +70,7 @@ def restore_site(site: Site, bound: Mapping[str, Any]) -> Site:
 
 
 def check_bound(results: Path, site: Site) -> bool:
-    """Return whether ``results`` are bound.
+    """Return whether `results` are bound.
 
     Raises:
         InputError: If they are bound to another site or machine.
@@ -98,7 +98,7 @@ def read_binding(results: Path) -> dict[str, Any] | None:
 
 
 def check_place(bound: Mapping[str, Any], site: Site, results: Path) -> None:
-    """Raise InputError if ``results``, to which runs would be added, are bound to another site or machine."""
+    """Raise InputError if `results`, to which runs would be added, are bound to another site or machine."""
     current = describe_place(site)
     differ = [key for key in current if bound[key] != current[key]]
     if "machine" in differ and bound.get(MACHINE_ID) and bound[MACHINE_ID] == machine_id():
@@ -125,7 +125,7 @@ def check_place(bound: Mapping[str, Any], site: Site, results: Path) -> None:
 
 
 def refuse_other_site(results: Path, site: str) -> None:
-    """Raise InputError if ``results``, which are only read, are bound to another site than the named one."""
+    """Raise InputError if `results`, which are only read, are bound to another site than the named one."""
     bound = read_binding(results)
     if site and bound and bound["site"] != site:
         problem = f"these results belong to site {bound['site']}, not {site}"

@@ -584,7 +584,7 @@ def measured_campaign(study: str, site: str, records: str) -> Campaign:
 
 
 def published_tables(records: str, study: Study) -> Path:
-    """Return the folder of published tables that ``records`` names.
+    """Return the folder of published tables that `records` names.
 
     Raises:
         InputError: If it has no tables, or those of another study.

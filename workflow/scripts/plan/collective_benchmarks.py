@@ -21,7 +21,7 @@ from models.division import SEQUENCE
 from plan.campaign import Campaign
 from plan.design import Geometry, Run
 from plan.identity import (
-    device,
+    device_kind_of,
     digest_rank_code,
     digests,
     heterogeneous_resources,
@@ -122,7 +122,7 @@ def planned_benchmarks(runs: Iterable[Run], site: Site) -> list[CollectiveBenchm
 
 
 def message_sizes(largest_bytes: int) -> list[int]:
-    """Return message sizes in bytes from 1 KiB to ``largest_bytes``, each four times the previous one."""
+    """Return message sizes in bytes from 1 KiB to `largest_bytes`, each four times the previous one."""
     n_bytes = [SMALLEST_BYTES]
     while GROWTH * n_bytes[-1] <= largest_bytes:
         n_bytes.append(GROWTH * n_bytes[-1])
@@ -145,7 +145,7 @@ def spec(site: Site, benchmark: CollectiveBenchmark) -> dict[str, Any]:
         "step_times": False,
         **site_part(site),
         **link_settings(site, benchmark.run.levels),
-        "device": device(site, benchmark.run.levels),
+        "device": device_kind_of(site, benchmark.run.levels),
         **heterogeneous_resources(site, benchmark.run.levels, benchmark.geometry),
     }
 

@@ -8,8 +8,7 @@ site states or that is assumed. The last source ignores communication and gives 
 The assumed rates are those of one core in docs/measurements.md: plain convolutional networks train with 75 to
 185 GFLOP/s, LeNet-5, which is dominated by overhead, with 15 to 30. Depthwise convolutions are bound by
 memory: EfficientNet-B0 took as long as if each of their operations were sixty others. Ratios between these
-    models
-are right within a third. Rates of accelerators were not measured.
+models are right within a third. Rates of accelerators were not measured.
 """
 
 import functools
@@ -44,7 +43,7 @@ from plan.binding import read_binding
 from plan.campaign import Campaign, imported_note, load_merged_config, plan_campaign
 from plan.collective_benchmarks import CollectiveBenchmark, message_sizes, planned_benchmarks
 from plan.design import Run
-from plan.identity import cores_per_rank, device, environment_of
+from plan.identity import cores_per_rank, device_kind_of, environment_of
 from plan.largest import planned_searches
 from plan.memory import MemoryDemand, describe_demands, failed_estimates, is_estimable, memory_demands
 from plan.timings import BUDGET_S, MESSAGES, PARTS, Timing, planned_timings
@@ -136,7 +135,7 @@ class Cost:
 
     @cached_property
     def potential_runs(self) -> list[Run]:
-        """The runs that the site has to execute if precision is reached as late as possible."""
+        """The runs that the site has to execute if cells reach the precision target as late as possible."""
         return [run for run in self.campaign.max_runs if run.cell in self.by_cell]
 
     @cached_property
@@ -215,7 +214,7 @@ class Cost:
 
     def _rate(self, run: Run) -> tuple[float, Note]:
         """Return the mean GFLOP/s of a device in a run, and the note on its source."""
-        site, source, kind = self.campaign.site, ASSUMED, device(self.campaign.site, run.levels)
+        site, source, kind = self.campaign.site, ASSUMED, device_kind_of(self.campaign.site, run.levels)
         if kind == "hybrid":  # The CPU rank adds little.
             rate = ASSUMED_GFLOPS["cuda"] * (1 - 1 / run.geometry.ranks_per_node)
         elif kind == "cpu":
@@ -252,7 +251,7 @@ def weighted_macs(model: str, dataset: str) -> int:
 
 
 def mean_times(measured: pd.DataFrame, names: Sequence[str]) -> dict[tuple[object, ...], Means]:
-    """Return the mean times of measured runs, grouped by the columns ``names``."""
+    """Return the mean times of measured runs, grouped by the columns `names`."""
     epoch_s = measured.epoch_time_s.astype(float) + measured.validation_time_s.astype(float).fillna(0)
     # Devices: a rank can have several replicas (mirrored), a replica several ranks (meshes).
     devices = measured[["ranks", "replicas"]].astype(float).max(axis=1)

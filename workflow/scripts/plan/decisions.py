@@ -44,7 +44,7 @@ class Decision:
 
 
 def summarize_precision(cells: Mapping[str, Mapping[str, Any]], rule: Mapping[str, Any]) -> str:
-    """Return in words how many cells have reached the precision target of a rule (see ``rule_fields``)."""
+    """Return in words how many cells have reached the precision target of a rule (see `rule_fields`)."""
     counts = Counter(state["reached"] for state in cells.values())
     n_targeted = number_of(len(cells) - counts[NOT_ASKED], "cell")
     text = f"{counts[YES] + counts[BY_CHANCE]} of {n_targeted} within {100 * rule['until']:g} %"

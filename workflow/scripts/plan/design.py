@@ -48,6 +48,7 @@ from models.graph import Graph
 from models.layout import BUCKET_BYTES, BucketBytes
 from models.mesh import Mesh
 from models.pipelines import INTERLEAVED, ZERO_BUBBLE, ZERO_BUBBLE_V, stages_per_rank
+from models.precision import COMPUTES_IN_BFLOAT16
 from models.strategy import Strategy
 from plan.batch_sizes import batch_size_file, missing_batch_size_note, nothing_fits_note, read_batch_sizes
 from plan.batch_sizes import search_name as batch_search_name
@@ -83,10 +84,10 @@ class InfeasibleCell(Exception):
 
 
 class DuplicateCell(InfeasibleCell):
-    """A cell that trains the same as another one; `explanation` says why, without the other cell's name."""
+    """A cell that is the same training as another; `explanation` says why, without the other cell's name."""
 
     def __init__(self, original: str, explanation: str, factors: Sequence[str], hint: str) -> None:
-        super().__init__("duplicate", f"trains the same as {original}: {explanation}", factors, hint)
+        super().__init__("duplicate", f"is the same training as {original}: {explanation}", factors, hint)
         self.explanation = explanation
 
 
@@ -94,7 +95,7 @@ class DuplicateCell(InfeasibleCell):
 class IrrelevantFactor:
     """A factor that has no effect in some cells, such as momentum with Adam.
 
-    Cells that differ only in irrelevant factors would train the same, so the design refuses the duplicate.
+    Cells that differ only in irrelevant factors are the same training, so the design refuses the duplicate.
 
     Attributes:
         factor: The factor.
@@ -123,7 +124,7 @@ def _lacks_fused_attention(levels: Levels, _mesh: Mesh) -> bool:
 
 
 def _lacks_attention(levels: Levels, _mesh: Mesh) -> bool:
-    """Return whether a model of Ringside has no attention; a module of the user may have any."""
+    """Return whether a model of Ringside has no attention; a user-supplied module can have some."""
     return (
         not is_own_model(levels["model"]) and not model_graph(levels["model"], levels["dataset"]).head_sizes
     )
@@ -150,25 +151,39 @@ IRRELEVANT_FACTORS = tuple(
         (["attention"], ("framework",), "its library has no fused attention",
          _lacks_fused_attention),
         (["attention"], ("framework", "precision"), "JAX has fused attention for bfloat16 only",
-         lambda levels, mesh: _is_jax(levels, mesh) and levels["precision"] not in ("amp", "bf16")),
+         lambda levels, mesh: _is_jax(levels, mesh) and levels["precision"] not in COMPUTES_IN_BFLOAT16),
         (["attention"], ("model",), "the model has no attention", _lacks_attention),
         (["bandwidth"], ("nodes",), "a single node sends nothing", lambda levels, _: levels["nodes"] == 1),
-        (["microbatches", "schedule"], ("parallelism",), "there is no pipeline",
+        (["microbatches", "schedule"], ("parallelism",), "the mesh has no pipeline axis",
          lambda _, mesh: mesh.pipeline == 1),
         (["sharding"], ("parallelism",), "a pipeline gathers parameters once for all microbatches",
          lambda _, mesh: mesh.pipeline > 1),
-        (["sharding"], ("parallelism",), "there is no axis sharded", lambda _, mesh: mesh.sharded == 1),
-        (["tensor_sharding"], ("parallelism",), "there is no axis tensor",
+        (["sharding"], ("parallelism",), "the mesh has no sharded axis", lambda _, mesh: mesh.sharded == 1),
+        (["tensor_sharding"], ("parallelism",), "the mesh has no tensor axis",
          lambda levels, mesh: mesh.tensor == 1 or not is_mesh(levels["parallelism"])),
     )
     for factor in factors
 )  # fmt: skip
 
 
-# Factors that only images allow: factor, its level for other data, and what the other levels do.
+@dataclass(frozen=True)
+class ImageFactor:
+    """A factor that only images allow.
+
+    Attributes:
+        name: The factor.
+        neutral_level: Its level for other data.
+        effect: What its other levels do, as the predicate of a sentence.
+    """
+
+    name: str
+    neutral_level: str
+    effect: str
+
+
 IMAGE_FACTORS = (
-    ("augmentation", "none", "changes images"),
-    ("memory_format", "default", "lays out the channels of images"),
+    ImageFactor("augmentation", "none", "changes images"),
+    ImageFactor("memory_format", "default", "lays out the channels of images"),
 )
 
 
@@ -253,7 +268,7 @@ def plan_design(study: Study, site: Site) -> list[Run]:
     """Return all runs of a study in the order in which they are to be measured.
 
     Raises:
-        InputError: If a cell cannot be trained, if ``exclude`` leaves no cell, or if the runs were measured
+        InputError: If a cell cannot be trained, if `exclude` leaves no cell, or if the runs were measured
             elsewhere.
     """
     refuse_imported(study)
@@ -278,7 +293,7 @@ def unregistered_data(samples: int) -> dict[str, Any]:
 def check_names(runs: Iterable[Run], study: Path) -> None:
     """Raise InputError if the name of a run is too long for its folder.
 
-    ``study`` is the file that declares the runs.
+    `study` is the file that declares the runs.
     """
     for run in runs:
         if (n_bytes := len(run.run_id.encode())) > MAX_RUN_ID_BYTES:
@@ -338,11 +353,11 @@ def smallest_geometry(levels: Levels, framework: Framework, site: Site) -> Geome
 def _check_search(levels: Levels, framework: Framework) -> None:
     """Raise InfeasibleCell if the largest batch of a cell cannot be searched."""
     for applies, factor, cause, hint in (
-        (levels["batch_scope"] != "local", "batch_scope", "it divides a total", "set batch_scope: local"),
-        (levels["shares"] != "equal", "shares", "it divides a total", "set shares: equal"),
+        (levels["batch_scope"] != "local", "batch_scope", "ranks divide a total", "set batch_scope: local"),
+        (levels["shares"] != "equal", "shares", "ranks divide a total", "set shares: equal"),
         (levels["device"] == "hybrid", "device", "ranks have different memories", "set device: cpu or cuda"),
-        (framework.strategies, "framework", "its strategies depend on the batch size", "give a number"),
-        (framework.timing_scope == "master", "framework", "it has its own loop", "give a number"),
+        (framework.strategies, "framework", "strategies depend on the batch size", "give a number"),
+        (framework.timing_scope == "master", "framework", "the framework has its own loop", "give a number"),
     ):
         if applies:
             reason = f"batch_size={LARGEST} is not searched for {factor}={levels[factor]}: {cause}"
@@ -582,10 +597,13 @@ def _check_image_factors(levels: Levels) -> None:
         )
     if kind(entry) == IMAGES:
         return
-    for name, neutral, effect in IMAGE_FACTORS:
-        if levels[name] != neutral:
-            reason = f"{name}={levels[name]} {effect}, but {levels['dataset']} has {sample_name(entry)}"
-            raise InfeasibleCell("images-only", reason, (name, "dataset"), f"set {name}: {neutral}")
+    for factor in IMAGE_FACTORS:
+        if (level := levels[factor.name]) != factor.neutral_level:
+            reason = (
+                f"{factor.name}={level} {factor.effect}, but {levels['dataset']} has {sample_name(entry)}"
+            )
+            hint = f"set {factor.name}: {factor.neutral_level}"
+            raise InfeasibleCell("images-only", reason, (factor.name, "dataset"), hint)
 
 
 def _check_checkpointing(levels: Levels) -> None:
@@ -714,17 +732,17 @@ def _check_shares(levels: Levels, framework: Framework, geometry: Geometry) -> N
 
 
 def trains_enough(step: int, samples: int) -> bool:
-    """Return whether steps of ``step`` samples leave over at most MAX_DROPPED_SAMPLE_SHARE of the samples."""
+    """Return whether steps of `step` samples leave over at most MAX_DROPPED_SAMPLE_SHARE of the samples."""
     return _dropped_share(step, samples) <= MAX_DROPPED_SAMPLE_SHARE
 
 
 def _dropped_share(step: int, samples: int) -> float:
-    """Return the share of samples left over by steps of ``step`` samples."""
+    """Return the share of samples left over by steps of `step` samples."""
     return samples % step / samples
 
 
 def _suggest_batch_sizes(size: int, samples: int, multiplier: int, replicas: int) -> str:
-    """Return a hint with the nearest batch sizes below and above ``size`` that fit."""
+    """Return a hint with the nearest batch sizes below and above `size` that fit."""
 
     def fits(candidate: int) -> bool:
         step = candidate * multiplier
@@ -753,7 +771,7 @@ def _feasible_cells(study: Study, site: Site) -> Iterator[tuple[str, Levels, Geo
     """Yield name, levels and geometry of every cell that is not excluded.
 
     Raises:
-        InputError: If the site has too few nodes, a cell cannot be trained or trains the same as another one,
+        InputError: If the site has too few nodes, a cell cannot be trained or duplicates another,
             or an `exclude` entry matches no cell.
     """
     _check_node_counts(study, site)
@@ -791,7 +809,7 @@ def _check_node_counts(study: Study, site: Site) -> None:
 
 
 def refuse_duplicate(levels: Levels, geometry: Geometry, originals: dict[tuple[object, ...], Levels]) -> None:
-    """Raise DuplicateCell if a cell trains the same as one of `originals`; otherwise add it to them.
+    """Raise DuplicateCell if a cell is the same training as one of `originals`; otherwise add it to them.
 
     `originals` has the levels of the cells so far, by their effective levels.
     """
@@ -823,7 +841,7 @@ def effective_levels(levels: Levels, geometry: Geometry) -> tuple[object, ...]:
 
 
 def _duplicate_cell(levels: Levels, original: Levels, mesh: Mesh) -> DuplicateCell:
-    """Return the error for a cell that trains the same as the ``original`` one."""
+    """Return the error for a cell that is the same training as the `original` one."""
     name, framework = cell_name(original), load_framework(levels["framework"])
     if framework.command:
         factor = next(factor for factor in levels if levels[factor] != original[factor])
@@ -848,7 +866,7 @@ def _duplicate_cell(levels: Levels, original: Levels, mesh: Mesh) -> DuplicateCe
 def _cell_error(study: Study, site: Site, levels: Levels, infeasible: InfeasibleCell) -> InputError:
     """Return the error for an infeasible cell, with a hint.
 
-    The hint has the `exclude` entry that removes the cell if other cells remain. ``got`` has the levels that
+    The hint has the `exclude` entry that removes the cell if other cells remain. `got` has the levels that
     cause it by factor.
     """
     varied = [
@@ -871,7 +889,7 @@ def _cell_error(study: Study, site: Site, levels: Levels, infeasible: Infeasible
 
 
 def _leaves_a_cell(study: Study, site: Site, entry: Mapping[str, list[Any]]) -> bool:
-    """Return whether a feasible cell remains if the study excludes ``entry``, too."""
+    """Return whether a feasible cell remains if the study excludes `entry`, too."""
     for levels in study.combinations():
         if not any(matches(levels, excluded) for excluded in (entry, *study.exclude)):
             with contextlib.suppress(InfeasibleCell):

@@ -40,6 +40,7 @@ from environments import scorep
 from environments.identity import environment_digest, environment_stamp
 from models import strategy
 from models.graph import Graph
+from models.precision import COMPUTES_IN_BFLOAT16, TF32
 from plan.batch_sizes import search_name
 from plan.design import JAX, Geometry, Run
 from plan.own_commands import command_code_digest, command_fields, count_samples, unregistered_data_digest
@@ -52,7 +53,8 @@ MODEL_CODE = tuple(
 PRECISION_CODE = RANKS.parent / "models" / "precision.py"
 LIBRARIES_WITH_PRECISION = {"pytorch", "tensorflow", "jax_training"}
 DIVISION_CODE = [RANKS.parent / "models" / "division.py"]  # of ranks that partition models along a mesh
-# Keys of framework.yaml that do not change what ranks do, so that a change to them keeps a run's key.
+# Keys of framework.yaml that the digest of ranks' code leaves out: only people and the plan read them.
+# A change to any other key, `capabilities` included, changes the keys of all runs of the framework.
 DESCRIPTIVE_KEYS = ("title", "needs", "why", "notes", "own_modules")
 # Modules of `models` that ranks with a parallelization strategy import.
 STRATEGY_CODE = [RANKS.parent / "models" / f"{name}.py" for name in ("soap", "strategy", "layout")]
@@ -73,13 +75,13 @@ GPU_HOST_CORES = 2  # cores of a GPU rank that feed its device, where another ra
 def heterogeneous_resources(site: Site, levels: Mapping[str, Any], geometry: Geometry) -> dict[str, Any]:
     """Return per-node CPU shares and per-rank core counts of a heterogeneous cell, {} for a homogeneous one.
 
-    With ``device: hybrid`` the last rank of each node trains on the cores that the GPU ranks leave free.
+    With `device: hybrid` the last rank of each node trains on the cores that the GPU ranks leave free.
     """
     resources: dict[str, Any] = {}
     if site.cpu_shares:
         resources["cpu_shares"] = list(site.cpu_shares[: geometry.nodes])
     ranks = geometry.ranks_per_node
-    if device(site, levels) == "hybrid":
+    if device_kind_of(site, levels) == "hybrid":
         cores = site.cores // (site.nodes if site.placement == "emulated" else 1)
         host_cores = max(1, min(GPU_HOST_CORES, cores // ranks))
         resources["rank_cores"] = [host_cores] * (ranks - 1) + [max(1, cores - host_cores * (ranks - 1))]
@@ -125,7 +127,7 @@ def site_fields(site: Site, levels: Mapping[str, Any], geometry: Geometry) -> di
         ),
         # A cell overrides the device and the cores per rank of `site_part`: its device may be another one,
         # and its ranks may have several replicas or different core counts.
-        "device": device(site, levels),
+        "device": device_kind_of(site, levels),
         "cores_per_rank": max(cores.get("rank_cores", [cores_per_rank(site) * geometry.replicas_per_rank])),
         **cores,
     }
@@ -141,8 +143,8 @@ def geometry_fields(geometry: Geometry) -> dict[str, Any]:
     )
 
 
-def device(site: Site, levels: Mapping[str, Any]) -> str:
-    """Return the device that a cell with these levels trains on."""
+def device_kind_of(site: Site, levels: Mapping[str, Any]) -> str:
+    """Return the kind of device that a cell with these levels trains on: cpu, cuda or hybrid."""
     return site.device if levels["device"] == "site" else str(levels["device"])
 
 
@@ -156,7 +158,7 @@ def device_peak(site: Site, levels: Mapping[str, Any]) -> float | None:
 
     Of the peak of all cores a CPU rank gets the share of its cores, or of its virtual node's CPU quota.
     """
-    peak, kind = stated_peak(site.peak_tflops, levels["precision"]), device(site, levels)
+    peak, kind = stated_peak(site.peak_tflops, levels["precision"]), device_kind_of(site, levels)
     if peak is None or kind == "hybrid" or site.is_heterogeneous or (kind == "cpu") != (site.device == "cpu"):
         return None
     if kind == "cuda":
@@ -194,7 +196,7 @@ def reason_missing_at_site(site: Site, levels: Mapping[str, Any]) -> Note | None
     Such runs stay in the design and are reported as `missing`; a cell that its framework cannot train at all
     stops the study (`plan.design.InfeasibleCell`).
     """
-    name, device_kind = levels["framework"], device(site, levels)
+    name, device_kind = levels["framework"], device_kind_of(site, levels)
     if not site.can_run(name):
         return Note("framework-not-at-site", f"site {site.name} does not have {name}", framework=name)
     framework = load_framework(name)
@@ -238,11 +240,11 @@ def _reason_missing_arithmetic(
     site: Site, levels: Mapping[str, Any], framework: Framework, device_kind: str
 ) -> Note | None:
     """Return why the site's devices lack a cell's precision, autotuning or attention, None if they do not."""
-    if levels["precision"] == "tf32" and device_kind != "cuda":
+    if levels["precision"] == TF32 and device_kind != "cuda":
         text = f"site {site.name} cannot compute in tf32: only device cuda can"
-        return Note("unsupported-precision", text, precision="tf32", device=device_kind)
+        return Note("unsupported-precision", text, precision=TF32, device=device_kind)
     is_on_xla = framework.environment == JAX and device_kind == "cpu"
-    if is_on_xla and levels["precision"] in ("amp", "bf16") and "tensor" in levels["parallelism"]:
+    if is_on_xla and levels["precision"] in COMPUTES_IN_BFLOAT16 and "tensor" in levels["parallelism"]:
         text = (
             f"site {site.name} trains on processors, for which XLA cannot compile sums of bfloat16 along a "
             "tensor axis"
@@ -318,9 +320,9 @@ def _heterogeneous_frameworks() -> list[str]:
 
 
 @functools.cache
-def _missing_operators(framework: str, model: str, dataset: str, device: str) -> list[str]:
-    """Return the kinds and settings of operators of a model that a framework lacks on a device."""
-    if not (missing := load_framework(framework).without.get(device)):
+def _missing_operators(framework: str, model: str, dataset: str, device_kind: str) -> list[str]:
+    """Return the kinds and settings of operators of a model that a framework lacks on a kind of device."""
+    if not (missing := load_framework(framework).without.get(device_kind)):
         return []
     used = {name for op in model_graph(model, dataset).operators for name in (op.kind, *op.settings)}
     return sorted(used.intersection(missing))
@@ -375,7 +377,7 @@ def rank_code(framework: str) -> list[Path]:
 
 def digest_rank_code(paths: Iterable[Path]) -> str:
     """Return the SHA-256 of the ranks' code, without DESCRIPTIVE_KEYS of framework.yaml."""
-    return digest_sources(paths, words=DESCRIPTIVE_KEYS)
+    return digest_sources(paths, ignored_keys=DESCRIPTIVE_KEYS)
 
 
 @functools.cache

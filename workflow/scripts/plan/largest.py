@@ -24,7 +24,7 @@ from declared.site import Site
 from plan.batch_sizes import search_levels, search_name
 from plan.campaign import Campaign
 from plan.design import Geometry, Run, check_cell, smallest_geometry, trains_enough
-from plan.identity import device, digests, geometry_fields, reason_missing_at_site, site_fields
+from plan.identity import device_kind_of, digests, geometry_fields, reason_missing_at_site, site_fields
 from plan.other_measurements import Measurements
 
 TRIAL_EPOCHS = 2
@@ -87,7 +87,7 @@ class BatchSearch:
 
     def memory_share(self, site: Site) -> float | None:
         """Return the share of a node's memory that a rank of a trial may use, None on accelerators."""
-        if device(site, self.run.levels) != "cpu":
+        if device_kind_of(site, self.run.levels) != "cpu":
             return None
         geometry = self.run.geometry
         n_ranks = geometry.ranks_per_node if site.placement == "distinct-nodes" else geometry.ranks

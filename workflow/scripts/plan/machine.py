@@ -14,7 +14,7 @@ ACCELERATORS = ("nvidia[0-9]*", "kfd", "dxg")  # device files of NVIDIA, AMD and
 
 
 def check_folder(folder: Path, advice: str) -> None:
-    """Raise InputError with this advice if ``folder`` is not a folder and cannot be created."""
+    """Raise InputError with this advice if `folder` is not a folder and cannot be created."""
     try:
         str(folder).encode()  # Snakemake stores names as UTF-8
         os.lstat(folder)

@@ -27,7 +27,7 @@ from models.graph import Graph
 from plan.batch_sizes import search_levels
 from plan.campaign import MEMORY_ESTIMATES, Campaign
 from plan.design import Run
-from plan.identity import PlannedRun, device, digests, geometry_fields, strategy_fields
+from plan.identity import PlannedRun, device_kind_of, digests, geometry_fields, strategy_fields
 from ranks.worker.node import memory_bytes
 
 PROGRAM = [RANKS / "memory_estimate.py", LIBRARIES / "pytorch_memory.py"]
@@ -118,7 +118,7 @@ def run_spec(site: Site, run: Run) -> dict[str, Any]:
     """Return the part of a run's specification that its memory depends on."""
     return {
         "levels": run.levels,
-        "device": device(site, run.levels),
+        "device": device_kind_of(site, run.levels),
         **geometry_fields(run.geometry),
         **strategy_fields(run),
     }
@@ -152,7 +152,7 @@ def limit_bytes(site: Site, run: Run) -> int | None:
 
     A CPU rank has an equal share of its node's memory.
     """
-    if device(site, run.levels) != "cpu":
+    if device_kind_of(site, run.levels) != "cpu":
         return site.memory.device_bytes
     geometry = run.geometry
     ranks = geometry.ranks if site.placement == "emulated" else min(geometry.ranks, geometry.ranks_per_node)
@@ -195,7 +195,7 @@ def memory_demands(site: Site, runs: Iterable[Run], results: Path) -> dict[str, 
     by_cell = {run.cell: run for run in runs if estimates and is_estimable(run.framework)}
     for cell, run in by_cell.items():
         estimate = estimates.get(run_key(site, run))
-        if estimate and (sizes := estimate.by_category(device(site, run.levels))):
+        if estimate and (sizes := estimate.by_category(device_kind_of(site, run.levels))):
             demands[cell] = MemoryDemand(cell, sum(sizes.values()), limit_bytes(site, run))
     return demands
 

@@ -15,7 +15,7 @@ _descriptors: list[int] = []
 
 
 def lock_files(state: Path) -> list[Path]:
-    """Return Snakemake's lock files in ``state`` (.snakemake)."""
+    """Return Snakemake's lock files in `state` (.snakemake)."""
     return list((state / "locks").glob("*.lock"))
 
 
@@ -33,7 +33,7 @@ def hold(state: Path) -> bool:
 
 
 def release() -> None:
-    """Release the lock of ``hold``."""
+    """Release the lock of `hold`."""
     while _descriptors:
         os.close(_descriptors.pop())
 
@@ -56,7 +56,7 @@ def refuse_second() -> NoReturn:
 
 
 def refuse_unwritable(results: Path) -> None:
-    """Raise InputError if ``results`` cannot be written or created."""
+    """Raise InputError if `results` cannot be written or created."""
     existing = next(folder for folder in (results, *results.absolute().parents) if os.path.lexists(folder))
     if not os.access(existing, os.W_OK, effective_ids=True):
         problem = "you cannot write here"
@@ -65,7 +65,7 @@ def refuse_unwritable(results: Path) -> None:
 
 
 def refuse_stale(state: Path) -> None:
-    """Raise InputError if a killed Snakemake left its lock; otherwise hold ``state`` if it is free."""
+    """Raise InputError if a killed Snakemake left its lock; otherwise hold `state` if it is free."""
     if hold(state) and lock_files(state):
         release()
         problem = "left by a Snakemake that was killed"

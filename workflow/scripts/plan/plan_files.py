@@ -18,7 +18,7 @@ FOLDER = "plan"
 
 
 def plan_file(results: Path, run_id: str) -> Path:
-    """Return the file of a run's plan in ``results`` (results/<study>)."""
+    """Return the file of a run's plan in `results` (results/<study>)."""
     return results / FOLDER / f"{run_id}.json"
 
 

@@ -87,7 +87,7 @@ def cell_strategy(
         graph: The model.
         batch: Samples per step.
         nodes_and_ranks: Nodes, and ranks (devices) per node.
-        search: Name of the search (``search_name``).
+        search: Name of the search (`search_name`).
         file: File with the strategies of searches.
 
     Raises:

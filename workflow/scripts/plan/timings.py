@@ -20,7 +20,7 @@ from plan.campaign import Campaign
 from plan.design import Geometry, Run
 from plan.identity import (
     STRATEGY_CODE,
-    device,
+    device_kind_of,
     digest_rank_code,
     heterogeneous_resources,
     link_settings,
@@ -34,9 +34,10 @@ from plan.other_measurements import Measurements
 PARTS, MESSAGES = "parts", "messages"  # kinds of timings
 PROGRAMS = {PARTS: "parts_timed", MESSAGES: "messages_timed"}
 FOLDER = CHECKOUT / "workflow" / "scripts" / "ranks"
-# Factors that a timing of parts is named after, since cells that share a strategy can differ in them.
+# Factors that a timing of parts is named after: cells that differ in one of them have their own timings.
 PART_FACTORS = ("model", "dataset", "batch_size", "device", "optimizer")
-# Further factors that affect the time of parts. Cells that share a strategy have the same levels of them.
+# Further factors that training code reads. Cells that differ only in them share a timing, which has the
+# levels of the first run.
 TRAINING_FACTORS = (
     "momentum", "adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay", "decayed_weights", "precision",
 )  # fmt: skip
@@ -132,7 +133,7 @@ def spec(site: Site, timing: Timing) -> dict[str, Any]:
         **scope,
         **site_part(site),
         **link_settings(site, site_rate_levels),
-        "device": device(site, levels),
+        "device": device_kind_of(site, levels),
         **heterogeneous_resources(site, levels, geometry),
     }
 

@@ -16,7 +16,9 @@ from declared.mesh import NOT_MESHES, PLAIN, divides_more, is_mesh, mesh_of, siz
 from declared.models import find_graph
 from models.graph import BYTES
 
-# Factors that change the number of batches and all-reduces, or their network, but not the time of one batch.
+# Factors that do not split a framework's cells into series with laws of their own. The law has terms for
+# devices, samples, batches and the network, and assumes that the others do not change the time of a batch.
+# `StudyLaw.series` compares the framework itself, since it can add cells of the baseline framework.
 NOT_COMPUTATION = (
     "framework", "nodes", "devices_per_node", "batch_size", "sync_every", "batch_scope", "bandwidth",
     "epochs", "warmup_epochs", "shares", *OPTIMIZER_NUMBERS,

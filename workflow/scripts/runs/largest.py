@@ -23,7 +23,7 @@ from declared.run_status import RunStatus
 from declared.site import Site
 from environments.record import BuiltEnvironment
 from launchers import launch
-from plan.identity import data_folder, device, digests
+from plan.identity import data_folder, device_kind_of, digests
 from plan.largest import BatchSearch, key, output, planned_searches
 from plan.memory import is_estimable, memory_estimate_input
 from ranks.worker.context import MAX_VALIDATION_BATCH
@@ -160,7 +160,7 @@ def estimate_size(site: Site, search: BatchSearch, environment: BuiltEnvironment
     inputs = [
         memory_estimate_input(run.framework, run.graph, search.spec(site, size)) for size in (small, large)
     ]
-    kind = device(site, run.levels)
+    kind = device_kind_of(site, run.levels)
     needed = [sum(entry.by_category(kind).values()) for entry in estimate(site, environment, inputs)]
     if 0 in needed or len(needed) < 2 or needed[0] >= needed[1]:
         return None

@@ -34,6 +34,7 @@ from models.graph import Graph
 from models.layout import BUCKET_BYTES, BucketBytes
 from models.listing import inputs_of, parse_image, parse_tokens
 from models.named import IMAGES, PIXELS, TOKENS, graph, models
+from models.precision import FP32
 from models.soap import divide
 from plan.campaign import load_merged_config
 from strategies import chakra, draw, meshes
@@ -41,7 +42,7 @@ from strategies.costs import Measured
 from strategies.engine import NEVER
 from strategies.parts import time_parts
 from strategies.problem import FASTEST, GRADIENTS, PICOSECONDS, RING
-from strategies.topology import FP32, PRECISIONS, Level, Topology, read_topology
+from strategies.topology import NUMBER_BYTES, Level, Topology, read_topology
 
 ENVIRONMENT = "planner"
 MAX_SEARCH_S = 3600
@@ -177,7 +178,7 @@ def build_question(
         node: Devices of a node.
         links: Rates in Gbit/s each way: of a device's links within its node, and of all links of a node to
             others together.
-        precision: Of outputs, their gradients and products: one of PRECISIONS.
+        precision: Of outputs, their gradients and products: one of NUMBER_BYTES.
         optimizer_numbers: Numbers kept for each parameter, with itself and its gradient.
         gradients: How gradients of weights that several devices have are summed.
         buckets: Limits in MiB of the first and of all other buckets of gradients.
@@ -205,7 +206,7 @@ def build_question(
     check_range("--seed", seed, 0, MAX_SEED)
     check_names("--model", [model], models())
     check_names("--gradients", [gradients], GRADIENTS)
-    check_names("--precision", [precision], PRECISIONS)
+    check_names("--precision", [precision], NUMBER_BYTES)
     check_names("--starts", starts, NAMES)
     if space is not None:
         check_names("--space", [space], SPACES)

@@ -27,7 +27,7 @@ from plan.design import InfeasibleCell, check_cell
 from plan.memory import WARNED_SHARE as USABLE_SHARE
 from prediction.strategies import BLOCKING_AXES
 from strategies.mesh_costs import OVERLAP_COST, MeshEstimate, StepSimulator
-from strategies.topology import PRECISIONS, Topology
+from strategies.topology import NUMBER_BYTES, Topology
 
 METHOD = "mesh"
 FRAMEWORK = "pytorch-mesh"
@@ -212,7 +212,7 @@ def plan_meshes(
     trains it. The last one is plain data parallelism; if it needs too much memory, its `seconds` are None.
     """
     common = common_levels(graph, topology, batch, precision, numbers_of_parameter)
-    simulator, acceptance = StepSimulator(graph, topology, PRECISIONS[precision]), Acceptance(topology)
+    simulator, acceptance = StepSimulator(graph, topology, NUMBER_BYTES[precision]), Acceptance(topology)
     estimates: list[Planned] = []
     for setting in settings(graph, topology, batch, common):
         if acceptance.accepts(setting):

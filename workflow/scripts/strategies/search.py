@@ -1,7 +1,7 @@
 """Search for fast strategies: a program for the Python of the planner's environment, which has numba.
 
 stdin: JSON with the keys "graph" (`models.graph.Graph.to_json`), "batch" (samples), "precision" (one of
-`topology.PRECISIONS`), "topology" (`strategies.topology.Topology.to_json`), "numbers_of_parameter",
+`topology.NUMBER_BYTES`), "topology" (`strategies.topology.Topology.to_json`), "numbers_of_parameter",
 "gradients" (one of `problem.GRADIENTS`), "bucket_bytes" (as in `models.layout.Layout`), "costs" (null, or
 `strategies.costs.Measured` of all parts), "proposals" (of each restart), "restarts" (of each method from each
 start), "seed", "starts" (names of `starts.all_strategies`; if none of them fits into the memory of the
@@ -37,7 +37,7 @@ from models.strategy import Strategy
 from strategies import engine, starts
 from strategies.costs import Cost, measured_costs, roofline
 from strategies.problem import PICOSECONDS, Posed, pose
-from strategies.topology import PRECISIONS, Topology, topology_from_json
+from strategies.topology import NUMBER_BYTES, Topology, topology_from_json
 
 METROPOLIS, ANNEALING = "metropolis", "annealing"
 MAX_PROGRESS_STEPS = 100
@@ -56,7 +56,7 @@ def build_problem(job: Mapping[str, Any]) -> Posed:
     """Return the problem of a job."""
     topology, n_numbers = topology_from_json(job["topology"]), job["numbers_of_parameter"]
     cost = measured_costs(job["costs"]) if job["costs"] else cost_on(topology, n_numbers)
-    space = divide(from_json(job["graph"]), job["batch"], PRECISIONS[job["precision"]])
+    space = divide(from_json(job["graph"]), job["batch"], NUMBER_BYTES[job["precision"]])
     return pose(
         space,
         topology,

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from models.graph import BYTES
 from models.messages import BFLOAT16_BYTES
+from models.precision import AMP, FP32
 
 if TYPE_CHECKING:
     from declared.topologies import TopologyKeys
 
 
-FP32, AMP = "fp32", "amp"  # levels of the factor precision
 # Bytes of outputs, their gradients and messages. Weights, gradients of weights and optimizer states have 4
 # bytes in both.
-PRECISIONS = {FP32: BYTES, AMP: BFLOAT16_BYTES}
+NUMBER_BYTES = {FP32: BYTES, AMP: BFLOAT16_BYTES}
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def read_topology(keys: "TopologyKeys", precision: str = FP32) -> Topology:
 
     Args:
         keys: What the file says.
-        precision: One of PRECISIONS, whose peak the device has.
+        precision: One of NUMBER_BYTES, whose peak the device has.
 
     Raises:
         ValueError: If the file states no peak for this precision.

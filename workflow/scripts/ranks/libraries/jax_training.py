@@ -54,7 +54,7 @@ STEP_PHASES = ("backward", "wait", "optimizer", "metrics")
 # JAX's names of accelerators.
 PLATFORMS = {"nvidia": "cuda", "amd": "rocm"}
 #: precision of products of float32, by the level of the factor precision
-PRECISIONS = {FP32: "float32", TF32: "tensorfloat32", AMP: "tensorfloat32", BF16: "tensorfloat32"}
+MATMUL_PRECISIONS = {FP32: "float32", TF32: "tensorfloat32", AMP: "tensorfloat32", BF16: "tensorfloat32"}
 REDUCE_DTYPES = {FP32: jnp.float32, BF16: jnp.bfloat16}  # by the level of reduce_dtype
 # What cuDNN's fused attention supports on all of its devices.
 CUDNN_ATTENTION_CAPABILITY, MAX_CUDNN_HEAD = 8.0, 128
@@ -71,7 +71,8 @@ def configure_library(context: Context) -> None:
     if on_gpu:
         (index,) = device_indices(context, count_visible())
         jax.config.update(f"jax_{platform}_visible_devices", str(index))
-    jax.config.update("jax_default_matmul_precision", PRECISIONS[context.levels.get("precision", FP32)])
+    precision = context.levels.get("precision", FP32)  # A benchmark's levels lack the factor.
+    jax.config.update("jax_default_matmul_precision", MATMUL_PRECISIONS[precision])
 
 
 def join(context: Context) -> str:

@@ -127,7 +127,7 @@ SELECTED = [
 
 
 def build(graph: Graph, checkpointing: str = NONE) -> nn.Module:
-    """Return the model as a PyTorch module: the user's module, or one generated from the graph's operators.
+    """Return the model as a PyTorch module: user-supplied, or generated from the graph's operators.
 
     It maps images [N, C, H, W] or tokens [N, length] to logits [N, classes] or [N, positions, vocabulary].
     A generated forward method (torch.fx) is the sequence of calls that a person would write.
@@ -478,6 +478,7 @@ def configure_library(context: Context) -> torch.device:
     """Set PyTorch's threads, kernels and current device, and return the rank's device."""
     torch.set_num_threads(context.cores)
     torch.set_num_interop_threads(1)
+    # Benchmarks and timings have only some of the factors.
     torch.backends.cudnn.benchmark = context.levels.get("autotune") != "none"
     for enable in FUSED_ATTENTION:  # Without them, PyTorch computes two matrix products and a softmax.
         enable(context.levels.get("attention") != "unfused")
@@ -616,17 +617,17 @@ class PyTorchTrainer(Trainer):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        levels, graph = context.levels, self.part(context)
+        levels, graph = context.levels, self.rank_graph(context)
         self.graph = graph
         self.torch_device = configure_library(context)
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = levels["precision"] == TF32
         self.device = device_name(self.torch_device)
         channels_last = levels["memory_format"] == "channels-last"
-        self._format = torch.channels_last if channels_last else torch.contiguous_format
+        self._memory_format = torch.channels_last if channels_last else torch.contiguous_format
         #: data type of weights and of normalized images
         self.dtype = torch.bfloat16 if levels["precision"] == BF16 else torch.float32
         self.sample_flops = count_sample_flops(graph, graph.module) if graph.module else None
-        torch.manual_seed(context.spec["seed"])  # A user's module draws its weights from it.
+        torch.manual_seed(context.spec["seed"])  # A user-supplied module draws its weights from it.
         self.module = self.make_module()
         self.n_parameters = count_own_parameters(self.module) if graph.module else graph.parameters
         # Dropout draws from this generator, which layers built with memory have advanced.
@@ -651,8 +652,8 @@ class PyTorchTrainer(Trainer):
         # Weights may still be on their way to the device, and to other ranks, when the first epoch begins.
         synchronize(self.torch_device)
 
-    def part(self, context: Context) -> Graph:
-        """Return the part of the model that this rank trains, by default all of it (a hook)."""
+    def rank_graph(self, context: Context) -> Graph:
+        """Return the part of the model's graph that this rank trains, by default all of it (a hook)."""
         return context.graph
 
     def build_module(self, graph: Graph) -> nn.Module:
@@ -667,16 +668,16 @@ class PyTorchTrainer(Trainer):
         """Return the model with its initial weights on the device (a hook)."""
         module = self.build_module(self.graph)
         load(module, self.graph, dict(self.context.draw_weights(self.graph.weights())))
-        return module.to(self.torch_device, memory_format=self._format)
+        return module.to(self.torch_device, memory_format=self._memory_format)
 
     def distribute(self) -> None:
         """Wrap `model` and `optimizer` so that optimizer steps average gradients over ranks (a hook)."""
 
-    def accumulating(self, _last: bool) -> contextlib.AbstractContextManager[None]:
+    def gradient_sync(self, is_last_batch: bool) -> contextlib.AbstractContextManager[None]:  # noqa: ARG002 (adapters use it)
         """Return the context manager of one batch's forward and backward pass (a hook).
 
-        The argument says whether the batch is the last one before an optimizer step; other batches need no
-        all-reduce.
+        Args:
+            is_last_batch: Whether an optimizer step follows; other batches need no all-reduce.
         """
         return contextlib.nullcontext()
 
@@ -690,20 +691,20 @@ class PyTorchTrainer(Trainer):
         correct = torch.zeros((), dtype=torch.int64, device=self.torch_device)
         batches, phases = self._batches(epoch), self.context.phases
         self.model.train()
-        for length in self.context.accumulation_groups:
-            for i in range(length):
+        for n_batches in self.context.accumulation_groups:
+            for i in range(n_batches):
                 phases.step()
                 phases.enter("data")
-                images, labels = next(batches)
-                with self.accumulating(i == length - 1):
-                    loss, logits = self.propagate(images, labels, length)
+                inputs, labels = next(batches)
+                with self.gradient_sync(i == n_batches - 1):
+                    loss, logits = self.propagate(inputs, labels, n_batches)
                 phases.enter("metrics")
                 loss_sum += loss * len(labels)
                 if counts and logits is not None:
                     correct += (logits.argmax(-1) == labels).sum()
                 # Otherwise the next batch would find its predecessor's logits in memory.
                 del logits
-                if i == length - 1:
+                if i == n_batches - 1:
                     phases.enter("optimizer")
                     self._optimizer_step()
                 if timer.wants_steps:
@@ -714,22 +715,22 @@ class PyTorchTrainer(Trainer):
         return EpochSums(loss_sum.item(), int(correct) if counts else None, samples)
 
     def propagate(
-        self, images: torch.Tensor, labels: torch.Tensor, length: int
+        self, inputs: torch.Tensor, labels: torch.Tensor, n_batches: int
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Run forward and backward pass of one of `length` batches before an optimizer step (a hook).
+        """Run forward and backward pass of one of `n_batches` batches before an optimizer step (a hook).
 
         Returns:
             The batch's loss, 0 if another rank has it, and its logits, None if another rank has them or
             nothing needs them.
         """
         phases = self.context.phases
-        scale_auxiliary_losses(self.module, length)
+        scale_auxiliary_losses(self.module, n_batches)
         phases.enter("forward")
         with self.autocast():
-            logits = self.model(images)
+            logits = self.model(inputs)
             loss = self.loss(logits, labels)
         phases.enter("backward")
-        self.backward(loss / length if length > 1 else loss)
+        self.backward(loss / n_batches if n_batches > 1 else loss)
         return loss.detach(), logits
 
     def backward(self, loss: torch.Tensor) -> None:
@@ -756,9 +757,9 @@ class PyTorchTrainer(Trainer):
         """See Trainer."""
         self.module.eval()
         loss_sum, correct, samples = 0.0, 0, 0
-        for images, expected in self._ready(self.context.validation()):
+        for inputs, expected in self._ready(self.context.validation()):
             with self.autocast():
-                if (logits := self.predict(images)) is None:
+                if (logits := self.predict(inputs)) is None:
                     continue
                 loss_sum += cross_entropy(logits, expected, "sum").item() / self.context.positions
             correct += int((logits.argmax(-1) == expected).sum())
@@ -777,9 +778,9 @@ class PyTorchTrainer(Trainer):
             with self.autocast():
                 self.predict(self._normalized(sample))
 
-    def predict(self, images: torch.Tensor) -> torch.Tensor | None:
+    def predict(self, inputs: torch.Tensor) -> torch.Tensor | None:
         """Return the logits of a validation batch, None if another rank has them (a hook)."""
-        return self.module(images)
+        return self.module(inputs)
 
     def weights(self) -> dict[str, np.ndarray]:
         """See Trainer."""
@@ -812,7 +813,7 @@ class PyTorchTrainer(Trainer):
         if any(isinstance(layer, Checkpointed) for layer in self.module.modules()):
             settings["activations"] = RECOMPUTED[self.context.levels["checkpointing"]]
         if graph.vocabulary is None:
-            is_last = self._format == torch.channels_last
+            is_last = self._memory_format == torch.channels_last
             settings["memory format"] = "channels last" if is_last else "channels first"
         if on_gpu and (graph.has_convolutions or graph.module):
             settings["convolution algorithms"] = TIMED if torch.backends.cudnn.benchmark else HEURISTIC
@@ -827,7 +828,7 @@ class PyTorchTrainer(Trainer):
         return settings
 
     def program_report(self) -> dict[str, Any] | None:
-        """See Training. Only ranks know the size of a user's module."""
+        """See Training. Only ranks know the size of a user-supplied module."""
         if not self.graph.module:
             return None
         return {"parameters": self.n_parameters, "sample_flops": self.sample_flops}
@@ -863,17 +864,17 @@ class PyTorchTrainer(Trainer):
     def _ready(self, batches: Iterable[Batch]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Return an iterator over the model's inputs and labels; an accelerator gets them ahead of time."""
         if self._ahead is None:
-            return ((self._normalized(images), torch.from_numpy(labels)) for images, labels in batches)
-        return self._ahead.batches(batches, lambda images, labels: (self._normalized(images), labels.clone()))
+            return ((self._normalized(inputs), torch.from_numpy(labels)) for inputs, labels in batches)
+        return self._ahead.batches(batches, lambda inputs, labels: (self._normalized(inputs), labels.clone()))
 
-    def _normalized(self, images: np.ndarray | torch.Tensor) -> torch.Tensor:
+    def _normalized(self, inputs: np.ndarray | torch.Tensor) -> torch.Tensor:
         """Return images, uint8 [N, H, W, C], as normalized float [N, C, H, W]; copy tokens."""
         if self.context.graph.vocabulary is not None:
-            return torch.as_tensor(images).clone()
-        bytes_ = torch.as_tensor(images).permute(0, 3, 1, 2)
+            return torch.as_tensor(inputs).clone()
+        bytes_ = torch.as_tensor(inputs).permute(0, 3, 1, 2)
         # The strides of images with one channel fit both formats, and `contiguous` would keep them. Then the
         # first kernel and its gradient would have different strides, of which DDP warns.
-        images = (bytes_.to(torch.float32, memory_format=self._format) - self._mean) / self._std
+        images = (bytes_.to(torch.float32, memory_format=self._memory_format) - self._mean) / self._std
         return images.to(self.dtype)
 
 

@@ -113,8 +113,8 @@ class DDPTrainer(PyTorchTrainer):
             "static graph": "yes" if self.ddp.static_graph else "no",
         }
 
-    def accumulating(self, last: bool) -> contextlib.AbstractContextManager[None]:
+    def gradient_sync(self, is_last_batch: bool) -> contextlib.AbstractContextManager[None]:
         """See PyTorchTrainer."""
-        if not last:
+        if not is_last_batch:
             return self.ddp.no_sync()
         return contextlib.nullcontext() if self.group is None else self.group.backward()

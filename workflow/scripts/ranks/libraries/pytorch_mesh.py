@@ -320,21 +320,21 @@ class Pipeline:
         return torch.empty(size, shape[0] // n_parts, *shape[1:], dtype=dtype, device=self.device)
 
     def propagate(
-        self, samples: torch.Tensor, labels: torch.Tensor, length: int
+        self, inputs: torch.Tensor, labels: torch.Tensor, n_batches: int
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Run forward and backward pass of all microbatches; return loss and logits on the last stage.
 
         The logits of a language model are None.
         """
         self._wait()
-        self.divisor = self.microbatches * length
+        self.divisor = self.microbatches * n_batches
         losses: list[torch.Tensor] = []
         arguments: dict[str, Any] = {"target": labels, "losses": losses} if self.last else {}
-        logits = self.schedule.step(*([samples] if self.first else []), **arguments, **self._options)
+        logits = self.schedule.step(*([inputs] if self.first else []), **arguments, **self._options)
         self._received()
         if not self.last:
             return labels.new_zeros((), dtype=torch.float32), None
-        return torch.stack(losses).sum().detach() * length, None if logits is None else logits.detach()
+        return torch.stack(losses).sum().detach() * n_batches, None if logits is None else logits.detach()
 
     def _wait(self) -> None:
         """Mark a wait in a traced run: between microbatches, a stage sends and receives messages."""
@@ -376,7 +376,7 @@ class MeshTrainer(ShardedTrainer):
     experts_group: Any = None
     feed_forwards: Sequence[Any] = ()
 
-    def part(self, context: Context) -> Graph:
+    def rank_graph(self, context: Context) -> Graph:
         """See PyTorchTrainer. In a pipeline, it has the operators of one stage or of several."""
         mesh, graph = context.mesh, context.graph
         n_stages = mesh.pipeline * stages_per_rank(context.levels["schedule"])
@@ -484,18 +484,18 @@ class MeshTrainer(ShardedTrainer):
         return weight.chunk(group.size())[group.rank()] if group and weight.ndim == 3 else weight
 
     def propagate(
-        self, images: torch.Tensor, labels: torch.Tensor, length: int
+        self, inputs: torch.Tensor, labels: torch.Tensor, n_batches: int
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """See PyTorchTrainer."""
         with loss_parallel() if self.divides_vocabulary else contextlib.nullcontext():
             if self.pipeline is None:
-                return super().propagate(images, labels, length)
-            scale_auxiliary_losses(self.module, length)
-            return self.pipeline.propagate(images, labels, length)
+                return super().propagate(inputs, labels, n_batches)
+            scale_auxiliary_losses(self.module, n_batches)
+            return self.pipeline.propagate(inputs, labels, n_batches)
 
-    def predict(self, images: torch.Tensor) -> torch.Tensor | None:
+    def predict(self, inputs: torch.Tensor) -> torch.Tensor | None:
         """See PyTorchTrainer."""
-        logits = self.pipeline.predict(images) if self.pipeline else super().predict(images)
+        logits = self.pipeline.predict(inputs) if self.pipeline else super().predict(inputs)
         return logits.full_tensor() if isinstance(logits, DTensor) else logits
 
     @torch.no_grad()

@@ -290,12 +290,12 @@ class ShardedTrainer(PyTorchTrainer):
                 copies //= 1 if placement.is_replicate() else parameter.device_mesh.size(axis)
         return copies
 
-    def accumulating(self, last: bool) -> contextlib.AbstractContextManager[None]:
+    def gradient_sync(self, is_last_batch: bool) -> contextlib.AbstractContextManager[None]:
         """See PyTorchTrainer."""
         for root, _ in self.roots:
             if isinstance(root, FSDPModule):
-                root.set_requires_gradient_sync(last)
-                root.set_reshard_after_backward(last)
+                root.set_requires_gradient_sync(is_last_batch)
+                root.set_reshard_after_backward(is_last_batch)
         return contextlib.nullcontext()
 
     def settings(self) -> dict[str, str]:

@@ -498,15 +498,15 @@ class StrategyTrainer(PyTorchTrainer):
         copies = self.runner.n_copies()
         return norm_over_ranks(weights, [copies.get(id(weight), 1) for weight in weights], self.torch_device)
 
-    def accumulating(self, last: bool) -> contextlib.AbstractContextManager[None]:
+    def gradient_sync(self, is_last_batch: bool) -> contextlib.AbstractContextManager[None]:
         """See PyTorchTrainer."""
-        self._is_last = last
+        self._is_last = is_last_batch
         return contextlib.nullcontext()
 
-    def propagate(self, images: Tensor, labels: Tensor, length: int) -> tuple[Tensor, None]:
+    def propagate(self, inputs: Tensor, labels: Tensor, n_batches: int) -> tuple[Tensor, None]:
         """See PyTorchTrainer. Loss and number of correct labels are this rank's shares of them."""
-        loss, n_correct = self.runner.forward(images, labels)
-        self.runner.backward(1 / length, last=self._is_last)
+        loss, n_correct = self.runner.forward(inputs, labels)
+        self.runner.backward(1 / n_batches, last=self._is_last)
         self._n_correct += n_correct
         return loss, None
 

@@ -460,13 +460,13 @@ class TensorFlowTrainer(Trainer):
             ]
             self.mark("metrics", sums)
             return
-        parts = length * self.strategy.num_replicas_in_sync
+        n_summands = length * self.strategy.num_replicas_in_sync
         if length > 1:
             gradients = [
                 total + gradient for total, gradient in zip(self.accumulated, gradients, strict=True)
             ]
-        if parts > 1:
-            gradients = [gradient / parts for gradient in gradients]
+        if n_summands > 1:
+            gradients = [gradient / n_summands for gradient in gradients]
         with tf.control_dependencies(gradients if length > 1 else []):
             for total in self.accumulated if length > 1 else []:
                 total.assign(tf.zeros_like(total))

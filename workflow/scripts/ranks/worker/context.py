@@ -47,7 +47,7 @@ class Context:
 
     @property
     def levels(self) -> dict[str, Any]:
-        """The level of every factor."""
+        """Levels of the run's factors: all of them in a training, only some in a benchmark or timing."""
         return self.spec["levels"]
 
     @property
@@ -184,31 +184,32 @@ class Context:
         self._divided = list(samples)
 
     @property
-    def part(self) -> slice:
+    def sample_slice(self) -> slice:
         """Slice of a step's samples that this rank sees."""
         before = sum(self.samples[: self.replica])
         return slice(before, before + self.samples[self.replica])
 
     @property
-    def _parts(self) -> list[slice]:
+    def _replica_slices(self) -> list[slice]:
         """Slices of a step's samples, one for each of this rank's replicas."""
-        part, replicas = self.part, self.spec["replicas_per_rank"]
-        batch = (part.stop - part.start) // replicas
-        return [slice(first, first + batch) for first in range(part.start, part.stop, batch)]
+        samples, replicas = self.sample_slice, self.spec["replicas_per_rank"]
+        batch = (samples.stop - samples.start) // replicas
+        return [slice(first, first + batch) for first in range(samples.start, samples.stop, batch)]
 
     def order(self, epoch: int) -> np.ndarray:
         """Return the sample numbers of this rank's batches, int64 [steps * replicas of the rank, batch]."""
         epoch_order = self.spec["seed"], epoch, self.spec["samples_per_epoch"], sum(self.samples)
-        orders = [sampling.epoch_batches(*epoch_order, part) for part in self._parts]
+        orders = [sampling.epoch_batches(*epoch_order, samples) for samples in self._replica_slices]
         return np.stack(orders, axis=1).reshape(-1, orders[0].shape[1])
 
     def epoch(self, epoch: int) -> Iterator[Batch]:
         """Yield this rank's augmented batches of `epoch` (1 is the first), in each step one per replica."""
-        spec, level, parts, block = self.spec, self.levels["augmentation"], self._parts, sum(self.samples)
+        spec, level, block = self.spec, self.levels["augmentation"], sum(self.samples)
+        slices = self._replica_slices
         augment = Augmentation(level, spec["seed"], epoch, spec["samples_per_epoch"], self.graph.shape[0])
         for place, samples in enumerate(self.order(epoch)):
-            step, replica = divmod(place, len(parts))
-            first = step * block + parts[replica].start
+            step, replica = divmod(place, len(slices))
+            first = step * block + slices[replica].start
             inputs, labels = self._train.read(epoch, slice(first, first + len(samples)), samples)
             yield self._with_labels(augment(inputs, samples), labels, samples, epoch)
 
@@ -253,7 +254,7 @@ class Context:
 
     @property
     def _validation_share(self) -> slice:
-        return sampling.validation_share(len(self._validation), sum(self.samples), self.part)
+        return sampling.validation_share(len(self._validation), sum(self.samples), self.sample_slice)
 
     @property
     def missing_validation_batches(self) -> int:

@@ -202,8 +202,8 @@ def trainer(context: Context) -> Trainer:
             if context.phases.is_traced:
                 mark_calls(context.phases, self.torch_device.type == "cuda")
 
-        def accumulating(self, last: bool) -> contextlib.AbstractContextManager[None]:
-            self.engine.set_gradient_accumulation_boundary(last)
+        def gradient_sync(self, is_last_batch: bool) -> contextlib.AbstractContextManager[None]:
+            self.engine.set_gradient_accumulation_boundary(is_last_batch)
             return contextlib.nullcontext()
 
         def backward(self, loss: torch.Tensor) -> None:
