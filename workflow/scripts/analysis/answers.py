@@ -236,7 +236,7 @@ def _differences_of_cells(runs: pd.DataFrame) -> str:
 
 
 def _accuracy_note(runs: pd.DataFrame, contrasts: Sequence[Contrast], anova: pd.DataFrame) -> Note | None:
-    """Say how the final accuracy of cells with and without accumulation differs; None if it does not."""
+    """Say how the final accuracy differs between cells that accumulation compares; None if it does not."""
     pairs = [contrast for contrast in contrasts if contrast.cells]
     accuracy = 100 * successful(runs).groupby("cell")["validation_accuracy"].mean().astype(float)
     pairs = [pair for pair in pairs if accuracy.reindex(pair.cells).notna().all()]
@@ -255,7 +255,14 @@ def _accuracy_note(runs: pd.DataFrame, contrasts: Sequence[Contrast], anova: pd.
     if len({values for values, _ in texts}) == 1:
         return None
     accuracies = "; ".join(f"{values} % with {words}" for values, words in texts)
-    text = f"Mean validation accuracy after the last epoch is {accuracies}."
+    levels = cell_levels(runs).set_index("cell").loc[[cell for pair in pairs for cell in pair.cells]]
+    shared = {
+        name: levels[name].iloc[0]
+        for name in varying(runs, but=[ACCUMULATION, *filter(None, [moderator])])
+        if levels[name].nunique(dropna=False) == 1
+    }
+    scope = f"With {treatment_text(shared)}" if shared else "In the cells compared"
+    text = f"{scope}, mean validation accuracy after the last epoch is {accuracies}."
     return Note("accuracy-of-accumulation", text, ranges=ranges)
 
 
