@@ -6,8 +6,10 @@ from enum import StrEnum
 class RunStatus(StrEnum):
     """How a run ended, or why it has no result.
 
-    `launchers.launch.run` decides between OK, OOM, FAILED and TIMEOUT. `runs.supervise.judge` can turn OK
-    into FAILED or INVALID. BROKEN and MISSING are never written to a record; its readers assign them.
+    `launchers.launch.run` decides between OK, OOM, FAILED and TIMEOUT. Afterwards `runs.supervise.judge` can
+    turn OK into FAILED or INVALID, and an unfinished Score-P trace turns it into FAILED. `run_attempt` drops
+    a failure that the machine or a killed Snakemake caused: such a run is lost and has no record. BROKEN and
+    MISSING are never written to a record; its readers assign them.
     """
 
     OK = "ok"
@@ -20,7 +22,10 @@ class RunStatus(StrEnum):
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether to suggest `./ringside repeat`. A run without enough memory would run out of it again."""
+        """Whether messages suggest `./ringside repeat`; nothing is repeated because of it.
+
+        A run without enough memory would run out of it again.
+        """
         return self not in (RunStatus.OK, RunStatus.OOM, RunStatus.MISSING)
 
 

@@ -110,7 +110,7 @@ class Launcher(Protocol):
         """
 
     def explain(self, exit_statuses: Sequence[int | None], log: Path) -> Note:
-        """Return why ranks failed: the first failed rank, or a report of the scheduler on its memory.
+        """Return why ranks failed: the first failed rank, or the scheduler's report that memory ran out.
 
         Args:
             exit_statuses: Exit statuses of the processes of `start`; None for one that still runs.

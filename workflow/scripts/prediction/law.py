@@ -28,11 +28,11 @@ reduced in each pass, (2 k + 1) / 2 times the bytes of one all-reduce.
 Each form is fitted by non-negative least squares of relative errors. Weak priors let one scale on several
 nodes inform it; without any, links have nominal rates. Predictions are the geometric mean of the forms,
 weighted by their held-out errors. The 90 % band has the spread of the forms, their held-out errors, the
-uncertainty of the coefficients and a part for each doubling of devices. Its constants were set on public
-measurements (benchmarks/public_series.py).
+uncertainty of the coefficients and a part for each doubling of devices. The constants of the band and of
+the priors were set on public measurements (benchmarks/public_series.py).
 
-The law does not describe scales inside a node, because the links of a node can have any topology. Scales on
-several nodes are predicted from whole nodes, as measured.
+The law does not describe scales inside a node, because the links of a node can have any topology. Predictions
+for several nodes use only measurements with the same number of devices per node, if there are any.
 """
 
 import math
@@ -114,9 +114,9 @@ class Terms:
     """What the coefficients of the law are multiplied by, an array [cells] each.
 
     Attributes:
-        passes: Passes of a device, k.
+        passes: Multiplies the fixed time of a pass: passes of a device, k, times its share of the operators.
         samples: Samples of a device.
-        updates: Updates.
+        updates: Share of the parameters that a device updates; 1 without a mesh.
         bubble: Idle turns of a pipeline, p - 1.
         inside: Seconds of bytes inside a node, C_in.
         blocking: Messages within layers, m.
@@ -411,7 +411,8 @@ class StepLaw:
     def weights(self) -> Array:
         """Weight of each form, [forms], the largest 1.
 
-        It is the held-out error to the power of -2, or of -n / 2 with n > 4 cells beyond the smallest scale.
+        It is the form's prior weight times its held-out error to the power of -2, or of -n / 2 with n > 4
+        cells beyond the smallest scale. MIN_HELD_OUT_ERROR is added to the error.
         """
         power = max(2.0, (self.terms.n_devices > self.terms.n_devices.min()).sum() / 2)
         logs = np.log([FORMS[form.names] for form in self.forms])
@@ -457,8 +458,8 @@ class StepLaw:
     def covariance(self, cells: pd.DataFrame) -> Array:
         """Return the covariance of log predictions, [cells, cells], excluding BAND_FLOOR.
 
-        The errors of forms and of coefficients are the same at all scales. A form's held-out error is shared
-        by scales next to each other, half of it by scales a doubling apart.
+        Errors of a form and of its coefficients are fully correlated between scales. The correlation of
+        held-out errors halves with each doubling between two scales.
         """
         terms = step_terms(cells)
         logs, weights = self._weigh(terms)

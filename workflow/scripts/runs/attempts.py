@@ -247,7 +247,7 @@ def _job_number() -> str | None:
 
 
 def put_aside(final_record: Path) -> None:
-    """Put aside all attempts of a run and remove its `published` record, so that it is measured again."""
+    """Put aside all attempts of a run and remove its final record, so that it is measured again."""
     for attempt in attempts(final_record.parent):
         write_text(attempt / PUT_ASIDE, "this attempt does not count: a repetition was requested\n")
     final_record.unlink(missing_ok=True)

@@ -1,7 +1,8 @@
 """Take measurements that are not runs: collective benchmarks, timings, searches for batch sizes.
 
 Exit statuses are those of `runs.supervise`: a measurement that fails has a record, and the exit status is 0.
-Unlike a failed run, a failed measurement is repeated if its final record is missing.
+If only the final record was deleted, a failed measurement is taken again; a failed run is not, because
+its latest attempt is copied.
 """
 
 import json
