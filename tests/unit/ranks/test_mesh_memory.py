@@ -10,7 +10,7 @@ from plan.memory import memory_estimate_input
 from runs.memory_estimates import estimate
 from strategies.find import choose_topology
 from strategies.mesh_costs import StepSimulator
-from strategies.topology import AMP, PRECISIONS
+from strategies.topology import AMP, NUMBER_BYTES
 from support.one_run import one_run
 
 RANKS = 8
@@ -36,6 +36,6 @@ def test_memory_is_that_of_the_trainer(real: Any, levels: dict[str, Any]) -> Non
     content = memory_estimate_input(run.framework, run.graph, spec)
     content["spec"]["device"] = "cuda"
     (entry,) = estimate(site, real("pytorch"), [content])
-    simulator = StepSimulator(run.graph, choose_topology("h100", RANKS, None, [], AMP), PRECISIONS[AMP])
+    simulator = StepSimulator(run.graph, choose_topology("h100", RANKS, None, [], AMP), NUMBER_BYTES[AMP])
     planned = simulator.simulate(run.geometry.mesh, run.geometry.local_batch, run.levels)
     assert planned.memory_bytes == pytest.approx(sum((entry.tensor_bytes or {}).values()), rel=0.1)

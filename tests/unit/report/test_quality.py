@@ -28,7 +28,7 @@ def runs_of(*rows: tuple[str, str | None, float, float], cells: str = "ab") -> p
     """Return runs of alternating cells with status, reason and shares of CPU time."""
     data = pd.DataFrame(rows, columns=["status", "reason", "other_cpu_share", "steal_share"])
     cell_names = [cells[i % len(cells)] for i in range(len(data))]
-    return data.assign(cell=cell_names, epoch_time_s=1.0, max_other_cpu_share=0.05)
+    return data.assign(cell=cell_names, attempt=1, epoch_time_s=1.0, max_other_cpu_share=0.05)
 
 
 OK = ("ok", None, 0.01, 0.0)

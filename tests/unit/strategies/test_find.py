@@ -13,7 +13,7 @@ from common.files import CHECKOUT
 from common.options import parse_arguments
 from strategies import find
 from strategies.problem import FASTEST
-from strategies.topology import PRECISIONS, Level
+from strategies.topology import NUMBER_BYTES, Level
 
 PROPOSALS = 10_000
 
@@ -47,7 +47,7 @@ def test_topology_is_that_of_file_or_options():
 
 def test_precision_has_its_own_peak():
     single, half = (
-        parse_question("--topology", "h100", "--devices", "2", "--precision", name) for name in PRECISIONS
+        parse_question("--topology", "h100", "--devices", "2", "--precision", name) for name in NUMBER_BYTES
     )
     assert (single.topology.device.flops, half.topology.device.flops) == (494.5e12, 989.5e12)
     assert (single.job()["precision"], half.job()["precision"]) == ("fp32", "amp")

@@ -140,7 +140,7 @@ def test_missing_timings_are_named_and_nothing_written(real: Any, results: Path,
     [
         (Outcome("timeout", "not finished", 1.0), None, "timeout", ["not finished"]),
         (Outcome("ok", None, 1.0), None, "failed", []),
-        (Outcome("ok", None, 1.0), {"other_cpu_share": 0.5}, "invalid", ["50%", "5%"]),
+        (Outcome("ok", None, 1.0), {"other_cpu_share": 0.5}, "invalid", ["50.0 %", "5 %"]),
         (Outcome("ok", None, 1.0), {"other_cpu_share": 0.01}, "ok", None),
     ],
 )
