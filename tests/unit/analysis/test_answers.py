@@ -292,5 +292,7 @@ def test_accuracy_is_stated_with_and_without_accumulation(runs: pd.DataFrame) ->
     changed = runs.assign(validation_accuracy=np.where(accumulates, 0.9, 0.8))
     note = find_note(answer(changed, "framework").further, "accuracy-of-accumulation")
     assert {round(low) for _, low, _ in note.facts["ranges"]} == {80, 90}
+    compared = runs[accumulates].drop(columns=["sync_every"]).nunique()
+    assert all(compared[name] == 1 for name in note.facts["shared"]), "levels of the cells that are compared"
     unchanged = answer(runs.assign(validation_accuracy=0.8), "framework")
     assert "accuracy-of-accumulation" not in codes(unchanged.further)

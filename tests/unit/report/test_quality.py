@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import checks
+from analysis import checks, conditions
 from analysis.measured import read_runs
 from analysis.tables import Table
 from common.notes import Note
@@ -84,6 +84,13 @@ def test_mark_names_the_causes_of_runs_that_do_not_count(
 ) -> None:
     mark = quality.usable_mark(runs_of(*rows))
     assert (mark.name, mark.outcome) == (text, outcome)
+
+
+def test_note_on_usable_runs_counts_repeated_ones() -> None:
+    runs = runs_of(OK, OK, ("invalid", LOAD, 0.16, 0.0)).assign(attempt=[1, 2, 2])
+    note = conditions.usable_runs_note(runs)
+    assert note.facts["repeated"] == 1, "a repeated run that is invalid again is not usable"
+    assert conditions.usable_runs_note(runs_of(OK)).facts["repeated"] == 0
 
 
 def test_mark_counts_cells_without_data() -> None:

@@ -263,7 +263,7 @@ def _accuracy_note(runs: pd.DataFrame, contrasts: Sequence[Contrast], anova: pd.
     }
     scope = f"With {treatment_text(shared)}" if shared else "In the cells compared"
     text = f"{scope}, mean validation accuracy after the last epoch is {accuracies}."
-    return Note("accuracy-of-accumulation", text, ranges=ranges)
+    return Note("accuracy-of-accumulation", text, ranges=ranges, shared=shared)
 
 
 def contrasts_by_factor(
