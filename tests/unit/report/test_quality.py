@@ -120,6 +120,10 @@ def test_failed_checks_have_consequences() -> None:
     assert note.facts["failed"] == ["other-cpu-share", "steal-share", "cells-measured"]
     assert note.count(";") == 1, "equal consequences are one"
     assert quality.consequences(load()).facts["failed"] == []
+    drifts = [*quality.assumption_marks(check_rows((checks.NO_DRIFT, 0.01, 9.0, "slower")))]
+    repeated = quality.usable_mark(runs_of(OK, OK).assign(attempt=[1, 2]))
+    assert quality.REPEATED_LATER in quality.consequences([repeated, *drifts])
+    assert quality.REPEATED_LATER not in quality.consequences(drifts)
 
 
 def test_marks_of_runs_count_traced_ones(in_folder: Callable[..., CampaignFiles]) -> None:

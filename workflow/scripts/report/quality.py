@@ -20,9 +20,9 @@ SIGNS = {GOOD: "✓", BAD: "✗", UNKNOWN: "?"}
 
 APPROXIMATE = "intervals and p values are approximate"
 UNBIASED = (
-    "changes over time widen intervals but favour no cell, because runs are in random order within blocks; "
-    "only repeated runs were measured later"
+    "changes over time widen intervals but favour no cell, because runs are in random order within blocks"
 )
+REPEATED_LATER = "repeated runs were measured later, outside this order"
 # What a failed check means for the answer, by the code of its mark, or by the assumption.
 CONSEQUENCES = {
     "runs-usable": "unusable runs are in no mean",
@@ -73,6 +73,8 @@ def consequences(marks: Sequence[Mark]) -> Note:
     """Return one sentence that says what the failed checks mean for the answer."""
     failed = [str(mark.name.facts.get("assumption", mark.name.code)) for mark in marks if mark.outcome == BAD]
     meanings = list(dict.fromkeys(CONSEQUENCES[name] for name in failed))
+    if UNBIASED in meanings and any(mark.name.facts.get("repeated") for mark in marks):
+        meanings.insert(meanings.index(UNBIASED) + 1, REPEATED_LATER)
     text = f"For the answer this means: {'; '.join(meanings)}." if failed else "No check limits the answer."
     return Note("consequences", text, failed=failed)
 

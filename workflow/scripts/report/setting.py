@@ -118,7 +118,7 @@ def facts(site: Site | None, runs: pd.DataFrame) -> list[tuple[str, str]]:
     ok = runs[runs["status"] == "ok"]
     hosts = distinct_names(runs, "hosts")
     # Emulated nodes are processes on one machine, so its cores and memory are there once.
-    node = "the machine of all nodes" if site and site.placement == "emulated" else "a node"
+    node = "the shared machine" if site and site.placement == "emulated" else "a node"
     rates = sorted(set(ok["bandwidth_bytes_s"].dropna()))
     pairs = [
         ("site", ", ".join(sorted(set(runs["site"].dropna()))) or (site.name if site else "")),

@@ -673,7 +673,10 @@ class PyTorchTrainer(Trainer):
     def distribute(self) -> None:
         """Wrap `model` and `optimizer` so that optimizer steps average gradients over ranks (a hook)."""
 
-    def gradient_sync(self, is_last_batch: bool) -> contextlib.AbstractContextManager[None]:  # noqa: ARG002 (adapters use it)
+    def gradient_sync(
+        self,
+        is_last_batch: bool,  # noqa: ARG002 (adapters use it)
+    ) -> contextlib.AbstractContextManager[None]:
         """Return the context manager of one batch's forward and backward pass (a hook).
 
         Args:
