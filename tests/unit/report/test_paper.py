@@ -305,6 +305,8 @@ def test_drafts_say_what_tables_show(quickstart_like: tuple[Facts, list[Path], l
     warning, unrelated = Note("response-not-measured", "No run has it."), Note("nothing-tested", "Nothing.")
     best = Note("fastest-level", "Mean is shortest with 4.")
     assert drafts._main_sentences(answers.Answer([warning, best, unrelated], [])) == [warning, best]
+    effect = Note("effect", "Nodes change it.")
+    assert drafts._main_sentences(answers.Answer([best, unrelated, effect], [])) == [best, effect]
     empty = replace(facts, runs=facts.runs.assign(status="failed"))
     parts = drafts.draft_texts(empty, answers.Answer([answers.NO_SUCCESS], []), Evidence(empty.runs, {}))
     assert set(parts) == {"abstract.tex", "discussion.tex", "conclusion.tex"}
