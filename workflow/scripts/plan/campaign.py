@@ -46,8 +46,8 @@ MEMORY_ESTIMATES = "memory_estimates.json"  # in results/<study>, see plan.memor
 class Campaign:
     """A study at a site. Paths of results are relative to the checkout, paths of the cache absolute.
 
-    Sets of runs, from the largest: `designed_runs`, `max_runs` (if precision is reached late), `runs`
-    (planned by now). `record_paths` has those of `runs` that the site can execute.
+    Sets of runs, from the largest: `designed_runs`, `max_runs` (if cells reach the precision
+    target late), `runs` (planned by now). `record_paths` has those of `runs` that the site can execute.
 
     Attributes:
         study: The study.
@@ -252,7 +252,7 @@ class Campaign:
             problem = f"{subject} cannot be searched here: {reason}"
             raise InputError(reason.code, problem, file=display_path(self.study.file))
 
-    def unreachable_precision(self) -> list[Note]:
+    def unreachable_target(self) -> list[Note]:
         """Return a note if no cell can reach the study's precision target, else []."""
         rule = self.study.replicates
         untraced = {cell_name(levels) for levels in self.study.untraced_cells}
