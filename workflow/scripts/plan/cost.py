@@ -43,9 +43,10 @@ from plan.binding import read_binding
 from plan.campaign import Campaign, imported_note, load_merged_config, plan_campaign
 from plan.collective_benchmarks import CollectiveBenchmark, message_sizes, planned_benchmarks
 from plan.design import Run
-from plan.identity import cores_per_rank, device_kind_of, environment_of
+from plan.identity import environment_of
 from plan.largest import planned_searches
 from plan.memory import MemoryDemand, describe_demands, failed_estimates, is_estimable, memory_demands
+from plan.site_resources import cores_per_rank, device_kind_of
 from plan.timings import BUDGET_S, MESSAGES, PARTS, Timing, planned_timings
 
 START_S = 5.0  # from launch to the first epoch: 2.7 to 6.6 s in docs/measurements.md
