@@ -72,7 +72,7 @@ studies-test: venv  ## run every reduced study to its figures (about 30 min)
 cluster-test: venv  ## run a campaign on a virtual Slurm cluster both ways, and check the cluster, the doctor and ringside site (needs root)
 	@$(BIN)/python -m pytest tests/cluster -m "not fault and not long and not every_image and not bundle and not oar and not thorough" $(ARGS)
 
-cluster-long-test: venv  ## run what cluster-test leaves out: blocks cut short, chosen precision, heterogeneous nodes, an image (needs root)
+cluster-long-test: venv  ## run what cluster-test leaves out: blocks cut short, a precision target, heterogeneous nodes, an image (needs root)
 	@$(BIN)/python -m pytest tests/cluster -m "long and not fault and not every_image" $(ARGS)
 
 fault-test: venv  ## break everything that breaks on clusters, one after the other (needs root, about 15 min)

@@ -1,6 +1,6 @@
 """Ringside: a comparative study of distributed training, from install to paper figures.
 
-    plan -> environments -> datasets -> network -> strategies -> precision -> runs -> records -> traces, prediction, analysis -> figures -> report, paper
+    plan -> environments -> datasets -> network -> strategies -> replication -> runs -> records -> traces, prediction, analysis -> figures -> report, paper
 
 config/config.yaml says which study and which site; rules/ has one file per stage, in this order,
 in which data flows; docs/architecture.md has the stages in the order of their imports.
@@ -19,7 +19,7 @@ if CAMPAIGN.mode == "campaign":
 
 include: "rules/network.smk"
 include: "rules/strategies.smk"
-include: "rules/precision.smk"
+include: "rules/replication.smk"
 
 
 if CAMPAIGN.mode == "campaign":

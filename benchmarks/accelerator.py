@@ -37,7 +37,7 @@ from epoch_times import Process, interval_of_median, run_all
 from launchers import launch
 from launchers.local import rank_cores
 from models.named import graph
-from plan.identity import reason_missing_at_site
+from plan.site_limits import reason_missing_at_site
 from ranks.worker.devices import visible_names
 from runs.attempts import machine_lock
 from runs.epochs import read_epochs

@@ -61,7 +61,8 @@ def leave_records(slow: Callable[[Run], float] = lambda run: 1.0, site: str = "l
     Epoch times follow a law, multiplied by noise and by `slow(run)`.
     """
     from plan.campaign import load_campaign
-    from plan.identity import cores_per_rank, digests, plan_run
+    from plan.identity import digests, plan_run
+    from plan.site_resources import cores_per_rank
 
     campaign = load_campaign({"study": "small", "site": site, "records": "available"})
     rng = np.random.default_rng(1)

@@ -11,7 +11,7 @@ from analysis.cell_means import MIN_SHARED_BLOCKS
 from analysis.intervals import CONFIDENCE
 from declared.study import MIN_POOLED_DF
 from document import section, table
-from precision.stopping import MIN_CELL_DF
+from replication.stopping import MIN_CELL_DF
 from support.adaptive import Report, Rule, campaign, chosen, chosen_of_pairs, naive
 from support.simulated import SPREADS
 

@@ -17,7 +17,7 @@ from scipy import special
 from analysis.cell_means import MAX_PRIOR_DF, MIN_SHARED_BLOCKS, MIN_VARIANCE_RATIO
 from analysis.intervals import CONFIDENCE
 from declared.study import MIN_POOLED_DF
-from precision.stopping import MIN_CELL_DF
+from replication.stopping import MIN_CELL_DF
 
 Rule = Callable[["Report"], np.ndarray]  # returns which cells get a run in the next block, [studies, cells]
 # Half of the prior's degrees of freedom (descending), and the variance of log variances at each (ascending).
@@ -238,7 +238,7 @@ def naive(until: float) -> Rule:
 
 
 def chosen(until: float) -> Rule:
-    """Return the rule of `precision.stopping.judge_cells`."""
+    """Return the rule of `replication.stopping.judge_cells`."""
 
     def refine(report: Report) -> np.ndarray:
         is_estimated = (report.moderated(math.inf)[1] >= MIN_CELL_DF) & (report.freedom >= MIN_POOLED_DF)[

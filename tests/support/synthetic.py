@@ -16,7 +16,8 @@ from declared.frameworks import load_framework
 from declared.models import model_graph
 from declared.site import load_site
 from declared.study import load_study
-from plan.design import Geometry, plan_design
+from plan.design import plan_design
+from plan.geometry import Geometry
 from support.benchmarked import benchmark_rows
 
 BASELINES = {"pytorch-single": "pytorch-single", "tensorflow-single": "tensorflow-single"}

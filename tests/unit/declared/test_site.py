@@ -12,7 +12,7 @@ from common.files import CHECKOUT, load_yaml
 from common.keys import json_schema
 from declared.site import SiteKeys, host_names, load_site
 from plan.campaign import load_campaign
-from plan.identity import site_part
+from plan.site_resources import common_site_fields
 from support.refusals import assert_refusal
 
 SHIPPED = sorted(path.stem for path in (CHECKOUT / "config" / "sites").glob("*.yaml"))
@@ -54,7 +54,7 @@ def test_where_archives_are_is_no_part_of_a_measurement(tmp_path: Path) -> None:
     plain = load_site("here", written(tmp_path, LOCAL))
     with_folder = load_site("here", written(tmp_path, LOCAL, datasets={"folder": "~/archives"}))
     assert with_folder.datasets.folder == Path.home() / "archives"
-    assert site_part(with_folder) == site_part(plain)
+    assert common_site_fields(with_folder) == common_site_fields(plain)
 
 
 def test_several_interfaces_are_one_list(tmp_path: Path) -> None:
@@ -64,14 +64,14 @@ def test_several_interfaces_are_one_list(tmp_path: Path) -> None:
     )
     assert (single.interface, single.interfaces) == ("lo", ["lo"])
     assert (listed.interface, listed.interfaces) == ("ib0,ib1", ["ib0", "ib1"])
-    assert site_part(listed)["interface"] == "ib0,ib1"
+    assert common_site_fields(listed)["interface"] == "ib0,ib1"
 
 
 def test_gpu_binding_is_part_of_a_measurement() -> None:
     plain = load_site("slurm-example")
     bound = replace(plain, scheduler=replace(plain.scheduler, gpu_bind="closest"))
-    assert site_part(bound) == {**site_part(plain), "gpu_bind": "closest"}
-    assert "gpu_bind" not in site_part(plain), "keys of older records stay"
+    assert common_site_fields(bound) == {**common_site_fields(plain), "gpu_bind": "closest"}
+    assert "gpu_bind" not in common_site_fields(plain), "keys of older records stay"
 
 
 def test_what_is_done_beside_a_run_is_no_part_of_a_measurement(tmp_path: Path) -> None:
@@ -80,14 +80,14 @@ def test_what_is_done_beside_a_run_is_no_part_of_a_measurement(tmp_path: Path) -
     unreferenced = load_site("here", written(tmp_path, LOCAL, reference=False))
     waiting = load_site("here", written(tmp_path, LOCAL, wait_for_quiet=300))
     assert waiting.longest_run_s == 900
-    assert site_part(unreferenced) == site_part(waiting) == site_part(plain)
+    assert common_site_fields(unreferenced) == common_site_fields(waiting) == common_site_fields(plain)
 
 
 def test_stated_peak_is_no_part_of_a_measurement(tmp_path: Path) -> None:
     plain = load_site("here", written(tmp_path, LOCAL))
     stated = load_site("here", written(tmp_path, LOCAL, peak_tflops={"fp32": 1.2, "bf16": 2}))
     assert dict(stated.peak_tflops) == {"fp32": 1.2, "bf16": 2} and plain.peak_tflops == ()
-    assert site_part(stated) == site_part(plain)
+    assert common_site_fields(stated) == common_site_fields(plain)
 
 
 def test_auto_is_the_cores_that_this_process_may_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from declared.own_models import load_own_model
 from declared.site import load_site
 from declared.study import load_study
 from plan.design import plan_design
-from plan.identity import reason_missing_at_site
+from plan.site_limits import reason_missing_at_site
 from ringside import arguments
 from ringside.app import app
 from ringside.commands import split_rest

@@ -15,13 +15,14 @@ from declared.figures import FigureSpec
 from declared.frameworks import load_framework
 from declared.site import Site, load_site
 from declared.study import Study, load_study
-from plan import campaign, cost, identity
+from plan import campaign, cost, site_limits
 from plan.binding import bind_results
 from plan.campaign import load_campaign, plan_campaign
 from plan.collective_benchmarks import CollectiveBenchmarks
 from plan.design import plan_design, to_csv
-from plan.identity import reason_missing_at_site, spec
+from plan.identity import spec
 from plan.products import campaign_traits
+from plan.site_limits import reason_missing_at_site
 from plan.timings import Timings
 from records import status
 from report import preview
@@ -207,7 +208,7 @@ def test_what_a_site_cannot_run_has_a_reason(
 
 def test_framework_for_cpus_is_refused_on_accelerators(monkeypatch: pytest.MonkeyPatch) -> None:
     framework = replace(load_framework("pytorch-ddp"), devices=("cpu",))
-    monkeypatch.setattr(identity, "load_framework", lambda _: framework)
+    monkeypatch.setattr(site_limits, "load_framework", lambda _: framework)
     site = replace(load_site("local"), device="cuda")
     facts = {"framework": "pytorch-ddp", "device": "cuda"}
     assert stated(reason_missing_at_site(site, levels_of("pytorch-ddp"))) == ("unsupported-device", facts)

@@ -150,7 +150,7 @@ def test_rule_that_cannot_be_fulfilled_is_reported() -> None:
     never = find_note(state(8), "never-precise")
     assert never.facts == {"at_most": 8, "known_after": 9, "cells": 2}
     assert "never-precise" not in codes(state(9))
-    assert campaign(Replicates(3, 8, 0.05)).unreachable_precision() == [never], (
+    assert campaign(Replicates(3, 8, 0.05)).unreachable_target() == [never], (
         "./ringside run says it first, too"
     )
     pairs = {"contrasts": {"batch_size": (16, 32)}}
@@ -175,3 +175,11 @@ def test_decision_is_not_final_while_a_run_is_repeated() -> None:
 def test_a_pilot_counts_its_own_runs() -> None:
     pilot = campaign().pilot
     assert {run.block for run in pilot.runs} == {1, 2} and pilot.count_runs() == (4, False)
+
+
+def test_decisions_in_the_older_folder_are_read() -> None:
+    decide(3, A)
+    Path("results/quickstart/replication").rename("results/quickstart/precision")
+    assert runs(campaign()) == {A: 4, B: 3}
+    decide(4)
+    assert [decision.block for decision in campaign().decisions] == [3, 4]

@@ -11,9 +11,12 @@ from common.errors import InputError
 from common.notes import Note
 from declared.site import Site, load_site
 from declared.study import Replicates, Study, load_study
-from plan.design import INFEASIBLE_FOR_FRAMEWORK, MAX_RUN_ID_BYTES, Run, check_names, plan_design, to_csv
-from plan.identity import cores_per_rank, link_rate, link_settings, plan_run, reason_missing_at_site, spec
+from plan.design import MAX_RUN_ID_BYTES, Run, check_names, plan_design, to_csv
+from plan.geometry import INFEASIBLE_FOR_FRAMEWORK
+from plan.identity import plan_run, spec
 from plan.scheduling import run_resources, slurm_options
+from plan.site_limits import reason_missing_at_site
+from plan.site_resources import cores_per_rank, link_rate, link_settings
 
 BLOCKS = (1, 2, 3, 4, 5)  # of the study quickstart
 

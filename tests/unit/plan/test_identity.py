@@ -12,9 +12,10 @@ from declared.factors import factor_table
 from declared.frameworks import FRAMEWORKS, RANKS, framework_names
 from declared.site import load_site
 from declared.study import Study, load_study
-from plan import identity
+from plan import site_resources
 from plan.design import Run, plan_design
-from plan.identity import MODEL_CODE, device_peak, plan_run, rank_code, spec
+from plan.identity import MODEL_CODE, plan_run, rank_code, spec
+from plan.site_resources import device_peak
 
 SCRIPTS = RANKS.parent
 STUDY = {
@@ -94,7 +95,7 @@ def test_the_key_follows_what_shapes_the_links(tmp_path: Path, monkeypatch: pyte
     fields = spec(planned, load_site("virtual"), single_run(planned, "virtual"))
     assert fields["shaping"] == ["tbf", "rate", "1000000000bit", "burst", "250000", "latency", "50ms"]
     monkeypatch.setattr(
-        identity, "shaping", lambda rate: ["tbf", "rate", f"{int(8 * rate)}bit", "burst", "9"]
+        site_resources, "shaping", lambda rate: ["tbf", "rate", f"{int(8 * rate)}bit", "burst", "9"]
     )
     changed = {site for site in before if key(planned, site) != before[site]}
     assert changed == {"virtual"}

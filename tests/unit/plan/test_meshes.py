@@ -8,7 +8,8 @@ from common.errors import InputError
 from declared.site import Site, load_site
 from declared.study import load_study
 from models.mesh import Mesh
-from plan.design import INFEASIBLE_FOR_FRAMEWORK, Run, plan_design
+from plan.design import Run, plan_design
+from plan.geometry import INFEASIBLE_FOR_FRAMEWORK
 from plan.identity import spec
 from support.changed_study import changed_study
 

@@ -9,7 +9,8 @@ from declared import own_models
 from declared.own_models import load_own_model
 from declared.study import load_study
 from plan import identity
-from plan.design import INFEASIBLE_FOR_FRAMEWORK, plan_design
+from plan.design import plan_design
+from plan.geometry import INFEASIBLE_FOR_FRAMEWORK
 from plan.identity import code_digest
 from support.installed_site import SITE
 from support.own_commands import write_study

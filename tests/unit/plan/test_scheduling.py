@@ -8,7 +8,7 @@ import pytest
 from snakemake_executor_plugin_slurm.validation import validate_slurm_extra
 
 from declared.site import Scheduler, Site, load_site
-from plan.design import Geometry
+from plan.geometry import Geometry
 from plan.scheduling import allocation_options, build_resources, concurrent_share, run_resources
 
 UNSET: dict[str, Any] = {

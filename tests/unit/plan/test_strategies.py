@@ -14,7 +14,8 @@ from models import strategy
 from models.soap import divide
 from plan import design as planner
 from plan.campaign import plan_campaign
-from plan.design import INFEASIBLE_FOR_FRAMEWORK, plan_design
+from plan.design import plan_design
+from plan.geometry import INFEASIBLE_FOR_FRAMEWORK
 from plan.identity import plan_run, spec
 from plan.memory import run_key
 from plan.strategies import search_name

@@ -20,8 +20,9 @@ from declared.records import WARNING_SEPARATOR, split_settings
 from declared.site import load_site
 from plan.campaign import Campaign, plan_campaign
 from plan.design import Run
-from plan.identity import cores_per_rank, digests
+from plan.identity import digests
 from plan.record_checks import load_record
+from plan.site_resources import cores_per_rank
 from ranks.worker.epoch_timer import COLUMNS
 from records.aggregate import aggregate_records, summarize, token_columns, user_model_columns
 from records.next_commands import CampaignArguments, arguments_for

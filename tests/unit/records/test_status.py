@@ -398,7 +398,7 @@ def test_a_watch_ends_with_the_campaign(
 def test_json_keeps_keys_that_programs_read() -> None:
     standing = made_up(
         jobs=[Job("7", "block 1", "RUNNING", "2026-11-21T20:32:46", "node1")],
-        precision=TargetProgress({}, max_runs=10, open=True, block=0, cells={}),
+        replication=TargetProgress({}, max_runs=10, open=True, block=0, cells={}),
     )
     content = json.loads(status.to_json(standing))
     assert content["jobs"] == [
@@ -478,11 +478,13 @@ def test_an_adaptive_campaign_is_open_until_its_last_decision() -> None:
     rule = Replicates(3, 5, 0.02)
     measured = replace(fixed, study=replace(fixed.study, replicates=rule))
     measured = replace(measured, designed_runs=plan_design(measured.study, measured.site))
-    assert read(fixed).precision is None
+    assert read(fixed).replication is None
     for run in measured.runs:
         record(measured, run)
     standing = read(measured)
-    assert standing.precision == TargetProgress(rule_fields(rule), max_runs=10, open=True, block=0, cells={})
+    assert standing.replication == TargetProgress(
+        rule_fields(rule), max_runs=10, open=True, block=0, cells={}
+    )
     assert (standing.planned, standing.done, standing.left, standing.ended) == (6, 6, 0, False)
     first, second = dict.fromkeys(run.cell for run in measured.runs)
     cell = {"n": 3, "half_width": 0.031, "reached": "no", "refine": True, "expected": 5}
@@ -501,7 +503,7 @@ def test_an_adaptive_campaign_is_open_until_its_last_decision() -> None:
     decide(3)
     standing = read(measured.now())
     assert (standing.planned, standing.done, standing.left) == (7, 6, 1)
-    assert standing.precision == TargetProgress(
+    assert standing.replication == TargetProgress(
         rule_fields(rule), max_runs=10, open=True, block=3, cells=decisions[3]
     )
     decide(4)
@@ -511,12 +513,12 @@ def test_an_adaptive_campaign_is_open_until_its_last_decision() -> None:
             record(measured, run)
     standing = read(measured.now())
     assert (standing.planned, standing.done, standing.left, standing.ended) == (9, 9, 0, True)
-    assert standing.precision == TargetProgress(
+    assert standing.replication == TargetProgress(
         rule_fields(rule), max_runs=10, open=False, block=5, cells=decisions[5]
     )
     decision_file(measured.results, 5).unlink()
-    standing = read(measured.now()).precision
-    assert standing is not None and (standing.block, standing.open) == (4, False), (
+    progress = read(measured.now()).replication
+    assert progress is not None and (progress.block, progress.open) == (4, False), (
         "what came of the last runs is not known"
     )
 
@@ -575,10 +577,10 @@ def test_cells_that_miss_the_target_are_listed_widest_first() -> None:
         "b": {**cell, "half_width": None, "reached": "perhaps by chance", "refine": False},
         "c": {**cell, "reached": "yes", "refine": False},
     }
-    precision = TargetProgress({"until": 0.02, "at_most": 5, "contrasts": {}}, 10, True, 3, cells)
-    _, *listed = lines(made_up(precision=precision), "precision")
+    progress = TargetProgress({"until": 0.02, "at_most": 5, "contrasts": {}}, 10, True, 3, cells)
+    _, *listed = lines(made_up(replication=progress), "target")
     assert listed == ["b: n = 3, no interval, perhaps by chance", "a: n = 3, within 3.1 %, gets another run"]
-    assert len(lines(made_up(precision=replace(precision, block=0, cells={})), "precision")) == 1
+    assert len(lines(made_up(replication=replace(progress, block=0, cells={})), "target")) == 1
 
 
 @pytest.mark.parametrize(

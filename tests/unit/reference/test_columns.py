@@ -39,13 +39,13 @@ from declared.references import load_reference
 from declared.responses import RESPONSES
 from declared.study import Replicates
 from network import fit
-from precision import pilot, reached
 from prediction import crossover, held_out, hybrid, methods, projection, what_if
 from prediction.cells import measured_cells
 from prediction.message_times import CollectiveBenchmark, benchmark_points
 from prediction.question import ask
 from records.aggregate import memory_estimate_columns
 from reference import products
+from replication import pilot, reached
 from strategies import costs_table, found
 from support.known_heterogeneous import heterogeneous_runs
 from support.measured_elsewhere import DLPERF
@@ -142,7 +142,7 @@ def table_data(
         "strategies": strategies.summarize(runs),
         "scaling": scaling.build_rows(runs)[0],
         "decomposition": decomposition.decompose(runs, network),
-        "precision": reached.table(runs, Replicates(3, 9, 0.05)).data,
+        "replication": reached.table(runs, Replicates(3, 9, 0.05)).data,
         "pilot": pilot.table(runs, read_table(FOLDER / "epochs.csv", "epochs")).data,
         "network": fit.compare(pd.concat([network, network.assign(collective="all_gather")])),
         "prediction": errors,

@@ -31,7 +31,7 @@ from declared.study import Author, Replicates, load_study
 from figures import style
 from figures.panels import NOT_DRAWN
 from network import fit
-from precision import reached
+from replication import reached
 from report import design, document, drafts, paper, pdf, setting
 from report import methods as methods_module
 from report.facts import Facts, texts
@@ -617,7 +617,7 @@ def test_methods_say_by_which_precision_replicates_were_chosen(tmp_path: Path) -
     notes = notes_of(facts)
     assert find_note(notes, "design").facts["replicates"] == [3, 5]
     assert find_note(notes, "blocks").facts["is_adaptive"]
-    chosen = reached.precision_note(facts.runs, facts.study.replicates)
+    chosen = reached.target_note(facts.runs, facts.study.replicates)
     assert chosen and to_latex(chosen) in notes
     replication = design.replication(read_runs(runs_csv), facts.study.replicates)
     assert (

@@ -58,7 +58,7 @@ def test_mark_counts_precise_cells(
     reached: tuple[str, ...], cells: int, wide: list[str], by_chance: list[str], outcome: str
 ) -> None:
     rows = pd.DataFrame({"cell": ["a", "b", "c"], "reached": reached})
-    mark = quality.precision_mark(Table("t", rows, rows, []))
+    mark = quality.target_mark(Table("t", rows, rows, []))
     assert (
         mark.name.facts == {"cells": cells, "wide": wide, "by_chance": by_chance} and mark.outcome == outcome
     )

@@ -91,7 +91,9 @@ class TableInputs:
         """Write the study's methods note, which explains once what captions and table notes omit."""
         within_blocks = effects.build_rows(self.runs)["within_blocks"]
         chosen = (
-            f"Replicates are chosen by precision: a cell has {self.replicates}." if self.replicates else ""
+            f"Replicates are chosen by a precision target: a cell has {self.replicates}."
+            if self.replicates
+            else ""
         )
         paragraphs = [
             "# How the numbers of this study were computed",

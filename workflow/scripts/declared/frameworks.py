@@ -21,6 +21,7 @@ RANKS = CHECKOUT / "workflow" / "scripts" / "ranks"
 FRAMEWORKS = RANKS / "frameworks"
 LIBRARIES = RANKS / "libraries"
 COMMAND_ADAPTER = RANKS / "command"
+JAX_ENVIRONMENT = "jax"  # The environment whose frameworks XLA always compiles.
 
 
 Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "point_to_point"]

@@ -53,8 +53,8 @@ DEFAULT_RESOLUTION = 4
 ACCURACIES = ("validation_accuracy", "train_accuracy", "perplexity")  # columns of runs.csv
 MIN_REPLICATES = 3  # from fewer runs their spread cannot be estimated
 MIN_RUNS_FOR_RESIDUALS = 8  # a plot of fewer residuals shows nothing
-# Degrees of freedom that the pooled spread of all cells needs before any cell counts as precise
-# (precision.stopping).
+# Degrees of freedom that the pooled spread of all cells needs before any cell can reach a precision target
+# (replication.stopping).
 MIN_POOLED_DF = 16.0
 
 
@@ -79,7 +79,7 @@ class Replicates:
 
     @property
     def adaptive(self) -> bool:
-        """Return whether the number of runs is chosen by precision."""
+        """Return whether the number of runs is chosen by a precision target."""
         return self.until is not None
 
     def known_after(self, cells: int) -> int:
@@ -138,11 +138,11 @@ class PrecisionTarget(Keys):
         "number of blocks after which no cell gets another run, however wide its interval is", le=1000
     )
     until: Percentage = key(
-        "precision to reach, such as '5 %': half the width of the 95 % interval of a cell's mean epoch time, "
+        "precision target, such as '5 %': half the width of the 95 % interval of a cell's mean epoch time, "
         "relative to it; at most 50 %"
     )
     contrasts: Names | Annotated[LevelsOf, Rules(min_length=1)] = key(
-        "reach the precision for ratios of cells that differ in one factor alone, instead of for means of "
+        "reach the target for ratios of cells that differ in one factor alone, instead of for means of "
         "cells: a factor or a list of factors, with all their levels, or FACTOR: [LEVEL, LEVEL, ...]",
         default_factory=dict,
     )
@@ -445,7 +445,7 @@ class Study(StudyKeys):
             fit_can_be_checked=self._can_hold_out,
             strategies_searched=self.searches_strategies,
             heterogeneous=self.is_heterogeneous,
-            replicates_by_precision=self.replicates.adaptive,
+            has_precision_target=self.replicates.adaptive,
             traced=self.traced,
             accuracy_recorded=has_trainer,
             startup_recorded=has_trainer,

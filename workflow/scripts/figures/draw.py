@@ -13,7 +13,7 @@ from common.options import run_program
 from declared.figures import from_json
 from declared.products.figures import KINDS
 from figures import style
-from precision import reached
+from replication import reached
 
 
 def main(*, figure: str, inputs: Sequence[str], out: Path) -> None:
@@ -32,8 +32,8 @@ def main(*, figure: str, inputs: Sequence[str], out: Path) -> None:
     figure_drawn, caption = importlib.import_module(KINDS[spec.kind].module).draw(records, spec)
     # Only a caption that counts runs leaves open why cells have different numbers of them. This note stays
     # below even if the caption has its full number of words, since it concerns every interval.
-    if "precision" in files and "runs-per-cell" in codes(caption.notes):
-        caption = caption.with_note(reached.caption_note(files["precision"]), below=True)
+    if "replication" in files and "runs-per-cell" in codes(caption.notes):
+        caption = caption.with_note(reached.caption_note(files["replication"]), below=True)
     style.save(figure_drawn, out)
     write_text(out.with_name(f"{out.name}.caption.md"), caption + "\n")
 

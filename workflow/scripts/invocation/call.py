@@ -203,7 +203,7 @@ class Call:
         tools = [TOOL_ENVIRONMENTS[rule] for rule in sorted(due & TOOL_ENVIRONMENTS.keys())]
         exit_on_input_error(lambda: check_bundle(self.campaign.site, [*environments, *tools], datasets))
         exit_on_input_error(lambda: check_builds(self.campaign.site, environments))
-        if {"run", "precision"} & due:
+        if {"run", "replication"} & due:
             runs = {job.wildcards.run_id for job in jobs if job.rule.name == "run"}
             exit_on_input_error(lambda: write_plans(self.campaign, runs))
         if self.campaign.site.launcher != "local":
@@ -214,7 +214,7 @@ class Call:
         print(
             campaign.summary(),
             *campaign.skipped_runs(),
-            *campaign.unreachable_precision(),
+            *campaign.unreachable_target(),
             *(campaign.unused_records() if campaign.mode == "campaign" else []),
             sep="\n",
             flush=True,

@@ -17,7 +17,8 @@ from network.bus import bus_bandwidth
 from network.measure import KIND
 from plan.campaign import Campaign, load_campaign
 from plan.collective_benchmarks import KEYS, CollectiveBenchmark, key, output, required_benchmarks
-from plan.identity import link_rate, reason_missing_at_site
+from plan.site_limits import reason_missing_at_site
+from plan.site_resources import link_rate
 from records.next_commands import CONFIGURED, CampaignArguments, arguments_for, repeat_notes
 from runs.attempts import absence_reason
 

@@ -22,6 +22,7 @@ from common.text import number_of
 from datasets.identity import data_folder
 from declared.configuration import load_config, read_config
 from declared.environments import lineage, read
+from declared.factors import levels_name
 from declared.responses import RESPONSES
 from declared.run_status import RECORD_STATUSES
 from declared.site import Site, load_site
@@ -30,11 +31,12 @@ from environments import installed
 from environments.identity import environment_stamp
 from plan.binding import check_place, read_binding, restore_site
 from plan.decisions import Decision, decision_file, read_decisions
-from plan.design import Run, cell_name, plan_design, to_csv
-from plan.identity import PlannedRun, plan_run, reason_missing_at_site
+from plan.design import Run, plan_design, to_csv
+from plan.identity import PlannedRun, plan_run
 from plan.machine import check_folder, check_machine
 from plan.node_check import TABLE, without_slow_nodes
 from plan.record_checks import record_status
+from plan.site_limits import reason_missing_at_site
 from plan.strategies import missing_strategy_note
 
 MODES = ("campaign", "available")
@@ -46,8 +48,8 @@ MEMORY_ESTIMATES = "memory_estimates.json"  # in results/<study>, see plan.memor
 class Campaign:
     """A study at a site. Paths of results are relative to the checkout, paths of the cache absolute.
 
-    Sets of runs, from the largest: `designed_runs`, `max_runs` (if precision is reached late), `runs`
-    (planned by now). `record_paths` has those of `runs` that the site can execute.
+    Sets of runs, from the largest: `designed_runs`, `max_runs` (if cells reach the precision
+    target late), `runs` (planned by now). `record_paths` has those of `runs` that the site can execute.
 
     Attributes:
         study: The study.
@@ -94,7 +96,7 @@ class Campaign:
         if not rule.adaptive:
             return self.designed_runs
         planned_ids = {run.run_id for run in self.runs}
-        refinable = {cell_name(levels) for levels in self.study.refinable}
+        refinable = {levels_name(levels) for levels in self.study.refinable}
         return [run for run in self.designed_runs if run.run_id in planned_ids or run.cell in refinable]
 
     @cached_property
@@ -252,10 +254,10 @@ class Campaign:
             problem = f"{subject} cannot be searched here: {reason}"
             raise InputError(reason.code, problem, file=display_path(self.study.file))
 
-    def unreachable_precision(self) -> list[Note]:
+    def unreachable_target(self) -> list[Note]:
         """Return a note if no cell can reach the study's precision target, else []."""
         rule = self.study.replicates
-        untraced = {cell_name(levels) for levels in self.study.untraced_cells}
+        untraced = {levels_name(levels) for levels in self.study.untraced_cells}
         cells = len({run.cell for run in self.runs if self.missing_reason(run) is None} & untraced)
         if not rule.adaptive or not cells or rule.at_most >= (min_runs := rule.known_after(cells)):
             return []

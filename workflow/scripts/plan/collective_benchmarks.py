@@ -19,18 +19,12 @@ from declared.site import Site
 from models.collectives import ALL_GATHER, ALL_REDUCE, AXIS_COLLECTIVES, COLLECTIVES, REDUCE_SCATTER
 from models.division import SEQUENCE
 from plan.campaign import Campaign
-from plan.design import Geometry, Run
-from plan.identity import (
-    device_kind_of,
-    digest_rank_code,
-    digests,
-    heterogeneous_resources,
-    link_settings,
-    rank_code,
-    reason_missing_at_site,
-    site_part,
-)
+from plan.design import Run
+from plan.geometry import Geometry
+from plan.identity import digest_rank_code, digests, rank_code
 from plan.other_measurements import Measurements
+from plan.site_limits import reason_missing_at_site
+from plan.site_resources import common_site_fields, device_kind_of, heterogeneous_resources, link_settings
 
 SMALLEST_BYTES = 1024
 GROWTH = 4
@@ -143,7 +137,7 @@ def spec(site: Site, benchmark: CollectiveBenchmark) -> dict[str, Any]:
         "replicas_per_rank": benchmark.geometry.replicas_per_rank,
         "sizes": message_sizes(site.collective_max_bytes),
         "step_times": False,
-        **site_part(site),
+        **common_site_fields(site),
         **link_settings(site, benchmark.run.levels),
         "device": device_kind_of(site, benchmark.run.levels),
         **heterogeneous_resources(site, benchmark.run.levels, benchmark.geometry),

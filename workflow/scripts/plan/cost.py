@@ -43,9 +43,10 @@ from plan.binding import read_binding
 from plan.campaign import Campaign, imported_note, load_merged_config, plan_campaign
 from plan.collective_benchmarks import CollectiveBenchmark, message_sizes, planned_benchmarks
 from plan.design import Run
-from plan.identity import cores_per_rank, device_kind_of, environment_of
+from plan.identity import environment_of
 from plan.largest import planned_searches
 from plan.memory import MemoryDemand, describe_demands, failed_estimates, is_estimable, memory_demands
+from plan.site_resources import cores_per_rank, device_kind_of
 from plan.timings import BUDGET_S, MESSAGES, PARTS, Timing, planned_timings
 
 START_S = 5.0  # from launch to the first epoch: 2.7 to 6.6 s in docs/measurements.md
@@ -372,7 +373,7 @@ def notes(cost: Cost) -> list[Note]:
     if (wait_s := site.wait_for_quiet) > 0:
         text = f"without waiting for a quiet machine, up to {wait_s:g} s a run (wait_for_quiet)"
         lines.append(Note("without-waiting", text, wait_s=wait_s))
-    return [*lines, _total(cost), *_precision_notes(cost), _state(cost), *cost.unused]
+    return [*lines, _total(cost), *_target_notes(cost), _state(cost), *cost.unused]
 
 
 def _unestimated_notes(cost: Cost) -> Iterator[Note]:
@@ -410,15 +411,15 @@ def _total(cost: Cost) -> Note:
     )
 
 
-def _precision_notes(cost: Cost) -> Iterator[Note]:
+def _target_notes(cost: Cost) -> Iterator[Note]:
     """Yield notes on a study's precision target and on the largest and expected cost of its runs."""
     campaign, rule = cost.campaign, cost.campaign.study.replicates
     if not rule.adaptive:
         return
     certain = "; the numbers above cover the runs that are certain" if campaign.open else ""
-    text = f"replicates by precision: a cell has {rule.words}{certain}"
+    text = f"replicates by precision target: a cell has {rule.words}{certain}"
     yield Note("replicates-by-precision", text, rule=rule, open=campaign.open)
-    yield from campaign.unreachable_precision()
+    yield from campaign.unreachable_target()
     if campaign.open:
         n_runs, total_s = len(cost.potential_runs), cost.total_s(cost.potential_runs)
         text = f"at most {number_of(n_runs, 'run')}, {format_duration(total_s)} one after the other"

@@ -1,8 +1,8 @@
 """Read which cells get another run in a study with a precision target.
 
-After each block from `at_least` on, the stage `precision` decides from the records which cells get a run in
+After each block from `at_least` on, the stage `replication` decides from the records which cells get a run in
 the next block. It writes the decision, with the rule that it follows, to
-results/<study>/precision/block-<block>.json. The last decision names no cell; the one after block `at_most`
+results/<study>/replication/block-<block>.json. The last decision names no cell; the one after block `at_most`
 is always the last.
 """
 
@@ -22,6 +22,8 @@ from declared.study import Replicates
 
 # Values of `reached` in config/schemas/decision.schema.yaml: whether a cell has reached its precision target.
 REACHED = YES, BY_CHANCE, NO, NOT_ASKED = ("yes", "perhaps by chance", "no", "not asked")
+# Folders of decisions in results: the current one, and that of campaigns that 0.1.0 ran, until 0.3.0.
+DECISION_FOLDERS = ("replication", "precision")
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class Decision:
         return [cell for cell, state in self.cells.items() if state["refine"]]
 
 
-def summarize_precision(cells: Mapping[str, Mapping[str, Any]], rule: Mapping[str, Any]) -> str:
+def summarize_target(cells: Mapping[str, Mapping[str, Any]], rule: Mapping[str, Any]) -> str:
     """Return in words how many cells have reached the precision target of a rule (see `rule_fields`)."""
     counts = Counter(state["reached"] for state in cells.values())
     n_targeted = number_of(len(cells) - counts[NOT_ASKED], "cell")
@@ -53,8 +55,9 @@ def summarize_precision(cells: Mapping[str, Mapping[str, Any]], rule: Mapping[st
 
 
 def decision_file(results: Path, block: int) -> Path:
-    """Return the file of the decision after a block."""
-    return results / "precision" / f"block-{block}.json"
+    """Return the file of the decision after a block: an older campaign's unless it has been made again."""
+    file, older = (results / folder / f"block-{block}.json" for folder in DECISION_FOLDERS)
+    return older if older.is_file() and not file.exists() else file
 
 
 def rule_fields(replicates: Replicates) -> dict[str, Any]:

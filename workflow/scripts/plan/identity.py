@@ -15,12 +15,8 @@ from typing import Any
 
 from common.files import CHECKOUT, digest_text
 from common.normal_form import digest_sources
-from common.notes import Note
 from datasets.identity import data_digest, data_folder
 from declared.datasets import find_dataset
-from declared.devices import stated_peak
-from declared.environments import older
-from declared.environments import read as read_environment
 from declared.factors import has_largest_batch
 from declared.frameworks import (
     COMMAND_ADAPTER,
@@ -28,22 +24,20 @@ from declared.frameworks import (
     LIBRARIES,
     RANKS,
     Framework,
-    framework_names,
     load_framework,
 )
 from declared.models import model_graph
 from declared.own_models import is_own_model, load_own_model
 from declared.site import Site
 from declared.study import Study
-from declared.virtual import shaping
-from environments import scorep
 from environments.identity import environment_digest, environment_stamp
 from models import strategy
 from models.graph import Graph
-from models.precision import COMPUTES_IN_BFLOAT16, TF32
 from plan.batch_sizes import search_name
-from plan.design import JAX, Geometry, Run
+from plan.design import Run
+from plan.geometry import Geometry
 from plan.own_commands import command_code_digest, command_fields, count_samples, unregistered_data_digest
+from plan.site_resources import site_fields
 
 # Modules of `models` that every rank imports.
 MODEL_CODE = tuple(
@@ -58,36 +52,6 @@ DIVISION_CODE = [RANKS.parent / "models" / "division.py"]  # of ranks that parti
 DESCRIPTIVE_KEYS = ("title", "needs", "why", "notes", "own_modules")
 # Modules of `models` that ranks with a parallelization strategy import.
 STRATEGY_CODE = [RANKS.parent / "models" / f"{name}.py" for name in ("soap", "strategy", "layout")]
-
-
-def cores_per_rank(site: Site) -> int:
-    """Return the cores of one replica: the machine's cores over the largest number of ranks that it can have.
-
-    Cells with fewer ranks leave cores idle, so that a replica has the same cores in all cells.
-    """
-    ranks_on_a_machine = site.ranks_per_node * (site.nodes if site.placement == "emulated" else 1)
-    return max(1, site.cores // ranks_on_a_machine)
-
-
-GPU_HOST_CORES = 2  # cores of a GPU rank that feed its device, where another rank trains on CPU cores
-
-
-def heterogeneous_resources(site: Site, levels: Mapping[str, Any], geometry: Geometry) -> dict[str, Any]:
-    """Return per-node CPU shares and per-rank core counts of a heterogeneous cell, {} for a homogeneous one.
-
-    With `device: hybrid` the last rank of each node trains on the cores that the GPU ranks leave free.
-    """
-    resources: dict[str, Any] = {}
-    if site.cpu_shares:
-        resources["cpu_shares"] = list(site.cpu_shares[: geometry.nodes])
-    ranks = geometry.ranks_per_node
-    if device_kind_of(site, levels) == "hybrid":
-        cores = site.cores // (site.nodes if site.placement == "emulated" else 1)
-        host_cores = max(1, min(GPU_HOST_CORES, cores // ranks))
-        resources["rank_cores"] = [host_cores] * (ranks - 1) + [max(1, cores - host_cores * (ranks - 1))]
-    elif site.rank_cores:
-        resources["rank_cores"] = list(site.rank_cores[:ranks])
-    return resources
 
 
 def spec(study: Study, site: Site, run: Run) -> dict[str, Any]:
@@ -116,23 +80,6 @@ def strategy_fields(run: Run) -> dict[str, Any]:
     return {"strategy": strategy.to_json(run.strategy), "bucket_bytes": list(run.bucket_bytes)}
 
 
-def site_fields(site: Site, levels: Mapping[str, Any], geometry: Geometry) -> dict[str, Any]:
-    """Return the fields that a site adds to the specification of a run with these levels."""
-    cores = heterogeneous_resources(site, levels, geometry)
-    return {
-        **site_part(site),
-        **link_settings(site, levels),
-        **(
-            {"scorep": scorep.version(site.scorep)} if site.scorep and runs_under_scorep(site, levels) else {}
-        ),
-        # A cell overrides the device and the cores per rank of `site_part`: its device may be another one,
-        # and its ranks may have several replicas or different core counts.
-        "device": device_kind_of(site, levels),
-        "cores_per_rank": max(cores.get("rank_cores", [cores_per_rank(site) * geometry.replicas_per_rank])),
-        **cores,
-    }
-
-
 def geometry_fields(geometry: Geometry) -> dict[str, Any]:
     """Return the fields of a geometry for a specification: without a mesh, or with the size of each axis."""
     fields = vars(geometry)
@@ -141,211 +88,6 @@ def geometry_fields(geometry: Geometry) -> dict[str, Any]:
         if geometry.mesh
         else {k: v for k, v in fields.items() if k != "mesh"}
     )
-
-
-def device_kind_of(site: Site, levels: Mapping[str, Any]) -> str:
-    """Return the kind of device that a cell with these levels trains on: cpu, cuda or hybrid."""
-    return site.device if levels["device"] == "site" else str(levels["device"])
-
-
-def link_rate(site: Site, levels: Mapping[str, Any]) -> float | None:
-    """Return the nodes' link rate in each direction in bytes/s, None if neither levels nor site set one."""
-    return levels["bandwidth"] * 1e6 / 8 or site.bandwidth_bytes_s
-
-
-def device_peak(site: Site, levels: Mapping[str, Any]) -> float | None:
-    """Return the peak of a device in FLOP/s that the site states for the cell's precision, None without one.
-
-    Of the peak of all cores a CPU rank gets the share of its cores, or of its virtual node's CPU quota.
-    """
-    peak, kind = stated_peak(site.peak_tflops, levels["precision"]), device_kind_of(site, levels)
-    if peak is None or kind == "hybrid" or site.is_heterogeneous or (kind == "cpu") != (site.device == "cpu"):
-        return None
-    if kind == "cuda":
-        return peak
-    cores = float(cores_per_rank(site))
-    if site.cpu_share:
-        cores = min(cores, site.cpu_share / site.ranks_per_node)
-    return peak * cores / site.cores
-
-
-def link_settings(site: Site, levels: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the link rate of a cell, and the traffic shaping that enforces it on virtual nodes."""
-    rate = link_rate(site, levels)
-    return {
-        "bandwidth_bytes_s": rate,
-        "shaping": shaping(rate) if rate and site.placement == "virtual" else None,
-    }
-
-
-def runs_under_scorep(site: Site, levels: Mapping[str, Any]) -> bool:
-    """Return whether a cell runs under Score-P: a full trace of an installed MPI program."""
-    framework = load_framework(levels["framework"])
-    installed = framework.environment in dict(site.installed)
-    return site.scorep is not None and framework.mpi and installed and levels["trace"] == "full"
-
-
-# Launchers that start ranks by a program without process management for MPI. Flux could do it with flux-pmix
-# and PBS with mpirun; neither was tried.
-LAUNCHERS_WITHOUT_MPI = {"pbs": "pbs_tmrsh", "flux": "flux submit"}
-
-
-def reason_missing_at_site(site: Site, levels: Mapping[str, Any]) -> Note | None:
-    """Return why a site cannot run cells with these levels, None if it can.
-
-    Such runs stay in the design and are reported as `missing`; a cell that its framework cannot train at all
-    stops the study (`plan.design.InfeasibleCell`).
-    """
-    name, device_kind = levels["framework"], device_kind_of(site, levels)
-    if not site.can_run(name):
-        return Note("framework-not-at-site", f"site {site.name} does not have {name}", framework=name)
-    framework = load_framework(name)
-    if not framework.adapter:
-        text = f"site {site.name} cannot run {name}: its adapter is not written yet"
-        return Note("no-adapter", text, framework=name)
-    if not _is_available(framework.environment, site):
-        keys = f"installed.{framework.environment} or images.brought.{framework.environment}"
-        text = (
-            f"{framework.environment} is not installed at site {site.name} (see {keys} in "
-            "docs/reference/configuration.md)"
-        )
-        return Note("not-installed", text, environment=framework.environment)
-    if reason := _outdated_package(name, site):
-        return reason
-    if framework.mpi and (starts := LAUNCHERS_WITHOUT_MPI.get(site.launcher)):
-        text = f"site {site.name} starts ranks by {starts}, {name} needs srun or mpirun"
-        return Note("no-mpi", text, framework=name, launcher=site.launcher, starts=starts)
-    if reason := _reason_missing_device(site, framework, device_kind):
-        return reason
-    if levels["bandwidth"] and site.placement != "virtual":
-        text = f"site {site.name} cannot set the rate of its links: only the virtual cluster can"
-        return Note("no-link-rate", text, bandwidth=levels["bandwidth"])
-    if reason := _reason_missing_arithmetic(site, levels, framework, device_kind):
-        return reason
-    model = levels["model"]
-    if operators := _missing_operators(name, model, levels["dataset"], device_kind):
-        text = f"{name} cannot compute {', '.join(operators)} of {model} on device {device_kind}"
-        facts = {"framework": name, "model": model, "device": device_kind, "operators": operators}
-        return Note("missing-operators", f"site {site.name}: {text}", **facts)
-    if site.scorep and runs_under_scorep(site, levels) and scorep.version(site.scorep) is None:
-        text = f"site {site.name} names Score-P in {site.scorep}, whose bin/scorep-config prints no version"
-        return Note("no-scorep", text, scorep=site.scorep)
-    if (compiler := levels["compiler"]) == "torch-compile" and site.deployment == "apptainer":
-        text = f"site {site.name} trains in images, which have no compiler for {compiler}"
-        return Note("no-compiler", text, compiler=compiler)
-    return None
-
-
-def _reason_missing_arithmetic(
-    site: Site, levels: Mapping[str, Any], framework: Framework, device_kind: str
-) -> Note | None:
-    """Return why the site's devices lack a cell's precision, autotuning or attention, None if they do not."""
-    if levels["precision"] == TF32 and device_kind != "cuda":
-        text = f"site {site.name} cannot compute in tf32: only device cuda can"
-        return Note("unsupported-precision", text, precision=TF32, device=device_kind)
-    is_on_xla = framework.environment == JAX and device_kind == "cpu"
-    if is_on_xla and levels["precision"] in COMPUTES_IN_BFLOAT16 and "tensor" in levels["parallelism"]:
-        text = (
-            f"site {site.name} trains on processors, for which XLA cannot compile sums of bfloat16 along a "
-            "tensor axis"
-        )
-        return Note("unsupported-precision", text, precision=levels["precision"], device=device_kind)
-    if levels["autotune"] == "none" and device_kind == "cpu":
-        text = (
-            f"site {site.name} trains on processors, where libraries time no algorithms: autotune=none is "
-            "for accelerators"
-        )
-        return Note("no-autotuning", text, autotune="none", device=device_kind)
-    if levels["attention"] == "unfused" and is_on_xla:
-        text = (
-            f"site {site.name} trains on processors, for which JAX has no fused attention: attention=unfused "
-            "is its default there"
-        )
-        return Note("no-fused-attention", text, attention="unfused", device=device_kind)
-    return None
-
-
-def _reason_missing_device(site: Site, framework: Framework, device_kind: str) -> Note | None:
-    """Return why a site cannot train with a framework on this kind of device, None if it can."""
-    if device_kind == "hybrid" and not framework.heterogeneous:
-        text = (
-            f"{framework.name} cannot train on CPU cores and accelerators together: "
-            f"{' and '.join(_heterogeneous_frameworks())} can"
-        )
-        return Note("no-hybrid", text, framework=framework.name, able=_heterogeneous_frameworks())
-    if device_kind in ("cpu", "cuda") and device_kind not in framework.devices:
-        text = f"{framework.name} does not train on device {device_kind}, which site {site.name} has"
-        return Note("unsupported-device", text, framework=framework.name, device=device_kind)
-    if device_kind != site.device != "cuda":
-        together = " to train on together with its CPU cores" if device_kind == "hybrid" else ""
-        return Note("no-accelerator", f"site {site.name} has no device cuda{together}", device=device_kind)
-    if device_kind == "hybrid" and site.launcher == "flux":
-        text = (
-            f"site {site.name} starts ranks by flux submit, each with an accelerator, so that none can "
-            "train on CPU cores"
-        )
-        return Note("no-hybrid-here", text, launcher=site.launcher)
-    if site.rank_cores and (framework.mpi or framework.mirrored):
-        text = (
-            f"site {site.name} has ranks of different core counts (rank_cores), {framework.name} needs "
-            "the same count for all"
-        )
-        return Note("heterogeneous-ranks", text, framework=framework.name)
-    return None
-
-
-def site_part(site: Site) -> dict[str, Any]:
-    """Return the site's fields that affect a result; accounts, limits and paths do not."""
-    return {
-        "device": site.device,
-        "placement": site.placement,
-        "deployment": site.deployment,
-        "cores": site.cores,
-        "cores_per_rank": cores_per_rank(site),
-        "cpu_share": site.cpu_share,
-        "interface": site.interface,
-        "fabric": site.fabric,
-        "setup": list(site.setup),
-        "variables": dict(site.variables),
-        "partition": site.scheduler.partition,
-        "constraint": site.scheduler.constraint,
-        **({"gpu_bind": site.scheduler.gpu_bind} if site.scheduler.gpu_bind else {}),
-    }
-
-
-@functools.cache
-def _heterogeneous_frameworks() -> list[str]:
-    """Return the frameworks that can train on heterogeneous ranks."""
-    return [name for name in framework_names() if load_framework(name).heterogeneous]
-
-
-@functools.cache
-def _missing_operators(framework: str, model: str, dataset: str, device_kind: str) -> list[str]:
-    """Return the kinds and settings of operators of a model that a framework lacks on a kind of device."""
-    if not (missing := load_framework(framework).without.get(device_kind)):
-        return []
-    used = {name for op in model_graph(model, dataset).operators for name in (op.kind, *op.settings)}
-    return sorted(used.intersection(missing))
-
-
-@functools.cache
-def _outdated_package(name: str, site: Site) -> Note | None:
-    """Return why a package that a site has installed is too old for a framework, None if none is."""
-    framework = load_framework(name)
-    installation = dict(site.installed).get(framework.environment)
-    versions = dict(installation.packages) if installation else {}
-    for package, oldest in framework.oldest_packages.items():
-        version = versions.get(package)
-        if version and older(version, oldest):
-            text = f"site {site.name} has {package} {version} installed, {name} needs {oldest} or newer"
-            facts = {"framework": name, "package": package, "installed": version, "needed": oldest}
-            return Note("too-old", text, **facts)
-    return None
-
-
-@functools.cache
-def _is_available(environment: str, site: Site) -> bool:
-    return read_environment(environment).available(site.realization)
 
 
 @functools.cache

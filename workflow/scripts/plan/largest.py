@@ -23,9 +23,13 @@ from declared.factors import LARGEST, Levels, has_largest_batch
 from declared.site import Site
 from plan.batch_sizes import search_levels, search_name
 from plan.campaign import Campaign
-from plan.design import Geometry, Run, check_cell, smallest_geometry, trains_enough
-from plan.identity import device_kind_of, digests, geometry_fields, reason_missing_at_site, site_fields
+from plan.cell_checks import check_cell, smallest_geometry
+from plan.design import Run
+from plan.geometry import Geometry, trains_enough
+from plan.identity import digests, geometry_fields
 from plan.other_measurements import Measurements
+from plan.site_limits import reason_missing_at_site
+from plan.site_resources import device_kind_of, site_fields
 
 TRIAL_EPOCHS = 2
 TRIAL_UPDATES = 2  # optimizer steps of each epoch

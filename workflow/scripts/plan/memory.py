@@ -27,7 +27,8 @@ from models.graph import Graph
 from plan.batch_sizes import search_levels
 from plan.campaign import MEMORY_ESTIMATES, Campaign
 from plan.design import Run
-from plan.identity import PlannedRun, device_kind_of, digests, geometry_fields, strategy_fields
+from plan.identity import PlannedRun, digests, geometry_fields, strategy_fields
+from plan.site_resources import device_kind_of
 from ranks.worker.node import memory_bytes
 
 PROGRAM = [RANKS / "memory_estimate.py", LIBRARIES / "pytorch_memory.py"]

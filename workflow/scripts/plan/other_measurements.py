@@ -6,7 +6,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from declared.site import Site
 from plan.campaign import Campaign
-from plan.design import Geometry, Run
+from plan.design import Run
+from plan.geometry import Geometry
 from plan.scheduling import deferred_resources
 
 

@@ -18,7 +18,8 @@ from plan.decisions import rule_fields
 from plan.strategies import strategy_file
 from plan.timings import Timings
 
-FIGURE_INPUTS = ("runs", "epochs", "precision")  # of every figure; captions state the precision
+# Inputs of every figure. Captions say from `replication` whether cells reach the precision target.
+FIGURE_INPUTS = ("runs", "epochs", "replication")
 FIGURE_SUFFIXES = ("pdf", "svg", "png", "caption.md")
 
 # Command-line options that programs take from the campaign; an empty list omits the option.

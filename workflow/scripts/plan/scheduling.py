@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from declared.site import JOB_MARGIN_S, Site, host_names
-from plan.design import Geometry
-from plan.identity import cores_per_rank
+from plan.geometry import Geometry
 from plan.node_check import without_slow_nodes
+from plan.site_resources import cores_per_rank
 
 BUILD_MINUTES = 120
 NODE_CHECK_MINUTES = 15

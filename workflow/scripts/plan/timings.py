@@ -17,19 +17,12 @@ from declared.factors import factor_table, levels_name
 from declared.mesh import SEARCHED
 from declared.site import Site
 from plan.campaign import Campaign
-from plan.design import Geometry, Run
-from plan.identity import (
-    STRATEGY_CODE,
-    device_kind_of,
-    digest_rank_code,
-    heterogeneous_resources,
-    link_settings,
-    rank_code,
-    reason_missing_at_site,
-    site_part,
-    software_digest,
-)
+from plan.design import Run
+from plan.geometry import Geometry
+from plan.identity import STRATEGY_CODE, digest_rank_code, rank_code, software_digest
 from plan.other_measurements import Measurements
+from plan.site_limits import reason_missing_at_site
+from plan.site_resources import common_site_fields, device_kind_of, heterogeneous_resources, link_settings
 
 PARTS, MESSAGES = "parts", "messages"  # kinds of timings
 PROGRAMS = {PARTS: "parts_timed", MESSAGES: "messages_timed"}
@@ -131,7 +124,7 @@ def spec(site: Site, timing: Timing) -> dict[str, Any]:
         "replicas_per_rank": geometry.replicas_per_rank,
         "step_times": False,
         **scope,
-        **site_part(site),
+        **common_site_fields(site),
         **link_settings(site, site_rate_levels),
         "device": device_kind_of(site, levels),
         **heterogeneous_resources(site, levels, geometry),

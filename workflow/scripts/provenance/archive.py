@@ -34,6 +34,7 @@ from declared.own_models import is_own_model, load_own_model
 from declared.study import Study
 from plan.batch_sizes import batch_size_file
 from plan.campaign import MEMORY_ESTIMATES, Campaign, measured_campaign
+from plan.decisions import DECISION_FOLDERS
 from plan.strategies import strategy_file
 from provenance import appendix
 from provenance.citation import format_citation
@@ -226,7 +227,7 @@ def run_files(results: Path) -> Iterator[Path]:
     """Yield the campaign's own files, and those of its runs, decisions, benchmarks and timings."""
     names = ("campaign.json", "design.csv", MEMORY_ESTIMATES)
     yield from (file for name in names if (file := results / name).is_file())
-    for folder in (results / "runs", results / "precision", results / "network", results / "costs"):
+    for folder in (results / name for name in ("runs", *DECISION_FOLDERS, "network", "costs")):
         for file in sorted(folder.rglob("*")):
             if (
                 file.is_file()

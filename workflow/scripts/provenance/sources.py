@@ -17,7 +17,8 @@ from declared.frameworks import load_framework
 from declared.records import RECORD_TABLES
 from plan.batch_sizes import batch_size_file
 from plan.campaign import Campaign
-from plan.identity import MODEL_CODE, rank_code, site_part
+from plan.identity import MODEL_CODE, rank_code
+from plan.site_resources import common_site_fields
 from plan.strategies import strategy_file
 
 Group = dict[str, str]  # file -> SHA-256, or key -> value
@@ -61,7 +62,8 @@ def collect_sources(campaign: Campaign, code: Iterable[str]) -> dict[str, Group]
     }
     if campaign.published_folder is None:
         groups["site"] = {
-            name: json.dumps(value, sort_keys=True) for name, value in site_part(campaign.site).items()
+            name: json.dumps(value, sort_keys=True)
+            for name, value in common_site_fields(campaign.site).items()
         }
         groups["data"] |= {name: data_digest(name) for name in campaign.datasets}
     return {group: dict(sorted(entries.items())) for group, entries in groups.items()}

@@ -37,8 +37,9 @@ from models.messages import number_bytes
 from plan.binding import read_binding
 from plan.campaign import Campaign, load_campaign
 from plan.design import Run
-from plan.identity import PlannedRun, device_peak, link_rate
+from plan.identity import PlannedRun
 from plan.record_checks import find_contradiction, load_record
+from plan.site_resources import device_peak, link_rate
 from ranks.worker.epoch_timer import COLUMNS
 from records.next_commands import (
     CONFIGURED,

@@ -101,7 +101,7 @@ class Job:
 
 @dataclass(frozen=True)
 class TargetProgress:
-    """How precise the cells of a campaign with a precision target are.
+    """Which cells of a campaign have reached its precision target.
 
     Attributes:
         rule: The rule in the form in which decisions record it.
@@ -160,7 +160,7 @@ class Standing:
     jobs: list[Job] | None
     queue: str
     disturbed: str | None = None
-    precision: TargetProgress | None = None
+    replication: TargetProgress | None = None
 
     @property
     def done(self) -> int:
@@ -182,7 +182,7 @@ class Standing:
     @property
     def ended(self) -> bool:
         """Whether nothing is left to do."""
-        return not self.left and not self.under_way and not (self.precision and self.precision.open)
+        return not self.left and not self.under_way and not (self.replication and self.replication.open)
 
 
 def read_standing(
@@ -250,7 +250,7 @@ def read_standing(
         machine=attempts.machine_locked_by() if campaign.site.placement != "distinct-nodes" else None,
         jobs=jobs,
         queue=queue,
-        precision=read_precision(campaign),
+        replication=read_target_progress(campaign),
     )
 
 
@@ -282,8 +282,8 @@ def sort_started(
     return under_way, incomplete
 
 
-def read_precision(campaign: Campaign) -> TargetProgress | None:
-    """Return how precise the cells are, None if the number of replicates is fixed."""
+def read_target_progress(campaign: Campaign) -> TargetProgress | None:
+    """Return which cells have reached the precision target, None if the number of replicates is fixed."""
     replicates = campaign.study.replicates
     if not replicates.adaptive:
         return None

@@ -19,7 +19,7 @@ from declared.run_status import RECORD_STATUSES, RunStatus
 from declared.study import load_study
 from plan.binding import refuse_other_site
 from plan.campaign import imported_note, load_campaign, load_merged_config
-from plan.decisions import BY_CHANCE, NO, summarize_precision
+from plan.decisions import BY_CHANCE, NO, summarize_target
 from records.standing import Job, Problem, Standing, TargetProgress, UnderWay, standing_reader
 
 WIDTH = 80
@@ -33,7 +33,13 @@ DATE_AFTER_S = 72_000  # ends that are farther away are shown with a date
 GREEN, YELLOW, RED, RESET = "\x1b[32m", "\x1b[33m", "\x1b[31m", "\x1b[0m"
 CLEAR = "\x1b[H\x1b[2J"
 # Older names, which programs read.
-JSON_KEYS = {"max_runs": "most", "task": "what", "nodes": "where", "executable": "possible"}
+JSON_KEYS = {
+    "max_runs": "most",
+    "task": "what",
+    "nodes": "where",
+    "executable": "possible",
+    "replication": "precision",
+}
 COLOURS: dict[str, str] = {
     "done": GREEN,
     "running": YELLOW,
@@ -74,8 +80,8 @@ def headline(standing: Standing) -> str:
     n_ok = standing.statuses.get("ok", 0)
     usable = f", {n_ok:,} usable" if n_ok < standing.done else ""
     done = f"{standing.done:,} of {number_of(standing.planned, 'run')} done{usable}"
-    if standing.precision and standing.precision.open:
-        done += f", {standing.precision.max_runs:,} at most"
+    if standing.replication and standing.replication.open:
+        done += f", {standing.replication.max_runs:,} at most"
         if not standing.left:
             return f"{done}; the next {standing.run} decides which cells get more"
     if not standing.left:
@@ -107,8 +113,8 @@ def status_lines(standing: Standing) -> Iterator[tuple[str, str]]:
             if status in standing.statuses
         ]
         yield "done", ", ".join(counts)
-    if standing.precision:
-        yield from precision_lines(standing.precision)
+    if standing.replication:
+        yield from target_lines(standing.replication)
     yield from first_lines("running", list(map(describe_running, standing.under_way)))
     for name, counted, content in (
         ("benchmarks", standing.collective_benchmarks, "of collectives"),
@@ -138,17 +144,17 @@ def first_lines(name: str, lines: Sequence[str]) -> Iterator[tuple[str, str]]:
     yield from zip([name, *[""] * MAX_LISTED], listed, strict=False)
 
 
-def precision_lines(precision: TargetProgress) -> Iterator[tuple[str, str]]:
+def target_lines(progress: TargetProgress) -> Iterator[tuple[str, str]]:
     """Yield how many cells meet the precision target, then the other cells, widest interval first."""
-    if not precision.block:
-        yield "precision", f"{100 * precision.rule['until']:g} % targeted; nothing is decided yet"
+    if not progress.block:
+        yield "target", f"{100 * progress.rule['until']:g} % intervals; nothing is decided yet"
         return
-    limit = ", the limit at_most" if precision.block == precision.rule["at_most"] else ""
-    reached = summarize_precision(precision.cells, precision.rule)
-    yield "precision", f"{reached} after block {precision.block}{limit}"
+    limit = ", the limit at_most" if progress.block == progress.rule["at_most"] else ""
+    reached = summarize_target(progress.cells, progress.rule)
+    yield "target", f"{reached} after block {progress.block}{limit}"
     listed = {
         name: cell
-        for name, cell in precision.cells.items()
+        for name, cell in progress.cells.items()
         if cell["refine"] or cell["reached"] in (BY_CHANCE, NO)
     }
     widest = sorted(listed.items(), key=lambda item: -(item[1]["half_width"] or math.inf))

@@ -17,7 +17,7 @@ from declared.references import Reference
 from declared.site import SiteKeys
 from declared.study import CombinedStudyKeys, ImportedStudyKeys, StudyKeys
 from models.mesh import AXES, Mesh
-from plan.design import IRRELEVANT_FACTORS
+from plan.duplicates import IRRELEVANT_FACTORS
 from reference.markdown import code, codes, escaped
 
 LIMITS = {
@@ -166,7 +166,7 @@ def _is_without_effect(factor: str, framework: Framework) -> bool:
     return not is_named and any(
         entry.applies_to({"framework": framework.name}, Mesh())
         for entry in IRRELEVANT_FACTORS
-        if entry.factor == factor and entry.decided_by == ("framework",)
+        if factor in entry.factors and entry.decided_by == ("framework",)
     )
 
 

@@ -18,7 +18,7 @@ from declared.frameworks import describe_framework
 from declared.imported import CAMPAIGN
 from declared.models import find_graph
 from declared.study import Replicates, Study
-from precision.reached import precision_note
+from replication.reached import target_note
 from report.elsewhere import COMBINED, NOT_PLANNED, model_size
 from report.setting import PageTable
 
@@ -145,7 +145,7 @@ def replication(runs: pd.DataFrame, rule: Replicates) -> Note:
         f"{number_of(len(runs), 'run')}: {number_of(len(per_cell), 'cell')}, each with {n}, which are new "
         f"processes. Runs are in {number_of(runs['block'].nunique(), 'block')} (a block contains every cell "
         f"once{', later ones those that were not yet precise' if rule.adaptive else ''}), in random order "
-        f"within each block. {precision_note(runs, rule)}".rstrip(),
+        f"within each block. {target_note(runs, rule)}".rstrip(),
         **counts,
         blocks=runs["block"].nunique(),
         is_adaptive=rule.adaptive,

@@ -42,7 +42,7 @@ from models.graph import N_CATEGORIES, N_COUNTS
 from models.named import MASKED_SHARE, models
 from network import fit
 from plan.cost import fraction_line
-from precision.reached import precision_note
+from replication.reached import target_note
 from report import elsewhere
 from report.design import exclusions
 from report.facts import Facts, texts
@@ -250,7 +250,7 @@ def _design(facts: Facts) -> Iterator[str]:
     if study.fraction:
         yield facts.sentence("aliases", aliases=fraction_line(study.fraction).partition(": ")[2])
     yield _constants_note(facts)
-    yield to_latex(precision_note(runs, study.replicates))
+    yield to_latex(target_note(runs, study.replicates))
     yield facts.sentence("blocks", seed=study.seed, is_adaptive=study.replicates.adaptive)
     times = [*runs["started_at"].dropna(), *runs["ended_at"].dropna()]
     if times:

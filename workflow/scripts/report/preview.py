@@ -24,13 +24,14 @@ from launchers.launch import kill
 from plan import unlock
 from plan.binding import BINDING, refuse_other_site
 from plan.campaign import load_merged_config
+from plan.decisions import DECISION_FOLDERS
 from plan.design import refuse_imported
 from plan.ownership import refuse_unwritable
 from plan.record_checks import record_status
 from runs.attempts import machine_lock
 
 NICE = 19
-SHARED = (BINDING, "runs", "precision", "network")  # linked from the campaign's results, and only read
+SHARED = (BINDING, "runs", *DECISION_FOLDERS, "network")  # linked from the campaign's results, and only read
 NOT_MIRRORED = ("results", ".snakemake")  # of the checkout; the preview has its own
 
 

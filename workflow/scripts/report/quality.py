@@ -61,8 +61,8 @@ def marks(material: Material, verdicts: Sequence[tuple[Rule, Verdict]]) -> Itera
     runs = material.every_run
     yield usable_mark(runs)
     yield cells_mark(material.runs)
-    if "precision" in material.tables:
-        yield precision_mark(material.tables["precision"].table)
+    if "replication" in material.tables:
+        yield target_mark(material.tables["replication"].table)
     if "checks" in material.tables:
         yield from assumption_marks(material.data("checks"))
     yield from load_marks(runs)
@@ -105,7 +105,7 @@ def cells_mark(runs: pd.DataFrame) -> Mark:
     return Mark(note, BAD if missing else GOOD, detail, "failures")
 
 
-def precision_mark(table: Table) -> Mark:
+def target_mark(table: Table) -> Mark:
     """Return whether the cells reached the precision target."""
     targeted = table.display[table.data["reached"] != NOT_ASKED]
     imprecise, chance = (
@@ -126,7 +126,7 @@ def precision_mark(table: Table) -> Mark:
         Note("cells-precise", text, cells=len(targeted), wide=imprecise, by_chance=chance),
         BAD if imprecise else UNKNOWN if chance else GOOD,
         ". ".join(parts),
-        "table-precision",
+        "table-replication",
     )
 
 

@@ -23,9 +23,10 @@ from declared.run_status import RunStatus
 from declared.site import Site
 from environments.record import BuiltEnvironment
 from launchers import launch
-from plan.identity import data_folder, device_kind_of, digests
+from plan.identity import data_folder, digests
 from plan.largest import BatchSearch, key, output, planned_searches
 from plan.memory import is_estimable, memory_estimate_input
+from plan.site_resources import device_kind_of
 from ranks.worker.context import MAX_VALIDATION_BATCH
 from ranks.worker.node import memory_bytes
 from runs import attempts, other_measurements

@@ -32,8 +32,9 @@ from environments.built import read_built
 from environments.record import BuiltEnvironment
 from launchers import launch
 from launchers.slurm import Job, current_job
-from plan.identity import environment_of, site_part
+from plan.identity import environment_of
 from plan.scheduling import allocation_options
+from plan.site_resources import common_site_fields
 from runs.other_measurements import read_result
 from runs.supervise import failure_or_lost, rank_input, report_interruptions
 from sites import slurm, verdicts
@@ -67,7 +68,7 @@ def check_spec(site: Site, nodes: int, device: str) -> dict[str, Any]:
         "replicas_per_rank": max(1, devices),
         "levels": {},
         "steps": 0,
-        **site_part(site),
+        **common_site_fields(site),
         "device": device,
         "cores_per_rank": site.cores,
         "rounds": rounds_needed(nodes * max(1, devices) * len(TESTS)),

@@ -28,7 +28,7 @@ from declared.study import load_study
 from models.layout import BUCKET_BYTES, BucketBytes
 from models.messages import n_optimizer_states
 from plan.design import Run, plan_design
-from plan.identity import reason_missing_at_site
+from plan.site_limits import reason_missing_at_site
 from plan.strategies import STRATEGY_SEARCH_FACTORS, search_name, strategy_file
 from strategies.find import (
     NONE_FITS,

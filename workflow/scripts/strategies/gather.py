@@ -19,7 +19,7 @@ from common.tables import write_table
 from common.text import number_of
 from models.soap import divide
 from plan.campaign import Campaign, load_campaign
-from plan.identity import reason_missing_at_site
+from plan.site_limits import reason_missing_at_site
 from plan.timings import MESSAGES, PART_FACTORS, PARTS, Timing, key, output, required_timings
 from records.next_commands import CONFIGURED, CampaignArguments, arguments_for, repeat_notes
 from runs.attempts import absence_reason

@@ -15,7 +15,7 @@ from declared.virtual import burst_bytes
 from models.collectives import ALL_REDUCE, POINT_TO_POINT
 from network import fit
 from plan.design import Run
-from plan.identity import cores_per_rank
+from plan.site_resources import cores_per_rank
 from plan.timings import PART_FACTORS
 from strategies.costs import Measured
 from strategies.topology import Device, Level, Topology

@@ -23,7 +23,8 @@ from models.graph import N_CATEGORIES, Graph
 from models.mesh import Mesh
 from models.named import CLICKS, IMAGES, PIXELS, TEXTS, models
 from models.pipelines import IDLE_TURNS
-from plan.design import InfeasibleCell, check_cell
+from plan.cell_checks import check_cell
+from plan.geometry import InfeasibleCell
 from plan.memory import WARNED_SHARE as USABLE_SHARE
 from prediction.strategies import BLOCKING_AXES
 from strategies.mesh_costs import OVERLAP_COST, MeshEstimate, StepSimulator

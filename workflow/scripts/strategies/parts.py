@@ -21,7 +21,8 @@ from declared.study import load_study
 from environments.build import build
 from models.graph import Graph
 from plan.campaign import load_merged_config
-from plan.design import Geometry, Run
+from plan.design import Run
+from plan.geometry import Geometry
 from plan.timings import PARTS, Timing, spec
 from strategies.costs import Measured
 from strategies.gather import part_rows

@@ -22,8 +22,9 @@ from models.messages import number_bytes
 from plan.binding import check_bound, read_binding
 from plan.campaign import Campaign, load_campaign, load_merged_config
 from plan.design import Run, refuse_imported
-from plan.identity import PlannedRun, plan_run, reason_missing_at_site
+from plan.identity import PlannedRun, plan_run
 from plan.scheduling import allocation_options
+from plan.site_limits import reason_missing_at_site
 from runs.attempts import attempt_folder, latest_recorded_attempt, put_aside
 from runs.epochs import read_epochs
 from runs.phases import TABLE, damage_reason, write_intervals

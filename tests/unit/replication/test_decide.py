@@ -14,8 +14,8 @@ from declared.figures import FigureSpec
 from declared.study import Replicates
 from figures import draw
 from plan.decisions import BY_CHANCE, NO, NOT_ASKED
-from precision import decide, reached
-from precision.stopping import judge_cells
+from replication import decide, reached
+from replication.stopping import judge_cells
 from support.synthetic import campaign, write_frames
 
 ALONE = "pytorch-single.small-cnn.digits.b16.n1.s1"
@@ -78,19 +78,19 @@ def test_contrasts_are_the_widest_ratio_of_a_cell(runs: pd.DataFrame) -> None:
 
 
 def test_note_has_the_cells_that_missed_the_target(runs: pd.DataFrame) -> None:
-    assert reached.precision_note(runs, Replicates(3, 3)) == ""
+    assert reached.target_note(runs, Replicates(3, 3)) == ""
     facts = {
         "n": [3, 3],
         "asked": 3,
         "not_reached": ["batch size 32", "batch size 64"],
         "by_chance": ["batch size 16"],
     }
-    open_ = find_note([reached.precision_note(runs, Replicates(3, 9, 0.1))], "chosen-by-precision")
+    open_ = find_note([reached.target_note(runs, Replicates(3, 9, 0.1))], "chosen-by-precision")
     assert open_.facts == {**facts, "goes_on": True, "not_asked": []}
     used_up = Replicates(3, 3, 0.1)
     table = reached.table(runs, used_up)
     note = find_note(table.notes, "chosen-by-precision")
-    assert note.facts == {**facts, "goes_on": False, "not_asked": []} and note == reached.precision_note(
+    assert note.facts == {**facts, "goes_on": False, "not_asked": []} and note == reached.target_note(
         runs, used_up
     )
     assert (
@@ -110,15 +110,15 @@ def test_a_cell_that_is_in_no_ratio_is_not_asked(runs: pd.DataFrame) -> None:
 
 @pytest.mark.slow
 def test_captions_have_a_short_note(runs: pd.DataFrame, tmp_path: Path) -> None:
-    tables.write(reached.table(runs, Replicates(3, 3, 0.1)), tmp_path / "precision")
-    note = reached.caption_note(tmp_path / "precision.csv")
+    tables.write(reached.table(runs, Replicates(3, 3, 0.1)), tmp_path / "replication")
+    note = reached.caption_note(tmp_path / "replication.csv")
     assert note.facts == {"wanted": 0.1, "asked": 3, "not_reached": 2, "by_chance": 1, "goes_on": False}
     figure = FigureSpec("overview", "overview").to_json()
     files = [f"{name}={tmp_path / name}.csv" for name in ("runs", "epochs")]
     draw.main(figure=figure, inputs=files, out=tmp_path / "made")
     plain = (tmp_path / "made.caption.md").read_text()
     draw.main(
-        figure=figure, inputs=[*files, f"precision={tmp_path / 'precision.csv'}"], out=tmp_path / "made"
+        figure=figure, inputs=[*files, f"replication={tmp_path / 'replication.csv'}"], out=tmp_path / "made"
     )
     below, *endnotes = plain[:-1].split("\n\n")
     expected = "\n\n".join([f"{below} {note}", *endnotes])

@@ -45,7 +45,7 @@ def test_a_block_goes_on_where_it_is_decided(shared_folder: Path) -> None:
         assert campaign.finish(snakemake) == 0, campaign.output()
     output = campaign.output()
     assert (
-        "precision after block 4: 0 of 1 cell" in output
+        "precision target after block 4: 0 of 1 cell" in output
         and "[5/5] ok" in output
         and "all runs done" in output
     )

@@ -1,4 +1,4 @@
-"""Report the precision that cells reached, in studies with a target instead of a number of replicates."""
+"""Report which cells have reached the precision target of a study."""
 
 import json
 import sys
@@ -16,19 +16,19 @@ from common.tables import read_results
 from common.text import number_of
 from declared.study import Replicates
 from plan.decisions import BY_CHANCE, NO, NOT_ASKED, REACHED
-from precision.stopping import judge_cells
+from replication.stopping import judge_cells
 
-TITLE = "Target precision, and the precision reached"
+TITLE = "Precision target, and the intervals reached"
 
 
-def precision_note(runs: pd.DataFrame, rule: Replicates) -> str:
+def target_note(runs: pd.DataFrame, rule: Replicates) -> str:
     """Say which cells missed the precision target; "" if the number of replicates is fixed."""
     if not rule.adaptive or runs.empty:
         return ""
-    return _precision_note(runs, rule, _sort_like_tables(judge_cells(runs, rule), runs))
+    return _target_note(runs, rule, _sort_like_tables(judge_cells(runs, rule), runs))
 
 
-def _precision_note(runs: pd.DataFrame, rule: Replicates, verdicts: pd.DataFrame) -> Note:
+def _target_note(runs: pd.DataFrame, rule: Replicates, verdicts: pd.DataFrame) -> Note:
     words = cell_words(timing_runs(runs))
     n = successful(timing_runs(runs)).groupby("cell").size()
     ends = [int(n.min()), int(n.max())] if len(n) else [0]
@@ -38,7 +38,7 @@ def _precision_note(runs: pd.DataFrame, rule: Replicates, verdicts: pd.DataFrame
     }
     n_asked, is_open = len(verdicts) - len(cells[NOT_ASKED]), _has_open_cells(runs, verdicts, rule)
     text = (
-        f"Replicates are chosen by precision: a cell has {rule.words} (n = "
+        f"Replicates are chosen by a precision target: a cell has {rule.words} (n = "
         f"{' to '.join(dict.fromkeys(map(str, ends)))}). This is {'so far ' * is_open}"
     )
     text += (
@@ -68,7 +68,7 @@ def _has_open_cells(runs: pd.DataFrame, verdicts: pd.DataFrame, rule: Replicates
 
 
 def table(runs: pd.DataFrame, rule: Replicates) -> tables.Table:
-    """Return the table of target precision and reached precision, with a row per cell."""
+    """Return the table of the precision target and the half width that each cell reached."""
     verdicts, words = _sort_like_tables(judge_cells(runs, rule), runs), cell_words(timing_runs(runs))
     data = pd.DataFrame(
         {
@@ -100,18 +100,18 @@ def table(runs: pd.DataFrame, rule: Replicates) -> tables.Table:
         "dash means no interval. Perhaps by chance: the interval is narrow enough, but the spread of runs is "
         "not known well enough."
     )
-    notes = [Note("half-width", text, ratios=bool(rule.contrasts)), _precision_note(runs, rule, verdicts)]
+    notes = [Note("half-width", text, ratios=bool(rule.contrasts)), _target_note(runs, rule, verdicts)]
     return tables.Table(TITLE, data, columns, notes, ["cell", "reached"])
 
 
 def caption_note(table_csv: Path) -> Note:
-    """Return a short form of `precision_note` for the caption of a figure, from the CSV of the table."""
+    """Return a short form of `target_note` for the caption of a figure, from the CSV of the table."""
     rows = read_results(table_csv)
     target, rows = rows["wanted"].iloc[0], rows[rows["reached"] != NOT_ASKED]
     counts, is_open = rows["reached"].value_counts(), bool(rows["goes_on"].any())
     n_missed, n_chance = int(counts.get(NO, 0)), int(counts.get(BY_CHANCE, 0))
     reached = f"{len(rows) - n_missed} of {number_of(len(rows), 'cell')} reach it{' so far' * is_open}"
-    text = f"Runs are chosen by precision (half intervals of {100 * target:g} %): {reached}"
+    text = f"Runs are chosen by a precision target (half intervals of {100 * target:g} %): {reached}"
     text += f", {n_chance} perhaps by chance" if n_chance else ""
     facts = {"wanted": float(target), "asked": len(rows), "not_reached": n_missed, "by_chance": n_chance}
     return Note("chosen-by-precision", f"{text}.", goes_on=is_open, **facts)
@@ -134,7 +134,7 @@ def parse_rule(written: str) -> Replicates:
 
 
 def main(*, runs: Path, rule: str, out: Path) -> None:
-    """Write the table of target precision and reached precision.
+    """Write the table of the precision target and the half width that each cell reached.
 
     Args:
         runs: runs.csv of the study

@@ -1,39 +1,39 @@
-# Precision: for a study that sets a precision target instead of a replicate count, which cells get another run,
-# decided after each block.
+# Replication: in a study with a precision target instead of a replicate count, decide after each block which cells
+# get another run.
 #   in:  the records of the blocks so far; RUNS_CSV
-#   out: results/<study>/precision/block-<block>.json (config/schemas/decision.schema.yaml), which defines the next
+#   out: results/<study>/replication/block-<block>.json (config/schemas/decision.schema.yaml), which defines the next
 #        block
 #        RESULTS/tables/pilot.*, by ./ringside pilot
 
 import json
 
 from plan.decisions import rule_fields
-from precision.required import Required
+from replication.required import Required
 
 WANTED = CAMPAIGN.study.replicates
 RULE = json.dumps(rule_fields(WANTED))
-PILOT_FILES = PRODUCTS.files("precision.pilot")
+PILOT_FILES = PRODUCTS.files("replication.pilot")
 
 
 if WANTED.adaptive and CAMPAIGN.mode == "campaign":
 
-    REQUIRED = Required(CAMPAIGN, lambda block: checkpoints.precision.get(block=block).output.decision)
+    REQUIRED = Required(CAMPAIGN, lambda block: checkpoints.replication.get(block=block).output.decision)
     REQUIRED_RECORDS = lambda wildcards: REQUIRED.records()
     REQUIRED_INPUTS = lambda wildcards: [*REQUIRED.records(), f"{RESULTS}/design.csv"]
     records_of_block = REQUIRED.of_block
 
     localrules:
-        precision,
+        replication,
 
-    checkpoint precision:
-        """Decide after a block which cells are not yet precise; these get a run in the next block."""
+    checkpoint replication:
+        """Decide after a block which cells get a run in the next block, because they miss the precision target."""
         input:
             records=lambda wildcards: REQUIRED.records(int(wildcards.block)),
-            changed=changed("precision", program_sources("precision.decide")),
+            changed=changed("replication", program_sources("replication.decide")),
         output:
-            decision=f"{RESULTS}/precision/block-{{block}}.json",
+            decision=f"{RESULTS}/replication/block-{{block}}.json",
         log:
-            f"{RESULTS}/logs/precision/block-{{block}}.log",
+            f"{RESULTS}/logs/replication/block-{{block}}.log",
         wildcard_constraints:
             block=r"\d+",
         priority: 10**9
@@ -43,7 +43,7 @@ if WANTED.adaptive and CAMPAIGN.mode == "campaign":
             rule=RULE,
         shell:
             """
-            {PREFORKED} precision.decide \
+            {PREFORKED} replication.decide \
                 --study {params.study:q} \
                 --site {params.site:q} \
                 --block {wildcards.block} \
@@ -61,7 +61,7 @@ if CAMPAIGN.mode == "campaign":
         """Train the first two blocks, and estimate from them whether more runs or longer ones are cheaper."""
         input:
             records=list(CAMPAIGN.pilot.record_paths.values()),
-            changed=changed("pilot", program_sources("precision.pilot")),
+            changed=changed("pilot", program_sources("replication.pilot")),
         output:
             PILOT_FILES,
         log:
@@ -72,7 +72,7 @@ if CAMPAIGN.mode == "campaign":
             stem=subpath(output[0], strip_suffix=".csv"),
         shell:
             """
-            {PREFORKED} precision.pilot \
+            {PREFORKED} replication.pilot \
                 --study {params.study:q} \
                 --site {params.site:q} \
                 --records available \

@@ -11,7 +11,7 @@ from analysis.cell_means import estimate_means
 from analysis.measured import factors
 from declared.study import MIN_POOLED_DF, Replicates
 from plan.decisions import BY_CHANCE, NO, NOT_ASKED, YES
-from precision.stopping import expected_runs, judge_cells, runs_to_target
+from replication.stopping import expected_runs, judge_cells, runs_to_target
 from support.adaptive import campaign, chosen, chosen_of_pairs, naive
 from support.simulated import SPREADS
 

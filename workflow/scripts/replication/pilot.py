@@ -36,8 +36,8 @@ from common.text import format_duration
 from declared.responses import EPOCH_TIME, RESPONSES
 from declared.study import Replicates, Study
 from plan.campaign import measured_campaign
-from precision.stopping import runs_to_target
 from records.aggregate import aggregate_records
+from replication.stopping import runs_to_target
 
 TARGETS = (0.01, 0.02, 0.05, 0.1, 0.2)  # half widths of the interval of a mean, relative to the mean
 MIN_RUNS = 3  # two runs of a cell do not determine a standard deviation

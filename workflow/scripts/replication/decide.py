@@ -17,9 +17,9 @@ from common.schemas import check
 from common.text import number_of
 from declared.study import Replicates
 from plan.campaign import Campaign, load_campaign
-from plan.decisions import NO, rule_fields, summarize_precision
-from precision.stopping import expected_runs, judge_cells
+from plan.decisions import NO, rule_fields, summarize_target
 from records.aggregate import aggregate_records
+from replication.stopping import expected_runs, judge_cells
 
 
 def aggregate_blocks(campaign: Campaign, block: int) -> pd.DataFrame:
@@ -54,8 +54,8 @@ def summary(decided: dict[str, Any]) -> Note:
     outcome = f"{number_of(len(refined), 'cell')} will get another run in block {block + 1}"
     if not refined:
         outcome = "no cell gets more runs" + ", because at_most is reached" * used_up
-        outcome += f"; not precise: {conditions.join_names(wide)}" if wide else ""
-    text = f"precision after block {block}: {summarize_precision(cells, decided['rule'])}; {outcome}"
+        outcome += f"; outside the target: {conditions.join_names(wide)}" if wide else ""
+    text = f"precision target after block {block}: {summarize_target(cells, decided['rule'])}; {outcome}"
     return Note("precision-decided", text, block=block, refined=refined, not_precise=wide, used_up=used_up)
 
 

@@ -1,4 +1,4 @@
-"""List the records that rules require, as far as decided, if replicates are chosen by precision."""
+"""List the records that rules require in a study with a precision target, as far as decided."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +22,7 @@ class Required:
         """Return the records of all blocks that have been decided, up to the block `last` if it is given."""
         rule = self._campaign.study.replicates
         decisions = []
-        # The last decision, after block at_most, reports the precision that was reached.
+        # The last decision, after block at_most, reports which cells have reached the target.
         for block in range(rule.at_least, last or rule.at_most + 1):
             file = Path(self._decision(block))
             decisions.append((str(file), file.stat().st_mtime_ns))

@@ -43,7 +43,8 @@ def write_first_blocks(checkout: Checkout) -> None:
 def refined(checkout: Checkout) -> dict[str, set[str]]:
     """Return the cells that get another run, by decision file."""
     decisions = {
-        path.name: json.loads(path.read_text())["cells"] for path in checkout.results.glob("precision/*.json")
+        path.name: json.loads(path.read_text())["cells"]
+        for path in checkout.results.glob("replication/*.json")
     }
     return {
         name: {cell for cell, decision in cells.items() if decision["refine"]}
@@ -63,7 +64,7 @@ def test_a_cell_is_run_until_it_is_precise_or_at_most(fresh) -> None:  # type: i
     os.kill(first.pid, signal.SIGKILL)
     first.wait()
     output = (checkout.folder / "out").read_text()
-    assert "precision after block 3: ratios of 0 of 2 cells within 40 %" in output, output
+    assert "precision target after block 3: ratios of 0 of 2 cells within 40 %" in output, output
     assert "more replicates are decided next" in output and "[11/11] ok" in output, output
     assert refined(checkout) == {"block-3.json": {*CELLS}, "block-4.json": {*CELLS}}
     assert checkout.program("ringside", "unlock").returncode == 0
@@ -76,7 +77,7 @@ def test_a_cell_is_run_until_it_is_precise_or_at_most(fresh) -> None:  # type: i
     done = checkout.snakemake("figures")
     assert done.status == 0, done.output
     assert (
-        "precision after block 5: ratios of 0 of 2 cells within 40 %; no cell gets more runs, because at_most "
+        "precision target after block 5: ratios of 0 of 2 cells within 40 %; no cell gets more runs, because at_most "
         "is reached"
     ) in done.output
     assert refined(checkout)["block-5.json"] == set()
@@ -92,12 +93,12 @@ def test_a_cell_is_run_until_it_is_precise_or_at_most(fresh) -> None:  # type: i
         ("96", "ok"): 5,
         ("128", "ok"): 3,
     }
-    reached = (checkout.results / "tables" / "precision.md").read_text()
+    reached = (checkout.results / "tables" / "replication.md").read_text()
     assert "(n = 3 to 5). This is not reached by 2 of 2 cells: batch size 64; batch size 96." in reached, (
         reached
     )
-    assert "chosen by precision" in (checkout.results / "tables" / "notes.md").read_text()
-    assert {f"results/small/precision/block-{k}.json" for k in (3, 4, 5)} <= checkout.manifest()["sources"][
+    assert "chosen by a precision target" in (checkout.results / "tables" / "notes.md").read_text()
+    assert {f"results/small/replication/block-{k}.json" for k in (3, 4, 5)} <= checkout.manifest()["sources"][
         "records"
     ].keys()
 
@@ -107,13 +108,13 @@ def test_a_cell_is_run_until_it_is_precise_or_at_most(fresh) -> None:  # type: i
     content = record.read_text()
     record.unlink()
     planned = checkout.snakemake("-n", "figures").jobs
-    assert (planned["run"], planned["precision"]) == (1, 1), (
+    assert (planned["run"], planned["replication"]) == (1, 1), (
         "what was decided with a record is decided anew without it"
     )
     record.write_text(content)
     assert checkout.snakemake("-n", "figures").jobs == {}
     checkout.edit("config/studies/small.yaml", "until: 40 %", "until: 30 %")
-    assert checkout.snakemake("-n", "figures").jobs["precision"] == 1, "by another rule, too"
+    assert checkout.snakemake("-n", "figures").jobs["replication"] == 1, "by another rule, too"
 
 
 def test_a_block_in_which_nothing_is_left_runs_nothing(fresh) -> None:  # type: ignore[no-untyped-def]

@@ -15,8 +15,8 @@ from common.files import CHECKOUT
 from common.notes import codes, find_note
 from common.tables import read_table
 from declared.study import Replicates, load_study
-from precision import pilot
-from precision.pilot import Aim, Times
+from replication import pilot
+from replication.pilot import Aim, Times
 
 CAMPAIGN = CHECKOUT / "docs" / "campaigns" / "prediction-virtual"
 
