@@ -6,6 +6,10 @@ config/config.yaml says which study and which site; rules/ has one file per stag
 in which data flows; docs/architecture.md has the stages in the order of their imports.
 """
 
+from snakemake.utils import min_version
+
+min_version("9.20")
+
 
 include: "rules/common.smk"
 include: "rules/plan.smk"

@@ -1,6 +1,6 @@
 """Check that rules and programs use only the public API of Snakemake.
 
-Public are its language, its handlers, its profiles and the packages snakemake-interface-*. Three things are
+Public are its language, its handlers, its profiles, `snakemake.utils` and the packages snakemake-interface-*. Three things are
 refused: importing a module of Snakemake, reading an attribute of its objects that begins with an underscore,
 and assigning to an attribute of its objects. Its objects are recognized by their usual names (OBJECTS), also
 as attributes (`self._workflow`).
@@ -16,6 +16,7 @@ from pathlib import Path
 
 OBJECTS = {"workflow", "rules", "checkpoints", "dag", "job", "persistence"}
 PACKAGE = "snakemake"
+PUBLIC_MODULE = ["snakemake", ".", "utils"]
 ASSIGNMENTS = {"=", "+=", "-=", "|=", "&="}
 SOURCES = ("Snakefile", "workflow/Snakefile", "rules/*.smk", "workflow/scripts/**/*.py")
 
@@ -40,7 +41,8 @@ def find(source: str) -> Iterator[Finding]:
             continue
         names, after = _chain(words, number)
         line = token.start[0]
-        if token.string in ("from", "import") and words[number + 1] == PACKAGE:
+        is_utils = words[number + 1 : number + 4] == PUBLIC_MODULE
+        if token.string in ("from", "import") and words[number + 1] == PACKAGE and not is_utils:
             yield Finding(line, "import", token.line.strip())
         place = next((place for place, name in enumerate(names) if name.lstrip("_") in OBJECTS), None)
         if place is None:

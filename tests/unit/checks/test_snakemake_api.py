@@ -10,6 +10,7 @@ from checks import snakemake_api
     [
         ("from snakemake.dag import DAG", ["import"]),
         ("import snakemake", ["import"]),
+        ("from snakemake.utils import min_version", []),
         ("from snakemake_interface_logger_plugins.common import LogEvent", []),
         ("workflow.scheduler._user_kill = None", ["private", "assignment"]),
         ("if workflow.scheduler._user_kill: x = 1", ["private"]),
