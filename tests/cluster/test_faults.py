@@ -56,7 +56,7 @@ def test_a_rank_killed_by_sigkill_is_a_failed_row(shared_folder: Path) -> None:
         os.kill(workers("node2")[0], signal.SIGKILL)
         assert campaign.finish(snakemake) == 0, campaign.output()
     row = the_row(campaign)
-    assert row["status"] == "failed" and row["reason"].startswith("rank 1 on node2 was killed"), row["reason"]
+    assert row["status"] == "failed" and row["reason"].startswith("rank 1 on node2: killed"), row["reason"]
     assert campaign.attempts() == ["attempt-1"], "a failure is data: it is not repeated by itself"
     assert no_worker_is_left()
 
@@ -153,7 +153,7 @@ def test_memory_limit_of_a_node(shared_folder: Path) -> None:
     finally:
         limit.write_text(before)
     row = the_row(campaign)
-    assert row["status"] == "failed" and row["reason"].startswith("rank 1 on node2 was killed"), row["reason"]
+    assert row["status"] == "failed" and row["reason"].startswith("rank 1 on node2: killed"), row["reason"]
     assert no_worker_is_left()
 
 
