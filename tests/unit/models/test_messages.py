@@ -41,7 +41,7 @@ def test_data_parallelism_divides_activations_only() -> None:
 
 @pytest.mark.parametrize(
     ("sharding", "shares", "gathered"),
-    [("optimizer", (1, 1, 4), 1), ("gradients", (1, 4, 4), 1), ("parameters", (4, 4, 4), 2 * 3)],
+    [("optimizer", (1, 1, 4), 1), ("gradients", (1, 4, 4), 1), ("parameters", (4, 4, 4), 3 + 1)],
 )
 def test_each_stage_of_zero_shares_one_more(
     sharding: str, shares: tuple[int, int, int], gathered: int

@@ -2,11 +2,10 @@
 
 A ring all-reduce among n ranks sends 2 (n - 1) / n of its payload, an all-gather or reduce-scatter (n - 1) /
 n (Patarasuk & Yuan, J. Parallel Distrib. Comput. 69, 2009). Along a sharded axis, ranks gather parameters and
-reduce-scatter gradients once a step; if parameters are sharded, ranks gather them in the forward and the
-backward pass of each batch (Rajbhandari et al., SC'20, section 7). PyTorch's pipelines gather and reduce once
-for each batch. Along a tensor axis, ranks all-reduce outputs of divided operators in the forward pass and
-gradients of their inputs in the backward pass (Shoeybi et al., arXiv:1909.08053, section 3); of a divided
-vocabulary also, for each position, the largest logit, the sum of exponentials and the logit of the label. If
+reduce-scatter gradients once a step; if parameters are sharded, ranks gather them more often
+(`count_gathers`). PyTorch's pipelines gather and reduce once for each batch. Along a tensor axis, ranks
+all-reduce outputs of divided operators in the forward pass and gradients of their inputs in the backward pass
+(Shoeybi et al., arXiv:1909.08053, section 3); of a divided vocabulary also, for each position, the largest logit, the sum of exponentials and the logit of the label. If
 activations are divided along positions, ranks reduce-scatter outputs and gather inputs instead, and the
 reverse for gradients (Korthikanti et al., MLSys 2023, section 4.2.2); they gather inputs once, and keep them
 for the backward pass. Along an axis of experts, ranks exchange the slots of all experts by an all-to-all,
@@ -53,6 +52,20 @@ ALL = "all"  # instead of an axis: all ranks
 BFLOAT16_BYTES = 2
 # Numbers of optimizer state per parameter; that of sgd is the momentum.
 N_STATES = {"sgd": 1, "adam": 2, "adamw": 2}
+
+
+def count_gathers(n_batches: Any) -> Any:
+    """Return how often FSDP2 gathers each unit of sharded parameters in a step of `n_batches` batches.
+
+    A unit is freed after each forward pass, and gathered again for the backward pass. Between two batches of
+    a gradient accumulation it stays gathered (`set_reshard_after_backward`), so that only the first batch
+    gathers it for its forward pass. Gradients are reduced once, in the last batch. DeepSpeed frees parameters
+    after every pass, and gathers more often.
+
+    Args:
+        n_batches: Batches of an optimizer step, a number or an array.
+    """
+    return n_batches + 1
 
 
 def n_optimizer_states(levels: Mapping[str, Any]) -> int:
@@ -303,7 +316,7 @@ class _Stage:
         """Yield the messages that carry gradients and parameters of units."""
         mesh, layers, number = self.mesh, self.layers, self.bytes
         n_batches = self.levels["sync_every"]
-        gathered, reduced = (2 * n_batches if self.levels["sharding"] == "parameters" else 1), 1
+        gathered, reduced = (count_gathers(n_batches) if self.levels["sharding"] == "parameters" else 1), 1
         if mesh.pipeline > 1:
             gathered = reduced = n_batches
         experts = self.expert_weights

@@ -22,8 +22,8 @@ some of these terms:
 r is d divided by the tensor and pipeline sizes. In the terms with G, n counts the nodes that one all-reduce
 spans. G are the gradient bytes of a device, C_in = 2 (g - 1) / g G / B_in for g replicas of a node, and B_in
 and B_out the nominal rates of a device inside a node and of a node outwards (Thakur, Rabenseifner & Gropp,
-Int. J. High Perform. Comput. Appl. 19, 2005, section 4.5). States sharded over all devices are gathered and
-reduced in each pass, (2 k + 1) / 2 times the bytes of one all-reduce.
+Int. J. High Perform. Comput. Appl. 19, 2005, section 4.5). Parameters that are sharded over all devices are
+gathered k + 1 times and their gradients reduced once (models.messages.count_gathers), each half an all-reduce.
 
 Each form is fitted by non-negative least squares of relative errors. Weak priors let one scale on several
 nodes inform it; without any, links have nominal rates. Predictions are the geometric mean of the forms,
@@ -44,6 +44,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from scipy.optimize import nnls
+
+from models.messages import count_gathers
 
 Array = NDArray[np.float64]
 
@@ -189,7 +191,8 @@ def step_terms(cells: pd.DataFrame) -> Terms:
     spanned, groups = np.ceil(replicas / on_node - 1e-9), np.minimum(division, per_node)
     k, b = values["n_passes"], values["local_batch"]
     gradients = values["gradient_bytes"] / division
-    gradients = gradients * np.where(cells["sharded"].to_numpy(bool), (2 * k + 1) / 2, 1.0)
+    # A gather or a reduction sends half as many bytes as an all-reduce.
+    gradients = gradients * np.where(cells["sharded"].to_numpy(bool), (count_gathers(k) + 1) / 2, 1.0)
     link_s = np.where(spanned > 1, gradients * groups / values["rate_out"], 0.0)
     factors = {
         FLAT: 2 * (replicas - 1) / replicas, HIERARCHICAL: 2 * (spanned - 1) / spanned, TREE: np.log2(spanned)

@@ -16,6 +16,7 @@ from common.text import join_words
 from declared.mesh import mesh_of
 from declared.models import find_graph
 from models.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
+from models.messages import count_gathers
 from prediction import law
 from prediction.cells import NOT_COMPUTATION, STRATEGY_FACTORS, measured_cells
 from prediction.law import Array, StepLaw, StepPrediction
@@ -312,8 +313,7 @@ def _message_s(cells: pd.DataFrame, benchmark: CollectiveBenchmark) -> Array:
         gather_s, scatter_s = (time_messages(kind, size=sizes) for kind in (ALL_GATHER, REDUCE_SCATTER))
         step_s = time_messages(ALL_REDUCE, size=sizes)
         if rule.messages == "units" and not np.isnan([gather_s, scatter_s]).any():
-            # Each batch gathers in its backward pass, the first also in its forward pass; one reduces.
-            step_s = (n_batches + 1) * gather_s + scatter_s
+            step_s = count_gathers(n_batches) * gather_s + scatter_s
         n_small = group["training_loop"].map(lambda loop, rule=rule: rule.extra.get(loop, 0)).to_numpy(float)
         if n_small.any():
             small_s = time_messages(ALL_REDUCE, size=np.full(len(group), SMALL_BYTES))

@@ -308,6 +308,8 @@ class StepSimulator:
             message for message in demand.messages if message.kind == ALL_GATHER and message.axis == "sharded"
         ]
         reductions = [message for message in demand.messages if _is_reduction(message)]
+        # An upper bound with accumulation: here every pass gathers, as with FSDP1. Ranks of Ringside keep
+        # parameters between batches (models.messages.count_gathers).
         both_passes = levels["sharding"] == "parameters"
         gather_s, reduce_s = self._seconds(gathers) / (2 if both_passes else 1), self._seconds(reductions)
         forward_s, backward_s = cost.forward_s + layer_s, cost.backward_s + layer_s
