@@ -93,7 +93,7 @@ def read_steps(path: Path) -> pd.DataFrame:
             "devices_per_node": rows["devices_per_node"], "local_batch": rows["local_batch"],
             "n_passes": rows["sync_every"], "tensor": rows["tensor_parallel"],
             "pipeline": rows["pipeline"],
-            "sharded": is_sharded, "rate_out": outside, "rate_in": inside, "seconds": rows["seconds"],
+            "sharded": is_sharded, "rate": outside, "inside_rate": inside, "seconds": rows["seconds"],
         }
     )  # fmt: skip
 
@@ -126,8 +126,8 @@ def read_mlperf(path: Path) -> pd.DataFrame:
             "devices_per_node": rows["devices_per_node"],
             "local_batch": rows["global_batch"] / accumulation / rows["devices"],
             "n_passes": accumulation,
-            "tensor": meshes.str[0], "pipeline": meshes.str[1], "sharded": False, "rate_out": outside,
-            "rate_in": inside, "seconds": seconds, "round": rows["round"],
+            "tensor": meshes.str[0], "pipeline": meshes.str[1], "sharded": False, "rate": outside,
+            "inside_rate": inside, "seconds": seconds, "round": rows["round"],
         }
     )  # fmt: skip
     places = runs.groupby(["series", "round", "devices_per_node"])["nodes"].transform("nunique")
@@ -156,7 +156,7 @@ def read_cells(folder: Path) -> pd.DataFrame:
             tables.append(_mean_cells(read_mlperf(path)))
         elif {"dataset", "seconds"} <= set(header):
             tables.append(_mean_cells(read_steps(path)))
-        elif {"series", "optimizer_step_s", "rate_out"} <= set(header):
+        elif {"series", "optimizer_step_s", "rate"} <= set(header):
             tables.append(pd.read_csv(path))
     if not tables:
         raise InputError("missing-file", "has no CSV file of scaling series", file=str(folder))

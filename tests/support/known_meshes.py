@@ -1,4 +1,4 @@
-"""Generate runs of parallelization strategies from known costs, which prediction.strategies has to recover.
+"""Generate runs of parallelization strategies from known costs, which prediction.mesh_step has to recover.
 
 The loops are independent of the prediction's code.
 """

@@ -21,7 +21,7 @@ from plan.design import plan_design
 from prediction import crossover, hybrid, what_if
 from prediction.cells import measured_cells
 from prediction.message_times import CollectiveBenchmark, benchmark_points, rate_text
-from prediction.study import StudyLaw, law_columns
+from prediction.study import StudyPredictor, law_columns
 from strategies import simulated
 from strategies.measured import load_measurements
 from support.pages import CAMPAIGNS as CAMPAIGNS_PAGE
@@ -251,7 +251,7 @@ def by_strategy() -> pd.DataFrame:
     cells, network = measured_cells(records(STRATEGIES), include_meshes=True), benchmark_of(STRATEGIES)
     four_nodes = cells[cells["nodes"] == 4].reset_index(drop=True)
     messages_s = law_columns(four_nodes, network)["message_s"] * four_nodes["n_allreduces"]
-    predicted = StudyLaw(cells[cells["nodes"] == 1], network).predict(four_nodes).seconds
+    predicted = StudyPredictor(cells[cells["nodes"] == 1], network).predict(four_nodes).seconds
     return four_nodes.assign(messages_s=messages_s, computed_s=predicted - messages_s)
 
 

@@ -15,7 +15,7 @@ from importers import campaign
 from importers.campaign import import_measurements
 from importers.statement import Options
 from prediction.cells import measured_cells
-from prediction.study import StudyLaw
+from prediction.study import StudyPredictor
 from support.pages import page
 
 PUBLIC = "docs/campaigns/public"
@@ -111,7 +111,7 @@ def test_predictions_are_those_of_the_page(
         if name == STEPS
         else cells
     )
-    predicted = StudyLaw(cells[cells["nodes"] <= max_nodes]).predict(cells[cells["nodes"] == nodes])
+    predicted = StudyPredictor(cells[cells["nodes"] <= max_nodes]).predict(cells[cells["nodes"] == nodes])
     measured = cells.loc[cells["nodes"] == nodes, "epoch_time_s"].to_numpy()
     errors = predicted.seconds / measured - 1
     assert np.round(100 * np.abs(errors).mean(), 1) == error_percent

@@ -26,7 +26,7 @@ def cells(scales, **changes):
     table = pd.DataFrame(scales, columns=["nodes", "devices_per_node"])
     levels = {
         "gradient_bytes": 1e9, "local_batch": 8.0, "n_passes": 1, "tensor": 1, "pipeline": 1,
-        "sharded": False, "rate_out": 10 * GIGABYTE, "rate_in": 100 * GIGABYTE, "n": 1, "sd": math.nan,
+        "sharded": False, "rate": 10 * GIGABYTE, "inside_rate": 100 * GIGABYTE, "n": 1, "sd": math.nan,
     } | changes  # fmt: skip
     return table.assign(n_devices=table["nodes"] * table["devices_per_node"], **levels)
 
@@ -117,7 +117,7 @@ def test_misfit_is_that_of_the_measured_places():
 
 
 def test_unknown_rates_and_sizes_take_a_share_of_a_step():
-    table = cells(SCALES, rate_out=math.nan, rate_in=math.nan, gradient_bytes=math.nan)
+    table = cells(SCALES, rate=math.nan, inside_rate=math.nan, gradient_bytes=math.nan)
     steps = with_steps(table, 0.5 + 0.7 * hierarchical(table["nodes"]))
     assert predict_steps(steps[:4], table[4:]).seconds[0] == pytest.approx(
         steps["optimizer_step_s"][4], rel=0.01
@@ -125,22 +125,22 @@ def test_unknown_rates_and_sizes_take_a_share_of_a_step():
 
 
 def test_benchmark_replaces_an_unknown_rate():
-    table = cells(SCALES, rate_out=math.nan, gradient_bytes=math.nan)
+    table = cells(SCALES, rate=math.nan, gradient_bytes=math.nan)
     table["message_s"] = [0.0, 0.1, 0.3, 0.2, 0.4]
     steps = with_steps(table, 0.5 + 0.8 * table["message_s"])
     assert predict_steps(steps[:4], table[4:]).seconds[0] == pytest.approx(0.5 + 0.8 * 0.4, rel=0.03)
 
 
 def test_benchmark_counts_alone_before_several_nodes_are_seen():
-    table = cells(SCALES, rate_out=1e6).assign(message_s=[0.0, 0.1, 0.15, 0.2, 0.2])
+    table = cells(SCALES, rate=1e6).assign(message_s=[0.0, 0.1, 0.15, 0.2, 0.2])
     steps = with_steps(table, 0.5 + table["message_s"])
     assert predict_steps(steps[:1], table[4:]).seconds[0] == pytest.approx(0.7, rel=0.05)
 
 
 def test_hidden_messages_are_recovered():
     """Half of the last backward pass overlaps messages: what is beyond it counts."""
-    table = pd.concat([cells(SCALES, rate_out=rate * GIGABYTE) for rate in (10, 2, 1)], ignore_index=True)
-    table["message_s"] = hierarchical(table["nodes"], 1.0) / table["rate_out"] * GIGABYTE
+    table = pd.concat([cells(SCALES, rate=rate * GIGABYTE) for rate in (10, 2, 1)], ignore_index=True)
+    table["message_s"] = hierarchical(table["nodes"], 1.0) / table["rate"] * GIGABYTE
     backward_s = 0.6 * law.BACKWARD_SHARE
     steps = with_steps(table, 0.6 + np.maximum(table["message_s"] - 0.5 * backward_s, 0.0))
     is_last = table["nodes"] == 16
@@ -149,15 +149,15 @@ def test_hidden_messages_are_recovered():
 
 
 def test_links_are_not_guessed_from_one_node():
-    table = cells(SCALES, rate_out=math.nan, rate_in=math.nan, gradient_bytes=math.nan)
+    table = cells(SCALES, rate=math.nan, inside_rate=math.nan, gradient_bytes=math.nan)
     predicted = predict_steps(with_steps(table, 0.5)[:1], table[1:])
     assert np.isnan(predicted.seconds).all() and np.isnan(predicted.low).all()
 
 
 def test_rates_say_nothing_if_measured_links_have_none():
-    table = cells(SCALES, rate_out=math.nan)
+    table = cells(SCALES, rate=math.nan)
     measured = with_steps(table, 0.5 + hierarchical(table["nodes"]))[:3]
-    slow, fast = (predict_steps(measured, cells([(16, 8)], rate_out=rate)).seconds[0] for rate in (1e8, 1e11))
+    slow, fast = (predict_steps(measured, cells([(16, 8)], rate=rate)).seconds[0] for rate in (1e8, 1e11))
     assert math.isnan(slow) and math.isnan(fast)
     assert predict_steps(measured, table[4:]).seconds[0] > 0.5, "at the rate of the measured links"
 
@@ -166,7 +166,7 @@ def test_links_take_their_share_of_an_unknown_size():
     table = cells(SCALES, gradient_bytes=math.nan)
     measured = with_steps(table, 0.5 + hierarchical(table["nodes"]))[:4]
     slow, equal, fast = (
-        predict_steps(measured, cells([(16, 8)], gradient_bytes=math.nan, rate_out=rate)).seconds[0]
+        predict_steps(measured, cells([(16, 8)], gradient_bytes=math.nan, rate=rate)).seconds[0]
         for rate in (5e9, 1e10, 1e11)
     )
     assert slow == pytest.approx(0.5 + 2 * hierarchical(16), rel=0.05)

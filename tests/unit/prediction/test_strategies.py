@@ -11,10 +11,10 @@ from models.mesh import Mesh
 from prediction import crossover
 from prediction.cells import measured_cells
 from prediction.held_out import evaluate, table
+from prediction.mesh_step import NetworkScale, describe_step
 from prediction.message_times import CollectiveBenchmark, benchmark_points, ideal_seconds
 from prediction.methods import LAW, predict_by_law
-from prediction.strategies import NetworkScale, describe_step
-from prediction.study import StudyLaw
+from prediction.study import StudyPredictor
 from support import known_physics as synthetic
 from support.known_meshes import (
     BENCHMARKED_COLLECTIVES,
@@ -45,7 +45,7 @@ def known_to(truth, parallelism, **options):
 def test_strategies_are_predicted_from_one_node_and_benchmarks():
     cells, network = known_to(Meshes(), STRATEGIES)
     multi_node = cells[cells["nodes"] > 1]
-    times = StudyLaw(cells[cells["nodes"] == 1], network).predict(multi_node)
+    times = StudyPredictor(cells[cells["nodes"] == 1], network).predict(multi_node)
     off = (times.seconds / multi_node["epoch_time_s"] - 1).abs()
     assert set(multi_node["parallelism"]) == set(STRATEGIES)
     assert off.groupby(multi_node["parallelism"]).mean().max() < 3 * NOISE
@@ -66,11 +66,11 @@ def test_strategies_need_a_time_of_each_message():
     """Without a benchmark, messages take their bytes at the rate of the links, if it is known."""
     cells, network = known_to(Meshes(), ("data", "tensor", "pipeline2"))
     points = network.points
-    study = StudyLaw(cells, CollectiveBenchmark(points[points["collective"] != "point_to_point"]))
+    study = StudyPredictor(cells, CollectiveBenchmark(points[points["collective"] != "point_to_point"]))
     times = pd.Series(study.predict(cells).seconds, index=cells["parallelism"])
     assert times.notna().all()
     unknown = cells.assign(rate=math.nan)
-    study = StudyLaw(unknown, CollectiveBenchmark(points[points["collective"] != "point_to_point"]))
+    study = StudyPredictor(unknown, CollectiveBenchmark(points[points["collective"] != "point_to_point"]))
     missing = pd.Series(study.predict(unknown).seconds, index=cells["parallelism"]).isna()
     assert set(missing.index[missing]) == {"pipeline2"}
     assert measured_cells(runs(Meshes(), ("tensor",)))["nodes"].max() == 1, "others leave them out"

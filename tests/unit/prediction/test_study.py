@@ -12,7 +12,7 @@ from declared.models import find_graph, model_graph
 from prediction import held_out, law
 from prediction.cells import exclusion_note, measured_cells, planned_cells
 from prediction.message_times import CollectiveBenchmark, benchmark_points, bucket_bytes, message_rule
-from prediction.study import Prediction, StudyLaw, fit_computation, law_columns, shortest_epochs
+from prediction.study import Prediction, StudyPredictor, fit_computation, law_columns, shortest_epochs
 from support import known_physics as synthetic
 from support.known_physics import Sharded, Truth
 
@@ -58,7 +58,7 @@ def test_epoch_times_are_adjusted_by_the_reference_benchmark():
 def test_most_nodes_are_predicted_near_the_noise(truth):
     cells, network = built(truth, every=(1, 4))
     subset = cells["nodes"] <= 3
-    off = error(StudyLaw(cells[subset], network.hold_out([4, 6], [])), cells[~subset]).abs()
+    off = error(StudyPredictor(cells[subset], network.hold_out([4, 6], [])), cells[~subset]).abs()
     assert off.mean() < 3 * NOISE
 
 
@@ -68,7 +68,7 @@ def test_benchmark_informs_what_rates_do_not():
     cells, network = built(truth)
     subset, slow = cells["nodes"] <= 2, cells["nodes"] == 6
     with_benchmark, without_benchmark = (
-        error(StudyLaw(cells[subset], own), cells[slow]).abs().mean()
+        error(StudyPredictor(cells[subset], own), cells[slow]).abs().mean()
         for own in (network, CollectiveBenchmark())
     )
     assert with_benchmark < without_benchmark
@@ -77,7 +77,7 @@ def test_benchmark_informs_what_rates_do_not():
 def test_no_benchmark_is_needed():
     cells, _ = built(Truth())
     subset = cells["nodes"] <= 3
-    assert error(StudyLaw(cells[subset]), cells[~subset]).abs().mean() < 0.1
+    assert error(StudyPredictor(cells[subset]), cells[~subset]).abs().mean() < 0.1
 
 
 def test_sizes_stand_for_a_model_that_is_not_described():
@@ -94,7 +94,7 @@ def test_sizes_stand_for_a_model_that_is_not_described():
     unknown = measured_cells(runs.assign(model="theirs"))
     assert unknown["gradient_bytes"].isna().all()
     subset = unknown["nodes"] <= 3
-    assert np.isfinite(StudyLaw(unknown[subset]).predict(unknown[~subset]).seconds).all()
+    assert np.isfinite(StudyPredictor(unknown[subset]).predict(unknown[~subset]).seconds).all()
 
 
 def test_benchmark_of_shards_replaces_that_of_all_reduce():
@@ -123,14 +123,14 @@ def test_another_physics_is_noticed():
 
     cells, network = built(Crowded())
     subset = cells["nodes"] <= 3
-    times = StudyLaw(cells[subset], network.hold_out([4, 6], [])).predict(cells[~subset])
+    times = StudyPredictor(cells[subset], network.hold_out([4, 6], [])).predict(cells[~subset])
     assert (times.seconds / cells.loc[~subset, "epoch_time_s"] - 1).abs().mean() > 5 * NOISE
 
 
 def test_misfit_is_a_note():
     cells, network = built(Truth(), nodes=(1, 2, 3))
     jagged = cells.assign(epoch_time_s=cells["epoch_time_s"] * np.where(cells["nodes"] == 2, 1.3, 1.0))
-    (note,) = (own for own in StudyLaw(jagged, network).predict(jagged).notes if own.code == "misfit")
+    (note,) = (own for own in StudyPredictor(jagged, network).predict(jagged).notes if own.code == "misfit")
     assert min(note.facts["misfits"].values()) > law.MISFIT_WARNING
 
 
@@ -138,7 +138,7 @@ def test_misfit_is_a_note():
 def test_unseen_batch_is_refused_with_a_note(measured, predicted):
     cells, network = built(Truth(), nodes=(1, 2))
     subset = cells["batch_size"].isin(measured)
-    times = StudyLaw(cells[subset], network).predict(cells[cells["batch_size"] == 128])
+    times = StudyPredictor(cells[subset], network).predict(cells[cells["batch_size"] == 128])
     assert np.isfinite(times.seconds).all() == predicted
     notes = [own for own in times.notes if own.code == "unseen-batch"]
     assert [note.facts["batches"] for note in notes] == ([] if predicted else [[128.0]])
@@ -149,7 +149,7 @@ def test_benchmarks_that_are_left_out_are_not_used():
     subset = cells["nodes"] <= 3
     spoiled = network.points.assign(seconds=network.points["seconds"].where(network.points["nodes"] <= 3, 99))
     first, again = (
-        StudyLaw(cells[subset], own.hold_out([4, 6], [])).predict(cells).seconds
+        StudyPredictor(cells[subset], own.hold_out([4, 6], [])).predict(cells).seconds
         for own in (network, CollectiveBenchmark(spoiled))
     )
     assert np.allclose(first, again)
@@ -158,7 +158,7 @@ def test_benchmarks_that_are_left_out_are_not_used():
 def test_the_single_device_baseline_stands_for_one_node():
     single = synthetic.runs(nodes=(1,), rates=(125e6,), framework="pytorch-single")
     cells = measured_cells(synthetic.joined(single, synthetic.runs(nodes=(2, 3))))
-    study = StudyLaw(cells)
+    study = StudyPredictor(cells)
     own = study.series(cells[cells["nodes"] == 3].iloc[0].to_dict())
     assert set(own.loc[own["n_devices"] == 1, "framework"]) == {"pytorch-single"}
     assert error(study, cells).abs().mean() < 4 * NOISE
@@ -171,14 +171,16 @@ def test_a_global_batch_is_shared_out():
     halved = cells[(cells["nodes"] == 2) & (cells["batch_size"] == 32)].assign(
         batch_size=64, batch_scope="global"
     )
-    assert error(StudyLaw(cells, network), halved).abs().max() < 0.05
+    assert error(StudyPredictor(cells, network), halved).abs().max() < 0.05
 
 
 def test_nothing_is_predicted_from_nothing():
     cells, network = built(Truth())
-    assert np.isnan(StudyLaw(cells.iloc[:0], network).predict(cells).seconds).all()
-    assert len(StudyLaw(cells, network).predict(cells.iloc[:0]).seconds) == 0
-    assert np.isfinite(StudyLaw(cells[cells["nodes"] > 1]).predict(cells[cells["nodes"] > 1]).seconds).all()
+    assert np.isnan(StudyPredictor(cells.iloc[:0], network).predict(cells).seconds).all()
+    assert len(StudyPredictor(cells, network).predict(cells.iloc[:0]).seconds) == 0
+    assert np.isfinite(
+        StudyPredictor(cells[cells["nodes"] > 1]).predict(cells[cells["nodes"] > 1]).seconds
+    ).all()
 
 
 def test_varied_accumulation_separates_update_from_batch():

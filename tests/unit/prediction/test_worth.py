@@ -23,7 +23,7 @@ def ask(*options, parameters="1e9"):
 
 
 def scaling(*options, nodes=256, parameters="1e9"):
-    study_law, cases = projection.law_of_numbers(ask(*options, parameters=parameters), None)
+    study_law, cases = projection.predictor_of_numbers(ask(*options, parameters=parameters), None)
     cells = hypothetical_cells(cases, [projection.GIGABIT * 100], node_counts(nodes))
     return worth.predict_scaling(study_law, predict_curves(study_law, cells))
 

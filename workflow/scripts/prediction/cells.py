@@ -18,13 +18,13 @@ from models.graph import BYTES
 
 # Factors that do not split a framework's cells into series with laws of their own. The law has terms for
 # devices, samples, batches and the network, and assumes that the others do not change the time of a batch.
-# `StudyLaw.series` compares the framework itself, since it can add cells of the baseline framework.
+# `StudyPredictor.series` compares the framework itself, since it can add cells of the baseline framework.
 NOT_COMPUTATION = (
     "framework", "nodes", "devices_per_node", "batch_size", "sync_every", "batch_scope", "bandwidth",
     "epochs", "warmup_epochs", "shares", *OPTIMIZER_NUMBERS,
 )  # fmt: skip
-# prediction.strategies predicts how these change computation and messages.
-STRATEGY_FACTORS = ("parallelism", *PARALLELISM_OPTIONS)
+# prediction.mesh_step predicts how these change computation and messages.
+PARALLELISM_FACTORS = ("parallelism", *PARALLELISM_OPTIONS)
 HETEROGENEOUS = Note(
     "heterogeneous",
     "Cells with heterogeneous nodes or ranks are excluded, because the law assumes that all have the same "

@@ -79,7 +79,7 @@ MODELS: dict[str, Model] = {
 def _ernest_columns(cells: pd.DataFrame) -> Array:
     k, b, p = (cells[name].to_numpy(float) for name in ("n_passes", "local_batch", "n_devices"))
     # Without a size of gradients, only the terms of latency remain.
-    gradients_s = (cells["gradient_bytes"] / cells["rate_out"].fillna(1.0)).fillna(0.0).to_numpy(float)
+    gradients_s = (cells["gradient_bytes"] / cells["rate"].fillna(1.0)).fillna(0.0).to_numpy(float)
     nodes, tree = cells["nodes"].to_numpy(float), np.log2(p)
     ring_s = 2 * (nodes - 1) / nodes * gradients_s
     # On one and two nodes alone, a ring's terms equal a tree's; the fit uses the first of equal columns.
@@ -88,7 +88,7 @@ def _ernest_columns(cells: pd.DataFrame) -> Array:
 
 def _log_columns(cells: pd.DataFrame) -> Array:
     k, b, p = (cells[name].to_numpy(float) for name in ("n_passes", "local_batch", "n_devices"))
-    rate = cells["rate_out"].fillna(1.0).to_numpy(float)
+    rate = cells["rate"].fillna(1.0).to_numpy(float)
     return np.column_stack([np.ones(len(cells)), *map(np.log, (k, p, k * b * p, rate))])
 
 

@@ -23,11 +23,11 @@ from analysis.measured import (
 from common.notes import Note
 from common.options import run_program
 from declared.factors import PARALLELISM_OPTIONS
-from prediction.cells import STRATEGY_FACTORS, measured_cells, planned_cells
+from prediction.cells import PARALLELISM_FACTORS, measured_cells, planned_cells
 from prediction.held_out import EMULATED
 from prediction.message_times import CollectiveBenchmark, rate_text, read_benchmark
 from prediction.question import GIGABIT, RATES
-from prediction.study import StudyLaw
+from prediction.study import StudyPredictor
 
 TITLE = "Which strategy is fastest, by the rate of the links"
 NOTHING_TO_COMPARE = Note(
@@ -45,7 +45,7 @@ PREDICTED = Note(
 EXTRAPOLATED = Note(
     "extrapolated", "*: extrapolated, because the collective benchmark did not run at this rate."
 )
-STRATEGY_COLUMNS = ("framework", *STRATEGY_FACTORS)
+STRATEGY_COLUMNS = ("framework", *PARALLELISM_FACTORS)
 
 
 def rank_strategies(runs: pd.DataFrame, benchmark: CollectiveBenchmark) -> pd.DataFrame:
@@ -63,7 +63,7 @@ def rank_strategies(runs: pd.DataFrame, benchmark: CollectiveBenchmark) -> pd.Da
     factors = varying(cells, but=["bandwidth"])
     case = varying(cells, but=["bandwidth", *STRATEGY_COLUMNS])
     cells["strategy"] = _strategy_labels(cells)
-    law = StudyLaw(measured[measured["nodes"] == 1], benchmark.smooth())
+    law = StudyPredictor(measured[measured["nodes"] == 1], benchmark.smooth())
     study_rates = cells["rate"].dropna().unique().tolist()
     rates = sorted({*study_rates, *(GIGABIT * rate for rate in RATES)}) if study_rates else [np.nan]
     rows = cells.drop(columns=["rate", "cell", "bandwidth"]).drop_duplicates()

@@ -7,7 +7,7 @@ import pandas as pd
 
 from analysis.measured import levels_in_order, treatment_text, treatments
 from declared.factors import is_custom
-from prediction.study import StudyLaw
+from prediction.study import StudyPredictor
 
 FACTORS = ["framework", "device", "model", "dataset", "treatment", "batch_size"]
 CURVE = [*FACTORS, "rate"]
@@ -86,7 +86,7 @@ def study_cases(cells: pd.DataFrame) -> pd.DataFrame:
     return cases.sort_values(FACTORS).reset_index(drop=True)
 
 
-def predict_curves(law: StudyLaw, cells: pd.DataFrame) -> pd.DataFrame:
+def predict_curves(law: StudyPredictor, cells: pd.DataFrame) -> pd.DataFrame:
     """Return `hypothetical_cells` with BAND_COLUMNS except cost, relative to the predicted time on one node.
 
     Columns with the suffixes `_low` and `_high` have the ends of 90 % bands, limited by ideal scaling

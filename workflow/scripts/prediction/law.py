@@ -51,7 +51,7 @@ Array = NDArray[np.float64]
 
 COLUMNS = (
     "gradient_bytes", "nodes", "devices_per_node", "n_devices", "local_batch", "n_passes", "tensor",
-    "pipeline", "sharded", "rate_out", "rate_in", "optimizer_step_s", "n", "sd",
+    "pipeline", "sharded", "rate", "inside_rate", "optimizer_step_s", "n", "sd",
 )  # fmt: skip
 OPTIONAL = {
     "message_s": math.nan, "hierarchical_s": math.nan, "work": 1.0, "calls": 1.0, "updated": 1.0,
@@ -73,7 +73,7 @@ FORMS: dict[tuple[str, ...], float] = {
     **{(name, WAITING, START_UPS): 1.0 for name in MESSAGES},
 }
 # Coefficients that all forms have, in the order of the columns of Terms.columns.
-COMMON_PARTS = FIXED_S, SAMPLE_S, UPDATE_S, BUBBLE, INSIDE, BLOCKING = (
+COMMON_COEFFICIENTS = FIXED_S, SAMPLE_S, UPDATE_S, BUBBLE, INSIDE, BLOCKING = (
     "fixed_s", "sample_s", "update_s", "bubble", "inside", "blocking",
 )  # fmt: skip
 # The part of a step that each coefficient belongs to, as tables and sentences name it.
@@ -151,7 +151,7 @@ class Terms:
         return is_one
 
     def columns(self, form: Sequence[str], base_sample_s: float) -> Array:
-        """Return the matrix of a form, [cells, COMMON_PARTS + form].
+        """Return the matrix of a form, [cells, COMMON_COEFFICIENTS + form].
 
         Args:
             form: Terms of F, a key of FORMS.
@@ -193,7 +193,7 @@ def step_terms(cells: pd.DataFrame) -> Terms:
     gradients = values["gradient_bytes"] / division
     # A gather or a reduction sends half as many bytes as an all-reduce.
     gradients = gradients * np.where(cells["sharded"].to_numpy(bool), (count_gathers(k) + 1) / 2, 1.0)
-    link_s = np.where(spanned > 1, gradients * groups / values["rate_out"], 0.0)
+    link_s = np.where(spanned > 1, gradients * groups / values["rate"], 0.0)
     factors = {
         FLAT: 2 * (replicas - 1) / replicas, HIERARCHICAL: 2 * (spanned - 1) / spanned, TREE: np.log2(spanned)
     }  # fmt: skip
@@ -202,7 +202,7 @@ def step_terms(cells: pd.DataFrame) -> Terms:
     links |= {
         name: np.where(is_stated, extra["hierarchical_s"], links[name]) for name in (FLAT, HIERARCHICAL)
     }
-    inside_s = np.where(on_node > 1, 2 * (on_node - 1) / on_node * gradients / values["rate_in"], 0.0)
+    inside_s = np.where(on_node > 1, 2 * (on_node - 1) / on_node * gradients / values["inside_rate"], 0.0)
     return Terms(
         passes=k * extra["calls"],
         samples=k * b * extra["work"],
@@ -229,7 +229,7 @@ class Form:
     Attributes:
         names: Its terms of F, a key of FORMS.
         base_sample_s: Seconds of a sample on a device at the smallest measured scale.
-        coefficients: Those of COMMON_PARTS and of `names`, [COMMON_PARTS + names].
+        coefficients: Those of COMMON_COEFFICIENTS and of `names`, [COMMON_COEFFICIENTS + names].
         covariance: Their covariance.
     """
 
@@ -249,7 +249,7 @@ class Form:
         return self.names[0] in (FLAT, HIERARCHICAL)
 
     def part_seconds(self, terms: Terms) -> Array:
-        """Return the seconds of each of COMMON_PARTS and of `names`, [cells, COMMON_PARTS + names]."""
+        """Return the seconds of each of COMMON_COEFFICIENTS and of `names`, [cells, COMMON_COEFFICIENTS + names]."""
         return terms.columns(self.names, self.base_sample_s) * self.coefficients
 
     def predict(self, terms: Terms) -> Array:
@@ -300,7 +300,7 @@ def fit_form(names: tuple[str, ...], terms: Terms, seconds: Array, error: Array)
 
 
 def _prior_rows(names: Sequence[str], pass_s: float, terms: Terms) -> tuple[Array, Array]:
-    """Return the priors of a form as rows of its least squares, [priors, COMMON_PARTS + names], [priors].
+    """Return the priors of a form as rows of its least squares, [priors, COMMON_COEFFICIENTS + names], [priors].
 
     `pass_s` is c at the smallest measured scale. The coefficient SAMPLE_S has no prior, since every cell
     informs it.
@@ -317,7 +317,7 @@ def _prior_rows(names: Sequence[str], pass_s: float, terms: Terms) -> tuple[Arra
     priors |= dict.fromkeys((WAITING, WAITING_OF_REPLICAS), (*WAIT, 1.0)) | {START_UPS: (*START_UP, pass_s)}
     if len(np.unique(np.round(terms.passes / terms.updates, DIGITS))) == 1:
         priors[UPDATE_S] = (0.0, PINNED_SD, pass_s)  # Without accumulation, an update is part of a pass.
-    parts = [*COMMON_PARTS, *names]
+    parts = [*COMMON_COEFFICIENTS, *names]
     with_prior = [name for name in parts if name in priors]
     rows, values = np.zeros((len(with_prior), len(parts))), np.zeros(len(with_prior))
     for row, name in enumerate(with_prior):
@@ -437,12 +437,12 @@ class StepLaw:
         logs = np.log([form.predict(terms) for form in self.forms])
         is_usable = ~np.isnan(logs)
         if not (self.cells["nodes"] > 1).any():
-            is_usable &= self._needs_no_multi_node_cell(is_usable) | terms.is_one_node
+            is_usable &= self._usable_from_one_node(is_usable) | terms.is_one_node
         weights = self.weights[:, None] * is_usable
         total = weights.sum(axis=0)
         return logs, weights / np.where(total > 0, total, math.nan)
 
-    def _needs_no_multi_node_cell(self, is_usable: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    def _usable_from_one_node(self, is_usable: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Return the forms that predict several nodes before any such cell is measured, [forms, cells].
 
         Nothing is known then of waiting and of overlap. Messages count in full, as benchmarked; if they were
@@ -484,7 +484,7 @@ class StepLaw:
         logs, weights = self._weigh(terms)
         seconds = pd.DataFrame(0.0, index=cells.index, columns=sorted(set(PARTS.values())))
         for form, form_weights in zip(self.forms, weights, strict=True):
-            names = [*COMMON_PARTS, *form.names]
+            names = [*COMMON_COEFFICIENTS, *form.names]
             for name, part_s in zip(names, form.part_seconds(terms).T, strict=True):
                 seconds[PARTS[name]] += np.nan_to_num(form_weights * part_s)
         return seconds.mul(np.exp(_average(logs, weights)) / seconds.sum(axis=1), axis=0)
@@ -514,7 +514,7 @@ def predict_steps(measured: pd.DataFrame, cells: pd.DataFrame) -> StepPrediction
     of gradients or the rate of links is unknown, a link takes UNKNOWN_LINK_SHARE of the smallest scale's
     step, and several nodes are predicted only if a cell on several nodes was measured.
     """
-    is_blind = _is_blind(measured, cells)
+    is_blind = _has_unrelated_rate(measured, cells)
     parts = [(rows, law.predict(part)) for rows, law, part in split_by_devices_per_node(measured, cells)]
     steps = join_steps(len(cells), parts)
     return replace(steps, seconds=np.where(is_blind, np.nan, steps.seconds))
@@ -533,14 +533,14 @@ def split_by_devices_per_node(
         yield rows, StepLaw(same_nodes if len(same_nodes) else measured), cells.iloc[rows]
 
 
-def _is_blind(measured: pd.DataFrame, cells: pd.DataFrame) -> NDArray[np.bool_]:
+def _has_unrelated_rate(measured: pd.DataFrame, cells: pd.DataFrame) -> NDArray[np.bool_]:
     """Return the cells with a link rate that no measurement relates to a time.
 
     These are cells on several nodes with a known rate, if the measured ones have neither rate nor benchmark.
     """
     linked = measured[measured["nodes"] > 1]
-    is_known = linked["rate_out"].notna().any() or linked.get("message_s", pd.Series()).notna().any()
-    return ((cells["nodes"] > 1) & cells["rate_out"].notna() & (len(linked) > 0 and not is_known)).to_numpy()
+    is_known = linked["rate"].notna().any() or linked.get("message_s", pd.Series()).notna().any()
+    return ((cells["nodes"] > 1) & cells["rate"].notna() & (len(linked) > 0 and not is_known)).to_numpy()
 
 
 def _fill_unknown_links(measured: pd.DataFrame, cells: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -550,7 +550,7 @@ def _fill_unknown_links(measured: pd.DataFrame, cells: pd.DataFrame) -> tuple[pd
     size takes UNKNOWN_LINK_SHARE of the smallest scale's step. Known rates keep their ratio to the fastest
     measured one. Without a measured cell on several nodes, rates stay unknown.
     """
-    links = cells.loc[cells["nodes"] > 1, ["gradient_bytes", "rate_out"]]
+    links = cells.loc[cells["nodes"] > 1, ["gradient_bytes", "rate"]]
     if links.notna().all(axis=None):
         return measured, cells
     base_s = measured.loc[measured["n_devices"] == measured["n_devices"].min(), "optimizer_step_s"].mean()
@@ -558,12 +558,12 @@ def _fill_unknown_links(measured: pd.DataFrame, cells: pd.DataFrame) -> tuple[pd
     size = 1.0 if math.isnan(size) else size
     is_informed = (measured["nodes"] > 1).any()
     rate = size / (UNKNOWN_LINK_SHARE * base_s) if is_informed else math.nan
-    fastest = measured.loc[measured["nodes"] > 1, "rate_out"].max()
+    fastest = measured.loc[measured["nodes"] > 1, "rate"].max()
 
     def fill(table: pd.DataFrame) -> pd.DataFrame:
         # NaN, because the cell's rate or all measured rates are unknown, counts as the fastest measured rate.
-        relative_rate = (table["rate_out"] / fastest).fillna(1.0)
-        return table.assign(gradient_bytes=size, rate_out=rate * relative_rate)
+        relative_rate = (table["rate"] / fastest).fillna(1.0)
+        return table.assign(gradient_bytes=size, rate=rate * relative_rate)
 
     return fill(measured), fill(cells)
 

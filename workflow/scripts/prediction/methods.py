@@ -21,7 +21,7 @@ from common.errors import InputError
 from common.notes import Note
 from prediction import compared_models
 from prediction.message_times import CollectiveBenchmark
-from prediction.study import Prediction, StudyLaw
+from prediction.study import Prediction, StudyPredictor
 
 PROGRAM = Path(__file__).with_name("extra_p.py")
 # Extra-P breaks ties between equally good models by rounding errors, which differ between processors.
@@ -57,9 +57,9 @@ class Fold:
     test: pd.DataFrame
 
     @functools.cached_property
-    def law(self) -> StudyLaw:
+    def law(self) -> StudyPredictor:
         """The law of the training part."""
-        return StudyLaw(self.train, self.benchmark)
+        return StudyPredictor(self.train, self.benchmark)
 
 
 Method = Callable[[Fold], Prediction]

@@ -55,7 +55,7 @@ from prediction.curves import (
 )
 from prediction.message_times import CollectiveBenchmark, rate_text, read_benchmark
 from prediction.question import DEFAULT_FRAMEWORK, GIGABIT, MAX_NODES, RATES, ScalingQuestion
-from prediction.study import StudyLaw
+from prediction.study import StudyPredictor
 
 NOTHING_TO_PREDICT = Note(
     "nothing-to-predict",
@@ -146,7 +146,7 @@ class MeasuredStudy:
     """A study's runs, and the law of its cells and collective benchmark."""
 
     runs: pd.DataFrame
-    law: StudyLaw
+    law: StudyPredictor
 
     @property
     def exclusion_note(self) -> str:
@@ -166,10 +166,12 @@ def load_records(runs_csv: Path, network_csv: Path | None) -> MeasuredStudy:
     runs = with_batch_numbers(read_timing_runs(runs_csv))
     cells = measured_cells(runs[~is_heterogeneous(runs)], include_meshes=True)
     cells = cells[~cells["is_mesh"] | can_add_nodes(cells)].reset_index(drop=True)
-    return MeasuredStudy(runs, StudyLaw(cells, read_benchmark(network_csv, cells).smooth()))
+    return MeasuredStudy(runs, StudyPredictor(cells, read_benchmark(network_csv, cells).smooth()))
 
 
-def law_of_numbers(question: ScalingQuestion, study: MeasuredStudy | None) -> tuple[StudyLaw, pd.DataFrame]:
+def predictor_of_numbers(
+    question: ScalingQuestion, study: MeasuredStudy | None
+) -> tuple[StudyPredictor, pd.DataFrame]:
     """Return the law and the one case that the numbers of a question describe.
 
     Messages take the time of the study's collective benchmark, if a study is given.
@@ -208,7 +210,7 @@ def law_of_numbers(question: ScalingQuestion, study: MeasuredStudy | None) -> tu
         n_allreduces=n_allreduces, epoch_time_s=scales["optimizer_step_s"] * n_allreduces,
     )  # fmt: skip
     cells = cells.assign(**{name: None for name in factors() if name not in cells})
-    law = StudyLaw(cells, benchmark)
+    law = StudyPredictor(cells, benchmark)
     _check_scales(question, law.predict(cells).seconds / n_allreduces.to_numpy())
     return law, cells.iloc[[-1]]
 
@@ -269,12 +271,12 @@ def answer(question: ScalingQuestion, study: MeasuredStudy | None = None, cell: 
         cell: Predict the case of this cell alone, with the cell's own links; "": all cases.
 
     Raises:
-        InputError: If the study's records cannot be read, or see `law_of_numbers`.
+        InputError: If the study's records cannot be read, or see `predictor_of_numbers`.
     """
     if study is None and question.study:
         study = load_study(question.study)
     if question.scales or study is None:
-        law, cases = law_of_numbers(question, study)
+        law, cases = predictor_of_numbers(question, study)
         has_sample_count = True
     else:
         law, cases = study.law, study_cases(study.law.cells)
@@ -338,7 +340,7 @@ def _link_rates(question: ScalingQuestion, study: MeasuredStudy | None, cases: p
 
 
 def summarize(
-    law: StudyLaw, curves: pd.DataFrame, question: ScalingQuestion
+    law: StudyPredictor, curves: pd.DataFrame, question: ScalingQuestion
 ) -> tuple[pd.DataFrame, list[Note]]:
     """Return a row of the table for each curve, and the answers in sentences.
 

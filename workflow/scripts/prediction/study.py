@@ -18,8 +18,9 @@ from declared.models import find_graph
 from models.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from models.messages import count_gathers
 from prediction import law
-from prediction.cells import NOT_COMPUTATION, STRATEGY_FACTORS, measured_cells
+from prediction.cells import NOT_COMPUTATION, PARALLELISM_FACTORS, measured_cells
 from prediction.law import Array, StepLaw, StepPrediction
+from prediction.mesh_step import MeshStep, NetworkScale, Timer, describe_step
 from prediction.message_times import (
     CollectiveBenchmark,
     benchmark_points,
@@ -27,7 +28,6 @@ from prediction.message_times import (
     message_limits,
     message_rule,
 )
-from prediction.strategies import MeshStep, NetworkScale, Timer, describe_step
 
 MODEL_FACTORS = ("model", "dataset")
 SMALL_BYTES = 8.0  # size of additional messages, which have no gradients
@@ -64,7 +64,7 @@ class ComputationCosts(NamedTuple):
 
 
 @dataclass(frozen=True)
-class StudyLaw:
+class StudyPredictor:
     """The laws of a study's cells, one for each series, with its collective benchmark.
 
     Attributes:
@@ -78,7 +78,7 @@ class StudyLaw:
     @functools.cached_property
     def keys(self) -> list[str]:
         """Factors that computation depends on, besides framework and device, and that vary."""
-        fixed = (*NOT_COMPUTATION, *STRATEGY_FACTORS, "device")
+        fixed = (*NOT_COMPUTATION, *PARALLELISM_FACTORS, "device")
         names = [name for name in factors(self.cells) if name not in fixed]
         return [name for name in [*names, "computes"] if self.cells[name].nunique(dropna=False) > 1]
 
@@ -150,7 +150,7 @@ class StudyLaw:
             if len(measured) and not is_unknown.all():
                 yield rows[~is_unknown], measured, new[~is_unknown]
 
-    def joint_law(self, cells: pd.DataFrame) -> tuple[StepLaw, pd.DataFrame]:
+    def curve_law(self, cells: pd.DataFrame) -> tuple[StepLaw, pd.DataFrame]:
         """Return the law of cells, and their columns in it.
 
         The cells belong to one series, and their nodes have the same number of devices.
@@ -220,7 +220,7 @@ def cells_with_costs(runs: pd.DataFrame, network: pd.DataFrame) -> pd.DataFrame:
         network: network.csv of the study.
     """
     cells = measured_cells(runs)
-    study = StudyLaw(cells, CollectiveBenchmark(benchmark_points(network)))
+    study = StudyPredictor(cells, CollectiveBenchmark(benchmark_points(network)))
     costs = np.array([study.costs(row) for row in cells.to_dict("records")]).reshape(-1, 3)
     cells[list(ComputationCosts._fields)] = costs
     message_s = law_columns(cells, study.benchmark)["message_s"]
@@ -257,7 +257,7 @@ def _misfit_note(misfits: Mapping[str, float]) -> list[Note]:
 def law_columns(
     cells: pd.DataFrame, benchmark: CollectiveBenchmark, update_share: float = 0.0
 ) -> pd.DataFrame:
-    """Return cells in the law's columns (prediction.law); `update_share`: see `StudyLaw.update_shares`."""
+    """Return cells in the law's columns (prediction.law); `update_share`: see `StudyPredictor.update_shares`."""
     n_devices = cells["n_devices"].astype(float)
     columns = pd.DataFrame(
         {
@@ -271,8 +271,8 @@ def law_columns(
             "tensor": 1,
             "pipeline": 1,
             "sharded": cells["framework"].map(lambda name: message_rule(name).messages == "units"),
-            "rate_out": cells["rate"],
-            "rate_in": cells["inside_rate"],
+            "rate": cells["rate"],
+            "inside_rate": cells["inside_rate"],
             "message_s": _message_s(cells, benchmark),
             "hierarchical_s": np.nan,
             "is_mesh": cells["is_mesh"],

@@ -44,7 +44,7 @@ from prediction.message_times import (
     bucket_bytes,
     message_rule,
 )
-from prediction.study import StudyLaw
+from prediction.study import StudyPredictor
 from traces import questions
 from traces.questions import Question, Retime
 from traces.replay import Chain, Messages, build_chains
@@ -90,9 +90,9 @@ class TracedStudy:
         return estimate_means(self.timing_runs)
 
     @cached_property
-    def law(self) -> StudyLaw:
+    def law(self) -> StudyPredictor:
         """The law of the study's cells; its cells on one device show how computation grows."""
-        return StudyLaw(measured_cells(self.timing_runs), self.benchmark)
+        return StudyPredictor(measured_cells(self.timing_runs), self.benchmark)
 
     @cached_property
     def by_levels(self) -> dict[tuple[Any, ...], dict[str, Any]]:
