@@ -270,27 +270,27 @@ def print_errors(rows: pd.DataFrame) -> None:
                 print(f"{left_out:12} {method:11} {source:21} {describe_errors(group, method == LAW)}")
 
 
-# Constants of the law and the values among which sources other than the predicted one choose.
-CHOICES: dict[str, tuple[object, ...]] = {
-    "MODEL_ERROR": (0.005, 0.01, 0.02),
-    "LINK": ((0.3, 0.5), (0.5, 0.5), (0.8, 0.5)),
-    "WAIT": ((0.0075, 0.02), (0.0075, 0.04), (0.0075, 0.08)),
-}
+# MODEL_ERROR of the law and priors of its terms, among which sources other than the predicted one choose.
+MODEL_ERRORS = (0.005, 0.01, 0.02)
+LINK_PRIORS = (law.Prior(0.3, 0.5), law.Prior(0.5, 0.5), law.Prior(0.8, 0.5))
+WAIT_PRIORS = (law.Prior(0.0075, 0.02), law.Prior(0.0075, 0.04), law.Prior(0.0075, 0.08))
+LINK_TERMS, WAIT_TERMS = (law.FLAT, law.HIERARCHICAL, law.TREE), (law.WAITING, law.WAITING_OF_REPLICAS)
 WORST_SCORED = 0.20  # larger errors count as this
 
 
 def choose_constants(splits: list[Split]) -> None:
     """Print the errors where each source is predicted with constants that the other sources choose."""
-    names = list(CHOICES)
     predicted = []
-    for values in itertools.product(*CHOICES.values()):
-        with mock.patch.multiple(law, **dict(zip(names, values, strict=True))):
+    for error, link, wait in itertools.product(MODEL_ERRORS, LINK_PRIORS, WAIT_PRIORS):
+        priors = law.PRIORS | dict.fromkeys(LINK_TERMS, link) | dict.fromkeys(WAIT_TERMS, wait)
+        values = {"MODEL_ERROR": error, "links": link, "waiting": wait}
+        with mock.patch.multiple(law, MODEL_ERROR=error, PRIORS=priors):
             predicted.append((values, predict_splits(splits, {LAW: predict_by_law})))
     parts = []
     for source in dict.fromkeys(split.source for split in splits):
         values, rows = min(predicted, key=lambda choice: _score(choice[1][choice[1]["source"] != source]))
         parts.append(rows[rows["source"] == source])
-        print(f"chosen without {source}: {dict(zip(names, values, strict=True))}")
+        print(f"chosen without {source}: {values}")
     rows = pd.concat(parts)
     for left_out, group in rows.groupby("left_out", sort=False):
         print(f"{left_out:12} {'one source out':33} {describe_errors(group, True)}")

@@ -77,7 +77,7 @@ def test_the_folds_are_those_that_the_design_allows(study):
 
 def test_the_only_strategy_is_not_left_out(study):
     cells, network = study
-    meshes = cells.assign(is_mesh=True, parallelism="data-tensor4")
+    meshes = cells.assign(is_divided=True, parallelism="data-tensor4")
     assert "strategy" not in {fold.kind for fold in make_folds(meshes, network)}
     strategies = meshes.assign(
         parallelism=["data", "data-tensor4"] * (len(meshes) // 2) + ["data"] * (len(meshes) % 2)
@@ -143,7 +143,7 @@ def test_by_hand_is_what_a_person_would_write(study):
     cell = fold.test.iloc[[0]]
     item = fold.train[(fold.train["nodes"] == 1) & (fold.train["batch_size"] == cell["batch_size"].iloc[0])]
     sent_s = 2 * 5 / 6 * gradient_bytes("small-cnn", "digits") / cell["rate"]
-    expected = item["epoch_time_s"].mean() / 6 + cell["n_batches"] * sent_s
+    expected = item["epoch_time_s"].mean() / 6 + cell["batches_per_epoch"] * sent_s
     result = methods.methods()["by hand"](replace(fold, test=cell)).seconds
     assert result == pytest.approx(expected.to_numpy(), rel=0.03)
 
@@ -154,7 +154,7 @@ ERNEST = {"S": 0.011, "k": 0.0004, "tree": 0.003, "ring": 0.0007, "tree bytes": 
 def ernest_seconds(cell, gradients):
     p, a, e = cell.ranks, cell.n_allreduces, ERNEST
     of_bytes = gradients / cell.rate * (e["tree bytes"] * math.log2(p) + e["ring bytes"] * 2 * (p - 1) / p)
-    return cell.n_batches * (e["S"] + e["k"] * cell.local_batch) + a * (
+    return cell.batches_per_epoch * (e["S"] + e["k"] * cell.local_batch) + a * (
         e["tree"] * math.log2(p) + e["ring"] * (p - 1) + of_bytes
     )
 

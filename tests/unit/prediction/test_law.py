@@ -97,7 +97,7 @@ def test_pipeline_fills_with_micro_batches():
 def test_sharded_parameters_are_gathered_once_more_than_batches():
     plain, sharded = (law.step_terms(cells([(4, 8)], n_passes=4, sharded=x)) for x in (False, True))
     for name in (law.FLAT, law.HIERARCHICAL):
-        assert sharded.costs[name][0] == pytest.approx((5 + 1) / 2 * plain.costs[name][0])
+        assert sharded.node_terms[name][0] == pytest.approx((5 + 1) / 2 * plain.node_terms[name][0])
 
 
 @pytest.mark.parametrize(("batches", "refused"), [([8.0, 8.0], True), ([8.0, 16.0], False)])
@@ -176,13 +176,13 @@ def test_links_take_their_share_of_an_unknown_size():
 def test_model_parallel_groups_of_a_node_share_its_link():
     """Each of 8 tensor ranks has an eighth of the gradients, and all of them send at once."""
     plain, tensor = (law.step_terms(cells([(4, 8)], tensor=size)) for size in (1, 8))
-    assert tensor.costs[law.HIERARCHICAL][0] == pytest.approx(plain.costs[law.HIERARCHICAL][0])
-    assert plain.inside[0] > 0 and tensor.inside[0] == 0
+    assert tensor.node_terms[law.HIERARCHICAL][0] == pytest.approx(plain.node_terms[law.HIERARCHICAL][0])
+    assert plain.inside_s[0] > 0 and tensor.inside_s[0] == 0
 
 
 def test_waiting_grows_with_the_root_of_accumulation():
     terms = law.step_terms(cells([(4, 8), (4, 8)], n_passes=[1, 4]))
-    single, four_times = terms.columns((law.WAITING,), 0.01)[:, 6]
+    single, four_times = terms.design_matrix((law.WAITING,), 0.01)[:, 6]
     assert four_times == pytest.approx(2 * single) and single == pytest.approx(2 * 0.08)
 
 

@@ -84,17 +84,17 @@ def test_groups_that_leave_a_node_together_share_its_link():
     assert together is None, "ranks of the tensor axis are on one node"
     plain = describe_step(CNN, Mesh(data=2), 1, LEVELS, NetworkScale(2, 2, 1.0), ideal_seconds)
     tensor = describe_step(CNN, Mesh(tensor=2), 1, LEVELS, NetworkScale(2, 2, 1.0), ideal_seconds)
-    assert tensor.message_s == pytest.approx(4 * (CLASSES + FLAT)), "2 (2 - 1) / 2 of both"
+    assert tensor.messages_s == pytest.approx(4 * (CLASSES + FLAT)), "2 (2 - 1) / 2 of both"
     assert tensor.work < plain.work == 1 and tensor.updated < plain.updated == 1
     bf16 = {**LEVELS, "precision": "bf16"}
     halved = describe_step(CNN, Mesh(data=2), 1, bf16, NetworkScale(2, 2, 1.0), ideal_seconds)
-    assert halved.updated == 1 and halved.message_s == plain.message_s / 2
-    assert apart.message_s > tensor.message_s
+    assert halved.updated == 1 and halved.messages_s == plain.messages_s / 2
+    assert apart.messages_s > tensor.messages_s
     mesh = Mesh(pipeline=2, data=2)
     together = describe_step(CNN, mesh, 4, LEVELS, NetworkScale(2, 4, 1.0), ideal_seconds)
     assert together is None, "copies of a stage are on one node"
     pair = describe_step(CNN, Mesh(pipeline=2), 4, LEVELS, NetworkScale(2, 2, 1.0), ideal_seconds)
-    assert pair.message_s == 2 * 4 * 4 * FLAT
+    assert pair.messages_s == 2 * 4 * 4 * FLAT
 
 
 def test_schedules_shorten_bubbles_and_interleaving_sends_more():
@@ -115,7 +115,7 @@ def test_schedules_shorten_bubbles_and_interleaving_sends_more():
     assert late == pytest.approx(full - (1 - 1 / 3) / 8, abs=0.01)
     assert interleaved == pytest.approx(full - (1 - 1 / 2) / 8, abs=0.02)
     assert late_v == pytest.approx(full - (1 - 1 / 6) / 8, abs=0.02)
-    times = [step.message_s for step in steps.values()]
+    times = [step.messages_s for step in steps.values()]
     table_s = 4 * 32 * 64  # all-reduced once, if two ranks have it
     assert [times[1] - table_s, times[2], times[3]] == [
         2 * (times[0] - table_s),

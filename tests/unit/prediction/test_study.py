@@ -193,8 +193,8 @@ def test_an_epoch_is_scaled_to_the_samples_of_the_data_set():
     runs = synthetic.runs(noise=0.0, nodes=(1, 3), batches=(96,), rates=(125e6,), replicates=1)
     cells = measured_cells(runs).set_index("nodes")
     assert cells["samples"].nunique() == 1
-    assert cells.at[1, "n_batches"] * 96 == pytest.approx(synthetic.SAMPLES)
-    assert cells.at[3, "n_batches"] * 96 * 3 == pytest.approx(synthetic.SAMPLES)
+    assert cells.at[1, "batches_per_epoch"] * 96 == pytest.approx(synthetic.SAMPLES)
+    assert cells.at[3, "batches_per_epoch"] * 96 * 3 == pytest.approx(synthetic.SAMPLES)
     planned = planned_cells(runs).set_index("nodes")
     assert planned.at[3, "n_allreduces"] == pytest.approx(cells.at[3, "n_allreduces"])
 
@@ -263,4 +263,4 @@ def test_unregistered_model_is_divided_evenly():
     columns = law_columns(cells, CollectiveBenchmark()).set_index(cells["nodes"])
     assert columns.loc[4, ["tensor", "pipeline", "n_passes"]].tolist() == [2, 2, 4]
     assert columns.loc[4, "local_batch"] == 32 / (4 * 4)
-    assert columns.loc[4, "gradient_bytes"] == 4e9 and not columns["is_mesh"].any()
+    assert columns.loc[4, "gradient_bytes"] == 4e9 and not columns["has_simulated_step"].any()

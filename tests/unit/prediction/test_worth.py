@@ -238,7 +238,7 @@ def test_stated_price_comes_before_that_of_the_study(campaigns):
 
 def test_forecast_of_a_cell_has_its_own_links(campaigns):
     study = projection.load_study(campaigns / "prediction-virtual")
-    cell = study.law.cells[study.law.cells["nodes"] == 6].iloc[0]
+    cell = study.predictor.cells[study.predictor.cells["nodes"] == 6].iloc[0]
     (row,) = projection.forecast(study, 24, cell=cell["cell"]).to_dict("records")
     assert (row["rate"], row["batch_size"]) == (cell["rate"], cell["batch_size"])
     assert math.isnan(row["cost"]), "the site states no price"
@@ -254,7 +254,9 @@ def test_divided_models_of_imports_are_projected(campaigns, name, n_cases, treat
     rows = projection.forecast(study, 64)
     assert len(rows) == n_cases and rows["treatment"].str.contains(treatment).any()
     assert set(rows["rate"]) == set(study.runs["bandwidth_bytes_s"].dropna())
-    cells = study.law.cells[(study.law.cells["nodes"] == 64) & (study.law.cells["batch_size"] == 16)]
+    cells = study.predictor.cells[
+        (study.predictor.cells["nodes"] == 64) & (study.predictor.cells["batch_size"] == 16)
+    ]
     for cell in cells.to_dict("records"):
         is_case = (
             (rows["model"] == cell["model"]) & (rows["batch_size"] == 16) & (rows["rate"] == cell["rate"])

@@ -5,13 +5,14 @@ n (Patarasuk & Yuan, J. Parallel Distrib. Comput. 69, 2009). Along a sharded axi
 reduce-scatter gradients once a step; if parameters are sharded, ranks gather them more often
 (`count_gathers`). PyTorch's pipelines gather and reduce once for each batch. Along a tensor axis, ranks
 all-reduce outputs of divided operators in the forward pass and gradients of their inputs in the backward pass
-(Shoeybi et al., arXiv:1909.08053, section 3); of a divided vocabulary also, for each position, the largest logit, the sum of exponentials and the logit of the label. If
-activations are divided along positions, ranks reduce-scatter outputs and gather inputs instead, and the
-reverse for gradients (Korthikanti et al., MLSys 2023, section 4.2.2); they gather inputs once, and keep them
-for the backward pass. Along an axis of experts, ranks exchange the slots of all experts by an all-to-all,
-forth and back in each pass, and all-reduce the gradients of everything except experts. Clipping all-reduces
-the norm of the gradients where ranks have parts of them. Numbers have the types of the precision
-(`NumberBytes`); libraries need more memory, and may send more. Standard library only, like models.graph.
+(Shoeybi et al., arXiv:1909.08053, section 3); of a divided vocabulary also, for each position, the largest
+logit, the sum of exponentials and the logit of the label. If activations are divided along positions, ranks
+reduce-scatter outputs and gather inputs instead, and the reverse for gradients (Korthikanti et al., MLSys
+2023, section 4.2.2); they gather inputs once, and keep them for the backward pass. Along an axis of experts,
+ranks exchange the slots of all experts by an all-to-all, forth and back in each pass, and all-reduce the
+gradients of everything except experts. Clipping all-reduces the norm of the gradients where ranks have parts
+of them. Numbers have the types of the precision (`NumberBytes`); libraries need more memory, and may send
+more. Standard library only, like models.graph.
 """
 
 import math

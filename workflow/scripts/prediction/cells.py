@@ -37,7 +37,7 @@ EXCLUSION_CAUSES = {
     "of_strategies": "their strategy partitions each layer separately, which is simulated, not predicted",
 }
 MEASURE_COLUMNS = [
-    "local_batch", "n_batches", "n_allreduces", "rate", "inside_rate", "gradient_bytes", "samples",
+    "local_batch", "batches_per_epoch", "n_allreduces", "rate", "inside_rate", "gradient_bytes", "samples",
 ]  # fmt: skip
 
 
@@ -45,9 +45,9 @@ def measured_cells(runs: pd.DataFrame, include_meshes: bool = False) -> pd.DataF
     """Return a row for each measured cell.
 
     Columns: factors, COUNT_COLUMNS, MEASURE_COLUMNS (rates in bytes/s; NaN: unknown), epoch_time_s, n, sd,
-    `is_mesh` (model parallelism) and `computes` (`lbann_layout`). Epoch times are adjusted for machine speed
-    like means in tables (`analysis.adjusted`). The batches and all-reduces of an epoch are scaled to the data
-    set's samples, as epoch times are.
+    `is_divided` (model parallelism) and `computes` (`lbann_layout`). Epoch times are adjusted for machine
+    speed, as in tables (`analysis.adjusted`). Batches and all-reduces of an epoch are scaled to the samples of
+    the data set, as epoch times are.
 
     Args:
         runs: runs.csv of the study. Cells with uncounted batches or with a strategy per layer are excluded.
@@ -56,16 +56,18 @@ def measured_cells(runs: pd.DataFrame, include_meshes: bool = False) -> pd.DataF
     ok = count_steps(successful(runs))
     ok = ok.assign(epoch_time_s=adjusted_times(runs).reindex(ok.index))
     ok = _describe(ok[~has_strategy(ok)])
-    ok = ok if include_meshes else ok[~ok["is_mesh"]]
-    ok = ok.assign(n_batches=scale_to_dataset(ok, "steps"), n_allreduces=scale_to_dataset(ok, "n_allreduces"))
+    ok = ok if include_meshes else ok[~ok["is_divided"]]
+    ok = ok.assign(
+        batches_per_epoch=scale_to_dataset(ok, "steps"), n_allreduces=scale_to_dataset(ok, "n_allreduces")
+    )
     by_cell = ok.groupby("cell", sort=False)
     level_columns = [name for name in [*factors(runs), "baseline"] if name not in COUNT_COLUMNS]
-    cells = by_cell[[*level_columns, *COUNT_COLUMNS, *MEASURE_COLUMNS, "is_mesh", "computes"]].first()
+    cells = by_cell[[*level_columns, *COUNT_COLUMNS, *MEASURE_COLUMNS, "is_divided", "computes"]].first()
     times = by_cell["epoch_time_s"]
     cells = cells.assign(epoch_time_s=times.mean(), n=times.size(), sd=times.std())
     if "bandwidth" in cells:  # the level "site" has no number
         cells["bandwidth"] = (8 * cells["rate"] / 1e6).fillna(cells["bandwidth"])
-    cells = cells.dropna(subset=["n_batches", "n_allreduces"])
+    cells = cells.dropna(subset=["batches_per_epoch", "n_allreduces"])
     kinds = dict.fromkeys(COUNT_COLUMNS, int) | dict.fromkeys(MEASURE_COLUMNS, float)
     return cells.astype(kinds).reset_index()
 
@@ -75,11 +77,11 @@ def planned_cells(runs: pd.DataFrame) -> pd.DataFrame:
     cells = runs[(runs["nodes"] > 1) & ~has_strategy(runs)].drop_duplicates("cell").reset_index(drop=True)
     cells = _describe(cells)
     n_allreduces = cells["samples"] / cells["effective_batch"].astype(float)
-    n_batches = n_allreduces * cells["sync_every"].astype(int)
-    cells = cells.assign(n_batches=n_batches, n_allreduces=n_allreduces)
+    batches_per_epoch = n_allreduces * cells["sync_every"].astype(int)
+    cells = cells.assign(batches_per_epoch=batches_per_epoch, n_allreduces=n_allreduces)
     columns = ["cell", *factors(runs), "baseline", "ranks", "n_devices", *MEASURE_COLUMNS]
     kinds = dict.fromkeys(COUNT_COLUMNS, int) | {"local_batch": float}
-    return cells[[*columns, "is_mesh", "computes"]].astype(kinds)
+    return cells[[*columns, "is_divided", "computes"]].astype(kinds)
 
 
 def _describe(runs: pd.DataFrame) -> pd.DataFrame:
@@ -101,7 +103,7 @@ def _describe(runs: pd.DataFrame) -> pd.DataFrame:
         inside_rate=runs.get("inside_bandwidth_bytes_s", unknown).astype(float),
         gradient_bytes=stated.fillna(registered),
         samples=runs["samples_per_epoch"].astype(float),
-        is_mesh=is_divided,
+        is_divided=is_divided,
         computes=lbann_layout(runs),
     )
 
@@ -161,7 +163,7 @@ def can_add_nodes(cells: pd.DataFrame) -> pd.Series:
         # A size of None takes the remaining ranks.
         has_open_axis = None in (sizes.get("data", 0), sizes.get("sharded", 0))
         can_add.append(has_open_axis and not find_graph(model, dataset))
-    return cells["is_mesh"] & pd.Series(can_add, index=cells.index, dtype=bool)
+    return cells["is_divided"] & pd.Series(can_add, index=cells.index, dtype=bool)
 
 
 def has_strategy(runs: pd.DataFrame) -> pd.Series:

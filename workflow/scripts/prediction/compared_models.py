@@ -64,7 +64,7 @@ def predict_by_hand(measured: pd.DataFrame, cells: pd.DataFrame) -> Array:
         _computation_columns(base_terms)[:, estimable] / base["optimizer_step_s"].to_numpy(float)[:, None]
     )
     coefficients = nnls(shares, np.ones(len(base)))[0]
-    sent_s = new_terms.costs[HIERARCHICAL] - base_terms.costs[HIERARCHICAL].max()
+    sent_s = new_terms.node_terms[HIERARCHICAL] - base_terms.node_terms[HIERARCHICAL].max()
     seconds: Array = _computation_columns(new_terms)[:, estimable] @ coefficients + sent_s
     return seconds
 
@@ -94,4 +94,6 @@ def _log_columns(cells: pd.DataFrame) -> Array:
 
 def _computation_columns(terms: Terms) -> Array:
     """Return samples with the idle turns of a pipeline, passes and updates, [cells, 3]."""
-    return np.column_stack([terms.samples * (1 + terms.bubble / terms.passes), terms.passes, terms.updates])
+    return np.column_stack(
+        [terms.samples * (1 + terms.idle_turns / terms.passes), terms.passes, terms.updated]
+    )

@@ -63,13 +63,13 @@ def rank_strategies(runs: pd.DataFrame, benchmark: CollectiveBenchmark) -> pd.Da
     factors = varying(cells, but=["bandwidth"])
     case = varying(cells, but=["bandwidth", *STRATEGY_COLUMNS])
     cells["strategy"] = _strategy_labels(cells)
-    law = StudyPredictor(measured[measured["nodes"] == 1], benchmark.smooth())
+    predictor = StudyPredictor(measured[measured["nodes"] == 1], benchmark.smooth())
     study_rates = cells["rate"].dropna().unique().tolist()
     rates = sorted({*study_rates, *(GIGABIT * rate for rate in RATES)}) if study_rates else [np.nan]
     rows = cells.drop(columns=["rate", "cell", "bandwidth"]).drop_duplicates()
     rows = rows.merge(pd.DataFrame({"rate": rates}), how="cross")
     rows = rows.assign(
-        predicted_s=law.predict(rows).seconds, benchmarked=rows["rate"].isin(benchmark.rates)
+        predicted_s=predictor.predict(rows).seconds, benchmarked=rows["rate"].isin(benchmark.rates)
     ).dropna(subset="predicted_s")
     distributed = measured[measured["nodes"] > 1]
     times = distributed.assign(strategy=_strategy_labels(distributed), measured_s=distributed["epoch_time_s"])

@@ -45,22 +45,22 @@ def hypothetical_cells(
             any number.
     """
     per_node = (cases["n_devices"] / cases["nodes"]).round().clip(lower=1)
-    share = cases["samples"] / (cases["n_batches"] * cases["n_devices"] * cases["local_batch"])
-    cells = cases.assign(per_node=per_node, share=share.where(cases["is_mesh"], 1.0)).drop(columns="nodes")
+    share = cases["samples"] / (cases["batches_per_epoch"] * cases["n_devices"] * cases["local_batch"])
+    cells = cases.assign(per_node=per_node, share=share.where(cases["is_divided"], 1.0)).drop(columns="nodes")
     cells = cells.merge(pd.DataFrame({"nodes": counts}), how="cross")
     if len(rates):
         cells = cells.drop(columns="rate").merge(pd.DataFrame({"rate": list(rates)}), how="cross")
     nodes = cells["nodes"].astype(float)
     n_devices = nodes * cells["per_node"]
     local_batch = cells["batch_size"] / n_devices.where(cells["batch_scope"] == "global", 1.0)
-    n_batches = cells["samples"] / (n_devices * local_batch * cells["share"])
+    batches_per_epoch = cells["samples"] / (n_devices * local_batch * cells["share"])
     hypothetical = cells.assign(
-        ranks=n_devices, n_devices=n_devices, nodes=nodes, local_batch=local_batch, n_batches=n_batches,
-        n_allreduces=n_batches / cells["sync_every"],
+        ranks=n_devices, n_devices=n_devices, nodes=nodes, local_batch=local_batch,
+        batches_per_epoch=batches_per_epoch, n_allreduces=batches_per_epoch / cells["sync_every"],
     )  # fmt: skip
     # Measurements made elsewhere can have less than one sample per device, where ranks share a sample.
     min_batch = np.minimum(cells["local_batch"], 1.0)
-    is_possible = ((n_batches >= 1) | (not has_sample_count)) & (local_batch >= min_batch)
+    is_possible = ((batches_per_epoch >= 1) | (not has_sample_count)) & (local_batch >= min_batch)
     return hypothetical[is_possible].reset_index(drop=True)
 
 
@@ -81,7 +81,7 @@ def study_cases(cells: pd.DataFrame) -> pd.DataFrame:
             cases = cases[position == base]
     words = [treatment_text(levels) for levels in cases[named].to_dict("records")]
     # A device's share of a batch can change with the nodes: the largest cell is the nearest to more nodes.
-    largest_first = (-cases["nodes"] * cases["is_mesh"]).sort_values(kind="stable").index
+    largest_first = (-cases["nodes"] * cases["is_divided"]).sort_values(kind="stable").index
     cases = cases.assign(treatment=words).loc[largest_first].drop_duplicates(FACTORS)
     return cases.sort_values(FACTORS).reset_index(drop=True)
 

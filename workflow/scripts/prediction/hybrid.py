@@ -108,12 +108,12 @@ def cells_without_baseline(runs: pd.DataFrame, network: pd.DataFrame) -> list[st
 
 
 def _cells_with_costs(runs: pd.DataFrame, network: pd.DataFrame) -> pd.DataFrame:
-    """Return the measured cells with the costs of `Ranks`; a and b are NaN if no rank was measured alone."""
+    """Return the measured cells with the fields of `Ranks`; a and b are NaN if no rank was measured alone."""
     cells = cells_with_costs(runs, network)
-    n_batches, n_allreduces = cells["n_batches"], cells["n_allreduces"]
+    batches_per_epoch, n_allreduces = cells["batches_per_epoch"], cells["n_allreduces"]
     return cells.assign(
-        fixed_epoch_s=n_batches * cells["fixed_s"] + n_allreduces * cells["update_s"],
-        sample_epoch_s=n_batches * cells["sample_s"],
+        fixed_epoch_s=batches_per_epoch * cells["fixed_s"] + n_allreduces * cells["update_s"],
+        sample_epoch_s=batches_per_epoch * cells["sample_s"],
         allreduce_s=n_allreduces * cells["message_s"],
         step_samples=(cells["local_batch"] * cells["n_devices"]).round().astype(int),
     )
@@ -133,7 +133,7 @@ def _strengths_by_source(cell: Mapping[Any, Any], runs: pd.DataFrame) -> dict[st
             np.array(measured[name].str.split("/").tolist(), float)
             for name in ("rank_speeds", "rank_samples")
         )
-        epoch_s = cell["n_batches"] * samples / speeds
+        epoch_s = cell["batches_per_epoch"] * samples / speeds
         strengths = (cell["fixed_epoch_s"] + cell["sample_epoch_s"] * samples) / epoch_s
         by_source[MEASURED] = tuple(np.mean(strengths, axis=0).tolist())
     return by_source

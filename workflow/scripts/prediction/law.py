@@ -3,47 +3,63 @@
 A scale is a number of nodes and of devices in each. In a step, each device makes k passes of b samples: one
 for each accumulated batch, times the microbatches of a pipeline of p stages.
 
-    T = k (fixed_s + b sample_s) + update_s + w (p - 1) c + a_in C_in + v m + F
+    T = k fixed_s + k b sample_s + update_s + w (p - 1) c + a_in C_in + v m + F
 
 c is the time of the samples of a pass. It comes from the smallest measured scale and is set before the fit,
-so that the formula is linear in its coefficients. w is the share of the pipeline's bubble that is not filled;
-C_in the time of the bytes that replicas on the same node send each other; v what a library adds to each of m
-messages within layers. F is the cost of more nodes. The law has several forms, which differ in F, a sum of
-some of these terms:
+so that the formula is linear in its coefficients. F is the cost of more nodes. The law has several forms
+(FORMS), which differ in F, a sum of some of its terms. Each term has one coefficient, which is fitted:
 
-    flat             a 2 (r - 1) / r G / B_out     one ring over all r replicas (NCCL on few nodes)
-    hierarchical     a 2 (n - 1) / n G / B_out     each of n nodes sends its sum once
-    tree             a log2 n G / B_out            all bytes in each of log2 n turns
-    messages         a max(M - h 2/3 c, 0)         M: by the collective benchmark, if there is one; h: the
-                                                   share of the last backward pass that overlaps them
-    waiting          s log2 n sqrt(k) c            for the slowest of n nodes, or of r replicas
-    start-ups        l log2 d                      d devices
+    constant                     times                   the coefficient is
+    FIXED_S       fixed_s        k                       constant seconds of a pass
+    SAMPLE_S      sample_s       k b                     seconds of a sample
+    UPDATE_S      update_s       1                       seconds of an update
+    BUBBLE        w              (p - 1) c               the share of the pipeline's bubble that is not filled
+    INSIDE        a_in           C_in                    relative to the nominal rate inside a node
+    BLOCKING      v              m                       what a library adds to a message within layers
+                                                         terms of F:
+    FLAT          a              2 (r - 1) / r G / B     one ring over all r replicas (NCCL on few nodes)
+    HIERARCHICAL  a              2 (n - 1) / n G / B     each of n nodes sends its sum once
+    TREE          a              log2 n G / B            all bytes in each of log2 n rounds
+    MESSAGES      a              max(M - h 2/3 c, 0)     M: seconds by the collective benchmark, if there is
+                                                         one; h: share of the backward pass that overlaps them
+    WAITING       s              log2 N sqrt(k) c        waiting for the slowest of N nodes
+    WAITING_OF_REPLICAS  s       log2 r sqrt(k) c        waiting for the slowest of r replicas
+    LATENCY       l              log2 d                  latency of messages among d devices
 
-r is d divided by the tensor and pipeline sizes. In the terms with G, n counts the nodes that one all-reduce
-spans. G are the gradient bytes of a device, C_in = 2 (g - 1) / g G / B_in for g replicas of a node, and B_in
-and B_out the nominal rates of a device inside a node and of a node outwards (Thakur, Rabenseifner & Gropp,
-Int. J. High Perform. Comput. Appl. 19, 2005, section 4.5). Parameters that are sharded over all devices are
-gathered k + 1 times and their gradients reduced once (models.messages.count_gathers), each half an all-reduce.
+r is d divided by the tensor and pipeline sizes; n counts the nodes that one all-reduce spans, N all nodes. G
+are the gradient bytes of a device, C_in = 2 (g - 1) / g G / B_in the time of the bytes that the g replicas of
+a node send each other, and B and B_in the nominal rates of a node outwards and of a device inside a node
+(Thakur, Rabenseifner & Gropp, Int. J. High Perform. Comput. Appl. 19, 2005, section 4.5). Sharded parameters
+are gathered k + 1 times in a step and their gradients reduced once (models.messages.count_gathers); each of
+these takes half the bytes of an all-reduce.
 
-Each form is fitted by non-negative least squares of relative errors. Weak priors let one scale on several
-nodes inform it; without any, links have nominal rates. Predictions are the geometric mean of the forms,
-weighted by their held-out errors. The 90 % band has the spread of the forms, their held-out errors, the
-uncertainty of the coefficients and a part for each doubling of devices. The constants of the band and of
-the priors were set on public measurements (benchmarks/public_series.py).
+Each form is fitted by non-negative least squares of relative errors. Weak priors (PRIORS) let one scale on
+several nodes inform it; if there is none, links have nominal rates. A prediction is the geometric mean of the
+forms, weighted by their held-out errors. The 90 % band has the spread of the forms, their held-out errors,
+the uncertainty of the coefficients, a part for each doubling of devices, and a floor. PRIORS, FORMS and the
+constants of the band were set on public measurements (benchmarks/public_series.py).
 
-The law does not describe scales inside a node, because the links of a node can have any topology. Predictions
-for several nodes use only measurements with the same number of devices per node, if there are any.
+Assumes that ranks are equal, that each node has the full rate of its link, whatever the other nodes send, and
+that nothing jumps as nodes are added. The law does not describe scales inside a node, because the links of a
+node can have any topology: predictions for several nodes use only measurements with the same number of
+devices per node, if there are any.
+
+To add a term of F, such as the time in an uplink that several nodes share: name it next to FLAT, return its
+multiplier from `step_terms` (0 where it does not apply; NaN excludes all forms with it), and add it to FORMS,
+PARTS and PRIORS. Numbers of a cell that it needs go into COLUMNS and `study.law_columns`.
 """
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from scipy.optimize import nnls
+from scipy.special import ndtri
 
 from models.messages import count_gathers
 
@@ -58,7 +74,8 @@ OPTIONAL = {
     "n_blocking": 0.0,
 }  # fmt: skip
 
-FLAT, HIERARCHICAL, TREE, START_UPS = "flat", "hierarchical", "tree", "start-ups"
+# Terms of F.
+FLAT, HIERARCHICAL, TREE, LATENCY = "flat", "hierarchical", "tree", "latency"
 WAITING, WAITING_OF_REPLICAS = "waiting", "waiting of replicas"
 FULL_MESSAGES = "messages"  # without overlap
 MESSAGES = {FULL_MESSAGES: 0.0, "messages, half hidden": 0.5, "messages, hidden": 0.75}  # name -> h
@@ -69,14 +86,14 @@ FORMS: dict[tuple[str, ...], float] = {
     (HIERARCHICAL,): 1.0,
     (WAITING,): 0.5,
     (WAITING_OF_REPLICAS,): 0.5,
-    (HIERARCHICAL, TREE, WAITING, START_UPS): 1.0,
-    **{(name, WAITING, START_UPS): 1.0 for name in MESSAGES},
+    (HIERARCHICAL, TREE, WAITING, LATENCY): 1.0,
+    **{(name, WAITING, LATENCY): 1.0 for name in MESSAGES},
 }
-# Coefficients that all forms have, in the order of the columns of Terms.columns.
-COMMON_COEFFICIENTS = FIXED_S, SAMPLE_S, UPDATE_S, BUBBLE, INSIDE, BLOCKING = (
+# Terms that all forms have, in the order of the first columns of `Terms.design_matrix`.
+COMMON_TERMS = FIXED_S, SAMPLE_S, UPDATE_S, BUBBLE, INSIDE, BLOCKING = (
     "fixed_s", "sample_s", "update_s", "bubble", "inside", "blocking",
 )  # fmt: skip
-# The part of a step that each coefficient belongs to, as tables and sentences name it.
+# The part of a step that each term belongs to, as tables and sentences name it.
 PARTS = {
     FIXED_S: "constant time of a batch",
     SAMPLE_S: "computation",
@@ -86,21 +103,38 @@ PARTS = {
     BLOCKING: "messages within layers",
     **dict.fromkeys((FLAT, HIERARCHICAL, TREE, *MESSAGES), "communication between nodes"),
     **dict.fromkeys((WAITING, WAITING_OF_REPLICAS), "waiting for the slowest rank"),
-    START_UPS: "latency of messages",
+    LATENCY: "latency of messages",
 }
 BACKWARD_SHARE = 2 / 3  # of computation: two matrix products for each one in the forward pass
 
-# Priors: mean and standard deviation of a coefficient. Those marked with c are multiples of c.
-FIXED_PRIOR, UPDATE_PRIOR, BLOCKING_PRIOR, START_UP = (0.05, 0.3), (0.05, 0.3), (0.0, 0.1), (0.0, 0.04)  # c
-BUBBLE_PRIOR, INSIDE_PRIOR = (0.7, 0.4), (0.3, 1.0)
-LINK, MESSAGE, WAIT = (0.5, 0.5), (1.0, 0.5), (0.0075, 0.04)
-PINNED_SD = 1e-6  # of the prior of a coefficient that the cells cannot separate from others
+
+class Prior(NamedTuple):
+    """Mean and standard deviation of a coefficient; with `in_passes`, both are multiples of c."""
+
+    mean: float
+    sd: float
+    in_passes: bool = False
+
+
+# SAMPLE_S has none, because every cell informs it.
+PRIORS = {
+    FIXED_S: Prior(0.05, 0.3, in_passes=True),
+    UPDATE_S: Prior(0.05, 0.3, in_passes=True),
+    BUBBLE: Prior(0.7, 0.4),
+    INSIDE: Prior(0.3, 1.0),
+    BLOCKING: Prior(0.0, 0.1, in_passes=True),
+    **dict.fromkeys((FLAT, HIERARCHICAL, TREE), Prior(0.5, 0.5)),
+    **dict.fromkeys(MESSAGES, Prior(1.0, 0.5)),
+    **dict.fromkeys((WAITING, WAITING_OF_REPLICAS), Prior(0.0075, 0.04)),
+    LATENCY: Prior(0.0, 0.04, in_passes=True),
+}
+PINNED_SD = 1e-6  # of the prior of a coefficient that the cells cannot separate from others, in passes
 UNKNOWN_LINK_SHARE = 1.0  # of the smallest scale's step that the link takes if its rate is unknown
-MODEL_ERROR = 0.01  # of a measured scale, relative, besides its noise
+MODEL_ERROR = 0.01  # relative error of the law at a measured scale, besides the noise of runs
 MIN_HELD_OUT_ERROR = 0.01  # added to a form's held-out errors, so that no form gets all the weight by chance
 MIN_CELLS_TO_HOLD_OUT = 4
 BAND_PROBABILITY = 0.90
-Z = 1.645  # half width of the band in standard deviations
+Z = round(float(ndtri((1 + BAND_PROBABILITY) / 2)), 3)  # half width of the band in standard deviations
 BAND_FLOOR = 0.005  # standard deviation of the logarithm that every prediction has
 BAND_DOUBLING = 0.01  # the same for each doubling of devices beyond those measured
 MAX_FORM_LOG_SD = math.log(1000)  # Beyond a factor of 1000, coefficients say nothing about a step.
@@ -116,58 +150,56 @@ class Terms:
     """What the coefficients of the law are multiplied by, an array [cells] each.
 
     Attributes:
-        passes: Multiplies the fixed time of a pass: passes of a device, k, times its share of the operators.
-        samples: Samples of a device.
-        updates: Share of the parameters that a device updates; 1 without a mesh.
-        bubble: Idle turns of a pipeline, p - 1.
-        inside: Seconds of bytes inside a node, C_in.
-        blocking: Messages within layers, m.
+        passes: Multiplies the fixed time of a pass: k, times the share of the operators that a device runs.
+        samples: Samples of a device in a step, times its share of the multiplications.
+        updated: Share of the parameters that a device updates; 1 without a mesh.
+        idle_turns: Turns that a device of a pipeline idles, p - 1.
+        inside_s: Seconds of the bytes inside a node, C_in.
+        n_blocking: Messages within layers, m.
         batch: Samples of a device in a pass, rounded.
+        nodes: Nodes.
         n_devices: Devices.
-        costs: Terms of F by name. Those of waiting lack their factor sqrt(k) c, those of MESSAGES their
-            overlap: both depend on c.
+        node_terms: Terms of F by name. Those of waiting lack their factor sqrt(k) c, those of MESSAGES their
+            overlap, because both depend on c.
     """
 
     passes: Array
     samples: Array
-    updates: Array
-    bubble: Array
-    inside: Array
-    blocking: Array
+    updated: Array
+    idle_turns: Array
+    inside_s: Array
+    n_blocking: Array
     batch: Array
+    nodes: Array
     n_devices: Array
-    costs: Mapping[str, Array]
+    node_terms: Mapping[str, Array]
 
     def __getitem__(self, cells: Array) -> "Terms":
         """Return the terms of some cells."""
-        names = [field.name for field in fields(self) if field.name != "costs"]
+        names = [field.name for field in fields(self) if field.name != "node_terms"]
         chosen = {name: getattr(self, name)[cells] for name in names}
-        return Terms(costs={name: cost[cells] for name, cost in self.costs.items()}, **chosen)
+        return Terms(node_terms={name: term[cells] for name, term in self.node_terms.items()}, **chosen)
 
-    @property
-    def is_one_node(self) -> NDArray[np.bool_]:
-        """Which cells have one node, [cells]."""
-        is_one: NDArray[np.bool_] = self.costs[WAITING] == 0
-        return is_one
-
-    def columns(self, form: Sequence[str], base_sample_s: float) -> Array:
-        """Return the matrix of a form, [cells, COMMON_COEFFICIENTS + form].
+    def design_matrix(self, form: Sequence[str], base_sample_s: float) -> Array:
+        """Return the matrix that the coefficients of a form are multiplied by, [cells, COMMON_TERMS + form].
 
         Args:
             form: Terms of F, a key of FORMS.
             base_sample_s: Seconds of a sample on a device at the smallest measured scale, c / b.
         """
         pass_s = base_sample_s * self.samples / self.passes
-        costs = []
+        columns = []
         for name in form:
-            cost = self.costs[name]
+            column = self.node_terms[name]
             if name in MESSAGES:
-                cost = np.maximum(cost - MESSAGES[name] * BACKWARD_SHARE * pass_s, 0.0)
+                column = np.maximum(column - MESSAGES[name] * BACKWARD_SHARE * pass_s, 0.0)
             elif name in (WAITING, WAITING_OF_REPLICAS):
-                cost = cost * np.sqrt(self.passes) * pass_s
-            costs.append(cost)
-        common = (self.passes, self.samples, self.updates, self.bubble * pass_s, self.inside, self.blocking)
-        return np.column_stack([*common, *costs])
+                column = column * np.sqrt(self.passes) * pass_s
+            columns.append(column)
+        common = (
+            self.passes, self.samples, self.updated, self.idle_turns * pass_s, self.inside_s, self.n_blocking,
+        )  # fmt: skip
+        return np.column_stack([*common, *columns])
 
 
 def step_terms(cells: pd.DataFrame) -> Terms:
@@ -206,18 +238,19 @@ def step_terms(cells: pd.DataFrame) -> Terms:
     return Terms(
         passes=k * extra["calls"],
         samples=k * b * extra["work"],
-        updates=extra["updated"],
-        bubble=values["pipeline"] - 1.0,
-        inside=np.nan_to_num(inside_s),
-        blocking=extra["n_blocking"],
+        updated=extra["updated"],
+        idle_turns=values["pipeline"] - 1.0,
+        inside_s=np.nan_to_num(inside_s),
+        n_blocking=extra["n_blocking"],
         batch=np.round(b, DIGITS),
+        nodes=values["nodes"],
         n_devices=values["n_devices"],
-        costs={
+        node_terms={
             **links,
             **{name: np.where(values["nodes"] > 1, extra["message_s"], 0.0) for name in MESSAGES},
             WAITING: np.log2(values["nodes"]),
             WAITING_OF_REPLICAS: np.log2(np.maximum(replicas, 1.0)),
-            START_UPS: np.log2(values["n_devices"]),
+            LATENCY: np.log2(values["n_devices"]),
         },
     )
 
@@ -227,10 +260,10 @@ class Form:
     """One fitted form of the law.
 
     Attributes:
-        names: Its terms of F, a key of FORMS.
+        names: Terms of F, a key of FORMS.
         base_sample_s: Seconds of a sample on a device at the smallest measured scale.
-        coefficients: Those of COMMON_COEFFICIENTS and of `names`, [COMMON_COEFFICIENTS + names].
-        covariance: Their covariance.
+        coefficients: Fitted coefficients, [COMMON_TERMS + names].
+        covariance: Covariance of the coefficients.
     """
 
     names: tuple[str, ...]
@@ -249,12 +282,12 @@ class Form:
         return self.names[0] in (FLAT, HIERARCHICAL)
 
     def part_seconds(self, terms: Terms) -> Array:
-        """Return the seconds of each of COMMON_COEFFICIENTS and of `names`, [cells, COMMON_COEFFICIENTS + names]."""
-        return terms.columns(self.names, self.base_sample_s) * self.coefficients
+        """Return the seconds of each term, [cells, COMMON_TERMS + names]."""
+        return terms.design_matrix(self.names, self.base_sample_s) * self.coefficients
 
     def predict(self, terms: Terms) -> Array:
         """Return seconds, [cells]."""
-        columns = terms.columns(self.names, self.base_sample_s)
+        columns = terms.design_matrix(self.names, self.base_sample_s)
         seconds: Array = np.maximum(columns @ self.coefficients, MIN_STEP_S)
         return seconds
 
@@ -263,27 +296,27 @@ class Form:
 
         No standard deviation exceeds MAX_FORM_LOG_SD.
         """
-        shares = terms.columns(self.names, self.base_sample_s) / self.predict(terms)[:, None]
+        shares = terms.design_matrix(self.names, self.base_sample_s) / self.predict(terms)[:, None]
         covariance: Array = shares @ self.covariance @ shares.T
         shrinkage = MAX_FORM_LOG_SD / np.sqrt(np.maximum(np.diag(covariance), MAX_FORM_LOG_SD**2))
         return covariance * np.outer(shrinkage, shrinkage)
 
 
 def fit_form(names: tuple[str, ...], terms: Terms, seconds: Array, error: Array) -> Form:
-    """Return a form by non-negative least squares of relative errors with weak priors.
+    """Fit a form by non-negative least squares of relative errors with weak priors.
 
     Lawson & Hanson, Solving Least Squares Problems, 1974, chapter 23. Each prior is one more row.
 
     Args:
-        names: Its terms of F.
+        names: Terms of F, a key of FORMS.
         terms: Terms of the measured cells.
-        seconds: Their optimizer steps.
-        error: Their relative standard errors.
+        seconds: Measured optimizer steps, [cells].
+        error: Relative standard errors of these steps, [cells].
     """
     base = int(np.argmin(terms.n_devices))
-    fill = 1.0 + terms.bubble[base] / terms.passes[base]
+    fill = 1.0 + terms.idle_turns[base] / terms.passes[base]
     base_sample_s = float(seconds[base] / (terms.samples[base] * fill))
-    columns = terms.columns(names, base_sample_s)
+    columns = terms.design_matrix(names, base_sample_s)
     prior_rows, prior_values = _prior_rows(
         names, base_sample_s * terms.samples[base] / terms.passes[base], terms
     )
@@ -300,29 +333,21 @@ def fit_form(names: tuple[str, ...], terms: Terms, seconds: Array, error: Array)
 
 
 def _prior_rows(names: Sequence[str], pass_s: float, terms: Terms) -> tuple[Array, Array]:
-    """Return the priors of a form as rows of its least squares, [priors, COMMON_COEFFICIENTS + names], [priors].
+    """Return the priors of a form as rows of its least squares, [priors, COMMON_TERMS + names], [priors].
 
-    `pass_s` is c at the smallest measured scale. The coefficient SAMPLE_S has no prior, since every cell
-    informs it.
+    `pass_s` is c at the smallest measured scale.
     """
-    priors = {  # mean, standard deviation, unit of both
-        FIXED_S: (*FIXED_PRIOR, pass_s),
-        UPDATE_S: (*UPDATE_PRIOR, pass_s),
-        BUBBLE: (*BUBBLE_PRIOR, 1.0),
-        INSIDE: (*INSIDE_PRIOR, 1.0),
-        BLOCKING: (*BLOCKING_PRIOR, pass_s),
-    }
-    priors |= dict.fromkeys((FLAT, HIERARCHICAL, TREE), (*LINK, 1.0))
-    priors |= dict.fromkeys(MESSAGES, (*MESSAGE, 1.0))
-    priors |= dict.fromkeys((WAITING, WAITING_OF_REPLICAS), (*WAIT, 1.0)) | {START_UPS: (*START_UP, pass_s)}
-    if len(np.unique(np.round(terms.passes / terms.updates, DIGITS))) == 1:
-        priors[UPDATE_S] = (0.0, PINNED_SD, pass_s)  # Without accumulation, an update is part of a pass.
-    parts = [*COMMON_COEFFICIENTS, *names]
-    with_prior = [name for name in parts if name in priors]
-    rows, values = np.zeros((len(with_prior), len(parts))), np.zeros(len(with_prior))
+    priors = dict(PRIORS)
+    if len(np.unique(np.round(terms.passes / terms.updated, DIGITS))) == 1:
+        # Without accumulation, the update cannot be told from the fixed time of a pass, which includes it.
+        priors[UPDATE_S] = Prior(0.0, PINNED_SD, in_passes=True)
+    all_terms = [*COMMON_TERMS, *names]
+    with_prior = [name for name in all_terms if name in priors]
+    rows, values = np.zeros((len(with_prior), len(all_terms))), np.zeros(len(with_prior))
     for row, name in enumerate(with_prior):
-        mean, sd, unit = priors[name]
-        rows[row, parts.index(name)], values[row] = 1 / (sd * unit), mean / sd
+        prior = priors[name]
+        unit = pass_s if prior.in_passes else 1.0
+        rows[row, all_terms.index(name)], values[row] = 1 / (prior.sd * unit), prior.mean / prior.sd
     return rows, values
 
 
@@ -331,9 +356,10 @@ class StepPrediction:
     """Predicted optimizer steps, an array [cells] each.
 
     Attributes:
-        seconds: NaN where there is no prediction.
-        log_sd: Standard deviation of the logarithm; the 90 % band is +- Z of these.
-        unseen_batch: No prediction: the batch size was not measured, and fewer than MIN_BATCH_SIZES others.
+        seconds: Seconds of a step; NaN without a prediction.
+        log_sd: Standard deviation of the logarithm; the 90 % band is Z of these to both sides.
+        unseen_batch: Whether a cell is not predicted because its batch size was not measured, and fewer than
+            MIN_BATCH_SIZES others were.
         misfit: Root mean square of the relative errors of the law at the cells it was fitted to.
     """
 
@@ -375,7 +401,10 @@ class StepLaw:
 
     @cached_property
     def error(self) -> Array:
-        """Relative standard errors of the measured steps: MODEL_ERROR, and the pooled noise of runs."""
+        """Relative standard errors of the measured steps: MODEL_ERROR, and the noise of runs.
+
+        Noise is pooled over cells, not moderated as in `analysis.cell_means`: no cell has a prior of its own.
+        """
         n, sd = self.cells["n"].to_numpy(float), self.cells["sd"].to_numpy(float)
         is_repeated = (n > 1) & ~np.isnan(sd)
         cv = 0.0
@@ -387,15 +416,15 @@ class StepLaw:
     @cached_property
     def forms(self) -> list[Form]:
         """The fitted forms, except those that lack a rate or a benchmark."""
-        costs = self.terms.costs
-        usable = [names for names in FORMS if not any(np.isnan(costs[name]).any() for name in names)]
+        terms = self.terms.node_terms
+        usable = [names for names in FORMS if not any(np.isnan(terms[name]).any() for name in names)]
         return [fit_form(names, self.terms, self.seconds, self.error) for names in usable]
 
     @cached_property
     def held_out_errors(self) -> Array:
-        """Root mean square log errors of each form, [forms]; 0 with too few cells.
+        """Root mean square log error of each form, [forms]; 0 with fewer than MIN_CELLS_TO_HOLD_OUT cells.
 
-        Each cell beyond the smallest scale is held out of a fit once, and predicted.
+        Each cell beyond the smallest scale is held out of one fit, which predicts it.
         """
         n_devices = self.terms.n_devices
         larger = np.flatnonzero(n_devices > n_devices.min())
@@ -425,28 +454,28 @@ class StepLaw:
 
     @cached_property
     def misfit(self) -> float:
-        """Root mean square of the relative errors at the measured cells themselves."""
+        """Root mean square of the relative errors at the cells that the law was fitted to."""
         logs, weights = self._weigh(self.terms)
         return float(np.sqrt(np.mean((np.exp(_average(logs, weights)) / self.seconds - 1) ** 2)))
 
     def _weigh(self, terms: Terms) -> tuple[Array, Array]:
-        """Return the log seconds of each form, and its share of the mean, [forms, cells] both.
+        """Return the log seconds of each form and its weight in the mean, which add up to 1, [forms, cells].
 
-        A cell that no form predicts has shares of NaN.
+        The weights of a cell that no form predicts are NaN.
         """
         logs = np.log([form.predict(terms) for form in self.forms])
         is_usable = ~np.isnan(logs)
         if not (self.cells["nodes"] > 1).any():
-            is_usable &= self._usable_from_one_node(is_usable) | terms.is_one_node
+            is_usable &= self._usable_from_one_node(is_usable) | (terms.nodes == 1)
         weights = self.weights[:, None] * is_usable
         total = weights.sum(axis=0)
         return logs, weights / np.where(total > 0, total, math.nan)
 
     def _usable_from_one_node(self, is_usable: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Return the forms that predict several nodes before any such cell is measured, [forms, cells].
+        """Return which forms predict several nodes before any such cell is measured, [forms, cells].
 
-        Nothing is known then of waiting and of overlap. Messages count in full, as benchmarked; if they were
-        not, they take their bytes at the nominal rates of links.
+        Waiting and overlap are unknown then. Messages take the time of the benchmark in full or, without one,
+        their bytes at the nominal rates of links.
         """
         timed, linked = (
             np.array(choice)[:, None] & is_usable
@@ -470,10 +499,10 @@ class StepLaw:
         deviations = logs - _average(logs, weights)
         doublings = np.maximum(np.log2(terms.n_devices / self.terms.n_devices.max()), 0.0)
         covariance = BAND_DOUBLING**2 * np.outer(doublings, doublings)
-        for form, root_weights, deviation, error in zip(
+        for form, root_weights, deviation, held_out_error in zip(
             self.forms, np.sqrt(weights), deviations, self.held_out_errors, strict=True
         ):
-            shared = np.outer(deviation, deviation) + error**2 * 2.0 ** -(distances**2)
+            shared = np.outer(deviation, deviation) + held_out_error**2 * 2.0 ** -(distances**2)
             spread = shared + form.log_covariance(terms)
             covariance += np.nan_to_num(np.outer(root_weights, root_weights) * spread)
         return np.clip(covariance, -(MAX_LOG_SD**2), MAX_LOG_SD**2)
@@ -484,7 +513,7 @@ class StepLaw:
         logs, weights = self._weigh(terms)
         seconds = pd.DataFrame(0.0, index=cells.index, columns=sorted(set(PARTS.values())))
         for form, form_weights in zip(self.forms, weights, strict=True):
-            names = [*COMMON_COEFFICIENTS, *form.names]
+            names = [*COMMON_TERMS, *form.names]
             for name, part_s in zip(names, form.part_seconds(terms).T, strict=True):
                 seconds[PARTS[name]] += np.nan_to_num(form_weights * part_s)
         return seconds.mul(np.exp(_average(logs, weights)) / seconds.sum(axis=1), axis=0)
@@ -508,24 +537,27 @@ def _average(logs: Array, weights: Array) -> Array:
 
 
 def predict_steps(measured: pd.DataFrame, cells: pd.DataFrame) -> StepPrediction:
-    """Return the steps of cells of one series, each from measured cells with as many devices per node.
+    """Predict the steps of cells of one series, each from measured cells with as many devices per node.
 
     If there are none, all measured cells are used, although scales inside a node follow no law. If the size
     of gradients or the rate of links is unknown, a link takes UNKNOWN_LINK_SHARE of the smallest scale's
     step, and several nodes are predicted only if a cell on several nodes was measured.
+
+    Args:
+        measured: Measured cells with COLUMNS.
+        cells: Cells to predict, with COLUMNS except optimizer_step_s, n and sd.
     """
-    is_blind = _has_unrelated_rate(measured, cells)
     parts = [(rows, law.predict(part)) for rows, law, part in split_by_devices_per_node(measured, cells)]
     steps = join_steps(len(cells), parts)
-    return replace(steps, seconds=np.where(is_blind, np.nan, steps.seconds))
+    return replace(steps, seconds=np.where(_has_unrelated_rate(measured, cells), np.nan, steps.seconds))
 
 
 def split_by_devices_per_node(
     measured: pd.DataFrame, cells: pd.DataFrame
 ) -> Iterator[tuple[NDArray[np.intp], StepLaw, pd.DataFrame]]:
-    """Yield rows of `cells` with the same number of devices per node, their law, and these cells.
+    """Yield each group of `cells` with the same number of devices per node: positions, law, and cells.
 
-    Sizes and rates of links are all known in both (`_fill_unknown_links`).
+    In the laws and the cells, all sizes and link rates are known (`_fill_unknown_links`).
     """
     measured, cells = _fill_unknown_links(measured, cells)
     for devices_per_node, rows in cells.groupby("devices_per_node").indices.items():
@@ -534,7 +566,7 @@ def split_by_devices_per_node(
 
 
 def _has_unrelated_rate(measured: pd.DataFrame, cells: pd.DataFrame) -> NDArray[np.bool_]:
-    """Return the cells with a link rate that no measurement relates to a time.
+    """Return which cells have a link rate that no measurement relates to a time, [cells].
 
     These are cells on several nodes with a known rate, if the measured ones have neither rate nor benchmark.
     """
@@ -544,11 +576,11 @@ def _has_unrelated_rate(measured: pd.DataFrame, cells: pd.DataFrame) -> NDArray[
 
 
 def _fill_unknown_links(measured: pd.DataFrame, cells: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return both tables, with known sizes and rates of links if any predicted cell lacks one.
+    """Return both tables; if any predicted cell lacks a size or a link rate, with assumed ones.
 
-    Then every cell, also one with known numbers, gets the largest measured size, and a rate at which this
-    size takes UNKNOWN_LINK_SHARE of the smallest scale's step. Known rates keep their ratio to the fastest
-    measured one. Without a measured cell on several nodes, rates stay unknown.
+    All cells then get the largest measured size, and a rate at which this size takes UNKNOWN_LINK_SHARE of
+    the smallest scale's step. Known rates keep their ratio to the fastest measured one. Without a measured
+    cell on several nodes, rates stay unknown.
     """
     links = cells.loc[cells["nodes"] > 1, ["gradient_bytes", "rate"]]
     if links.notna().all(axis=None):
@@ -569,7 +601,7 @@ def _fill_unknown_links(measured: pd.DataFrame, cells: pd.DataFrame) -> tuple[pd
 
 
 def join_steps(count: int, parts: Sequence[tuple[NDArray[np.intp], StepPrediction]]) -> StepPrediction:
-    """Return the steps of `count` cells from those of some of their rows; NaN for all others."""
+    """Join predictions of some of `count` cells, each with the positions of its cells; NaN for the rest."""
     joined = StepPrediction(np.full(count, np.nan), np.full(count, np.nan), np.zeros(count, bool))
     for rows, steps in parts:
         joined.seconds[rows], joined.log_sd[rows] = steps.seconds, steps.log_sd

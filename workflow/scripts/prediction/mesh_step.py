@@ -50,14 +50,14 @@ class MeshStep:
         calls: Operators that the ranks run one after the other for a batch, relative to those of one device.
         work: The same for multiplications, relative to those of a replica's batch on one device.
         updated: Share of the parameters that a rank updates.
-        message_s: Seconds of all messages of the step.
+        messages_s: Seconds of all messages of the step.
         n_blocking: Number of messages within layers, one after the other.
     """
 
     calls: float
     work: float
     updated: float
-    message_s: float
+    messages_s: float
     n_blocking: float
 
 
@@ -90,7 +90,7 @@ def describe_step(
         if (messages := _stage_messages(demand, scale, timer)) is None:
             return None
         stages.append(messages)
-    is_pipeline, n_batches = mesh.pipeline > 1, levels["sync_every"]
+    is_pipeline, batches_per_step = mesh.pipeline > 1, levels["sync_every"]
     n_microbatches = levels["microbatches"] if is_pipeline else 1
     n_stage_passes = n_microbatches * (stages_per_rank(levels["schedule"]) if is_pipeline else 1)
     idle_turns = IDLE_TURNS[levels["schedule"]] if is_pipeline else 1.0
@@ -99,7 +99,8 @@ def describe_step(
     def turns(values: list[float]) -> float:
         return sum_over_turns(values, slowest, n_microbatches, idle_turns)
 
-    layers_s = turns([stage.layers_s / (n_batches * n_microbatches) for stage in stages])
+    passes_per_step = batches_per_step * n_microbatches
+    layers_s = turns([stage.layers_s / passes_per_step for stage in stages])
     # One after the other, n_stage_passes + p - 2 outputs are handed on, and as many gradients back.
     handed_s = 2 * (n_stage_passes + mesh.pipeline - 2) * max(stage.handed_s for stage in stages)
     updated_bytes = max(_updated_bytes(demand, mesh, levels) for demand in stage_demands)
@@ -107,8 +108,8 @@ def describe_step(
         calls=turns([demand.calls for demand in stage_demands]),
         work=turns([demand.work for demand in stage_demands]) / n_microbatches,
         updated=updated_bytes / (number_bytes(levels).stored * graph.parameters),
-        n_blocking=n_batches * turns([stage.n_layers / (n_batches * n_microbatches) for stage in stages]),
-        message_s=n_batches * (layers_s + handed_s) + max(stage.parameters_s for stage in stages),
+        n_blocking=batches_per_step * turns([stage.n_layers / passes_per_step for stage in stages]),
+        messages_s=batches_per_step * (layers_s + handed_s) + max(stage.parameters_s for stage in stages),
     )
 
 
@@ -134,7 +135,7 @@ def _stage_messages(demand: StepDemand, scale: NetworkScale, timer: Timer) -> _S
     layers_s = handed_s = parameters_s = 0.0
     n_layers = 0
     for message in demand.messages:
-        if (seconds := _message_s(message, scale, timer)) is None:
+        if (seconds := _time_message(message, scale, timer)) is None:
             return None
         if message.axis in LAYER_AXES:
             layers_s += message.count * seconds
@@ -163,7 +164,7 @@ def _updated_bytes(demand: StepDemand, mesh: Mesh, levels: Mapping[str, Any]) ->
     return demand.parameters / (1 if levels["sharding"] == "parameters" else mesh.sharded)
 
 
-def _message_s(message: Message, scale: NetworkScale, timer: Timer) -> float | None:
+def _time_message(message: Message, scale: NetworkScale, timer: Timer) -> float | None:
     """Return the time of one message; None if it is unknown, or if the ranks share one node."""
     per_node = max(scale.ranks // scale.nodes, 1)
     ranks_on_node = max(per_node // message.stride, 1)

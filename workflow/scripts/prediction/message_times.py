@@ -361,7 +361,7 @@ class CollectiveBenchmark:
             self._models[framework_device, collective] = fitted
         return self._models[framework_device, collective]
 
-    def seconds(
+    def times(
         self,
         framework_device: FrameworkDevice,
         collective: str,
@@ -375,7 +375,7 @@ class CollectiveBenchmark:
         model = self.model(framework_device, collective)
         return np.full(len(size), np.nan) if model is None else model.times(size, *scale)[0]
 
-    def message_s(
+    def time_of_one(
         self,
         framework_device: FrameworkDevice,
         collective: str,
@@ -386,7 +386,7 @@ class CollectiveBenchmark:
     ) -> float | None:
         """Return the time of one message; None if the collective was not benchmarked."""
         scale = np.array([nodes]), np.array([ranks]), np.array([rate])
-        seconds = float(self.seconds(framework_device, collective, scale, np.array([size]))[0])
+        seconds = float(self.times(framework_device, collective, scale, np.array([size]))[0])
         return None if np.isnan(seconds) else seconds
 
 

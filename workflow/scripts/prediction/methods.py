@@ -57,7 +57,7 @@ class Fold:
     test: pd.DataFrame
 
     @functools.cached_property
-    def law(self) -> StudyPredictor:
+    def predictor(self) -> StudyPredictor:
         """The law of the training part."""
         return StudyPredictor(self.train, self.benchmark)
 
@@ -67,7 +67,7 @@ Method = Callable[[Fold], Prediction]
 
 def predict_by_law(fold: Fold) -> Prediction:
     """Predict by the law of prediction. A batch size that it cannot predict is the problem, not a remark."""
-    prediction = fold.law.predict(fold.test)
+    prediction = fold.predictor.predict(fold.test)
     unseen = [note for note in prediction.notes if note.code == "unseen-batch"]
     notes = tuple(note for note in prediction.notes if note not in unseen)
     return replace(prediction, problem=next(iter(unseen), NOT_DETERMINED), notes=notes)
@@ -81,7 +81,7 @@ def compared_method(model: compared_models.Model) -> Method:
 
     def predict(fold: Fold) -> Prediction:
         seconds = np.full(len(fold.test), np.nan)
-        for rows, measured, new in fold.law.split_series(fold.test):
+        for rows, measured, new in fold.predictor.split_series(fold.test):
             if model is not compared_models.predict_by_hand:
                 measured = measured[measured["framework"] == new["framework"].iloc[0]]
             if len(measured):

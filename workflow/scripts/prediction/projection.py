@@ -146,12 +146,14 @@ class MeasuredStudy:
     """A study's runs, and the law of its cells and collective benchmark."""
 
     runs: pd.DataFrame
-    law: StudyPredictor
+    predictor: StudyPredictor
 
     @property
     def exclusion_note(self) -> str:
         """A note on the cells that the law does not use, "" if there are none."""
-        is_used_mesh = uses_model_parallelism(self.runs) & self.runs["cell"].isin(self.law.cells["cell"])
+        is_used_mesh = uses_model_parallelism(self.runs) & self.runs["cell"].isin(
+            self.predictor.cells["cell"]
+        )
         return exclusion_note(self.runs[~is_used_mesh])
 
 
@@ -165,7 +167,7 @@ def load_records(runs_csv: Path, network_csv: Path | None) -> MeasuredStudy:
     """Return the study of these runs and benchmarks."""
     runs = with_batch_numbers(read_timing_runs(runs_csv))
     cells = measured_cells(runs[~is_heterogeneous(runs)], include_meshes=True)
-    cells = cells[~cells["is_mesh"] | can_add_nodes(cells)].reset_index(drop=True)
+    cells = cells[~cells["is_divided"] | can_add_nodes(cells)].reset_index(drop=True)
     return MeasuredStudy(runs, StudyPredictor(cells, read_benchmark(network_csv, cells).smooth()))
 
 
@@ -180,7 +182,7 @@ def predictor_of_numbers(
         InputError: If the model is unknown, the framework was not benchmarked, or the scales contradict each
             other.
     """
-    benchmark = study.law.benchmark if study else CollectiveBenchmark()
+    benchmark = study.predictor.benchmark if study else CollectiveBenchmark()
     framework, device = question.framework or DEFAULT_FRAMEWORK, "site"
     if study:
         benchmarked = benchmark.framework_devices
@@ -197,7 +199,7 @@ def predictor_of_numbers(
     levels = {
         "framework": framework, "device": device, "baseline": framework, "model": model, "dataset": dataset,
         "computes": "data", "batch_size": question.batch_size, "sync_every": question.sync_every,
-        "samples": question.samples, "batch_scope": "local", "training_loop": "custom", "is_mesh": False,
+        "samples": question.samples, "batch_scope": "local", "training_loop": "custom", "is_divided": False,
         "local_batch": float(question.batch_size), "gradient_bytes": size, "n": 1, "sd": np.nan,
         "treatment": "", "inside_rate": inside_rate,
     }  # fmt: skip
@@ -206,13 +208,13 @@ def predictor_of_numbers(
     n_allreduces = question.samples / (question.batch_size * question.sync_every) / n_devices
     cells = pd.DataFrame([levels] * len(scales)).assign(
         nodes=scales["nodes"], n_devices=n_devices, ranks=n_devices,
-        rate=GIGABIT * question.rate[0], n_batches=n_allreduces * question.sync_every,
+        rate=GIGABIT * question.rate[0], batches_per_epoch=n_allreduces * question.sync_every,
         n_allreduces=n_allreduces, epoch_time_s=scales["optimizer_step_s"] * n_allreduces,
     )  # fmt: skip
     cells = cells.assign(**{name: None for name in factors() if name not in cells})
-    law = StudyPredictor(cells, benchmark)
-    _check_scales(question, law.predict(cells).seconds / n_allreduces.to_numpy())
-    return law, cells.iloc[[-1]]
+    predictor = StudyPredictor(cells, benchmark)
+    _check_scales(question, predictor.predict(cells).seconds / n_allreduces.to_numpy())
+    return predictor, cells.iloc[[-1]]
 
 
 def _check_scales(question: ScalingQuestion, predicted_s: np.ndarray) -> None:
@@ -276,20 +278,20 @@ def answer(question: ScalingQuestion, study: MeasuredStudy | None = None, cell: 
     if study is None and question.study:
         study = load_study(question.study)
     if question.scales or study is None:
-        law, cases = predictor_of_numbers(question, study)
+        predictor, cases = predictor_of_numbers(question, study)
         has_sample_count = True
     else:
-        law, cases = study.law, study_cases(study.law.cells)
+        predictor, cases = study.predictor, study_cases(study.predictor.cells)
         has_sample_count = not measured_elsewhere(study.runs)
         if cell:
-            cases = law.cells[law.cells["cell"] == cell].assign(treatment="")
+            cases = predictor.cells[predictor.cells["cell"] == cell].assign(treatment="")
     if study and conditions.is_emulated(study.runs):
         cases = cases[:0]
     counts = np.union1d(node_counts(question.nodes), question.at).astype(int)
     rates = [] if cell else _link_rates(question, study, cases)
     cells = hypothetical_cells(cases, rates, counts, has_sample_count=has_sample_count)
-    curves = _add_cost(predict_curves(law, cells), question, study)
-    rows, sentences = summarize(law, curves, question)
+    curves = _add_cost(predict_curves(predictor, cells), question, study)
+    rows, sentences = summarize(predictor, curves, question)
     if rows.empty:
         notes = _no_answer_notes(study)
     else:
@@ -299,7 +301,7 @@ def answer(question: ScalingQuestion, study: MeasuredStudy | None = None, cell: 
             _worth_note(question.min_gain),
             EXTRAPOLATED,
             LIMITED_BY_DATA if has_sample_count else "",
-            *([_number_note(question)] if question.scales else law.predict(cases).notes),
+            *([_number_note(question)] if question.scales else predictor.predict(cases).notes),
             *(_study_notes(study) if study else []),
         ]
     return Projection(curves, rows, list(filter(None, notes)))
@@ -336,11 +338,11 @@ def _link_rates(question: ScalingQuestion, study: MeasuredStudy | None, cases: p
         return rates
     if measured_elsewhere(study.runs) and (cases["rate"].notna() | (cases["nodes"] > 1)).all():
         return []
-    return sorted({*rates, *study.law.cells["rate"].dropna().nlargest(1)})
+    return sorted({*rates, *study.predictor.cells["rate"].dropna().nlargest(1)})
 
 
 def summarize(
-    law: StudyPredictor, curves: pd.DataFrame, question: ScalingQuestion
+    predictor: StudyPredictor, curves: pd.DataFrame, question: ScalingQuestion
 ) -> tuple[pd.DataFrame, list[Note]]:
     """Return a row of the table for each curve, and the answers in sentences.
 
@@ -348,10 +350,10 @@ def summarize(
     does.
     """
     rows, sentences = [], []
-    linked = law.cells.loc[law.cells["nodes"] > 1, "rate"]
+    linked = predictor.cells.loc[predictor.cells["nodes"] > 1, "rate"]
     for names, curve in curves.groupby(CURVE, sort=False, dropna=False):
         case = dict(zip(CURVE, names, strict=True))
-        scaling = worth.predict_scaling(law, curve)
+        scaling = worth.predict_scaling(predictor, curve)
         knee = worth.find_knee(scaling, question.min_gain)
         is_measured = linked.empty or linked.isin([case["rate"]]).any() or linked.isna().all()
         target = int(min(2 * knee.nodes.high, knee.considered))
@@ -460,7 +462,7 @@ def _number_note(question: ScalingQuestion) -> Note:
 def _study_notes(study: MeasuredStudy) -> list[str]:
     """Return notes on the measurements behind the answer, and on what it assumes."""
     notes: list[str] = []
-    benchmark = study.law.benchmark
+    benchmark = study.predictor.benchmark
     if benchmark.points is not None and len(benchmark.points):
         nodes = sorted(benchmark.points["nodes"].unique())
         text = (

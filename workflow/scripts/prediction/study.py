@@ -1,4 +1,9 @@
-"""Predict epoch times of a study: a law of prediction for each framework, device and treatment."""
+"""Predict epoch times of a study.
+
+A series is the cells of one framework, device, model and treatment, at several scales. Each has a law of its
+own (prediction.law.StepLaw), which predicts optimizer steps; an epoch takes a step for each of its
+all-reduces.
+"""
 
 import functools
 import math
@@ -17,9 +22,18 @@ from declared.mesh import mesh_of
 from declared.models import find_graph
 from models.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from models.messages import count_gathers
-from prediction import law
 from prediction.cells import NOT_COMPUTATION, PARALLELISM_FACTORS, measured_cells
-from prediction.law import Array, StepLaw, StepPrediction
+from prediction.law import (
+    BACKWARD_SHARE,
+    MIN_BATCH_SIZES,
+    MISFIT_WARNING,
+    Array,
+    StepLaw,
+    StepPrediction,
+    join_steps,
+    predict_steps,
+    split_by_devices_per_node,
+)
 from prediction.mesh_step import MeshStep, NetworkScale, Timer, describe_step
 from prediction.message_times import (
     CollectiveBenchmark,
@@ -52,7 +66,21 @@ class Prediction:
     high: Array | float = math.nan
 
 
-class ComputationCosts(NamedTuple):
+class SeriesPart(NamedTuple):
+    """Cells of one series to predict.
+
+    Attributes:
+        rows: Positions of the cells in the table that was split.
+        measured: Measured cells of the series in the law's columns (`law_columns`).
+        new: Cells to predict in the same columns.
+    """
+
+    rows: np.ndarray
+    measured: pd.DataFrame
+    new: pd.DataFrame
+
+
+class Computation(NamedTuple):
     """Seconds of one device: fixed_s + b sample_s for a batch of b samples, update_s for an update.
 
     NaN: not measured. `fixed_s` or `update_s` is 0 if the measured cells cannot separate it.
@@ -65,7 +93,7 @@ class ComputationCosts(NamedTuple):
 
 @dataclass(frozen=True)
 class StudyPredictor:
-    """The laws of a study's cells, one for each series, with its collective benchmark.
+    """Predicts epoch times from a study's measured cells and its collective benchmark.
 
     Attributes:
         cells: Measured cells (`cells.measured_cells`).
@@ -76,8 +104,11 @@ class StudyPredictor:
     benchmark: CollectiveBenchmark = field(default_factory=CollectiveBenchmark)
 
     @functools.cached_property
-    def keys(self) -> list[str]:
-        """Factors that computation depends on, besides framework and device, and that vary."""
+    def computation_factors(self) -> list[str]:
+        """Factors besides framework and device that vary and that computation depends on.
+
+        Cells that differ in one of them belong to different series.
+        """
         fixed = (*NOT_COMPUTATION, *PARALLELISM_FACTORS, "device")
         names = [name for name in factors(self.cells) if name not in fixed]
         return [name for name in [*names, "computes"] if self.cells[name].nunique(dropna=False) > 1]
@@ -85,11 +116,11 @@ class StudyPredictor:
     def series(self, levels: Mapping[str, Any]) -> pd.DataFrame:
         """Return the measured cells that inform a cell with these levels.
 
-        They have its framework, device and `keys`. If none of them is on one device, the baseline framework's
-        cells on one device are added.
+        They have the same framework, device and `computation_factors`. If none of them is on one device, the
+        cells of the baseline framework on one device are added.
         """
         has_levels = pd.Series(True, index=self.cells.index)
-        for name in ["device", *self.keys]:
+        for name in ["device", *self.computation_factors]:
             has_levels &= self.cells[name].isin([levels[name]]) | (
                 self.cells[name].isna() & pd.isna(levels[name])
             )
@@ -99,29 +130,31 @@ class StudyPredictor:
         is_baseline = (self.cells["framework"] == levels["baseline"]) & (self.cells["n_devices"] == 1)
         return pd.concat([self.cells[has_levels & is_baseline], measured], ignore_index=True)
 
-    def costs(self, levels: Mapping[str, Any]) -> ComputationCosts:
-        """Return the costs of one device, measured with the framework or else with its baseline."""
+    def computation(self, levels: Mapping[str, Any]) -> Computation:
+        """Return the computation of one device, measured with the framework or else with its baseline."""
         measured = self.series(levels)
-        alone = measured[(measured["n_devices"] == 1) & ~measured["is_mesh"]]
-        return fit_computation(alone) if len(alone) else ComputationCosts(math.nan, math.nan, math.nan)
+        alone = measured[(measured["n_devices"] == 1) & ~measured["is_divided"]]
+        return fit_computation(alone) if len(alone) else Computation(math.nan, math.nan, math.nan)
 
     @functools.cached_property
     def update_shares(self) -> dict[tuple[Any, ...], float]:
-        """Share of the update in fixed_s, by framework, device and `keys`.
+        """Share of the update in fixed_s, by framework, device and `computation_factors`.
 
         Without accumulation on one device, fixed_s contains the update. The share is estimated across models:
         the update grows with the parameters, the rest of fixed_s with the number of operators.
         """
-        alone = self.cells[(self.cells["n_devices"] == 1) & ~self.cells["is_mesh"]]
-        names, rows = ["framework", "device", *self.keys], []
+        alone = self.cells[(self.cells["n_devices"] == 1) & ~self.cells["is_divided"]]
+        names, rows = ["framework", "device", *self.computation_factors], []
         for levels, group in alone.groupby(names, dropna=False):
             graph = find_graph(*group[["model", "dataset"]].iloc[0])
-            costs = fit_computation(group)
-            if graph and costs.fixed_s and not costs.update_s:
+            computation = fit_computation(group)
+            if graph and computation.fixed_s and not computation.update_s:
                 treatment = [
                     level for name, level in zip(names, levels, strict=True) if name not in MODEL_FACTORS
                 ]
-                rows.append((str(treatment), levels, costs.fixed_s, len(graph.operators), graph.parameters))
+                rows.append(
+                    (str(treatment), levels, computation.fixed_s, len(graph.operators), graph.parameters)
+                )
         models = pd.DataFrame(rows, columns=["treatment", "levels", "fixed_s", "operators", "parameters"])
         shares: dict[tuple[Any, ...], float] = {}
         for _, group in models.groupby("treatment"):
@@ -133,61 +166,66 @@ class StudyPredictor:
                 shares |= dict(zip(group["levels"], model_shares, strict=True))
         return shares
 
-    def split_series(self, cells: pd.DataFrame) -> Iterator[tuple[np.ndarray, pd.DataFrame, pd.DataFrame]]:
-        """Yield the rows of `cells` of each series, its measured cells and these rows, both as `law_columns`.
+    def split_series(self, cells: pd.DataFrame) -> Iterator["SeriesPart"]:
+        """Yield the cells of each series to predict, with the measured cells that inform them.
 
-        Cells with a message of unknown time and series without measured cells are excluded.
+        Skips meshes with a message of unknown time, and series without measurements.
         """
-        names = ["framework", "baseline", "device", *self.keys]
+        names = ["framework", "baseline", "device", *self.computation_factors]
         for rows in cells.groupby(names, dropna=False, sort=False).indices.values():
             levels = cells.iloc[rows[0]].to_dict()
-            key = tuple(levels[name] for name in ["framework", "device", *self.keys])
+            key = tuple(levels[name] for name in ["framework", "device", *self.computation_factors])
             baseline_key = (levels["baseline"], *key[1:])
             share = self.update_shares.get(key, self.update_shares.get(baseline_key, 0.0))
             measured = law_columns(self.series(levels), self.benchmark, share)
             new = law_columns(cells.iloc[rows], self.benchmark, share)
             measured, is_unknown = measured[~_is_unknown_mesh(measured)], _is_unknown_mesh(new)
             if len(measured) and not is_unknown.all():
-                yield rows[~is_unknown], measured, new[~is_unknown]
+                yield SeriesPart(rows[~is_unknown], measured, new[~is_unknown])
 
     def curve_law(self, cells: pd.DataFrame) -> tuple[StepLaw, pd.DataFrame]:
-        """Return the law of cells, and their columns in it.
+        """Return the law of one curve, and the cells of the curve in the law's columns.
 
-        The cells belong to one series, and their nodes have the same number of devices.
+        Args:
+            cells: Cells of one series, whose nodes have the same number of devices.
         """
-        ((_, measured, new),) = self.split_series(cells)
-        ((_, fitted, prepared),) = law.split_by_devices_per_node(measured, new)
-        return fitted, prepared
+        (part,) = self.split_series(cells)
+        ((_, law, prepared),) = split_by_devices_per_node(part.measured, part.new)
+        return law, prepared
 
     def predict(self, cells: pd.DataFrame) -> Prediction:
-        """Return epoch times of cells like `cells.measured_cells`, without measurements."""
+        """Predict epoch times.
+
+        Args:
+            cells: Cells in the columns of `cells.measured_cells`; epoch_time_s, n and sd are not used.
+        """
         parts: list[tuple[np.ndarray, StepPrediction]] = []
         notes: list[Note] = []
         misfits: dict[str, float] = {}
         for rows, measured, new in self.split_series(cells):
-            steps = law.predict_steps(measured, new)
+            steps = predict_steps(measured, new)
             parts.append((rows, steps))
             notes += _notes(cells.iloc[rows], steps)
             framework = str(cells["framework"].iloc[rows[0]])
             misfits[framework] = max(misfits.get(framework, 0.0), steps.misfit)
-        steps = law.join_steps(len(cells), parts)
+        steps = join_steps(len(cells), parts)
         n_allreduces = cells["n_allreduces"].to_numpy(float)
         seconds, low, high = (n_allreduces * step_s for step_s in (steps.seconds, steps.low, steps.high))
         return Prediction(seconds, "", (*notes, *_misfit_note(misfits)), low, high)
 
 
-def fit_computation(alone: pd.DataFrame) -> ComputationCosts:
-    """Return the costs of cells on one device by non-negative least squares of relative errors."""
+def fit_computation(alone: pd.DataFrame) -> Computation:
+    """Fit the computation of cells on one device by non-negative least squares of relative errors."""
     batches, n_allreduces, local_batch = (
-        alone[name].to_numpy() for name in ("n_batches", "n_allreduces", "local_batch")
+        alone[name].to_numpy() for name in ("batches_per_epoch", "n_allreduces", "local_batch")
     )
     counts = np.column_stack([batches, batches * local_batch, n_allreduces])
     columns = counts / alone["epoch_time_s"].to_numpy()[:, None]
-    # Different batch sizes separate fixed_s from sample_s, different accumulation update_s from both.
+    # Several batch sizes separate fixed_s from sample_s, and several accumulations update_s from both.
     estimable = [len(set(local_batch)) > 1, True, len(set(np.round(n_allreduces / batches, 6))) > 1]
     coefficients = np.zeros(3)
     coefficients[estimable] = nnls(columns[:, estimable], np.ones(len(alone)))[0]
-    return ComputationCosts(*coefficients.tolist())
+    return Computation(*coefficients.tolist())
 
 
 def shortest_epochs(runs: pd.DataFrame, network: pd.DataFrame) -> dict[str, float]:
@@ -205,25 +243,26 @@ def shortest_epochs(runs: pd.DataFrame, network: pd.DataFrame) -> dict[str, floa
     cells = cells_with_costs(runs, network)
     batch_s = cells["fixed_s"] + cells["sample_s"] * cells["local_batch"]
     overlaps = cells["framework"].map(lambda name: message_rule(name).messages != "ends").astype(bool)
-    exposed_s = np.maximum(cells["message_s"] - law.BACKWARD_SHARE * batch_s.where(overlaps, 0.0), 0.0)
-    seconds = cells["n_batches"] * batch_s + cells["n_allreduces"] * (cells["update_s"] + exposed_s)
+    exposed_s = np.maximum(cells["message_s"] - BACKWARD_SHARE * batch_s.where(overlaps, 0.0), 0.0)
+    seconds = cells["batches_per_epoch"] * batch_s + cells["n_allreduces"] * (cells["update_s"] + exposed_s)
     return seconds.set_axis(cells["cell"]).dropna().to_dict()
 
 
 def cells_with_costs(runs: pd.DataFrame, network: pd.DataFrame) -> pd.DataFrame:
-    """Return `cells.measured_cells` with the costs of one device and of messages; NaN: unknown.
+    """Return `cells.measured_cells` with the computation of one device and the time of messages.
 
-    Added columns: those of ComputationCosts, and `message_s` of an optimizer step, 0 on one device.
+    Added columns: the fields of Computation, and `message_s` of an optimizer step, 0 on one device. NaN:
+    unknown.
 
     Args:
         runs: runs.csv of the study.
         network: network.csv of the study.
     """
     cells = measured_cells(runs)
-    study = StudyPredictor(cells, CollectiveBenchmark(benchmark_points(network)))
-    costs = np.array([study.costs(row) for row in cells.to_dict("records")]).reshape(-1, 3)
-    cells[list(ComputationCosts._fields)] = costs
-    message_s = law_columns(cells, study.benchmark)["message_s"]
+    predictor = StudyPredictor(cells, CollectiveBenchmark(benchmark_points(network)))
+    computation = np.array([predictor.computation(row) for row in cells.to_dict("records")]).reshape(-1, 3)
+    cells[list(Computation._fields)] = computation
+    message_s = law_columns(cells, predictor.benchmark)["message_s"]
     return cells.assign(message_s=message_s.where(cells["n_devices"] > 1, 0.0))
 
 
@@ -236,7 +275,7 @@ def _notes(cells: pd.DataFrame, steps: StepPrediction) -> list[Note]:
         text = (
             f"Not predicted with {framework}: batch sizes that were not measured "
             f"({', '.join(f'{batch:g}' for batch in batches)} samples per device), because fewer than "
-            f"{law.MIN_BATCH_SIZES} others were. Computation as a line over batch sizes needs two."
+            f"{MIN_BATCH_SIZES} others were. Computation as a line over batch sizes needs two."
         )
         notes.append(Note("unseen-batch", text, framework=framework, batches=batches))
     return notes
@@ -244,7 +283,7 @@ def _notes(cells: pd.DataFrame, steps: StepPrediction) -> list[Note]:
 
 def _misfit_note(misfits: Mapping[str, float]) -> list[Note]:
     """Return a note on the frameworks whose measured cells the law misses; [] if it misses none."""
-    large = {name: misfit for name, misfit in misfits.items() if misfit > law.MISFIT_WARNING}
+    large = {name: misfit for name, misfit in misfits.items() if misfit > MISFIT_WARNING}
     if not large:
         return []
     listed = join_words([f"{100 * misfit:.1f} % ({name})" for name, misfit in large.items()])
@@ -257,7 +296,13 @@ def _misfit_note(misfits: Mapping[str, float]) -> list[Note]:
 def law_columns(
     cells: pd.DataFrame, benchmark: CollectiveBenchmark, update_share: float = 0.0
 ) -> pd.DataFrame:
-    """Return cells in the law's columns (prediction.law); `update_share`: see `StudyPredictor.update_shares`."""
+    """Return cells in the columns of `prediction.law`.
+
+    Args:
+        cells: Cells in the columns of `cells.measured_cells`.
+        benchmark: The collective benchmark, which times their messages.
+        update_share: Share of the update in fixed_s (`StudyPredictor.update_shares`).
+    """
     n_devices = cells["n_devices"].astype(float)
     columns = pd.DataFrame(
         {
@@ -267,39 +312,40 @@ def law_columns(
             "devices_per_node": n_devices / cells["nodes"],
             "n_devices": n_devices,
             "local_batch": cells["local_batch"],
-            "n_passes": cells["n_batches"] / cells["n_allreduces"],
+            "n_passes": cells["batches_per_epoch"] / cells["n_allreduces"],
             "tensor": 1,
             "pipeline": 1,
             "sharded": cells["framework"].map(lambda name: message_rule(name).messages == "units"),
             "rate": cells["rate"],
             "inside_rate": cells["inside_rate"],
-            "message_s": _message_s(cells, benchmark),
+            "message_s": _step_messages_s(cells, benchmark),
             "hierarchical_s": np.nan,
-            "is_mesh": cells["is_mesh"],
+            "has_simulated_step": cells["is_divided"],
         }
     )
     if "epoch_time_s" in cells:
         optimizer_step_s, sd = (cells[name] / cells["n_allreduces"] for name in ("epoch_time_s", "sd"))
         columns = columns.assign(optimizer_step_s=optimizer_step_s, n=cells["n"], sd=sd)
-    if not cells["is_mesh"].any():
+    if not cells["is_divided"].any():
         return columns
     rows = zip(cells.to_dict("records"), columns.to_dict("records"), strict=True)
     with_meshes = [
-        plain | (_mesh_columns(row, benchmark, update_share) if row["is_mesh"] else {}) for row, plain in rows
+        plain | (_mesh_columns(row, benchmark, update_share) if row["is_divided"] else {})
+        for row, plain in rows
     ]
     return pd.DataFrame(with_meshes, index=cells.index)
 
 
 def _is_unknown_mesh(columns: pd.DataFrame) -> np.ndarray:
-    """Return which cells of `law_columns` have model parallelism with a message of unknown time."""
+    """Return which cells of `law_columns` have a simulated step with a message of unknown time."""
     is_unknown = columns["message_s"].isna() & columns["hierarchical_s"].isna()
-    return (columns["is_mesh"] & is_unknown).to_numpy(bool)
+    return (columns["has_simulated_step"] & is_unknown).to_numpy(bool)
 
 
-def _message_s(cells: pd.DataFrame, benchmark: CollectiveBenchmark) -> Array:
+def _step_messages_s(cells: pd.DataFrame, benchmark: CollectiveBenchmark) -> Array:
     """Return seconds of the messages of an optimizer step by the benchmark, [cells]; 0 on one node."""
     seconds = np.where(cells["nodes"] > 1, np.nan, 0.0)
-    is_timed = (cells["nodes"] > 1) & ~cells["is_mesh"].astype(bool)
+    is_timed = (cells["nodes"] > 1) & ~cells["is_divided"].astype(bool)
     for framework_device, rows in cells.groupby(["framework", "device"]).indices.items():
         rows = rows[is_timed.to_numpy()[rows]]
         group = cells.iloc[rows]
@@ -308,16 +354,16 @@ def _message_s(cells: pd.DataFrame, benchmark: CollectiveBenchmark) -> Array:
         rule = message_rule(framework_device[0])
         nodes, ranks, rate = (group[name].to_numpy(float) for name in ("nodes", "ranks", "rate"))
         sizes = group["gradient_bytes"].to_numpy(float)
-        time_messages = functools.partial(benchmark.seconds, framework_device, scale=(nodes, ranks, rate))
-        n_batches = (group["n_batches"] / group["n_allreduces"]).to_numpy(float)
+        time_messages = functools.partial(benchmark.times, framework_device, scale=(nodes, ranks, rate))
+        batches_per_step = (group["batches_per_epoch"] / group["n_allreduces"]).to_numpy(float)
         gather_s, scatter_s = (time_messages(kind, size=sizes) for kind in (ALL_GATHER, REDUCE_SCATTER))
         step_s = time_messages(ALL_REDUCE, size=sizes)
         if rule.messages == "units" and not np.isnan([gather_s, scatter_s]).any():
-            step_s = count_gathers(n_batches) * gather_s + scatter_s
+            step_s = count_gathers(batches_per_step) * gather_s + scatter_s
         n_small = group["training_loop"].map(lambda loop, rule=rule: rule.extra.get(loop, 0)).to_numpy(float)
         if n_small.any():
             small_s = time_messages(ALL_REDUCE, size=np.full(len(group), SMALL_BYTES))
-            step_s = step_s + n_batches * n_small * small_s
+            step_s = step_s + batches_per_step * n_small * small_s
         seconds[rows] = step_s
     return seconds
 
@@ -327,19 +373,22 @@ def _mesh_columns(
 ) -> dict[str, float]:
     """Return the columns of a cell with model parallelism that differ; NaN if a message's time is unknown.
 
-    A model that is not registered counts as divided evenly.
+    The step of a registered model is simulated (prediction.mesh_step). Any other model counts as divided
+    evenly among the ranks of a replica, which the law itself describes.
     """
-    graph, n_batches = find_graph(row["model"], row["dataset"]), row["n_batches"] / row["n_allreduces"]
+    graph = find_graph(row["model"], row["dataset"])
+    batches_per_step = row["batches_per_epoch"] / row["n_allreduces"]
     missing = {"message_s": math.nan, "hierarchical_s": math.nan}
     mesh = mesh_of(row["parallelism"], row["ranks"])
     if graph is None:
-        n_passes = n_batches * (row["microbatches"] if mesh.pipeline > 1 else 1)
+        n_passes = batches_per_step * (row["microbatches"] if mesh.pipeline > 1 else 1)
         return {
             "n_passes": n_passes,
             # From the global batch, because ranks that share a sequence divide it, too, but are no axis of
             # a mesh.
             "local_batch": row["samples"] / row["n_allreduces"] / (n_passes * row["ranks"]),
-            "tensor": mesh.tensor, "pipeline": mesh.pipeline, "sharded": mesh.sharded > 1, "is_mesh": False,
+            "tensor": mesh.tensor, "pipeline": mesh.pipeline, "sharded": mesh.sharded > 1,
+            "has_simulated_step": False,
         }  # fmt: skip
     if row["nodes"] < 2:
         return missing
@@ -349,16 +398,16 @@ def _mesh_columns(
         limit = message_limits(message_rule(row["framework"]))[1]
         return describe_step(graph, mesh, round(row["local_batch"]), row, scale, timer, limit)
 
-    benchmarked = describe(functools.partial(benchmark.message_s, (row["framework"], row["device"])))
+    benchmarked = describe(functools.partial(benchmark.time_of_one, (row["framework"], row["device"])))
     nominal = describe(ideal_seconds) if not math.isnan(row["rate"]) else None
     step = benchmarked or nominal
     if step is None:
         return missing
     # The update is part of fixed_s, but needs its share of the parameters instead of the operators, and only
     # once a step.
-    calls = (1 - update_share) * step.calls + update_share * step.updated / n_batches
+    calls = (1 - update_share) * step.calls + update_share * step.updated / batches_per_step
     return {
-        "message_s": benchmarked.message_s if benchmarked else math.nan,
-        "hierarchical_s": nominal.message_s if nominal else math.nan,
+        "message_s": benchmarked.messages_s if benchmarked else math.nan,
+        "hierarchical_s": nominal.messages_s if nominal else math.nan,
         "work": step.work, "calls": calls, "updated": step.updated, "n_blocking": step.n_blocking,
     }  # fmt: skip

@@ -90,7 +90,7 @@ class TracedStudy:
         return estimate_means(self.timing_runs)
 
     @cached_property
-    def law(self) -> StudyPredictor:
+    def predictor(self) -> StudyPredictor:
         """The law of the study's cells; its cells on one device show how computation grows."""
         return StudyPredictor(measured_cells(self.timing_runs), self.benchmark)
 
@@ -216,7 +216,7 @@ class Cell:
         """
         level = self.row["parallelism"]
         row = {**self.row, "computes": level if level in NOT_MESHES else PLAIN}
-        fixed_s, sample_s, update_s = self.study.law.costs(row)
+        fixed_s, sample_s, update_s = self.study.predictor.computation(row)
         return None if np.isnan(sample_s) else lambda size: float(fixed_s + sample_s * size + update_s)
 
     def growth(self, times: float) -> tuple[float, bool]:
