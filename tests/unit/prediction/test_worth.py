@@ -24,7 +24,7 @@ def ask(*options, parameters="1e9"):
 
 def scaling(*options, nodes=256, parameters="1e9"):
     study_law, cases = projection.predictor_of_numbers(ask(*options, parameters=parameters), None)
-    cells = hypothetical_cells(cases, [projection.GIGABIT * 100], node_counts(nodes))
+    cells = hypothetical_cells(cases, [projection.GIGABIT_BYTES * 100], node_counts(nodes))
     return worth.predict_scaling(study_law, predict_curves(study_law, cells))
 
 
@@ -216,7 +216,7 @@ def test_strong_scaling_is_limited_by_small_batches(tmp_path):
 def test_forecast_of_a_campaign(campaigns):
     study = projection.load_study(campaigns / "prediction-virtual")
     priced = replace(study, runs=study.runs.assign(price_per_node_hour=3.0, currency="EUR"))
-    rows = projection.forecast(priced, 24)
+    rows = projection.predict_cases(priced, 24)
     assert set(rows["batch_size"]) == {32, 64, 128} and set(rows["rate"]) == {1.25e8}
     assert (rows["node_hours"] / (24 * rows["epoch_time_s"] / 3600)).to_numpy() == pytest.approx(1)
     assert (rows["cost"] / rows["node_hours"]).to_numpy() == pytest.approx(3)
@@ -224,7 +224,7 @@ def test_forecast_of_a_campaign(campaigns):
     assert (rows["efficiency_low"] < rows["efficiency"]).all()
     two_prices = priced.runs["price_per_node_hour"].mask(priced.runs["replicate"] == 1, 4.0)
     repriced = replace(study, runs=priced.runs.assign(price_per_node_hour=two_prices))
-    assert projection.forecast(repriced, 24)["cost"].isna().all()
+    assert projection.predict_cases(repriced, 24)["cost"].isna().all()
 
 
 def test_stated_price_comes_before_that_of_the_study(campaigns):
@@ -239,7 +239,7 @@ def test_stated_price_comes_before_that_of_the_study(campaigns):
 def test_forecast_of_a_cell_has_its_own_links(campaigns):
     study = projection.load_study(campaigns / "prediction-virtual")
     cell = study.predictor.cells[study.predictor.cells["nodes"] == 6].iloc[0]
-    (row,) = projection.forecast(study, 24, cell=cell["cell"]).to_dict("records")
+    (row,) = projection.predict_cases(study, 24, cell=cell["cell"]).to_dict("records")
     assert (row["rate"], row["batch_size"]) == (cell["rate"], cell["batch_size"])
     assert math.isnan(row["cost"]), "the site states no price"
 
@@ -251,7 +251,7 @@ def test_forecast_of_a_cell_has_its_own_links(campaigns):
 def test_divided_models_of_imports_are_projected(campaigns, name, n_cases, treatment):
     """Shards and tensor parallelism of models that are not registered scale at the links they had."""
     study = projection.load_study(campaigns / "public" / name)
-    rows = projection.forecast(study, 64)
+    rows = projection.predict_cases(study, 64)
     assert len(rows) == n_cases and rows["treatment"].str.contains(treatment).any()
     assert set(rows["rate"]) == set(study.runs["bandwidth_bytes_s"].dropna())
     cells = study.predictor.cells[

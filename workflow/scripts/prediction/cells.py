@@ -46,8 +46,8 @@ def measured_cells(runs: pd.DataFrame, include_meshes: bool = False) -> pd.DataF
 
     Columns: factors, COUNT_COLUMNS, MEASURE_COLUMNS (rates in bytes/s; NaN: unknown), epoch_time_s, n, sd,
     `is_divided` (model parallelism) and `computes` (`lbann_layout`). Epoch times are adjusted for machine
-    speed, as in tables (`analysis.adjusted`). Batches and all-reduces of an epoch are scaled to the samples of
-    the data set, as epoch times are.
+    speed, as in tables (`analysis.adjusted`). The batches and all-reduces of an epoch are scaled to the
+    samples of the data set, as epoch times are.
 
     Args:
         runs: runs.csv of the study. Cells with uncounted batches or with a strategy per layer are excluded.

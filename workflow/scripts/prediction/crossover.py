@@ -26,7 +26,7 @@ from declared.factors import PARALLELISM_OPTIONS
 from prediction.cells import PARALLELISM_FACTORS, measured_cells, planned_cells
 from prediction.held_out import EMULATED
 from prediction.message_times import CollectiveBenchmark, rate_text, read_benchmark
-from prediction.question import GIGABIT, RATES
+from prediction.question import GIGABIT_BYTES, RATES
 from prediction.study import StudyPredictor
 
 TITLE = "Which strategy is fastest, by the rate of the links"
@@ -65,7 +65,7 @@ def rank_strategies(runs: pd.DataFrame, benchmark: CollectiveBenchmark) -> pd.Da
     cells["strategy"] = _strategy_labels(cells)
     predictor = StudyPredictor(measured[measured["nodes"] == 1], benchmark.smooth())
     study_rates = cells["rate"].dropna().unique().tolist()
-    rates = sorted({*study_rates, *(GIGABIT * rate for rate in RATES)}) if study_rates else [np.nan]
+    rates = sorted({*study_rates, *(GIGABIT_BYTES * rate for rate in RATES)}) if study_rates else [np.nan]
     rows = cells.drop(columns=["rate", "cell", "bandwidth"]).drop_duplicates()
     rows = rows.merge(pd.DataFrame({"rate": rates}), how="cross")
     rows = rows.assign(

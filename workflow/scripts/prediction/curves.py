@@ -12,7 +12,7 @@ from prediction.study import StudyPredictor
 FACTORS = ["framework", "device", "model", "dataset", "treatment", "batch_size"]
 CURVE = [*FACTORS, "rate"]
 EFFICIENCIES = (0.8, 0.5)  # down to which the table counts nodes
-# Each has a predicted value, and the ends of its band in columns with the other SUFFIXES.
+# Each has a column for each of SUFFIXES: the predicted value, and the ends of its band.
 BAND_COLUMNS = ["epoch_time_s", "speedup", "efficiency", "throughput_samples_s", "node_hours", "cost"]
 SUFFIXES = ("", "_low", "_high")
 SECONDS_PER_HOUR = 3600.0
@@ -86,37 +86,38 @@ def study_cases(cells: pd.DataFrame) -> pd.DataFrame:
     return cases.sort_values(FACTORS).reset_index(drop=True)
 
 
-def predict_curves(law: StudyPredictor, cells: pd.DataFrame) -> pd.DataFrame:
-    """Return `hypothetical_cells` with BAND_COLUMNS except cost, relative to the predicted time on one node.
+def predict_curves(predictor: StudyPredictor, cells: pd.DataFrame) -> pd.DataFrame:
+    """Predict `hypothetical_cells`: BAND_COLUMNS except cost, relative to the predicted time on one node.
 
-    Columns with the suffixes `_low` and `_high` have the ends of 90 % bands, limited by ideal scaling
-    (`_clip_at_ideal`). Curves without a prediction at some number of nodes are excluded.
+    Columns with the suffixes `_low` and `_high` have the ends of 90 % bands. These are the bands of the law,
+    except that no end is better than ideal scaling (`_clip_at_ideal`): on n nodes, a time is at least one
+    n-th of the predicted time on one node. Bands of speed-ups ignore the uncertainty of the time on one node.
+    Curves without a prediction at some number of nodes are excluded.
     """
-    times = law.predict(cells)
-    curves, one_node = cells.assign(epoch_time_s=times.seconds), cells["nodes"] == 1
+    times = predictor.predict(cells)
+    curves, is_one_node = cells.assign(epoch_time_s=times.seconds), cells["nodes"] == 1
     groups = [cells[name] for name in CURVE]
-    base = curves["epoch_time_s"].where(one_node).groupby(groups, dropna=False).transform("max")
-    # A longer time is a lower speed-up.
-    for end, opposite, band_end in zip(
-        SUFFIXES, ("", "_high", "_low"), (times.seconds, times.high, times.low), strict=True
-    ):
-        speedup = _clip_at_ideal(base / band_end, base / times.seconds, cells["nodes"])
-        seconds = (base / speedup).where(~one_node, band_end)
-        curves[f"speedup{end}"] = speedup.where(~one_node, 1.0)
-        curves[f"efficiency{end}"] = curves[f"speedup{end}"] / cells["nodes"]
-        curves[f"throughput_samples_s{end}"] = cells["samples"] / seconds
-        curves[f"epoch_time_s{opposite}"] = seconds
-        curves[f"node_hours{opposite}"] = cells["nodes"] * seconds / SECONDS_PER_HOUR
-    is_complete = (base / times.seconds).notna().groupby(groups, dropna=False).transform("all")
+    base_s = curves["epoch_time_s"].where(is_one_node).groupby(groups, dropna=False).transform("max")
+    # The higher end of a time is the lower end of a speed-up.
+    for time_end, speedup_end, end_s in (
+        ("", "", times.seconds), ("_low", "_high", times.low), ("_high", "_low", times.high)
+    ):  # fmt: skip
+        speedup = _clip_at_ideal(base_s / end_s, base_s / times.seconds, cells["nodes"])
+        clipped_s = (base_s / speedup).where(~is_one_node, end_s)
+        curves[f"epoch_time_s{time_end}"] = clipped_s
+        curves[f"node_hours{time_end}"] = cells["nodes"] * clipped_s / SECONDS_PER_HOUR
+        curves[f"throughput_samples_s{speedup_end}"] = cells["samples"] / clipped_s
+        curves[f"speedup{speedup_end}"] = speedup.where(~is_one_node, 1.0)
+        curves[f"efficiency{speedup_end}"] = curves[f"speedup{speedup_end}"] / cells["nodes"]
+    is_complete = (base_s / times.seconds).notna().groupby(groups, dropna=False).transform("all")
     return curves[is_complete.astype(bool)].reset_index(drop=True)
 
 
 def _clip_at_ideal(speedup: pd.Series, predicted: pd.Series, nodes: pd.Series) -> pd.Series:
-    """Return the ends of bands of speed-ups, limited by ideal scaling.
+    """Return speed-ups, such as the ends of bands, limited by ideal scaling.
 
-    The law alone would allow n nodes to be more than n times as fast as one. The limit is n times the
-    predicted speed on one node, without the uncertainty of that prediction. If the prediction itself is above
-    ideal scaling, it is the limit.
+    The law alone would allow n nodes to be more than n times as fast as one. If the predicted speed-up itself
+    is above ideal scaling, it is the limit.
     """
     return np.minimum(speedup, np.maximum(predicted, nodes))
 

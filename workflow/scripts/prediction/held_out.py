@@ -3,7 +3,8 @@
 The folds hold out the largest number of nodes, the two largest, each batch size, each link rate, each
 strategy with model parallelism, and two corners: the cells that are extreme in all factors are predicted from
 those that are extreme in none. Collective benchmarks at held-out node counts or rates are not used either. A
-second CSV has every prediction.
+second CSV has every prediction. Bands are those of the law (`StudyPredictor.predict`); those of a scaling
+projection are limited by ideal scaling besides (`projection.load_records`).
 """
 
 import math
@@ -40,7 +41,7 @@ from prediction.cells import (
     pooled_cv,
 )
 from prediction.message_times import CollectiveBenchmark, rate_text, read_benchmark
-from prediction.methods import LAW, Fold, Method, Prediction, methods
+from prediction.methods import LAW, NOTHING, Fold, Method, Prediction, methods
 
 TITLE = "Errors of predicted epoch times, of cells on several nodes that were held out of the fit"
 COMMON_CELLS = Note(
@@ -71,8 +72,9 @@ METHODS = Note(
     "are not held out, with weak priors from nominal rates, and averaged by their held-out errors. By hand: "
     "the smallest scale, plus 2 (n − 1) / n × gradient bytes at the link's rate, nothing fitted.",
 )
-COUNTED = Note("all-left-out", "All folds: a cell counts once for each fold that holds it out.")
+COUNTED = Note("all-left-out", "All that was left out: a cell counts once for each fold that holds it out.")
 IN_SAMPLE = "nothing (fit)"
+# Kinds of folds that hold out cells.
 KINDS = ("nodes", "batch size", "link rate", "corner", "strategy")
 ALL = "all that was left out"
 _percent_text = partial(tables.change, decimals=1)
@@ -100,7 +102,7 @@ def make_folds(cells: pd.DataFrame, benchmark: CollectiveBenchmark) -> Iterator[
     )
 
     def make_fold(kind: str, name: str, **held_levels: list[float]) -> Fold:
-        # A cell on one node stays in training: it has no link, and serves every strategy.
+        # Cells on one node have no link and no strategy, so they are not held out with a rate or a strategy.
         multi_node_only = ("rate", "parallelism")
         is_held_out = [
             cells[factor].isin(levels) & ((factor not in multi_node_only) | is_multi_node)
@@ -111,7 +113,7 @@ def make_folds(cells: pd.DataFrame, benchmark: CollectiveBenchmark) -> Iterator[
         test = cells[np.logical_and.reduce([is_multi_node, *is_held_out])]
         return Fold(name, kind, train.reset_index(drop=True), kept_benchmark, test.reset_index(drop=True))
 
-    yield make_fold("nothing", IN_SAMPLE)
+    yield make_fold(NOTHING, IN_SAMPLE)
     if len(nodes) >= MIN_LEVELS_TO_HOLD_OUT["nodes"]:
         yield make_fold("nodes", f"{nodes[-1]:g} nodes", nodes=nodes[-1:])
     if len(nodes) > 2:

@@ -36,6 +36,7 @@ ONE_VALUE = Note("one-value", "a parameter has one value")
 NO_PARAMETER = Note("no-parameter", "no parameter has two values")
 TIMEOUT_S = 300
 LAW = "law"
+NOTHING = "nothing"  # kind of a fold that tests on the cells it was fitted to
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Fold:
 
     Attributes:
         title: What is held out.
-        kind: The factor that is held out, one of `held_out.KINDS`.
+        kind: What the held-out cells have in common, one of `held_out.KINDS`, or NOTHING for the first fold.
         train: Cells to fit (`cells.measured_cells`).
         benchmark: The collective benchmark to fit.
         test: Cells to predict.
@@ -58,7 +59,7 @@ class Fold:
 
     @functools.cached_property
     def predictor(self) -> StudyPredictor:
-        """The law of the training part."""
+        """The predictor that is fitted to the training part."""
         return StudyPredictor(self.train, self.benchmark)
 
 
@@ -66,7 +67,7 @@ Method = Callable[[Fold], Prediction]
 
 
 def predict_by_law(fold: Fold) -> Prediction:
-    """Predict by the law of prediction. A batch size that it cannot predict is the problem, not a remark."""
+    """Predict by the law of prediction; a batch size without a prediction is the problem, not a remark."""
     prediction = fold.predictor.predict(fold.test)
     unseen = [note for note in prediction.notes if note.code == "unseen-batch"]
     notes = tuple(note for note in prediction.notes if note not in unseen)

@@ -54,7 +54,7 @@ from prediction.curves import (
     summarize_curve,
 )
 from prediction.message_times import CollectiveBenchmark, rate_text, read_benchmark
-from prediction.question import DEFAULT_FRAMEWORK, GIGABIT, MAX_NODES, RATES, ScalingQuestion
+from prediction.question import DEFAULT_FRAMEWORK, GIGABIT_BYTES, MAX_NODES, RATES, ScalingQuestion
 from prediction.study import StudyPredictor
 
 NOTHING_TO_PREDICT = Note(
@@ -92,7 +92,7 @@ LIMITED_BY_DATA = Note("limited-by-data", "There are at most as many replicas as
 
 
 def table(rows: pd.DataFrame, notes: Sequence[str]) -> tables.Table:
-    """Return the table of the rows of `summarize`."""
+    """Return the table of the rows of `summarize_curves`."""
     if rows.empty:
         return tables.Table(TITLE, rows, pd.DataFrame(), list(notes))
     constant = [name for name in ("device", "treatment") if rows[name].nunique() == 1]
@@ -143,7 +143,7 @@ def _band_texts(rows: pd.DataFrame, name: str, factor: float = 1.0) -> list[str]
 
 @dataclass(frozen=True)
 class MeasuredStudy:
-    """A study's runs, and the law of its cells and collective benchmark."""
+    """A study's runs, and the predictor that is fitted to its cells and collective benchmark."""
 
     runs: pd.DataFrame
     predictor: StudyPredictor
@@ -158,13 +158,20 @@ class MeasuredStudy:
 
 
 def load_study(folder: Path) -> MeasuredStudy:
-    """Return the study whose records are in `folder`."""
+    """Read the study whose records, runs.csv and network.csv, are in `folder`."""
     network = folder / "network.csv"
     return load_records(folder / "runs.csv", network if stored_file(network).exists() else None)
 
 
 def load_records(runs_csv: Path, network_csv: Path | None) -> MeasuredStudy:
-    """Return the study of these runs and benchmarks."""
+    """Read runs and benchmarks, and return the study for scaling projections.
+
+    This differs from the validation (prediction.held_out) in three things. Meshes are used only if nodes can
+    be added to them. The benchmark is smooth (`CollectiveBenchmark.smooth`), because curves pass through
+    numbers of nodes that it measured and others. And bands are limited by ideal scaling
+    (`curves.predict_curves`), so the shares of measurements in the band that the validation prints are those
+    of the wider bands.
+    """
     runs = with_batch_numbers(read_timing_runs(runs_csv))
     cells = measured_cells(runs[~is_heterogeneous(runs)], include_meshes=True)
     cells = cells[~cells["is_divided"] | can_add_nodes(cells)].reset_index(drop=True)
@@ -195,7 +202,7 @@ def predictor_of_numbers(
             )
         device = next(device for name, device in benchmarked if name == framework)
     size, model, dataset = _requested_size(question)
-    inside_rate = math.nan if question.inside_rate is None else GIGABIT * question.inside_rate
+    inside_rate = math.nan if question.inside_rate is None else GIGABIT_BYTES * question.inside_rate
     levels = {
         "framework": framework, "device": device, "baseline": framework, "model": model, "dataset": dataset,
         "computes": "data", "batch_size": question.batch_size, "sync_every": question.sync_every,
@@ -208,7 +215,7 @@ def predictor_of_numbers(
     n_allreduces = question.samples / (question.batch_size * question.sync_every) / n_devices
     cells = pd.DataFrame([levels] * len(scales)).assign(
         nodes=scales["nodes"], n_devices=n_devices, ranks=n_devices,
-        rate=GIGABIT * question.rate[0], batches_per_epoch=n_allreduces * question.sync_every,
+        rate=GIGABIT_BYTES * question.rate[0], batches_per_epoch=n_allreduces * question.sync_every,
         n_allreduces=n_allreduces, epoch_time_s=scales["optimizer_step_s"] * n_allreduces,
     )  # fmt: skip
     cells = cells.assign(**{name: None for name in factors() if name not in cells})
@@ -221,7 +228,7 @@ def _check_scales(question: ScalingQuestion, predicted_s: np.ndarray) -> None:
     """Raise InputError if the law misses a given time, to which it was fitted, by a factor of MAX_MISFIT."""
     for (nodes, devices, step_s), law_s in zip(question.scales, predicted_s.tolist(), strict=True):
         if law_s > MAX_MISFIT * step_s or step_s > MAX_MISFIT * law_s:
-            scale, rate_bytes_s = f"{nodes}x{devices}", GIGABIT * question.rate[0]
+            scale, rate_bytes_s = f"{nodes}x{devices}", GIGABIT_BYTES * question.rate[0]
             problem = f"{scale}={step_s:g} contradicts the other numbers, which predict {law_s:.2g} s"
             hint = f"correct it, or the --rate of its links, {rate_text(rate_bytes_s)}"
             raise InputError("contradicting-places", problem, file="--measured", got=scale, hint=hint)
@@ -250,18 +257,20 @@ class Projection:
 
     Attributes:
         curves: Predictions on all numbers of nodes (`curves.predict_curves`), with cost and currency.
-        rows: The table, a row for each curve (`summarize`).
-        notes: Answers in sentences, then what they mean and assume.
+        rows: The table, a row for each curve (`summarize_curves`).
+        answers: Answers in sentences, MAX_SENTENCES at most.
+        notes: Notes on what the answers mean and assume, or on why there are none.
     """
 
     curves: pd.DataFrame
     rows: pd.DataFrame
+    answers: list[Note]
     notes: list[str]
 
     @property
     def table(self) -> tables.Table:
-        """The rows as a table."""
-        return table(self.rows, self.notes)
+        """The rows as a table, with answers and notes."""
+        return table(self.rows, [*self.answers, *self.notes])
 
 
 def answer(question: ScalingQuestion, study: MeasuredStudy | None = None, cell: str = "") -> Projection:
@@ -269,14 +278,15 @@ def answer(question: ScalingQuestion, study: MeasuredStudy | None = None, cell: 
 
     Args:
         question: The question.
-        study: The measured study it is about; None: that of the question, if it names one.
-        cell: Predict the case of this cell alone, with the cell's own links; "": all cases.
+        study: The measured study that the question is about; None: read the one that the question names, if
+            it names one.
+        cell: Predict the case of this cell alone, at the rate of its links; "": all cases.
 
     Raises:
         InputError: If the study's records cannot be read, or see `predictor_of_numbers`.
     """
-    if study is None and question.study:
-        study = load_study(question.study)
+    if study is None and question.folder:
+        study = load_study(question.folder)
     if question.scales or study is None:
         predictor, cases = predictor_of_numbers(question, study)
         has_sample_count = True
@@ -291,12 +301,12 @@ def answer(question: ScalingQuestion, study: MeasuredStudy | None = None, cell: 
     rates = [] if cell else _link_rates(question, study, cases)
     cells = hypothetical_cells(cases, rates, counts, has_sample_count=has_sample_count)
     curves = _add_cost(predict_curves(predictor, cells), question, study)
-    rows, sentences = summarize(predictor, curves, question)
+    rows, sentences = summarize_curves(predictor, curves, question)
     if rows.empty:
         notes = _no_answer_notes(study)
     else:
         notes = [
-            *sentences,
+            _omission_note(len(sentences) - MAX_SENTENCES),
             _unanswered_note(cases, rows),
             _worth_note(question.min_gain),
             EXTRAPOLATED,
@@ -304,7 +314,7 @@ def answer(question: ScalingQuestion, study: MeasuredStudy | None = None, cell: 
             *([_number_note(question)] if question.scales else predictor.predict(cases).notes),
             *(_study_notes(study) if study else []),
         ]
-    return Projection(curves, rows, list(filter(None, notes)))
+    return Projection(curves, rows, sentences[:MAX_SENTENCES], list(filter(None, notes)))
 
 
 def _add_cost(curves: pd.DataFrame, question: ScalingQuestion, study: MeasuredStudy | None) -> pd.DataFrame:
@@ -333,7 +343,7 @@ def _link_rates(question: ScalingQuestion, study: MeasuredStudy | None, cases: p
     These are the rates of the question or, for a study, RATES and its fastest rate. Only cases that were
     measured elsewhere keep their own rates, which can be unknown.
     """
-    rates = [GIGABIT * rate for rate in dict.fromkeys(question.rate)]
+    rates = [GIGABIT_BYTES * rate for rate in dict.fromkeys(question.rate)]
     if study is None or question.scales or question.rate != RATES:
         return rates
     if measured_elsewhere(study.runs) and (cases["rate"].notna() | (cases["nodes"] > 1)).all():
@@ -341,13 +351,13 @@ def _link_rates(question: ScalingQuestion, study: MeasuredStudy | None, cases: p
     return sorted({*rates, *study.predictor.cells["rate"].dropna().nlargest(1)})
 
 
-def summarize(
+def summarize_curves(
     predictor: StudyPredictor, curves: pd.DataFrame, question: ScalingQuestion
 ) -> tuple[pd.DataFrame, list[Note]]:
     """Return a row of the table for each curve, and the answers in sentences.
 
-    Only measured link rates get a recommendation and a sentence; if only one node was measured, every rate
-    does.
+    Only curves at a measured link rate get a recommendation and a sentence; if only one node was measured,
+    all curves get them.
     """
     rows, sentences = [], []
     linked = predictor.cells.loc[predictor.cells["nodes"] > 1, "rate"]
@@ -359,15 +369,11 @@ def summarize(
         target = int(min(2 * knee.nodes.high, knee.considered))
         is_open = is_measured and not knee.is_certain
         proposal = worth.propose_measurements(scaling, target, question.measurable) if is_open else None
-        row = case | summarize_curve(curve) | worth.describe(knee, proposal) | {"answer": ""}
+        row = case | summarize_curve(curve) | worth.knee_columns(knee, proposal) | {"answer": ""}
         if is_measured:
-            row["answer"] = worth.explain(knee, proposal, question.min_gain, _case_clause(case, curves))
+            row["answer"] = worth.explain_knee(knee, proposal, question.min_gain, _case_clause(case, curves))
             sentences.append(Note("worth-it", str(row["answer"]), **row))
         rows.append(row)
-    omitted = len(sentences) - MAX_SENTENCES
-    if omitted > 0:
-        text = f"The table has {omitted} more cases; the column `answer` of its CSV has their answers."
-        sentences[MAX_SENTENCES:] = [Note("answers-left-out", text)]
     return pd.DataFrame(rows, columns=None if rows else CURVE), sentences
 
 
@@ -378,8 +384,8 @@ def _case_clause(case: Mapping[str, Any], curves: pd.DataFrame) -> str:
     return f"With {', '.join([*texts, 'links of ' + rate_text(case['rate'])])}"
 
 
-def forecast(study: MeasuredStudy, nodes: int, cell: str = "") -> pd.DataFrame:
-    """Return the predictions for a study's cases on a number of nodes, with the links that were measured.
+def predict_cases(study: MeasuredStudy, nodes: int, cell: str = "") -> pd.DataFrame:
+    """Predict the cases of a study on a number of nodes, with the links that were measured.
 
     Args:
         study: The measured study (`load_study`).
@@ -435,6 +441,12 @@ def _unanswered_note(cases: pd.DataFrame, rows: pd.DataFrame) -> str:
     unanswered = sorted(set(cases["framework"]) - set(rows["framework"]))
     text = f"Not answered, because one node was not measured: {conditions.join_names(unanswered)}."
     return Note("not-answered", text, frameworks=unanswered) if unanswered else ""
+
+
+def _omission_note(n_omitted: int) -> str:
+    """Return a note on answers that are only in the CSV, "" if there are none."""
+    text = f"The table has {n_omitted} more cases; the column `answer` of its CSV has their answers."
+    return Note("answers-left-out", text) if n_omitted > 0 else ""
 
 
 def _worth_note(share: float) -> Note:

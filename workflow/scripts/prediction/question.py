@@ -17,10 +17,10 @@ from common.errors import InputError, check_range
 from common.text import alternatives
 from models.graph import BYTES
 from prediction.message_times import described_frameworks
-from prediction.worth import SHARE
+from prediction.worth import MIN_GAIN
 
 RATES = (1.0, 10.0, 25.0, 100.0)  # Gbit/s
-GIGABIT = 1e9 / 8
+GIGABIT_BYTES = 1e9 / 8  # bytes of a gigabit
 MAX_NODES = 1024
 DEFAULT_FRAMEWORK = "pytorch-ddp"
 MAX_GRADIENT_BYTES, MAX_SAMPLES, MAX_COUNT = 1e15, 10**15, 10**9
@@ -38,17 +38,18 @@ class ScalingQuestion:
     """A checked question. The defaults are those of `ringside predict`.
 
     Attributes:
-        study: Folder of a measured study. Without `scales`, the question is about its models.
+        folder: Folder of a measured study. Without `scales`, the question is about its models.
         scales: Measured scales: nodes, devices of a node, and seconds of an optimizer step. Those on several
             nodes have links of the first rate.
         batch_size: Samples per device in each batch.
         sync_every: Batches of an optimizer step.
         samples: Samples of an epoch.
         parameters: Size of the model; one of `model`, `parameters` and `gradient_bytes` states it.
-        rate: Rates of links between nodes, Gbit/s.
+        rate: Rates of links between nodes, Gbit/s; the answer has a curve for each.
         inside_rate: Rate of a device's links inside a node, Gbit/s.
-        framework: Whose messages are timed; None: the only one of the study's benchmark or DEFAULT_FRAMEWORK.
-        nodes: The largest number of nodes.
+        framework: The framework whose messages are timed; None: the only one of the study's benchmark, or
+            DEFAULT_FRAMEWORK.
+        nodes: The largest number of nodes that is considered.
         at: Numbers of nodes that the answer lists one by one.
         epochs: Epochs of node hours and cost.
         price: Price of a node hour; None: that of the study.
@@ -56,7 +57,7 @@ class ScalingQuestion:
         measurable: The largest number of nodes that can be measured next.
     """
 
-    study: Path | None = None
+    folder: Path | None = None
     scales: tuple[tuple[int, int, float], ...] = ()
     model: str | None = None
     dataset: str = "synthetic-224x224x3-1000"
@@ -72,7 +73,7 @@ class ScalingQuestion:
     at: tuple[int, ...] = _limited((), 1, MAX_COUNT)
     epochs: float = _limited(1.0, 1e-9, MAX_COUNT)
     price: float | None = _limited(None, 0, 1e9)
-    min_gain: float = _limited(SHARE, 0.01, 1.0)
+    min_gain: float = _limited(MIN_GAIN, 0.01, 1.0)
     measurable: int | None = _limited(None, 1, MAX_COUNT)
 
 
@@ -84,13 +85,13 @@ SIZE_OPTIONS = ("model", "parameters", "gradient_bytes")
 def ask(
     *, from_: Path | None = None, step_time: float | None = None, measured: Sequence[str] = (), **options: Any
 ) -> ScalingQuestion:
-    """Return the question that the given options of `ringside predict` make.
+    """Return the question that options of `ringside predict` ask, after checking them.
 
     Args:
         from_: Folder of a measured study.
         step_time: Seconds of an optimizer step on one device.
         measured: Other scales with their seconds, such as 2x8=0.31.
-        options: Fields of ScalingQuestion that are not to have their default.
+        options: Other fields of ScalingQuestion; the rest have their defaults.
 
     Raises:
         InputError: If a number is out of its range, or the options contradict each other.

@@ -2,8 +2,9 @@
 
 With S(N) the speed-up over one node, a doubling of N nodes gains (S(2 N) - S(N)) / N, 1 with ideal scaling.
 The knee is the smallest number of nodes whose doubling gains less than a stated share; more are not worth it.
-Bands come from draws of whole curves with the covariance of the law, because predictions on different numbers
-of nodes share most errors. What limits the doubling is the part of a step whose node time (seconds times
+The bands of the knee and of gains come from draws of whole curves with the covariance of the law, because
+predictions on different numbers of nodes share most errors. They are not the bands of single speed-ups, which
+`curves.predict_curves` returns. What limits the doubling is the part of a step whose node time (seconds times
 nodes) grows most.
 
 To find how far a measurement would narrow the band of a prediction, it is added to the measured cells,
@@ -22,17 +23,18 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.intervals import Estimate, columns
+from analysis import intervals
+from analysis.intervals import Estimate
 from prediction.law import BAND_PROBABILITY, Array, StepLaw, Z
 from prediction.study import StudyPredictor
 
-SHARE = 0.7  # of the ideal gain of a doubling
+MIN_GAIN = 0.7  # of a doubling that is worth it, relative to ideal scaling
 N_DRAWS = 999
 BAND_QUANTILES = [(1 - BAND_PROBABILITY) / 2, (1 + BAND_PROBABILITY) / 2]
 JITTER = 1e-10  # added to variances, so that the covariance of few forms has a Cholesky factor
 MAX_CANDIDATES = 4  # the largest ones, so that the law is fitted at most ten times
 MEASURABLE_FACTOR = 4  # times the largest measured number of nodes: what can be measured next by default
-ALMOST = 0.9  # of the narrowing of the best set of counts
+ALMOST = 0.9  # of the narrowing by the best set of counts, which a set with fewer nodes has to reach
 TYPICAL_DEVIATION = 0.67  # of a measurement from its prediction, in standard deviations: half deviate less
 MIN_NARROWING = 0.1  # of the band, for which a measurement is proposed
 MIN_NAMED_PART = 0.25  # of the node time that the next doubling adds, for which a sentence names a part
@@ -46,7 +48,7 @@ class Scaling:
         nodes: Numbers of nodes, ascending, [counts].
         epoch_s: Seconds of an epoch, [counts].
         n_updates: Optimizer steps of an epoch, [counts].
-        law: The law of the case.
+        law: The law of the curve.
         cells: The cells at `nodes` in the law's columns.
     """
 
@@ -90,8 +92,8 @@ class Knee:
     Attributes:
         nodes: Up to how many nodes a doubling gains the share, with its 90 % band; inf: all considered ones.
         gain: What the next doubling gains; that of the last one if `nodes` is inf, NaN without any.
-        parts: Shares of the node time that this doubling adds, by part of a step, largest first.
-        considered: The largest number of nodes that was considered.
+        parts: Share of each part of a step in the node time that this doubling adds, largest first.
+        considered: The largest number of nodes considered.
     """
 
     nodes: Estimate
@@ -131,7 +133,7 @@ def predict_scaling(predictor: StudyPredictor, curve: pd.DataFrame) -> Scaling:
     return Scaling(nodes, epoch_s, n_updates, *predictor.curve_law(curve))
 
 
-def find_knee(scaling: Scaling, share: float = SHARE) -> Knee:
+def find_knee(scaling: Scaling, share: float = MIN_GAIN) -> Knee:
     """Return up to how many nodes a doubling gains at least a share of the ideal."""
     considered, doubled = int(scaling.nodes[-1]), scaling.doubled
     if not len(doubled):
@@ -141,7 +143,7 @@ def find_knee(scaling: Scaling, share: float = SHARE) -> Knee:
     is_below = gains < share
     first_below = np.where(is_below.any(axis=1), is_below.argmax(axis=1), len(doubled))
     knees = np.append(scaling.nodes[doubled], math.inf)[first_below]
-    # Its ends are numbers that were drawn: between two knees, or a knee and inf, there is nothing.
+    # The ends of the band are drawn knees, because there is no number of nodes between a knee and inf.
     low, high = np.quantile(knees[1:], BAND_QUANTILES, method="inverted_cdf").tolist()
     next_doubling = min(int(first_below[0]), len(doubled) - 1)
     gain = Estimate(
@@ -227,7 +229,7 @@ def expected_width(scaling: Scaling, counts: Sequence[int], target: float) -> fl
     return math.exp(Z * math.sqrt(sum(variances) / 2)) - 1
 
 
-def explain(knee: Knee, proposal: NextMeasurements | None, share: float, title: str) -> str:
+def explain_knee(knee: Knee, proposal: NextMeasurements | None, share: float, title: str) -> str:
     """Return the answer in sentences; `title` names the case as a first clause."""
     if math.isnan(knee.gain.value):
         return f"{title}: only one node was considered."
@@ -269,12 +271,15 @@ def width_text(half_width: float) -> str:
     return f"±{100 * half_width:.0f} %" if half_width < 1 else f"a factor of {1 + half_width:.1f}"
 
 
-def describe(knee: Knee, proposal: NextMeasurements | None) -> dict[str, Any]:
+def knee_columns(knee: Knee, proposal: NextMeasurements | None) -> dict[str, Any]:
     """Return a knee and a proposal as columns of the table `projection`."""
     limit, share = next(iter(knee.parts.items()), ("", math.nan))
     measure = {"measure_next": "", "target_nodes": math.nan, "band_now": math.nan, "band_then": math.nan}
     if proposal:
         counts = " ".join(map(str, proposal.counts))
         measure = dict(zip(measure, (counts, proposal.target, proposal.now, proposal.then), strict=True))
-    nodes, gain = columns("worth_nodes", knee.nodes), columns("next_gain", knee.gain)
+    nodes, gain = (
+        intervals.columns(name, estimate)
+        for name, estimate in (("worth_nodes", knee.nodes), ("next_gain", knee.gain))
+    )
     return {**nodes, **gain, "limit": limit, "limit_share": share, **measure}

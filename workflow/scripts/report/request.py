@@ -24,7 +24,7 @@ from analysis.measured import cell_words, level_text, successful, varying
 from analysis.speedup import baseline_cells
 from common.errors import InputError, check_range
 from common.text import alternatives
-from prediction.projection import MeasuredStudy, forecast
+from prediction.projection import MeasuredStudy, predict_cases
 
 UNKNOWN = Estimate(math.nan)
 #: Smallest and largest numbers of a question. The largest are far beyond all machines and trainings.
@@ -294,7 +294,7 @@ def project(study: MeasuredStudy, cell: str, nodes: int) -> tuple[Estimate, str]
 
     NaN and "" if the law of prediction does not apply to the series of `cell`.
     """
-    rows = forecast(study, nodes, cell=cell)
+    rows = predict_cases(study, nodes, cell=cell)
     if rows.empty:
         return UNKNOWN, ""
     return estimate_of(rows.iloc[0], "epoch_time_s"), str(rows["answer"].iloc[0])

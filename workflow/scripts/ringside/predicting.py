@@ -20,17 +20,17 @@ def show_projection(question: ScalingQuestion, out: Path | None = None) -> None:
         out: Files to write, without their suffix; None: print alone.
     """
     projection = answer(question)
-    answers = [note for note in projection.notes if note in set(projection.rows.get("answer", ()))]
     answer_tables = [projection.table]
     is_single = len(projection.rows) == 1
     powers = [2**power for power in range(question.nodes.bit_length())]
     counts = question.at or (powers if is_single else ())
     if counts and len(projection.rows):
         answer_tables.append(counts_table(projection.curves, counts))
-    printed = replace(answer_tables[0], notes=[note for note in projection.notes if note not in answers])
-    print("\n\n".join([*answers, *map(tables.markdown, [printed, *answer_tables[1:]])]))
+    printed = replace(answer_tables[0], notes=projection.notes)
+    print("\n\n".join([*projection.answers, *map(tables.markdown, [printed, *answer_tables[1:]])]))
     if out:
-        figure, caption = draw_curves(projection.curves, projection.rows, projection.notes)
+        notes = [*projection.answers, *projection.notes]
+        figure, caption = draw_curves(projection.curves, projection.rows, notes)
         with system_faults(out):
             for table, suffix in zip(answer_tables, ("", "_counts"), strict=False):
                 tables.write(table, out.with_name(f"{out.name}{suffix}"))

@@ -10,7 +10,7 @@ since products that are small in one of their dimensions reach less of the peak.
 take the time of strategies.collective_times:
 
     tensor, experts   computation waits for each
-    pipeline          m microbatches on p stages take the turns of prediction.strategies
+    pipeline          m microbatches on p stages take the turns of prediction.mesh_step
     data, sharded     overlap with a pass, as with FSDP2 and DDP: seconds c of computation and m of messages
                       take max(c + OVERLAP_COST m, m), since both share memory and multiprocessors; the
                       reduction of the first unit follows the last backward pass. A pipeline
@@ -36,7 +36,7 @@ from models.messages import Message, StepDemand, n_optimizer_states, number_byte
 from models.operations import FLOPS_PER_MAC
 from models.pipelines import IDLE_TURNS, in_flight, own_stages, stages_per_rank
 from models.soap import ATTENTION, DENSE, HEADS_SUFFIX, LOSS, Layer, Space, divide
-from prediction.strategies import LAYER_AXES, sum_over_turns
+from prediction.mesh_step import LAYER_AXES, sum_over_turns
 from strategies.collective_times import message_seconds
 from strategies.costs import PASSES, roofline
 from strategies.memory import kept_bytes

@@ -26,7 +26,7 @@ from models.pipelines import IDLE_TURNS
 from plan.cell_checks import check_cell
 from plan.geometry import InfeasibleCell
 from plan.memory import WARNED_SHARE as USABLE_SHARE
-from prediction.strategies import BLOCKING_AXES
+from prediction.mesh_step import BLOCKING_AXES
 from strategies.mesh_costs import OVERLAP_COST, MeshEstimate, StepSimulator
 from strategies.topology import NUMBER_BYTES, Topology
 
