@@ -41,7 +41,7 @@ from prediction.cells import (
     pooled_cv,
 )
 from prediction.message_times import CollectiveBenchmark, rate_text, read_benchmark
-from prediction.methods import LAW, NOTHING, Fold, Method, Prediction, methods
+from prediction.methods import LAW, NOT_HELD_OUT, Fold, Method, Prediction, methods
 
 TITLE = "Errors of predicted epoch times, of cells on several nodes that were held out of the fit"
 COMMON_CELLS = Note(
@@ -113,7 +113,7 @@ def make_folds(cells: pd.DataFrame, benchmark: CollectiveBenchmark) -> Iterator[
         test = cells[np.logical_and.reduce([is_multi_node, *is_held_out])]
         return Fold(name, kind, train.reset_index(drop=True), kept_benchmark, test.reset_index(drop=True))
 
-    yield make_fold(NOTHING, IN_SAMPLE)
+    yield make_fold(NOT_HELD_OUT, IN_SAMPLE)
     if len(nodes) >= MIN_LEVELS_TO_HOLD_OUT["nodes"]:
         yield make_fold("nodes", f"{nodes[-1]:g} nodes", nodes=nodes[-1:])
     if len(nodes) > 2:

@@ -36,7 +36,7 @@ ONE_VALUE = Note("one-value", "a parameter has one value")
 NO_PARAMETER = Note("no-parameter", "no parameter has two values")
 TIMEOUT_S = 300
 LAW = "law"
-NOTHING = "nothing"  # kind of a fold that tests on the cells it was fitted to
+NOT_HELD_OUT = "nothing"  # kind of a fold that tests on the cells it was fitted to
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Fold:
 
     Attributes:
         title: What is held out.
-        kind: What the held-out cells have in common, one of `held_out.KINDS`, or NOTHING for the first fold.
+        kind: What the held-out cells have in common, one of `held_out.KINDS`, or NOT_HELD_OUT for the first fold.
         train: Cells to fit (`cells.measured_cells`).
         benchmark: The collective benchmark to fit.
         test: Cells to predict.
