@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from strategies import engine, search, starts
 from strategies.problem import Posed
-from strategies.topology import Level
+from strategies.topology import LinkTier
 from support.planned_models import by_planner, posed
 
 ARTIFACT_MS = {"alexnet": 0.24, "rnn-translation": 0.9, "resnet-101": 1.8}
@@ -24,7 +24,7 @@ LARGE = {"alexnet": 1024, "resnet-101": 1024}
 
 def on_devices(name: str, devices: int) -> Posed:
     """Return a model's problem on `devices` devices, four per node."""
-    return posed(name, 8 * devices, Level(4, 4e9, 5e-6), Level(devices // 4, 1e9, 1e-5))
+    return posed(name, 8 * devices, LinkTier(4, 4e9, 5e-6), LinkTier(devices // 4, 1e9, 1e-5))
 
 
 def full(name: str) -> None:

@@ -13,14 +13,14 @@ from models.named import graph
 from models.soap import divide
 from strategies import search, starts
 from strategies.problem import Posed, pose
-from strategies.topology import Device, Level, Topology
+from strategies.topology import DeviceRates, LinkTier, Topology
 from support import exact_search
 from support.planned_models import by_planner
 
-DEVICE = Device(
+DEVICE = DeviceRates(
     flops=6.36e12, memory_bytes_s=7.32e11, memory_bytes=1.6e10, launch_s=1e-5
 )  # a P100 whose products all reach 0.6 of the peak
-FOUR = Topology(DEVICE, (Level(4, 2e10, 5e-6),))
+FOUR = Topology(DEVICE, (LinkTier(4, 2e10, 5e-6),))
 PROPOSALS = 200_000
 CLOSE = 1.001
 MODELS = {

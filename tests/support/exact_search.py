@@ -145,7 +145,7 @@ def find_fastest(posed: Posed, incumbent: Strategy) -> tuple[Strategy, dict[str,
         for need in edge.needed
     ):
         raise ValueError(f"{space.model}: a layer does not take all that the one before it makes")
-    if len(posed.topology.levels) > 1:
+    if len(posed.topology.tiers) > 1:
         raise ValueError("devices have links of several levels; expected one")
     if problem.bucket_bytes.any():
         raise ValueError("sums of gradients wait for each other; expected bucket_bytes 0")

@@ -12,9 +12,9 @@ from models.named import CLICKS, IMAGES, PIXELS, TEXTS, TOKENS, graph, models
 from models.soap import divide
 from strategies.problem import RING, Posed, pose
 from strategies.search import cost_on
-from strategies.topology import Device, Level, Topology
+from strategies.topology import DeviceRates, LinkTier, Topology
 
-DEVICE = Device(
+DEVICE = DeviceRates(
     flops=5e12,
     memory_bytes_s=5e11,
     memory_bytes=1e12,
@@ -47,9 +47,9 @@ def divisible_models() -> list[str]:
     return sorted(name for name in kinds if "experts" not in kinds[name])
 
 
-def posed(name: str, batch: int, *levels: Level, gradients: str = RING) -> Posed:
-    """Return a model's problem for a batch size and devices behind links of these levels."""
-    topology = Topology(DEVICE, levels)
+def posed(name: str, batch: int, *tiers: LinkTier, gradients: str = RING) -> Posed:
+    """Return a model's problem for a batch size and devices behind these tiers of links."""
+    topology = Topology(DEVICE, tiers)
     return pose(divide(planned_graph(name), batch), topology, cost_on(topology, 4), gradients=gradients)
 
 

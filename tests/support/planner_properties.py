@@ -12,11 +12,11 @@ import numpy as np
 from strategies import engine, starts
 from strategies.engine import Ints, Problem, State, compiled
 from strategies.problem import GRADIENTS, Posed
-from strategies.topology import Level
+from strategies.topology import LinkTier
 from support.planned_models import divisible_models, posed
 
 DEVICES = 16
-LEVELS = (Level(4, 2e10, 5e-6), Level(4, 1e10, 1e-5, ring_latency_s=3e-5, ring_channels=2))
+LEVELS = (LinkTier(4, 2e10, 5e-6), LinkTier(4, 1e10, 1e-5, ring_latency_s=3e-5, ring_channels=2))
 
 
 def attempt_change(

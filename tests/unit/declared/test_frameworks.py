@@ -1,4 +1,4 @@
-"""Mistakes in framework.yaml are refused with one line."""
+"""Mistakes in framework.yaml are refused with one line, and every refused factor has a reason."""
 
 from pathlib import Path
 
@@ -48,3 +48,9 @@ def test_a_framework_that_names_what_is_not_there_is_refused(
         frameworks.load_framework("ours")
     assert_refusal(refused.value, "unknown-name", key, file=f"{tmp_path}/ours/framework.yaml", got="nothing")
     assert refused.value.expected
+
+
+@pytest.mark.parametrize("name", frameworks.framework_names())
+def test_every_factor_that_a_framework_refuses_has_a_reason(name: str) -> None:
+    framework = frameworks.load_framework(name)
+    assert framework.why.keys() == set().union(*framework.capabilities)

@@ -13,10 +13,8 @@ from support.refusals import assert_refusal
 @pytest.mark.parametrize("name", topology_names())
 def test_those_that_are_shipped_are_right(name: str) -> None:
     topology = read_topology(load_topology(name))
-    assert (
-        topology.devices >= 4 and topology.level_between(0, topology.devices - 1) == len(topology.levels) - 1
-    )
-    assert topology.unit(0, 3) == 3 and topology.level_between(0, 1) == 0
+    assert topology.devices >= 4 and topology.tier_between(0, topology.devices - 1) == len(topology.tiers) - 1
+    assert topology.unit(0, 3) == 3 and topology.tier_between(0, 1) == 0
 
 
 def test_a_mistake_is_told_with_file_and_key(tmp_path: Path) -> None:

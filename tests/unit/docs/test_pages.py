@@ -92,6 +92,24 @@ def test_every_file_that_a_page_names_is_there(text: Page) -> None:
     assert [link for link in LINK.findall(text.prose) if not (folder / link).exists()] == []
 
 
+def named_constants() -> list[tuple[str, str]]:
+    """Return the constants that pages for developers name, each with its file, such as `X` (`cost.py`)."""
+    pages = "\n".join(file.read_text() for file in (CHECKOUT / "docs" / "development").glob("adding-*.md"))
+    pattern = r"((?:`_?[A-Z][A-Z_]+`(?:,| or|) )+)\(`([\w/]+\.py)`\)"
+    return [
+        (name, file)
+        for names, file in re.findall(pattern, pages)
+        for name in re.findall(r"\w+", names)
+        if name != "or"
+    ]
+
+
+@pytest.mark.parametrize(("name", "file"), named_constants())
+def test_constants_that_pages_name_exist(name: str, file: str) -> None:
+    folder = CHECKOUT / "workflow" / "scripts" / ("" if "/" in file else "plan")
+    assert re.search(rf"^{name}\b.* = ", (folder / file).read_text(), re.MULTILINE)
+
+
 def examples() -> list[tuple[str, str, str]]:
     """The examples of configuration: page, file, lines."""
     blocks = [(text.name, block.partition("\n")) for text in PAGES for block in text.blocks("yaml")]

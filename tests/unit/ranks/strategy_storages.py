@@ -29,7 +29,7 @@ from ranks.libraries.pytorch_strategy import Runner
 from strategies import engine
 from strategies.costs import Cost
 from strategies.problem import pose
-from strategies.topology import Device, Level, Topology
+from strategies.topology import DeviceRates, LinkTier, Topology
 
 NORMALIZED = {name: (name, (32, 32, 3), 10) for name in ("resnet-18", "efficientnet-b0")}
 
@@ -79,7 +79,7 @@ def measure(model: Graph, layout: Layout, rank: int) -> tuple[int, int]:
 
 def plan(model: Graph, strategy: Mapping[str, Part], ranks: int) -> list[tuple[int, int]]:
     """Return the same bytes of all ranks, as the planner counts them."""
-    topology = Topology(Device(1e12, 1e11, 1e15), (Level(ranks, 1e9),))
+    topology = Topology(DeviceRates(1e12, 1e11, 1e15), (LinkTier(ranks, 1e9),))
     counts = []
     for n_numbers in (0, 1):
         posed = pose(

@@ -278,9 +278,9 @@ class Trainer(pytorch_mesh.MeshTrainer):
             levels={"microbatches": 4, "sharding": "none", "schedule": "1f1b", "precision": "fp32"},
             phases=SimpleNamespace(is_traced=False),
         )
-        self.module, self.rank_parts = nn.Sequential(nn.BatchNorm2d(3, momentum=0.1)), [None]
+        self.module, self.rank_stage_graphs = nn.Sequential(nn.BatchNorm2d(3, momentum=0.1)), [None]
         self.loss = None
-        self.parts = [None, None]
+        self.stage_graphs = [None, None]
         self.graph, self.torch_device = None, torch.device("cpu")
 
     def shard(self, mesh): pass

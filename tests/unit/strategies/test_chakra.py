@@ -14,17 +14,17 @@ from models.soap import divide
 from strategies import chakra, starts
 from strategies.costs import roofline
 from strategies.problem import FASTEST, GRADIENTS, MESSAGES, RING, Posed, pose
-from strategies.topology import Device, Level, Topology
+from strategies.topology import DeviceRates, LinkTier, Topology
 from support.chakra_traces import Node, Replay, check_traces, read_traces
 from traces.chakra import GROUPS, write
 
-DEVICE = Device(flops=1e12, memory_bytes_s=1e11, memory_bytes=1e12, launch_s=1e-6)
+DEVICE = DeviceRates(flops=1e12, memory_bytes_s=1e11, memory_bytes=1e12, launch_s=1e-6)
 HANDLING = replace(DEVICE, send_s=2e-6, send_byte_s=1e-10, receive_s=3e-6, receive_byte_s=2e-10)
-SLOW = Level(2, 1e8, 1e-5, burst_bytes=1e3, ring_bytes_s=5e7, ring_latency_s=4e-5, ring_channels=2)
+SLOW = LinkTier(2, 1e8, 1e-5, burst_bytes=1e3, ring_bytes_s=5e7, ring_latency_s=4e-5, ring_channels=2)
 TOPOLOGIES = {
-    2: Topology(DEVICE, (Level(2, 1e9, 1e-6),)),
-    4: Topology(HANDLING, (Level(2, 1e9, 1e-6), SLOW)),
-    8: Topology(DEVICE, (Level(2, 1e9, 1e-6), Level(2, 5e8, 5e-6), Level(2, 1e8, 1e-5))),
+    2: Topology(DEVICE, (LinkTier(2, 1e9, 1e-6),)),
+    4: Topology(HANDLING, (LinkTier(2, 1e9, 1e-6), SLOW)),
+    8: Topology(DEVICE, (LinkTier(2, 1e9, 1e-6), LinkTier(2, 5e8, 5e-6), LinkTier(2, 1e8, 1e-5))),
 }
 MODELS = {
     "lenet-5": ((28, 28, 1), 10),

@@ -5,10 +5,10 @@ import pytest
 from models.collectives import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, POINT_TO_POINT
 from models.messages import Message
 from strategies.collective_times import message_seconds
-from strategies.topology import Device, Level, Topology
+from strategies.topology import DeviceRates, LinkTier, Topology
 
 # Two nodes of four devices: 100 bytes/s within, 40 bytes/s between, 1 s and 2 s of latency.
-NODES = Topology(Device(1.0, 1.0, 1.0), (Level(4, 100.0, 1.0), Level(2, 40.0, 2.0)))
+NODES = Topology(DeviceRates(1.0, 1.0, 1.0), (LinkTier(4, 100.0, 1.0), LinkTier(2, 40.0, 2.0)))
 SIZE = 8000.0
 
 
@@ -26,7 +26,7 @@ def test_all_devices_take_the_faster_ring() -> None:
     flat = 7 * max(1 + SIZE / 800, 2 + SIZE / 320)
     hierarchical = 3 * (1 + SIZE / 400) + 2 + SIZE / 80
     assert seconds(ALL_GATHER, 8, 1) == pytest.approx(min(flat, hierarchical))
-    wide = Topology(NODES.device, (NODES.levels[0], Level(16, 40.0, 2.0)))
+    wide = Topology(NODES.device, (NODES.tiers[0], LinkTier(16, 40.0, 2.0)))
     empty = Message(ALL_REDUCE, "", 0.0, 1, 64, 1)
     assert message_seconds(empty, wide) == pytest.approx(2 * 3 * 1 + 2 * 4 * 2), "a tree"
 

@@ -15,7 +15,7 @@ from models.precision import AMP, FP32
 from models.soap import ATTENTION, CONVOLUTION, DENSE, PRODUCTS, RECURRENT, WIDE_CONVOLUTION, divide
 from strategies.costs import roofline
 from strategies.search import cost_on
-from strategies.topology import NUMBER_BYTES, Device, Topology, read_topology
+from strategies.topology import NUMBER_BYTES, DeviceRates, Topology, read_topology
 
 LOW, HIGH = 0.8, 1.25  # of the simulated rate over the published one
 # Images a second of one GPU by batch size, synthetic data, TensorFlow in May 2017: tensorflow/docs,
@@ -99,7 +99,7 @@ def test_product_and_functions_of_a_layer_are_rooflines() -> None:
     x = builder.conv(builder.input, 32, 3, 1, 1, bias=False)
     builder.dense(builder.global_average_pool(builder.activation(builder.batch_norm(x), "relu")), 10)
     space = divide(builder.graph(), 4)
-    device = Device(1e9, 1e8, 1e12, launch_s=1e-3, reached={WIDE_CONVOLUTION: 2.0, DENSE: 0.5})
+    device = DeviceRates(1e9, 1e8, 1e12, launch_s=1e-3, reached={WIDE_CONVOLUTION: 2.0, DENSE: 0.5})
     cost = roofline(space, 0, (2, 1, 1, 1), device, update_bytes=12)
     output_s = 4 * 2 * 64 * 32 / 1e8
     product_s = 2 * 2 * 64 * 32 * 9 * 16 / 2e9  # longer than input, weights and output from memory
@@ -129,7 +129,7 @@ def test_bfloat16_halves_outputs_and_their_messages() -> None:
     single, half = (divide(model, 2, NUMBER_BYTES[name]) for name in (FP32, AMP))
     assert [2 * edge.element_bytes for edge in half.edges] == [edge.element_bytes for edge in single.edges]
     assert [edge.element_bytes for edge in half.reads] == [edge.element_bytes for edge in single.reads]
-    memory_bound = partial(roofline, device=Device(1e30, 1e9, 1e12), update_bytes=0)
+    memory_bound = partial(roofline, device=DeviceRates(1e30, 1e9, 1e12), update_bytes=0)
     norm = next(place for place, layer in enumerate(single.layers) if layer.name == "block1_norm1")
     first, second = (memory_bound(space, norm, (1, 1, 1, 1)).forward for space in (single, half))
     parameter_s = 4 * single.layers[norm].parameters / 1e9

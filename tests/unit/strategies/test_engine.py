@@ -16,19 +16,19 @@ from models.soap import Space, divide, part_of, region_needed, region_of
 from strategies import engine, search, starts
 from strategies.costs import Cost, roofline
 from strategies.problem import FASTEST, GRADIENTS, MESSAGES, PICOSECONDS, RING, Part, Posed, Strategy, pose
-from strategies.topology import Device, Level, Topology
+from strategies.topology import DeviceRates, LinkTier, Topology
 from support import exact_search
 from support.planner_properties import attempt_change, timeline
 
 BATCH = 4
-DEVICE = Device(flops=1e12, memory_bytes_s=1e11, memory_bytes=1e12, launch_s=1e-6)
-PAIR = Topology(DEVICE, (Level(2, 1000.0, 0.5),))
+DEVICE = DeviceRates(flops=1e12, memory_bytes_s=1e11, memory_bytes=1e12, launch_s=1e-6)
+PAIR = Topology(DEVICE, (LinkTier(2, 1000.0, 0.5),))
 HANDLING = replace(DEVICE, send_s=2e-6, send_byte_s=1e-10, receive_s=3e-6, receive_byte_s=2e-10)
 FOUR = Topology(
     HANDLING,
     (
-        Level(2, 1e9, 1e-6),
-        Level(2, 1e8, 1e-5, burst_bytes=1e3, ring_bytes_s=5e7, ring_latency_s=4e-5, ring_channels=2),
+        LinkTier(2, 1e9, 1e-6),
+        LinkTier(2, 1e8, 1e-5, burst_bytes=1e3, ring_bytes_s=5e7, ring_latency_s=4e-5, ring_channels=2),
     ),
 )
 MODELS = {
@@ -70,7 +70,7 @@ def test_all_reduce_overlaps_backward_pass() -> None:
 
 
 def test_ring_has_own_rates_and_blocks_devices() -> None:
-    link = replace(PAIR.levels[0], ring_bytes_s=2000.0, ring_latency_s=1.0, ring_channels=4)
+    link = replace(PAIR.tiers[0], ring_bytes_s=2000.0, ring_latency_s=1.0, ring_channels=4)
     for send_s in (0.25, 2.5):
         device = replace(DEVICE, send_s=send_s, send_byte_s=1e-4, receive_s=0.125)
         posed = pose(divide(perceptron(), BATCH), Topology(device, (link,)), two_second_cost)
@@ -85,7 +85,7 @@ def test_burst_hides_bytes_behind_latency() -> None:
     for burst_s, step in ((0.0, 0.5 + 1.3), (0.25, 0.25 + 1.3), (9.0, 1.3)):
         posed = pose(
             divide(perceptron(), BATCH),
-            Topology(DEVICE, (replace(PAIR.levels[0], burst_bytes=1000 * burst_s),)),
+            Topology(DEVICE, (replace(PAIR.tiers[0], burst_bytes=1000 * burst_s),)),
             two_second_cost,
         )
         # after a pause the first bytes pass at once: a burst, or all of them; each step has a latency
@@ -123,7 +123,7 @@ def test_sums_on_same_devices_are_bucketed() -> None:
 
 def test_fastest_all_reduce_is_chosen_by_nodes_and_bytes() -> None:
     # Of 4 nodes with 2 devices, 650 parameters; links of 1 kB/s in a node, 500 B/s between, latency 0.5 s
-    size, inner, outer = BYTES * 650, Level(2, 1000.0, 0.5), Level(4, 500.0, 0.5)
+    size, inner, outer = BYTES * 650, LinkTier(2, 1000.0, 0.5), LinkTier(4, 500.0, 0.5)
     ring = 14 * (0.5 + size / 8 / 500)
     hierarchical = 2 * (0.5 + size / 2 / 1000) + 6 * (0.5 + size / 4 / 500)
     tree = 2 * 0.5 + 4 * 0.5 + 2 * size / 500
@@ -132,11 +132,11 @@ def test_fastest_all_reduce_is_chosen_by_nodes_and_bytes() -> None:
         # latency alone: 14, 8 and 6 steps
         (replace(inner, bytes_s=1e9), replace(outer, bytes_s=1e9)): 6 * 0.5,
         # in nodes of 4 devices a tree is a chain, with as many steps as rings of rings
-        (Level(4, 1e9, 0.5), Level(2, 1e9, 0.5)): 8 * 0.5,
+        (LinkTier(4, 1e9, 0.5), LinkTier(2, 1e9, 0.5)): 8 * 0.5,
         # without latency, and with a fast link in the nodes, 3/4 of the bytes twice through the slow one
-        (Level(2, 1e9), Level(4, 500.0)): 2 * 3 / 4 * size / 500,
+        (LinkTier(2, 1e9), LinkTier(4, 500.0)): 2 * 3 / 4 * size / 500,
         # a flat ring moves 7/8 of the bytes twice, in a node at the same time as between nodes
-        (Level(2, 500.0), Level(4, 500.0)): 2 * 7 / 8 * size / 500,
+        (LinkTier(2, 500.0), LinkTier(4, 500.0)): 2 * 7 / 8 * size / 500,
     }
     for levels, seconds in expected.items():
         for gradients, duration in ((FASTEST, seconds), (RING, None)):
@@ -152,7 +152,7 @@ def test_fastest_all_reduce_is_chosen_by_nodes_and_bytes() -> None:
 
 def test_message_handling_blocks_computation() -> None:
     device = replace(DEVICE, send_s=0.25, receive_s=0.5)
-    posed = pose(divide(perceptron(), BATCH), Topology(device, PAIR.levels), two_second_cost)
+    posed = pose(divide(perceptron(), BATCH), Topology(device, PAIR.tiers), two_second_cost)
     parts = {
         "flatten1": Part((2, 1, 1, 1), (0, 1)),
         "dense1": Part((1, 1, 1, 1), (0,)),
@@ -178,7 +178,7 @@ def test_remote_output_and_gradient_cross_the_link() -> None:
 
 
 def test_strategy_beyond_memory_is_infeasible() -> None:
-    small = Topology(Device(1e12, 1e11, memory_bytes=4 * BYTES * 650), PAIR.levels)
+    small = Topology(DeviceRates(1e12, 1e11, memory_bytes=4 * BYTES * 650), PAIR.tiers)
     posed = pose(divide(perceptron(), BATCH), small, two_second_cost)
     assert search.step_seconds(posed, starts.data_parallel(posed)) == math.inf
     assert search.describe_strategy(posed, starts.data_parallel(posed))["seconds"] is None
@@ -196,7 +196,7 @@ def two_layers() -> Graph:
 @pytest.mark.parametrize("method", search.SCHEDULES)
 def test_search_leaves_strategies_without_memory(method: str) -> None:
     # Sums are fast and messages slow, so that strategies with less memory are slower.
-    pair = Topology(DEVICE, (replace(PAIR.levels[0], ring_bytes_s=1e12, ring_latency_s=0.0),))
+    pair = Topology(DEVICE, (replace(PAIR.tiers[0], ring_bytes_s=1e12, ring_latency_s=0.0),))
     roomy = pose(divide(two_layers(), BATCH), pair, two_second_cost)
     needed = search.describe_strategy(roomy, starts.data_parallel(roomy))["memory_bytes"]
     for share, fits in ((0.75, True), (0.1, False)):
@@ -281,12 +281,12 @@ def list_step_time(posed: Posed, strategy: Strategy) -> int:  # noqa: PLR0912, P
     def message(sender: int, receiver: int, size: int, ready: int) -> int:
         if sender == receiver:
             return ready
-        level = topology.level_between(sender, receiver)
+        level = topology.tier_between(sender, receiver)
         used_links = [
             ("out", level, topology.unit(level, sender)),
             ("in", level, topology.unit(level, receiver)),
         ]
-        link = topology.levels[level]
+        link = topology.tiers[level]
         burst = round(PICOSECONDS * link.burst_bytes / link.bytes_s)
         transfer = max(1, int(size * (PICOSECONDS / link.bytes_s)))
         begin, end = ready, ready
@@ -326,7 +326,7 @@ def list_step_time(posed: Posed, strategy: Strategy) -> int:  # noqa: PLR0912, P
             p for p in range(len(parts[place].devices)) if part_of(p, parts[place].degrees) == earlier
         )
 
-    links = topology.levels
+    links = topology.tiers
     ends: dict[tuple[int, int], int] = {}
     for place in range(len(layers)):
         for i, device in enumerate(parts[place].devices):
@@ -364,13 +364,13 @@ def list_step_time(posed: Posed, strategy: Strategy) -> int:  # noqa: PLR0912, P
             if user not in bucket or layout.shard((user, i)) == shard
         )
         hops = list(zip(devices, [*devices[1:], devices[0]], strict=True))
-        levels = [topology.level_between(*hop) for hop in hops]
+        levels = [topology.tier_between(*hop) for hop in hops]
         ways = [
             (link, level, topology.unit(level, hop[i]))
             for hop, level in zip(hops, levels, strict=True)
             for i, link in enumerate(("out", "in"))
         ]
-        crossed = [topology.levels[level] for level in levels]
+        crossed = [topology.tiers[level] for level in levels]
         sizes = [int(problem.shard_bytes[config[place]]) for place in bucket]
         rates = [PICOSECONDS / (at.ring_bytes_s or at.bytes_s) for at in crossed]
         latencies = [
@@ -498,7 +498,7 @@ def test_an_owner_sums_gradients_and_sends_the_weights_back() -> None:
     )
     assert search.describe_strategy(pair, starts.data_parallel(pair))["gradient_bytes"] == 2 * BYTES * 650
     four_devices = pose(
-        divide(perceptron(), BATCH), Topology(DEVICE, (Level(4, 1000.0, 0.5),)), cost, gradients=MESSAGES
+        divide(perceptron(), BATCH), Topology(DEVICE, (LinkTier(4, 1000.0, 0.5),)), cost, gradients=MESSAGES
     )
     # parts take half as long; three gradients one after the other into device 0, and three times the weights
     # out of it
@@ -567,7 +567,7 @@ def test_incremental_simulation_equals_full_one(name: str, gradients: str) -> No
 def test_search_finds_optimum_of_small_model() -> None:
     posed = pose(
         divide(perceptron(), BATCH),
-        Topology(DEVICE, (Level(2, 2000.0, 0.01),)),
+        Topology(DEVICE, (LinkTier(2, 2000.0, 0.01),)),
         two_second_cost,
         bucket_bytes=(0, 0),
     )

@@ -13,7 +13,7 @@ from common.files import CHECKOUT
 from common.options import parse_arguments
 from strategies import find
 from strategies.problem import FASTEST
-from strategies.topology import NUMBER_BYTES, Level
+from strategies.topology import NUMBER_BYTES, LinkTier
 
 PROPOSALS = 10_000
 
@@ -35,14 +35,17 @@ def topology(*options):
 
 
 def test_topology_is_that_of_file_or_options():
-    assert topology().levels == (Level(4, 20e9, 5e-6), Level(4, 12.5e9, 1e-5))
-    assert topology("--devices", "2").levels == (Level(2, 20e9, 5e-6),)
-    assert topology("--devices", "16", "--node", "8").levels == (Level(8, 20e9, 5e-6), Level(2, 12.5e9, 1e-5))
-    assert topology("--links", "900,8").levels == (Level(4, 112.5e9, 5e-6), Level(4, 1e9, 1e-5))
+    assert topology().tiers == (LinkTier(4, 20e9, 5e-6), LinkTier(4, 12.5e9, 1e-5))
+    assert topology("--devices", "2").tiers == (LinkTier(2, 20e9, 5e-6),)
+    assert topology("--devices", "16", "--node", "8").tiers == (
+        LinkTier(8, 20e9, 5e-6),
+        LinkTier(2, 12.5e9, 1e-5),
+    )
+    assert topology("--links", "900,8").tiers == (LinkTier(4, 112.5e9, 5e-6), LinkTier(4, 1e9, 1e-5))
     nodes = topology("--topology", "h100", "--devices", "16", "--links", "3600,1600")
-    assert nodes.levels == (Level(8, 450e9, 3e-6), Level(2, 200e9, 1e-5)), "all links of a node together"
+    assert nodes.tiers == (LinkTier(8, 450e9, 3e-6), LinkTier(2, 200e9, 1e-5)), "all links of a node together"
     beyond = topology("--topology", "virtual", "--devices", "8", "--links", "8,1")
-    assert beyond.levels == (Level(4, 1e9, 540e-6), Level(2, 125e6, 540e-6))
+    assert beyond.tiers == (LinkTier(4, 1e9, 540e-6), LinkTier(2, 125e6, 540e-6))
 
 
 def test_precision_has_its_own_peak():

@@ -22,7 +22,7 @@ from strategies.measured import (
     select_costs,
 )
 from strategies.problem import pose
-from strategies.topology import Level
+from strategies.topology import LinkTier
 from support.timed_parts import BANDWIDTH_BYTES_S, MEMORY, handled, network_rows, run_of, timed
 
 
@@ -54,7 +54,7 @@ def test_links_are_fitted_to_matching_benchmarks() -> None:
         [network_rows(), network_rows(nodes=2), network_rows(bandwidth=100, seconds=1.0)], ignore_index=True
     )
     result = measured_topology(network, handled(), run_of(), MEMORY)
-    (link,) = result.levels
+    (link,) = result.tiers
     assert (link.units, result.devices, result.device.memory_bytes) == (4, 4, MEMORY)
     assert (link.latency_s, link.bytes_s) == (pytest.approx(2e-4), pytest.approx(BANDWIDTH_BYTES_S))
     device = result.device
@@ -63,10 +63,10 @@ def test_links_are_fitted_to_matching_benchmarks() -> None:
     assert (with_a_quota.send_s, with_a_quota.receive_byte_s) == (pytest.approx(1e-4), pytest.approx(4e-9))
     assert link.ring_bytes_s == pytest.approx(BANDWIDTH_BYTES_S), "bus bandwidth"
     assert link.ring_latency_s == pytest.approx(9e-4 / 6), "of each of 2 (n - 1) steps"
-    assert measured_topology(network, handled(), run_of(nodes=2), MEMORY).levels[
+    assert measured_topology(network, handled(), run_of(nodes=2), MEMORY).tiers[
         0
     ].ring_latency_s == pytest.approx(9e-4 / 2)
-    assert measured_topology(network, handled(), run_of(nodes=1), MEMORY).levels == (Level(1, math.inf),)
+    assert measured_topology(network, handled(), run_of(nodes=1), MEMORY).tiers == (LinkTier(1, math.inf),)
 
 
 def test_virtual_links_have_a_burst() -> None:
@@ -77,12 +77,12 @@ def test_virtual_links_have_a_burst() -> None:
         for size, collective in zip(network["bytes"], network["collective"], strict=True)
     ]
     network["seconds"] = np.maximum(network["collective"].map(latency), np.array(bus) / 11e6)
-    (link,) = measured_topology(network, handled(), run_of(bandwidth=[100]), MEMORY).levels
+    (link,) = measured_topology(network, handled(), run_of(bandwidth=[100]), MEMORY).tiers
     assert (link.latency_s, link.ring_latency_s) == (pytest.approx(5e-4), pytest.approx(1.2e-2 / 6))
     assert (link.bytes_s, link.ring_bytes_s) == (pytest.approx(11e6), pytest.approx(11e6))
     assert link.burst_bytes == burst_bytes(rate) == 80_000
     elsewhere = network.assign(placement="distinct-nodes")
-    assert measured_topology(elsewhere, handled(), run_of(bandwidth=[100]), MEMORY).levels[0].burst_bytes == 0
+    assert measured_topology(elsewhere, handled(), run_of(bandwidth=[100]), MEMORY).tiers[0].burst_bytes == 0
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ STARTED = {
 
 def test_points_have_64_samples_per_device():
     question = Point("rnn-lm", "k80", 32, MESSAGES).question(100)
-    assert (question.batch, question.topology.devices, question.topology.levels[0].units) == (2048, 32, 4)
+    assert (question.batch, question.topology.devices, question.topology.tiers[0].units) == (2048, 32, 4)
     assert (question.gradients, question.starts, question.proposals) == (MESSAGES, ("data", "expert"), 100)
     assert Point("alexnet", "p100", 2, RING).question(1).topology.devices == 2
 

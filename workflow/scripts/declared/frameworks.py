@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from common.errors import InputError
-from common.files import CHECKOUT
+from common.files import CHECKOUT, load_yaml
 from common.keys import Keys, Maybe, ParsedFrom, Rules, Unique, key, load, optional, parse
 from declared import environments
 from declared.commands import NODE, Command, command_names, load_command
@@ -21,6 +21,7 @@ RANKS = CHECKOUT / "workflow" / "scripts" / "ranks"
 FRAMEWORKS = RANKS / "frameworks"
 LIBRARIES = RANKS / "libraries"
 COMMAND_ADAPTER = RANKS / "command"
+REFUSALS = Path(__file__).with_name("refusals.yaml")
 JAX_ENVIRONMENT = "jax"  # The environment whose frameworks XLA always compiles.
 
 
@@ -111,8 +112,8 @@ class FrameworkKeys(Keys):
     )
     capabilities: tuple[Annotated[dict[str, Any], Rules(min_length=1)], ...] = key(
         "a cell can be trained if it fits one entry: for every factor that the entry names, the cell's "
-        "level is in its list. An entry allows any level of a factor that it does not name, so that a new "
-        "factor has to be named in each entry of a framework that cannot train with all of its levels",
+        "level is in its list. An entry allows any level of a factor that it does not name, so a new factor "
+        "has to be named in each entry of a framework that cannot train with all of its levels",
         default=(),
         min_length=1,
     )
@@ -134,7 +135,11 @@ class FrameworkKeys(Keys):
         "workflow/scripts/models/graph.py), by device",
         default_factory=dict,
     )
-    why: dict[str, Text] = key("reasons by factor, printed with a refused cell", default_factory=dict)
+    why: dict[str, Text] = key(
+        "why it refuses levels of a factor, by factor, if another reason holds than for other frameworks "
+        "(workflow/scripts/declared/refusals.yaml); printed with a refused cell",
+        default_factory=dict,
+    )
     notes: tuple[Text, ...] = key("notes below every figure that shows its numbers", default=())
 
 
@@ -233,8 +238,11 @@ def load_framework(name: str) -> Framework:
     capabilities = tuple(
         {factor: as_list(levels) for factor, levels in entry.items()} for entry in written.capabilities
     )
+    restricted = set().union(*capabilities)
+    shared_why = {factor: reason for factor, reason in load_yaml(REFUSALS).items() if factor in restricted}
     adapter = (file.parent / "adapter.py").is_file()
-    return Framework(name=name, file=file, adapter=adapter, **vars(written) | {"capabilities": capabilities})
+    fields = vars(written) | {"capabilities": capabilities, "why": shared_why | written.why}
+    return Framework(name=name, file=file, adapter=adapter, **fields)
 
 
 def _command_framework(command: Command) -> Framework:

@@ -43,39 +43,42 @@ class LocalGroup:
         self.rank, self.size, self.address = rank, size, "127.0.0.1"
 
     def all_gather(self, value: Any) -> list[Any]:
-        """See Group."""
+        """Return the `value` of every rank (anything that JSON can hold), in the order of ranks."""
         return [value] * self.size
 
     def broadcast(self, value: Any) -> Any:
-        """See Group."""
+        """Return rank 0's `value` on every rank."""
         return value
 
     def barrier(self) -> None:
-        """See Group."""
+        """Return when every rank has called it."""
 
 
 class ShapesOnly(Context):
     """Context of a rank with weights and samples that take no memory, and few steps."""
 
     def draw_weights(self, names: Collection[str]) -> Iterator[tuple[str, np.ndarray]]:
-        """See Context."""
+        """Yield the initial weights in `names` one after the other, so that a rank never has all of them."""
         shapes = self.graph.weights()
         for name in names:
             yield name, np.broadcast_to(np.float32(0), shapes[name])
 
     @functools.cached_property
     def accumulation_groups(self) -> list[int]:
-        """See Context."""
+        """Number of batches of each optimizer step of an epoch."""
         return [min(self.levels["sync_every"], MAX_ACCUMULATED)] * N_STEPS
 
     @functools.cached_property
     def manifest(self) -> dict[str, Any]:
-        """See Context."""
+        """The prepared data set's manifest."""
         n_channels = self.graph.shape[-1]
         return {"mean": [0.0] * n_channels, "std": [1.0] * n_channels}
 
     def epoch(self, _epoch: int) -> Iterator[Batch]:
-        """See Context. Samples are those of a step of the rank's replica."""
+        """Yield this rank's augmented batches of `epoch` (1 is the first), in each step one per replica.
+
+        Samples are those of a step of the rank's replica.
+        """
         graph, n_samples = self.graph, self.samples[self.replica]
         kind = np.uint8 if graph.vocabulary is None else np.int64
         for _ in range(sum(self.accumulation_groups)):

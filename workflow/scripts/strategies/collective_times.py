@@ -44,7 +44,7 @@ class Group:
 
 def group_of(message: Message, topology: Topology) -> Group:
     """Return the group of a message's ranks, which are `message.stride` apart."""
-    inner, *outer = topology.levels
+    inner, *outer = topology.tiers
     per_node = max(1, min(message.ranks, inner.units // message.stride))
     link = outer[0] if outer else inner
     n_groups = max(1, inner.units // per_node)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from models.graph import BYTES
 from models.operations import FLOPS_PER_MAC
 from models.soap import Degrees, Space, region_needed, region_of
-from strategies.topology import Device
+from strategies.topology import DeviceRates
 
 # How often the operators of a layer after the first one read or write its output, in a forward and in a
 # backward pass. Batch normalization reads its input for the statistics, and again to normalize it; backward,
@@ -45,7 +45,9 @@ def input_bytes(space: Space, layer_index: int, degrees: Degrees) -> int:
     return total
 
 
-def roofline(space: Space, layer_index: int, degrees: Degrees, device: Device, update_bytes: int) -> Cost:
+def roofline(
+    space: Space, layer_index: int, degrees: Degrees, device: DeviceRates, update_bytes: int
+) -> Cost:
     """Return the cost of a part on `device`; an update moves `update_bytes` per parameter."""
     layer = space.layers[layer_index]
     parameters = layer.part_parameters(degrees)

@@ -50,7 +50,7 @@ Floats = NDArray[np.float64]
 
 
 class Problem(NamedTuple):
-    """Arrays of a search: layers (L), configurations (C), edges by target (E), link levels (K), devices (D).
+    """Arrays of a search: layers (L), configurations (C), edges by target (E), link tiers (K), devices (D).
 
     Integers are int64, and times are picoseconds (ps).
     """
@@ -87,7 +87,7 @@ class Problem(NamedTuple):
     state_bytes: Ints  # [C] from a part to the next one along a chain
     sharer: Ints  # [L] a later layer with the same weights, or -1
     owner: Ints  # [L] the layer that sums its gradients: itself, or an earlier one with its weights
-    level_of: Ints  # [D, D] level between two devices
+    tier_of: Ints  # [D, D] tier between two devices
     latency: Ints  # [K] ps
     per_byte: Floats  # [K] ps
     burst: Ints  # [K] ps of bytes that a link passes at once after a pause
@@ -99,7 +99,7 @@ class Problem(NamedTuple):
     handling: Ints  # [2] ps that a device cannot compute while it sends, and receives, a message
     handling_per_byte: Floats  # [2] ps
     has_handling: Ints  # [1] whether one of these is not 0
-    out_link: Ints  # [K, D] resource of a message of a level that leaves the device
+    out_link: Ints  # [K, D] resource of a message of a tier that leaves the device
     in_link: Ints  # [K, D] resource of a message that enters it
     n_resources: Ints  # [1] devices and links
     memory_limit: Ints  # [1] bytes of a device
@@ -148,7 +148,7 @@ class State(NamedTuple):
     out_links: Ints  # [D] links from each member to the next one of the ring
     in_links: Ints  # [D]
     bucket: Ints  # [7] sums that wait to be one all-reduce
-    hops: Ints  # [K] links of the level between neighbours of a ring, without the one that closes it
+    hops: Ints  # [K] links of the tier between neighbours of a ring, without the one that closes it
     synced_at: Ints  # [D] when the last gradients or weights of a device arrive
     updates: Ints  # [D] time of its updates
     link_time: Ints  # [R] how long gradient all-reduces occupy a link in a step
@@ -175,7 +175,7 @@ class State(NamedTuple):
 def allocate_state(problem: Problem) -> State:
     """Return zeroed arrays for the simulation of any strategy of a problem."""
     n_edges = len(problem.source)
-    n_layers, n_devices, n_levels = len(problem.shape), problem.level_of.shape[0], len(problem.latency)
+    n_layers, n_devices, n_tiers = len(problem.shape), problem.tier_of.shape[0], len(problem.latency)
     n_parts, n_resources, n_checkpoints = (
         int(problem.parts.max()),
         int(problem.n_resources[0]),
@@ -206,7 +206,7 @@ def allocate_state(problem: Problem) -> State:
         "first": (DIMENSIONS,),
         **dict.fromkeys(("free_at", "link_time", "saved_link_time", "link_time_left"), (n_resources,)),
         **dict.fromkeys(device_arrays.split(), (n_devices,)),
-        "hops": (n_levels,),
+        "hops": (n_tiers,),
         "bucket": (7,),
         "excess": (1,),
         "random": (2,),
@@ -492,30 +492,30 @@ def send_message(
     """
     if sender == receiver:
         return ready
-    free_at, link_time_left, level = state.free_at, state.link_time_left, problem.level_of[sender, receiver]
-    out_link = problem.out_link[level, sender]
-    in_link = problem.in_link[level, receiver]
-    transfer = max(1, int(size * problem.per_byte[level]))
-    free_at[out_link] = max(ready - problem.burst[level], free_at[out_link]) + transfer
+    free_at, link_time_left, tier = state.free_at, state.link_time_left, problem.tier_of[sender, receiver]
+    out_link = problem.out_link[tier, sender]
+    in_link = problem.in_link[tier, receiver]
+    transfer = max(1, int(size * problem.per_byte[tier]))
+    free_at[out_link] = max(ready - problem.burst[tier], free_at[out_link]) + transfer
     sent_at = max(free_at[out_link], ready)
-    free_at[in_link] = max(sent_at - transfer - problem.burst[level], free_at[in_link]) + transfer
+    free_at[in_link] = max(sent_at - transfer - problem.burst[tier], free_at[in_link]) + transfer
     free_at[sender] += problem.handling[0] + int(size * problem.handling_per_byte[0])
     free_at[receiver] += problem.handling[1] + int(size * problem.handling_per_byte[1])
     if forwards:
-        link_time_left[problem.out_link[level, receiver]] += transfer
-        link_time_left[problem.in_link[level, sender]] += transfer
+        link_time_left[problem.out_link[tier, receiver]] += transfer
+        link_time_left[problem.in_link[tier, sender]] += transfer
     else:
         link_time_left[out_link] -= transfer
         link_time_left[in_link] -= transfer
-    return max(sent_at, free_at[in_link]) + problem.latency[level]
+    return max(sent_at, free_at[in_link]) + problem.latency[tier]
 
 
 @inlined
 def earliest_link_end(problem: Problem, state: State, sender: int, receiver: int) -> int:
     """Return the earliest time by which the links between two devices can have carried all that is left."""
-    level = problem.level_of[sender, receiver]
-    out_link = problem.out_link[level, sender]
-    in_link = problem.in_link[level, receiver]
+    tier = problem.tier_of[sender, receiver]
+    out_link = problem.out_link[tier, sender]
+    in_link = problem.in_link[tier, receiver]
     return max(
         state.free_at[out_link] + state.link_time_left[out_link],
         state.free_at[in_link] + state.link_time_left[in_link],
@@ -535,19 +535,19 @@ def build_ring(problem: Problem, state: State, count: int) -> None:
     fill(state.hops, 0)
     for place in range(count if count > 1 else 0):
         sender, receiver = member[place], member[place + 1 if place + 1 < count else 0]
-        level = problem.level_of[sender, receiver]
-        state.hops[level] += 1 if place + 1 < count else 0
-        state.out_links[place] = problem.out_link[level, sender]
-        state.in_links[place] = problem.in_link[level, receiver]
+        tier = problem.tier_of[sender, receiver]
+        state.hops[tier] += 1 if place + 1 < count else 0
+        state.out_links[place] = problem.out_link[tier, sender]
+        state.in_links[place] = problem.in_link[tier, receiver]
 
 
 @inlined
 def min_all_reduce_time(problem: Problem, state: State, count: int, size: int) -> int:
     """Return a lower bound of how long an all-reduce of `size` bytes occupies the links of its ring."""
     slowest, chunk = 0, size / count
-    for level in range(len(state.hops)):
-        if state.hops[level]:
-            slowest = max(slowest, int(chunk * problem.ring_per_byte[level]) - 1)
+    for tier in range(len(state.hops)):
+        if state.hops[tier]:
+            slowest = max(slowest, int(chunk * problem.ring_per_byte[tier]) - 1)
     ring = 2 * (count - 1) * slowest
     if problem.only_rings[0]:
         return ring
@@ -562,15 +562,15 @@ def ring_step(transfer: int, latency: int, burst: int) -> int:
 
 @inlined
 def ring_time(problem: Problem, state: State, count: int, size: int, latency: Ints) -> int:
-    """Return how long a ring all-reduce takes, or occupies its links, with this `latency` [K] of levels.
+    """Return how long a ring all-reduce takes, or occupies its links, with this `latency` [K] of tiers.
 
     Each of the 2 (k - 1) steps passes 1 / k of the bytes to the next device.
     """
     slowest, chunk = 0, size / count
-    for level in range(len(state.hops)):
-        if state.hops[level]:
-            transfer = max(1, int(chunk * problem.ring_per_byte[level]))
-            slowest = max(slowest, ring_step(transfer, latency[level], problem.burst[level]))
+    for tier in range(len(state.hops)):
+        if state.hops[tier]:
+            transfer = max(1, int(chunk * problem.ring_per_byte[tier]))
+            slowest = max(slowest, ring_step(transfer, latency[tier], problem.burst[tier]))
     return 2 * (count - 1) * slowest
 
 
@@ -583,11 +583,11 @@ def hierarchical_time(problem: Problem, state: State, count: int, size: int, lat
     these are 2 (g - 1) steps of 1 / g of the bytes, and 2 (N - 1) of 1 / N through each node's link.
     """
     below, steps_ps, per_byte = count, 0, 0.0
-    for level in range(len(state.hops)):
-        above = below - state.hops[level]
+    for tier in range(len(state.hops)):
+        above = below - state.hops[tier]
         n_units = (below + above - 1) // above
-        steps_ps += latencies * 2 * (n_units - 1) * problem.ring_latency[level]
-        per_byte += 2 * (n_units - 1) / n_units * problem.ring_per_byte[level]
+        steps_ps += latencies * 2 * (n_units - 1) * problem.ring_latency[tier]
+        per_byte += 2 * (n_units - 1) / n_units * problem.ring_per_byte[tier]
         below = above
     return steps_ps + int(size * per_byte)
 
@@ -600,17 +600,17 @@ def tree_time(problem: Problem, state: State, count: int, size: int) -> int:
     and each half of them in a tree of its own, so that all links are used both ways.
     """
     below, steps_ps, slowest = count, 0, 0.0
-    for level in range(len(state.hops)):
-        above = below - state.hops[level]
+    for tier in range(len(state.hops)):
+        above = below - state.hops[tier]
         n_units, n_steps = (below + above - 1) // above, 0
-        if level == 0:
+        if tier == 0:
             n_steps = n_units - 1
         else:
             while 1 << n_steps < n_units:
                 n_steps += 1
-        steps_ps += 2 * n_steps * problem.ring_latency[level]
-        if state.hops[level]:
-            slowest = max(slowest, problem.ring_per_byte[level])
+        steps_ps += 2 * n_steps * problem.ring_latency[tier]
+        if state.hops[tier]:
+            slowest = max(slowest, problem.ring_per_byte[tier])
         below = above
     return steps_ps + int(2 * size * slowest)
 
@@ -629,9 +629,9 @@ def all_reduce_time(problem: Problem, state: State, count: int, size: int, laten
 def ring_burst(problem: Problem, state: State) -> int:
     """Return the smallest burst of the links of a ring."""
     smallest = NEVER
-    for level in range(len(state.hops)):
-        if state.hops[level]:
-            smallest = min(smallest, problem.burst[level])
+    for tier in range(len(state.hops)):
+        if state.hops[tier]:
+            smallest = min(smallest, problem.burst[tier])
     return smallest
 
 
@@ -676,10 +676,10 @@ def gather_devices(problem: Problem, state: State, layer: int, shard: int) -> in
 @inlined
 def add_message(problem: Problem, link_time: Ints, sender: int, receiver: int, size: int, sign: int) -> None:
     """Add the time that a message occupies its links (`sign` 1), or subtract it (-1)."""
-    level = problem.level_of[sender, receiver]
-    transfer = sign * max(1, int(size * problem.per_byte[level]))
-    link_time[problem.out_link[level, sender]] += transfer
-    link_time[problem.in_link[level, receiver]] += transfer
+    tier = problem.tier_of[sender, receiver]
+    transfer = sign * max(1, int(size * problem.per_byte[tier]))
+    link_time[problem.out_link[tier, sender]] += transfer
+    link_time[problem.in_link[tier, receiver]] += transfer
 
 
 @piece
@@ -816,8 +816,8 @@ def run_forward(problem: Problem, state: State, begin: int, slack: int, limit: i
             return False
     earliest += problem.backward[state.config[layers - 1]]
     largest_burst = 0
-    for level in range(len(problem.burst)):
-        largest_burst = max(largest_burst, problem.burst[level])
+    for tier in range(len(problem.burst)):
+        largest_burst = max(largest_burst, problem.burst[tier])
     earliest -= 2 * largest_burst
     for resource in range(len(free_at)):
         state.link_time_left[resource] += state.link_time[resource]
@@ -1402,7 +1402,7 @@ def place_parts(problem: Problem, random: Ints, parts: int, structured: bool, de
     Each part is placed independently; or, half of the time and always if `structured`, in order from a random
     device on, adjacent or spread out. If `structured`, some devices may get several parts.
     """
-    count = problem.level_of.shape[0]
+    count = problem.tier_of.shape[0]
     if not structured and draw_integer(random, 2):
         for part in range(parts):
             devices[part] = draw_integer(random, count)

@@ -42,7 +42,7 @@ from strategies.costs import Measured
 from strategies.engine import NEVER
 from strategies.parts import time_parts
 from strategies.problem import FASTEST, GRADIENTS, PICOSECONDS, RING
-from strategies.topology import NUMBER_BYTES, Level, Topology, read_topology
+from strategies.topology import NUMBER_BYTES, LinkTier, Topology, read_topology
 
 ENVIRONMENT = "planner"
 MAX_SEARCH_S = 3600
@@ -330,7 +330,7 @@ def choose_topology(
         file = read_topology(load_topology(name), precision)
     except ValueError as error:
         raise InputError("missing-key", f"{name}: {error}", file="--precision", got=precision) from None
-    inner, *outer = file.levels
+    inner, *outer = file.tiers
     node = n_per_node or min(inner.units, n_devices or inner.units)
     devices = n_devices or (file.devices // inner.units * node)
     if devices % node:
@@ -341,7 +341,7 @@ def choose_topology(
             got=devices,
             expected="a multiple of it",
         )
-    outer_levels: list[Level] = []
+    outer_tiers: list[LinkTier] = []
     if devices > node:
         if not outer and len(rates) < 2:
             raise InputError(
@@ -351,7 +351,7 @@ def choose_topology(
                 hint="give --links within,between in Gbit/s",
             )
         link = outer[0] if outer else inner
-        outer_levels = [
+        outer_tiers = [
             replace(
                 link,
                 units=devices // node,
@@ -359,7 +359,7 @@ def choose_topology(
             )
         ]
     within = replace(inner, units=node, bytes_s=bytes_per_second(rates[0]) if rates else inner.bytes_s)
-    return Topology(file.device, (within, *outer_levels))
+    return Topology(file.device, (within, *outer_tiers))
 
 
 def bytes_per_second(gbit_s: float) -> float:

@@ -18,7 +18,7 @@ from plan.design import Run
 from plan.site_resources import cores_per_rank
 from plan.timings import PART_FACTORS
 from strategies.costs import Measured
-from strategies.topology import Device, Level, Topology
+from strategies.topology import DeviceRates, LinkTier, Topology
 
 CONCURRENT_SUMS = 2  # Gloo has two threads per group.
 VIRTUAL = "virtual"
@@ -127,11 +127,11 @@ def measured_topology(
     Raises:
         MissingMeasurement: If the benchmark is missing, or ranks share a node.
     """
-    geometry, device = run.geometry, Device(math.inf, math.inf, memory_bytes)
+    geometry, device = run.geometry, DeviceRates(math.inf, math.inf, memory_bytes)
     if handling := message_cost(messages[messages["framework"] == run.framework.name]):
         device = replace(device, **{name: seconds / cores for name, seconds in vars(handling).items()})
     if geometry.ranks == 1:
-        return Topology(device, (Level(1, math.inf),))
+        return Topology(device, (LinkTier(1, math.inf),))
     if geometry.ranks_per_node > 1:
         text = (
             f"links: {geometry.ranks_per_node} ranks share a node, and no benchmark measures links within "
@@ -141,7 +141,7 @@ def measured_topology(
     sent, summed = (fit_collective(network, run, collective) for collective in (POINT_TO_POINT, ALL_REDUCE))
     burst = link_burst_bytes(select_benchmark(network, run, POINT_TO_POINT))
     steps = 2 * (geometry.ranks - 1)
-    link = Level(
+    link = LinkTier(
         geometry.nodes,
         bytes_s=sent.bandwidth_bytes_s.value,
         latency_s=sent.latency_s.value,

@@ -40,7 +40,7 @@ from prediction.mesh_step import LAYER_AXES, sum_over_turns
 from strategies.collective_times import message_seconds
 from strategies.costs import PASSES, roofline
 from strategies.memory import kept_bytes
-from strategies.topology import Device, Topology
+from strategies.topology import DeviceRates, Topology
 
 # Two numbers that were chosen, together with `reached.large` of `a100` and `h100`, on the public series of
 # MPT (tests/unit/strategies/test_mpt_series.py): how often the operands of a product pass through the memory
@@ -387,7 +387,7 @@ class StepSimulator:
         return peaks
 
 
-def layer_seconds(space: Space, layer_index: int, device: Device) -> tuple[float, float, float]:
+def layer_seconds(space: Space, layer_index: int, device: DeviceRates) -> tuple[float, float, float]:
     """Return the time of a layer's forward and of its backward pass on one device.
 
     The third number is the part of the forward pass that remains if a tensor axis divides the layer: launches

@@ -108,7 +108,7 @@ def common_levels(
 ) -> dict[str, Any]:
     """Return the levels that all meshes of a question share: defaults, model, data, devices, optimizer."""
     defaults = {name: entry.get("default") for name, entry in factor_table().items()}
-    per_node = topology.levels[0].units
+    per_node = topology.tiers[0].units
     return {
         **defaults,
         "framework": FRAMEWORK,
@@ -125,7 +125,7 @@ def common_levels(
 
 def meshes(graph: Graph, topology: Topology) -> Iterator[Mesh]:
     """Yield the meshes of all devices, those with the fewest axes first."""
-    n_devices, per_node = topology.devices, topology.levels[0].units
+    n_devices, per_node = topology.devices, topology.tiers[0].units
     max_stages = min(MAX_STAGES, max(1, len(graph.blocks)))
     sizes = []
     for tensor in divisors(per_node):
@@ -185,7 +185,7 @@ class Acceptance:
     """Asks the framework whether it can train a setting; checkpointing does not change the answer."""
 
     def __init__(self, topology: Topology) -> None:
-        per_node = topology.levels[0].units
+        per_node = topology.tiers[0].units
         site = load_site("local")
         self.site = replace(site, ranks_per_node=per_node, nodes=topology.devices // per_node)
         self.framework = load_framework(FRAMEWORK)

@@ -168,10 +168,10 @@ def pose(
         **link_arrays(topology),
     }
     arrays: dict[str, Any] = {name: np.array(value, np.int64) for name, value in integers.items()}
-    levels, device = topology.levels, topology.device
+    tiers, device = topology.tiers, topology.device
     floats = {
-        "per_byte": [PICOSECONDS / level.bytes_s for level in levels],
-        "ring_per_byte": [PICOSECONDS / (level.ring_bytes_s or level.bytes_s) for level in levels],
+        "per_byte": [PICOSECONDS / tier.bytes_s for tier in tiers],
+        "ring_per_byte": [PICOSECONDS / (tier.ring_bytes_s or tier.bytes_s) for tier in tiers],
         "handling_per_byte": [PICOSECONDS * device.send_byte_s, PICOSECONDS * device.receive_byte_s],
     }
     arrays |= {name: np.array(value, np.float64) for name, value in floats.items()}
@@ -207,29 +207,27 @@ def config_row(
 
 
 def link_arrays(topology: Topology) -> dict[str, object]:
-    """Return the arrays of levels and links in a problem; times in ps."""
-    levels, devices, device = range(len(topology.levels)), range(topology.devices), topology.device
+    """Return the arrays of tiers and links in a problem; times in ps."""
+    tiers, devices, device = range(len(topology.tiers)), range(topology.devices), topology.device
     out, into, n_resources = [], [], topology.devices
-    for level in levels:
-        units = [topology.unit(level, device) for device in devices]
+    for tier in tiers:
+        units = [topology.unit(tier, device) for device in devices]
         count = max(units) + 1
         out.append([n_resources + unit for unit in units])
         into.append([n_resources + count + unit for unit in units])
         n_resources += 2 * count
     ring_latencies = [
-        PICOSECONDS * (level.latency_s if level.ring_latency_s is None else level.ring_latency_s)
-        for level in topology.levels
+        PICOSECONDS * (tier.latency_s if tier.ring_latency_s is None else tier.ring_latency_s)
+        for tier in topology.tiers
     ]
     return {
-        "level_of": [
-            [topology.level_between(sender, receiver) for receiver in devices] for sender in devices
-        ],
-        "latency": [round(level.latency_s * PICOSECONDS) for level in topology.levels],
-        "burst": [round(PICOSECONDS * level.burst_bytes / level.bytes_s) for level in topology.levels],
+        "tier_of": [[topology.tier_between(sender, receiver) for receiver in devices] for sender in devices],
+        "latency": [round(tier.latency_s * PICOSECONDS) for tier in topology.tiers],
+        "burst": [round(PICOSECONDS * tier.burst_bytes / tier.bytes_s) for tier in topology.tiers],
         "ring_latency": [round(latency) for latency in ring_latencies],
         "ring_hold": [
-            round(latency / level.ring_channels)
-            for latency, level in zip(ring_latencies, topology.levels, strict=True)
+            round(latency / tier.ring_channels)
+            for latency, tier in zip(ring_latencies, topology.tiers, strict=True)
         ],
         "handling": [round(seconds * PICOSECONDS) for seconds in (device.send_s, device.receive_s)],
         "has_handling": [any((device.send_s, device.receive_s, device.send_byte_s, device.receive_byte_s))],

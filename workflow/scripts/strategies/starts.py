@@ -28,7 +28,7 @@ def data_parallel(posed: Posed) -> Strategy:
 
 def expert(posed: Posed) -> Strategy:
     """Return the strategy of an expert's rule (`models.strategy`)."""
-    inside = posed.topology.levels[0].units
+    inside = posed.topology.tiers[0].units
     return strategy.expert(posed.space, posed.topology.devices // inside, inside)
 
 

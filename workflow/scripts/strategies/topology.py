@@ -19,18 +19,18 @@ NUMBER_BYTES = {FP32: BYTES, AMP: BFLOAT16_BYTES}
 
 
 @dataclass(frozen=True)
-class Device:
+class DeviceRates:
     """Rates and overheads of a device.
 
     Attributes:
         flops: Floating point operations per second at the peak.
         memory_bytes_s: Bandwidth of its memory.
         memory_bytes: Size of its memory.
-        launch_s: Least time of one operator.
+        launch_s: Minimum time of one operator.
         reached: Shares of the peak that products reach, by `models.soap.PRODUCTS`; 1 for those left out.
-        large_share: Share that dense products reach which are large in all dimensions; None: not known.
-        send_s: Time of a sent message in which it cannot compute, and send_byte_s per byte.
-        receive_s: The same of a received message, and receive_byte_s per byte.
+        large_share: Share that dense products reach if all their dimensions are large; None: unknown.
+        send_s, send_byte_s: Time that it cannot compute for each sent message, and for each byte of it.
+        receive_s, receive_byte_s: The same for received messages.
     """
 
     flops: float
@@ -46,10 +46,11 @@ class Device:
 
 
 @dataclass(frozen=True)
-class Level:
-    """A level of links: `units`, each with a link, form one unit of the next level.
+class LinkTier:
+    """Links of one kind, such as those between nodes.
 
     Attributes:
+        units: Number of units that they join to one unit of the next tier, such as devices of a node.
         bytes_s: Bandwidth of a link in each direction.
         latency_s: Latency of a message.
         burst_bytes: Bytes that a link passes at once after a pause, as a token bucket.
@@ -69,48 +70,48 @@ class Level:
 
 @dataclass(frozen=True)
 class Topology:
-    """Devices, numbered from 0, and levels of links from within a node outwards.
+    """Devices, numbered from 0, and tiers of links from within a node outwards.
 
-    A message uses links of the highest level that it crosses: out of the sender's unit, and into the
+    A message uses links of the highest tier that it crosses: out of the sender's unit, and into the
     receiver's.
     """
 
-    device: Device
-    levels: tuple[Level, ...]
+    device: DeviceRates
+    tiers: tuple[LinkTier, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the content of a search's job, in which `of` is the key of a level's units."""
-        levels = [asdict(level) for level in self.levels]
+        """Return the content of a search's job, in which `of` is the key of a tier's units."""
+        tiers = [asdict(tier) for tier in self.tiers]
         return {
             "device": asdict(self.device),
-            "levels": [{"of": level.pop("units"), **level} for level in levels],
+            "levels": [{"of": tier.pop("units"), **tier} for tier in tiers],
         }
 
     @property
     def devices(self) -> int:
         """Number of devices."""
-        return math.prod(level.units for level in self.levels)
+        return math.prod(tier.units for tier in self.tiers)
 
-    def unit(self, level: int, device: int) -> int:
-        """Return the device's unit at a level: itself on the lowest level, its node on the next."""
-        return device // math.prod(below.units for below in self.levels[:level])
+    def unit(self, tier: int, device: int) -> int:
+        """Return the device's unit at a tier: itself on the lowest tier, its node on the next."""
+        return device // math.prod(below.units for below in self.tiers[:tier])
 
-    def level_between(self, sender: int, receiver: int) -> int:
-        """Return the level of the link between two devices; 0 for a device and itself."""
+    def tier_between(self, sender: int, receiver: int) -> int:
+        """Return the tier of the link between two devices; 0 for a device and itself."""
         return next(
-            level
-            for level in range(len(self.levels))
-            if self.unit(level + 1, sender) == self.unit(level + 1, receiver)
+            tier
+            for tier in range(len(self.tiers))
+            if self.unit(tier + 1, sender) == self.unit(tier + 1, receiver)
         )
 
 
 def topology_from_json(content: Mapping[str, Any]) -> Topology:
     """Return the topology that `to_json` has written."""
-    levels = tuple(
-        Level(units=level["of"], **{k: v for k, v in level.items() if k != "of"})
-        for level in content["levels"]
+    tiers = tuple(
+        LinkTier(units=tier["of"], **{k: v for k, v in tier.items() if k != "of"})
+        for tier in content["levels"]
     )
-    return Topology(Device(**content["device"]), levels)
+    return Topology(DeviceRates(**content["device"]), tiers)
 
 
 def read_topology(keys: "TopologyKeys", precision: str = FP32) -> Topology:
@@ -129,7 +130,7 @@ def read_topology(keys: "TopologyKeys", precision: str = FP32) -> Topology:
         raise ValueError("device.bf16_tflops is missing")
     reached = asdict(device.reached)
     return Topology(
-        Device(
+        DeviceRates(
             flops=1e12 * tflops,
             memory_bytes_s=1e9 * device.memory_gb_s * reached.pop("memory"),
             memory_bytes=1e9 * device.memory_gb,
@@ -137,5 +138,5 @@ def read_topology(keys: "TopologyKeys", precision: str = FP32) -> Topology:
             large_share=reached.pop("large"),
             reached=reached,
         ),
-        tuple(Level(level.of, 1e9 * level.gbit_s / 8, level.latency_us / 1e6) for level in keys.levels),
+        tuple(LinkTier(level.of, 1e9 * level.gbit_s / 8, level.latency_us / 1e6) for level in keys.levels),
     )

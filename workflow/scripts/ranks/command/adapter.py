@@ -19,7 +19,7 @@ from ranks.worker.devices import rank_accelerators
 from ranks.worker.epoch_timer import EpochTimer
 from ranks.worker.group import free_port
 from ranks.worker.node import accelerator
-from ranks.worker.trainer import Training
+from ranks.worker.trainer import TrainingProgram
 
 GUARD = "guard.py"  # beside this file
 OUTPUT = "output"  # folder in the attempt's folder for everything that the command writes
@@ -29,7 +29,7 @@ UNKNOWN = "unknown"  # transport of the gradients
 UNSEEN_STATUS = 79  # exit status by which launchers recognize a node without access to a path (common.shell)
 
 
-class CommandTraining(Training):
+class CommandProgram(TrainingProgram):
     """Training by a user's command, which this rank starts."""
 
     def __init__(self, context: Context) -> None:
@@ -116,14 +116,17 @@ class CommandTraining(Training):
         return variables | {name: fill(text, values, quoted=False) for name, text in further}
 
     def library_version(self) -> str:
-        """See Training. It is empty, since the supervisor records what the command's environment contains."""
+        """Return names and versions of the libraries that train.
+
+        It is empty, since the supervisor records what the command's environment contains.
+        """
         return ""
 
     def memory_peak_bytes(self) -> int:
-        """See Training. It is the peak of the largest process of the command."""
+        """Return the peak memory of this rank. It is the peak of the largest process of the command."""
         return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
 
 
-def trainer(context: Context) -> Training:
+def trainer(context: Context) -> TrainingProgram:
     """Return the training by the run's command."""
-    return CommandTraining(context)
+    return CommandProgram(context)

@@ -51,15 +51,15 @@ class Timeline:
         self._file = Path(tempfile.mkdtemp()) / "timeline.json"
 
     def start(self) -> None:
-        """See Profiler."""
+        """Start profiling."""
         self._hvd.start_timeline(str(self._file))
 
     def stop(self) -> None:
-        """See Profiler."""
+        """Stop profiling quickly, since an epoch is being timed."""
         self._hvd.stop_timeline()
 
     def events(self) -> list[Event]:
-        """See Profiler.
+        """Return the events, in microseconds of time.monotonic, after the profiler has stopped.
 
         Every tensor is a thread. Separate begin and end entries of the file become one event.
         """

@@ -361,18 +361,18 @@ class JaxProfiler:
         self._shown_at = 0.0
 
     def start(self) -> None:
-        """See Profiler."""
+        """Start profiling."""
         options = jax.profiler.ProfileOptions()
         options.python_tracer_level = 0
         jax.profiler.start_trace(self._folder, profiler_options=options)
         self._shown_at = show_clock(jax.profiler.TraceAnnotation)
 
     def stop(self) -> None:
-        """See Profiler."""
+        """Stop profiling quickly, since an epoch is being timed."""
         jax.profiler.stop_trace()
 
     def events(self) -> list[Event]:
-        """See Profiler."""
+        """Return the events, in microseconds of time.monotonic, after the profiler has stopped."""
         (file,) = Path(self._folder).rglob("*.xplane.pb")
         return moved(list(_events(jax.profiler.ProfileData.from_file(str(file)))), self._shown_at)
 
@@ -491,7 +491,7 @@ class JaxTrainer(Trainer):
         return jax.tree_util.tree_map_with_path(replace, moments)
 
     def train_epoch(self, epoch: int, timer: EpochTimer) -> EpochSums:
-        """See Trainer.
+        """Train this rank's batches of `epoch`; the device is idle on return.
 
         The gradients of a group's batches are accumulated; the last batch ends with an optimizer step.
         """
@@ -615,7 +615,7 @@ class JaxTrainer(Trainer):
         )
 
     def validate(self) -> EpochSums:
-        """See Trainer."""
+        """Evaluate this rank's share of the validation split."""
         layout, totals = self.layout, np.zeros(3)
         for samples, labels, count in validation_batches(self.context):
             batch_tensors = [
@@ -639,7 +639,7 @@ class JaxTrainer(Trainer):
         return jnp.stack([loss_sum, _count_correct(logits, labels, counts)])[None]
 
     def weights(self) -> dict[str, np.ndarray]:
-        """See Trainer."""
+        """Return all weights of the model in the canonical layout (models/graph.py)."""
         weights = self.state["weights"]
         if not all(weight.is_fully_replicated for weight in weights.values()):
             weights = jax.jit(lambda weights: weights, out_shardings=NamedSharding(self.layout.mesh, P()))(
@@ -652,18 +652,18 @@ class JaxTrainer(Trainer):
         return {name: arrays[name] for name in self.context.graph.weights()}
 
     def statistics(self) -> dict[str, np.ndarray]:
-        """See Trainer."""
+        """Return this rank's own weights that are not trained; in a pipeline, those of its stage."""
         return {name: self._local_entry(value) for name, value in self.state["statistics"].items()}
 
     def set_statistics(self, statistics: dict[str, np.ndarray]) -> None:
-        """See Trainer."""
+        """Replace the weights that are not trained."""
         self.state["statistics"] |= {
             name: self.layout.joined(np.asarray(value, np.float32)[None])
             for name, value in statistics.items()
         }
 
     def settings(self) -> dict[str, str]:
-        """See Training."""
+        """Return the settings of this rank by name, after the last epoch."""
         graph, on_gpu = self.context.graph, self.device != "cpu"
         is_mixed = self._dtype == jnp.bfloat16
         settings = {
@@ -691,7 +691,10 @@ class JaxTrainer(Trainer):
         return settings
 
     def read_device_memory_peak(self) -> int | None:
-        """See Trainer. JAX cannot reset it."""
+        """Return the peak of device memory in bytes, None if the library does not report it.
+
+        JAX cannot reset it.
+        """
         memory = jax.local_devices()[0].memory_stats()
         return memory["peak_bytes_in_use"] if memory else None
 
@@ -736,7 +739,7 @@ class JaxCollectives(Collectives):
         self._loaded = self._done = jnp.zeros(0)
 
     def load(self, values: np.ndarray) -> None:
-        """See Collectives."""
+        """Copy this rank's message, float32, to the device."""
         (device,), sharding = jax.local_devices(), NamedSharding(self._mesh, P("ranks"))
         shape = (self._ranks * len(values),)
         self._loaded = jax.make_array_from_single_device_arrays(
@@ -744,11 +747,11 @@ class JaxCollectives(Collectives):
         )
 
     def do(self, collective: str) -> None:
-        """See Collectives."""
+        """Run this collective once on the loaded message, and return when the device is idle."""
         self._done = jax.block_until_ready(self._functions[collective](self._loaded))
 
     def result(self) -> np.ndarray:
-        """See Collectives."""
+        """Return the result of the last `do`, float32."""
         return np.asarray(self._done.addressable_data(0))
 
 

@@ -550,16 +550,19 @@ class TorchProfiler:
         self._shown_at = 0.0
 
     def start(self) -> None:
-        """See Profiler."""
+        """Start profiling."""
         self._profile.start()
         self._shown_at = show_clock(torch.profiler.record_function)
 
     def stop(self) -> None:
-        """See Profiler."""
+        """Stop profiling quickly, since an epoch is being timed."""
         self._profile.stop()
 
     def events(self) -> list[Event]:
-        """See Profiler. Spans of the profiler itself are left out."""
+        """Return the events, in microseconds of time.monotonic, after the profiler has stopped.
+
+        Spans of the profiler itself are left out.
+        """
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "profile.json"
             self._profile.export_chrome_trace(str(file))
@@ -615,17 +618,18 @@ def norm_over_ranks(
 class PyTorchTrainer(Trainer):
     """The training loop of every PyTorch framework, on one device; adapters override the hooks."""
 
+    #: data type of weights and of normalized images
+    dtype = torch.float32
+
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         levels, graph = context.levels, self.rank_graph(context)
         self.graph = graph
         self.torch_device = configure_library(context)
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = levels["precision"] == TF32
+        self.set_precision(levels["precision"])
         self.device = device_name(self.torch_device)
         channels_last = levels["memory_format"] == "channels-last"
         self._memory_format = torch.channels_last if channels_last else torch.contiguous_format
-        #: data type of weights and of normalized images
-        self.dtype = torch.bfloat16 if levels["precision"] == BF16 else torch.float32
         self.sample_flops = count_sample_flops(graph, graph.module) if graph.module else None
         torch.manual_seed(context.spec["seed"])  # A user-supplied module draws its weights from it.
         self.module = self.make_module()
@@ -652,8 +656,14 @@ class PyTorchTrainer(Trainer):
         # Weights may still be on their way to the device, and to other ranks, when the first epoch begins.
         synchronize(self.torch_device)
 
+    def set_precision(self, level: str) -> None:
+        """Set the type of weights and of float32 products by the level of `precision`; amp is `autocast`."""
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = level == TF32
+        if level == BF16:
+            self.dtype = torch.bfloat16
+
     def rank_graph(self, context: Context) -> Graph:
-        """Return the part of the model's graph that this rank trains, by default all of it (a hook)."""
+        """Return the graph that this rank trains: the model, or its stages in a pipeline (a hook)."""
         return context.graph
 
     def build_module(self, graph: Graph) -> nn.Module:
@@ -685,7 +695,7 @@ class PyTorchTrainer(Trainer):
         return contextlib.nullcontext()
 
     def train_epoch(self, epoch: int, timer: EpochTimer) -> EpochSums:
-        """See Trainer.
+        """Train this rank's batches of `epoch`; the device is idle on return.
 
         Each optimizer step uses the mean of the gradients of `sync_every` batches.
         """
@@ -757,7 +767,7 @@ class PyTorchTrainer(Trainer):
 
     @torch.no_grad()
     def validate(self) -> EpochSums:
-        """See Trainer."""
+        """Evaluate this rank's share of the validation split."""
         self.module.eval()
         loss_sum, correct, samples = 0.0, 0, 0
         for inputs, expected in self._ready(self.context.validation()):
@@ -786,21 +796,21 @@ class PyTorchTrainer(Trainer):
         return self.module(inputs)
 
     def weights(self) -> dict[str, np.ndarray]:
-        """See Trainer."""
+        """Return all weights of the model in the canonical layout (models/graph.py)."""
         return saved(self.module, self.context.graph)
 
     def statistics(self) -> dict[str, np.ndarray]:
-        """See Trainer."""
+        """Return this rank's own weights that are not trained; in a pipeline, those of its stage."""
         tensors_by_name = tensors(self.module, self.graph)
         names = own_statistics(self.module) if self.graph.module else self.graph.statistics
         return {name: tensors_by_name[name].float().cpu().numpy() for name in names}
 
     def set_statistics(self, statistics: dict[str, np.ndarray]) -> None:
-        """See Trainer."""
+        """Replace the weights that are not trained."""
         load(self.module, self.graph, statistics)
 
     def settings(self) -> dict[str, str]:
-        """See Training."""
+        """Return the settings of this rank by name, after the last epoch."""
         graph, device = self.context.graph, self.torch_device
         on_gpu, is_autocast = device.type == "cuda", isinstance(self.autocast(), torch.autocast)
         settings = {
@@ -831,18 +841,24 @@ class PyTorchTrainer(Trainer):
         return settings
 
     def program_report(self) -> dict[str, Any] | None:
-        """See Training. Only ranks know the size of a user-supplied module."""
+        """Return what only ranks can report (`measured.told` in record.json), None if there is nothing.
+
+        Only ranks know the size of a user-supplied module.
+        """
         if not self.graph.module:
             return None
         return {"parameters": self.n_parameters, "sample_flops": self.sample_flops}
 
     def reset_device_memory_peak(self) -> None:
-        """See Trainer."""
+        """Restart the peak of device memory at the present use, if the library can."""
         if self.torch_device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.torch_device)
 
     def read_device_memory_peak(self) -> int | None:
-        """See Trainer. It counts tensors, without memory that the allocator caches for later ones."""
+        """Return the peak of device memory in bytes, None if the library does not report it.
+
+        It counts tensors, without memory that the allocator caches for later ones.
+        """
         return (
             torch.cuda.max_memory_allocated(self.torch_device) if self.torch_device.type == "cuda" else None
         )
@@ -893,16 +909,16 @@ class PyTorchCollectives(Collectives):
         self._loaded = self._result = torch.empty(0)
 
     def load(self, values: np.ndarray) -> None:
-        """See Collectives."""
+        """Copy this rank's message, float32, to the device."""
         self._loaded = torch.tensor(values, device=self.torch_device)
 
     def do(self, collective: str) -> None:
-        """See Collectives."""
+        """Run this collective once on the loaded message, and return when the device is idle."""
         self._result = getattr(self, collective)(self._loaded)
         synchronize(self.torch_device)
 
     def result(self) -> np.ndarray:
-        """See Collectives."""
+        """Return the result of the last `do`, float32."""
         return self._result.cpu().numpy()
 
 

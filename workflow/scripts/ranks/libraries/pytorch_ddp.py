@@ -86,7 +86,7 @@ class DDPTrainer(PyTorchTrainer):
     """
 
     def distribute(self) -> None:
-        """See PyTorchTrainer."""
+        """Wrap `model` and `optimizer` so that optimizer steps average gradients over ranks."""
         self.transport = join(self.context)
         on_gpu, phases = self.torch_device.type == "cuda", self.context.phases
         self.group = MarkedGroup(dist.group.WORLD, phases) if phases.is_traced else None
@@ -105,7 +105,7 @@ class DDPTrainer(PyTorchTrainer):
         self.model = self.ddp
 
     def settings(self) -> dict[str, str]:
-        """See Training."""
+        """Return the settings of this rank by name, after the last epoch."""
         first, largest = dist._DEFAULT_FIRST_BUCKET_BYTES / 2**20, self.ddp.bucket_bytes_cap / 2**20
         return super().settings() | {
             "gradient messages": f"buckets of up to {largest:g} MiB, the first of {first:g} MiB",
@@ -114,7 +114,7 @@ class DDPTrainer(PyTorchTrainer):
         }
 
     def gradient_sync(self, is_last_batch: bool) -> contextlib.AbstractContextManager[None]:
-        """See PyTorchTrainer."""
+        """Return the context manager of one batch's forward and backward pass."""
         if not is_last_batch:
             return self.ddp.no_sync()
         return contextlib.nullcontext() if self.group is None else self.group.backward()

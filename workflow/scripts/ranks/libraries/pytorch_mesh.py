@@ -67,31 +67,31 @@ SCHEDULES = {  # as PyTorch names them
 
 
 def divide_layers(
-    module: nn.Module, graph: Graph, parts: dict[str, str], mesh: DeviceMesh, sharding: str
+    module: nn.Module, graph: Graph, kinds: dict[str, str], mesh: DeviceMesh, sharding: str
 ) -> None:
     """Partition layers along a tensor axis, in place.
 
     Args:
         module: The model, or a stage of it.
         graph: The operators of the module.
-        parts: How each operator is partitioned, including operators of other pipeline stages.
+        kinds: How each operator is partitioned (models.division), also operators of other pipeline stages.
         mesh: The ranks of the axis.
         sharding: Level of the factor tensor_sharding.
     """
     paths = {layer: path for path, layer in module.named_modules()}  # of layers in checkpointed blocks, too
-    by_position = sequence_outputs(graph, parts) if sharding == SEQUENCE else []
+    by_position = sequence_outputs(graph, kinds) if sharding == SEQUENCE else []
     undivided, replicated = (Shard(1) if by_position else Replicate()), Replicate()
     # Several divided layers use each of these outputs. It is gathered once, and its gradient is summed once.
-    gathered = set(shared_inputs(graph, parts))
+    gathered = set(shared_inputs(graph, kinds))
     gathered |= {
-        node.inputs[0] for node in graph.operators if node.kind == "tied_dense" and node.name in parts
+        node.inputs[0] for node in graph.operators if node.kind == "tied_dense" and node.name in kinds
     }
     plan: dict[str, ParallelStyle] = {
         name: SequenceParallel(use_local_output=True)
         for name in by_position
         if graph.by_name[name].kind in NORMS
     }
-    for name, kind in parts.items():
+    for name, kind in kinds.items():
         if name not in graph.by_name:
             continue
         operator = graph.by_name[name]
@@ -124,7 +124,7 @@ def divide_layers(
     for styles in (plan, dict.fromkeys(gathered, gather)):
         by_path = {paths[module.get_submodule(name)]: style for name, style in styles.items()}
         parallelize_module(module, mesh, by_path)
-    divided = {**dict.fromkeys(divided_outputs(graph, parts), -1), **dict.fromkeys(by_position, 1)}
+    divided = {**dict.fromkeys(divided_outputs(graph, kinds), -1), **dict.fromkeys(by_position, 1)}
     for operator in graph.operators:
         if operator.kind == "dropout" and (axis := divided.get(operator.name)):
             rank = mesh.get_local_rank()
@@ -209,21 +209,21 @@ def make_output_contiguous(module: fx.GraphModule) -> None:
 
 
 def shared_tables(
-    parts: list[Graph], schedule: str, mesh: DeviceMesh
+    stage_graphs: list[Graph], schedule: str, mesh: DeviceMesh
 ) -> Iterator[tuple[str, dist.ProcessGroup]]:
     """Yield each table that this rank's stage shares with another stage, and the group of ranks that hold it.
 
     A group has the ranks of both stages with the same coordinates along the other axes. Creating it is
     collective.
     """
-    for number, part in enumerate(parts):
-        for operator in part.operators:
+    for number, stage_graph in enumerate(stage_graphs):
+        for operator in stage_graph.operators:
             if operator.kind != SHARED:
                 continue
             (first,) = (
                 i
-                for i, stage in enumerate(parts)
-                if operator.name in stage.by_name and stage.by_name[operator.name].kind != SHARED
+                for i, graph in enumerate(stage_graphs)
+                if operator.name in graph.by_name and graph.by_name[operator.name].kind != SHARED
             )
             holders = [rank_of(stage, schedule, len(mesh.mesh)) for stage in (first, number)]
             if holders[0] == holders[1]:
@@ -263,7 +263,8 @@ class Pipeline:
         ]
         self.first, self.last = 0 in stages_by_number, n_stages - 1 in stages_by_number
         is_divided = context.levels["tensor_sharding"] == SEQUENCE
-        self.n_parts = context.mesh.tensor if is_divided else 1  # of the positions that a stage passes on
+        # A stage passes on the positions of its tensor rank only.
+        self.n_position_shares = context.mesh.tensor if is_divided else 1
         self.microbatches, self.divisor = context.levels["microbatches"], 1
         self.precision = context.levels["precision"]
         self.dtype = torch.bfloat16 if self.precision in COMPUTES_IN_BFLOAT16 else torch.float32
@@ -303,7 +304,7 @@ class Pipeline:
     def input(self, number: int, size: int) -> torch.Tensor:
         """Return memory for the inputs of `size` samples of a stage."""
         graph = self.stages_by_number[number][1]
-        placeholder = self._empty(graph.shape, size, self.n_parts if number > 0 else 1, self.dtype)
+        placeholder = self._empty(graph.shape, size, self.n_position_shares if number > 0 else 1, self.dtype)
         return placeholder if graph.vocabulary is None else placeholder.long()
 
     def output(self, number: int, size: int) -> torch.Tensor:
@@ -311,7 +312,7 @@ class Pipeline:
         shape, is_last = self.stages_by_number[number][1].operators[-1].shape, number == self.n_stages - 1
         # In mixed precision FSDP returns logits in float32.
         dtype = torch.float32 if is_last and self.precision == AMP else self.dtype
-        return self._empty(shape, size, 1 if is_last else self.n_parts, dtype)
+        return self._empty(shape, size, 1 if is_last else self.n_position_shares, dtype)
 
     def _empty(self, shape: tuple[int, ...], size: int, n_parts: int, dtype: torch.dtype) -> torch.Tensor:
         """Return memory for `size` outputs of a graph's shape, if ranks divide positions into `n_parts`."""
@@ -377,35 +378,42 @@ class MeshTrainer(ShardedTrainer):
     feed_forwards: Sequence[Any] = ()
 
     def rank_graph(self, context: Context) -> Graph:
-        """See PyTorchTrainer. In a pipeline, it has the operators of one stage or of several."""
+        """Return the graph that this rank trains.
+
+        In a pipeline, it has the operators of one stage or of several.
+        """
         mesh, graph = context.mesh, context.graph
         n_stages = mesh.pipeline * stages_per_rank(context.levels["schedule"])
         sharding = context.levels["tensor_sharding"]
-        self.parts = stages(graph, n_stages, mesh.tensor, sharding) if mesh.pipeline > 1 else [graph]
+        self.stage_graphs = stages(graph, n_stages, mesh.tensor, sharding) if mesh.pipeline > 1 else [graph]
         rank, schedule = mesh.coordinates(context.rank)["pipeline"], context.levels["schedule"]
         numbers = own_stages(rank, schedule, mesh.pipeline) if mesh.pipeline > 1 else [0]
-        self.rank_parts = [self.parts[number] for number in numbers]
-        if len(self.rank_parts) == 1:
-            return self.rank_parts[0]
+        self.rank_stage_graphs = [self.stage_graphs[number] for number in numbers]
+        if len(self.rank_stage_graphs) == 1:
+            return self.rank_stage_graphs[0]
         operators: dict[str, Operator] = {}
-        for operator in (operator for part in self.rank_parts for operator in part.operators):
-            # Another operator of this name is the input of the next stage, or a copy of a table.
-            operators.setdefault(operator.name, operator)
+        for stage_graph in self.rank_stage_graphs:
+            for operator in stage_graph.operators:
+                # Another operator of this name is the input of the next stage, or a copy of a table.
+                operators.setdefault(operator.name, operator)
         return Graph(graph.model, graph.initializer, tuple(operators.values()))
 
     def make_module(self) -> nn.Module:
-        """See PyTorchTrainer."""
-        modules = [self.make_part(part) for part in self.rank_parts]
+        """Return the model with its initial weights on the device."""
+        modules = [self.make_graph_module(stage_graph) for stage_graph in self.rank_stage_graphs]
         return modules[0] if len(modules) == 1 else StageList(modules)
 
     @property
     def roots(self) -> list[tuple[nn.Module, Graph]]:
-        """See ShardedTrainer. They are the stages."""
+        """Modules that this rank calls separately, with their graphs; by default only the model.
+
+        They are the stages.
+        """
         is_list = isinstance(self.module, StageList)
-        return list(zip(self.module if is_list else [self.module], self.rank_parts, strict=True))
+        return list(zip(self.module if is_list else [self.module], self.rank_stage_graphs, strict=True))
 
     def distribute(self) -> None:
-        """See PyTorchTrainer."""
+        """Wrap `model` and `optimizer` so that optimizer steps average gradients over ranks."""
         context, axes = self.context, self.context.mesh
         self.transport = join(context)
         mesh = init_device_mesh(self.torch_device.type, tuple(axes.sizes.values()), mesh_dim_names=AXES)
@@ -442,9 +450,9 @@ class MeshTrainer(ShardedTrainer):
     def _divide_layers(self, mesh: DeviceMesh) -> None:
         """Partition layers, and with them the loss of a divided vocabulary, along the tensor axis."""
         graph, sharding = self.context.graph, self.context.levels["tensor_sharding"]
-        parts = tensor_parts(graph, self.context.mesh.tensor, sharding)
-        for root, part in self.roots:
-            divide_layers(root, part, parts, mesh["tensor"], sharding)
+        kinds = tensor_parts(graph, self.context.mesh.tensor, sharding)
+        for root, stage_graph in self.roots:
+            divide_layers(root, stage_graph, kinds, mesh["tensor"], sharding)
         if sharding != LAYERS:
             self.divides_vocabulary = True
             self.loss = lambda logits, labels: cross_entropy(logits, labels).to_local()
@@ -464,8 +472,10 @@ class MeshTrainer(ShardedTrainer):
         context, axes, schedule = self.context, self.context.mesh, self.context.levels["schedule"]
         stage = axes.coordinates(context.rank)["pipeline"]
         rank_roots = dict(zip(own_stages(stage, schedule, axes.pipeline), self.roots, strict=True))
-        self.pipeline = Pipeline(context, rank_roots, len(self.parts), mesh, self.torch_device, self.loss)
-        self.shared = list(shared_tables(self.parts, schedule, mesh))
+        self.pipeline = Pipeline(
+            context, rank_roots, len(self.stage_graphs), mesh, self.torch_device, self.loss
+        )
+        self.shared = list(shared_tables(self.stage_graphs, schedule, mesh))
         self.copies = list(self._copies_of_tables())
         self._copy_tables()
 
@@ -479,14 +489,14 @@ class MeshTrainer(ShardedTrainer):
         self.sharded = [*self.feed_forwards]
 
     def rank_experts(self, weight: torch.Tensor) -> torch.Tensor:
-        """See ShardedTrainer."""
+        """Return this rank's experts of a weight, or all of a weight that has none."""
         group = self.experts_group
         return weight.chunk(group.size())[group.rank()] if group and weight.ndim == 3 else weight
 
     def propagate(
         self, inputs: torch.Tensor, labels: torch.Tensor, n_batches: int
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """See PyTorchTrainer."""
+        """Run forward and backward pass of one of `n_batches` batches before an optimizer step."""
         with loss_parallel() if self.divides_vocabulary else contextlib.nullcontext():
             if self.pipeline is None:
                 return super().propagate(inputs, labels, n_batches)
@@ -494,18 +504,21 @@ class MeshTrainer(ShardedTrainer):
             return self.pipeline.propagate(inputs, labels, n_batches)
 
     def predict(self, inputs: torch.Tensor) -> torch.Tensor | None:
-        """See PyTorchTrainer."""
+        """Return the logits of a validation batch, None if another rank has them."""
         logits = self.pipeline.predict(inputs) if self.pipeline else super().predict(inputs)
         return logits.full_tensor() if isinstance(logits, DTensor) else logits
 
     @torch.no_grad()
     def weights(self) -> dict[str, np.ndarray]:
-        """See Trainer. Shards are gathered, then each stage broadcasts its weights."""
+        """Return all weights of the model in the canonical layout (models/graph.py).
+
+        Shards are gathered, then each stage broadcasts its weights.
+        """
         graph, tensors_by_name, arrays = self.context.graph, tensors(self.module, self.graph), {}
-        for number, part in enumerate(self.parts):
-            for name, shape in part.weights().items():
+        for number, stage_graph in enumerate(self.stage_graphs):
+            for name, shape in stage_graph.weights().items():
                 value = torch.empty(shape, device=self.torch_device)
-                if any(part is rank_part for rank_part in self.rank_parts):
+                if any(stage_graph is rank_graph for rank_graph in self.rank_stage_graphs):
                     weight = canonical(
                         gathered(tensors_by_name[name]), graph.by_name[name.rpartition(".")[0]], graph
                     )
@@ -515,16 +528,19 @@ class MeshTrainer(ShardedTrainer):
                 arrays[name] = value.cpu().numpy()
         return {name: arrays[name] for name in graph.weights()}
 
-    def fill(self, value: torch.Tensor, part: torch.Tensor) -> None:
-        """Fill a weight with this rank's part of it and the parts of ranks that have other experts."""
-        if part.shape == value.shape:
-            value.copy_(part)
+    def fill(self, value: torch.Tensor, share: torch.Tensor) -> None:
+        """Fill a weight with this rank's share of it and the shares of ranks that have other experts."""
+        if share.shape == value.shape:
+            value.copy_(share)
         else:
-            parts = list(value.chunk(self.experts_group.size()))
-            dist.all_gather(parts, part.to(value.device), self.experts_group)
+            shares = list(value.chunk(self.experts_group.size()))
+            dist.all_gather(shares, share.to(value.device), self.experts_group)
 
     def n_copies(self, parameter: torch.Tensor) -> int:
-        """See ShardedTrainer. A table of two stages is on twice as many ranks."""
+        """Return the number of ranks that have the same shard of a parameter.
+
+        A table of two stages is on twice as many ranks.
+        """
         weight_tensors = tensors(self.module, self.graph)
         stages_with_it = [
             dist.get_world_size(group) for table, group in self.shared if weight_tensors[table] is parameter
@@ -535,8 +551,8 @@ class MeshTrainer(ShardedTrainer):
 
     def _copies_of_tables(self) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
         """Yield each table that two stages of this rank have, and its copy in the later one."""
-        for module, part in self.roots[1:]:
-            for operator in part.operators:
+        for module, stage_graph in self.roots[1:]:
+            for operator in stage_graph.operators:
                 if operator.kind == SHARED and self.graph.by_name[operator.name].kind != SHARED:
                     table = tensors(self.module, self.graph)[f"{operator.name}.table"]
                     yield table, module.get_submodule(operator.name).weight

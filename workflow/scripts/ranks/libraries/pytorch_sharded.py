@@ -145,14 +145,16 @@ class ShardedTrainer(PyTorchTrainer):
     _local_shards: list[tuple[DTensor, torch.Tensor]]
 
     def make_module(self) -> nn.Module:
-        """See PyTorchTrainer. The model has no memory before `load_shards`.
+        """Return the model with its initial weights on the device.
+
+        The model has no memory before `load_shards`.
 
         A user's module is an exception: it draws its weights at once, and FSDP moves each unit to the device
         as it shards it.
         """
-        return self.make_part(self.graph)
+        return self.make_graph_module(self.graph)
 
-    def make_part(self, graph: Graph) -> nn.Module:
+    def make_graph_module(self, graph: Graph) -> nn.Module:
         """Return the module of a graph without memory, or a user's module with its weights."""
         if graph.module:
             return self.build_module(graph)
@@ -267,7 +269,7 @@ class ShardedTrainer(PyTorchTrainer):
         self.optimizer = make_optimizer(self.module, self.graph, levels, rate, local_shard)
 
     def clip_and_update(self) -> None:
-        """See PyTorchTrainer."""
+        """Clip the gradients, update the weights and clear the gradients."""
         for parameter, shard in self._local_shards:
             if parameter.grad is not None:
                 gradient, parameter.grad = parameter.grad, None
@@ -277,7 +279,7 @@ class ShardedTrainer(PyTorchTrainer):
         super().clip_and_update()
 
     def gradient_norm(self, weights: list[torch.Tensor]) -> torch.Tensor:
-        """See PyTorchTrainer."""
+        """Return the L2 norm of all ranks' gradients; `weights` are what this rank updates."""
         parameters = {id(shard): parameter for parameter, shard in self._local_shards}
         copies = [self.n_copies(parameters.get(id(weight), weight)) for weight in weights]
         return norm_over_ranks(weights, copies, self.torch_device)
@@ -291,7 +293,7 @@ class ShardedTrainer(PyTorchTrainer):
         return copies
 
     def gradient_sync(self, is_last_batch: bool) -> contextlib.AbstractContextManager[None]:
-        """See PyTorchTrainer."""
+        """Return the context manager of one batch's forward and backward pass."""
         for root, _ in self.roots:
             if isinstance(root, FSDPModule):
                 root.set_requires_gradient_sync(is_last_batch)
@@ -299,7 +301,7 @@ class ShardedTrainer(PyTorchTrainer):
         return contextlib.nullcontext()
 
     def settings(self) -> dict[str, str]:
-        """See Training."""
+        """Return the settings of this rank by name, after the last epoch."""
         settings = super().settings()
         if self.sharded:
             state = self.sharded[-1]._get_fsdp_state()
@@ -314,7 +316,10 @@ class ShardedTrainer(PyTorchTrainer):
         return settings
 
     def validate(self) -> EpochSums:
-        """See Trainer. All ranks gather the parameters of each unit, as in training."""
+        """Evaluate this rank's share of the validation split.
+
+        All ranks gather the parameters of each unit, as in training.
+        """
         sums = super().validate()
         self.keep_pace()
         for unit in self.sharded:
@@ -323,12 +328,18 @@ class ShardedTrainer(PyTorchTrainer):
 
     @torch.no_grad()
     def weights_finite(self) -> bool:
-        """See Trainer. Each rank checks its own shards."""
+        """Return whether all weights are finite; None if the framework does not expose them.
+
+        Each rank checks its own shards.
+        """
         local_tensors = (
             t.to_local() if isinstance(t, DTensor) else t for t in tensors(self.module, self.graph).values()
         )
         return all(bool(tensor.isfinite().all()) for tensor in local_tensors)
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
-        """See PyTorchTrainer. FSDP casts instead."""
+        """Return autocast to bfloat16 for `precision: amp`, else a context without effect.
+
+        FSDP casts instead.
+        """
         return contextlib.nullcontext()

@@ -466,7 +466,7 @@ class StrategyTrainer(PyTorchTrainer):
     """A trainer with the parts of its rank; rank 0 also has the whole model, for validation."""
 
     def distribute(self) -> None:
-        """See PyTorchTrainer."""
+        """Wrap `model` and `optimizer` so that optimizer steps average gradients over ranks."""
         context = self.context
         self.transport = join(context)
         # Parts of a layer draw different dropout masks.
@@ -494,24 +494,30 @@ class StrategyTrainer(PyTorchTrainer):
             self.module = self.model = nn.Module()
 
     def gradient_norm(self, weights: list[Tensor]) -> Tensor:
-        """See PyTorchTrainer."""
+        """Return the L2 norm of all ranks' gradients; `weights` are what this rank updates."""
         copies = self.runner.n_copies()
         return norm_over_ranks(weights, [copies.get(id(weight), 1) for weight in weights], self.torch_device)
 
     def gradient_sync(self, is_last_batch: bool) -> contextlib.AbstractContextManager[None]:
-        """See PyTorchTrainer."""
+        """Return the context manager of one batch's forward and backward pass."""
         self._is_last = is_last_batch
         return contextlib.nullcontext()
 
     def propagate(self, inputs: Tensor, labels: Tensor, n_batches: int) -> tuple[Tensor, None]:
-        """See PyTorchTrainer. Loss and number of correct labels are this rank's shares of them."""
+        """Run forward and backward pass of one of `n_batches` batches before an optimizer step.
+
+        Loss and number of correct labels are this rank's shares of them.
+        """
         loss, n_correct = self.runner.forward(inputs, labels)
         self.runner.backward(1 / n_batches, last=self._is_last)
         self._n_correct += n_correct
         return loss, None
 
     def train_epoch(self, epoch: int, timer: EpochTimer) -> EpochSums:
-        """See Trainer. Losses and correct labels are summed over the ranks of the last layer at the end."""
+        """Train this rank's batches of `epoch`; the device is idle on return.
+
+        Losses and correct labels are summed over the ranks of the last layer at the end.
+        """
         self._n_correct = torch.zeros((), dtype=torch.int64, device=self.torch_device)
         sums_of_rank = super().train_epoch(epoch, timer)
         sums = torch.tensor(
@@ -564,7 +570,7 @@ class StrategyTrainer(PyTorchTrainer):
         return received
 
     def weights(self) -> dict[str, np.ndarray]:
-        """See Trainer."""
+        """Return all weights of the model in the canonical layout (models/graph.py)."""
         self._gather()
         arrays_of_rank = super().weights() if self.context.rank == 0 else {}
         arrays = {}
@@ -575,7 +581,10 @@ class StrategyTrainer(PyTorchTrainer):
         return arrays
 
     def weights_finite(self) -> bool:
-        """See Trainer. Each rank checks its own shards."""
+        """Return whether all weights are finite; None if the framework does not expose them.
+
+        Each rank checks its own shards.
+        """
         rank_tensors = [
             tensor
             for shard in self.runner.shards.values()

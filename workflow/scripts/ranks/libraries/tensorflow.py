@@ -298,17 +298,17 @@ class TensorFlowProfiler:
         self._shown_at = 0.0
 
     def start(self) -> None:
-        """See Profiler."""
+        """Start profiling."""
         options = tf.profiler.experimental.ProfilerOptions(python_tracer_level=0)
         tf.profiler.experimental.start(self._folder, options)
         self._shown_at = show_clock(tf.profiler.experimental.Trace)
 
     def stop(self) -> None:
-        """See Profiler."""
+        """Stop profiling quickly, since an epoch is being timed."""
         tf.profiler.experimental.stop()
 
     def events(self) -> list[Event]:
-        """See Profiler."""
+        """Return the events, in microseconds of time.monotonic, after the profiler has stopped."""
         for name in XPLANE:
             with suppress(ImportError):
                 space = importlib.import_module(name).XSpace()
@@ -344,7 +344,6 @@ class TensorFlowTrainer(Trainer):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self.device = configure_library(context)
-        tf.config.experimental.enable_tensor_float_32_execution(context.levels["precision"] == TF32)
         context.phases.read_by(time.monotonic, seconds)
         context.phases.profile_by(TensorFlowProfiler())
         context.phases.enter("join")
@@ -355,9 +354,7 @@ class TensorFlowTrainer(Trainer):
         keras.backend.experimental.enable_tf_random_generator()
         # Dropout draws from it.
         keras.utils.set_random_seed(context.spec["seed"] + context.rank)
-        keras.mixed_precision.set_global_policy(
-            "mixed_bfloat16" if context.levels["precision"] == AMP else "float32"
-        )
+        self.set_precision(context.levels["precision"])
         self._has_tokens = context.graph.vocabulary is not None
         if not self._has_tokens:
             self._mean = tf.constant(context.manifest["mean"], tf.float32)
@@ -391,6 +388,11 @@ class TensorFlowTrainer(Trainer):
             self._forward = tf.function(self._forward_pass, autograph=False, jit_compile=True)
         self._evaluate = tf.function(self._evaluation_step, autograph=False, reduce_retracing=True)
         self._scale_velocities = tf.function(self._scale, autograph=False)
+
+    def set_precision(self, level: str) -> None:
+        """Set the arithmetic of the layers that are built from now on, by the level of `precision`."""
+        tf.config.experimental.enable_tensor_float_32_execution(level == TF32)
+        keras.mixed_precision.set_global_policy("mixed_bfloat16" if level == AMP else "float32")
 
     def make_strategy(self) -> Any:
         """Return the tf.distribute strategy (a hook), before anything else uses TensorFlow's devices."""
@@ -446,29 +448,29 @@ class TensorFlowTrainer(Trainer):
         self.mark("optimizer", gradients)
         return gradients
 
-    def learn(self, tape: Any, loss: Any, length: int, last: bool) -> None:
-        """Accumulate the gradients of one batch of a group of `length`, on a replica (a hook).
+    def accumulate_or_update(self, tape: Any, loss: Any, n_batches: int, is_last_batch: bool) -> None:
+        """Accumulate the gradients of one of `n_batches` batches, on a replica (a hook).
 
-        After the `last` batch, run one optimizer step. Keras sums gradients over replicas, so they are
-        divided by the number of replicas here.
+        The last batch ends with the optimizer step. Keras sums gradients over replicas, so they are divided
+        by the number of replicas here.
         """
         gradients = tape.gradient(loss, self.model.trainable_variables)
-        if not last:
+        if not is_last_batch:
             sums = [
                 total.assign_add(gradient)
                 for total, gradient in zip(self.accumulated, gradients, strict=True)
             ]
             self.mark("metrics", sums)
             return
-        n_summands = length * self.strategy.num_replicas_in_sync
-        if length > 1:
+        n_summands = n_batches * self.strategy.num_replicas_in_sync
+        if n_batches > 1:
             gradients = [
                 total + gradient for total, gradient in zip(self.accumulated, gradients, strict=True)
             ]
         if n_summands > 1:
             gradients = [gradient / n_summands for gradient in gradients]
-        with tf.control_dependencies(gradients if length > 1 else []):
-            for total in self.accumulated if length > 1 else []:
+        with tf.control_dependencies(gradients if n_batches > 1 else []):
+            for total in self.accumulated if n_batches > 1 else []:
                 total.assign(tf.zeros_like(total))
         self.mark_updated(
             self.optimizer.apply_gradients(zip(gradients, self.model.trainable_variables, strict=True))
@@ -496,7 +498,7 @@ class TensorFlowTrainer(Trainer):
         return self.context.levels["weight_decay"] if _identity(variable) in self._decayed else 0.0
 
     def train(self, timer: EpochTimer) -> None:
-        """See Trainer."""
+        """Train all epochs."""
         data = self._dataset()
         if self.context.levels["training_loop"] == "fit":
             self._fit(data, timer)
@@ -506,19 +508,21 @@ class TensorFlowTrainer(Trainer):
         super().train(timer)
 
     def train_epoch(self, _epoch: int, timer: EpochTimer) -> EpochSums:
-        """See Trainer.
+        """Train this rank's batches of `epoch`; the device is idle on return.
 
         The gradients of a group's batches are accumulated; the last batch ends with an optimizer step.
         """
         batch_sums, phases = [], self.context.phases
-        for length in self.context.accumulation_groups:
-            for i in range(length):
+        for n_batches in self.context.accumulation_groups:
+            for i in range(n_batches):
                 phases.step()
                 if i == 0:
                     phases.enter("optimizer")
                     self.set_learning_rate()
                 phases.enter("data")
-                *sums, marks = self._compiled_batch(self._iterator, length, i == length - 1, phases.is_traced)
+                *sums, marks = self._compiled_batch(
+                    self._iterator, n_batches, i == n_batches - 1, phases.is_traced
+                )
                 batch_sums.append(sums)
                 self._enter_marked_phases(marks)
                 if timer.wants_steps:
@@ -566,10 +570,10 @@ class TensorFlowTrainer(Trainer):
                 velocity.assign(velocity * ratio)
 
     def validate(self) -> EpochSums:
-        """See Trainer."""
+        """Evaluate this rank's share of the validation split."""
         loss, correct, samples = 0.0, 0, 0
-        for images, labels in self.context.validation():
-            batch_loss, batch_correct = self._evaluate(self._distribute(images), self._distribute(labels))
+        for inputs, labels in self.context.validation():
+            batch_loss, batch_correct = self._evaluate(self._distribute(inputs), self._distribute(labels))
             loss, correct, samples = (
                 loss + float(batch_loss),
                 correct + int(batch_correct),
@@ -578,28 +582,29 @@ class TensorFlowTrainer(Trainer):
         return EpochSums(loss, correct, samples)
 
     def weights(self) -> dict[str, np.ndarray]:
-        """See Trainer."""
+        """Return all weights of the model in the canonical layout (models/graph.py)."""
         return {name: self.local_values(variable)[0].numpy() for name, variable in self.variables.items()}
 
     def statistics(self) -> dict[str, np.ndarray]:
-        """See Trainer."""
+        """Return this rank's own weights that are not trained; in a pipeline, those of its stage."""
         values_by_name = {
             name: self.local_values(self.variables[name]) for name in self.context.graph.statistics
         }
         return {
-            name: np.mean([part.numpy() for part in parts], axis=0) for name, parts in values_by_name.items()
+            name: np.mean([value.numpy() for value in values], axis=0)
+            for name, values in values_by_name.items()
         }
 
     def set_statistics(self, statistics: dict[str, np.ndarray]) -> None:
-        """See Trainer."""
+        """Replace the weights that are not trained."""
         for name, value in statistics.items():
-            for part in self.local_values(self.variables[name]):
-                part.assign(value)
+            for variable in self.local_values(self.variables[name]):
+                variable.assign(value)
 
     def local_values(self, value: Any) -> tuple[Any, ...]:
         """Return the local values of this rank's replicas, without communication."""
-        parts: tuple[Any, ...] = self.strategy.experimental_local_results(value)
-        return parts
+        values: tuple[Any, ...] = self.strategy.experimental_local_results(value)
+        return values
 
     def _distribute(self, samples: np.ndarray) -> Any:
         """Return samples [N, ...] distributed to this rank's replicas."""
@@ -611,7 +616,7 @@ class TensorFlowTrainer(Trainer):
         )
 
     def settings(self) -> dict[str, str]:
-        """See Training."""
+        """Return the settings of this rank by name, after the last epoch."""
         graph, optimizer = self.context.graph, self.optimizer
         kind = next(
             base for base in type(optimizer).__mro__ if base.__module__.startswith(("tf_keras", "keras"))
@@ -639,12 +644,12 @@ class TensorFlowTrainer(Trainer):
         return settings
 
     def reset_device_memory_peak(self) -> None:
-        """See Trainer."""
+        """Restart the peak of device memory at the present use, if the library can."""
         if self.context.spec["device"] == "cuda":
             tf.config.experimental.reset_memory_stats("GPU:0")
 
     def read_device_memory_peak(self) -> int | None:
-        """See Trainer."""
+        """Return the peak of device memory in bytes, None if the library does not report it."""
         return (
             int(tf.config.experimental.get_memory_info("GPU:0")["peak"])
             if self.context.spec["device"] == "cuda"
@@ -702,23 +707,23 @@ class TensorFlowTrainer(Trainer):
         )
         return tf.data.Dataset.from_generator(blocks, output_signature=signature).prefetch(1)
 
-    def _normalized(self, images: Any) -> Any:
-        return images if self._has_tokens else (tf.cast(images, tf.float32) - self._mean) / self._std
+    def _normalized(self, inputs: Any) -> Any:
+        """Return images in uint8 as normalized ones in float32; return tokens as they are."""
+        return inputs if self._has_tokens else (tf.cast(inputs, tf.float32) - self._mean) / self._std
 
-    def _train_batch(self, iterator: Any, length: int, last: bool, traced: bool) -> Any:
+    def _train_batch(self, iterator: Any, n_batches: int, is_last_batch: bool, is_traced: bool) -> Any:
         """Return loss and correct labels of a batch, and the marks of this rank's first replica.
 
         Correct labels of a language model are not counted.
         """
 
         def on_replica(batch: Any) -> Any:
-            mark = self._traced_here.marks = Marks(traced, self.context.spec["device"] == "cuda")
-            images, labels = batch
-            images, labels = mark.before("forward", [images, labels])
+            mark = self._traced_here.marks = Marks(is_traced, self.context.spec["device"] == "cuda")
+            inputs, labels = mark.before("forward", list(batch))
             with tf.GradientTape() as tape:
-                loss, *correct = self._forward(self._normalized(images), labels)
+                loss, *correct = self._forward(self._normalized(inputs), labels)
                 loss = mark.turn("backward", loss)
-            self.learn(tape, loss, length, last)
+            self.accumulate_or_update(tape, loss, n_batches, is_last_batch)
             return loss, *correct, mark.stamps
 
         *sums, stamps = self.strategy.run(on_replica, args=(next(iterator),))
@@ -726,9 +731,9 @@ class TensorFlowTrainer(Trainer):
             phase: self.local_values(mark)[0] for phase, mark in stamps.items()
         }
 
-    def _forward_pass(self, images: Any, labels: Any) -> list[Any]:
+    def _forward_pass(self, inputs: Any, labels: Any) -> list[Any]:
         """Return the loss of a batch and its number of correct labels, for a language model only the loss."""
-        logits = self.model(images, training=True)
+        logits = self.model(inputs, training=True)
         smoothing = self.context.levels["label_smoothing"]
         loss = tf.reduce_mean(cross_entropy(labels, logits, smoothing))
         return [loss, *([_count_correct(logits, labels)] if self.context.counts_correct else [])]
@@ -737,14 +742,14 @@ class TensorFlowTrainer(Trainer):
         """Return the sums of losses and counts over this rank's replicas."""
         return [tf.add_n(self.local_values(value)) for value in values]
 
-    def _evaluation_step(self, images: Any, labels: Any) -> Any:
+    def _evaluation_step(self, inputs: Any, labels: Any) -> Any:
         # Each replica evaluates with its own running statistics.
-        def on_replica(images: Any, labels: Any) -> Any:
-            logits = self.model(self._normalized(images), training=False)
+        def on_replica(inputs: Any, labels: Any) -> Any:
+            logits = self.model(self._normalized(inputs), training=False)
             losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
             return tf.reduce_sum(losses) / self.context.positions, _count_correct(logits, labels)
 
-        return self._sum_over_replicas(self.strategy.run(on_replica, args=(images, labels)))
+        return self._sum_over_replicas(self.strategy.run(on_replica, args=(inputs, labels)))
 
     def _fit(self, data: Any, timer: EpochTimer) -> None:
         trainer, spec = self, self.context.spec
@@ -770,7 +775,7 @@ class TensorFlowTrainer(Trainer):
         self.model.compile(self.optimizer, _loss(), metrics=metrics, jit_compile=self._is_compiled)
         self.model.fit(
             self.strategy.distribute_datasets_from_function(
-                lambda _: data.map(lambda images, labels: (self._normalized(images), labels))
+                lambda _: data.map(lambda inputs, labels: (self._normalized(inputs), labels))
             ),
             epochs=self.context.levels["epochs"],
             steps_per_epoch=spec["steps"],
@@ -794,11 +799,11 @@ class TensorFlowCollectives(Collectives):
         self._graphs: dict[str, Any] = {}
 
     def load(self, values: np.ndarray) -> None:
-        """See Collectives."""
+        """Copy this rank's message, float32, to the device."""
         self._loaded = tf.constant(values)
 
     def do(self, collective: str) -> None:
-        """See Collectives."""
+        """Run this collective once on the loaded message, and return when the device is idle."""
         if collective not in self._graphs:
             self._graphs[collective] = tf.function(getattr(self, collective), autograph=False)
         self._result = self._graphs[collective](self._loaded)
@@ -806,7 +811,7 @@ class TensorFlowCollectives(Collectives):
             tf.test.experimental.sync_devices()
 
     def result(self) -> np.ndarray:
-        """See Collectives."""
+        """Return the result of the last `do`, float32."""
         return self._result.numpy()
 
 

@@ -15,10 +15,10 @@ from ranks.worker.epoch_timer import EpochTimer
 from ranks.worker.library_warnings import LibraryWarnings
 from ranks.worker.node import driver, machine, memory_bytes, processor, system
 from ranks.worker.process import adapter_of, as_rank, host, leave_result
-from ranks.worker.trainer import Training
+from ranks.worker.trainer import TrainingProgram
 
 
-def run(folder: Path) -> Training:
+def run(folder: Path) -> TrainingProgram:
     """Train, write result.json into the attempt's folder on rank 0, and return the trainer."""
     context = from_environment(folder)
     adapter = adapter_of(context)
@@ -32,7 +32,7 @@ def run(folder: Path) -> Training:
     context.phases.enter("build")
     library_warnings = LibraryWarnings()
     # PyTorch's optimizer imports another thousand modules.
-    trainer: Training = adapter.trainer(context)
+    trainer: TrainingProgram = adapter.trainer(context)
     gc.enable()
     timer = EpochTimer(context)
     trainer.train(timer)

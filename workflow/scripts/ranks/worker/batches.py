@@ -52,7 +52,7 @@ class Prepared:
         return len(self.labels)
 
     def read(self, _epoch: int, _places: slice, samples: np.ndarray) -> Batch:
-        """See Split."""
+        """Return `samples`, given by their numbers, from consecutive `places` of the epoch's order."""
         inputs, labels = self.inputs[samples], self.labels[samples]
         return (inputs.astype(np.int64), labels.astype(np.int64)) if self.tokens else (inputs, labels)
 
@@ -72,7 +72,7 @@ class Fresh(abc.ABC):
         return self.samples
 
     def read(self, epoch: int, places: slice, samples: np.ndarray) -> Batch:
-        """See Split."""
+        """Return `samples`, given by their numbers, from consecutive `places` of the epoch's order."""
         stream = np.random.PCG64([self.seed, epoch]).advance(places.start * self.words)
         return self.draw(stream.random_raw(len(samples) * self.words).reshape(len(samples), self.words))
 
@@ -90,7 +90,7 @@ class Noise(Fresh):
         self.words = 1 + -(-self.pixels // 8)
 
     def draw(self, drawn: np.ndarray) -> Batch:
-        """See Fresh."""
+        """Return the samples of these random numbers, uint64 [N, words]."""
         images = np.ascontiguousarray(drawn[:, 1:]).view(np.uint8)[:, : self.pixels].reshape(-1, *self.shape)
         return images, (drawn[:, 0] % self.classes).astype(np.int64)
 
@@ -106,7 +106,10 @@ class Regions(Fresh):
         self.words = self.n_squares + -(-self.n_pixels // 8)
 
     def draw(self, drawn: np.ndarray) -> Batch:
-        """See Fresh. A pixel's value is three parts of noise and one part of the level of its class."""
+        """Return the samples of these random numbers, uint64 [N, words].
+
+        A pixel's value is three parts of noise and one part of the level of its class.
+        """
         height, width, _ = self.shape
         squares = (drawn[:, : self.n_squares] % self.classes).astype(np.int64).reshape(-1, *self.grid)
         labels = squares.repeat(SQUARE, 1).repeat(SQUARE, 2)[:, :height, :width]
@@ -124,7 +127,7 @@ class Counting(Fresh):
         self.vocabulary, self.words = vocabulary, length + 1
 
     def draw(self, drawn: np.ndarray) -> Batch:
-        """See Fresh.
+        """Return the samples of these random numbers, uint64 [N, words].
 
         The highest bits of a number decide whether the token is random, the others which one it is.
         """
@@ -147,7 +150,7 @@ class Topics(Fresh):
         self.vocabulary, self.classes, self.words = vocabulary, classes, 1 + length
 
     def draw(self, drawn: np.ndarray) -> Batch:
-        """See Fresh.
+        """Return the samples of these random numbers, uint64 [N, words].
 
         The first number is the class. The highest bits of each other number decide whether the token belongs
         to the class; with C classes, class c has the tokens c, C + c, 2 C + c, ...
@@ -172,7 +175,7 @@ class Clicks(Fresh):
         self.n_values = vocabulary // N_CATEGORIES
 
     def draw(self, drawn: np.ndarray) -> Batch:
-        """See Fresh."""
+        """Return the samples of these random numbers, uint64 [N, words]."""
         counts, categories = np.split(drawn, [N_COUNTS], axis=1)
         counts = (counts & np.uint64(4095)) >> ((counts >> np.uint64(60)) % np.uint64(13))
         high, low = categories >> np.uint64(32), categories & np.uint64(2**32 - 1)

@@ -22,9 +22,9 @@ class Collectives(abc.ABC):
     Every method except `result` is collective.
     """
 
-    #: transport of the messages between ranks, named as in Training.transport
+    #: transport of the messages between ranks, named as in TrainingProgram.transport
     transport = "none"
-    #: name of the device whose memory holds the messages, as in Training.device
+    #: name of the device whose memory holds the messages, as in TrainingProgram.device
     device = "cpu"
 
     @abc.abstractmethod

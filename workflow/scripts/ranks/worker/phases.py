@@ -105,20 +105,20 @@ class Phases(Untraced):
         self._parallel: list[list[Any]] = []
 
     def read_by(self, clock: Callable[[], Any], seconds: Callable[[Stamps], Sequence[float]]) -> None:
-        """See Untraced."""
+        """Take stamps from another clock."""
         self._clock, self._seconds = clock, seconds
 
     def enter(self, phase: str, at: Any = None) -> None:
-        """See Untraced."""
+        """End the current phase and start this one, now or at a stamp later than all earlier ones."""
         if self.is_traced:
             self._entered.append((self.epoch, self.number, phase, self._clock() if at is None else at))
 
     def stamp(self) -> Any:
-        """See Untraced."""
+        """Return a stamp of the clock."""
         return self._clock()
 
     def step(self) -> None:
-        """See Untraced. Steps count from 1."""
+        """Start the next training step; `enter` names its first phase. Steps count from 1."""
         self.number += 1
         traced = (self.number - 1) % self.every == 0
         if self.is_traced and not traced:
@@ -126,7 +126,7 @@ class Phases(Untraced):
         self.is_traced = traced
 
     def waits(self) -> Callable[[], None]:
-        """See Untraced."""
+        """Start a wait, and return the function to call when the rank continues with the previous phase."""
         before = self._entered[-1][2]
         if before == "data":
             return _ignore
@@ -134,7 +134,7 @@ class Phases(Untraced):
         return lambda: self.enter(before)
 
     def begin(self) -> End:
-        """See Untraced."""
+        """Start an interval of communication parallel to the phases, and return the function that ends it."""
         if not self.is_traced:
             return _ignore
         interval = [self.epoch, self.number, COMMUNICATION, self._clock(), None]
@@ -147,22 +147,22 @@ class Phases(Untraced):
         return end
 
     def put(self, phase: str, start: Any, end: Any) -> None:
-        """See Untraced."""
+        """Record an interval parallel to the phases of this step, from stamp to stamp."""
         if self.is_traced:
             self._parallel.append([self.epoch, self.number, phase, start, end])
 
     def open_epoch(self, epoch: int) -> None:
-        """See Untraced."""
+        """Start this epoch, on all ranks."""
         self.epoch, self.number, self.is_traced = epoch, 0, True
         self.enter(UNTRACED)  # The first step begins later.
 
     def leave_steps(self) -> None:
-        """See Untraced."""
+        """End the epoch's last step; what follows belongs to no step."""
         self.number, self.is_traced = 0, True
         self.enter("barrier")
 
     def close_epoch(self) -> None:
-        """See Untraced."""
+        """Write the epoch's intervals, while nothing is timed."""
         self.enter("between")
         self._write()
 
@@ -210,11 +210,14 @@ class ProfiledPhases(Phases):
         self._events = folder / operators.RAW.format(rank)
 
     def profile_by(self, profiler: Profiler) -> None:
-        """See Untraced."""
+        """Let a library's own profiler record a few steps, with `trace: full`."""
         self._profilers.append(profiler)
 
     def step(self) -> None:
-        """See Untraced. All steps that a profiler records are traced."""
+        """Start the next training step; `enter` names its first phase.
+
+        All steps that a profiler records are traced.
+        """
         if self._watching and self.number == self.watched:
             self.enter(UNTRACED)
             self._stop()
@@ -222,7 +225,7 @@ class ProfiledPhases(Phases):
         self.is_traced = self.is_traced or self._watching
 
     def leave_steps(self) -> None:
-        """See Untraced."""
+        """End the epoch's last step; what follows belongs to no step."""
         if self._watching:
             self.is_traced = True
             self.enter(UNTRACED)
@@ -230,7 +233,7 @@ class ProfiledPhases(Phases):
         super().leave_steps()
 
     def close_epoch(self) -> None:
-        """See Untraced."""
+        """Write the epoch's intervals, while nothing is timed."""
         super().close_epoch()
         if self.epoch == self.last:
             operators.write(self._profilers, self._events)

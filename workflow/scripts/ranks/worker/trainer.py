@@ -27,7 +27,7 @@ NONE = "none"
 CLIP_EPSILON = 1e-6  # added to the norm that clips gradients, as in torch.nn.utils.clip_grad_norm_
 
 
-class Training(abc.ABC):
+class TrainingProgram(abc.ABC):
     """Training on one rank, with any loop over epochs."""
 
     #: transport of the gradients between ranks, for the record
@@ -82,7 +82,7 @@ class Training(abc.ABC):
         return None
 
 
-class Trainer(Training):
+class Trainer(TrainingProgram):
     """Train one replica of the model on one rank, with our loop over epochs."""
 
     def __init__(self, context: Context) -> None:
@@ -142,14 +142,20 @@ class Trainer(Training):
         return self.validate()
 
     def dropped_token_shares(self) -> dict[str, float]:
-        """See Training. An operator's load sums the shares of each batch, the dropped share last."""
+        """Return the share of choices that experts dropped in training, by operator (Builder.experts).
+
+        An operator's load sums the shares of each batch, the dropped share last.
+        """
         if not any(name.endswith(".load") for name in self.context.graph.statistics):
             return {}
         loads = {name: load for name, load in self.statistics().items() if name.endswith(".load")}
         return {name.removesuffix(".load"): float(load[-1] / load.sum()) for name, load in loads.items()}
 
     def weights_finite(self) -> bool:
-        """See Training. A finite loss proves nothing: in some libraries the ReLU of NaN is 0."""
+        """Return whether all weights are finite; None if the framework does not expose them.
+
+        A finite loss proves nothing: in some libraries the ReLU of NaN is 0.
+        """
         return all(np.isfinite(weight).all() for weight in self.weights().values())
 
     @abc.abstractmethod

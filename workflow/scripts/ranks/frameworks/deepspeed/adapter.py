@@ -226,7 +226,10 @@ def trainer(context: Context) -> Trainer:
             return settings
 
         def validate(self) -> EpochSums:
-            """See Trainer. In ZeRO stage 3 all ranks gather parameters layer by layer."""
+            """Evaluate this rank's share of the validation split.
+
+            In ZeRO stage 3 all ranks gather parameters layer by layer.
+            """
             sums = super().validate()
             if self.stage == STAGES["parameters"]:
                 self.keep_pace()

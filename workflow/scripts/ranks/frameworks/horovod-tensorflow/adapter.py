@@ -57,12 +57,12 @@ def trainer(context: Context) -> Trainer:
         def mark_communication(self) -> None:
             pass  # Horovod has reduced the gradients that the optimizer aggregates.
 
-        def learn(self, tape: Any, loss: Any, length: int, last: bool) -> None:
+        def accumulate_or_update(self, tape: Any, loss: Any, n_batches: int, is_last_batch: bool) -> None:
             # Horovod always divides by sync_every, and counts batches itself.
             with tape:
-                scaled = loss * (sync_every / length)
-            missing = sync_every - length if last else 0
-            self._pass(tape, scaled, reduces=last and not missing)
+                scaled = loss * (sync_every / n_batches)
+            missing = sync_every - n_batches if is_last_batch else 0
+            self._pass(tape, scaled, reduces=is_last_batch and not missing)
             self._flush(missing)
 
         def _flush(self, passes: int) -> None:

@@ -19,7 +19,7 @@ from ranks.worker.devices import rank_accelerators
 from ranks.worker.epoch_timer import EpochTimer
 from ranks.worker.node import accelerator
 from ranks.worker.phases import UNTRACED, WINDOW_STEPS
-from ranks.worker.trainer import NONE, UNFUSED, Training
+from ranks.worker.trainer import NONE, UNFUSED, TrainingProgram
 
 READY = "Callbacks:"  # heading of the last section that LBANN prints before it trains
 
@@ -29,7 +29,7 @@ def environment(context: Context) -> dict[str, str]:
     return program.variables(context)
 
 
-class LbannTraining(Training):
+class LbannProgram(TrainingProgram):
     """Training by LBANN, with output that rank 0 reads. The constructor starts LBANN and awaits its model."""
 
     def __init__(self, context: Context) -> None:
@@ -53,7 +53,7 @@ class LbannTraining(Training):
                 pass
 
     def train(self, timer: EpochTimer) -> None:
-        """See Training."""
+        """Train all epochs, and report each to `timer`."""
         self.context.phases.enter(UNTRACED)  # LBANN's timeline has the phases of training.
         for number in range(self.context.levels["epochs"]):
             timer.record_epoch(self._epoch(number) if self.context.rank == 0 else None)
@@ -121,11 +121,17 @@ class LbannTraining(Training):
         return line
 
     def library_version(self) -> str:
-        """See Training. LBANN prints its version; only rank 0 has it."""
+        """Return names and versions of the libraries that train.
+
+        LBANN prints its version; only rank 0 has it.
+        """
         return ", ".join(f"{name} {version}" for name, version in self._output.versions.items())
 
     def settings(self) -> dict[str, str]:
-        """See Training. LBANN reports none of them, so they are the settings of its experiment."""
+        """Return the settings of this rank by name, after the last epoch.
+
+        LBANN reports none of them, so they are the settings of its experiment.
+        """
         context, levels = self.context, self.context.levels
         settings = {
             "optimizer implementation": f"LBANN {levels['optimizer']}",
@@ -140,11 +146,11 @@ class LbannTraining(Training):
         return settings | ({"attention": UNFUSED} if context.graph.head_sizes else {})
 
     def memory_peak_bytes(self) -> int:
-        """See Training. It is the peak of the programs that this rank started."""
+        """Return the peak memory of this rank. It is the peak of the programs that this rank started."""
         return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
 
     def program_report(self) -> dict[str, Any]:
-        """See Training."""
+        """Return what only ranks can report (`measured.told` in record.json), None if there is nothing."""
         return {
             "objective": [finite(epoch.train["objective function"]) for epoch in self._output.epochs],
             "steps_s": [epoch.steps_s for epoch in self._output.epochs],
@@ -153,6 +159,6 @@ class LbannTraining(Training):
         }
 
 
-def trainer(context: Context) -> Training:
+def trainer(context: Context) -> TrainingProgram:
     """Return LBANN, started, with its model built."""
-    return LbannTraining(context)
+    return LbannProgram(context)

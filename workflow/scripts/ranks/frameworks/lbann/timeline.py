@@ -81,13 +81,13 @@ class Layers:
         self._times, self._steps, self._zero = times, steps, zero
 
     def start(self) -> None:
-        """See Profiler. LBANN has recorded all steps."""
+        """Start profiling. LBANN has recorded all steps."""
 
     def stop(self) -> None:
-        """See Profiler."""
+        """Stop profiling quickly, since an epoch is being timed."""
 
     def events(self) -> Iterator[Event]:
-        """See Profiler."""
+        """Return the events, in microseconds of time.monotonic, after the profiler has stopped."""
         for thread, part in enumerate(PARTS.values()):
             place = {"pid": "LBANN", "tid": thread}
             yield {"ph": "M", "name": "thread_name", **place, "args": {"name": part}}
