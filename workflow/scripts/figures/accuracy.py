@@ -1,17 +1,20 @@
 """Draw training and validation accuracy, or perplexity, over epochs, optimizer steps or wall time."""
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, MaxNLocator
 
 from analysis import intervals
-from analysis.measured import Records, successful
+from analysis.measured import Records, treatment_text
 from common.notes import Note
 from declared.figures import FigureSpec
 from figures import panels, style
@@ -26,7 +29,6 @@ SMALL_TITLE_CHARACTERS = 16
 MAX_MARKED_EPOCHS = 20  # of a line whose markers are not shifted
 MARKER_SIZE = 2.4
 MAX_EPOCH_TICKS = 4
-TICK_LABELS_INCHES = 0.15  # between the panels
 MARGIN = 0.05  # of the axis, on both sides
 SINGLE_EPOCH_OFFSET = 0.08  # of the axis, between series that have a single epoch
 BAR_OFFSET = 0.012  # of the axis, between markers and bars of several series
@@ -34,6 +36,17 @@ MIN_RUNS_FOR_INTERVAL = 3  # fewer runs are drawn one by one
 MAX_BANDS = 3  # series of a panel with bands; more get bars, because bands would cover each other
 MAX_BARS = 10  # of a series, if its markers and bars are shifted
 MIN_AXIS_SPAN = 0.02  # of an accuracy
+# Series of a panel whose means of accuracy differ by no more, at every epoch, are drawn as a single curve.
+COMMON_CURVE_TOLERANCE = 0.005
+MAX_NAMED_PANELS = 2  # with series apart, in the caption
+COMMON_BAND: Mapping[str, Any] = {"color": style.INK, "alpha": style.BAND_ALPHA, "linewidth": 0}
+COMMON_CURVE: Mapping[str, Any] = {
+    "color": style.INK,
+    "linewidth": 0.8,
+    "marker": "o",
+    "markersize": 1.8,
+    "markeredgewidth": 0,
+}
 DOT_SIZE = 1.4
 PARTS = {"train": "training", "validation": "validation"}  # panels, from the top
 
@@ -43,8 +56,7 @@ class Quantity:
     """A quantity that is drawn.
 
     Attributes:
-        column: Name of its columns without the part.
-        heading: Its name in the caption.
+        column: Its name in the caption, and that of its columns without the part.
         label: Axis label without the part.
         minimum: Smallest possible value.
         maximum: Largest possible value.
@@ -53,7 +65,6 @@ class Quantity:
     """
 
     column: str
-    heading: str
     label: str
     minimum: float
     maximum: float
@@ -67,10 +78,9 @@ class Quantity:
 
 
 QUANTITIES = {
-    "accuracy": Quantity("accuracy", "Accuracy", "accuracy (%)", 0, 1, 100),
+    "accuracy": Quantity("accuracy", "accuracy (%)", 0, 1, 100),
     "perplexity": Quantity(
         "perplexity",
-        "Perplexity",
         "perplexity",
         1,
         math.inf,
@@ -98,7 +108,11 @@ AXES = {
     "updates": Axis(
         "updates",
         "updates",
-        Note("updates", "Updates are optimizer steps, one per gradient all-reduce, from the first epoch on."),
+        Note(
+            "updates",
+            "Updates are optimizer steps from the first epoch on. With several ranks, each follows a "
+            "gradient all-reduce.",
+        ),
     ),
     "wall_time": Axis(
         "wall time",
@@ -106,16 +120,141 @@ AXES = {
         Note(
             "wall-time",
             "Wall time covers epochs and validations from the first epoch on, which includes warm-up, "
-            "without start-up, averaged over replicates. A curve begins at the end of its first epoch, late "
-            "where the first step takes long, as with compilation or the set-up of communication.",
+            "without start-up, averaged over replicates. The first epoch takes long if the first step does, "
+            "for example because it compiles the model or sets up communication.",
         ),
         integer=False,
     ),
 }
-HEADING = "{} in {} over {}. Lines: means"
+HEADING = "{} {} over {}. Lines: means"
 INTERVALS_PHRASE = "; {}: 95 % t intervals."
 SHIFTED_NOTE = Note("shifted-sideways", "Markers and bars are shifted sideways.")
 DOTS_NOTE = Note("single-runs-drawn", "Dots: runs of cells with fewer than three.")
+LOGARITHMIC_NOTE = Note("logarithmic-axis", "The axis of updates is logarithmic.", axis="updates")
+WALL_TIME_STARTS = Note("curves-start-late", "A curve begins when its first epoch ends.")
+COMMON_CURVES_EXPLAINED = Note(
+    "common-curve-explained",
+    "A common curve is the mean of the means of its series, and its band reaches from the lowest to the "
+    "highest end of their intervals.",
+)
+
+
+@dataclass(frozen=True)
+class _XScale:
+    """The x axis that all panels share.
+
+    Attributes:
+        quantity: What it shows.
+        low: Its lower end.
+        high: Its upper end.
+        logarithmic: Whether it is logarithmic.
+    """
+
+    quantity: Axis
+    low: float
+    high: float
+    logarithmic: bool = False
+
+    def shift(self, x: np.ndarray, share: float) -> np.ndarray:
+        """Return `x` moved by this share of the axis; times, which are measured, do not move."""
+        if not self.quantity.integer:
+            return x
+        return x * (self.high / self.low) ** share if self.logarithmic else x + share * (self.high - self.low)
+
+
+@dataclass(frozen=True)
+class _Curves:
+    """What the panels show: one response over the epochs of each cell.
+
+    Attributes:
+        view: The cells to draw.
+        epochs: The epochs of their runs, with `x`.
+        responses: The columns to draw, from the top, with the name of the part of each.
+        quantity: The quantity that they are.
+        x_scale: The x axis.
+        has_bands: Draw intervals as bands instead of bars.
+    """
+
+    view: View
+    epochs: pd.DataFrame
+    responses: dict[str, str]
+    quantity: Quantity
+    x_scale: _XScale
+    has_bands: bool
+
+    @cached_property
+    def by_panel(self) -> list[list[tuple[Series, pd.DataFrame]]]:
+        """The series of each panel that have runs, with their epochs."""
+        rows = self.epochs.groupby("cell").indices
+        by_panel = []
+        for levels in self.view.panels:
+            panel_runs = panels.rows_at(self.view.ok, levels)
+            indices = {
+                series.name: [
+                    rows[cell] for cell in series.select(panel_runs)["cell"].unique() if cell in rows
+                ]
+                for series in self.view.series
+            }
+            by_panel.append(
+                [
+                    (series, self.epochs.iloc[np.concatenate(indices[series.name])])
+                    for series in self.view.series
+                    if indices[series.name]
+                ]
+            )
+        return by_panel
+
+    @cached_property
+    def spreads(self) -> dict[tuple[int, str], pd.Series]:
+        """The range of the means of a panel's series at each epoch, by panel and response.
+
+        Panels with a single series have none.
+        """
+        return {
+            (panel, response): self._spread([epochs for _, epochs in curves], response)
+            for panel, curves in enumerate(self.by_panel)
+            for response in self.responses
+            if len(curves) > 1
+        }
+
+    @staticmethod
+    def _spread(curves: Sequence[pd.DataFrame], response: str) -> pd.Series:
+        means = pd.DataFrame(
+            {number: epochs.groupby("epoch")[response].mean() for number, epochs in enumerate(curves)}
+        ).astype(float)
+        return (means.max(axis=1) - means.min(axis=1)).dropna()
+
+    @cached_property
+    def common(self) -> set[tuple[int, str]]:
+        """Panels and responses whose series coincide, so that one curve stands for all of them.
+
+        Over wall time series end at different times, and are always drawn one by one. So are cells with
+        too few runs for an interval.
+        """
+        if not (self.x_scale.quantity.integer and math.isfinite(self.quantity.maximum)):
+            return set()
+        return {
+            (panel, response)
+            for (panel, response), spread in self.spreads.items()
+            if len(spread) > 1
+            and spread.max() <= COMMON_CURVE_TOLERANCE
+            and all(
+                epochs.groupby("epoch")[response].count().min() >= MIN_RUNS_FOR_INTERVAL
+                and set(epochs["epoch"]) == set(self.by_panel[panel][0][1]["epoch"])
+                for _, epochs in self.by_panel[panel]
+            )
+        }
+
+    @property
+    def single_series(self) -> list[Series]:
+        """The series that some panel draws with a curve of their own, which the legend names."""
+        names = {
+            series.name
+            for panel, curves in enumerate(self.by_panel)
+            for series, _ in curves
+            if any((panel, response) not in self.common for response in self.responses)
+        }
+        return [series for series in self.view.series if series.name in names]
 
 
 def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
@@ -125,60 +264,98 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     titles_in = panels.titles_height(view.panels, SMALL_TITLE_CHARACTERS)
     view = view.fit_to_page(len(PARTS) * SMALL_PANEL_INCHES + titles_in, SMALL_GRID_COLUMNS)
     epochs = _epochs(records, view, spec.x or "epochs")
-    responses = [name for name in quantity.responses if name in epochs and epochs[name].notna().any()]
+    responses = {
+        name: part
+        for name, part in quantity.responses.items()
+        if name in epochs and epochs[name].notna().any()
+    }
     if not responses or epochs["x"].isna().all():
         missing = x_axis.heading if responses else quantity.column
         cause = Note("not-recorded", f"no {missing} was recorded", quantity=missing)
         return panels.empty_figure(view.runs, panels.NO_SUCCESS if epochs.empty else cause)
-    recorded_runs = epochs.groupby(["cell", "epoch"])[responses].count().stack()  # runs that recorded it
+    recorded_runs = epochs.groupby(["cell", "epoch"])[list(responses)].count().stack()  # that recorded it
     recorded_runs = recorded_runs[recorded_runs > 0]
     panel_runs = [panels.rows_at(view.ok, levels) for levels in view.panels]
     n_series = max(sum(len(series.select(runs)) > 0 for series in view.series) for runs in panel_runs)
-    interval_mark = "bands" if n_series <= MAX_BANDS and epochs["epoch"].nunique() > 1 else "bars"
-    has_bands = interval_mark == "bands"
-    figure = _draw_panels(view, epochs, responses, (x_axis, quantity), has_bands=has_bands)
+    has_bands = n_series <= MAX_BANDS and epochs["epoch"].nunique() > 1
+    curves = _Curves(view, epochs, responses, quantity, _x_scale(x_axis, epochs), has_bands)
+    figure = _draw_panels(curves)
     has_interval = recorded_runs >= MIN_RUNS_FOR_INTERVAL
-    parts = [quantity.responses[response] for response in responses]
-    text = HEADING.format(quantity.heading, " and ".join(parts), x_axis.heading)
-    text += INTERVALS_PHRASE.format(interval_mark) if has_interval.any() else "."
-    heading = Note("heading", text, quantity=quantity.column, parts=parts, over=x_axis.heading)
-    dots = "" if has_interval.all() else DOTS_NOTE
-    shifted = SHIFTED_NOTE if x_axis.integer and not has_bands and n_series > 1 else ""
-    apart = _distance_note(view, epochs, {name: quantity.responses[name] for name in responses}, quantity)
-    endnotes = [quantity.explanation, x_axis.explanation]
-    return figure, view.caption(heading, dots, apart, shifted, endnotes=endnotes, counted=recorded_runs)
+    text = HEADING.format(" and ".join(responses.values()).capitalize(), quantity.column, x_axis.heading)
+    text += INTERVALS_PHRASE.format(_interval_marks(curves)) if has_interval.any() else "."
+    heading = Note(
+        "heading", text, quantity=quantity.column, parts=list(responses.values()), over=x_axis.heading
+    )
+    is_shifted = x_axis.integer and not has_bands and len(curves.single_series) > 1
+    return figure, view.caption(
+        heading,
+        *_distance_notes(curves),
+        WALL_TIME_STARTS if x_axis is AXES["wall_time"] else "",
+        "" if has_interval.all() else DOTS_NOTE,
+        LOGARITHMIC_NOTE if curves.x_scale.logarithmic else "",
+        SHIFTED_NOTE if is_shifted else "",
+        endnotes=[
+            quantity.explanation,
+            x_axis.explanation,
+            COMMON_CURVES_EXPLAINED if curves.common else "",
+        ],
+        counted=recorded_runs,
+    )
 
 
-def _distance_note(view: View, epochs: pd.DataFrame, parts: dict[str, str], quantity: Quantity) -> str:
-    """Return how far the curves of a panel are apart, in points of accuracy; "" for other quantities."""
-    if not math.isfinite(quantity.maximum):
-        return ""
-    means = epochs.groupby(["cell", "epoch"])[list(parts)].mean()
-    distances = []
-    for levels in view.panels:
-        cells = set(panels.rows_at(view.ok, levels)["cell"])
-        by_epoch = means[means.index.get_level_values("cell").isin(cells)].groupby("epoch")
-        distances.append((by_epoch.max() - by_epoch.min())[by_epoch.size() > 1].stack())
-    apart = quantity.unit_multiplier * pd.concat(distances).astype(float).dropna()
-    if apart.empty:
-        return ""
-    largest, median = float(apart.max()), float(apart.median())
-    text = f"Curves of a panel: up to {largest:.2g} points apart, median {median:.2g}."
-    return Note("curves-apart", text, largest=largest, median=median)
+def _interval_marks(curves: _Curves) -> str:
+    """Return how intervals are drawn: as bands, as bars, or as both."""
+    if curves.has_bands or not curves.single_series:
+        return "bands"
+    return "bands, bars" if curves.common else "bars"
 
 
-def _draw_panels(
-    view: View,
-    epochs: pd.DataFrame,
-    responses: list[str],
-    content: tuple[Axis, Quantity],
-    *,
-    has_bands: bool,
-) -> Figure:
+def _x_scale(x_axis: Axis, epochs: pd.DataFrame) -> _XScale:
+    """Return the x axis of all panels.
+
+    Updates get a logarithmic axis if cells make very different numbers of them, because the curves of those
+    with few updates would be a vertical line on a linear one.
+    """
+    by_epoch = epochs.groupby(["cell", "epoch"])["x"]  # runs are drawn one by one if a cell has few
+    x = by_epoch.transform("mean").where(by_epoch.transform("count") >= MIN_RUNS_FOR_INTERVAL, epochs["x"])
+    if x_axis is AXES["updates"] and x.min() > 0 and x.max() / x.min() > panels.LOG_FROM_RATIO:
+        margin = (x.max() / x.min()) ** MARGIN
+        return _XScale(x_axis, x.min() / margin, x.max() * margin, logarithmic=True)
+    return _XScale(x_axis, *_axis_limits(x, integer=x_axis.integer))
+
+
+def _distance_notes(curves: _Curves) -> list[str]:
+    """Return how far the curves of a panel are apart, in points of accuracy; [] for other quantities.
+
+    With common curves, the second note names the panels whose series are drawn one by one.
+    """
+    spreads = {key: spread for key, spread in curves.spreads.items() if len(spread)}
+    if not (math.isfinite(curves.quantity.maximum) and spreads):
+        return []
+    unit = curves.quantity.unit_multiplier
+    all_spreads = unit * pd.concat(list(spreads.values()))
+    largest, median = float(all_spreads.max()), float(all_spreads.median())
+    if not curves.common:
+        text = f"Curves of a panel: up to {largest:.2g} points apart, median {median:.2g}."
+        return [Note("curves-apart", text, largest=largest, median=median)]
+    common = unit * max(float(spreads[key].max()) for key in curves.common)
+    text = f"Black: all {curves.view.series_plural}, within {common:.1g} points."
+    notes: list[str] = [Note("common-curve", text, largest=common, panels=len(curves.common))]
+    apart = [key for key in spreads if key not in curves.common]
+    if apart:
+        names = [
+            ", ".join(filter(None, (curves.responses[response], treatment_text(curves.view.panels[panel]))))
+            for panel, response in apart
+        ]
+        named = "; ".join(names) if len(names) <= MAX_NAMED_PANELS else f"{len(names)} panels in colour"
+        text = f"Up to {largest:.2g} points apart: {named}."
+        notes.append(Note("curves-apart", text, largest=largest, median=median, panels=names))
+    return notes
+
+
+def _draw_panels(curves: _Curves) -> Figure:
     """Draw a panel of training above one of validation for each combination of factors."""
-    x_axis, quantity = content
-    legend_series = [series for series in view.series if len(series.select(view.ok))]
-    rows = epochs.groupby("cell").indices
+    view, quantity, responses, x_scale = curves.view, curves.quantity, list(curves.responses), curves.x_scale
     panel_levels = view.panels
     is_small = len(panel_levels) > LARGE_PANELS
     max_columns, panel_in = (
@@ -186,70 +363,82 @@ def _draw_panels(
     )
     characters = SMALL_TITLE_CHARACTERS if is_small else panels.TITLE_CHARACTERS
     n_bands, n_columns, width = panels.layout(len(panel_levels), max_columns)
-    separate_axes = x_axis is AXES["updates"] and len(panel_levels) > 1
-    pair_in = (
-        len(responses) * panel_in
-        + panels.titles_height(panel_levels, characters)
-        + TICK_LABELS_INCHES * separate_axes
-    )
-    figure = style.new_figure(
-        width, n_bands * pair_in + 0.15 + panels.legend_height(len(legend_series), width)
-    )
-    axes = figure.subplots(
-        n_bands * len(responses), n_columns, squeeze=False, sharex=not separate_axes, sharey="row"
-    )
+    pair_in = len(responses) * panel_in + panels.titles_height(panel_levels, characters)
+    common_handle = Line2D([], [], label=f"all {view.series_plural}", **COMMON_CURVE)
+    further_handles = [common_handle] if curves.common else []
+    n_entries = len([*curves.single_series, *further_handles])
+    figure = style.new_figure(width, n_bands * pair_in + 0.15 + panels.legend_height(n_entries, width))
+    axes = figure.subplots(n_bands * len(responses), n_columns, squeeze=False, sharex=True, sharey="row")
     for ax in axes.flat:
         ax.set_axis_off()
         ax.autoscale(False)  # it is slow with dozens of panels that share axes
     for band in range(n_bands):
-        band_levels = panel_levels[band * n_columns : (band + 1) * n_columns]
+        # Rows share their limits, unless models or data sets, which differ in accuracy, make panels.
+        is_separate = bool(panels.duration_factors(view.facet))
+        band_levels = panel_levels[band * n_columns : (band + 1) * n_columns] if is_separate else panel_levels
         cells = {cell for levels in band_levels for cell in panels.rows_at(view.ok, levels)["cell"]}
         for row, response in enumerate(responses):
-            _set_y_axis(axes[band * len(responses) + row, 0], quantity, epochs, response, cells)
-    by_epoch = epochs.groupby(["cell", "epoch"])["x"]  # runs are drawn one by one where they are few
-    drawn_x = by_epoch.transform("mean").where(
-        by_epoch.transform("count") >= MIN_RUNS_FOR_INTERVAL, epochs["x"]
-    )
+            _set_y_axis(axes[band * len(responses) + row, 0], quantity, curves.epochs, response, cells)
     for panel, levels in enumerate(panel_levels):
         band, column = divmod(panel, n_columns)
-        panel_runs = successful(panels.rows_at(view.runs, levels))
-        axis_runs = panel_runs if separate_axes else view.ok
-        limits = _axis_limits(drawn_x[epochs["cell"].isin(set(axis_runs["cell"]))], integer=x_axis.integer)
         for row, response in enumerate(responses):
             ax = axes[band * len(responses) + row, column]
             ax.set_axis_on()
-            ax.set_xlim(*limits)
-            for position, series in enumerate(view.series):
-                indices = [rows[cell] for cell in series.select(panel_runs)["cell"].unique() if cell in rows]
-                if indices:
-                    # Neither lines nor bars move on an axis of time, which is measured.
-                    middle = (len(view.series) - 1) / 2
-                    place = (position - middle) * (limits[1] - limits[0]) if x_axis.integer else 0.0
-                    _draw_curve(
-                        ax,
-                        series,
-                        epochs.iloc[np.concatenate(indices)],
-                        (response, quantity),
-                        place,
-                        has_bands=has_bands,
-                    )
+            if x_scale.logarithmic:
+                ax.set_xscale("log")
+            ax.set_xlim(x_scale.low, x_scale.high)
+            _draw_panel(ax, curves, panel, response)
             if not ax.lines:
                 panels.write_remark(ax, view.absence_reason(panels.rows_at(view.runs, levels)), 24)
             if row == 0:
                 ax.set_title(panels.panel_title(levels, characters))
             if column == 0:
                 ax.set_ylabel(f"{quantity.responses[response]}\n{quantity.label}")
-            last = row == len(responses) - 1
-            ax.tick_params(labelbottom=last and (separate_axes or panel + n_columns >= len(panel_levels)))
+            is_last = row == len(responses) - 1 and panel + n_columns >= len(panel_levels)
+            ax.tick_params(labelbottom=is_last)
             ax.grid(True)
-            ax.xaxis.set_major_locator(
-                FixedLocator(_epoch_ticks(epochs["epoch"], MAX_EPOCH_TICKS - is_small))
-                if x_axis is AXES["epochs"]
-                else MaxNLocator(3 if is_small else 4, integer=x_axis.integer, min_n_ticks=2)
-            )
-    figure.supxlabel(x_axis.label, fontsize=style.FONT_SIZE)
-    panels.add_legend(figure, legend_series)
+            _set_x_ticks(ax, curves, is_small=is_small)
+    figure.supxlabel(x_scale.quantity.label, fontsize=style.FONT_SIZE)
+    panels.add_legend(figure, curves.single_series, further_handles)
     return figure
+
+
+def _set_x_ticks(ax: Axes, curves: _Curves, *, is_small: bool) -> None:
+    x_scale = curves.x_scale
+    if x_scale.logarithmic:
+        panels.set_round_ticks(ax.xaxis, MAX_EPOCH_TICKS)
+    elif x_scale.quantity is AXES["epochs"]:
+        ticks = _epoch_ticks(curves.epochs["epoch"], MAX_EPOCH_TICKS - is_small)
+        ax.xaxis.set_major_locator(FixedLocator(ticks))
+    else:
+        n_ticks = 3 if is_small else 4
+        ax.xaxis.set_major_locator(MaxNLocator(n_ticks, integer=x_scale.quantity.integer, min_n_ticks=2))
+
+
+def _draw_panel(ax: Axes, curves: _Curves, panel: int, response: str) -> None:
+    """Draw the series of a panel one by one, or a single curve if they coincide."""
+    drawn = curves.by_panel[panel]
+    if (panel, response) in curves.common:
+        _draw_common_curve(ax, [epochs for _, epochs in drawn], (response, curves.quantity))
+        return
+    positions = {series.name: index for index, series in enumerate(curves.view.series)}
+    middle = (len(positions) - 1) / 2
+    for series, epochs in drawn:
+        _draw_curve(ax, series, epochs, response, positions[series.name] - middle, curves)
+
+
+def _draw_common_curve(ax: Axes, drawn: Sequence[pd.DataFrame], content: tuple[str, Quantity]) -> None:
+    """Draw the mean of the means of several series, in a band around all their intervals."""
+    response, quantity = content
+    means = [_means(epochs, response, quantity) for epochs in drawn]
+    x = drawn[0].groupby("epoch")["x"].mean().reindex(means[0].index).to_numpy(float)
+    value, low, high = (
+        quantity.unit_multiplier * getattr(pd.concat([frame[name] for frame in means], axis=1), how)(axis=1)
+        for name, how in (("value", "mean"), ("low", "min"), ("high", "max"))
+    )
+    ax.fill_between(x, low.to_numpy(float), high.to_numpy(float), **COMMON_BAND)
+    step = max(1, math.ceil(len(x) / MAX_MARKED_EPOCHS))
+    ax.plot(x, value.to_numpy(float), markevery=step, **COMMON_CURVE)
 
 
 def _epoch_ticks(epochs: pd.Series, max_ticks: int) -> list[int]:
@@ -327,13 +516,7 @@ def _axis_limits(x: pd.Series, *, integer: bool) -> tuple[float, float]:
 
 
 def _draw_curve(
-    ax: Axes,
-    series: Series,
-    epochs: pd.DataFrame,
-    content: tuple[str, Quantity],
-    place: float,
-    *,
-    has_bands: bool,
+    ax: Axes, series: Series, epochs: pd.DataFrame, response: str, position: float, curves: _Curves
 ) -> None:
     """Draw one series of a panel.
 
@@ -341,37 +524,39 @@ def _draw_curve(
         ax: The panel.
         series: The series.
         epochs: Its epochs.
-        content: The column to draw, and its quantity.
-        place: Number of the series, counted from the middle one, times the width of the axis.
-        has_bands: Draw intervals as bands instead of bars.
+        response: The column to draw.
+        position: Number of the series, counted from the middle one.
+        curves: What all panels show.
     """
-    response, quantity = content
+    quantity, has_bands, x_scale = curves.quantity, curves.has_bands, curves.x_scale
     means = _means(epochs, response, quantity)
     if means.empty:
         return
     is_single = len(means) == 1
-    x = epochs.groupby("epoch")["x"].mean().reindex(means.index).to_numpy(float)
-    x = x + place * SINGLE_EPOCH_OFFSET * is_single
+    shift = position * SINGLE_EPOCH_OFFSET * is_single
+    x = x_scale.shift(epochs.groupby("epoch")["x"].mean().reindex(means.index).to_numpy(float), shift)
     colour = series.style.colour
-    is_shifted = not (has_bands or is_single or place == 0)
+    is_shifted = x_scale.quantity.integer and not (has_bands or is_single or position == 0)
     step = max(1, math.ceil(len(x) / (MAX_BARS if is_shifted else MAX_MARKED_EPOCHS)))
-    marked_x = x + place * BAR_OFFSET * is_shifted
+    marked_x = x_scale.shift(x, position * BAR_OFFSET * is_shifted)
     low, high = (quantity.unit_multiplier * means[bound].to_numpy() for bound in ("low", "high"))
+    # The hollow markers of single-device baselines would be hidden below filled ones.
+    above = {"zorder": 3 if series.style.filled else 4}
     if has_bands:
         ax.fill_between(x, low, high, color=colour, alpha=style.BAND_ALPHA, linewidth=0)
     else:
         ax.vlines(marked_x[::-step], low[::-step], high[::-step], color=colour, linewidth=0.7)
     epochs_of_few_runs = epochs[epochs["epoch"].isin(means.index[means["n"] < MIN_RUNS_FOR_INTERVAL])]
     if len(epochs_of_few_runs):
-        shift = place * SINGLE_EPOCH_OFFSET * is_single
         values = quantity.unit_multiplier * epochs_of_few_runs[response].astype(float)
-        dots = ax.plot(epochs_of_few_runs["x"] + shift, values, "o", color=colour)[0]
+        few_x = x_scale.shift(epochs_of_few_runs["x"].to_numpy(float), shift)
+        dots = ax.plot(few_x, values, "o", color=colour)[0]
         dots.set(markersize=DOT_SIZE, markeredgewidth=0)
     values = quantity.unit_multiplier * means["value"].to_numpy()
     line: dict[str, Any] = {"color": series.style.colour, "linestyle": series.style.line, "linewidth": 0.8}
     marker = panels.marker_style(series.style) | {"markersize": MARKER_SIZE, "markeredgewidth": 0.5}
     if is_shifted:
         ax.plot(x, values, **line)
-        ax.plot(marked_x[::-step], values[::-step], zorder=3, **marker)
+        ax.plot(marked_x[::-step], values[::-step], **above, **marker)
     else:
-        ax.plot(x, values, markevery=step, **marker | line)
+        ax.plot(x, values, markevery=step, **above, **marker | line)

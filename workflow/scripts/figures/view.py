@@ -254,6 +254,13 @@ class View:
             return " and ".join(names)
         return f"treatment ({', '.join(names)})"
 
+    @property
+    def series_plural(self) -> str:
+        """What the series are, such as `frameworks` or `treatments`."""
+        if self.colour == ["framework"]:
+            return "frameworks"
+        return "series" if "framework" in self.colour else "treatments"
+
     def caption(
         self,
         heading: str | Sequence[str],
