@@ -1,7 +1,7 @@
 """Draw predicted against measured cell means: each cell as predicted by the regression on all other cells."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -56,7 +56,8 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     n_outside = 0
     for ax, ((response, model), fit) in zip(axes, fits.items(), strict=True):
         unit, unit_name = _axis_unit(response, fit)
-        n_outside += _draw_panel(ax, fit, styles, unit)
+        row_fits = [row_fit for (row_response, _), row_fit in fits.items() if row_response == response]
+        n_outside += _draw_panel(ax, fit, styles, unit, _row_limits(row_fits))
         ax.set_title(_panel_title(response, model, fit))
         if ax in axes[:: shape[1]]:
             ax.set_ylabel(f"predicted ({unit_name})")
@@ -111,7 +112,30 @@ def _at_edges_note(n_outside: int) -> str:
     return Note("predictions-at-edges", text, predictions=n_outside) if n_outside else ""
 
 
-def _draw_panel(ax: Axes, fit: Fit, styles: list[tuple[SeriesStyle, set[str]]], unit: float) -> int:
+def _predicted_cells(fit: Fit) -> pd.DataFrame:
+    """Return the cells that the fit predicts from all others."""
+    return pd.DataFrame() if fit.problem else fit.cells.dropna(subset=["without_cell"])
+
+
+def _row_limits(fits: Sequence[Fit]) -> tuple[float, float]:
+    """Return the limits of both axes of a row of panels: models of one response share them."""
+    ends = []
+    for fit in fits:
+        if len(points := _predicted_cells(fit)):
+            low, high = fit.cells["measured"].min(), fit.cells["measured"].max()
+            predicted = points.loc[points["without_cell"] > 0, "without_cell"]
+            ends.append(max(low / MAX_BEYOND, min(low, predicted.min())) / MARGIN)
+            ends.append(min(high * MAX_BEYOND, max(high, predicted.max())) * MARGIN)
+    return min(ends, default=1.0), max(ends, default=2.0)
+
+
+def _draw_panel(
+    ax: Axes,
+    fit: Fit,
+    styles: list[tuple[SeriesStyle, set[str]]],
+    unit: float,
+    limits: tuple[float, float],
+) -> int:
     """Draw the cells of a model and return how many of them are outside of the axes.
 
     Args:
@@ -119,22 +143,17 @@ def _draw_panel(ax: Axes, fit: Fit, styles: list[tuple[SeriesStyle, set[str]]], 
         fit: The fitted model.
         styles: Style and cells of each series.
         unit: Unit of the axes.
+        limits: Ends of both axes, not yet in this unit.
     """
-    points = fit.cells.dropna(subset=["without_cell"]) if not fit.problem else pd.DataFrame()
-    points, measured = (
-        frame.assign(**{name: frame[name] / unit for name in ("measured", "without_cell") if name in frame})
-        for frame in (points, fit.cells)
-    )
+    points = _predicted_cells(fit)
     if points.empty:
         ax.tick_params(left=False, bottom=False, labelleft=False, labelbottom=False)
         panels.write_remark(
             ax, "not fitted" if fit.problem else "no cell can be predicted from the others", 24
         )
         return 0
-    low, high = measured["measured"].min(), measured["measured"].max()
-    predicted = points.loc[points["without_cell"] > 0, "without_cell"]
-    bottom = max(low / MAX_BEYOND, min(low, predicted.min())) / MARGIN
-    top = min(high * MAX_BEYOND, max(high, predicted.max())) * MARGIN
+    points = points.assign(**{name: points[name] / unit for name in ("measured", "without_cell")})
+    bottom, top = (end / unit for end in limits)
     ax.plot([bottom, top], [bottom, top], color=style.MUTED, linewidth=0.7, zorder=1)
     clipped = points["without_cell"].clip(bottom * EDGE, top / EDGE)
     for series_style, cells in styles:
