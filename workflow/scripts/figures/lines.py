@@ -138,7 +138,7 @@ SINGLE_LINE = Note("single-line", "they have a single line")
 ONE_LEVEL = Note("one-level", "they were measured at one level of this axis only")
 
 
-def draw(
+def draw_lines(
     view: View,
     x: str,
     heading: str,
@@ -191,7 +191,7 @@ def draw(
 
 
 def place_series(view: View, x: str, series: Sequence[Series], for_comparison: bool) -> Placement:
-    """Return the axis of the levels of `x`, and where `series` stand on it; for the arguments see `draw`."""
+    """Return the axis of the levels of `x`, and where `series` stand on it (arguments as in `draw_lines`)."""
     # A factor on both axis and colour has one series per level, which needs no offset.
     axis = factor_axis(view.runs, x, 1 if x in view.colour else len(view.series))
     names = [one_series.name for one_series in series]
@@ -234,7 +234,7 @@ class _Content:
 def _select_content(
     view: View, x: str, panel_levels: Sequence[dict[str, Any]], with_baselines: bool, for_comparison: bool
 ) -> _Content:
-    """Return what the panels show; for the arguments see `draw`."""
+    """Return what the panels show; for the arguments see `draw_lines`."""
     baselines = _find_baselines(view, x) if with_baselines else {}
     single_device = baseline_frameworks(view.all_runs) if with_baselines else []
     cells = {cell for levels in panel_levels for cell in panels.rows_at(view.runs, levels)["cell"]}
@@ -374,9 +374,9 @@ def _make_axis(
     positions: dict[Any, float], n_series: int, *, numeric: bool = True, doubling: bool = False
 ) -> LevelAxis:
     """Return an axis whose gap keeps series from reaching the next level."""
-    places = list(positions.values())
-    width = 1.4 * (places[-1] or 1)
-    step = min(np.diff(places), default=1.0)
+    ascending = list(positions.values())
+    width = 1.4 * (ascending[-1] or 1)
+    step = min(np.diff(ascending), default=1.0)
     gap = min(SERIES_GAP * width, MAX_SPREAD * step / max(n_series, 1))
     return LevelAxis(positions, gap, width, n_series, numeric, doubling)
 
@@ -462,14 +462,31 @@ def _draw_baseline(
         ax.axhline(mean, color=series_style.colour, linewidth=0.8, linestyle=series_style.line, zorder=1)
     if view.response.ideal_exponent is None:
         return
-    places = np.array([axis.positions[level] for level in n_devices.index], dtype=float)
+    positions = np.array([axis.positions[level] for level in n_devices.index], dtype=float)
     counts = n_devices.to_numpy(float)
     if axis.numeric:  # between levels the ideal is a curve
         levels = np.linspace(n_devices.index.min(), n_devices.index.max(), IDEAL_POINTS)
-        places, counts = axis.position(levels), np.interp(levels, n_devices.index.to_numpy(float), counts)
-    ideal = mean * (counts / float(baseline_runs["n_devices"].iloc[0])) ** view.response.ideal_exponent
+        positions, counts = axis.position(levels), np.interp(levels, n_devices.index.to_numpy(float), counts)
     colour = series_style.colour if series_style else style.MUTED
-    ax.plot(places + offset, ideal, color=colour, zorder=1, **IDEAL_LINE)
+    start = mean, float(baseline_runs["n_devices"].iloc[0])
+    draw_ideal(ax, positions + offset, ideal_values(counts, *start, view.response.ideal_exponent), colour)
+
+
+def ideal_values(n_devices: np.ndarray, start: float, start_devices: float, exponent: float) -> np.ndarray:
+    """Return the ideal at these numbers of devices.
+
+    Args:
+        n_devices: Numbers of devices, [n].
+        start: Value at `start_devices`, where the ideal starts.
+        start_devices: Devices of the baseline.
+        exponent: The power of the number of devices that the ideal is proportional to.
+    """
+    return start * (n_devices / start_devices) ** exponent
+
+
+def draw_ideal(ax: Axes, positions: np.ndarray, values: np.ndarray, colour: str) -> None:
+    """Draw an ideal, below the series."""
+    ax.plot(positions, values, color=colour, zorder=1, **IDEAL_LINE)
 
 
 def _baseline_notes(view: View, drawn: set[str], baselines: dict[str, str]) -> list[str]:

@@ -23,6 +23,7 @@ from figures.scaling import (
     QUANTITIES,
     axis_top,
     cell_rows,
+    ideal_ratios,
     place_series,
 )
 from figures.style import SeriesStyle
@@ -302,10 +303,12 @@ def scaling_chart(view: View, network: pd.DataFrame) -> Chart:
         for levels in panels.nonempty_panels(view.panels, multi_device):
             panel_rows = panels.rows_at(ratios, levels)
             fewest = float(panel_rows["baseline_n_devices"].min())
+            counts = np.array([level for level in axis.positions if level >= fewest], dtype=float)
             ideal = [
-                (float(place), float(level) / fewest if name == "speedup" else unit)
-                for level, place in axis.positions.items()
-                if level >= fewest
+                (float(position), float(value))
+                for position, value in zip(
+                    axis.position(counts), ideal_ratios(name, counts, fewest), strict=True
+                )
             ]
             points = [
                 _point(
