@@ -29,11 +29,14 @@ from figures.view import View, build_view
 from network.fit import compare
 
 PANEL_INCHES = 1.3
+HEADING_NAMES = {"speedup": "speed-up", "efficiency": "efficiency"}
 QUANTITIES = {"speedup": ("speed-up", 1.0), "efficiency": ("efficiency (%)", 100.0)}
 IDEAL_EXPONENTS = {"speedup": 1, "efficiency": 0}  # of the number of devices
+EFFICIENCY = "efficiency"
+MIN_ZOOMED_EFFICIENCY = 80.0  # in %; an axis of higher ones does not start at 0
 MAX_IDEAL_REACH = 1.7  # of the ideal line, relative to the largest speed-up
 MAX_OCTAVES = 0.06  # by which a marker is moved on an axis of doublings, 4 % of the ideal
-HEADING = "Speed-up and efficiency{}. Bars: 95 % intervals."
+HEADING = "{}{}. Bars: 95 % intervals."
 NO_ACCUMULATION_NOTE = Note("baseline-without-accumulation", "Baselines do not accumulate.")
 MAX_FIT_DEVIATION = 0.2  # of the collective benchmark from its fit; above, neither fit nor estimate is drawn
 HOW_TO_READ = (
@@ -57,6 +60,7 @@ class _Content:
     """What the panels show.
 
     Attributes:
+        quantities: What the rows of panels show, from the top.
         rows: A row per planned cell of the view (`cell_rows`).
         drawn_rows: Those in the panels.
         panel_levels: Levels of each panel.
@@ -65,6 +69,7 @@ class _Content:
         left_out: Levels of the panels without a cell of several devices.
     """
 
+    quantities: dict[str, tuple[str, float]]
     rows: pd.DataFrame
     drawn_rows: pd.DataFrame
     panel_levels: list[dict[str, Any]]
@@ -93,8 +98,8 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     if not (compared & (rows["n_devices"] > rows["baseline_n_devices"])).any():
         return panels.empty_figure(view.runs, NO_PARALLEL_CELL if compared.any() else NO_BASELINE)
     view, content = _select_content(view, rows)
-    figure, axis_note = _draw_panels(content, device_axis_label(content.drawn_rows))
-    return figure, _caption(view, content, axis_note)
+    figure, axis_notes = _draw_panels(content, device_axis_label(content.drawn_rows))
+    return figure, _caption(view, content, axis_notes)
 
 
 def _select_content(view: View, rows: pd.DataFrame) -> tuple[View, _Content]:
@@ -102,18 +107,20 @@ def _select_content(view: View, rows: pd.DataFrame) -> tuple[View, _Content]:
     has_more_devices = rows["speedup"].notna() & (rows["n_devices"] > rows["baseline_n_devices"])
     drawable = panels.nonempty_panels(view.panels, rows[has_more_devices])
     left_out = [levels for levels in view.panels if levels not in drawable]
-    view = view.fit_to_page(2 * PANEL_INCHES + panels.titles_height(drawable), panel_levels=drawable)
+    quantities = drawn_quantities(view.spec)
+    panel_in = len(quantities) * PANEL_INCHES + panels.titles_height(drawable)
+    view = view.fit_to_page(panel_in, panel_levels=drawable)
     is_in_view = rows["cell"].isin(view.cells["cell"])
     rows, multi_device = rows[is_in_view], rows[is_in_view & has_more_devices]
     panel_levels = panels.nonempty_panels(view.panels, multi_device)
     drawn_rows = pd.concat([panels.rows_at(rows, levels) for levels in panel_levels])
     ran_out = rows[rows["cell"].isin(view.out_of_memory) & (rows["n_devices"] > 1)]
     series = [one for one in view.series if len(one.select(multi_device)) or len(one.select(ran_out))]
-    return view, _Content(rows, drawn_rows, panel_levels, series, ran_out, left_out)
+    return view, _Content(quantities, rows, drawn_rows, panel_levels, series, ran_out, left_out)
 
 
-def _draw_panels(content: _Content, x_label: str) -> tuple[Figure, str]:
-    """Return the figure with all panels and the legend, and the note on its x axis."""
+def _draw_panels(content: _Content, x_label: str) -> tuple[Figure, list[str]]:
+    """Return the figure with all panels and the legend, and notes on its axes."""
     further_handles = [Line2D([], [], color=style.MUTED, label="ideal", **lines.IDEAL_LINE)]
     if names := list(content.estimated):
         bound: dict[str, Any] = {"color": style.MUTED, "linewidth": 0.7, "linestyle": lines.BOUND_LINE}
@@ -121,29 +128,32 @@ def _draw_panels(content: _Content, x_label: str) -> tuple[Figure, str]:
         further_handles.append(Line2D([], [], label=label, **bound))
     n_bands, n_columns, width = panels.layout(len(content.panel_levels))
     above_in = panels.legend_height(len([*content.series, *further_handles]), width)
-    panels_in = n_bands * (2 * PANEL_INCHES + panels.titles_height(content.panel_levels))
+    n_quantities = len(content.quantities)
+    panels_in = n_bands * (n_quantities * PANEL_INCHES + panels.titles_height(content.panel_levels))
     figure = style.new_figure(width, panels_in + 0.15 + above_in)
-    axes = figure.subplots(2 * n_bands, n_columns, squeeze=False, sharex=True, sharey="row")
+    axes = figure.subplots(n_quantities * n_bands, n_columns, squeeze=False, sharex=True, sharey="row")
     placement = place_series(content.drawn_rows, content.series)
-    tops = {name: axis_top(content.drawn_rows, name) for name in QUANTITIES}
+    limits = {name: axis_ends(content.drawn_rows, name, content.quantities) for name in content.quantities}
     for ax in axes.flat:
         ax.set_axis_off()
     for panel, levels in enumerate(content.panel_levels):
         band, column = divmod(panel, n_columns)
-        for row, name in enumerate(QUANTITIES):
-            ax = axes[2 * band + row, column]
+        for row, name in enumerate(content.quantities):
+            ax = axes[n_quantities * band + row, column]
             ax.set_axis_on()
             _draw_panel(ax, content, levels, name, placement)
-            ax.set_ylim(0, tops[name])
+            ax.set_ylim(*limits[name])
             ax.grid(True, axis="y")
             placement.axis.apply(ax, placement.axis.labels(width / n_columns))
             if column == 0:
                 ax.set_ylabel(QUANTITIES[name][0])
-            ax.tick_params(labelbottom=row == 1 and panel + n_columns >= len(content.panel_levels))
-        axes[2 * band, column].set_title(panels.panel_title(levels))
+            is_lowest = row == n_quantities - 1
+            ax.tick_params(labelbottom=is_lowest and panel + n_columns >= len(content.panel_levels))
+        axes[n_quantities * band, column].set_title(panels.panel_title(levels))
     figure.supxlabel(x_label, fontsize=style.FONT_SIZE)
     panels.add_legend(figure, content.series, further_handles)
-    return figure, placement.axis.axis_note(x_label)
+    is_zoomed = any(low > 0 for low, _ in limits.values())
+    return figure, [panels.NOT_FROM_ZERO if is_zoomed else "", placement.axis.axis_note(x_label)]
 
 
 def _draw_panel(
@@ -159,7 +169,7 @@ def _draw_panel(
         panels.mark_out_of_memory(ax, placement.axis.positions[n_devices], styles)
 
 
-def _caption(view: View, content: _Content, axis_note: str) -> panels.Caption:
+def _caption(view: View, content: _Content, axis_notes: Sequence[str]) -> panels.Caption:
     """Return the caption of the figure."""
     rows = content.drawn_rows
     baselines = baseline_cells(view.all_runs)
@@ -167,7 +177,11 @@ def _caption(view: View, content: _Content, axis_note: str) -> panels.Caption:
     without_baseline = [cell for cell in dict.fromkeys(view.ok["cell"]) if cell not in baselines]
     used = sorted(set(rows["baseline_cell"].dropna()))
     return view.caption(
-        HEADING.format(scaling_phrase(kept_batch)),
+        HEADING.format(
+            " and ".join(HEADING_NAMES[name] for name in content.quantities).capitalize(),
+            scaling_phrase(kept_batch),
+        ),
+        *axis_notes[:1],
         _baseline_time_note(used, view),
         _estimate_note(content.estimated),
         panels.SINGLE_RUNS if _is_single_run(rows[rows["n_devices"] > 1]).any() else "",
@@ -178,7 +192,7 @@ def _caption(view: View, content: _Content, axis_note: str) -> panels.Caption:
             HOW_TO_READ,
             accumulation_note(rows),
             conditions.device_count_note(view.runs),
-            axis_note,
+            *axis_notes[1:],
             ESTIMATE_EXPLAINED if content.estimated else "",
             _left_out_estimates_note(rows),
             lines.baselines_note(used, view),
@@ -293,6 +307,23 @@ def _is_single_run(rows: pd.DataFrame) -> pd.Series:
     """Return, for each row, whether its cell or baseline has a single run and thus a pooled interval."""
     has_interval = rows["speedup_high"].notna()
     return ((rows["n"] == 1) | (rows["baseline_n"] == 1)) & has_interval
+
+
+def drawn_quantities(spec: FigureSpec) -> dict[str, tuple[str, float]]:
+    """Return the quantities that a figure draws, with label and unit: both, or efficiency alone."""
+    return {name: value for name, value in QUANTITIES.items() if spec.y != EFFICIENCY or name == EFFICIENCY}
+
+
+def axis_ends(rows: pd.DataFrame, quantity: str, quantities: Mapping[str, Any]) -> tuple[float, float]:
+    """Return the ends of an axis, from 0 unless efficiency is drawn alone and stays near its ideal."""
+    if list(quantities) == [EFFICIENCY]:
+        drawn = rows.columns.intersection([quantity, f"{quantity}_low", f"{quantity}_high"])
+        values = 100 * rows[drawn].to_numpy(float)
+        lowest, highest = float(np.nanmin(values)), max(100.0, float(np.nanmax(values)))
+        if lowest > MIN_ZOOMED_EFFICIENCY:
+            margin = panels.ZOOMED_MARGIN * (highest - lowest)
+            return lowest - margin, highest + margin
+    return 0.0, axis_top(rows, quantity)
 
 
 def axis_top(rows: pd.DataFrame, quantity: str) -> float:

@@ -394,10 +394,13 @@ def _levels_phrase(name: str, levels: Sequence[Any], text: str) -> str:
 
 
 def _level_order(runs: pd.DataFrame, names: Sequence[str]) -> Callable[[dict[str, Any]], list[int]]:
-    """Return a key that sorts combinations of levels as tables do."""
+    """Return a key that sorts combinations of levels as tables do, except models, which it sorts by size."""
     positions = {
         name: {level: rank for rank, level in enumerate(levels_in_order(runs, name))} for name in names
     }
+    if "model" in positions and runs["parameters"].notna().all():
+        sizes = runs.groupby("model")["parameters"].max().sort_values(kind="stable")
+        positions["model"] = {model: rank for rank, model in enumerate(sizes.index)}
     return lambda levels: [positions[name].get(levels[name], -1) for name in names]
 
 

@@ -20,9 +20,9 @@ from declared.responses import EPOCH_TIME, RESPONSES
 from figures import heat_map, lines, panels, rows
 from figures.panels import Series
 from figures.scaling import (
-    QUANTITIES,
     axis_top,
     cell_rows,
+    drawn_quantities,
     ideal_ratios,
     place_series,
 )
@@ -281,7 +281,7 @@ def factor_chart(view: View, _network: pd.DataFrame) -> Chart:
         axis_label(view.runs, x),
         run_offset=axis.replicate_offset,
         joined=placement.is_joined,
-        logarithmic=lines.is_logarithmic(placement, x, is_interaction) or _is_wide(chart_panels),
+        logarithmic=lines.is_logarithmic(view, placement, x, is_interaction) or _is_wide(chart_panels),
     )
 
 
@@ -299,7 +299,7 @@ def scaling_chart(view: View, network: pd.DataFrame) -> Chart:
     placement = place_series(planned, series)
     axis = placement.axis
     chart_panels = []
-    for name, (quantity, unit) in QUANTITIES.items():
+    for name, (quantity, unit) in drawn_quantities(view.spec).items():
         for levels in panels.nonempty_panels(view.panels, multi_device):
             panel_rows = panels.rows_at(ratios, levels)
             fewest = float(panel_rows["baseline_n_devices"].min())
