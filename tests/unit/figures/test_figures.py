@@ -346,7 +346,11 @@ def test_a_figure_of_many_panels_fits_a_page(name, of_many_panels):
     assert filtered.get_figheight() <= 9
 
 
-TREATMENTS = ["custom, no accumulation", "custom, accumulation over 4 batches", "fit, no accumulation"]
+TREATMENTS = [
+    "Ringside's loop, no accumulation",
+    "Ringside's loop, accumulation over 4 batches",
+    "framework's fit, no accumulation",
+]
 
 
 @pytest.fixture(scope="module")
@@ -546,7 +550,9 @@ def test_the_test_of_an_interaction_is_that_of_the_table(treated):
 def test_panels_of_one_line_are_left_out_of_an_interaction(treated):
     spec = FigureSpec("interaction", "interaction", x="nodes", colour=("sync_every",))
     figure, caption = drawn_by(spec, treated)
-    assert {re.split(r"\n|, ", ax.get_title())[-1] for ax in figure.axes if ax.get_title()} == {"custom"}
+    assert {re.split(r"\n|, ", ax.get_title())[-1] for ax in figure.axes if ax.get_title()} == {
+        "Ringside's loop"
+    }
     facts = find_note(caption.notes, "panels-not-shown").facts
     assert facts["why"] == "single-line" and {levels["training_loop"] for levels in facts["panels"]} == {
         "fit"
@@ -556,9 +562,7 @@ def test_panels_of_one_line_are_left_out_of_an_interaction(treated):
 def test_accuracy_over_updates_or_time_ends_where_the_runs_did(treated):
     runs, epochs = treated.runs, treated.epochs
     cell = runs[(runs["model"] == "small-cnn") & (runs["nodes"] == 2) & (runs["batch_size"] == 32)]
-    (custom,) = [
-        series for series in all_series(runs) if series.name == "custom, accumulation over 4 batches"
-    ]
+    (custom,) = [series for series in all_series(runs) if series.name == TREATMENTS[1]]
     own = epochs[epochs["cell"] == custom.select(cell)["cell"].iloc[0]]
     by_run = own.groupby("run_id")
     wall = (own["epoch_time_s"] + own["validation_time_s"]).groupby(own["run_id"]).sum().mean()
@@ -722,7 +726,7 @@ def test_a_filter_leaves_cells_out_but_intervals_alone(treated):
 
 def test_a_treatment_keeps_its_style_under_a_filter(treated):
     filtered = all_series(treated.runs, filter={"sync_every": [1]}, colour=("training_loop", "sync_every"))
-    assert [series.name for series in filtered] == ["custom", "fit"]
+    assert [series.name for series in filtered] == ["Ringside's loop", "framework's fit"]
     assert [series.style for series in filtered] == [style.TREATMENT_STYLES[0], style.TREATMENT_STYLES[2]]
     mixed = all_series(treated.runs, colour=("sync_every",))
     assert [series.style for series in mixed] == style.TREATMENT_STYLES[:2], (
