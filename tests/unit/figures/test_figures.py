@@ -412,7 +412,7 @@ def test_a_study_of_treatments_has_panels_of_three_series(name, count, height, t
     if name == "overview":
         labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
         assert labels == [
-            f"{treatment}, {n} node{'s' * (n > 1)}" for treatment in TREATMENTS for n in (1, 2, 3)
+            f"{treatment}, {n} node{'s' * (n > 1)}" for n in (1, 2, 3) for treatment in TREATMENTS
         ]
     else:
         assert names_in(figure.legends[0])[:3] == TREATMENTS
@@ -439,7 +439,7 @@ def test_no_row_of_panels_is_half_empty_where_threes_fill_it():
 
 
 def test_regression_shows_each_cell_as_the_others_predict_it(treated):
-    figure, _ = drawn_by("regression", treated)
+    figure, caption = drawn_by("regression", treated)
     fits = fit_all(treated.runs)
     assert [ax.get_title().splitlines()[0] for ax in figure.axes] == [
         "epoch time, linear",
@@ -454,7 +454,11 @@ def test_regression_shows_each_cell_as_the_others_predict_it(treated):
         _, mape, p = ax.get_title().splitlines()
         share = tables.number(fit.statistics["without cell: MAPE (%)"], 2)
         assert mape == f"MAPE {share} %, {len(fit.cells)} cells"
-        assert p == "p <0.001"
+        assert p == "p < 0.001"
+    assert "lack-of-fit" in codes(caption.below)
+    for row in (figure.axes[:2], figure.axes[2:]):
+        assert len({(ax.get_xlim(), ax.get_ylim()) for ax in row}) == 1
+        assert all(list(ax.get_xticks()) == list(ax.get_yticks()) for ax in row)
 
 
 def test_predictions_beyond_the_axes_are_counted(tmp_path):
@@ -503,7 +507,7 @@ def test_estimate_needs_a_benchmark_and_is_a_best_case(treated, tmp_path):
     write_table(benchmarks("tensorflow-multiworker", noise=0), "network", tmp_path / "network.csv")
     records = Records(treated.runs_csv, treated.epochs_csv, {"network": tmp_path / "network.csv"})
     figure, caption = drawn_by("scaling", records)
-    assert names_in(figure.legends[0])[-1] == "model estimate"
+    assert names_in(figure.legends[0])[-1] == "estimate"
     assert {"estimate", "estimate-drawn"} <= set(codes(caption.notes))
     least = shortest_epochs(records.runs, records.table("network"))
     means = records.runs.groupby("cell")["epoch_time_s"].mean()
@@ -614,16 +618,22 @@ def test_intervals_over_time_stand_at_their_markers(tmp_path):
         assert bars and bars <= {x for line in ax.lines for x in line.get_xdata()}
 
 
-@pytest.mark.parametrize(("n_sessions", "band"), [(1, "block"), (2, "session")])
-def test_bands_of_residuals_are_blocks_of_one_session(n_sessions, band, tmp_path):
+@pytest.mark.parametrize("n_sessions", [1, 2])
+def test_bands_of_residuals_are_blocks_and_sessions_a_line(n_sessions, tmp_path):
     runs, epochs = campaign(failures={})
     runs["session"] = [f"s{min(block, n_sessions)}" for block in runs["block"]]
-    figure, _ = drawn_by("residuals", Records(*write_frames(tmp_path, runs, epochs)))
-    assert [text.get_text() for text in figure.axes[2].texts] == list({"block": "123", "session": "12"}[band])
-    assert figure.axes[2].get_xlabel() == f"run, in order (bands: {band}s)"
+    figure, caption = drawn_by("residuals", Records(*write_frames(tmp_path, runs, epochs)))
+    order = figure.axes[2]
+    assert [text.get_text() for text in order.texts] == list("123")
+    assert order.get_xlabel() == "run, in order (bands: blocks)"
+    starts = [
+        line for line in order.lines if line.get_color() == style.MUTED and np.ptp(line.get_xdata()) == 0
+    ]
+    assert len(starts) == n_sessions - 1
+    assert ("session-starts-drawn" in codes(caption.notes)) == (n_sessions > 1)
     markers = {line.get_color(): line.get_marker() for line in figure.axes[0].lines if line.get_label()}
-    baselines = {markers[style.framework_style(name).colour] for name in BASELINES}
-    assert len(baselines) == len(set(BASELINES)) and "o" in set(markers.values())
+    for name in runs["framework"].unique():
+        assert markers[style.framework_style(name).colour] == style.framework_style(name).marker
 
 
 @pytest.mark.parametrize(("share", "stated"), [(0.04, False), (0.748, True)])

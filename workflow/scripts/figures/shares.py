@@ -48,7 +48,7 @@ DIVISION_NOTE = Note(
 )
 REST_NOTE = Note(
     "rest-interval",
-    "Rest: epoch time beyond computation. Black lines: 95 % intervals of where it begins.",
+    "Rest: epoch time beyond computation; black lines: interval of where it begins.",
 )
 NO_SINGLE_REPLICA = Note(
     "no-cell-on-one-replica",
