@@ -7,7 +7,8 @@ from analysis import cells
 from analysis.measured import Records
 from common.notes import codes, find_note
 from declared.figures import FigureSpec
-from figures import by_factor, panels
+from figures import panels
+from figures.kinds import by_factor
 from figures.lines import IDEAL_LINE, IDEAL_POINTS
 from support.synthetic import designed_campaign, write_frames
 

@@ -22,9 +22,10 @@ from common.notes import codes, find_note
 from common.options import run_program
 from common.tables import write_table
 from declared.figures import FigureSpec, from_json
-from figures import draw, lines, panels, projection, residuals, scaling, style
-from figures.network import NO_BENCHMARK
-from figures.prediction import NOTHING_PREDICTED
+from figures import draw, lines, panels, style
+from figures.kinds import projection, residuals, scaling
+from figures.kinds.network import NO_BENCHMARK
+from figures.kinds.prediction import NOTHING_PREDICTED
 from figures.view import build_view
 from prediction.study import shortest_epochs
 from support.captions import why_not_drawn
@@ -59,7 +60,7 @@ SUFFIXES = ["pdf", "svg", "png", "caption.md"]
 
 def drawn_by(name, records):
     spec = FIGURES[name] if isinstance(name, str) else name
-    return importlib.import_module(f"figures.{spec.kind}").draw(records, spec)
+    return importlib.import_module(f"figures.kinds.{spec.kind}").draw(records, spec)
 
 
 def flags(name, files, out):

@@ -9,8 +9,9 @@ from analysis import conditions, shares
 from analysis.measured import Records
 from common.notes import codes, find_note
 from declared.figures import FigureSpec
-from figures import panels, scaling, style
-from figures import shares as shares_figure
+from figures import panels, style
+from figures.kinds import scaling
+from figures.kinds import shares as shares_figure
 from support.captions import why_not_drawn
 from support.synthetic import designed_campaign, write_frames
 

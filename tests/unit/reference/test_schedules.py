@@ -7,7 +7,7 @@ from models.pipelines import IDLE_TURNS, bubble, in_flight, stages_per_rank
 from reference.schedules import BACKWARD, FORWARD, INPUTS, WEIGHTS, Action, duration, order, starts
 
 SIZES = [(4, 8), (2, 4), (4, 12)]
-HELD = {FORWARD: 1, BACKWARD: -1, INPUTS: 1, WEIGHTS: -2}  # outputs and gradients, after an action
+CHANGE_IN_HELD = {FORWARD: 1, BACKWARD: -1, INPUTS: 1, WEIGHTS: -2}  # outputs and gradients, after an action
 
 
 @pytest.mark.parametrize("schedule", IDLE_TURNS)
@@ -35,6 +35,6 @@ def test_ranks_hold_as_many_outputs_as_the_formula(schedule: str, n_ranks: int, 
     for rank in range(n_ranks):
         n_held, largest = 0, 0
         for action in order(schedule, rank, n_ranks, n_microbatches):
-            n_held += HELD[action.kind]
+            n_held += CHANGE_IN_HELD[action.kind]
             largest = max(largest, n_held)
         assert largest == max(map(sum, in_flight(schedule, n_ranks, rank, n_microbatches)))

@@ -6,7 +6,7 @@ gradients of inputs and the gradients of weights take equally long, as in docs/e
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -103,22 +103,22 @@ def _zero_bubble_v_order(rank: int, n_ranks: int, n_microbatches: int) -> list[A
                 actions.append(Action(kind, stages[turn], counts[kind, turn]))
                 counts[kind, turn] += 1
 
-    both = INPUTS + WEIGHTS
+    backward = INPUTS + WEIGHTS
     for _ in range(2 * (n_ranks - rank) - 1):
         add(FORWARD, 0)
     for _ in range(rank):
         add(FORWARD, 1)
         add(FORWARD, 0)
     for _ in range(n_ranks - rank):
-        add(FORWARD + both, 1)
+        add(FORWARD + backward, 1)
     while counts[FORWARD, 1] < n_microbatches:
-        add(FORWARD + both, 0)
-        add(FORWARD + both, 1)
+        add(FORWARD + backward, 0)
+        add(FORWARD + backward, 1)
     for _ in range(rank):
         add(INPUTS, 0)
         add(INPUTS, 1)
     for _ in range(n_ranks - rank):
-        add(both, 0)
+        add(backward, 0)
     for turn in (1, 0):
         while counts[WEIGHTS, turn] < n_microbatches:
             add(WEIGHTS, turn)
@@ -152,7 +152,7 @@ def _inputs(action: Action, last_stage: int) -> list[Action]:
     return [Action(action.kind, stage, action.microbatch)] if step and 0 <= stage <= last_stage else []
 
 
-def duration(schedule: str, begun: list[Mapping[Action, float]]) -> float:
+def duration(schedule: str, begun: Sequence[Mapping[Action, float]]) -> float:
     """Return when the last action ends."""
     unit = 1 / stages_per_rank(schedule)
     return max(start + unit * PASSES[action.kind] for actions in begun for action, start in actions.items())

@@ -17,15 +17,16 @@ from analysis.measured import axis_label, cell_words, device_axis_label, level_t
 from analysis.responses import with_response
 from declared.figures import FigureSpec
 from declared.responses import EPOCH_TIME, RESPONSES
-from figures import heat_map, lines, panels, rows
-from figures.panels import Series
-from figures.scaling import (
+from figures import lines, panels, rows
+from figures.kinds import heat_map
+from figures.kinds.scaling import (
     axis_top,
     cell_rows,
     drawn_quantities,
     ideal_ratios,
     place_series,
 )
+from figures.panels import Series
 from figures.style import SeriesStyle
 from figures.view import View, build_view
 from report.dark import contrast
@@ -222,7 +223,7 @@ def _view(material: Material, spec: FigureSpec) -> View:
 
 
 def cells_chart(view: View, _network: pd.DataFrame) -> Chart:
-    """Return the chart with a row per cell that `figures.overview` draws."""
+    """Return the chart with a row per cell that `figures.kinds.overview` draws."""
     words, ran_out = cell_words(view.all_runs), view.runs[view.runs["cell"].isin(view.out_of_memory)]
     indices = {series.name: index for index, series in enumerate(view.series)}
     chart_panels = []
@@ -286,7 +287,7 @@ def factor_chart(view: View, _network: pd.DataFrame) -> Chart:
 
 
 def scaling_chart(view: View, network: pd.DataFrame) -> Chart:
-    """Return the chart of speed-up and efficiency over devices that `figures.scaling` draws."""
+    """Return the chart of speed-up and efficiency over devices that `figures.kinds.scaling` draws."""
     words, planned = cell_words(view.all_runs), cell_rows(view, network)
     ratios = planned[planned["speedup"].notna()]
     multi_device = ratios[ratios["n_devices"] > ratios["baseline_n_devices"]]
@@ -352,7 +353,7 @@ def _estimates(
 
 
 def fields_chart(view: View, _network: pd.DataFrame) -> HeatMap:
-    """Return the chart with a field per cell that `figures.heat_map` draws."""
+    """Return the chart with a field per cell that `figures.kinds.heat_map` draws."""
     x, words = str(view.spec.x), cell_words(view.all_runs)
     view, columns, names = heat_map.arrange(view, x)
     rows_levels = heat_map.ordered_rows(view, names)

@@ -26,9 +26,10 @@ from analysis.measured import Records
 from common.notes import Note
 from common.text import number_of
 from declared.figures import FigureSpec
-from figures import panels, style, timeline
-from figures.residuals import BAND_COLOUR, DOT_STYLE, MAX_BANDS, MAX_VECTOR_DOTS
-from figures.timeline import Time
+from figures import panels, style
+from figures.kinds import timeline
+from figures.kinds.residuals import BAND_COLOUR, DOT_STYLE, MAX_BANDS, MAX_VECTOR_DOTS
+from figures.kinds.timeline import Time
 
 HEIGHT_INCHES = 3.1
 WIDTHS = (2.7, 1.0)  # of the panels over time, and of the panel on the right

@@ -115,7 +115,11 @@ def _select_content(view: View, rows: pd.DataFrame) -> tuple[View, _Content]:
     panel_levels = panels.nonempty_panels(view.panels, multi_device)
     drawn_rows = pd.concat([panels.rows_at(rows, levels) for levels in panel_levels])
     ran_out = rows[rows["cell"].isin(view.out_of_memory) & (rows["n_devices"] > 1)]
-    series = [one for one in view.series if len(one.select(multi_device)) or len(one.select(ran_out))]
+    series = [
+        candidate
+        for candidate in view.series
+        if len(candidate.select(multi_device)) or len(candidate.select(ran_out))
+    ]
     return view, _Content(quantities, rows, drawn_rows, panel_levels, series, ran_out, left_out)
 
 
@@ -208,8 +212,8 @@ def _baseline_time_note(used: Sequence[str], view: View) -> str:
     baseline_runs = view.all_runs[view.all_runs["cell"].isin(set(used))]
     names = sorted(set(baseline_runs["framework"]))
     single_device = baseline_frameworks(baseline_runs)
-    what = " or ".join(names) if names == single_device else "the fewest devices"
-    text = f"Baseline: {what} ({' to '.join(ends)} {view.response.unit})."
+    description = " or ".join(names) if names == single_device else "the fewest devices"
+    text = f"Baseline: {description} ({' to '.join(ends)} {view.response.unit})."
     return Note("baseline-time", text, shortest=min(times), longest=max(times), frameworks=names)
 
 

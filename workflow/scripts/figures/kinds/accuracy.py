@@ -433,8 +433,9 @@ def _draw_common_curve(ax: Axes, drawn: Sequence[pd.DataFrame], content: tuple[s
     means = [_means(epochs, response, quantity) for epochs in drawn]
     x = drawn[0].groupby("epoch")["x"].mean().reindex(means[0].index).to_numpy(float)
     value, low, high = (
-        quantity.unit_multiplier * getattr(pd.concat([frame[name] for frame in means], axis=1), how)(axis=1)
-        for name, how in (("value", "mean"), ("low", "min"), ("high", "max"))
+        quantity.unit_multiplier
+        * getattr(pd.concat([frame[name] for frame in means], axis=1), statistic)(axis=1)
+        for name, statistic in (("value", "mean"), ("low", "min"), ("high", "max"))
     )
     ax.fill_between(x, low.to_numpy(float), high.to_numpy(float), **COMMON_BAND)
     step = max(1, math.ceil(len(x) / MAX_MARKED_EPOCHS))
@@ -541,7 +542,7 @@ def _draw_curve(
     marked_x = x_scale.shift(x, position * BAR_OFFSET * is_shifted)
     low, high = (quantity.unit_multiplier * means[bound].to_numpy() for bound in ("low", "high"))
     # The hollow markers of single-device baselines would be hidden below filled ones.
-    above = {"zorder": 3 if series.style.filled else 4}
+    above: dict[str, Any] = {"zorder": 3 if series.style.filled else 4}
     if has_bands:
         ax.fill_between(x, low, high, color=colour, alpha=style.BAND_ALPHA, linewidth=0)
     else:
