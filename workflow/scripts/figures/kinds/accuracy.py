@@ -430,16 +430,12 @@ def _draw_panel(ax: Axes, curves: _Curves, panel: int, response: str) -> None:
 def _draw_common_curve(ax: Axes, drawn: Sequence[pd.DataFrame], content: tuple[str, Quantity]) -> None:
     """Draw the mean of the means of several series, in a band around all their intervals."""
     response, quantity = content
-    means = [_means(epochs, response, quantity) for epochs in drawn]
-    x = drawn[0].groupby("epoch")["x"].mean().reindex(means[0].index).to_numpy(float)
-    value, low, high = (
-        quantity.unit_multiplier
-        * getattr(pd.concat([frame[name] for frame in means], axis=1), statistic)(axis=1)
-        for name, statistic in (("value", "mean"), ("low", "min"), ("high", "max"))
-    )
-    ax.fill_between(x, low.to_numpy(float), high.to_numpy(float), **COMMON_BAND)
+    by_epoch = pd.concat([_means(epochs, response, quantity) for epochs in drawn]).groupby(level=0)
+    ends = by_epoch.agg({"value": "mean", "low": "min", "high": "max"}) * quantity.unit_multiplier
+    x = drawn[0].groupby("epoch")["x"].mean().reindex(ends.index).to_numpy(float)
+    ax.fill_between(x, ends["low"].to_numpy(float), ends["high"].to_numpy(float), **COMMON_BAND)
     step = max(1, math.ceil(len(x) / MAX_MARKED_EPOCHS))
-    ax.plot(x, value.to_numpy(float), markevery=step, **COMMON_CURVE)
+    ax.plot(x, ends["value"].to_numpy(float), markevery=step, **COMMON_CURVE)
 
 
 def _epoch_ticks(epochs: pd.Series, max_ticks: int) -> list[int]:
