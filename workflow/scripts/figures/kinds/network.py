@@ -33,6 +33,7 @@ from network.fit import (
     link_rates_text,
     measured,
     round_medians,
+    rounds_text,
     shortfall,
 )
 
@@ -120,6 +121,7 @@ def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, panels.Caption]:
         _deviations_note(deviations),
         _deviating_note(deviating),
         BOUND_NOTE if has_bound else "",
+        rounds_text(network),
         "" if is_titled and len(places) > 1 else same_note,
         not_fitted_note if unfitted else "",
         "" if (network["status"] == "ok").all() else shortfall(network),
