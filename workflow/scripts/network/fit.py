@@ -190,8 +190,8 @@ def circumstances(network: pd.DataFrame) -> str:
     repetitions = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     rounds = rounds_text(network)
     text = (
-        f"Each benchmark has {rounds.removesuffix('.')} in the same processes, and a round {repetitions} repetitions of a size; "
-        "the time of a repetition is the slowest rank's."
+        f"Each benchmark has {rounds.removesuffix('.')} in the same processes, and a round {repetitions} "
+        "repetitions of a size; the time of a repetition is the slowest rank's."
     )
     facts = {**rounds.facts, "placements": placements, "repetitions": counts}
     return Note("circumstances", " ".join([text, *sentences]), **facts)
