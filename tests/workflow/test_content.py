@@ -13,7 +13,7 @@ import pytest
 
 from support.checkout import Checkout
 
-FIGURE = "workflow/scripts/figures/overview.py"
+FIGURE = "workflow/scripts/figures/kinds/overview.py"
 AGES = pytest.mark.parametrize(
     "age_s",
     [

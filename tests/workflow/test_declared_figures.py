@@ -85,7 +85,7 @@ def test_declared_figures_are_drawn_and_a_change_redraws_its_own(
 def test_entry_and_module_are_all_that_a_new_figure_needs(published: Checkout) -> None:
     registry = "workflow/scripts/declared/products/figures.yaml"
     published.write(registry, published.path(registry).read_text() + NEW_KIND)
-    published.write("workflow/scripts/figures/run_count.py", NEW_MODULE)
+    published.write("workflow/scripts/figures/kinds/run_count.py", NEW_MODULE)
     published.write(STUDY, published.path(STUDY).read_text() + "  - {kind: run_count}\n")
     network = benchmarks("pytorch-ddp")
     write_table(network, "network", published.path("published/network.csv"))

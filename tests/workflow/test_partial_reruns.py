@@ -88,7 +88,7 @@ def test_one_more_level_plans_only_the_new_runs(campaign: Checkout) -> None:
 )
 def test_a_kinds_script_edited_makes_its_figures(campaign: Checkout, kind: str, figures: int) -> None:
     before = campaign.products()
-    script = campaign.path(f"workflow/scripts/figures/{kind}.py")
+    script = campaign.path(f"workflow/scripts/figures/kinds/{kind}.py")
     script.write_text(script.read_text() + "\nEDITED = True\n")
     done = campaign.snakemake("figures")
     assert (done.status, done.jobs) == (0, {"figure": figures})

@@ -17,7 +17,7 @@ from support.synthetic import write_campaign, write_frames
 from support.validators import accepts_citation, accepts_crate
 
 STUDY = "config/studies/small.yaml"
-FIGURE = "workflow/scripts/figures/overview.py"
+FIGURE = "workflow/scripts/figures/kinds/overview.py"
 LOCK = "containers/tensorflow/requirements.cpu.txt"
 
 PRIVATE = (

@@ -12,7 +12,7 @@ from analysis import cells, conditions, effects
 from analysis.cell_means import MAX_PRIOR_DF, after_blocks, estimate_means, estimate_prior
 from analysis.measured import Records
 from declared.figures import FigureSpec
-from figures import overview
+from figures.kinds import overview
 from support.published import NPK, PLANT_GROWTH, VASCULAR_GRAFTS, mlperf_runs
 from support.simulated import DEPENDENCES, SPREADS, coverage, simulated
 

@@ -13,7 +13,7 @@ from common.tables import read_table, write_table
 from declared.figures import FigureSpec
 from declared.site import load_site
 from declared.study import load_study
-from figures import by_factor
+from figures.kinds import by_factor
 from plan.design import plan_design, to_csv
 from support.refusals import assert_refusal
 from support.synthetic import campaign, write_frames

@@ -42,10 +42,10 @@ def test_every_imported_module_is_a_source(program: str) -> None:
 
 
 def test_other_modules_are_no_sources() -> None:
-    overview = program_sources("figures.draw", "figures.overview")
-    assert {"workflow/scripts/figures/draw.py", "workflow/scripts/figures/overview.py"} < set(overview)
+    overview = program_sources("figures.draw", "figures.kinds.overview")
+    assert {"workflow/scripts/figures/draw.py", "workflow/scripts/figures/kinds/overview.py"} < set(overview)
     assert "workflow/scripts/analysis/cell_means.py" in overview, "imported by an imported module"
-    assert "workflow/scripts/figures/residuals.py" not in overview
+    assert "workflow/scripts/figures/kinds/residuals.py" not in overview
     assert "config/schemas/runs.schema.yaml" in overview
     assert "workflow/scripts/report/page.html.jinja" in program_sources("report.make")
     assert not set(program_sources("report.make")) & {"workflow/scripts/runs/supervise.py"}

@@ -10,7 +10,7 @@ import yaml
 from common.errors import InputError
 from common.files import CHECKOUT
 from declared.figures import FigureSpec, from_json
-from declared.products.figures import KINDS
+from declared.products.figures import KINDS, FigureKind
 from declared.study import load_study
 from support.figure_specs import figure_specs
 from support.refusals import assert_refusal
@@ -285,7 +285,47 @@ def test_figures_of_shipped_studies_are_valid_and_unique(name: str) -> None:
 
 def test_every_kind_has_its_module() -> None:
     for kind in KINDS:
-        assert (CHECKOUT / "workflow" / "scripts" / "figures" / f"{kind}.py").is_file()
+        assert (CHECKOUT / "workflow" / "scripts" / "figures" / "kinds" / f"{kind}.py").is_file()
+
+
+WORDS_OF_TRAITS = {
+    "accuracy_recorded": "except of user-supplied commands",
+    "batch_size_varies": "batch_size",
+    "computation_measured": "some cell trains on one device",
+    "device_kind_varies": "device varies",
+    "energy_recorded": "energy is recorded",
+    "fit_can_be_checked": "left out of a fit",
+    "grid_stated": "carbon intensity",
+    "has_collective_benchmark": "collective benchmark",
+    "has_factor_n_devices": "n_devices",
+    "has_factor_nodes": "nodes",
+    "has_speedups": "trains on one device",
+    "next_tokens": "next tokens",
+    "nodes_have_network": "not emulated",
+    "nodes_vary": "nodes vary",
+    "only_devices_per_node_vary": "devices_per_node",
+    "parallelism_varies": "parallelism",
+    "planned_here": "imported ones",
+    "priced": "price",
+    "reference_timed": "reference benchmark",
+    "regression_predicts": "fewer coefficients",
+    "residuals_testable": "replicates",
+    "size_varies": "nodes (or devices_per_node) vary",
+    "startup_recorded": "except of user-supplied commands",
+    "strategies_searched": "strategies are searched",
+    "target_accuracy": "target_accuracy",
+    "traced": "traced",
+}
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.name)
+def test_the_words_on_default_figures_name_their_traits(kind: FigureKind) -> None:
+    entries = () if isinstance(kind.default_figures, str) else kind.default_figures
+    traits = [*kind.when, *(trait for entry in entries for trait in entry.get("when", ()))]
+    missing = [trait for trait in traits if WORDS_OF_TRAITS[trait] not in kind.drawn_by_default]
+    assert not missing
+    is_unconditional = not traits and not isinstance(kind.default_figures, str)
+    assert (kind.drawn_by_default in ("every study", "no study; declare it")) == is_unconditional
 
 
 def test_commands_alone_have_no_accuracy_and_shares() -> None:

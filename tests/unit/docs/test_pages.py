@@ -169,7 +169,7 @@ def test_study_on_a_node_with_eight_gpus_can_be_planned(tmp_path: Path) -> None:
     ("language", "file"),
     [
         ("yaml", "workflow/scripts/declared/products/figures.yaml"),
-        ("python", "workflow/scripts/figures/heat_map.py"),
+        ("python", "workflow/scripts/figures/kinds/heat_map.py"),
     ],
 )
 def test_adding_a_figure_quotes_real_code(language: str, file: str) -> None:

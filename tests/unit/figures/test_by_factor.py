@@ -7,7 +7,8 @@ from analysis import cells
 from analysis.measured import Records
 from common.notes import codes, find_note
 from declared.figures import FigureSpec
-from figures import by_factor, panels
+from figures import panels
+from figures.kinds import by_factor
 from figures.lines import IDEAL_LINE, IDEAL_POINTS
 from support.synthetic import designed_campaign, write_frames
 
@@ -59,7 +60,7 @@ def test_ideal_is_proportional_to_the_devices(records):
     assert starts == pytest.approx(sorted(rows.loc[rows["nodes"] == 1, COLUMNS[0]]))
     for line in ideals(ax):
         assert line.get_ydata()[-1] == pytest.approx(3 * line.get_ydata()[0]), "on three nodes"
-    assert [text.get_text() for text in figure.legends[0].get_texts()][-1] == "ideal"
+    assert [text.get_text() for text in figure.legends[0].get_texts()][-1] == "ideal (thin)"
     assert find_note(caption.notes, "batch-scaling").facts == {"kind": "weak scaling"}
     assert caption.startswith("Throughput by nodes, weak scaling of steps (fixed batch).")
 

@@ -6,7 +6,8 @@ from analysis.energy import WHY_NO_ENERGY, choose_scope
 from analysis.measured import Records
 from common.notes import codes, find_note
 from declared.figures import FigureSpec
-from figures import energy, style
+from figures import style
+from figures.kinds import energy
 from support.captions import why_not_drawn
 from support.synthetic import IDLE_W, WATTS, campaign, designed_campaign, metered, write_frames
 

@@ -22,9 +22,10 @@ from common.notes import codes, find_note
 from common.options import run_program
 from common.tables import write_table
 from declared.figures import FigureSpec, from_json
-from figures import draw, lines, panels, projection, residuals, scaling, style
-from figures.network import NO_BENCHMARK
-from figures.prediction import NOTHING_PREDICTED
+from figures import draw, lines, panels, style
+from figures.kinds import projection, residuals, scaling
+from figures.kinds.network import NO_BENCHMARK
+from figures.kinds.prediction import NOTHING_PREDICTED
 from figures.view import build_view
 from prediction.study import shortest_epochs
 from support.captions import why_not_drawn
@@ -59,7 +60,7 @@ SUFFIXES = ["pdf", "svg", "png", "caption.md"]
 
 def drawn_by(name, records):
     spec = FIGURES[name] if isinstance(name, str) else name
-    return importlib.import_module(f"figures.{spec.kind}").draw(records, spec)
+    return importlib.import_module(f"figures.kinds.{spec.kind}").draw(records, spec)
 
 
 def flags(name, files, out):
@@ -346,7 +347,11 @@ def test_a_figure_of_many_panels_fits_a_page(name, of_many_panels):
     assert filtered.get_figheight() <= 9
 
 
-TREATMENTS = ["custom, no accumulation", "custom, accumulation over 4 batches", "fit, no accumulation"]
+TREATMENTS = [
+    "Ringside's loop, no accumulation",
+    "Ringside's loop, accumulation over 4 batches",
+    "framework's fit, no accumulation",
+]
 
 
 @pytest.fixture(scope="module")
@@ -408,7 +413,7 @@ def test_a_study_of_treatments_has_panels_of_three_series(name, count, height, t
     if name == "overview":
         labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
         assert labels == [
-            f"{treatment}, {n} node{'s' * (n > 1)}" for treatment in TREATMENTS for n in (1, 2, 3)
+            f"{treatment}, {n} node{'s' * (n > 1)}" for n in (1, 2, 3) for treatment in TREATMENTS
         ]
     else:
         assert names_in(figure.legends[0])[:3] == TREATMENTS
@@ -435,7 +440,7 @@ def test_no_row_of_panels_is_half_empty_where_threes_fill_it():
 
 
 def test_regression_shows_each_cell_as_the_others_predict_it(treated):
-    figure, _ = drawn_by("regression", treated)
+    figure, caption = drawn_by("regression", treated)
     fits = fit_all(treated.runs)
     assert [ax.get_title().splitlines()[0] for ax in figure.axes] == [
         "epoch time, linear",
@@ -450,7 +455,11 @@ def test_regression_shows_each_cell_as_the_others_predict_it(treated):
         _, mape, p = ax.get_title().splitlines()
         share = tables.number(fit.statistics["without cell: MAPE (%)"], 2)
         assert mape == f"MAPE {share} %, {len(fit.cells)} cells"
-        assert p == "p <0.001"
+        assert p == "p < 0.001"
+    assert "lack-of-fit" in codes(caption.below)
+    for row in (figure.axes[:2], figure.axes[2:]):
+        assert len({(ax.get_xlim(), ax.get_ylim()) for ax in row}) == 1
+        assert all(list(ax.get_xticks()) == list(ax.get_yticks()) for ax in row)
 
 
 def test_predictions_beyond_the_axes_are_counted(tmp_path):
@@ -499,7 +508,7 @@ def test_estimate_needs_a_benchmark_and_is_a_best_case(treated, tmp_path):
     write_table(benchmarks("tensorflow-multiworker", noise=0), "network", tmp_path / "network.csv")
     records = Records(treated.runs_csv, treated.epochs_csv, {"network": tmp_path / "network.csv"})
     figure, caption = drawn_by("scaling", records)
-    assert names_in(figure.legends[0])[-1] == "model estimate"
+    assert names_in(figure.legends[0])[-1] == "estimate"
     assert {"estimate", "estimate-drawn"} <= set(codes(caption.notes))
     least = shortest_epochs(records.runs, records.table("network"))
     means = records.runs.groupby("cell")["epoch_time_s"].mean()
@@ -546,7 +555,9 @@ def test_the_test_of_an_interaction_is_that_of_the_table(treated):
 def test_panels_of_one_line_are_left_out_of_an_interaction(treated):
     spec = FigureSpec("interaction", "interaction", x="nodes", colour=("sync_every",))
     figure, caption = drawn_by(spec, treated)
-    assert {re.split(r"\n|, ", ax.get_title())[-1] for ax in figure.axes if ax.get_title()} == {"custom"}
+    assert {re.split(r"\n|, ", ax.get_title())[-1] for ax in figure.axes if ax.get_title()} == {
+        "Ringside's loop"
+    }
     facts = find_note(caption.notes, "panels-not-shown").facts
     assert facts["why"] == "single-line" and {levels["training_loop"] for levels in facts["panels"]} == {
         "fit"
@@ -556,9 +567,7 @@ def test_panels_of_one_line_are_left_out_of_an_interaction(treated):
 def test_accuracy_over_updates_or_time_ends_where_the_runs_did(treated):
     runs, epochs = treated.runs, treated.epochs
     cell = runs[(runs["model"] == "small-cnn") & (runs["nodes"] == 2) & (runs["batch_size"] == 32)]
-    (custom,) = [
-        series for series in all_series(runs) if series.name == "custom, accumulation over 4 batches"
-    ]
+    (custom,) = [series for series in all_series(runs) if series.name == TREATMENTS[1]]
     own = epochs[epochs["cell"] == custom.select(cell)["cell"].iloc[0]]
     by_run = own.groupby("run_id")
     wall = (own["epoch_time_s"] + own["validation_time_s"]).groupby(own["run_id"]).sum().mean()
@@ -610,16 +619,22 @@ def test_intervals_over_time_stand_at_their_markers(tmp_path):
         assert bars and bars <= {x for line in ax.lines for x in line.get_xdata()}
 
 
-@pytest.mark.parametrize(("n_sessions", "band"), [(1, "block"), (2, "session")])
-def test_bands_of_residuals_are_blocks_of_one_session(n_sessions, band, tmp_path):
+@pytest.mark.parametrize("n_sessions", [1, 2])
+def test_bands_of_residuals_are_blocks_and_sessions_a_line(n_sessions, tmp_path):
     runs, epochs = campaign(failures={})
     runs["session"] = [f"s{min(block, n_sessions)}" for block in runs["block"]]
-    figure, _ = drawn_by("residuals", Records(*write_frames(tmp_path, runs, epochs)))
-    assert [text.get_text() for text in figure.axes[2].texts] == list({"block": "123", "session": "12"}[band])
-    assert figure.axes[2].get_xlabel() == f"run, in order (bands: {band}s)"
+    figure, caption = drawn_by("residuals", Records(*write_frames(tmp_path, runs, epochs)))
+    order = figure.axes[2]
+    assert [text.get_text() for text in order.texts] == list("123")
+    assert order.get_xlabel() == "run, in order (bands: blocks)"
+    starts = [
+        line for line in order.lines if line.get_color() == style.MUTED and np.ptp(line.get_xdata()) == 0
+    ]
+    assert len(starts) == n_sessions - 1
+    assert ("session-starts-drawn" in codes(caption.notes)) == (n_sessions > 1)
     markers = {line.get_color(): line.get_marker() for line in figure.axes[0].lines if line.get_label()}
-    baselines = {markers[style.framework_style(name).colour] for name in BASELINES}
-    assert len(baselines) == len(set(BASELINES)) and "o" in set(markers.values())
+    for name in runs["framework"].unique():
+        assert markers[style.framework_style(name).colour] == style.framework_style(name).marker
 
 
 @pytest.mark.parametrize(("share", "stated"), [(0.04, False), (0.748, True)])
@@ -722,7 +737,7 @@ def test_a_filter_leaves_cells_out_but_intervals_alone(treated):
 
 def test_a_treatment_keeps_its_style_under_a_filter(treated):
     filtered = all_series(treated.runs, filter={"sync_every": [1]}, colour=("training_loop", "sync_every"))
-    assert [series.name for series in filtered] == ["custom", "fit"]
+    assert [series.name for series in filtered] == ["Ringside's loop", "framework's fit"]
     assert [series.style for series in filtered] == [style.TREATMENT_STYLES[0], style.TREATMENT_STYLES[2]]
     mixed = all_series(treated.runs, colour=("sync_every",))
     assert [series.style for series in mixed] == style.TREATMENT_STYLES[:2], (

@@ -10,7 +10,7 @@ from analysis.intervals import Estimate
 from analysis.measured import Records
 from common.notes import codes
 from declared.figures import FigureSpec
-from figures import heat_map
+from figures.kinds import heat_map
 from support.synthetic import designed_campaign, write_frames
 
 SPEC = FigureSpec("heat_map", "heat_map", x="nodes", y="throughput", filter={"model": ["small-cnn"]})

@@ -5,7 +5,8 @@ import pytest
 
 from analysis.measured import Records
 from declared.figures import FigureSpec, from_json
-from figures import by_factor, overview, residuals, scaling, style
+from figures import style
+from figures.kinds import by_factor, overview, residuals, scaling
 from figures.view import build_view
 from support.measured_elsewhere import DLPERF, MLPERF
 

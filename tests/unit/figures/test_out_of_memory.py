@@ -8,7 +8,8 @@ import pytest
 from analysis import cells
 from analysis.measured import OUT_OF_MEMORY_MARK, Records
 from declared.figures import FigureSpec
-from figures import memory, strategies, style
+from figures import style
+from figures.kinds import memory, strategies
 from figures.view import build_response_view
 from support import known_meshes, known_physics
 from support.captions import why_not_drawn
@@ -55,7 +56,7 @@ def marks(figure):
     ids=lambda value: getattr(value, "name", None),
 )
 def test_cells_out_of_memory_are_marked(records, spec, n_marks):
-    figure, caption = importlib.import_module(f"figures.{spec.kind}").draw(records, spec)
+    figure, caption = importlib.import_module(f"figures.kinds.{spec.kind}").draw(records, spec)
     figure.draw_without_rendering()
     assert len(marks(figure)) == n_marks
     assert "OOM: out of memory, 5 of 38 cells." in caption.notes
@@ -70,7 +71,7 @@ def test_memory_is_the_reason_only_where_it_ran_out_in_all_cells(records):
 
 def test_a_mark_has_the_marker_of_its_series(records):
     spec = FigureSpec("a", "by_factor", x="batch_size", filter={"nodes": (2,), "sync_every": (1,)})
-    figure, _ = importlib.import_module("figures.by_factor").draw(records, spec)
+    figure, _ = importlib.import_module("figures.kinds.by_factor").draw(records, spec)
     (ax,) = figure.axes
     level = ax.get_xticks()[-1]
     markers = {
@@ -86,7 +87,7 @@ def test_a_mark_has_the_marker_of_its_series(records):
 def test_a_campaign_out_of_memory_draws_nothing(records, tmp_path):
     runs = run_out(records.every_run, np.ones(len(records.every_run), bool))
     without_result = Records(*write_frames(tmp_path, runs, records.epochs.drop(columns="cell")[:0]))
-    figure, caption = importlib.import_module("figures.overview").draw(
+    figure, caption = importlib.import_module("figures.kinds.overview").draw(
         without_result, FigureSpec("o", "overview")
     )
     assert why_not_drawn(caption)["why"] == "all-out-of-memory" and len(figure.axes[0].texts) == 1

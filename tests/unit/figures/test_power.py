@@ -7,7 +7,7 @@ from analysis.measured import Records, cell_levels
 from common.notes import codes, find_note
 from common.tables import write_table
 from declared.figures import FigureSpec
-from figures import power
+from figures.kinds import power
 from support.captions import why_not_drawn
 from support.synthetic import IDLE_W, WATTS, designed_campaign, metered, power_over_time, write_frames
 

@@ -9,8 +9,9 @@ from analysis import conditions, shares
 from analysis.measured import Records
 from common.notes import codes, find_note
 from declared.figures import FigureSpec
-from figures import panels, scaling, style
-from figures import shares as shares_figure
+from figures import panels, style
+from figures.kinds import scaling
+from figures.kinds import shares as shares_figure
 from support.captions import why_not_drawn
 from support.synthetic import designed_campaign, write_frames
 
@@ -47,8 +48,7 @@ def test_captions_explain_lines_baseline_and_setting(records):
     times = find_note(caption.endnotes, "baselines").facts["means"].values()
     assert (facts["shortest"], facts["longest"]) == (min(times), max(times))
     (scopes,) = find_note(caption.below, "setting").facts["notes"][:1]
-    subjects = [part.partition(":")[0] for part in scopes.split("; ")]
-    assert subjects == ["Nodes", "batch", "times"]
+    assert scopes.facts["placements"] == ["virtual"] and scopes.startswith("Nodes are ")
 
 
 @pytest.mark.parametrize("spec", [RUN, EPOCH], ids=["run", "epoch"])
@@ -58,9 +58,10 @@ def test_the_bars_of_a_row_are_its_parts_end_to_end(spec, records):
     figure.draw_without_rendering()
     data = shares.run_time_parts(records)
     labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
-    assert labels[:3] == [f"custom, no accumulation, {nodes} node{'s' * (nodes > 1)}" for nodes in (1, 2, 3)]
+    own_loop = "Ringside's loop, no accumulation"
+    assert labels[::3] == [f"{own_loop}, {nodes} node{'s' * (nodes > 1)}" for nodes in (1, 2, 3)]
     for y, parts in bars(figure.axes[0]).items():
-        nodes, loop, sync_every = y % 3 + 1, *[("custom", 1), ("custom", 4), ("fit", 1)][y // 3]
+        nodes, loop, sync_every = y // 3 + 1, *[("custom", 1), ("custom", 4), ("fit", 1)][y % 3]
         runs = records.runs
         is_like = (runs["model"] == "small-cnn-600") & (runs["batch_size"] == 64) & (runs["nodes"] == nodes)
         cell = runs[is_like & (runs["training_loop"] == loop) & (runs["sync_every"] == sync_every)][

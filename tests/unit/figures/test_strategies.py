@@ -10,7 +10,7 @@ from analysis.measured import Records
 from common.files import CHECKOUT
 from common.notes import codes, find_note
 from declared.figures import FigureSpec
-from figures import memory, strategies
+from figures.kinds import memory, strategies
 from prediction import crossover
 from prediction.message_times import CollectiveBenchmark, benchmark_points
 from support import known_meshes, known_physics

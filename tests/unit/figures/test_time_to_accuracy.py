@@ -10,7 +10,7 @@ from declared.figures import FigureSpec, read_figures
 from declared.products.traits import Traits
 from declared.study import load_study
 from figures import panels
-from figures import time_to_accuracy as time_figure
+from figures.kinds import time_to_accuracy as time_figure
 from support.captions import why_not_drawn
 from support.figure_specs import figure_specs
 from support.synthetic import designed_campaign, write_frames

@@ -13,7 +13,8 @@ from analysis.measured import Records
 from common.files import CHECKOUT
 from common.notes import codes, find_note
 from declared.figures import FigureSpec
-from figures import style, timeline
+from figures import style
+from figures.kinds import timeline
 from support.captions import why_not_drawn
 from support.pages import on_one_line
 from support.synthetic import campaign, designed_campaign, write_frames

@@ -12,7 +12,8 @@ from analysis.measured import OUT_OF_MEMORY_MARK, Records, read_runs, traced
 from common.notes import codes, find_note
 from common.tables import write_table
 from declared.figures import FigureSpec
-from figures import critical_path, gantt, overview, panels, phase_styles, phases, timeline
+from figures import panels, phase_styles
+from figures.kinds import critical_path, gantt, overview, phases, timeline
 from figures.phase_styles import REST, TRANSFERRING, WAITING
 from support.captions import why_not_drawn
 from support.traces_made import attempt, gathered

@@ -6,7 +6,8 @@ import pytest
 from analysis.measured import Records
 from common.notes import codes, find_note
 from declared.figures import FigureSpec
-from figures import panels, what_if
+from figures import panels
+from figures.kinds import what_if
 from prediction.what_if import COLUMNS
 from support.captions import why_not_drawn
 

@@ -9,7 +9,7 @@ from analysis.measured import Records
 from common.schemas import schema
 from common.tables import write_table
 from declared.figures import FigureSpec
-from figures import network as figure
+from figures.kinds import network as figure
 from figures.panels import NOT_DRAWN
 from network import fit
 

@@ -61,7 +61,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> FigureKind:
 
     kind = FigureKind(name="run_count", **yaml.safe_load(ENTRY))
     monkeypatch.setitem(KINDS, "run_count", kind)
-    monkeypatch.setitem(sys.modules, "figures.run_count", SimpleNamespace(draw=draw_count))
+    monkeypatch.setitem(sys.modules, "figures.kinds.run_count", SimpleNamespace(draw=draw_count))
     return kind
 
 
@@ -71,7 +71,7 @@ def test_registered_figure_is_planned(registered: FigureKind, campaign: Campaign
     assert planned_products.figure_files["run_count"] == [
         f"results/quickstart/figures/run_count.{suffix}" for suffix in ("pdf", "svg", "png", "caption.md")
     ]
-    assert planned_products.figure_module("run_count") == "figures.run_count"
+    assert planned_products.figure_module("run_count") == "figures.kinds.run_count"
     files = {name: f"results/quickstart/{name}.csv" for name in ("runs", "epochs", "network")}
     assert planned_products.figure_inputs("run_count") == files, (
         "there is no table of crossover without strategies"

@@ -19,7 +19,8 @@ from common.errors import InputError
 from common.files import CHECKOUT
 from common.notes import codes, find_note
 from declared.figures import FigureSpec
-from figures import panels, prediction, style
+from figures import panels, style
+from figures.kinds import prediction
 from prediction import methods
 from prediction.cells import exclusion_note, measured_cells, pooled_cv
 from prediction.held_out import (

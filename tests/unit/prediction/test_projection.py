@@ -13,7 +13,7 @@ from common.errors import InputError, exit_status
 from common.notes import codes, find_note
 from declared.figures import FigureSpec
 from figures import panels
-from figures import projection as figure
+from figures.kinds import projection as figure
 from prediction import projection
 from prediction.cells import exclusion_note
 from prediction.curves import max_nodes_above, node_counts

@@ -99,13 +99,13 @@ def test_a_manifest_may_name_every_table() -> None:
 def test_sources_change_only_with_their_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     quickstart = load_campaign({"study": "quickstart", "site": "local", "records": "available"})
-    sources = collect_sources(quickstart, ["workflow/scripts/figures/overview.py"])
+    sources = collect_sources(quickstart, ["workflow/scripts/figures/kinds/overview.py"])
     assert sources["study"] == {
         "config/studies/quickstart.yaml": digest_source(CHECKOUT / "config/studies/quickstart.yaml")
     }
     assert "containers/pytorch/requirements.cpu.txt" in sources["locks"]
     assert "containers/pytorch/requirements.cuda.txt" not in sources["locks"], "which nothing here is made of"
-    assert "workflow/scripts/figures/overview.py" in sources["code"]
+    assert "workflow/scripts/figures/kinds/overview.py" in sources["code"]
     assert "workflow/scripts/sites/doctor.py" not in sources["code"]
     assert "time_limit_s" not in sources["site"] and sources["site"]["device"] == '"cpu"'
     strategies = tmp_path / "strategies.json"

@@ -16,7 +16,7 @@ from declared.figures import FigureSpec
 from declared.site import load_site
 from declared.study import Replicates
 from figures import panels
-from figures import simulated as figure
+from figures.kinds import simulated as figure
 from plan.campaign import Campaign, plan_campaign
 from records.aggregate import planned_row
 from strategies.measured import Measurements

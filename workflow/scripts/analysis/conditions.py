@@ -63,12 +63,12 @@ _PLACEMENTS = {
     "emulated": "nodes are groups of processes on one machine, so times say nothing about a real network",
 }
 _SHORT_PLACEMENTS = {
-    "distinct-nodes": "distinct machines",
-    "virtual": "one machine's virtual cluster",
-    "emulated": "one machine's processes",
+    "distinct-nodes": "separate machines",
+    "virtual": "a virtual cluster on one machine",
+    "emulated": "processes on one machine",
 }
-_SHORT_BATCH_SCOPES = {"local": "per replica", "global": "in total"}
-_SHORT_TIMING_SCOPES = {"ranks": "slowest rank", "master": "master"}
+_SHORT_BATCH_SCOPES = {"local": "per replica", "global": "totals over all replicas"}
+_SHORT_TIMING_SCOPES = {"ranks": "the slowest rank", "master": "the master"}
 _BATCH_SCOPES = {
     "local": "local batch (fixed per replica: the effective batch grows with the replicas)",
     "global": "global batch (fixed in total)",
@@ -195,26 +195,29 @@ def load_note(runs: pd.DataFrame) -> str:
 
 
 def _scopes_note(runs: pd.DataFrame, ok: pd.DataFrame) -> str:
-    """Name placement, batch scope and timing scope in one sentence; "" if no run succeeded.
+    """Say what nodes are and, if readers need it, what batch sizes and times refer to.
 
-    The sentence begins with ELSEWHERE if runs were measured elsewhere.
+    Batch sizes are explained unless they are per replica, times unless they are those of the slowest rank.
+    Returns "" if no run succeeded. The text begins with ELSEWHERE if runs were measured elsewhere.
     """
     placements, timing = (sorted(set(ok[name].dropna())) for name in ("placement", "timing_scope"))
     is_elsewhere = len(ok) > 0 and measured_elsewhere(runs)
-    origin = ELSEWHERE + TO_TARGET * are_times_to_train(runs) if is_elsewhere else ""
+    origin = f"{ELSEWHERE}{TO_TARGET * are_times_to_train(runs)}." if is_elsewhere else ""
     if not placements:
-        return Note("scopes", f"{origin}.", elsewhere=True) if origin else ""
+        return Note("scopes", origin, elsewhere=True) if origin else ""
     batches = sorted(set(runs["batch_scope"].dropna()), reverse=True)
-    parts = [
+    places = " or ".join(_SHORT_PLACEMENTS[name] for name in placements)
+    sizes = " or ".join(_SHORT_BATCH_SCOPES[name] for name in reversed(batches))
+    clocks = " or ".join(_SHORT_TIMING_SCOPES[name] for name in reversed(timing))
+    sentences = [
         origin,
-        "nodes: " + " or ".join(_SHORT_PLACEMENTS[name] for name in placements) + _node_limits(ok),
-        "batch: " + " or ".join(_SHORT_BATCH_SCOPES[name] for name in reversed(batches)),
-        "times: " + " or ".join(_SHORT_TIMING_SCOPES[name] for name in reversed(timing)),
+        f"Nodes are {places}{_node_limits(ok)}.",
+        f"Batch sizes are {sizes}." if sizes and batches != ["local"] else "",
+        f"Times are those of {clocks}." if clocks and timing != ["ranks"] else "",
     ]
-    text = "; ".join(part for part in parts if part and not part.endswith(": "))
     return Note(
         "scopes",
-        f"{text[0].upper()}{text[1:]}.",
+        " ".join(sentence for sentence in sentences if sentence),
         placements=placements,
         batch_scopes=batches,
         timing_scopes=timing,

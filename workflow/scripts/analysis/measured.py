@@ -29,6 +29,7 @@ from declared.records import RECORD_TABLES
 from models.collectives import COLLECTIVES
 
 OUT_OF_MEMORY = "oom"  # the status of a run that needs more memory than there is
+TRAINING_LOOPS = {"custom": "Ringside's loop", "fit": "framework's fit"}  # in legends
 OUT_OF_MEMORY_MARK = "OOM"  # in place of a cell's value
 # Their levels are clear without a title; the column `treatment` names several factors (prediction.curves).
 _UNTITLED_FACTORS = ("training_loop", "precision", "optimizer", "treatment")
@@ -215,13 +216,15 @@ def _factor_level(factor: str, level: Any) -> str:
 
 
 def treatment_text(levels: Mapping[str, Any]) -> str:
-    """Return levels in the short words of legends: `custom, no accumulation`, `2 nodes`."""
+    """Return levels in the short words of legends: `Ringside's loop, no accumulation`, `2 nodes`."""
     return ", ".join(_treatment_level(factor, level) for factor, level in levels.items())
 
 
 def _treatment_level(factor: str, level: Any) -> str:
     if factor == "sync_every":
         return "no accumulation" if level == 1 else f"accumulation over {level} batches"
+    if factor == "training_loop":
+        return TRAINING_LOOPS.get(level, level)
     return level_text(level) if factor in _UNTITLED_FACTORS else _factor_level(factor, level)
 
 

@@ -399,6 +399,13 @@ def interval(estimate: Estimate, digits: int = 3) -> str:
     return f"{value} [{low}, {high}]"
 
 
+def interval_with_decimals(estimate: Estimate, n_decimals: int) -> str:
+    """Return `value [low, high]` with the given decimals, such as those of other numbers beside it."""
+    parts = [estimate.value, *([] if math.isnan(estimate.low) else [estimate.low, estimate.high])]
+    value, *bounds = _with_common_exponent(parts, n_decimals)
+    return f"{value} [{', '.join(bounds)}]" if bounds else value
+
+
 def half_width(estimate: Estimate) -> float | None:
     """Return half the width of an interval; None without a width.
 

@@ -1,1 +1,1 @@
-"""Figures of measured runs, each kind in a module; drawn as a study declares them."""
+"""Figures of measured runs: `draw` draws one, `kinds` has a module for each kind, the rest is shared."""

@@ -132,13 +132,14 @@ SMALLEST_CELL_IDEAL = Note(
     "ideal-from-smallest-scale",
     "Where no cell has one device, the ideal of a series starts at its fewest devices.",
 )
+BANDS_NOTE = Note("shifted-sideways", "Markers on a grey band share its level, and are shifted sideways.")
 NO_BASELINE = Note("no-baseline", "No baseline cell has a successful run.")
 NOTHING_TO_COMPARE = Note("nothing-to-compare", "no panel has two lines with two levels each")
 SINGLE_LINE = Note("single-line", "they have a single line")
 ONE_LEVEL = Note("one-level", "they were measured at one level of this axis only")
 
 
-def draw(
+def draw_lines(
     view: View,
     x: str,
     heading: str,
@@ -174,7 +175,12 @@ def draw(
     content = _select_content(view, x, panel_levels, with_baselines, for_comparison)
     placement = place_series(view, x, content.placed_series, for_comparison)
     figure, axis_notes = _draw_panels(
-        view, x, panel_levels, content, placement, logarithmic=is_logarithmic(placement, x, for_comparison)
+        view,
+        x,
+        panel_levels,
+        content,
+        placement,
+        logarithmic=is_logarithmic(view, placement, x, for_comparison),
     )
     return figure, view.caption(
         heading,
@@ -184,6 +190,7 @@ def draw(
         endnotes=[
             *(_baseline_notes(view, content.cells, content.baselines) if with_baselines else []),
             *endnotes,
+            BANDS_NOTE if len(content.placed_series) > 1 and placement.axis.doubling else "",
             placement.axis.axis_note(title(x)),
             left_out_note(left_out, SINGLE_LINE if for_comparison else ONE_LEVEL),
         ],
@@ -191,7 +198,7 @@ def draw(
 
 
 def place_series(view: View, x: str, series: Sequence[Series], for_comparison: bool) -> Placement:
-    """Return the axis of the levels of `x`, and where `series` stand on it; for the arguments see `draw`."""
+    """Return the axis of the levels of `x`, and where `series` stand on it (arguments as in `draw_lines`)."""
     # A factor on both axis and colour has one series per level, which needs no offset.
     axis = factor_axis(view.runs, x, 1 if x in view.colour else len(view.series))
     names = [one_series.name for one_series in series]
@@ -199,13 +206,14 @@ def place_series(view: View, x: str, series: Sequence[Series], for_comparison: b
     return Placement(axis, offsets, is_joined=axis.numeric or for_comparison)
 
 
-def is_logarithmic(placement: Placement, x: str, for_comparison: bool) -> bool:
+def is_logarithmic(view: View, placement: Placement, x: str, for_comparison: bool) -> bool:
     """Return whether the axis of values is logarithmic whatever the values.
 
     For comparisons, since parallel lines then mean equal ratios; and over doublings of nodes or devices,
-    since the ideal is then a straight line.
+    since an ideal that is not flat is then a straight line.
     """
-    return for_comparison or (placement.axis.doubling and x in SIZE_FACTORS)
+    has_flat_ideal = view.response.ideal_exponent == 0
+    return for_comparison or (placement.axis.doubling and x in SIZE_FACTORS and not has_flat_ideal)
 
 
 @dataclass(frozen=True)
@@ -234,7 +242,7 @@ class _Content:
 def _select_content(
     view: View, x: str, panel_levels: Sequence[dict[str, Any]], with_baselines: bool, for_comparison: bool
 ) -> _Content:
-    """Return what the panels show; for the arguments see `draw`."""
+    """Return what the panels show; for the arguments see `draw_lines`."""
     baselines = _find_baselines(view, x) if with_baselines else {}
     single_device = baseline_frameworks(view.all_runs) if with_baselines else []
     cells = {cell for levels in panel_levels for cell in panels.rows_at(view.runs, levels)["cell"]}
@@ -276,7 +284,7 @@ def _draw_panels(
 ) -> tuple[Figure, list[str]]:
     """Return the figure with all panels and the legend, and notes on its axes of values."""
     axis = placement.axis
-    ideal = Line2D([], [], color=style.MUTED, label="ideal", **IDEAL_LINE)
+    ideal = Line2D([], [], color=style.MUTED, label="ideal (thin)", **IDEAL_LINE)
     further_handles = [ideal] if content.has_ideal else []
     _, columns, width = panels.layout(len(panel_levels))
     labels = _tick_labels(axis, x, width / columns)
@@ -294,7 +302,14 @@ def _draw_panels(
     for ax, levels in zip(grid.axes, panel_levels, strict=True):
         _draw_panel(ax, view, x, levels, content, placement)
         values, means = view.values_and_means({name: levels[name] for name in axis_factors}, content.cells)
-        notes += panels.scale_value_axis(ax, values, means, logarithmic=logarithmic, quantity=view.quantity)
+        notes += panels.scale_value_axis(
+            ax,
+            values,
+            means,
+            logarithmic=logarithmic,
+            from_zero=view.response.ideal_exponent != 0,
+            quantity=view.quantity,
+        )
         axis.apply(ax, labels)
         if is_steep:
             ax.tick_params(axis="x", labelrotation=TICK_ROTATION)
@@ -315,7 +330,12 @@ def _draw_panel(
     baselines = content.baselines
     for cell in dict.fromkeys(baselines[cell] for cell in panel_runs["cell"] if cell in baselines):
         baseline_runs = view.measured(view.all_runs[view.all_runs["cell"] == cell])
-        _draw_baseline(ax, view, baseline_runs, panel_runs.groupby(x)["n_devices"].max(), placement)
+        ideal_runs = panel_runs
+        if not baseline_frameworks(baseline_runs):  # the ideal of a series spans its own levels
+            ideal_runs = panel_runs[
+                (panel_runs["cell"].map(baselines) == cell) | (panel_runs["cell"] == cell)
+            ]
+        _draw_baseline(ax, view, baseline_runs, ideal_runs.groupby(x)["n_devices"].max(), placement)
     if view.measured(panel_runs).empty:
         panels.write_remark(ax, view.absence_reason(panel_runs))
     else:
@@ -374,9 +394,9 @@ def _make_axis(
     positions: dict[Any, float], n_series: int, *, numeric: bool = True, doubling: bool = False
 ) -> LevelAxis:
     """Return an axis whose gap keeps series from reaching the next level."""
-    places = list(positions.values())
-    width = 1.4 * (places[-1] or 1)
-    step = min(np.diff(places), default=1.0)
+    ascending = list(positions.values())
+    width = 1.4 * (ascending[-1] or 1)
+    step = min(np.diff(ascending), default=1.0)
     gap = min(SERIES_GAP * width, MAX_SPREAD * step / max(n_series, 1))
     return LevelAxis(positions, gap, width, n_series, numeric, doubling)
 
@@ -460,16 +480,33 @@ def _draw_baseline(
         offset = 0.0  # of the ideal, to which all series are compared
         panels.draw_interval(ax, series_style, first, estimate, values, axis.replicate_offset)
         ax.axhline(mean, color=series_style.colour, linewidth=0.8, linestyle=series_style.line, zorder=1)
-    if view.response.ideal_exponent is None:
+    if view.response.ideal_exponent is None or len(n_devices) < 2:
         return
-    places = np.array([axis.positions[level] for level in n_devices.index], dtype=float)
+    positions = np.array([axis.positions[level] for level in n_devices.index], dtype=float)
     counts = n_devices.to_numpy(float)
     if axis.numeric:  # between levels the ideal is a curve
         levels = np.linspace(n_devices.index.min(), n_devices.index.max(), IDEAL_POINTS)
-        places, counts = axis.position(levels), np.interp(levels, n_devices.index.to_numpy(float), counts)
-    ideal = mean * (counts / float(baseline_runs["n_devices"].iloc[0])) ** view.response.ideal_exponent
+        positions, counts = axis.position(levels), np.interp(levels, n_devices.index.to_numpy(float), counts)
     colour = series_style.colour if series_style else style.MUTED
-    ax.plot(places + offset, ideal, color=colour, zorder=1, **IDEAL_LINE)
+    start = mean, float(baseline_runs["n_devices"].iloc[0])
+    draw_ideal(ax, positions + offset, ideal_values(counts, *start, view.response.ideal_exponent), colour)
+
+
+def ideal_values(n_devices: np.ndarray, start: float, start_devices: float, exponent: float) -> np.ndarray:
+    """Return the ideal at these numbers of devices.
+
+    Args:
+        n_devices: Numbers of devices, [n].
+        start: Value at `start_devices`, where the ideal starts.
+        start_devices: Devices of the baseline.
+        exponent: The power of the number of devices that the ideal is proportional to.
+    """
+    return start * (n_devices / start_devices) ** exponent
+
+
+def draw_ideal(ax: Axes, positions: np.ndarray, values: np.ndarray, colour: str) -> None:
+    """Draw an ideal, below the series."""
+    ax.plot(positions, values, color=colour, zorder=1, **IDEAL_LINE)
 
 
 def _baseline_notes(view: View, drawn: set[str], baselines: dict[str, str]) -> list[str]:

@@ -35,6 +35,8 @@ MAX_MINOR_TICK_DECADES = 3
 TICK_EXTENSION = 0.1  # of a logarithmic axis, which can be added at an end to reach a tick
 MAX_INTERVAL_REACH = 2  # an axis reaches at most this factor beyond the runs to show intervals
 AXIS_EXTENSION = 0.3  # of an axis, which can be added at an end rather than cut an interval
+MIN_ZOOMED_RATIO = 0.9  # of the lowest to the highest value of an axis that need not start at 0
+ZOOMED_MARGIN = 0.3  # of the range of its values, at either end
 AXIS_MARGIN = 0.03  # of a logarithmic axis, at either end, for half a marker
 MIN_RUNS_FOR_AXIS = 3  # the interval of two runs is too wide to set an axis
 ARROWS: Mapping[str, tuple[str, str]] = {
@@ -60,6 +62,7 @@ OUT_OF_MEMORY_ROW_POINTS = 8.0  # between marks, one above the other
 MAX_CAPTION_WORDS = 45  # below a figure; the rest become endnotes
 MARKERS = "Markers: means; bars: 95 % intervals; ticks: runs."
 SINGLE_RUNS = Note("single-run-cells", "Dashed: one run, interval from pooled variance.")
+NOT_FROM_ZERO = Note("axis-not-from-zero", "The axis does not start at 0.")
 BEYOND_AXIS = Note("intervals-beyond-axis", "Arrows: intervals beyond the axis.")
 
 
@@ -271,6 +274,7 @@ def scale_value_axis(
     axis: Literal["x", "y"] = "y",
     *,
     logarithmic: bool = False,
+    from_zero: bool = True,
     quantity: str = "time",
 ) -> list[str]:
     """Scale the axis of a measured quantity, such as time or throughput, and return notes for the caption.
@@ -286,6 +290,7 @@ def scale_value_axis(
         means: Columns `low`, `high` and `n` of each cell.
         axis: Which axis it is.
         logarithmic: Use a logarithmic axis in any case.
+        from_zero: Start a linear axis at 0 even if all values are within MIN_ZOOMED_RATIO of each other.
         quantity: Name of the quantity in the note.
     """
     if values.empty:
@@ -308,6 +313,10 @@ def scale_value_axis(
         )
         room = max(1.1, (top / bottom) ** AXIS_MARGIN)
         limits = _reach_ticks(bottom / room, room * top)
+    elif not from_zero and lowest > MIN_ZOOMED_RATIO * highest:
+        room = ZOOMED_MARGIN * (highest - lowest)
+        limits = lowest - room, highest + room
+        notes = [NOT_FROM_ZERO]
     else:
         limits = 0.0, 1.06 * extend_end(top, means["high"], (1 + AXIS_EXTENSION) * top)
     (ax.set_ylim if axis == "y" else ax.set_xlim)(*limits)
@@ -592,10 +601,8 @@ def compose_caption(
         conditions.setting_note(runs),
     ]
     headings = [heading] if isinstance(heading, str) else heading
-    single_runs = [detail for detail in details if detail == SINGLE_RUNS]
-    return split_caption(
-        [*headings, *details, *always], endnotes, keep_first=[*headings, *always, *single_runs]
-    )
+    warnings = [detail for detail in details if detail in (SINGLE_RUNS, NOT_FROM_ZERO)]
+    return split_caption([*headings, *details, *always], endnotes, keep_first=[*headings, *always, *warnings])
 
 
 def split_caption(texts: Iterable[str], endnotes: Iterable[str], keep_first: Iterable[str] = ()) -> Caption:

@@ -1,4 +1,4 @@
-"""Draw figures with one row per cell, by series and nodes or devices. Other factors make panels."""
+"""Draw figures with one row per cell, by nodes or devices and series. Other factors make panels."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -22,7 +22,9 @@ DrawCell = Callable[[Axes, Series, float, pd.DataFrame], None]
 AxisValues = Callable[[View, Mapping[str, Any]], tuple[pd.Series, pd.DataFrame]]
 
 
-def draw(view: View, label: str, draw_cell: DrawCell, values: AxisValues) -> tuple[Figure, View, list[str]]:
+def draw_rows(
+    view: View, label: str, draw_cell: DrawCell, values: AxisValues
+) -> tuple[Figure, View, list[str]]:
     """Return the figure, the part of the view that fits its page, and notes on its axes for the caption.
 
     Args:
@@ -46,8 +48,7 @@ def draw(view: View, label: str, draw_cell: DrawCell, values: AxisValues) -> tup
         for y, (series, scale_levels, _) in enumerate(view.rows):
             if len(planned := panels.rows_at(series.select(panel_runs), scale_levels)):
                 draw_cell(ax, series, y, planned)
-            if y and series != view.rows[y - 1].series:
-                ax.axhline(y - 0.5, color=style.GRID, linewidth=0.4)
+        draw_separators(ax, view)
         ax.set_title(panels.panel_title(levels))
         run_values, means = values(view, {name: levels[name] for name in axis_factors})
         notes += panels.scale_value_axis(ax, run_values, means, axis="x", quantity=view.quantity)
@@ -57,6 +58,12 @@ def draw(view: View, label: str, draw_cell: DrawCell, values: AxisValues) -> tup
     axes[0].set_yticks(range(len(view.rows)), [text for _, _, text in view.rows])
     axes[0].set_ylim(len(view.rows) - 0.4, -0.6)
     return figure, view, notes
+
+
+def draw_separators(ax: Axes, view: View) -> None:
+    """Draw a line between rows of different numbers of nodes or devices, if several series have each."""
+    for y in view.first_rows_of_groups if len(view.series) > 1 else ():
+        ax.axhline(y - 0.5, color=style.MUTED, linewidth=0.4)
 
 
 def panel_height(view: View) -> float:

@@ -1,4 +1,4 @@
-"""Draw figures with one stacked bar per cell, by series and nodes or devices. Other factors make panels."""
+"""Draw figures with one stacked bar per cell, by nodes or devices and series. Other factors make panels."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -18,7 +18,7 @@ MIN_VISIBLE_SHARE = 0.002  # of the longest bar
 DrawMore = Callable[[Axes, float, pd.Series, float], None]
 
 
-def draw(
+def draw_stacks(
     view: View,
     data: pd.DataFrame,
     label: str,
@@ -61,8 +61,6 @@ def draw(
     for ax, levels in zip(axes, panel_levels, strict=True):
         panel_cells = panels.rows_at(cells, levels)
         for y, (series, scale_levels, _) in enumerate(view_rows):
-            if y and series != view_rows[y - 1].series:
-                ax.axhline(y - 0.5, color=style.GRID, linewidth=0.4, zorder=1)
             for cell in panels.rows_at(series.select(panel_cells), scale_levels)["cell"]:
                 if cell not in data.index:
                     reason = view.absence_reason(view.runs[view.runs["cell"] == cell])
@@ -71,6 +69,7 @@ def draw(
                 _draw_bar(ax, y, data.loc[cell, parts], part_style, bar)
                 if draw_more:
                     draw_more(ax, y, data.loc[cell], bar / 2)
+        rows.draw_separators(ax, view)
         axis_cells = panels.rows_at(cells, {name: levels[name] for name in axis_factors})["cell"]
         longest_bar = data.loc[data.index.isin(axis_cells), parts].sum(axis=1).max()
         ax.set_xlim(0, margin * longest_bar if longest_bar > 0 else 1)

@@ -44,7 +44,7 @@ from declared.figures import FigureSpec
 from declared.products.figures import KINDS
 from declared.responses import EPOCH_TIME, RESPONSES, Response
 from figures import panels, style
-from figures.panels import Caption, Series, level_combinations
+from figures.panels import Caption, Series, level_combinations, rows_at
 
 PanelLevels = Sequence[dict[str, Any]]
 MAX_NAMED_LEVELS = 4  # of a factor, in a caption
@@ -235,15 +235,26 @@ class View:
 
     @cached_property
     def rows(self) -> list[ViewRow]:
-        """The rows of a figure of all cells, in order."""
+        """The rows of a figure of all cells: by nodes or devices if they vary, then by series.
+
+        Frameworks with equally many nodes, which readers compare, thus stand beside each other.
+        """
         factor = size_factor_name(self.runs)
         scale = [factor] if factor in varying(self.runs, but=[*self.colour, *self.facet]) else []
         return [
-            ViewRow(
-                series, levels, ", ".join(text for text in (series.name, combination_text(levels)) if text)
-            )
+            ViewRow(series, levels, ", ".join(filter(None, (series.name, combination_text(levels)))))
+            for levels in level_combinations(self.runs, scale)
             for series in self.series
-            for levels in level_combinations(series.select(self.runs), scale)
+            if len(rows_at(series.select(self.runs), levels))
+        ]
+
+    @property
+    def first_rows_of_groups(self) -> list[int]:
+        """Indices of the rows where another number of nodes or devices starts, except the first one."""
+        return [
+            index
+            for index, (row, previous) in enumerate(zip(self.rows[1:], self.rows, strict=False), start=1)
+            if row.scale_levels != previous.scale_levels
         ]
 
     @property
@@ -253,6 +264,13 @@ class View:
         if set(self.colour) <= set(NOT_TREATMENTS):
             return " and ".join(names)
         return f"treatment ({', '.join(names)})"
+
+    @property
+    def series_plural(self) -> str:
+        """What the series are, such as `frameworks` or `treatments`."""
+        if self.colour == ["framework"]:
+            return "frameworks"
+        return "series" if "framework" in self.colour else "treatments"
 
     def caption(
         self,
@@ -376,10 +394,13 @@ def _levels_phrase(name: str, levels: Sequence[Any], text: str) -> str:
 
 
 def _level_order(runs: pd.DataFrame, names: Sequence[str]) -> Callable[[dict[str, Any]], list[int]]:
-    """Return a key that sorts combinations of levels as tables do."""
+    """Return a key that sorts combinations of levels as tables do, except models, which it sorts by size."""
     positions = {
         name: {level: rank for rank, level in enumerate(levels_in_order(runs, name))} for name in names
     }
+    if "model" in positions and runs["parameters"].notna().all():
+        sizes = runs.groupby("model")["parameters"].max().sort_values(kind="stable")
+        positions["model"] = {model: rank for rank, model in enumerate(sizes.index)}
     return lambda levels: [positions[name].get(levels[name], -1) for name in names]
 
 

@@ -190,8 +190,8 @@ def circumstances(network: pd.DataFrame) -> str:
     repetitions = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     rounds = rounds_text(network)
     text = (
-        f"Each benchmark has {rounds.removesuffix('.')}, and a round {repetitions} repetitions of a size; "
-        "the time of a repetition is the slowest rank's."
+        f"Each benchmark has {rounds.removesuffix('.')} in the same processes, and a round {repetitions} "
+        "repetitions of a size; the time of a repetition is the slowest rank's."
     )
     facts = {**rounds.facts, "placements": placements, "repetitions": counts}
     return Note("circumstances", " ".join([text, *sentences]), **facts)
@@ -200,7 +200,7 @@ def circumstances(network: pd.DataFrame) -> str:
 def rounds_text(network: pd.DataFrame) -> Note:
     """Return the numbers of rounds."""
     rounds = sorted(set(measured(network).groupby(KEYS)["round"].nunique()))
-    return Note("rounds", f"n = {' or '.join(map(str, rounds))} rounds in the same processes.", rounds=rounds)
+    return Note("rounds", f"n = {' or '.join(map(str, rounds))} rounds.", rounds=rounds)
 
 
 def has_other_collectives(network: pd.DataFrame) -> bool:

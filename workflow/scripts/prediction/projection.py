@@ -1,7 +1,7 @@
 """Table `projection`: the scaling projection, predicted speed-ups at unmeasured link rates and node counts.
 
 The projection uses a study's cells and its collective benchmark, if there is one, or numbers alone
-(prediction.question). figures.projection draws it, ringside.predicting shows it on a terminal.
+(prediction.question). figures.kinds.projection draws it, ringside.predicting shows it on a terminal.
 """
 
 import math

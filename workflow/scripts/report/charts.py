@@ -17,14 +17,16 @@ from analysis.measured import axis_label, cell_words, device_axis_label, level_t
 from analysis.responses import with_response
 from declared.figures import FigureSpec
 from declared.responses import EPOCH_TIME, RESPONSES
-from figures import heat_map, lines, panels, rows
-from figures.panels import Series
-from figures.scaling import (
-    QUANTITIES,
+from figures import lines, panels, rows
+from figures.kinds import heat_map
+from figures.kinds.scaling import (
     axis_top,
     cell_rows,
+    drawn_quantities,
+    ideal_ratios,
     place_series,
 )
+from figures.panels import Series
 from figures.style import SeriesStyle
 from figures.view import View, build_view
 from report.dark import contrast
@@ -221,7 +223,7 @@ def _view(material: Material, spec: FigureSpec) -> View:
 
 
 def cells_chart(view: View, _network: pd.DataFrame) -> Chart:
-    """Return the chart with a row per cell that `figures.overview` draws."""
+    """Return the chart with a row per cell that `figures.kinds.overview` draws."""
     words, ran_out = cell_words(view.all_runs), view.runs[view.runs["cell"].isin(view.out_of_memory)]
     indices = {series.name: index for index, series in enumerate(view.series)}
     chart_panels = []
@@ -280,12 +282,12 @@ def factor_chart(view: View, _network: pd.DataFrame) -> Chart:
         axis_label(view.runs, x),
         run_offset=axis.replicate_offset,
         joined=placement.is_joined,
-        logarithmic=lines.is_logarithmic(placement, x, is_interaction) or _is_wide(chart_panels),
+        logarithmic=lines.is_logarithmic(view, placement, x, is_interaction) or _is_wide(chart_panels),
     )
 
 
 def scaling_chart(view: View, network: pd.DataFrame) -> Chart:
-    """Return the chart of speed-up and efficiency over devices that `figures.scaling` draws."""
+    """Return the chart of speed-up and efficiency over devices that `figures.kinds.scaling` draws."""
     words, planned = cell_words(view.all_runs), cell_rows(view, network)
     ratios = planned[planned["speedup"].notna()]
     multi_device = ratios[ratios["n_devices"] > ratios["baseline_n_devices"]]
@@ -298,14 +300,16 @@ def scaling_chart(view: View, network: pd.DataFrame) -> Chart:
     placement = place_series(planned, series)
     axis = placement.axis
     chart_panels = []
-    for name, (quantity, unit) in QUANTITIES.items():
+    for name, (quantity, unit) in drawn_quantities(view.spec).items():
         for levels in panels.nonempty_panels(view.panels, multi_device):
             panel_rows = panels.rows_at(ratios, levels)
             fewest = float(panel_rows["baseline_n_devices"].min())
+            counts = np.array([level for level in axis.positions if level >= fewest], dtype=float)
             ideal = [
-                (float(place), float(level) / fewest if name == "speedup" else unit)
-                for level, place in axis.positions.items()
-                if level >= fewest
+                (float(position), float(value))
+                for position, value in zip(
+                    axis.position(counts), ideal_ratios(name, counts, fewest), strict=True
+                )
             ]
             points = [
                 _point(
@@ -349,7 +353,7 @@ def _estimates(
 
 
 def fields_chart(view: View, _network: pd.DataFrame) -> HeatMap:
-    """Return the chart with a field per cell that `figures.heat_map` draws."""
+    """Return the chart with a field per cell that `figures.kinds.heat_map` draws."""
     x, words = str(view.spec.x), cell_words(view.all_runs)
     view, columns, names = heat_map.arrange(view, x)
     rows_levels = heat_map.ordered_rows(view, names)

@@ -32,7 +32,7 @@ from common.units import DATA_RATES, TIMES, in_one_unit
 from declared.figures import FigureSpec
 from declared.products.figures import KINDS
 from declared.responses import EPOCH_TIME, RESPONSES, Response
-from figures.strategies import multi_node_runs
+from figures.kinds.strategies import multi_node_runs
 from figures.view import filtered
 from network.fit import deviation_note
 from prediction.held_out import ALL, IN_SAMPLE

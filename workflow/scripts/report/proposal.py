@@ -42,7 +42,8 @@ from declared.models import find_graph
 from declared.paper import DEFAULT_CLASS
 from declared.responses import RESPONSES
 from declared.study import Study
-from figures import scaling, style
+from figures import style
+from figures.kinds import scaling
 from models.messages import number_bytes
 from plan.campaign import Campaign, load_merged_config, measured_campaign
 from prediction.projection import load_records

@@ -7,7 +7,7 @@ from analysis import tables
 from common.errors import system_faults
 from common.files import write_text
 from figures import style
-from figures.projection import draw_curves
+from figures.kinds.projection import draw_curves
 from prediction.projection import answer, counts_table
 from prediction.question import ScalingQuestion
 

@@ -41,7 +41,7 @@ class FigureKind:
     @property
     def module(self) -> str:
         """The module that draws it."""
-        return f"figures.{self.name}"
+        return f"figures.kinds.{self.name}"
 
     def default_entries(self, traits: Traits) -> list[dict[str, Any]]:
         """Return the default figures of this kind for a study that declares no figures, as entries."""

@@ -29,6 +29,6 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
             ax, series.style, y, estimate, view.values(measured), rows.REPLICATE_OFFSET, vertical=False
         )
 
-    figure, on_page, axis_notes = rows.draw(view, view.response.label, draw_cell, View.values_and_means)
+    figure, on_page, axis_notes = rows.draw_rows(view, view.response.label, draw_cell, View.values_and_means)
     heading = HEADING.format(view.response.heading)
     return figure, on_page.caption(heading, *axis_notes, endnotes=view.response_notes)

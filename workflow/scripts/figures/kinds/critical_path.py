@@ -23,7 +23,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     names = path.path_parts(measured)
     parts = 1e3 * data.set_index("cell")[[f"{name}_s" for name in names]].set_axis(names, axis="columns")
     view = build_view(measured.runs, spec)
-    figure, view = stacks.draw(
+    figure, view = stacks.draw_stacks(
         view,
         parts[parts.index.isin(view.runs["cell"])],
         "time in a step (ms)",

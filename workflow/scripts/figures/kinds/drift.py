@@ -26,9 +26,10 @@ from analysis.measured import Records
 from common.notes import Note
 from common.text import number_of
 from declared.figures import FigureSpec
-from figures import panels, style, timeline
-from figures.residuals import BAND_COLOUR, DOT_STYLE, MAX_BANDS, MAX_VECTOR_DOTS
-from figures.timeline import Time
+from figures import panels, style
+from figures.kinds import timeline
+from figures.kinds.residuals import BAND_COLOUR, DOT_STYLE, MAX_BANDS, MAX_VECTOR_DOTS
+from figures.kinds.timeline import Time
 
 HEIGHT_INCHES = 3.1
 WIDTHS = (2.7, 1.0)  # of the panels over time, and of the panel on the right
@@ -42,6 +43,7 @@ LIMIT_LINE: dict[str, Any] = {"color": style.INK, "linewidth": 0.7, "linestyle":
 MIN_AXIS_CUT = 50.0
 CUT_QUANTILE, CUT_REACH = 0.9, 1.5  # the quantile of deviations, and its multiple that stays on the axis
 MAX_CUT_LABELS = 4
+MAX_NAMED_BLOCKS = 12
 MAX_LEGEND_ROW = 6  # entries
 MIN_VISIBLE_SHARE = 0.02  # of a panel's height, from which a bar is visible
 DEVIATION = {REFERENCE: "reference: deviation (%)", LOST_CPU_TIME: "CPU time lost: deviation (%)"}
@@ -50,7 +52,8 @@ HEADING = "Machine speed over the campaign, by a reference benchmark around ever
 HOW_TO_READ = (
     "Top: reference benchmark times, from before to after each run, relative to the median of runs "
     f"{SAME_SETTING}. Middle: epoch times relative to the mean of their cell. Every other block is shaded; a "
-    "line is at the mean of each. Bottom: background load, CPU time of other processes. Right: a dot per "
+    "line is at the mean of each. Bottom: CPU time that the runs did not get, as CPU steal (taken by the "
+    "hypervisor) and as background load (used by other processes). Right: a dot per "
     "run; the fit uses all of them, with their full values. Deviation: distance from the value that cell and "
     "block predict. CPU time lost: a share w of others and of the hypervisor counts as 1 / (1 − w). The "
     "slope is fitted by least squares, with its 95 % band."
@@ -75,7 +78,8 @@ def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     for ax in (top, middle, bottom):
         _shade_blocks(ax, bands)
         ax.grid(True, axis="y")
-    n_cut = _draw_reference(top, data, bands)
+    _name_blocks(top, bands)
+    cuts = _draw_reference(top, data, bands)
     dots: dict[str, Any] = DOT_STYLE | {"rasterized": len(data) > MAX_VECTOR_DOTS}
     middle.plot(data["middle"], 100 * (data["epoch_time"] - 1), zorder=2, **dots)
     for ax, column in ((top, "reference"), (middle, "epoch_time")):
@@ -86,7 +90,7 @@ def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     limit = _draw_excluded(bottom, excluded)
     top.set_ylabel("reference:\ndeviation (%)")
     middle.set_ylabel("epoch time:\ndeviation (%)")
-    bottom.set_ylabel("background\nload (%)")
+    bottom.set_ylabel("CPU time\nlost (%)")
     figure.align_ylabels([top, middle, bottom])
     _set_time_axis(bottom, time, unit)
     if time is not None:
@@ -104,7 +108,7 @@ def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, panels.Caption]:
         runs,
         HEADING,
         EXCLUDED_NOTE if len(excluded) else "",
-        _cut_note(n_cut),
+        _cut_note(*cuts),
         *_adjustment_notes(adjusted),
         _waits_note(data),
         _steal_note(data, is_steal_visible),
@@ -138,7 +142,7 @@ def _add_positions(
 
 
 def _block_bands(data: pd.DataFrame) -> pd.DataFrame:
-    """Return ends and means of reference and epoch time (%) of each stretch of runs of one block."""
+    """Return ends, block, and means of reference and epoch time (%) of each stretch of runs of one block."""
     change = (data[["session", "block"]].ne(data[["session", "block"]].shift())).any(axis=1).cumsum()
     percent = data.assign(
         reference=100 * np.log(data["reference"]), epoch_time=100 * np.log(data["epoch_time"])
@@ -146,6 +150,7 @@ def _block_bands(data: pd.DataFrame) -> pd.DataFrame:
     return percent.groupby(change).agg(
         left=("left", "min"),
         right=("right", "max"),
+        block=("block", "first"),
         reference=("reference", "mean"),
         epoch_time=("epoch_time", "mean"),
     )
@@ -158,6 +163,16 @@ def _shade_blocks(ax: Axes, bands: pd.DataFrame) -> None:
             ax.axvspan(band.left, band.right, color=BAND_COLOUR, linewidth=0, zorder=0)
 
 
+def _name_blocks(ax: Axes, bands: pd.DataFrame) -> None:
+    """Write the number of each block above its band; a block with repeated runs has two bands."""
+    if 1 < len(bands) <= MAX_NAMED_BLOCKS:
+        for number, band in enumerate(bands.dropna(subset="block").itertuples()):
+            text = f"{band.block:g}" if number else f"block {band.block:g}"
+            label = ax.text((band.left + band.right) / 2, 1, text)
+            label.set(transform=ax.get_xaxis_transform(), color=style.MUTED, ha="center", va="bottom")
+            label.set_fontsize(style.SMALL_FONT_SIZE)
+
+
 def _draw_block_means(ax: Axes, bands: pd.DataFrame, column: str) -> None:
     """Draw a line at the mean of each block."""
     if len(bands) <= MAX_BANDS:
@@ -167,10 +182,11 @@ def _draw_block_means(ax: Axes, bands: pd.DataFrame, column: str) -> None:
             )
 
 
-def _draw_reference(ax: Axes, data: pd.DataFrame, bands: pd.DataFrame) -> int:
+def _draw_reference(ax: Axes, data: pd.DataFrame, bands: pd.DataFrame) -> tuple[int, float | None]:
     """Draw a line from before to after each run, and a triangle where a run waited.
 
-    The axis is cut where single runs would squash all others. Returns the number of runs beyond it.
+    The axis is cut where single runs would squash all others. Returns the number of runs beyond it, and the
+    end (%) at which it cuts a line; None if it shows all lines.
     """
     data = data[data["reference"].notna()]
     percent = 100 * (data[["before", "after"]].to_numpy(float) - 1)
@@ -194,7 +210,8 @@ def _draw_reference(ax: Axes, data: pd.DataFrame, bands: pd.DataFrame) -> int:
     ax.plot(starts, [0.96] * len(starts), transform=ax.get_xaxis_transform(), **WAIT_MARKER)
     is_beyond = (deviations > ax.get_ylim()[1]) | (deviations < ax.get_ylim()[0])
     _mark_beyond(ax, data.loc[is_beyond, "middle"], deviations[is_beyond])
-    return int(is_beyond.sum())
+    top = float(ax.get_ylim()[1])
+    return int(is_beyond.sum()), top if np.nanmax(percent) > top else None
 
 
 def _mark_beyond(ax: Axes, middle: pd.Series, deviations: pd.Series) -> None:
@@ -276,7 +293,16 @@ def _draw_epoch_time_over_covariate(ax: Axes, runs: pd.DataFrame, adjusted: Adju
 
 def _legend_handles(data: pd.DataFrame, bands: pd.DataFrame, is_steal_visible: bool) -> list[Line2D | Patch]:
     handles: list[Line2D | Patch] = [
-        Line2D([], [], label="run", color=BLUE, linewidth=0.8, marker="o", markersize=1.8, markeredgewidth=0),
+        Line2D(
+            [],
+            [],
+            label="before to after a run",
+            color=BLUE,
+            linewidth=0.8,
+            marker="o",
+            markersize=1.8,
+            markeredgewidth=0,
+        ),
     ]
     if len(bands) <= MAX_BANDS:
         handles.append(Line2D([], [], label="mean of a block", color=style.INK, linewidth=1.0))
@@ -311,9 +337,12 @@ def _adjustment_notes(adjusted: Adjustment) -> list[str]:
     return [Note("correlation", text, **correlations), adjusted_tables_note(adjusted)]
 
 
-def _cut_note(n_runs: int) -> str:
-    text = "Arrow: beyond the axis." if n_runs == 1 else "Arrows: beyond the axis."
-    return Note("axis-cut", text, runs=n_runs) if n_runs else ""
+def _cut_note(n_runs: int, cut: float | None) -> str:
+    """Return how many runs are beyond the axis of the reference, or only that it cuts lines; "" for none."""
+    if n_runs:
+        text = "Arrow: beyond the axis." if n_runs == 1 else "Arrows: beyond the axis."
+        return Note("axis-cut", text, runs=n_runs, cut=cut)
+    return Note("axis-cut", f"Lines are cut at {cut:.0f} %.", runs=0, cut=cut) if cut is not None else ""
 
 
 def _waits_note(data: pd.DataFrame) -> str:

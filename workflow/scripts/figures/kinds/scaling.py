@@ -1,6 +1,7 @@
 """Draw speed-up and parallel efficiency over devices, with the ideal and an estimate."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,13 @@ from matplotlib.lines import Line2D
 
 from analysis import conditions, tables
 from analysis.batch_scaling import batch_scaling, scaling_phrase
-from analysis.measured import Records, device_axis_label, factors, size_factor_name
+from analysis.measured import (
+    Records,
+    baseline_frameworks,
+    device_axis_label,
+    factors,
+    size_factor_name,
+)
 from analysis.speedup import accumulation_note, baseline_cells, build_rows
 from common.notes import Note
 from declared.figures import FigureSpec
@@ -22,26 +29,63 @@ from figures.view import View, build_view
 from network.fit import compare
 
 PANEL_INCHES = 1.3
+HEADING_NAMES = {"speedup": "speed-up", "efficiency": "efficiency"}
 QUANTITIES = {"speedup": ("speed-up", 1.0), "efficiency": ("efficiency (%)", 100.0)}
+IDEAL_EXPONENTS = {"speedup": 1, "efficiency": 0}  # of the number of devices
+EFFICIENCY = "efficiency"
+MIN_ZOOMED_EFFICIENCY = 80.0  # in %; an axis of higher ones does not start at 0
 MAX_IDEAL_REACH = 1.7  # of the ideal line, relative to the largest speed-up
 MAX_OCTAVES = 0.06  # by which a marker is moved on an axis of doublings, 4 % of the ideal
-HEADING = "Speed-up (above) and efficiency (below){}. Bars: 95 % intervals."
+HEADING = "{}{}. Bars: 95 % intervals."
+NO_ACCUMULATION_NOTE = Note("baseline-without-accumulation", "Baselines do not accumulate.")
 MAX_FIT_DEVIATION = 0.2  # of the collective benchmark from its fit; above, neither fit nor estimate is drawn
 HOW_TO_READ = (
     "Speed-up: mean epoch time of the baseline divided by mean epoch time of the cell. Ideal: devices of "
     "the cell divided by devices of the baseline. Efficiency: speed-up divided by the ideal. Lines between "
     "markers only guide the eye."
 )
-ESTIMATE_NOTE = Note("estimate-drawn", "Fine dots: model estimate.")
 ESTIMATE_EXPLAINED = Note(
     "estimate",
-    "Fine dotted lines: speed-up expected without waiting. Devices share the computation of one, messages "
+    "The estimate is the speed-up expected without waiting. Devices share the computation of one, messages "
     "take the time that the collective benchmark measured, the backward pass overlaps them if the framework "
-    "sends during it, and no rank waits.",
+    "sends during it, and no rank waits or shares its cores.",
 )
 NO_PARALLEL_CELL = Note("no-replicas", "no cell with several devices succeeded")
 NO_BASELINE = Note("no-baseline", "no baseline succeeded")
 SINGLE_DEVICE_ONLY = Note("one-replica", "they have no cell with several devices")
+
+
+@dataclass(frozen=True)
+class _Content:
+    """What the panels show.
+
+    Attributes:
+        quantities: What the rows of panels show, from the top.
+        rows: A row per planned cell of the view (`cell_rows`).
+        drawn_rows: Those in the panels.
+        panel_levels: Levels of each panel.
+        series: Series with a line, or with a cell that ran out of memory.
+        ran_out: Rows of several devices whose memory ran out.
+        left_out: Levels of the panels without a cell of several devices.
+    """
+
+    quantities: dict[str, tuple[str, float]]
+    rows: pd.DataFrame
+    drawn_rows: pd.DataFrame
+    panel_levels: list[dict[str, Any]]
+    series: list[Series]
+    ran_out: pd.DataFrame
+    left_out: list[dict[str, Any]]
+
+    @property
+    def estimated(self) -> dict[str, float]:
+        """The largest ratio of estimate to measured speed-up of each series with an estimate."""
+        rows = self.drawn_rows[self.drawn_rows["n_devices"] > 1]
+        return {
+            series.name: float((own["estimated_speedup"] / own["speedup"]).max())
+            for series in self.series
+            if (own := series.select(rows).dropna(subset=["estimated_speedup", "speedup"])).size
+        }
 
 
 def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
@@ -53,86 +97,134 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     compared = rows["speedup"].notna()
     if not (compared & (rows["n_devices"] > rows["baseline_n_devices"])).any():
         return panels.empty_figure(view.runs, NO_PARALLEL_CELL if compared.any() else NO_BASELINE)
-    multi_device = rows[compared & (rows["n_devices"] > rows["baseline_n_devices"])]
-    drawable = panels.nonempty_panels(view.panels, multi_device)
+    view, content = _select_content(view, rows)
+    figure, axis_notes = _draw_panels(content, device_axis_label(content.drawn_rows))
+    return figure, _caption(view, content, axis_notes)
+
+
+def _select_content(view: View, rows: pd.DataFrame) -> tuple[View, _Content]:
+    """Return the part of the view that fits a page, and what its panels show."""
+    has_more_devices = rows["speedup"].notna() & (rows["n_devices"] > rows["baseline_n_devices"])
+    drawable = panels.nonempty_panels(view.panels, rows[has_more_devices])
     left_out = [levels for levels in view.panels if levels not in drawable]
-    view = view.fit_to_page(2 * PANEL_INCHES + panels.titles_height(drawable), panel_levels=drawable)
-    rows, multi_device = (frame[frame["cell"].isin(view.cells["cell"])] for frame in (rows, multi_device))
+    quantities = drawn_quantities(view.spec)
+    panel_in = len(quantities) * PANEL_INCHES + panels.titles_height(drawable)
+    view = view.fit_to_page(panel_in, panel_levels=drawable)
+    is_in_view = rows["cell"].isin(view.cells["cell"])
+    rows, multi_device = rows[is_in_view], rows[is_in_view & has_more_devices]
     panel_levels = panels.nonempty_panels(view.panels, multi_device)
     drawn_rows = pd.concat([panels.rows_at(rows, levels) for levels in panel_levels])
     ran_out = rows[rows["cell"].isin(view.out_of_memory) & (rows["n_devices"] > 1)]
-    drawn_series = [
-        series for series in view.series if len(series.select(multi_device)) or len(series.select(ran_out))
+    series = [
+        candidate
+        for candidate in view.series
+        if len(candidate.select(multi_device)) or len(candidate.select(ran_out))
     ]
+    return view, _Content(quantities, rows, drawn_rows, panel_levels, series, ran_out, left_out)
+
+
+def _draw_panels(content: _Content, x_label: str) -> tuple[Figure, list[str]]:
+    """Return the figure with all panels and the legend, and notes on its axes."""
     further_handles = [Line2D([], [], color=style.MUTED, label="ideal", **lines.IDEAL_LINE)]
-    has_estimate = bool((drawn_rows["estimated_speedup"].notna() & (drawn_rows["n_devices"] > 1)).any())
-    if has_estimate:
+    if names := list(content.estimated):
         bound: dict[str, Any] = {"color": style.MUTED, "linewidth": 0.7, "linestyle": lines.BOUND_LINE}
-        further_handles.append(Line2D([], [], label="model estimate", **bound))
-    n_bands, n_columns, width = panels.layout(len(panel_levels))
-    above_in = panels.legend_height(len([*drawn_series, *further_handles]), width)
-    height = n_bands * (2 * PANEL_INCHES + panels.titles_height(panel_levels)) + 0.15 + above_in
-    figure = style.new_figure(width, height)
-    axes = figure.subplots(2 * n_bands, n_columns, squeeze=False, sharex=True, sharey="row")
-    placement = place_series(drawn_rows, drawn_series)
-    axis = placement.axis
-    tops = {name: axis_top(drawn_rows, name) for name in QUANTITIES}
+        label = f"estimate, {names[0]} only" if len(names) == 1 < len(content.series) else "estimate"
+        further_handles.append(Line2D([], [], label=label, **bound))
+    n_bands, n_columns, width = panels.layout(len(content.panel_levels))
+    above_in = panels.legend_height(len([*content.series, *further_handles]), width)
+    n_quantities = len(content.quantities)
+    panels_in = n_bands * (n_quantities * PANEL_INCHES + panels.titles_height(content.panel_levels))
+    figure = style.new_figure(width, panels_in + 0.15 + above_in)
+    axes = figure.subplots(n_quantities * n_bands, n_columns, squeeze=False, sharex=True, sharey="row")
+    placement = place_series(content.drawn_rows, content.series)
+    limits = {name: axis_ends(content.drawn_rows, name, content.quantities) for name in content.quantities}
     for ax in axes.flat:
         ax.set_axis_off()
-    for panel, levels in enumerate(panel_levels):
+    for panel, levels in enumerate(content.panel_levels):
         band, column = divmod(panel, n_columns)
-        panel_rows = panels.rows_at(rows, levels)
-        for row, name in enumerate(QUANTITIES):
-            ax = axes[2 * band + row, column]
+        for row, name in enumerate(content.quantities):
+            ax = axes[n_quantities * band + row, column]
             ax.set_axis_on()
-            _draw_ideals(ax, name, axis, panel_rows)
-            for series in drawn_series:
-                _draw_series(ax, series, series.select(panel_rows), name, placement)
-            for n_devices, cells in panels.rows_at(ran_out, levels).groupby("n_devices"):
-                styles = [series.style for series in drawn_series if len(series.select(cells))]
-                panels.mark_out_of_memory(ax, axis.positions[n_devices], styles)
-            ax.set_ylim(0, tops[name])
+            _draw_panel(ax, content, levels, name, placement)
+            ax.set_ylim(*limits[name])
             ax.grid(True, axis="y")
-            axis.apply(ax, axis.labels(width / n_columns))
+            placement.axis.apply(ax, placement.axis.labels(width / n_columns))
             if column == 0:
                 ax.set_ylabel(QUANTITIES[name][0])
-            ax.tick_params(labelbottom=row == 1 and panel + n_columns >= len(panel_levels))
-        axes[2 * band, column].set_title(panels.panel_title(levels))
-    x_label = device_axis_label(drawn_rows)
+            is_lowest = row == n_quantities - 1
+            ax.tick_params(labelbottom=is_lowest and panel + n_columns >= len(content.panel_levels))
+        axes[n_quantities * band, column].set_title(panels.panel_title(levels))
     figure.supxlabel(x_label, fontsize=style.FONT_SIZE)
-    panels.add_legend(figure, drawn_series, further_handles)
-    baselines, kept_batch = (
-        baseline_cells(view.all_runs),
-        batch_scaling(view.runs, size_factor_name(view.runs)),
-    )
+    panels.add_legend(figure, content.series, further_handles)
+    is_zoomed = any(low > 0 for low, _ in limits.values())
+    return figure, [panels.NOT_FROM_ZERO if is_zoomed else "", placement.axis.axis_note(x_label)]
+
+
+def _draw_panel(
+    ax: Axes, content: _Content, levels: Mapping[str, Any], quantity: str, placement: Placement
+) -> None:
+    """Draw the ideal, the series, and the cells that ran out of memory."""
+    panel_rows = panels.rows_at(content.rows, levels)
+    _draw_ideals(ax, quantity, placement.axis, panel_rows)
+    for series in content.series:
+        _draw_series(ax, series, series.select(panel_rows), quantity, placement)
+    for n_devices, cells in panels.rows_at(content.ran_out, levels).groupby("n_devices"):
+        styles = [series.style for series in content.series if len(series.select(cells))]
+        panels.mark_out_of_memory(ax, placement.axis.positions[n_devices], styles)
+
+
+def _caption(view: View, content: _Content, axis_notes: Sequence[str]) -> panels.Caption:
+    """Return the caption of the figure."""
+    rows = content.drawn_rows
+    baselines = baseline_cells(view.all_runs)
+    kept_batch = batch_scaling(view.runs, size_factor_name(view.runs))
     without_baseline = [cell for cell in dict.fromkeys(view.ok["cell"]) if cell not in baselines]
-    used = sorted(set(drawn_rows["baseline_cell"].dropna()))
-    return figure, view.caption(
-        HEADING.format(scaling_phrase(kept_batch)),
+    used = sorted(set(rows["baseline_cell"].dropna()))
+    return view.caption(
+        HEADING.format(
+            " and ".join(HEADING_NAMES[name] for name in content.quantities).capitalize(),
+            scaling_phrase(kept_batch),
+        ),
+        *axis_notes[:1],
         _baseline_time_note(used, view),
-        ESTIMATE_NOTE if has_estimate else "",
-        panels.SINGLE_RUNS if _is_single_run(drawn_rows[drawn_rows["n_devices"] > 1]).any() else "",
+        _estimate_note(content.estimated),
+        panels.SINGLE_RUNS if _is_single_run(rows[rows["n_devices"] > 1]).any() else "",
         _no_baseline_note(without_baseline),
+        NO_ACCUMULATION_NOTE if accumulation_note(rows) else "",
         endnotes=[
             kept_batch or "",
             HOW_TO_READ,
-            accumulation_note(drawn_rows),
+            accumulation_note(rows),
             conditions.device_count_note(view.runs),
-            axis.axis_note(x_label),
-            ESTIMATE_EXPLAINED if has_estimate else "",
-            _left_out_estimates_note(drawn_rows),
+            *axis_notes[1:],
+            ESTIMATE_EXPLAINED if content.estimated else "",
+            _left_out_estimates_note(rows),
             lines.baselines_note(used, view),
-            lines.left_out_note(left_out, SINGLE_DEVICE_ONLY),
+            lines.left_out_note(content.left_out, SINGLE_DEVICE_ONLY),
         ],
     )
 
 
 def _baseline_time_note(used: Sequence[str], view: View) -> str:
-    """Return the range of the mean epoch times of the baseline cells `used`."""
+    """Return what the baseline cells `used` are, and the range of their mean epoch times."""
     times = [view.estimate(cell).value for cell in used]
     ends = dict.fromkeys(tables.number(end) for end in (min(times), max(times)))
-    text = f"Baseline: {' to '.join(ends)} {view.response.unit}."
-    return Note("baseline-time", text, shortest=min(times), longest=max(times))
+    baseline_runs = view.all_runs[view.all_runs["cell"].isin(set(used))]
+    names = sorted(set(baseline_runs["framework"]))
+    single_device = baseline_frameworks(baseline_runs)
+    description = " or ".join(names) if names == single_device else "the fewest devices"
+    text = f"Baseline: {description} ({' to '.join(ends)} {view.response.unit})."
+    return Note("baseline-time", text, shortest=min(times), longest=max(times), frameworks=names)
+
+
+def _estimate_note(estimated: Mapping[str, float]) -> str:
+    """Return which series have an estimate, and by how much it is too high at most; "" without one."""
+    if not estimated:
+        return ""
+    excess = 100 * (max(estimated.values()) - 1)
+    error = f"; up to {excess:.0f} % too high" if excess >= 1 else ""
+    text = f"Estimate: no waiting, no contention{error}."
+    return Note("estimate-drawn", text, ratios=dict(estimated))
 
 
 def _no_baseline_note(cells: Sequence[str]) -> str:
@@ -184,7 +276,7 @@ def _fit_deviations(network: pd.DataFrame, rows: pd.DataFrame) -> pd.Series:
 
 
 def _left_out_estimates_note(rows: pd.DataFrame) -> str:
-    """Return which frameworks have no estimate because their benchmark does not follow its fit."""
+    """Return which frameworks have no estimate because their benchmark deviates from its fit; "" for none."""
     left_out = rows[rows["fit_deviation"] > MAX_FIT_DEVIATION].groupby("framework")["fit_deviation"].max()
     if left_out.empty:
         return ""
@@ -221,6 +313,23 @@ def _is_single_run(rows: pd.DataFrame) -> pd.Series:
     return ((rows["n"] == 1) | (rows["baseline_n"] == 1)) & has_interval
 
 
+def drawn_quantities(spec: FigureSpec) -> dict[str, tuple[str, float]]:
+    """Return the quantities that a figure draws, with label and unit: both, or efficiency alone."""
+    return {name: value for name, value in QUANTITIES.items() if spec.y != EFFICIENCY or name == EFFICIENCY}
+
+
+def axis_ends(rows: pd.DataFrame, quantity: str, quantities: Mapping[str, Any]) -> tuple[float, float]:
+    """Return the ends of an axis, from 0 unless efficiency is drawn alone and stays near its ideal."""
+    if list(quantities) == [EFFICIENCY]:
+        drawn = rows.columns.intersection([quantity, f"{quantity}_low", f"{quantity}_high"])
+        values = 100 * rows[drawn].to_numpy(float)
+        lowest, highest = float(np.nanmin(values)), max(100.0, float(np.nanmax(values)))
+        if lowest > MIN_ZOOMED_EFFICIENCY:
+            margin = panels.ZOOMED_MARGIN * (highest - lowest)
+            return lowest - margin, highest + margin
+    return 0.0, axis_top(rows, quantity)
+
+
 def axis_top(rows: pd.DataFrame, quantity: str) -> float:
     """Return the upper end of an axis that shows all intervals and estimates, and a part of the ideal."""
     _, unit = QUANTITIES[quantity]
@@ -231,12 +340,18 @@ def axis_top(rows: pd.DataFrame, quantity: str) -> float:
     return float(1.06 * max(largest, min(ideal, MAX_IDEAL_REACH * max(largest, unit))))
 
 
+def ideal_ratios(quantity: str, n_devices: np.ndarray, baseline_devices: float) -> np.ndarray:
+    """Return the ideal speed-up or efficiency at these numbers of devices."""
+    unit, exponent = QUANTITIES[quantity][1], IDEAL_EXPONENTS[quantity]
+    return lines.ideal_values(n_devices, unit, baseline_devices, exponent)
+
+
 def _draw_ideals(ax: Axes, quantity: str, axis: LevelAxis, rows: pd.DataFrame) -> None:
     """Draw an ideal of a panel for each number of devices that its baselines have."""
     for fewest in sorted(set(rows["baseline_n_devices"].dropna())):
         n_devices = np.linspace(max(fewest, min(axis.positions)), max(axis.positions), lines.IDEAL_POINTS)
-        y = n_devices / fewest if quantity == "speedup" else np.full(len(n_devices), 100.0)
-        ax.plot(axis.position(n_devices), y, color=style.MUTED, zorder=1, **lines.IDEAL_LINE)
+        values = ideal_ratios(quantity, n_devices, fewest)
+        lines.draw_ideal(ax, axis.position(n_devices), values, style.MUTED)
 
 
 def _draw_series(ax: Axes, series: Series, rows: pd.DataFrame, quantity: str, placement: Placement) -> None:

@@ -9,7 +9,7 @@ from analysis.measured import Records
 from common.notes import Note
 from declared.figures import FigureSpec
 from figures import panels
-from figures.strategies import multi_node_view
+from figures.kinds.strategies import multi_node_view
 
 PANEL_INCHES = 1.6
 MARGIN = 0.15  # of an axis

@@ -46,7 +46,10 @@ DIVISION_NOTE = Note(
     "Black lines: 95 % intervals of the point where the rest begins, from the ratio of the mean epoch times "
     "of both cells.",
 )
-REST_NOTE = Note("rest-interval", "Rest: epoch beyond computation; black lines: its interval.")
+REST_NOTE = Note(
+    "rest-interval",
+    "Rest: epoch time beyond computation; black lines: interval of where it begins.",
+)
 NO_SINGLE_REPLICA = Note(
     "no-cell-on-one-replica",
     "no cell on one device was measured with the same framework, model, data set, local batch and treatment",
@@ -66,7 +69,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     data = data[data.index.isin(view.ok["cell"])]
     if data.empty:
         return panels.empty_figure(view.runs, panels.NO_SUCCESS if view.ok.empty else NO_WALL_TIME)
-    figure, view = stacks.draw(
+    figure, view = stacks.draw_stacks(
         view,
         data[[name for name in shares.PARTS if name in data]],
         "wall time of a run (s)" if by_run else "share of the epoch (%)",

@@ -21,4 +21,4 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     scaling = batch_scaling(view.runs, x) if x in SIZE_FACTORS else None
     heading = f"{view.response.heading} by {title(x)}{scaling_phrase(scaling)}. {panels.MARKERS}"
     endnotes = [scaling or "", *view.response_notes, guide_note]
-    return lines.draw(view, x, heading, with_baselines=x in SIZE_FACTORS, endnotes=endnotes)
+    return lines.draw_lines(view, x, heading, with_baselines=x in SIZE_FACTORS, endnotes=endnotes)

@@ -1,7 +1,7 @@
 """Draw predicted against measured cell means: each cell as predicted by the regression on all other cells."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -21,17 +21,18 @@ from figures.view import View, build_view
 PANEL_INCHES = 1.2  # side of a square
 MARGIN = 1.15  # factor of the axes beyond the smallest and the largest mean
 MAX_BEYOND = 2.2  # factor beyond the measured means; predictions further out are moved to the edge
-MAX_TICKS = 4
-MAX_X_TICKS = 2  # of labels side by side below a small panel
+MAX_TICKS = 3  # of labels side by side below a small panel
+ADEQUATE_FROM = 0.05  # p value of the test of lack of fit, below which a model misses the means
 THOUSAND = 1000.0
 EDGE = 1.04  # factor between an edge and the markers that are moved to it
 SMALL_MARKERS_FROM = 200
-HEADING = (
-    "Cell means predicted by regression, each from all other cells, against measured ones. Line: both agree."
+HEADING = "Cell means predicted by regression from all other cells. MAPE: mean absolute error."
+MISSES_NOTE = Note(
+    "lack-of-fit", f"Models with p < {ADEQUATE_FROM:g} miss the means (F test of lack of fit)."
 )
 HOW_TO_READ = (
-    "Both axes are logarithmic. MAPE is the mean of |predicted − measured| / measured over the markers; p is "
-    "the p value of the F test of lack of fit (see the table of regression)."
+    "On the grey line predicted and measured means are equal. Both axes are logarithmic. MAPE is the mean of "
+    "|predicted − measured| / measured over the markers. The table `regression` has the F tests."
 )
 
 
@@ -55,15 +56,17 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     n_outside = 0
     for ax, ((response, model), fit) in zip(axes, fits.items(), strict=True):
         unit, unit_name = _axis_unit(response, fit)
-        n_outside += _draw_panel(ax, fit, styles, unit)
+        row_fits = [row_fit for (row_response, _), row_fit in fits.items() if row_response == response]
+        n_outside += _draw_panel(ax, fit, styles, unit, _row_limits(row_fits))
         ax.set_title(_panel_title(response, model, fit))
-        ax.set_xlabel(f"measured ({unit_name})")
         if ax in axes[:: shape[1]]:
-            ax.set_ylabel(f"predicted\n({unit_name})")
+            ax.set_ylabel(f"predicted ({unit_name})")
+    figure.supxlabel("measured, in the unit of its row", fontsize=style.FONT_SIZE)
     if legend_series:
         panels.add_legend(figure, legend_series, lines=False)
     return figure, view.caption(
         HEADING,
+        MISSES_NOTE if any(_misses_means(fit) for fit in fits.values()) else "",
         _not_fitted_note(fits),
         *_not_predicted_notes(fits, view),
         _at_edges_note(n_outside),
@@ -109,7 +112,30 @@ def _at_edges_note(n_outside: int) -> str:
     return Note("predictions-at-edges", text, predictions=n_outside) if n_outside else ""
 
 
-def _draw_panel(ax: Axes, fit: Fit, styles: list[tuple[SeriesStyle, set[str]]], unit: float) -> int:
+def _predicted_cells(fit: Fit) -> pd.DataFrame:
+    """Return the cells that the fit predicts from all others."""
+    return pd.DataFrame() if fit.problem else fit.cells.dropna(subset=["without_cell"])
+
+
+def _row_limits(fits: Sequence[Fit]) -> tuple[float, float]:
+    """Return the limits of both axes of a row of panels: models of one response share them."""
+    ends = []
+    for fit in fits:
+        if len(points := _predicted_cells(fit)):
+            low, high = fit.cells["measured"].min(), fit.cells["measured"].max()
+            predicted = points.loc[points["without_cell"] > 0, "without_cell"]
+            ends.append(max(low / MAX_BEYOND, min(low, predicted.min())) / MARGIN)
+            ends.append(min(high * MAX_BEYOND, max(high, predicted.max())) * MARGIN)
+    return min(ends, default=1.0), max(ends, default=2.0)
+
+
+def _draw_panel(
+    ax: Axes,
+    fit: Fit,
+    styles: list[tuple[SeriesStyle, set[str]]],
+    unit: float,
+    limits: tuple[float, float],
+) -> int:
     """Draw the cells of a model and return how many of them are outside of the axes.
 
     Args:
@@ -117,22 +143,17 @@ def _draw_panel(ax: Axes, fit: Fit, styles: list[tuple[SeriesStyle, set[str]]], 
         fit: The fitted model.
         styles: Style and cells of each series.
         unit: Unit of the axes.
+        limits: Ends of both axes, not yet in this unit.
     """
-    points = fit.cells.dropna(subset=["without_cell"]) if not fit.problem else pd.DataFrame()
-    points, measured = (
-        frame.assign(**{name: frame[name] / unit for name in ("measured", "without_cell") if name in frame})
-        for frame in (points, fit.cells)
-    )
+    points = _predicted_cells(fit)
     if points.empty:
         ax.tick_params(left=False, bottom=False, labelleft=False, labelbottom=False)
         panels.write_remark(
             ax, "not fitted" if fit.problem else "no cell can be predicted from the others", 24
         )
         return 0
-    low, high = measured["measured"].min(), measured["measured"].max()
-    predicted = points.loc[points["without_cell"] > 0, "without_cell"]
-    bottom = max(low / MAX_BEYOND, min(low, predicted.min())) / MARGIN
-    top = min(high * MAX_BEYOND, max(high, predicted.max())) * MARGIN
+    points = points.assign(**{name: points[name] / unit for name in ("measured", "without_cell")})
+    bottom, top = (end / unit for end in limits)
     ax.plot([bottom, top], [bottom, top], color=style.MUTED, linewidth=0.7, zorder=1)
     clipped = points["without_cell"].clip(bottom * EDGE, top / EDGE)
     for series_style, cells in styles:
@@ -144,8 +165,8 @@ def _draw_panel(ax: Axes, fit: Fit, styles: list[tuple[SeriesStyle, set[str]]], 
         ax.plot(points.loc[in_series, "measured"], clipped[in_series], zorder=3, clip_on=False, **marker)
     ax.set_xscale("log")
     ax.set_yscale("log")
-    panels.set_round_ticks(ax.yaxis, MAX_TICKS)
-    panels.set_round_ticks(ax.xaxis, MAX_X_TICKS)
+    for axis in (ax.xaxis, ax.yaxis):
+        panels.set_round_ticks(axis, MAX_TICKS)
     ax.set_xlim(bottom, top)
     ax.set_ylim(bottom, top)
     ax.set_aspect("equal")
@@ -160,6 +181,11 @@ def _panel_title(response: Response, model: str, fit: Fit) -> str:
     lines = [
         f"{response.name}, {model}",
         *([f"MAPE {tables.number(mape, 2)} %, {n_predicted} cells"] if n_predicted else []),
-        *([f"p {tables.p_value(p) if p < 0.001 else f'= {p:.3f}'}"] if not math.isnan(p) else []),
+        *([f"p {'< 0.001' if p < 0.001 else f'= {p:.3f}'}"] if not math.isnan(p) else []),
     ]
     return "\n".join(lines)
+
+
+def _misses_means(fit: Fit) -> bool:
+    """Return whether the F test of lack of fit rejects the model."""
+    return bool(fit.statistics.get("lack of fit: p", math.nan) < ADEQUATE_FROM)

@@ -38,10 +38,12 @@ LIGHT_SHARE = 0.4  # of the colour, in the bar of start-up
 MAX_TICKS = (4, 8)  # of a figure as wide as a column, and as a page
 ROUND_ROWS = (1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10)
 ROUND_TICKS = (1, 2, 2.5, 5, 10)
+END_TICK_SHARE = 0.4  # of the distance of ticks, between the last round one and that at the end
 UNITS = ((1.0, "hours"), (1 / 60, "minutes"), (1 / 3600, "seconds"))
 MIN_UNITS = 2  # a campaign lasts at least this many units of its axis
 SYMBOLS = {"oom": "s", "failed": "X", "timeout": "D", "invalid": "o"}
 UNKNOWN_HOST = "unknown host"
+DISCARDED_HATCH = "...."
 HEADING = "Timeline of the campaign. Each bar is a run{}."
 HOW_TO_READ = (
     "The narrow part of a bar is start-up, until all ranks reached the first barrier; the wide part is the "
@@ -78,7 +80,10 @@ class Time:
     def ticks(
         self, low: float, high: float, max_ticks: int, unit: float = 1.0
     ) -> tuple[list[float], list[str]]:
-        """Return positions and labels of about `max_ticks` round multiples of `unit` hours, outside cuts."""
+        """Return positions and labels of about `max_ticks` round multiples of `unit` hours, outside cuts.
+
+        The end of the axis also gets a tick, unless the last one is close to it.
+        """
         step = unit * _round_up((high - low) / max_ticks / unit, ROUND_TICKS)
         ticks: list[tuple[float, str]] = []
         for start, end in self.hours.reshape(-1, 2):
@@ -87,6 +92,9 @@ class Time:
                 is_apart = not ticks or position - ticks[-1][0] > step / 2
                 if is_apart and low - 1e-9 <= position <= high + 1e-9:
                     ticks.append((position, f"{count * step / unit:.6g}"))
+        end = float(self.axis[-1])
+        if low < end <= high and (not ticks or end - ticks[-1][0] > END_TICK_SHARE * step):
+            ticks.append((end, f"{float(self.hours[-1]) / unit:.3g}"))
         return [position for position, _ in ticks], [text for _, text in ticks]
 
 
@@ -103,7 +111,11 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     time = time_axis(ran)
     is_page_wide = len(ran) > RUNS_IN_COLUMN
     width = style.PAGE_INCHES if is_page_wide else style.COLUMN_INCHES
+    discarded = _discarded_attempts(ran)
     handles = _legend_handles(ran, view.series if by_host else [])
+    if n_discarded := int(discarded["runs"].sum()):
+        text = number_of(n_discarded, "discarded attempt")
+        handles.append(Patch(label=text, facecolor="white", edgecolor=style.MUTED, hatch=DISCARDED_HATCH))
     above_in = panels.handles_height(handles, width)
     row_in = max(MIN_LANES_INCHES, LANE_INCHES * len(lanes)) + BELOW_ROW_INCHES
     rows, length = _row_layout(float(time.axis[-1]), len(ran), int((MAX_HEIGHT_INCHES - above_in) / row_in))
@@ -115,9 +127,11 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
         ax.set_xlim(low, high)
         _draw_bars(ax, bars, time, view.series)
         draw_cuts(ax, time, (len(lanes) - 1) / 2)
+        _draw_discarded(ax, time, discarded)
         _draw_symbols(ax, bars, time)
         ax.set_xticks(*time.ticks(low, high, MAX_TICKS[is_page_wide], unit))
         ax.spines["left"].set_visible(False)
+        ax.spines["bottom"].set_bounds(low, min(high, float(time.axis[-1])))
         ax.tick_params(axis="y", length=0)
     axes[0].set_yticks(range(len(lanes)), lanes)
     axes[0].set_ylim(len(lanes) - 0.45, -0.55)
@@ -127,6 +141,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
         _heading_note(view, by_host),
         _span_note(ran),
         CUTS_NOTE if len(time.cuts) else "",
+        _repeated_note(n_discarded),
         *_not_drawn_notes(view.runs, ran),
         endnotes=[HOW_TO_READ, ROWS_NOTE if rows > 1 else "", GAPS_SENTENCE],
         with_intervals=False,
@@ -298,6 +313,31 @@ def draw_cuts(ax: Axes, time: Time, height: float | None) -> None:
         text.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.6})
 
 
+def _discarded_attempts(ran: pd.DataFrame) -> pd.DataFrame:
+    """Return where first attempts of repeated runs were, which left no record: start, end (h) and runs.
+
+    Runs are in the order of their plan, so first attempts lie between the planned neighbours of their runs.
+    Without such a gap, as where several runs share the time, nothing is returned for them.
+    """
+    planned = ran.sort_index()
+    is_repeated = planned["attempt"].fillna(1) > 1
+    rows = []
+    for _, stretch in planned[is_repeated].groupby((~is_repeated).cumsum()[is_repeated]):
+        before, after = planned[planned.index < stretch.index[0]], planned[planned.index > stretch.index[-1]]
+        if len(before) and len(after) and before["end_h"].iloc[-1] < after["start_h"].iloc[0]:
+            rows.append((before["end_h"].iloc[-1], after["start_h"].iloc[0], len(stretch)))
+    return pd.DataFrame(rows, columns=["start_h", "end_h", "runs"])
+
+
+def _draw_discarded(ax: Axes, time: Time, discarded: pd.DataFrame) -> None:
+    """Hatch the times of discarded attempts, over all lanes."""
+    for start, end in discarded[["start_h", "end_h"]].itertuples(index=False):
+        left, right = (float(position) for position in time.position(np.array([start, end])))
+        if right > ax.get_xlim()[0] and left < ax.get_xlim()[1]:
+            span = ax.axvspan(left, right, facecolor="none", edgecolor=style.MUTED, hatch=DISCARDED_HATCH)
+            span.set(linewidth=0, zorder=0)
+
+
 def _draw_symbols(ax: Axes, bars: pd.DataFrame, time: Time) -> None:
     """Draw a symbol on the upper edge of the first bar of every run that did not succeed."""
     bad = bars[bars["status"].isin(SYMBOLS)].drop_duplicates("run")
@@ -362,6 +402,11 @@ def _span_note(ran: pd.DataFrame) -> str:
     took = f"{100 * share:.0f} % of {format_duration(3600 * total)} in runs{longest}"
     text = f"{number_of(len(ran), 'run')} from {first:%Y-%m-%d %H:%M} to {until} UTC, {took}."
     return Note("campaign-span", text, runs=len(ran), first=first, total_s=3600 * total, share=share)
+
+
+def _repeated_note(n_discarded: int) -> str:
+    text = f"{number_of(n_discarded, 'run')} {'was' if n_discarded == 1 else 'were'} repeated later."
+    return Note("runs-repeated", text, runs=n_discarded) if n_discarded else ""
 
 
 def _not_drawn_notes(runs: pd.DataFrame, ran: pd.DataFrame) -> list[str]:

@@ -42,7 +42,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     in_ms = spec.x == TIME
     data = parts(measured, in_ms)
     view = build_view(measured.runs, spec)
-    figure, view = stacks.draw(
+    figure, view = stacks.draw_stacks(
         view,
         data[data.index.isin(view.runs["cell"])],
         "time in a step (ms)" if in_ms else "share of the step (%)",

@@ -58,7 +58,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
         )
         return times_of_runs.loc[times_of_runs["cell"].isin(axis_cells), "time_to_accuracy_s"].dropna(), means
 
-    figure, view, axis_notes = rows.draw(view, "time to accuracy (s)", draw_cell, times)
+    figure, view, axis_notes = rows.draw_rows(view, "time to accuracy (s)", draw_cell, times)
     drawn_cells = data[data.index.isin(set(view.cells["cell"]))]
     n_never = int((drawn_cells["reached"] < drawn_cells["n"]).sum())
     return figure, view.caption(

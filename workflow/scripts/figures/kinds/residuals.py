@@ -1,7 +1,7 @@
 """Draw residuals of log epoch times against normal quantiles, cell means and run order."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,16 +27,25 @@ LOG_FROM_RATIO = 5
 DOT_STYLE = style.dots("o", 1.6, "#004488") | {"alpha": 0.7}
 OUTLIER_STYLE = style.dots("x", 4, "#bb5566", 1.0)
 BAND_COLOUR = "#eeeeee"
+SESSION_LINE: Mapping[str, Any] = {
+    "color": style.MUTED,
+    "linewidth": 0.8,
+    "linestyle": (0, (4, 2)),
+    "zorder": 1,
+}
 HEADING = "Residuals of log epoch times within cells, against normal quantiles{} cell means{}."
 SEARCH_NOTE = (
     "Outliers are searched one at a time, because an outlier shifts the mean of its cell away from the other "
-    "runs. The table `checks` lists them."
+    "runs."
 )
+LISTED_NOTE = "The table `checks` lists the outliers."
+BLOCKS_NOTE = Note("block-means-drawn", "Black lines: means of blocks.")
+SESSIONS_NOTE = Note("session-starts-drawn", "Dashed line: a session starts.")
 NO_SPREAD = Note("no-spread", "no two runs of a cell differ")
 HOW_TO_READ = (
     "Left: externally studentized residuals; normal ones lie on the line. Over cell means: a funnel shape "
-    "means that the spread changes with the time. Over run order: every other session or block is shaded; a "
-    "line is at the mean of each."
+    "means that the spread changes with the time. Over run order: every other block is shaded; numbers above "
+    "are those of the blocks."
 )
 
 
@@ -45,7 +54,6 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     runs, view = records.runs, build_view(records.runs, spec)
     data = residuals(runs)
     data = data[data["studentized"].notna()]
-    column = "session" if data["session"].notna().all() and data["session"].nunique() > 1 else "block"
     has_order = _has_order(data)
     if data.empty:
         return panels.empty_figure(runs, panels.NO_SUCCESS if successful(runs).empty else NO_SPREAD)
@@ -75,9 +83,9 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     fitted.set_ylabel("residual (%)")
     for order in order_axes:
         _draw_dots(order, data["order"], percent, data["outlier"], dots)
-        _draw_bands(order, data, column)
-        is_numbered = 1 < _stretches(data, column).max() <= MAX_NUMBERED_BANDS
-        order.set_xlabel(f"run, in order (bands: {column}s)" if is_numbered else "run, in order")
+        _draw_blocks(order, data)
+        _draw_session_starts(order, data)
+        order.set_xlabel("run, in order (bands: blocks)" if data["block"].nunique() > 1 else "run, in order")
         order.set_ylabel("residual (%)")
     for ax in (fitted, *order_axes):
         ax.axhline(0, color=style.MUTED, linewidth=0.7, zorder=1)
@@ -87,15 +95,17 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
         runs,
         HEADING.format(*(",", " and run order") if has_order else (" and", "")),
         _outliers_note(data),
+        SESSIONS_NOTE if has_order and data["session"].nunique() > 1 else "",
+        BLOCKS_NOTE if has_order and 1 < _stretches(data["block"]).max() <= MAX_BANDS else "",
         _lattice_sentence(data),
-        endnotes=[HOW_TO_READ, SEARCH_NOTE],
+        endnotes=[HOW_TO_READ, SEARCH_NOTE, LISTED_NOTE if data["outlier"].any() else ""],
         with_intervals=False,
     )
 
 
 def _dot_style(series: Series) -> dict[str, Any]:
     """Return the style of the dots of a series; baselines have their hollow marker instead."""
-    dot = DOT_STYLE | {"color": series.style.colour}
+    dot = DOT_STYLE | {"color": series.style.colour, "marker": series.style.marker, "markersize": 2.2}
     if series.style.filled:
         return dot
     return dot | style.dots(series.style.marker, 2.4, series.style.colour, 0.5) | {"markerfacecolor": "white"}
@@ -111,26 +121,39 @@ def _draw_dots(
     ax.grid(True)
 
 
-def _stretches(data: pd.DataFrame, column: str) -> pd.Series:
+def _stretches(column: pd.Series) -> pd.Series:
     """Return the number of the stretch of one session or block that each run is in, from 1."""
-    if data[column].isna().all():  # measured elsewhere: one stretch
-        return pd.Series(1, index=data.index)
-    return data[column].ne(data[column].shift()).fillna(True).astype(int).cumsum()  # the first is after NA
+    if column.isna().all():  # measured elsewhere: one stretch
+        return pd.Series(1, index=column.index)
+    return column.ne(column.shift()).fillna(True).astype(int).cumsum()  # the first is after NA
 
 
-def _draw_bands(ax: Axes, data: pd.DataFrame, column: str) -> None:
-    """Shade every other session or block, number a few of them, and draw a line at the mean of each."""
-    change = _stretches(data, column)
-    if change.nunique() > MAX_BANDS:
+def _draw_blocks(ax: Axes, data: pd.DataFrame) -> None:
+    """Shade every other block, name a few of them, and draw a line at the mean of each.
+
+    A block with repeated runs has two stretches, which have the same name.
+    """
+    stretches = _stretches(data["block"])
+    if stretches.nunique() > MAX_BANDS:
         return
-    for number, stretch in data.groupby(change):
-        ends = [stretch["order"].min() - 0.5, stretch["order"].max() + 0.5]
+    for number, runs in data.groupby(stretches):
+        ends = [runs["order"].min() - 0.5, runs["order"].max() + 0.5]
         if number % 2 == 0:
             ax.axvspan(*ends, color=BAND_COLOUR, linewidth=0, zorder=0)
-        ax.plot(ends, [100 * stretch["residual"].mean()] * 2, color=style.INK, linewidth=1.0, zorder=4)
-        if 1 < change.nunique() <= MAX_NUMBERED_BANDS:
-            label = ax.text(sum(ends) / 2, 1, str(number), transform=ax.get_xaxis_transform())
+        ax.plot(ends, [100 * runs["residual"].mean()] * 2, color=style.INK, linewidth=1.0, zorder=4)
+        if 1 < stretches.nunique() <= MAX_NUMBERED_BANDS and runs["block"].notna().all():
+            label = ax.text(
+                sum(ends) / 2, 1, f"{runs['block'].iloc[0]:g}", transform=ax.get_xaxis_transform()
+            )
             label.set(color=style.MUTED, fontsize=style.SMALL_FONT_SIZE, ha="center", va="bottom")
+
+
+def _draw_session_starts(ax: Axes, data: pd.DataFrame) -> None:
+    """Draw a dashed line where a session starts, except at the first one."""
+    if data["session"].notna().all() and data["session"].nunique() > 1:
+        stretches = _stretches(data["session"])
+        for start in data["order"].groupby(stretches).min().iloc[1:]:
+            ax.axvline(start - 0.5, **SESSION_LINE)
 
 
 def _has_order(data: pd.DataFrame) -> bool:

@@ -28,7 +28,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     heading = f"Interaction of {title(x)} and {colour} in {response.title}. {panels.MARKERS}"
     test = _test_note(view, x, view.colour[0]) if len(view.ok) else ""
     endnotes = [*view.response_notes, HOW_TO_READ, test]
-    return lines.draw(view, x, heading, for_comparison=True, endnotes=endnotes)
+    return lines.draw_lines(view, x, heading, for_comparison=True, endnotes=endnotes)
 
 
 def _test_note(view: View, factor: str, other_factor: str) -> str:

@@ -13,7 +13,8 @@ from analysis.measured import Records
 from common.notes import Note
 from common.units import ENERGIES, choose_unit
 from declared.figures import FigureSpec
-from figures import panels, pareto, style
+from figures import panels, style
+from figures.kinds import pareto
 from figures.view import build_view
 
 MAX_POWER_LINES = 6

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,8 +16,8 @@ from common.notes import Note
 from common.units import DATA_RATES, Unit, choose_unit
 from declared.figures import FigureSpec
 from figures import panels, style
+from figures.kinds.scaling import MAX_FIT_DEVIATION
 from figures.panels import Series
-from figures.scaling import MAX_FIT_DEVIATION
 from figures.style import SeriesStyle
 from models.collectives import ALL_REDUCE, COLLECTIVES
 from network.bus import bus_bandwidth
@@ -31,22 +32,26 @@ from network.fit import (
     fit,
     link_rates_text,
     measured,
+    round_medians,
     rounds_text,
     shortfall,
 )
 
 PANEL_INCHES = 1.6
 TICK_FACTOR, TICK_FACTOR_IN_PANELS = 16, 64
-FIT_LINE_WIDTH, JOINING_LINE_WIDTH = 0.4, 0.9
+JOINING_LINE_WIDTH = 0.9
+FIT_LINE: Mapping[str, Any] = {"color": style.INK, "linewidth": 0.9, "linestyle": (0, (3, 1.5)), "zorder": 6}
+ROUND_TICK_FACTOR = 1.2  # of a message size, from the mean over rounds to the ticks of the rounds
 BOUND_LINE = (0, (1, 1.5))
-HEADING = "Bus bandwidth of {} by message size{}. Markers: means over rounds; bars: 95 % t intervals."
+HEADING = "Bus bandwidth of {} by message size{}. Markers: means; bars: 95 % intervals; ticks: rounds."
 OWN_LIBRARY = ", in each framework's own library"  # not in benchmarks that were measured elsewhere
 BOUND_NOTE = Note("bound-drawn", "Dotted: the maximum that the link allows.")
 NO_BENCHMARK = Note("no-collective-benchmark", "no collective benchmark")
 NO_SUCCESSFUL_BENCHMARK = Note("no-successful-benchmark", "no successful collective benchmark")
 HOW_TO_READ = (
     "{} Fit: seconds = latency + bytes / bandwidth; its deviation is the largest distance of the median of a "
-    "message size from it. Both axes are logarithmic. Lines between markers only guide the eye."
+    "message size from it, and a poor fit deviates by more than "
+    f"{100 * MAX_FIT_DEVIATION:g} %. Both axes are logarithmic. Lines between markers only guide the eye."
 )
 
 
@@ -73,7 +78,9 @@ def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     omission_note = Note("panels-left-out", text, drawn=len(panel_levels), panels=len(all_panels))
     has_bound = bool(ok["link_bytes_s"].notna().any())
     bound_handle = Line2D([], [], color=style.MUTED, linewidth=0.8, linestyle=BOUND_LINE, label="link rate")
-    further_handles = [bound_handle] if has_bound else []
+    fit_handle = Line2D([], [], label="fit", **FIT_LINE)
+    # Whether a fit is drawn is known only after drawing, so the legend has room for it in any case.
+    further_handles = [fit_handle, *([bound_handle] if has_bound else [])]
     is_titled = len(panel_levels) > 1
     grid = panels.create_grid(
         panel_levels if is_titled else [{}],
@@ -105,7 +112,7 @@ def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, panels.Caption]:
             ax.set_title(panels.panel_title(levels))
         _set_axes(ax, ok, TICK_FACTOR_IN_PANELS if is_titled else TICK_FACTOR)
     grid.label("message size", f"bus bandwidth ({unit.name})")
-    panels.add_legend(grid.figure, all_series, further_handles)
+    panels.add_legend(grid.figure, all_series, further_handles if deviations else further_handles[1:])
     same_note = Note("same-in-all-panels", f"All on {panels.panel_title(places[0])}.", levels=places[0])
     text = f"Without a fit of positive latency and bandwidth: {'; '.join(unfitted)}."
     not_fitted_note = Note("benchmarks-not-fitted", text, benchmarks=unfitted)
@@ -114,9 +121,9 @@ def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, panels.Caption]:
         _deviations_note(deviations),
         _deviating_note(deviating),
         BOUND_NOTE if has_bound else "",
+        rounds_text(network),
         "" if is_titled and len(places) > 1 else same_note,
         not_fitted_note if unfitted else "",
-        rounds_text(network),
         "" if (network["status"] == "ok").all() else shortfall(network),
         omission_note if len(panel_levels) < len(all_panels) else "",
     ]
@@ -147,19 +154,19 @@ def _rate_unit(ok: pd.DataFrame) -> Unit:
 
 
 def _deviations_note(deviations: Mapping[str, float]) -> str:
-    """Return which frameworks have a fit, and how far it is from the measured times; "" without a fit."""
-    text = f"Thin lines: fits of latency and bandwidth, off by up to: {_in_percent(deviations)}."
+    """Return which frameworks have a fit, and how far it is off at most; "" without a fit."""
+    text = f"Fits drawn, off by up to: {_in_percent(deviations)}."
     return Note("fits-deviate", text, deviations=deviations) if deviations else ""
 
 
 def _deviating_note(deviating: Mapping[str, float]) -> str:
     """Return which frameworks have a fit that is not drawn; "" for none."""
-    names = _in_percent(deviating)
-    text = f"Fits off by more than {100 * MAX_FIT_DEVIATION:g} % are not drawn: {names}."
+    text = f"Poor fits, not drawn: {_in_percent(deviating)}."
     return Note("fits-not-drawn", text, deviations=deviating) if deviating else ""
 
 
 def _in_percent(deviations: Mapping[str, float]) -> str:
+    """Return each framework with the largest deviation of its fit, such as `lbann (12 %)`."""
     return ", ".join(f"{name} ({100 * deviation:.0f} %)" for name, deviation in deviations.items())
 
 
@@ -179,6 +186,11 @@ def _draw_framework(ax: Axes, benchmark: pd.DataFrame, series_style: SeriesStyle
         **panels.marker_style(series_style)
         | {"linestyle": series_style.line, "linewidth": JOINING_LINE_WIDTH},
     )
+    ranks, collective = int(benchmark["ranks"].iloc[0]), benchmark["collective"].iloc[0]
+    for size, times in round_medians(benchmark).items():
+        rounds = pd.Series([bus_bandwidth(size, time, ranks, collective) / unit.size for time in times])
+        if len(rounds) > 1:
+            panels.draw_replicates(ax, series_style, ROUND_TICK_FACTOR * size, rounds)
     law = fit(benchmark)
     if law is None or not law.bandwidth_bytes_s.value > 0:
         return None
@@ -192,7 +204,7 @@ def _draw_framework(ax: Axes, benchmark: pd.DataFrame, series_style: SeriesStyle
         * sizes
         / np.where(seconds > 0, seconds, np.nan)
     )
-    ax.plot(sizes, rate / unit.size, color=series_style.colour, linewidth=FIT_LINE_WIDTH, zorder=2)
+    ax.plot(sizes, rate / unit.size, **FIT_LINE)
     return law
 
 

@@ -2,6 +2,7 @@
 
 import math
 import textwrap
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,6 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from analysis import tables
+from analysis.intervals import Estimate
 from analysis.measured import (
     Records,
     axis_label,
@@ -76,11 +78,13 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     is_logarithmic = has_logarithmic_colours(view)
     norm = (LogNorm if is_logarithmic else Normalize)(*_range_of_means(view))
     colours = ScalarMappable(norm, ListedColormap(palette()))
+    n_decimals = common_decimals(view)
     for ax, levels in zip(axes, panel_levels, strict=True):
         planned = panels.rows_at(view.runs, levels)
         for y, row in enumerate(row_levels):
             for column, level in enumerate(columns):
-                _draw_field(ax, (column, y), view, panels.rows_at(planned, row | {x: level}), colours)
+                runs = panels.rows_at(planned, row | {x: level})
+                _draw_field(ax, (column, y), view, runs, colours, n_decimals)
         ax.set_title(panels.panel_title(levels))
         ax.set_xlim(-0.5, len(columns) - 0.5)
         ax.set_ylim(len(row_levels) - 0.5, -0.5)
@@ -123,9 +127,30 @@ def palette() -> list[str]:
 
 def _field_width(view: View) -> float:
     """Return the width in inches that the longest interval needs."""
-    texts = (tables.interval(view.estimate(cell)) for cell in dict.fromkeys(view.ok["cell"]))
+    n_decimals = common_decimals(view)
+    texts = (_interval_text(view.estimate(cell), n_decimals) for cell in dict.fromkeys(view.ok["cell"]))
     longest = max(len(text.partition(" ")[2]) for text in texts)
     return max(MIN_FIELD_WIDTH_IN, SMALL_CHARACTER_INCHES * longest)
+
+
+def common_decimals(view: View) -> int | None:
+    """Return the decimals that most fields need, so that all have the same; None if means are far apart."""
+    estimates = [view.estimate(cell) for cell in dict.fromkeys(view.ok["cell"])]
+    needed = [
+        tables.decimals(estimate.value, error)
+        for estimate in estimates
+        if (error := tables.half_width(estimate)) is not None
+    ]
+    if not needed or has_logarithmic_colours(view):
+        return None
+    return max(Counter(needed).items(), key=lambda entry: (entry[1], entry[0]))[0]
+
+
+def _interval_text(estimate: Estimate, n_decimals: int | None) -> str:
+    """Return the mean and its interval with these decimals, or with those that its own interval gives."""
+    if n_decimals is None:
+        return tables.interval(estimate)
+    return tables.interval_with_decimals(estimate, n_decimals)
 
 
 def _place_factors(view: View, panel_in: float) -> tuple[View, list[str]]:
@@ -178,7 +203,12 @@ def _range_of_means(view: View) -> tuple[float, float]:
 
 
 def _draw_field(
-    ax: Axes, position: tuple[int, int], view: View, planned: pd.DataFrame, colours: ScalarMappable
+    ax: Axes,
+    position: tuple[int, int],
+    view: View,
+    planned: pd.DataFrame,
+    colours: ScalarMappable,
+    n_decimals: int | None,
 ) -> None:
     """Draw one cell of the study: its colour, its mean, and its interval or the mark of a single run."""
     if planned.empty:
@@ -193,7 +223,7 @@ def _draw_field(
     shade = colours.to_rgba(np.array([estimate.value]))[0]
     ax.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=shade, edgecolor="white", linewidth=1.0))
     ink = "white" if float(np.dot(shade[:3], LUMINANCE)) < DARK_BELOW else style.INK
-    value, _, bounds = tables.interval(estimate).partition(" [")
+    value, _, bounds = _interval_text(estimate, n_decimals).partition(" [")
     if len(measured) == 1:
         ax.text(x, y, f"{value}{SINGLE_RUN}", ha="center", va="center", color=ink)
         return
