@@ -15,17 +15,17 @@ from common.files import CHECKOUT, load_yaml
 from common.keys import parse as parse_keys
 from declared.commands import load_command
 from declared.datasets import DatasetKeys
-from declared.own_models import load_own_model
 from declared.site import load_site
 from declared.study import load_study
+from declared.user_models import load_user_model
 from plan.design import plan_design
 from plan.site_limits import reason_missing_at_site
 from ringside import arguments
 from ringside.app import app
 from ringside.commands import split_rest
 from support.own_commands import commands_in
-from support.own_models import own_models_in
 from support.pages import FORM, RINGSIDE, Page, lists, page, pages
+from support.user_models import user_models_in
 
 PAGES = list(pages())
 LISTS = lists()
@@ -138,8 +138,8 @@ def test_every_example_of_configuration_is_accepted(name: str, file: str, lines:
             assert load_command(own.stem).name == own.stem
         return
     if kind == "models":
-        with own_models_in(tmp_path):
-            assert load_own_model(own.stem).name == own.stem
+        with user_models_in(tmp_path):
+            assert load_user_model(own.stem).name == own.stem
         return
     loaded = {"studies": load_study, "sites": load_site}[kind](own.stem, tmp_path)
     assert loaded.name == own.stem

@@ -20,8 +20,8 @@ from declared.factors import (
 )
 from declared.frameworks import JAX_ENVIRONMENT, Framework, framework_names, load_framework
 from declared.models import model_graph, trainable_model_names
-from declared.own_models import is_own_model
 from declared.site import Site
+from declared.user_models import is_user_model
 from models import division
 from models.mesh import Mesh
 from models.pipelines import INTERLEAVED, ZERO_BUBBLE, ZERO_BUBBLE_V, stages_per_rank
@@ -119,8 +119,8 @@ def _check_registered(levels: Levels, framework: Framework) -> None:
         if not is_known:
             reason = f"{framework.name} does not have the {factor} {levels[factor]}"
             raise InfeasibleCell("not-registered", reason, ("framework", factor), "only a command knows it")
-    if is_own_model(levels["model"]) and not framework.own_modules:
-        able = [name for name in framework_names() if load_framework(name).own_modules]
+    if is_user_model(levels["model"]) and not framework.user_models:
+        able = [name for name in framework_names() if load_framework(name).user_models]
         reason = f"{framework.name} cannot train {levels['model']}, a PyTorch module of your own"
         raise InfeasibleCell(
             INFEASIBLE_FOR_FRAMEWORK, reason, ("framework", "model"), f"use {' or '.join(able)}"
