@@ -67,8 +67,8 @@ class TrainingProgram(abc.ABC):
         """Return the settings of this rank by name, after the last epoch (a hook).
 
         Values are what the library reports, or what was requested if it reports nothing. Trainers that extend
-        it add entries to those of their base class: plain words as names, such as ``optimizer
-        implementation``, and as values what users of the library write, such as ``torch.optim.Adam, fused``.
+        it add entries to those of their base class: plain words as names, such as `optimizer
+        implementation`, and as values what users of the library write, such as `torch.optim.Adam, fused`.
         A name means the same in all libraries, and libraries that do the same have the same value.
         """
         return {}
