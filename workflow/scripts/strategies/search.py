@@ -16,7 +16,8 @@ It reads JSON with these keys from stdin:
     seed                  every restart of every search has its own, derived from this one
     whole                 whether each proposal is simulated completely
 
-It prints a JSON list of answers, each the fastest restart of a search, or the one that lacks the least memory:
+It prints a JSON list of answers. An answer is the fastest restart of a search, or if none fits in memory, the
+one that lacks the least:
 
     method                 null for a start itself
     start                  its name

@@ -800,13 +800,13 @@ class PyTorchTrainer(Trainer):
         return saved(self.module, self.context.graph)
 
     def statistics(self) -> dict[str, np.ndarray]:
-        """Return this rank's own weights that are not trained; in a pipeline, those of its stage."""
+        """Return the untrained weights of this rank, such as running statistics."""
         tensors_by_name = tensors(self.module, self.graph)
         names = module_statistics(self.module) if self.graph.module else self.graph.statistics
         return {name: tensors_by_name[name].float().cpu().numpy() for name in names}
 
     def set_statistics(self, statistics: dict[str, np.ndarray]) -> None:
-        """Replace the weights that are not trained."""
+        """Replace the untrained weights."""
         load(self.module, self.graph, statistics)
 
     def settings(self) -> dict[str, str]:
@@ -850,7 +850,7 @@ class PyTorchTrainer(Trainer):
         return {"parameters": self.n_parameters, "sample_flops": self.sample_flops}
 
     def reset_device_memory_peak(self) -> None:
-        """Restart the peak of device memory at the present use, if the library can."""
+        """Restart the peak of device memory at its present use."""
         if self.torch_device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.torch_device)
 
