@@ -30,7 +30,7 @@ from datasets.made_up import write_archives
 from datasets.pack import pack_text
 from datasets.pictures import crop_picture, read_picture
 from datasets.verified import first_changed_file
-from declared import commands, environments, frameworks, own_models
+from declared import commands, environments, frameworks, user_models
 from declared.configuration import load_config, read_config
 from declared.datasets import read_datasets
 from declared.environments import read as read_environment
@@ -282,10 +282,10 @@ def _read_command(folder: Path) -> object:
         return environments.command_environments()
 
 
-def _read_own_model(folder: Path) -> object:
-    own_models.load_own_model.cache_clear()
-    with patch.object(own_models, "OWN_MODELS", folder):
-        return own_models.load_own_model("fuzzed")
+def _read_user_model(folder: Path) -> object:
+    user_models.load_user_model.cache_clear()
+    with patch.object(user_models, "USER_MODELS", folder):
+        return user_models.load_user_model("fuzzed")
 
 
 def _read_requirements(file: Path) -> object:
@@ -404,7 +404,7 @@ TARGETS = {
     "environment": Target("environment.yaml", _in_folder(lambda folder: read_environment("fuzzed", containers=folder), "fuzzed/environment.yaml"), _files("containers/*/environment.yaml")),
     "framework": Target("framework.yaml", _in_folder(_read_framework, "fuzzed/framework.yaml"), _files("workflow/scripts/ranks/frameworks/*/framework.yaml")),
     "command": Target("fuzzed.yaml", _in_folder(_read_command, "fuzzed.yaml"), _files("config/commands/*.yaml")),
-    "own-model": Target("fuzzed.yaml", _in_folder(_read_own_model, "fuzzed.yaml"), _files("config/models/*.yaml")),
+    "own-model": Target("fuzzed.yaml", _in_folder(_read_user_model, "fuzzed.yaml"), _files("config/models/*.yaml")),
     "requirements": Target("requirements.txt", _read_requirements, lambda: [b"numpy==1.0 ; python_full_version < '3.12.1' \\\n    --hash=sha256:" + b"0" * 64 + b"\n"], (ValueError,)),
     "binding": Target("campaign.json", _in_folder(read_binding, "campaign.json"), lambda: [b'{"site": "local", "machine": "a", "cores": 2, "python_abi": "cp311", "installed": {}}']),
     "made": Target("environment.json", _in_folder(lambda folder: read_built(folder / "environments/a/0/environment.json"), "environments/a/0/environment.json"), lambda: [b'{"deployment": "venv", "python": {"executable": "/bin/sh"}, "image": null, "prefixes": ["/"]}']),

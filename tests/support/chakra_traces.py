@@ -124,13 +124,13 @@ class Replay:
 
     def message(self, sender: int, receiver: int, size: int, ready: int) -> int:
         """Return when a message arrives: it leaves the sender's unit, then enters the receiver's."""
-        level = self.topology.level_between(sender, receiver)
-        link, device = self.topology.levels[level], self.topology.device
+        tier = self.topology.tier_between(sender, receiver)
+        link, device = self.topology.tiers[tier], self.topology.device
         burst = round(PICOSECONDS * link.burst_bytes / link.bytes_s)
         transfer = max(1, int(size * (PICOSECONDS / link.bytes_s)))
         begin = end = ready
         for way, rank in (("out", sender), ("in", receiver)):
-            key = (way, level, self.topology.unit(level, rank))
+            key = (way, tier, self.topology.unit(tier, rank))
             self.free[key] = max(begin - burst, self.free[key]) + transfer
             end = max(end, self.free[key])
             begin = end - transfer
@@ -143,29 +143,29 @@ class Replay:
 
     def all_reduce(self, devices: list[int], ready: int, sizes: list[int]) -> int:
         """Return when an all-reduce ends, and occupy the links of its ring."""
-        count, steps, top, levels = len(devices), 2 * (len(devices) - 1), self.topology, self.topology.levels
+        count, steps, top, tiers = len(devices), 2 * (len(devices) - 1), self.topology, self.topology.tiers
         hops = list(zip(devices, [*devices[1:], devices[0]], strict=True))
-        at = [top.level_between(*hop) for hop in hops]
+        at = [top.tier_between(*hop) for hop in hops]
         ways = [
-            (way, level, top.unit(level, hop[side]))
-            for hop, level in zip(hops, at, strict=True)
+            (way, tier, top.unit(tier, hop[side]))
+            for hop, tier in zip(hops, at, strict=True)
             for side, way in enumerate(("out", "in"))
         ]
-        rate = [PICOSECONDS / (level.ring_bytes_s or level.bytes_s) for level in levels]
+        rate = [PICOSECONDS / (tier.ring_bytes_s or tier.bytes_s) for tier in tiers]
         wait = [
-            PICOSECONDS * (level.latency_s if level.ring_latency_s is None else level.ring_latency_s)
-            for level in levels
+            PICOSECONDS * (tier.latency_s if tier.ring_latency_s is None else tier.ring_latency_s)
+            for tier in tiers
         ]
-        hold = [value / level.ring_channels for value, level in zip(wait, levels, strict=True)]
-        burst = [round(PICOSECONDS * level.burst_bytes / level.bytes_s) for level in levels]
-        units = [len({top.unit(level, device) for device in devices}) for level in range(len(levels) + 1)]
-        n = [math.ceil(units[level] / units[level + 1]) for level in range(len(levels))]
+        hold = [value / tier.ring_channels for value, tier in zip(wait, tiers, strict=True)]
+        burst = [round(PICOSECONDS * tier.burst_bytes / tier.bytes_s) for tier in tiers]
+        units = [len({top.unit(tier, device) for device in devices}) for tier in range(len(tiers) + 1)]
+        n = [math.ceil(units[tier] / units[tier + 1]) for tier in range(len(tiers))]
 
         def flat(size: float, delays: list[float]) -> int:
             times = []
-            for level in set(at):
-                transfer, delay = max(1, int(size / count * rate[level])), round(delays[level])
-                times.append(max(delay, transfer + delay - min(delay, burst[level])))
+            for tier in set(at):
+                transfer, delay = max(1, int(size / count * rate[tier])), round(delays[tier])
+                times.append(max(delay, transfer + delay - min(delay, burst[tier])))
             return steps * max(times)
 
         def rings(size: float, has_latency: bool) -> int:
@@ -176,7 +176,7 @@ class Replay:
 
         def tree(size: float) -> int:
             hops_up = [n[0] - 1, *(math.ceil(math.log2(k)) for k in n[1:])]
-            slowest = max(rate[level] for level in range(len(levels)) if n[level] > 1)
+            slowest = max(rate[tier] for tier in range(len(tiers)) if n[tier] > 1)
             return sum(2 * k * round(s) for k, s in zip(hops_up, wait, strict=True)) + int(2 * size * slowest)
 
         def fastest(size: float, delays: list[float]) -> int:
@@ -185,10 +185,10 @@ class Replay:
 
         least = 0
         for size in sizes:
-            ring = steps * max(0, *(int(size / count * rate[level]) - 1 for level in at))
+            ring = steps * max(0, *(int(size / count * rate[tier]) - 1 for tier in at))
             least += ring if self.only_rings else min(ring, max(0, rings(size, False) - 1))
         total, device = sum(sizes), top.device
-        begin = max(ready - min(least, *(burst[level] for level in at)), *(self.free[way] for way in ways))
+        begin = max(ready - min(least, *(burst[tier] for tier in at)), *(self.free[way] for way in ways))
         occupied = fastest(total, hold)
         handled = steps * (
             round(device.send_s * PICOSECONDS)

@@ -15,17 +15,17 @@ from common.files import CHECKOUT, load_yaml
 from common.keys import parse as parse_keys
 from declared.commands import load_command
 from declared.datasets import DatasetKeys
-from declared.own_models import load_own_model
 from declared.site import load_site
 from declared.study import load_study
+from declared.user_models import load_user_model
 from plan.design import plan_design
 from plan.site_limits import reason_missing_at_site
 from ringside import arguments
 from ringside.app import app
 from ringside.commands import split_rest
 from support.own_commands import commands_in
-from support.own_models import own_models_in
 from support.pages import FORM, RINGSIDE, Page, lists, page, pages
+from support.user_models import user_models_in
 
 PAGES = list(pages())
 LISTS = lists()
@@ -92,22 +92,25 @@ def test_every_file_that_a_page_names_is_there(text: Page) -> None:
     assert [link for link in LINK.findall(text.prose) if not (folder / link).exists()] == []
 
 
-def named_constants() -> list[tuple[str, str]]:
-    """Return the constants that pages for developers name, each with its file, such as `X` (`cost.py`)."""
+def named_code() -> list[tuple[str, str]]:
+    """Return the constants, functions and methods that pages for developers name, as in `check` (`plan/x.py`)."""
     pages = "\n".join(file.read_text() for file in (CHECKOUT / "docs" / "development").glob("adding-*.md"))
-    pattern = r"((?:`_?[A-Z][A-Z_]+`(?:,| or|) )+)\(`([\w/]+\.py)`\)"
+    pattern = r"((?:`[\w.]+`(?:,| or|) )+)\(`([\w/]+\.py)`\)"
     return [
         (name, file)
         for names, file in re.findall(pattern, pages)
-        for name in re.findall(r"\w+", names)
-        if name != "or"
+        for name in re.findall(r"`([\w.]+)`", names)
+        if not name.endswith(".py")
     ]
 
 
-@pytest.mark.parametrize(("name", "file"), named_constants())
-def test_constants_that_pages_name_exist(name: str, file: str) -> None:
+@pytest.mark.parametrize(("name", "file"), named_code())
+def test_code_that_pages_name_exists(name: str, file: str) -> None:
     folder = CHECKOUT / "workflow" / "scripts" / ("" if "/" in file else "plan")
-    assert re.search(rf"^{name}\b.* = ", (folder / file).read_text(), re.MULTILINE)
+    *classes, last = name.split(".")
+    text = (folder / file).read_text()
+    assert re.search(rf"^ *(?:def )?{last}\b(?:\(|.* = )", text, re.MULTILINE)
+    assert all(re.search(rf"^class {owner}\b", text, re.MULTILINE) for owner in classes)
 
 
 def examples() -> list[tuple[str, str, str]]:
@@ -138,8 +141,8 @@ def test_every_example_of_configuration_is_accepted(name: str, file: str, lines:
             assert load_command(own.stem).name == own.stem
         return
     if kind == "models":
-        with own_models_in(tmp_path):
-            assert load_own_model(own.stem).name == own.stem
+        with user_models_in(tmp_path):
+            assert load_user_model(own.stem).name == own.stem
         return
     loaded = {"studies": load_study, "sites": load_site}[kind](own.stem, tmp_path)
     assert loaded.name == own.stem

@@ -83,7 +83,7 @@ def test_json_has_numbers_or_a_reason(capsys: pytest.CaptureFixture[str]) -> Non
     )
 
 
-def test_own_modules_are_listed_without_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+def test_user_models_are_listed_without_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     own = {"ours": "a net", "theirs": "another one"}
     listing.show_models(own=own)
     assert capsys.readouterr().out.endswith(

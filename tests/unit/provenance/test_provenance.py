@@ -33,8 +33,8 @@ from report.checkout import state
 from report.setting import PageTable
 from support.measured_elsewhere import imported_study
 from support.own_commands import PRINTED_STEPS, own_commands, write_study
-from support.own_models import NORMALIZED, own_models_in
 from support.synthetic import campaign
+from support.user_models import NORMALIZED, user_models_in
 
 KEPT_CAMPAIGN = CHECKOUT / "docs" / "campaigns" / "prediction-virtual"
 
@@ -347,8 +347,8 @@ def test_archive_has_the_commands_of_a_study_and_their_files(tmp_path: Path) -> 
     assert packed == [tmp_path / "commands" / "ours.yaml", CHECKOUT / PRINTED_STEPS]
 
 
-def test_archive_has_own_modules_of_a_study_and_their_files(tmp_path: Path) -> None:
-    with own_models_in(tmp_path / "models", ours={"files": ["README.md"]}, theirs={}):
+def test_archive_has_user_models_of_a_study_and_their_files(tmp_path: Path) -> None:
+    with user_models_in(tmp_path / "models", ours={"files": ["README.md"]}, theirs={}):
         levels = {"framework": "pytorch-ddp", "model": ["small-cnn", "ours"], "dataset": "digits"}
         study = load_study("s", write_study(tmp_path, **levels))
         packed = list(archive.command_files(Campaign(study, load_site("local"), "available", [], None)))

@@ -478,7 +478,7 @@ def test_only_successful_traced_runs_have_phases_checked(
 
 
 @pytest.mark.parametrize("flops", [12.0, None])
-def test_row_has_the_size_of_an_own_module(flops: float | None) -> None:
+def test_row_has_the_size_of_a_user_model(flops: float | None) -> None:
     reported = {"parameters": 5, "sample_flops": flops}
     columns = user_model_columns(reported, {"precision": "amp", "reduce_dtype": "default"})
     assert columns == {"parameters": 5, "gradient_bytes": 20, "sample_flops": flops}

@@ -15,7 +15,7 @@ import pytest
 import typer
 
 from common.files import CHECKOUT
-from declared.own_models import own_model_titles
+from declared.user_models import user_model_titles
 from environments import controller
 from importers.statement import Options
 from ringside import workflow
@@ -96,7 +96,7 @@ def snakemake(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
          {"accounting": False, "gpus": "none", "constrain_devices": False}),
         ("cluster down --force", "virtual_cluster.control.stop", (), {"force": True}),
         ("models a b --image 9x9x3 --classes 7", "models.listing.show_models",
-         (["a", "b"], "9x9x3", None, 7), {"as_json": False, "own": own_model_titles()}),
+         (["a", "b"], "9x9x3", None, 7), {"as_json": False, "own": user_model_titles()}),
         ("pack-images there --name leaves", "datasets.pack.pack_dataset",
          ("images", Path("there"), "leaves", 32, 0.2, Path()), {}),
         ("pack-text a.txt --name poems --length 9", "datasets.pack.pack_dataset",

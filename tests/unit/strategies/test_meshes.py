@@ -143,8 +143,8 @@ def test_more_microbatches_shorten_the_bubble_of_a_pipeline() -> None:
 
 def test_a_pipeline_waits_for_each_message_that_it_hands_on() -> None:
     """Four microbatches on four stages: six turns of each pass end with a message."""
-    model, level, added_s = graph("llama-nano", (32,), 64, 64, "next"), devices(4).tiers[0], 1e-3
-    slower = replace(devices(4), levels=(replace(level, latency_s=level.latency_s + added_s),))
+    model, tier, added_s = graph("llama-nano", (32,), 64, 64, "next"), devices(4).tiers[0], 1e-3
+    slower = replace(devices(4), tiers=(replace(tier, latency_s=tier.latency_s + added_s),))
     levels = SIMPLE | {"microbatches": 4}
     fast_s, slow_s = (
         StepSimulator(model, topology, 4).simulate(Mesh(pipeline=4), 8, levels).seconds

@@ -26,7 +26,7 @@ from common.units import LINK_RATES, Unit, in_one_unit
 from declared.factors import LARGEST, UNTRACED, factor_rules
 from declared.frameworks import framework_notes, has_own_algorithm, is_registered
 from declared.mesh import divides_more
-from declared.own_models import is_own_model
+from declared.user_models import is_user_model
 from runs import usable
 
 MAX_LISTED_NAMES = 10
@@ -162,7 +162,7 @@ def setting_note(runs: pd.DataFrame) -> Note:
     notes = [
         _scopes_note(runs, ok),
         largest_batches_note(runs),
-        own_models_note(runs),
+        user_models_note(runs),
         algorithms_note(runs),
         unchecked_algorithms_note(runs),
         ALL_TRACED if len(ok) and len(traced(ok)) == len(ok) else "",
@@ -429,9 +429,9 @@ def shared_interface_note(runs: pd.DataFrame) -> str:
     return SHARED_INTERFACE if is_emulated(runs) else ""
 
 
-def own_models_note(runs: pd.DataFrame) -> str:
+def user_models_note(runs: pd.DataFrame) -> str:
     """Name the models that are the user's own PyTorch modules; "" if there are none."""
-    names = sorted(filter(is_own_model, set(runs.loc[runs["framework"].map(is_registered), "model"])))
+    names = sorted(filter(is_user_model, set(runs.loc[runs["framework"].map(is_registered), "model"])))
     if not names:
         return ""
     text = f"The user's own PyTorch modules, trained by frameworks of PyTorch only: {join_names(names)}."
@@ -459,7 +459,7 @@ def circumstances_note(runs: pd.DataFrame) -> str:
         notes.append(Note("timing-scope", text, slowest_rank=slowest, masters=masters))
     notes += [note for name in sorted(set(ok["framework"])) for note in framework_notes(name)]
     notes += [
-        own_models_note(runs),
+        user_models_note(runs),
         software_note(runs),
         algorithms_note(runs),
         unchecked_algorithms_note(runs),

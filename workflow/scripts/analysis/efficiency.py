@@ -28,8 +28,8 @@ from declared.devices import choose_peak, find_device
 from declared.factors import CUSTOM
 from declared.mesh import is_mesh, mesh_of
 from declared.models import find_graph
-from declared.own_models import is_own_model
 from declared.responses import RESPONSES, Response
+from declared.user_models import is_user_model
 from models.collectives import MESH_COLLECTIVES
 from models.graph import BYTES, Graph, Operator
 from models.messages import step_demands
@@ -106,7 +106,7 @@ def _graph_operations(model: str, dataset: str) -> Operations | None:
 def find_operations(run: Mapping[str, Any]) -> tuple[str, Operations] | None:
     """Return the source and the number of operations of one sample; None if they are unknown."""
     if not math.isnan(stated := to_float(run.get("sample_flops"))):
-        source = COUNTED if is_own_model(str(run["model"])) else STATED
+        source = COUNTED if is_user_model(str(run["model"])) else STATED
         return source, Operations(stated / 3, 2 * stated / 3)
     if operations := _graph_operations(str(run["model"]), str(run["dataset"])):
         return FROM_GRAPH, operations

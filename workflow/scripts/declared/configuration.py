@@ -38,7 +38,7 @@ def unknown_name_error(name: str, file: object, key: str, choices: Iterable[str]
 
 
 def existing(folder: Path, name: str, kind: str) -> Path:
-    """Return ``folder``/<name>.yaml.
+    """Return `folder`/<name>.yaml.
 
     Raises:
         InputError: If there is no such file; lists the existing names.

@@ -170,7 +170,7 @@ def read_datasets(
     """Return the entries of the shipped table and of the user's file, which may be missing.
 
     Raises:
-        InputError: If an entry among ``used`` (None: all) is wrong.
+        InputError: If an entry among `used` (None: all) is wrong.
     """
     tables = {file: load_yaml(file) for file in (shipped, user_file) if file is shipped or file.is_file()}
     entries: dict[str, dict[str, Any]] = {}

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from common.keys import Keys, Pairs, Rules, key, load
+from models.precision import AMP, BF16, FP32, TF32
 
 TABLE = Path(__file__).with_suffix(".yaml")
 # By level of the factor precision: the precisions of its products; the first one with a peak counts.
-PEAK_PRECISIONS = {"fp32": ("fp32",), "tf32": ("tf32",), "amp": ("bf16", "fp16"), "bf16": ("bf16",)}
+PEAK_PRECISIONS = {FP32: ("fp32",), TF32: ("tf32",), AMP: ("bf16", "fp16"), BF16: ("bf16",)}
 GIB = 2**30
 TERA = 1e12
 _NAMED_GIB = re.compile(r"\b(\d+) ?GB\b", re.IGNORECASE)

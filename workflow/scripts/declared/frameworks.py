@@ -87,7 +87,7 @@ class FrameworkKeys(Keys):
         "parallelism)",
         default=False,
     )
-    own_modules: bool = key("true: it trains user-supplied PyTorch modules (config/models/)", default=False)
+    user_models: bool = key("true: it trains user-supplied PyTorch modules (config/models/)", default=False)
     collectives: Unique[tuple[Collective, ...]] = key(
         "collectives that its library offers, so that those which a study's runs send are benchmarked; []: "
         "none",

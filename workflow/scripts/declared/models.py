@@ -4,7 +4,7 @@ import functools
 
 from common.errors import InputError
 from declared.datasets import class_count, load_dataset, targets
-from declared.own_models import is_own_model, load_own_model, own_model_names
+from declared.user_models import is_user_model, load_user_model, user_model_names
 from models.graph import Graph
 from models.named import graph, models
 
@@ -18,7 +18,7 @@ def model_names() -> tuple[str, ...]:
 @functools.cache
 def trainable_model_names() -> tuple[str, ...]:
     """Return the names of all models that a study can train: graphs of Ringside and user-supplied modules."""
-    return tuple(sorted((*model_names(), *own_model_names())))
+    return tuple(sorted((*model_names(), *user_model_names())))
 
 
 @functools.cache
@@ -32,7 +32,7 @@ def model_graph(model: str, dataset: str) -> Graph:
     """
     entry = load_dataset(dataset)
     samples = tuple(entry["shape"]), class_count(entry), entry.get("vocabulary"), targets(entry)
-    return load_own_model(model).graph(*samples) if is_own_model(model) else graph(model, *samples)
+    return load_user_model(model).graph(*samples) if is_user_model(model) else graph(model, *samples)
 
 
 @functools.cache

@@ -42,10 +42,10 @@ from declared.frameworks import framework_names
 from declared.imported import CAMPAIGN, Imported, load_campaigns, load_imported
 from declared.mesh import SEARCHED, is_mesh, sizes_of
 from declared.models import trainable_model_names
-from declared.own_models import is_own_model, load_own_model
 from declared.paper import Paper, checked_paper
 from declared.products.traits import Traits
 from declared.responses import EPOCH_TIME, RESPONSES
+from declared.user_models import is_user_model, load_user_model
 
 SECTIONS_WITH_FACTORS = ("factors", "exclude", "replicates", "answer", "figures")
 CUSTOM_KEY = "custom"  # key below `factors` with user-defined factors
@@ -768,8 +768,8 @@ def _read_factors(written: Mapping[str, Any], file: Path) -> dict[str, list[Any]
     commands = [load_command(name) for name in lists["framework"] if name in command_names()]
     for command in commands:
         command.check_placeholders([name.removeprefix(CUSTOM) for name in custom])
-    for name in filter(is_own_model, lists["model"]):
-        load_own_model(name)
+    for name in filter(is_user_model, lists["model"]):
+        load_user_model(name)
     _check_named_levels(lists, raw, commands, file)
     _check_meshes(lists["parallelism"], file)
     return lists | custom

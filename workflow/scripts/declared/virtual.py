@@ -77,7 +77,7 @@ def burst_bytes(bandwidth_bytes_s: float) -> int:
 
 
 def node_names(nodes: int) -> list[str]:
-    """Return the names of ``nodes`` nodes."""
+    """Return the names of `nodes` nodes."""
     return [f"node{i}" for i in range(1, nodes + 1)]
 
 
@@ -96,9 +96,9 @@ def parse(
     gpus: str = "none",
     constrain_devices: bool = False,
 ) -> Settings:
-    """Parse settings such as 3 nodes, bandwidth 1gbit, CPU 0.6, memory 4G; ``none`` removes a limit.
+    """Parse settings such as 3 nodes, bandwidth 1gbit, CPU 0.6, memory 4G; `none` removes a limit.
 
-    ``gpus`` are those of a node, such as a100:4 or 4.
+    `gpus` are those of a node, such as a100:4 or 4.
     """
     if scheduler not in SCHEDULERS:
         raise _not_possible("--scheduler", scheduler, "unknown-name", list(SCHEDULERS))
@@ -136,12 +136,12 @@ def _not_possible(option: str, text: str, code: str, expected: str | Sequence[st
 
 
 def as_settings(shares: Sequence[float]) -> tuple[float | None, tuple[float, ...]]:
-    """Return ``cpu_share`` and ``cpu_shares`` of the shares of nodes: one number if all are equal."""
+    """Return `cpu_share` and `cpu_shares` of the shares of nodes: one number if all are equal."""
     return (None, tuple(shares)) if len(set(shares)) > 1 else (next(iter(shares), None), ())
 
 
 def from_json(values: dict[str, Any]) -> Settings:
-    """Return settings from their ``vars``."""
+    """Return settings from their `vars`."""
     return Settings(**{**values, "cpu_shares": tuple(values.get("cpu_shares", ()))})
 
 

@@ -45,7 +45,7 @@ NOT_TRAINED = ("mean", "variance", "load")
 # Kind of an operator without output that holds a copy of another pipeline stage's weight.
 SHARED = "shared"
 # Kind of the only operator of a model that is a user-supplied PyTorch module, whose weights only PyTorch
-# knows (declared/own_models.py).
+# knows (declared/user_models.py).
 MODULE = "module"
 # Names of a block's operators: the block, such as stage1_block2, and the operator's own name.
 IN_BLOCK = re.compile(r"(.*?(?:block|module)\d+)_")

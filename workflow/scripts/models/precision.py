@@ -1,4 +1,4 @@
-"""Levels of the factors `precision` and `reduce_dtype` that code of models and ranks asks for by name."""
+"""Levels of the factors `precision` and `reduce_dtype`, as the plan, models and ranks compare them."""
 
 FP32 = "fp32"
 #: float32 with products in TF32, on accelerators

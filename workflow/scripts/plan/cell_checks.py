@@ -20,8 +20,8 @@ from declared.factors import (
 )
 from declared.frameworks import JAX_ENVIRONMENT, Framework, framework_names, load_framework
 from declared.models import model_graph, trainable_model_names
-from declared.own_models import is_own_model
 from declared.site import Site
+from declared.user_models import is_user_model
 from models import division
 from models.mesh import Mesh
 from models.pipelines import INTERLEAVED, ZERO_BUBBLE, ZERO_BUBBLE_V, stages_per_rank
@@ -79,7 +79,7 @@ def check_batch_search(levels: Levels, framework: Framework) -> None:
     """Raise InfeasibleCell if the largest batch of a cell cannot be searched."""
     for applies, factor, cause, hint in (
         (levels["batch_scope"] != "local", "batch_scope", "ranks divide a total", "set batch_scope: local"),
-        (levels["shares"] != "equal", "shares", "ranks divide a total", "set shares: equal"),
+        (levels["shares"] != "equal", "shares", "ranks have different batches", "set shares: equal"),
         (levels["device"] == "hybrid", "device", "ranks have different memories", "set device: cpu or cuda"),
         (framework.strategies, "framework", "strategies depend on the batch size", "give a number"),
         (framework.timing_scope == "master", "framework", "the framework has its own loop", "give a number"),
@@ -90,7 +90,7 @@ def check_batch_search(levels: Levels, framework: Framework) -> None:
 
 
 def check_cell(levels: Levels, framework: Framework, site: Site) -> Geometry:
-    """Check that a cell, whose batch size is a number, can be trained, and return its geometry.
+    """Check that a cell with a number as batch size can be trained, and return its geometry.
 
     Raises:
         InfeasibleCell: If it cannot be trained.
@@ -119,8 +119,8 @@ def _check_registered(levels: Levels, framework: Framework) -> None:
         if not is_known:
             reason = f"{framework.name} does not have the {factor} {levels[factor]}"
             raise InfeasibleCell("not-registered", reason, ("framework", factor), "only a command knows it")
-    if is_own_model(levels["model"]) and not framework.own_modules:
-        able = [name for name in framework_names() if load_framework(name).own_modules]
+    if is_user_model(levels["model"]) and not framework.user_models:
+        able = [name for name in framework_names() if load_framework(name).user_models]
         reason = f"{framework.name} cannot train {levels['model']}, a PyTorch module of your own"
         raise InfeasibleCell(
             INFEASIBLE_FOR_FRAMEWORK, reason, ("framework", "model"), f"use {' or '.join(able)}"
@@ -176,7 +176,8 @@ def _check_partition(levels: Levels, mesh: Mesh, local_batch: int) -> None:
 def _check_capabilities(levels: Levels, framework: Framework) -> None:
     """Raise InfeasibleCell if a cell fits none of the framework's capabilities.
 
-    The message has the levels that violate the closest capabilities, those with the fewest violations.
+    The message names the levels that violate the closest entries of capabilities: those with the fewest
+    violations.
     """
     violations = framework.violations(levels)
     if not all(violations):

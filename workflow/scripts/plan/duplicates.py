@@ -16,7 +16,7 @@ from declared.factors import (
 from declared.frameworks import JAX_ENVIRONMENT, load_framework
 from declared.mesh import PLAIN, is_mesh
 from declared.models import model_graph
-from declared.own_models import is_own_model
+from declared.user_models import is_user_model
 from models.mesh import Mesh
 from models.precision import COMPUTES_IN_BFLOAT16
 from plan.geometry import Geometry, InfeasibleCell
@@ -64,7 +64,7 @@ def _lacks_fused_attention(levels: Levels, _mesh: Mesh) -> bool:
 def _lacks_attention(levels: Levels, _mesh: Mesh) -> bool:
     """Return whether a model of Ringside has no attention; a user-supplied module can have some."""
     return (
-        not is_own_model(levels["model"]) and not model_graph(levels["model"], levels["dataset"]).head_sizes
+        not is_user_model(levels["model"]) and not model_graph(levels["model"], levels["dataset"]).head_sizes
     )
 
 

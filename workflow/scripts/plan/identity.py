@@ -27,9 +27,9 @@ from declared.frameworks import (
     load_framework,
 )
 from declared.models import model_graph
-from declared.own_models import is_own_model, load_own_model
 from declared.site import Site
 from declared.study import Study
+from declared.user_models import is_user_model, load_user_model
 from environments.identity import environment_digest, environment_stamp
 from models import strategy
 from models.graph import Graph
@@ -43,13 +43,13 @@ from plan.site_resources import site_fields
 MODEL_CODE = tuple(
     RANKS.parent / "models" / f"{name}.py" for name in ("graph", "initial", "mesh", "pipelines")
 )
-# Module of `models` that the libraries with levels of precision import.
+# Module of `models` that only these libraries import.
 PRECISION_CODE = RANKS.parent / "models" / "precision.py"
 LIBRARIES_WITH_PRECISION = {"pytorch", "tensorflow", "jax_training"}
-DIVISION_CODE = [RANKS.parent / "models" / "division.py"]  # of ranks that partition models along a mesh
+DIVISION_CODE = [RANKS.parent / "models" / "division.py"]  # for ranks that partition models along a mesh
 # Keys of framework.yaml that the digest of ranks' code leaves out: only people and the plan read them.
 # A change to any other key, `capabilities` included, changes the keys of all runs of the framework.
-DESCRIPTIVE_KEYS = ("title", "needs", "why", "notes", "own_modules")
+DESCRIPTIVE_KEYS = ("title", "needs", "why", "notes", "user_models")
 # Modules of `models` that ranks with a parallelization strategy import.
 STRATEGY_CODE = [RANKS.parent / "models" / f"{name}.py" for name in ("soap", "strategy", "layout")]
 
@@ -97,9 +97,9 @@ def software_digest(environment: str, site: Site) -> str:
 
 
 def rank_code(framework: str) -> list[Path]:
-    """Return the code of a framework's ranks besides `models.graph`: worker, libraries, adapter.
+    """Return the code of a framework's ranks besides MODEL_CODE: worker, libraries and adapter.
 
-    For a user-supplied command they are worker, the adapter of commands, and the files that the command
+    For a user-supplied command it is the worker, the adapter of commands, and the files that the command
     names.
     """
     description = load_framework(framework)
@@ -126,13 +126,13 @@ def digest_rank_code(paths: Iterable[Path]) -> str:
 def code_digest(framework: str, model: str, dataset: str) -> str:
     """Return the SHA-256 of ranks' code and the model's graph; for a command, of its files and adapter.
 
-    A user-supplied PyTorch module adds its files.
+    The files of a user model are part of it.
     """
     if command := load_framework(framework).command:
         return command_code_digest(command)
     code = digest_rank_code([*MODEL_CODE, *rank_code(framework)])
-    if is_own_model(model):
-        code += json.dumps(load_own_model(model).source_digests(), sort_keys=True)
+    if is_user_model(model):
+        code += json.dumps(load_user_model(model).source_digests(), sort_keys=True)
     return digest_text(code + json.dumps(model_graph(model, dataset).to_json(), sort_keys=True))
 
 
@@ -204,7 +204,7 @@ class PlannedRun:
     @property
     def read_paths(self) -> list[Path]:
         """Files and folders that ranks read, besides the scripts."""
-        reads_checkout = self.framework.command or is_own_model(self.spec["levels"]["model"])
+        reads_checkout = self.framework.command or is_user_model(self.spec["levels"]["model"])
         return [*([self.data] if self.data else []), *([CHECKOUT] if reads_checkout else [])]
 
     def is_current(self) -> bool:

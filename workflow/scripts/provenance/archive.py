@@ -30,8 +30,8 @@ from common.tables import read_table
 from common.templates import render
 from declared.commands import command_names, load_command
 from declared.imported import IMPORT_FILE
-from declared.own_models import is_own_model, load_own_model
 from declared.study import Study
+from declared.user_models import is_user_model, load_user_model
 from plan.batch_sizes import batch_size_file
 from plan.campaign import MEMORY_ESTIMATES, Campaign, measured_campaign
 from plan.decisions import DECISION_FOLDERS
@@ -219,7 +219,7 @@ def command_files(campaign: Campaign) -> Iterator[Path]:
         if name in command_names():
             command = load_command(name)
             yield from (command.file, *(CHECKOUT / file for file in command.files))
-    for model in map(load_own_model, filter(is_own_model, campaign.study.factors["model"])):
+    for model in map(load_user_model, filter(is_user_model, campaign.study.factors["model"])):
         yield from (model.declaration, *model.sources)
 
 

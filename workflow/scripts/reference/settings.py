@@ -12,10 +12,10 @@ from declared.factors import custom_rules
 from declared.frameworks import Framework, framework_names, load_framework
 from declared.imported import ImportKeys
 from declared.mesh import NOT_MESHES, PLAIN, REQUIRED_AXIS, STRATEGIES
-from declared.own_models import OwnModelKeys
 from declared.references import Reference
 from declared.site import SiteKeys
 from declared.study import CombinedStudyKeys, ImportedStudyKeys, StudyKeys
+from declared.user_models import UserModelKeys
 from models.mesh import AXES, Mesh
 from plan.duplicates import IRRELEVANT_FACTORS
 from reference.markdown import code, codes, escaped
@@ -32,7 +32,7 @@ FORMS = {
     "config": Configuration,
     "dataset": DatasetKeys,
     "import": ImportKeys,
-    "own_model": OwnModelKeys,
+    "user_model": UserModelKeys,
     "imported_study": ImportedStudyKeys,
     "reference": Reference,
     "site": SiteKeys,
@@ -125,7 +125,7 @@ def _restricted_levels(frameworks: list[Framework]) -> Iterator[list[str]]:
     restricted = {name for framework in frameworks for entry in framework.capabilities for name in entry}
     for name, rules in schema("factors")["properties"].items():
         if name == "model":
-            able = [framework.name for framework in frameworks if framework.own_modules]
+            able = [framework.name for framework in frameworks if framework.user_models]
             label = "a [PyTorch module of your own](../how-to/own-module.md)"
             yield ["`model`", label, _list_frameworks(able, [framework.name for framework in frameworks])]
         if name == "parallelism":

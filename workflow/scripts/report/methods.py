@@ -35,8 +35,8 @@ from declared.factors import UNTRACED, factor_table
 from declared.frameworks import Framework, has_strategies, load_framework
 from declared.mesh import divides_more, kind_of, mesh_of
 from declared.models import find_graph
-from declared.own_models import is_own_model
 from declared.responses import RESPONSES
+from declared.user_models import is_user_model
 from models.collectives import ALL_REDUCE, COLLECTIVES
 from models.graph import N_CATEGORIES, N_COUNTS
 from models.named import MASKED_SHARE, models
@@ -356,7 +356,7 @@ def _models(facts: Facts) -> Iterator[str]:
 
 def _workload(facts: Facts) -> Iterator[str]:
     yield from _models(facts)
-    are_own = [is_own_model(name) for name in set(facts.runs["model"])]
+    are_own = [is_user_model(name) for name in set(facts.runs["model"])]
     if not all(are_own):
         yield facts.sentence("one-graph")
     if any(are_own):

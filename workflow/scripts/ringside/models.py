@@ -38,10 +38,10 @@ def models(
     Example:
     ./ringside models resnet-50 --image 96x96x3 --classes 100
     """
-    from declared.own_models import own_model_titles
+    from declared.user_models import user_model_titles
     from models.listing import show_models
 
-    show_models(names or [], image, tokens, classes, as_json=json, own=own_model_titles())
+    show_models(names or [], image, tokens, classes, as_json=json, own=user_model_titles())
 
 
 def predict(

@@ -33,7 +33,7 @@ class Cost:
 
 
 def input_bytes(space: Space, layer_index: int, degrees: Degrees) -> int:
-    """Return the bytes of all inputs of a part; if parts differ, those of one in the middle."""
+    """Return the bytes of all inputs of a part; if parts differ, of a part in the middle."""
     layer = space.layers[layer_index]
     middle = region_of(layer, degrees, math.prod(degrees) // 2)
     total = 0

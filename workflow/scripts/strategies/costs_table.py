@@ -27,7 +27,7 @@ WORDS = ["framework", "model", "layer", "status"]
 
 
 def build_rows(costs: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per layer of each model: seconds of the layer, and of its smallest parts."""
+    """Return one row per layer of each model, with the seconds of the layer and of its smallest parts."""
     rows: list[dict[str, Any]] = []
     for _, model in costs.groupby(["framework", *PART_FACTORS], sort=False):
         first = model.iloc[0]
@@ -56,7 +56,7 @@ def build_rows(costs: pd.DataFrame) -> pd.DataFrame:
 
 
 def smallest_part(parts: pd.DataFrame) -> tuple[int | None, float | None]:
-    """Return the number of the smallest parts of a layer, and the least seconds of one."""
+    """Return the number of the smallest parts of a layer, and the shortest time of one in seconds."""
     if parts.empty:
         return None, None
     n_parts = int(parts["parts"].max())

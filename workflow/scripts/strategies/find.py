@@ -1,7 +1,7 @@
-"""Search for the fastest strategy of a model on some devices (`ringside strategies --model`).
+"""Search for the fastest strategy of a model on given devices (`ringside strategies --model`).
 
 No campaign is needed: steps are simulated. Devices and links come from a file in config/topologies/; options
-can change the number of devices and the rates of links. A strategy says of each layer how its samples,
+can change the number of devices and the rates of links. For each layer, a strategy states how samples,
 positions, rows, columns, channels, units or heads are partitioned, and which device has which part. Times
 come from a roofline of the devices, or with --measure from timings on this machine.
 """
@@ -96,7 +96,7 @@ WORDS = ["strategy"]
 
 @dataclass(frozen=True)
 class SearchQuestion:
-    """A model, devices, and how long to search from which starts.
+    """The model, the devices, and the settings of the search.
 
     Attributes:
         batch: Samples of a step, on all devices.
@@ -165,7 +165,7 @@ def build_question(
     measure: bool = False,
     space: str | None = None,
 ) -> SearchQuestion:
-    """Return the question about a model on some devices.
+    """Return the question about a model on given devices.
 
     Args:
         model: A model of `models.named`.
@@ -176,8 +176,8 @@ def build_question(
         topology: Devices and links: a file of config/topologies/.
         devices: Another number of devices than the topology has.
         node: Devices of a node.
-        links: Rates in Gbit/s each way: of a device's links within its node, and of all links of a node to
-            others together.
+        links: Rates in Gbit/s in each direction: of a device's links within its node, and of all links
+            between a node and other nodes together.
         precision: Of outputs, their gradients and products: one of NUMBER_BYTES.
         optimizer_numbers: Numbers kept for each parameter, with itself and its gradient.
         gradients: How gradients of weights that several devices have are summed.
@@ -186,7 +186,7 @@ def build_question(
         restarts: Searches by each method from each start, with seeds of their own.
         starts: Where searches start; data and expert are always among them.
         seed: Of random numbers.
-        measure: Time parts on this machine's device, in place of a roofline of the topology's.
+        measure: Time parts on this machine instead of using the roofline of the topology's device.
         space: One of SPACES; default: both, or mesh for a model of more than MAX_SOAP_PARAMETERS.
 
     Raises:
@@ -260,7 +260,7 @@ def check_names(option: str, names: Iterable[str], allowed: Iterable[str]) -> No
 
 
 def parse_numbers(option: str, text: str | None) -> list[float]:
-    """Return the numbers of an option, of which there are at most two."""
+    """Return the one or two numbers of an option."""
     try:
         numbers = [float(part) for part in text.split(",")] if text is not None else []
     except ValueError:
@@ -272,7 +272,7 @@ def parse_numbers(option: str, text: str | None) -> list[float]:
 
 
 def parse_buckets(text: str | None) -> BucketBytes:
-    """Return the limits of the first and of all other buckets in bytes; one number is both."""
+    """Return the limits of the first and of all other buckets in bytes; one number stands for both."""
     limits = [int(MIB * number) for number in parse_numbers("--buckets", text)]
     return (limits[0], limits[-1]) if limits else BUCKET_BYTES
 

@@ -2,7 +2,7 @@
 
 A question has the levels that cells with a searched strategy share (`plan.strategies.search_name`). The
 answers are written to config/strategies/<study>.<site>.json, an input of the campaign that `plan.strategies`
-reads. A question without the necessary measurements has no answer, and a printed line gives the reason.
+reads. If the measurements of a question are missing, it has no answer, and a printed line gives the reason.
 """
 
 import json
@@ -116,7 +116,7 @@ def measured_question(run: Run, measurements: Measurements, bucket_bytes: Bucket
 
 
 def fastest_answer(answers: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return the answer with the least step time.
+    """Return the answer with the shortest step time.
 
     Raises:
         MissingMeasurement: If no strategy fits in memory.

@@ -1,6 +1,6 @@
 """Collect a study's timings: costs.csv, one row per configuration of a layer; messages.csv, one per size.
 
-A timing without a result has one row that says why.
+A timing without a result has one row with the reason.
 """
 
 import math

@@ -34,7 +34,7 @@ class MissingMeasurement(Exception):
 
 @dataclass(frozen=True)
 class Measurements:
-    """Tables measured at a site, and the `cores` of a rank, below 1 with a CPU quota."""
+    """Tables measured at a site, and the `cores` of a rank (below 1 with a CPU quota)."""
 
     costs: pd.DataFrame
     messages: pd.DataFrame

@@ -4,8 +4,8 @@ A mesh is the alternative to a strategy for each layer (strategies.search). The 
 axes of models.mesh: `tensor` stays within a node, each stage of a pipeline has at least one block, and
 `sharded` is 1, a node or all remaining ranks. Each mesh is combined with gradient accumulation, or with
 microbatches and a schedule, and with each level of sharding, tensor_sharding and checkpointing. Meshes that
-pytorch-mesh refuses (plan.design) are excluded. A step is simulated (strategies.mesh_costs); of each
-combination of axes, the fastest mesh that fits in memory is selected.
+pytorch-mesh cannot train (plan.cell_checks) are excluded. A step is simulated (strategies.mesh_costs), and
+the fastest mesh that fits in memory is selected for each combination of axes.
 """
 
 import itertools
@@ -89,7 +89,7 @@ Planned = tuple[Setting, MeshEstimate]
 
 
 def dataset_name(graph: Graph, n_samples: int) -> str:
-    """Return the synthetic data set with samples of the shape that a graph takes."""
+    """Return the synthetic data set whose samples fit the input of a graph."""
     kind, classes = models()[graph.model].sample_kind, graph.operators[-1].shape[-1]
     if kind in (IMAGES, PIXELS):
         prefix, sizes = "regions-" if kind == PIXELS else "", "x".join(map(str, graph.shape))
@@ -124,7 +124,7 @@ def common_levels(
 
 
 def meshes(graph: Graph, topology: Topology) -> Iterator[Mesh]:
-    """Yield the meshes of all devices, those with the fewest axes first."""
+    """Yield the meshes of all devices, the fewest axes first."""
     n_devices, per_node = topology.devices, topology.tiers[0].units
     max_stages = min(MAX_STAGES, max(1, len(graph.blocks)))
     sizes = []

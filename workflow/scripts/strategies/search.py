@@ -1,20 +1,37 @@
 """Search for fast strategies: a program for the Python of the planner's environment, which has numba.
 
-stdin: JSON with the keys "graph" (`models.graph.Graph.to_json`), "batch" (samples), "precision" (one of
-`topology.NUMBER_BYTES`), "topology" (`strategies.topology.Topology.to_json`), "numbers_of_parameter",
-"gradients" (one of `problem.GRADIENTS`), "bucket_bytes" (as in `models.layout.Layout`), "costs" (null, or
-`strategies.costs.Measured` of all parts), "proposals" (of each restart), "restarts" (of each method from each
-start), "seed", "starts" (names of `starts.all_strategies`; if none of them fits into the memory of the
-devices, those of `starts.SMALL` are added), and "whole" (whether each proposal is simulated completely).
+It reads JSON with these keys from stdin:
 
-stdout: a JSON list of objects with "method" (null for a start itself), "start", "parts" ({layer: {"degrees",
-"devices"}}), "seconds" of a step (null: not enough memory), "sent_activation_bytes" and "gradient_bytes" of a
-step, "memory_bytes" of the device that needs most, and its "weight_bytes": of weights, their gradients and
-the optimizer's state. A search is its fastest restart, or the one that lacks the least memory. It also has
-"ended" (how many proposals ended where: END_NAMES), "wall_s", "progress": at most MAX_PROGRESS_STEPS pairs of
-proposals and seconds of the fastest strategy so far, and "restarts": the seconds that each restart ended
-with. Every restart of every search has a seed of its own; as many restarts run at once as there are
-processors.
+    graph                 models.graph.Graph.to_json
+    batch                 samples
+    precision             one of topology.NUMBER_BYTES
+    topology              strategies.topology.Topology.to_json
+    numbers_of_parameter  as in problem.pose
+    gradients             one of problem.GRADIENTS
+    bucket_bytes          as in models.layout.Layout
+    costs                 null, or strategies.costs.Measured of all parts
+    starts                names of starts.all_strategies; starts.SMALL are added if none fits in memory
+    restarts              of each method from each start
+    proposals             of each restart
+    seed                  every restart of every search has its own, derived from this one
+    whole                 whether each proposal is simulated completely
+
+It prints a JSON list of answers. An answer is the fastest restart of a search, or if none fits in memory, the
+one that lacks the least:
+
+    method                 null for a start itself
+    start                  its name
+    parts                  {layer: {"degrees", "devices"}}
+    seconds                of a step; null: not enough memory
+    sent_activation_bytes  of a step, as gradient_bytes
+    memory_bytes           of the fullest device
+    weight_bytes           of these: weights, their gradients and the optimizer's state
+    ended                  how many proposals ended where (END_NAMES)
+    wall_s                 time of the search
+    progress               at most MAX_PROGRESS_STEPS pairs: proposals, seconds of the fastest strategy so far
+    restarts               seconds of each restart's strategy
+
+One restart per processor runs at a time.
 """
 
 import itertools
@@ -159,7 +176,7 @@ class Restart:
 
 
 def sort_key(answer: Mapping[str, Any]) -> tuple[float, int]:
-    """Return what is least for the best answer: seconds, then memory."""
+    """Return the sort key of an answer: seconds, then memory; the best answer is first."""
     return answer["seconds"] or math.inf, answer["memory_bytes"]
 
 

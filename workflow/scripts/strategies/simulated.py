@@ -74,7 +74,7 @@ class Simulator:
 def build_rows(
     runs: pd.DataFrame, planned: Mapping[str, Run], simulator: Simulator
 ) -> tuple[pd.DataFrame, list[Note]]:
-    """Return one row per cell with a strategy that was measured or can be simulated, and why others cannot.
+    """Return one row per measured or simulated cell with a strategy, and why other cells have none.
 
     `step_s` with its interval is measured, `simulated_s` is the simulated time of layers, `rest_s` the time
     outside layers, and `error` the relative error of their sum.
@@ -136,7 +136,7 @@ MODEL_FACTORS = ("framework", "model", "dataset", "batch_size", "optimizer", "de
 
 
 def time_outside_layers(data: pd.DataFrame, row: pd.Series) -> float:
-    """Return measured less simulated step time of this model on one rank; NaN without such a cell."""
+    """Return the measured minus the simulated step time of a model on one rank, NaN without such a cell."""
     one_rank = data[data["ranks"] == 1]
     for name in MODEL_FACTORS:
         one_rank = one_rank[one_rank[name] == row[name]]

@@ -11,7 +11,7 @@ SMALL = ("stages", "units")  # starts that need little memory
 
 
 def all_strategies(posed: Posed, seed: int) -> dict[str, Strategy]:
-    """Return all of them by name."""
+    """Return all these strategies by name."""
     return {
         "data": data_parallel(posed),
         "expert": expert(posed),

@@ -652,11 +652,11 @@ class JaxTrainer(Trainer):
         return {name: arrays[name] for name in self.context.graph.weights()}
 
     def statistics(self) -> dict[str, np.ndarray]:
-        """Return this rank's own weights that are not trained; in a pipeline, those of its stage."""
+        """Return the untrained weights of this rank, such as running statistics."""
         return {name: self._local_entry(value) for name, value in self.state["statistics"].items()}
 
     def set_statistics(self, statistics: dict[str, np.ndarray]) -> None:
-        """Replace the weights that are not trained."""
+        """Replace the untrained weights."""
         self.state["statistics"] |= {
             name: self.layout.joined(np.asarray(value, np.float32)[None])
             for name, value in statistics.items()

@@ -41,14 +41,14 @@ from ranks.libraries.pytorch_layers import (
     join_products,
     log_counts,
 )
-from ranks.libraries.pytorch_own import (
+from ranks.libraries.pytorch_streams import Streams
+from ranks.libraries.pytorch_user_model import (
     build_own,
-    count_own_parameters,
+    count_parameters,
     count_sample_flops,
-    own_statistics,
+    module_statistics,
     own_tensors,
 )
-from ranks.libraries.pytorch_streams import Streams
 from ranks.worker.batches import Batch
 from ranks.worker.collectives import Collectives
 from ranks.worker.context import Context
@@ -633,7 +633,7 @@ class PyTorchTrainer(Trainer):
         self.sample_flops = count_sample_flops(graph, graph.module) if graph.module else None
         torch.manual_seed(context.spec["seed"])  # A user-supplied module draws its weights from it.
         self.module = self.make_module()
-        self.n_parameters = count_own_parameters(self.module) if graph.module else graph.parameters
+        self.n_parameters = count_parameters(self.module) if graph.module else graph.parameters
         # Dropout draws from this generator, which layers built with memory have advanced.
         torch.manual_seed(context.spec["seed"] + context.replica)
         self.optimizer = make_optimizer(self.module, graph, levels, context.learning_rate(0))
@@ -800,13 +800,13 @@ class PyTorchTrainer(Trainer):
         return saved(self.module, self.context.graph)
 
     def statistics(self) -> dict[str, np.ndarray]:
-        """Return this rank's own weights that are not trained; in a pipeline, those of its stage."""
+        """Return the untrained weights of this rank, such as running statistics."""
         tensors_by_name = tensors(self.module, self.graph)
-        names = own_statistics(self.module) if self.graph.module else self.graph.statistics
+        names = module_statistics(self.module) if self.graph.module else self.graph.statistics
         return {name: tensors_by_name[name].float().cpu().numpy() for name in names}
 
     def set_statistics(self, statistics: dict[str, np.ndarray]) -> None:
-        """Replace the weights that are not trained."""
+        """Replace the untrained weights."""
         load(self.module, self.graph, statistics)
 
     def settings(self) -> dict[str, str]:
@@ -850,7 +850,7 @@ class PyTorchTrainer(Trainer):
         return {"parameters": self.n_parameters, "sample_flops": self.sample_flops}
 
     def reset_device_memory_peak(self) -> None:
-        """Restart the peak of device memory at the present use, if the library can."""
+        """Restart the peak of device memory at its present use."""
         if self.torch_device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.torch_device)
 

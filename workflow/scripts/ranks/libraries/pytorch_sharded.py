@@ -37,7 +37,7 @@ from ranks.libraries.pytorch import (
     tensors,
 )
 from ranks.libraries.pytorch_layers import LSTM
-from ranks.libraries.pytorch_own import own_units
+from ranks.libraries.pytorch_user_model import own_units
 from ranks.worker.context import Context
 from ranks.worker.epoch_timer import EpochSums
 

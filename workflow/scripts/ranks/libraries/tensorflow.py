@@ -586,7 +586,7 @@ class TensorFlowTrainer(Trainer):
         return {name: self.local_values(variable)[0].numpy() for name, variable in self.variables.items()}
 
     def statistics(self) -> dict[str, np.ndarray]:
-        """Return this rank's own weights that are not trained; in a pipeline, those of its stage."""
+        """Return the untrained weights of this rank, such as running statistics."""
         values_by_name = {
             name: self.local_values(self.variables[name]) for name in self.context.graph.statistics
         }
@@ -596,7 +596,7 @@ class TensorFlowTrainer(Trainer):
         }
 
     def set_statistics(self, statistics: dict[str, np.ndarray]) -> None:
-        """Replace the weights that are not trained."""
+        """Replace the untrained weights."""
         for name, value in statistics.items():
             for variable in self.local_values(self.variables[name]):
                 variable.assign(value)
@@ -644,7 +644,7 @@ class TensorFlowTrainer(Trainer):
         return settings
 
     def reset_device_memory_peak(self) -> None:
-        """Restart the peak of device memory at the present use, if the library can."""
+        """Restart the peak of device memory at its present use."""
         if self.context.spec["device"] == "cuda":
             tf.config.experimental.reset_memory_stats("GPU:0")
 

@@ -28,8 +28,9 @@ MAX_SAMPLES_IN_MEMORY_BYTES = 2**28
 class Context:
     """One rank of one run.
 
-    `rank_input` is the content of the attempt's spec.json (runs.supervise.rank_input): the run's spec under
-    the key `spec`, and what a rank needs beside it, such as the folder of the data.
+    `rank_input` is the content of the attempt's spec.json, as `runs.supervise.rank_input` writes it. Its key
+    `spec` has the run's specification (plan.identity.spec); other keys have what a rank needs in addition,
+    such as the folder of the data.
     """
 
     folder: Path
@@ -42,7 +43,7 @@ class Context:
 
     @property
     def spec(self) -> dict[str, Any]:
-        """The run's spec (plan/identity.py)."""
+        """The run's specification (plan.identity.spec)."""
         return self.rank_input["spec"]
 
     @property
@@ -81,7 +82,7 @@ class Context:
 
     @property
     def target_learning_rate(self) -> float:
-        """Learning rate after any warm-up.
+        """Learning rate after the warm-up, if there is one.
 
         `lr_scaling: linear` scales it with the global batch size (Goyal et al. 2017).
         """
@@ -258,7 +259,7 @@ class Context:
 
     @property
     def missing_validation_batches(self) -> int:
-        """How many validation batches fewer this rank has than the rank with most.
+        """Number of validation batches that this rank has fewer than the rank with the most.
 
         All ranks must have the same number of samples in a step.
         """

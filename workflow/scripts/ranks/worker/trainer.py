@@ -1,6 +1,7 @@
-"""Base classes of the trainers that adapters return.
+"""Base classes of what an adapter's `trainer` returns.
 
-All frameworks that allow it have the same loop over epochs (`Trainer`).
+A library whose training step can be called has Ringside's loop over epochs (`Trainer`). A program with a loop
+of its own, such as LBANN or a user's command, is a `TrainingProgram`.
 """
 
 import abc
@@ -28,7 +29,7 @@ CLIP_EPSILON = 1e-6  # added to the norm that clips gradients, as in torch.nn.ut
 
 
 class TrainingProgram(abc.ABC):
-    """Training on one rank, with any loop over epochs."""
+    """Training on one rank by a program with any loop over epochs."""
 
     #: transport of the gradients between ranks, for the record
     transport = "none"
@@ -67,8 +68,8 @@ class TrainingProgram(abc.ABC):
         """Return the settings of this rank by name, after the last epoch (a hook).
 
         Values are what the library reports, or what was requested if it reports nothing. Trainers that extend
-        it add entries to those of their base class: plain words as names, such as ``optimizer
-        implementation``, and as values what users of the library write, such as ``torch.optim.Adam, fused``.
+        it add entries to those of their base class: plain words as names, such as `optimizer
+        implementation`, and as values what users of the library write, such as `torch.optim.Adam, fused`.
         A name means the same in all libraries, and libraries that do the same have the same value.
         """
         return {}
@@ -83,7 +84,7 @@ class TrainingProgram(abc.ABC):
 
 
 class Trainer(TrainingProgram):
-    """Train one replica of the model on one rank, with our loop over epochs."""
+    """Train one replica of the model on one rank, with Ringside's loop over epochs."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -96,7 +97,7 @@ class Trainer(TrainingProgram):
             self.close_epoch(timer, self.train_epoch(epoch, timer))
 
     def open_epoch(self, timer: EpochTimer) -> None:
-        """Open the next epoch, and restart the peak of device memory at what training keeps between steps."""
+        """Open the next epoch, and restart the peak of device memory at the memory that training keeps."""
         self.reset_device_memory_peak()
         timer.open_epoch()
 
@@ -110,7 +111,7 @@ class Trainer(TrainingProgram):
         timer.close_epoch(trained, validate)
 
     def reset_device_memory_peak(self) -> None:
-        """Restart the peak of device memory at the present use, if the library can (a hook)."""
+        """Restart the peak of device memory at its present use, if the library can (a hook)."""
 
     def read_device_memory_peak(self) -> int | None:
         """Return the peak of device memory in bytes, None if the library does not report it (a hook)."""
@@ -175,8 +176,8 @@ class Trainer(TrainingProgram):
 
     @abc.abstractmethod
     def statistics(self) -> dict[str, np.ndarray]:
-        """Return this rank's own weights that are not trained; in a pipeline, those of its stage."""
+        """Return the untrained weights of this rank or pipeline stage, such as running statistics."""
 
     @abc.abstractmethod
     def set_statistics(self, statistics: dict[str, np.ndarray]) -> None:
-        """Replace the weights that are not trained."""
+        """Replace the untrained weights."""

@@ -17,7 +17,6 @@ from plan.design import plan_design
 from plan.identity import plan_run
 from records.aggregate import recorded_row
 from runs.supervise import supervise
-from support.own_models import own_models_in
 from support.trainings import (
     Trainings,
     assert_same,
@@ -25,10 +24,11 @@ from support.trainings import (
     framework_params,
     weights,
 )
+from support.user_models import user_models_in
 
 pytestmark = pytest.mark.training
-OWN_MODULES = [load_framework(name) for name in framework_names() if load_framework(name).own_modules]
-DISTRIBUTED = [framework.name for framework in OWN_MODULES if framework.distributed]
+WITH_USER_MODELS = [load_framework(name) for name in framework_names() if load_framework(name).user_models]
+DISTRIBUTED = [framework.name for framework in WITH_USER_MODELS if framework.distributed]
 MODEL = "mixer-example"
 ALONE = {"model": MODEL, "batch_size": 64, "epochs": 2, "learning_rate": 0.1, "weight_decay": 1e-4}
 ON_TWO = {"batch_size": 32, "nodes": 2}
@@ -38,7 +38,7 @@ SAMPLE_FLOPS = 2 * (2 * 2048 + 3 * (2 * (32 * 1024 + 16 * 8192) + 320))
 
 
 @pytest.mark.parametrize("framework", framework_params(DISTRIBUTED))
-def test_two_ranks_train_own_module_like_one_rank(trainings: Trainings, framework: str) -> None:
+def test_two_ranks_train_user_model_like_one_rank(trainings: Trainings, framework: str) -> None:
     alone = trainings.train("pytorch-single", **ALONE)
     shared = trainings.train(framework, **ALONE | ON_TWO)
     assert_same(weights(shared / "after.npz"), weights(alone / "after.npz"), 1e-5)
@@ -50,7 +50,7 @@ def test_two_ranks_train_own_module_like_one_rank(trainings: Trainings, framewor
 
 @pytest.mark.every_framework
 @pytest.mark.parametrize("sharding", ["optimizer", "gradients", "parameters"])
-def test_zero_shards_own_module(trainings: Trainings, sharding: str) -> None:
+def test_zero_shards_user_model(trainings: Trainings, sharding: str) -> None:
     sharded = {"parallelism": "sharded", "sharding": sharding}
     actual = trainings.weights("deepspeed", **ALONE | ON_TWO | sharded)
     assert_same(actual, trainings.weights("pytorch-single", **ALONE), 1e-5)
@@ -58,7 +58,7 @@ def test_zero_shards_own_module(trainings: Trainings, sharding: str) -> None:
 
 @pytest.mark.every_framework
 def test_ranks_average_running_means(trainings: Trainings, tmp_path: Path) -> None:
-    with own_models_in(tmp_path, normalized={}):
+    with user_models_in(tmp_path, normalized={}):
         levels = {"model": "normalized", "learning_rate": 1e-9}  # The mean of a batch is that of its halves.
         alone = trainings.weights("pytorch-single", batch_size=64, **levels)
         shared = trainings.weights("pytorch-ddp", **ON_TWO, **levels)
@@ -70,7 +70,7 @@ def test_ranks_average_running_means(trainings: Trainings, tmp_path: Path) -> No
 @pytest.mark.every_framework
 def test_own_tables_decay_as_matrices(trainings: Trainings, tmp_path: Path) -> None:
     sizes = {"vocabulary": "{vocabulary}"}
-    with own_models_in(tmp_path, tokens={"class": "make_embedding", "inputs": "tokens", "arguments": sizes}):
+    with user_models_in(tmp_path, tokens={"class": "make_embedding", "inputs": "tokens", "arguments": sizes}):
         levels = {"model": "tokens", "dataset": "synthetic-tokens-20-8-640", "batch_size": 64, "epochs": 1}
         levels |= {"optimizer": "adamw", "learning_rate": 0.01, "weight_decay": 1.0}
         kernels, matrices = (
@@ -87,7 +87,7 @@ def test_own_tables_decay_as_matrices(trainings: Trainings, tmp_path: Path) -> N
 def test_fsdp_trains_batch_normalization_like_ddp(
     trainings: Trainings, tmp_path: Path, precision: str
 ) -> None:
-    with own_models_in(tmp_path, normalized={}):
+    with user_models_in(tmp_path, normalized={}):
         levels = {**ON_TWO, "model": "normalized", "precision": precision}
         ddp, fsdp = (trainings.train(name, **levels) for name in ("pytorch-ddp", "pytorch-fsdp"))
         actual, expected = weights(fsdp / "after.npz"), weights(ddp / "after.npz")
@@ -109,13 +109,13 @@ def test_fsdp_trains_batch_normalization_like_ddp(
 def test_module_that_is_not_as_declared_ends_the_run(
     trainings: Trainings, tmp_path: Path, changes: dict[str, Any], words: list[str]
 ) -> None:
-    with own_models_in(tmp_path, wrong=changes), pytest.raises(AssertionError) as failed:
+    with user_models_in(tmp_path, wrong=changes), pytest.raises(AssertionError) as failed:
         trainings.train("pytorch-single", model="wrong", batch_size=64)
     assert all(word in str(failed.value) for word in words)
 
 
 @pytest.mark.every_framework
-def test_study_of_own_module_is_measured(
+def test_study_of_user_model_is_measured(
     tmp_path: Path, real: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RINGSIDE_LOCK", str(tmp_path / "lock"))

@@ -1,4 +1,4 @@
-"""Users' PyTorch modules, built from a Python file in place of a graph (declared/own_models.py).
+"""Users' PyTorch modules, built from a Python file in place of a graph (declared/user_models.py).
 
 A module draws its initial weights itself. All ranks seed PyTorch with the same number first, so that they
 start from the same weights in every PyTorch framework. Weights are named `module.<path>`, with `/` for the
@@ -62,12 +62,12 @@ def own_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
     return parameters | {_own_name(name): buffer for name, buffer in module.named_buffers()}
 
 
-def count_own_parameters(module: nn.Module) -> int:
+def count_parameters(module: nn.Module) -> int:
     """Return the number of trained parameters, before any of them is sharded."""
     return sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
 
 
-def own_statistics(module: nn.Module) -> list[str]:
+def module_statistics(module: nn.Module) -> list[str]:
     """Return the names of running means and variances, which ranks average before they validate."""
     return [
         _own_name(f"{path}.{name}" if path else name)

@@ -8,13 +8,13 @@ import pytest
 
 from common.errors import InputError
 from common.files import CHECKOUT
-from declared import configuration, own_models
+from declared import configuration, user_models
 from declared.models import find_graph, model_graph
-from declared.own_models import OwnModel, load_own_model
 from declared.study import load_study
+from declared.user_models import UserModel, load_user_model
 from support.own_commands import write_study
-from support.own_models import own_models_in
 from support.refusals import assert_refusal
+from support.user_models import user_models_in
 
 LEVELS = {"framework": "pytorch-ddp", "model": "ours", "dataset": "digits"}
 
@@ -30,31 +30,31 @@ LEVELS = {"framework": "pytorch-ddp", "model": "ours", "dataset": "digits"}
         ({"arguments": {"a": [1, float("nan")]}}, "wrong-type", "arguments.a", ["nan"]),
     ],
 )
-def test_wrong_own_model_is_refused(
+def test_wrong_user_model_is_refused(
     tmp_path: Path, changes: dict[str, Any], code: str, key: str, mentions: list[str]
 ) -> None:
-    with own_models_in(tmp_path / "models", ours=changes), pytest.raises(InputError) as refused:
+    with user_models_in(tmp_path / "models", ours=changes), pytest.raises(InputError) as refused:
         load_study("s", write_study(tmp_path, **LEVELS))
     assert_refusal(refused.value, code, key, mentions)
     assert str(refused.value.file).endswith("ours.yaml")
 
 
 def test_file_that_is_no_python_is_refused(tmp_path: Path) -> None:
-    with own_models_in(tmp_path, ours={"file": "README.md"}), pytest.raises(InputError) as refused:
-        load_own_model("ours")
+    with user_models_in(tmp_path, ours={"file": "README.md"}), pytest.raises(InputError) as refused:
+        load_user_model("ours")
     assert (refused.value.code, str(refused.value.file)) == ("broken-file", "README.md")
 
 
 @pytest.fixture
-def load_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], OwnModel]:
+def load_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], UserModel]:
     """Return a function that loads the class Net of a Python file with this content."""
 
-    def load(code: str) -> OwnModel:
+    def load(code: str) -> UserModel:
         (tmp_path / "net.py").write_text(code)
-        for module in (own_models, configuration):
+        for module in (user_models, configuration):
             monkeypatch.setattr(module, "CHECKOUT", tmp_path)
-        with own_models_in(tmp_path / "models", ours={"file": "net.py", "class": "Net"}):
-            return load_own_model("ours")
+        with user_models_in(tmp_path / "models", ours={"file": "net.py", "class": "Net"}):
+            return load_user_model("ours")
 
     return load
 
@@ -68,12 +68,12 @@ def load_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str]
         "from nets import *",
     ],
 )
-def test_class_may_be_defined_anywhere_in_a_file(load_code: Callable[[str], OwnModel], code: str) -> None:
+def test_class_may_be_defined_anywhere_in_a_file(load_code: Callable[[str], UserModel], code: str) -> None:
     assert load_code(code).class_name == "Net"
 
 
-def test_own_model_may_not_hide_a_model(tmp_path: Path) -> None:
-    with own_models_in(tmp_path, small_cnn={}), pytest.raises(InputError) as refused:
+def test_user_model_may_not_hide_a_model(tmp_path: Path) -> None:
+    with user_models_in(tmp_path, small_cnn={}), pytest.raises(InputError) as refused:
         model_graph("small-cnn", "digits")
     assert refused.value.code == "reserved-name"
 
@@ -81,7 +81,7 @@ def test_own_model_may_not_hide_a_model(tmp_path: Path) -> None:
 def test_arguments_are_numbers_of_the_data(tmp_path: Path) -> None:
     arguments = {"of": "{classes}", "sides": [1, "{width}"], "high": {"at": "{height}"}}
     tokens = {"inputs": "tokens", "arguments": {"v": "{vocabulary}", "n": "{length}"}}
-    with own_models_in(tmp_path, ours={"arguments": arguments}, theirs=tokens):
+    with user_models_in(tmp_path, ours={"arguments": arguments}, theirs=tokens):
         image, text = model_graph("ours", "digits"), model_graph("theirs", "synthetic-tokens-50-7")
         assert find_graph("ours", "digits") is None  # its size is unknown before a run
     assert image.module and image.module["arguments"] == {"of": 10, "sides": [1, 8], "high": {"at": 8}}
@@ -97,9 +97,9 @@ def test_arguments_are_numbers_of_the_data(tmp_path: Path) -> None:
         ({"arguments": {"v": "{vocabulary}"}}, "digits", "{vocabulary}"),
     ],
 )
-def test_own_model_does_not_fit_other_data(
+def test_user_model_does_not_fit_other_data(
     tmp_path: Path, changes: dict[str, Any], dataset: str, word: str
 ) -> None:
-    with own_models_in(tmp_path, ours=changes), pytest.raises(ValueError, match="ours") as refused:
+    with user_models_in(tmp_path, ours=changes), pytest.raises(ValueError, match="ours") as refused:
         model_graph("ours", dataset)
     assert word in str(refused.value)

@@ -8,13 +8,13 @@ from declared.study import load_study
 from report.facts import Facts
 from report.methods import _workload
 from support.measured_elsewhere import DLPERF
-from support.own_models import own_models_in
+from support.user_models import user_models_in
 
 
-def test_methods_say_how_own_modules_are_built(tmp_path: Path) -> None:
+def test_methods_say_how_user_models_are_built(tmp_path: Path) -> None:
     runs = read_runs(DLPERF / "runs.csv")
     own = runs.assign(model="ours")
-    with own_models_in(tmp_path, ours={}):
+    with user_models_in(tmp_path, ours={}):
         registered, only_own = (
             set(codes(_workload(Facts(load_study("quickstart"), None, table, None, None, []))))
             for table in (runs, own)

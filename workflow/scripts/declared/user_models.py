@@ -22,7 +22,7 @@ from declared.configuration import NAME, check_in_checkout
 from models.graph import MODULE, Graph, Operator, Shape
 from models.named import IMAGES, TOKENS, check_sample_kind, models, sample_kind
 
-OWN_MODELS = CHECKOUT / "config" / "models"
+USER_MODELS = CHECKOUT / "config" / "models"
 # Names in braces that an argument may have, by kind of samples.
 SIZES = {"images": ("height", "width", "channels"), "texts": ("length",), "tokens": ("length",)}
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
@@ -31,7 +31,7 @@ Identifier = Annotated[str, Rules(pattern=r"^[A-Za-z_]\w*\Z")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnModelKeys(Keys):
+class UserModelKeys(Keys):
     """The keys of config/models/NAME.yaml, a PyTorch module of your own that a study names as a model."""
 
     title: Maybe[Line] = optional("title of the model; default: its name")
@@ -62,7 +62,7 @@ class OwnModelKeys(Keys):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnModel(OwnModelKeys):
+class UserModel(UserModelKeys):
     """A user-supplied PyTorch module; `declaration` is its YAML file, `name` the name of that file."""
 
     name: str
@@ -125,51 +125,51 @@ def _with_sizes(value: Any, sizes: dict[str, int]) -> Any:
 
 
 @functools.cache
-def own_model_names() -> tuple[str, ...]:
+def user_model_names() -> tuple[str, ...]:
     """Return the names of all user-supplied PyTorch modules."""
-    return tuple(sorted(path.stem for path in OWN_MODELS.glob("*.yaml")))
+    return tuple(sorted(path.stem for path in USER_MODELS.glob("*.yaml")))
 
 
-def is_own_model(name: str) -> bool:
+def is_user_model(name: str) -> bool:
     """Return whether a model is a user-supplied PyTorch module."""
-    return name in own_model_names()
+    return name in user_model_names()
 
 
 @functools.cache
-def load_own_model(name: str) -> OwnModel:
+def load_user_model(name: str) -> UserModel:
     """Read and check config/models/<name>.yaml.
 
     Raises:
         InputError: If it is wrong, or its Python file does not define the class.
     """
-    declaration = OWN_MODELS / f"{name}.yaml"
+    declaration = USER_MODELS / f"{name}.yaml"
     parse(Word, name, declaration, "its name")
     if name in models():
         problem = f"{name} is a model of Ringside"
         hint = "give the file another name"
         raise InputError("reserved-name", problem, file=declaration, got=name, hint=hint)
-    written = load(OwnModelKeys, declaration)
+    written = load(UserModelKeys, declaration)
     check_in_checkout(written.file, declaration, "file")
     for i, path in enumerate(written.files):
         check_in_checkout(path, declaration, f"files.{i}")
     _check_arguments(written, declaration)
     _check_class(written, declaration)
-    return OwnModel(name=name, declaration=declaration, **vars(written))
+    return UserModel(name=name, declaration=declaration, **vars(written))
 
 
-def own_model_titles() -> dict[str, str]:
+def user_model_titles() -> dict[str, str]:
     """Return title and declaration of each PyTorch module of the user's own, by name.
 
     Raises:
         InputError: If one of them is wrong.
     """
-    loaded = map(load_own_model, own_model_names())
+    loaded = map(load_user_model, user_model_names())
     return {
         model.name: f"{model.title or model.name} ({display_path(model.declaration)})" for model in loaded
     }
 
 
-def _check_arguments(written: OwnModelKeys, declaration: Path) -> None:
+def _check_arguments(written: UserModelKeys, declaration: Path) -> None:
     """Raise InputError if an argument has a number that JSON cannot express: ranks read arguments as JSON."""
     for name, value in written.arguments.items():
         try:
@@ -182,7 +182,7 @@ def _check_arguments(written: OwnModelKeys, declaration: Path) -> None:
             ) from None
 
 
-def _check_class(written: OwnModelKeys, declaration: Path) -> None:
+def _check_class(written: UserModelKeys, declaration: Path) -> None:
     """Raise InputError if the Python file does not define or import the class."""
     try:
         code = ast.parse((CHECKOUT / written.file).read_bytes())

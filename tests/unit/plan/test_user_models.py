@@ -5,22 +5,22 @@ from pathlib import Path
 import pytest
 
 from common.errors import InputError
-from declared import own_models
-from declared.own_models import load_own_model
+from declared import user_models
 from declared.study import load_study
+from declared.user_models import load_user_model
 from plan import identity
 from plan.design import plan_design
 from plan.geometry import INFEASIBLE_FOR_FRAMEWORK
 from plan.identity import code_digest
 from support.installed_site import SITE
 from support.own_commands import write_study
-from support.own_models import NORMALIZED, own_models_in
+from support.user_models import NORMALIZED, user_models_in
 
-SOURCE = Path(own_models.CHECKOUT, NORMALIZED["file"])
+SOURCE = Path(user_models.CHECKOUT, NORMALIZED["file"])
 
 
-def test_other_libraries_refuse_an_own_module_by_name(tmp_path: Path) -> None:
-    with own_models_in(tmp_path / "models", ours={}):
+def test_other_libraries_refuse_a_user_model_by_name(tmp_path: Path) -> None:
+    with user_models_in(tmp_path / "models", ours={}):
         study = load_study("s", write_study(tmp_path, framework="jax", model="ours", dataset="digits"))
         with pytest.raises(InputError) as refused:
             plan_design(study, SITE)
@@ -36,9 +36,9 @@ def test_an_edit_of_its_file_changes_only_its_keys(tmp_path: Path, monkeypatch: 
     copy = tmp_path / "checkout" / NORMALIZED["file"]
     copy.parent.mkdir(parents=True)
     copy.write_text(SOURCE.read_text())
-    with own_models_in(tmp_path / "models", ours={}):
-        load_own_model("ours")
-        monkeypatch.setattr(own_models, "CHECKOUT", tmp_path / "checkout")
+    with user_models_in(tmp_path / "models", ours={}):
+        load_user_model("ours")
+        monkeypatch.setattr(user_models, "CHECKOUT", tmp_path / "checkout")
         before = digests()
         copy.write_text(SOURCE.read_text().replace("8, 3", "16, 3"))
         after = digests()

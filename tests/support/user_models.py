@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from declared import models, own_models
+from declared import models, user_models
 from support.own_commands import write_declarations
 
 NORMALIZED: dict[str, Any] = {
@@ -15,18 +15,18 @@ NORMALIZED: dict[str, Any] = {
     "arguments": {"classes": "{classes}", "channels": "{channels}"},
 }
 CACHED = (
-    own_models.own_model_names,
-    own_models.load_own_model,
+    user_models.user_model_names,
+    user_models.load_user_model,
     models.trainable_model_names,
     models.model_graph,
 )
 
 
 @contextmanager
-def own_models_in(folder: Path, **named: dict[str, Any]) -> Iterator[None]:
+def user_models_in(folder: Path, **named: dict[str, Any]) -> Iterator[None]:
     """Let these modules, each with changes of NORMALIZED, be the only ones; `-` is `_` in their names."""
     write_declarations(folder, NORMALIZED, named)
-    before = own_models.OWN_MODELS
+    before = user_models.USER_MODELS
     try:
         _set_folder(folder)
         yield
@@ -35,6 +35,6 @@ def own_models_in(folder: Path, **named: dict[str, Any]) -> Iterator[None]:
 
 
 def _set_folder(folder: Path) -> None:
-    own_models.OWN_MODELS = folder
+    user_models.USER_MODELS = folder
     for cached in CACHED:
         cached.cache_clear()
