@@ -19,6 +19,7 @@ from typing import IO, Any, Protocol
 from common.errors import InputError
 from common.files import CHECKOUT
 from common.notes import Note
+from common.run_status import RunStatus
 from common.shell import (
     UNSEEN_STATUS,
     Program,
@@ -29,7 +30,6 @@ from common.shell import (
     query_with_retries,
     unseen_path_note,
 )
-from declared.run_status import RunStatus
 from declared.site import Site
 from environments import container
 from environments.container import Bind

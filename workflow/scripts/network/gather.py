@@ -8,10 +8,10 @@ import pandas as pd
 
 from common.notes import Note
 from common.options import run_program
+from common.run_status import RunStatus
 from common.schemas import schema
 from common.tables import write_table
 from common.text import number_of
-from declared.run_status import RunStatus
 from models.collectives import COLLECTIVES
 from network.bus import bus_bandwidth
 from network.measure import KIND

@@ -8,7 +8,7 @@ from typing import Any
 from common.files import write_json
 from common.notes import Note
 from common.options import run_program
-from declared.run_status import RunStatus
+from common.run_status import RunStatus
 from declared.site import Site
 from environments.record import BuiltEnvironment
 from launchers import launch

@@ -18,13 +18,13 @@ from common.caches import PARTS, check_cache
 from common.errors import InputError
 from common.files import CHECKOUT, display_path, stored_file
 from common.notes import Note
+from common.run_status import RECORD_STATUSES
 from common.text import number_of
 from datasets.identity import data_folder
 from declared.configuration import load_config, read_config
 from declared.environments import lineage, read
 from declared.factors import levels_name
 from declared.responses import RESPONSES
-from declared.run_status import RECORD_STATUSES
 from declared.site import Site, load_site
 from declared.study import Study, load_study
 from environments import installed

@@ -7,8 +7,8 @@ from typing import Any
 from common.errors import InputError, refuse_machine_error
 from common.files import display_path, read_json
 from common.notes import Note
+from common.run_status import RECORD_STATUSES, RunStatus
 from common.schemas import check, schema
-from declared.run_status import RECORD_STATUSES, RunStatus
 from plan.identity import PlannedRun
 
 

@@ -24,6 +24,7 @@ from common.errors import InputError, InputErrors, refuse_machine_error
 from common.files import display_path, written_whole
 from common.notes import Note
 from common.options import run_program
+from common.run_status import RunStatus
 from common.schemas import column_rules
 from common.tables import read_table, write_table
 from common.text import number_of
@@ -31,7 +32,6 @@ from declared.commands import Command
 from declared.datasets import NEXT, TOKENS, kind, targets
 from declared.factors import UNTRACED
 from declared.records import WARNING_SEPARATOR, join_settings
-from declared.run_status import RunStatus
 from models.graph import BYTES
 from models.messages import number_bytes
 from plan.binding import read_binding

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from common.files import CHECKOUT, load_yaml
 from common.notes import Note
-from declared.run_status import RunStatus
+from common.run_status import RunStatus
 
 
 class CampaignArguments(NamedTuple):

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from common.errors import InputError
+from common.run_status import RECORD_STATUSES
 from common.text import number_of, suggest_pattern
-from declared.run_status import RECORD_STATUSES
 from plan import ownership, unlock
 from plan.binding import read_binding
 from plan.campaign import Campaign, load_campaign, load_merged_config

@@ -15,8 +15,8 @@ from typing import Any
 
 from common.files import format_utc, is_locked, node_name, read_json
 from common.notes import Note
+from common.run_status import RunStatus
 from common.shell import Unanswered
-from declared.run_status import RunStatus
 from declared.site import JOB_MARGIN_S
 from plan.campaign import Campaign
 from plan.collective_benchmarks import CollectiveBenchmarks

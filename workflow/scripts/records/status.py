@@ -13,9 +13,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from common.run_status import RECORD_STATUSES, RunStatus
 from common.text import format_duration, number_of
 from declared.configuration import load_config
-from declared.run_status import RECORD_STATUSES, RunStatus
 from declared.study import load_study
 from plan.binding import refuse_other_site
 from plan.campaign import imported_note, load_campaign, load_merged_config

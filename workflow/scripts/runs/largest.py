@@ -19,7 +19,7 @@ from common.errors import print_line
 from common.files import read_json, write_json
 from common.notes import Note
 from common.options import run_program
-from declared.run_status import RunStatus
+from common.run_status import RunStatus
 from declared.site import Site
 from environments.record import BuiltEnvironment
 from launchers import launch

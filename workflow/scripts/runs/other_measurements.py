@@ -15,8 +15,8 @@ from typing import Any, Generic
 from common.errors import InputError, refuse_machine_error
 from common.files import format_utc
 from common.notes import Note
+from common.run_status import RunStatus
 from common.schemas import check
-from declared.run_status import RunStatus
 from declared.site import Site, load_site
 from declared.study import Study, load_study
 from environments.built import read_built

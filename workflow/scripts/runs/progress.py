@@ -20,9 +20,9 @@ from typing import Any
 from common.errors import InputError, print_line
 from common.files import write_json
 from common.notes import Note
+from common.run_status import RunStatus
 from common.shell import UNSEEN, find_unseen_path
 from common.text import format_duration
-from declared.run_status import RunStatus
 from launchers.log import read_end
 from plan.scheduling import JOB_OPTIONS
 from runs.attempts import attempt_folder, attempts_without_record

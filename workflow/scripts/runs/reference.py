@@ -15,7 +15,7 @@ from typing import Any
 
 from common.files import read_json, write_json
 from common.notes import Note
-from declared.run_status import RunStatus
+from common.run_status import RunStatus
 from declared.site import Site
 from environments.record import BuiltEnvironment
 from launchers import launch

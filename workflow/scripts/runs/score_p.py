@@ -7,7 +7,7 @@ from pathlib import Path
 from common.errors import InputError
 from common.files import display_path, read_json, write_json
 from common.notes import Note
-from declared.run_status import RunStatus
+from common.run_status import RunStatus
 from declared.site import Site
 from environments import scorep
 from environments.installed import PROGRAM_VARIABLE

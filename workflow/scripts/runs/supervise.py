@@ -24,10 +24,10 @@ from common.files import format_utc, write_json
 from common.notes import Note
 from common.options import run_program
 from common.redaction import redact_log
+from common.run_status import RunStatus
 from common.shell import UNSEEN, UNSEEN_STATUS
 from datasets.check import check_data
 from declared.frameworks import Framework
-from declared.run_status import RunStatus
 from declared.site import Site, load_site
 from environments.built import read_built
 from environments.record import BuiltEnvironment

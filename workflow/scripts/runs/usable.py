@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from common.notes import Note
+from common.run_status import RunStatus
 from common.text import number_of
-from declared.run_status import RunStatus
 from runs.reasons import DISTURBED, LOG, MISPLACED, NETWORK, PAUSED
 
 

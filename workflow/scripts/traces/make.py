@@ -14,7 +14,7 @@ from pathlib import Path
 
 from common.errors import InputError
 from common.files import display_path, read_json
-from declared.run_status import RunStatus
+from common.run_status import RunStatus
 from environments import scorep
 from launchers.slurm import current_job
 from models.graph import BYTES

@@ -1,7 +1,7 @@
 """Statuses of runs are those of the schemas of records and of runs.csv."""
 
+from common.run_status import WRITTEN_STATUSES, RunStatus
 from common.schemas import schema
-from declared.run_status import WRITTEN_STATUSES, RunStatus
 
 
 def test_records_have_the_statuses_that_supervisors_write() -> None:
