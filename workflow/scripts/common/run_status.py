@@ -1,4 +1,4 @@
-"""Statuses of runs, in the order in which tables and messages list them."""
+"""Statuses of runs and of other measurements, in the order in which tables and messages list them."""
 
 from enum import StrEnum
 
@@ -6,10 +6,14 @@ from enum import StrEnum
 class RunStatus(StrEnum):
     """How a run ended, or why it has no result.
 
-    `launchers.launch.run` decides between OK, OOM, FAILED and TIMEOUT. Afterwards `runs.supervise.judge` can
-    turn OK into FAILED or INVALID, and an unfinished Score-P trace turns it into FAILED. `run_attempt` drops
-    a failure that the machine or a killed Snakemake caused: such a run is lost and has no record. BROKEN and
-    MISSING are never written to a record; its readers assign them.
+    `launchers.launch` decides between OK, OOM, FAILED and TIMEOUT. For a run, `decide_status` in
+    `runs.supervise` then turns OK into FAILED or INVALID if its measurements do not count. Collective
+    benchmarks, timings and batch searches have their own rules (`runs.other_measurements.decide_status`).
+
+    A record has one of these statuses, except BROKEN and MISSING: readers of records assign these two. An
+    attempt that was lost or stopped has no status, because it has no record.
+
+    To add a status, extend this class and the enumerations in config/schemas, which a test compares with it.
     """
 
     OK = "ok"
@@ -21,10 +25,11 @@ class RunStatus(StrEnum):
     MISSING = "missing"  # there is no record
 
     @property
-    def is_repeatable(self) -> bool:
-        """Whether messages suggest `./ringside repeat`; nothing is repeated because of it.
+    def suggests_repeat(self) -> bool:
+        """Whether messages suggest `./ringside repeat` for a run with this status.
 
-        A run without enough memory would run out of it again.
+        Nothing is repeated because of this property: Snakemake repeats a run if it has no record. OOM is
+        left out, because the run would run out of memory again.
         """
         return self not in (RunStatus.OK, RunStatus.OOM, RunStatus.MISSING)
 

@@ -319,7 +319,7 @@ def group_problems(problems: Iterable[tuple[str, str, str]]) -> list[Problem]:
         Problem(status, merge_reasons([reason for reason, _ in group]), len(group), group[0][1])
         for (status, _), group in groups.items()
     ]
-    repeatable = [status for status in RunStatus if status.is_repeatable]
+    repeatable = [status for status in RunStatus if status.suggests_repeat]
     order: dict[str, int] = {
         status: position for position, status in enumerate((*repeatable, TO_RUN, NOT_HERE))
     }

@@ -44,7 +44,7 @@ COLOURS: dict[str, str] = {
     "done": GREEN,
     "running": YELLOW,
     RunStatus.OOM: YELLOW,
-    **{status: RED for status in RunStatus if status.is_repeatable},
+    **{status: RED for status in RunStatus if status.suggests_repeat},
     "disturbed": YELLOW,
 }
 
