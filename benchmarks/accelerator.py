@@ -140,7 +140,7 @@ class Rig:
             rank_input(spec, described, environment, run.graph.to_json(), data, ranks.hosts),
         )
         launched_at = time.time()
-        outcome = launch.run(
+        outcome = launch.run_ranks(
             ranks, {**environment, "variables": variables}, folder, spec, site, program, [data]
         )
         epochs = read_epochs(folder / "epochs.csv") if (folder / "epochs.csv").exists() else []

@@ -501,23 +501,23 @@ def test_an_adaptive_campaign_is_open_until_its_last_decision() -> None:
         decision_file(measured.results, block).write_text(json.dumps(decision))
 
     decide(3)
-    standing = read(measured.now())
+    standing = read(measured.with_current_decisions())
     assert (standing.planned, standing.done, standing.left) == (7, 6, 1)
     assert standing.replication == TargetProgress(
         rule_fields(rule), max_runs=10, open=True, block=3, cells=decisions[3]
     )
     decide(4)
     decide(5)
-    for run in measured.now().runs:
+    for run in measured.with_current_decisions().runs:
         if not folder_of(measured, run).exists():
             record(measured, run)
-    standing = read(measured.now())
+    standing = read(measured.with_current_decisions())
     assert (standing.planned, standing.done, standing.left, standing.ended) == (9, 9, 0, True)
     assert standing.replication == TargetProgress(
         rule_fields(rule), max_runs=10, open=False, block=5, cells=decisions[5]
     )
     decision_file(measured.results, 5).unlink()
-    progress = read(measured.now()).replication
+    progress = read(measured.with_current_decisions()).replication
     assert progress is not None and (progress.block, progress.open) == (4, False), (
         "what came of the last runs is not known"
     )

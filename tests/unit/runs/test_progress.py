@@ -276,11 +276,11 @@ def test_a_campaign_stops_where_a_node_sees_nothing(
     (tmp_path / "scontrol").chmod(0o755)
     if log:
         (tmp_path / log).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / log).write_text("ringside: node n1 does not see /cache\n")
+        (tmp_path / log).write_text("ringside: node n1 cannot access /cache\n")
     session = Session(tmp_path, "s", 2, 0, stop=lambda: True)
     assert pass_error(session, aux={"external_jobid": "17"}, log=["x.log"]) is (facts is None)
     assert (
-        (session.halted.code, session.halted.facts) == ("not-seen", facts)
+        (session.halted.code, session.halted.facts) == ("inaccessible", facts)
         if facts
         else session.halted is None
     )
@@ -289,7 +289,7 @@ def test_a_campaign_stops_where_a_node_sees_nothing(
 def test_ranks_that_see_nothing_stop_a_campaign_in_an_allocation(tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "a" / "0123456789ab" / "attempt-1"
     folder.mkdir(parents=True)
-    (folder / "unfinished.txt").write_text("lost: node n2 does not see /data (job 7 on n1)\n")
+    (folder / "unfinished.txt").write_text("lost: node n2 cannot access /data (job 7 on n1)\n")
     session = Session(tmp_path, "s", 2, 0, stop=lambda: True)
     session.watch("job_info", 7, "run", {"run_id": "a", "key": "0123456789ab"})
     assert not pass_error(session, jobid=7)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from common.shell import find_unseen_path
+from common.shell import find_inaccessible_path
 from declared.site import load_site
 from declared.study import Replicates, load_study
 from plan.campaign import Campaign, plan_campaign
@@ -129,7 +129,7 @@ def test_a_block_on_a_blind_node_ends_with_its_own_status(tmp_path: Path) -> Non
     blind = script.replace(f" {sys.executable} ", " /no/python ", 1)
     environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
     done = subprocess.run(["bash"], input=blind, env=environment, capture_output=True, text=True, check=False)
-    seen = find_unseen_path(done.stderr)
+    seen = find_inaccessible_path(done.stderr)
     assert done.returncode == 79 and seen is not None and seen.facts["path"] == "/no/python"
 
 

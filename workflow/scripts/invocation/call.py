@@ -145,7 +145,7 @@ class Call:
                 planned=len(campaign.record_paths),
                 done=len(campaign.available()),
                 left_s=time_left.time_left_estimator(campaign),
-                count_planned=lambda: campaign.now().count_runs(),
+                count_planned=lambda: campaign.with_current_decisions().count_runs(),
                 stop=None if keep_going else stop_scheduling,
             )
         )

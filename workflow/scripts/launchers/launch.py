@@ -21,14 +21,14 @@ from common.files import CHECKOUT
 from common.notes import Note
 from common.run_status import RunStatus
 from common.shell import (
-    UNSEEN_STATUS,
+    INACCESSIBLE_STATUS,
     Program,
     Unanswered,
     capture,
     export_lines,
-    find_unseen_path,
+    find_inaccessible_path,
+    inaccessible_path_note,
     query_with_retries,
-    unseen_path_note,
 )
 from declared.site import Site
 from environments import container
@@ -106,7 +106,7 @@ class Launcher(Protocol):
     def raise_if_lost(self, log: Path) -> None:
         """Raise Lost if the log or the scheduler reports that a node or the job is gone.
 
-        `run` calls it whenever ranks failed or reached the time limit.
+        `run_ranks` calls it whenever ranks failed or reached the time limit.
         """
 
     def explain(self, exit_statuses: Sequence[int | None], log: Path) -> Note:
@@ -159,7 +159,7 @@ def scheduler_meters(site: Site, launcher: Launcher) -> list[dict[str, Any]]:
     return entries
 
 
-def run(
+def run_ranks(
     launcher: Launcher,
     environment: BuiltEnvironment,
     folder: Path,
@@ -541,13 +541,13 @@ def _reason_or_lost(
     Raises:
         Lost: If the infrastructure failed: a node cannot access a path, or a node or the job is gone.
     """
-    if unseen := find_unseen_path(read_end(log)):
-        raise Lost(unseen)
+    if inaccessible := find_inaccessible_path(read_end(log)):
+        raise Lost(inaccessible)
     launcher.raise_if_lost(log)
     if how_ended == RunStatus.TIMEOUT:
         text = f"not finished after the time limit of {site.time_limit_s:g} s"
         return Note("time-limit", text, time_limit_s=site.time_limit_s)
     reason = launcher.explain(exit_statuses, log)
-    if reason.facts.get("exit_status") == UNSEEN_STATUS and (host := reason.facts.get("host")):
-        raise Lost(unseen_path_note(host, "the checkout, the run's folder or its environment"))
+    if reason.facts.get("exit_status") == INACCESSIBLE_STATUS and (host := reason.facts.get("host")):
+        raise Lost(inaccessible_path_note(host, "the checkout, the run's folder or its environment"))
     return reason

@@ -78,13 +78,13 @@ def current_job() -> Job | None:
     number = os.environ.get("SLURM_JOB_ID")
     if not number:
         return None
-    answer = ask_or_lose("scontrol", "show", "job", number, "--oneliner")
+    answer = query_slurm("scontrol", "show", "job", number, "--oneliner")
     fields: dict[str, str] = {}
     for name, value in _FIELD.findall(answer):
         # The first value counts: the comment of a job, which comes last, can look like a field.
         fields.setdefault(name, value)
     try:
-        hosts = ask_or_lose("scontrol", "show", "hostnames", fields["NodeList"]).split()
+        hosts = query_slurm("scontrol", "show", "hostnames", fields["NodeList"]).split()
         return Job(number, hosts, _seconds(fields["SubmitTime"]), _seconds(fields["StartTime"]))
     except (KeyError, ValueError) as error:  # a job that is just starting or ending
         text = f"scontrol does not describe job {number} ({error})"
@@ -97,7 +97,7 @@ def job_state(number: str) -> str:
     Raises:
         Lost: If Slurm does not answer or has no such job.
     """
-    state = _STATE.search(ask_or_lose("scontrol", "show", "job", number, "--oneliner"))
+    state = _STATE.search(query_slurm("scontrol", "show", "job", number, "--oneliner"))
     return state[1] if state else "unknown"
 
 
@@ -215,7 +215,7 @@ class Slurm:
     def _steps(self) -> list[str]:
         """Return the numbers of the run's steps that have not ended; none if Slurm does not answer."""
         try:
-            answer = ask_or_lose(
+            answer = query_slurm(
                 "squeue", "--steps", f"--jobs={self.job['number']}", "--noheader", "--format=%i|%j"
             )
         except Lost:
@@ -261,7 +261,7 @@ def step_energy(job: str, name: str) -> tuple[float | None, Note | None]:
     return None, reason
 
 
-def ask_or_lose(*command: str) -> str:
+def query_slurm(*command: str) -> str:
     """Return the output of a Slurm command.
 
     Raises:

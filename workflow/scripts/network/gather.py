@@ -20,7 +20,7 @@ from plan.collective_benchmarks import KEYS, CollectiveBenchmark, key, output, r
 from plan.site_limits import reason_missing_at_site
 from plan.site_resources import link_rate
 from records.next_commands import CONFIGURED, CampaignArguments, arguments_for, repeat_notes
-from runs.attempts import absence_reason
+from runs.attempts import missing_record_reason
 
 
 def planned_columns(campaign: Campaign, benchmark: CollectiveBenchmark) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def gather(campaign: Campaign) -> pd.DataFrame:
         if file.exists():
             rows += [head | row for row in measured(KIND.read(file))]
         else:
-            rows.append({**head, "status": RunStatus.MISSING, "reason": absence_reason(file)})
+            rows.append({**head, "status": RunStatus.MISSING, "reason": missing_record_reason(file)})
     return pd.DataFrame(rows, columns=list(schema("network")["properties"]))
 
 

@@ -42,7 +42,7 @@ def attempt_benchmark(
         benchmark_spec, benchmark.run.framework, environment, model={}, data=Path(), hosts=launcher.hosts
     )
     write_json(folder / "spec.json", rank_spec)
-    outcome = launch.run(launcher, environment, folder.resolve(), benchmark_spec, site, program=PROGRAM)
+    outcome = launch.run_ranks(launcher, environment, folder.resolve(), benchmark_spec, site, program=PROGRAM)
     result = other_measurements.read_result(folder)
     described = transport.describe_transport(result["transport"], benchmark_spec, folder) if result else None
     status, reason = judge(outcome, result, described, benchmark_spec, site, launcher.hosts)

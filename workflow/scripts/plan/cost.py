@@ -117,7 +117,7 @@ class Cost:
         return {
             cell: self._estimate(run)
             for cell, run in cells.items()
-            if self.campaign.missing_reason(run) is None
+            if self.campaign.not_executable_reason(run) is None
         }
 
     def estimate(self, run: Run) -> Estimate:

@@ -51,7 +51,7 @@ from records.next_commands import (
     run_command,
 )
 from runs import phases
-from runs.attempts import absence_reason, attempt_folder
+from runs.attempts import attempt_folder, missing_record_reason
 from runs.epochs import read_lines
 from runs.reasons import RUNNABLE, is_disturbed
 
@@ -124,7 +124,7 @@ def user_command_columns(run: Run, command: Command) -> dict[str, Any]:
     }
 
 
-def read_record(folder: Path, planned: PlannedRun, site: str) -> dict[str, Any]:
+def read_planned_record(folder: Path, planned: PlannedRun, site: str) -> dict[str, Any]:
     """Return the final record of a run.
 
     Args:
@@ -413,7 +413,7 @@ def read_batch(
     for run in runs:
         row = planned_row(campaign, run)
         rows.append(row)
-        if reason := campaign.missing_reason(run):
+        if reason := campaign.not_executable_reason(run):
             row |= {"status": RunStatus.MISSING, "reason": reason}
             continue
         planned = campaign.plan(run)
@@ -421,13 +421,13 @@ def read_batch(
         folder = campaign.results / "runs" / run.run_id / row["key"]
         if (folder / "record.json").exists():
             try:
-                record = read_record(folder, planned, site)
+                record = read_planned_record(folder, planned, site)
                 lines[folder] = epoch_lines(folder, record, run.levels["epochs"], run.levels["warmup_epochs"])
                 row |= recorded_row(record, run.levels)
             except InputError as error:
                 errors.append(error)
         else:
-            row |= {"status": RunStatus.MISSING, "reason": absence_reason(folder / "record.json")}
+            row |= {"status": RunStatus.MISSING, "reason": missing_record_reason(folder / "record.json")}
     try:
         return rows, [summarize_epochs(epochs_table(lines.values(), epochs_csv))], errors
     except InputError:

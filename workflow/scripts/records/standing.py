@@ -235,7 +235,7 @@ def read_standing(
                     if record["status"] != RunStatus.OK
                 ),
                 *incomplete,
-                *((NOT_HERE, campaign.missing_reason(run) or "", run.run_id) for run in not_here),
+                *((NOT_HERE, campaign.not_executable_reason(run) or "", run.run_id) for run in not_here),
             ]
         ),
         repeat=repeat_commands([record["status"] for _, record in measured], arguments),
@@ -277,7 +277,7 @@ def sort_started(
         if attempt and is_active(folder, attempt, jobs, campaign.site.longest_run_s + JOB_MARGIN_S, now):
             label = f"{labels.get(name, '')}{name}"
             under_way.append(read_under_way(label, attempt, campaign.by_id.get(name), now))
-        elif (reason := attempts.absence_reason(final_record)) != attempts.NOT_RUN:
+        elif (reason := attempts.missing_record_reason(final_record)) != attempts.NOT_RUN:
             incomplete.append((TO_RUN, reason.removeprefix(ABSENT), name))
     return under_way, incomplete
 
@@ -288,7 +288,7 @@ def read_target_progress(campaign: Campaign) -> TargetProgress | None:
     if not replicates.adaptive:
         return None
     last = campaign.decisions[-1] if campaign.decisions else None
-    n_affordable = sum(campaign.missing_reason(run) is None for run in campaign.max_runs)
+    n_affordable = sum(campaign.not_executable_reason(run) is None for run in campaign.max_runs)
     return TargetProgress(
         rule_fields(replicates),
         n_affordable,
@@ -430,7 +430,7 @@ def standing_reader(campaign: Campaign) -> Callable[[], Standing]:
     benchmarks, timings, reader = CollectiveBenchmarks(campaign), Timings(campaign), Reader()
 
     def read() -> Standing:
-        standing = read_standing(campaign.now(), benchmarks, timings, reader)
+        standing = read_standing(campaign.with_current_decisions(), benchmarks, timings, reader)
         if not standing.left:
             return standing
         shares = read_disturbance(bool(standing.under_way or standing.machine))

@@ -93,7 +93,7 @@ def _has_record(attempt: Path) -> bool:
         return False
 
 
-def attempts_without_record(folder: Path) -> list[dict[str, Any]]:
+def unfinished_attempts(folder: Path) -> list[dict[str, Any]]:
     """Return number and reason of each attempt that has no record, oldest first."""
     files = {attempt: attempt / UNFINISHED for attempt in attempts(folder) if not _has_record(attempt)}
     return [
@@ -118,7 +118,7 @@ def earlier_attempts_s(attempt: Path) -> float:
     return total_s
 
 
-def absence_reason(final_record: Path) -> Note:
+def missing_record_reason(final_record: Path) -> Note:
     """Return why a final record does not exist under its current key."""
     folder = final_record.parent
     if any(folder.parent.glob(f"*/{final_record.name}")):
@@ -131,7 +131,7 @@ def absence_reason(final_record: Path) -> Note:
         number = _number(attempt)
         text = f"{ABSENT}attempt {number}, begun on {host}, has not ended, or was killed"
         return Note("begun-elsewhere", text, attempt=number, host=host)
-    if incomplete := attempts_without_record(folder):
+    if incomplete := unfinished_attempts(folder):
         latest = incomplete[-1]
         return Note("unfinished", f"{ABSENT}attempt {latest['attempt']} {latest['reason']}", **latest)
     return NOT_RUN
@@ -207,7 +207,7 @@ def new_attempt(folder: Path) -> Iterator[Path]:
 def write_record(attempt: Path, record: dict[str, Any], kind: str) -> None:
     """Check a record against the schema `kind`, and write it as attempt-<k>/record.json."""
     number = _number(attempt)
-    incomplete = [entry for entry in attempts_without_record(attempt.parent) if entry["attempt"] < number]
+    incomplete = [entry for entry in unfinished_attempts(attempt.parent) if entry["attempt"] < number]
     record = record | {"attempt": number, "unfinished_attempts": incomplete}
     check(record, kind, attempt / "record.json")
     write_json(attempt / "record.json", record)
@@ -217,10 +217,10 @@ def copy_final_record(attempt: Path, name: str = "record.json") -> dict[str, Any
     """Copy attempt-<k>/record.json to `name` in the run's folder, and return the record."""
     with written_whole(attempt.parent / name) as partial:
         shutil.copyfile(attempt / "record.json", partial)
-    return read_record(attempt)
+    return read_attempt_record(attempt)
 
 
-def read_record(attempt: Path) -> dict[str, Any]:
+def read_attempt_record(attempt: Path) -> dict[str, Any]:
     """Return the record of an attempt that has one."""
     record: dict[str, Any] = json.loads((attempt / "record.json").read_text())
     return record

@@ -109,7 +109,9 @@ class Trials:
             folder / "spec.json",
             rank_input(spec, search.run.framework, self.environment, model, data, launcher.hosts),
         )
-        outcome = launch.run(launcher, self.environment, folder.resolve(), spec, site, reads=[source, data])
+        outcome = launch.run_ranks(
+            launcher, self.environment, folder.resolve(), spec, site, reads=[source, data]
+        )
         result = other_measurements.read_result(folder)
         status, reason = outcome.status, outcome.reason
         if status == RunStatus.OK and result is None:

@@ -202,7 +202,7 @@ def _measure_idle_power(
     launcher = launch.make_step_launcher(site, spec, environment, "idle")
     write_json(folder / "spec.json", {"spec": spec, "hosts": list(launcher.hosts)})
     began_at = time.time()
-    outcome = launch.run(launcher, environment, folder.resolve(), spec, site, program=IDLE)
+    outcome = launch.run_ranks(launcher, environment, folder.resolve(), spec, site, program=IDLE)
     no_watts: dict[str, float | None] = dict.fromkeys(SCOPES)
     if outcome.status != "ok" or not (folder / "result.json").exists():
         return {

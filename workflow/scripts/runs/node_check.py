@@ -108,7 +108,7 @@ def measure_nodes(site: Site, nodes: int, folder: Path) -> dict[str, Any]:
     framework = replace(load_framework(LIBRARY), modules=tuple(modules))
     write_json(folder / "spec.json", rank_input(spec, framework, environment, {}, None, launcher.hosts))
     limited = replace(site, time_limit_s=max(TIME_LIMIT_S, site.time_limit_s))
-    outcome = launch.run(launcher, environment, folder.resolve(), spec, limited, program=PROGRAM)
+    outcome = launch.run_ranks(launcher, environment, folder.resolve(), spec, limited, program=PROGRAM)
     result = read_result(folder)
     if outcome.reason or result is None:
         reason = outcome.reason or Note("no-result", "ended without a result")

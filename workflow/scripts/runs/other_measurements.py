@@ -107,7 +107,10 @@ class Kind(Generic[MeasurementT]):
         folder = final_record.parent
         with attempts.exclusive(folder, self.title(measurement.name)):
             attempt_folder = attempts.latest_recorded_attempt(folder)
-            if attempt_folder is None or attempts.read_record(attempt_folder)["status"] != RunStatus.OK:
+            if (
+                attempt_folder is None
+                or attempts.read_attempt_record(attempt_folder)["status"] != RunStatus.OK
+            ):
                 environment = read_built(environment_of(site, measurement.run.framework))
                 bind_results(results, study.name, site)
                 with attempts.new_attempt(folder) as attempt_folder:

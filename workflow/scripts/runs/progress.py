@@ -21,11 +21,11 @@ from common.errors import InputError, print_line
 from common.files import write_json
 from common.notes import Note
 from common.run_status import RunStatus
-from common.shell import UNSEEN, find_unseen_path
+from common.shell import INACCESSIBLE, find_inaccessible_path
 from common.text import format_duration
 from launchers.log import read_end
 from plan.scheduling import JOB_OPTIONS
-from runs.attempts import attempt_folder, attempts_without_record
+from runs.attempts import attempt_folder, unfinished_attempts
 from runs.epochs import mean_of_timed, read_epochs
 from runs.reasons import is_disturbed
 from runs.usable import usable_runs_note
@@ -40,8 +40,8 @@ LAUNCHING_RULES = {"run", "collective_benchmark", "timing", "batch_search"}  # r
 FOLDERS = {"run_id": "runs", "benchmark": "network", "timing": "costs", "search": "largest"}
 # The message of Snakemake's executor for Slurm if sbatch refuses a job.
 _REFUSED_BY_SLURM = re.compile(r"SLURM sbatch failed\. The error message was '(.*?)'\.(?:\n|\Z)", re.DOTALL)
-# A program that exits with status 2, EX_TEMPFAIL or UNSEEN_STATUS has printed why in one line. Snakemake's
-# message would only repeat its command.
+# A program that exits with status 2, EX_TEMPFAIL or INACCESSIBLE_STATUS has printed why in one line.
+# Snakemake's message would only repeat its command.
 _EXPLAINED_FAILURE = re.compile(
     r"RuleException:\nCalledProcessError in file .* returned non-zero exit status (?:2|75|79)\.\s*\Z",
     re.DOTALL,
@@ -152,18 +152,18 @@ class Session:
             Whether it is halted for such a node.
         """
         try:
-            unseen = unseen_by_job(event) or self._unseen_by_ranks(event["jobid"])
+            inaccessible = inaccessible_to_job(event) or self._inaccessible_to_ranks(event["jobid"])
         except (OSError, ValueError, KeyError, TypeError):
             return False
-        if unseen and not self._stop:
+        if inaccessible and not self._stop:
             return False
-        if unseen and not self.halted:
+        if inaccessible and not self.halted:
             text = (
-                f"stopped: {unseen}; all nodes must share this path. Finished runs are kept: correct it, "
-                "then start again"
+                f"halted: {inaccessible}; all nodes must share this path. Completed runs are kept. Correct "
+                "it, then start again"
             )
-            self._halt_campaign(Note(UNSEEN, text, **unseen.facts))
-        return unseen is not None
+            self._halt_campaign(Note(INACCESSIBLE, text, **inaccessible.facts))
+        return inaccessible is not None
 
     def print_refusal(self, event: Mapping[str, Any]) -> None:
         """Print why Slurm refused a job (JOB_ERROR), once for all jobs refused for the same reason."""
@@ -174,15 +174,13 @@ class Session:
             advice = "./ringside doctor names the key of the site to correct"
             print_line(f"ringside: {event['rule_name']}: Slurm refuses the job: {message}; {advice}")
 
-    def _unseen_by_ranks(self, job: int) -> Note | None:
+    def _inaccessible_to_ranks(self, job: int) -> Note | None:
         """Return the path that the node of a rank could not access in the last attempt of a job, or None."""
         wildcards = self._running.get(job, {})
         for kind, folder in FOLDERS.items():
             if kind in wildcards:
-                incomplete = attempts_without_record(
-                    self._results / folder / wildcards[kind] / wildcards["key"]
-                )
-                return find_unseen_path(incomplete[-1]["reason"]) if incomplete else None
+                incomplete = unfinished_attempts(self._results / folder / wildcards[kind] / wildcards["key"])
+                return find_inaccessible_path(incomplete[-1]["reason"]) if incomplete else None
         return None
 
     def _print_end(self, wildcards: Mapping[str, str]) -> None:
@@ -340,7 +338,7 @@ def count_usable(runs_csv: Path) -> Note:
     return Note(note.code, f"{note}{hint}", **note.facts)
 
 
-def unseen_by_job(event: Mapping[str, Any]) -> Note | None:
+def inaccessible_to_job(event: Mapping[str, Any]) -> Note | None:
     """Return the path that the node of a job cannot access, from the job's log or from Slurm, or None."""
     number = event["aux"].get("external_jobid")
     if not number:
@@ -350,9 +348,9 @@ def unseen_by_job(event: Mapping[str, Any]) -> Note | None:
         *map(Path, event["log"]),
         *(Path(".snakemake", name, f"{number}.txt") for name in JOB_OPTIONS),
     ]
-    if unseen := next(filter(None, (find_unseen_path(read_end(log)) for log in logs)), None):
-        return unseen
-    return None if any(log.exists() for log in logs) else slurm.unseen_folder_reason(number)
+    if inaccessible := next(filter(None, (find_inaccessible_path(read_end(log)) for log in logs)), None):
+        return inaccessible
+    return None if any(log.exists() for log in logs) else slurm.inaccessible_folder_reason(number)
 
 
 def failure_cause(event: Mapping[str, Any]) -> str:

@@ -123,7 +123,7 @@ def run_benchmark(
             {"spec": benchmark_spec, "modules": list(modules), "hosts": list(launcher.hosts)},
         )
         limited = replace(site, time_limit_s=min(TIME_LIMIT_S, site.time_limit_s))
-        outcome = launch.run(launcher, environment, folder.resolve(), spec, limited, program=PROGRAM)
+        outcome = launch.run_ranks(launcher, environment, folder.resolve(), spec, limited, program=PROGRAM)
         if outcome.status != RunStatus.OK:
             failed = outcome.reason or Note(outcome.status, outcome.status)
             return ReferenceTime(None, None, Note(failed.code, f"{folder.name}: {failed}", **failed.facts))

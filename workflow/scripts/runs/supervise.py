@@ -25,7 +25,7 @@ from common.notes import Note
 from common.options import run_program
 from common.redaction import redact_log
 from common.run_status import RunStatus
-from common.shell import UNSEEN, UNSEEN_STATUS
+from common.shell import INACCESSIBLE, INACCESSIBLE_STATUS
 from datasets.check import check_data
 from declared.frameworks import Framework
 from declared.site import Site, load_site
@@ -82,7 +82,7 @@ def supervise(
     run_folder = results / "runs" / planned.run_id / planned.key
     with attempts.exclusive(run_folder, planned.run_id):
         attempt = attempts.latest_recorded_attempt(run_folder)
-        if attempt is None or not usable(attempts.read_record(attempt)):
+        if attempt is None or not usable(attempts.read_attempt_record(attempt)):
             environment = read_built(planned.environment)
             if planned.data:
                 check_data(planned.data, planned.spec["levels"]["dataset"])
@@ -188,7 +188,9 @@ def execute(
 
     machine_speed = speed_before(planned, results, run_benchmark) if site.reference else None
     launched_at = time.time()
-    outcome = launch.run(launcher, run_environment, folder.resolve(), spec, site, reads=planned.read_paths)
+    outcome = launch.run_ranks(
+        launcher, run_environment, folder.resolve(), spec, site, reads=planned.read_paths
+    )
     if machine_speed and outcome.status == RunStatus.OK:
         machine_speed = reference.measure_after(lambda: run_benchmark("after"), machine_speed)
     if spec.get("scorep"):
@@ -548,8 +550,8 @@ def with_last_line(reason: Note, log: Path) -> Note:
 def report_interruptions(title: str, folder: Path) -> Iterator[None]:
     """Print one line and exit if the measurement inside ends without a record.
 
-    The exit status is 130 if a signal stopped it, UNSEEN_STATUS (79) if a node cannot access a path, and
-    EX_TEMPFAIL (75) if it was lost for another reason or an OSError occurred, such as a full disk.
+    The exit status is 130 if a signal stopped it, INACCESSIBLE_STATUS (79) if a node cannot access a path,
+    and EX_TEMPFAIL (75) if it was lost for another reason or an OSError occurred, such as a full disk.
 
     The signals are SIGTERM, SIGINT and, unless the parent ignores it (nohup), SIGHUP from a closed terminal.
     """
@@ -566,9 +568,9 @@ def report_interruptions(title: str, folder: Path) -> Iterator[None]:
         print_line(f"{title}: stopped by {stopped}; {WHO_REPEATS}", to_stderr=True)
         sys.exit(130)
     except launch.Lost as lost:
-        if lost.reason.code == UNSEEN:
+        if lost.reason.code == INACCESSIBLE:
             print_line(f"ringside: {lost}", to_stderr=True)
-            sys.exit(UNSEEN_STATUS)
+            sys.exit(INACCESSIBLE_STATUS)
         print_line(f"ringside: {title}: lost: {lost}; {WHO_REPEATS}", to_stderr=True)
         sys.exit(os.EX_TEMPFAIL)
     except OSError as error:

@@ -22,7 +22,7 @@ from plan.campaign import Campaign, load_campaign
 from plan.site_limits import reason_missing_at_site
 from plan.timings import MESSAGES, PART_FACTORS, PARTS, Timing, key, output, required_timings
 from records.next_commands import CONFIGURED, CampaignArguments, arguments_for, repeat_notes
-from runs.attempts import absence_reason
+from runs.attempts import missing_record_reason
 from strategies.measure import KIND
 
 
@@ -118,7 +118,7 @@ def gather(campaign: Campaign) -> dict[str, pd.DataFrame]:
         shared_columns["key"] = key(site, timing)
         file = output(campaign.results, site, timing)
         if not file.exists():
-            table_rows.append({**shared_columns, "status": "missing", "reason": absence_reason(file)})
+            table_rows.append({**shared_columns, "status": "missing", "reason": missing_record_reason(file)})
             continue
         record = KIND.read(file)
         shared_columns |= {name: record[name] for name in ("status", "reason")}

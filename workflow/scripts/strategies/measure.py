@@ -41,7 +41,7 @@ def attempt_timing(
         rank_input(settings, timing.run.framework, environment, model, Path(), launcher.hosts),
     )
     program = f"ranks.{PROGRAMS[timing.kind]}"
-    outcome = launch.run(launcher, environment, folder.resolve(), settings, site, program=program)
+    outcome = launch.run_ranks(launcher, environment, folder.resolve(), settings, site, program=program)
     result = other_measurements.read_result(folder)
     status, reason = other_measurements.judge(outcome, result, site, launcher.hosts)
     if status == "failed":

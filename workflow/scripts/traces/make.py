@@ -60,7 +60,7 @@ def find_run(campaign: Campaign, pattern: str) -> Run:
             "unknown-name", problem, file=pattern, got=pattern, hint=f"the nearest are {', '.join(nearest)}"
         )
     run = runs[fitting[0]]
-    if reason := campaign.missing_reason(run):
+    if reason := campaign.not_executable_reason(run):
         raise InputError("not-possible-here", reason, file=run.run_id)
     return run
 
