@@ -100,11 +100,11 @@ def test_decided_and_undecided_blocks_are_submitted() -> None:
     record(campaign_now, 1, 2, 3)
     assert list(submitted(campaign_now)) == [4, 5, 6], "the next job decides"
     decide(campaign_now, 3, refine=True)
-    assert list(submitted(campaign_now.now())) == [4, 5, 6]
+    assert list(submitted(campaign_now.with_current_decisions())) == [4, 5, 6]
     record(campaign_now, 4)
-    assert list(submitted(campaign_now.now())) == [5, 6]
+    assert list(submitted(campaign_now.with_current_decisions())) == [5, 6]
     decide(campaign_now, 4, refine=False)
-    assert submitted(campaign_now.now()) == {}
+    assert submitted(campaign_now.with_current_decisions()) == {}
 
 
 SQUEUE = """#!/bin/sh

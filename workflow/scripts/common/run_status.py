@@ -6,14 +6,14 @@ from enum import StrEnum
 class RunStatus(StrEnum):
     """How a run ended, or why it has no result.
 
-    `launchers.launch` decides between OK, OOM, FAILED and TIMEOUT. For a run, `decide_status` in
-    `runs.supervise` then turns OK into FAILED or INVALID if its measurements do not count. Collective
-    benchmarks, timings and batch searches have their own rules (`runs.other_measurements.decide_status`).
+    `launchers.launch.run_ranks` decides between OK, OOM, FAILED and TIMEOUT. `runs.verdict.decide_status`
+    then turns OK into FAILED or INVALID if the measurements do not count; collective benchmarks and timings
+    have a `decide_status` of their own (`runs.other_measurements`, `network.measure`). An attempt that was
+    lost or stopped has no record, and so no status.
 
-    A record has one of these statuses, except BROKEN and MISSING: readers of records assign these two. An
-    attempt that was lost or stopped has no status, because it has no record.
+    BROKEN and MISSING are in no record: readers of records assign them.
 
-    To add a status, extend this class and the enumerations in config/schemas, which a test compares with it.
+    To add a status, extend this class and the enumerations in config/schemas. A test compares them.
     """
 
     OK = "ok"

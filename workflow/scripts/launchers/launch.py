@@ -54,7 +54,7 @@ class Outcome:
     """How the ranks ended.
 
     Attributes:
-        status: OK, FAILED, OOM or TIMEOUT.
+        status: OK, OOM, FAILED or TIMEOUT.
         reason: Why the status is not OK; None if it is.
         wall_s: Seconds from launch to the end of the last rank.
     """
@@ -71,9 +71,16 @@ class Stopped(Exception):
 class Lost(Exception):
     """The infrastructure failed, not the training program.
 
-    The rule is the same wherever this is raised: no record is written, so Snakemake runs the rule again, by
-    the `retries` of its profile or when it is called the next time. Anything else that ends ranks is a result
-    of the run, such as a failure or a timeout, and has a record.
+    No record is written, wherever this is raised. Snakemake therefore runs the rule again: at once if its
+    profile has `retries`, else when it is called the next time. Whatever else ends ranks is a result of the
+    run, such as a failure or a timeout, and has a record.
+
+    These raise it:
+
+    * launchers, if the scheduler does not answer, does not start the ranks, or has ended the job
+      (`Launcher.raise_if_lost`),
+    * `run_ranks`, if a node cannot access a path or ranks cannot be killed,
+    * `runs.verdict.decide_status`, if Snakemake was killed or the log shows an error of the machine.
     """
 
     def __init__(self, reason: Note) -> None:
@@ -168,7 +175,7 @@ def run_ranks(
     program: str = WORKER,
     reads: Sequence[Path] = (),
 ) -> Outcome:
-    """Run `python -m program folder` on all ranks, to their end or to the site's time limit; then kill them.
+    """Run `python -m program folder` on all ranks until they end or the site's time limit; then kill them.
 
     Args:
         launcher: The launcher of the run.
@@ -182,8 +189,49 @@ def run_ranks(
     Raises:
         Lost: If the infrastructure failed.
     """
-    python = environment["python"]["executable"]
-    command = [python, "-m", program, str(folder)]
+    log = folder / "log.txt"
+    command, rank_variables = _rank_command(environment, folder, spec, site, program, reads)
+    kills_before = oom_kills() or 0
+    started = time.monotonic()
+    with _variables_file(folder / VARIABLES, rank_variables) as file:
+        try:
+            paths = required_paths(environment, site, folder, reads)
+            processes = launcher.start(Program(command, file, paths), log)
+            status, exit_statuses = _wait(processes, started + site.time_limit_s)
+            reason = None
+            if status != RunStatus.OK:
+                reason = _reason_or_lost(launcher, status, exit_statuses, log, site)
+        finally:
+            launcher.kill_ranks()
+    wall_s = time.monotonic() - started
+    n_kills = (oom_kills() or 0) - kills_before
+    return Outcome(*_decide_status(status, reason, folder, spec["device"], n_kills), wall_s)
+
+
+def _decide_status(
+    status: RunStatus, reason: Note | None, folder: Path, device: str, n_oom_kills: int
+) -> tuple[RunStatus, Note | None]:
+    """Return the final status of a launch, and its reason: FAILED becomes OOM if memory ran out.
+
+    Nothing else turns FAILED into OOM. A scheduler's report that memory ran out is a reason with the code
+    OOM_CODE, which arrives here with the status FAILED.
+    """
+    if status != RunStatus.FAILED or reason is None:
+        return status, reason
+    evidence = oom_reason(folder, reason, device, n_oom_kills)
+    return (RunStatus.OOM, evidence) if evidence else (RunStatus.FAILED, reason)
+
+
+def _rank_command(
+    environment: BuiltEnvironment,
+    folder: Path,
+    spec: Mapping[str, Any],
+    site: Site,
+    program: str,
+    reads: Sequence[Path],
+) -> tuple[list[str], dict[str, str]]:
+    """Return the command of every rank and its variables; the arguments are those of `run_ranks`."""
+    command = [environment["python"]["executable"], "-m", program, str(folder)]
     rank_variables = {**variables(site, spec), **environment["variables"]}
     if image := environment.get("image"):
         command = in_image(image["path"], command, rank_variables, site, [SCRIPTS, *reads], folder)
@@ -191,25 +239,7 @@ def run_ranks(
         # Its PYTHONPATH comes from the site's setup lines, which run before the ranks read their variables.
         command = modules_first(command)
         rank_variables = {**variables(site, spec, pythonpath=False), **environment["variables"]}
-    kills_before = oom_kills() or 0
-    started = time.monotonic()
-    with _variables_file(folder / VARIABLES, rank_variables) as file:
-        try:
-            paths = required_paths(environment, site, folder, reads)
-            processes = launcher.start(Program(command, file, paths), folder / "log.txt")
-            how_ended, exit_statuses = _wait(processes, started + site.time_limit_s)
-            reason = None
-            if how_ended != RunStatus.OK:
-                reason = _reason_or_lost(launcher, how_ended, exit_statuses, folder / "log.txt", site)
-        finally:
-            launcher.kill_ranks()
-    wall_s = time.monotonic() - started
-    if how_ended == RunStatus.FAILED and reason:
-        n_kills = (oom_kills() or 0) - kills_before
-        # This is the only place where FAILED becomes OOM.
-        if evidence := oom_reason(folder, reason, spec["device"], n_kills):
-            return Outcome(RunStatus.OOM, evidence, wall_s)
-    return Outcome(how_ended, reason, wall_s)
+    return command, rank_variables
 
 
 def runs_installed_python(environment: BuiltEnvironment) -> bool:
@@ -329,14 +359,18 @@ def cores_per_task(spec: Mapping[str, Any]) -> int:
     return max(1, sum(core_counts) // len(core_counts)) if core_counts else int(spec["cores_per_rank"])
 
 
-def kept_variables(prefix: str = "\0") -> dict[str, str]:
+def kept_variables(prefix: str | None = None) -> dict[str, str]:
     """Return the variables of the caller's environment that launchers pass on.
 
     Args:
-        prefix: Also pass on the scheduler's variables, whose names begin with this; by default, none of them.
+        prefix: How names of the scheduler's variables begin, which are passed on, too; None for no others.
     """
     names = ("PATH", "HOME", "USER", "LANG", "LD_LIBRARY_PATH")
-    return {name: value for name, value in os.environ.items() if name in names or name.startswith(prefix)}
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name in names or (prefix and name.startswith(prefix))
+    }
 
 
 def local_variables() -> dict[str, str]:
@@ -534,7 +568,7 @@ def _wait(
 
 
 def _reason_or_lost(
-    launcher: Launcher, how_ended: RunStatus, exit_statuses: Sequence[int | None], log: Path, site: Site
+    launcher: Launcher, status: RunStatus, exit_statuses: Sequence[int | None], log: Path, site: Site
 ) -> Note:
     """Return why ranks failed or reached the time limit.
 
@@ -544,7 +578,7 @@ def _reason_or_lost(
     if inaccessible := find_inaccessible_path(read_end(log)):
         raise Lost(inaccessible)
     launcher.raise_if_lost(log)
-    if how_ended == RunStatus.TIMEOUT:
+    if status == RunStatus.TIMEOUT:
         text = f"not finished after the time limit of {site.time_limit_s:g} s"
         return Note("time-limit", text, time_limit_s=site.time_limit_s)
     reason = launcher.explain(exit_statuses, log)

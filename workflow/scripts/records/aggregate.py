@@ -31,7 +31,7 @@ from common.text import number_of
 from declared.commands import Command
 from declared.datasets import NEXT, TOKENS, kind, targets
 from declared.factors import UNTRACED
-from declared.records import WARNING_SEPARATOR, join_settings
+from declared.records import PROGRAM_REPORT, WARNING_SEPARATOR, join_settings
 from models.graph import BYTES
 from models.messages import number_bytes
 from plan.binding import read_binding
@@ -224,7 +224,7 @@ def recorded_row(record: dict[str, Any], levels: Mapping[str, Any]) -> dict[str,
         **batch_share_columns(measured.get("shares") or []),
         **reference_columns(record.get("reference")),
         **memory_estimate_columns(record.get("memory_estimate")),
-        **user_model_columns(measured.get("told") or {}, levels),
+        **user_model_columns(measured.get(PROGRAM_REPORT) or {}, levels),
         "deployment": record.get("deployment"),
         "modules": "; ".join((record.get("installed") or {}).get("modules", [])) or None,
         "job": job.get("number"),

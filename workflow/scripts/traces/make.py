@@ -113,7 +113,7 @@ def measure(campaign: Campaign, planned: PlannedRun) -> Path:
         put_aside(folder / "record.json")
     with report_interruptions(planned.run_id, results):
         record = supervise(
-            planned, results, current_session(), usable=lambda record: record["status"] in USABLE
+            planned, results, current_session(), is_final=lambda record: record["status"] in USABLE
         )
     attempt = attempt_folder(folder, record["attempt"])
     if record["status"] not in USABLE:
