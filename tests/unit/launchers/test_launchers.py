@@ -200,8 +200,8 @@ def failure(rank: int, host: str | None, status: int | None) -> tuple[str, dict[
     return "rank-failed", {"rank": rank, "host": host, "exit_status": status}
 
 
-def shortage(rank: int | None, host: str | None) -> tuple[str, dict[str, Any]]:
-    """Return code and facts of a rank that Slurm killed because memory ran out."""
+def oom_reason(rank: int | None, host: str | None) -> tuple[str, dict[str, Any]]:
+    """Return code and facts of a rank that the scheduler killed because memory ran out."""
     return "out-of-memory", {**dict.fromkeys(FACTS), "place": "host", "rank": rank, "host": host}
 
 
@@ -517,6 +517,17 @@ def test_pbs_starts_every_rank_and_gathers_their_logs(pbs: Site, tmp_path: Path)
     )
 
 
+@pytest.mark.parametrize(
+    "message",
+    ["=>> PBS: job killed: mem 4194304kb exceeded limit 2097152kb", "Cgroup mem limit exceeded"],
+)
+def test_rank_that_pbs_kills_for_memory_is_oom(pbs: Site, tmp_path: Path, message: str) -> None:
+    body = f"print({message!r}, flush=True)\nos.kill(os.getpid(), 9) if rank == 1 else None"
+    outcome = run(pbs, tmp_path / "attempt-1", body, ranks_per_node=1)
+    assert outcome.status == "oom" and outcome.reason is not None
+    assert (outcome.reason.code, dict(outcome.reason.facts)) == oom_reason(1, "gros-2")
+
+
 def test_a_task_that_pbs_cannot_start_is_lost(
     pbs: Site, tmp_path: Path, put_program: Callable[[str, str], None]
 ) -> None:
@@ -732,7 +743,7 @@ def test_a_jobs_comment_is_no_field(slurm: launch.Launcher, put_program: Callabl
                 "srun: Terminating StepId=17.0",
                 "srun: error: node1: task 0: Killed",
             ],
-            shortage(1, "node2"),
+            oom_reason(1, "node2"),
         ),
         (
             [
@@ -740,14 +751,14 @@ def test_a_jobs_comment_is_no_field(slurm: launch.Launcher, put_program: Callabl
                 "tasks have been OOM Killed.",
                 "srun: error: node2: tasks 0-2,5,7: Terminated",
             ],
-            shortage(None, None),
+            oom_reason(None, None),
         ),
         (
             [
                 "slurmstepd: error: StepId=17.0 exceeded memory limit (734003200 > 52428800), being killed",
                 "srun: error: node2: task 3: Killed",
             ],
-            shortage(3, "node2"),
+            oom_reason(3, "node2"),
         ),
         (["a rank prints: slurmstepd: error: Detected 1 oom_kill event in StepId=17.1.",
           "srun: error: node2: task 1: Killed"], failure(1, "node2", -9)),

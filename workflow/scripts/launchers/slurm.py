@@ -31,7 +31,7 @@ from launchers.launch import (
 from launchers.log import read_end
 from launchers.oom_evidence import format_oom_reason
 from ranks.worker import energy
-from ranks.worker.shortage import HOST
+from ranks.worker.out_of_memory import HOST
 from sites import slurm, virtual
 
 PATIENCE_S = 10.0  # how long Slurm may take to start or end a step
