@@ -37,9 +37,9 @@ def oom_reason(folder: Path, failure: Note, device: str, oom_kills: int) -> Note
         folder: The attempt's folder.
         failure: The reason that the launcher gives.
         device: `device` of the run's spec. It tells whose memory ran out if the evidence does not.
-        oom_kills: Number of processes that the kernel killed during the run for lack of memory, in this
-            process's control group and below (`ranks.worker.node.oom_kills`). Ranks of a local launcher are in
-            it. A step of Slurm has a control group of its own: there, Slurm reports the kill.
+        oom_kills: Number of processes that the kernel killed for lack of memory during the run, in this
+            process's control group and below (`ranks.worker.node.oom_kills`). It has the ranks of a local
+            launcher. A step of Slurm has a group of its own, and Slurm reports the kill.
     """
     default_place = {"cpu": HOST, "cuda": DEVICE}.get(device)
     rank, host = failure.facts.get("rank"), failure.facts.get("host")

@@ -29,7 +29,7 @@ from plan.node_check import without_slow_nodes
 from plan.other_measurements import MeasurementT
 from plan.plan_files import changed_since_planned
 from runs import attempts
-from runs.progress import current_session
+from runs.session import current_session
 from runs.supervise import report_interruptions
 from runs.verdict import Verdict, failure_or_lost, misplaced_or_disturbed_reason
 

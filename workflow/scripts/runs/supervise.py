@@ -38,7 +38,7 @@ from plan.plan_files import read_plan
 from ranks.worker.energy import SCOPES, widest_scope
 from runs import attempts, meters, own_commands, phases, reference, score_p, steps, transport
 from runs.epochs import mean_of_timed, read_epochs
-from runs.progress import current_session, refuse_halted
+from runs.session import current_session, refuse_halted
 from runs.verdict import Measurements, decide_status
 
 WHO_REPEATS = "Snakemake repeats it if its profile has retries; otherwise, run the command again"

@@ -28,7 +28,7 @@ from plan.site_limits import reason_missing_at_site
 from runs.attempts import attempt_folder, latest_recorded_attempt, put_aside
 from runs.epochs import read_epochs
 from runs.phases import TABLE, damage_reason, write_intervals
-from runs.progress import current_session
+from runs.session import current_session
 from runs.supervise import report_interruptions, supervise
 from traces import chakra_steps, chrome, otf2_write, score_p
 from traces.timeline import read
