@@ -23,7 +23,7 @@ from plan.collective_benchmarks import (
     spec,
 )
 from runs import other_measurements, transport
-from runs.reasons import NETWORK
+from runs.reasons import NETWORK_PREFIX
 from runs.supervise import rank_input
 from runs.verdict import Verdict
 
@@ -95,7 +95,7 @@ def decide_status(
     if objection := transport.wrong_network_reason(
         described, benchmark_spec, site, [row], leaving_ratio * result["message_bytes"], benchmark=True
     ):
-        reason = Note(objection.code, f"{NETWORK}{objection}", **objection.facts)
+        reason = Note(objection.code, f"{NETWORK_PREFIX}{objection}", **objection.facts)
         return Verdict(RunStatus.INVALID, reason)
     return verdict
 

@@ -53,7 +53,7 @@ from records.next_commands import (
 from runs import phases
 from runs.attempts import attempt_folder, missing_record_reason
 from runs.epochs import read_lines
-from runs.reasons import RUNNABLE, is_disturbed
+from runs.reasons import TO_RUN_PREFIXES, is_disturbed
 
 MEASURED_COLUMNS = (
     "node_memory_bytes", "transport", "startup_s", "import_s", "first_step_s", "memory_peak_bytes",
@@ -486,7 +486,7 @@ def summarize(
         lines.append(Note("all-disturbed", text, runs=disturbed, site=site))
     lines += without_phases_notes(runs, arguments)
     lines += repeat_notes(counts, arguments)
-    if not_ok.loc[not_ok.status == RunStatus.MISSING, "reason"].str.startswith(RUNNABLE).any():
+    if not_ok.loc[not_ok.status == RunStatus.MISSING, "reason"].str.startswith(TO_RUN_PREFIXES).any():
         command = run_missing or run_command(arguments)
         lines.append(Note("to-run", f"to run what is missing: {command}", command=command))
     return lines

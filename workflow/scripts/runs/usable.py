@@ -11,7 +11,7 @@ from typing import NamedTuple
 from common.notes import Note
 from common.run_status import RunStatus
 from common.text import number_of
-from runs.reasons import DISTURBED, LOG, MISPLACED, NETWORK, PAUSED
+from runs.reasons import DISTURBED_PREFIX, LOG_PREFIX, MISPLACED_PREFIX, NETWORK_PREFIX, PAUSED_PREFIX
 
 
 class Cause(NamedTuple):
@@ -38,21 +38,24 @@ _LIMIT = (
 )
 _BY_REASON = (
     (
-        rf"{DISTURBED}.* other processes {_LIMIT}",
+        rf"{DISTURBED_PREFIX}.* other processes {_LIMIT}",
         Cause(
             "background load", "were excluded because other processes used more than {limit} % of CPU time"
         ),
     ),
     (
-        rf"{DISTURBED}.*\(steal\) {_LIMIT}",
+        rf"{DISTURBED_PREFIX}.*\(steal\) {_LIMIT}",
         Cause("CPU steal", "were excluded because a hypervisor took more than {limit} % of CPU time"),
     ),
-    (MISPLACED, Cause("misplaced ranks", "were excluded because ranks were not on the planned nodes")),
-    (LOG, Cause("log not as planned", "were excluded because their log does not fit what was planned")),
-    (NETWORK, Cause("wrong network", "were excluded because gradients took another network")),
+    (MISPLACED_PREFIX, Cause("misplaced ranks", "were excluded because ranks were not on the planned nodes")),
+    (
+        LOG_PREFIX,
+        Cause("log not as planned", "were excluded because their log does not fit what was planned"),
+    ),
+    (NETWORK_PREFIX, Cause("wrong network", "were excluded because gradients took another network")),
     # Records of version 0.1 say "stopped".
     (
-        rf"{PAUSED}|a rank was stopped",
+        rf"{PAUSED_PREFIX}|a rank was stopped",
         Cause("paused ranks", "were excluded because a rank was paused for some time"),
     ),
     (

@@ -155,7 +155,7 @@ def _invalid_reason(
         return Note("weights-not-finite", "weights are not finite after the last epoch")
     # Ranks record pauses below MIN_PAUSE_S (ranks.worker.heartbeat) as 0, so any other pause counts.
     if (paused_s := measured["paused_s"]) > 0:
-        return Note("paused", f"{reasons.PAUSED} for {paused_s:.1f} s", paused_s=paused_s)
+        return Note("paused", f"{reasons.PAUSED_PREFIX} for {paused_s:.1f} s", paused_s=paused_s)
     shares = measured["other_cpu_share"], measured["steal_share"]
     if reason := misplaced_or_disturbed_reason(measured["hosts"], measured["machines"], hosts, shares, site):
         return reason
@@ -167,7 +167,7 @@ def _invalid_reason(
     # hence the 2 (n - 1) / n of models.collectives. `transport` requires only MIN_SENT_SHARE of this bound.
     min_bytes = gradient_bytes * (run_spec["nodes"] - 1) / run_spec["nodes"]
     if reason := transport.wrong_network_reason(measured["transport"], run_spec, site, epochs, min_bytes):
-        return Note(reason.code, f"{reasons.NETWORK}{reason}", **reason.facts)
+        return Note(reason.code, f"{reasons.NETWORK_PREFIX}{reason}", **reason.facts)
     return None
 
 
@@ -186,11 +186,11 @@ def misplaced_or_disturbed_reason(
         site: The site.
     """
     if site.placement != "emulated" and _short_names(hosts) != _short_names(expected):
-        text = f"{reasons.MISPLACED}ranks were on {', '.join(hosts)}, expected {', '.join(expected)}"
+        text = f"{reasons.MISPLACED_PREFIX}ranks were on {', '.join(hosts)}, expected {', '.join(expected)}"
         return Note("misplaced", text, hosts=list(hosts), expected=list(expected))
     if site.placement == "distinct-nodes" and machines < len(hosts):
         text = (
-            f"{reasons.MISPLACED}{', '.join(hosts)} are {machines} machine{'s' * (machines > 1)}, "
+            f"{reasons.MISPLACED_PREFIX}{', '.join(hosts)} are {machines} machine{'s' * (machines > 1)}, "
             "the site says distinct-nodes"
         )
         return Note("nodes-share-a-machine", text, hosts=list(hosts), machines=machines)
@@ -200,7 +200,7 @@ def misplaced_or_disturbed_reason(
     ):
         if share > limit:
             used = f"{100 * share:.1f} % of the CPU time {description}"
-            text = f"{reasons.DISTURBED}{used} (limit {100 * limit:g} %)"
+            text = f"{reasons.DISTURBED_PREFIX}{used} (limit {100 * limit:g} %)"
             return Note(code, text, share=share, limit=limit)
     return None
 
