@@ -32,7 +32,6 @@ NAME_PREFIXES = {"collective benchmark": "benchmark.", "timing": "timing.", "bat
 def select_runs(campaign: Campaign, selector: str) -> dict[str, Path]:
     """Return name -> record of the measurements with the status `selector`, or with a name that matches it.
 
-    Patterns are those of fnmatch.
     Collective benchmarks are named `benchmark.<framework>.n<nodes>`, timings `timing.<framework>.messages`,
     and searches for the largest batch `largest.<cell>`.
     """
