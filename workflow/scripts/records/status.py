@@ -83,7 +83,7 @@ def headline(standing: Standing) -> str:
         return f"{number_of(standing.planned, 'run')}, none of which can run here"
     if not standing.has_begun:
         return f"{number_of(standing.planned, 'run')}, not started; start with {standing.run_command}"
-    n_ok = standing.statuses.get("ok", 0)
+    n_ok = standing.statuses.get(RunStatus.OK, 0)
     usable = f", {n_ok:,} usable" if n_ok < standing.done else ""
     done = f"{standing.done:,} of {number_of(standing.planned, 'run')} done{usable}"
     if standing.replication and standing.replication.open:

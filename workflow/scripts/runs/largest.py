@@ -196,7 +196,7 @@ def attempt_search(
     if estimated := estimate_size(site, search, environment):
         print_line(f"{search.name}: batch size {estimated} is estimated to fit")
     result = find_largest(search.candidates(site), trials.fits, estimated)
-    unfit, status, reason = trials.smallest_unfit, "ok", None
+    unfit, status, reason = trials.smallest_unfit, RunStatus.OK, None
     if unfit and result.chosen is None:
         status, reason = unfit["outcome"], unfit["reason"]
         if status == RunStatus.OOM:
