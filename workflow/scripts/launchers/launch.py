@@ -1,7 +1,8 @@
 """Start the ranks of a program, watch them, and end all of them: nothing outlives a run.
 
-Each `launcher` that a site can name is a module of this package. This module has what all of them share, such
-as the environment variables of ranks and the time limit.
+`run_ranks` does so with any launcher, and decides how the ranks ended: ok, oom, failed or timeout. Each
+`launcher` that a site can name is a module of this package. This module also has what launchers share, such
+as the environment variables of ranks.
 """
 
 import contextlib
@@ -41,11 +42,11 @@ from ranks.worker.node import oom_kills
 
 SCRIPTS = CHECKOUT / "workflow" / "scripts"
 WORKER = "ranks.worker"
-GRACE_S = 10.0  # after the first failure: the other ranks have this long to log their errors
-ALARM_S = 30.0  # after the time limit: a rank that cannot be reached any more ends itself
+GRACE_S = 10.0  # after the first failure, in which the other ranks log their errors
+ALARM_S = 30.0  # after the time limit, when a rank ends itself that can no longer be reached
 POLL_S = 0.02
-KILLED_S = 60.0  # how long a killed process may take to end
-CLIENT_PATIENCE_S = 30  # how long a scheduler's client may take to answer
+KILLED_S = 60.0  # time limit for a killed process to end
+CLIENT_PATIENCE_S = 30  # time limit for a scheduler's client to answer
 VARIABLES = ".variables.sh"  # exists while ranks run; hidden, because archives leave out hidden files
 
 
@@ -113,7 +114,7 @@ class Launcher(Protocol):
     def raise_if_lost(self, log: Path) -> None:
         """Raise Lost if the log or the scheduler reports that a node or the job is gone.
 
-        `run_ranks` calls it whenever ranks failed or reached the time limit.
+        `run_ranks` calls it if ranks failed or reached the time limit, before it asks `explain`.
         """
 
     def explain(self, exit_statuses: Sequence[int | None], log: Path) -> Note:
@@ -477,7 +478,7 @@ def pkill_command(command: Sequence[str]) -> list[str]:
 
 
 def outside_of_job_error(site: Site, job_kind: str, hint: str) -> InputError:
-    """Return the error of a launcher outside of a job; `job_kind` is for example "a Slurm job"."""
+    """Return the error of a launcher outside of a job; `job_kind` is a phrase such as "a Slurm job"."""
     problem = f"{site.launcher} starts ranks inside {job_kind} only"
     return InputError("outside-of-job", problem, file=site.file, key="launcher", got=site.launcher, hint=hint)
 
@@ -489,18 +490,18 @@ def select_hosts(site: Site, hosts: Sequence[str], needed: int, job: str) -> lis
         site: The site.
         hosts: All nodes of the job.
         needed: Number of nodes of the run.
-        job: What names the job's nodes, for the message.
+        job: The job, or the file with its nodes, for the message.
 
     Raises:
         InputError: If the job has too few nodes.
-        Lost: If it has enough, but too few that are not excluded, as when the node check ended after the job
-            was submitted.
+        Lost: If it has enough nodes, but too few without the excluded ones. This happens if the node check
+            ended after the job was submitted.
     """
     usable = site.usable_hosts(hosts)
     if len(usable) < needed <= len(hosts):
-        left_out = sorted(set(hosts) - set(usable))
-        text = f"{job} has {', '.join(left_out)}, which exclude_nodes leaves out"
-        raise Lost(Note("nodes-excluded", text, excluded=left_out, needed=needed))
+        excluded = sorted(set(hosts) - set(usable))
+        text = f"{job} has {', '.join(excluded)}, which exclude_nodes leaves out"
+        raise Lost(Note("nodes-excluded", text, excluded=excluded, needed=needed))
     if len(usable) < needed:
         problem = f"has {len(hosts)} nodes, the run needs {needed}"
         raise InputError("too-few-nodes", problem, file=job, got=len(hosts), hint="ask for more")
@@ -523,7 +524,7 @@ def rank_failure_reason(rank: int, exit_status: int, host: str | None = None) ->
 
 
 def starter_failure_reason(program: str, exit_status: int) -> Note:
-    """Return the reason if only the program that started the ranks, such as srun, is known to have failed."""
+    """Return the reason if nothing is known except that the starter of the ranks, such as srun, failed."""
     return Note(
         "starter-failed", f"{program} {describe_exit(exit_status)}", program=program, exit_status=exit_status
     )
@@ -570,7 +571,7 @@ def _wait(
 def _reason_or_lost(
     launcher: Launcher, status: RunStatus, exit_statuses: Sequence[int | None], log: Path, site: Site
 ) -> Note:
-    """Return why ranks failed or reached the time limit.
+    """Return why ranks failed or reached the time limit, which `status` says.
 
     Raises:
         Lost: If the infrastructure failed: a node cannot access a path, or a node or the job is gone.

@@ -34,10 +34,10 @@ from ranks.worker import energy
 from ranks.worker.out_of_memory import HOST
 from sites import slurm, virtual
 
-PATIENCE_S = 10.0  # how long Slurm may take to start or end a step
+PATIENCE_S = 10.0  # time limit for Slurm to start or to end a step
 _TASK_ERROR = re.compile(r"srun: error: (\S+): tasks? (\d+)([\d,-]*): (.+)")
-# A step that exceeded its control group, or the limit of Slurm's accounting
-# (JobAcctGatherParams=OverMemoryKill).
+# Messages of slurmstepd on a step that exceeded the memory of its control group, or the limit of Slurm's
+# accounting (JobAcctGatherParams=OverMemoryKill).
 _OOM_LINE = re.compile(
     r"^(?:slurmstepd\S*: |\[\S+\] )?error: .*(?:Detected \d+ oom[-_]kill event|exceeded memory limit)"
 )
@@ -174,8 +174,8 @@ class Slurm:
 
     def raise_if_lost(self, log: Path) -> None:
         """See Launcher. Reads the state of the job and the messages of srun."""
-        # OUT_OF_MEMORY is a result of the run. Every other state (PREEMPTED, NODE_FAIL, TIMEOUT, ...) means
-        # that Slurm ended the job.
+        # The training caused OUT_OF_MEMORY, so it is a result of the run (`explain`). Every other state, such
+        # as PREEMPTED, NODE_FAIL or TIMEOUT, means that Slurm ended the job: the run is lost, and repeated.
         if (state := job_state(self.job["number"])) not in (RUNNING, JOB_STATE_OOM):
             raise job_ended_error(str(self.job["number"]), state)
         for line in read_end(log).splitlines():
@@ -183,12 +183,12 @@ class Slurm:
                 raise Lost(Note("node-or-job-gone", line))
 
     def explain(self, exit_statuses: Sequence[int | None], log: Path) -> Note:
-        """See Launcher. Reads the messages of srun: a lack of memory, or the first failed task."""
+        """See Launcher. Reads the messages of srun: memory ran out, or the first failed task."""
         log_lines = read_end(log).splitlines()
         lines = [line for line in log_lines if line.startswith("srun: ")]
         errors = [error for line in lines if (error := _TASK_ERROR.fullmatch(line))]
-        if oom_reason := _slurm_oom_reason(errors, log_lines):
-            return oom_reason
+        if scheduler_reason := _slurm_oom_reason(errors, log_lines):
+            return scheduler_reason
         for error in errors:
             host, rank, other_ranks, ending = error.groups()
             text = f"rank {rank}{other_ranks} on {host}: {ending.lower()}"
@@ -213,7 +213,7 @@ class Slurm:
         kill([process])
 
     def _steps(self) -> list[str]:
-        """Return the numbers of the run's steps that have not ended; none if Slurm does not answer."""
+        """Return the numbers of the run's steps that have not ended, [] if Slurm does not answer."""
         try:
             answer = query_slurm(
                 "squeue", "--steps", f"--jobs={self.job['number']}", "--noheader", "--format=%i|%j"

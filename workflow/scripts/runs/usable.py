@@ -1,6 +1,7 @@
 """Say how many runs of a campaign are usable, and why the others are not.
 
-The causes are told apart by the status and the reason in the record of a run.
+A run is usable if its status is ok. The cause of any other run is its status or, if it is invalid, its
+reason.
 """
 
 import re
@@ -76,16 +77,16 @@ def find_cause(status: str, reason: str | None) -> Cause:
     return _OTHERWISE_INVALID
 
 
-def usable_runs_note(outcomes: Iterable[tuple[str, str | None]]) -> Note:
+def usable_runs_note(statuses: Iterable[tuple[str, str | None]]) -> Note:
     """Return how many runs are usable, and the causes why the others are not, the most frequent first.
 
     Args:
-        outcomes: Status and reason of each run of the design.
+        statuses: Status and reason of each run of the design.
 
     Returns:
         A sentence without a full stop. Facts: usable, runs, and causes (number of runs by name of a cause).
     """
-    pairs = list(outcomes)
+    pairs = list(statuses)
     causes = Counter(find_cause(status, reason) for status, reason in pairs if status != RunStatus.OK)
     usable = len(pairs) - causes.total()
     parts = [f"{count:,} {cause.text}" for cause, count in causes.most_common() if count > 1]
