@@ -24,6 +24,7 @@ import accelerator_page as pages
 from accelerator_page import Row
 from common.errors import InputError, exit_status
 from common.files import CHECKOUT, display_path, write_json, write_text
+from common.run_status import RunStatus
 from common.shell import capture, shell_command
 from datasets.prepare import prepare
 from declared.configuration import load_config, read_config
@@ -41,7 +42,8 @@ from plan.site_limits import reason_missing_at_site
 from ranks.worker.devices import visible_names
 from runs.attempts import machine_lock
 from runs.epochs import read_epochs
-from runs.supervise import judge, rank_input, summarize_ranks, with_last_line
+from runs.supervise import rank_input, summarize_ranks
+from runs.verdict import Measurements, Verdict, check_measurements, with_last_line
 from support.one_run import one_run
 
 BENCH = Path(__file__).resolve().parent
@@ -140,16 +142,21 @@ class Rig:
             rank_input(spec, described, environment, run.graph.to_json(), data, ranks.hosts),
         )
         launched_at = time.time()
-        outcome = launch.run(
+        outcome = launch.run_ranks(
             ranks, {**environment, "variables": variables}, folder, spec, site, program, [data]
         )
         epochs = read_epochs(folder / "epochs.csv") if (folder / "epochs.csv").exists() else []
         measured = summarize_ranks(folder, launched_at, outcome.wall_s, spec, epochs)
-        status, reason = judge(outcome, measured, epochs, spec, site, ranks.hosts, run.graph.gradient_bytes)
-        if measured is None or status in ("failed", "timeout"):
+        verdict = Verdict(outcome.status, outcome.reason)
+        if outcome.status == RunStatus.OK:
+            verdict = check_measurements(
+                Measurements(measured, epochs), spec, site, ranks.hosts, run.graph.gradient_bytes
+            )
+        status, reason = verdict
+        if measured is None or status in (RunStatus.FAILED, RunStatus.TIMEOUT):
             return Trained(folder, with_last_line(f"{status}: {reason}", folder / "log.txt"))
         self.shares.append((measured["other_cpu_share"], measured["steal_share"]))
-        why = None if status == "ok" else f"{status}: {reason}"
+        why = None if status == RunStatus.OK else f"{status}: {reason}"
         return Trained(folder, why, measured, epochs, run.graph.parameters)
 
     def call(self, name: str, script: Path, *arguments: object) -> dict[str, Any]:

@@ -230,7 +230,7 @@ def train_ranks(
         environment = {**environment, "variables": {**environment["variables"], "PYTHONPATH": path}}
     content = rank_input(spec, run.framework, environment, run.graph.to_json(), data, ranks.hosts)
     write_json(folder / "spec.json", content)
-    outcome = launch.run(ranks, environment, folder, spec, site, program=program, reads=[data])
+    outcome = launch.run_ranks(ranks, environment, folder, spec, site, program=program, reads=[data])
     if outcome.status != "ok":
         log = _tail((folder / "log.txt").read_text(errors="replace"))
         raise InputError("cannot-measure", f"{run.framework.name}: {outcome.reason}: {log}")

@@ -56,7 +56,7 @@ for name, run in json.loads((folder / "runs.json").read_text()).items():
     (folder / name / "spec.json").write_text(json.dumps({"spec": run["spec"], "hosts": launcher.hosts}))
     variables = {"PYTHONPATH": f"{launch.SCRIPTS}:{folder}"}
     environment = {"python": {"executable": sys.executable}, "variables": variables}
-    outcome = launch.run(launcher, environment, folder / name, run["spec"], site, program="rank")
+    outcome = launch.run_ranks(launcher, environment, folder / name, run["spec"], site, program="rank")
     (folder / name / "outcome.txt").write_text(f"{outcome.status} {outcome.reason}")
 while (folder.parent / "hold").exists():
     time.sleep(0.05)

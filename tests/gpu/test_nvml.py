@@ -199,7 +199,7 @@ def test_epochs_of_a_run_have_the_energy_of_its_gpus(
     folder = tmp_path / "attempt"
     folder.mkdir()
     (folder / "spec.json").write_text(json.dumps(content))
-    outcome = launch.run(launcher, environment, folder, spec, site, program="gpu.metered_rank")
+    outcome = launch.run_ranks(launcher, environment, folder, spec, site, program="gpu.metered_rank")
     assert outcome.status == "ok", (folder / "log.txt").read_text()[-3000:]
     short, timed = read_epochs(folder / "epochs.csv")
     assert short["energy_device_j"] is None, "counters are new every 0.1 s"

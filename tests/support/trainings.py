@@ -195,7 +195,7 @@ class Trainings:
         program = launch.WORKER if described.mpi else self.program  # LBANN's weights cannot be saved
         if not described.mpi and not environment.get("installed"):
             ranks = WarmRanks(ranks, described.libraries)
-        outcome = launch.run(
+        outcome = launch.run_ranks(
             ranks, {**environment, "variables": variables}, folder, planned, site, program=program
         )
         assert outcome.status == "ok", f"{outcome.reason}: {(folder / 'log.txt').read_text()[-3000:]}"

@@ -162,7 +162,7 @@ def test_three_equal_failures_stop_a_campaign(fresh: Callable[..., Checkout]) ->
     )
     stopped = checkout.snakemake("figures")
     assert (stopped.status, len(checkout.records())) == (3, 3), stopped.output
-    assert stopped.output.splitlines()[-1].startswith("ringside: stopped: the last 3 runs failed")
+    assert stopped.output.splitlines()[-1].startswith("ringside: halted: the last 3 runs failed")
     complete = checkout.snakemake("figures", "--keep-going")
     assert (complete.status, len(checkout.records())) == (3, 4), complete.output
     assert {row["status"] for row in rows(checkout)} == {"failed"}

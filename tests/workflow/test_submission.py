@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from common.files import CHECKOUT
-from common.shell import find_unseen_path
+from common.shell import find_inaccessible_path
 
 QSTAT = '#!/bin/sh\n[ "$1" = -x ] && cat history || cat said\nexit 153\n'
 OVER = "qstat: 7.head Job has finished, use -x or -H to obtain historical job information"
@@ -158,7 +158,7 @@ def test_a_node_without_the_checkout_is_named_in_the_jobs_log(
     for _ in range(2):
         assert called(script, "17", **programs).stdout == "failed\n"
     log = (tmp_path / ".snakemake" / script.partition("/")[0] / "17.txt").read_text()
-    assert log == f"ringside: node n7 does not see {tmp_path}\n"
+    assert log == f"ringside: node n7 cannot access {tmp_path}\n"
 
 
 OARSUB = """#!/bin/sh
@@ -190,7 +190,7 @@ def test_every_job_first_looks_what_its_node_sees(
     ), done.stderr
     assert (tmp_path / "done").exists() is not blind
     log = tmp_path / ".snakemake" / "pbs" / "7.head.txt" if name == "pbs" else tmp_path / "job.txt"
-    note = find_unseen_path(log.read_text())
+    note = find_inaccessible_path(log.read_text())
     assert (note.facts["path"] if note else None) == (f"{tmp_path}/it's gone" if blind else None)
     status = {"oar": ".snakemake/oar/17.status", "pbs": ".snakemake/pbs/7.head.status", "flux": "code"}[name]
     assert (tmp_path / status).read_text() == ("79\n" if blind else "0\n")

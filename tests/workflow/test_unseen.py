@@ -50,7 +50,7 @@ def test_first_job_on_a_blind_node_stops_the_campaign(fresh: Callable[..., Check
         "--profile", "profiles/pbs", "runs", program=["env", f"PATH={path}", "snakemake"]
     )
     assert done.status == 3, done.output
-    lines = [line for line in done.output.splitlines() if "does not see" in line]
-    assert len(lines) == 1 and f"node {os.uname().nodename} does not see {cache};" in lines[0], done.output
+    lines = [line for line in done.output.splitlines() if "cannot access" in line]
+    assert len(lines) == 1 and f"node {os.uname().nodename} cannot access {cache};" in lines[0], done.output
     assert (programs / "count").read_text() == "2\n", "an environment and a data set at once, neither again"
     assert (programs / "status").read_text() == "79\n"

@@ -10,12 +10,12 @@ import pytest
 
 from common import shell
 from common.shell import (
-    UNSEEN_STATUS,
+    INACCESSIBLE_STATUS,
     Unanswered,
     capture,
     check_node,
     check_node_by_pipe,
-    find_unseen_path,
+    find_inaccessible_path,
     query_with_retries,
     shell_command,
 )
@@ -69,8 +69,8 @@ def test_a_node_without_a_path_ends_with_its_own_status(tmp_path: Path, by_pipe:
     )
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     done = capture(command, env=environment)
-    assert (done.returncode, done.stdout) == (UNSEEN_STATUS, "")
-    seen = find_unseen_path(f"a line\n{done.stderr}another")
+    assert (done.returncode, done.stdout) == (INACCESSIBLE_STATUS, "")
+    seen = find_inaccessible_path(f"a line\n{done.stderr}another")
     assert seen is not None and seen.facts == {"node": os.uname().nodename, "path": paths[1]}
 
 
@@ -84,13 +84,13 @@ def test_a_file_that_comes_late_is_waited_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "facts"),
     [
-        ("lost: node n1 does not see /a b (job 12 on n2)", {"node": "n1", "path": "/a b"}),
-        ("ringside: node n1 does not see /cache/.seen-by-0123", {"node": "n1", "path": "/cache"}),
-        ("a rank prints: ringside: node n1 does not see /a", None),
+        ("lost: node n1 cannot access /a b (job 12 on n2)", {"node": "n1", "path": "/a b"}),
+        ("ringside: node n1 cannot access /cache/.seen-by-0123", {"node": "n1", "path": "/cache"}),
+        ("a rank prints: ringside: node n1 cannot access /a", None),
     ],
 )
 def test_an_unseen_path_is_read_from_a_line(line: str, facts: dict[str, str] | None) -> None:
-    note = find_unseen_path(line)
+    note = find_inaccessible_path(line)
     assert (dict(note.facts) if note else None) == facts
 
 

@@ -20,7 +20,7 @@ import pytest
 from common import shell
 from common.errors import InputError
 from common.notes import Note
-from common.shell import UNSEEN, UNSEEN_STATUS, Program
+from common.shell import INACCESSIBLE, INACCESSIBLE_STATUS, Program
 from declared.site import Site, load_site
 from launchers import launch
 from launchers import slurm as slurm_launcher
@@ -167,7 +167,9 @@ def run(site: Site, folder: Path, body: str, nodes: int = 2, ranks_per_node: int
     (folder / "rank.py").write_text(RANK + body)
     variables = {"PYTHONPATH": str(folder), "RANKS": str(planned["ranks"])}
     environment = {"python": {"executable": sys.executable}, "variables": variables}
-    return launch.run(launch.make_launcher(site, planned), environment, folder, planned, site, program="rank")
+    return launch.run_ranks(
+        launch.make_launcher(site, planned), environment, folder, planned, site, program="rank"
+    )
 
 
 def rank_environments(folder: Path) -> dict[int, dict[str, str | None]]:
@@ -198,8 +200,8 @@ def failure(rank: int, host: str | None, status: int | None) -> tuple[str, dict[
     return "rank-failed", {"rank": rank, "host": host, "exit_status": status}
 
 
-def shortage(rank: int | None, host: str | None) -> tuple[str, dict[str, Any]]:
-    """Return code and facts of a rank that Slurm killed because memory ran out."""
+def oom_reason(rank: int | None, host: str | None) -> tuple[str, dict[str, Any]]:
+    """Return code and facts of a rank that the scheduler killed because memory ran out."""
     return "out-of-memory", {**dict.fromkeys(FACTS), "place": "host", "rank": rank, "host": host}
 
 
@@ -287,8 +289,8 @@ def test_node_that_lacks_a_path_loses_the_run(
     folder.mkdir()
     environment = {"python": {"executable": str(tmp_path / "no" / "python")}, "variables": {}}
     with pytest.raises(launch.Lost) as lost:
-        launch.run(launch.make_launcher(site, planned), environment, folder, planned, site)
-    assert lost.value.reason.code == "not-seen"
+        launch.run_ranks(launch.make_launcher(site, planned), environment, folder, planned, site)
+    assert lost.value.reason.code == "inaccessible"
     if name == "oar":  # oarsh also returns the message of a rank's node
         assert lost.value.reason.facts == {
             "node": os.uname().nodename,
@@ -454,7 +456,7 @@ def test_mpirun_has_all_interfaces_of_the_site(
     site, planned, folder = replace(oar, interface="eno1,eno2"), spec(2, 1), tmp_path / "attempt-1"
     folder.mkdir()
     environment = {"python": {"executable": sys.executable}, "variables": {}}
-    launch.run(launch.make_launcher(site, planned, mpi=True), environment, folder, planned, site)
+    launch.run_ranks(launch.make_launcher(site, planned, mpi=True), environment, folder, planned, site)
     arguments = (tmp_path / "arguments").read_text().split("\n")
     assert arguments[arguments.index("oob_tcp_if_include") + 1] == "eno1,eno2"
     assert arguments[arguments.index("--host") + 1] == "gros-1:1,gros-2:1"
@@ -471,7 +473,7 @@ def test_missing_mpirun_fails_with_one_line(oar: Site, tmp_path: Path) -> None:
     }
     folder, planned = tmp_path / "attempt-1", spec(2, 1)
     folder.mkdir()
-    outcome = launch.run(
+    outcome = launch.run_ranks(
         launch.make_launcher(oar, planned, mpi=True), environment, folder, planned, oar, program="rank"
     )
     assert outcome.status == "failed"
@@ -513,6 +515,17 @@ def test_pbs_starts_every_rank_and_gathers_their_logs(pbs: Site, tmp_path: Path)
     assert (
         ranks.hosts == ["gros-1", "gros-2"] and ranks.job is not None and ranks.job["number"] == "4711.head"
     )
+
+
+@pytest.mark.parametrize(
+    "message",
+    ["=>> PBS: job killed: mem 4194304kb exceeded limit 2097152kb", "Cgroup mem limit exceeded"],
+)
+def test_rank_that_pbs_kills_for_memory_is_oom(pbs: Site, tmp_path: Path, message: str) -> None:
+    body = f"print({message!r}, flush=True)\nos.kill(os.getpid(), 9) if rank == 1 else None"
+    outcome = run(pbs, tmp_path / "attempt-1", body, ranks_per_node=1)
+    assert outcome.status == "oom" and outcome.reason is not None
+    assert (outcome.reason.code, dict(outcome.reason.facts)) == oom_reason(1, "gros-2")
 
 
 def test_a_task_that_pbs_cannot_start_is_lost(
@@ -730,7 +743,7 @@ def test_a_jobs_comment_is_no_field(slurm: launch.Launcher, put_program: Callabl
                 "srun: Terminating StepId=17.0",
                 "srun: error: node1: task 0: Killed",
             ],
-            shortage(1, "node2"),
+            oom_reason(1, "node2"),
         ),
         (
             [
@@ -738,14 +751,14 @@ def test_a_jobs_comment_is_no_field(slurm: launch.Launcher, put_program: Callabl
                 "tasks have been OOM Killed.",
                 "srun: error: node2: tasks 0-2,5,7: Terminated",
             ],
-            shortage(None, None),
+            oom_reason(None, None),
         ),
         (
             [
                 "slurmstepd: error: StepId=17.0 exceeded memory limit (734003200 > 52428800), being killed",
                 "srun: error: node2: task 3: Killed",
             ],
-            shortage(3, "node2"),
+            oom_reason(3, "node2"),
         ),
         (["a rank prints: slurmstepd: error: Detected 1 oom_kill event in StepId=17.1.",
           "srun: error: node2: task 1: Killed"], failure(1, "node2", -9)),
@@ -798,7 +811,7 @@ def test_srun_places_ranks_beside_their_gpus(
     assert "--cpu-bind=cores" in words
 
 
-@pytest.mark.parametrize(("code", "is_lost"), [(UNSEEN_STATUS, True), (3, False)])
+@pytest.mark.parametrize(("code", "is_lost"), [(INACCESSIBLE_STATUS, True), (3, False)])
 def test_status_79_by_srun_is_an_unseen_path(
     slurm: launch.Launcher,
     tmp_path: Path,
@@ -813,7 +826,7 @@ def test_status_79_by_srun_is_an_unseen_path(
     if is_lost:
         with pytest.raises(launch.Lost) as lost:
             run(slurm_site(), tmp_path / "attempt-1", "", ranks_per_node=1)
-        assert lost.value.reason.code == UNSEEN and lost.value.reason.facts["node"] == "node2"
+        assert lost.value.reason.code == INACCESSIBLE and lost.value.reason.facts["node"] == "node2"
     else:
         outcome = run(slurm_site(), tmp_path / "attempt-1", "", ranks_per_node=1)
         assert code_and_facts(outcome.reason) == failure(1, "node2", code)
@@ -931,6 +944,6 @@ def test_own_python_sees_our_modules_and_those_of_setup(tmp_path: Path) -> None:
     python = {"executable": sys.executable}
     environment = {"python": python, "installed": python, "variables": {}, "setup": setup}
     ranks = launch.make_launcher(site, spec(1, 1), setup=setup)
-    outcome = launch.run(ranks, environment, folder, spec(1, 1), site, program="rank")
+    outcome = launch.run_ranks(ranks, environment, folder, spec(1, 1), site, program="rank")
     assert outcome.status == "ok", (folder / "log.txt").read_text()
     assert rank_environments(folder)[0]["FROM_SETUP"] == "theirs"

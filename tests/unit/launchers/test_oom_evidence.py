@@ -31,7 +31,7 @@ spec = {"run_id": "a.b.r1", "nodes": 1, "ranks": 2, "ranks_per_node": 2, "device
         "cores_per_rank": 1}
 environment = {"python": {"executable": sys.executable}, "variables": {"PYTHONPATH": sys.argv[2]}}
 ranks = launch.make_launcher(site, spec)
-outcome = launch.run(ranks, environment, folder, spec, site, program="rank")
+outcome = launch.run_ranks(ranks, environment, folder, spec, site, program="rank")
 print(json.dumps([outcome.status, outcome.reason.code, dict(outcome.reason.facts)]))
 """
 EAT = """\

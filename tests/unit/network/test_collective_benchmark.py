@@ -234,8 +234,9 @@ def test_benchmark_over_another_interface_is_invalid(collective, least, study, s
             for n in (1, 1, 2, 2)
         ]
         result = {"ranks": ranks, "other_cpu_share": 0.0, "message_bytes": 8_000_000}
-        return measuring.judge(
-            ended, result, "gloo over tcp eth0", benchmark_spec, cluster, ["node1", "node2"]
+        hosts, log = ["node1", "node2"], Path("log.txt")
+        return measuring.decide_status(
+            ended, result, "gloo over tcp eth0", benchmark_spec, cluster, hosts, log
         )
 
     assert judged(0.51 * least) == ("ok", None)

@@ -145,7 +145,7 @@ def test_a_launcher_that_is_lost_leaves_the_attempts_reason(
     for start in (run, benchmark):
         with pytest.raises(launch.Lost):
             start(load_site("local"), tmp_path)
-    reasons = [attempts.attempts_without_record(folder.parent) for folder in tmp_path.rglob("attempt-1")]
+    reasons = [attempts.unfinished_attempts(folder.parent) for folder in tmp_path.rglob("attempt-1")]
     assert reasons == [[{"attempt": 1, "reason": "lost: scontrol: no answer"}]] * 2
     assert measured == []
 

@@ -66,18 +66,23 @@ def test_what_is_decided_is_run_block_by_block() -> None:
     current = campaign()
     assert runs(current) == {A: 3, B: 3}
     decide(3, A)
-    assert (runs(current.now()), current.now().open) == ({A: 4, B: 3}, True)
+    assert (runs(current.with_current_decisions()), current.with_current_decisions().open) == (
+        {A: 4, B: 3},
+        True,
+    )
     assert runs(current) == {A: 3, B: 3}, "as it was known"
     decide(4, A, B)
     decide(5, B)
-    assert (runs(current.now()), current.now().open) == ({A: 5, B: 5}, False), (
-        "after at_most nothing is decided"
-    )
+    assert (runs(current.with_current_decisions()), current.with_current_decisions().open) == (
+        {A: 5, B: 5},
+        False,
+    ), "after at_most nothing is decided"
     decide(6)
-    assert (runs(current.now()), current.now().open) == ({A: 5, B: 5}, False), (
-        "but how precise cells are then is"
-    )
-    assert [decision.block for decision in current.now().decisions] == [3, 4, 5, 6]
+    assert (runs(current.with_current_decisions()), current.with_current_decisions().open) == (
+        {A: 5, B: 5},
+        False,
+    ), "but how precise cells are then is"
+    assert [decision.block for decision in current.with_current_decisions().decisions] == [3, 4, 5, 6]
 
 
 def test_later_decisions_are_void_if_no_cell_is_refined() -> None:
@@ -137,7 +142,7 @@ def test_cells_without_a_target_get_only_the_first_blocks() -> None:
             run.run_id for run in current.designed_runs if run.levels["trace"] == "phases" and run.block == 5
         ),
     )
-    assert len(current.now().max_runs) == 19, "what is recorded counts"
+    assert len(current.with_current_decisions().max_runs) == 19, "what is recorded counts"
     limit = replace(study, factors=study.factors | {"batch_size": [16, 32, 64]})
     limit = replace(limit, replicates=replace(RULE, contrasts={"batch_size": (16, 32)}))
     assert {levels["batch_size"] for levels in limit.refinable} == {16, 32}
@@ -164,12 +169,12 @@ def test_decision_is_not_final_while_a_run_is_repeated() -> None:
     for run in current.runs:
         record(current, run.run_id)
     decide(3)
-    assert current.now().count_runs() == (6, False)
+    assert current.with_current_decisions().count_runs() == (6, False)
     repeated = Path(current.record_paths[f"{A}.r2"])
     later = decision_file(current.results, 3).stat().st_mtime + 1
     os.utime(repeated, (later, later))
-    assert current.now().count_runs() == (6, True)
-    assert not current.now().open, "what runs stand is known"
+    assert current.with_current_decisions().count_runs() == (6, True)
+    assert not current.with_current_decisions().open, "what runs stand is known"
 
 
 def test_a_pilot_counts_its_own_runs() -> None:

@@ -54,7 +54,7 @@ def test_cell_waits_for_its_search(site: Site, file: Path) -> None:
         "pytorch-ddp.small-cnn.synthetic-28x28x1-10-100000.blargest.n2.s1",
     )
     assert list(campaign.record_paths) == [number.run_id]
-    reason = campaign.missing_reason(searched)
+    reason = campaign.not_executable_reason(searched)
     assert reason and reason.code == "batch-size-not-found-yet"
     assert reason.facts["command"] == f"./ringside largest {study.name} --site {site.name}"
     write_found(file, [searched], None)

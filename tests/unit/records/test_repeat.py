@@ -9,9 +9,9 @@ import pytest
 
 from common.errors import InputError
 from common.notes import find_note
+from common.run_status import RECORD_STATUSES
 from common.schemas import schema
 from common.text import suggest_pattern
-from declared.run_status import RECORD_STATUSES
 from network.gather import summary
 from plan.campaign import load_campaign
 from records.next_commands import CampaignArguments, repeat_notes

@@ -104,14 +104,14 @@ def names(standing: Standing) -> list[str]:
 
 def test_unstarted_campaign_has_no_progress_bar() -> None:
     standing = read(campaign())
-    assert (standing.planned, standing.executable, standing.done, standing.left, standing.begun) == (
+    assert (standing.planned, standing.executable, standing.done, standing.left, standing.has_begun) == (
         4,
         4,
         0,
         4,
         False,
     )
-    assert standing.run == "./ringside run"
+    assert standing.run_command == "./ringside run"
     assert "#" not in status.render(standing) and not {"done", "running", "snakemake"} & set(names(standing))
 
 
@@ -135,7 +135,7 @@ def test_problems_are_counted_by_reason() -> None:
     ]
     assert (standing.planned, standing.done, standing.left) == (8, 5, 3)
     assert standing.statuses == {"ok": 1, "failed": 1, "invalid": 3}
-    assert standing.repeat == "./ringside repeat failed (likewise: invalid)"
+    assert standing.repeat_command == "./ringside repeat failed (likewise: invalid)"
 
 
 def test_a_disturbed_machine_shows_while_runs_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,10 +145,12 @@ def test_a_disturbed_machine_shows_while_runs_are_left(monkeypatch: pytest.Monke
     monkeypatch.setattr(disturbance, "describe", lambda shares, site, runs_csv: f"{shares} at {site.name}")
     measured = campaign()
     standing = standing_reader(measured)()
-    assert standing.disturbed == "{'steal': 0.2, 'others': None} at local" and "disturbed" in names(standing)
+    assert standing.disturbance == "{'steal': 0.2, 'others': None} at local" and "disturbed" in names(
+        standing
+    )
     for run in measured.runs:
         record(measured, run)
-    assert standing_reader(measured)().disturbed is None
+    assert standing_reader(measured)().disturbance is None
 
 
 def test_a_broken_record_is_not_done_and_can_be_repeated() -> None:
@@ -227,7 +229,7 @@ def test_a_campaign_ends_when_all_its_runs_are_done() -> None:
     for run in measured.runs:
         record(measured, run)
     standing = read(measured)
-    assert standing.ended and (standing.planned, standing.done, standing.left, standing.left_s) == (
+    assert standing.is_complete and (standing.planned, standing.done, standing.left, standing.left_s) == (
         2,
         2,
         0,
@@ -239,7 +241,7 @@ def test_infeasible_runs_are_a_separate_problem() -> None:
     standing = read(campaign(frameworks=("pytorch-ddp",)))
     (problem,) = standing.problems
     assert (problem.status, problem.count) == ("not here", 2) and "pytorch-single" in problem.reason
-    assert (standing.planned, standing.executable, standing.begun) == (4, 2, False)
+    assert (standing.planned, standing.executable, standing.has_begun) == (4, 2, False)
     assert read(campaign(frameworks=("lbann",))).executable == 0
 
 
@@ -291,22 +293,25 @@ def test_young_attempts_count_as_active_without_queue(monkeypatch: pytest.Monkey
     standing = read(measured)
     assert [item.name for item in standing.under_way] == [measured.runs[0].run_id]
     assert standing.jobs is None
-    assert find_note([standing.queue], "queue-unanswered").facts["answer"] == "squeue: no answer within 5 s"
-    assert json.loads(status.to_json(standing))["queue"] == standing.queue
+    assert (
+        find_note([standing.queue_note], "queue-unanswered").facts["answer"] == "squeue: no answer within 5 s"
+    )
+    assert json.loads(status.to_json(standing))["queue"] == standing.queue_note
 
 
 def test_where_slurm_is_not_installed_no_queue_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     standing = read(campaign("virtual"))
     assert (
-        standing.jobs is None and "squeue" in find_note([standing.queue], "queue-unanswered").facts["answer"]
+        standing.jobs is None
+        and "squeue" in find_note([standing.queue_note], "queue-unanswered").facts["answer"]
     )
 
 
 def test_the_queues_of_other_schedulers_are_not_read() -> None:
     measured = campaign("virtual")
     standing = read(replace(measured, site=replace(measured.site, launcher="flux")))
-    assert find_note([standing.queue], "queue-not-read").facts["see"] == "flux jobs"
+    assert find_note([standing.queue_note], "queue-not-read").facts["see"] == "flux jobs"
 
 
 def test_lines_fit_a_terminal_and_only_a_terminal_has_colours() -> None:
@@ -354,13 +359,14 @@ def test_no_lock_is_taken_and_nothing_is_written(monkeypatch: pytest.MonkeyPatch
 
 def test_holder_of_machine_lock_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     measured = campaign()
-    assert read(measured).machine is None
+    assert read(measured).machine_locked_by is None
     with attempts.machine_lock("process 5 on here, which measures another run", print):
         standing = read(measured)
-        assert standing.machine == "process 5 on here, which measures another run" and "machine" in names(
-            standing
+        assert (
+            standing.machine_locked_by == "process 5 on here, which measures another run"
+            and "machine" in names(standing)
         )
-    assert read(measured).machine is None
+    assert read(measured).machine_locked_by is None
 
 
 def test_a_record_is_read_again_only_when_it_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -411,6 +417,17 @@ def test_json_keeps_keys_that_programs_read() -> None:
         }
     ]
     assert content["precision"] == {"rule": {}, "most": 10, "open": True, "block": 0, "cells": {}}
+    assert {
+        "possible",
+        "repeat",
+        "run",
+        "snakemake",
+        "machine",
+        "queue",
+        "disturbed",
+        "begun",
+        "ended",
+    } <= set(content)
 
 
 def test_unknown_study_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -464,7 +481,7 @@ def test_timings_are_counted_like_benchmarks() -> None:
     (attempt / "spec.json").write_text(json.dumps({"hosts": ["a-node"]}))
     with locked(attempt):
         standing = read(campaign_of_strategies)
-    assert standing.timings == {"planned": 1 + len(parts), "done": 1, "ok": 0} and standing.begun
+    assert standing.timings == {"planned": 1 + len(parts), "done": 1, "ok": 0} and standing.has_begun
     name = parts[0].parts[-3]
     assert [(item.name, item.hosts, item.epochs) for item in standing.under_way] == [
         (f"timing {name}", ["a-node"], None)
@@ -485,7 +502,7 @@ def test_an_adaptive_campaign_is_open_until_its_last_decision() -> None:
     assert standing.replication == TargetProgress(
         rule_fields(rule), max_runs=10, open=True, block=0, cells={}
     )
-    assert (standing.planned, standing.done, standing.left, standing.ended) == (6, 6, 0, False)
+    assert (standing.planned, standing.done, standing.left, standing.is_complete) == (6, 6, 0, False)
     first, second = dict.fromkeys(run.cell for run in measured.runs)
     cell = {"n": 3, "half_width": 0.031, "reached": "no", "refine": True, "expected": 5}
     last = {**cell, "n": 5, "refine": False}
@@ -501,23 +518,23 @@ def test_an_adaptive_campaign_is_open_until_its_last_decision() -> None:
         decision_file(measured.results, block).write_text(json.dumps(decision))
 
     decide(3)
-    standing = read(measured.now())
+    standing = read(measured.with_current_decisions())
     assert (standing.planned, standing.done, standing.left) == (7, 6, 1)
     assert standing.replication == TargetProgress(
         rule_fields(rule), max_runs=10, open=True, block=3, cells=decisions[3]
     )
     decide(4)
     decide(5)
-    for run in measured.now().runs:
+    for run in measured.with_current_decisions().runs:
         if not folder_of(measured, run).exists():
             record(measured, run)
-    standing = read(measured.now())
-    assert (standing.planned, standing.done, standing.left, standing.ended) == (9, 9, 0, True)
+    standing = read(measured.with_current_decisions())
+    assert (standing.planned, standing.done, standing.left, standing.is_complete) == (9, 9, 0, True)
     assert standing.replication == TargetProgress(
         rule_fields(rule), max_runs=10, open=False, block=5, cells=decisions[5]
     )
     decision_file(measured.results, 5).unlink()
-    progress = read(measured.now()).replication
+    progress = read(measured.with_current_decisions()).replication
     assert progress is not None and (progress.block, progress.open) == (4, False), (
         "what came of the last runs is not known"
     )
@@ -534,9 +551,10 @@ def made_up(**changes: Any) -> Standing:
     """Return the standing of a campaign of eight runs that has not begun, apart from `changes`."""
     plain: dict[str, Any] = {
         "study": "strategies", "site": "here", "planned": 8, "executable": 8, "statuses": {}, "under_way": [],
-        "left": 8, "left_s": None, "problems": [], "repeat": "", "run": "./ringside run",
+        "left": 8, "left_s": None, "problems": [], "repeat_command": "", "run_command": "./ringside run",
         "collective_benchmarks": NO_MEASUREMENTS, "timings": NO_MEASUREMENTS, "environments": [], "datasets": [],
-        "sessions": 0, "last_session": None, "snakemake": False, "machine": None, "jobs": None, "queue": "",
+        "sessions": 0, "last_session": None, "is_snakemake_running": False, "machine_locked_by": None,
+        "jobs": None, "queue_note": "",
     }  # fmt: skip
     return Standing(**{**plain, **changes})
 

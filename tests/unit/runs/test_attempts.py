@@ -112,14 +112,14 @@ def test_an_attempt_that_left_no_record_is_told_with_its_reason(tmp_path: Path) 
     (cut_off / "record.json").write_text('{"run_id": "x", "sta')
     _, complete = attempts.create_attempt_folder(folder)
     finish(complete, "done")
-    assert attempts.attempts_without_record(folder) == [
+    assert attempts.unfinished_attempts(folder) == [
         {"attempt": 1, "reason": "lost: Node failure on node2 (job 17 on node1)"},
         {"attempt": 2, "reason": attempts.UNKNOWN_END},
         {"attempt": 3, "reason": "stopped by SIGTERM"},
         {"attempt": 4, "reason": attempts.UNKNOWN_END},
     ]
     assert attempts.latest_recorded_attempt(folder) == complete
-    assert attempts.attempts_without_record(tmp_path / "nothing") == []
+    assert attempts.unfinished_attempts(tmp_path / "nothing") == []
 
 
 def test_variables_of_a_killed_supervisor_are_removed(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_variables_of_a_killed_supervisor_are_removed(tmp_path: Path) -> None:
 
 def test_giving_up_raises_nothing_where_nothing_can_be_written(tmp_path: Path) -> None:
     attempts.give_up(Path("/dev/null/attempt-1"), "no space left on device")
-    assert attempts.attempts_without_record(tmp_path) == []
+    assert attempts.unfinished_attempts(tmp_path) == []
 
 
 def test_who_is_at_an_attempt_is_told_until_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +141,7 @@ def test_who_is_at_an_attempt_is_told_until_it_ends(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("SLURM_JOB_ID", "17")
     final_record = tmp_path / "run" / "key" / "record.json"
     assert (
-        attempts.absence_reason(final_record) == attempts.NOT_RUN
+        attempts.missing_record_reason(final_record) == attempts.NOT_RUN
         and attempts.current_attempt(final_record.parent) is None
     )
 
@@ -150,11 +150,11 @@ def test_who_is_at_an_attempt_is_told_until_it_ends(tmp_path: Path, monkeypatch:
         holder = attempts.read_holder(attempt)
         assert (holder["process"], holder["host"], holder["job"]) == (os.getpid(), os.uname().nodename, "17")
         assert attempts.current_attempt(folder) == attempt
-        absent = attempts.absence_reason(final_record)
+        absent = attempts.missing_record_reason(final_record)
         assert (absent.code, absent.facts) == ("under-way", {"attempt": 1})
         assert f"process {os.getpid()} on" in (attempts.machine_locked_by() or "")
         raise Stopped("SIGTERM")
-    absent = attempts.absence_reason(final_record)
+    absent = attempts.missing_record_reason(final_record)
     assert (absent.code, absent.facts["attempt"]) == ("unfinished", 1)
     assert "SIGTERM" in absent.facts["reason"] and "job 17 on" in absent.facts["reason"]
     assert attempts.current_attempt(final_record.parent) is None and attempts.machine_locked_by() is None
@@ -185,10 +185,10 @@ def test_attempt_begun_elsewhere_may_still_run(tmp_path: Path) -> None:
     folder = tmp_path / "run" / "key"
     _, attempt = attempts.create_attempt_folder(folder)
     (attempt / "holder.json").write_text('{"host": "another-node"}')
-    reason = attempts.absence_reason(folder / "record.json")
+    reason = attempts.missing_record_reason(folder / "record.json")
     assert (reason.code, reason.facts) == ("begun-elsewhere", {"attempt": 1, "host": "another-node"})
     (attempt / "holder.json").write_text("cut o")
-    reason = attempts.absence_reason(folder / "record.json")
+    reason = attempts.missing_record_reason(folder / "record.json")
     assert (reason.code, reason.facts) == ("unfinished", {"attempt": 1, "reason": attempts.UNKNOWN_END})
 
 

@@ -12,6 +12,7 @@ import pytest
 from common.errors import MACHINE_ERRORS, InputError
 from common.files import write_json
 from common.notes import Note
+from common.run_status import RunStatus
 from declared.site import Site, load_site
 from declared.study import load_study
 from environments.built import read_built
@@ -22,16 +23,16 @@ from plan.design import plan_design
 from plan.identity import environment_of, plan_run
 from ranks.worker.epoch_timer import COLUMNS
 from runs.epochs import mean_of_timed, read_epochs
-from runs.supervise import (
-    describe_run,
+from runs.supervise import describe_run, mean_dropped_share, startup_time, summarize_ranks
+from runs.usable import find_cause
+from runs.verdict import (
+    Measurements,
+    Verdict,
+    check_measurements,
+    decide_status,
     failure_or_lost,
-    judge,
-    mean_dropped_share,
-    startup_time,
-    summarize_ranks,
     with_last_line,
 )
-from runs.usable import find_cause
 from support.one_run import one_run
 
 SPEC: dict[str, Any] = {"device": "cpu", "levels": {"epochs": 2}, "nodes": 2, "ranks": 2, "interface": "eth0"}
@@ -68,10 +69,17 @@ def epochs(folder: Path, *losses: float, sent: str = "") -> list[dict[str, Any]]
     return read_epochs(folder / "epochs.csv")
 
 
-def judged(
-    rows: list[dict[str, Any]], site: Site = SITE, outcome: Outcome = OK, **changes: Any
-) -> tuple[str, Note | None]:
-    return judge(outcome, {**MEASURED, **changes}, rows, SPEC, site, HOSTS, GRADIENTS)
+def judged(rows: list[dict[str, Any]], site: Site = SITE, **changes: Any) -> Verdict:
+    """Return the verdict on these epochs and on measurements with these changes."""
+    return check_measurements(Measurements({**MEASURED, **changes}, rows), SPEC, site, HOSTS, GRADIENTS)
+
+
+def decided(outcome: Outcome, log: Path, trace_problem: Note | None = None, killed: bool = False) -> Verdict:
+    """Return the verdict on a run whose ranks ended with this outcome and left no measurements."""
+    study = load_study("quickstart")
+    planned = plan_run(study, SITE, plan_design(study, SITE)[0])
+    log.touch()
+    return decide_status(planned, outcome, trace_problem, Measurements(None, []), HOSTS, log, killed)
 
 
 def stated(judgement: tuple[str, Note | None]) -> tuple[str, str, dict[str, Any]]:
@@ -142,12 +150,32 @@ def test_gradients_on_another_network_make_a_run_invalid(tmp_path: Path) -> None
 
 def test_a_run_that_ends_early_has_failed(tmp_path: Path) -> None:
     assert stated(judged(epochs(tmp_path, 2.0))) == ("failed", "ended-early", {"epochs": 1, "planned": 2})
-    assert judge(OK, None, epochs(tmp_path, 2.0, 1.0), SPEC, SITE, HOSTS, GRADIENTS)[0] == "failed"
+    rows = epochs(tmp_path, 2.0, 1.0)
+    assert check_measurements(Measurements(None, rows), SPEC, SITE, HOSTS, GRADIENTS).status == "failed"
+    assert stated(decided(OK, tmp_path / "log.txt"))[:2] == ("failed", "ended-early")
 
 
-def test_an_outcome_that_is_not_ok_stands_with_its_reason(tmp_path: Path) -> None:
-    outcome = Outcome("timeout", Note("time-limit", "as it was said", time_limit_s=4), 4.0)
-    assert judged(epochs(tmp_path, 2.0, 1.0), outcome=outcome) == ("timeout", outcome.reason)
+@pytest.mark.parametrize("status", [RunStatus.OOM, RunStatus.FAILED, RunStatus.TIMEOUT])
+def test_status_of_a_launch_other_than_ok_stays(tmp_path: Path, status: RunStatus) -> None:
+    outcome = Outcome(status, Note("code", "reason of the launcher", fact=4), 4.0)
+    assert decided(outcome, tmp_path / "log.txt") == (status, outcome.reason)
+
+
+def test_run_without_a_trace_of_score_p_failed(tmp_path: Path) -> None:
+    problem = Note("no-trace", "no trace", file="traces.otf2")
+    assert decided(OK, tmp_path / "log.txt", problem) == ("failed", problem)
+
+
+@pytest.mark.parametrize("status", [RunStatus.OOM, RunStatus.FAILED])
+def test_failure_is_lost_if_snakemake_was_killed(tmp_path: Path, status: RunStatus) -> None:
+    with pytest.raises(Lost) as lost:
+        decided(Outcome(status, Note("code", "reason"), 4.0), tmp_path / "log.txt", killed=True)
+    assert lost.value.reason.code == "parent-killed"
+
+
+def test_timeout_stays_if_snakemake_was_killed(tmp_path: Path) -> None:
+    outcome = Outcome(RunStatus.TIMEOUT, Note("code", "reason"), 4.0)
+    assert decided(outcome, tmp_path / "log.txt", killed=True).status == "timeout"
 
 
 def test_reason_quotes_the_line_of_the_log_with_an_error(tmp_path: Path) -> None:

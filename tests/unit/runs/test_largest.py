@@ -71,7 +71,7 @@ def test_largest_batch_is_searched_and_planned(
     final_record = largest.output(results, site, search)
     final_record.unlink()
     (final_record.parent / "attempt-1" / "record.json").unlink()
-    monkeypatch.setattr(launch, "run", None)
+    monkeypatch.setattr(launch, "run_ranks", None)
     resumed = search_program.KIND.reuse_or_measure(study, site, search, results)
     assert resumed["attempt"] == 2 and resumed["trials"] == record["trials"]
 

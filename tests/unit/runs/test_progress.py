@@ -11,53 +11,52 @@ from snakemake_interface_logger_plugins.common import LogEvent
 from common.errors import InputError
 from common.notes import codes
 from runs.progress import (
-    SESSION_VARIABLE,
+    CampaignProgress,
     Interruption,
-    Session,
     count_usable,
     filter_log,
     print_planned_search,
-    refuse_halted,
 )
+from runs.session import SESSION_VARIABLE, refuse_halted
 
 
-def pass_error(session: Session, **fields: Any) -> bool:
+def pass_error(progress: CampaignProgress, **fields: Any) -> bool:
     """Pass the error of a job through the filter of Snakemake's log, and return whether it is kept."""
     event = {"jobid": 1, "rule_name": "run", "rule_msg": "it FAILED", "aux": {}, "log": [], **fields}
-    return filter_log(session, logging.makeLogRecord({"event": LogEvent.JOB_ERROR, **event}))
+    return filter_log(progress, logging.makeLogRecord({"event": LogEvent.JOB_ERROR, **event}))
 
 
-def end_run(session: Session, results: Path, record: dict[str, object]) -> None:
-    """Let a run end with this record, and pass the events of Snakemake's log to the session."""
+def end_run(progress: CampaignProgress, results: Path, record: dict[str, object]) -> None:
+    """Let a run end with this record, and pass the events of Snakemake's log to the progress."""
     folder = results / "runs" / "a" / "0123456789ab"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "record.json").write_text(json.dumps({"attempt": 1, **record}))
-    session.watch("job_info", 7, "run", {"run_id": "a", "key": "0123456789ab"})
-    session.watch("job_finished", 7, None, None)
+    progress.follow_job("job_info", 7, "run", {"run_id": "a", "key": "0123456789ab"})
+    progress.follow_job("job_finished", 7, None, None)
 
 
 def test_it_says_what_is_done_left_and_not_ok(tmp_path: Path) -> None:
     left_s = iter([200.0, None])
-    session = Session(tmp_path, "s", planned=4, done=1, left_s=lambda: next(left_s))
-    session.add("b", "ok")
-    facts = session.line("b", "ok", "0.2 s/epoch").facts
+    progress = CampaignProgress(tmp_path, "s", planned=4, done=1, left_s=lambda: next(left_s))
+    progress.count_run("b", "ok")
+    facts = progress.describe_end("b", "ok", "0.2 s/epoch").facts
     assert facts == {"done": 2, "planned": 4, "open": False, "left_s": 200.0, "not_ok": 0}
-    session.add("c", "failed")
-    facts = session.line("c", "failed", "rank 0 ended").facts
+    progress.count_run("c", "failed")
+    facts = progress.describe_end("c", "failed", "rank 0 ended").facts
     assert facts == {"done": 3, "planned": 4, "open": False, "left_s": None, "not_ok": 1}
-    session.add("d", "ok")
-    assert session.line("d", "ok", "x").facts["done"] == 4
+    progress.count_run("d", "ok")
+    assert progress.describe_end("d", "ok", "x").facts["done"] == 4
     ended = json.loads((tmp_path / "sessions" / "s.json").read_text())["ended"]
     assert [entry["run_id"] for entry in ended] == ["b", "c", "d"]
 
 
 def test_what_is_planned_may_grow_until_it_is_decided(tmp_path: Path) -> None:
     counts = iter([(1, True), (2, True), (2, False)])
-    session = Session(tmp_path, "s", planned=1, done=0, count_planned=lambda: next(counts))
-    session.add("a", "ok")
-    lines = [session.line("a", "ok", "x") for _ in range(2)]
-    session.add("b", "ok")
-    lines.append(session.line("b", "ok", "x"))
+    progress = CampaignProgress(tmp_path, "s", planned=1, done=0, count_planned=lambda: next(counts))
+    progress.count_run("a", "ok")
+    lines = [progress.describe_end("a", "ok", "x") for _ in range(2)]
+    progress.count_run("b", "ok")
+    lines.append(progress.describe_end("b", "ok", "x"))
     facts = [(line.facts["done"], line.facts["planned"], line.facts["open"]) for line in lines]
     assert facts == [(1, 1, True), (1, 2, True), (2, 2, False)] and lines[0].startswith("[1/1] ok")
 
@@ -65,12 +64,14 @@ def test_what_is_planned_may_grow_until_it_is_decided(tmp_path: Path) -> None:
 def test_a_line_is_printed_when_snakemake_finishes_a_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    session = Session(tmp_path, "s", planned=2, done=0)
-    session.watch("job_info", 8, "table", {"table": "cells"})
-    session.watch("job_finished", 8, None, None)
+    progress = CampaignProgress(tmp_path, "s", planned=2, done=0)
+    progress.follow_job("job_info", 8, "table", {"table": "cells"})
+    progress.follow_job("job_finished", 8, None, None)
     assert capsys.readouterr().out == "", "only runs have a line"
-    end_run(session, tmp_path, {"status": "timeout", "reason": "too slow"})
-    assert capsys.readouterr().out.startswith("[1/2] timeout a") and session.line("a", "timeout", "x")
+    end_run(progress, tmp_path, {"status": "timeout", "reason": "too slow"})
+    assert capsys.readouterr().out.startswith("[1/2] timeout a") and progress.describe_end(
+        "a", "timeout", "x"
+    )
 
 
 @pytest.mark.parametrize(
@@ -84,21 +85,24 @@ def test_a_line_is_printed_when_snakemake_finishes_a_run(
 def test_a_timing_has_a_line_too(
     timing: dict[str, object], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    session = Session(tmp_path, "s", planned=2, done=0)
+    progress = CampaignProgress(tmp_path, "s", planned=2, done=0)
     folder = tmp_path / "costs" / "one" / "0123456789ab"
     folder.mkdir(parents=True)
     (folder / "timing.json").write_text(json.dumps({**timing, "wall_s": 41.3}))
-    session.watch("job_info", 7, "timing", {"timing": "one", "key": "0123456789ab"})
-    session.watch("job_finished", 7, None, None)
+    progress.follow_job("job_info", 7, "timing", {"timing": "one", "key": "0123456789ab"})
+    progress.follow_job("job_finished", 7, None, None)
     assert capsys.readouterr().out == f"timing one: {line}\n"
 
 
 def test_a_disturbed_machine_is_said_at_once(tmp_path: Path) -> None:
-    session = Session(tmp_path, "s", planned=9, done=0)
-    hints = [codes(session.hints(disturbed)) for disturbed in [True] * 7]
+    progress = CampaignProgress(tmp_path, "s", planned=9, done=0)
+    hints = [codes(progress.disturbance_hints(disturbed)) for disturbed in [True] * 7]
     assert hints == [["first-disturbed-run"], [], [], [], ["all-disturbed"], [], []]
-    session = Session(tmp_path, "s", planned=9, done=0)
-    assert [len(list(session.hints(disturbed))) for disturbed in (False, True, True, True, True, True)] == [
+    progress = CampaignProgress(tmp_path, "s", planned=9, done=0)
+    assert [
+        len(list(progress.disturbance_hints(disturbed)))
+        for disturbed in (False, True, True, True, True, True)
+    ] == [
         0,
         1,
         0,
@@ -158,27 +162,27 @@ def test_cache_files_of_another_checkout_are_not_reported(rules: str, is_kept: b
 def test_why_a_job_on_the_cluster_failed_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / "17.log"
     log.write_text("ringside: a run: lost: No space left on device\nError in rule run:\n    jobid: 0\n")
-    session = Session(tmp_path, "s", 2, 0)
+    progress = CampaignProgress(tmp_path, "s", 2, 0)
     for file in (log, tmp_path / "gone"):
-        pass_error(session, aux={"external_jobid": "17"}, log=[str(file)])
+        pass_error(progress, aux={"external_jobid": "17"}, log=[str(file)])
     assert capsys.readouterr().out.splitlines() == [
         "ringside: run: cluster job 17 failed: a run: lost: No space left on device",
         "ringside: run: cluster job 17 failed: it FAILED",
     ]
-    pass_error(session, log=[str(log)])  # on this machine its words were seen already
+    pass_error(progress, log=[str(log)])  # on this machine its words were seen already
     assert capsys.readouterr().out == ""
 
 
 def test_refusal_of_slurm_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As snakemake-executor-plugin-slurm 2.8 reports them; profiles are quiet about rules."""
-    session = Session(tmp_path, "s", 2, 0)
+    progress = CampaignProgress(tmp_path, "s", 2, 0)
     errors = [
         "sbatch: error: Requested node configuration is not available",
         "sbatch: error: a\nsbatch: error: b",
     ]
     for job, error in ((1, errors[0]), (2, errors[0]), (1, errors[1])):
         message = f"SLURM sbatch failed. The error message was '{error}'.\n    sbatch call:\n        sbatch -x 'y'.\n"
-        pass_error(session, jobid=job, rule_msg=message)
+        pass_error(progress, jobid=job, rule_msg=message)
     advice = "./ringside doctor names the key of the site to correct"
     assert capsys.readouterr().out.splitlines() == [
         f"ringside: run: Slurm refuses the job: {errors[0]}; {advice}",
@@ -186,34 +190,36 @@ def test_refusal_of_slurm_is_said_once(tmp_path: Path, capsys: pytest.CaptureFix
     ]
 
 
-def test_a_campaign_stops_after_three_equal_failures(tmp_path: Path) -> None:
+def test_campaign_is_halted_after_three_equal_failures(tmp_path: Path) -> None:
     stops: list[int] = []
-    session = Session(tmp_path, "s", 9, 0, stop=lambda: stops.append(1))
+    progress = CampaignProgress(tmp_path, "s", 9, 0, stop_scheduling=lambda: stops.append(1))
     for status, reason in (
         *2 * [("failed", "rank 0 ended with status 1: ImportError")],
         ("ok", "None"),
         *2 * [("failed", "rank 1 ended with status 1: ImportError")],
     ):
-        session.halt_after_same_failures(status, reason)
-    assert not stops and session.halted is None
-    session.halt_after_same_failures("failed", "rank 0 ended with status 1: ImportError")
-    session.halt_after_same_failures("failed", "rank 0 ended with status 1: ImportError")
-    assert stops == [1] and session.halted is not None
-    assert session.halted.code == "same-failure" and session.halted.facts["runs"] == 3
-    assert "./ringside repeat failed" in session.halted and "--keep-going" in session.halted
+        progress.failures.count_run(status, reason)
+    assert not stops and progress.failures.halted is None
+    progress.failures.count_run("failed", "rank 0 ended with status 1: ImportError")
+    progress.failures.count_run("failed", "rank 0 ended with status 1: ImportError")
+    assert stops == [1] and progress.failures.halted is not None
+    assert progress.failures.halted.code == "same-failure" and progress.failures.halted.facts["runs"] == 3
+    assert (
+        "./ringside repeat failed" in progress.failures.halted and "--keep-going" in progress.failures.halted
+    )
 
 
-def test_no_run_begins_in_a_campaign_that_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_run_begins_in_a_halted_campaign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SESSION_VARIABLE, "s")
-    session = Session(tmp_path, "s", 9, 0, stop=lambda: None)
+    progress = CampaignProgress(tmp_path, "s", 9, 0, stop_scheduling=lambda: None)
     refuse_halted(tmp_path)
-    session.add("a", "failed")
+    progress.count_run("a", "failed")
     refuse_halted(tmp_path)
     for _ in range(3):
-        session.halt_after_same_failures("failed", "the same")
+        progress.failures.count_run("failed", "the same")
     with pytest.raises(InputError) as refused:
         refuse_halted(tmp_path)
-    assert refused.value.code == "campaign-stopped"
+    assert refused.value.code == "campaign-halted"
     monkeypatch.setenv(SESSION_VARIABLE, "t")
     refuse_halted(tmp_path)
 
@@ -222,11 +228,11 @@ def test_no_run_begins_in_a_campaign_that_stopped(tmp_path: Path, monkeypatch: p
     "statuses", [["timeout"] * 4, ["oom"] * 4, ["invalid"] * 4, ["failed", "failed", "timeout", "failed"]]
 )
 def test_a_campaign_goes_on_after_other_ends(tmp_path: Path, statuses: list[str]) -> None:
-    session = Session(tmp_path, "s", 9, 0, stop=lambda: pytest.fail("it was stopped"))
+    progress = CampaignProgress(tmp_path, "s", 9, 0, stop_scheduling=lambda: pytest.fail("it was stopped"))
     for status in statuses:
-        session.halt_after_same_failures(status, "the same")
+        progress.failures.count_run(status, "the same")
     for reason in ("ImportError", "MemoryError", "ImportError", "MemoryError"):
-        session.halt_after_same_failures("failed", reason)
+        progress.failures.count_run("failed", reason)
 
 
 @pytest.mark.parametrize(
@@ -262,7 +268,7 @@ echo "JobId=17 JobName=x JobState={state} ExitCode={code} BatchHost=n3 WorkDir=/
         (None, "NODE_FAIL", "0:53", None),
     ],
 )
-def test_a_campaign_stops_where_a_node_sees_nothing(
+def test_node_without_a_path_halts_a_campaign(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     log: str | None,
@@ -276,34 +282,37 @@ def test_a_campaign_stops_where_a_node_sees_nothing(
     (tmp_path / "scontrol").chmod(0o755)
     if log:
         (tmp_path / log).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / log).write_text("ringside: node n1 does not see /cache\n")
-    session = Session(tmp_path, "s", 2, 0, stop=lambda: True)
-    assert pass_error(session, aux={"external_jobid": "17"}, log=["x.log"]) is (facts is None)
+        (tmp_path / log).write_text("ringside: node n1 cannot access /cache\n")
+    progress = CampaignProgress(tmp_path, "s", 2, 0, stop_scheduling=lambda: True)
+    assert pass_error(progress, aux={"external_jobid": "17"}, log=["x.log"]) is (facts is None)
     assert (
-        (session.halted.code, session.halted.facts) == ("not-seen", facts)
+        (progress.failures.halted.code, progress.failures.halted.facts) == ("inaccessible", facts)
         if facts
-        else session.halted is None
+        else progress.failures.halted is None
     )
 
 
-def test_ranks_that_see_nothing_stop_a_campaign_in_an_allocation(tmp_path: Path) -> None:
+def test_ranks_without_a_path_halt_a_campaign(tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "a" / "0123456789ab" / "attempt-1"
     folder.mkdir(parents=True)
-    (folder / "unfinished.txt").write_text("lost: node n2 does not see /data (job 7 on n1)\n")
-    session = Session(tmp_path, "s", 2, 0, stop=lambda: True)
-    session.watch("job_info", 7, "run", {"run_id": "a", "key": "0123456789ab"})
-    assert not pass_error(session, jobid=7)
-    assert session.halted is not None and session.halted.facts == {"node": "n2", "path": "/data"}
+    (folder / "unfinished.txt").write_text("lost: node n2 cannot access /data (job 7 on n1)\n")
+    progress = CampaignProgress(tmp_path, "s", 2, 0, stop_scheduling=lambda: True)
+    progress.follow_job("job_info", 7, "run", {"run_id": "a", "key": "0123456789ab"})
+    assert not pass_error(progress, jobid=7)
+    assert progress.failures.halted is not None and progress.failures.halted.facts == {
+        "node": "n2",
+        "path": "/data",
+    }
 
 
 def test_failures_are_counted_where_nothing_can_be_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "sessions").write_text("a file in the folder's place")
-    session = Session(tmp_path, "s", planned=9, done=0, stop=lambda: True)
+    progress = CampaignProgress(tmp_path, "s", planned=9, done=0, stop_scheduling=lambda: True)
     for _ in range(3):
-        end_run(session, tmp_path, {"status": "failed", "reason": "ImportError"})
-    assert session.halted is not None and capsys.readouterr().out.count("failed  a") == 3
+        end_run(progress, tmp_path, {"status": "failed", "reason": "ImportError"})
+    assert progress.failures.halted is not None and capsys.readouterr().out.count("failed  a") == 3
 
 
 def test_dry_run_names_each_batch_search(capsys: pytest.CaptureFixture[str]) -> None:
@@ -314,7 +323,7 @@ def test_dry_run_names_each_batch_search(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_a_campaign_goes_on_where_the_caller_wants_it(tmp_path: Path) -> None:
-    session = Session(tmp_path, "s", 9, 0)
+    progress = CampaignProgress(tmp_path, "s", 9, 0)
     for _ in range(4):
-        session.halt_after_same_failures("failed", "the same")
-    assert session.halted is None
+        progress.failures.count_run("failed", "the same")
+    assert progress.failures.halted is None

@@ -8,14 +8,13 @@ import pytest
 
 from common.errors import InputError
 from common.files import read_json, write_json
+from common.run_status import RunStatus
 from declared.site import load_site
 from environments import scorep
 from environments.installed import PROGRAM_VARIABLE
-from launchers.launch import Outcome
 from ranks.worker.node import machine
 from runs import score_p
 
-OK = Outcome("ok", None, 4.0)
 ENVIRONMENT = {
     "variables": {PROGRAM_VARIABLE: "/opt/lbann", "X": "1"},
     "packages": {"lbann": "0.104"},
@@ -64,17 +63,21 @@ def test_the_program_is_replaced_and_the_version_recorded(prefix: Path) -> None:
 
 
 def test_its_clock_is_compared_where_rank_0_was_here(attempt: Path) -> None:
-    assert score_p.finish_trace(attempt, OK) == OK and not (attempt / scorep.START_FOLDER).exists()
+    assert (
+        score_p.finish_trace(attempt, RunStatus.OK) is None and not (attempt / scorep.START_FOLDER).exists()
+    )
     assert read_json(attempt / scorep.CLOCK)["rank_0_began"] == pytest.approx(time.time() - 7, abs=2)
 
 
 def test_another_machine_has_another_clock(attempt: Path) -> None:
     write_json(attempt / "result.json", {"ranks": [{"machine": "another"}]})
-    assert score_p.finish_trace(attempt, OK) == OK and not (attempt / scorep.CLOCK).exists()
+    assert score_p.finish_trace(attempt, RunStatus.OK) is None and not (attempt / scorep.CLOCK).exists()
 
 
 def test_a_run_without_a_trace_failed(attempt: Path) -> None:
     (attempt / scorep.ANCHOR).unlink()
-    ended = score_p.finish_trace(attempt, OK)
-    assert ended.status == "failed" and ended.reason is not None
-    assert (ended.reason.code, ended.reason.facts) == ("no-trace", {"file": "score-p/traces.otf2"})
+    problem = score_p.finish_trace(attempt, RunStatus.OK)
+    assert problem is not None and (problem.code, problem.facts) == (
+        "no-trace",
+        {"file": "score-p/traces.otf2"},
+    )

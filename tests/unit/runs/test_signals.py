@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from common.files import CHECKOUT
-from common.shell import UNSEEN_STATUS
+from common.shell import INACCESSIBLE_STATUS
 
 PROGRAM = """
 import signal, sys, time
@@ -27,7 +27,7 @@ RAISES = """
 import errno, os
 from pathlib import Path
 from common.notes import Note
-from common.shell import unseen_path_note
+from common.shell import inaccessible_path_note
 from launchers.launch import Lost
 from runs.supervise import report_interruptions
 with report_interruptions("a run", Path("results")):
@@ -66,7 +66,7 @@ def test_a_signal_stops_a_measurement(signum: signal.Signals) -> None:
     ("error", "status"),
     [
         ("Lost(Note('job-ended', 'job 17 ended'))", os.EX_TEMPFAIL),
-        ("Lost(unseen_path_note('node1', '/shared'))", UNSEEN_STATUS),
+        ("Lost(inaccessible_path_note('node1', '/shared'))", INACCESSIBLE_STATUS),
         ("OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))", os.EX_TEMPFAIL),
     ],
     ids=["lost", "not seen", "full disk"],

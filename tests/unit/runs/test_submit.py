@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from common.shell import find_unseen_path
+from common.shell import find_inaccessible_path
 from declared.site import load_site
 from declared.study import Replicates, load_study
 from plan.campaign import Campaign, plan_campaign
@@ -100,11 +100,11 @@ def test_decided_and_undecided_blocks_are_submitted() -> None:
     record(campaign_now, 1, 2, 3)
     assert list(submitted(campaign_now)) == [4, 5, 6], "the next job decides"
     decide(campaign_now, 3, refine=True)
-    assert list(submitted(campaign_now.now())) == [4, 5, 6]
+    assert list(submitted(campaign_now.with_current_decisions())) == [4, 5, 6]
     record(campaign_now, 4)
-    assert list(submitted(campaign_now.now())) == [5, 6]
+    assert list(submitted(campaign_now.with_current_decisions())) == [5, 6]
     decide(campaign_now, 4, refine=False)
-    assert submitted(campaign_now.now()) == {}
+    assert submitted(campaign_now.with_current_decisions()) == {}
 
 
 SQUEUE = """#!/bin/sh
@@ -129,7 +129,7 @@ def test_a_block_on_a_blind_node_ends_with_its_own_status(tmp_path: Path) -> Non
     blind = script.replace(f" {sys.executable} ", " /no/python ", 1)
     environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
     done = subprocess.run(["bash"], input=blind, env=environment, capture_output=True, text=True, check=False)
-    seen = find_unseen_path(done.stderr)
+    seen = find_inaccessible_path(done.stderr)
     assert done.returncode == 79 and seen is not None and seen.facts["path"] == "/no/python"
 
 

@@ -6,14 +6,14 @@ import pytest
 
 from common.notes import Note
 from declared.site import load_site
-from runs import supervise
+from runs import verdict
 from runs.usable import find_cause, usable_runs_note
 
 
 def disturbed(load: float, steal: float) -> Note:
     """Return the reason of a run at a site with limits of 5 and 2.5 % of CPU time."""
     site = replace(load_site("local"), max_other_cpu_share=0.05, max_steal_share=0.025)
-    reason = supervise.misplaced_or_disturbed_reason(["a"], 1, ["a"], (load, steal), site)
+    reason = verdict.misplaced_or_disturbed_reason(["a"], 1, ["a"], (load, steal), site)
     assert reason is not None
     return reason
 

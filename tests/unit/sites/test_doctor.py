@@ -345,11 +345,11 @@ class TestWhatNodesSay:
     @pytest.mark.parametrize(
         ("subject", "differs", "code"),
         [
-            ("checkout", {"checkout": False}, "not-seen"),
+            ("checkout", {"checkout": False}, "inaccessible"),
             ("controller's python", {"python": "/usr/bin/python3"}, "no-python"),
             ("controller's python", {"version": "3.9"}, "other-python"),
             ("results", {"results": "Read-only"}, "not-writable"),
-            ("cache", {"cache_seen": False}, "not-seen"),
+            ("cache", {"cache_seen": False}, "inaccessible"),
             ("interface", {"interfaces": {"lo": "::1"}}, "no-interface"),
             ("interface", {"interfaces": {"eth0": None}}, "no-address"),
             ("setup", {"setup": ["module load x", "not found"]}, "setup-fails"),

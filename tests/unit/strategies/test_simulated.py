@@ -58,7 +58,7 @@ def runs(campaign: Campaign, simulator: Simulator) -> pd.DataFrame:
     for run in campaign.runs:
         row = {**planned_row(campaign, run), "status": "ok", "reason": None, "session": "1", "site": "local"}
         if run.strategy is None:
-            row |= {"status": "missing", "reason": campaign.missing_reason(run)}
+            row |= {"status": "missing", "reason": campaign.not_executable_reason(run)}
         else:
             step = simulator.simulate(run)["seconds"] * SLOWER[str(run.levels["parallelism"])] + REST_S
             row |= {"epoch_time_s": 512 / 64 * step * (1 + 0.001 * (-1) ** run.replicate)}

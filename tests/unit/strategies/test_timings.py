@@ -145,11 +145,14 @@ def test_missing_timings_are_named_and_nothing_written(real: Any, results: Path,
     ],
 )
 def test_a_timing_that_fails_is_data(
-    outcome: Outcome, result: dict[str, Any] | None, status: str, words: list[str] | None
+    outcome: Outcome, result: dict[str, Any] | None, status: str, words: list[str] | None, tmp_path: Path
 ) -> None:
     with_ranks = result and {**result, "ranks": [{"host": "node1", "machine": "a"}]}
-    became, reason = other_measurements.judge(outcome, with_ranks, load_site("local"), ["node1"])
-    assert became == status
+    (log := tmp_path / "log.txt").touch()
+    decided, reason = other_measurements.decide_status(
+        outcome, with_ranks, load_site("local"), ["node1"], log
+    )
+    assert decided == status
     assert reason is None if words is None else bool(reason) and all(word in reason for word in words)
 
 

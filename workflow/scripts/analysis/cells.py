@@ -15,7 +15,6 @@ from analysis import conditions, intervals, tables
 from analysis.cell_means import estimate_means, estimate_response_means
 from analysis.intervals import Estimate
 from analysis.measured import (
-    OUT_OF_MEMORY,
     OUT_OF_MEMORY_MARK,
     cell_levels,
     level_text,
@@ -23,6 +22,7 @@ from analysis.measured import (
     successful,
     title,
 )
+from common.run_status import RunStatus
 from declared.factors import LARGEST
 from declared.responses import EPOCH_TIME, Response
 from declared.responses import RESPONSES as DECLARED
@@ -73,7 +73,7 @@ def summarize(runs: pd.DataFrame, response: Response = EPOCH_TIME) -> pd.DataFra
         rows["local_batch"] = runs.drop_duplicates("cell").set_index("cell")["local_batch"]
     rows["n"] = ok.groupby("cell").size().reindex(rows.index, fill_value=0)
     rows["unsuccessful"] = runs.groupby("cell").size().reindex(rows.index) - rows["n"]
-    rows["out_of_memory"] = runs[runs["status"] == OUT_OF_MEMORY].groupby("cell").size().reindex(rows.index)
+    rows["out_of_memory"] = runs[runs["status"] == RunStatus.OOM].groupby("cell").size().reindex(rows.index)
     for listed in _listed(response):
         if runs[listed.column].isna().all():
             continue

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from common.errors import InputError
+from common.run_status import RunStatus
 from common.schemas import schema
 from common.tables import read_results, read_table
 from declared.factors import (
@@ -28,7 +29,6 @@ from declared.factors import (
 from declared.records import RECORD_TABLES
 from models.collectives import COLLECTIVES
 
-OUT_OF_MEMORY = "oom"  # the status of a run that needs more memory than there is
 TRAINING_LOOPS = {"custom": "Ringside's loop", "fit": "framework's fit"}  # in legends
 OUT_OF_MEMORY_MARK = "OOM"  # in place of a cell's value
 # Their levels are clear without a title; the column `treatment` names several factors (prediction.curves).
@@ -414,7 +414,7 @@ def missing_cells(runs: pd.DataFrame) -> list[str]:
 def out_of_memory_cells(runs: pd.DataFrame) -> list[str]:
     """Return the cells that have no successful run because memory ran out, in the order of the design."""
     measured = set(successful(runs)["cell"])
-    ran_out = dict.fromkeys(runs.loc[runs["status"] == OUT_OF_MEMORY, "cell"])
+    ran_out = dict.fromkeys(runs.loc[runs["status"] == RunStatus.OOM, "cell"])
     return [cell for cell in ran_out if cell not in measured]
 
 

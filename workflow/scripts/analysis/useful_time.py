@@ -14,6 +14,7 @@ from analysis.cost import HOUR_S, paid_nodes
 from analysis.measured import cell_levels, currency_of, level_texts, successful, title
 from analysis.shares import run_seconds
 from common.notes import Note
+from common.run_status import RunStatus
 from common.text import number_of
 from common.units import Unit, choose_unit
 
@@ -151,7 +152,7 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame) -> tables.Table:
         display[f"queue ({unit.name})"] = (data["queue_s"] / unit.size).map(tables.number)
     if data["cost"].notna().any():
         display[f"cost ({currency_of(runs)})"] = data["cost"].map(tables.number)
-    n_missing = int((runs["status"] == "missing").sum())
+    n_missing = int((runs["status"] == RunStatus.MISSING).sum())
     notes = [
         METHOD_NOTE,
         QUEUE_NOTE if data["queue_s"].gt(0).any() else "",

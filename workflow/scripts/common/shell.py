@@ -16,10 +16,10 @@ from common.notes import Note
 NODE_CHECK = CHECKOUT / "profiles" / "node-check"
 # Prefix of a marker file in a folder: a node without the file has a different folder at this path.
 SEEN_BY = ".seen-by-"
-UNSEEN = "not-seen"  # code of the note that a node cannot access a path
-UNSEEN_STATUS = 79  # exit status of node-check, and of programs that end because of it
-_UNSEEN_LINE = re.compile(
-    r"^(?:ringside|lost): node (\S+) does not see (.+?)(?: \(job \S+ on \S+\))?$", re.MULTILINE
+INACCESSIBLE = "inaccessible"  # code of the note that a node cannot access a path
+INACCESSIBLE_STATUS = 79  # exit status of node-check, and of programs that end because of it
+_INACCESSIBLE_LINE = re.compile(
+    r"^(?:ringside|lost): node (\S+) cannot access (.+?)(?: \(job \S+ on \S+\))?$", re.MULTILINE
 )
 T = TypeVar("T")
 
@@ -117,7 +117,7 @@ def export_lines(variables: Mapping[str, str]) -> str:
 
 
 def check_node(paths: Sequence[str]) -> list[str]:
-    """Return a command that prints a line and ends with UNSEEN_STATUS on a node that cannot access a path."""
+    """Return a command that prints a line and ends with INACCESSIBLE_STATUS if a path is inaccessible."""
     return ["sh", "-c", NODE_CHECK.read_text(encoding="utf-8"), "node-check", *paths]
 
 
@@ -127,13 +127,13 @@ def check_node_by_pipe(paths: Sequence[str]) -> str:
     return f"echo {text} | base64 -d | sh -s -- {shlex.join(paths)}"
 
 
-def find_unseen_path(text: str) -> Note | None:
+def find_inaccessible_path(text: str) -> Note | None:
     """Return the note on a node that cannot access a path, from what `check_node` wrote to a log, or None."""
-    match = _UNSEEN_LINE.search(text)
-    return unseen_path_note(match[1], match[2]) if match else None
+    match = _INACCESSIBLE_LINE.search(text)
+    return inaccessible_path_note(match[1], match[2]) if match else None
 
 
-def unseen_path_note(node: str, path: str) -> Note:
+def inaccessible_path_note(node: str, path: str) -> Note:
     """Return the note that a node cannot access a path; a marker file stands for its folder."""
     path = path.partition(f"/{SEEN_BY}")[0]
-    return Note(UNSEEN, f"node {node} does not see {path}", node=node, path=path)
+    return Note(INACCESSIBLE, f"node {node} cannot access {path}", node=node, path=path)

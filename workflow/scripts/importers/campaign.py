@@ -23,6 +23,7 @@ from common.files import (
 )
 from common.keys import parse
 from common.notes import Note
+from common.run_status import RunStatus
 from common.schemas import schema
 from common.tables import write_table
 from common.text import number_of
@@ -174,7 +175,7 @@ def read_sources(result: Import, names: Sequence[str]) -> None:
     if not runs:
         hint = "add a table of runs or a log: ./ringside import RUNS.csv all_reduce.txt --as NAME"
         raise InputError("missing-value", "has no runs", file=" ".join(names), hint=hint)
-    if failed := [run for run in runs if run.status != "ok"]:
+    if failed := [run for run in runs if run.status != RunStatus.OK]:
         result.notes.append(f"{number_of(len(failed), 'run')} did not succeed: {failed[0].reason}")
     result.findings += run_checks(runs, reading.time)
     if REPEATED in result.stated.accepted:

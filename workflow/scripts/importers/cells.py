@@ -14,6 +14,7 @@ from typing import Any
 from common.errors import InputError
 from common.files import format_utc
 from common.keys import parse
+from common.run_status import RunStatus
 from declared.devices import find_device, stated_peak
 from declared.factors import CUSTOM, factor_table, level_type, levels_name
 from declared.imported import Statement
@@ -64,7 +65,7 @@ class ImportedRun:
     effective_batch: int
     seconds: float | None
     epoch_s: float | None = None
-    status: str = "ok"
+    status: str = RunStatus.OK
     reason: str | None = None
     is_to_target: bool = False
 
@@ -101,7 +102,7 @@ def complete_run(measurement: Measurement, statement: Statement, time: str) -> I
     local, sync_every, effective = _batch(values, replicas, place)
     status, reason = _status(values)
     seconds, epoch_s = (
-        (None, None) if status != "ok" else _times(measurement, values, effective, devices, time)
+        (None, None) if status != RunStatus.OK else _times(measurement, values, effective, devices, time)
     )
     if parallel["pipeline"] > 1:
         # In a pipeline, accumulation steps are micro-batches of one step.
@@ -239,9 +240,9 @@ def _batch(values: Mapping[str, Any], replicas: int, place: str) -> tuple[float,
 def _status(values: Mapping[str, Any]) -> tuple[str, str | None]:
     text = str(values.get("status", "")).lower()
     if text in ("", *SUCCESS):
-        return "ok", None
+        return RunStatus.OK, None
     words = f"{text} {values.get('reason', '')}".lower()
-    status = "oom" if "oom" in words or "out of memory" in words else "failed"
+    status = RunStatus.OOM if "oom" in words or "out of memory" in words else RunStatus.FAILED
     return status, str(values.get("reason") or f"status {text} in its file")
 
 
@@ -392,7 +393,7 @@ def _rate(values: Mapping[str, Any], name: str, statement: Statement) -> float |
 
 def _step_counts(run: ImportedRun, samples: int) -> dict[str, Any]:
     """Return the columns with the numbers of samples and steps of an epoch; {} if they are not whole."""
-    if run.is_to_target or run.status != "ok" or samples % run.effective_batch:
+    if run.is_to_target or run.status != RunStatus.OK or samples % run.effective_batch:
         return {}
     n_steps = samples // run.effective_batch
     return {"samples_trained": samples, "steps": n_steps * run.sync_every, "n_allreduces": n_steps}

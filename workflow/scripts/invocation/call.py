@@ -29,16 +29,14 @@ from runs.attempts import machine_locked_by
 from runs.progress import (
     HALTED_STATUS,
     LAUNCHING_RULES,
-    SESSION_VARIABLE,
+    CampaignProgress,
     Interruption,
-    Session,
     act_if_nothing_to_do,
     count_usable,
-    current_session,
     filter_log,
-    new_session,
     print_planned_search,
 )
+from runs.session import SESSION_VARIABLE, current_session, new_session
 from sites import disturbance
 from sites.readiness import check_builds, check_bundle, check_launch, node_paths
 
@@ -128,25 +126,25 @@ class Call:
         os.environ.setdefault(SESSION_VARIABLE, new_session())
         touch = bool({"--touch", "-t"} & set(sys.argv))
         self.content = ContentCheck(rules, self._plans, self.dry_run, touch)
-        self._session = self._open_session()
+        self._progress = self._begin_session()
         self._follow_log()
         poll_slurm_steadily()
 
-    def _open_session(self) -> Session | None:
+    def _begin_session(self) -> CampaignProgress | None:
         if self.campaign.mode != "campaign" or not self._plans:
             return None
         campaign = self.campaign.pilot if "pilot" in sys.argv else self.campaign
         # Only the command line counts: keep-going in a profile is about lost jobs.
         keep_going = {"--keep-going", "-k"} & set(sys.argv)
         return exit_on_input_error(
-            lambda: Session(
+            lambda: CampaignProgress(
                 campaign.results,
                 current_session(),
                 planned=len(campaign.record_paths),
                 done=len(campaign.available()),
                 left_s=time_left.time_left_estimator(campaign),
-                count_planned=lambda: campaign.now().count_runs(),
-                stop=None if keep_going else stop_scheduling,
+                count_planned=lambda: campaign.with_current_decisions().count_runs(),
+                stop_scheduling=None if keep_going else stop_scheduling,
             )
         )
 
@@ -155,7 +153,7 @@ class Call:
         logger = logging.getLogger(LOGGER)
         logger.addFilter(self.content.filter)
         logger.addFilter(_follow_jobs)
-        logger.addFilter(lambda record: filter_log(self._session, record))
+        logger.addFilter(lambda record: filter_log(self._progress, record))
         logger.addFilter(Interruption())
         logger.addFilter(lambda record: act_if_nothing_to_do(record, self.print_outcome))
         logger.addFilter(_replace_advice_to_unlock)
@@ -287,8 +285,8 @@ class Call:
     def fail(self) -> None:
         """Print why the campaign halted, if it did, and exit with HALTED_STATUS (onerror)."""
         cancel_timers()
-        if self._session and self._session.halted:
-            print_line(f"ringside: {self._session.halted}", to_stderr=True)
+        if self._progress and self._progress.failures.halted:
+            print_line(f"ringside: {self._progress.failures.halted}", to_stderr=True)
             sys.exit(HALTED_STATUS)
 
 

@@ -41,7 +41,7 @@ class Flux:
         if "FLUX_URI" not in os.environ:
             raise outside_of_job_error(site, "an instance of Flux", "use snakemake --profile flux")
         hosts = list(dict.fromkeys(_up_nodes()))
-        if len(hosts) < spec["nodes"] <= int(ask_or_lose("getattr", "size")):
+        if len(hosts) < spec["nodes"] <= int(query_flux("getattr", "size")):
             text = f"only {', '.join(hosts) or 'no node'} is up, the run needs {spec['nodes']} nodes"
             raise Lost(Note("nodes-down", text, up=hosts, needed=spec["nodes"]))
         self.hosts = select_hosts(site, hosts, spec["nodes"], "flux resource list")
@@ -60,7 +60,7 @@ class Flux:
         """
         spec = self._spec
         identity = 'RINGSIDE_RANK="$FLUX_TASK_RANK" RINGSIDE_LOCAL_RANK="$FLUX_TASK_LOCAL_ID"'
-        self._id = ask_or_lose(
+        self._id = query_flux(
             "submit",
             f"--job-name=ringside-{spec['run_id']}"[:200],
             f"--nodes={spec['nodes']}",
@@ -73,7 +73,7 @@ class Flux:
             *program.command_after(self._site.setup, identity),
         )
         with contextlib.suppress(Lost):  # the events below have the reason
-            ask_or_lose("job", "wait-event", f"--timeout={PATIENCE_S:.0f}", self._id, "start", tries=1)
+            query_flux("job", "wait-event", f"--timeout={PATIENCE_S:.0f}", self._id, "start", tries=1)
         events = self._events()
         if not any(event["name"] == "start" for event in events):
             text = f"Flux did not start job {self._id} within {PATIENCE_S:.0f} s: nodes are busy"
@@ -110,15 +110,15 @@ class Flux:
         """See Launcher. Kills the ranks through Flux, then the attached client."""
         if self._id:
             with contextlib.suppress(Lost):
-                ask_or_lose("job", "kill", "--signal=SIGKILL", self._id, tries=1)
+                query_flux("job", "kill", "--signal=SIGKILL", self._id, tries=1)
             with contextlib.suppress(Lost):
-                ask_or_lose("job", "wait-event", f"--timeout={PATIENCE_S:.0f}", self._id, "clean", tries=1)
+                query_flux("job", "wait-event", f"--timeout={PATIENCE_S:.0f}", self._id, "clean", tries=1)
         if self._process:
             kill([self._process])
 
     def _events(self, *options: str) -> list[dict[str, Any]]:
         """Return the event log of the ranks' job (RFC 18 of Flux)."""
-        log = ask_or_lose("job", "eventlog", "--format=json", *options, self._id)
+        log = query_flux("job", "eventlog", "--format=json", *options, self._id)
         return [json.loads(line) for line in log.splitlines()]
 
 
@@ -128,10 +128,10 @@ def job_state(number: str) -> str:
     Raises:
         Lost: If the enclosing instance does not answer.
     """
-    return ask_or_lose("--parent", "jobs", "--no-header", "--format={status}", number)
+    return query_flux("--parent", "jobs", "--no-header", "--format={status}", number)
 
 
-def ask_or_lose(*words: str, tries: int = 3) -> str:
+def query_flux(*words: str, tries: int = 3) -> str:
     """Return the output of a Flux command.
 
     Raises:
@@ -157,15 +157,15 @@ def ask_or_lose(*words: str, tries: int = 3) -> str:
 
 def _up_nodes() -> list[str]:
     """Return the nodes of this instance that are up, in Flux's order."""
-    up = ask_or_lose("resource", "list", "--states=up", "--no-header", "--format={nodelist}")
-    return ask_or_lose("hostlist", "--expand", up).split() if up else []
+    up = query_flux("resource", "list", "--states=up", "--no-header", "--format={nodelist}")
+    return query_flux("hostlist", "--expand", up).split() if up else []
 
 
 def _describe_job(number: str | None) -> dict[str, Any]:
     """Return the `job` of a Launcher: the one that runs this instance in the enclosing instance."""
     if not number:
         return {"number": "?", "submitted_at": None, "started_at": None}
-    fields = ask_or_lose(
+    fields = query_flux(
         "--parent", "jobs", "--no-header", "--format={id.f58plain} {t_submit} {t_run}", number
     ).split()
     return {

@@ -1,7 +1,8 @@
 """Start the ranks of a program, watch them, and end all of them: nothing outlives a run.
 
-Each `launcher` that a site can name is a module of this package. This module has what all of them share, such
-as the environment variables of ranks and the time limit.
+`run_ranks` does so with any launcher, and decides how the ranks ended: ok, oom, failed or timeout. Each
+`launcher` that a site can name is a module of this package. This module also has what launchers share, such
+as the environment variables of ranks.
 """
 
 import contextlib
@@ -19,17 +20,17 @@ from typing import IO, Any, Protocol
 from common.errors import InputError
 from common.files import CHECKOUT
 from common.notes import Note
+from common.run_status import RunStatus
 from common.shell import (
-    UNSEEN_STATUS,
+    INACCESSIBLE_STATUS,
     Program,
     Unanswered,
     capture,
     export_lines,
-    find_unseen_path,
+    find_inaccessible_path,
+    inaccessible_path_note,
     query_with_retries,
-    unseen_path_note,
 )
-from declared.run_status import RunStatus
 from declared.site import Site
 from environments import container
 from environments.container import Bind
@@ -41,11 +42,11 @@ from ranks.worker.node import oom_kills
 
 SCRIPTS = CHECKOUT / "workflow" / "scripts"
 WORKER = "ranks.worker"
-GRACE_S = 10.0  # after the first failure: the other ranks have this long to log their errors
-ALARM_S = 30.0  # after the time limit: a rank that cannot be reached any more ends itself
+GRACE_S = 10.0  # after the first failure, in which the other ranks log their errors
+ALARM_S = 30.0  # after the time limit, when a rank ends itself that can no longer be reached
 POLL_S = 0.02
-KILLED_S = 60.0  # how long a killed process may take to end
-CLIENT_PATIENCE_S = 30  # how long a scheduler's client may take to answer
+KILLED_S = 60.0  # time limit for a killed process to end
+CLIENT_PATIENCE_S = 30  # time limit for a scheduler's client to answer
 VARIABLES = ".variables.sh"  # exists while ranks run; hidden, because archives leave out hidden files
 
 
@@ -54,7 +55,7 @@ class Outcome:
     """How the ranks ended.
 
     Attributes:
-        status: OK, FAILED, OOM or TIMEOUT.
+        status: OK, OOM, FAILED or TIMEOUT.
         reason: Why the status is not OK; None if it is.
         wall_s: Seconds from launch to the end of the last rank.
     """
@@ -71,9 +72,16 @@ class Stopped(Exception):
 class Lost(Exception):
     """The infrastructure failed, not the training program.
 
-    The rule is the same wherever this is raised: no record is written, so Snakemake runs the rule again, by
-    the `retries` of its profile or when it is called the next time. Anything else that ends ranks is a result
-    of the run, such as a failure or a timeout, and has a record.
+    No record is written, wherever this is raised. Snakemake therefore runs the rule again: at once if its
+    profile has `retries`, else when it is called the next time. Whatever else ends ranks is a result of the
+    run, such as a failure or a timeout, and has a record.
+
+    These raise it:
+
+    * launchers, if the scheduler does not answer, does not start the ranks, or has ended the job
+      (`Launcher.raise_if_lost`),
+    * `run_ranks`, if a node cannot access a path or ranks cannot be killed,
+    * `runs.verdict.decide_status`, if Snakemake was killed or the log shows an error of the machine.
     """
 
     def __init__(self, reason: Note) -> None:
@@ -106,7 +114,7 @@ class Launcher(Protocol):
     def raise_if_lost(self, log: Path) -> None:
         """Raise Lost if the log or the scheduler reports that a node or the job is gone.
 
-        `run` calls it whenever ranks failed or reached the time limit.
+        `run_ranks` calls it if ranks failed or reached the time limit, before it asks `explain`.
         """
 
     def explain(self, exit_statuses: Sequence[int | None], log: Path) -> Note:
@@ -159,7 +167,7 @@ def scheduler_meters(site: Site, launcher: Launcher) -> list[dict[str, Any]]:
     return entries
 
 
-def run(
+def run_ranks(
     launcher: Launcher,
     environment: BuiltEnvironment,
     folder: Path,
@@ -168,7 +176,7 @@ def run(
     program: str = WORKER,
     reads: Sequence[Path] = (),
 ) -> Outcome:
-    """Run `python -m program folder` on all ranks, to their end or to the site's time limit; then kill them.
+    """Run `python -m program folder` on all ranks until they end or the site's time limit; then kill them.
 
     Args:
         launcher: The launcher of the run.
@@ -182,8 +190,49 @@ def run(
     Raises:
         Lost: If the infrastructure failed.
     """
-    python = environment["python"]["executable"]
-    command = [python, "-m", program, str(folder)]
+    log = folder / "log.txt"
+    command, rank_variables = _rank_command(environment, folder, spec, site, program, reads)
+    kills_before = oom_kills() or 0
+    started = time.monotonic()
+    with _variables_file(folder / VARIABLES, rank_variables) as file:
+        try:
+            paths = required_paths(environment, site, folder, reads)
+            processes = launcher.start(Program(command, file, paths), log)
+            status, exit_statuses = _wait(processes, started + site.time_limit_s)
+            reason = None
+            if status != RunStatus.OK:
+                reason = _reason_or_lost(launcher, status, exit_statuses, log, site)
+        finally:
+            launcher.kill_ranks()
+    wall_s = time.monotonic() - started
+    n_kills = (oom_kills() or 0) - kills_before
+    return Outcome(*_decide_status(status, reason, folder, spec["device"], n_kills), wall_s)
+
+
+def _decide_status(
+    status: RunStatus, reason: Note | None, folder: Path, device: str, n_oom_kills: int
+) -> tuple[RunStatus, Note | None]:
+    """Return the final status of a launch, and its reason: FAILED becomes OOM if memory ran out.
+
+    Nothing else turns FAILED into OOM. A scheduler's report that memory ran out is a reason with the code
+    OOM_CODE, which arrives here with the status FAILED.
+    """
+    if status != RunStatus.FAILED or reason is None:
+        return status, reason
+    evidence = oom_reason(folder, reason, device, n_oom_kills)
+    return (RunStatus.OOM, evidence) if evidence else (RunStatus.FAILED, reason)
+
+
+def _rank_command(
+    environment: BuiltEnvironment,
+    folder: Path,
+    spec: Mapping[str, Any],
+    site: Site,
+    program: str,
+    reads: Sequence[Path],
+) -> tuple[list[str], dict[str, str]]:
+    """Return the command of every rank and its variables; the arguments are those of `run_ranks`."""
+    command = [environment["python"]["executable"], "-m", program, str(folder)]
     rank_variables = {**variables(site, spec), **environment["variables"]}
     if image := environment.get("image"):
         command = in_image(image["path"], command, rank_variables, site, [SCRIPTS, *reads], folder)
@@ -191,25 +240,7 @@ def run(
         # Its PYTHONPATH comes from the site's setup lines, which run before the ranks read their variables.
         command = modules_first(command)
         rank_variables = {**variables(site, spec, pythonpath=False), **environment["variables"]}
-    kills_before = oom_kills() or 0
-    started = time.monotonic()
-    with _variables_file(folder / VARIABLES, rank_variables) as file:
-        try:
-            paths = required_paths(environment, site, folder, reads)
-            processes = launcher.start(Program(command, file, paths), folder / "log.txt")
-            how_ended, exit_statuses = _wait(processes, started + site.time_limit_s)
-            reason = None
-            if how_ended != RunStatus.OK:
-                reason = _reason_or_lost(launcher, how_ended, exit_statuses, folder / "log.txt", site)
-        finally:
-            launcher.kill_ranks()
-    wall_s = time.monotonic() - started
-    if how_ended == RunStatus.FAILED and reason:
-        n_kills = (oom_kills() or 0) - kills_before
-        # This is the only place where FAILED becomes OOM.
-        if evidence := oom_reason(folder, reason, spec["device"], n_kills):
-            return Outcome(RunStatus.OOM, evidence, wall_s)
-    return Outcome(how_ended, reason, wall_s)
+    return command, rank_variables
 
 
 def runs_installed_python(environment: BuiltEnvironment) -> bool:
@@ -329,14 +360,18 @@ def cores_per_task(spec: Mapping[str, Any]) -> int:
     return max(1, sum(core_counts) // len(core_counts)) if core_counts else int(spec["cores_per_rank"])
 
 
-def kept_variables(prefix: str = "\0") -> dict[str, str]:
+def kept_variables(prefix: str | None = None) -> dict[str, str]:
     """Return the variables of the caller's environment that launchers pass on.
 
     Args:
-        prefix: Also pass on the scheduler's variables, whose names begin with this; by default, none of them.
+        prefix: How names of the scheduler's variables begin, which are passed on, too; None for no others.
     """
     names = ("PATH", "HOME", "USER", "LANG", "LD_LIBRARY_PATH")
-    return {name: value for name, value in os.environ.items() if name in names or name.startswith(prefix)}
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name in names or (prefix and name.startswith(prefix))
+    }
 
 
 def local_variables() -> dict[str, str]:
@@ -443,7 +478,7 @@ def pkill_command(command: Sequence[str]) -> list[str]:
 
 
 def outside_of_job_error(site: Site, job_kind: str, hint: str) -> InputError:
-    """Return the error of a launcher outside of a job; `job_kind` is for example "a Slurm job"."""
+    """Return the error of a launcher outside of a job; `job_kind` is a phrase such as "a Slurm job"."""
     problem = f"{site.launcher} starts ranks inside {job_kind} only"
     return InputError("outside-of-job", problem, file=site.file, key="launcher", got=site.launcher, hint=hint)
 
@@ -455,18 +490,18 @@ def select_hosts(site: Site, hosts: Sequence[str], needed: int, job: str) -> lis
         site: The site.
         hosts: All nodes of the job.
         needed: Number of nodes of the run.
-        job: What names the job's nodes, for the message.
+        job: The job, or the file with its nodes, for the message.
 
     Raises:
         InputError: If the job has too few nodes.
-        Lost: If it has enough, but too few that are not excluded, as when the node check ended after the job
-            was submitted.
+        Lost: If it has enough nodes, but too few without the excluded ones. This happens if the node check
+            ended after the job was submitted.
     """
     usable = site.usable_hosts(hosts)
     if len(usable) < needed <= len(hosts):
-        left_out = sorted(set(hosts) - set(usable))
-        text = f"{job} has {', '.join(left_out)}, which exclude_nodes leaves out"
-        raise Lost(Note("nodes-excluded", text, excluded=left_out, needed=needed))
+        excluded = sorted(set(hosts) - set(usable))
+        text = f"{job} has {', '.join(excluded)}, which exclude_nodes leaves out"
+        raise Lost(Note("nodes-excluded", text, excluded=excluded, needed=needed))
     if len(usable) < needed:
         problem = f"has {len(hosts)} nodes, the run needs {needed}"
         raise InputError("too-few-nodes", problem, file=job, got=len(hosts), hint="ask for more")
@@ -489,7 +524,7 @@ def rank_failure_reason(rank: int, exit_status: int, host: str | None = None) ->
 
 
 def starter_failure_reason(program: str, exit_status: int) -> Note:
-    """Return the reason if only the program that started the ranks, such as srun, is known to have failed."""
+    """Return the reason if nothing is known except that the starter of the ranks, such as srun, failed."""
     return Note(
         "starter-failed", f"{program} {describe_exit(exit_status)}", program=program, exit_status=exit_status
     )
@@ -534,20 +569,20 @@ def _wait(
 
 
 def _reason_or_lost(
-    launcher: Launcher, how_ended: RunStatus, exit_statuses: Sequence[int | None], log: Path, site: Site
+    launcher: Launcher, status: RunStatus, exit_statuses: Sequence[int | None], log: Path, site: Site
 ) -> Note:
-    """Return why ranks failed or reached the time limit.
+    """Return why ranks failed or reached the time limit, which `status` says.
 
     Raises:
         Lost: If the infrastructure failed: a node cannot access a path, or a node or the job is gone.
     """
-    if unseen := find_unseen_path(read_end(log)):
-        raise Lost(unseen)
+    if inaccessible := find_inaccessible_path(read_end(log)):
+        raise Lost(inaccessible)
     launcher.raise_if_lost(log)
-    if how_ended == RunStatus.TIMEOUT:
+    if status == RunStatus.TIMEOUT:
         text = f"not finished after the time limit of {site.time_limit_s:g} s"
         return Note("time-limit", text, time_limit_s=site.time_limit_s)
     reason = launcher.explain(exit_statuses, log)
-    if reason.facts.get("exit_status") == UNSEEN_STATUS and (host := reason.facts.get("host")):
-        raise Lost(unseen_path_note(host, "the checkout, the run's folder or its environment"))
+    if reason.facts.get("exit_status") == INACCESSIBLE_STATUS and (host := reason.facts.get("host")):
+        raise Lost(inaccessible_path_note(host, "the checkout, the run's folder or its environment"))
     return reason

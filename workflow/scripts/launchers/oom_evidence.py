@@ -1,7 +1,8 @@
 """Decide whether ranks failed because memory ran out, which is the status `oom`.
 
-Evidence is the file that a rank writes itself (ranks/worker/shortage.py), a report of the scheduler, a
-process that the kernel killed, or a line of a log. Without evidence, a killed rank has failed.
+There are four kinds of evidence: the report that a rank writes itself (ranks/worker/out_of_memory.py), the
+scheduler's report, a process that the kernel killed, and a line of a log. Without evidence, the status of a
+killed rank is `failed`.
 """
 
 import contextlib
@@ -17,11 +18,12 @@ from common.notes import Note
 from common.redaction import redact_log
 from common.text import format_bytes
 from launchers.log import read_end
-from ranks.worker.shortage import DEVICE, HOST, SHORTAGE_FILES, Shortage, describe_text
+from ranks.worker.out_of_memory import DEVICE, HOST, REPORT_FILES, OutOfMemory, describe_text
 
 OOM_CODE = "out-of-memory"
+# place: whose memory ran out, DEVICE or HOST (a node). host: name of the node.
 FACTS = ("place", "rank", "host", "device", "asked_bytes", "free_bytes", "total_bytes")
-LIBRARY_LOGS = "nccl.*.log"  # NCCL reports some errors nowhere else
+LIBRARY_LOGS = "nccl.*.log"  # NCCL reports some errors only there
 # How Open MPI, torchrun and LBANN's adapter report a program that SIGKILL ended.
 _KILLED = re.compile(r"\b[Ss]ignal 9\b|\(Killed\)")
 # Exit statuses that can mean SIGKILL: from Popen, from a shell, and 255 from oarsh, which hides the signal.
@@ -34,14 +36,16 @@ def oom_reason(folder: Path, failure: Note, device: str, oom_kills: int) -> Note
     Args:
         folder: The attempt's folder.
         failure: The reason that the launcher gives.
-        device: `device` of the run's spec, which decides between host and device if the evidence does not.
-        oom_kills: Number of processes that the kernel killed in this node's control group during the run.
+        device: `device` of the run's spec. It tells whose memory ran out if the evidence does not.
+        oom_kills: Number of processes that the kernel killed for lack of memory during the run, in this
+            process's control group and below (`ranks.worker.node.oom_kills`). It has the ranks of a local
+            launcher. A step of Slurm has a group of its own, and Slurm reports the kill.
     """
     default_place = {"cpu": HOST, "cuda": DEVICE}.get(device)
     rank, host = failure.facts.get("rank"), failure.facts.get("host")
-    shortages = filter(None, map(_read_shortage_file, folder.glob(SHORTAGE_FILES)))
+    reports = filter(None, map(_read_report, folder.glob(REPORT_FILES)))
     # The first rank whose memory ran out is the cause of the others' failures.
-    if first := min(shortages, key=lambda shortage: shortage["at"], default=None):
+    if first := min(reports, key=lambda report: report["at"], default=None):
         return format_oom_reason({**first, "place": first["place"] or default_place}, first["error"])
     if failure.code == OOM_CODE:
         return failure
@@ -50,11 +54,11 @@ def oom_reason(folder: Path, failure: Note, device: str, oom_kills: int) -> Note
         text = "the kernel killed it, since the memory of its control group or node was used up"
         return format_oom_reason({"place": HOST, "rank": rank, "host": host}, text)
     texts = [log, *map(read_end, sorted(folder.glob(LIBRARY_LOGS)))]
-    shortage = next((match for text in texts if (match := describe_text(text))), None)
-    if shortage is None:
+    report = next((match for text in texts if (match := describe_text(text))), None)
+    if report is None:
         return None
-    facts = {**asdict(shortage), "place": shortage.place or default_place, "rank": rank, "host": host}
-    return format_oom_reason(facts, shortage.error)
+    facts = {**asdict(report), "place": report.place or default_place, "rank": rank, "host": host}
+    return format_oom_reason(facts, report.error)
 
 
 def format_oom_reason(facts: Mapping[str, Any], error: str) -> Note:
@@ -80,9 +84,9 @@ def format_oom_reason(facts: Mapping[str, Any], error: str) -> Note:
     )
 
 
-def _read_shortage_file(file: Path) -> dict[str, Any] | None:
-    """Return the content of a rank's file, None if the rank was killed while it wrote the file."""
+def _read_report(file: Path) -> dict[str, Any] | None:
+    """Return the content of a rank's report, None if the rank was killed while writing it."""
     with contextlib.suppress(OSError, ValueError):
         content: dict[str, Any] = json.loads(file.read_text())
-        return {**asdict(Shortage("")), **content} if "at" in content else None
+        return {**asdict(OutOfMemory("")), **content} if "at" in content else None
     return None

@@ -30,12 +30,18 @@ from launchers.launch import (
     spawn,
 )
 from launchers.log import read_end
+from launchers.oom_evidence import format_oom_reason
+from ranks.worker.out_of_memory import HOST
 
 TMRSH_FAILED = 255
 RUNNING = "R"
 # The shell stays (no exec), because it reports a signal as 128 + its number; PBS itself would report the bare
 # number, which looks like an exit status.
 _REDIRECT_OUTPUT = 'out=$1; shift; "$@" >> "$out" 2>&1; exit $?'
+# A job that exceeded the memory that it requested, by PBS's own polling or by its hook for control groups.
+_OOM_LINE = re.compile(
+    r".*(?:PBS: job killed: \w*mem \d+kb exceeded limit|Cgroup mem(?:ory)? limit exceeded).*"
+)
 _TMRSH_ERROR = re.compile(r"^(?:\S*/)?pbs_tmrsh: .*", re.MULTILINE)
 _STATE = re.compile(r"^\s*job_state = (\w)", re.MULTILINE)
 
@@ -81,9 +87,12 @@ class Pbs:
         if (state := job_state(self._number)) not in (RUNNING, None):
             raise job_ended_error(self._number, state, "state ")
 
-    def explain(self, exit_statuses: Sequence[int | None], _log: Path) -> Note:
-        """See Launcher."""
+    def explain(self, exit_statuses: Sequence[int | None], log: Path) -> Note:
+        """See Launcher. Reads PBS's report that memory ran out from the logs of the job and of all ranks."""
         rank, status = next((rank, status) for rank, status in enumerate(exit_statuses) if status)
+        logs = [log, *(_rank_log(log, number) for number in range(self._spec["ranks"]))]
+        if line := next(filter(None, (_OOM_LINE.search(read_end(file)) for file in logs)), None):
+            return format_oom_reason({"place": HOST, "rank": rank, "host": self._host(rank)}, line[0])
         # 128 + n is signal n; Linux has 64 signals.
         exit_status = 128 - status if 128 < status < 128 + 65 else status
         return rank_failure_reason(rank, exit_status, self._host(rank))

@@ -31,13 +31,13 @@ from launchers.launch import (
 from launchers.log import read_end
 from launchers.oom_evidence import format_oom_reason
 from ranks.worker import energy
-from ranks.worker.shortage import HOST
+from ranks.worker.out_of_memory import HOST
 from sites import slurm, virtual
 
-PATIENCE_S = 10.0  # how long Slurm may take to start or end a step
+PATIENCE_S = 10.0  # time limit for Slurm to start or to end a step
 _TASK_ERROR = re.compile(r"srun: error: (\S+): tasks? (\d+)([\d,-]*): (.+)")
-# A step that exceeded its control group, or the limit of Slurm's accounting
-# (JobAcctGatherParams=OverMemoryKill).
+# Messages of slurmstepd on a step that exceeded the memory of its control group, or the limit of Slurm's
+# accounting (JobAcctGatherParams=OverMemoryKill).
 _OOM_LINE = re.compile(
     r"^(?:slurmstepd\S*: |\[\S+\] )?error: .*(?:Detected \d+ oom[-_]kill event|exceeded memory limit)"
 )
@@ -78,13 +78,13 @@ def current_job() -> Job | None:
     number = os.environ.get("SLURM_JOB_ID")
     if not number:
         return None
-    answer = ask_or_lose("scontrol", "show", "job", number, "--oneliner")
+    answer = query_slurm("scontrol", "show", "job", number, "--oneliner")
     fields: dict[str, str] = {}
     for name, value in _FIELD.findall(answer):
         # The first value counts: the comment of a job, which comes last, can look like a field.
         fields.setdefault(name, value)
     try:
-        hosts = ask_or_lose("scontrol", "show", "hostnames", fields["NodeList"]).split()
+        hosts = query_slurm("scontrol", "show", "hostnames", fields["NodeList"]).split()
         return Job(number, hosts, _seconds(fields["SubmitTime"]), _seconds(fields["StartTime"]))
     except (KeyError, ValueError) as error:  # a job that is just starting or ending
         text = f"scontrol does not describe job {number} ({error})"
@@ -97,7 +97,7 @@ def job_state(number: str) -> str:
     Raises:
         Lost: If Slurm does not answer or has no such job.
     """
-    state = _STATE.search(ask_or_lose("scontrol", "show", "job", number, "--oneliner"))
+    state = _STATE.search(query_slurm("scontrol", "show", "job", number, "--oneliner"))
     return state[1] if state else "unknown"
 
 
@@ -174,8 +174,8 @@ class Slurm:
 
     def raise_if_lost(self, log: Path) -> None:
         """See Launcher. Reads the state of the job and the messages of srun."""
-        # OUT_OF_MEMORY is a result of the run. Every other state (PREEMPTED, NODE_FAIL, TIMEOUT, ...) means
-        # that Slurm ended the job.
+        # The training caused OUT_OF_MEMORY, so it is a result of the run (`explain`). Every other state, such
+        # as PREEMPTED, NODE_FAIL or TIMEOUT, means that Slurm ended the job: the run is lost, and repeated.
         if (state := job_state(self.job["number"])) not in (RUNNING, JOB_STATE_OOM):
             raise job_ended_error(str(self.job["number"]), state)
         for line in read_end(log).splitlines():
@@ -183,12 +183,12 @@ class Slurm:
                 raise Lost(Note("node-or-job-gone", line))
 
     def explain(self, exit_statuses: Sequence[int | None], log: Path) -> Note:
-        """See Launcher. Reads the messages of srun: a lack of memory, or the first failed task."""
+        """See Launcher. Reads the messages of srun: memory ran out, or the first failed task."""
         log_lines = read_end(log).splitlines()
         lines = [line for line in log_lines if line.startswith("srun: ")]
         errors = [error for line in lines if (error := _TASK_ERROR.fullmatch(line))]
-        if oom_reason := _slurm_oom_reason(errors, log_lines):
-            return oom_reason
+        if scheduler_reason := _slurm_oom_reason(errors, log_lines):
+            return scheduler_reason
         for error in errors:
             host, rank, other_ranks, ending = error.groups()
             text = f"rank {rank}{other_ranks} on {host}: {ending.lower()}"
@@ -213,9 +213,9 @@ class Slurm:
         kill([process])
 
     def _steps(self) -> list[str]:
-        """Return the numbers of the run's steps that have not ended; none if Slurm does not answer."""
+        """Return the numbers of the run's steps that have not ended, [] if Slurm does not answer."""
         try:
-            answer = ask_or_lose(
+            answer = query_slurm(
                 "squeue", "--steps", f"--jobs={self.job['number']}", "--noheader", "--format=%i|%j"
             )
         except Lost:
@@ -261,7 +261,7 @@ def step_energy(job: str, name: str) -> tuple[float | None, Note | None]:
     return None, reason
 
 
-def ask_or_lose(*command: str) -> str:
+def query_slurm(*command: str) -> str:
     """Return the output of a Slurm command.
 
     Raises:

@@ -24,10 +24,10 @@ from analysis.intervals import Estimate, columns
 from analysis.measured import combination_text, one_line
 from common.notes import Note
 from common.options import run_program
+from common.run_status import RunStatus
 from common.tables import read_table
 from common.text import number_of
 from common.units import DATA_RATES, LINK_RATES, TIMES, Unit, choose_unit, in_one_unit
-from declared.run_status import RunStatus
 from models.collectives import ALL_REDUCE, COLLECTIVES, titles
 from network.bus import bus_bandwidth
 from plan.collective_benchmarks import KEYS

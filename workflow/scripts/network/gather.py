@@ -8,10 +8,10 @@ import pandas as pd
 
 from common.notes import Note
 from common.options import run_program
+from common.run_status import RunStatus
 from common.schemas import schema
 from common.tables import write_table
 from common.text import number_of
-from declared.run_status import RunStatus
 from models.collectives import COLLECTIVES
 from network.bus import bus_bandwidth
 from network.measure import KIND
@@ -20,7 +20,7 @@ from plan.collective_benchmarks import KEYS, CollectiveBenchmark, key, output, r
 from plan.site_limits import reason_missing_at_site
 from plan.site_resources import link_rate
 from records.next_commands import CONFIGURED, CampaignArguments, arguments_for, repeat_notes
-from runs.attempts import absence_reason
+from runs.attempts import missing_record_reason
 
 
 def planned_columns(campaign: Campaign, benchmark: CollectiveBenchmark) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def gather(campaign: Campaign) -> pd.DataFrame:
         if file.exists():
             rows += [head | row for row in measured(KIND.read(file))]
         else:
-            rows.append({**head, "status": RunStatus.MISSING, "reason": absence_reason(file)})
+            rows.append({**head, "status": RunStatus.MISSING, "reason": missing_record_reason(file)})
     return pd.DataFrame(rows, columns=list(schema("network")["properties"]))
 
 

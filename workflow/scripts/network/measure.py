@@ -8,7 +8,7 @@ from typing import Any
 from common.files import write_json
 from common.notes import Note
 from common.options import run_program
-from declared.run_status import RunStatus
+from common.run_status import RunStatus
 from declared.site import Site
 from environments.record import BuiltEnvironment
 from launchers import launch
@@ -23,8 +23,9 @@ from plan.collective_benchmarks import (
     spec,
 )
 from runs import other_measurements, transport
-from runs.reasons import NETWORK
-from runs.supervise import failure_or_lost, rank_input
+from runs.reasons import NETWORK_PREFIX
+from runs.supervise import rank_input
+from runs.verdict import Verdict
 
 PROGRAM = "ranks.collective_benchmark"
 
@@ -42,12 +43,12 @@ def attempt_benchmark(
         benchmark_spec, benchmark.run.framework, environment, model={}, data=Path(), hosts=launcher.hosts
     )
     write_json(folder / "spec.json", rank_spec)
-    outcome = launch.run(launcher, environment, folder.resolve(), benchmark_spec, site, program=PROGRAM)
+    outcome = launch.run_ranks(launcher, environment, folder.resolve(), benchmark_spec, site, program=PROGRAM)
     result = other_measurements.read_result(folder)
     described = transport.describe_transport(result["transport"], benchmark_spec, folder) if result else None
-    status, reason = judge(outcome, result, described, benchmark_spec, site, launcher.hosts)
-    if status == RunStatus.FAILED:
-        reason = failure_or_lost(reason, folder / "log.txt") if reason else None
+    status, reason = decide_status(
+        outcome, result, described, benchmark_spec, site, launcher.hosts, folder / "log.txt"
+    )
     return {
         "collective": benchmark.collective,
         "nodes": benchmark.nodes,
@@ -69,21 +70,23 @@ def attempt_benchmark(
     }
 
 
-def judge(
+def decide_status(
     outcome: launch.Outcome,
     result: Mapping[str, Any] | None,
     described: str | None,
     benchmark_spec: Mapping[str, Any],
     site: Site,
     hosts: Sequence[str],
-) -> tuple[RunStatus, Note | None]:
-    """Return status and reason of an attempt.
+    log: Path,
+) -> Verdict:
+    """Decide the status of a benchmark: that of `other_measurements.decide_status`, or INVALID.
 
-    `described` is the transport in words, and `hosts` are the nodes on which the attempt was started.
+    It is INVALID, too, if messages took another way than the site's network. `described` is the transport in
+    words, and `hosts` are the nodes on which the ranks were started.
     """
-    status, reason = other_measurements.judge(outcome, result, site, hosts)
-    if status != RunStatus.OK or result is None or described is None:
-        return status, reason
+    verdict = other_measurements.decide_status(outcome, result, site, hosts, log)
+    if verdict.status != RunStatus.OK or result is None or described is None:
+        return verdict
     # The transport is judged as in a run with one epoch that carries all messages of the benchmark.
     row = {"epoch": 1, "n_allreduces": 1, "sent_bytes": _most_sent(result)}
     leaving_ratio = COLLECTIVES[benchmark_spec["collective"]].leaves(
@@ -92,8 +95,9 @@ def judge(
     if objection := transport.wrong_network_reason(
         described, benchmark_spec, site, [row], leaving_ratio * result["message_bytes"], benchmark=True
     ):
-        return RunStatus.INVALID, Note(objection.code, f"{NETWORK}{objection}", **objection.facts)
-    return RunStatus.OK, None
+        reason = Note(objection.code, f"{NETWORK_PREFIX}{objection}", **objection.facts)
+        return Verdict(RunStatus.INVALID, reason)
+    return verdict
 
 
 def _most_sent(result: Mapping[str, Any]) -> int | None:

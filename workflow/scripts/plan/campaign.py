@@ -18,13 +18,13 @@ from common.caches import PARTS, check_cache
 from common.errors import InputError
 from common.files import CHECKOUT, display_path, stored_file
 from common.notes import Note
+from common.run_status import RECORD_STATUSES
 from common.text import number_of
 from datasets.identity import data_folder
 from declared.configuration import load_config, read_config
 from declared.environments import lineage, read
 from declared.factors import levels_name
 from declared.responses import RESPONSES
-from declared.run_status import RECORD_STATUSES
 from declared.site import Site, load_site
 from declared.study import Study, load_study
 from environments import installed
@@ -104,7 +104,7 @@ class Campaign:
         """The decisions so far, if the study has a precision target."""
         return read_decisions(self.results, self.study.replicates) if self.published_folder is None else []
 
-    def now(self) -> "Campaign":
+    def with_current_decisions(self) -> "Campaign":
         """Return the campaign with the decisions that exist now."""
         if not self.study.replicates.adaptive:
             return self
@@ -228,9 +228,9 @@ class Campaign:
     @cached_property
     def record_paths(self) -> dict[str, str]:
         """Path of record.json, existing or not, by run_id of every planned run that the site can execute."""
-        return {run.run_id: self.record(run) for run in self.runs if self.missing_reason(run) is None}
+        return {run.run_id: self.record(run) for run in self.runs if self.not_executable_reason(run) is None}
 
-    def missing_reason(self, run: Run) -> Note | None:
+    def not_executable_reason(self, run: Run) -> Note | None:
         """Return why the site cannot execute a planned run now, None if it can."""
         if reason := reason_missing_at_site(self.site, run.levels):
             return reason
@@ -258,7 +258,7 @@ class Campaign:
         """Return a note if no cell can reach the study's precision target, else []."""
         rule = self.study.replicates
         untraced = {levels_name(levels) for levels in self.study.untraced_cells}
-        cells = len({run.cell for run in self.runs if self.missing_reason(run) is None} & untraced)
+        cells = len({run.cell for run in self.runs if self.not_executable_reason(run) is None} & untraced)
         if not rule.adaptive or not cells or rule.at_most >= (min_runs := rule.known_after(cells)):
             return []
         text = (
@@ -272,7 +272,7 @@ class Campaign:
         """Return a note for each reason why the site cannot execute runs, with their number."""
         skipped: dict[Note, list[Run]] = {}
         for run in self.runs:
-            if run.run_id not in self.record_paths and (reason := self.missing_reason(run)):
+            if run.run_id not in self.record_paths and (reason := self.not_executable_reason(run)):
                 skipped.setdefault(reason, []).append(run)
         return [_describe_skipped(reason, runs) for reason, runs in skipped.items()]
 

@@ -28,6 +28,7 @@ from common.errors import InputError
 from common.files import display_path
 from common.notes import Note
 from common.options import run_program
+from common.run_status import RunStatus
 from common.schemas import schema
 from common.tables import read_table
 from common.text import align_columns, format_bytes, format_duration, number_of
@@ -117,7 +118,7 @@ class Cost:
         return {
             cell: self._estimate(run)
             for cell, run in cells.items()
-            if self.campaign.missing_reason(run) is None
+            if self.campaign.not_executable_reason(run) is None
         }
 
     def estimate(self, run: Run) -> Estimate:
@@ -285,7 +286,7 @@ def measured_at(site: str, results: Path = Path("results")) -> pd.DataFrame:
             table = read_table(file, "runs")
         except InputError:
             continue
-        tables.append(table[(table.status == "ok") & (table.site == site)])
+        tables.append(table[(table.status == RunStatus.OK) & (table.site == site)])
     measured = pd.concat(tables) if tables else pd.DataFrame(columns=list(schema("runs")["properties"]))
     return measured[[*factor_names(measured), "samples_per_epoch", *TIME_COLUMNS]]
 
@@ -464,7 +465,7 @@ def _times(times: Sequence[float]) -> tuple[str, str, str]:
 def _state(cost: Cost) -> Note:
     """Return the note on existing records and on the time of the runs without an ok record."""
     statuses = cost.campaign.statuses
-    left = [run for run in cost.runs if statuses.get(run.run_id) != "ok"]
+    left = [run for run in cost.runs if statuses.get(run.run_id) != RunStatus.OK]
     if not left and any(run.lacks_strategy or run.missing_batch_size for run in cost.campaign.runs):
         return Note("no-runs", "no run can be executed before a search")
     if not left:

@@ -79,7 +79,7 @@ def is_estimable(framework: Framework) -> bool:
 def estimable_runs(campaign: Campaign) -> dict[str, Run]:
     """Return one run of each cell whose memory can be estimated, by the key of the estimate."""
     by_cell = {run.cell: run for run in campaign.runs if is_estimable(run.framework)}
-    executable = [run for run in by_cell.values() if campaign.missing_reason(run) is None]
+    executable = [run for run in by_cell.values() if campaign.not_executable_reason(run) is None]
     return {run_key(campaign.site, run): run for run in executable}
 
 

@@ -31,7 +31,9 @@ def write_plans(campaign: Campaign, to_run: Container[str]) -> None:
     """
     with system_faults(campaign.results):
         for run in campaign.max_runs:
-            is_undecided = run.run_id not in campaign.record_paths and campaign.missing_reason(run) is None
+            is_undecided = (
+                run.run_id not in campaign.record_paths and campaign.not_executable_reason(run) is None
+            )
             if run.run_id in to_run or is_undecided:
                 write_plan(campaign.results, campaign.plan(run))
 

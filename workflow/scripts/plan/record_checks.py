@@ -7,8 +7,8 @@ from typing import Any
 from common.errors import InputError, refuse_machine_error
 from common.files import display_path, read_json
 from common.notes import Note
+from common.run_status import RECORD_STATUSES, RunStatus
 from common.schemas import check, schema
-from declared.run_status import RECORD_STATUSES, RunStatus
 from plan.identity import PlannedRun
 
 
@@ -63,7 +63,7 @@ def find_contradiction(record: Mapping[str, Any], run: PlannedRun, site: str) ->
 def _contradiction_of_ok(record: Mapping[str, Any]) -> Note | None:
     """Return what in a record contradicts its status ok, or None.
 
-    Repeats those checks of `runs.supervise.judge` that need nothing but the record.
+    Repeats those checks of `runs.verdict.check_measurements` that need only the record.
     """
     measured = record["measured"]
     if not measured:

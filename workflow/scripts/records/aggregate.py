@@ -24,14 +24,14 @@ from common.errors import InputError, InputErrors, refuse_machine_error
 from common.files import display_path, written_whole
 from common.notes import Note
 from common.options import run_program
+from common.run_status import RunStatus
 from common.schemas import column_rules
 from common.tables import read_table, write_table
 from common.text import number_of
 from declared.commands import Command
 from declared.datasets import NEXT, TOKENS, kind, targets
 from declared.factors import UNTRACED
-from declared.records import WARNING_SEPARATOR, join_settings
-from declared.run_status import RunStatus
+from declared.records import PROGRAM_REPORT, WARNING_SEPARATOR, join_settings
 from models.graph import BYTES
 from models.messages import number_bytes
 from plan.binding import read_binding
@@ -51,9 +51,9 @@ from records.next_commands import (
     run_command,
 )
 from runs import phases
-from runs.attempts import absence_reason, attempt_folder
+from runs.attempts import attempt_folder, missing_record_reason
 from runs.epochs import read_lines
-from runs.reasons import RUNNABLE, is_disturbed
+from runs.reasons import TO_RUN_PREFIXES, is_disturbed
 
 MEASURED_COLUMNS = (
     "node_memory_bytes", "transport", "startup_s", "import_s", "first_step_s", "memory_peak_bytes",
@@ -124,7 +124,7 @@ def user_command_columns(run: Run, command: Command) -> dict[str, Any]:
     }
 
 
-def read_record(folder: Path, planned: PlannedRun, site: str) -> dict[str, Any]:
+def read_planned_record(folder: Path, planned: PlannedRun, site: str) -> dict[str, Any]:
     """Return the final record of a run.
 
     Args:
@@ -224,7 +224,7 @@ def recorded_row(record: dict[str, Any], levels: Mapping[str, Any]) -> dict[str,
         **batch_share_columns(measured.get("shares") or []),
         **reference_columns(record.get("reference")),
         **memory_estimate_columns(record.get("memory_estimate")),
-        **user_model_columns(measured.get("told") or {}, levels),
+        **user_model_columns(measured.get(PROGRAM_REPORT) or {}, levels),
         "deployment": record.get("deployment"),
         "modules": "; ".join((record.get("installed") or {}).get("modules", [])) or None,
         "job": job.get("number"),
@@ -413,7 +413,7 @@ def read_batch(
     for run in runs:
         row = planned_row(campaign, run)
         rows.append(row)
-        if reason := campaign.missing_reason(run):
+        if reason := campaign.not_executable_reason(run):
             row |= {"status": RunStatus.MISSING, "reason": reason}
             continue
         planned = campaign.plan(run)
@@ -421,13 +421,13 @@ def read_batch(
         folder = campaign.results / "runs" / run.run_id / row["key"]
         if (folder / "record.json").exists():
             try:
-                record = read_record(folder, planned, site)
+                record = read_planned_record(folder, planned, site)
                 lines[folder] = epoch_lines(folder, record, run.levels["epochs"], run.levels["warmup_epochs"])
                 row |= recorded_row(record, run.levels)
             except InputError as error:
                 errors.append(error)
         else:
-            row |= {"status": RunStatus.MISSING, "reason": absence_reason(folder / "record.json")}
+            row |= {"status": RunStatus.MISSING, "reason": missing_record_reason(folder / "record.json")}
     try:
         return rows, [summarize_epochs(epochs_table(lines.values(), epochs_csv))], errors
     except InputError:
@@ -486,7 +486,7 @@ def summarize(
         lines.append(Note("all-disturbed", text, runs=disturbed, site=site))
     lines += without_phases_notes(runs, arguments)
     lines += repeat_notes(counts, arguments)
-    if not_ok.loc[not_ok.status == RunStatus.MISSING, "reason"].str.startswith(RUNNABLE).any():
+    if not_ok.loc[not_ok.status == RunStatus.MISSING, "reason"].str.startswith(TO_RUN_PREFIXES).any():
         command = run_missing or run_command(arguments)
         lines.append(Note("to-run", f"to run what is missing: {command}", command=command))
     return lines

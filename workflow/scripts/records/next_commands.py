@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from common.files import CHECKOUT, load_yaml
 from common.notes import Note
-from declared.run_status import RunStatus
+from common.run_status import RunStatus
 
 
 class CampaignArguments(NamedTuple):
@@ -54,7 +54,7 @@ def repeat_command(selector: str, arguments: CampaignArguments) -> str:
 def repeat_commands(statuses: Iterable[str], arguments: CampaignArguments) -> str:
     """Return the command that repeats runs with one of these statuses, "" if none of them is repeatable."""
     present = set(statuses)
-    repeatable = [status for status in RunStatus if status.is_repeatable and status in present]
+    repeatable = [status for status in RunStatus if status.suggests_repeat and status in present]
     alternatives = f" (likewise: {', '.join(repeatable[1:])})" if repeatable[1:] else ""
     return repeat_command(repeatable[0], arguments) + alternatives if repeatable else ""
 

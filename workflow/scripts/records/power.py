@@ -8,6 +8,7 @@ import pandas as pd
 from common.errors import InputError, refuse_machine_error
 from common.files import display_path
 from common.options import run_program
+from common.run_status import RunStatus
 from common.schemas import schema
 from common.tables import read_table, write_table
 from runs.attempts import attempt_folder
@@ -23,7 +24,7 @@ def gather(runs: pd.DataFrame, results: Path) -> pd.DataFrame:
         InputError: If a file of samples is broken.
     """
     tables = [pd.DataFrame(columns=list(schema("power")["properties"]))]
-    ok = runs[runs["status"] == "ok"]
+    ok = runs[runs["status"] == RunStatus.OK]
     for run_id, key, attempt in ok[["run_id", "key", "attempt"]].itertuples(index=False, name=None):
         file = attempt_folder(results / "runs" / run_id / key, attempt) / POWER_FILE
         if file.exists():

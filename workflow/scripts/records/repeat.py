@@ -1,4 +1,8 @@
-"""Repeat runs on request: `./ringside repeat`. Old attempts are kept, but put aside."""
+"""Repeat runs on request: `./ringside repeat`.
+
+Putting the attempts aside and removing the final record is what repeats a run: Snakemake executes every run
+without a record. Old attempts stay on disk.
+"""
 
 import fnmatch
 import subprocess
@@ -7,8 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from common.errors import InputError
+from common.run_status import RECORD_STATUSES
 from common.text import number_of, suggest_pattern
-from declared.run_status import RECORD_STATUSES
 from plan import ownership, unlock
 from plan.binding import read_binding
 from plan.campaign import Campaign, load_campaign, load_merged_config
@@ -26,7 +30,7 @@ NAME_PREFIXES = {"collective benchmark": "benchmark.", "timing": "timing.", "bat
 
 
 def select_runs(campaign: Campaign, selector: str) -> dict[str, Path]:
-    """Return name -> record of those whose status is `selector`, or whose name matches it (fnmatch).
+    """Return name -> record of the measurements with the status `selector`, or with a name that matches it.
 
     Collective benchmarks are named `benchmark.<framework>.n<nodes>`, timings `timing.<framework>.messages`,
     and searches for the largest batch `largest.<cell>`.
@@ -79,8 +83,8 @@ def repeat_runs(selector: str, study: str = "", site: str = "", run: bool = True
     refuse_imported(campaign.study)
     runs = select_runs(campaign, selector)
     if not runs and selector in RECORD_STATUSES:
-        problem = f"no run of {campaign.study.name} is {selector}"
-        raise InputError("nothing-to-repeat", problem, got=selector, hint="nothing to repeat")
+        problem = f"no run of {campaign.study.name} has the status {selector}"
+        raise InputError("nothing-to-repeat", problem, got=selector)
     if not runs:
         problem = f"'{selector}': no run of {campaign.study.name} that has a record matches"
         suggestion = suggest_pattern(selector, campaign.record_paths, RECORD_STATUSES)

@@ -15,8 +15,8 @@ from typing import Any
 
 from common.files import format_utc, is_locked, node_name, read_json
 from common.notes import Note
+from common.run_status import RunStatus
 from common.shell import Unanswered
-from declared.run_status import RunStatus
 from declared.site import JOB_MARGIN_S
 from plan.campaign import Campaign
 from plan.collective_benchmarks import CollectiveBenchmarks
@@ -26,7 +26,7 @@ from plan.timings import Timings
 from records.next_commands import arguments_for, cluster_commands, repeat_commands, run_command
 from records.time_left import Reader, estimate_time_left, parse_date
 from runs import attempts
-from runs.reasons import ABSENT
+from runs.reasons import NO_RECORD_PREFIX
 from runs.submit import is_campaign_job
 from sites import disturbance, slurm
 
@@ -37,7 +37,7 @@ UNREAD_QUEUES = {  # launcher -> name of the scheduler, command that shows its q
     "flux": ("Flux", "flux jobs"),
 }
 _NUMBERS = re.compile(r"\d+(?:\.\d+)?")
-# How problems of runs without a record are listed: incomplete ones, and ones that the site cannot execute.
+# How problems of missing runs are listed: with unfinished attempts, and those that the site cannot execute.
 TO_RUN, NOT_HERE = "to run", "not here"
 
 
@@ -128,14 +128,14 @@ class Standing:
         statuses: Number of records by status.
         left: Number of runs without a record.
         left_s: How long they will take; None while no run has ended.
-        repeat: The command that repeats runs, "" if there are none to repeat.
-        run: The command that executes the runs that are left.
-        snakemake: Whether Snakemake runs in this checkout.
-        machine: The process that has locked this machine, or None.
+        repeat_command: The command that repeats runs, "" if there are none to repeat.
+        run_command: The command that executes the runs that are left.
+        is_snakemake_running: Whether Snakemake runs in this checkout.
+        machine_locked_by: The process that has locked this machine, or None.
         jobs: The jobs of the campaign; None if Ringside does not read this queue, or the queue did not
             answer.
-        queue: Why `jobs` is None.
-        disturbed: A sentence about the load of this machine, if it has runs left to execute.
+        queue_note: Why `jobs` is None, else "".
+        disturbance: A sentence about the load of this machine, if it has runs left to execute.
     """
 
     study: str
@@ -147,19 +147,19 @@ class Standing:
     left: int
     left_s: float | None
     problems: list[Problem]
-    repeat: str
-    run: str
+    repeat_command: str
+    run_command: str
     collective_benchmarks: dict[str, int]
     timings: dict[str, int]
     environments: list[str]
     datasets: list[str]
     sessions: int
     last_session: dict[str, Any] | None
-    snakemake: bool
-    machine: str | None
+    is_snakemake_running: bool
+    machine_locked_by: str | None
     jobs: list[Job] | None
-    queue: str
-    disturbed: str | None = None
+    queue_note: str
+    disturbance: str | None = None
     replication: TargetProgress | None = None
 
     @property
@@ -168,8 +168,9 @@ class Standing:
         return sum(count for status, count in self.statuses.items() if status != RunStatus.BROKEN)
 
     @property
-    def begun(self) -> bool:
+    def has_begun(self) -> bool:
         """Whether anything was measured, or is being measured."""
+        # Every problem except NOT_HERE comes from a record or an attempt.
         has_attempts = any(problem.status != NOT_HERE for problem in self.problems)
         return bool(
             self.done
@@ -180,7 +181,7 @@ class Standing:
         )
 
     @property
-    def ended(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether nothing is left to do."""
         return not self.left and not self.under_way and not (self.replication and self.replication.open)
 
@@ -194,20 +195,20 @@ def read_standing(
     timing_records = reader.read_all(timings.outputs)
     left = [campaign.by_id[run_id] for run_id in campaign.record_paths if run_id not in records]
     started: dict[str, Path] = {}
-    for folder_name, outputs, ended in (
+    for folder_name, outputs, read_records in (
         ("runs", campaign.record_paths, records),
         ("network", benchmarks.outputs, benchmark_records),
         ("costs", timings.outputs, timing_records),
     ):
-        missing = {name: path for name, path in outputs.items() if name not in ended}
+        missing = {name: path for name, path in outputs.items() if name not in read_records}
         started |= started_measurements(campaign.results / folder_name, missing)
     paths = {**campaign.record_paths, **benchmarks.outputs, **timings.outputs}
     labels = {
         **dict.fromkeys(benchmarks.outputs, "collective benchmark "),
         **dict.fromkeys(timings.outputs, "timing "),
     }
-    jobs, queue = read_jobs(campaign, {Path(path).parent.name: name for name, path in paths.items()})
-    under_way, incomplete = sort_started(campaign, started, labels, jobs, now)
+    jobs, queue_note = read_jobs(campaign, {Path(path).parent.name: name for name, path in paths.items()})
+    under_way, unfinished = sort_started(campaign, started, labels, jobs, now)
     arguments = arguments_for(campaign.study.name, campaign.site.name)
     measured = [*records.items(), *benchmark_records.items(), *timing_records.items()]
     not_here = [run for run in campaign.runs if run.run_id not in campaign.record_paths]
@@ -234,22 +235,24 @@ def read_standing(
                     for label in [labels.get(name, "")]
                     if record["status"] != RunStatus.OK
                 ),
-                *incomplete,
-                *((NOT_HERE, campaign.missing_reason(run) or "", run.run_id) for run in not_here),
+                *unfinished,
+                *((NOT_HERE, campaign.not_executable_reason(run) or "", run.run_id) for run in not_here),
             ]
         ),
-        repeat=repeat_commands([record["status"] for _, record in measured], arguments),
-        run=cluster_commands(campaign.site.launcher, campaign.study.name, campaign.site.name)
+        repeat_command=repeat_commands([record["status"] for _, record in measured], arguments),
+        run_command=cluster_commands(campaign.site.launcher, campaign.study.name, campaign.site.name)
         or run_command(arguments),
         collective_benchmarks=count_measurements(len(benchmarks.outputs), benchmark_records),
         timings=count_measurements(len(timings.outputs), timing_records),
         environments=[name for name, stamp in campaign.environments.items() if not os.path.exists(stamp)],
         datasets=[name for name, prepared in campaign.datasets.items() if not os.path.exists(prepared)],
         **read_sessions(campaign.results),
-        snakemake=is_locked(Path(".snakemake") / "ringside.lock"),
-        machine=attempts.machine_locked_by() if campaign.site.placement != "distinct-nodes" else None,
+        is_snakemake_running=is_locked(Path(".snakemake") / "ringside.lock"),
+        machine_locked_by=attempts.machine_locked_by()
+        if campaign.site.placement != "distinct-nodes"
+        else None,
         jobs=jobs,
-        queue=queue,
+        queue_note=queue_note,
         replication=read_target_progress(campaign),
     )
 
@@ -261,7 +264,7 @@ def sort_started(
     jobs: Sequence[Job] | None,
     now: float,
 ) -> tuple[list[UnderWay], list[tuple[str, str, str]]]:
-    """Sort measurements that have begun into those under way, and problems of those whose attempts ended.
+    """Sort measurements that have begun: those under way, and the problems of those with unfinished attempts.
 
     Args:
         campaign: The campaign.
@@ -270,16 +273,16 @@ def sort_started(
         jobs: Jobs in the cluster's queue, None if it was not read.
         now: The current Unix time, s.
     """
-    under_way, incomplete = [], []
+    under_way, unfinished = [], []
     for name, final_record in started.items():
         folder = final_record.parent
         attempt = attempts.current_attempt(folder)
         if attempt and is_active(folder, attempt, jobs, campaign.site.longest_run_s + JOB_MARGIN_S, now):
             label = f"{labels.get(name, '')}{name}"
             under_way.append(read_under_way(label, attempt, campaign.by_id.get(name), now))
-        elif (reason := attempts.absence_reason(final_record)) != attempts.NOT_RUN:
-            incomplete.append((TO_RUN, reason.removeprefix(ABSENT), name))
-    return under_way, incomplete
+        elif (reason := attempts.missing_record_reason(final_record)) != attempts.NOT_RUN:
+            unfinished.append((TO_RUN, reason.removeprefix(NO_RECORD_PREFIX), name))
+    return under_way, unfinished
 
 
 def read_target_progress(campaign: Campaign) -> TargetProgress | None:
@@ -288,7 +291,7 @@ def read_target_progress(campaign: Campaign) -> TargetProgress | None:
     if not replicates.adaptive:
         return None
     last = campaign.decisions[-1] if campaign.decisions else None
-    n_affordable = sum(campaign.missing_reason(run) is None for run in campaign.max_runs)
+    n_affordable = sum(campaign.not_executable_reason(run) is None for run in campaign.max_runs)
     return TargetProgress(
         rule_fields(replicates),
         n_affordable,
@@ -319,7 +322,7 @@ def group_problems(problems: Iterable[tuple[str, str, str]]) -> list[Problem]:
         Problem(status, merge_reasons([reason for reason, _ in group]), len(group), group[0][1])
         for (status, _), group in groups.items()
     ]
-    repeatable = [status for status in RunStatus if status.is_repeatable]
+    repeatable = [status for status in RunStatus if status.suggests_repeat]
     order: dict[str, int] = {
         status: position for position, status in enumerate((*repeatable, TO_RUN, NOT_HERE))
     }
@@ -370,11 +373,11 @@ def read_under_way(name: str, attempt: Path, run: Run | None, now: float) -> Und
         return UnderWay(name, hosts, format_utc(since), now - since, None, None)
     epochs = run.levels["epochs"]
     try:
-        ended = (attempt / "epochs.csv").read_bytes().count(b"\n") - 1  # without the header
-        begun = min(max(ended, 0) + 1, epochs)
+        n_ended = (attempt / "epochs.csv").read_bytes().count(b"\n") - 1  # without the header
+        epoch = min(max(n_ended, 0) + 1, epochs)
     except OSError:
-        begun = 0
-    return UnderWay(name, hosts, format_utc(since), now - since, begun, epochs)
+        epoch = 0
+    return UnderWay(name, hosts, format_utc(since), now - since, epoch, epochs)
 
 
 def read_jobs(campaign: Campaign, keys: Mapping[str, str]) -> tuple[list[Job] | None, str]:
@@ -430,10 +433,10 @@ def standing_reader(campaign: Campaign) -> Callable[[], Standing]:
     benchmarks, timings, reader = CollectiveBenchmarks(campaign), Timings(campaign), Reader()
 
     def read() -> Standing:
-        standing = read_standing(campaign.now(), benchmarks, timings, reader)
+        standing = read_standing(campaign.with_current_decisions(), benchmarks, timings, reader)
         if not standing.left:
             return standing
-        shares = read_disturbance(bool(standing.under_way or standing.machine))
-        return replace(standing, disturbed=disturbance.describe(shares, campaign.site, campaign.runs_csv))
+        shares = read_disturbance(bool(standing.under_way or standing.machine_locked_by))
+        return replace(standing, disturbance=disturbance.describe(shares, campaign.site, campaign.runs_csv))
 
     return read

@@ -13,9 +13,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from common.run_status import RECORD_STATUSES, RunStatus
 from common.text import format_duration, number_of
 from declared.configuration import load_config
-from declared.run_status import RECORD_STATUSES, RunStatus
 from declared.study import load_study
 from plan.binding import refuse_other_site
 from plan.campaign import imported_note, load_campaign, load_merged_config
@@ -38,13 +38,19 @@ JSON_KEYS = {
     "task": "what",
     "nodes": "where",
     "executable": "possible",
+    "repeat_command": "repeat",
+    "run_command": "run",
+    "is_snakemake_running": "snakemake",
+    "machine_locked_by": "machine",
+    "queue_note": "queue",
+    "disturbance": "disturbed",
     "replication": "precision",
 }
 COLOURS: dict[str, str] = {
     "done": GREEN,
     "running": YELLOW,
     RunStatus.OOM: YELLOW,
-    **{status: RED for status in RunStatus if status.is_repeatable},
+    **{status: RED for status in RunStatus if status.suggests_repeat},
     "disturbed": YELLOW,
 }
 
@@ -53,7 +59,7 @@ def render(standing: Standing, colour: bool = False) -> str:
     """Return the standing in lines of at most WIDTH characters; with `colour`, their names are coloured."""
     lines = [
         *wrap_text(f"{standing.study} at {standing.site}: {headline(standing)}"),
-        *([progress_bar(standing)] if standing.begun else []),
+        *([progress_bar(standing)] if standing.has_begun else []),
     ]
     for name, content in status_lines(standing):
         wrapped = wrap_text(f"{name:{INDENT - 1}s} {content}", " " * INDENT)
@@ -75,15 +81,15 @@ def headline(standing: Standing) -> str:
     """Return the first line: runs done and left, and when the campaign is expected to end."""
     if not standing.executable:
         return f"{number_of(standing.planned, 'run')}, none of which can run here"
-    if not standing.begun:
-        return f"{number_of(standing.planned, 'run')}, not started; start with {standing.run}"
-    n_ok = standing.statuses.get("ok", 0)
+    if not standing.has_begun:
+        return f"{number_of(standing.planned, 'run')}, not started; start with {standing.run_command}"
+    n_ok = standing.statuses.get(RunStatus.OK, 0)
     usable = f", {n_ok:,} usable" if n_ok < standing.done else ""
     done = f"{standing.done:,} of {number_of(standing.planned, 'run')} done{usable}"
     if standing.replication and standing.replication.open:
         done += f", {standing.replication.max_runs:,} at most"
         if not standing.left:
-            return f"{done}; the next {standing.run} decides which cells get more"
+            return f"{done}; the next {standing.run_command} decides which cells get more"
     if not standing.left:
         return f"{done}; nothing is left to run"
     if standing.left_s is None:
@@ -128,8 +134,8 @@ def status_lines(standing: Standing) -> Iterator[tuple[str, str]]:
                 + (f", {n_not_ok} not ok" if n_not_ok else ""),
             )
     yield from problem_lines(standing.problems)
-    if standing.repeat:
-        yield "to repeat", standing.repeat
+    if standing.repeat_command:
+        yield "to repeat", standing.repeat_command
     if standing.environments:
         yield "to build", f"{', '.join(standing.environments)} (environments)"
     if standing.datasets:
@@ -197,16 +203,16 @@ def activity_lines(standing: Standing) -> Iterator[tuple[str, str]]:
         start = datetime.fromisoformat(session["started_at"]).astimezone()
         sessions = f"{number_of(standing.sessions, 'session')}, the last since {start:%Y-%m-%d %H:%M}"
         yield "sessions", f"{sessions}: {number_of(session['ended'], 'run')} ended"
-    if standing.snakemake:
+    if standing.is_snakemake_running:
         yield "snakemake", "is running in this checkout"
-    elif standing.left and standing.begun and not standing.jobs:
-        yield "snakemake", f"is not running in this checkout; to continue: {standing.run}"
-    if standing.machine and not standing.under_way:
-        yield "machine", f"held by {standing.machine}"
-    if standing.disturbed:
-        yield "disturbed", standing.disturbed.removeprefix("this machine is disturbed: ")
-    if standing.queue:
-        yield "jobs", standing.queue
+    elif standing.left and standing.has_begun and not standing.jobs:
+        yield "snakemake", f"is not running in this checkout; to continue: {standing.run_command}"
+    if standing.machine_locked_by and not standing.under_way:
+        yield "machine", f"held by {standing.machine_locked_by}"
+    if standing.disturbance:
+        yield "disturbed", standing.disturbance.removeprefix("this machine is disturbed: ")
+    if standing.queue_note:
+        yield "jobs", standing.queue_note
     elif standing.jobs is not None:
         yield from queue_lines(standing.jobs)
 
@@ -229,7 +235,8 @@ def to_json(standing: Standing) -> str:
         standing, dict_factory=lambda fields: {JSON_KEYS.get(key, key): value for key, value in fields}
     )
     return json.dumps(
-        {**content, "done": standing.done, "begun": standing.begun, "ended": standing.ended}, indent=2
+        {**content, "done": standing.done, "begun": standing.has_begun, "ended": standing.is_complete},
+        indent=2,
     )
 
 
@@ -239,7 +246,7 @@ def watch(read: Callable[[], Standing], show: Callable[[Standing], str], pause_s
     while True:
         standing = read()
         print(f"{CLEAR if is_terminal else ''}{show(standing)}", flush=True)
-        if standing.ended:
+        if standing.is_complete:
             return
         time.sleep(pause_s)
         if not is_terminal:

@@ -46,7 +46,7 @@ def time_left_estimator(campaign: Campaign) -> Callable[[], float | None]:
     reader, outputs = Reader(), CollectiveBenchmarks(campaign).outputs
 
     def estimate() -> float | None:
-        current = campaign.now()
+        current = campaign.with_current_decisions()
         return estimate_time_left(
             current, reader.read_all(current.record_paths), outputs, reader.read_all(outputs), {}
         )

@@ -31,7 +31,7 @@ class Required:
                 break
         key = (last, tuple(decisions))
         if key not in self._records:  # Many rules call this after every decision.
-            now = self._campaign.now()
+            now = self._campaign.with_current_decisions()
             self._records[key] = [
                 path for run, path in now.record_paths.items() if not last or now.by_id[run].block <= last
             ]

@@ -18,6 +18,7 @@ from pathlib import Path
 from common.errors import InputError
 from common.files import CHECKOUT, node_name
 from common.options import run_program
+from common.run_status import RunStatus
 from declared.configuration import check_name, existing
 from declared.study import load_study
 from launchers.launch import kill
@@ -92,7 +93,7 @@ def main(*, study: str = "", site: str = "", targets: Sequence[str] = ("figures"
     refuse_other_site(results, site)
     refuse_unwritable(results)
     statuses = map(record_status, results.glob("runs/*/*/record.json"))
-    if (first := next(statuses, None)) != "ok" and "ok" not in statuses:
+    if (first := next(statuses, None)) != RunStatus.OK and RunStatus.OK not in statuses:
         code, ended = ("no-record", "ended") if first is None else ("no-success", "succeeded")
         raise InputError(
             code,

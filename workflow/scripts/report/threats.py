@@ -6,7 +6,8 @@ import pandas as pd
 
 from analysis import checks, conditions
 from analysis.intervals import SIGNIFICANCE_LEVEL
-from analysis.measured import OUT_OF_MEMORY, treatments, unsuccessful, varying
+from analysis.measured import treatments, unsuccessful, varying
+from common.run_status import RunStatus
 from declared.records import WARNING_SEPARATOR
 from network import fit
 from report import elsewhere
@@ -49,7 +50,7 @@ def threat_notes(facts: Facts) -> Iterator[str]:
     yield from _warning_notes(facts)
     if facts.network is not None and len(fit.measured(facts.network)):
         yield facts.sentence("network-benchmarked-once")
-    if (unsuccessful(facts.runs)["status"] != OUT_OF_MEMORY).any():
+    if (unsuccessful(facts.runs)["status"] != RunStatus.OOM).any():
         yield facts.sentence("failed-runs")
     if ok["epochs"].max() < MIN_EPOCHS and not facts.study.imported:
         yield facts.sentence("short-training")

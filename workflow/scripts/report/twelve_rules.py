@@ -14,7 +14,6 @@ import pandas as pd
 from analysis import conditions
 from analysis.intervals import SIGNIFICANCE_LEVEL, p_text
 from analysis.measured import (
-    OUT_OF_MEMORY,
     distinct_names,
     one_line,
     title,
@@ -24,6 +23,7 @@ from analysis.measured import (
 from analysis.tables import number
 from analysis.terms import is_treated_as_number
 from common.notes import Note
+from common.run_status import RunStatus
 from common.text import number_of
 from declared.factors import SIZE_FACTORS
 from report.design import exclusions, kept_order
@@ -136,7 +136,7 @@ def check_subsets(material: Material) -> Verdict:
     if study.imported:
         return not_met("subset-unknown", "what the source measured and left out is not known.")
     excluded, failed = exclusions(study), unsuccessful(material.runs)
-    failed = failed[failed["status"] != OUT_OF_MEMORY]
+    failed = failed[failed["status"] != RunStatus.OOM]
     counts = {
         "exclusions": len(excluded),
         "silent_exclusions": sum(entry.reason is None for entry in excluded),

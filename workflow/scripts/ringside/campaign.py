@@ -10,7 +10,7 @@ from ringside.arguments import Json, Site, Study, StudyOption, complete
 
 
 def _statuses() -> tuple[str, ...]:
-    from declared.run_status import RECORD_STATUSES
+    from common.run_status import RECORD_STATUSES
 
     return RECORD_STATUSES
 

@@ -17,10 +17,10 @@
         reference-before/, -after/       a reference benchmark and its log, kept if it failed
         record.json                      the record, which is written last
         unfinished.txt                   why there is no record
-        put-aside                        a mark: the attempt does not count any more
+        put-aside                        a mark: the attempt no longer counts
 
 The final record is a copy of the latest record of an attempt that was not put aside. An attempt without a
-record is incomplete, and the run is repeated.
+record is unfinished. A run without a final record is missing, and Snakemake repeats it.
 """
 
 import contextlib
@@ -51,13 +51,13 @@ from common.files import (
 from common.notes import Note
 from common.schemas import check
 from launchers.launch import Lost, Stopped, forget_variables
-from runs.reasons import ABSENT, OLD
+from runs.reasons import NO_RECORD_PREFIX, OLD_RECORD_PREFIX
 
 PUT_ASIDE = "put-aside"
 UNFINISHED = "unfinished.txt"
 HOLDER = "holder.json"
 RUN_LOCK = ".lock"  # in a run's folder, locked during an attempt
-NOT_RUN = Note("not-run", f"{ABSENT}has not run")
+NOT_RUN = Note("not-run", f"{NO_RECORD_PREFIX}has not run")
 # Variables in which schedulers pass the number of the job.
 JOB_VARIABLES = ("SLURM_JOB_ID", "OAR_JOB_ID", "PBS_JOBID", "FLUX_ENCLOSING_ID")
 UNKNOWN_END = Note("unknown-end", "ended without a reason: it was killed, or its node was lost")
@@ -93,8 +93,8 @@ def _has_record(attempt: Path) -> bool:
         return False
 
 
-def attempts_without_record(folder: Path) -> list[dict[str, Any]]:
-    """Return number and reason of each attempt that has no record, oldest first."""
+def unfinished_attempts(folder: Path) -> list[dict[str, Any]]:
+    """Return number and reason of each unfinished attempt, oldest first."""
     files = {attempt: attempt / UNFINISHED for attempt in attempts(folder) if not _has_record(attempt)}
     return [
         {"attempt": _number(attempt), "reason": file.read_text().strip() if file.exists() else UNKNOWN_END}
@@ -118,22 +118,24 @@ def earlier_attempts_s(attempt: Path) -> float:
     return total_s
 
 
-def absence_reason(final_record: Path) -> Note:
-    """Return why a final record does not exist under its current key."""
+def missing_record_reason(final_record: Path) -> Note:
+    """Return why a run is missing: why its final record does not exist under its current key."""
     folder = final_record.parent
     if any(folder.parent.glob(f"*/{final_record.name}")):
-        return Note("old", f"{OLD}measured with other software, code, data or settings only")
+        return Note("old", f"{OLD_RECORD_PREFIX}measured with other software, code, data or settings only")
     attempt = current_attempt(folder)
     if attempt and is_locked(folder / RUN_LOCK):
         number = _number(attempt)
-        return Note("under-way", f"{ABSENT}attempt {number} is under way", attempt=number)
+        return Note("under-way", f"{NO_RECORD_PREFIX}attempt {number} is under way", attempt=number)
     if attempt and (host := read_holder(attempt).get("host", node_name())) != node_name():
         number = _number(attempt)
-        text = f"{ABSENT}attempt {number}, begun on {host}, has not ended, or was killed"
+        text = f"{NO_RECORD_PREFIX}attempt {number}, begun on {host}, has not ended, or was killed"
         return Note("begun-elsewhere", text, attempt=number, host=host)
-    if incomplete := attempts_without_record(folder):
-        latest = incomplete[-1]
-        return Note("unfinished", f"{ABSENT}attempt {latest['attempt']} {latest['reason']}", **latest)
+    if unfinished := unfinished_attempts(folder):
+        latest = unfinished[-1]
+        return Note(
+            "unfinished", f"{NO_RECORD_PREFIX}attempt {latest['attempt']} {latest['reason']}", **latest
+        )
     return NOT_RUN
 
 
@@ -207,8 +209,8 @@ def new_attempt(folder: Path) -> Iterator[Path]:
 def write_record(attempt: Path, record: dict[str, Any], kind: str) -> None:
     """Check a record against the schema `kind`, and write it as attempt-<k>/record.json."""
     number = _number(attempt)
-    incomplete = [entry for entry in attempts_without_record(attempt.parent) if entry["attempt"] < number]
-    record = record | {"attempt": number, "unfinished_attempts": incomplete}
+    earlier = [entry for entry in unfinished_attempts(attempt.parent) if entry["attempt"] < number]
+    record = record | {"attempt": number, "unfinished_attempts": earlier}
     check(record, kind, attempt / "record.json")
     write_json(attempt / "record.json", record)
 
@@ -217,11 +219,11 @@ def copy_final_record(attempt: Path, name: str = "record.json") -> dict[str, Any
     """Copy attempt-<k>/record.json to `name` in the run's folder, and return the record."""
     with written_whole(attempt.parent / name) as partial:
         shutil.copyfile(attempt / "record.json", partial)
-    return read_record(attempt)
+    return read_attempt_record(attempt)
 
 
-def read_record(attempt: Path) -> dict[str, Any]:
-    """Return the record of an attempt that has one."""
+def read_attempt_record(attempt: Path) -> dict[str, Any]:
+    """Return the record of an attempt that has one, unchecked: this program has checked and written it."""
     record: dict[str, Any] = json.loads((attempt / "record.json").read_text())
     return record
 

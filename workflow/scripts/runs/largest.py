@@ -19,7 +19,7 @@ from common.errors import print_line
 from common.files import read_json, write_json
 from common.notes import Note
 from common.options import run_program
-from declared.run_status import RunStatus
+from common.run_status import RunStatus
 from declared.site import Site
 from environments.record import BuiltEnvironment
 from launchers import launch
@@ -32,12 +32,14 @@ from ranks.worker.node import memory_bytes
 from runs import attempts, other_measurements
 from runs.bisection import find_largest
 from runs.memory_estimates import estimate
-from runs.supervise import failure_or_lost, rank_input
+from runs.supervise import rank_input
+from runs.verdict import failure_or_lost
 
 TRIAL = "trial.json"
 ESTIMATED_SIZE = 64  # memory is estimated for this size or less, and for a quarter of it
-FITS, TOO_LARGE, TOO_SLOW, FAILED = "fits", "oom", "timeout", "failed"  # outcomes of trials
-LIMITS = {TOO_LARGE: "memory", TOO_SLOW: "time limit", FAILED: "failure"}  # what limits the batch size
+FITS = "fits"  # outcome of a trial whose status is OK; every other outcome is a RunStatus
+# What limits the batch size, by the outcome of the smallest batch that does not fit.
+LIMITS = {RunStatus.OOM: "memory", RunStatus.TIMEOUT: "time limit", RunStatus.FAILED: "failure"}
 
 
 @dataclass
@@ -81,7 +83,7 @@ class Trials:
             file = attempt / f"b{batch_size}" / TRIAL
             if file.exists() and not (attempt / attempts.PUT_ASIDE).exists():
                 trial: dict[str, Any] = read_json(file)
-                if trial["outcome"] in (FITS, TOO_LARGE) and trial["memory_limit_bytes"] == limit_bytes:
+                if trial["outcome"] in (FITS, RunStatus.OOM) and trial["memory_limit_bytes"] == limit_bytes:
                     return trial
         return None
 
@@ -89,7 +91,7 @@ class Trials:
         """Train with one batch size, again if that fails; write and return the result of the last trial."""
         folder = self.folder / f"b{batch_size}"
         trial = self._train(batch_size, folder)
-        if trial["outcome"] == FAILED:
+        if trial["outcome"] == RunStatus.FAILED:
             folder = self.folder / f"b{batch_size}-again"
             trial = self._train(batch_size, folder)
         trial["memory_limit_bytes"] = memory_limit_bytes(self.site, self.search)
@@ -109,11 +111,13 @@ class Trials:
             folder / "spec.json",
             rank_input(spec, search.run.framework, self.environment, model, data, launcher.hosts),
         )
-        outcome = launch.run(launcher, self.environment, folder.resolve(), spec, site, reads=[source, data])
+        outcome = launch.run_ranks(
+            launcher, self.environment, folder.resolve(), spec, site, reads=[source, data]
+        )
         result = other_measurements.read_result(folder)
         status, reason = outcome.status, outcome.reason
         if status == RunStatus.OK and result is None:
-            status, reason = RunStatus.FAILED, Note("no-result", "ended without a result")
+            status, reason = RunStatus.FAILED, other_measurements.NO_RESULT
         if status == RunStatus.FAILED and reason:
             reason = failure_or_lost(reason, folder / "log.txt")
         ranks = result["ranks"] if result else []
@@ -173,9 +177,9 @@ def describe_trial(trial: Mapping[str, Any]) -> str:
     """Return the result of a trial in one line."""
     words = {
         FITS: "fits",
-        TOO_LARGE: "does not fit in memory",
-        TOO_SLOW: "reaches the time limit",
-        FAILED: f"fails: {trial['reason']}",
+        RunStatus.OOM: "does not fit in memory",
+        RunStatus.TIMEOUT: "reaches the time limit",
+        RunStatus.FAILED: f"fails: {trial['reason']}",
     }
     return f"batch size {trial['batch_size']} {words[trial['outcome']]} ({trial['wall_s']:.1f} s)"
 
@@ -192,10 +196,10 @@ def attempt_search(
     if estimated := estimate_size(site, search, environment):
         print_line(f"{search.name}: batch size {estimated} is estimated to fit")
     result = find_largest(search.candidates(site), trials.fits, estimated)
-    unfit, status, reason = trials.smallest_unfit, "ok", None
+    unfit, status, reason = trials.smallest_unfit, RunStatus.OK, None
     if unfit and result.chosen is None:
         status, reason = unfit["outcome"], unfit["reason"]
-        if status == TOO_LARGE:
+        if status == RunStatus.OOM:
             reason = Note("no-batch-fits", "not even the smallest batch fits")
     return {
         "name": search.name,

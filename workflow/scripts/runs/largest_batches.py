@@ -12,9 +12,9 @@ from typing import Any
 from common.errors import InputError
 from common.files import display_path, write_text
 from common.options import run_program
+from common.run_status import RunStatus
 from common.schemas import check
 from common.text import number_of
-from declared.run_status import RunStatus
 from declared.site import load_site
 from declared.study import load_study
 from plan.batch_sizes import batch_size_file

@@ -11,6 +11,7 @@ from typing import Any
 
 from common.files import create_json, format_utc, read_json, write_json, written_whole
 from common.notes import Note
+from common.run_status import RunStatus
 from declared.site import Site, Wattmeter
 from environments.record import BuiltEnvironment
 from launchers import launch
@@ -202,9 +203,9 @@ def _measure_idle_power(
     launcher = launch.make_step_launcher(site, spec, environment, "idle")
     write_json(folder / "spec.json", {"spec": spec, "hosts": list(launcher.hosts)})
     began_at = time.time()
-    outcome = launch.run(launcher, environment, folder.resolve(), spec, site, program=IDLE)
+    outcome = launch.run_ranks(launcher, environment, folder.resolve(), spec, site, program=IDLE)
     no_watts: dict[str, float | None] = dict.fromkeys(SCOPES)
-    if outcome.status != "ok" or not (folder / "result.json").exists():
+    if outcome.status != RunStatus.OK or not (folder / "result.json").exists():
         return {
             "at": format_utc(began_at),
             "hosts": [],

@@ -20,7 +20,6 @@ import pandas as pd
 
 from common.errors import InputError
 from common.files import CHECKOUT, display_path, write_json
-from common.notes import Note
 from common.options import run_program
 from common.schemas import schema
 from common.shell import Unanswered
@@ -35,8 +34,9 @@ from launchers.slurm import Job, current_job
 from plan.identity import environment_of
 from plan.scheduling import allocation_options
 from plan.site_resources import common_site_fields
-from runs.other_measurements import read_result
-from runs.supervise import failure_or_lost, rank_input, report_interruptions
+from runs.other_measurements import NO_RESULT, read_result
+from runs.supervise import rank_input, report_interruptions
+from runs.verdict import failure_or_lost
 from sites import slurm, verdicts
 from sites.node_job import outside
 from sites.outliers import RATE_TEXT, best_meetings, judge_units, rounds_needed
@@ -108,10 +108,10 @@ def measure_nodes(site: Site, nodes: int, folder: Path) -> dict[str, Any]:
     framework = replace(load_framework(LIBRARY), modules=tuple(modules))
     write_json(folder / "spec.json", rank_input(spec, framework, environment, {}, None, launcher.hosts))
     limited = replace(site, time_limit_s=max(TIME_LIMIT_S, site.time_limit_s))
-    outcome = launch.run(launcher, environment, folder.resolve(), spec, limited, program=PROGRAM)
+    outcome = launch.run_ranks(launcher, environment, folder.resolve(), spec, limited, program=PROGRAM)
     result = read_result(folder)
     if outcome.reason or result is None:
-        reason = outcome.reason or Note("no-result", "ended without a result")
+        reason = outcome.reason or NO_RESULT
         raise launch.Lost(failure_or_lost(reason, folder / "log.txt"))
     names = {host.split(".")[0]: host for host in launcher.hosts}  # as the scheduler knows them
     for node in result["nodes"]:

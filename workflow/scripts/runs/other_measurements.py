@@ -15,8 +15,8 @@ from typing import Any, Generic
 from common.errors import InputError, refuse_machine_error
 from common.files import format_utc
 from common.notes import Note
+from common.run_status import RunStatus
 from common.schemas import check
-from declared.run_status import RunStatus
 from declared.site import Site, load_site
 from declared.study import Study, load_study
 from environments.built import read_built
@@ -29,8 +29,11 @@ from plan.node_check import without_slow_nodes
 from plan.other_measurements import MeasurementT
 from plan.plan_files import changed_since_planned
 from runs import attempts
-from runs.progress import current_session
-from runs.supervise import misplaced_or_disturbed_reason, report_interruptions
+from runs.session import current_session
+from runs.supervise import report_interruptions
+from runs.verdict import Verdict, failure_or_lost, misplaced_or_disturbed_reason
+
+NO_RESULT = Note("no-result", "ended without a result")
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,10 @@ class Kind(Generic[MeasurementT]):
         folder = final_record.parent
         with attempts.exclusive(folder, self.title(measurement.name)):
             attempt_folder = attempts.latest_recorded_attempt(folder)
-            if attempt_folder is None or attempts.read_record(attempt_folder)["status"] != RunStatus.OK:
+            if (
+                attempt_folder is None
+                or attempts.read_attempt_record(attempt_folder)["status"] != RunStatus.OK
+            ):
                 environment = read_built(environment_of(site, measurement.run.framework))
                 bind_results(results, study.name, site)
                 with attempts.new_attempt(folder) as attempt_folder:
@@ -155,16 +161,26 @@ def read_result(folder: Path) -> dict[str, Any] | None:
     return result
 
 
-def judge(
-    outcome: launch.Outcome, result: Mapping[str, Any] | None, site: Site, hosts: Sequence[str]
-) -> tuple[RunStatus, Note | None]:
-    """Return status and reason of an attempt; `hosts` are the nodes on which it was started."""
+def decide_status(
+    outcome: launch.Outcome,
+    result: Mapping[str, Any] | None,
+    site: Site,
+    hosts: Sequence[str],
+    log: Path,
+) -> Verdict:
+    """Decide the status of a collective benchmark or a timing; `hosts` are the nodes on which it was started.
+
+    Raises:
+        launch.Lost: If it failed because of an error of the machine, such as a full disk.
+    """
+    if outcome.status == RunStatus.FAILED and outcome.reason:
+        return Verdict(RunStatus.FAILED, failure_or_lost(outcome.reason, log))
     if outcome.status != RunStatus.OK:
-        return outcome.status, outcome.reason
+        return Verdict(outcome.status, outcome.reason)
     if result is None:
-        return RunStatus.FAILED, Note("no-result", "ended without a result")
+        return Verdict(RunStatus.FAILED, failure_or_lost(NO_RESULT, log))
     actual_hosts = list(dict.fromkeys(rank["host"] for rank in result["ranks"]))
     n_machines = len({rank["machine"] for rank in result["ranks"]})
     shares = result["other_cpu_share"], 0.0  # these ranks do not measure CPU steal
     reason = misplaced_or_disturbed_reason(actual_hosts, n_machines, hosts, shares, site)
-    return (RunStatus.INVALID, reason) if reason else (RunStatus.OK, None)
+    return Verdict(RunStatus.INVALID, reason) if reason else Verdict(RunStatus.OK)

@@ -20,7 +20,7 @@ from plan.own_commands import planned_steps, run_values
 from ranks.command.adapter import OUTPUT, PRINTED
 from ranks.command.placeholders import fill
 from ranks.worker.epoch_timer import COLUMNS
-from runs.reasons import LOG
+from runs.reasons import LOG_PREFIX
 from training_logs.formats import read_log
 from training_logs.log import Log, LogError, Step
 
@@ -101,15 +101,15 @@ def read_times(command: Command, spec: Mapping[str, Any], folder: Path, wall_s: 
     try:
         log = _from_one(_read_log(command, spec, folder / OUTPUT), command.log_format)
     except LogError as error:
-        return CommandTimes(Note(UNREADABLE, f"{LOG}{error}", line=error.line))
+        return CommandTimes(Note(UNREADABLE, f"{LOG_PREFIX}{error}", line=error.line))
     except OSError as error:
-        return CommandTimes(Note(UNREADABLE, f"{LOG}{error.filename}: {error.strerror}"))
+        return CommandTimes(Note(UNREADABLE, f"{LOG_PREFIX}{error.filename}: {error.strerror}"))
     facts = log.facts
     if problem := _contradiction(log, spec, wall_s):
         return CommandTimes(problem, facts)
     rows = [_epoch(log.steps, spec, command.warmup_steps, epoch) for epoch in _epochs(spec)]
     if missing := [epoch for epoch, row in zip(_epochs(spec), rows, strict=True) if row is None]:
-        text = f"{LOG}it has no step of epoch {missing[0]} that counts"
+        text = f"{LOG_PREFIX}it has no step of epoch {missing[0]} that counts"
         return CommandTimes(Note("epoch-without-step", text, epochs=missing), facts)
     with written_whole(folder / "epochs.csv") as partial, open(partial, "w", newline="") as table:
         writer = csv.DictWriter(table, COLUMNS, lineterminator="\n")
@@ -161,22 +161,24 @@ def _contradiction(log: Log, spec: Mapping[str, Any], wall_s: float) -> Note | N
     """Return what in a log contradicts the plan (steps, samples, devices or times), None if nothing does."""
     steps, planned, batch = log.steps, planned_steps(spec) * len(_epochs(spec)), spec["effective_batch"]
     if restarts := steps[-1].segment:
-        return Note("restarted", f"{LOG}the training was restarted {restarts} times", restarts=restarts)
+        return Note(
+            "restarted", f"{LOG_PREFIX}the training was restarted {restarts} times", restarts=restarts
+        )
     # Steps after the last logged interval have no line. A mean of all steps covers all of them.
     last, interval = steps[-1].index, steps[-1].n_steps if len(steps) > 1 else 1
     if not planned - interval < last <= planned:
-        text = f"{LOG}it ends with step {last}, planned are {planned}"
+        text = f"{LOG_PREFIX}it ends with step {last}, planned are {planned}"
         return Note("other-steps", text, steps=last, planned=planned)
     samples = _samples(log)
     if samples is not None and abs(samples / batch - 1) > MAX_BATCH_ERROR:
-        text = f"{LOG}a step has {samples:g} samples, planned are {batch}"
+        text = f"{LOG_PREFIX}a step has {samples:g} samples, planned are {batch}"
         return Note("other-batch", text, samples=samples, planned=batch)
     devices = spec["ranks"] * spec["replicas_per_rank"]
     if (logged := log.facts.get("devices", devices)) != devices:
-        text = f"{LOG}it is of {logged} devices, planned are {devices}"
+        text = f"{LOG_PREFIX}it is of {logged} devices, planned are {devices}"
         return Note("other-devices", text, devices=logged, planned=devices)
     if (total_s := sum(step.seconds * step.n_steps for step in steps)) > wall_s * (1 + MAX_TIME_ERROR):
-        text = f"{LOG}its steps take {total_s:.1f} s, longer than the whole run, {wall_s:.1f} s"
+        text = f"{LOG_PREFIX}its steps take {total_s:.1f} s, longer than the whole run, {wall_s:.1f} s"
         return Note("too-long-steps", text, steps_s=total_s, wall_s=wall_s)
     return None
 

@@ -1,47 +1,44 @@
 """Follow a campaign in Snakemake's log: print a line for each ended run, and halt if runs cannot succeed.
 
-The Snakemake that the user started prints these lines, wherever the runs are executed: the result from the
-record, the number of runs left and the expected time. It halts the campaign if several runs in a row fail for
-the same reason, or if a node cannot access a path. Filters of the log keep only the lines that help the user.
+The Snakemake that the user started prints these lines (`CampaignProgress`), wherever the runs are executed:
+the result from the record, the number of runs left and the expected time. `FailureWatch` halts the campaign
+if several runs in a row fail for the same reason, or if a node cannot access a path. Filters of the log keep
+only the lines that help the user.
 """
 
 import contextlib
 import csv
 import json
 import logging
-import os
 import re
-import time
 from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from common.errors import InputError, print_line
-from common.files import write_json
+from common.errors import print_line
 from common.notes import Note
-from common.shell import UNSEEN, find_unseen_path
+from common.run_status import RunStatus
+from common.shell import INACCESSIBLE, find_inaccessible_path
 from common.text import format_duration
-from declared.run_status import RunStatus
 from launchers.log import read_end
 from plan.scheduling import JOB_OPTIONS
-from runs.attempts import attempt_folder, attempts_without_record
+from runs.attempts import attempt_folder, unfinished_attempts
 from runs.epochs import mean_of_timed, read_epochs
 from runs.reasons import is_disturbed
+from runs.session import SessionFile
 from runs.usable import usable_runs_note
 from sites import slurm
 
 N_FIRST_RUNS = 5  # if all of these are disturbed, the machine is not fit for a campaign
 MAX_SAME_FAILURES = 3  # failures in a row for the same reason that halt a campaign
 HALTED_STATUS = 3  # exit status if a campaign was halted, or has no usable run
-SESSION_VARIABLE = "RINGSIDE_SESSION"
 LAUNCHING_RULES = {"run", "collective_benchmark", "timing", "batch_search"}  # rules whose jobs start ranks
 # Wildcard of these rules -> folder of their records in results/<study>.
 FOLDERS = {"run_id": "runs", "benchmark": "network", "timing": "costs", "search": "largest"}
 # The message of Snakemake's executor for Slurm if sbatch refuses a job.
 _REFUSED_BY_SLURM = re.compile(r"SLURM sbatch failed\. The error message was '(.*?)'\.(?:\n|\Z)", re.DOTALL)
-# A program that exits with status 2, EX_TEMPFAIL or UNSEEN_STATUS has printed why in one line. Snakemake's
-# message would only repeat its command.
+# A program that exits with status 2, EX_TEMPFAIL or INACCESSIBLE_STATUS has printed why in one line.
+# Snakemake's message would only repeat its command.
 _EXPLAINED_FAILURE = re.compile(
     r"RuleException:\nCalledProcessError in file .* returned non-zero exit status (?:2|75|79)\.\s*\Z",
     re.DOTALL,
@@ -66,77 +63,103 @@ _NOISE = (
 )
 
 
-def new_session() -> str:
-    """Return a name for this session: its start (UTC) and its process."""
-    return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{os.getpid()}"
+class FailureWatch:
+    """Halts a campaign whose runs cannot succeed: after equal failures, or if a node cannot access a path.
+
+    Attributes:
+        halted: Why the campaign was halted, or None.
+    """
+
+    def __init__(self, study: str, session: SessionFile, stop_scheduling: Callable[[], None] | None) -> None:
+        """Watch a session.
+
+        Args:
+            study: Name of the study, for the command that repeats its runs.
+            session: The file of the session, which then has the reason.
+            stop_scheduling: Keeps Snakemake from starting further runs; None if nothing halts the campaign.
+        """
+        self._study, self._session, self._stop_scheduling = study, session, stop_scheduling
+        self._same_failures: list[str] = []  # reasons of the latest failures in a row
+        self.halted: Note | None = None
+
+    def count_run(self, status: str, reason: str) -> None:
+        """Count the end of a run; halt the campaign after MAX_SAME_FAILURES in a row for the same reason.
+
+        Reasons that differ only in numbers are the same.
+        """
+        if status != RunStatus.FAILED:
+            self._same_failures.clear()
+            return
+        self._same_failures.append(re.sub(r"\d+", "", reason))
+        latest = self._same_failures[-MAX_SAME_FAILURES:]
+        if len(latest) == MAX_SAME_FAILURES and len(set(latest)) == 1:
+            text = (
+                f"halted: the last {MAX_SAME_FAILURES} runs failed for the same reason ({reason}). Completed "
+                f"runs are kept. Remove the cause, then: ./ringside repeat failed --study {self._study}. To "
+                "continue anyway: --keep-going"
+            )
+            self._halt(Note("same-failure", text, runs=MAX_SAME_FAILURES, reason=reason))
+
+    def report_inaccessible(self, path: Note) -> bool:
+        """Halt the campaign because a node cannot access a path.
+
+        Returns:
+            Whether the campaign is halted, so that the job's error needs no other message.
+        """
+        text = (
+            f"halted: {path}; all nodes must share this path. Completed runs are kept. Correct it, then "
+            "start again"
+        )
+        self._halt(Note(INACCESSIBLE, text, **path.facts))
+        return self.halted is not None
+
+    def _halt(self, reason: Note) -> None:
+        if self._stop_scheduling and not self.halted:
+            self.halted = reason
+            self._session.halt(reason)
+            self._stop_scheduling()
 
 
-def current_session() -> str:
-    """Return the name of the session that this process belongs to, or of a new one if it belongs to none."""
-    name = os.environ.get(SESSION_VARIABLE, "")
-    return name if re.fullmatch(r"[A-Za-z0-9-]+", name) else new_session()
+class CampaignProgress:
+    """Follows the jobs of one session in Snakemake's log, and prints a line for each run that has ended.
 
-
-def _session_file(results: Path, session: str) -> Path:
-    return results / "sessions" / f"{session}.json"
-
-
-def refuse_halted(results: Path) -> None:
-    """Raise InputError if this session has halted its campaign, so that its other jobs do not train."""
-    try:
-        session = json.loads(_session_file(results, current_session()).read_text(encoding="utf-8"))
-        halted = session.get("stopped")
-    except (OSError, ValueError, AttributeError):
-        return
-    if halted:
-        raise InputError("campaign-stopped", "does not start, because its campaign has stopped", file=results)
-
-
-class Session:
-    """The runs that one call of Snakemake has executed, in results/<study>/sessions/<session>.json."""
+    Attributes:
+        failures: The watch that halts the campaign.
+    """
 
     def __init__(
         self,
         results: Path,
-        name: str,
+        session: str,
         planned: int,
         done: int,
         left_s: Callable[[], float | None] = lambda: None,
         count_planned: Callable[[], tuple[int, bool]] | None = None,
-        stop: Callable[[], None] | None = None,
+        stop_scheduling: Callable[[], None] | None = None,
     ) -> None:
         """Begin a session.
 
         Args:
             results: results/<study>.
-            name: Name of the session.
+            session: Name of the session.
             planned: Number of planned runs.
             done: Number of them that have a record from an earlier session.
             left_s: Returns the expected time of the remaining runs in s, or None.
             count_planned: For a study with a precision target: returns the number of runs planned so far, and
                 whether more can follow.
-            stop: Keeps Snakemake from starting further runs. Called when the campaign is halted; None if no
-                failure may halt it.
+            stop_scheduling: See FailureWatch.
         """
-        self._file = _session_file(results, name)
-        self._state: dict[str, Any] = {
-            "started": time.time(),
-            "planned": planned,
-            "done_before": done,
-            "ended": [],
-        }
-        self._running: dict[int, dict[str, str]] = {}
+        self._results = results
+        self._session = SessionFile(results, session, planned, done)
+        self.failures = FailureWatch(results.name, self._session, stop_scheduling)
+        self._running: dict[int, dict[str, str]] = {}  # wildcards of the jobs that start ranks
         self._left_s = left_s
         self._count_planned = count_planned or (lambda: (planned, False))
-        self._results = results
         self._disturbed: list[bool] = []  # one entry for each ended run
-        self._stop = stop
-        self._failures: list[str] = []  # reasons of the latest failures in a row
         self._refusals: set[str] = set()  # messages of Slurm that were printed
-        self.halted: Note | None = None
 
-    def watch(self, event: str, job: int, rule: str | None, wildcards: Mapping[str, str] | None) -> None:
-        """Handle an event of a job: remember it at JOB_INFO, print the line of its run at JOB_FINISHED."""
+    def follow_job(self, event: str, job: int, rule: str | None, wildcards: Mapping[str, str] | None) -> None:
+        """Remember a job that starts (JOB_INFO); print the line of its run when it ends (JOB_FINISHED)."""
         if event == "job_info" and rule in LAUNCHING_RULES:
             self._running[job] = dict(wildcards or {})
         elif event == "job_finished" and job in self._running:
@@ -145,25 +168,17 @@ class Session:
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
                 self._print_end(ended)
 
-    def watch_error(self, event: Mapping[str, Any]) -> bool:
+    def explain_error(self, event: Mapping[str, Any]) -> bool:
         """Halt the campaign if a failed job (JOB_ERROR) ran on a node that cannot access a path.
 
         Returns:
-            Whether it is halted for such a node.
+            Whether that was the cause, so that the error needs no other message.
         """
         try:
-            unseen = unseen_by_job(event) or self._unseen_by_ranks(event["jobid"])
+            path = inaccessible_to_job(event) or self._inaccessible_to_ranks(event["jobid"])
         except (OSError, ValueError, KeyError, TypeError):
             return False
-        if unseen and not self._stop:
-            return False
-        if unseen and not self.halted:
-            text = (
-                f"stopped: {unseen}; all nodes must share this path. Finished runs are kept: correct it, "
-                "then start again"
-            )
-            self._halt_campaign(Note(UNSEEN, text, **unseen.facts))
-        return unseen is not None
+        return path is not None and self.failures.report_inaccessible(path)
 
     def print_refusal(self, event: Mapping[str, Any]) -> None:
         """Print why Slurm refused a job (JOB_ERROR), once for all jobs refused for the same reason."""
@@ -174,15 +189,13 @@ class Session:
             advice = "./ringside doctor names the key of the site to correct"
             print_line(f"ringside: {event['rule_name']}: Slurm refuses the job: {message}; {advice}")
 
-    def _unseen_by_ranks(self, job: int) -> Note | None:
+    def _inaccessible_to_ranks(self, job: int) -> Note | None:
         """Return the path that the node of a rank could not access in the last attempt of a job, or None."""
         wildcards = self._running.get(job, {})
         for kind, folder in FOLDERS.items():
             if kind in wildcards:
-                incomplete = attempts_without_record(
-                    self._results / folder / wildcards[kind] / wildcards["key"]
-                )
-                return find_unseen_path(incomplete[-1]["reason"]) if incomplete else None
+                incomplete = unfinished_attempts(self._results / folder / wildcards[kind] / wildcards["key"])
+                return find_inaccessible_path(incomplete[-1]["reason"]) if incomplete else None
         return None
 
     def _print_end(self, wildcards: Mapping[str, str]) -> None:
@@ -194,47 +207,18 @@ class Session:
         run_id = wildcards["run_id"]
         folder = self._results / "runs" / run_id / wildcards["key"]
         record = json.loads((folder / "record.json").read_text())
-        self.add(run_id, record["status"])
-        print_line(self.line(run_id, record["status"], _result_text(record, folder)))
-        for hint in self.hints(is_disturbed(record["reason"])):
+        self.count_run(run_id, record["status"])
+        print_line(self.describe_end(run_id, record["status"], _result_text(record, folder)))
+        for hint in self.disturbance_hints(is_disturbed(record["reason"])):
             print_line(f"ringside: {hint}")
-        self.halt_after_same_failures(record["status"], str(record["reason"]))
+        self.failures.count_run(record["status"], str(record["reason"]))
 
-    def halt_after_same_failures(self, status: str, reason: str) -> None:
-        """Count the end of a run; halt the campaign after MAX_SAME_FAILURES in a row for the same reason.
+    def count_run(self, run_id: str, status: str) -> None:
+        """Count a run that has ended."""
+        self._session.add_run(run_id, status)
 
-        Reasons that differ in numbers only are the same.
-        """
-        if status != RunStatus.FAILED:
-            self._failures.clear()
-            return
-        self._failures.append(re.sub(r"\d+", "", reason))
-        last = self._failures[-MAX_SAME_FAILURES:]
-        if self._stop and not self.halted and len(last) == MAX_SAME_FAILURES and len(set(last)) == 1:
-            text = (
-                f"stopped: the last {MAX_SAME_FAILURES} runs failed for the same reason ({reason}); finished "
-                "runs are kept. Remove the cause, then: ./ringside repeat failed --study "
-                f"{self._results.name}. To continue anyway: --keep-going"
-            )
-            self._halt_campaign(Note("same-failure", text, runs=MAX_SAME_FAILURES, reason=reason))
-
-    def _halt_campaign(self, reason: Note) -> None:
-        """Start no further run, and note the reason in the session's file, where `refuse_halted` looks."""
-        self.halted = reason
-        self._state["stopped"] = str(reason)
-        with contextlib.suppress(OSError):
-            write_json(self._file, self._state)
-        if self._stop:
-            self._stop()
-
-    def add(self, run_id: str, status: str) -> None:
-        """Count a run that has ended, and write the session's file, unless the disk is full."""
-        self._state["ended"].append({"run_id": run_id, "status": status, "at": time.time()})
-        with contextlib.suppress(OSError):
-            write_json(self._file, self._state)
-
-    def hints(self, disturbed: bool) -> Iterator[Note]:
-        """Count whether the last run was `disturbed`, and yield hints about it, each once per session."""
+    def disturbance_hints(self, disturbed: bool) -> Iterator[Note]:
+        """Count whether the last run was disturbed, and yield hints about it, each once per session."""
         self._disturbed.append(disturbed)
         repeat = f"./ringside repeat invalid --study {self._results.name}"
         if disturbed and sum(self._disturbed) == 1:
@@ -251,11 +235,11 @@ class Session:
             )
             yield Note("all-disturbed", text, runs=N_FIRST_RUNS)
 
-    def line(self, run_id: str, status: str, result: str) -> Note:
-        """Return the line of an ended run that `add` has counted."""
-        ended = self._state["ended"]
+    def describe_end(self, run_id: str, status: str, result: str) -> Note:
+        """Return the line of the run that `count_run` has counted last."""
+        ended = self._session.ended
         planned, may_grow = self._count_planned()
-        done = min(planned, self._state["done_before"] + len(ended))
+        done = min(planned, self._session.done_before + len(ended))
         left = planned - done
         n_not_ok = sum(entry["status"] != RunStatus.OK for entry in ended)
         width, left_s = len(str(planned)), self._left_s() if left else None
@@ -272,20 +256,22 @@ class Session:
         return Note("run-ended", text, **facts)
 
 
-def filter_log(session: Session | None, record: logging.LogRecord) -> bool:
-    """Filter Snakemake's log: pass events to `session`, and return whether a line helps the user."""
+def filter_log(progress: CampaignProgress | None, record: logging.LogRecord) -> bool:
+    """Filter Snakemake's log: pass events to `progress`, and return whether a line helps the user."""
     event = getattr(record, "event", None)
     name = event.name.lower() if event else None
-    if session and name in ("job_info", "job_finished"):
+    if progress and name in ("job_info", "job_finished"):
         job = getattr(record, "jobid", None) or getattr(record, "job_id", None)
-        session.watch(name, job or 0, getattr(record, "rule_name", None), getattr(record, "wildcards", None))
+        progress.follow_job(
+            name, job or 0, getattr(record, "rule_name", None), getattr(record, "wildcards", None)
+        )
     fields = vars(record)
-    if session and name == "job_error" and session.watch_error(fields):
+    if progress and name == "job_error" and progress.explain_error(fields):
         return False
-    if session and name == "job_error" and (number := fields["aux"].get("external_jobid")):
+    if progress and name == "job_error" and (number := fields["aux"].get("external_jobid")):
         print_line(f"ringside: {fields['rule_name']}: cluster job {number} failed: {failure_cause(fields)}")
-    elif session and name == "job_error":
-        session.print_refusal(fields)
+    elif progress and name == "job_error":
+        progress.print_refusal(fields)
     message = str(record.msg)
     is_noise = (
         message.startswith(_NOISE) or _EXPLAINED_FAILURE.match(message) or _CACHE_METADATA.match(message)
@@ -340,7 +326,7 @@ def count_usable(runs_csv: Path) -> Note:
     return Note(note.code, f"{note}{hint}", **note.facts)
 
 
-def unseen_by_job(event: Mapping[str, Any]) -> Note | None:
+def inaccessible_to_job(event: Mapping[str, Any]) -> Note | None:
     """Return the path that the node of a job cannot access, from the job's log or from Slurm, or None."""
     number = event["aux"].get("external_jobid")
     if not number:
@@ -350,9 +336,9 @@ def unseen_by_job(event: Mapping[str, Any]) -> Note | None:
         *map(Path, event["log"]),
         *(Path(".snakemake", name, f"{number}.txt") for name in JOB_OPTIONS),
     ]
-    if unseen := next(filter(None, (find_unseen_path(read_end(log)) for log in logs)), None):
-        return unseen
-    return None if any(log.exists() for log in logs) else slurm.unseen_folder_reason(number)
+    if path := next(filter(None, (find_inaccessible_path(read_end(log)) for log in logs)), None):
+        return path
+    return None if any(log.exists() for log in logs) else slurm.inaccessible_folder_reason(number)
 
 
 def failure_cause(event: Mapping[str, Any]) -> str:

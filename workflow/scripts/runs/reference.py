@@ -1,7 +1,7 @@
 """Time the reference benchmark right before and right after a run, on the cores of its ranks.
 
 The benchmark is a separate program (ranks/reference_work.py), which the site's launcher starts the same way
-as ranks. If it fails, the run does not: its record has the reason instead of a time.
+as ranks. If the benchmark fails, the run does not: its record has the reason instead of a time.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from typing import Any
 
 from common.files import read_json, write_json
 from common.notes import Note
-from declared.run_status import RunStatus
+from common.run_status import RunStatus
 from declared.site import Site
 from environments.record import BuiltEnvironment
 from launchers import launch
@@ -123,7 +123,7 @@ def run_benchmark(
             {"spec": benchmark_spec, "modules": list(modules), "hosts": list(launcher.hosts)},
         )
         limited = replace(site, time_limit_s=min(TIME_LIMIT_S, site.time_limit_s))
-        outcome = launch.run(launcher, environment, folder.resolve(), spec, limited, program=PROGRAM)
+        outcome = launch.run_ranks(launcher, environment, folder.resolve(), spec, limited, program=PROGRAM)
         if outcome.status != RunStatus.OK:
             failed = outcome.reason or Note(outcome.status, outcome.status)
             return ReferenceTime(None, None, Note(failed.code, f"{folder.name}: {failed}", **failed.facts))
@@ -155,7 +155,7 @@ def measure_before(
         notify: Prints that the run waits; called once.
     """
     result, started = benchmark(), time.monotonic()
-    seen: list[float] = []
+    slow_times_s: list[float] = []
     usual = usual_band([time_s for kind, time_s in read_earlier() if kind == result.kind]) if wait_s else None
     while (
         usual
@@ -163,13 +163,13 @@ def measure_before(
         and result.slowest_s > usual.max_s
         and (left_s := started + wait_s - time.monotonic()) > 0
     ):
-        if not seen:
+        if not slow_times_s:
             text = (
                 f"waiting for a quiet machine, {wait_s:g} s at most: the reference benchmark takes "
                 f"{result.slowest_s:.2f} s, usually {usual.usual_s:.2f} s"
             )
             notify(Note("waiting", text, wait_s=wait_s, took_s=result.slowest_s, usual_s=usual.usual_s))
-        seen.append(result.slowest_s)
+        slow_times_s.append(result.slowest_s)
         time.sleep(min(PAUSE_S, left_s))
         result = benchmark()
     return {
@@ -178,15 +178,15 @@ def measure_before(
         "after": None,
         "ranks": list(result.by_rank) or None,
         "reason": result.reason,
-        "waited_s": time.monotonic() - started if seen else 0.0,
-        "seen": seen,
+        "waited_s": time.monotonic() - started if slow_times_s else 0.0,
+        "seen": slow_times_s,
     }
 
 
 def measure_after(benchmark: Callable[[], ReferenceTime], before: Mapping[str, Any]) -> dict[str, Any]:
     """Run the benchmark after a run, and return the entry of `measure_before` with its times.
 
-    If a node is lost now, the run is not: its training has ended.
+    If a node is lost now, the run is not lost, because its training has ended.
     """
     try:
         result = benchmark()

@@ -1,18 +1,16 @@
 """Start the program of a run under the site's Score-P, which writes to the attempt's folder."""
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 from common.errors import InputError
 from common.files import display_path, read_json, write_json
 from common.notes import Note
-from declared.run_status import RunStatus
+from common.run_status import RunStatus
 from declared.site import Site
 from environments import scorep
 from environments.installed import PROGRAM_VARIABLE
 from environments.record import BuiltEnvironment
-from launchers.launch import Outcome
 from ranks.worker.node import machine
 from ranks.worker.operators import unix_ahead
 
@@ -43,23 +41,22 @@ def wrap_program(environment: BuiltEnvironment, site: Site, version: str, folder
     }
 
 
-def finish_trace(folder: Path, outcome: Outcome) -> Outcome:
+def finish_trace(folder: Path, status: RunStatus) -> Note | None:
     """Remove the start script, and write the offset between the clocks of Score-P and of the ranks.
 
-    The offset is known only if rank 0 ran on this machine.
+    The offset is written only for ranks with status OK, and only if rank 0 ran on this machine.
 
     Returns:
-        The outcome, which is FAILED if Score-P has written no trace.
+        Why Score-P left no trace although the status is OK, else None.
     """
     shutil.rmtree(folder / scorep.START_FOLDER)
-    if outcome.status != RunStatus.OK:
-        return outcome
+    if status != RunStatus.OK:
+        return None
     if not (folder / scorep.ANCHOR).exists():
-        reason = Note("no-trace", f"Score-P left no {scorep.ANCHOR}", file=str(scorep.ANCHOR))
-        return replace(outcome, status=RunStatus.FAILED, reason=reason)
+        return Note("no-trace", f"Score-P left no {scorep.ANCHOR}", file=str(scorep.ANCHOR))
     if read_json(folder / "result.json")["ranks"][0]["machine"] == machine():
         import pandas as pd
 
         began = float(pd.read_csv(folder / "phases-0.csv")["start"].min())
         write_json(folder / scorep.CLOCK, {"rank_0_began": began + unix_ahead()})
-    return outcome
+    return None

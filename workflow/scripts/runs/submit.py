@@ -252,7 +252,7 @@ def wait_for_jobs(campaign: Campaign) -> None:
     """
     while campaign_jobs(campaign):
         time.sleep(POLL_S)
-    campaign = campaign.now()
+    campaign = campaign.with_current_decisions()
     done = len(campaign.available())
     if done < len(campaign.record_paths) or campaign.open or missing_benchmarks(campaign):
         raise InputError(

@@ -4,11 +4,8 @@ A training that fails also gets a record, and the exit status is 0. Any other ex
 program was stopped, that the infrastructure failed, or that the input was wrong; then there is no record.
 """
 
-import errno
 import json
-import math
 import os
-import re
 import signal
 import sys
 import time
@@ -19,42 +16,31 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from common.errors import MACHINE_ERRORS, print_line
+from common.errors import print_line
 from common.files import format_utc, write_json
 from common.notes import Note
 from common.options import run_program
 from common.redaction import redact_log
-from common.shell import UNSEEN, UNSEEN_STATUS
+from common.run_status import RunStatus
+from common.shell import INACCESSIBLE, INACCESSIBLE_STATUS
 from datasets.check import check_data
 from declared.frameworks import Framework
-from declared.run_status import RunStatus
+from declared.records import PROGRAM_REPORT
 from declared.site import Site, load_site
 from environments.built import read_built
 from environments.record import BuiltEnvironment
 from launchers import launch
-from launchers.log import read_end
-from models.graph import BYTES
-from models.messages import number_bytes
 from plan.binding import bind_results, check_bound
 from plan.identity import PlannedRun
 from plan.memory import recorded_estimate
 from plan.node_check import without_slow_nodes
 from plan.plan_files import read_plan
 from ranks.worker.energy import SCOPES, widest_scope
-from runs import attempts, meters, own_commands, phases, reasons, reference, score_p, steps, transport
+from runs import attempts, meters, own_commands, phases, reference, score_p, steps, transport
 from runs.epochs import mean_of_timed, read_epochs
-from runs.progress import current_session, refuse_halted
+from runs.session import current_session, refuse_halted
+from runs.verdict import Measurements, decide_status
 
-# Escape sequences for colours and cursors (ECMA-48), and for the title of xterm.
-_TERMINAL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07]*\x07)")
-# Texts in the errors of ranks and of torchrun that follow from the error of another process.
-_CONSEQUENCES = (
-    "a rank is gone",
-    "torch.distributed.elastic",
-    "torch/distributed/elastic",
-    "ChildFailedError",
-)
-_ERROR = re.compile(r"Error|\berror(?::| on rank)")
 WHO_REPEATS = "Snakemake repeats it if its profile has retries; otherwise, run the command again"
 
 
@@ -62,9 +48,9 @@ def supervise(
     planned: PlannedRun,
     results: Path,
     session: str,
-    usable: Callable[[dict[str, Any]], bool] = lambda _: True,
+    is_final: Callable[[dict[str, Any]], bool] = lambda _: True,
 ) -> dict[str, Any]:
-    """Return the final record of a run, after a new attempt unless the latest record is `usable`.
+    """Return the final record of a run, after a new attempt unless the latest record is final.
 
     The run and this machine are locked meanwhile.
 
@@ -72,7 +58,8 @@ def supervise(
         planned: The run.
         results: results/<study>.
         session: Name of the session.
-        usable: Returns whether an existing record needs no new attempt.
+        is_final: Returns whether a record of an earlier attempt needs no new attempt. By default every record
+            is final, even that of a failed run: Ringside does not repeat failures by itself.
 
     Raises:
         InputError: If the environment or the data are not the planned ones, or the results belong to another
@@ -82,7 +69,7 @@ def supervise(
     run_folder = results / "runs" / planned.run_id / planned.key
     with attempts.exclusive(run_folder, planned.run_id):
         attempt = attempts.latest_recorded_attempt(run_folder)
-        if attempt is None or not usable(attempts.read_record(attempt)):
+        if attempt is None or not is_final(attempts.read_attempt_record(attempt)):
             environment = read_built(planned.environment)
             if planned.data:
                 check_data(planned.data, planned.spec["levels"]["dataset"])
@@ -103,11 +90,13 @@ class Execution:
     Attributes:
         launched_at: Unix time of the launch, s.
         outcome: How the ranks ended.
+        trace_problem: Why Score-P left no trace; None if it did, or was not used.
         machine_speed: The record's entry of the reference benchmark; None if the site does not run it.
     """
 
     launched_at: float
     outcome: launch.Outcome
+    trace_problem: Note | None
     machine_speed: dict[str, Any] | None
 
 
@@ -134,17 +123,16 @@ def run_attempt(
         run_environment = score_p.wrap_program(environment, site, version, folder.resolve())
     parents = _parent_processes()
     execution = execute(planned, environment, run_environment, launcher, results, folder)
-    outcome = execution.outcome
-    measured, epochs, log_problem = read_measurements(
-        planned, environment, launcher, folder, execution, idle_w
+    measurements = read_measurements(planned, environment, launcher, folder, execution, idle_w)
+    status, reason = decide_status(
+        planned,
+        execution.outcome,
+        execution.trace_problem,
+        measurements,
+        launcher.hosts,
+        folder / "log.txt",
+        is_parent_killed=_parent_processes() != parents,
     )
-    gradient_bytes = reduced_bytes(planned, measured)
-    status, reason = judge(outcome, measured, epochs, spec, site, launcher.hosts, gradient_bytes, log_problem)
-    # If Snakemake was killed, it took the ranks with it: their failure says nothing about the training.
-    if status in (RunStatus.FAILED, RunStatus.OOM) and _parent_processes() != parents:
-        raise launch.Lost(Note("parent-killed", "its parent process was killed"))
-    if status == RunStatus.FAILED:
-        reason = failure_or_lost(reason, folder / "log.txt") if reason else None
     return {
         **describe_run(planned, run_environment),
         **({"memory_estimate": estimate} if (estimate := recorded_estimate(planned, results)) else {}),
@@ -155,10 +143,10 @@ def run_attempt(
         "job": launcher.job,
         "started_at": format_utc(execution.launched_at),
         "ended_at": format_utc(time.time()),
-        "wall_s": outcome.wall_s,
+        "wall_s": execution.outcome.wall_s,
         "lost_s": attempts.earlier_attempts_s(folder),
         "reference": execution.machine_speed,
-        "measured": measured,
+        "measured": measurements.measured,
     }
 
 
@@ -188,12 +176,13 @@ def execute(
 
     machine_speed = speed_before(planned, results, run_benchmark) if site.reference else None
     launched_at = time.time()
-    outcome = launch.run(launcher, run_environment, folder.resolve(), spec, site, reads=planned.read_paths)
+    outcome = launch.run_ranks(
+        launcher, run_environment, folder.resolve(), spec, site, reads=planned.read_paths
+    )
     if machine_speed and outcome.status == RunStatus.OK:
         machine_speed = reference.measure_after(lambda: run_benchmark("after"), machine_speed)
-    if spec.get("scorep"):
-        outcome = score_p.finish_trace(folder, outcome)
-    return Execution(launched_at, outcome, machine_speed)
+    trace_problem = score_p.finish_trace(folder, outcome.status) if spec.get("scorep") else None
+    return Execution(launched_at, outcome, trace_problem, machine_speed)
 
 
 def read_measurements(
@@ -203,11 +192,11 @@ def read_measurements(
     folder: Path,
     execution: Execution,
     idle_w: Mapping[str, float | None] | None,
-) -> tuple[dict[str, Any] | None, list[dict[str, Any]], Note | None]:
-    """Return what was measured during a run, its epochs, and what is wrong with the log of its command.
+) -> Measurements:
+    """Read what was measured during a run.
 
-    Measurements are None if the ranks did not finish. The log of a user-supplied command becomes epochs.csv,
-    in which the meters that are read after a run then fill a column.
+    The log of a user-supplied command becomes epochs.csv. The meters that are read after a run then fill a
+    column of this table.
     """
     spec, command, table = planned.spec, planned.framework.command, folder / "epochs.csv"
     launched_at, wall_s = execution.launched_at, execution.outcome.wall_s
@@ -220,16 +209,7 @@ def read_measurements(
         measured |= {"meters": metered, "idle_w": idle_w}
     if measured and command and times:
         measured |= own_commands.measured_fields(command, environment, times, launched_at, wall_s)
-    return measured, epochs, times.problem if times else None
-
-
-def reduced_bytes(planned: PlannedRun, measured: Mapping[str, Any] | None) -> int:
-    """Return the bytes of a run's gradients in the type that ranks reduce, 0 for an unknown model."""
-    gradient_bytes = planned.graph.gradient_bytes if planned.graph else 0
-    if planned.graph and planned.graph.module and measured:
-        # Only the ranks know how many parameters a user-supplied PyTorch module has.
-        gradient_bytes = BYTES * measured["told"]["parameters"]
-    return gradient_bytes * number_bytes(planned.spec["levels"]).reduced // BYTES
+    return Measurements(measured, epochs, times.problem if times else None)
 
 
 def describe_run(planned: PlannedRun, environment: BuiltEnvironment) -> dict[str, Any]:
@@ -371,7 +351,7 @@ def summarize_ranks(
         "steal_share": result["steal_share"],
         "paused_s": max(rank["paused_s"] for rank in ranks),
         "shares": result["shares"],
-        "told": result["program_report"],
+        PROGRAM_REPORT: result["program_report"],
         "settings": merge_settings([rank["settings"] for rank in ranks]),
         "warnings": list(dict.fromkeys(redact_log(text) for rank in ranks for text in rank["warnings"])),
         "clock_error_s": phases.merge_phases(folder),
@@ -416,140 +396,12 @@ def epoch_energy(epochs: Sequence[Mapping[str, Any]], device: str) -> dict[str, 
     return {**energies, "energy_j": energies[f"energy_{scope}_j"] if scope else None, "energy_scope": scope}
 
 
-def judge(
-    outcome: launch.Outcome,
-    measured: dict[str, Any] | None,
-    epochs: Sequence[Mapping[str, Any]],
-    run_spec: Mapping[str, Any],
-    site: Site,
-    hosts: Sequence[str],
-    gradient_bytes: int,
-    log_problem: Note | None = None,
-) -> tuple[RunStatus, Note | None]:
-    """Return status and reason of an attempt; `hosts` are the nodes on which it was started.
-
-    Statuses of the launch other than OK stay. OK becomes FAILED if epochs are missing or the log of a
-    user-supplied command cannot be read. It becomes INVALID for the first of these reasons that applies:
-
-    1. the log of a user-supplied command does not fit the plan,
-    2. a loss is not finite in some epoch,
-    3. weights are not finite after the last epoch,
-    4. a rank was paused,
-    5. ranks were on other nodes than `hosts`,
-    6. nodes of a site with distinct nodes share a machine,
-    7. other processes used too much CPU time,
-    8. a hypervisor took too much CPU time,
-    9. gradients took another way than the site's network (`transport.wrong_network_reason`).
-
-    docs/explanation/measurement.md has the same list.
-    """
-    if outcome.status != RunStatus.OK:
-        return outcome.status, outcome.reason
-    if measured and log_problem:
-        is_unreadable = log_problem.code == own_commands.UNREADABLE
-        return RunStatus.FAILED if is_unreadable else RunStatus.INVALID, log_problem
-    if measured is None or len(epochs) != run_spec["levels"]["epochs"]:
-        n_planned = run_spec["levels"]["epochs"]
-        text = f"ended after {len(epochs)} of {n_planned} epochs"
-        return RunStatus.FAILED, Note("ended-early", text, epochs=len(epochs), planned=n_planned)
-    for row in epochs:
-        losses = [row[loss] for loss in ("train_loss", "validation_loss")]
-        if not all(math.isfinite(loss) for loss in losses if loss is not None):
-            text = f"the loss is not finite in epoch {row['epoch']:.0f}"
-            return RunStatus.INVALID, Note("loss-not-finite", text, epoch=row["epoch"])
-    if measured["weights_finite"] is False:
-        return RunStatus.INVALID, Note("weights-not-finite", "weights are not finite after the last epoch")
-    shares = measured["other_cpu_share"], measured["steal_share"]
-    # Ranks record pauses below MIN_PAUSE_S (ranks.worker.heartbeat) as 0, so any other pause counts.
-    if (paused_s := measured["paused_s"]) > 0:
-        return RunStatus.INVALID, Note("paused", f"{reasons.PAUSED} for {paused_s:.1f} s", paused_s=paused_s)
-    if reason := misplaced_or_disturbed_reason(measured["hosts"], measured["machines"], hosts, shares, site):
-        return RunStatus.INVALID, reason
-    # Whatever the algorithm of an all-reduce, the busiest of n nodes sends at least (n - 1) / n of the
-    # gradients: for each element, all nodes except one send a partial sum. A ring also sends the sum back,
-    # hence the 2 (n - 1) / n of models.collectives. `transport` requires only MIN_SENT_SHARE of this bound.
-    min_bytes = gradient_bytes * (run_spec["nodes"] - 1) / run_spec["nodes"]
-    # Only NCCL's log shows what carried the gradients of a user-supplied command.
-    if measured["transport"] == transport.UNKNOWN:
-        return RunStatus.OK, None
-    if reason := transport.wrong_network_reason(measured["transport"], run_spec, site, epochs, min_bytes):
-        return RunStatus.INVALID, Note(reason.code, f"{reasons.NETWORK}{reason}", **reason.facts)
-    return RunStatus.OK, None
-
-
-def misplaced_or_disturbed_reason(
-    hosts: Sequence[str], machines: int, expected: Sequence[str], shares: tuple[float, float], site: Site
-) -> Note | None:
-    """Return why ranks were misplaced or disturbed, or None; reasons 5 to 8 of `judge`, also for benchmarks.
-
-    Args:
-        hosts: Hosts of the ranks.
-        machines: Number of machines behind these hosts.
-        expected: Hosts on which the ranks were started.
-        shares: Shares of CPU time of other processes and of CPU steal.
-        site: The site.
-    """
-    if site.placement != "emulated" and _short_names(hosts) != _short_names(expected):
-        text = f"{reasons.MISPLACED}ranks were on {', '.join(hosts)}, expected {', '.join(expected)}"
-        return Note("misplaced", text, hosts=list(hosts), expected=list(expected))
-    if site.placement == "distinct-nodes" and machines < len(hosts):
-        text = (
-            f"{reasons.MISPLACED}{', '.join(hosts)} are {machines} machine{'s' * (machines > 1)}, "
-            "the site says distinct-nodes"
-        )
-        return Note("nodes-share-a-machine", text, hosts=list(hosts), machines=machines)
-    for code, share, limit, description in (
-        ("other-cpu-time", shares[0], site.max_other_cpu_share, "went to other processes"),
-        ("cpu-steal", shares[1], site.max_steal_share, "was taken by the hypervisor (steal)"),
-    ):
-        if share > limit:
-            used = f"{100 * share:.1f} % of the CPU time {description}"
-            text = f"{reasons.DISTURBED}{used} (limit {100 * limit:g} %)"
-            return Note(code, text, share=share, limit=limit)
-    return None
-
-
-def _short_names(hosts: Sequence[str]) -> list[str]:
-    """Return host names without domains."""
-    return [host.split(".")[0] for host in hosts]
-
-
-def failure_or_lost(reason: Note, log: Path) -> Note:
-    """Return the reason of a failure with the last error in the log appended, or raise Lost.
-
-    Raises:
-        launch.Lost: If that error is one of the machine, such as a full disk, and not of the training.
-    """
-    extended = with_last_line(reason, log)
-    for number in (
-        *MACHINE_ERRORS,
-        errno.EADDRINUSE,
-    ):  # ports are drawn at random, so another attempt can succeed
-        if os.strerror(number) in extended:
-            raise launch.Lost(Note("machine-error", extended, error=errno.errorcode[number]))
-    return extended
-
-
-def with_last_line(reason: Note, log: Path) -> Note:
-    """Return `reason` with the last error in the log appended, preferably one that no other rank caused."""
-    plain = (_TERMINAL.sub("", line) for line in read_end(log).splitlines())
-    lines = ["".join(filter(str.isprintable, line)).strip() for line in plain]
-    # Lines of Slurm report the failure, but not its cause.
-    lines = [line for line in lines if line and not line.startswith(("srun: ", "slurmstepd: "))]
-    errors = [line for line in lines if _ERROR.search(line)]
-    causes = [line for line in errors if not any(text in line for text in _CONSEQUENCES)] or errors
-    last = redact_log((causes or lines or [""])[-1])
-    return (
-        Note(reason.code, f"{reason}: {last[:300]}", **reason.facts, last_line=last[:300]) if last else reason
-    )
-
-
 @contextmanager
 def report_interruptions(title: str, folder: Path) -> Iterator[None]:
     """Print one line and exit if the measurement inside ends without a record.
 
-    The exit status is 130 if a signal stopped it, UNSEEN_STATUS (79) if a node cannot access a path, and
-    EX_TEMPFAIL (75) if it was lost for another reason or an OSError occurred, such as a full disk.
+    The exit status is 130 if a signal stopped it, INACCESSIBLE_STATUS (79) if a node cannot access a path,
+    and EX_TEMPFAIL (75) if it was lost for another reason or an OSError occurred, such as a full disk.
 
     The signals are SIGTERM, SIGINT and, unless the parent ignores it (nohup), SIGHUP from a closed terminal.
     """
@@ -566,9 +418,9 @@ def report_interruptions(title: str, folder: Path) -> Iterator[None]:
         print_line(f"{title}: stopped by {stopped}; {WHO_REPEATS}", to_stderr=True)
         sys.exit(130)
     except launch.Lost as lost:
-        if lost.reason.code == UNSEEN:
+        if lost.reason.code == INACCESSIBLE:
             print_line(f"ringside: {lost}", to_stderr=True)
-            sys.exit(UNSEEN_STATUS)
+            sys.exit(INACCESSIBLE_STATUS)
         print_line(f"ringside: {title}: lost: {lost}; {WHO_REPEATS}", to_stderr=True)
         sys.exit(os.EX_TEMPFAIL)
     except OSError as error:

@@ -1,6 +1,7 @@
 """Say how many runs of a campaign are usable, and why the others are not.
 
-The causes are told apart by the status and the reason in the record of a run.
+A run is usable if its status is ok. The cause of any other run is its status or, if it is invalid, its
+reason.
 """
 
 import re
@@ -9,9 +10,9 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from common.notes import Note
+from common.run_status import RunStatus
 from common.text import number_of
-from declared.run_status import RunStatus
-from runs.reasons import DISTURBED, LOG, MISPLACED, NETWORK, PAUSED
+from runs.reasons import DISTURBED_PREFIX, LOG_PREFIX, MISPLACED_PREFIX, NETWORK_PREFIX, PAUSED_PREFIX
 
 
 class Cause(NamedTuple):
@@ -38,21 +39,24 @@ _LIMIT = (
 )
 _BY_REASON = (
     (
-        rf"{DISTURBED}.* other processes {_LIMIT}",
+        rf"{DISTURBED_PREFIX}.* other processes {_LIMIT}",
         Cause(
             "background load", "were excluded because other processes used more than {limit} % of CPU time"
         ),
     ),
     (
-        rf"{DISTURBED}.*\(steal\) {_LIMIT}",
+        rf"{DISTURBED_PREFIX}.*\(steal\) {_LIMIT}",
         Cause("CPU steal", "were excluded because a hypervisor took more than {limit} % of CPU time"),
     ),
-    (MISPLACED, Cause("misplaced ranks", "were excluded because ranks were not on the planned nodes")),
-    (LOG, Cause("log not as planned", "were excluded because their log does not fit what was planned")),
-    (NETWORK, Cause("wrong network", "were excluded because gradients took another network")),
+    (MISPLACED_PREFIX, Cause("misplaced ranks", "were excluded because ranks were not on the planned nodes")),
+    (
+        LOG_PREFIX,
+        Cause("log not as planned", "were excluded because their log does not fit what was planned"),
+    ),
+    (NETWORK_PREFIX, Cause("wrong network", "were excluded because gradients took another network")),
     # Records of version 0.1 say "stopped".
     (
-        rf"{PAUSED}|a rank was stopped",
+        rf"{PAUSED_PREFIX}|a rank was stopped",
         Cause("paused ranks", "were excluded because a rank was paused for some time"),
     ),
     (
@@ -73,16 +77,16 @@ def find_cause(status: str, reason: str | None) -> Cause:
     return _OTHERWISE_INVALID
 
 
-def usable_runs_note(outcomes: Iterable[tuple[str, str | None]]) -> Note:
+def usable_runs_note(statuses: Iterable[tuple[str, str | None]]) -> Note:
     """Return how many runs are usable, and the causes why the others are not, the most frequent first.
 
     Args:
-        outcomes: Status and reason of each run of the design.
+        statuses: Status and reason of each run of the design.
 
     Returns:
         A sentence without a full stop. Facts: usable, runs, and causes (number of runs by name of a cause).
     """
-    pairs = list(outcomes)
+    pairs = list(statuses)
     causes = Counter(find_cause(status, reason) for status, reason in pairs if status != RunStatus.OK)
     usable = len(pairs) - causes.total()
     parts = [f"{count:,} {cause.text}" for cause, count in causes.most_common() if count > 1]

@@ -9,7 +9,7 @@ from typing import Any
 
 from common.notes import Note
 from common.renamed import rename_columns
-from declared.run_status import RunStatus
+from common.run_status import RunStatus
 from declared.site import Site
 from sites import node_report
 from sites.slurm import join_hosts

@@ -12,7 +12,7 @@ from sites.verdicts import Finding, fail, ok, warn
 CLOCK_WARN_S = 0.5
 CLOCK_FAIL_S = 5.0
 
-UNSEEN = Note("not-seen", "cannot access it")
+INACCESSIBLE = Note("inaccessible", "cannot access it")
 NO_INFINIBAND = Note("no-infiniband", "has no InfiniBand device (/sys/class/infiniband)")
 NO_APPTAINER = Note("no-apptainer", "does not run")
 
@@ -36,7 +36,7 @@ def node_findings(reports: Sequence[Report], site: Site, python: str, version: s
     yield check(
         "checkout",
         "is accessible",
-        lambda report: None if report["checkout"] else UNSEEN,
+        lambda report: None if report["checkout"] else INACCESSIBLE,
         "move the checkout to a file system that all nodes share",
     )
     yield check(
@@ -202,7 +202,7 @@ def _binds(report: Report) -> Note | None:
 
 def _cache(report: Report, site: Site) -> Note | None:
     if not report["cache_seen"]:
-        return UNSEEN
+        return INACCESSIBLE
     return _not_writable("cannot write there", report["cache"]) if site.scheduler.build_on == "job" else None
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from common.errors import InputError
 from common.notes import Note
-from common.shell import UNSEEN_STATUS, Unanswered, capture, unseen_path_note
+from common.shell import INACCESSIBLE_STATUS, Unanswered, capture, inaccessible_path_note
 
 PATIENCE_S = 20
 _NO_OUTPUT = "0:53"  # ExitCode of a job if its node could not open the files of its output
@@ -70,17 +70,17 @@ def run_client(*command: str, patience_s: float = PATIENCE_S) -> str:
     return result.stdout
 
 
-def unseen_folder_reason(job: str) -> Note | None:
+def inaccessible_folder_reason(job: str) -> Note | None:
     """Return which node cannot access the folder of a batch job's output, or None."""
     try:
         answer = run_client("scontrol", "show", "job", job, "--oneliner")
     except Unanswered:
         return None
     job_fields = parse_fields(answer)
-    codes = (f"{UNSEEN_STATUS}:0", _NO_OUTPUT)
+    codes = (f"{INACCESSIBLE_STATUS}:0", _NO_OUTPUT)
     if job_fields.get("JobState") != "FAILED" or job_fields.get("ExitCode") not in codes:
         return None
-    return unseen_path_note(job_fields.get("BatchHost", "?"), job_fields.get("WorkDir", "the checkout"))
+    return inaccessible_path_note(job_fields.get("BatchHost", "?"), job_fields.get("WorkDir", "the checkout"))
 
 
 def client_environment() -> dict[str, str]:

@@ -14,6 +14,7 @@ import pandas as pd
 
 from common.notes import Note
 from common.options import run_program
+from common.run_status import RunStatus
 from common.schemas import schema
 from common.tables import write_table
 from common.text import number_of
@@ -22,7 +23,7 @@ from plan.campaign import Campaign, load_campaign
 from plan.site_limits import reason_missing_at_site
 from plan.timings import MESSAGES, PART_FACTORS, PARTS, Timing, key, output, required_timings
 from records.next_commands import CONFIGURED, CampaignArguments, arguments_for, repeat_notes
-from runs.attempts import absence_reason
+from runs.attempts import missing_record_reason
 from strategies.measure import KIND
 
 
@@ -113,16 +114,18 @@ def gather(campaign: Campaign) -> dict[str, pd.DataFrame]:
             timing_columns(campaign, timing),
         )
         if reason := reason_missing_at_site(site, timing.run.levels):
-            table_rows.append({**shared_columns, "status": "missing", "reason": reason})
+            table_rows.append({**shared_columns, "status": RunStatus.MISSING, "reason": reason})
             continue
         shared_columns["key"] = key(site, timing)
         file = output(campaign.results, site, timing)
         if not file.exists():
-            table_rows.append({**shared_columns, "status": "missing", "reason": absence_reason(file)})
+            table_rows.append(
+                {**shared_columns, "status": RunStatus.MISSING, "reason": missing_record_reason(file)}
+            )
             continue
         record = KIND.read(file)
         shared_columns |= {name: record[name] for name in ("status", "reason")}
-        if record["status"] == "ok":
+        if record["status"] == RunStatus.OK:
             measured_rows = (
                 part_rows(record, timing, on_a_node) if timing.kind == PARTS else message_rows(record)
             )
@@ -141,7 +144,7 @@ def summary(tables: Mapping[str, pd.DataFrame], arguments: CampaignArguments = C
     )
     timings = [(f"parts of {row.model}", row) for row in models.itertuples()]
     timings += [(f"messages of {row.framework}", row) for row in messages.itertuples()]
-    not_ok = [(name, row) for name, row in timings if row.status != "ok"]
+    not_ok = [(name, row) for name, row in timings if row.status != RunStatus.OK]
     text = f"{number_of(len(timings), 'timing')}, {len(timings) - len(not_ok)} ok"
     lines: list[str] = [Note("timings", text, timings=len(timings), ok=len(timings) - len(not_ok))]
     for name, row in not_ok:

@@ -21,7 +21,7 @@ from plan.timings import (
     spec,
 )
 from runs import other_measurements, transport
-from runs.supervise import failure_or_lost, rank_input
+from runs.supervise import rank_input
 
 NO_TIMES: dict[str, Any] = {"parts": [], "layers": [], "updates": [], "empty_update": [], "messages": []}
 
@@ -41,11 +41,10 @@ def attempt_timing(
         rank_input(settings, timing.run.framework, environment, model, Path(), launcher.hosts),
     )
     program = f"ranks.{PROGRAMS[timing.kind]}"
-    outcome = launch.run(launcher, environment, folder.resolve(), settings, site, program=program)
+    outcome = launch.run_ranks(launcher, environment, folder.resolve(), settings, site, program=program)
     result = other_measurements.read_result(folder)
-    status, reason = other_measurements.judge(outcome, result, site, launcher.hosts)
-    if status == "failed":
-        reason = failure_or_lost(reason, folder / "log.txt") if reason else None
+    log = folder / "log.txt"
+    status, reason = other_measurements.decide_status(outcome, result, site, launcher.hosts, log)
     measured = result or {}
     return {
         "name": timing.name,

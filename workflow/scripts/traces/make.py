@@ -14,7 +14,7 @@ from pathlib import Path
 
 from common.errors import InputError
 from common.files import display_path, read_json
-from declared.run_status import RunStatus
+from common.run_status import RunStatus
 from environments import scorep
 from launchers.slurm import current_job
 from models.graph import BYTES
@@ -28,7 +28,7 @@ from plan.site_limits import reason_missing_at_site
 from runs.attempts import attempt_folder, latest_recorded_attempt, put_aside
 from runs.epochs import read_epochs
 from runs.phases import TABLE, damage_reason, write_intervals
-from runs.progress import current_session
+from runs.session import current_session
 from runs.supervise import report_interruptions, supervise
 from traces import chakra_steps, chrome, otf2_write, score_p
 from traces.timeline import read
@@ -60,7 +60,7 @@ def find_run(campaign: Campaign, pattern: str) -> Run:
             "unknown-name", problem, file=pattern, got=pattern, hint=f"the nearest are {', '.join(nearest)}"
         )
     run = runs[fitting[0]]
-    if reason := campaign.missing_reason(run):
+    if reason := campaign.not_executable_reason(run):
         raise InputError("not-possible-here", reason, file=run.run_id)
     return run
 
@@ -113,7 +113,7 @@ def measure(campaign: Campaign, planned: PlannedRun) -> Path:
         put_aside(folder / "record.json")
     with report_interruptions(planned.run_id, results):
         record = supervise(
-            planned, results, current_session(), usable=lambda record: record["status"] in USABLE
+            planned, results, current_session(), is_final=lambda record: record["status"] in USABLE
         )
     attempt = attempt_folder(folder, record["attempt"])
     if record["status"] not in USABLE:

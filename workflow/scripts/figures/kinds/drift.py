@@ -24,6 +24,7 @@ from analysis.adjusted import (
 )
 from analysis.measured import Records
 from common.notes import Note
+from common.run_status import RunStatus
 from common.text import number_of
 from declared.figures import FigureSpec
 from figures import panels, style
@@ -137,7 +138,7 @@ def _add_positions(
     time = timeline.time_axis(ran)
     left, right = time.position(ran["start_h"].to_numpy()), time.position(ran["end_h"].to_numpy())
     places = pd.DataFrame({"left": left, "right": right, "middle": (left + right) / 2}, index=ran.index)
-    is_excluded = (ran["status"] != "ok") & ran["other_cpu_share"].notna()
+    is_excluded = (ran["status"] != RunStatus.OK) & ran["other_cpu_share"].notna()
     return data.join(places), ran[is_excluded].join(places), time, ""
 
 

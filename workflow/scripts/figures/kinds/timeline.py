@@ -17,6 +17,7 @@ from matplotlib.patches import Patch
 
 from analysis.measured import Records
 from common.notes import Note
+from common.run_status import RunStatus
 from common.text import format_duration, number_of
 from declared.figures import FigureSpec
 from figures import panels, style
@@ -41,7 +42,7 @@ ROUND_TICKS = (1, 2, 2.5, 5, 10)
 END_TICK_SHARE = 0.4  # of the distance of ticks, between the last round one and that at the end
 UNITS = ((1.0, "hours"), (1 / 60, "minutes"), (1 / 3600, "seconds"))
 MIN_UNITS = 2  # a campaign lasts at least this many units of its axis
-SYMBOLS = {"oom": "s", "failed": "X", "timeout": "D", "invalid": "o"}
+SYMBOLS = {RunStatus.OOM: "s", RunStatus.FAILED: "X", RunStatus.TIMEOUT: "D", RunStatus.INVALID: "o"}
 UNKNOWN_HOST = "unknown host"
 DISCARDED_HATCH = "...."
 HEADING = "Timeline of the campaign. Each bar is a run{}."

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ranks.worker import shortage
+from ranks.worker import out_of_memory
 from ranks.worker.context import Context
 from ranks.worker.load import Load
 from ranks.worker.node import machine, memory_bytes
@@ -52,7 +52,7 @@ def as_rank(run: Callable[[Path], object]) -> None:
             for leave in at_end:
                 leave()
     except BaseException as error:
-        shortage.write_shortage_file(error, Path(sys.argv[1]), host())
+        out_of_memory.write_report(error, Path(sys.argv[1]), host())
         traceback.print_exc()
         status = 1
         time.sleep(FAILURE_PAUSE_S)

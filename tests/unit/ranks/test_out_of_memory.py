@@ -14,7 +14,7 @@ import pytest
 
 from launchers.launch import SCRIPTS
 from ranks.worker import node
-from ranks.worker.shortage import DEVICE, HOST, describe_error, describe_text
+from ranks.worker.out_of_memory import DEVICE, HOST, describe_error, describe_text
 from support.programs import printed
 
 GIB = 2**30
@@ -92,16 +92,15 @@ XLA = "jaxlib._jax.XlaRuntimeError: RESOURCE_EXHAUSTED: "
         ("numpy._core._exceptions._ArrayMemoryError: Unable to allocate 8.00 PiB for an array with shape "
          "(1125899906842624,) and data type float64", HOST, None, (2**53,)),
         ("MemoryError", HOST, None, ()),
-        ("=>> PBS: job killed: mem 4194304kb exceeded limit 2097152kb", HOST, None, ()),
     ],
 )  # fmt: skip
 def test_texts_of_libraries_are_recognised(
     text: str, place: str | None, device: int | None, sizes: tuple[int, ...]
 ) -> None:
-    shortage = describe_text(f"step 1\n{text}\nstep 2\n")
-    assert shortage is not None and shortage.error in text
-    assert (shortage.place, shortage.device) == (place, device)
-    numbers = (shortage.asked_bytes, shortage.free_bytes, shortage.total_bytes)
+    report = describe_text(f"step 1\n{text}\nstep 2\n")
+    assert report is not None and report.error in text
+    assert (report.place, report.device) == (place, device)
+    numbers = (report.asked_bytes, report.free_bytes, report.total_bytes)
     assert numbers == (*sizes, *[None] * (3 - len(sizes)))
 
 
@@ -121,7 +120,7 @@ def test_texts_of_libraries_are_recognised(
         "ring of 8 ranks: room 1, memory 12 GiB of 16 GiB free",
     ],
 )
-def test_other_texts_are_no_shortage(text: str) -> None:
+def test_other_texts_are_no_lack_of_memory(text: str) -> None:
     assert describe_text(text) is None
 
 
@@ -131,8 +130,8 @@ def test_an_error_is_described_through_those_that_it_led_to() -> None:
             np.empty(1 << 50)
         except MemoryError as error:
             raise RuntimeError("the model was not built") from error
-    shortage = describe_error(wrapped.value)
-    assert shortage is not None and (shortage.place, shortage.asked_bytes) == (HOST, 2**53)
+    report = describe_error(wrapped.value)
+    assert report is not None and (report.place, report.asked_bytes) == (HOST, 2**53)
     no_memory = describe_error(OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)))
     assert no_memory is not None and no_memory.place == HOST
 
@@ -142,11 +141,11 @@ class ResourceExhaustedError(Exception):
 
 
 @pytest.mark.parametrize(
-    ("text", "is_shortage"),
+    ("text", "is_memory"),
     [("OOM when allocating tensor", True), ("Received message larger than max (12 vs. 4)", False)],
 )
-def test_not_all_that_runs_out_is_memory(text: str, is_shortage: bool) -> None:
-    assert (describe_error(ResourceExhaustedError(text)) is not None) == is_shortage
+def test_not_all_that_runs_out_is_memory(text: str, is_memory: bool) -> None:
+    assert (describe_error(ResourceExhaustedError(text)) is not None) == is_memory
     assert describe_error(RuntimeError("a rank is gone: it closed its connection")) is None
     with pytest.raises(ValueError, match="unrelated") as replaced:
         try:
@@ -163,7 +162,7 @@ LIBRARIES = {
 }
 ASK = """
 import dataclasses, json
-from ranks.worker.shortage import describe_error
+from ranks.worker.out_of_memory import describe_error
 try:
     ask()
 except BaseException as error:
@@ -177,9 +176,9 @@ except BaseException as error:
 )
 def test_real_errors_of_libraries_are_recognised(environment: str, real: Callable[[str], Any]) -> None:
     lines = printed(real(environment), "-c", LIBRARIES[environment] + ASK, JAX_PLATFORMS="cpu").splitlines()
-    shortage = json.loads(lines[-1])
-    assert shortage["place"] in (HOST, None) and shortage["asked_bytes"] in (1 << 50, None)
-    assert shortage["asked_bytes"] or environment == "tensorflow", shortage["error"]
+    report = json.loads(lines[-1])
+    assert report["place"] in (HOST, None) and report["asked_bytes"] in (1 << 50, None)
+    assert report["asked_bytes"] or environment == "tensorflow", report["error"]
 
 
 LIMITED = """\
@@ -198,7 +197,7 @@ as_rank(run)
 
 @pytest.mark.parametrize("keep", ["bytearray(1 << 29)", "[kept]"])
 def test_a_rank_without_memory_leaves_a_note(tmp_path: Path, keep: str) -> None:
-    """The second rank holds all memory in small pieces while it writes its shortage file."""
+    """The second rank holds all memory in small pieces while it writes its report file."""
     variables = {
         "PYTHONPATH": str(SCRIPTS), "RINGSIDE_ALARM_S": "60", "RINGSIDE_SCRATCH": str(tmp_path),
         "RINGSIDE_RANK": "1",

@@ -1,8 +1,8 @@
-"""Recognize that memory ran out, by the types of exceptions and the messages of libraries and schedulers.
+"""Recognize that memory ran out, by the types of exceptions and the messages of libraries.
 
-A rank that fails for lack of memory writes a shortage file into the attempt's folder, from which the launcher
-derives the status `oom`. The launcher searches logs for the same messages, since some programs end without an
-exception. This module imports no library.
+A rank that runs out of memory writes a report into the attempt's folder. The launcher derives the status
+`oom` from it (launchers/oom_evidence.py). It searches logs for the same messages, since some programs end
+without an exception. Messages of schedulers are known to their launchers. This module imports no library.
 """
 
 import contextlib
@@ -15,12 +15,12 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-SHORTAGE_FILES = "out-of-memory-*.json"  # one for each rank that ran out of memory
+REPORT_FILES = "out-of-memory-*.json"  # one for each rank that ran out of memory
 MAX_ERROR_LENGTH = 300
 MAX_CHAIN = 20  # exceptions that led to one another
-DEVICE, HOST = "device", "host"
+DEVICE, HOST = "device", "host"  # whose memory ran out: that of the accelerator, or that of the node
 
-# A line that means the end of training, in an exception or in a log.
+# A line that means that training ends, in an exception or in a log.
 _TEXTS = re.compile(
     "|".join(
         (
@@ -43,16 +43,13 @@ _TEXTS = re.compile(
             r"\b(?:cuda|hip)(?:Malloc|HostAlloc)\w*\W.{0,80}out of memory",
             r"\b(?:CUDA|cuda|HIP|hip|GPU)\b.{0,80}[(:'\" ]out of memory",
             r"\bstd::bad_alloc\b",
-            # TensorFlow and XLA; RESOURCE_EXHAUSTED alone may be a message that is too long, or a full disk
+            # TensorFlow and XLA; RESOURCE_EXHAUSTED alone can be a message that is too long, or a full disk
             r"\bOOM when allocating\b",
             r"\b(?:RESOURCE_EXHAUSTED|ResourceExhaustedError)\b.*(?:[Oo]ut of memory|OOM\b|[Aa]llocat)",
             r"\bDst tensor is not initialized\b",
             # Python and NumPy
             r"^(?:\w+\.)*\w*MemoryError(?::|\s*$)",
             r"\bOSError: \[Errno 12\]",
-            # PBS
-            r"PBS: job killed: \w*mem \d+kb exceeded limit",
-            r"Cgroup mem(?:ory)? limit exceeded",
         )
     )
 )
@@ -61,7 +58,7 @@ _NOT_FATAL = re.compile(r"^[IWE]\d{4} |^(?:\S+ \S+ )?[IWE] (?:external|tensorflo
 _MEMORY_WORDS = re.compile(r"out of memory|\bOOM\b|allocat", re.IGNORECASE)
 _HOST_WORDS = re.compile(
     r"DefaultCPUAllocator|HOST_ALLOCATION|HostAlloc|CUDA host|pinned|bad_alloc|(?<!Of)MemoryError|Errno 12"
-    r"|on \S*device:CPU|PBS|Cgroup"
+    r"|on \S*device:CPU"
 )
 _DEVICE_WORDS = re.compile(
     r"CUDA|Cuda|cuda|HIP|hip|NCCL|nccl|GPU|XPU|MPS|HSA_|CUBLAS|CUDNN|CUSOLVER|CUSPARSE|CUFFT|miopen"
@@ -79,12 +76,12 @@ _TYPE_BYTES = {"bool": 1, "half": 2, "bfloat16": 2, "float": 4, "double": 8, "co
 
 
 @dataclass(frozen=True)
-class Shortage:
+class OutOfMemory:
     """A failed allocation, as the library reports it; sizes in bytes, None if not reported.
 
     Attributes:
         error: The line that reports it.
-        place: DEVICE or HOST, the memory that ran out.
+        place: Whose memory ran out, DEVICE or HOST.
         device: Number of the accelerator among those that the rank sees.
         asked_bytes: Size of the failed allocation.
         free_bytes: Free memory at that moment.
@@ -99,39 +96,39 @@ class Shortage:
     total_bytes: int | None = None
 
 
-def describe_error(error: BaseException) -> Shortage | None:
-    """Return the shortage that an exception or one of its causes reports, None if none does."""
+def describe_error(error: BaseException) -> OutOfMemory | None:
+    """Return the failed allocation that an exception or one of its causes reports, None if none does."""
     for link in _chain(error):
         text = ": ".join(filter(None, (type(link).__name__, str(link))))
         names = {kind.__name__ for kind in type(link).__mro__}
         if "OutOfMemoryError" in names or ("ResourceExhaustedError" in names and _MEMORY_WORDS.search(text)):
             line = next(filter(_MEMORY_WORDS.search, text.splitlines()), text)
             return _read_numbers(line, _place(text))
-        if shortage := describe_text(text):
-            return shortage
+        if report := describe_text(text):
+            return report
     return None
 
 
-def describe_text(text: str) -> Shortage | None:
-    """Return the first shortage that a line of an error or a log reports, None if none does."""
+def describe_text(text: str) -> OutOfMemory | None:
+    """Return the first failed allocation that a line of an error or a log reports, None if none does."""
     for line in text.splitlines():
         if _TEXTS.search(line) and not _NOT_FATAL.match(line):
             return _read_numbers(line, _place(line))
     return None
 
 
-def write_shortage_file(error: BaseException, folder: Path, host: str) -> None:
-    """Write `folder`/out-of-memory-<rank>.json if `error`, with which this rank fails, is a lack of memory.
+def write_report(error: BaseException, folder: Path, host: str) -> None:
+    """Write `folder`/out-of-memory-<rank>.json if this rank fails because memory ran out, which is `error`.
 
-    If the file cannot be written, none is: the log has the error, too.
+    A report that cannot be written is left out, because the log has the error, too.
     """
     with contextlib.suppress(MemoryError, OSError):
-        if shortage := describe_error(error):
+        if report := describe_error(error):
             rank = int(os.environ.get("RINGSIDE_RANK", "0"))
             partial = folder / f".out-of-memory-{rank}"
-            content = {**asdict(shortage), "rank": rank, "host": host, "at": time.time()}
+            content = {**asdict(report), "rank": rank, "host": host, "at": time.time()}
             partial.write_text(json.dumps(content))
-            os.replace(partial, folder / SHORTAGE_FILES.replace("*", str(rank)))
+            os.replace(partial, folder / REPORT_FILES.replace("*", str(rank)))
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
@@ -145,13 +142,13 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _place(text: str) -> str | None:
-    """Return whether the text is about memory of the DEVICE or the HOST, None if it does not say."""
+    """Return whose memory the text is about, DEVICE or HOST; None if it does not say."""
     return HOST if _HOST_WORDS.search(text) else DEVICE if _DEVICE_WORDS.search(text) else None
 
 
-def _read_numbers(text: str, place: str | None) -> Shortage:
+def _read_numbers(text: str, place: str | None) -> OutOfMemory:
     number = _DEVICE_NUMBER.search(text) if place != HOST else None
-    return Shortage(
+    return OutOfMemory(
         error=" ".join(text.split())[:MAX_ERROR_LENGTH],
         place=place,
         device=int(number[1] or number[2]) if number else None,
@@ -162,18 +159,21 @@ def _read_numbers(text: str, place: str | None) -> Shortage:
 
 
 def _asked_bytes(text: str) -> int | None:
-    if exactly := _REQUEST_BYTES.search(text):
-        return int(exactly[1])
+    if match := _REQUEST_BYTES.search(text):
+        return int(match[1])
     if shape := _REQUEST_SHAPE.search(text):
         sizes = [int(size) for size in shape[1].split(",") if size]
         bits = re.search(r"\d+$", shape[2])  # of int8, uint64
-        of_type = _TYPE_BYTES.get(shape[2]) or (int(bits[0]) // 8 if bits else None)
-        return of_type and math.prod(sizes) * of_type
+        item_bytes = _TYPE_BYTES.get(shape[2]) or (int(bits[0]) // 8 if bits else None)
+        return item_bytes and math.prod(sizes) * item_bytes
     return _bytes(_REQUEST.search(text))
 
 
 def _bytes(match: re.Match[str] | None) -> int | None:
-    """Return the size in the first two groups of a match that took part; units are powers of 1024."""
+    """Return the size in bytes that a match has in its first two groups that matched, a number and a unit.
+
+    Units are powers of 1024.
+    """
     if match is None:
         return None
     number, unit = (group for group in match.groups() if group is not None)
