@@ -164,7 +164,7 @@ def answer_sentences(
     runs: pd.DataFrame,
     effects: pd.DataFrame,
     anova: pd.DataFrame,
-    asked_factors: Sequence[str] = (),
+    question_factors: Sequence[str] = (),
     margin: float | None = None,
     response: Response = EPOCH_TIME,
 ) -> Answer:
@@ -174,16 +174,16 @@ def answer_sentences(
         runs: Runs of the study.
         effects: The table of effects, as in its CSV file.
         anova: The table of the analysis of variance, as in its CSV file.
-        asked_factors: The factors that the study asks about; without any, the first varying factor in the
+        question_factors: The factors that the study asks about; without any, the first varying factor in the
             order of the table of effects is taken.
         margin: The study's equivalence margin, if it has one.
         response: The study's response, a column of `runs` if a run has it.
     """
     measured = measured_response(runs, response)
     if successful(runs).empty:
-        return Answer([NO_SUCCESS, *_out_of_memory_notes(runs, asked_factors or ["framework"])], [])
+        return Answer([NO_SUCCESS, *_out_of_memory_notes(runs, question_factors or ["framework"])], [])
     if measured != response:
-        answer = answer_sentences(runs, effects, anova, asked_factors, margin)
+        answer = answer_sentences(runs, effects, anova, question_factors, margin)
         note = Note("response-not-measured", NOT_MEASURED.format(response.title), response=response.name)
         return answer._replace(opening=[note, *answer.opening])
     response = measured
@@ -193,7 +193,7 @@ def answer_sentences(
         text = f"The study has one cell, so it compares nothing. Its mean {response.title} is {value}."
         return Answer([Note("one-cell", text, **{response.column: mean})], [])
     by_factor = contrasts_by_factor(runs, effects, anova, response)
-    first, *more_factors = [name for name in asked_factors if name in by_factor] or list(by_factor)[:1]
+    first, *more_factors = [name for name in question_factors if name in by_factor] or list(by_factor)[:1]
     rankings = rank_levels(runs, first, by_factor[first], response)
     effect_notes = {name: _effect_note(name, own, anova, response) for name, own in by_factor.items()}
     opening = [_best_note(first, rankings, response) if rankings else effect_notes[first]]
@@ -612,12 +612,12 @@ def _unknown_effects_note(factors: Sequence[str]) -> Note:
     return Note("effect-not-known", text, factors=tuple(factors))
 
 
-def _out_of_memory_notes(runs: pd.DataFrame, asked_factors: Sequence[str]) -> list[Note]:
+def _out_of_memory_notes(runs: pd.DataFrame, question_factors: Sequence[str]) -> list[Note]:
     """Say which levels of the first factor in question ran out of memory, and in how many cells."""
     cells = out_of_memory_cells(runs)
     if not cells:
         return []
-    rows, factor = cell_levels(runs), asked_factors[0]
+    rows, factor = cell_levels(runs), question_factors[0]
     ran_out = rows.loc[rows["cell"].isin(cells), factor]
     counts = {
         level_text(level): (int((ran_out == level).sum()), int((rows[factor] == level).sum()))

@@ -39,8 +39,8 @@ def build_opening(material: Material) -> ReportOpening:
     """Return the answer to the study's question; without a successful run, why there is none."""
     runs, study = material.runs_with_response, material.study
     effects, anova = material.data("effects"), material.data("anova")
-    asked_response = RESPONSES[study.response]
-    answer = answers.answer_sentences(runs, effects, anova, study.asked_factors, study.margin, asked_response)
+    response_in_question = RESPONSES[study.response]
+    answer = answers.answer_sentences(runs, effects, anova, study.question_factors, study.margin, response_in_question)
     sentences = [*answer.opening, conditions.usable_runs_note(material.every_run)]
     if material.ok.empty:
         return ReportOpening(sentences)
@@ -50,7 +50,7 @@ def build_opening(material: Material) -> ReportOpening:
     contrasts = answers.contrasts_by_factor(runs, effects, anova, response)
     ranked = [
         ranked_levels(material, name, answers.rank_levels(runs, name, contrasts[name], response))
-        for name in study.asked_factors[:1]
+        for name in study.question_factors[:1]
         if name in contrasts
     ]
     return ReportOpening(

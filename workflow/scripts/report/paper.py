@@ -350,7 +350,7 @@ def write_sources(facts: Facts, figures: Sequence[Path], all_tables: Sequence[Pa
     data = {name: evidence.tables.get(name, pd.DataFrame()) for name in ("effects", "anova")}
     study = facts.study
     answer = answer_sentences(
-        facts.runs, data["effects"], data["anova"], study.asked_factors, study.margin, response
+        facts.runs, data["effects"], data["anova"], study.question_factors, study.margin, response
     )
     drafts = draft_texts(facts, answer, evidence)
     findings, answer = assign_findings(facts, contents.paper, evidence, answer)
