@@ -45,6 +45,7 @@ from report.methods import (
     framework_table,
     methods,
     reproducibility,
+    supplement_methods,
     varied_factor_table,
 )
 from report.results import results
@@ -154,7 +155,7 @@ def generated_files(facts: Facts, contents: Contents, answer: Answer) -> dict[st
         % (
             document.preamble(facts.study, DEFAULT_CLASS, facts.anonymous),
             document.NOTHING_FLOATS,
-            show_supplement(contents, constant_table(facts)),
+            show_supplement(contents, constant_table(facts), supplement_methods(facts)),
         ),
         **{
             f"figures/{name}.tex": figure(name, caption)
@@ -185,8 +186,8 @@ def drop_shared_endings(captions: Mapping[str, str]) -> dict[str, str]:
     return shortened
 
 
-def show_supplement(contents: Contents, constants: str) -> str:
-    """Return figures, tables, constant factors and endnotes, and finally the tables wider than a page."""
+def show_supplement(contents: Contents, constants: str, table_methods: str = "") -> str:
+    """Return figures, tables, constant factors, methods and endnotes, then the tables wider than a page."""
     figures = "".join(f"\\input{{figures/{name}}}\n" for name in contents.supplement.captions)
     upright, wide = (
         "".join(
@@ -201,6 +202,7 @@ def show_supplement(contents: Contents, constants: str) -> str:
         upright,
         "" if figures or upright or wide else NO_SUPPLEMENT,
         constants,
+        table_methods.replace(r"\subsection{", r"\subsection*{"),
         endnotes_section(contents.endnotes, contents.supplement.labels),
         f"\\begin{{sideways}}\n{wide}\\end{{sideways}}\n" if wide else "",
     ]
@@ -332,6 +334,7 @@ def compose(facts: Facts, outputs: StageOutputs) -> tuple[dict[str, str], Conten
     drafts = draft_texts(facts, answer, evidence)
     findings, answer = assign_findings(facts, contents.paper, evidence, answer)
     contents = replace(contents, findings=findings, endnotes=outputs.endnotes)
+    facts = replace(facts, recovers=any(note.code == "recovered" for note in answer.opening))
     return generated_files(facts, contents, answer) | drafts, contents
 
 
