@@ -39,7 +39,7 @@ from report.answer import answer_question, gather_evidence
 from report.drafts import draft_texts
 from report.facts import MEANS, Facts
 from report.findings import Evidence, effect_of_figure, refer_to_figure, state_finding
-from report.latex import cited, figure, link_names, references, see, to_latex
+from report.latex import cited, figure, link_names, references, to_latex
 from report.methods import (
     constant_table,
     framework_table,
@@ -48,7 +48,7 @@ from report.methods import (
     supplement_methods,
     varied_factor_table,
 )
-from report.results import results
+from report.results import arrange, results
 from report.threats import threats
 
 GENERATED_HEADER = "% Overwritten by every `./ringside paper`: to change this text, copy it into main.tex.\n"
@@ -142,10 +142,18 @@ def generated_files(facts: Facts, contents: Contents, answer: Answer) -> dict[st
         supplement_tables=supplement.tables,
     )
     name = facts.study.paper.class_name
+    notes = {
+        label: cited(to_latex(note))
+        for label, note in contents.endnotes.items()
+        if label in supplement.labels
+    }
+    introduction = varied_factor_table(facts), framework_table(facts)
+    n_tables = sum(map(bool, introduction)) + bool(contents.means)
+    numbers = number_labels(contents, answer, n_tables)
     return {
         "options.tex": document.options(name, facts.anonymous),
         "preamble.tex": document.preamble(facts.study, name, facts.anonymous),
-        "methods.tex": varied_factor_table(facts) + framework_table(facts) + methods(facts),
+        "methods.tex": "".join(introduction) + methods(facts),
         "results.tex": results(facts, contents.specs, contents.findings, answer),
         "tables.tex": (latex(contents.means, f"tab:{MEANS}") if contents.means else "")
         + input_tables(paper.tables, contents.long),
@@ -155,10 +163,10 @@ def generated_files(facts: Facts, contents: Contents, answer: Answer) -> dict[st
         % (
             document.preamble(facts.study, DEFAULT_CLASS, facts.anonymous),
             document.NOTHING_FLOATS,
-            show_supplement(contents, constant_table(facts), supplement_methods(facts)),
+            show_supplement(contents, notes, constant_table(facts), supplement_methods(facts), numbers),
         ),
         **{
-            f"figures/{name}.tex": figure(name, caption)
+            f"figures/{name}.tex": figure(name, caption, notes.get(f"fig:{name}", ""))
             for part in (paper, supplement)
             for name, caption in drop_shared_endings(part.captions).items()
         },
@@ -186,12 +194,41 @@ def drop_shared_endings(captions: Mapping[str, str]) -> dict[str, str]:
     return shortened
 
 
-def show_supplement(contents: Contents, constants: str, table_methods: str = "") -> str:
-    """Return figures, tables, constant factors, methods and endnotes, then the tables wider than a page."""
+def number_labels(contents: Contents, answer: Answer, n_tables: int) -> dict[str, str]:
+    """Return what the paper's figures and tables are called in it, such as `Figure 2`, by label.
+
+    Args:
+        contents: What paper and supplement show.
+        answer: The answer, which decides on the order of figures.
+        n_tables: Number of tables before those of the study.
+    """
+    opening, sections = arrange(contents.specs, answer)
+    figures = [name for section in (opening, *sections.values()) for name in section.figures]
+    tables = sorted(contents.paper.tables, key=lambda name: name in contents.long)
+    numbers = {f"fig:{name}": f"Figure {number}" for number, name in enumerate(figures, 1)}
+    return numbers | {f"tab:{name}": f"Table {number}" for number, name in enumerate(tables, n_tables + 1)}
+
+
+def show_supplement(
+    contents: Contents,
+    notes: Mapping[str, str],
+    constants: str,
+    table_methods: str,
+    numbers: Mapping[str, str],
+) -> str:
+    """Return figures and tables with their endnotes, and finally the tables wider than a page.
+
+    Args:
+        contents: What paper and supplement show.
+        notes: Endnotes of the supplement's figures and tables in LaTeX, by label.
+        constants: The table of constant factors.
+        table_methods: How tables are computed that only the supplement has.
+        numbers: What the paper's figures and tables are called in it, by label.
+    """
     figures = "".join(f"\\input{{figures/{name}}}\n" for name in contents.supplement.captions)
     upright, wide = (
         "".join(
-            f"\\input{{tables/{name}}}\n"
+            f"\\input{{tables/{name}}}\n" + _table_note(notes.get(f"tab:{name}", ""))
             for name in contents.supplement.tables
             if (name in contents.landscape) == is_wide
         )
@@ -202,30 +239,33 @@ def show_supplement(contents: Contents, constants: str, table_methods: str = "")
         upright,
         "" if figures or upright or wide else NO_SUPPLEMENT,
         constants,
-        table_methods.replace(r"\subsection{", r"\subsection*{"),
-        endnotes_section(contents.endnotes, contents.supplement.labels),
+        table_methods.replace(r"\subsection{", r"\section*{"),
+        paper_notes(contents.endnotes, numbers),
         f"\\begin{{sideways}}\n{wide}\\end{{sideways}}\n" if wide else "",
     ]
     return "\n".join(filter(None, parts))
 
 
-def endnotes_section(endnotes: Mapping[str, str], labels: Sequence[str]) -> str:
-    """Return the section of endnotes, a paragraph per figure and table; "" without endnotes.
+def _table_note(note: str) -> str:
+    return f"\\tablenote{{{note}}}\n" if note else ""
+
+
+def paper_notes(endnotes: Mapping[str, str], numbers: Mapping[str, str]) -> str:
+    """Return the section of endnotes on figures and tables of the paper; "" without any.
 
     Args:
         endnotes: Endnotes by label, such as tab:cells.
-        labels: Labels of the supplement's figures and tables; the others are the paper's.
+        numbers: What the paper's figures and tables are called in it, by label.
     """
-    paragraphs = []
-    for label, note in endnotes.items():
-        kind, name = label.split(":")
-        printed = to_latex(name)
-        paper = f"{'Figure' if kind == 'fig' else 'Table'} {printed} of the paper"
-        heading = f"{see(kind, name)} ({printed})" if label in labels else paper
-        paragraphs.append(rf"\paragraph{{{heading}}} {cited(to_latex(note))}")
+    paragraphs = [
+        rf"\paragraph{{{name} of the paper ({to_latex(label.partition(':')[2])})}} "
+        + cited(to_latex(endnotes[label]))
+        for label, name in numbers.items()
+        if label in endnotes
+    ]
     if not paragraphs:
         return ""
-    heading = r"\section*{Notes on figures and tables}"
+    heading = r"\section*{Notes on figures and tables of the paper}"
     return "\n\n".join([heading, r"\begin{multicols}{2}\small", *paragraphs, r"\end{multicols}", ""])
 
 
