@@ -75,10 +75,9 @@ SUPPLEMENT = r"""\documentclass[10pt]{article}
 \maketitle
 
 %s
-\bibliographystyle{unsrt}
-\bibliography{references}
 \end{document}
 """
+BIBLIOGRAPHY = "\\bibliographystyle{unsrt}\n\\bibliography{references}\n"
 
 
 @dataclass(frozen=True)
@@ -216,7 +215,7 @@ def show_supplement(
     table_methods: str,
     numbers: Mapping[str, str],
 ) -> str:
-    """Return figures and tables with their endnotes, and finally the tables wider than a page.
+    """Return figures and tables with their endnotes, references, and finally the tables wider than a page.
 
     Args:
         contents: What paper and supplement show.
@@ -241,6 +240,7 @@ def show_supplement(
         constants,
         table_methods.replace(r"\subsection{", r"\section*{"),
         paper_notes(contents.endnotes, numbers),
+        BIBLIOGRAPHY,
         f"\\begin{{sideways}}\n{wide}\\end{{sideways}}\n" if wide else "",
     ]
     return "\n".join(filter(None, parts))
