@@ -398,9 +398,9 @@ def _recovered_note(runs: pd.DataFrame, contrasts: Sequence[Contrast]) -> Note |
         own |= {} if len({pair.after for pair, _ in estimated}) == 1 else {pair.factor: pair.after}
         words = f" ({treatment_text(own)})" if own else ""
         values.append(f"{_percent_interval(share)}{words}")
-    where = _capitalize(setting_text(shared)) if shared else "On several devices"
+    phrase = _capitalize(setting_text(shared)) if shared else "On several devices"
     extent = " to ".join(values)
-    text = f"{where}, accumulation recovers {extent} of the time that an epoch takes beyond computation."
+    text = f"{phrase}, accumulation recovers {extent} of the time that an epoch takes beyond computation."
     return Note("recovered", text, shares={pair.cells: share for pair, share in estimated})
 
 
@@ -437,8 +437,8 @@ def _effect_note(
             f"{_nothing_significant_text(ordered, response)}: {ratios} {_range_text(ordered)}{overall_text}"
         )
     else:
-        where, extent = _where_and_range(ordered, {})
-        text = _capitalize(f"{where}{_change_clause(ordered, response, rank)} {extent}")
+        phrase, extent = _where_and_range(ordered, {})
+        text = _capitalize(f"{phrase}{_change_clause(ordered, response, rank)} {extent}")
         if n_significant:
             text += f". {_count_significant(n_significant, n_tested)}"
     return Note(
@@ -463,8 +463,10 @@ def _percent_interval(share: Estimate) -> str:
 def setting_text(levels: Mapping[str, Any]) -> str:
     """Return levels as a phrase with prepositions: `on 2 nodes with batch size 16, no accumulation`."""
     sizes = {name: level for name, level in levels.items() if name in SIZE_FACTORS}
-    others = {name: level for name, level in levels.items() if name not in sizes}
-    phrases = ((preposition, treatment_text(part)) for preposition, part in (("on", sizes), ("with", others)))
+    further = {name: level for name, level in levels.items() if name not in sizes}
+    phrases = (
+        (preposition, treatment_text(part)) for preposition, part in (("on", sizes), ("with", further))
+    )
     return " ".join(f"{preposition} {words}" for preposition, words in phrases if words)
 
 
@@ -509,14 +511,14 @@ def _moderated_effect_text(ordered: Sequence[Contrast], moderator: str, response
     parts: list[str] = []
     for level, contrasts in groups:
         n, n_tested = len(significant(contrasts)), len(tested(contrasts))
-        where, extent = _where_and_range(contrasts, {moderator: level})
+        phrase, extent = _where_and_range(contrasts, {moderator: level})
         if n:
             clause = _change_clause(contrasts, response, rank) if not parts else "it does so by"
             counted = f"all {n_tested} significantly" if n == n_tested else f"{n} of {n_tested} significantly"
-            parts.append(f"{where}{clause} {extent}, {counted}")
+            parts.append(f"{phrase}{clause} {extent}, {counted}")
         else:
             parts.append(
-                f"{where}none of {number_of(n_tested, 'comparison')} is significant: ratios {extent}"
+                f"{phrase}none of {number_of(n_tested, 'comparison')} is significant: ratios {extent}"
             )
     return ". ".join(map(_capitalize, parts))
 
