@@ -16,11 +16,11 @@ from common.units import DATA_RATES, Unit, choose_unit
 from declared.figures import FigureSpec
 from figures import panels, style
 from figures.panels import Series
-from figures.scaling import MAX_FIT_DEVIATION
 from figures.style import SeriesStyle
 from models.collectives import ALL_REDUCE, COLLECTIVES
 from network.bus import bus_bandwidth
 from network.fit import (
+    MAX_FIT_DEVIATION,
     Fit,
     achieved,
     bound,
