@@ -3,10 +3,13 @@
 These notes, by their codes, open a report or a paper:
 
     response-not-measured   no run has the study's response, so the answer is about epoch time
-    fastest-level           which level of the first factor in question is best, where and by how much
-    means                   the range of means at the levels of the factors that explain most
+    means                   the range of means, on each number of nodes if it varies
     effect                  the effect of each further factor in question, or without one of the factor that
                             changes the response most; effect-not-known if no cells show it
+    recovered               the share of the time beyond computation that accumulation recovers
+    accuracy-of-accumulation    the final accuracy with and without accumulation, if they differ
+    differences             how many comparisons of the first factor in question are significant; the largest
+    fastest-level           which of its levels is best, at how many settings of the others; its largest lead
     not-told-apart          what the data cannot resolve; nothing-tested if no comparison has a test
     out-of-memory           with which levels of the first factor in question memory ran out
 
@@ -15,61 +18,73 @@ and out-of-memory, a study of one cell only one-cell. Further notes give the ran
 Factors that define the work, such as the model, come first only if the study asks about them: that a larger
 model takes longer is not an answer.
 
-A ratio is one mean response over another, with its simultaneous interval. The interval excludes 1 if and only
-if the difference is significant after Holm correction (`intervals.simultaneous_ratios`). Cells without a
-significant difference are never called equal: the sentence says which difference the interval allows.
+Cells without a significant difference are never called equal: the sentence says which difference the interval
+allows.
 """
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from analysis import tables
-from analysis.anova import ERROR
-from analysis.cell_means import estimate_response_means, measured_response
-from analysis.effects import EQUAL, factors_in_order, margin_text
-from analysis.intervals import SIGNIFICANCE_LEVEL, Estimate, holm, p_text, simultaneous_ratios
+from analysis.cell_means import estimate_means, estimate_response_means, measured_response
+from analysis.contrasts import (
+    Contrast,
+    Ranking,
+    by_other_level,
+    context_text,
+    contrasts_by_factor,
+    rank_levels,
+    shared_levels,
+    significant,
+    tested,
+)
+from analysis.effects import margin_text
+from analysis.intervals import SIGNIFICANCE_LEVEL, Estimate, p_text
 from analysis.measured import (
     cell_levels,
+    cell_words,
     level_text,
     levels_in_order,
     measured_elsewhere,
     out_of_memory_cells,
     successful,
     title,
-    to_float,
     treatment_text,
     varying,
 )
+from analysis.recovered import recovered_shares
 from common.notes import Note
 from common.text import join_words, number_of
-from declared.factors import MODEL_AND_DATASET, NODES_AND_DEVICES
-from declared.mesh import REQUIRED_AXIS
+from declared.factors import MODEL_AND_DATASET, SIZE_FACTORS
 from declared.responses import EPOCH_TIME, Response
 
-ON_AVERAGE = "on average over the other factors"
 NO_SUCCESS = Note("no-answer", "No run of the study has succeeded, so its question has no answer yet.")
 NOT_MEASURED = "No run has measured {}: the answer is about epoch time."
 NOTHING_TESTED = Note(
     "nothing-tested", "No comparison could be tested: that needs two or more runs of each cell."
 )
-NOTE = (
+READING = (
     "Compared cells differ in one factor{}. {}Brackets after ratios are simultaneous 95 % intervals, which "
-    "exclude 1 only for significant differences (p < 0.05 after Holm correction over a factor's "
-    "comparisons). Brackets after means and speed-ups are 95 % intervals of each alone. Extremes among many "
-    "comparisons tend to be exaggerated (selection bias)."
+    "exclude 1 only for significant differences (p < 0.05 after Holm correction over a factor's comparisons)"
+    "{}. Other brackets are 95 % intervals of each number alone. Extremes among many comparisons tend to be "
+    "exaggerated (selection bias)."
+)
+OPEN_BOUND = "; a round bracket at 1 excludes it"
+COMPUTATION = (
+    " Time beyond computation is epoch time minus that of the cell on one device, scaled to the batches of a "
+    "replica: communication, waiting and contention."
 )
 ACCUMULATION = "sync_every"
+ACCURACY = "accuracy-of-accumulation"  # code of a note
 UNEQUAL_TRAINING = (
     "With {}, the effective batch grows, so epochs are not equal training. "  # and accuracies can differ
 )
 OWN_SETTINGS = "Frameworks keep their own settings (table `settings`). "
-MAX_MEANS = 8  # ranges of means in a sentence
+MAX_RANGES = 4  # of means, by the number of nodes
 MAX_GROUPS = 3  # of comparisons, by the levels of the factor on which an effect depends
 MIN_FACTOR = 3.0  # larger ratios are given as factors, smaller ones in per cent
 
@@ -88,83 +103,11 @@ class Answer(NamedTuple):
     reading: str = ""
 
 
-@dataclass(frozen=True)
-class Contrast:
-    """A change of one factor, and the ratio of mean responses that it makes.
-
-    Attributes:
-        factor: The factor that changes.
-        before: Level before the change.
-        after: Level after the change.
-        context: Levels of the other factors, in words.
-        ratio: Mean response after the change over that before it, with its simultaneous interval.
-        p: p of the difference after Holm correction; NaN without a test.
-        equal: Whether an equivalence test showed equality within the study's margin.
-        cells: The cells before and after the change; () for a main effect.
-        other_levels: Levels of the other factors; {} for a main effect.
-    """
-
-    factor: str
-    before: Any
-    after: Any
-    context: str
-    ratio: Estimate
-    p: float
-    equal: bool = False
-    cells: tuple[str, ...] = ()
-    other_levels: Mapping[str, Any] = field(default_factory=dict, compare=False)
-
-    @property
-    def is_significant(self) -> bool:
-        """Whether the two levels differ after Holm correction."""
-        return self.p < SIGNIFICANCE_LEVEL
-
-    @property
-    def largest_difference(self) -> float:
-        """The largest share by which one mean can exceed the other, according to the interval."""
-        return max(self.ratio.high, 1 / self.ratio.low) - 1
-
-    @property
-    def change(self) -> str:
-        """The change in words: `4 nodes instead of 1 node`."""
-        after, before = (treatment_text({self.factor: level}) for level in (self.after, self.before))
-        return f"{after} instead of {before}"
-
-    def reversed(self) -> "Contrast":
-        """Return the change from `after` to `before`."""
-        value, low, high = (1 / end for end in (self.ratio.value, self.ratio.high, self.ratio.low))
-        return replace(
-            self,
-            before=self.after,
-            after=self.before,
-            ratio=Estimate(value, low, high),
-            cells=self.cells[::-1],
-        )
-
-
-@dataclass(frozen=True)
-class Ranking:
-    """The levels of a factor in one configuration of the other factors, best mean first.
-
-    Attributes:
-        context: Levels of the other factors, in words.
-        levels: The levels.
-        cells: Their cells, in the same order.
-        lead: The change to the best level from the next best level with which it was compared; None if it
-            was compared with none.
-    """
-
-    context: str
-    levels: Sequence[Any]
-    cells: Sequence[str]
-    lead: Contrast | None
-
-
 def answer_sentences(
     runs: pd.DataFrame,
     effects: pd.DataFrame,
     anova: pd.DataFrame,
-    asked_factors: Sequence[str] = (),
+    question_factors: Sequence[str] = (),
     margin: float | None = None,
     response: Response = EPOCH_TIME,
 ) -> Answer:
@@ -174,51 +117,110 @@ def answer_sentences(
         runs: Runs of the study.
         effects: The table of effects, as in its CSV file.
         anova: The table of the analysis of variance, as in its CSV file.
-        asked_factors: The factors that the study asks about; without any, the first varying factor in the
+        question_factors: The factors that the study asks about; without any, the first varying factor in the
             order of the table of effects is taken.
         margin: The study's equivalence margin, if it has one.
         response: The study's response, a column of `runs` if a run has it.
     """
     measured = measured_response(runs, response)
     if successful(runs).empty:
-        return Answer([NO_SUCCESS, *_out_of_memory_notes(runs, asked_factors or ["framework"])], [])
+        return Answer([NO_SUCCESS, *_out_of_memory_notes(runs, question_factors or ["framework"])], [])
     if measured != response:
-        answer = answer_sentences(runs, effects, anova, asked_factors, margin)
+        answer = answer_sentences(runs, effects, anova, question_factors, margin)
         note = Note("response-not-measured", NOT_MEASURED.format(response.title), response=response.name)
         return answer._replace(opening=[note, *answer.opening])
-    response = measured
     if not varying(runs):
-        mean = estimate_response_means(runs, response).cell_mean(str(runs["cell"].iloc[0]))
-        value = f"{tables.interval(mean.times(response.unit_multiplier))} {response.unit}"
-        text = f"The study has one cell, so it compares nothing. Its mean {response.title} is {value}."
-        return Answer([Note("one-cell", text, **{response.column: mean})], [])
-    by_factor = contrasts_by_factor(runs, effects, anova, response)
-    first, *more_factors = [name for name in asked_factors if name in by_factor] or list(by_factor)[:1]
-    rankings = rank_levels(runs, first, by_factor[first], response)
-    effect_notes = {name: _effect_note(name, own, anova, response) for name, own in by_factor.items()}
-    opening = [_best_note(first, rankings, response) if rankings else effect_notes[first]]
-    opening += filter(None, [_means_note(runs, anova, response)])
+        return Answer([_one_cell_note(runs, measured)], [])
+    by_factor = contrasts_by_factor(runs, effects, anova, measured)
+    first, *more_factors = [name for name in question_factors if name in by_factor] or list(by_factor)[:1]
+    opening, described = _opening(runs, by_factor, [first, *more_factors], anova, measured)
+    every_contrast = [contrast for contrasts in by_factor.values() for contrast in contrasts]
+    if every_contrast:
+        opening.append(_undecided_note(every_contrast, margin))
+    opening += _out_of_memory_notes(runs, [first, *more_factors])
+    further = [
+        _effect_note(name, contrasts, anova, measured)
+        for name, contrasts in by_factor.items()
+        if name not in described and contrasts
+    ]
+    if unknown := [name for name in by_factor if name not in described and not by_factor[name]]:
+        further.append(_unknown_effects_note(unknown))
+    codes = {note.code for note in opening}
+    if ACCURACY not in codes:
+        further += filter(None, [_accuracy_note(runs, by_factor.get(ACCUMULATION, []), anova)])
+    return Answer(opening, further, _reading(runs, effects, every_contrast, "recovered" in codes))
+
+
+def _one_cell_note(runs: pd.DataFrame, response: Response) -> Note:
+    """Return the mean of the only cell."""
+    mean = estimate_response_means(runs, response).cell_mean(str(runs["cell"].iloc[0]))
+    value = f"{tables.interval(mean.times(response.unit_multiplier))} {response.unit}"
+    text = f"The study has one cell, so it compares nothing. Its mean {response.title} is {value}."
+    return Note("one-cell", text, **{response.column: mean})
+
+
+def _opening(
+    runs: pd.DataFrame,
+    by_factor: Mapping[str, Sequence[Contrast]],
+    question_factors: Sequence[str],
+    anova: pd.DataFrame,
+    response: Response,
+) -> tuple[list[Note], set[str]]:
+    """Return the notes on means, effects and the best level, and the factors whose effect they describe."""
+    first, *more_factors = question_factors
+    contrasts = by_factor[first]
+    rankings, differences = rank_levels(runs, first, contrasts, response), None
+    opening: list[Note] = [_means_note(runs, response)]
+    for name in more_factors:
+        opening.append(_effect_note(name, by_factor[name], anova, response))
+    if ACCUMULATION in question_factors and response == EPOCH_TIME:
+        pairs = by_factor[ACCUMULATION]
+        opening += filter(None, [_recovered_note(runs, pairs), _accuracy_note(runs, pairs, anova)])
+    if rankings:
+        opening += filter(None, [differences := _differences_note(first, contrasts, anova, response)])
+        opening.append(_best_note(first, rankings, response))
+    else:
+        opening.append(_effect_note(first, contrasts, anova, response))
     # The note on the best level has the only contrast of a factor, but not the range of several.
-    described = {first} if not rankings or len(by_factor[first]) == 1 else set()
-    opening += [effect_notes[name] for name in more_factors]
-    described.update(more_factors)
+    is_described = not rankings or differences or len(contrasts) == 1
+    described = {*more_factors, *([first] if is_described else [])}
     strongest = None if more_factors else _strongest_factor(by_factor, described)
     if strongest:
         rank = " most" if strongest == _strongest_factor(by_factor) else " most of the other factors"
         opening.append(_effect_note(strongest, by_factor[strongest], anova, response, rank))
         described.add(strongest)
-    every_contrast = [contrast for contrasts in by_factor.values() for contrast in contrasts]
-    if every_contrast:
-        opening.append(_undecided_note(every_contrast, margin))
-    opening += _out_of_memory_notes(runs, [first, *more_factors])
-    further = [effect_notes[name] for name in by_factor if name not in described and by_factor[name]]
-    if unknown := [name for name in by_factor if name not in described and not by_factor[name]]:
-        further.append(_unknown_effects_note(unknown))
-    if accuracy := _accuracy_note(runs, by_factor.get(ACCUMULATION, []), anova):
-        further.append(accuracy)
+    return opening, described
+
+
+def _reading(
+    runs: pd.DataFrame, effects: pd.DataFrame, contrasts: Sequence[Contrast], has_recovered: bool
+) -> str:
+    """Return how to read the numbers of an answer."""
     source = " as far as the source says" if measured_elsewhere(runs) else ""
-    reading = NOTE.format(source, _differences_of_cells(runs))
-    return Answer(opening, further, reading)
+    bounds = {end for contrast in significant(contrasts) for end in tables.ratio(contrast.ratio)[-1:]}
+    bounds |= {"(" for contrast in significant(contrasts) if " (1," in tables.ratio(contrast.ratio)}
+    text = READING.format(source, _differences_of_cells(runs), OPEN_BOUND * bool(bounds & {"(", ")"}))
+    return text + COMPUTATION * has_recovered + _shared_blocks_text(runs, effects)
+
+
+def _shared_blocks_text(runs: pd.DataFrame, effects: pd.DataFrame) -> str:
+    """Say by how much ratios differ from quotients of means if pairs of cells compare fewer runs; else ""."""
+    if not {"from_n", "to_n", "ratio"} <= set(effects):
+        return ""
+    statistics, compared = estimate_means(runs).cell_statistics, effects.dropna(subset="ratio")
+    n, mean = (
+        {end: compared[f"{end}_cell"].map(statistics[name]) for end in ("from", "to")}
+        for name in ("n", "mean")
+    )
+    is_partial = (compared["from_n"] < n["from"]) | (compared["to_n"] < n["to"])
+    if not is_partial.any():
+        return ""
+    difference = (compared["ratio"] * mean["from"] / mean["to"] - 1).abs().max()
+    return (
+        f" Cells are compared over the blocks in which both have a run. In {int(is_partial.sum())} of "
+        f"{number_of(len(compared), 'comparison')} these are not all runs (n in table `effects`), so ratios "
+        f"differ by up to {100 * difference:.1f} % from quotients of the means."
+    )
 
 
 def _differences_of_cells(runs: pd.DataFrame) -> str:
@@ -244,130 +246,26 @@ def _accuracy_note(runs: pd.DataFrame, contrasts: Sequence[Contrast], anova: pd.
         return None
     moderator = _moderator(pairs, anova)
     texts, ranges = [], []
-    for level, group in (_groups(pairs, moderator) if moderator else {None: pairs}).items():
+    for level, group in (by_other_level(pairs, moderator) if moderator else {None: pairs}).items():
         for after in (False, True):
             values = accuracy[[pair.cells[after] for pair in group]]
             changed = {ACCUMULATION: group[0].after if after else group[0].before}
-            words = treatment_text(changed | ({moderator: level} if moderator else {}))
+            words = setting_text(changed | ({moderator: level} if moderator else {}))
             ends = dict.fromkeys(f"{value:.1f}" for value in (values.min(), values.max()))
             texts.append((" to ".join(ends), words))
             ranges.append((words, values.min(), values.max()))
     if len({values for values, _ in texts}) == 1:
         return None
-    accuracies = "; ".join(f"{values} % with {words}" for values, words in texts)
+    accuracies = "; ".join(f"{values} % {words}" for values, words in texts)
     levels = cell_levels(runs).set_index("cell").loc[[cell for pair in pairs for cell in pair.cells]]
     shared = {
         name: levels[name].iloc[0]
         for name in varying(runs, but=[ACCUMULATION, *filter(None, [moderator])])
         if levels[name].nunique(dropna=False) == 1
     }
-    scope = f"With {treatment_text(shared)}" if shared else "In the cells compared"
+    scope = _capitalize(setting_text(shared)) if shared else "In the cells compared"
     text = f"{scope}, mean validation accuracy after the last epoch is {accuracies}."
-    return Note("accuracy-of-accumulation", text, ranges=ranges, shared=shared)
-
-
-def contrasts_by_factor(
-    runs: pd.DataFrame, effects: pd.DataFrame, anova: pd.DataFrame, response: Response = EPOCH_TIME
-) -> dict[str, list[Contrast]]:
-    """Return the contrasts of each varying factor: between pairs of cells, or else its main effect."""
-    pairs = {
-        name: effects[effects["factor"] == name] if len(effects) else effects
-        for name in factors_in_order(runs)
-    }
-    main = _main_effects(runs, [name for name, rows in pairs.items() if rows.empty], anova)
-    prefix = "" if response == EPOCH_TIME else "response_"  # as in the table of effects
-    return {
-        name: [*_contrasts(runs, name, rows, prefix), *main.get(name, [])] for name, rows in pairs.items()
-    }
-
-
-def rank_levels(
-    runs: pd.DataFrame, factor: str, contrasts: Sequence[Contrast], response: Response = EPOCH_TIME
-) -> list[Ranking]:
-    """Return a ranking of a factor's levels for each configuration in which two or more were measured."""
-    means = estimate_response_means(runs, response).cell_statistics["mean"]
-    rows = cell_levels(runs).set_index("cell").loc[lambda table: table.index.isin(means.index)]
-    # Factors of one strategy only, such as microbatches, do not distinguish configurations
-    # (`effects.cell_pairs`).
-    other_factors = varying(runs, but=[factor, *(REQUIRED_AXIS if factor == "parallelism" else ())])
-    by_cells = {contrast.cells: contrast for contrast in contrasts if contrast.cells}
-    by_cells |= {contrast.cells[::-1]: contrast.reversed() for contrast in by_cells.values()}
-    rankings = []
-    groups = rows.groupby(other_factors, dropna=False, sort=False) if other_factors else [((), rows)]
-    for _, group in groups:
-        if group[factor].nunique() > 1:
-            order = means[group.index].sort_values(kind="stable", ascending=not response.is_rate)
-            best, *rivals = order.index
-            leads = [by_cells[rival, best] for rival in rivals if (rival, best) in by_cells]
-            levels = group.loc[order.index, factor].tolist()
-            context = _context(group.iloc[0], other_factors)
-            rankings.append(Ranking(context, levels, [best, *rivals], next(iter(leads), None)))
-    return rankings
-
-
-def _context(levels: pd.Series | Mapping[str, Any], other_factors: Sequence[str]) -> str:
-    return treatment_text({name: levels[name] for name in other_factors if not pd.isna(levels[name])})
-
-
-def _contrasts(runs: pd.DataFrame, factor: str, pairs: pd.DataFrame, prefix: str) -> Iterator[Contrast]:
-    """Yield a contrast for each pair of cells that differ in this factor only and have a ratio.
-
-    Columns of the ratio and of its p begin with `prefix`.
-    """
-    ratio_column = f"{prefix}ratio"
-    if ratio_column not in pairs:
-        return
-    levels, other_factors = cell_levels(runs).set_index("cell").astype(object), varying(runs, but=[factor])
-    for row in pairs[pairs[ratio_column].notna()].to_dict("records"):
-        before, after = str(row["from_cell"]), str(row["to_cell"])
-        low, high = (to_float(row.get(f"{ratio_column}_{end}_simultaneous")) for end in ("low", "high"))
-        yield Contrast(
-            factor,
-            levels.at[before, factor],
-            levels.at[after, factor],
-            _context(levels.loc[after], other_factors),
-            Estimate(to_float(row[ratio_column]), low, high),
-            to_float(row.get(f"{prefix}p_holm")),
-            row.get("verdict") == EQUAL,
-            (before, after),
-            {name: levels.at[after, name] for name in other_factors if not pd.isna(levels.at[after, name])},
-        )
-
-
-def _main_effects(
-    runs: pd.DataFrame, factors: Sequence[str], anova: pd.DataFrame
-) -> dict[str, list[Contrast]]:
-    """Return the main effects of factors with two levels that can be separated from all other effects.
-
-    Fractional designs need them, because no two of their cells differ in one factor only.
-    """
-    titles = {title(name): name for name in factors if _crossed(runs, name)}
-    rows = anova[anova["q"].notna() & anova["term"].isin(titles)] if "q" in anova else anova[:0]
-    if rows.empty:
-        return {}
-    ratios = np.exp(2 * rows.reindex(columns=["q", "q_low", "q_high"]).astype(float))
-    ratios = ratios.set_axis(["value", "low", "high"], axis="columns").assign(
-        df=float(anova.loc[anova["term"] == ERROR, "df"].iloc[0]), p=rows["p"].astype(float)
-    )
-    ratios[["low", "high"]] = simultaneous_ratios(ratios)
-    main_effects = {}
-    for term, ratio, p in zip(
-        rows["term"], ratios.itertuples(index=False), holm(ratios["p"].tolist()), strict=True
-    ):
-        factor, estimate = titles[term], Estimate(ratio.value, ratio.low, ratio.high)
-        before, after = levels_in_order(runs, factor)
-        main_effects[factor] = [Contrast(factor, before, after, ON_AVERAGE, estimate, p)]
-    return main_effects
-
-
-def _crossed(runs: pd.DataFrame, factor: str) -> bool:
-    """Return whether successful runs have each level of `factor` with each level of every other factor."""
-    ok = successful(runs)
-    other_factors = varying(runs, but=[factor])
-    counts = {name: ok[name].nunique() for name in [factor, *other_factors]}
-    return all(
-        len(ok[[factor, name]].drop_duplicates()) == counts[factor] * counts[name] for name in other_factors
-    )
+    return Note(ACCURACY, text, ranges=ranges, shared=shared)
 
 
 def _strongest_factor(by_factor: Mapping[str, Sequence[Contrast]], but: Collection[str] = ()) -> str | None:
@@ -383,66 +281,127 @@ def _strongest_factor(by_factor: Mapping[str, Sequence[Contrast]], but: Collecti
     return max(candidates, key=lambda name: candidates[name], default=None)
 
 
+def _differences_note(
+    factor: str, contrasts: Sequence[Contrast], anova: pd.DataFrame, response: Response
+) -> Note | None:
+    """Say how many comparisons of a factor's levels are significant, and name the largest difference.
+
+    None without a test, or for a single comparison, which the note on the best level has.
+    """
+    n_tested, differing = len(tested(contrasts)), significant(contrasts)
+    if n_tested < 2:
+        return None
+    nouns = {"framework": "frameworks"}.get(factor, f"levels of {title(factor)}")
+    largest = max(differing, key=lambda contrast: abs(math.log(contrast.ratio.value)), default=None)
+    if largest is None:
+        text = f"None of {number_of(n_tested, 'comparison')} of {nouns} is significant"
+        text += f"{_overall_effect(factor, anova)[0]}."
+    else:
+        largest = largest if largest.ratio.value > 1 else largest.reversed()
+        context = f" ({largest.context})" if largest.context else ""
+        moderator = _moderator(contrasts, anova)
+        groups = by_other_level(tested(contrasts), moderator) if moderator else {}
+        counts = [
+            f"{len(significant(group))} of {len(group)} {setting_text({str(moderator): level})}"
+            for level, group in sorted(groups.items(), key=lambda group: -len(significant(group[1])))
+        ]
+        are = "is" if len(differing) == 1 else "are"
+        text = (
+            f"Of {number_of(n_tested, 'comparison')} of {nouns}, {len(differing)} {are} significant"
+            f"{f' ({join_words(counts)})' if counts else ''}"
+            f"{': ' if len(differing) == 1 else '. The largest difference: '}"
+            f"{_level(largest, largest.after)} has {tables.ratio(largest.ratio)} times the mean "
+            f"{response.title} of {_level(largest, largest.before)}{context}."
+        )
+    return Note(
+        "differences", text, factor=factor, significant=len(differing), tested=n_tested, largest=largest
+    )
+
+
+def _level(contrast: Contrast, level: Any) -> str:
+    return treatment_text({contrast.factor: level})
+
+
 def _best_note(factor: str, rankings: Sequence[Ranking], response: Response) -> Note:
-    """Say which level of a factor has the best mean response, where, and by how much."""
+    """Say which level of a factor has the best mean response, at how many settings, and its largest lead."""
     wins, n = Counter(ranking.levels[0] for ranking in rankings), len(rankings)
     count = max(wins.values())
     winners = [level for level in wins if wins[level] == count]
     every_lead = [ranking.lead for ranking in rankings if ranking.lead]
     leads = [lead for lead in every_lead if lead.after in winners]
-    tested, significant = _tested(leads), [lead for lead in leads if lead.is_significant]
+    n_tested, differing = len(tested(leads)), significant(leads)
     extreme = max if response.is_rate else min
-    best = extreme(significant or leads, key=lambda lead: lead.ratio.value, default=None)
+    best = extreme(differing or leads, key=lambda lead: lead.ratio.value, default=None)
     names = " and ".join(treatment_text({factor: level}) for level in winners)
-    extent = f" in {count} of {n} configurations{' each' if len(winners) > 1 else ''}" if n > 1 else ""
+    extent = f" at {count} of {n} settings of the other factors" if n > 1 else ""
+    extent += " each" if n > 1 and len(winners) > 1 else ""
     text = f"mean {response.title} is {response.superlative} with {names}{extent}"
-    if _tested(every_lead) and not any(lead.is_significant for lead in every_lead):
+    if tested(every_lead) and not significant(every_lead):
         # A reader takes the first name for the winner, so the reservation comes before it.
-        text = f"No lead is significant: {text}"
+        text = f"No lead over the second is significant: {text}"
     else:
         text = f"{text[0].upper()}{text[1:]}"
-        if tested:
-            are = "is" if len(significant) == 1 else "are"
-            text += f"; {len(significant)} of {number_of(len(tested), 'lead')} {are} significant"
+        if n_tested:
+            are = "is" if len(differing) == 1 else "are"
+            text += f"; {len(differing)} of {number_of(n_tested, 'lead')} over the second {are} significant"
     if best:
-        after, before = (treatment_text({factor: level}) for level in (best.after, best.before))
-        text += f". {'At best, with' if len(leads) > 1 else 'With'} {after} it is {tables.ratio(best.ratio)} "
-        text += f"times that with {before}" + (f" ({best.context})" if best.context else "")
+        after, before = (_level(best, level) for level in (best.after, best.before))
+        text += f". {'In the largest lead, with' if len(leads) > 1 else 'With'} {after} it is "
+        text += f"{tables.ratio(best.ratio)} times that with {before}"
+        text += f" ({best.context})" if best.context else ""
     return Note(
         "fastest-level",
         f"{text}.",
         factor=factor,
         levels=winners,
         wins=dict(wins),
-        configurations=n,
-        significant=len(significant),
+        settings=n,
+        significant=len(differing),
         lead=best,
     )
 
 
-def _means_note(runs: pd.DataFrame, anova: pd.DataFrame, response: Response) -> Note | None:
-    """State the range of means over frameworks at each combination of the factors that explain most.
-
-    Factors that explain least are left out until MAX_MEANS combinations remain.
-    """
-    means = (
-        estimate_response_means(runs, response).cell_statistics["mean"].dropna() * response.unit_multiplier
-    )
+def _means_note(runs: pd.DataFrame, response: Response) -> Note:
+    """State the range of means, for each number of nodes if there are at most MAX_RANGES."""
+    means = estimate_response_means(runs, response).cell_statistics["mean"].dropna()
+    means *= response.unit_multiplier
     rows = cell_levels(runs).set_index("cell").loc[lambda table: table.index.isin(means.index)]
-    shares = anova.set_index("term")["share"].astype(float) if "share" in anova else pd.Series(dtype=float)
-    names = [name for name in factors_in_order(runs) if name != "framework"]
-    while names and len(rows[names].drop_duplicates()) > MAX_MEANS:
-        names.remove(min(names, key=lambda name: shares.get(title(name), 0.0)))
-    if not names or rows.empty:
-        return None
+    sizes = [name for name in SIZE_FACTORS if name in varying(runs)][:1]
+    if not sizes or rows[sizes[0]].nunique() > MAX_RANGES:
+        sizes = []
     ranges, texts = [], []
-    for _, group in rows.groupby(names, dropna=False, sort=True):
+    for _, group in rows.groupby(sizes, sort=True) if sizes else [((), rows)]:
         low, high = means[group.index].min(), means[group.index].max()
         values = " to ".join(dict.fromkeys((tables.number(low), tables.number(high))))
-        ranges.append((_context(group.iloc[0], names), len(group), low, high))
-        texts.append(f"{values} {response.unit} with {ranges[-1][0]}")
-    text = f"Mean {response.title} is {'; '.join(texts)}."
-    return Note("means", text, ranges=ranges, factors=names)
+        context = context_text(group.iloc[0], sizes)
+        ranges.append((context, len(group), low, high))
+        texts.append(f"{values} {response.unit}{f' on {context}' if context else ''}")
+    text = f"Mean {response.title} is {join_words(texts)}"
+    if len(means) > 1:
+        best = means.idxmax() if response.is_rate else means.idxmin()
+        text += f"; it is {response.superlative} with {cell_words(runs)[best]}"
+    return Note("means", f"{text}.", ranges=ranges, factors=sizes)
+
+
+def _recovered_note(runs: pd.DataFrame, contrasts: Sequence[Contrast]) -> Note | None:
+    """State which share of the time beyond computation accumulation recovers, where it can be estimated."""
+    pairs = [contrast for contrast in contrasts if contrast.cells and contrast.before == 1]
+    shares = recovered_shares(runs, [(pair.cells[0], pair.cells[1]) for pair in pairs])
+    estimated = [(pair, share) for pair, share in zip(pairs, shares, strict=True) if share]
+    if not estimated:
+        return None
+    estimated.sort(key=lambda entry: entry[1].value)
+    shared = shared_levels([pair for pair, _ in estimated])
+    values = []
+    for pair, share in (estimated[0], estimated[-1])[: len(estimated)]:
+        own = {name: level for name, level in pair.other_levels.items() if name not in shared}
+        own |= {} if len({pair.after for pair, _ in estimated}) == 1 else {pair.factor: pair.after}
+        words = f" ({treatment_text(own)})" if own else ""
+        values.append(f"{_percent_interval(share)}{words}")
+    phrase = _capitalize(setting_text(shared)) if shared else "On several devices"
+    extent = " to ".join(values)
+    text = f"{phrase}, accumulation recovers {extent} of the time that an epoch takes beyond computation."
+    return Note("recovered", text, shares={pair.cells: share for pair, share in estimated})
 
 
 def _effect_note(
@@ -466,78 +425,106 @@ def _effect_note(
     if not contrasts:
         return _unknown_effects_note([factor])
     ordered = sorted(contrasts, key=lambda contrast: contrast.ratio.value)
-    tested, significant = _tested(contrasts), [contrast for contrast in contrasts if contrast.is_significant]
-    is_one_change = len({contrast.change for contrast in contrasts}) == 1
-    subject = f"using {ordered[0].change}" if is_one_change else f"the choice of {title(factor)}"
-    moderator = _moderator(contrasts, anova) if significant else None
+    n_tested, n_significant = len(tested(contrasts)), len(significant(contrasts))
+    moderator = _moderator(contrasts, anova) if n_significant else None
     overall: dict[str, float] = {}
     if moderator:
-        text = _moderated_effect_text(ordered, moderator, f"{subject} changes {response.title}{rank} by")
-    elif tested and not significant:
+        text = _moderated_effect_text(ordered, moderator, response, rank)
+    elif n_tested and not n_significant:
         overall_text, overall = _overall_effect(factor, anova)
-        ratios = _range_text(ordered, noun="ratio")
-        text = f"{_nothing_significant_text(ordered, response)}: {ratios}{overall_text}"
+        ratios = "ratios" if len(ordered) > 1 else "ratio"
+        text = (
+            f"{_nothing_significant_text(ordered, response)}: {ratios} {_range_text(ordered)}{overall_text}"
+        )
     else:
-        text = f"{subject[0].upper()}{subject[1:]} changes {response.title}{rank} by {_range_text(ordered)}"
-        if significant:
-            text += f". {_count_significant(len(significant), len(tested))}"
+        phrase, extent = _where_and_range(ordered, {})
+        text = _capitalize(f"{phrase}{_change_clause(ordered, response, rank)} {extent}")
+        if n_significant:
+            text += f". {_count_significant(n_significant, n_tested)}"
     return Note(
         "effect",
         f"{text}.",
         factor=factor,
         least=ordered[0],
         greatest=ordered[-1],
-        significant=len(significant),
-        tested=len(tested),
+        significant=n_significant,
+        tested=n_tested,
         moderator=moderator,
         overall=overall,
     )
 
 
-def _range_text(ordered: Sequence[Contrast], omitted_factor: str = "", noun: str = "factor") -> str:
-    """Return the smallest and the largest ratio of ordered contrasts, with their contexts.
+def _percent_interval(share: Estimate) -> str:
+    """Return a share in per cent with its interval: `64 % [39 %, 85 %]`."""
+    value, low, high = (f"{100 * part:.0f} %" for part in (share.value, share.low, share.high))
+    return f"{value} [{low}, {high}]"
+
+
+def setting_text(levels: Mapping[str, Any]) -> str:
+    """Return levels as a phrase with prepositions: `on 2 nodes with batch size 16, no accumulation`."""
+    sizes = {name: level for name, level in levels.items() if name in SIZE_FACTORS}
+    further = {name: level for name, level in levels.items() if name not in sizes}
+    phrases = (
+        (preposition, treatment_text(part)) for preposition, part in (("on", sizes), ("with", further))
+    )
+    return " ".join(f"{preposition} {words}" for preposition, words in phrases if words)
+
+
+def _change_clause(contrasts: Sequence[Contrast], response: Response, rank: str) -> str:
+    """Return subject and verb of an effect, such as `using 2 nodes instead of 1 node multiplies ... by`."""
+    first = contrasts[0]
+    if len({contrast.change for contrast in contrasts}) > 1:
+        subject = f"the choice of {title(first.factor)}"
+    elif first.factor == ACCUMULATION and first.before == 1:
+        subject = _level(first, first.after)
+    else:
+        subject = f"using {first.change}"
+    return f"{subject} multiplies {response.title}{rank} by"
+
+
+def _where_and_range(ordered: Sequence[Contrast], levels: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the levels that ordered contrasts share, as a phrase, and their range of ratios.
 
     Args:
         ordered: The contrasts, from the smallest ratio.
-        omitted_factor: A factor that their contexts leave out.
-        noun: What a ratio is called.
+        levels: Levels that the phrase states in any case.
     """
+    stated = {**levels, **(shared_levels(ordered) if len(ordered) > 1 else {})}
+    return f"{setting_text(stated)}, " if stated else "", _range_text(ordered, stated)
+
+
+def _range_text(ordered: Sequence[Contrast], stated: Collection[str] = ()) -> str:
+    """Return the smallest and the largest ratio of ordered contrasts, with the levels not yet stated."""
     is_one_change = len({contrast.change for contrast in ordered}) == 1
     values = []
     for contrast in (ordered[0], ordered[-1]):
-        levels = {name: level for name, level in contrast.other_levels.items() if name != omitted_factor}
-        context = treatment_text(levels) if omitted_factor else contrast.context
+        levels = {name: level for name, level in contrast.other_levels.items() if name not in stated}
+        context = treatment_text(levels) if contrast.other_levels else contrast.context
         words = "; ".join(filter(None, ("" if is_one_change else contrast.change, context)))
         values.append(f"{tables.ratio(contrast.ratio)}{f' ({words})' if words else ''}")
-    return f"{noun}s from {values[0]} to {values[1]}" if len(ordered) > 1 else f"a {noun} of {values[0]}"
+    return f"{values[0]} to {values[1]}" if len(ordered) > 1 else values[0]
 
 
-def _moderated_effect_text(ordered: Sequence[Contrast], moderator: str, clause: str) -> str:
+def _moderated_effect_text(ordered: Sequence[Contrast], moderator: str, response: Response, rank: str) -> str:
     """Return the effect at each level of the factor on which it depends, the most significant level first."""
-    groups = sorted(
-        _groups(ordered, moderator).items(),
-        key=lambda group: -sum(contrast.is_significant for contrast in group[1]),
-    )
-    preposition = "on" if moderator in NODES_AND_DEVICES else "with"
+    groups = sorted(by_other_level(ordered, moderator).items(), key=lambda group: -len(significant(group[1])))
     parts: list[str] = []
     for level, contrasts in groups:
-        phrase = f"{preposition} {treatment_text({moderator: level})}"
-        n, n_tested = sum(contrast.is_significant for contrast in contrasts), len(_tested(contrasts))
-        extent = _range_text(contrasts, moderator)
+        n, n_tested = len(significant(contrasts)), len(tested(contrasts))
+        phrase, extent = _where_and_range(contrasts, {moderator: level})
         if n:
-            words = clause if not parts else "it does so by"
-            parts.append(f"{phrase}, {words} {extent}: {_count_significant(n, n_tested)}")
+            clause = _change_clause(contrasts, response, rank) if not parts else "it does so by"
+            counted = f"all {n_tested} significantly" if n == n_tested else f"{n} of {n_tested} significantly"
+            parts.append(f"{phrase}{clause} {extent}, {counted}")
         else:
-            parts.append(f"{phrase}, none of {number_of(n_tested, 'comparison')} is significant: {extent}")
-    return ". ".join(f"{part[0].upper()}{part[1:]}" for part in parts)
+            parts.append(
+                f"{phrase}none of {number_of(n_tested, 'comparison')} is significant: ratios {extent}"
+            )
+    return ". ".join(map(_capitalize, parts))
 
 
-def _groups(contrasts: Sequence[Contrast], factor: str) -> dict[Any, list[Contrast]]:
-    """Return contrasts by the level of another factor."""
-    groups: dict[Any, list[Contrast]] = {}
-    for contrast in contrasts:
-        groups.setdefault(contrast.other_levels[factor], []).append(contrast)
-    return groups
+def _capitalize(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}"
 
 
 def _moderator(contrasts: Sequence[Contrast], anova: pd.DataFrame) -> str | None:
@@ -549,7 +536,7 @@ def _moderator(contrasts: Sequence[Contrast], anova: pd.DataFrame) -> str | None
     shares = _significant_terms(anova)["share"]
     candidates = {}
     for name in set.intersection(*(set(contrast.other_levels) for contrast in contrasts)):
-        groups = _groups(contrasts, name)
+        groups = by_other_level(contrasts, name)
         verdicts = {frozenset(contrast.is_significant for contrast in group) for group in groups.values()}
         is_separate = verdicts == {frozenset({True}), frozenset({False})}
         titles = (title(contrasts[0].factor), title(name))
@@ -568,7 +555,7 @@ def _significant_terms(anova: pd.DataFrame) -> pd.DataFrame:
 
 
 def _nothing_significant_text(contrasts: Sequence[Contrast], response: Response) -> str:
-    factor, n = contrasts[0].factor, number_of(len(_tested(contrasts)), "comparison")
+    factor, n = contrasts[0].factor, number_of(len(tested(contrasts)), "comparison")
     if factor == "framework":
         return f"No single pair of frameworks differs significantly in {response.title} ({n}, Holm)"
     is_one_change = len({contrast.change for contrast in contrasts}) == 1
@@ -612,12 +599,12 @@ def _unknown_effects_note(factors: Sequence[str]) -> Note:
     return Note("effect-not-known", text, factors=tuple(factors))
 
 
-def _out_of_memory_notes(runs: pd.DataFrame, asked_factors: Sequence[str]) -> list[Note]:
+def _out_of_memory_notes(runs: pd.DataFrame, question_factors: Sequence[str]) -> list[Note]:
     """Say which levels of the first factor in question ran out of memory, and in how many cells."""
     cells = out_of_memory_cells(runs)
     if not cells:
         return []
-    rows, factor = cell_levels(runs), asked_factors[0]
+    rows, factor = cell_levels(runs), question_factors[0]
     ran_out = rows.loc[rows["cell"].isin(cells), factor]
     counts = {
         level_text(level): (int((ran_out == level).sum()), int((rows[factor] == level).sum()))
@@ -635,31 +622,29 @@ def _out_of_memory_notes(runs: pd.DataFrame, asked_factors: Sequence[str]) -> li
 
 
 def _undecided_note(contrasts: Sequence[Contrast], margin: float | None) -> Note:
-    """Say how many comparisons are significant, and which differences the others allow."""
-    tested = _tested(contrasts)
-    if not tested:
+    """Say how many comparisons of all factors are significant, and which differences the others allow."""
+    compared = tested(contrasts)
+    if not compared:
         return NOTHING_TESTED
-    undecided = [contrast for contrast in tested if not contrast.is_significant]
+    undecided = [contrast for contrast in compared if not contrast.is_significant]
     slowdowns = sorted(contrast.largest_difference for contrast in undecided if not contrast.equal)
     n_equal = len(undecided) - len(slowdowns)
-    text = _count_significant(len(tested) - len(undecided), len(tested))
+    text = f"Over all factors, {_count_significant(len(compared) - len(undecided), len(compared))}"
     if margin is not None and undecided:
-        text += (
-            f"; an equivalence test shows {n_equal} of the others to be equal within the study's margin of "
-        )
+        text += f"; an equivalence test shows {n_equal or 'none'} of the others to be equal within "
         text += margin_text(margin)
     if slowdowns:
         narrowest, widest = map(_difference_text, (slowdowns[0], slowdowns[-1]))
         text += (
             f". In the open comparison, a difference of up to {widest} remains possible"
             if len(slowdowns) == 1
-            else f". In the {len(slowdowns)} open comparisons, differences from {narrowest} (narrowest "
-            f"interval) to {widest} (widest) remain possible"
+            else f". The {len(slowdowns)} open comparisons leave differences of {narrowest} (narrowest "
+            f"interval) to {widest} (widest) possible"
         )
     return Note(
         "not-told-apart",
         f"{text}.",
-        tested=len(tested),
+        tested=len(compared),
         equal=n_equal,
         open=len(slowdowns),
         slowdowns=[slowdowns[0], slowdowns[-1]] if slowdowns else [],
@@ -670,7 +655,3 @@ def _difference_text(share: float) -> str:
     if share < MIN_FACTOR - 1:
         return f"{tables.number(100 * share, 2)} %"
     return f"a factor of {tables.number(share + 1, 2)}"
-
-
-def _tested(contrasts: Sequence[Contrast]) -> list[Contrast]:
-    return [contrast for contrast in contrasts if not math.isnan(contrast.p)]

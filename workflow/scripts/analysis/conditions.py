@@ -26,7 +26,7 @@ from common.text import number_of
 from common.units import LINK_RATES, Unit, in_one_unit
 from declared.factors import LARGEST, UNTRACED, factor_rules
 from declared.frameworks import framework_notes, has_own_algorithm, is_registered
-from declared.mesh import divides_more
+from declared.mesh import divides_more, idle
 from declared.user_models import is_user_model
 from runs import usable
 
@@ -367,7 +367,7 @@ def contrasts_note(runs: pd.DataFrame, within_blocks: pd.Series) -> str:
     ways, blocks, groups = [], bool((within_blocks > 0).any()), bool((within_blocks == 0).any())
     if not (blocks or groups):
         return ""
-    prior = estimate_means(runs).within.prior
+    prior, has_throttling = estimate_means(runs).within.prior, runs["throttled_s"].notna().any()
     if blocks:
         typical = f", moderated in the same way (after blocks, {_typical_text(prior)})" if prior.df else ""
         ways.append(
@@ -378,8 +378,8 @@ def contrasts_note(runs: pd.DataFrame, within_blocks: pd.Series) -> str:
         ways.append(f"for independent groups (Welch's t test), with the s of each cell's mean, {why}")
     text = (
         f"Intervals of ratios are 95 % intervals on the log scale: {'; '.join(ways)}. Intervals of "
-        "differences in seconds are computed in the same way, from the seconds themselves; intervals of "
-        "throttling use the two cells alone."
+        "differences in seconds are computed in the same way, from the seconds themselves"
+        f"{'; intervals of throttling use the two cells alone' if has_throttling else ''}."
     )
     moderated = blocks and prior.df > 0
     return Note("intervals-of-contrasts", text, blocks=blocks, groups=groups, moderated=moderated)
@@ -515,11 +515,12 @@ def work_note(runs: pd.DataFrame) -> str:
 
 
 def constants_note(runs: pd.DataFrame) -> str:
-    """Name the factors that have a single level in the whole study, with that level.
+    """Name the factors with an effect that have a single level in the whole study, with that level.
 
     Of measurements made elsewhere, a level that is the factor's default was not stated, so it is not named.
     """
     levels = {name: runs[name].iloc[0] for name in factors(runs) if runs[name].nunique(dropna=False) == 1}
+    levels = {name: level for name, level in levels.items() if name not in _without_effect(runs)}
     omitted = {**SITE_DEFAULTS, "trace": UNTRACED}  # `tracing_note` reports it
     if measured_elsewhere(runs):
         omitted |= {name: factor_rules(name)["default"] for name in levels if "default" in factor_rules(name)}
@@ -533,6 +534,23 @@ def constants_note(runs: pd.DataFrame) -> str:
         if not pd.isna(level)
     ]
     return Note("constants", f"The same in all cells: {', '.join(texts)}.", levels=levels) if texts else ""
+
+
+def _without_effect(runs: pd.DataFrame) -> set[str]:
+    """Return the factors that no run of the study uses, such as Adam's with another optimizer."""
+    used = {name: set(runs[name].dropna()) for name in ("optimizer", "lr_schedule", "parallelism")}
+    unused = set(frozenset.intersection(*map(idle, used["parallelism"]))) if used["parallelism"] else set()
+    if not used["optimizer"] & {"adam", "adamw"}:
+        unused |= {"adam_beta1", "adam_beta2", "adam_epsilon"}
+    if "sgd" not in used["optimizer"]:
+        unused.add("momentum")
+    if "cosine" not in used["lr_schedule"]:
+        unused.add("lr_final_share")
+    if "step" not in used["lr_schedule"]:
+        unused |= {"lr_step_epochs", "lr_step_factor"}
+    if not (runs["weight_decay"] > 0).any():
+        unused.add("decayed_weights")
+    return unused
 
 
 def tracing_note(runs: pd.DataFrame) -> str:

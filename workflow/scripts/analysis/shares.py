@@ -36,24 +36,34 @@ def epoch_shares(runs: pd.DataFrame) -> pd.DataFrame:
         the ratio of the two cells' epoch times. The share is negative if computation alone would take longer
         than the epoch; 0 without an interval on one device; NaN if unknown.
     """
-    cell_means, single_device_cells = estimate_means(runs), one_device_cells_by_local_batch(runs)
+    cell_means = estimate_means(runs)
     rows = cell_levels(runs).set_index("cell")
     rows = rows[rows.index.isin(list(cell_means.samples))]
-    alone = pd.Series(
-        [single_device_cells.get(cell, "") for cell in rows.index], index=rows.index, dtype=object
+    alone, batch_ratio = (
+        computation_cells(runs).reindex(rows.index)[name] for name in ("alone", "batch_ratio")
     )
-    ok = count_steps(successful(runs))
-    batches = scale_to_dataset(ok, "steps").groupby(ok["cell"]).mean()
-    batch_ratio = (batches.reindex(rows.index) / batches.reindex(alone).to_numpy()).to_numpy(float)
     ratio = cell_means.ratios(numerator=alone.tolist(), denominator=rows.index.tolist())
     single = (rows["n_devices"] == 1).to_numpy(bool)
     data = pd.DataFrame(
         {"epoch_time_s": cell_means.cell_statistics["mean"].reindex(rows.index), "alone": alone}
     )
-    data["communication"] = np.where(single, 0.0, 1 - batch_ratio * ratio["value"])
-    data["communication_low"] = np.where(single, np.nan, 1 - batch_ratio * ratio["high"])
-    data["communication_high"] = np.where(single, np.nan, 1 - batch_ratio * ratio["low"])
+    data["communication"] = np.where(single, 0.0, 1 - batch_ratio.to_numpy() * ratio["value"])
+    data["communication_low"] = np.where(single, np.nan, 1 - batch_ratio.to_numpy() * ratio["high"])
+    data["communication_high"] = np.where(single, np.nan, 1 - batch_ratio.to_numpy() * ratio["low"])
     return data.assign(n=ratio["n"].to_numpy(), within_blocks=ratio["within_blocks"].to_numpy())
+
+
+def computation_cells(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return how to estimate the computation of each measured cell's epoch, by cell.
+
+    Returns:
+        alone: the cell on one device whose epoch is scaled, "" without one. batch_ratio: batches of an epoch
+        of one replica over those of that cell; NaN without one.
+    """
+    ok = count_steps(successful(runs))
+    batches = scale_to_dataset(ok, "steps").groupby(ok["cell"]).mean().astype(float)
+    alone = pd.Series(one_device_cells_by_local_batch(runs), dtype=object).reindex(batches.index).fillna("")
+    return pd.DataFrame({"alone": alone, "batch_ratio": batches / batches.reindex(alone).to_numpy()})
 
 
 def run_seconds(runs: pd.DataFrame, epochs: pd.DataFrame) -> pd.DataFrame:

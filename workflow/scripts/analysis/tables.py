@@ -393,7 +393,7 @@ def interval(estimate: Estimate, digits: int = 3) -> str:
         return number(estimate.value, digits)
     error = half_width(estimate)
     if error is None:
-        value, low, high = _with_equal_decimals(parts, digits)
+        value, low, high = equal_decimals(parts, digits)
     else:
         value, low, high = _with_common_exponent(parts, decimals(estimate.value, error, digits))
     return f"{value} [{low}, {high}]"
@@ -457,7 +457,7 @@ def _with_common_exponent(values: Sequence[float], n_decimals: int) -> list[str]
     return [f"{mantissa}e{exponent:+03d}".replace("-", "−") for mantissa in mantissas]
 
 
-def _with_equal_decimals(values: Sequence[float], digits: int) -> list[str]:
+def equal_decimals(values: Sequence[float], digits: int) -> list[str]:
     """Return numbers with as many decimals as the first has if it is given with `digits` digits."""
     text = number(values[0], digits)
     if "e" in text or not math.isfinite(values[0]):

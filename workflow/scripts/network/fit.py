@@ -12,6 +12,7 @@ days. `deviation` says how far the times are from a straight line.
 
 import math
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,12 @@ PLACEMENTS = {
     ),
 }
 MIN_SIZES = 2  # a line needs two points
+MAX_FIT_DEVIATION = 0.2  # of measured times from the fit; above, its numbers are rough and nothing uses them
+ROUGH = "about"  # before the estimates of a rough fit, which have no interval
+ROUGH_FITS = Note(
+    "rough-fits",
+    f"Fits off by more than {100 * MAX_FIT_DEVIATION:g} % have no intervals, as times do not follow a line.",
+)
 NO_BENCHMARK = Note("no-collective-benchmark", "The study has no distributed framework on two nodes or more.")
 
 
@@ -306,24 +313,35 @@ def table(network: pd.DataFrame) -> tables.Table:
     if (data["status"] != RunStatus.OK).any():
         columns_shown["status"] = data["status"]
     columns_shown["transport"] = data["transport"].where(data["transport"].notna(), tables.DASH)
-    columns_shown |= _interval_column(data, "latency_s", "latency", TIMES)
-    columns_shown |= _interval_column(data, "bandwidth_bytes_s", "bandwidth", DATA_RATES)
+    fitted = _interval_column(data, "latency_s", "latency", TIMES)
+    fitted |= _interval_column(data, "bandwidth_bytes_s", "bandwidth", DATA_RATES)
+    is_rough = data["deviation"] > MAX_FIT_DEVIATION
+    columns_shown |= {name: _without_intervals(texts, is_rough) for name, texts in fitted.items()}
     largest = data["largest_bytes"].dropna()
     position = f"at {bytes_text(largest.iloc[0])}" if largest.nunique() == 1 else "at the largest message"
     columns_shown |= _interval_column(data, "achieved_bytes_s", position, DATA_RATES)
     if data["link_bytes_s"].notna().any():
         columns_shown["share of the link (%)"] = tables.interval_texts(data, "share", 100)
-    columns_shown["deviation (%)"] = [tables.percent(share, 0) for share in data["deviation"]]
+    columns_shown["deviation (%)"] = [tables.percent(share) for share in data["deviation"]]
     columns_shown["n"] = data["n"].map(str)
     notes = [
         circumstances(network),
         _how_fitted(network),
+        ROUGH_FITS if is_rough.any() else "",
         _too_fast(data),
         Note("latency-of-start", "Latency includes how far apart the ranks start after the opening barrier."),
         link_rates_text(network) if len(measured(network)) else "",
         shortfall(network),
     ]
     return tables.Table(title, data, pd.DataFrame(columns_shown), notes, words)
+
+
+def _without_intervals(texts: Sequence[str], is_rough: Sequence[bool]) -> list[str]:
+    """Return texts of estimates, the rough ones with ROUGH in place of their interval."""
+    return [
+        f"{ROUGH} {text.partition(' [')[0]}" if rough else text
+        for text, rough in zip(texts, is_rough, strict=True)
+    ]
 
 
 def _describe_benchmark(benchmark: Any) -> str:

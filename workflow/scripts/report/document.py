@@ -22,6 +22,7 @@ ARTICLE_PACKAGES = r"""\usepackage[T1]{fontenc}
 \usepackage{courier}
 \usepackage[a4paper,textwidth=6.9in,textheight=9.7in,columnsep=0.2in]{geometry}
 \usepackage[font=footnotesize,labelfont=bf]{caption}
+\raggedbottom
 """
 ACMART_PACKAGES = r"""\IfFileExists{libertine.sty}{}{% the ACM's fonts are in Debian's texlive-fonts-extra
   \usepackage[T1]{fontenc}\usepackage{mathptmx}\usepackage[scaled=0.9]{helvet}\usepackage{courier}}

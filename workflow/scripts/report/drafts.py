@@ -20,9 +20,13 @@ from report.latex import to_latex
 from report.threats import MIN_EPOCHS
 
 EFFECTS = ("effect", "effect-not-known")  # codes of notes on the effect of a factor
+# Codes of notes that an abstract repeats, and of those that it repeats with all their sentences.
+WHOLE_NOTES = ("response-not-measured", "no-answer", "one-cell", "differences")
+SHORT_ANSWER = (*WHOLE_NOTES, "means", *EFFECTS, "recovered", "fastest-level")
 MAX_NAMES = 4  # frameworks, models and data sets that an abstract lists
 NEAR_IDEAL_LOSS = 0.05  # of efficiency
 _INTERVAL = re.compile(r" [\[(][^\])]*\d[^\])]*[\])]")
+_CELLS = re.compile(r" \([a-z][^()]*\)")
 _PLACES = {
     "emulated": "nodes emulated on one machine",
     "virtual": "the nodes of a virtual cluster on one machine",
@@ -73,26 +77,25 @@ def conclusion(facts: Facts, answer: Answer) -> Iterator[str]:
 
 
 def _main_sentences(answer: Answer, details: bool = True) -> list[str]:
-    """Return the answer in short: the best level, the means and the first effect of another factor.
+    """Return the first sentences of the notes that answer the question, in their order.
 
     Args:
         answer: The answer.
-        details: Whether to include the means, and by how much the best level leads.
+        details: Whether to include the means.
     """
-    # The answer is about epoch time if no run has the response, which readers must know first.
-    warnings = [note for note in answer.opening if note.code == "response-not-measured"]
-    first, *rest = [note for note in answer.opening if note not in warnings]
-    sentences = [*warnings, first if details else _first_sentence(first)]
-    if means := next((note for note in rest if note.code == "means"), None):
-        sentences += [means] * details
-    if effect := next((note for note in rest if note.code in EFFECTS), None):
-        # If the effect depends on another factor, the first sentence alone would mislead.
-        sentences.append(effect if effect.facts.get("moderator") else _first_sentence(effect))
-    return sentences
+    notes = [note for note in answer.opening if note.code in SHORT_ANSWER]
+    if not details:
+        notes = [note for note in notes if note.code != "means"]
+    # The answer may have several effects, the most important one first.
+    later_effects = [note for note in notes if note.code in EFFECTS][1:]
+    return [
+        note if note.code in WHOLE_NOTES else _shorten(note) for note in notes if note not in later_effects
+    ]
 
 
-def _first_sentence(note: str) -> str:
-    return end_sentence(note.partition(". ")[0])
+def _shorten(note: str) -> str:
+    """Return the first sentence of a note up to a semicolon, without the cells in round brackets."""
+    return end_sentence(_CELLS.sub("", note.partition(". ")[0].partition("; ")[0]))
 
 
 def _measured_note(facts: Facts) -> Note:
@@ -170,9 +173,9 @@ def _scaling_note(evidence: Evidence) -> Note | None:
     n_slower = int((pd.to_numeric(bounds, errors="coerce") < 1).sum())
     if n_longer := int((largest["speedup"].astype(float) < 1).sum()):
         text += (
-            f" In {n_longer} of {number_of(len(largest), 'configuration')} mean epoch time is longer than on "
-            f"the baseline, in {n_slower} significantly: communication, waiting and contention cost more "
-            "than the added devices save."
+            f" In {n_longer} of {number_of(len(largest), 'configuration')} the speed-up is below 1, in "
+            f"{n_slower} significantly: communication, waiting and contention cost more than the added "
+            "devices save."
         )
     return Note(
         "cost-of-scaling", text, devices=n_devices, efficiency=efficiency, slower=n_slower, longer=n_longer

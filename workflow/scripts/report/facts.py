@@ -65,6 +65,7 @@ class Facts:
         paper_tables: Names of the paper's tables.
         supplement_tables: Names of the supplement's tables.
         epochs: Returns the epochs of the runs, which some responses are derived from.
+        recovers: Whether the answer states what accumulation recovers.
     """
 
     study: Study
@@ -75,6 +76,7 @@ class Facts:
     paper_tables: Sequence[str]
     supplement_tables: Sequence[str] = ()
     epochs: Callable[[], pd.DataFrame] = pd.DataFrame
+    recovers: bool = False
 
     @property
     def anonymous(self) -> bool:

@@ -61,6 +61,7 @@ NAMED_CONSTANTS = (
     "momentum",
 )
 NAMED_ELSEWHERE = ("model", "dataset", "epochs", "warmup_epochs")
+ANSWER_TABLES = ("effects", "anova", "checks")  # which the answer rests on wherever they are printed
 DIGEST_DIGITS = 12  # hex digits of an environment's digest
 MAX_REASONS = 10
 CLOCKS = {"ranks": "all ranks", "master": "master"}
@@ -267,8 +268,6 @@ def _constants_note(facts: Facts) -> str:
         for name, level in levels.items()
         if name not in NAMED_ELSEWHERE and (name in NAMED_CONSTANTS or level != defaults.get(name))
     }
-    if str(levels.get("optimizer")).startswith("adam"):
-        named.pop("momentum", None)
     return facts.sentence("constants", levels=named) if named else ""
 
 
@@ -446,11 +445,31 @@ def _statistics(facts: Facts) -> Iterator[str]:
     if len(facts.ok):
         yield cited(to_latex(conditions.contrasts_note(facts.runs, build_rows(facts.runs)["within_blocks"])))
     yield facts.sentence("summaries")
-    response = measured_response(facts.runs, RESPONSES[facts.study.response]).title
-    for name in texts()["table-method"]:
-        if name in (*facts.paper_tables, *facts.supplement_tables):
-            yield facts.sentence("table-method", table=name, response=response)
+    named = [name for name in table_methods(facts) if name in (*facts.paper_tables, *ANSWER_TABLES)]
+    for name in named:
+        yield table_methods(facts)[name]
+    if "effects" in named and facts.study.margin is not None:
+        yield facts.sentence("equivalence", margin=facts.study.margin)
+    if facts.recovers:
+        yield facts.sentence("recovered")
     yield facts.sentence("table-notes", has_supplement=bool(facts.supplement_tables))
+
+
+def table_methods(facts: Facts) -> dict[str, Note]:
+    """Return how the numbers of the paper's and the supplement's tables are computed, by table."""
+    response = measured_response(facts.runs, RESPONSES[facts.study.response]).title
+    return {
+        name: facts.sentence("table-method", table=name, response=response)
+        for name in texts()["table-method"]
+        if name in (*facts.paper_tables, *facts.supplement_tables)
+    }
+
+
+def supplement_methods(facts: Facts) -> str:
+    """Return how the tables are computed that only the supplement has, under a heading; "" without any."""
+    in_paper = (*facts.paper_tables, *ANSWER_TABLES)
+    sentences = [note for name, note in table_methods(facts).items() if name not in in_paper]
+    return paragraph("Methods of these tables", sentences)
 
 
 def _left_out(facts: Facts) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Write the opening of a report: the answer in sentences, the number of usable runs, and a ranking table.
+"""Write the opening of a report: the answer in sentences, the number of usable runs, and tables of means.
 
 Nothing is averaged over other factors. Of many comparisons the opening names the extremes, each with its
 interval.
@@ -7,15 +7,18 @@ interval.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from analysis import answers, conditions, tables
-from analysis.measured import level_text, title
+from analysis import conditions, tables
+from analysis.contrasts import Ranking, context_text, contrasts_by_factor, rank_levels
+from analysis.measured import cell_levels, level_text, levels_in_order, title, varying
 from common.notes import Note
-from declared.responses import EPOCH_TIME, RESPONSES
-from report.findings import Evidence, variation
+from declared.responses import EPOCH_TIME
+from report.answer import answer_question, gather_evidence
+from report.findings import variation
 from report.material import Material
 from report.setting import PageTable
 
-MAX_ROWS = 30
+MAX_ROWS = 30  # of the ranking
+MAX_MEANS_ROWS, MAX_MEANS_COLUMNS = 12, 8  # of the table of means, which stands open
 
 
 @dataclass(frozen=True)
@@ -25,50 +28,83 @@ class ReportOpening:
     Attributes:
         sentences: The first sentences; the last one counts the usable runs.
         reading: How to read them.
+        means: The mean of each level of the first factor in question at each setting; None for large designs.
         details: Further sentences, printed after the main figure.
         tables: Small tables, printed after the details.
     """
 
     sentences: list[Note]
     reading: str = ""
+    means: PageTable | None = None
     details: list[Note] = field(default_factory=list)
     tables: list[PageTable] = field(default_factory=list)
 
 
 def build_opening(material: Material) -> ReportOpening:
     """Return the answer to the study's question; without a successful run, why there is none."""
-    runs, study = material.runs_with_response, material.study
-    effects, anova = material.data("effects"), material.data("anova")
-    asked_response = RESPONSES[study.response]
-    answer = answers.answer_sentences(runs, effects, anova, study.asked_factors, study.margin, asked_response)
+    study, response = material.study, material.response
+    data = {name: stage_table.table.data for name, stage_table in material.tables.items()}
+    evidence = gather_evidence(study, material.runs_with_response, data, lambda: material.epochs)
+    answer = answer_question(study, evidence)
     sentences = [*answer.opening, conditions.usable_runs_note(material.every_run)]
     if material.ok.empty:
         return ReportOpening(sentences)
-    data = {name: stage_table.table.data for name, stage_table in material.tables.items()}
-    response = material.response
-    evidence = Evidence(material.runs, data, response)
-    contrasts = answers.contrasts_by_factor(runs, effects, anova, response)
+    by_factor = contrasts_by_factor(evidence.runs, material.data("effects"), material.data("anova"), response)
+    factors = [name for name in study.question_factors if name in by_factor][:1]
     ranked = [
-        ranked_levels(material, name, answers.rank_levels(runs, name, contrasts[name], response))
-        for name in study.asked_factors[:1]
-        if name in contrasts
+        ranked_levels(material, name, rank_levels(evidence.runs, name, by_factor[name], response))
+        for name in factors
     ]
     return ReportOpening(
         sentences,
         answer.reading,
+        means_by_setting(material, factors[0]) if factors else None,
         [*answer.further, *filter(None, [variation(evidence)])],
         [table for table in ranked if table and table.rows],
     )
 
 
-def ranked_levels(material: Material, factor: str, rankings: Sequence[answers.Ranking]) -> PageTable | None:
-    """Return the best level of a factor in each configuration of the others; None for a single one."""
+def means_by_setting(material: Material, factor: str) -> PageTable | None:
+    """Return the mean of each level of a factor (rows) at each setting of the others (columns).
+
+    None for a single setting, and if the table would be too large to stand open.
+    """
+    response, runs = material.response, material.runs
+    means = material.response_means.cell_statistics["mean"].dropna().sort_values() * response.unit_multiplier
+    rows = cell_levels(runs).set_index("cell").loc[means.index]
+    other_factors = varying(runs, but=[factor])
+    order = {name: levels_in_order(runs, name) for name in other_factors}
+    settings = sorted(
+        dict.fromkeys(rows[other_factors].itertuples(index=False, name=None)),
+        key=lambda setting: [order[name].index(level) for name, level in zip(order, setting, strict=True)],
+    )
+    levels = [level for level in levels_in_order(runs, factor) if (rows[factor] == level).any()]
+    if not (1 < len(settings) <= MAX_MEANS_COLUMNS and 1 < len(levels) <= MAX_MEANS_ROWS):
+        return None
+    keys = rows[[factor, *other_factors]].itertuples(index=False, name=None)
+    texts = dict(zip(keys, tables.equal_decimals(means.tolist(), 3), strict=True))
+    header = [
+        context_text(dict(zip(other_factors, setting, strict=True)), other_factors) for setting in settings
+    ]
+    return PageTable(
+        f"Mean {response.label} of each {title(factor)} at each setting; table `cells` has the intervals.",
+        [title(factor), *header],
+        [
+            [level_text(level), *(texts.get((level, *setting), tables.DASH) for setting in settings)]
+            for level in levels
+        ],
+        (title(factor),),
+    )
+
+
+def ranked_levels(material: Material, factor: str, rankings: Sequence[Ranking]) -> PageTable | None:
+    """Return the best level of a factor at each setting of the others; None for a single one."""
     if len(rankings) < 2:
         return None
     response, multiplier = material.response, material.response.unit_multiplier
     best = "fastest" if response == EPOCH_TIME else "best"
     header = [
-        "configuration",
+        "setting",
         f"{best} {title(factor)}",
         response.label,
         "compared with",
@@ -88,8 +124,8 @@ def ranked_levels(material: Material, factor: str, rankings: Sequence[answers.Ra
     ]
     n_omitted = len(rankings) - MAX_ROWS
     caption = (
-        f"{best.capitalize()} {title(factor)} in each configuration of the other factors, compared with the "
+        f"{best.capitalize()} {title(factor)} at each setting of the other factors, compared with the "
         f"next {best} one to which the table `effects` compares it."
-        + (f" {n_omitted} more configurations are not listed." if n_omitted > 0 else "")
+        + (f" {n_omitted} more settings are not listed." if n_omitted > 0 else "")
     )
     return PageTable(caption, header, rows, (header[0], header[1], header[3]))

@@ -17,11 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import pandas as pd
-
-from analysis import conditions
-from analysis.answers import Answer, answer_sentences
-from analysis.cell_means import measured_response
+from analysis.answers import Answer
 from analysis.measured import Records, currency_of
 from analysis.responses import with_response
 from analysis.tables import PAGE_ROWS, Table, fits_float, is_landscape, latex, read
@@ -39,17 +35,20 @@ from declared.site import load_site
 from declared.study import load_study
 from report import content, document
 from report.anonymous import build_anonymizer, scrub_sources
+from report.answer import answer_question, gather_evidence
 from report.drafts import draft_texts
 from report.facts import MEANS, Facts
-from report.findings import FIGURE_REFERENCE, Evidence, effect_of_figure, refer_to_figure, state_finding
-from report.latex import cited, figure, link_names, references, see, to_latex
+from report.findings import Evidence, effect_of_figure, refer_to_figure, state_finding
+from report.latex import cited, figure, link_names, references, to_latex
 from report.methods import (
     constant_table,
     framework_table,
     methods,
     reproducibility,
+    supplement_methods,
     varied_factor_table,
 )
+from report.results import arrange, results
 from report.threats import threats
 
 GENERATED_HEADER = "% Overwritten by every `./ringside paper`: to change this text, copy it into main.tex.\n"
@@ -76,10 +75,9 @@ SUPPLEMENT = r"""\documentclass[10pt]{article}
 \maketitle
 
 %s
-\bibliographystyle{unsrt}
-\bibliography{references}
 \end{document}
 """
+BIBLIOGRAPHY = "\\bibliographystyle{unsrt}\n\\bibliography{references}\n"
 
 
 @dataclass(frozen=True)
@@ -119,6 +117,7 @@ class Contents:
         long: Names of tables that are too long to float.
         landscape: Names of the long tables that are wider than a page.
         means: The paper's short table of means of cells; None without one.
+        specs: Specs of the paper's figures, by name; None for one that the study does not declare.
         findings: Sentences on what figures of the paper show, with FIGURE_REFERENCE, by name.
         endnotes: Endnotes of figures and tables, by name.
     """
@@ -128,6 +127,7 @@ class Contents:
     long: Sequence[str] = ()
     landscape: Sequence[str] = ()
     means: Table | None = None
+    specs: Mapping[str, FigureSpec | None] = field(default_factory=dict)
     findings: Mapping[str, str] = field(default_factory=dict)
     endnotes: Mapping[str, str] = field(default_factory=dict)
 
@@ -141,11 +141,19 @@ def generated_files(facts: Facts, contents: Contents, answer: Answer) -> dict[st
         supplement_tables=supplement.tables,
     )
     name = facts.study.paper.class_name
+    notes = {
+        label: cited(to_latex(note))
+        for label, note in contents.endnotes.items()
+        if label in supplement.labels
+    }
+    introduction = varied_factor_table(facts), framework_table(facts)
+    n_tables = sum(map(bool, introduction)) + bool(contents.means)
+    numbers = number_labels(contents, answer, n_tables)
     return {
         "options.tex": document.options(name, facts.anonymous),
         "preamble.tex": document.preamble(facts.study, name, facts.anonymous),
-        "methods.tex": varied_factor_table(facts) + framework_table(facts) + methods(facts),
-        "results.tex": results(facts, contents, answer),
+        "methods.tex": "".join(introduction) + methods(facts),
+        "results.tex": results(facts, contents.specs, contents.findings, answer),
         "tables.tex": (latex(contents.means, f"tab:{MEANS}") if contents.means else "")
         + input_tables(paper.tables, contents.long),
         "threats.tex": threats(facts),
@@ -154,10 +162,10 @@ def generated_files(facts: Facts, contents: Contents, answer: Answer) -> dict[st
         % (
             document.preamble(facts.study, DEFAULT_CLASS, facts.anonymous),
             document.NOTHING_FLOATS,
-            show_supplement(contents, constant_table(facts)),
+            show_supplement(contents, notes, constant_table(facts), supplement_methods(facts), numbers),
         ),
         **{
-            f"figures/{name}.tex": figure(name, caption)
+            f"figures/{name}.tex": figure(name, caption, notes.get(f"fig:{name}", ""))
             for part in (paper, supplement)
             for name, caption in drop_shared_endings(part.captions).items()
         },
@@ -185,42 +193,41 @@ def drop_shared_endings(captions: Mapping[str, str]) -> dict[str, str]:
     return shortened
 
 
-def results(facts: Facts, contents: Contents, answer: Answer) -> str:
-    """Return the answer in sentences, then each figure with its finding."""
-    names = list(contents.paper.captions)
-    # A figure across the page appears on the next page at the earliest: it comes one paragraph early.
-    inputs = [rf"\input{{figures/{name}}}" for name in names]
-    discussions = [
-        "\n".join([*inputs[index + 1 : index + 2], _discuss(name, contents.findings.get(name))])
-        for index, name in enumerate(names)
-    ]
-    paragraphs = [
-        *inputs[:1],
-        *map(to_latex, answer.opening),
-        to_latex(conditions.usable_runs_note(facts.runs))
-        + facts.see(MEANS, " Means of all cells are in ", "."),
-        *([to_latex(answer.reading)] if answer.reading else []),
-        *discussions[:1],
-        *map(to_latex, answer.further),
-        *discussions[1:],
-    ]
-    return "\n\n".join(paragraphs) + "\n"
+def number_labels(contents: Contents, answer: Answer, n_tables: int) -> dict[str, str]:
+    """Return what the paper's figures and tables are called in it, such as `Figure 2`, by label.
+
+    Args:
+        contents: What paper and supplement show.
+        answer: The answer, which decides on the order of figures.
+        n_tables: Number of tables before those of the study.
+    """
+    opening, sections = arrange(contents.specs, answer)
+    figures = [name for section in (opening, *sections.values()) for name in section.figures]
+    tables = sorted(contents.paper.tables, key=lambda name: name in contents.long)
+    numbers = {f"fig:{name}": f"Figure {number}" for number, name in enumerate(figures, 1)}
+    return numbers | {f"tab:{name}": f"Table {number}" for number, name in enumerate(tables, n_tables + 1)}
 
 
-def _discuss(name: str, finding: str | None) -> str:
-    """Return the finding of a figure, or a reminder to the author to write one."""
-    reference = see("fig", name)
-    if not finding:
-        return rf"\tobewritten{{what {reference} shows.}}"
-    return to_latex(finding).replace(FIGURE_REFERENCE, reference)
+def show_supplement(
+    contents: Contents,
+    notes: Mapping[str, str],
+    constants: str,
+    table_methods: str,
+    numbers: Mapping[str, str],
+) -> str:
+    """Return figures and tables with their endnotes, references, and finally the tables wider than a page.
 
-
-def show_supplement(contents: Contents, constants: str) -> str:
-    """Return figures, tables, constant factors and endnotes, and finally the tables wider than a page."""
+    Args:
+        contents: What paper and supplement show.
+        notes: Endnotes of the supplement's figures and tables in LaTeX, by label.
+        constants: The table of constant factors.
+        table_methods: How tables are computed that only the supplement has.
+        numbers: What the paper's figures and tables are called in it, by label.
+    """
     figures = "".join(f"\\input{{figures/{name}}}\n" for name in contents.supplement.captions)
     upright, wide = (
         "".join(
-            f"\\input{{tables/{name}}}\n"
+            f"\\input{{tables/{name}}}\n" + _table_note(notes.get(f"tab:{name}", ""))
             for name in contents.supplement.tables
             if (name in contents.landscape) == is_wide
         )
@@ -231,29 +238,34 @@ def show_supplement(contents: Contents, constants: str) -> str:
         upright,
         "" if figures or upright or wide else NO_SUPPLEMENT,
         constants,
-        endnotes_section(contents.endnotes, contents.supplement.labels),
+        table_methods.replace(r"\subsection{", r"\section*{"),
+        paper_notes(contents.endnotes, numbers),
+        BIBLIOGRAPHY,
         f"\\begin{{sideways}}\n{wide}\\end{{sideways}}\n" if wide else "",
     ]
     return "\n".join(filter(None, parts))
 
 
-def endnotes_section(endnotes: Mapping[str, str], labels: Sequence[str]) -> str:
-    """Return the section of endnotes, a paragraph per figure and table; "" without endnotes.
+def _table_note(note: str) -> str:
+    return f"\\tablenote{{{note}}}\n" if note else ""
+
+
+def paper_notes(endnotes: Mapping[str, str], numbers: Mapping[str, str]) -> str:
+    """Return the section of endnotes on figures and tables of the paper; "" without any.
 
     Args:
         endnotes: Endnotes by label, such as tab:cells.
-        labels: Labels of the supplement's figures and tables; the others are the paper's.
+        numbers: What the paper's figures and tables are called in it, by label.
     """
-    paragraphs = []
-    for label, note in endnotes.items():
-        kind, name = label.split(":")
-        printed = to_latex(name)
-        paper = f"{'Figure' if kind == 'fig' else 'Table'} {printed} of the paper"
-        heading = f"{see(kind, name)} ({printed})" if label in labels else paper
-        paragraphs.append(rf"\paragraph{{{heading}}} {cited(to_latex(note))}")
+    paragraphs = [
+        rf"\paragraph{{{name} of the paper ({to_latex(label.partition(':')[2])})}} "
+        + cited(to_latex(endnotes[label]))
+        for label, name in numbers.items()
+        if label in endnotes
+    ]
     if not paragraphs:
         return ""
-    heading = r"\section*{Notes on figures and tables}"
+    heading = r"\section*{Notes on figures and tables of the paper}"
     return "\n\n".join([heading, r"\begin{multicols}{2}\small", *paragraphs, r"\end{multicols}", ""])
 
 
@@ -293,7 +305,9 @@ def choose_contents(facts: Facts, selection: Selection, tables_by_name: Mapping[
     paper = selection.select(figures, chosen)
     long = [name for name in selection.tables if not fits_float(tables_by_name[name], PAGE_ROWS)]
     landscape = [name for name in long if is_landscape(tables_by_name[name])]
-    return Contents(paper, selection.remainder(paper), long, landscape, means)
+    by_name = {spec.name: spec for spec in drawn_specs(facts, paper)}
+    specs = {name: by_name.get(name) for name in paper.captions}
+    return Contents(paper, selection.remainder(paper), long, landscape, means, specs)
 
 
 def drawn_specs(facts: Facts, selection: Selection) -> list[FigureSpec]:
@@ -316,6 +330,54 @@ def assign_findings(
     return findings, answer._replace(further=further)
 
 
+@dataclass(frozen=True)
+class StageOutputs:
+    """The figures and tables of a study, as its figures and tables stages wrote them.
+
+    Attributes:
+        captions: Captions of all figures, by name.
+        tables: All printed tables, by name.
+        endnotes: Endnotes of figures and tables with content, by label such as tab:cells.
+        selection: The figures and tables with content.
+    """
+
+    captions: Mapping[str, str]
+    tables: Mapping[str, Table]
+    endnotes: Mapping[str, str]
+    selection: Selection
+
+
+def read_outputs(figures: Sequence[Path], tables: Sequence[Path]) -> StageOutputs:
+    """Read captions, tables and their endnotes; the paths have no suffixes."""
+    paragraphs = {
+        stem.name: Path(f"{stem}.caption.md").read_text(encoding="utf-8").strip().split("\n\n")
+        for stem in figures
+    }
+    captions = {name: below.rstrip(".") + "." for name, (below, *_) in paragraphs.items()}
+    tables_by_name = {stem.name: read(stem) for stem in tables}
+    selection = Selection(
+        {name: caption for name, caption in captions.items() if not content.why_not_drawn(caption)},
+        [name for name, table in tables_by_name.items() if not content.why_empty(table)],
+    )
+    endnotes = {f"fig:{name}": " ".join(paragraphs[name][1:]) for name in selection.captions}
+    endnotes |= {f"tab:{name}": " ".join(tables_by_name[name].endnotes) for name in selection.tables}
+    with_text = {label: note for label, note in endnotes.items() if note}
+    return StageOutputs(captions, tables_by_name, with_text, selection)
+
+
+def compose(facts: Facts, outputs: StageOutputs) -> tuple[dict[str, str], Contents]:
+    """Return the contents of the generated files by name, and what paper and supplement show."""
+    contents = choose_contents(facts, outputs.selection, outputs.tables)
+    values = {name: table.data for name, table in outputs.tables.items()}
+    evidence = gather_evidence(facts.study, facts.runs, values, facts.epochs)
+    answer = answer_question(facts.study, evidence)
+    drafts = draft_texts(facts, answer, evidence)
+    findings, answer = assign_findings(facts, contents.paper, evidence, answer)
+    contents = replace(contents, findings=findings, endnotes=outputs.endnotes)
+    facts = replace(facts, recovers=any(note.code == "recovered" for note in answer.opening))
+    return generated_files(facts, contents, answer) | drafts, contents
+
+
 def write_sources(facts: Facts, figures: Sequence[Path], all_tables: Sequence[Path], out: Path) -> None:
     """Write all generated files into `out`, and copy figures and tables there.
 
@@ -329,63 +391,40 @@ def write_sources(facts: Facts, figures: Sequence[Path], all_tables: Sequence[Pa
         InputError: If main.tex has another LaTeX class than the study's paper.
     """
     document.check_class(out / "main.tex", facts.study.paper.class_name)
-    paragraphs_of = {
-        stem.name: Path(f"{stem}.caption.md").read_text(encoding="utf-8").strip().split("\n\n")
-        for stem in figures
-    }
-    captions = {name: below.rstrip(".") + "." for name, (below, *_) in paragraphs_of.items()}
-    tables_by_name = {stem.name: read(stem) for stem in all_tables}
-    selection = Selection(
-        {name: caption for name, caption in captions.items() if not content.why_not_drawn(caption)},
-        [name for name, table in tables_by_name.items() if not content.why_empty(table)],
-    )
-    contents = choose_contents(facts, selection, tables_by_name)
-    response = RESPONSES[facts.study.response]
-    evidence = Evidence(
-        facts.runs,
-        {name: table.data for name, table in tables_by_name.items()},
-        measured_response(facts.runs, response),
-        facts.epochs,
-    )
-    data = {name: evidence.tables.get(name, pd.DataFrame()) for name in ("effects", "anova")}
-    study = facts.study
-    answer = answer_sentences(
-        facts.runs, data["effects"], data["anova"], study.asked_factors, study.margin, response
-    )
-    drafts = draft_texts(facts, answer, evidence)
-    findings, answer = assign_findings(facts, contents.paper, evidence, answer)
-    endnotes = {
-        f"fig:{name}": " ".join(further)
-        for name, (_, *further) in paragraphs_of.items()
-        if further and name in selection.captions
-    }
-    endnotes |= {
-        f"tab:{name}": " ".join(tables_by_name[name].endnotes)
-        for name in selection.tables
-        if tables_by_name[name].endnotes
-    }
-    files = generated_files(facts, replace(contents, findings=findings, endnotes=endnotes), answer) | drafts
-    supplement = contents.supplement
-    of_supplement = {"supplement.tex", *(f"figures/{name}.tex" for name in supplement.captions)}
-    for name, text in files.items():
-        labels = supplement.labels if name in of_supplement else contents.paper.labels
-        write_text(out / name, GENERATED_HEADER + link_names(text, labels))
-    for stem in figures:
-        if stem.name not in selection.captions:  # Snakemake expects a file for each
-            write_text(
-                out / "figures" / f"{stem.name}.tex",
-                f"{GENERATED_HEADER}% {captions[stem.name].replace(chr(10), ' ')}\n",
-            )
-    for stem in figures:
-        with written_whole(out / "figures" / f"{stem.name}.pdf") as partial:
-            shutil.copyfile(f"{stem}.pdf", partial)
-    for stem in all_tables:
-        labels = supplement.labels if stem.name in supplement.tables else contents.paper.labels
-        text = cited(Path(f"{stem}.tex").read_text(encoding="utf-8"))
-        write_text(out / "tables" / f"{stem.name}.tex", link_names(text, labels))
+    outputs = read_outputs(figures, all_tables)
+    files, contents = compose(facts, outputs)
+    _write_texts(files, contents, out)
+    _copy_figures(figures, outputs, out / "figures")
+    _copy_tables(all_tables, contents, out / "tables")
     datasets = {name: find_dataset(name) for name in facts.runs["dataset"].unique()}
-    registered = {name: entry for name, entry in datasets.items() if entry}
-    write_text(out / "references.bib", references(registered))
+    write_text(out / "references.bib", references({name: entry for name, entry in datasets.items() if entry}))
+
+
+def _write_texts(files: Mapping[str, str], contents: Contents, out: Path) -> None:
+    """Write texts, with references to the figures and tables of the document that each belongs to."""
+    supplement = contents.supplement
+    in_supplement = {"supplement.tex", *(f"figures/{name}.tex" for name in supplement.captions)}
+    for name, text in files.items():
+        labels = supplement.labels if name in in_supplement else contents.paper.labels
+        write_text(out / name, GENERATED_HEADER + link_names(text, labels))
+
+
+def _copy_figures(figures: Sequence[Path], outputs: StageOutputs, folder: Path) -> None:
+    """Copy all figures, and write a comment in place of the LaTeX of those without content."""
+    for stem in figures:
+        if stem.name not in outputs.selection.captions:  # Snakemake expects a file for each
+            caption = outputs.captions[stem.name].replace("\n", " ")
+            write_text(folder / f"{stem.name}.tex", f"{GENERATED_HEADER}% {caption}\n")
+        with written_whole(folder / f"{stem.name}.pdf") as partial:
+            shutil.copyfile(f"{stem}.pdf", partial)
+
+
+def _copy_tables(tables: Sequence[Path], contents: Contents, folder: Path) -> None:
+    """Copy all tables, with references to the figures and tables of their document."""
+    for stem in tables:
+        part = contents.supplement if stem.name in contents.supplement.tables else contents.paper
+        text = cited(Path(f"{stem}.tex").read_text(encoding="utf-8"))
+        write_text(folder / f"{stem.name}.tex", link_names(text, part.labels))
 
 
 def main(

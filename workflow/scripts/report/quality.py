@@ -14,6 +14,7 @@ from plan.decisions import BY_CHANCE, NO, NOT_ASKED
 from report.material import Material, column
 from report.twelve_rules import MET, NOT_MET, Rule, Verdict
 
+MIN_SESSION_RUNS = 10  # fewer show no difference between sessions unless it is large
 GOOD, BAD, UNKNOWN = "good", "bad", "unknown"
 SIGNS = {GOOD: "✓", BAD: "✗", UNKNOWN: "?"}
 
@@ -64,7 +65,8 @@ def marks(material: Material, verdicts: Sequence[tuple[Rule, Verdict]]) -> Itera
     if "replication" in material.tables:
         yield target_mark(material.tables["replication"].table)
     if "checks" in material.tables:
-        yield from assumption_marks(material.data("checks"))
+        sizes = successful(runs).groupby("session").size()
+        yield from assumption_marks(material.data("checks"), int(sizes.min()) if len(sizes) > 1 else None)
     yield from load_marks(runs)
     yield rules_mark(verdicts)
 
@@ -130,13 +132,19 @@ def target_mark(table: Table) -> Mark:
     )
 
 
-def assumption_marks(data: pd.DataFrame) -> Iterator[Mark]:
-    """Yield a mark for each assumption that the table of checks judges, and one for all others."""
+def assumption_marks(data: pd.DataFrame, n_smallest_session: int | None = None) -> Iterator[Mark]:
+    """Yield a mark for each assumption that the table of checks judges, and one for all others.
+
+    Args:
+        data: The table of checks.
+        n_smallest_session: Usable runs of the smallest of several sessions.
+    """
     unknown = []
     sizes = dict(zip(data["assumption"], column(data, "size_percent"), strict=True))
     for assumption, holds, detail in checks.judge_assumptions(data):
-        if holds is None:
-            unknown.append((assumption, detail))
+        is_small = n_smallest_session is not None and n_smallest_session < MIN_SESSION_RUNS
+        if holds is None or (assumption == checks.SESSIONS_ALIKE and is_small and holds):
+            unknown.append((assumption, f"a session has only {n_smallest_session} runs" if holds else detail))
             continue
         good, bad = _assumption_words(
             assumption, sizes[assumption], int((data["assumption"] == checks.OUTLIER).sum())

@@ -334,7 +334,7 @@ def reproduction(campaign: Campaign, site: Site | None, records: str, state: Sta
     commands = []
     if state.commit:
         commands.append(
-            (f"git checkout {state.commit}", "the workflow, the study and the locks as they were")
+            (f"git checkout {state.commit}", "workflow, study and locks as they were when this page was made")
         )
     if campaign.study.imported:
         commands.append((f"./ringside report {name}", "from the imported tables"))

@@ -200,7 +200,10 @@ def check_ratios(material: Material) -> Verdict:
         return not_applicable("no-ratio", "the study has no ratio of two measured times.")
     difference = max(_largest_difference(in_table, recomputed) for in_table, recomputed in pairs)
     if not difference < EQUALITY_TOLERANCE:
-        text = f"ratios in tables differ by up to {_share(difference)} from the quotients of their two means."
+        text = (
+            f"ratios in tables differ by up to {_share(difference)} from the quotients of their two means, "
+            "because cells are compared over the blocks in which both have a run."
+        )
         return not_met("ratios-differ", text, share=difference)
     text = f"each of {count} ratios is the quotient of the two mean times in its row."
     return met("ratios-of-means", text, ratios=count)

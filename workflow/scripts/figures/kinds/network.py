@@ -22,6 +22,7 @@ from figures.style import SeriesStyle
 from models.collectives import ALL_REDUCE, COLLECTIVES
 from network.bus import bus_bandwidth
 from network.fit import (
+    MAX_FIT_DEVIATION,
     Fit,
     achieved,
     bound,

@@ -26,7 +26,7 @@ from figures import lines, panels, style
 from figures.lines import LevelAxis, Placement
 from figures.panels import Series
 from figures.view import View, build_view
-from network.fit import compare
+from network.fit import MAX_FIT_DEVIATION, compare
 
 PANEL_INCHES = 1.3
 HEADING_NAMES = {"speedup": "speed-up", "efficiency": "efficiency"}
@@ -38,7 +38,6 @@ MAX_IDEAL_REACH = 1.7  # of the ideal line, relative to the largest speed-up
 MAX_OCTAVES = 0.06  # by which a marker is moved on an axis of doublings, 4 % of the ideal
 HEADING = "{}{}. Bars: 95 % intervals."
 NO_ACCUMULATION_NOTE = Note("baseline-without-accumulation", "Baselines do not accumulate.")
-MAX_FIT_DEVIATION = 0.2  # of the collective benchmark from its fit; above, neither fit nor estimate is drawn
 HOW_TO_READ = (
     "Speed-up: mean epoch time of the baseline divided by mean epoch time of the cell. Ideal: devices of "
     "the cell divided by devices of the baseline. Efficiency: speed-up divided by the ideal. Lines between "

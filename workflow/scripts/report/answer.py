@@ -1,0 +1,36 @@
+"""Answer the question of a study from its runs and tables, the same way for its report and its paper."""
+
+from collections.abc import Callable, Mapping
+
+import pandas as pd
+
+from analysis.answers import Answer, answer_sentences
+from analysis.cell_means import measured_response
+from declared.responses import RESPONSES
+from declared.study import Study
+from report.findings import Evidence
+
+
+def gather_evidence(
+    study: Study,
+    runs: pd.DataFrame,
+    tables: Mapping[str, pd.DataFrame],
+    epochs: Callable[[], pd.DataFrame],
+) -> Evidence:
+    """Return what answer and findings are computed from.
+
+    Args:
+        study: The study.
+        runs: The runs that tables and figures use, with the column of the study's response.
+        tables: Values of the study's tables, by name.
+        epochs: Returns the epochs of the runs.
+    """
+    return Evidence(runs, tables, measured_response(runs, RESPONSES[study.response]), epochs)
+
+
+def answer_question(study: Study, evidence: Evidence) -> Answer:
+    """Return the answer to the study's question."""
+    effects, anova = (evidence.tables.get(name, pd.DataFrame()) for name in ("effects", "anova"))
+    return answer_sentences(
+        evidence.runs, effects, anova, study.question_factors, study.margin, RESPONSES[study.response]
+    )

@@ -1,0 +1,122 @@
+"""Write the results of a paper: the answer under a heading per factor, and each figure with its finding.
+
+The factor in question with the largest share of significant comparisons comes first.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from analysis import conditions
+from analysis.answers import ACCUMULATION, ACCURACY, Answer
+from analysis.measured import title
+from common.notes import Note
+from declared.factors import SIZE_FACTORS
+from declared.figures import FigureSpec
+from report.facts import MEANS, Facts
+from report.findings import FIGURE_REFERENCE
+from report.latex import see, to_latex
+
+SCALING = "Scaling"
+HEADINGS = {"framework": "Frameworks", ACCUMULATION: "Accumulation", **dict.fromkeys(SIZE_FACTORS, SCALING)}
+# Factors of notes that do not name one, by the note's code.
+FACTORS = {"recovered": ACCUMULATION, ACCURACY: ACCUMULATION}
+OTHER_FACTORS = "Other factors"
+OTHER_RESULTS = "Further results"
+OVERVIEWS = ("overview", "heat_map")  # kinds of figures that show all cells
+KIND_HEADINGS = {
+    "scaling": SCALING,
+    "shares": SCALING,
+    "network": "Network",
+    "prediction": "Prediction",
+    "memory": "Memory",
+    **dict.fromkeys(("accuracy", "time_to_accuracy"), "Accuracy"),
+}
+
+
+@dataclass
+class Section:
+    """A part of the results: notes of the answer, and names of figures."""
+
+    notes: list[Note] = field(default_factory=list)
+    figures: list[str] = field(default_factory=list)
+
+
+def results(
+    facts: Facts, figures: Mapping[str, FigureSpec | None], findings: Mapping[str, str], answer: Answer
+) -> str:
+    """Return the answer in sentences under a heading per factor, then each figure with its finding."""
+    opening, sections = arrange(figures, answer)
+    usable = to_latex(conditions.usable_runs_note(facts.runs))
+    paragraphs = [
+        *_inputs(opening.figures),
+        *map(to_latex, opening.notes[:1]),
+        usable + facts.see(MEANS, " Means of all cells are in ", "."),
+        *(_discuss(name, findings.get(name)) for name in opening.figures),
+        *map(to_latex, opening.notes[1:]),
+        *([to_latex(answer.reading)] if answer.reading else []),
+    ]
+    for heading, section in sections.items():
+        paragraphs += [
+            *_inputs(section.figures),  # a figure across the page appears on the next page at the earliest
+            *([rf"\subsection{{{to_latex(heading)}}}"] if len(sections) > 1 else []),
+            *map(to_latex, section.notes),
+            *(_discuss(name, findings.get(name)) for name in section.figures),
+        ]
+    return "\n\n".join(paragraphs) + "\n"
+
+
+def arrange(figures: Mapping[str, FigureSpec | None], answer: Answer) -> tuple[Section, dict[str, Section]]:
+    """Return the part without a heading, and the sections by heading, in the order of the paper."""
+    opening, sections = Section(), dict[str, Section]()
+    by_heading: dict[str, list[Note]] = {}
+    for note in answer.opening:
+        by_heading.setdefault(_heading(note), []).append(note)
+    opening.notes = by_heading.pop("", [])
+    for heading in sorted(by_heading, key=lambda heading: -_significant_share(by_heading[heading])):
+        sections[heading] = Section(by_heading[heading])
+    for note in answer.further:
+        sections.setdefault(_heading(note), Section()).notes.append(note)
+    for name, spec in figures.items():
+        is_overview = spec is not None and spec.kind in OVERVIEWS
+        section = opening if is_overview else sections.setdefault(_figure_heading(spec), Section())
+        section.figures.append(name)
+    return opening, sections
+
+
+def factor_heading(factor: str) -> str:
+    """Return the heading of the results about a factor."""
+    name = title(factor)
+    return HEADINGS.get(factor, f"{name[0].upper()}{name[1:]}")
+
+
+def _heading(note: Note) -> str:
+    """Return the heading of a note; "" for a note about all factors."""
+    if note.code in ("effect-not-known", "out-of-memory"):
+        return OTHER_FACTORS
+    factor = FACTORS.get(note.code) or note.facts.get("factor")
+    return factor_heading(factor) if factor else ""
+
+
+def _figure_heading(spec: FigureSpec | None) -> str:
+    """Return the heading of a figure: that of its kind, or of the factor on its x axis."""
+    if spec is None:
+        return OTHER_RESULTS
+    return KIND_HEADINGS.get(spec.kind) or (factor_heading(spec.x) if spec.x else OTHER_RESULTS)
+
+
+def _significant_share(notes: Iterable[Note]) -> float:
+    """Return the share of significant comparisons of the first note that counts them; 0 without one."""
+    counted = (note.facts for note in notes if note.facts.get("tested"))
+    return next((facts["significant"] / facts["tested"] for facts in counted), 0.0)
+
+
+def _inputs(names: Sequence[str]) -> list[str]:
+    return [rf"\input{{figures/{name}}}" for name in names]
+
+
+def _discuss(name: str, finding: str | None) -> str:
+    """Return the finding of a figure, or a reminder to the author to write one."""
+    reference = see("fig", name)
+    if not finding:
+        return rf"\tobewritten{{what {reference} shows.}}"
+    return to_latex(finding).replace(FIGURE_REFERENCE, reference)
