@@ -16,7 +16,6 @@ from common.notes import Note
 from common.units import DATA_RATES, Unit, choose_unit
 from declared.figures import FigureSpec
 from figures import panels, style
-from figures.kinds.scaling import MAX_FIT_DEVIATION
 from figures.panels import Series
 from figures.style import SeriesStyle
 from models.collectives import ALL_REDUCE, COLLECTIVES
