@@ -215,6 +215,25 @@ def welch(groups: Mapping[str, np.ndarray], to: Sequence[str], base: Sequence[st
     return pd.DataFrame({**means, "n": sizes[:, 0], "base_n": sizes[:, 1], "error": error, "df": df})
 
 
+def welch_error(
+    squares: np.ndarray, df: np.ndarray, base_squares: np.ndarray, base_df: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the standard error of differences of two independent means, and its degrees of freedom, [n].
+
+    Welch (Biometrika 34, 1947); degrees of freedom by Satterthwaite (Biometrics 2, 1946).
+
+    Args:
+        squares: Squared standard errors of the means, s^2 / n.
+        df: Degrees of freedom of s.
+        base_squares: Squared standard errors of the means that are subtracted.
+        base_df: Degrees of freedom of their s.
+    """
+    total = squares + base_squares
+    with np.errstate(all="ignore"):
+        welch_df = total**2 / (squares**2 / df + base_squares**2 / base_df)
+        return np.sqrt(total), np.where(total == 0, np.minimum(df, base_df), welch_df)
+
+
 def paired(to: np.ndarray, base: np.ndarray) -> pd.DataFrame:
     """Compare `to` and `base` [pairs, blocks] over the blocks in which both have a value, as `welch`.
 

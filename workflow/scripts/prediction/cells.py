@@ -16,9 +16,9 @@ from declared.mesh import NOT_MESHES, PLAIN, divides_more, is_mesh, mesh_of, siz
 from declared.models import find_graph
 from models.graph import BYTES
 
-# Factors that do not split a framework's cells into series with laws of their own. The law has terms for
-# devices, samples, batches and the network, and assumes that the others do not change the time of a batch.
-# `StudyPredictor.series` compares the framework itself, since it can add cells of the baseline framework.
+# Factors that do not split a framework's cells into series with laws of their own: the law has terms for
+# devices, samples, batches and the network, and assumes that the rest do not change the time of a batch.
+# The framework is here because `StudyPredictor.series` compares it itself, to add cells of the baseline.
 NOT_COMPUTATION = (
     "framework", "nodes", "devices_per_node", "batch_size", "sync_every", "batch_scope", "bandwidth",
     "epochs", "warmup_epochs", "shares", *OPTIMIZER_NUMBERS,
@@ -73,7 +73,7 @@ def measured_cells(runs: pd.DataFrame, include_meshes: bool = False) -> pd.DataF
 
 
 def planned_cells(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the planned cells on several nodes, run or not, as `measured_cells` without measurements."""
+    """Return the planned cells on several nodes, in the columns of `measured_cells` except measurements."""
     cells = runs[(runs["nodes"] > 1) & ~has_strategy(runs)].drop_duplicates("cell").reset_index(drop=True)
     cells = _describe(cells)
     n_allreduces = cells["samples"] / cells["effective_batch"].astype(float)
@@ -109,7 +109,12 @@ def _describe(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def pooled_cv(cells: pd.DataFrame, of_means: bool = False) -> float:
-    """Return the coefficient of variation of runs, or of means, pooled over cells; NaN without replicates."""
+    """Return the coefficient of variation of runs, or of means, pooled over cells; NaN without replicates.
+
+    Args:
+        cells: Cells with n, sd and epoch_time_s.
+        of_means: Whether to return it for the means of cells instead of single runs.
+    """
     replicated = cells[cells["n"] > 1]
     if replicated.empty:
         return math.nan
@@ -118,7 +123,7 @@ def pooled_cv(cells: pd.DataFrame, of_means: bool = False) -> float:
 
 
 def exclusion_note(runs: pd.DataFrame, include_meshes: bool = False) -> str:
-    """Return a note of the cells that predictions cannot use, "" if there are none.
+    """Return a note on the cells that predictions cannot use, "" if there are none.
 
     These are cells with uncounted batches or all-reduces, with a strategy per layer, and, without
     `include_meshes`, with model parallelism.
@@ -154,8 +159,8 @@ def uses_model_parallelism(runs: pd.DataFrame) -> pd.Series:
 def can_add_nodes(cells: pd.DataFrame) -> pd.Series:
     """Return which cells with model parallelism the law predicts on any number of nodes.
 
-    More nodes have to add replicas or shards, and the model must not be registered: it then counts as divided
-    evenly, while a registered one is partitioned layer by layer, differently for each number of ranks.
+    More nodes have to add replicas or shards. And the model must not be registered, so that it counts as
+    divided evenly: a registered model is partitioned layer by layer, differently for each number of ranks.
     """
     can_add = []
     for level, model, dataset in zip(cells["parallelism"], cells["model"], cells["dataset"], strict=True):
