@@ -85,8 +85,8 @@ class MessageTimeModel:
     def for_extrapolation(self) -> "MessageTimeModel":
         """Return the model for scales and links that were not measured.
 
-        Measured scales lose their own factors, so that curves over nodes are smooth. If the benchmark could
-        not tell link from processors (`link` is 0), bytes take at least their time at the link's full rate.
+        Measured scales lose their own factors, so that curves over nodes are smooth. If no time was fitted to
+        the link, for example because its rate is unknown, bytes take at least their time at its full rate.
         """
         return replace(self, link=self.link or 1.0, scales=(), factors=self.factors[-1:])
 
