@@ -218,8 +218,8 @@ def step_terms(cells: pd.DataFrame) -> Terms:
     division = values["tensor"] * values["pipeline"]
     per_node = np.minimum(values["devices_per_node"], values["n_devices"])
     replicas, on_node = values["n_devices"] / division, np.maximum(per_node / division, 1.0)
-    # One all-reduce sums the gradients of devices with the same part of the model. A node's devices with other
-    # parts send at the same time, and share its link.
+    # One all-reduce sums the gradients of devices with the same part of the model. Devices of a node with
+    # other parts send at the same time, and share its link.
     spanned, groups = np.ceil(replicas / on_node - 1e-9), np.minimum(division, per_node)
     k, b = values["n_passes"], values["local_batch"]
     gradients = values["gradient_bytes"] / division
