@@ -94,8 +94,8 @@ NO_REFERENCE = Note("no-reference", "no successful run has a reference benchmark
 class Adjusted(CellMeans):
     """The means of adjusted epoch times.
 
-    The error of a mean includes that of the slopes times the cell's mean distances (Montgomery, section
-    15.3); the error of a ratio includes that of the slopes times the difference of both distances.
+    The error of a mean includes the error of the slopes times the cell's mean distances (Montgomery, section
+    15.3). The error of a ratio includes the error of the slopes times the difference of both distances.
 
     Attributes:
         slopes: Slopes of the covariates.
@@ -410,7 +410,7 @@ def interval_gain_note(result: Adjustment) -> str:
 
 
 def adjusted_tables_note(result: Adjustment) -> Note:
-    """Say which numbers are adjusted, and by which covariates, or why no number is."""
+    """Return a note on which numbers are adjusted, and by which covariates, or why no number is."""
     if result.adjusted is None:
         return Note(
             "epoch-times-not-adjusted", f"Epoch times are not adjusted: {result.why}.", why=result.why

@@ -1,7 +1,7 @@
 """Means of a response and ratios of means, with 95 % intervals from moderated variances.
 
 The response is epoch time, or another positive one that a caller names (declared.responses). Times are
-compared as ratios, so spreads are those of natural logarithms. A cell's number is the arithmetic mean m of
+compared as ratios, so spreads are of natural logarithms. A cell's number is the arithmetic mean m of
 its n runs, or for rates the harmonic mean (Hoefler & Belli, SC'15, rule 3). By the delta method both have the
 interval below, so the interval of a rate is the inverted interval of its inverse. The variance of each cell
 is moderated by the variances of all cells:
@@ -34,7 +34,7 @@ mean of a cell keeps blocks in its spread, because another replicate would be in
 Variances are always moderated, because three runs estimate a variance poorly. No test decides whether to,
 because such a test would react to noise. MAX_PRIOR_DF comes from simulations of 3 and 5 runs of 4 to 60
 cells, with equal and unequal spreads and with blocks (make bench-intervals; make statistics-test checks it).
-With a larger value, intervals are narrower, and those of the noisiest cell cover the true value too rarely.
+With a larger value, intervals are narrower, but the noisiest cell's cover the true value too rarely.
 
 The table of cell means (analysis.cells) prints the intervals of `cell_statistics`, and computes those of
 medians itself. Intervals are elsewhere for accuracy and perplexity (plain t, `intervals.means`), for fitted
@@ -285,8 +285,8 @@ class CellMeans(Spread):
         """Statistics by cell: n, mean, low and high (95 %), cv, log_sd, and the moderated s with its df.
 
         The interval is mean x exp(-+ t(df) s / sqrt(n)): log(mean) has the variance of the mean logarithm,
-        s^2 / n (delta method). It is of one cell alone, not simultaneous. The module's docstring says what it
-        assumes. For rates, cv is that of the inverse.
+        s^2 / n (delta method). It is an interval for one cell, not a simultaneous one for all. The module's
+        docstring lists its assumptions. For rates, cv is of the inverse.
         """
         names = list(self.samples)
         costs = self.values.inverse if self.is_rate else self.values
@@ -363,7 +363,7 @@ class CellMeans(Spread):
         return self, float(min(2 * (self.prior.df + n - 1), self.max_mean_df))
 
     def ratios(self, numerator: Sequence[str], denominator: Sequence[str]) -> pd.DataFrame:
-        """Return the mean of each cell in `numerator` over that of its partner in `denominator`.
+        """Return the mean of each cell in `numerator` over the mean of its partner in `denominator`.
 
         log(ratio) has the error of the difference of mean logarithms (delta method).
 
@@ -416,8 +416,8 @@ class CellMeans(Spread):
     def _compare_pairs(self, to: Sequence[str], base: Sequence[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
         """Return the comparisons of means and of logarithms of each pair, with moderated variances.
 
-        By the delta method, the typical variance of a difference of means is that of logarithms times the
-        squared means.
+        By the delta method, the typical variance of a difference of means is the variance of logarithms times
+        the squared means.
         """
         means = self._compare_values(to, base)
         logs = self.values.log.compare_pairs(to, base, MIN_SHARED_BLOCKS)

@@ -125,7 +125,7 @@ def t_interval(
 def harmonic_mean(rates: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
     """Return the harmonic mean of positive rates, with the inverted t interval of the mean of 1 / rate.
 
-    There is no interval if that of the inverse reaches 0. Choice of mean: Hoefler & Belli (SC'15), rule 3.
+    There is no interval if the inverse's interval reaches 0. Choice of mean: Hoefler & Belli (SC'15), rule 3.
     """
     inverse = mean([1 / rate for rate in _present(rates)], confidence=confidence)
     if math.isnan(inverse.value):
@@ -237,7 +237,7 @@ def welch_error(
 def paired(to: np.ndarray, base: np.ndarray) -> pd.DataFrame:
     """Compare `to` and `base` [pairs, blocks] over the blocks in which both have a value, as `welch`.
 
-    The error is that of the mean difference, as in the paired t test.
+    The error is of the mean difference, as in the paired t test.
     """
     missing = np.isnan(to) | np.isnan(base)
     to_values, base_values = (pd.DataFrame(np.where(missing, math.nan, values)) for values in (to, base))

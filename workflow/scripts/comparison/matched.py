@@ -199,10 +199,14 @@ def names(base: str, other_campaign: str) -> tuple[str, str]:
 
 
 def table_in(folder: str, key: str) -> Path:
-    """Return the runs.csv of a campaign, whose folder or study `folder` names.
+    """Return the runs.csv of a campaign.
+
+    Args:
+        folder: The campaign's folder, or the name of a study.
+        key: The argument that the folder comes from, for the error.
 
     Raises:
-        InputError: If it does not exist; the error names `key`, the argument with the folder.
+        InputError: If the file does not exist.
     """
     file = campaign_folder(folder) / "runs.csv"
     if not file.is_file() or set("{}") & set(folder):

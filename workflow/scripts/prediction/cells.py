@@ -91,7 +91,7 @@ def _describe(runs: pd.DataFrame) -> pd.DataFrame:
         math.prod(mesh_of(level, int(ranks)).sizes[axis] for axis in ("tensor", "pipeline")) if divided else 1
         for level, ranks, divided in zip(runs["parallelism"], runs["ranks"], is_divided, strict=True)
     ]
-    # Stated bytes are those of a device; cells have those of the whole model.
+    # Runs state the bytes of a device; cells have the bytes of the whole model.
     stated = runs.get("gradient_bytes", unknown).astype(float) * division
     stated = stated.fillna(BYTES * runs.get("parameters", unknown).astype(float))
     levels = runs.reindex(columns=["model", "dataset", "precision", "reduce_dtype"]).to_dict("records")

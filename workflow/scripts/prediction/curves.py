@@ -34,8 +34,8 @@ def hypothetical_cells(
 ) -> pd.DataFrame:
     """Return cells like `cells.measured_cells` for each case on all numbers of nodes at all rates.
 
-    Nodes have as many devices as those of the case. If the size of the data set is known, there are at most
-    as many devices as batches in it. With model parallelism, a device keeps its share of a batch.
+    Nodes have as many devices as in the case. If the size of the data set is known, there are at most as many
+    devices as batches in it. With model parallelism, a device keeps its share of a batch.
 
     Args:
         cases: One cell for each case, with `samples`.

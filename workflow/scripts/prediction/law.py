@@ -159,8 +159,8 @@ class Terms:
         batch: Samples of a device in a pass, rounded.
         nodes: Nodes.
         n_devices: Devices.
-        node_terms: Terms of F by name. Those of waiting lack their factor sqrt(k) c, those of MESSAGES their
-            overlap, because both depend on c.
+        node_terms: Terms of F by name, without what depends on c: terms of waiting lack the factor sqrt(k) c,
+            terms of MESSAGES the overlap.
     """
 
     passes: Array

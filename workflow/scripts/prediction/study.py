@@ -187,7 +187,7 @@ class StudyPredictor:
         """Return the law of one curve, and the cells of the curve in the law's columns.
 
         Args:
-            cells: Cells of one series, whose nodes have the same number of devices.
+            cells: Cells of one series, all with the same number of devices per node.
         """
         (part,) = self.split_series(cells)
         ((_, law, prepared),) = split_by_devices_per_node(part.measured, part.new)
@@ -282,7 +282,7 @@ def _notes(cells: pd.DataFrame, steps: StepPrediction) -> list[Note]:
 
 
 def _misfit_note(misfits: Mapping[str, float]) -> list[Note]:
-    """Return a note on the frameworks whose measured cells the law misses; [] if it misses none."""
+    """Return a note on frameworks for which the law misses its own measured cells; [] if it misses none."""
     large = {name: misfit for name, misfit in misfits.items() if misfit > MISFIT_WARNING}
     if not large:
         return []
