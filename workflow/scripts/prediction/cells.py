@@ -55,7 +55,7 @@ def measured_cells(runs: pd.DataFrame, include_meshes: bool = False) -> pd.DataF
     """
     ok = count_steps(successful(runs))
     ok = ok.assign(epoch_time_s=adjusted_times(runs).reindex(ok.index))
-    ok = _describe(ok[~has_strategy(ok)])
+    ok = _describe(ok[~has_layer_strategy(ok)])
     ok = ok if include_meshes else ok[~ok["is_divided"]]
     ok = ok.assign(
         batches_per_epoch=scale_to_dataset(ok, "steps"), n_allreduces=scale_to_dataset(ok, "n_allreduces")
@@ -74,7 +74,9 @@ def measured_cells(runs: pd.DataFrame, include_meshes: bool = False) -> pd.DataF
 
 def planned_cells(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the planned cells on several nodes, in the columns of `measured_cells` except measurements."""
-    cells = runs[(runs["nodes"] > 1) & ~has_strategy(runs)].drop_duplicates("cell").reset_index(drop=True)
+    cells = (
+        runs[(runs["nodes"] > 1) & ~has_layer_strategy(runs)].drop_duplicates("cell").reset_index(drop=True)
+    )
     cells = _describe(cells)
     n_allreduces = cells["samples"] / cells["effective_batch"].astype(float)
     batches_per_epoch = n_allreduces * cells["sync_every"].astype(int)
@@ -133,7 +135,7 @@ def exclusion_note(runs: pd.DataFrame, include_meshes: bool = False) -> str:
     cells = {
         "uncounted": counts.index[(counts == 0).any(axis=1)].tolist(),
         "divided": divided,
-        "of_strategies": runs.loc[has_strategy(runs), "cell"].unique().tolist(),
+        "of_strategies": runs.loc[has_layer_strategy(runs), "cell"].unique().tolist(),
     }
     sentences = [
         f"Excluded, because {EXCLUSION_CAUSES[kind]}: {conditions.join_names(names)}."
@@ -171,7 +173,7 @@ def can_add_nodes(cells: pd.DataFrame) -> pd.Series:
     return cells["is_divided"] & pd.Series(can_add, index=cells.index, dtype=bool)
 
 
-def has_strategy(runs: pd.DataFrame) -> pd.Series:
+def has_layer_strategy(runs: pd.DataFrame) -> pd.Series:
     """Return which runs partition each layer separately, by a parallelization strategy."""
     return runs["framework"].map(has_strategies).astype(bool)
 

@@ -209,8 +209,8 @@ def summarize_method(
     """Return bias, MAPE and worst cell of one method in one fold, as shares.
 
     `mape_common` is the MAPE of the common cells. `beyond` is the mean absolute error minus the law's
-    (`by_law`) over cells that both predict. `in_band` is the share of measurements within the method's 90 % bands.
-    `noise` is the MAPE of a method that knows the true means: the mean absolute value of normal noise is
+    (`by_law`) over cells that both predict. `in_band` is the share of measurements within the method's 90 %
+    bands. `noise` is the MAPE of a method that knows the true means: the mean absolute value of normal noise is
     sqrt(2 / pi) times its standard deviation. MAPE and `beyond` have bounds of a bootstrap over cells.
     """
     errors = fold_table["error"].dropna()
@@ -218,7 +218,7 @@ def summarize_method(
     worst = errors.abs().idxmax() if len(errors) else None
     beyond = Estimate(math.nan)
     if by_law is not None:
-        # They have the same cells, in the same order.
+        # Both tables have the same cells in the same order.
         excess = fold_table["error"].abs().to_numpy() - by_law["error"].abs().to_numpy()
         is_paired = ~np.isnan(excess)
         beyond = intervals.bootstrap_mean(excess[is_paired], fold_table["cell"].to_numpy()[is_paired])
