@@ -210,8 +210,8 @@ def summarize_method(
 
     `mape_common` is the MAPE of the common cells. `beyond` is the mean absolute error minus the law's
     (`by_law`) over cells that both predict. `in_band` is the share of measurements within the method's 90 %
-    bands. `noise` is the MAPE of a method that knows the true means: the mean absolute value of normal noise is
-    sqrt(2 / pi) times its standard deviation. MAPE and `beyond` have bounds of a bootstrap over cells.
+    bands. `noise` is the MAPE of a method that knows the true means: the mean absolute value of normal noise
+    is sqrt(2 / pi) times its standard deviation. MAPE and `beyond` have bounds of a bootstrap over cells.
     """
     errors = fold_table["error"].dropna()
     mape = intervals.bootstrap_mean(errors.abs().to_numpy(), fold_table["cell"][errors.index].to_numpy())
