@@ -119,7 +119,7 @@ class Report:
 
     @cached_property
     def freedom(self) -> np.ndarray:
-        """`CellMeans.effective_df`, [studies]."""
+        """`CellMeans.max_mean_df`, [studies]."""
         df = (self.n - 1.0).sum(axis=1)
         total = (self.own * (self.n - 1)).sum(axis=1)
         _, deviations, left, lost, _ = self.in_blocks

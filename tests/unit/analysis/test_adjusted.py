@@ -133,7 +133,7 @@ def test_lost_cpu_time_is_taken_out_with_or_without_reference():
     }
     assert (
         by_both.adjusted.slopes.values == pytest.approx(1.0, abs=0.1)
-        and by_both.adjusted.lost == SELECTION_DF + 2
+        and by_both.adjusted.lost_df == SELECTION_DF + 2
     )
     assert by_both.adjusted.cell_statistics["mean"].tolist() == pytest.approx(
         [(runs["reference_s"] / (1 - share)).mean()] * 6, rel=0.05

@@ -256,7 +256,7 @@ def test_a_difference_in_seconds_agrees_with_the_ratio():
         for cell in "ab"
     )
     df = (a**2 + b**2) ** 2 / ((a**4 + b**4) / cell_means.cell_statistics.loc["a", "df"])
-    half = stats.t.ppf(0.975, min(df, cell_means.effective_df)) * math.hypot(a, b)
+    half = stats.t.ppf(0.975, min(df, cell_means.max_mean_df)) * math.hypot(a, b)
     assert differences["high"][0] - differences["value"][0] == pytest.approx(half)
 
 
@@ -389,7 +389,7 @@ def test_cells_that_share_too_few_blocks_are_independent_groups():
     to, base = s**2 / 2, base_s**2 / 3
     freedom = (to + base) ** 2 / (to**2 / df + base**2 / base_df)
     assert high - low == pytest.approx(
-        2 * stats.t.ppf(0.975, min(freedom, cell_means.effective_df)) * math.sqrt(to + base)
+        2 * stats.t.ppf(0.975, min(freedom, cell_means.max_mean_df)) * math.sqrt(to + base)
     )
 
 
@@ -455,12 +455,12 @@ def test_df_of_means_in_blocks_follows_mean_squares():
     df = estimate_means(runs)
     assert df.sd**2 == pytest.approx((of_blocks + 3 * error) / 4)
     expected = (of_blocks + 3 * error) ** 2 / (of_blocks**2 / 4 + (3 * error) ** 2 / 12)
-    assert df.effective_df == pytest.approx(expected)
-    assert df.effective_df < df.df == 16
+    assert df.max_mean_df == pytest.approx(expected)
+    assert df.max_mean_df < df.df == 16
 
 
 def test_without_blocks_all_runs_inform_the_error_of_a_mean(growth):
-    assert growth.effective_df == growth.df
+    assert growth.max_mean_df == growth.df
 
 
 @pytest.mark.parametrize("cells, blocks, block_sd", [(8, 3, 0.2), (8, 5, 0.04), (24, 3, 0.1), (8, 5, 0.0)])

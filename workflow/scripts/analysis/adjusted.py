@@ -94,8 +94,8 @@ NO_REFERENCE = Note("no-reference", "no successful run has a reference benchmark
 class Adjusted(CellMeans):
     """The means of adjusted epoch times.
 
-    The error of a mean includes that of the slopes times the cell's mean distances (Montgomery, section
-    15.3); the error of a ratio includes that of the slopes times the difference of both distances.
+    The error of a mean includes the error of the slopes times the cell's mean distances (Montgomery, section
+    15.3). The error of a ratio includes the error of the slopes times the difference of both distances.
 
     Attributes:
         slopes: Slopes of the covariates.
@@ -253,8 +253,8 @@ def adjustment(runs: pd.DataFrame) -> Adjustment:
     distances = tuple(
         Values.from_runs(referenced.assign(distance=column), "distance") for column in distance.T
     )
-    lost = SELECTION_DF + len(slopes.values)
-    adjusted = Adjusted(seconds.log.groups, lost, seconds, slopes, distances)
+    lost_df = SELECTION_DF + len(slopes.values)
+    adjusted = Adjusted(seconds.log.groups, lost_df, seconds, slopes, distances)
     result = Adjustment(plain, "", adjusted, alone, within, times, unused)
     return (
         result
@@ -283,9 +283,9 @@ def covariates_of(runs: pd.DataFrame) -> pd.DataFrame:
     record it.
     """
     covariates = {REFERENCE: np.log(runs["reference_s"].astype(float))}
-    lost = runs["steal_share"].astype(float) + runs["other_cpu_share"].astype(float)
-    if lost.max() > MIN_LOST_SHARE:
-        covariates[LOST_CPU_TIME] = -np.log1p(-lost.clip(0.0, MAX_LOST_SHARE))
+    lost_share = runs["steal_share"].astype(float) + runs["other_cpu_share"].astype(float)
+    if lost_share.max() > MIN_LOST_SHARE:
+        covariates[LOST_CPU_TIME] = -np.log1p(-lost_share.clip(0.0, MAX_LOST_SHARE))
     return pd.DataFrame(covariates, index=runs.index)
 
 
@@ -320,16 +320,14 @@ def _is_homogeneous(covariate: np.ndarray, cell: np.ndarray, block_setting: np.n
 
     `covariate` [runs] is centred within block and setting.
     """
-    residual, lost = after_blocks(covariate, cell, block_setting)
-    df, of_cells = (
-        len(covariate) - len(np.unique(cell)) - lost,
-        len(np.unique(cell)) + lost - len(np.unique(block_setting)),
-    )
+    residual, block_df = after_blocks(covariate, cell, block_setting)
+    df = len(covariate) - len(np.unique(cell)) - block_df
+    cell_df = len(np.unique(cell)) + block_df - len(np.unique(block_setting))
     error = float(residual @ residual)
-    if df < 1 or of_cells < 1 or not error:
+    if df < 1 or cell_df < 1 or not error:
         return True
-    f = (float(covariate @ covariate) - error) / of_cells / (error / df)
-    return bool(special.fdtrc(of_cells, df, f) >= MIN_HOMOGENEITY_P)
+    f = (float(covariate @ covariate) - error) / cell_df / (error / df)
+    return bool(special.fdtrc(cell_df, df, f) >= MIN_HOMOGENEITY_P)
 
 
 def summarize(runs: pd.DataFrame, result: Adjustment) -> pd.DataFrame:
@@ -412,7 +410,7 @@ def interval_gain_note(result: Adjustment) -> str:
 
 
 def adjusted_tables_note(result: Adjustment) -> Note:
-    """Say which numbers are adjusted, and by which covariates, or why no number is."""
+    """Return a note on which numbers are adjusted, and by which covariates, or why no number is."""
     if result.adjusted is None:
         return Note(
             "epoch-times-not-adjusted", f"Epoch times are not adjusted: {result.why}.", why=result.why

@@ -1,18 +1,18 @@
 """Means of a response and ratios of means, with 95 % intervals from moderated variances.
 
 The response is epoch time, or another positive one that a caller names (declared.responses). Times are
-compared as ratios, so spreads are those of natural logarithms. A cell's number is the arithmetic mean m of
+compared as ratios, so spreads are of natural logarithms. A cell's number is the arithmetic mean m of
 its n runs, or for rates the harmonic mean (Hoefler & Belli, SC'15, rule 3). By the delta method both have the
 interval below, so the interval of a rate is the inverted interval of its inverse. The variance of each cell
 is moderated by the variances of all cells:
 
-    mean      m exp(-+ t(df) s / sqrt(n))              `CellMeans.cell_statistics`
+    mean      m exp(-+ t(df) s / sqrt(n))              `CellMeans.cell_statistics`, the interval of a cell
     ratio     m1 / m2 exp(-+ t(df) e)                  `CellMeans.ratios`
               e^2 = d^2 / b                            within b shared blocks (paired t test)
               e^2 = s1^2 / n1 + s2^2 / n2              of independent groups (Welch)
     s^2, d^2  (w u + f v) / (w + f)                    moderated variances (`Prior.moderated`)
-    df        w + f, at most `CellMeans.effective_df` for a mean and `CellMeans.within.df` for a paired ratio;
-              of independent groups by Welch-Satterthwaite, at most `CellMeans.effective_df`
+    df        w + f, at most `CellMeans.max_mean_df` for a mean and `CellMeans.within.df` for a paired ratio;
+              of independent groups by Welch-Satterthwaite, at most `CellMeans.max_mean_df`
 
 v is the variance of a cell's logarithms, or of the differences of two cells within blocks, with f degrees of
 freedom. u is the typical variance of all cells, and w its weight in degrees of freedom, at most MAX_PRIOR_DF
@@ -34,10 +34,12 @@ mean of a cell keeps blocks in its spread, because another replicate would be in
 Variances are always moderated, because three runs estimate a variance poorly. No test decides whether to,
 because such a test would react to noise. MAX_PRIOR_DF comes from simulations of 3 and 5 runs of 4 to 60
 cells, with equal and unequal spreads and with blocks (make bench-intervals; make statistics-test checks it).
-With a larger value, intervals are narrower, and those of the noisiest cell cover the true value too rarely.
+With a larger value, intervals are narrower, but the noisiest cell's cover the true value too rarely.
 
-Other modules compute intervals of medians (analysis.cells), of fitted laws (analysis.scaling), and of
-adjusted times (analysis.adjusted).
+The table of cell means (analysis.cells) prints the intervals of `cell_statistics`, and computes those of
+medians itself. Intervals are elsewhere for accuracy and perplexity (plain t, `intervals.means`), for fitted
+scaling laws (analysis.scaling) and for adjusted times (analysis.adjusted). Predictions use none of these: the
+law pools the noise of runs over cells (`prediction.law.StepLaw.error`).
 """
 
 import math
@@ -151,8 +153,9 @@ class Prior:
         """
         if not self.df:
             return variances, df
-        of_all, weight = self.variance if typical is None else typical, 1 / (1 + df / self.df)
-        return weight * of_all + (1 - weight) * np.where(df > 0, variances, 0.0), self.df + df
+        typical = self.variance if typical is None else typical
+        weight = 1 / (1 + df / self.df)
+        return weight * typical + (1 - weight) * np.where(df > 0, variances, 0.0), self.df + df
 
 
 def estimate_prior(variances: np.ndarray, df: np.ndarray, max_df: float) -> Prior:
@@ -185,12 +188,12 @@ class Spread:
 
     Attributes:
         groups: Cell -> values.
-        lost: Degrees of freedom taken by other parameters than the cells' means, such as blocks or slopes.
+        lost_df: Degrees of freedom taken by other parameters than the cells' means, such as blocks or slopes.
         max_prior_df: Largest weight of the typical variance, if it is not MAX_PRIOR_DF.
     """
 
     groups: dict[str, np.ndarray]
-    lost: int
+    lost_df: int
     max_prior_df: float | None = field(default=None, kw_only=True)
 
     @cached_property
@@ -206,7 +209,7 @@ class Spread:
     @cached_property
     def df(self) -> int:
         """Degrees of freedom of `sd`."""
-        return max(0, sum(len(x) - 1 for x in self.replicated) - self.lost)
+        return max(0, sum(len(x) - 1 for x in self.replicated) - self.lost_df)
 
     @cached_property
     def sd(self) -> float:
@@ -279,10 +282,11 @@ class CellMeans(Spread):
 
     @cached_property
     def cell_statistics(self) -> pd.DataFrame:
-        """Statistics by cell: n, mean, low, high, cv, log_sd, and the moderated s with its df.
+        """Statistics by cell: n, mean, low and high (95 %), cv, log_sd, and the moderated s with its df.
 
         The interval is mean x exp(-+ t(df) s / sqrt(n)): log(mean) has the variance of the mean logarithm,
-        s^2 / n (delta method). cv is that of a rate's inverse.
+        s^2 / n (delta method). It is an interval for one cell, not a simultaneous one for all. The module's
+        docstring lists its assumptions. For rates, cv is of the inverse.
         """
         names = list(self.samples)
         costs = self.values.inverse if self.is_rate else self.values
@@ -292,7 +296,7 @@ class CellMeans(Spread):
         cost, sd, log_sd = np.array(rows, dtype=float).reshape(-1, 3).T
         mean = 1 / cost if self.is_rate else cost
         variance, df = self.prior.moderated(log_sd**2 / self.df_share, (n - 1) * self.df_share)
-        s, df = np.sqrt(variance), np.minimum(df, self.effective_df)
+        s, df = np.sqrt(variance), np.minimum(df, self.max_mean_df)
         low, high = intervals.t_interval(0.0, s / np.sqrt(n), df)
         data = {"n": n, "mean": mean, "low": mean * np.exp(low), "high": mean * np.exp(high), "cv": sd / cost}
         return pd.DataFrame({**data, "log_sd": log_sd, "s": s, "df": df}, index=pd.Index(names, name="cell"))
@@ -317,17 +321,17 @@ class CellMeans(Spread):
         """Spread of the logarithms' residuals after cells and blocks."""
         log = self.values.log.blocks
         cell, block = np.nonzero(log.notna().to_numpy())
-        residual, lost = after_blocks(log.to_numpy()[cell, block], cell, block)
+        residual, block_df = after_blocks(log.to_numpy()[cell, block], cell, block)
         parts = np.split(residual, np.flatnonzero(np.diff(cell)) + 1)
         return Spread(
             dict(zip(log.index[np.unique(cell)], parts, strict=False)),
-            lost + self.lost,
+            block_df + self.lost_df,
             max_prior_df=self.max_prior_df,
         )
 
     @cached_property
-    def effective_df(self) -> float:
-        """Upper limit of the degrees of freedom of a cell's mean (Satterthwaite, Biometrics 2, 1946).
+    def max_mean_df(self) -> float:
+        """Largest degrees of freedom that the mean of a cell can have (Satterthwaite, Biometrics 2, 1946).
 
         Block effects are estimated from as many values as there are blocks, however many cells there are. If
         all cells have equally many runs in every block, the limit is that of a mean in randomized complete
@@ -337,10 +341,11 @@ class CellMeans(Spread):
             return float(self.df)
         logs, within = self.values.log.blocks, self.within
         about_means = float((logs.sub(logs.mean(axis="columns"), axis="index") ** 2).sum(axis=None))
-        of_blocks = max(0.0, about_means - (within.sd**2 * within.df if within.df else 0.0))
-        run_squares = self.sd**2 * self.df - of_blocks
-        blocks = within.lost - self.lost
-        squares = [part**2 / df for part, df in ((of_blocks, blocks), (run_squares, self.df - blocks)) if df]
+        block_squares = max(0.0, about_means - (within.sd**2 * within.df if within.df else 0.0))
+        run_squares = self.sd**2 * self.df - block_squares
+        block_df = within.lost_df - self.lost_df
+        parts = ((block_squares, block_df), (run_squares, self.df - block_df))
+        squares = [part**2 / df for part, df in parts if df]
         return (
             min(float(self.df), (self.sd**2 * self.df) ** 2 / sum(squares))
             if sum(squares)
@@ -349,16 +354,16 @@ class CellMeans(Spread):
 
     def mean_df(self, n: int) -> float:
         """Return the degrees of freedom of the mean of n runs."""
-        return float(min(self.prior.df + n - 1, self.effective_df))
+        return float(min(self.prior.df + n - 1, self.max_mean_df))
 
     def resolution(self, n: int) -> tuple[Spread, float]:
         """Return the spread and the df of comparisons of cells of n runs: `within` blocks, or else `self`."""
         if n >= MIN_SHARED_BLOCKS and self.within.df:
             return self.within, float(min(self.within.prior.df + n - 1, self.within.df))
-        return self, float(min(2 * (self.prior.df + n - 1), self.effective_df))
+        return self, float(min(2 * (self.prior.df + n - 1), self.max_mean_df))
 
     def ratios(self, numerator: Sequence[str], denominator: Sequence[str]) -> pd.DataFrame:
-        """Return the mean of each cell in `numerator` over that of its partner in `denominator`.
+        """Return the mean of each cell in `numerator` over the mean of its partner in `denominator`.
 
         log(ratio) has the error of the difference of mean logarithms (delta method).
 
@@ -411,15 +416,15 @@ class CellMeans(Spread):
     def _compare_pairs(self, to: Sequence[str], base: Sequence[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
         """Return the comparisons of means and of logarithms of each pair, with moderated variances.
 
-        By the delta method, the typical variance of a difference of means is that of logarithms times the
-        squared means.
+        By the delta method, the typical variance of a difference of means is the variance of logarithms times
+        the squared means.
         """
         means = self._compare_values(to, base)
         logs = self.values.log.compare_pairs(to, base, MIN_SHARED_BLOCKS)
         within = (logs["within_blocks"] > 0).to_numpy()
         mean, base_mean, n, base_n = (means[name].to_numpy(float) for name in ("to", "base", "n", "base_n"))
         prior, statistics = self.within.prior, self.cell_statistics[["s", "df"]]
-        df_share = self.within.df / (self.within.df + self.lost) if self.within.df else 1.0
+        df_share = self.within.df / (self.within.df + self.lost_df) if self.within.df else 1.0
         (s, df), (base_s, base_df) = (
             statistics.reindex(list(cells)).to_numpy(float).T for cells in (to, base)
         )
@@ -427,13 +432,12 @@ class CellMeans(Spread):
             difference_variance = pairs["error"].to_numpy(float) ** 2 * n
             typical = prior.variance * (scale**2 + base_scale**2) if prior.df else None
             paired, paired_df = prior.moderated(difference_variance / df_share, (n - 1) * df_share, typical)
-            of_one, of_other = (s * scale) ** 2 / n, (base_s * base_scale) ** 2 / base_n
+            squares, base_squares = (s * scale) ** 2 / n, (base_s * base_scale) ** 2 / base_n
+            welch_error, welch_df = intervals.welch_error(squares, df, base_squares, base_df)
             with np.errstate(all="ignore"):
-                welch_df = (of_one + of_other) ** 2 / (of_one**2 / df + of_other**2 / base_df)
-                pairs["error"] = np.where(within, np.sqrt(paired / n), np.sqrt(of_one + of_other))
-            welch_df = np.where(of_one + of_other == 0, np.minimum(df, base_df), welch_df)
+                pairs["error"] = np.where(within, np.sqrt(paired / n), welch_error)
             pairs["df"] = np.where(
-                within, np.minimum(paired_df, self.within.df), np.minimum(welch_df, self.effective_df)
+                within, np.minimum(paired_df, self.within.df), np.minimum(welch_df, self.max_mean_df)
             )
         return means, logs
 

@@ -125,7 +125,7 @@ def t_interval(
 def harmonic_mean(rates: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
     """Return the harmonic mean of positive rates, with the inverted t interval of the mean of 1 / rate.
 
-    There is no interval if that of the inverse reaches 0. Choice of mean: Hoefler & Belli (SC'15), rule 3.
+    There is no interval if the inverse's interval reaches 0. Choice of mean: Hoefler & Belli (SC'15), rule 3.
     """
     inverse = mean([1 / rate for rate in _present(rates)], confidence=confidence)
     if math.isnan(inverse.value):
@@ -215,10 +215,29 @@ def welch(groups: Mapping[str, np.ndarray], to: Sequence[str], base: Sequence[st
     return pd.DataFrame({**means, "n": sizes[:, 0], "base_n": sizes[:, 1], "error": error, "df": df})
 
 
+def welch_error(
+    squares: np.ndarray, df: np.ndarray, base_squares: np.ndarray, base_df: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the standard error of differences of two independent means, and its degrees of freedom, [n].
+
+    Welch (Biometrika 34, 1947); degrees of freedom by Satterthwaite (Biometrics 2, 1946).
+
+    Args:
+        squares: Squared standard errors of the means, s^2 / n.
+        df: Degrees of freedom of s.
+        base_squares: Squared standard errors of the means that are subtracted.
+        base_df: Degrees of freedom of their s.
+    """
+    total = squares + base_squares
+    with np.errstate(all="ignore"):
+        welch_df = total**2 / (squares**2 / df + base_squares**2 / base_df)
+        return np.sqrt(total), np.where(total == 0, np.minimum(df, base_df), welch_df)
+
+
 def paired(to: np.ndarray, base: np.ndarray) -> pd.DataFrame:
     """Compare `to` and `base` [pairs, blocks] over the blocks in which both have a value, as `welch`.
 
-    The error is that of the mean difference, as in the paired t test.
+    The error is of the mean difference, as in the paired t test.
     """
     missing = np.isnan(to) | np.isnan(base)
     to_values, base_values = (pd.DataFrame(np.where(missing, math.nan, values)) for values in (to, base))

@@ -43,7 +43,7 @@ EMULATED_IN_ONE = Note(
     "nodes are emulated in one of the two campaigns, whose times say nothing about a network (placement)",
 )
 SAME_RUNS = Note("same-runs", "both campaigns have the same runs of it, so it was not measured again")
-# Columns that can explain a change, as people call them.
+# Columns that can explain a change, and how notes name them.
 EXPLAINS = {
     "site": "site",
     "devices": "devices",
@@ -69,23 +69,23 @@ DIGEST_DIGITS = 12
 
 @dataclass(frozen=True)
 class Compared:
-    """The runs of two campaigns; `names` are what tables call base and other."""
+    """The runs of two campaigns, a base and a new one; tables call them by their `names`, in this order."""
 
     names: tuple[str, str]
     base_runs: pd.DataFrame
-    other_runs: pd.DataFrame
+    new_runs: pd.DataFrame
 
     @cached_property
     def cells(self) -> pd.DataFrame:
         """Planned cells of both campaigns in the order of tables, as of `cell_levels`."""
-        return cell_levels(pd.concat([self.base_runs, self.other_runs], ignore_index=True))
+        return cell_levels(pd.concat([self.base_runs, self.new_runs], ignore_index=True))
 
     @cached_property
     def refused(self) -> dict[str, Note]:
         """Cell -> why it is not compared, in the order of `cells`."""
         reasons = {}
-        runs = [successful(self.base_runs), successful(self.other_runs)]
-        planned = [set(self.base_runs["cell"]), set(self.other_runs["cell"])]
+        runs = [successful(self.base_runs), successful(self.new_runs)]
+        planned = [set(self.base_runs["cell"]), set(self.new_runs["cell"])]
         by_cell = [{str(cell): rows for cell, rows in frame.groupby("cell")} for frame in runs]
         for cell in self.cells["cell"]:
             if reason := self._refusal_reason(str(cell), planned, by_cell):
@@ -106,18 +106,18 @@ class Compared:
         for name, runs in zip(self.names, by_cell, strict=True):
             if cell not in runs:
                 return Note("no-successful-run", f"{name} has no successful run of it", campaign=name)
-        a, b = by_cell[0][cell], by_cell[1][cell]
+        base, new = by_cell[0][cell], by_cell[1][cell]
         for column, meaning in MUST_MATCH.items():
-            levels = _levels(a[column]), _levels(b[column])
+            levels = _levels(base[column]), _levels(new[column])
             if all(levels) and levels[0] != levels[1]:
                 return Note("measured-differently", f"{meaning} ({column})", column=column)
-        placements = [set(runs["placement"].dropna()) for runs in (a, b)]
-        is_multi_node, has_emulated = a["nodes"].iloc[0] > 1, "emulated" in placements[0] | placements[1]
+        placements = [set(runs["placement"].dropna()) for runs in (base, new)]
+        is_multi_node, has_emulated = base["nodes"].iloc[0] > 1, "emulated" in placements[0] | placements[1]
         if is_multi_node and has_emulated and placements[0] != placements[1]:
             return EMULATED_IN_ONE
         runs_of_both = [
             set(zip(runs["run_id"], runs["key"].fillna(""), runs["epoch_time_s"], strict=True))
-            for runs in (a, b)
+            for runs in (base, new)
         ]
         if runs_of_both[0] & runs_of_both[1]:
             return SAME_RUNS
@@ -126,28 +126,28 @@ class Compared:
     @cached_property
     def differences(self) -> list[Note]:
         """Differences between the compared runs of the two campaigns that can explain a change."""
-        a, b = (self._compared_runs(runs) for runs in (self.base_runs, self.other_runs))
-        origins = [MEASURED[measured_elsewhere(runs)] for runs in (self.base_runs, self.other_runs)]
+        base, new = (self._compared_runs(runs) for runs in (self.base_runs, self.new_runs))
+        origins = [MEASURED[measured_elsewhere(runs)] for runs in (self.base_runs, self.new_runs)]
         notes: list[Note] = []
         if origins == [MEASURED[True]] * 2:
             notes.append(Note("both-elsewhere", f"runs of both were {MEASURED[True]}"))
         elif origins[0] != origins[1]:
             notes.append(_changed("origin", "runs", origins, ()))
-        if (dates := [_dates(runs) for runs in (a, b)])[0] != dates[1]:
+        if (dates := [_dates(runs) for runs in (base, new)])[0] != dates[1]:
             notes.append(_changed("dates", "dates", dates, ()))
-        if unknown := [name for name in MUST_MATCH if a[name].notna().any() != b[name].notna().any()]:
+        if unknown := [name for name in MUST_MATCH if base[name].notna().any() != new[name].notna().any()]:
             text = f"recorded in one campaign only: {', '.join(unknown)}"
             notes.append(Note("recorded-in-one", text, columns=unknown))
-        shares = [float(runs["other_cpu_share"].max()) for runs in (a, b)]
+        shares = [float(runs["other_cpu_share"].max()) for runs in (base, new)]
         if max(shares) > NOTABLE_OTHER_SHARE:
             parts = " → ".join(f"up to {100 * share:.2g} %" for share in shares)
             text = f"CPU time of other programs during runs: {parts}"
             notes.append(Note("other-cpu-time", text, shares=shares))
-        frameworks = framework_order(a)
+        frameworks = framework_order(base)
         for column, noun in EXPLAINS.items():
             by_levels: dict[tuple[str, ...], list[str]] = {}
             for framework in frameworks:
-                levels = [_levels(runs.loc[runs["framework"] == framework, column]) for runs in (a, b)]
+                levels = [_levels(runs.loc[runs["framework"] == framework, column]) for runs in (base, new)]
                 if levels[0] != levels[1]:
                     by_levels.setdefault(tuple(map(_enumerate_levels, levels)), []).append(framework)
             notes += [
@@ -158,8 +158,8 @@ class Compared:
 
     @cached_property
     def algorithms(self) -> str:
-        """Name the compared frameworks with an algorithm of their own, with accuracies; "" if none has."""
-        notes = [algorithms_note(self._compared_runs(runs)) for runs in (self.base_runs, self.other_runs)]
+        """A note on compared frameworks with an algorithm of their own, with accuracies; "" if none has."""
+        notes = [algorithms_note(self._compared_runs(runs)) for runs in (self.base_runs, self.new_runs)]
         by_campaign = {name: note for name, note in zip(self.names, notes, strict=True) if note}
         text = " ".join(f"In {name}: {note}" for name, note in by_campaign.items())
         return Note("own-algorithms", text, by_campaign=by_campaign) if by_campaign else ""
@@ -199,10 +199,14 @@ def names(base: str, other_campaign: str) -> tuple[str, str]:
 
 
 def table_in(folder: str, key: str) -> Path:
-    """Return the runs.csv of a campaign, whose folder or study `folder` names.
+    """Return the runs.csv of a campaign.
+
+    Args:
+        folder: The campaign's folder, or the name of a study.
+        key: The argument that the folder comes from, for the error.
 
     Raises:
-        InputError: If it does not exist; the error names `key`, the argument with the folder.
+        InputError: If the file does not exist.
     """
     file = campaign_folder(folder) / "runs.csv"
     if not file.is_file() or set("{}") & set(folder):
@@ -217,13 +221,13 @@ def table_in(folder: str, key: str) -> Path:
 
 
 def _explain_no_common_cell(compared: Compared) -> Note:
-    """Say why no cell can be compared, the most frequent reason first."""
-    a, b = (set(runs["cell"]) for runs in (compared.base_runs, compared.other_runs))
-    if not a & b:
+    """Return a note on why no cell can be compared, the most frequent reason first."""
+    base, new = (set(runs["cell"]) for runs in (compared.base_runs, compared.new_runs))
+    if not base & new:
         levels = {
-            name: tuple(_levels(runs[name]) for runs in (compared.base_runs, compared.other_runs))
+            name: tuple(_levels(runs[name]) for runs in (compared.base_runs, compared.new_runs))
             for name in factors(compared.base_runs)
-            if name in compared.other_runs
+            if name in compared.new_runs
         }
         differ = {
             name: tuple(map(_enumerate_levels, ends))
@@ -232,14 +236,14 @@ def _explain_no_common_cell(compared: Compared) -> Note:
         }
         details = "; ".join(f"{name}: {x} and {y}" for name, (x, y) in differ.items())
         return Note("no-common-cell", f"they have no cell in common ({details})", levels=differ)
-    counts = Counter(reason for cell, reason in compared.refused.items() if cell in a & b)
-    text = "; ".join(f"{reason} ({n} of {len(a & b)} cells)" for reason, n in counts.most_common())
+    counts = Counter(reason for cell, reason in compared.refused.items() if cell in base & new)
+    text = "; ".join(f"{reason} ({n} of {len(base & new)} cells)" for reason, n in counts.most_common())
     codes = {reason.code: n for reason, n in counts.items()}
-    return Note("all-cells-refused", text, reasons=codes, of=len(a & b))
+    return Note("all-cells-refused", text, reasons=codes, of=len(base & new))
 
 
 def _changed(column: str, noun: str, ends: Sequence[str], frameworks: Sequence[str]) -> Note:
-    """Say what a column was before and after; `frameworks` are those that changed, () if all did."""
+    """Return a note on what a column was in both campaigns; `frameworks` changed, all of them if ()."""
     before, after = ends
     of_some = f" of {', '.join(frameworks)}" if frameworks else ""
     text = f"{noun}{of_some}: {before} → {after}"

@@ -146,7 +146,7 @@ def build_rows(runs: pd.DataFrame, reference: Reference, margin: float) -> pd.Da
     measured = estimate_response_means(runs, THROUGHPUT).cell_statistics.loc[[cell for cell, _ in pairs]]
     published = pd.DataFrame([vars(row) for _, row in pairs])[PUBLISHED].astype({"cv": float})
     exact = published.assign(mean=published["samples_s"], s=published["cv"].fillna(0.0), n=published["runs"])
-    log_ratio, error, df = log_ratios(exact.assign(df=np.maximum(exact["n"] - 1, 1)), measured)
+    log_ratio, error, df = log_ratios(measured, exact.assign(df=np.maximum(exact["n"] - 1, 1)))
     varied = [name for name in varying(runs) if name != N_DEVICES]
     levels = cell_levels(runs).set_index("cell").loc[measured.index, [*varied, N_DEVICES]]
     columns = {

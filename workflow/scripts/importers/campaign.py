@@ -241,7 +241,7 @@ def _read_measurements(
 
 
 def _check_changes(result: Import) -> None:
-    """Add a finding if a file differs from that of the earlier import which the statement comes from."""
+    """Add a finding if a file differs from the one of the earlier import that the statement comes from."""
     digests = {file.name: file.sha256 for file in result.stated.earlier}
     changed = [
         source.name for source in result.sources if digests.get(source.name, source.sha256) != source.sha256
@@ -254,7 +254,7 @@ def _check_changes(result: Import) -> None:
 def write_campaign(result: Import) -> None:
     """Write the tables, import.yaml and the study.
 
-    All tables are written to temporary files first. While they replace those of an earlier import, there is
+    All tables are written to temporary files first. While they replace an earlier import's tables, there is
     no import.yaml, so an interruption does not leave a mixed campaign.
     """
     description = result.folder / IMPORT_FILE

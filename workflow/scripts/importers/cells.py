@@ -24,7 +24,7 @@ from importers.values import SUCCESS
 
 # Levels of factors that files do not state.
 USUAL_LEVELS = {"device": "cuda", "epochs": 1, "warmup_epochs": 0}
-# Factors whose level is a value of the same name in files.
+# Factors that files state under the same name.
 NAMED_LEVELS = ("framework", "model", "dataset", "precision")
 COUNTS = ("nodes", "devices_per_node", "batch_size", "sync_every", "microbatches")
 UNSTATED = "unstated"
@@ -249,7 +249,7 @@ def _status(values: Mapping[str, Any]) -> tuple[str, str | None]:
 def _times(
     measurement: Measurement, values: Mapping[str, Any], effective: int, devices: int, time: str
 ) -> tuple[float, float | None]:
-    """Return the time of an optimizer step, and that of an epoch if the file has it.
+    """Return the time of an optimizer step, and of an epoch if the file has it.
 
     With ``time`` "run", both are the time to train. Otherwise the step time comes from the first of these
     that the file has: steps of a log, a step time, a throughput in samples or tokens, an epoch time.
@@ -371,7 +371,7 @@ def to_rows(
 
 
 def epoch_samples(runs: Sequence[ImportedRun], statement: Statement) -> int:
-    """Return the samples per epoch: the stated number, that of all runs, or else the largest batch."""
+    """Return the samples per epoch: the stated number, the one that all runs have, or the largest batch."""
     by_run = {run.measurement.values.get("samples_per_epoch") for run in runs}
     in_files = by_run.pop() if len(by_run) == 1 else None
     return int(statement.samples_per_epoch or in_files or max(run.effective_batch for run in runs))

@@ -305,7 +305,7 @@ def mixed_cells(runs: Sequence[ImportedRun]) -> Iterable[Finding]:
 
 
 def places_off_curve(runs: Sequence[ImportedRun]) -> Iterable[Finding]:
-    """Find numbers of devices with a throughput per device far below or above those of both neighbours."""
+    """Find numbers of devices with a throughput per device far below or above both neighbours."""
     series: dict[tuple[Any, ...], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     places: dict[tuple[tuple[Any, ...], int], str] = {}
     for run in runs:

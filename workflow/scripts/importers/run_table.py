@@ -34,7 +34,7 @@ def read_run_table(
         columns: Unusual column names by value; "" leaves the value out.
         factors: Column of each of the user's factors.
         row_texts: Rows count only if these columns have these texts.
-        unit: The unit of times whose column name has none.
+        unit: The unit of times if the column's name has none.
 
     Raises:
         InputError: If the file is not a table, lacks a column, or a cell is not a value of its kind.

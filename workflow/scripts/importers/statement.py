@@ -18,7 +18,7 @@ from importers.values import VALUES, to_name, to_precision
 
 GBIT_BYTES = 125e6
 NUMBERS = ("bandwidth", "inside_bandwidth", "parameters", "gradient_bytes")  # options with positive numbers
-# Factors whose levels follow from values of each run -> how to state those values.
+# Factors that follow from values of each run -> how to state these values.
 RUN_FACTORS = {
     "nodes": "--nodes N",
     "devices_per_node": "--devices-per-node N",

@@ -16,9 +16,9 @@ from declared.mesh import NOT_MESHES, PLAIN, divides_more, is_mesh, mesh_of, siz
 from declared.models import find_graph
 from models.graph import BYTES
 
-# Factors that do not split a framework's cells into series with laws of their own. The law has terms for
-# devices, samples, batches and the network, and assumes that the others do not change the time of a batch.
-# `StudyPredictor.series` compares the framework itself, since it can add cells of the baseline framework.
+# Factors that do not split a framework's cells into series with laws of their own: the law has terms for
+# devices, samples, batches and the network, and assumes that the rest do not change the time of a batch.
+# The framework is here because `StudyPredictor.series` compares it itself, to add cells of the baseline.
 NOT_COMPUTATION = (
     "framework", "nodes", "devices_per_node", "batch_size", "sync_every", "batch_scope", "bandwidth",
     "epochs", "warmup_epochs", "shares", *OPTIMIZER_NUMBERS,
@@ -55,7 +55,7 @@ def measured_cells(runs: pd.DataFrame, include_meshes: bool = False) -> pd.DataF
     """
     ok = count_steps(successful(runs))
     ok = ok.assign(epoch_time_s=adjusted_times(runs).reindex(ok.index))
-    ok = _describe(ok[~has_strategy(ok)])
+    ok = _describe(ok[~has_layer_strategy(ok)])
     ok = ok if include_meshes else ok[~ok["is_divided"]]
     ok = ok.assign(
         batches_per_epoch=scale_to_dataset(ok, "steps"), n_allreduces=scale_to_dataset(ok, "n_allreduces")
@@ -73,8 +73,10 @@ def measured_cells(runs: pd.DataFrame, include_meshes: bool = False) -> pd.DataF
 
 
 def planned_cells(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the planned cells on several nodes, run or not, as `measured_cells` without measurements."""
-    cells = runs[(runs["nodes"] > 1) & ~has_strategy(runs)].drop_duplicates("cell").reset_index(drop=True)
+    """Return the planned cells on several nodes, in the columns of `measured_cells` except measurements."""
+    cells = (
+        runs[(runs["nodes"] > 1) & ~has_layer_strategy(runs)].drop_duplicates("cell").reset_index(drop=True)
+    )
     cells = _describe(cells)
     n_allreduces = cells["samples"] / cells["effective_batch"].astype(float)
     batches_per_epoch = n_allreduces * cells["sync_every"].astype(int)
@@ -91,7 +93,7 @@ def _describe(runs: pd.DataFrame) -> pd.DataFrame:
         math.prod(mesh_of(level, int(ranks)).sizes[axis] for axis in ("tensor", "pipeline")) if divided else 1
         for level, ranks, divided in zip(runs["parallelism"], runs["ranks"], is_divided, strict=True)
     ]
-    # Stated bytes are those of a device; cells have those of the whole model.
+    # Runs state the bytes of a device; cells have the bytes of the whole model.
     stated = runs.get("gradient_bytes", unknown).astype(float) * division
     stated = stated.fillna(BYTES * runs.get("parameters", unknown).astype(float))
     levels = runs.reindex(columns=["model", "dataset", "precision", "reduce_dtype"]).to_dict("records")
@@ -109,7 +111,12 @@ def _describe(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def pooled_cv(cells: pd.DataFrame, of_means: bool = False) -> float:
-    """Return the coefficient of variation of runs, or of means, pooled over cells; NaN without replicates."""
+    """Return the coefficient of variation of runs, or of means, pooled over cells; NaN without replicates.
+
+    Args:
+        cells: Cells with n, sd and epoch_time_s.
+        of_means: Whether to return it for the means of cells instead of single runs.
+    """
     replicated = cells[cells["n"] > 1]
     if replicated.empty:
         return math.nan
@@ -118,7 +125,7 @@ def pooled_cv(cells: pd.DataFrame, of_means: bool = False) -> float:
 
 
 def exclusion_note(runs: pd.DataFrame, include_meshes: bool = False) -> str:
-    """Return a note of the cells that predictions cannot use, "" if there are none.
+    """Return a note on the cells that predictions cannot use, "" if there are none.
 
     These are cells with uncounted batches or all-reduces, with a strategy per layer, and, without
     `include_meshes`, with model parallelism.
@@ -128,7 +135,7 @@ def exclusion_note(runs: pd.DataFrame, include_meshes: bool = False) -> str:
     cells = {
         "uncounted": counts.index[(counts == 0).any(axis=1)].tolist(),
         "divided": divided,
-        "of_strategies": runs.loc[has_strategy(runs), "cell"].unique().tolist(),
+        "of_strategies": runs.loc[has_layer_strategy(runs), "cell"].unique().tolist(),
     }
     sentences = [
         f"Excluded, because {EXCLUSION_CAUSES[kind]}: {conditions.join_names(names)}."
@@ -154,8 +161,8 @@ def uses_model_parallelism(runs: pd.DataFrame) -> pd.Series:
 def can_add_nodes(cells: pd.DataFrame) -> pd.Series:
     """Return which cells with model parallelism the law predicts on any number of nodes.
 
-    More nodes have to add replicas or shards, and the model must not be registered: it then counts as divided
-    evenly, while a registered one is partitioned layer by layer, differently for each number of ranks.
+    More nodes have to add replicas or shards. And the model must not be registered, so that it counts as
+    divided evenly: a registered model is partitioned layer by layer, differently for each number of ranks.
     """
     can_add = []
     for level, model, dataset in zip(cells["parallelism"], cells["model"], cells["dataset"], strict=True):
@@ -166,7 +173,7 @@ def can_add_nodes(cells: pd.DataFrame) -> pd.Series:
     return cells["is_divided"] & pd.Series(can_add, index=cells.index, dtype=bool)
 
 
-def has_strategy(runs: pd.DataFrame) -> pd.Series:
+def has_layer_strategy(runs: pd.DataFrame) -> pd.Series:
     """Return which runs partition each layer separately, by a parallelization strategy."""
     return runs["framework"].map(has_strategies).astype(bool)
 

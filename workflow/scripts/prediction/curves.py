@@ -34,8 +34,8 @@ def hypothetical_cells(
 ) -> pd.DataFrame:
     """Return cells like `cells.measured_cells` for each case on all numbers of nodes at all rates.
 
-    A node has as many devices as in its case. There are at most as many devices as batches in the data set,
-    if its size is known. With model parallelism, a device takes its case's share of a batch.
+    Nodes have as many devices as in the case. If the size of the data set is known, there are at most as many
+    devices as batches in it. With model parallelism, a device keeps its share of a batch.
 
     Args:
         cases: One cell for each case, with `samples`.
@@ -67,8 +67,8 @@ def hypothetical_cells(
 def study_cases(cells: pd.DataFrame) -> pd.DataFrame:
     """Return one cell for each combination of FACTORS, on several nodes if there are such cells.
 
-    The column `treatment` has the levels of parallelism and of the user's factors. Of all other treatments,
-    the cases have the base level.
+    The column `treatment` has the levels of parallelism and of the user's factors as text. In all other
+    factors of treatments (`analysis.measured.treatments`), cases have the base level.
     """
     is_distributed = cells["nodes"] > 1
     cases = cells[is_distributed] if is_distributed.any() else cells
@@ -80,7 +80,7 @@ def study_cases(cells: pd.DataFrame) -> pd.DataFrame:
             base = position.groupby([cases[key] for key in named]).transform("min") if named else 0
             cases = cases[position == base]
     words = [treatment_text(levels) for levels in cases[named].to_dict("records")]
-    # A device's share of a batch can change with the nodes: the largest cell is the nearest to more nodes.
+    # A device's share of a batch can change with the nodes, so the largest cell stands for more nodes.
     largest_first = (-cases["nodes"] * cases["is_divided"]).sort_values(kind="stable").index
     cases = cases.assign(treatment=words).loc[largest_first].drop_duplicates(FACTORS)
     return cases.sort_values(FACTORS).reset_index(drop=True)

@@ -3,8 +3,8 @@
 The folds hold out the largest number of nodes, the two largest, each batch size, each link rate, each
 strategy with model parallelism, and two corners: the cells that are extreme in all factors are predicted from
 those that are extreme in none. Collective benchmarks at held-out node counts or rates are not used either. A
-second CSV has every prediction. Bands are those of the law (`StudyPredictor.predict`); those of a scaling
-projection are limited by ideal scaling besides (`projection.load_records`).
+second CSV has every prediction. Bands are the law's own (`StudyPredictor.predict`); scaling projections limit
+them by ideal scaling (`projection.load_records`).
 """
 
 import math
@@ -208,17 +208,17 @@ def summarize_method(
 ) -> dict[str, Any]:
     """Return bias, MAPE and worst cell of one method in one fold, as shares.
 
-    `mape_common` is the MAPE of the common cells. `beyond` is the mean absolute error minus that of `by_law`,
-    over cells that both predict. `in_band` is the share of measurements within the method's 90 % bands.
-    `noise` is the MAPE of a method that knows the true means: the mean absolute value of normal noise is
-    sqrt(2 / pi) times its standard deviation. MAPE and `beyond` have bounds of a bootstrap over cells.
+    `mape_common` is the MAPE of the common cells. `beyond` is the mean absolute error minus the law's
+    (`by_law`) over cells that both predict. `in_band` is the share of measurements within the method's 90 %
+    bands. `noise` is the MAPE of a method that knows the true means: the mean absolute value of normal noise
+    is sqrt(2 / pi) times its standard deviation. MAPE and `beyond` have bounds of a bootstrap over cells.
     """
     errors = fold_table["error"].dropna()
     mape = intervals.bootstrap_mean(errors.abs().to_numpy(), fold_table["cell"][errors.index].to_numpy())
     worst = errors.abs().idxmax() if len(errors) else None
     beyond = Estimate(math.nan)
     if by_law is not None:
-        # They have the same cells, in the same order.
+        # Both tables have the same cells in the same order.
         excess = fold_table["error"].abs().to_numpy() - by_law["error"].abs().to_numpy()
         is_paired = ~np.isnan(excess)
         beyond = intervals.bootstrap_mean(excess[is_paired], fold_table["cell"].to_numpy()[is_paired])

@@ -159,8 +159,8 @@ class Terms:
         batch: Samples of a device in a pass, rounded.
         nodes: Nodes.
         n_devices: Devices.
-        node_terms: Terms of F by name. Those of waiting lack their factor sqrt(k) c, those of MESSAGES their
-            overlap, because both depend on c.
+        node_terms: Terms of F by name, without what depends on c: terms of waiting lack the factor sqrt(k) c,
+            terms of MESSAGES the overlap.
     """
 
     passes: Array
@@ -203,12 +203,12 @@ class Terms:
 
 
 def step_terms(cells: pd.DataFrame) -> Terms:
-    """Return the terms of cells with COLUMNS, and OPTIONAL ones if the caller knows better.
+    """Return the terms of cells with COLUMNS, and any of OPTIONAL.
 
-    `message_s` is the time of all messages of a step by the collective benchmark. Cells whose model is
-    partitioned unevenly state `work` and `calls`, the shares of the multiplications and of the operators that
-    a device does; `updated`, its share of the update; `n_blocking`, its messages within layers; and
-    `hierarchical_s`, the time of its messages at the rates of the links.
+    `message_s` is the time of all messages of a step by the collective benchmark. Cells whose step is
+    simulated (prediction.mesh_step) also state `work` and `calls`, the shares of the multiplications and of
+    the operators that a device does; `updated`, its share of the update; `n_blocking`, its messages within
+    layers; and `hierarchical_s`, the time of its messages at the rates of the links.
     """
     values = {name: cells[name].to_numpy(float) for name in COLUMNS if name in cells and name != "sharded"}
     extra = {
@@ -218,8 +218,8 @@ def step_terms(cells: pd.DataFrame) -> Terms:
     division = values["tensor"] * values["pipeline"]
     per_node = np.minimum(values["devices_per_node"], values["n_devices"])
     replicas, on_node = values["n_devices"] / division, np.maximum(per_node / division, 1.0)
-    # One all-reduce sums the gradients of devices with the same part of the model. Those of a node's other
-    # parts leave it at the same time, and share its link.
+    # One all-reduce sums the gradients of devices with the same part of the model. Devices of a node with
+    # other parts send at the same time, and share its link.
     spanned, groups = np.ceil(replicas / on_node - 1e-9), np.minimum(division, per_node)
     k, b = values["n_passes"], values["local_batch"]
     gradients = values["gradient_bytes"] / division
@@ -443,8 +443,8 @@ class StepLaw:
     def weights(self) -> Array:
         """Weight of each form, [forms], the largest 1.
 
-        It is the form's prior weight times its held-out error to the power of -2, or of -n / 2 with n > 4
-        cells beyond the smallest scale. MIN_HELD_OUT_ERROR is added to the error.
+        It is the weight in FORMS, times (e^2 + MIN_HELD_OUT_ERROR^2)^(-q / 2) with the held-out error e. q is
+        half the number of cells beyond the smallest scale, at least 2: more cells choose more sharply.
         """
         power = max(2.0, (self.terms.n_devices > self.terms.n_devices.min()).sum() / 2)
         logs = np.log([FORMS[form.names] for form in self.forms])
@@ -490,8 +490,10 @@ class StepLaw:
     def covariance(self, cells: pd.DataFrame) -> Array:
         """Return the covariance of log predictions, [cells, cells], excluding BAND_FLOOR.
 
-        Errors of a form and of its coefficients are fully correlated between scales. The correlation of
-        held-out errors halves with each doubling between two scales.
+        It adds, weighted over forms: the deviation of each form from their mean, which is one error at all
+        scales; the errors of the form's coefficients, which reach all scales through its terms; and its
+        held-out error, whose correlation is 2^-(x^2) between scales that are x doublings apart. To these it
+        adds BAND_DOUBLING for each doubling beyond the largest measured number of devices.
         """
         terms = step_terms(cells)
         logs, weights = self._weigh(terms)
@@ -519,7 +521,11 @@ class StepLaw:
         return seconds.mul(np.exp(_average(logs, weights)) / seconds.sum(axis=1), axis=0)
 
     def predict(self, cells: pd.DataFrame) -> StepPrediction:
-        """Return predicted steps; `cells` needs COLUMNS except optimizer_step_s, n and sd."""
+        """Predict steps with 90 % bands, from `covariance` and BAND_FLOOR.
+
+        Args:
+            cells: Cells with COLUMNS except optimizer_step_s, n and sd.
+        """
         terms = step_terms(cells)
         logs, weights = self._weigh(terms)
         log_sd = np.sqrt(np.diag(self.covariance(cells)) + BAND_FLOOR**2)

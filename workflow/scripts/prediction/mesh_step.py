@@ -4,7 +4,7 @@ Each rank does shares of the multiplications (a tensor axis partitions some of t
 operators and of the update. m microbatches pass through p pipeline stages: equal stages take m + p - 1 turns
 (Huang et al., NeurIPS 2019, section 2.3; other schedules take a share of the p - 1, models.pipelines), and a
 mesh without a pipeline takes one. The law of prediction multiplies the shares by sample_s, fixed_s and
-update_s of one device. Messages (models.messages) take the time of their collective among the ranks of their
+update_s of one device. Messages (models.messages) take the time of their collective among the ranks of a
 group:
 
     layers       of the tensor and experts axes, for every microbatch: later layers wait for each
@@ -35,7 +35,7 @@ Timer = Callable[[str, float, float, float, float], float | None]
 
 @dataclass(frozen=True)
 class NetworkScale:
-    """Nodes and ranks of a cell, and its link rate in bytes/s (NaN: unknown)."""
+    """The nodes and ranks of a cell, and the rate of its links in bytes/s (NaN: unknown)."""
 
     nodes: int
     ranks: int
@@ -47,8 +47,8 @@ class MeshStep:
     """One optimizer step of a mesh.
 
     Attributes:
-        calls: Operators that the ranks run one after the other for a batch, relative to those of one device.
-        work: The same for multiplications, relative to those of a replica's batch on one device.
+        calls: Operators that ranks run one after the other for a batch, relative to one device.
+        work: Multiplications that ranks do one after the other for a replica's batch, relative to one device.
         updated: Share of the parameters that a rank updates.
         messages_s: Seconds of all messages of the step.
         n_blocking: Number of messages within layers, one after the other.
@@ -119,7 +119,7 @@ class _StageMessages:
 
     Attributes:
         layers_s: Seconds of all messages between layers.
-        n_layers: Their number.
+        n_layers: Number of messages between layers.
         handed_s: Seconds of one message to another stage.
         parameters_s: Seconds of all messages of gradients and parameters.
     """

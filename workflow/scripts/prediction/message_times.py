@@ -42,7 +42,7 @@ GROWTH: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     RING: lambda p: p - 1.0, TREE: np.log2, NEIGHBOURS: np.ones_like
 }  # fmt: skip
 # Times are not linear in size over a wide range, so the fit ignores messages much larger than predicted ones.
-MAX_SIZE_RATIO = 4
+MAX_SIZE_RATIO = 4  # of benchmarked messages to the largest predicted one
 PIPELINED, SUM, LARGEST = "pipelined", "sum", "largest"
 MAX_ITERATIONS = 8
 SCALE_COLUMNS = ["nodes", "ranks", "link_bytes_s"]
@@ -82,10 +82,18 @@ class MessageTimeModel:
     misfit: float = np.nan
     collective: str = ALL_REDUCE
 
+    def for_extrapolation(self) -> "MessageTimeModel":
+        """Return the model for scales and links that were not measured.
+
+        Measured scales lose their own factors, so that curves over nodes are smooth. If no time was fitted to
+        the link, for example because its rate is unknown, bytes take at least their time at its full rate.
+        """
+        return replace(self, link=self.link or 1.0, scales=(), factors=self.factors[-1:])
+
     def times(
         self, size: np.ndarray, nodes: np.ndarray, ranks: np.ndarray, rate: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return seconds of a message, and the part of them that its bytes take, [n] each.
+        """Return the seconds of a message, and the part that its bytes take, [n] each.
 
         `size` is in bytes, `rate` in bytes/s, NaN for an unlimited link. Times of unknown sizes are NaN.
         """
@@ -306,8 +314,7 @@ class CollectiveBenchmark:
     Attributes:
         points: Its points (`benchmark_points`), None for no benchmark.
         largest_bytes: Size of the largest message that will be predicted.
-        is_smooth: Correct measured scales with the same factors as others, so that curves over nodes are
-            smooth. Without a measured link rate, no message is faster than the link at its full rate.
+        is_smooth: Whether models are made for extrapolation (`MessageTimeModel.for_extrapolation`).
     """
 
     points: pd.DataFrame | None = None
@@ -318,7 +325,7 @@ class CollectiveBenchmark:
     )
 
     def smooth(self) -> "CollectiveBenchmark":
-        """Return the benchmark with `is_smooth`."""
+        """Return the benchmark with models for extrapolation, which are smooth over nodes."""
         return CollectiveBenchmark(self.points, self.largest_bytes, is_smooth=True)
 
     @property
@@ -357,7 +364,7 @@ class CollectiveBenchmark:
             )
             fitted = fit_message_times(self.points[is_chosen], self.largest_bytes)
             if fitted and self.is_smooth:
-                fitted = replace(fitted, link=fitted.link or 1.0, scales=(), factors=fitted.factors[-1:])
+                fitted = fitted.for_extrapolation()
             self._models[framework_device, collective] = fitted
         return self._models[framework_device, collective]
 
@@ -368,9 +375,13 @@ class CollectiveBenchmark:
         scale: tuple[np.ndarray, np.ndarray, np.ndarray],
         size: np.ndarray,
     ) -> np.ndarray:
-        """Return the time of one message at each scale, [n]; NaN if the collective was not benchmarked.
+        """Return the seconds of a message at each scale, [n]; NaN if the collective was not benchmarked.
 
-        `scale` has nodes, ranks and link rates in bytes/s, [n] each; `size` bytes.
+        Args:
+            framework_device: The framework and the device.
+            collective: The name of the collective.
+            scale: Nodes, ranks and link rates in bytes/s, [n] each.
+            size: Bytes of the messages [n].
         """
         model = self.model(framework_device, collective)
         return np.full(len(size), np.nan) if model is None else model.times(size, *scale)[0]
@@ -384,7 +395,7 @@ class CollectiveBenchmark:
         rate: float,
         size: float,
     ) -> float | None:
-        """Return the time of one message; None if the collective was not benchmarked."""
+        """Return the seconds of one message; None if the collective was not benchmarked."""
         scale = np.array([nodes]), np.array([ranks]), np.array([rate])
         seconds = float(self.times(framework_device, collective, scale, np.array([size]))[0])
         return None if np.isnan(seconds) else seconds

@@ -320,7 +320,7 @@ def answer(question: ScalingQuestion, study: MeasuredStudy | None = None, cell: 
 def _add_cost(curves: pd.DataFrame, question: ScalingQuestion, study: MeasuredStudy | None) -> pd.DataFrame:
     """Return curves with the node hours and the cost of all epochs, NaN without a price.
 
-    The price is that of the question, or else of the study if all its runs have the same.
+    The price is stated in the question, or else the study's, if all its runs have the same.
     """
     price, currency = question.price, ""
     if price is None and study:

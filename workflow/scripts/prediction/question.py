@@ -52,7 +52,7 @@ class ScalingQuestion:
         nodes: The largest number of nodes that is considered.
         at: Numbers of nodes that the answer lists one by one.
         epochs: Epochs of node hours and cost.
-        price: Price of a node hour; None: that of the study.
+        price: Price of a node hour; None: the study's price.
         min_gain: Share of the ideal that a doubling of nodes has to gain to be worth it.
         measurable: The largest number of nodes that can be measured next.
     """
@@ -77,7 +77,7 @@ class ScalingQuestion:
     measurable: int | None = _limited(None, 1, MAX_COUNT)
 
 
-# Options about a model whose size and times the user states.
+# Options about a model if the user states its size and times.
 NUMBER_OPTIONS = ("batch_size", "samples", "dataset", "sync_every", "framework", "inside_rate")
 SIZE_OPTIONS = ("model", "parameters", "gradient_bytes")
 

@@ -52,8 +52,8 @@ class Prediction:
     """Predicted epoch times of cells, by the law or another method.
 
     Attributes:
-        seconds: Epoch times, [cells]; NaN where the method cannot predict.
-        problem: Why some are NaN.
+        seconds: Epoch times, [cells]; NaN for cells that the method cannot predict.
+        problem: Why cells are not predicted.
         notes: Remarks on the method, such as fits that miss their own cells.
         low: Lower ends of 90 % bands, [cells]; NaN for a method without bands.
         high: Upper ends.
@@ -140,8 +140,8 @@ class StudyPredictor:
     def update_shares(self) -> dict[tuple[Any, ...], float]:
         """Share of the update in fixed_s, by framework, device and `computation_factors`.
 
-        Without accumulation on one device, fixed_s contains the update. The share is estimated across models:
-        the update grows with the parameters, the rest of fixed_s with the number of operators.
+        Without accumulation on one device, fixed_s includes the update. Its share is estimated across models,
+        because the update grows with the parameters, and the rest of fixed_s with the number of operators.
         """
         alone = self.cells[(self.cells["n_devices"] == 1) & ~self.cells["is_divided"]]
         names, rows = ["framework", "device", *self.computation_factors], []
@@ -187,7 +187,7 @@ class StudyPredictor:
         """Return the law of one curve, and the cells of the curve in the law's columns.
 
         Args:
-            cells: Cells of one series, whose nodes have the same number of devices.
+            cells: Cells of one series, all with the same number of devices per node.
         """
         (part,) = self.split_series(cells)
         ((_, law, prepared),) = split_by_devices_per_node(part.measured, part.new)
@@ -229,9 +229,9 @@ def fit_computation(alone: pd.DataFrame) -> Computation:
 
 
 def shortest_epochs(runs: pd.DataFrame, network: pd.DataFrame) -> dict[str, float]:
-    """Return lower bounds of the epoch times of measured cells, in seconds by cell name.
+    """Return a lower bound of the epoch time of each measured cell, in seconds by cell name.
 
-    Computation is measured on one device. Messages take the time of the collective benchmark; frameworks that
+    Computation is measured on one device. Messages take the time of the collective benchmark. Frameworks that
     send during the backward pass overlap as much as fits into it. No rank waits for another.
 
     Args:
@@ -282,7 +282,7 @@ def _notes(cells: pd.DataFrame, steps: StepPrediction) -> list[Note]:
 
 
 def _misfit_note(misfits: Mapping[str, float]) -> list[Note]:
-    """Return a note on the frameworks whose measured cells the law misses; [] if it misses none."""
+    """Return a note on frameworks for which the law misses its own measured cells; [] if it misses none."""
     large = {name: misfit for name, misfit in misfits.items() if misfit > MISFIT_WARNING}
     if not large:
         return []
@@ -403,8 +403,8 @@ def _mesh_columns(
     step = benchmarked or nominal
     if step is None:
         return missing
-    # The update is part of fixed_s, but needs its share of the parameters instead of the operators, and only
-    # once a step.
+    # The update is part of fixed_s, but grows with a rank's share of the parameters instead of the operators,
+    # and is done once a step.
     calls = (1 - update_share) * step.calls + update_share * step.updated / batches_per_step
     return {
         "message_s": benchmarked.messages_s if benchmarked else math.nan,

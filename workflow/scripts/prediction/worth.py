@@ -1,7 +1,8 @@
 """How many nodes are worth it: the knee of a predicted curve, what limits it, and what to measure next.
 
 With S(N) the speed-up over one node, a doubling of N nodes gains (S(2 N) - S(N)) / N, 1 with ideal scaling.
-The knee is the smallest number of nodes whose doubling gains less than a stated share; more are not worth it.
+The knee is the smallest number of nodes at which doubling gains less than a stated share (MIN_GAIN). More
+nodes are not worth it.
 The bands of the knee and of gains come from draws of whole curves with the covariance of the law, because
 predictions on different numbers of nodes share most errors. They are not the bands of single speed-ups, which
 `curves.predict_curves` returns. What limits the doubling is the part of a step whose node time (seconds times
@@ -66,7 +67,7 @@ class Scaling:
 
     @cached_property
     def doubled(self) -> NDArray[np.intp]:
-        """Positions in `nodes` of the numbers whose double is considered, too, [doublings]."""
+        """Positions in `nodes` of the numbers that can be doubled within the curve, [doublings]."""
         return np.flatnonzero(2 * self.nodes <= self.nodes[-1])
 
     @cached_property
@@ -91,7 +92,7 @@ class Knee:
 
     Attributes:
         nodes: Up to how many nodes a doubling gains the share, with its 90 % band; inf: all considered ones.
-        gain: What the next doubling gains; that of the last one if `nodes` is inf, NaN without any.
+        gain: What the next doubling gains, or the last one if `nodes` is inf; NaN without any doubling.
         parts: Share of each part of a step in the node time that this doubling adds, largest first.
         considered: The largest number of nodes considered.
     """
@@ -113,7 +114,7 @@ class NextMeasurements:
 
     Attributes:
         counts: Numbers of nodes.
-        target: The number of nodes whose prediction they are to narrow.
+        target: The number of nodes for which they narrow the prediction.
         now: Half width of its 90 % band as a share of the prediction.
         then: The same as expected after the measurements (`expected_width`).
     """
@@ -186,7 +187,7 @@ def _added_parts(scaling: Scaling, doubling: int) -> dict[str, float]:
 
 
 def propose_measurements(scaling: Scaling, target: int, measurable: int | None = None) -> NextMeasurements:
-    """Return one or two powers of two whose measurement narrows the prediction on about `target` nodes most.
+    """Return one or two powers of two to measure, which narrow the prediction on about `target` nodes most.
 
     Args:
         scaling: Predictions up to `target` nodes or more.

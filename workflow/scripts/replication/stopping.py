@@ -124,7 +124,7 @@ def _cell_widths(cell_means: CellMeans) -> pd.DataFrame:
             "half_width": _relative_half_width(cell_means.cell_statistics, "mean"),
             "moderated_width": _relative_half_width(moderated, "mean"),
             "df": moderated["df"],
-            "pooled_df": cell_means.effective_df,
+            "pooled_df": cell_means.max_mean_df,
         }
     )
 
@@ -142,7 +142,7 @@ def _contrast_widths(
             cell_means.ratios(to, base),
             replace(cell_means, max_prior_df=math.inf).ratios(to, base),
         )
-        total_df = np.where(reported["within_blocks"] > 0, cell_means.within.df, cell_means.effective_df)
+        total_df = np.where(reported["within_blocks"] > 0, cell_means.within.df, cell_means.max_mean_df)
         widths = {
             "half_width": _relative_half_width(reported, "value"),
             "moderated_width": _relative_half_width(moderated, "value"),
