@@ -1,6 +1,6 @@
 # Datasets: the table's entry -> its archives, verified -> one prepared format for all, in the site's cache.
 #   in:  workflow/scripts/datasets/table.yaml, config/datasets.yaml (a user's own, if it exists)
-#   out: <cache>/datasets/<name>/<digest>/prepared, beside it manifest.json, train/ and validation/;
+#   out: <cache>/datasets/<name>/<digest>/prepared; the same folder has manifest.json, train/ and validation/;
 #        <cache>/downloads/<name>/
 
 

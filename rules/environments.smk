@@ -1,7 +1,7 @@
 # Environments: locks and descriptions in containers/ -> tested interpreters in the site's cache.
 #   in:  containers/<environment>/: environment.yaml, requirements.*.txt, selftest.py (all in the digest, and so in
 #        the path)
-#   out: <cache>/environments/<environment>/<digest>/environment.json, which lists the packages; beside it venv/, or
+#   out: <cache>/environments/<environment>/<digest>/environment.json, which lists the packages; its folder has venv/, or
 #        image.sif
 #        and recipe.def; and build.log
 

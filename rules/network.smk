@@ -1,7 +1,7 @@
 # Network: the collectives that a study's strategies use, in every framework's own library -> latency and bandwidth.
 #   in:  an environment (ancient: everything that must cause a new measurement is in the path)
 #   out: RESULTS/network/<benchmark>/<key>/collective_benchmark.json
-#        (config/schemas/collective_benchmark.schema.yaml); attempts lie beside it
+#        (config/schemas/collective_benchmark.schema.yaml); attempts are in the same folder
 #        RESULTS/network.csv (config/schemas/network.schema.yaml)
 
 from plan.scheduling import concurrent_share

@@ -2,7 +2,7 @@
 # fastest strategy of every
 # search, which the next plan reads.
 #   in:  an environment (ancient: everything that must cause a new measurement is in the path), NETWORK_CSV
-#   out: RESULTS/costs/<timing>/<key>/timing.json (config/schemas/timing.schema.yaml); attempts lie beside it
+#   out: RESULTS/costs/<timing>/<key>/timing.json (config/schemas/timing.schema.yaml); attempts are in the same folder
 #        RESULTS/costs.csv, RESULTS/messages.csv (config/schemas/costs.schema.yaml, messages.schema.yaml),
 #        RESULTS/tables/costs.*
 #        config/strategies/<study>.<site>.json (config/schemas/strategies.schema.yaml),

@@ -1,4 +1,4 @@
-"""What a node costs: the key `costs` of a site, and of measurements made elsewhere.
+"""The cost of a node: the key `costs` of a site, and of measurements made elsewhere.
 
 Costs are not part of a run's key: a changed price rebuilds tables and figures, and repeats no run.
 """
@@ -23,7 +23,7 @@ class Price(Keys):
 
 @dataclass(frozen=True, kw_only=True)
 class Costs(Keys):
-    """What a node costs in money, and in carbon dioxide."""
+    """Cost of a node in money, and in carbon dioxide."""
 
     price_per_node_hour: Maybe[Price] = optional("price of a node for an hour")
     grid_g_co2_per_kwh: Maybe[float] = optional(

@@ -1,7 +1,7 @@
 """Read and check the tables of data sets, and build the entries of synthetic ones from their names.
 
-Snakemake imports this module while it parses rules, so it uses only what is quick to import. Keys of runs
-contain the entries of data sets, so the code of this module is not part of them.
+Snakemake imports this module while it parses rules, so it imports only modules that load quickly. Keys of
+runs contain the entries of data sets, so the code of this module is not part of them.
 """
 
 import functools

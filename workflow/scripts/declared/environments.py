@@ -162,7 +162,7 @@ class Excluded(Keys):
 
 @dataclass(frozen=True)
 class EnvironmentKeys(Keys):
-    """The keys of containers/NAME/environment.yaml, which has locks and a self-test beside it."""
+    """The keys of containers/NAME/environment.yaml; locks and a self-test are in the same folder."""
 
     selftest_limit_s: float = key("time limit of the self-test, seconds", gt=0)
     parent: Maybe[Name] = optional("environment that this one is layered over")

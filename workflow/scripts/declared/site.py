@@ -467,7 +467,7 @@ class Site(SiteKeys):
         return bool(self.cpu_shares or self.rank_cores)
 
     def can_run(self, framework: str) -> bool:
-        """Return whether the site has a framework, as far as its key `frameworks` says."""
+        """Return whether the key `frameworks` of the site allows a framework."""
         return self.frameworks is None or framework in self.frameworks
 
 
@@ -513,7 +513,7 @@ def _cores(site: SiteKeys) -> int:
 
 
 def _check_environments(site: SiteKeys, file: Path) -> None:
-    """Raise InputError if an image or installation is of an environment that cannot have it."""
+    """Raise InputError if an environment with an image or an installation cannot have one."""
     possible = [*names(), *command_environments()]
     for environment, source in site.images.brought:
         key = f"images.brought.{environment}"
@@ -614,7 +614,7 @@ def _contradictions(site: SiteKeys) -> Iterator[Contradiction]:
     )  # fmt: skip
     yield (
         bool(site.datasets.folder and site.datasets.mirror), "conflicting-keys", "datasets.folder",
-        str(site.datasets.folder), "has no meaning beside mirror", "remove one of the two",
+        str(site.datasets.folder), "has no meaning together with mirror", "remove one of the two",
     )  # fmt: skip
     if scheduler := site.scheduler:
         least_s = site.time_limit_s + site.wait_for_quiet + JOB_MARGIN_S

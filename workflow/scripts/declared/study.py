@@ -60,7 +60,7 @@ MIN_POOLED_DF = 16.0
 
 @dataclass(frozen=True)
 class Replicates:
-    """How often every cell is run: `at_least` times, and then until it is precise, at most `at_most` times.
+    """How often every cell is run: `at_least` times, then until it reaches the precision target or `at_most`.
 
     Attributes:
         at_least: Runs of every cell.
@@ -798,7 +798,7 @@ def _read_custom_factors(raw: Any, file: Path) -> dict[str, list[Any]]:
 def _check_named_levels(
     lists: Mapping[str, list[Any]], raw: Mapping[str, Any], commands: Sequence[Command], file: Path
 ) -> None:
-    """Check that Ringside or one of the commands has every framework, model and data set.
+    """Check that Ringside or a user-supplied command has every framework, model and data set.
 
     Args:
         lists: Levels of all factors.

@@ -158,7 +158,7 @@ def load_user_model(name: str) -> UserModel:
 
 
 def user_model_titles() -> dict[str, str]:
-    """Return title and declaration of each PyTorch module of the user's own, by name.
+    """Return title and declaration of each user-supplied PyTorch module, by name.
 
     Raises:
         InputError: If one of them is wrong.

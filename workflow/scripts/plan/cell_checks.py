@@ -39,6 +39,8 @@ SHARE_SUM_TOLERANCE = 1e-6
 # Multiples of the microbatches that are tried for the smallest batch of a cell.
 MAX_SMALLEST_MULTIPLE = 8
 MAX_SUGGESTED_FRAMEWORKS = 8
+# Schedules that PyTorch runs in rounds of as many microbatches as ranks.
+SCHEDULES_IN_ROUNDS = (INTERLEAVED, ZERO_BUBBLE)
 
 
 @dataclass(frozen=True)
@@ -145,7 +147,6 @@ def _partition_error(model: str, dataset: str, mesh: Mesh, n_stages: int, shardi
 
 def _check_partition(levels: Levels, mesh: Mesh, local_batch: int) -> None:
     """Raise InfeasibleCell if the mesh cannot partition the model or its batches."""
-    graph, microbatches = model_graph(levels["model"], levels["dataset"]), levels["microbatches"]
     factors, sharding = ["parallelism", "schedule", "model", *NODES_AND_DEVICES], levels["tensor_sharding"]
     n_stages = mesh.pipeline * stages_per_rank(levels["schedule"]) if mesh.pipeline > 1 else 1
     if error := _partition_error(levels["model"], levels["dataset"], mesh, n_stages, sharding):
@@ -154,23 +155,30 @@ def _check_partition(levels: Levels, mesh: Mesh, local_batch: int) -> None:
             factors += ["tensor_sharding", "dataset"]
             reason = f"parallelism={levels['parallelism']} with tensor_sharding={sharding}: {error}"
         raise InfeasibleCell("model-not-divisible", reason, factors, "use another size, or another model")
-    if mesh.pipeline == 1:
-        return
-    fewest = {"1f1b": mesh.pipeline, ZERO_BUBBLE_V: 2 * mesh.pipeline - 1}.get(levels["schedule"], 1)
-    schedule, of_schedule = levels["schedule"], ("schedule", "microbatches", "parallelism")
-    if microbatches < fewest:
-        reason = f"schedule={schedule} needs at least {fewest} microbatches on {mesh.pipeline} ranks"
-        hint = f"set microbatches to {fewest} or more, or use schedule: gpipe"
-        raise InfeasibleCell("too-few-microbatches", reason, of_schedule, hint)
-    if schedule in (INTERLEAVED, ZERO_BUBBLE) and microbatches % mesh.pipeline:
+    if mesh.pipeline > 1:
+        _check_microbatches(levels, mesh, local_batch)
+
+
+def _check_microbatches(levels: Levels, mesh: Mesh, local_batch: int) -> None:
+    """Raise InfeasibleCell if the schedule of a pipeline or the batch does not allow the microbatches."""
+    schedule, microbatches = levels["schedule"], levels["microbatches"]
+    # With fewer microbatches, PyTorch's Schedule1F1B raises an error, and ScheduleZBVZeroBubble adds some.
+    n_min = {"1f1b": mesh.pipeline, ZERO_BUBBLE_V: 2 * mesh.pipeline - 1}.get(schedule, 1)
+    schedule_factors = ("schedule", "microbatches", "parallelism")
+    if microbatches < n_min:
+        reason = f"schedule={schedule} needs at least {n_min} microbatches on {mesh.pipeline} ranks"
+        hint = f"set microbatches to {n_min} or more, or use schedule: gpipe"
+        raise InfeasibleCell("too-few-microbatches", reason, schedule_factors, hint)
+    if schedule in SCHEDULES_IN_ROUNDS and microbatches % mesh.pipeline:
         reason = f"schedule={schedule} needs a multiple of {mesh.pipeline} microbatches, as many as ranks"
         hint = f"set microbatches to a multiple of {mesh.pipeline}, or use schedule: 1f1b"
-        raise InfeasibleCell("microbatches-not-multiple", reason, of_schedule, hint)
-    of_batch = ("microbatches", *STEP_COUNT_FACTORS)
+        raise InfeasibleCell("microbatches-not-multiple", reason, schedule_factors, hint)
+    batch_factors = ("microbatches", *STEP_COUNT_FACTORS)
     if local_batch % microbatches:
         reason = f"microbatches={microbatches} do not divide the {local_batch} samples of a batch"
-        raise InfeasibleCell("not-divisible", reason, of_batch, "use a divisor of the batch")
-    check_normalization(graph, local_batch // microbatches, "microbatch", of_batch)
+        raise InfeasibleCell("not-divisible", reason, batch_factors, "use a divisor of the batch")
+    graph = model_graph(levels["model"], levels["dataset"])
+    check_normalization(graph, local_batch // microbatches, "microbatch", batch_factors)
 
 
 def _check_capabilities(levels: Levels, framework: Framework) -> None:

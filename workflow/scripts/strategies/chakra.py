@@ -275,7 +275,7 @@ class Walk:
             )
             latest, needed = max(latest, arrival), [*needed, *waits]
         end = latest + int(self.problem.update[config])
-        # The engine lets the owner update beside its computation, as a parameter server does.
+        # In the engine the owner updates while it computes, as a parameter server does.
         updated = self.graph.add_computation(
             owner,
             f"update of {name}",

@@ -38,7 +38,7 @@ except ImportError:
 
 
 DIMENSIONS = 4
-CHECKPOINT_LAYERS = 8  # of so many layers, the first that begins a segment has a checkpoint
+CHECKPOINT_LAYERS = 8  # In each 8 layers, the first that begins a segment has a checkpoint.
 NEVER = 2**62
 MAX_CACHED_OVERLAPS = 2**19
 BEFORE, FORWARD, BACKWARD, ACCEPTED = range(4)  # where a proposal ended
@@ -1421,7 +1421,7 @@ def place_parts(problem: Problem, random: Ints, parts: int, structured: bool, de
 
 @inlined
 def has_same_degrees(problem: Problem, config: int, like: int) -> bool:
-    """Return whether two configurations partition alike."""
+    """Return whether two configurations partition in the same way."""
     for dimension in range(DIMENSIONS):
         if problem.degrees[config, dimension] != problem.degrees[like, dimension]:
             return False

@@ -66,7 +66,7 @@ class Graph:
 
     @classmethod
     def empty(cls, n_ranks: int) -> "Graph":
-        """Return a graph of so many ranks without nodes."""
+        """Return a graph of `n_ranks` ranks without nodes."""
         return cls([[] for _ in range(n_ranks)])
 
     def _add(

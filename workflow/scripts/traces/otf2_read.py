@@ -261,7 +261,7 @@ def _broken_archive_error(anchor: Path) -> InputError:
         "broken-file",
         "is not a complete OTF2 archive",
         file=anchor,
-        expected=f"beside it {anchor.stem}.def and the folder {anchor.stem}",
+        expected=f"{anchor.stem}.def and the folder {anchor.stem} in the same folder",
         hint="copy all three again, or trace again",
     )
 
@@ -318,7 +318,7 @@ def start_time(clock: Any) -> float:
 def convert(file: Path) -> None:
     """Read a trace that Score-P wrote.
 
-    Write phases.csv, as a traced run has it, and a file for Perfetto beside it.
+    Write phases.csv, as a traced run has it, and a file for Perfetto into the same folder.
 
     Args:
         file: The archive's file with the ending .otf2.

@@ -9,7 +9,7 @@ DeepSpeed's FusedAdam on CUDA devices, if its kernel is installed or can be comp
 result is the same, as is that of DeepSpeed's clipping of gradients. Communication overlaps computation in all
 stages, as in DeepSpeed's tutorial. In mixed precision (DeepSpeed's `torch_autocast`), parameters and
 gradients of linear layers and convolutions travel in bfloat16. With a `reduce_dtype`, mixed precision is
-DeepSpeed's `bf16`: weights in bfloat16 beside those in float32, and gradients summed in that type; with
+DeepSpeed's `bf16`: weights in bfloat16 and in float32, and gradients summed in `reduce_dtype`; with
 `precision: bf16` there are no weights in float32. All other settings are DeepSpeed's defaults, except that
 its timers are off, and that the bucket of gradients is not larger than all of them.
 """
@@ -108,7 +108,7 @@ def configuration(context: Context, stage: int, n_parameters: int) -> dict[str, 
             "bf16_master_weights_and_grads": is_alone,
             "bf16_optimizer_states": is_alone,
         }
-        # Otherwise batch normalization would have running statistics in float32 beside weights in bfloat16.
+        # Otherwise batch normalization would have running statistics in float32 with weights in bfloat16.
         settings["data_types"] = {"buffer_dtype": "bf16", "keep_in_fp32_modules": ["rotary", "load"]}
     if levels["reduce_dtype"] != "default":
         settings["communication_data_type"] = levels["reduce_dtype"]
@@ -240,7 +240,7 @@ def trainer(context: Context) -> Trainer:
             for name, tensor in tensors(self.module, self.graph).items():
                 with deepspeed.zero.GatheredParameters(parameters(tensor)):
                     operator = self.graph.by_name[name.rpartition(".")[0]]
-                    # Of weights in bfloat16, ZeRO has the ones in float32 beside them.
+                    # ZeRO keeps float32 copies of weights in bfloat16.
                     precise = safe_get_full_fp32_param(tensor) if self.stage and parameters(tensor) else None
                     tensor = tensor if precise is None else precise
                     arrays[name] = canonical(tensor.detach().float().cpu().numpy(), operator, self.graph)

@@ -19,7 +19,7 @@ MASK = "causal_mask.{}"  # name of the constant weights, by the length of the se
 
 
 def constants(graph: Graph) -> dict[str, np.ndarray]:
-    """Return constant weights beside those of the model: causal masks, float32 [length, length]."""
+    """Return the constant weights that the model lacks: causal masks, float32 [length, length]."""
     lengths = {
         operator.shape[0]
         for operator in graph.operators

@@ -95,7 +95,7 @@ def trainer(context: Context) -> Trainer:
 
 
 def _version(package: Path) -> str:
-    """Return the version from the file that an installation puts beside the package, "" without that file."""
+    """Return the version in the file that an installation has next to the package, "" without that file."""
     file = package.parents[1] / "version.py"
     match = (
         re.search(r"""^tnt_version = ["'](.+)["']$""", file.read_text(), re.MULTILINE)
