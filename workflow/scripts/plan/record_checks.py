@@ -40,7 +40,7 @@ def find_contradiction(record: Mapping[str, Any], run: PlannedRun, site: str) ->
 
     Args:
         record: The record.
-        run: The run under whose key the record lies.
+        run: The run that has the record's key.
         site: Name of the site that the results belong to.
     """
     expected = {

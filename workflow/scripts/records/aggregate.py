@@ -1,7 +1,7 @@
 """Collect the records of a study in runs.csv, one row per run of the design, and epochs.csv, one per epoch.
 
-Only records under the current keys count. A run whose record belongs to other software, code, data or
-settings is missing, and its row says so.
+Only records under the current keys count. If a run has only a record of other software, code, data or
+settings, it is missing, and its row has the reason.
 """
 
 import contextlib

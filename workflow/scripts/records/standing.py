@@ -337,7 +337,7 @@ def merge_reasons(reasons: Sequence[str]) -> str:
 
 
 def started_measurements(parent: Path, records: Mapping[str, str]) -> dict[str, Path]:
-    """Return those of `records` (name -> path of the final record) that have a folder in `parent`."""
+    """Return the entries of `records` (name -> path of the final record) that have a folder in `parent`."""
     try:
         folders = set(os.listdir(parent))
     except OSError:

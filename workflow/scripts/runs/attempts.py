@@ -263,7 +263,7 @@ def machine_lock(locked_by: str, waiting: Callable[[str], None]) -> Iterator[Non
     its Snakemake therefore finishes its run, and the next supervisor finds the record.
 
     Args:
-        locked_by: Description of this process, for those that wait.
+        locked_by: Description of this process, for processes that wait.
         waiting: Called once if this process has to wait, with the description of the process that has
             locked the machine.
     """
@@ -298,7 +298,7 @@ def _open_lock(path: Path) -> TextIO:
     hint = (
         "it keeps two runs from overlapping on this machine; remove it, or name another file in RINGSIDE_LOCK"
     )
-    # O_RDWR stands twice: another process may create the file between the first try and O_EXCL.
+    # O_RDWR stands twice: another process can create the file between the first try and O_EXCL.
     for flags in (os.O_RDWR, os.O_RDONLY, os.O_RDWR | os.O_CREAT | os.O_EXCL, os.O_RDWR):
         with contextlib.suppress(PermissionError, FileNotFoundError, FileExistsError):
             try:

@@ -43,7 +43,7 @@ _EXPLAINED_FAILURE = re.compile(
     r"RuleException:\nCalledProcessError in file .* returned non-zero exit status (?:2|75|79)\.\s*\Z",
     re.DOTALL,
 )
-# Files of the shared cache can come from another checkout, whose Snakemake has their metadata. They need
+# Files of the shared cache can come from another checkout, and its Snakemake has their metadata. They need
 # none, since their path has a digest.
 _CACHE_METADATA = re.compile(
     r"\d+ jobs have missing provenance/metadata .*\nRules with missing metadata:"
@@ -64,7 +64,7 @@ _NOISE = (
 
 
 class FailureWatch:
-    """Halts a campaign whose runs cannot succeed: after equal failures, or if a node cannot access a path.
+    """Halts a campaign if its runs cannot succeed: after equal failures, or if a node cannot access a path.
 
     Attributes:
         halted: Why the campaign was halted, or None.

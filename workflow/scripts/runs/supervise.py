@@ -164,7 +164,7 @@ def execute(
     Args:
         planned: The run.
         environment: The environment of the reference benchmark.
-        run_environment: The environment of the ranks, whose program can be wrapped by Score-P.
+        run_environment: The environment of the ranks. Score-P can wrap its program.
         launcher: The launcher of the run.
         results: results/<study>.
         folder: The attempt's folder.
