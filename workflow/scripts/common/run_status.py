@@ -31,10 +31,12 @@ class RunStatus(StrEnum):
         Nothing is repeated because of this property: Snakemake repeats a run if it has no record. OOM is
         left out, because the run would run out of memory again.
         """
-        return self not in (RunStatus.OK, RunStatus.OOM, RunStatus.MISSING)
+        return self not in (RunStatus.OK, RunStatus.OOM, *NO_RECORD_STATUSES)
 
 
+#: Statuses of runs without a record, which Snakemake repeats.
+NO_RECORD_STATUSES = (RunStatus.MISSING,)
 #: Statuses of a record that exists.
-RECORD_STATUSES = tuple(status for status in RunStatus if status is not RunStatus.MISSING)
+RECORD_STATUSES = tuple(status for status in RunStatus if status not in NO_RECORD_STATUSES)
 #: Statuses that supervisors write.
 WRITTEN_STATUSES = tuple(status for status in RECORD_STATUSES if status is not RunStatus.BROKEN)

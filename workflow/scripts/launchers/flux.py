@@ -28,7 +28,7 @@ from launchers.launch import (
     starter_failure_reason,
 )
 
-PATIENCE_S = 10.0  # how long Flux may take to start the ranks, or to end them
+PATIENCE_S = 10.0  # time limit for Flux to start the ranks, or to end them
 RUNNING = "RUN"
 EXCEPTION_CODE = "flux-exception"
 _NODE_LOST_PREFIXES = ("node failure", "lost contact")  # notes of exceptions of type exec that no rank caused

@@ -145,7 +145,7 @@ def make_launcher(
         site: The site.
         spec: The spec of the run.
         mpi: Whether ranks start MPI programs, which need PMIx.
-        setup: Shell lines of the environment, run after those of the site.
+        setup: Shell lines of the environment, which run after the site's setup lines.
     """
     module = importlib.import_module(f"launchers.{site.launcher}")
     launcher: Launcher = module.launcher_class(replace(site, setup=(*site.setup, *setup)), spec, mpi)
@@ -269,7 +269,7 @@ def required_paths(
 
 @contextlib.contextmanager
 def _variables_file(file: Path, variables: Mapping[str, str]) -> Iterator[Path]:
-    """Write the ranks' variables, which may be secrets, to a file of mode 600; remove it at the end."""
+    """Write the ranks' variables, which can be secrets, to a file of mode 600; remove it at the end."""
     file.unlink(missing_ok=True)
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -300,7 +300,7 @@ def in_image(
         image: Path of the image.
         command: The command.
         variable_names: Names of the variables that are passed into the image.
-        site: The site, whose scratch folder and `binds` are writable inside.
+        site: The site. Its scratch folder and `binds` are writable inside.
         reads: Folders that the command can read.
         writes: Folder that the command can write.
     """
@@ -424,7 +424,7 @@ def query_job_field(
 
     Args:
         command: The client's command line; its last word is the job's number.
-        pattern: Pattern whose first group is the field.
+        pattern: Pattern with the field as its first group.
         environment: Environment of the client.
 
     Raises:

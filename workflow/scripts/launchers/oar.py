@@ -49,7 +49,7 @@ mpirun=$(command -v mpirun) || { echo "Error: mpirun not found; add it to PATH i
 setup"; exit 1; }
 exec "$mpirun" "$@"
 """
-# Whoever may start jobs may start ranks.
+# A user who is allowed to start jobs, even root, is allowed to start ranks.
 _ALLOW_ROOT = "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"
 # Messages of Open MPI 4 and 5: a lost node, a killed rank, a rank that exited with an error.
 _MPIRUN_LOST_NODE = re.compile(
@@ -93,7 +93,7 @@ class Oar:
         return self._processes
 
     def _mpirun(self, program: Program) -> list[str]:
-        """Return the command that starts all ranks with PMIx, as srun --mpi=pmix does."""
+        """Return the command that starts all ranks with PMIx, the same way as srun --mpi=pmix."""
         spec = self._spec
         slots = min(spec["ranks"], spec["ranks_per_node"])
         words = [

@@ -44,7 +44,7 @@ def oom_reason(folder: Path, failure: Note, device: str, oom_kills: int) -> Note
     default_place = {"cpu": HOST, "cuda": DEVICE}.get(device)
     rank, host = failure.facts.get("rank"), failure.facts.get("host")
     reports = filter(None, map(_read_report, folder.glob(REPORT_FILES)))
-    # The first rank whose memory ran out is the cause of the others' failures.
+    # The rank that ran out of memory first made the others fail.
     if first := min(reports, key=lambda report: report["at"], default=None):
         return format_oom_reason({**first, "place": first["place"] or default_place}, first["error"])
     if failure.code == OOM_CODE:

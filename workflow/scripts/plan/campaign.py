@@ -49,7 +49,7 @@ class Campaign:
     """A study at a site. Paths of results are relative to the checkout, paths of the cache absolute.
 
     Sets of runs, from the largest: `designed_runs`, `max_runs` (if cells reach the precision
-    target late), `runs` (planned by now). `record_paths` has those of `runs` that the site can execute.
+    target late), `runs` (planned by now). `record_paths` has the runs that the site can execute.
 
     Attributes:
         study: The study.
@@ -57,7 +57,7 @@ class Campaign:
         mode: Source of the records, from the configuration's key `records`: `campaign` (measure what has no
             record), `available` (use existing records only) or `published` (use the tables of
             published_folder).
-        designed_runs: All runs of the design; a study with a precision target may not need all of them.
+        designed_runs: All runs of the design; a study with a precision target can need fewer.
         published_folder: Folder of runs.csv and epochs.csv in mode `published`, None in the others.
     """
 
@@ -589,7 +589,7 @@ def published_tables(records: str, study: Study) -> Path:
     """Return the folder of published tables that `records` names.
 
     Raises:
-        InputError: If it has no tables, or those of another study.
+        InputError: If it has no tables, or tables of another study.
     """
     from common.tables import check_first_line  # imported late, because pandas would delay every start
 

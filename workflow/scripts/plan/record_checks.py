@@ -1,4 +1,9 @@
-"""Read and check records of runs and of other measurements."""
+"""Read and check records of runs and of other measurements.
+
+`load_record` checks a record against its schema, and `find_contradiction` against the plan of its run.
+`record_status` reads only the status, which is much faster. None of them raises an error for a broken record:
+its status is BROKEN.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +20,7 @@ from plan.identity import PlannedRun
 def load_record(file: Path) -> dict[str, Any]:
     """Return a record of a run or another measurement, or only status and reason if it is BROKEN.
 
-    A record is broken if it cannot be read or violates its schema, which has the name of the file.
+    A record is broken if it cannot be read, or if it violates the schema with the name of the file.
     """
     try:
         record: dict[str, Any] = read_json(file)
@@ -35,7 +40,7 @@ def find_contradiction(record: Mapping[str, Any], run: PlannedRun, site: str) ->
 
     Args:
         record: The record.
-        run: The run under whose key the record lies.
+        run: The run that has the record's key.
         site: Name of the site that the results belong to.
     """
     expected = {

@@ -1,7 +1,7 @@
 """Collect the records of a study in runs.csv, one row per run of the design, and epochs.csv, one per epoch.
 
-Only records under the current keys count. A run whose record belongs to other software, code, data or
-settings is missing, and its row says so.
+Only records under the current keys count. If a run has only a record of other software, code, data or
+settings, it is missing, and its row has the reason.
 """
 
 import contextlib
@@ -125,7 +125,7 @@ def user_command_columns(run: Run, command: Command) -> dict[str, Any]:
 
 
 def read_planned_record(folder: Path, planned: PlannedRun, site: str) -> dict[str, Any]:
-    """Return the final record of a run.
+    """Return the final record of a run, checked against its schema and the plan.
 
     Args:
         folder: The folder of the run's key.
@@ -157,8 +157,8 @@ def epoch_lines(folder: Path, record: dict[str, Any], n_epochs: int, n_warm_up: 
     Args:
         folder: The folder of the run's key.
         record: The record of the run.
-        n_epochs: Number of epochs that the run has to have.
-        n_warm_up: Number of epochs at the beginning that have to be marked as warm-up.
+        n_epochs: Number of epochs that the run must have.
+        n_warm_up: Number of epochs at the beginning that must be marked as warm-up.
 
     Raises:
         InputError: If the table is broken, or epochs are missing, misnumbered, wrongly marked or not timed.
@@ -261,7 +261,7 @@ def user_model_columns(reported: Mapping[str, Any], levels: Mapping[str, Any]) -
     """Return the size of a user-supplied PyTorch module, {} for a model that Ringside knows.
 
     Args:
-        reported: What ranks report in addition to measurements, `told` in the record.
+        reported: What only ranks can report, PROGRAM_REPORT in the record.
         levels: Levels of the run; their precision decides the bytes of a gradient.
     """
     if "parameters" not in reported:
@@ -481,7 +481,7 @@ def summarize(
         text = (
             f"{'all' if disturbed == len(runs) else disturbed} were disturbed and none is ok: end other "
             "programs on the machine, or raise max_other_cpu_share (other programs) or max_steal_share (a "
-            f"hypervisor) in {site}; captions say how much it was"
+            f"hypervisor) in {site}; captions have the shares"
         )
         lines.append(Note("all-disturbed", text, runs=disturbed, site=site))
     lines += without_phases_notes(runs, arguments)

@@ -31,7 +31,7 @@ from runs.submit import is_campaign_job
 from sites import disturbance, slurm
 
 QUEUE_TIMEOUT_S = 5.0
-UNREAD_QUEUES = {  # launcher -> name of the scheduler, command that shows its queue
+UNREAD_QUEUES = {  # launcher -> name of the scheduler, and the command that shows its queue
     "oar": ("OAR", "oarstat"),
     "pbs": ("PBS", "qstat"),
     "flux": ("Flux", "flux jobs"),
@@ -337,7 +337,7 @@ def merge_reasons(reasons: Sequence[str]) -> str:
 
 
 def started_measurements(parent: Path, records: Mapping[str, str]) -> dict[str, Path]:
-    """Return those of `records` (name -> path of the final record) that have a folder in `parent`."""
+    """Return the entries of `records` (name -> path of the final record) that have a folder in `parent`."""
     try:
         folders = set(os.listdir(parent))
     except OSError:
@@ -414,7 +414,7 @@ def read_jobs(campaign: Campaign, keys: Mapping[str, str]) -> tuple[list[Job] | 
 
 
 def read_sessions(results: Path) -> dict[str, Any]:
-    """Return the number of sessions in which a run ended, and the last one (`runs.progress.Session`)."""
+    """Return the number of sessions in which a run ended, and the last one (`runs.session.SessionFile`)."""
     files = sorted((results / "sessions").glob("*.json"))
     last = None
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError, IndexError):
@@ -428,7 +428,7 @@ def read_sessions(results: Path) -> dict[str, Any]:
 
 
 def standing_reader(campaign: Campaign) -> Callable[[], Standing]:
-    """Return a function that reads where a campaign stands each time that it is called."""
+    """Return a function that reads where a campaign stands, anew at each call."""
     read_disturbance = disturbance.share_meter(campaign.site)
     benchmarks, timings, reader = CollectiveBenchmarks(campaign), Timings(campaign), Reader()
 

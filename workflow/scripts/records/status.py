@@ -144,7 +144,7 @@ def status_lines(standing: Standing) -> Iterator[tuple[str, str]]:
 
 
 def first_lines(name: str, lines: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield the first MAX_LISTED lines, of which the first has the name, and the number of the others."""
+    """Yield the first MAX_LISTED lines, with the name on the first one, and the number of the others."""
     n_more = len(lines) - MAX_LISTED
     listed = [*lines[:MAX_LISTED], *([f"and {n_more} more"] if n_more > 0 else [])]
     yield from zip([name, *[""] * MAX_LISTED], listed, strict=False)

@@ -11,7 +11,7 @@
         epochs.csv, steps.csv            times of epochs, and of steps if the study asks for them
         phases.csv, clocks.csv           phases of traced ranks, merged from phases-<rank>.csv
         score-p/                         what Score-P wrote
-        out-of-memory-<rank>.json        report of a rank that ran out of memory
+        out-of-memory-<rank>.json        report of a rank whose memory ran out
         power.csv                        power over time, from power-<rank>.csv of each machine and wattmeters
         result.json                      what the ranks measured about themselves, if all have finished
         reference-before/, -after/       a reference benchmark and its log, kept if it failed
@@ -105,8 +105,8 @@ def unfinished_attempts(folder: Path) -> list[dict[str, Any]]:
 def earlier_attempts_s(attempt: Path) -> float:
     """Return the seconds that the earlier attempts of a run took, each from its beginning to its last file.
 
-    None of these attempts counts: they have no record, or were put aside. An attempt whose beginning is
-    unknown adds 0 s.
+    None of these attempts counts: they are unfinished, or were put aside. If the beginning of an attempt is
+    unknown, it adds 0 s.
     """
     total_s = 0.0
     for earlier in attempts(attempt.parent):
@@ -156,7 +156,7 @@ def read_holder(attempt: Path) -> dict[str, Any]:
 
 
 def give_up(attempt: Path, reason: str) -> None:
-    """Write why an attempt has no record, if the disk allows it."""
+    """Write why an attempt is unfinished, if the disk allows it."""
     with contextlib.suppress(OSError):  # a full disk can be the reason
         write_text(attempt / UNFINISHED, f"{reason}\n")
 
@@ -173,7 +173,7 @@ def create_attempt_folder(folder: Path) -> tuple[int, Path]:
 
 @contextmanager
 def exclusive(folder: Path, title: str) -> Iterator[None]:
-    """Lock a run's `folder` and this machine during a measurement; print for whom this process has to wait.
+    """Lock a run's `folder` and this machine during a measurement; print what this process waits for.
 
     The folder is locked for all nodes, so that a new job waits for one that outlived its Snakemake. On a file
     system without locks, which ./ringside doctor reports, only the machine is locked.
@@ -229,7 +229,7 @@ def read_attempt_record(attempt: Path) -> dict[str, Any]:
 
 
 def _stop_reason(error: BaseException) -> str:
-    """Return why an attempt ended without a record."""
+    """Return why an attempt is unfinished: it was stopped, lost, or ended with another error."""
     job = _job_number()
     suffix = f" (job {job} on {node_name()})" if job else ""
     match error:
@@ -263,9 +263,9 @@ def machine_lock(locked_by: str, waiting: Callable[[str], None]) -> Iterator[Non
     its Snakemake therefore finishes its run, and the next supervisor finds the record.
 
     Args:
-        locked_by: Description of this process, for those that wait.
-        waiting: Called once if this process has to wait, with the description of the process that has the
-            lock.
+        locked_by: Description of this process, for processes that wait.
+        waiting: Called once if this process has to wait, with the description of the process that has
+            locked the machine.
     """
     with _open_lock(_machine_lock_file()) as file:
         acquire_lock(file, lambda: waiting(file.read().strip() or "another process"))
@@ -277,7 +277,7 @@ def machine_lock(locked_by: str, waiting: Callable[[str], None]) -> Iterator[Non
 
 
 def machine_locked_by() -> str | None:
-    """Return the description of the process that locks this machine, or None, without taking the lock."""
+    """Return the description of the process that has locked this machine, or None. Takes no lock."""
     file = _machine_lock_file()
     return file.read_text(errors="replace").strip() or "somebody" if is_locked(file) else None
 
@@ -287,7 +287,7 @@ def _machine_lock_file() -> Path:
 
 
 def _open_lock(path: Path) -> TextIO:
-    """Return the lock file, open at least for reading: that of another user can be read-only for us.
+    """Return the lock file, open at least for reading: another user's file can be read-only for us.
 
     All users can write to its folder, so anyone can have put a link, a pipe or a hard link to one of our
     files there. Only a regular file with a single name is used.
@@ -298,7 +298,7 @@ def _open_lock(path: Path) -> TextIO:
     hint = (
         "it keeps two runs from overlapping on this machine; remove it, or name another file in RINGSIDE_LOCK"
     )
-    # O_RDWR stands twice: another process may create the file between the first try and O_EXCL.
+    # O_RDWR stands twice: another process can create the file between the first try and O_EXCL.
     for flags in (os.O_RDWR, os.O_RDONLY, os.O_RDWR | os.O_CREAT | os.O_EXCL, os.O_RDWR):
         with contextlib.suppress(PermissionError, FileNotFoundError, FileExistsError):
             try:

@@ -24,7 +24,7 @@ POWER = ("t", "host", "scope", "watt")
 IDLE = "ranks.worker.idle"
 NODE = "energy_node_j"
 NO_CLOCK = Note("no-clock", "the log of the command does not say when its epochs began")
-MAX_CLOCK_STEP_S = 1.0  # by which the clock that dates epochs may be set during a run
+MAX_CLOCK_STEP_S = 1.0  # largest step of the clock that dates epochs, if it is set during a run
 _UNKNOWN = MeterKind(wattmeter.SOURCE, wattmeter.SCOPE, "power", 1.0, None, None)
 
 
@@ -75,7 +75,7 @@ def _first_rank_of_each_machine(ranks: Sequence[Mapping[str, Any]]) -> list[tupl
 def _read_node_power(
     folder: Path, leaders: Sequence[tuple[int, Mapping[str, Any]]]
 ) -> list[tuple[float, str, str, float]]:
-    """Return the power samples that nodes wrote during training. The last line may be cut off."""
+    """Return the power samples that nodes wrote during training. The last line can be cut off."""
     samples = []
     for number, rank in leaders:
         if (file := folder / f"power-{number}.csv").exists():

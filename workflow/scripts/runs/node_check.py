@@ -78,8 +78,8 @@ def check_spec(site: Site, nodes: int, device: str) -> dict[str, Any]:
 def check_environment(site: Site) -> tuple[BuiltEnvironment, list[str], str]:
     """Return the ranks' environment, its modules, and the device to test.
 
-    The environment is that of LIBRARY if accelerators are tested. Until it is built, and on CPUs, it is this
-    Python.
+    Accelerators are tested in the environment of LIBRARY. On CPUs, and until that environment is built, ranks
+    run this Python.
     """
     framework = load_framework(LIBRARY)
     stamp = environment_of(site, framework)
@@ -198,7 +198,7 @@ def idle_nodes(site: Site) -> int:
 
 
 def _default_node_count(site: Site, job: Job | None) -> int:
-    """Return how many nodes to test if no number is given: those of this job, or all idle ones."""
+    """Return how many nodes to test if no number is given: all nodes of this job, or all idle nodes."""
     if job:
         return len(site.usable_hosts(job.hosts))
     if site.launcher == "slurm":

@@ -1,8 +1,8 @@
 """Take measurements that are not runs: collective benchmarks, timings, searches for batch sizes.
 
-Exit statuses are those of `runs.supervise`: a measurement that fails has a record, and the exit status is 0.
-If only the final record was deleted, a failed measurement is taken again; a failed run is not, because
-its latest attempt is copied.
+Exit statuses are the same as in `runs.supervise`: a measurement that fails has a record, and the exit status
+is 0. If only the final record was deleted, a failed measurement is taken again. A failed run is not: the
+record of its latest attempt is copied.
 """
 
 import json

@@ -29,7 +29,7 @@ from runs.session import SessionFile
 from runs.usable import usable_runs_note
 from sites import slurm
 
-N_FIRST_RUNS = 5  # if all of these are disturbed, the machine is not fit for a campaign
+N_FIRST_RUNS = 5  # if all of these are disturbed, a hint says what to do about the machine
 MAX_SAME_FAILURES = 3  # failures in a row for the same reason that halt a campaign
 HALTED_STATUS = 3  # exit status if a campaign was halted, or has no usable run
 LAUNCHING_RULES = {"run", "collective_benchmark", "timing", "batch_search"}  # rules whose jobs start ranks
@@ -43,7 +43,7 @@ _EXPLAINED_FAILURE = re.compile(
     r"RuleException:\nCalledProcessError in file .* returned non-zero exit status (?:2|75|79)\.\s*\Z",
     re.DOTALL,
 )
-# Files of the shared cache can come from another checkout, whose Snakemake has their metadata. They need
+# Files of the shared cache can come from another checkout, and its Snakemake has their metadata. They need
 # none, since their path has a digest.
 _CACHE_METADATA = re.compile(
     r"\d+ jobs have missing provenance/metadata .*\nRules with missing metadata:"
@@ -64,7 +64,7 @@ _NOISE = (
 
 
 class FailureWatch:
-    """Halts a campaign whose runs cannot succeed: after equal failures, or if a node cannot access a path.
+    """Halts a campaign if its runs cannot succeed: after equal failures, or if a node cannot access a path.
 
     Attributes:
         halted: Why the campaign was halted, or None.
@@ -288,7 +288,7 @@ def print_planned_search(record: logging.LogRecord) -> bool:
 
 
 def act_if_nothing_to_do(record: logging.LogRecord, act: Callable[[], None]) -> bool:
-    """Filter Snakemake's log: call `act` if there is nothing to do, because Snakemake then calls no hook."""
+    """Filter Snakemake's log: call `act` if nothing is to do, since Snakemake calls no hook then."""
     if str(record.msg).startswith("Nothing to be done"):
         print_line(str(record.msg), to_stderr=True)
         act()
@@ -300,22 +300,22 @@ class Interruption:
     """A filter for Snakemake's log that reduces the output after Ctrl-C to one line: how to resume."""
 
     def __init__(self) -> None:
-        self._seen = False
+        self._is_interrupted = False
 
     def __call__(self, record: logging.LogRecord) -> bool:
         """Return whether a record is printed."""
         message = str(record.msg)
         if message.startswith("Terminating processes on user request"):
-            self._seen = True
+            self._is_interrupted = True
             return False
-        if self._seen and message.startswith(
+        if self._is_interrupted and message.startswith(
             "WorkflowError:\nAt least one job did not complete successfully"
         ):
             print_line(
                 "ringside: interrupted. Completed runs are kept. Rerun the command to resume.", to_stderr=True
             )
             return False
-        return not (self._seen and message.startswith(_INTERRUPTION_NOISE))
+        return not (self._is_interrupted and message.startswith(_INTERRUPTION_NOISE))
 
 
 def count_usable(runs_csv: Path) -> Note:

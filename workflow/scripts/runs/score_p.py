@@ -16,13 +16,13 @@ from ranks.worker.operators import unix_ahead
 
 
 def wrap_program(environment: BuiltEnvironment, site: Site, version: str, folder: Path) -> BuiltEnvironment:
-    """Return an environment whose program starts under Score-P, for an attempt in `folder` (absolute).
+    """Return an environment that starts its program under Score-P, for an attempt in `folder` (absolute).
 
     Raises:
         InputError: If the site's Score-P cannot be used, or has another version than was planned.
     """
     if site.scorep is None or scorep.version(site.scorep) != version:
-        problem = f"is not Score-P {version}, as it was planned"
+        problem = f"is not Score-P {version}, which was planned"
         raise InputError(
             "changed-since-planned",
             problem,

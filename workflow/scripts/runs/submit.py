@@ -92,7 +92,7 @@ def batch_script(campaign: Campaign, block: int, config: list[str], alone: bool,
         campaign: The campaign.
         block: The block.
         config: Arguments for Snakemake's --config.
-        alone: Whether no other block runs at the same time, so that Snakemake may lock the folder.
+        alone: Whether no other block runs at the same time, so that Snakemake can lock the folder.
         options: The caller's arguments for Snakemake.
     """
     snakemake = [
@@ -227,7 +227,7 @@ def _logs(campaign: Campaign) -> Path:
 
 
 def _first_undecided(campaign: Campaign) -> int | None:
-    """Return the first block whose runs are decided in its own job, or None if all are decided."""
+    """Return the first block that decides about its runs in its own job, None if all runs are decided."""
     if not campaign.open:
         return None
     # The decision after a block is about the runs of the next one.

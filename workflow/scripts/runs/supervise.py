@@ -1,7 +1,8 @@
 """Execute one run from launch to record: `python -m runs.supervise`, called once for every run of the design.
 
-A training that fails also gets a record, and the exit status is 0. Any other exit status means that this
-program was stopped, that the infrastructure failed, or that the input was wrong; then there is no record.
+`runs.verdict` decides the status of the run. A training that fails gets a record as well, and the exit status
+of this program is 0. Any other exit status means that this program was stopped, that the infrastructure
+failed, or that the input was wrong. Then there is no record, and the run is repeated.
 """
 
 import json
@@ -163,7 +164,7 @@ def execute(
     Args:
         planned: The run.
         environment: The environment of the reference benchmark.
-        run_environment: The environment of the ranks, whose program can be wrapped by Score-P.
+        run_environment: The environment of the ranks. Score-P can wrap its program.
         launcher: The launcher of the run.
         results: results/<study>.
         folder: The attempt's folder.
@@ -398,7 +399,7 @@ def epoch_energy(epochs: Sequence[Mapping[str, Any]], device: str) -> dict[str, 
 
 @contextmanager
 def report_interruptions(title: str, folder: Path) -> Iterator[None]:
-    """Print one line and exit if the measurement inside ends without a record.
+    """Print one line and exit if the attempt inside ends without a record.
 
     The exit status is 130 if a signal stopped it, INACCESSIBLE_STATUS (79) if a node cannot access a path,
     and EX_TEMPFAIL (75) if it was lost for another reason or an OSError occurred, such as a full disk.

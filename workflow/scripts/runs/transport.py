@@ -115,7 +115,7 @@ def wrong_network_reason(
 def _nccl_networks(logs: Sequence[str]) -> str:
     """Return protocols and interfaces from the logs of all processes, such as `ib mlx5_0,mlx5_1`.
 
-    They are those of all channels. If the logs have no channel, they are all devices of the chosen networks.
+    These are the devices of all channels or, if the logs have no channel, of the chosen networks.
     """
     used = set().union(*(_named_devices(log, _CHANNEL.findall(log)) for log in logs))
     if not used and any(map(_NVLINK_CHANNEL.search, logs)):

@@ -20,7 +20,7 @@ class Cause(NamedTuple):
 
     Attributes:
         name: Two or three words.
-        text: The predicate of a sentence whose subject is the number of runs.
+        text: The predicate of a sentence about a number of runs, such as "ran out of memory".
     """
 
     name: str

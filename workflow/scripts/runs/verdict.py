@@ -108,7 +108,7 @@ def check_measurements(
     hosts: Sequence[str],
     gradient_bytes: int,
 ) -> Verdict:
-    """Return the verdict on an attempt whose ranks ended without an error on `hosts`.
+    """Return the verdict on an attempt if its ranks, started on `hosts`, ended without an error.
 
     It is FAILED if epochs are missing, or if the log of a user-supplied command cannot be read. It is INVALID
     for the first of these reasons that applies:

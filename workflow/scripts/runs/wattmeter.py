@@ -69,7 +69,7 @@ def request_samples(meter: Wattmeter, nodes: Sequence[str], start: float, end: f
 def _request_available(
     meter: Wattmeter, nodes: Sequence[str], start: float, end: float, deadline: float
 ) -> Samples:
-    """Return the samples available now; `deadline` on the monotonic clock is that of all answers."""
+    """Return the samples available now. All answers must come before `deadline` on the monotonic clock."""
     rows: dict[str, dict[float, float]] = {}
     for part_start in np.arange(start, end, AT_ONCE_S):
         window = {"start_time": f"{part_start:.3f}", "end_time": f"{min(part_start + AT_ONCE_S, end):.3f}"}
@@ -142,7 +142,7 @@ def describe_meter(meter: Wattmeter, samples: Samples) -> MeterKind:
 
 
 def valid_samples(samples: Samples) -> Samples:
-    """Return the samples whose power is finite and not negative."""
+    """Return the samples with a finite power that is not negative."""
     return {node: rows[_is_power(rows)] for node, rows in samples.items()}
 
 
