@@ -1,8 +1,9 @@
 """Run one part of the tests that are too long for every commit: `make rotation-test`.
 
 rotation.yaml lists the parts. The commit's hash chooses one of the parts that take at most MAX_MINUTES on two
-cores, as measured. So CI runs all of them over a few dozen commits, and the same commit always runs the same
-part. `--list` shows the parts, `--part NAME` runs one of them.
+cores, as measured. So CI runs these parts over a few dozen commits, and the same commit always runs the same
+part. Parts that take longer, or were not measured yet, run by hand only. `--list` shows the parts, `--part NAME`
+runs one of them.
 """
 
 import argparse
