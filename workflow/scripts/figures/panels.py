@@ -354,8 +354,8 @@ def _draw_arrows(ax: Axes, axis: Literal["x", "y"], limits: tuple[float, float])
             ARROWS[axis], limits, (ends < limits[0], ends > limits[1]), strict=True
         ):
             if is_beyond.any():
-                place = ([across[0]], [limit]) if axis == "y" else ([limit], [across[0]])
-                arrow = ax.plot(*place, end, color=bar.get_color(), clip_on=False, zorder=6)[0]
+                point = ([across[0]], [limit]) if axis == "y" else ([limit], [across[0]])
+                arrow = ax.plot(*point, end, color=bar.get_color(), clip_on=False, zorder=6)[0]
                 arrow.set(markersize=2.4, markeredgewidth=0.0)
 
 
@@ -454,26 +454,26 @@ def draw_replicates(
 
 
 def mark_out_of_memory(
-    ax: Axes, place: float, styles: Sequence[SeriesStyle], across: Transform | None = None
+    ax: Axes, position: float, styles: Sequence[SeriesStyle], across: Transform | None = None
 ) -> None:
     """Mark cells that ran out of memory at the lower end of the axis of values, one above the other.
 
     Args:
         ax: The panel.
-        place: Position on the axis of cells.
+        position: Position on the axis of cells.
         styles: Style of the series of each cell.
-        across: Transformation of `place`; by default the axis of cells.
+        across: Transformation of `position`; by default the axis of cells.
     """
     base = across or ax.get_xaxis_transform()
     for number, series_style in enumerate(styles):
         y = 2 + number * OUT_OF_MEMORY_ROW_POINTS
-        label = ax.annotate(OUT_OF_MEMORY_MARK, (place, 0), (0, y), base, "offset points", zorder=6)
+        label = ax.annotate(OUT_OF_MEMORY_MARK, (position, 0), (0, y), base, "offset points", zorder=6)
         label.set(ha="center", va="bottom", color=style.INK, fontsize=style.SMALL_FONT_SIZE)
         label.set_bbox({"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.2})
         shift = (-OUT_OF_MEMORY_MARKER_POINTS / 72, (y + 4) / 72)
-        marker_place = base + ScaledTranslation(*shift, ax.figure.dpi_scale_trans)
+        marker_transform = base + ScaledTranslation(*shift, ax.figure.dpi_scale_trans)
         marker = marker_style(series_style) | {"markersize": OUT_OF_MEMORY_MARKER_SIZE}
-        ax.plot([place], [0], transform=marker_place, zorder=6, scalex=False, scaley=False, **marker)
+        ax.plot([position], [0], transform=marker_transform, zorder=6, scalex=False, scaley=False, **marker)
 
 
 def marker_style(series_style: SeriesStyle) -> dict[str, Any]:

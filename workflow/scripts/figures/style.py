@@ -156,11 +156,11 @@ def framework_style(framework: str, frameworks: Iterable[str] = ()) -> SeriesSty
     used: set[int] = set()
     for name in (name for name in names if name not in FRAMEWORK_STYLES):
         first = int(hashlib.sha256(name.encode()).hexdigest(), 16) % n_fallback
-        places = [*range(first, n_fallback), *range(first), *range(n_fallback, len(styles))]
-        place = next((place for place in places if place not in used), first)
+        indices = [*range(first, n_fallback), *range(first), *range(n_fallback, len(styles))]
+        index = next((index for index in indices if index not in used), first)
         if name == framework:
-            return styles[place]
-        used.add(place)
+            return styles[index]
+        used.add(index)
     raise AssertionError(framework)
 
 

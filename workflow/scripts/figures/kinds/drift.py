@@ -137,9 +137,9 @@ def _add_positions(
         return data.assign(left=order - 0.4, right=order + 0.4, middle=order), ran[:0], None, "run, in order"
     time = timeline.time_axis(ran)
     left, right = time.position(ran["start_h"].to_numpy()), time.position(ran["end_h"].to_numpy())
-    places = pd.DataFrame({"left": left, "right": right, "middle": (left + right) / 2}, index=ran.index)
+    positions = pd.DataFrame({"left": left, "right": right, "middle": (left + right) / 2}, index=ran.index)
     is_excluded = (ran["status"] != RunStatus.OK) & ran["other_cpu_share"].notna()
-    return data.join(places), ran[is_excluded].join(places), time, ""
+    return data.join(positions), ran[is_excluded].join(positions), time, ""
 
 
 def _block_bands(data: pd.DataFrame) -> pd.DataFrame:
@@ -219,10 +219,10 @@ def _mark_beyond(ax: Axes, middle: pd.Series, deviations: pd.Series) -> None:
     """Draw an arrow at the edge for each run beyond the axis, and the values of the largest ones."""
     height = np.where(deviations > 0, 0.86, 0.08)
     ax.plot(middle, height, transform=ax.get_xaxis_transform(), **CUT_MARKER)
-    for place in deviations.abs().nlargest(MAX_CUT_LABELS).index:
+    for run in deviations.abs().nlargest(MAX_CUT_LABELS).index:
         text = ax.annotate(
-            f"{deviations[place]:+.0f} %",
-            (middle[place], 0.86 if deviations[place] > 0 else 0.08),
+            f"{deviations[run]:+.0f} %",
+            (middle[run], 0.86 if deviations[run] > 0 else 0.08),
             xycoords=ax.get_xaxis_transform(),
             xytext=(4, 0),
             textcoords="offset points",

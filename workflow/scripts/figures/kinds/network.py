@@ -67,9 +67,9 @@ def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     frameworks = sorted(set(ok["framework"]))
     all_series = [Series(name, {"framework": name}, style.framework_style(name)) for name in frameworks]
     n_collectives = network["collective"].nunique()
-    places = panels.level_combinations(network, ["nodes", *varying_links])
+    scales = panels.level_combinations(network, ["nodes", *varying_links])
     panel_factors = ["collective"] if n_collectives > 1 else []
-    if n_collectives == 1 or len(places) > 1:
+    if n_collectives == 1 or len(scales) > 1:
         panel_factors += ["nodes", *varying_links]
     all_panels = panels.level_combinations(network, panel_factors)
     all_panels.sort(key=lambda levels: list(COLLECTIVES).index(levels.get("collective", ALL_REDUCE)))
@@ -113,7 +113,7 @@ def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, panels.Caption]:
         _set_axes(ax, ok, TICK_FACTOR_IN_PANELS if is_titled else TICK_FACTOR)
     grid.label("message size", f"bus bandwidth ({unit.name})")
     panels.add_legend(grid.figure, all_series, further_handles if deviations else further_handles[1:])
-    same_note = Note("same-in-all-panels", f"All on {panels.panel_title(places[0])}.", levels=places[0])
+    same_note = Note("same-in-all-panels", f"All on {panels.panel_title(scales[0])}.", levels=scales[0])
     text = f"Without a fit of positive latency and bandwidth: {'; '.join(unfitted)}."
     not_fitted_note = Note("benchmarks-not-fitted", text, benchmarks=unfitted)
     sentences = [
@@ -122,7 +122,7 @@ def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, panels.Caption]:
         _deviating_note(deviating),
         BOUND_NOTE if has_bound else "",
         rounds_text(network),
-        "" if is_titled and len(places) > 1 else same_note,
+        "" if is_titled and len(scales) > 1 else same_note,
         not_fitted_note if unfitted else "",
         "" if (network["status"] == "ok").all() else shortfall(network),
         omission_note if len(panel_levels) < len(all_panels) else "",

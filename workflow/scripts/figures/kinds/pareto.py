@@ -185,11 +185,11 @@ def _draw_markers(ax: Axes, series: Series, points: pd.DataFrame) -> None:
 
 def _draw_numbers(ax: Axes, points: pd.DataFrame) -> None:
     """Write numbers of nodes or devices to the lower left of markers; close markers share one."""
-    places: dict[Any, list[np.ndarray]] = {}
+    positions: dict[Any, list[np.ndarray]] = {}
     for x, y, number in points.sort_values("y")[["x", "y", "scale"]].itertuples(index=False):
-        place, numbered = ax.transData.transform((x, y)), places.setdefault(number, [])
-        if any(np.hypot(*(place - earlier)) < LABEL_DISTANCE * ax.bbox.width for earlier in numbered):
+        position, numbered = ax.transData.transform((x, y)), positions.setdefault(number, [])
+        if any(np.hypot(*(position - earlier)) < LABEL_DISTANCE * ax.bbox.width for earlier in numbered):
             continue
-        numbered.append(place)
+        numbered.append(position)
         label = ax.annotate(str(number), (x, y), (-2.2, -1.8), textcoords="offset points", zorder=5)
         label.set(ha="right", va="top", fontsize=style.SMALL_FONT_SIZE, color=style.INK)

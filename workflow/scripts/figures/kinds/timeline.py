@@ -177,9 +177,9 @@ def started_runs(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _make_lanes(ran: pd.DataFrame, series: Sequence[Series]) -> tuple[list[str], pd.DataFrame]:
-    """Return the names of lanes from the top, and a row per bar: run (place in `ran`), lane, series, hours.
+    """Return the names of lanes from the top, and a row per bar: run, lane, series, hours.
 
-    Lanes are hosts if there are 2 to MAX_LANES, or else series.
+    `run` is the position in `ran`. Lanes are hosts if there are 2 to MAX_LANES, or else series.
     """
     bars = ran[["start_h", "ready_h", "end_h", "status"]].reset_index(drop=True)
     bars["run"] = np.arange(len(ran))
@@ -302,7 +302,7 @@ def _lighten(colour: np.ndarray) -> np.ndarray:
 def draw_cuts(ax: Axes, time: Time, height: float | None) -> None:
     """Draw long gaps, hatched, with their duration at this height; None omits the duration."""
     for start, end in time.cuts:
-        left, right = (float(place) for place in time.position(np.array([start, end])))
+        left, right = (float(position) for position in time.position(np.array([start, end])))
         if right < ax.get_xlim()[0] or left > ax.get_xlim()[1]:
             continue
         ax.axvspan(left, right, facecolor="white", edgecolor=style.GRID, hatch="//////", linewidth=0)

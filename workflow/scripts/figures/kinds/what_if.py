@@ -16,7 +16,7 @@ from prediction.what_if import NO_TRACE, PREDICTION_METHOD, gain, in_order
 ROW_INCHES = 0.19
 AXIS_INCHES = 0.42
 ROW_OFFSET = 0.17  # of a row, from its middle to the predicted and the measured value
-PREDICTED, MEASURED = (style.TREATMENT_STYLES[place] for place in (0, 1))
+PREDICTED, MEASURED = (style.TREATMENT_STYLES[index] for index in (0, 1))
 SERIES = [Series("predicted by replay", {}, PREDICTED), Series("measured", {}, MEASURED)]
 MAX_PANELS = 6
 HEADING = "Time per sample that one change saves, predicted by replaying traced steps, and measured."
