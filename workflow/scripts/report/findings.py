@@ -455,7 +455,8 @@ FINDINGS: Mapping[tuple[str, str | None], Finder] = {
     ("overview", EPOCH_TIME.name): _range_of_times,
     ("heat_map", EPOCH_TIME.name): _range_of_times,
     ("by_factor", EPOCH_TIME.name): _effect_of_factor,
-    ("scaling", None): lambda _, evidence: speedups(evidence),
+    ("scaling", "speedup_and_efficiency"): lambda _, evidence: speedups(evidence),
+    ("scaling", "efficiency"): lambda _, evidence: speedups(evidence),
     ("memory", None): _peak_memory,
     ("accuracy", "accuracy"): _range_of_column(
         "validation_accuracy_mean", "mean validation accuracy after the last epoch", 100.0, " %"

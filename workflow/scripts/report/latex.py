@@ -48,17 +48,23 @@ def see(kind: str, name: str) -> str:
     return rf"{'Figure' if kind == 'fig' else 'Table'}~\ref{{{kind}:{name}}}"
 
 
-def link_names(source: str, labels: Collection[str]) -> str:
+def link_names(
+    source: str, labels: Collection[str], other_labels: Collection[str] = (), other_document: str = ""
+) -> str:
     """Return LaTeX with references for texts such as "table `name`", and other words in backticks as code.
 
     Args:
         source: LaTeX.
         labels: Labels of the document's figures and tables, such as tab:cells.
+        other_labels: Labels of the figures and tables of another document.
+        other_document: Words after their names, such as `of the paper`.
     """
 
     def refer(named: re.Match[str]) -> str:
         kind, name = "fig" if named["kind"].lower() == "figure" else "tab", named["name"].replace(r"\_", "_")
-        return see(kind, name) if f"{kind}:{name}" in labels else named[0]
+        if f"{kind}:{name}" in labels:
+            return see(kind, name)
+        return f"{named[0]} {other_document}" if f"{kind}:{name}" in other_labels else named[0]
 
     return _CODE.sub(r"\\texttt{\g<code>}", _NAMED.sub(refer, source))
 

@@ -147,6 +147,7 @@ def render_page(
             for table in material.tables.values()
         },
         reasons=failure_reasons(material),
+        repeated=conditions.join_names(material.every_run.query("attempt > 1")["run_id"].tolist()),
         failed_benchmarks=setting.failed_benchmarks(material.data("network")),
         repeat=repeat_command(material, campaign),
         missing=missing_cells(runs),

@@ -402,11 +402,17 @@ def write_sources(facts: Facts, figures: Sequence[Path], all_tables: Sequence[Pa
 
 def _write_texts(files: Mapping[str, str], contents: Contents, out: Path) -> None:
     """Write texts, with references to the figures and tables of the document that each belongs to."""
-    supplement = contents.supplement
-    in_supplement = {"supplement.tex", *(f"figures/{name}.tex" for name in supplement.captions)}
+    in_supplement = {"supplement.tex", *(f"figures/{name}.tex" for name in contents.supplement.captions)}
     for name, text in files.items():
-        labels = supplement.labels if name in in_supplement else contents.paper.labels
-        write_text(out / name, GENERATED_HEADER + link_names(text, labels))
+        write_text(out / name, GENERATED_HEADER + _refer(text, contents, name in in_supplement))
+
+
+def _refer(text: str, contents: Contents, in_supplement: bool) -> str:
+    """Return text with references to figures and tables, and names for those of the other document."""
+    paper, supplement = contents.paper.labels, contents.supplement.labels
+    if in_supplement:
+        return link_names(text, supplement, paper, "of the paper")
+    return link_names(text, paper, supplement, "in the supplement")
 
 
 def _copy_figures(figures: Sequence[Path], outputs: StageOutputs, folder: Path) -> None:
@@ -422,9 +428,10 @@ def _copy_figures(figures: Sequence[Path], outputs: StageOutputs, folder: Path) 
 def _copy_tables(tables: Sequence[Path], contents: Contents, folder: Path) -> None:
     """Copy all tables, with references to the figures and tables of their document."""
     for stem in tables:
-        part = contents.supplement if stem.name in contents.supplement.tables else contents.paper
         text = cited(Path(f"{stem}.tex").read_text(encoding="utf-8"))
-        write_text(folder / f"{stem.name}.tex", link_names(text, part.labels))
+        write_text(
+            folder / f"{stem.name}.tex", _refer(text, contents, stem.name in contents.supplement.tables)
+        )
 
 
 def main(

@@ -141,6 +141,7 @@ def check_subsets(material: Material) -> Verdict:
         "exclusions": len(excluded),
         "silent_exclusions": sum(entry.reason is None for entry in excluded),
         "unexplained": int((failed["reason"].map(one_line) == "").sum()),
+        "repeated": int((material.runs["attempt"] > 1).sum()),
         "nodes": max(study.factors["nodes"]),
         "site_nodes": site.nodes if site else None,
     }
@@ -152,6 +153,9 @@ def check_subsets(material: Material) -> Verdict:
         reasons.append(f"the study gives no reason for {counts['silent_exclusions']} of {exclusions_text}")
     if counts["unexplained"]:
         reasons.append(f"{number_of(counts['unexplained'], 'run')} without a result have no reason")
+    if counts["repeated"]:
+        text = f"why {number_of(counts['repeated'], 'run')} had to be repeated is not in the records"
+        reasons.append(text)
     if site is None:
         reasons.append("the site of the runs is not known here, so unused resources cannot be listed")
     elif counts["nodes"] < site.nodes:
