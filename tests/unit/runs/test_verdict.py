@@ -1,4 +1,4 @@
-"""Status and reason of an attempt follow from the files that its ranks have written."""
+"""The status of a run follows from how its ranks ended and from the files that they have written."""
 
 import errno
 import os
@@ -82,9 +82,9 @@ def decided(outcome: Outcome, log: Path, trace_problem: Note | None = None, kill
     return decide_status(planned, outcome, trace_problem, Measurements(None, []), HOSTS, log, killed)
 
 
-def stated(judgement: tuple[str, Note | None]) -> tuple[str, str, dict[str, Any]]:
+def stated(verdict: tuple[str, Note | None]) -> tuple[str, str, dict[str, Any]]:
     """Return the status, and code and facts of the reason."""
-    status, reason = judgement
+    status, reason = verdict
     assert reason is not None
     return status, reason.code, dict(reason.facts)
 
@@ -112,8 +112,8 @@ def test_a_loss_that_is_not_finite_is_invalid(tmp_path: Path, loss: float) -> No
 def test_run_with_a_bad_measurement_is_invalid(
     tmp_path: Path, changes: dict[str, Any], code: str, facts: dict[str, Any], cause: str
 ) -> None:
-    judgement = judged(epochs(tmp_path, 2.0, 1.0), **changes)
-    assert stated(judgement) == ("invalid", code, facts) and find_cause(*judgement).name == cause
+    verdict = judged(epochs(tmp_path, 2.0, 1.0), **changes)
+    assert stated(verdict) == ("invalid", code, facts) and find_cause(*verdict).name == cause
 
 
 @pytest.mark.parametrize(
@@ -127,8 +127,8 @@ def test_startup_time_needs_agreeing_clocks(ready_s: float, closed_s: float, exp
 
 def test_misplaced_ranks_make_a_run_invalid(tmp_path: Path) -> None:
     rows = epochs(tmp_path, 2.0, 1.0)
-    judgement = judged(rows, CLUSTER, hosts=["node1"])
-    assert stated(judgement) == ("invalid", "misplaced", {"hosts": ["node1"], "expected": HOSTS})
+    verdict = judged(rows, CLUSTER, hosts=["node1"])
+    assert stated(verdict) == ("invalid", "misplaced", {"hosts": ["node1"], "expected": HOSTS})
     assert judged(rows, CLUSTER, hosts=["node1.cluster.example", "node2.cluster.example"])[0] == "ok", (
         "with domains"
     )
@@ -138,8 +138,8 @@ def test_misplaced_ranks_make_a_run_invalid(tmp_path: Path) -> None:
 def test_nodes_on_one_machine_are_no_distinct_nodes(tmp_path: Path) -> None:
     distinct, rows = replace(CLUSTER, placement="distinct-nodes"), epochs(tmp_path, 2.0, 1.0)
     assert judged(rows, distinct, machines=2)[0] == "ok"
-    judgement = judged(rows, distinct, machines=1)
-    assert stated(judgement) == ("invalid", "nodes-share-a-machine", {"hosts": HOSTS, "machines": 1})
+    verdict = judged(rows, distinct, machines=1)
+    assert stated(verdict) == ("invalid", "nodes-share-a-machine", {"hosts": HOSTS, "machines": 1})
 
 
 def test_gradients_on_another_network_make_a_run_invalid(tmp_path: Path) -> None:
