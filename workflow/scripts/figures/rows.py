@@ -16,6 +16,7 @@ MIN_ROWS = 2  # in height, because lower axes leave no room for their labels
 AXIS_INCHES = 0.35
 REPLICATE_OFFSET = 0.36  # of a row, from a mean to the ticks of its runs
 REMARK_X = 0.03  # of the axis
+MAX_LABEL_SHARE = 0.5  # of the width of a print column; a figure with longer row labels is as wide as a page
 CHARACTER_INCHES = 0.055  # of row labels and titles, on average
 
 DrawCell = Callable[[Axes, Series, float, pd.DataFrame], None]
@@ -37,7 +38,8 @@ def draw_rows(
     view = view.fit_to_page(row_in + panels.titles_height(view.panels))
     panel_levels = view.panels
     n_rows, n_columns, width = panels.layout(len(panel_levels))
-    if _titles_overlap(view, n_columns, width):
+    label_in = CHARACTER_INCHES * max((len(text) for _, _, text in view.rows), default=0)
+    if _titles_overlap(view, n_columns, width) or label_in > MAX_LABEL_SHARE * width:
         width = style.PAGE_INCHES
     figure = style.new_figure(width, n_rows * (row_in + panels.titles_height(panel_levels)))
     axis_factors = panels.duration_factors(view.facet)
