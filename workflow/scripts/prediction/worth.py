@@ -267,7 +267,10 @@ def _explain_proposal(proposal: NextMeasurements) -> str:
             f"(a factor of {now})."
         )
     counts = " and ".join(map(str, proposal.counts)) + (" node" if proposal.counts == (1,) else " nodes")
-    return f"Measure {counts} next to narrow the band on {proposal.target} nodes from a factor of {now} to one of {then}."
+    return (
+        f"Measure {counts} next to narrow the band on {proposal.target} nodes "
+        f"from a factor of {now} to one of {then}."
+    )
 
 
 def band_factor(half_width: float) -> str:
