@@ -127,6 +127,11 @@ def measure(site: Site, cases: tuple[dict[str, Any], ...] = CASES) -> list[Row]:
     return rows
 
 
+def megabytes(n_bytes: float) -> str:
+    """Return megabytes with so many decimals that a reader can recompute the error of small estimates."""
+    return f"{n_bytes / 1e6:.{1 if n_bytes >= 1e8 else 2}f}"
+
+
 def describe(row: Row) -> list[str]:
     """Return the cells of a row of the table."""
     levels = row.levels
@@ -139,8 +144,8 @@ def describe(row: Row) -> list[str]:
     estimated = sum(row.estimate.tensor_bytes.values())
     return [
         *case,
-        f"{estimated / 1e6:.1f}",
-        f"{row.allocated_bytes / 1e6:.1f}",
+        megabytes(estimated),
+        megabytes(row.allocated_bytes),
         f"{100 * (estimated / row.allocated_bytes - 1):+.1f} %".replace("-", "−"),
     ]
 

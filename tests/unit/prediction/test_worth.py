@@ -53,6 +53,14 @@ def test_knee_is_the_first_doubling_below_the_share(informed):
     assert worth.find_knee(informed, gains[1] + 0.01).nodes.value == 1
 
 
+def test_answer_states_both_widths_as_factors(informed):
+    knee = worth.find_knee(informed, 0.7)
+    proposal = worth.NextMeasurements(counts=(2, 4), target=1024, now=1.5, then=0.6)
+    answer = worth.explain_knee(knee, proposal, 0.7, "With links of 10 Gbit/s")
+    assert answer.endswith("narrow the band on 1024 nodes from a factor of 2.5 to one of 1.60.")
+    assert "less than the required 70 %" in answer
+
+
 def test_knee_beyond_all_counts_is_infinite(informed):
     knee = worth.find_knee(informed, 0.01)
     assert knee.nodes == Estimate(math.inf, math.inf, math.inf) and knee.considered == 256

@@ -242,11 +242,11 @@ def explain_knee(knee: Knee, proposal: NextMeasurements | None, share: float, ti
         f"{100 * end:.0f}".replace("-", "−") for end in (knee.gain.value, knee.gain.low, knee.gain.high)
     )
     count, doubling = f"up to {knee.nodes.value:.0f} nodes are", "next"
-    too_little = f", not {100 * share:.0f} %"
+    too_little = f", less than the required {100 * share:.0f} %"
     if math.isinf(knee.nodes.value):
         count, doubling, too_little = f"all {knee.considered} nodes that were considered are", "last", ""
     elif knee.nodes.value == 1:
-        count = "one node is"
+        count = "no more than one node is"
     band = f"{gain} % [{low}, {high}] of the ideal"
     text = (
         f"{title}, {count} worth it (90 % band: {' to '.join(ends)}): "
@@ -260,16 +260,25 @@ def explain_knee(knee: Knee, proposal: NextMeasurements | None, share: float, ti
 
 
 def _explain_proposal(proposal: NextMeasurements) -> str:
-    now, then = (width_text(width) for width in (proposal.now, proposal.then))
+    now, then = (band_factor(width) for width in (proposal.now, proposal.then))
     if not proposal.counts:
-        return f"No measurement that was considered narrows the band on {proposal.target} nodes ({now})."
+        return (
+            f"No measurement that was considered narrows the band on {proposal.target} nodes "
+            f"(a factor of {now})."
+        )
     counts = " and ".join(map(str, proposal.counts)) + (" node" if proposal.counts == (1,) else " nodes")
-    return f"Measure {counts} next to narrow the band on {proposal.target} nodes from {now} to {then}."
+    return (
+        f"Measure {counts} next to narrow the band on {proposal.target} nodes "
+        f"from a factor of {now} to one of {then}."
+    )
 
 
-def width_text(half_width: float) -> str:
-    """Return the half width of a band, a share of the prediction, as text."""
-    return f"±{100 * half_width:.0f} %" if half_width < 1 else f"a factor of {1 + half_width:.1f}"
+def band_factor(half_width: float) -> str:
+    """Return the factor between a prediction and the upper end of its band, as text.
+
+    `half_width` is a share of the prediction.
+    """
+    return f"{1 + half_width:.2f}" if half_width < 1 else f"{1 + half_width:.1f}"
 
 
 def knee_columns(knee: Knee, proposal: NextMeasurements | None) -> dict[str, Any]:
