@@ -99,7 +99,8 @@ class Adjusted(CellMeans):
 
     Attributes:
         slopes: Slopes of the covariates.
-        distances: For each slope, the negative derivative of the runs' log adjusted times.
+        distances: For each slope, how far the covariate of each run is from the mean of all runs, as in the
+            module's formula. If the slope grows by 1, the log adjusted time decreases by this (first order).
     """
 
     slopes: Slopes
@@ -195,7 +196,7 @@ class Adjustment:
         """Share by which intervals of ratios within blocks are narrower (consecutive cells), or NaN."""
         if self.adjusted is None:
             return math.nan
-        names = list(self.plain.samples)
+        names = list(self.plain.values_by_cell)
         adjusted_ratios, plain_ratios = (
             cell_means.ratios(names[1:], names[:-1]) for cell_means in (self.adjusted, self.plain)
         )
