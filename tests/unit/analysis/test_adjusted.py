@@ -294,7 +294,7 @@ def test_means_and_ratios_are_adjusted_each_where_it_pays(monkeypatch):
         adjusted.adjusted_tables_note(result).facts["means"],
         adjusted.adjusted_tables_note(result).facts["ratios"],
     ) == (False, True)
-    monkeypatch.setattr(adjusted.Adjustment, "narrower_ratios", 0.04)
+    monkeypatch.setattr(adjusted.Adjustment, "ratio_narrowing", 0.04)
     again = adjustment.__wrapped__(runs)  # bypasses the cache
     assert again.reason_unadjusted == NO_BETTER and list(again.slopes_alone) == list(result.slopes_alone)
     of_means = adjustment(disturbed())
