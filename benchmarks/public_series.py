@@ -313,7 +313,7 @@ def predict_worth(cells: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     gains, widths = [], []
     for name, series in cells.groupby("series"):
         on_nodes = series[series["devices_per_node"] == series["devices_per_node"].max()].sort_values("nodes")
-        for _, members in on_nodes.groupby([on_nodes["local_batch"].round(law.DIGITS), "n_passes"]):
+        for _, members in on_nodes.groupby([on_nodes["local_batch"].round(law.ROUNDING_DIGITS), "n_passes"]):
             members = members.drop_duplicates("nodes")
             steps = members.set_index("nodes")["optimizer_step_s"]
             speedups = steps.index * steps.iloc[0] / steps

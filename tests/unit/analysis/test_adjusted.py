@@ -56,7 +56,7 @@ def test_the_slope_and_adjusted_means_are_those_of_montgomery():
     y, x = (np.array([[row[place] for row in rows] for rows in FIBRES.values()]) / 100 for place in (0, 1))
     runs = in_blocks(y, x).assign(block=1)
     result = adjustment(runs)
-    slope = result.alone[REFERENCE]
+    slope = result.slopes_alone[REFERENCE]
     assert slope.values == pytest.approx(0.9540, abs=5e-5)
     assert slope.df == 11
     assert 1e4 * slope.covariance[0, 0] * 195.60e-4 == pytest.approx(2.54, abs=5e-3), "Exx = 195.60"
@@ -97,7 +97,7 @@ def test_press_errors_equal_those_of_statsmodels(names):
 def test_adjusted_mean_and_its_interval_follow_the_formula():
     runs = disturbed()
     result = adjustment(runs)
-    adjusted_means, slope = result.adjusted, result.alone[REFERENCE]
+    adjusted_means, slope = result.adjusted, result.slopes_alone[REFERENCE]
     power = runs["reference_s"] ** slope.values[0]
     times = runs["epoch_time_s"] * power.mean() / power
     assert adjusted_means.cell_statistics["mean"].tolist() == pytest.approx(
@@ -138,7 +138,7 @@ def test_lost_cpu_time_is_taken_out_with_or_without_reference():
     assert by_both.adjusted.cell_statistics["mean"].tolist() == pytest.approx(
         [(runs["reference_s"] / (1 - share)).mean()] * 6, rel=0.05
     )
-    assert by_both.narrower > 0.7
+    assert by_both.mean_narrowing > 0.7
     flat = runs.assign(
         **dict(
             zip(
@@ -149,7 +149,7 @@ def test_lost_cpu_time_is_taken_out_with_or_without_reference():
         )
     )
     alone = adjustment(with_lost_time(flat, share))
-    assert alone.adjusted.slopes.covariates == (LOST_CPU_TIME,) and alone.leading == LOST_CPU_TIME
+    assert alone.adjusted.slopes.covariates == (LOST_CPU_TIME,) and alone.leading_covariate == LOST_CPU_TIME
     assert adjusted.adjusted_tables_note(alone).facts == {
         "means": True,
         "ratios": True,
@@ -159,11 +159,11 @@ def test_lost_cpu_time_is_taken_out_with_or_without_reference():
     unknown = with_lost_time(flat, share)
     unknown.loc[unknown.index[0], "steal_share"] = math.nan
     recorded = adjustment(unknown)
-    assert set(recorded.alone) == {REFERENCE} and recorded.unused[LOST_CPU_TIME].code == "not-recorded"
+    assert set(recorded.slopes_alone) == {REFERENCE} and recorded.unused[LOST_CPU_TIME].code == "not-recorded"
     of_cell = with_lost_time(flat, share / 10 + 0.3 * (flat["cell"] == "c00"))
     (unused,) = adjusted.slopes_note(adjustment(of_cell)).facts["unused"]
     assert (unused.code, unused.facts["covariate"]) == ("cells-differ", LOST_CPU_TIME)
-    assert set(adjustment(with_lost_time(flat, share / 10)).alone) == {REFERENCE}, (
+    assert set(adjustment(with_lost_time(flat, share / 10)).slopes_alone) == {REFERENCE}, (
         "less than 5 % is not notable"
     )
     assert np.isfinite(adjustment(with_lost_time(flat, share).assign(steal_share=1.0)).covariates).all(
@@ -214,7 +214,7 @@ def test_references_are_compared_within_a_setting_alone():
 def test_a_reference_that_differs_by_cell_is_not_used():
     runs = disturbed(noise=0.01)
     heavy = runs["reference_s"] * np.where(runs["cell"] == "c00", 2.0, 1.0)
-    why = adjustment(runs.assign(reference_s=heavy)).why
+    why = adjustment(runs.assign(reference_s=heavy)).reason_unadjusted
     assert (why.code, why.facts["covariate"]) == ("cells-differ", REFERENCE)
     own = adjustment(
         runs.assign(reference_s=heavy, environment_digest=np.where(runs["cell"] == "c00", "b", "a"))
@@ -261,8 +261,12 @@ def test_nothing_is_adjusted_where_that_is_not_known_to_help(case, why):
         case "nothing":
             runs = runs[:0]
     result = adjustment(runs)
-    assert (result.adjusted, result.why.code, result.why.facts) == (None, why.code, why.facts)
-    assert math.isnan(result.narrower)
+    assert (result.adjusted, result.reason_unadjusted.code, result.reason_unadjusted.facts) == (
+        None,
+        why.code,
+        why.facts,
+    )
+    assert math.isnan(result.mean_narrowing)
 
 
 def test_means_and_ratios_are_adjusted_each_where_it_pays(monkeypatch):
@@ -271,7 +275,7 @@ def test_means_and_ratios_are_adjusted_each_where_it_pays(monkeypatch):
     runs = runs.assign(reference_s=runs["reference_s"] * np.exp(0.3 * runs["block"]), framework=runs["cell"])
     runs = runs[(runs["cell"] != "c05") | (runs["block"] < 2)]
     result = adjustment(runs)
-    assert (result.means, result.adjusts_ratios) == (None, True) and result.narrower < -1
+    assert (result.means, result.adjusts_ratios) == (None, True) and result.mean_narrowing < -1
     pairs = ["c01", "c05"], ["c00", "c00"]
     ratios, adjusted_ratios = result.ratios(*pairs), result.adjusted.ratios(*pairs)
     assert ratios.loc[0].tolist() == adjusted_ratios.loc[0, ["value", "low", "high"]].tolist()
@@ -283,16 +287,16 @@ def test_means_and_ratios_are_adjusted_each_where_it_pays(monkeypatch):
     assert (facts["means_adjusted"], facts["ratios_adjusted"], facts["means"]) == (
         False,
         True,
-        result.narrower,
+        result.mean_narrowing,
     )
     assert adjusted.summarize(runs, result).empty
     assert (
         adjusted.adjusted_tables_note(result).facts["means"],
         adjusted.adjusted_tables_note(result).facts["ratios"],
     ) == (False, True)
-    monkeypatch.setattr(adjusted.Adjustment, "narrower_ratios", 0.04)
+    monkeypatch.setattr(adjusted.Adjustment, "ratio_narrowing", 0.04)
     again = adjustment.__wrapped__(runs)  # bypasses the cache
-    assert again.why == NO_BETTER and list(again.alone) == list(result.alone)
+    assert again.reason_unadjusted == NO_BETTER and list(again.slopes_alone) == list(result.slopes_alone)
     of_means = adjustment(disturbed())
     assert of_means.means is not None and of_means.ratios(*pairs).isna().all(axis=None)
     facts = adjusted.interval_gain_note(of_means).facts

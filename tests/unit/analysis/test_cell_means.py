@@ -56,7 +56,7 @@ def test_the_spread_of_all_cells_is_that_of_r(growth):
 def by_hand(cell_means, cells):
     """Return moderated variances of log times and their df, as in Smyth's section 3."""
     prior = cell_means.prior
-    own = {cell: np.log(cell_means.samples[cell]) for cell in cells}
+    own = {cell: np.log(cell_means.values_by_cell[cell]) for cell in cells}
     variance = [
         (prior.df * prior.variance + x.var(ddof=1) * (len(x) - 1)) / (prior.df + len(x) - 1)
         for x in own.values()
@@ -354,7 +354,7 @@ def test_block_effects_cancel_in_the_error_of_a_ratio(case):
 
 def test_difference_in_seconds_uses_differences_within_blocks():
     cell_means = estimate_means(shifted_block(np.random.default_rng(5)))
-    times, prior = cell_means.samples, cell_means.within.prior
+    times, prior = cell_means.values_by_cell, cell_means.within.prior
     difference = times["b"] - times["d"]
     typical = prior.variance * (times["b"].mean() ** 2 + times["d"].mean() ** 2)
     variance = (prior.df * typical + 5 * difference.var(ddof=1)) / (prior.df + 5)

@@ -384,7 +384,11 @@ def known_of_the_machine() -> tuple[list[list[str]], dict[str, adjusted.Adjustme
     adjustments = {name: adjusted.adjustment(records(name)) for name in (QUIET, DISTURBED)}
 
     def correlation(adjustment: adjusted.Adjustment, covariate: str) -> str:
-        return f"{adjustment.alone[covariate].correlation:.2f}" if covariate in adjustment.alone else "–"
+        return (
+            f"{adjustment.slopes_alone[covariate].correlation:.2f}"
+            if covariate in adjustment.slopes_alone
+            else "–"
+        )
 
     def half_width(widths: "pd.Series[float]") -> str:
         return f"{100 * np.expm1(widths.median()):.1f}"

@@ -43,7 +43,7 @@ def test_a_rate_is_the_inverse_cost(runs):
 
 
 def test_ratios_of_rates_are_those_of_costs_inverted(runs):
-    names = list(estimate_means(runs).samples)[:6]
+    names = list(estimate_means(runs).values_by_cell)[:6]
     to, base = names[1:], names[:-1]
     times = estimate_means(runs).ratios(to, base)
     rates = estimate_response_means(runs, RESPONSES["throughput"]).ratios(to, base)
@@ -53,7 +53,7 @@ def test_ratios_of_rates_are_those_of_costs_inverted(runs):
 
 def test_differences_of_rates_are_of_harmonic_means(runs):
     cell_means = estimate_response_means(runs, RESPONSES["throughput"])
-    names = list(cell_means.samples)[:6]
+    names = list(cell_means.values_by_cell)[:6]
     rows, means = cell_means.differences(names[1:], names[:-1]), cell_means.cell_statistics.loc[names, "mean"]
     assert np.allclose(rows["value"], np.diff(means))
     relative = (rows["high"] - rows["value"]) / means.to_numpy()[1:]

@@ -66,11 +66,12 @@ def test_every_run_has_a_place_in_all_four_panels(campaign_records):
     heights = [patch.get_height() for patch in bottom.containers[0]]
     assert heights == pytest.approx((100 * data["steal_share"]).tolist())
     adjusted = adjustment(campaign_records.runs)
-    slope = adjusted.alone[adjusted.leading].values[0]
+    slope = adjusted.slopes_alone[adjusted.leading_covariate].values[0]
     x, y = dots(covariate_ax).get_data()
     assert np.polyfit(np.log1p(x / 100), np.log1p(y / 100), 1)[0] == pytest.approx(slope)
     assert (
-        covariate_ax.get_title() == f"slope {tables.interval(adjusted.alone[adjusted.leading].estimates[0])}"
+        covariate_ax.get_title()
+        == f"slope {tables.interval(adjusted.slopes_alone[adjusted.leading_covariate].estimates[0])}"
     )
     levels = [line for line in top.lines if line.get_linewidth() == 1.0 and len(line.get_xdata()) == 2]
     assert len(levels) == campaign_records.runs["block"].nunique()

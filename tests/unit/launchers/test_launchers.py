@@ -331,7 +331,7 @@ def freezer() -> Iterator[Path]:
 def test_ranks_that_cannot_be_killed_lose_the_run(
     freezer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launch, "KILLED_S", 0.5)
+    monkeypatch.setattr(launch, "KILL_TIMEOUT_S", 0.5)
     freeze = f"""
 Path("{freezer}/cgroup.procs").write_text(str(os.getpid()))
 Path("{freezer}/freezer.state").write_text("FROZEN")

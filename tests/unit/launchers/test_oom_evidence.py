@@ -13,7 +13,7 @@ from common.notes import Note
 from common.schemas import schema
 from common.shell import capture
 from launchers.launch import SCRIPTS
-from launchers.oom_evidence import FACTS, oom_reason
+from launchers.oom_evidence import FACTS, find_oom_evidence
 from ranks.worker.node import _groups
 
 KILLED = Note("rank-failed", "rank 1 was killed by SIGKILL", rank=1, host="node2", exit_status=-9)
@@ -129,15 +129,15 @@ def test_a_rank_that_the_kernel_kills_for_memory_is_oom(tmp_path: Path, small_gr
 
 def test_evidence_is_a_count_of_kills_and_a_killed_rank(tmp_path: Path) -> None:
     ended = Note("rank-failed", "rank 0 ended with status 1", rank=0, host=None, exit_status=1)
-    assert oom_reason(tmp_path, KILLED, "cuda", 0) is None
-    assert oom_reason(tmp_path, ended, "cuda", 1) is None, "the kernel killed another program"
-    reason = oom_reason(tmp_path, KILLED, "cuda", 1)
+    assert find_oom_evidence(tmp_path, KILLED, "cuda", 0) is None
+    assert find_oom_evidence(tmp_path, ended, "cuda", 1) is None, "the kernel killed another program"
+    reason = find_oom_evidence(tmp_path, KILLED, "cuda", 1)
     assert reason is not None
     assert reason.facts == {**dict.fromkeys(FACTS), "place": "host", "rank": 1, "host": "node2"}
     torchrun = "  exitcode  : -9 (pid: 7)\n  traceback : Signal 9 (SIGKILL) received by PID 7\n"
     for line in ("Error: LBANN was killed (Killed): epoch 2\n", torchrun):
         (tmp_path / "log.txt").write_text(line)
-        assert oom_reason(tmp_path, ended, "cpu", 1) is not None, "it runs as a child of the rank"
+        assert find_oom_evidence(tmp_path, ended, "cpu", 1) is not None, "it runs as a child of the rank"
 
 
 def test_the_rank_that_ran_out_first_is_the_reason(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_the_rank_that_ran_out_first_is_the_reason(tmp_path: Path) -> None:
         content = {"error": "CUDA out of memory", "place": None, "rank": rank, "host": "a", "at": at}
         (tmp_path / f"out-of-memory-{rank}.json").write_text(json.dumps({**content, "asked_bytes": 7}))
     (tmp_path / "out-of-memory-9.json").write_text("{")  # killed while it wrote
-    reason = oom_reason(tmp_path, KILLED, "cuda", 0)
+    reason = find_oom_evidence(tmp_path, KILLED, "cuda", 0)
     assert reason is not None
     assert (reason.facts["rank"], reason.facts["place"], reason.facts["asked_bytes"]) == (2, "device", 7)
 
@@ -154,9 +154,9 @@ def test_a_librarys_own_log_is_evidence(tmp_path: Path) -> None:
     (tmp_path / "log.txt").write_text(
         "JaxRuntimeError: INTERNAL: NCCL operation failed: unhandled cuda error\n"
     )
-    assert oom_reason(tmp_path, KILLED, "cuda", 0) is None
+    assert find_oom_evidence(tmp_path, KILLED, "cuda", 0) is None
     (tmp_path / "nccl.node2.17.log").write_text("node2:17:9 [0] NCCL WARN Cuda failure 2 'out of memory'\n")
-    reason = oom_reason(tmp_path, KILLED, "cuda", 0)
+    reason = find_oom_evidence(tmp_path, KILLED, "cuda", 0)
     assert reason is not None and (reason.facts["place"], reason.facts["host"]) == ("device", "node2")
 
 

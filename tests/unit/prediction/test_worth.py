@@ -163,7 +163,7 @@ def test_fewest_nodes_that_narrow_almost_as_much_are_proposed(informed):
     proposal = worth.propose_measurements(informed, 64, measurable=64)
     narrowest = worth.expected_width(informed, (32, 64), 64)
     assert proposal.counts == (16, 64) and narrowest < proposal.then
-    assert proposal.now - proposal.then >= worth.ALMOST * (proposal.now - narrowest)
+    assert proposal.now - proposal.then >= worth.NEAR_BEST_SHARE * (proposal.now - narrowest)
 
 
 @pytest.mark.parametrize("scales", [["--measured", "1x8=0.84", "2x8=0.91"], ["--measured", "4x8=0.84"]])

@@ -217,7 +217,7 @@ def test_attempts_without_record_are_listed(campaign: Campaign, tmp_path: Path) 
     before = [{"attempt": 1, "reason": "lost: Node failure on node2"}]
     record(campaign, campaign.runs[0], [1.0, 0.2, 0.2, 0.2], unfinished_attempts=before)
     _, attempt = attempts.create_attempt_folder(folder_of(campaign, campaign.runs[1]))
-    attempts.give_up(attempt, "stopped by SIGTERM (job 17 on node1)")
+    attempts.write_unfinished_reason(attempt, "stopped by SIGTERM (job 17 on node1)")
     runs, _ = aggregated(campaign)
     assert runs.iloc[0].unfinished_attempts == "1: lost: Node failure on node2"
     assert runs.iloc[1].status == "missing" and runs.iloc[1].reason.startswith("absent: ")
@@ -313,7 +313,7 @@ def test_record_that_contradicts_plan_is_refused(
 
 def test_each_broken_record_has_its_own_error(campaign: Campaign, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another run's record, a broken record, a pipe, a folder as epochs.csv, wrong warm-up marks."""
-    monkeypatch.setattr("records.aggregate.RUNS_PER_BATCH", 1)
+    monkeypatch.setattr("records.aggregate.RUNS_PER_CHUNK", 1)
     folders = [record(campaign, run, [1.0, 0.2, 0.2, 0.2]) for run in campaign.runs]
     (folders[0] / "record.json").write_text((folders[1] / "record.json").read_text())
     (folders[1] / "record.json").unlink()
@@ -392,7 +392,7 @@ def test_batches_on_all_cores_give_same_tables(campaign: Campaign, monkeypatch: 
         record(campaign, run, [1.0, 0.2 + place / 100, 0.2, 0.3])
     at_once = aggregated(campaign)[0]
     epochs = Path("epochs.csv").read_bytes()
-    monkeypatch.setattr("records.aggregate.RUNS_PER_BATCH", 1)
+    monkeypatch.setattr("records.aggregate.RUNS_PER_CHUNK", 1)
     pd.testing.assert_frame_equal(aggregated(campaign)[0], at_once)
     assert Path("epochs.csv").read_bytes() == epochs and not list(Path().glob(".epochs*"))
 
@@ -400,7 +400,7 @@ def test_batches_on_all_cores_give_same_tables(campaign: Campaign, monkeypatch: 
 def test_an_epoch_that_breaks_its_schema_names_its_run(
     campaign: Campaign, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("records.aggregate.RUNS_PER_BATCH", 2)
+    monkeypatch.setattr("records.aggregate.RUNS_PER_CHUNK", 2)
     for run in campaign.runs:
         table = record(campaign, run, [1.0, 0.2, 0.2, 0.2]) / "attempt-1" / "epochs.csv"
     table.write_text(table.read_text().replace("\n3,false,0.2,", "\n3,false,-0.2,"))

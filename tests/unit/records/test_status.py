@@ -192,7 +192,7 @@ def test_a_run_under_way_has_its_epoch_and_its_hosts() -> None:
 def test_abandoned_attempt_is_left_to_run() -> None:
     measured = campaign()
     begin(measured, measured.runs[0])
-    attempts.give_up(begin(measured, measured.runs[1]), "stopped by SIGTERM")
+    attempts.write_unfinished_reason(begin(measured, measured.runs[1]), "stopped by SIGTERM")
     standing = read(measured)
     assert not standing.under_way and standing.left == 4
     assert [item.status for item in standing.problems] == ["to run", "to run"]

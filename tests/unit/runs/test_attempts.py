@@ -107,7 +107,7 @@ def test_an_attempt_that_left_no_record_is_told_with_its_reason(tmp_path: Path) 
     for reason in ("lost: Node failure on node2 (job 17 on node1)", None, "stopped by SIGTERM"):
         _, attempt = attempts.create_attempt_folder(folder)
         if reason:
-            attempts.give_up(attempt, reason)
+            attempts.write_unfinished_reason(attempt, reason)
     _, cut_off = attempts.create_attempt_folder(folder)
     (cut_off / "record.json").write_text('{"run_id": "x", "sta')
     _, complete = attempts.create_attempt_folder(folder)
@@ -132,7 +132,7 @@ def test_variables_of_a_killed_supervisor_are_removed(tmp_path: Path) -> None:
 
 
 def test_giving_up_raises_nothing_where_nothing_can_be_written(tmp_path: Path) -> None:
-    attempts.give_up(Path("/dev/null/attempt-1"), "no space left on device")
+    attempts.write_unfinished_reason(Path("/dev/null/attempt-1"), "no space left on device")
     assert attempts.unfinished_attempts(tmp_path) == []
 
 

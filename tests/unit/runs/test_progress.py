@@ -241,7 +241,7 @@ def test_a_campaign_goes_on_after_other_ends(tmp_path: Path, statuses: list[str]
         (["ok", "ok"], "All 2 runs are usable"),
         (
             ["ok", "failed", "missing"],
-            "1 of 3 runs is usable; 1 failed, 1 has not run yet; see tables/missing.md",
+            "1 of 3 runs is usable; 1 failed, 1 has no record; see tables/missing.md",
         ),
     ],
 )

@@ -227,7 +227,7 @@ def test_a_run_is_held_against_the_records_of_its_campaign(
         entry = {"reference": {"kind": KIND, "geometry": run_geometry, **ends}, **planned.digests}
         earlier.write_text(json.dumps(entry))
     benchmark = benchmark_times(0.5, 0.3)
-    entry = supervise.speed_before(planned, tmp_path, lambda name: benchmark())
+    entry = supervise.reference_before(planned, tmp_path, lambda name: benchmark())
     assert (entry["geometry"], entry["seen"], entry["before"]) == (run_geometry, [0.5], {"node1": 0.3})
     assert capsys.readouterr().out == (
         f"{planned.run_id}: waiting for a quiet machine, 60 s at most: the reference benchmark takes 0.50 s, "

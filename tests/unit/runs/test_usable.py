@@ -30,7 +30,7 @@ def test_limits_of_disturbed_runs_are_those_of_their_reasons() -> None:
         ("failed", "a rank was paused for 2.0 s", "failed"),
         ("oom", "out of memory on device 0: rank 1 asked for 2.1 GB", "out of memory"),
         ("timeout", None, "timed out"),
-        ("missing", None, "not run yet"),
+        ("missing", None, "no record"),
         ("invalid", None, "invalid"),
         ("invalid", "something new", "invalid"),
         ("invalid", "network: NCCL used sockets", "wrong network"),

@@ -99,7 +99,8 @@ class Adjusted(CellMeans):
 
     Attributes:
         slopes: Slopes of the covariates.
-        distances: For each slope, the negative derivative of the runs' log adjusted times.
+        distances: For each slope, how far the covariate of each run is from the mean of all runs, as in the
+            module's formula. If the slope grows by 1, the log adjusted time decreases by this (first order).
     """
 
     slopes: Slopes
@@ -139,38 +140,38 @@ class Adjustment:
 
     Attributes:
         plain: Means of the measured epoch times.
-        why: Why nothing is adjusted, else "".
+        reason_unadjusted: Why nothing is adjusted, else "".
         adjusted: Means of the adjusted epoch times, or None.
-        alone: Slope of each covariate without the other one, from runs with a reference benchmark.
+        slopes_alone: Slope of each covariate without the other one, from runs with a reference benchmark.
         covariates: Distance of these runs from the mean of their block and setting, a column per covariate.
         times: Adjusted epoch times of the runs, s.
         unused: Covariate -> why it is not used.
     """
 
     plain: CellMeans
-    why: str = ""
+    reason_unadjusted: str = ""
     adjusted: Adjusted | None = None
-    alone: Mapping[str, Slopes] = field(default_factory=dict)
+    slopes_alone: Mapping[str, Slopes] = field(default_factory=dict)
     covariates: pd.DataFrame = field(default_factory=pd.DataFrame)
     times: "pd.Series[float] | None" = None
     unused: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def leading(self) -> str | None:
+    def leading_covariate(self) -> str | None:
         """The covariate that was selected first, or else predicts runs best alone; None without any slope."""
         if self.adjusted:
             return self.adjusted.slopes.covariates[0]
-        return max(self.alone, key=lambda name: self.alone[name].gain, default=None)
+        return max(self.slopes_alone, key=lambda name: self.slopes_alone[name].gain, default=None)
 
     @property
     def means(self) -> Adjusted | None:
         """Adjusted means, if adjusting makes their intervals MIN_GAIN narrower; else None."""
-        return self.adjusted if self.narrower >= MIN_GAIN else None
+        return self.adjusted if self.mean_narrowing >= MIN_GAIN else None
 
     @property
     def adjusts_ratios(self) -> bool:
         """Whether ratios within blocks are adjusted, because their intervals are MIN_GAIN narrower."""
-        return self.narrower_ratios >= MIN_GAIN
+        return self.ratio_narrowing >= MIN_GAIN
 
     def ratios(self, numerator: Sequence[str], denominator: Sequence[str]) -> pd.DataFrame:
         """Return value, low and high of the adjusted ratio of each pair of cells, as `CellMeans.ratios`.
@@ -184,18 +185,18 @@ class Adjustment:
         return rows[["value", "low", "high"]].where(pd.Series(is_adjusted, index=rows.index), axis="index")
 
     @cached_property
-    def narrower(self) -> float:
+    def mean_narrowing(self) -> float:
         """Share by which intervals of means are narrower, median over cells; NaN without adjustment."""
         if self.adjusted is None:
             return math.nan
         return float(1 - (self.adjusted.half_widths / self.plain.half_widths).median())
 
     @cached_property
-    def narrower_ratios(self) -> float:
+    def ratio_narrowing(self) -> float:
         """Share by which intervals of ratios within blocks are narrower (consecutive cells), or NaN."""
         if self.adjusted is None:
             return math.nan
-        names = list(self.plain.samples)
+        names = list(self.plain.values_by_cell)
         adjusted_ratios, plain_ratios = (
             cell_means.ratios(names[1:], names[:-1]) for cell_means in (self.adjusted, self.plain)
         )
@@ -259,7 +260,7 @@ def adjustment(runs: pd.DataFrame) -> Adjustment:
     return (
         result
         if result.means or result.adjusts_ratios
-        else replace(result, why=NO_BETTER, adjusted=None, times=None)
+        else replace(result, reason_unadjusted=NO_BETTER, adjusted=None, times=None)
     )
 
 
@@ -395,15 +396,15 @@ def interval_gain_note(result: Adjustment) -> str:
         return ""
     is_means, is_ratios = result.means is not None, result.adjusts_ratios
     text = (
-        f"Intervals of adjusted means are {_width_change(result.narrower)} (median), those of adjusted "
-        f"ratios within blocks {_width_change(result.narrower_ratios)}. Adjusting requires "
+        f"Intervals of adjusted means are {_width_change(result.mean_narrowing)} (median), those of adjusted "
+        f"ratios within blocks {_width_change(result.ratio_narrowing)}. Adjusting requires "
         f"{MIN_GAIN_TEXT}: {' and '.join(['means'] * is_means + ['ratios'] * is_ratios)} are adjusted."
     )
     return Note(
         "intervals-narrower",
         text,
-        means=result.narrower,
-        ratios=result.narrower_ratios,
+        means=result.mean_narrowing,
+        ratios=result.ratio_narrowing,
         means_adjusted=is_means,
         ratios_adjusted=is_ratios,
     )
@@ -413,7 +414,9 @@ def adjusted_tables_note(result: Adjustment) -> Note:
     """Return a note on which numbers are adjusted, and by which covariates, or why no number is."""
     if result.adjusted is None:
         return Note(
-            "epoch-times-not-adjusted", f"Epoch times are not adjusted: {result.why}.", why=result.why
+            "epoch-times-not-adjusted",
+            f"Epoch times are not adjusted: {result.reason_unadjusted}.",
+            why=result.reason_unadjusted,
         )
     names, means = result.adjusted.slopes.covariates, result.means is not None
     by = " and ".join(COVARIATE_TITLES[name] for name in names)
@@ -430,14 +433,14 @@ def _width_change(share: float) -> str:
 
 def slopes_note(result: Adjustment) -> str:
     """Describe the slopes of log epoch time over covariates, within cells and blocks; "" without any."""
-    if result.leading is None:
+    if result.leading_covariate is None:
         return ""
     alone = [
         f"{tables.interval(slopes.estimates[0])} % for 1 % of {COVARIATE_TITLES[name]} (correlation "
         f"{tables.number(slopes.correlation, 2)})"
-        for name, slopes in result.alone.items()
+        for name, slopes in result.slopes_alone.items()
     ]
-    chosen = result.adjusted.slopes if result.adjusted else result.alone[result.leading]
+    chosen = result.adjusted.slopes if result.adjusted else result.slopes_alone[result.leading_covariate]
     by = " and ".join(COVARIATE_TITLES[name] for name in chosen.covariates)
     dropped = " ".join(f"Not used: {why}." for why in result.unused.values())
     text = (
@@ -449,7 +452,7 @@ def slopes_note(result: Adjustment) -> str:
     return Note(
         "slopes",
         text,
-        slopes={name: slopes.estimates[0] for name, slopes in result.alone.items()},
+        slopes={name: slopes.estimates[0] for name, slopes in result.slopes_alone.items()},
         gain=chosen.gain,
         unused=list(result.unused.values()),
     )

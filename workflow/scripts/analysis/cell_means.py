@@ -265,7 +265,8 @@ class Spread:
 class CellMeans(Spread):
     """Means of a response by cell, and comparisons of cells, with the spread of log responses behind them.
 
-    As a `Spread`, it has the logarithms of the runs by cell, blocks included.
+    As a `Spread`, it has in `groups` the logarithms of the runs by cell, blocks included. The values
+    themselves are `values_by_cell`.
 
     Attributes:
         values: The response of the runs, such as epoch times in s.
@@ -276,8 +277,8 @@ class CellMeans(Spread):
     is_rate: bool = field(default=False, kw_only=True)
 
     @property
-    def samples(self) -> dict[str, np.ndarray]:
-        """Cell -> values of its runs."""
+    def values_by_cell(self) -> dict[str, np.ndarray]:
+        """Cell -> values of its runs, not their logarithms."""
         return self.values.groups
 
     @cached_property
@@ -285,12 +286,14 @@ class CellMeans(Spread):
         """Statistics by cell: n, mean, low and high (95 %), cv, log_sd, and the moderated s with its df.
 
         The interval is mean x exp(-+ t(df) s / sqrt(n)): log(mean) has the variance of the mean logarithm,
-        s^2 / n (delta method). It is an interval for one cell, not a simultaneous one for all. The module's
-        docstring lists its assumptions. For rates, cv is of the inverse.
+        s^2 / n (delta method). It is an interval for one cell, not a simultaneous one for all. The mean of a
+        single run has an interval as well if others show a typical variance (`Prior.df` > 0): s^2 is then
+        this variance, and df its weight w. The module's docstring lists the assumptions. For rates, cv is of
+        the inverse.
         """
-        names = list(self.samples)
+        names = list(self.values_by_cell)
         costs = self.values.inverse if self.is_rate else self.values
-        n = np.array([len(x) for x in self.samples.values()], dtype=int)
+        n = np.array([len(x) for x in self.values_by_cell.values()], dtype=int)
         with np.errstate(all="ignore"):
             rows = [(x.mean(), _sd(x), _sd(np.log(x))) for x in costs.groups.values()]
         cost, sd, log_sd = np.array(rows, dtype=float).reshape(-1, 3).T

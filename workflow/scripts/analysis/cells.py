@@ -86,7 +86,7 @@ def summarize(runs: pd.DataFrame, response: Response = EPOCH_TIME) -> pd.DataFra
             )
         for part, name in (("value", "mean"), ("low", "low"), ("high", "high"), ("cv", "cv")):
             rows[f"{listed.column}_{name}"] = estimates[part].reindex(rows.index)
-    return rows.join(median_intervals(estimate_means(runs).samples)).reset_index(drop=True)
+    return rows.join(median_intervals(estimate_means(runs).values_by_cell)).reset_index(drop=True)
 
 
 def _listed(response: Response) -> list[Response]:
@@ -172,7 +172,7 @@ def table(runs: pd.DataFrame, response: Response = EPOCH_TIME) -> tables.Table:
 
 
 def _median_texts(data: pd.DataFrame) -> list[str]:
-    """Return the median of each cell with its interval; a median without one is as precise as the mean."""
+    """Return the median of each cell with its interval; without one, it has as many digits as the mean."""
     texts = tables.interval_texts(data, f"{TIME}_median")
     means = data[[f"{TIME}_{part}" for part in ("mean", "low", "high")]].itertuples(index=False)
     return [

@@ -62,14 +62,14 @@ def covariate_and_time(runs: pd.DataFrame, result: Adjustment) -> pd.DataFrame:
 
     The slope of this covariate alone is fitted to these values. No rows if there is no slope.
     """
-    if result.leading is None:
+    if result.leading_covariate is None:
         return pd.DataFrame(columns=["covariate", "epoch_time"], dtype=float)
     referenced = runs.loc[result.covariates.index]
     cell, block = pd.factorize(referenced["cell"])[0], block_of(referenced)
     log_times = np.log(referenced["epoch_time_s"].to_numpy(float))
     residuals = [
         after_blocks(values, cell, block)[0]
-        for values in (result.covariates[result.leading].to_numpy(), log_times)
+        for values in (result.covariates[result.leading_covariate].to_numpy(), log_times)
     ]
     return pd.DataFrame(
         np.exp(np.column_stack(residuals)), columns=["covariate", "epoch_time"], index=referenced.index

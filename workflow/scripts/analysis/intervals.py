@@ -18,8 +18,8 @@ from common.notes import Note
 
 CONFIDENCE = 0.95
 SIGNIFICANCE_LEVEL = 0.05
-ROUNDING = 1e-12  # of logarithms
-NO_VARIATION = 1e-20  # of the sum of squares; less is rounding
+ROUNDING = 1e-12  # Differences of logarithms below it are rounding errors.
+NO_VARIATION = 1e-20  # Shares of the sum of squares up to it are rounding errors.
 MIN_CLUSTERS = 6  # fewer have too few distinct resamples
 RESAMPLES, SEED = 5000, 1
 ALL_THE_SAME = Note("all-values-the-same", "all values are the same")

@@ -38,7 +38,7 @@ def epoch_shares(runs: pd.DataFrame) -> pd.DataFrame:
     """
     cell_means = estimate_means(runs)
     rows = cell_levels(runs).set_index("cell")
-    rows = rows[rows.index.isin(list(cell_means.samples))]
+    rows = rows[rows.index.isin(list(cell_means.values_by_cell))]
     alone, batch_ratio = (
         computation_cells(runs).reindex(rows.index)[name] for name in ("alone", "batch_ratio")
     )

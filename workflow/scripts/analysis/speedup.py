@@ -134,7 +134,7 @@ def build_rows(runs: pd.DataFrame) -> pd.DataFrame:
     speedups = dict(zip(baselines, estimates, strict=True))
     within_blocks = dict(zip(baselines, ratios["within_blocks"], strict=True))
     rows = []
-    for cell in by_cell.loc[by_cell.index.isin(list(cell_means.samples))].itertuples(index=False):
+    for cell in by_cell.loc[by_cell.index.isin(list(cell_means.values_by_cell))].itertuples(index=False):
         baseline = baselines.get(cell.cell)
         mean = cell_means.cell_mean(cell.cell)
         reference = cell_means.cell_mean(baseline) if baseline else Estimate(float("nan"))

@@ -1,6 +1,8 @@
 """Sentences for readers, with codes and facts: notes on tables, captions of figures, findings, reasons.
 
-Tests and programs read code and facts instead of the sentence, so that its wording can change.
+Tests and programs read code and facts instead of the sentence, so that its wording can change. Files are the
+exception: records, runs.csv and unfinished.txt keep only the text of a reason. What reads a reason from a
+file therefore depends on its wording, and `runs.reasons` has the shared beginnings.
 """
 
 from collections.abc import Iterable, Mapping

@@ -7,13 +7,17 @@ class RunStatus(StrEnum):
     """How a run ended, or why it has no result.
 
     `launchers.launch.run_ranks` decides between OK, OOM, FAILED and TIMEOUT. `runs.verdict.decide_status`
-    then turns OK into FAILED or INVALID if the measurements do not count; collective benchmarks and timings
-    have a `decide_status` of their own (`runs.other_measurements`, `network.measure`). An attempt that was
-    lost or stopped has no record, and so no status.
+    then turns OK into FAILED or INVALID if the measurements do not count, and discards an attempt that FAILED
+    or ran out of memory (OOM) if its cause was not the training (`launch.Lost`). Collective benchmarks and
+    timings have a `decide_status` of their own (`runs.other_measurements`, `network.measure`). An attempt
+    that was lost or stopped has no record, and so no status.
 
     BROKEN and MISSING are in no record: readers of records assign them.
 
-    To add a status, extend this class and the enumerations in config/schemas. A test compares them.
+    To add a status, decide first whether supervisors write it. If they do, add it to the enumerations of
+    `status` in config/schemas, those of records and of tables. If readers assign it to runs without a record,
+    add it to NO_RECORD_STATUSES and only to the enumerations that have `missing`. A test compares the
+    enumerations with this class, including the order.
     """
 
     OK = "ok"

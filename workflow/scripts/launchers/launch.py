@@ -36,16 +36,16 @@ from environments import container
 from environments.container import Bind
 from environments.record import BuiltEnvironment
 from launchers.log import read_end
-from launchers.oom_evidence import oom_reason
+from launchers.oom_evidence import find_oom_evidence
 from ranks.worker.devices import HIDING_VARIABLES
 from ranks.worker.node import oom_kills
 
 SCRIPTS = CHECKOUT / "workflow" / "scripts"
 WORKER = "ranks.worker"
-GRACE_S = 10.0  # after the first failure, in which the other ranks log their errors
-ALARM_S = 30.0  # after the time limit, when a rank ends itself that can no longer be reached
+GRACE_S = 10.0  # After the first failure, the other ranks have this long to log their errors.
+ALARM_S = 30.0  # Ranks that cannot be reached end themselves this long after the time limit.
 POLL_S = 0.02
-KILLED_S = 60.0  # time limit for a killed process to end
+KILL_TIMEOUT_S = 60.0  # time limit for a killed process to end
 CLIENT_PATIENCE_S = 30  # time limit for a scheduler's client to answer
 VARIABLES = ".variables.sh"  # exists while ranks run; hidden, because archives leave out hidden files
 
@@ -70,18 +70,15 @@ class Stopped(Exception):
 
 
 class Lost(Exception):
-    """The infrastructure failed, not the training program.
+    """The attempt is lost: the infrastructure failed, not the training program.
 
-    No record is written, wherever this is raised. Snakemake therefore runs the rule again: at once if its
+    Whoever raises it, the attempt gets no record. Snakemake therefore runs the rule again: at once if its
     profile has `retries`, else when it is called the next time. Whatever else ends ranks is a result of the
-    run, such as a failure or a timeout, and has a record.
+    run, such as a failure or a timeout, and has a record. The only other way without a record is a supervisor
+    that was stopped (`Stopped`), failed itself, or was killed.
 
-    These raise it:
-
-    * launchers, if the scheduler does not answer, does not start the ranks, or has ended the job
-      (`Launcher.raise_if_lost`),
-    * `run_ranks`, if a node cannot access a path or ranks cannot be killed,
-    * `runs.verdict.decide_status`, if Snakemake was killed or the log shows an error of the machine.
+    Launchers raise it before, during and after the ranks (see `Launcher` and `select_hosts`), and
+    `runs.verdict` raises it if Snakemake ended or the log shows an error of the machine.
     """
 
     def __init__(self, reason: Note) -> None:
@@ -201,25 +198,27 @@ def run_ranks(
             status, exit_statuses = _wait(processes, started + site.time_limit_s)
             reason = None
             if status != RunStatus.OK:
-                reason = _reason_or_lost(launcher, status, exit_statuses, log, site)
+                reason = _explain_failure(launcher, status, exit_statuses, log, site)
         finally:
             launcher.kill_ranks()
     wall_s = time.monotonic() - started
-    n_kills = (oom_kills() or 0) - kills_before
-    return Outcome(*_decide_status(status, reason, folder, spec["device"], n_kills), wall_s)
+    # This follows kill_ranks, because that completes the log (PBS gathers the output of ranks there), and the
+    # kernel may kill further ranks until then.
+    n_oom_kills = (oom_kills() or 0) - kills_before
+    return Outcome(*_failed_or_oom(status, reason, folder, spec["device"], n_oom_kills), wall_s)
 
 
-def _decide_status(
+def _failed_or_oom(
     status: RunStatus, reason: Note | None, folder: Path, device: str, n_oom_kills: int
 ) -> tuple[RunStatus, Note | None]:
-    """Return the final status of a launch, and its reason: FAILED becomes OOM if memory ran out.
+    """Return the status with which a launch ended, and its reason: FAILED becomes OOM if memory ran out.
 
-    Nothing else turns FAILED into OOM. A scheduler's report that memory ran out is a reason with the code
-    OOM_CODE, which arrives here with the status FAILED.
+    Nothing else turns FAILED into OOM. If a scheduler reports that memory ran out, `Launcher.explain` returns
+    a reason with the code OOM_CODE, which arrives here with the status FAILED.
     """
     if status != RunStatus.FAILED or reason is None:
         return status, reason
-    evidence = oom_reason(folder, reason, device, n_oom_kills)
+    evidence = find_oom_evidence(folder, reason, device, n_oom_kills)
     return (RunStatus.OOM, evidence) if evidence else (RunStatus.FAILED, reason)
 
 
@@ -408,13 +407,13 @@ def kill(processes: Sequence[subprocess.Popen[bytes]]) -> None:
     for process in processes:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-    deadline = time.monotonic() + KILLED_S
+    deadline = time.monotonic() + KILL_TIMEOUT_S
     for process in processes:
         try:
             process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
-            text = f"process {process.pid} does not end within {KILLED_S:g} s after it was killed"
-            raise Lost(Note("does-not-end", text, process=process.pid, within_s=KILLED_S)) from None
+            text = f"process {process.pid} does not end within {KILL_TIMEOUT_S:g} s after it was killed"
+            raise Lost(Note("does-not-end", text, process=process.pid, within_s=KILL_TIMEOUT_S)) from None
 
 
 def query_job_field(
@@ -550,7 +549,8 @@ def _wait(
         deadline: When to stop waiting, on the monotonic clock.
 
     Returns:
-        OK, FAILED or TIMEOUT, and the exit statuses of the processes at the moment of the first failure.
+        OK, FAILED or TIMEOUT, and the exit statuses of the processes at the moment of the first failure; ()
+        if none failed.
     """
     failed_at: float | None = None
     first_statuses: Sequence[int | None] = ()
@@ -562,16 +562,16 @@ def _wait(
         if all(status is not None for status in exit_statuses) or (
             failed_at is not None and now - failed_at > GRACE_S
         ):
-            return RunStatus.FAILED if first_statuses else RunStatus.OK, first_statuses
+            return RunStatus.OK if failed_at is None else RunStatus.FAILED, first_statuses
         if now > deadline:
             return RunStatus.TIMEOUT, first_statuses
         time.sleep(POLL_S)
 
 
-def _reason_or_lost(
+def _explain_failure(
     launcher: Launcher, status: RunStatus, exit_statuses: Sequence[int | None], log: Path, site: Site
 ) -> Note:
-    """Return why ranks failed or reached the time limit, which `status` says.
+    """Return the reason of `status`, which is FAILED or TIMEOUT.
 
     Raises:
         Lost: If the infrastructure failed: a node cannot access a path, or a node or the job is gone.

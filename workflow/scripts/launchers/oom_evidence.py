@@ -1,8 +1,8 @@
 """Decide whether ranks failed because memory ran out, which is the status `oom`.
 
-There are four kinds of evidence: the report that a rank writes itself (ranks/worker/out_of_memory.py), the
-scheduler's report, a process that the kernel killed, and a line of a log. Without evidence, the status of a
-killed rank is `failed`.
+There are four kinds of evidence, of which the first that exists counts: the report that a rank writes itself
+(ranks/worker/out_of_memory.py), the scheduler's report, a process that the kernel killed, and a line of a
+log. Without evidence, the status of a killed rank is `failed`.
 """
 
 import contextlib
@@ -21,7 +21,8 @@ from launchers.log import read_end
 from ranks.worker.out_of_memory import DEVICE, HOST, REPORT_FILES, OutOfMemory, describe_text
 
 OOM_CODE = "out-of-memory"
-# place: whose memory ran out, DEVICE or HOST (a node). host: name of the node.
+# place: whose memory ran out, DEVICE or HOST (the node's main memory). host: name of the node. device: number
+# of the device.
 FACTS = ("place", "rank", "host", "device", "asked_bytes", "free_bytes", "total_bytes")
 LIBRARY_LOGS = "nccl.*.log"  # NCCL reports some errors only there
 # How Open MPI, torchrun and LBANN's adapter report a program that SIGKILL ended.
@@ -30,16 +31,18 @@ _KILLED = re.compile(r"\b[Ss]ignal 9\b|\(Killed\)")
 _KILLED_EXIT_STATUSES = (-signal.SIGKILL, 128 + signal.SIGKILL, 255)
 
 
-def oom_reason(folder: Path, failure: Note, device: str, oom_kills: int) -> Note | None:
-    """Return the reason if ranks failed because memory ran out, None without evidence.
+def find_oom_evidence(folder: Path, failure: Note, device: str, n_oom_kills: int) -> Note | None:
+    """Return the reason of status oom if ranks failed because memory ran out, None without evidence.
 
     Args:
         folder: The attempt's folder.
-        failure: The reason that the launcher gives.
-        device: `device` of the run's spec. It tells whose memory ran out if the evidence does not.
-        oom_kills: Number of processes that the kernel killed for lack of memory during the run, in this
-            process's control group and below (`ranks.worker.node.oom_kills`). It has the ranks of a local
-            launcher. A step of Slurm has a group of its own, and Slurm reports the kill.
+        failure: The reason that the launcher gives. The code OOM_CODE is the scheduler's report.
+        device: `device` of the run's spec, "cpu" or "cuda". It tells whose memory ran out if the evidence
+            does not.
+        n_oom_kills: Number of processes that the kernel killed for lack of memory during the run, in this
+            process's control group and below (`ranks.worker.node.oom_kills`). This includes ranks that the
+            local launcher started, but not those of a Slurm step, which has a control group of its own and
+            whose kills Slurm reports.
     """
     default_place = {"cpu": HOST, "cuda": DEVICE}.get(device)
     rank, host = failure.facts.get("rank"), failure.facts.get("host")
@@ -50,7 +53,7 @@ def oom_reason(folder: Path, failure: Note, device: str, oom_kills: int) -> Note
     if failure.code == OOM_CODE:
         return failure
     log = read_end(folder / "log.txt")
-    if oom_kills > 0 and (failure.facts.get("exit_status") in _KILLED_EXIT_STATUSES or _KILLED.search(log)):
+    if n_oom_kills > 0 and (failure.facts.get("exit_status") in _KILLED_EXIT_STATUSES or _KILLED.search(log)):
         text = "the kernel killed it, since the memory of its control group or node was used up"
         return format_oom_reason({"place": HOST, "rank": rank, "host": host}, text)
     texts = [log, *map(read_end, sorted(folder.glob(LIBRARY_LOGS)))]

@@ -140,6 +140,8 @@ class Slurm:
             f"--mpi={'pmix' if self._mpi else 'none'}",
             "--input=none",
             f"--immediate={PATIENCE_S:.0f}",  # a longer wait for nodes would count as run time
+            # A failed task does not end the step at once: the others log their errors for GRACE_S. Only then
+            # does srun end, which is all that `launch` sees of the failure.
             "--kill-on-bad-exit=0",
             f"--wait={GRACE_S:.0f}",
         ]
@@ -175,7 +177,8 @@ class Slurm:
     def raise_if_lost(self, log: Path) -> None:
         """See Launcher. Reads the state of the job and the messages of srun."""
         # The training caused OUT_OF_MEMORY, so it is a result of the run (`explain`). Every other state, such
-        # as PREEMPTED, NODE_FAIL or TIMEOUT, means that Slurm ended the job: the run is lost, and repeated.
+        # as PREEMPTED, NODE_FAIL or TIMEOUT, means that Slurm ended the job: the attempt is lost, and the run
+        # is repeated.
         if (state := job_state(self.job["number"])) not in (RUNNING, JOB_STATE_OOM):
             raise job_ended_error(str(self.job["number"]), state)
         for line in read_end(log).splitlines():
@@ -189,8 +192,8 @@ class Slurm:
         errors = [error for line in lines if (error := _TASK_ERROR.fullmatch(line))]
         if scheduler_reason := _slurm_oom_reason(errors, log_lines):
             return scheduler_reason
-        for error in errors:
-            host, rank, other_ranks, ending = error.groups()
+        if errors:
+            host, rank, other_ranks, ending = errors[0].groups()
             text = f"rank {rank}{other_ranks} on {host}: {ending.lower()}"
             return Note("rank-failed", text, rank=int(rank), host=host, exit_status=_exit_status(ending))
         if lines and all(line.startswith(("srun: ", "slurmstepd: ")) for line in log_lines if line.strip()):

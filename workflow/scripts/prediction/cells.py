@@ -30,13 +30,14 @@ HETEROGENEOUS = Note(
     "Cells with heterogeneous nodes or ranks are excluded, because the law assumes that all have the same "
     "speed. The table hybrid predicts them.",
 )
-COUNT_COLUMNS = ["nodes", "ranks", "n_devices", "sync_every"]
+INTEGER_COLUMNS = ["nodes", "ranks", "n_devices", "sync_every"]
 EXCLUSION_CAUSES = {
     "uncounted": "batches or all-reduces were not counted",
     "divided": "they use model parallelism",
     "of_strategies": "their strategy partitions each layer separately, which is simulated, not predicted",
 }
-MEASURE_COLUMNS = [
+# What the law needs of a cell besides its factors and its measured times. Most of it is known before runs.
+LAW_INPUTS = [
     "local_batch", "batches_per_epoch", "n_allreduces", "rate", "inside_rate", "gradient_bytes", "samples",
 ]  # fmt: skip
 
@@ -44,8 +45,8 @@ MEASURE_COLUMNS = [
 def measured_cells(runs: pd.DataFrame, include_meshes: bool = False) -> pd.DataFrame:
     """Return a row for each measured cell.
 
-    Columns: factors, COUNT_COLUMNS, MEASURE_COLUMNS (rates in bytes/s; NaN: unknown), epoch_time_s, n, sd,
-    `is_divided` (model parallelism) and `computes` (`lbann_layout`). Epoch times are adjusted for machine
+    Columns: factors, INTEGER_COLUMNS, LAW_INPUTS (rates in bytes/s; NaN: unknown), epoch_time_s, n (runs),
+    sd, `is_divided` (`uses_model_parallelism`) and `lbann_layout`. Epoch times are adjusted for machine
     speed, as in tables (`analysis.adjusted`). The batches and all-reduces of an epoch are scaled to the
     samples of the data set, as epoch times are.
 
@@ -61,19 +62,19 @@ def measured_cells(runs: pd.DataFrame, include_meshes: bool = False) -> pd.DataF
         batches_per_epoch=scale_to_dataset(ok, "steps"), n_allreduces=scale_to_dataset(ok, "n_allreduces")
     )
     by_cell = ok.groupby("cell", sort=False)
-    level_columns = [name for name in [*factors(runs), "baseline"] if name not in COUNT_COLUMNS]
-    cells = by_cell[[*level_columns, *COUNT_COLUMNS, *MEASURE_COLUMNS, "is_divided", "computes"]].first()
+    level_columns = [name for name in [*factors(runs), "baseline"] if name not in INTEGER_COLUMNS]
+    cells = by_cell[[*level_columns, *INTEGER_COLUMNS, *LAW_INPUTS, "is_divided", "lbann_layout"]].first()
     times = by_cell["epoch_time_s"]
     cells = cells.assign(epoch_time_s=times.mean(), n=times.size(), sd=times.std())
     if "bandwidth" in cells:  # the level "site" has no number
         cells["bandwidth"] = (8 * cells["rate"] / 1e6).fillna(cells["bandwidth"])
     cells = cells.dropna(subset=["batches_per_epoch", "n_allreduces"])
-    kinds = dict.fromkeys(COUNT_COLUMNS, int) | dict.fromkeys(MEASURE_COLUMNS, float)
+    kinds = dict.fromkeys(INTEGER_COLUMNS, int) | dict.fromkeys(LAW_INPUTS, float)
     return cells.astype(kinds).reset_index()
 
 
 def planned_cells(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the planned cells on several nodes, in the columns of `measured_cells` except measurements."""
+    """Return the planned cells on several nodes, in the columns of `measured_cells` except times."""
     cells = (
         runs[(runs["nodes"] > 1) & ~has_layer_strategy(runs)].drop_duplicates("cell").reset_index(drop=True)
     )
@@ -81,9 +82,9 @@ def planned_cells(runs: pd.DataFrame) -> pd.DataFrame:
     n_allreduces = cells["samples"] / cells["effective_batch"].astype(float)
     batches_per_epoch = n_allreduces * cells["sync_every"].astype(int)
     cells = cells.assign(batches_per_epoch=batches_per_epoch, n_allreduces=n_allreduces)
-    columns = ["cell", *factors(runs), "baseline", "ranks", "n_devices", *MEASURE_COLUMNS]
-    kinds = dict.fromkeys(COUNT_COLUMNS, int) | {"local_batch": float}
-    return cells[[*columns, "is_divided", "computes"]].astype(kinds)
+    columns = ["cell", *factors(runs), "baseline", "ranks", "n_devices", *LAW_INPUTS]
+    kinds = dict.fromkeys(INTEGER_COLUMNS, int) | {"local_batch": float}
+    return cells[[*columns, "is_divided", "lbann_layout"]].astype(kinds)
 
 
 def _describe(runs: pd.DataFrame) -> pd.DataFrame:
@@ -106,7 +107,7 @@ def _describe(runs: pd.DataFrame) -> pd.DataFrame:
         gradient_bytes=stated.fillna(registered),
         samples=runs["samples_per_epoch"].astype(float),
         is_divided=is_divided,
-        computes=lbann_layout(runs),
+        lbann_layout=lbann_layout(runs),
     )
 
 

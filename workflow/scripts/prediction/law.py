@@ -5,11 +5,14 @@ for each accumulated batch, times the microbatches of a pipeline of p stages.
 
     T = k fixed_s + k b sample_s + update_s + w (p - 1) c + a_in C_in + v m + F
 
-c is the time of the samples of a pass. It comes from the smallest measured scale and is set before the fit,
-so that the formula is linear in its coefficients. F is the cost of more nodes. The law has several forms
-(FORMS), which differ in F, a sum of some of its terms. Each term has one coefficient, which is fitted:
+c is the time of a pass at the smallest measured scale, scaled to the samples of the pass. It is set before
+the fit, so that the formula is linear in its coefficients: the step time of that scale, divided by the number
+of its passes plus the idle turns of its pipeline. All of that step counts as computation, including updates,
+constant times, and communication if that scale has several devices. F is the cost of more nodes. The law has
+several forms (FORMS), which differ in F, a sum of some of its terms. Each term has one coefficient, which is
+fitted:
 
-    constant                     times                   the coefficient is
+    term          coefficient    multiplied by           meaning of the coefficient
     FIXED_S       fixed_s        k                       constant seconds of a pass
     SAMPLE_S      sample_s       k b                     seconds of a sample
     UPDATE_S      update_s       1                       seconds of an update
@@ -26,12 +29,13 @@ so that the formula is linear in its coefficients. F is the cost of more nodes. 
     WAITING_OF_REPLICAS  s       log2 r sqrt(k) c        waiting for the slowest of r replicas
     LATENCY       l              log2 d                  latency of messages among d devices
 
-r is d divided by the tensor and pipeline sizes; n counts the nodes that one all-reduce spans, N all nodes. G
-are the gradient bytes of a device, C_in = 2 (g - 1) / g G / B_in the time of the bytes that the g replicas of
-a node send each other, and B and B_in the nominal rates of a node outwards and of a device inside a node
-(Thakur, Rabenseifner & Gropp, Int. J. High Perform. Comput. Appl. 19, 2005, section 4.5). Sharded parameters
-are gathered k + 1 times in a step and their gradients reduced once (models.messages.count_gathers); each of
-these takes half the bytes of an all-reduce.
+d are the devices, r is d divided by the tensor and pipeline sizes, N are all nodes, and n the nodes that one
+all-reduce spans (`spanned` in the code; the column `n` is the number of runs). G are the gradient bytes of a
+device, C_in = 2 (g - 1) / g G / B_in the time of the bytes that the g replicas of a node send each other, and
+B and B_in the nominal rates of a node outwards and of a device inside a node (Thakur, Rabenseifner & Gropp,
+Int. J. High Perform. Comput. Appl. 19, 2005, section 4.5). Sharded parameters are gathered k + 1 times in a
+step and their gradients reduced once (models.messages.count_gathers); each of these takes half the bytes of
+an all-reduce.
 
 Each form is fitted by non-negative least squares of relative errors. Weak priors (PRIORS) let one scale on
 several nodes inform it; if there is none, links have nominal rates. A prediction is the geometric mean of the
@@ -44,9 +48,19 @@ that nothing jumps as nodes are added. The law does not describe scales inside a
 node can have any topology: predictions for several nodes use only measurements with the same number of
 devices per node, if there are any.
 
-To add a term of F, such as the time in an uplink that several nodes share: name it next to FLAT, return its
-multiplier from `step_terms` (0 where it does not apply; NaN excludes all forms with it), and add it to FORMS,
-PARTS and PRIORS. Numbers of a cell that it needs go into COLUMNS and `study.law_columns`.
+To add a term of F, such as the time in an uplink that several nodes share:
+
+1. Name it next to FLAT, and add it to FORMS, PARTS and PRIORS. If it takes bytes at the nominal rates of
+   links, add it to NOMINAL_LINKS too, so that its forms predict several nodes from one node alone.
+2. Return what its coefficient is multiplied by from `step_terms` (`node_terms`): 0 where it does not apply;
+   NaN excludes all forms with it. Multiply by c, if it depends on it, in `Terms.design_matrix`.
+3. If it depends on a rate that can be unknown, let `_fill_unknown_links` fill it in.
+4. Add the numbers of a cell that it needs to COLUMNS, or to OPTIONAL with a default. They come from
+   `study.law_columns`, which takes them from `cells.measured_cells` and `cells.planned_cells` (`LAW_INPUTS`
+   and `_describe`). These read runs.csv, whose columns are those of config/schemas/runs.schema.yaml; others
+   are dropped. `records.aggregate.planned_row` fills them from the site or the levels (declared/site.py).
+5. Cells that are not measured by Ringside need the numbers as well: `projection.predictor_of_numbers`, with
+   an option in `question.ScalingQuestion`, and importers/cells.py.
 """
 
 import math
@@ -78,6 +92,7 @@ OPTIONAL = {
 FLAT, HIERARCHICAL, TREE, LATENCY = "flat", "hierarchical", "tree", "latency"
 WAITING, WAITING_OF_REPLICAS = "waiting", "waiting of replicas"
 FULL_MESSAGES = "messages"  # without overlap
+NOMINAL_LINKS = {FLAT, HIERARCHICAL, TREE}  # bytes at the nominal rates of links
 MESSAGES = {FULL_MESSAGES: 0.0, "messages, half hidden": 0.5, "messages, hidden": 0.75}  # name -> h
 # Terms of each form, and its weight before held-out errors. The two forms of waiting alone count half,
 # because they are one idea and often predict the same.
@@ -128,8 +143,10 @@ PRIORS = {
     **dict.fromkeys((WAITING, WAITING_OF_REPLICAS), Prior(0.0075, 0.04)),
     LATENCY: Prior(0.0, 0.04, in_passes=True),
 }
-PINNED_SD = 1e-6  # of the prior of a coefficient that the cells cannot separate from others, in passes
-UNKNOWN_LINK_SHARE = 1.0  # of the smallest scale's step that the link takes if its rate is unknown
+PINNED_SD = 1e-6  # prior sd, as a multiple of c, of coefficients that the cells cannot separate from others
+# Seconds of G / B relative to the step of the smallest scale, if a size or rate is unknown. An all-reduce
+# among two to many replicas takes one to two times as long, and the mean of its prior halves that.
+UNKNOWN_LINK_SHARE = 1.0
 MODEL_ERROR = 0.01  # relative error of the law at a measured scale, besides the noise of runs
 MIN_HELD_OUT_ERROR = 0.01  # added to a form's held-out errors, so that no form gets all the weight by chance
 MIN_CELLS_TO_HOLD_OUT = 4
@@ -138,11 +155,11 @@ Z = round(float(ndtri((1 + BAND_PROBABILITY) / 2)), 3)  # half width of the band
 BAND_FLOOR = 0.005  # standard deviation of the logarithm that every prediction has
 BAND_DOUBLING = 0.01  # the same for each doubling of devices beyond those measured
 MAX_FORM_LOG_SD = math.log(1000)  # Beyond a factor of 1000, coefficients say nothing about a step.
-MAX_LOG_SD = 30.0  # of a prediction, so that its band is a finite number
-MIN_BATCH_SIZES = 2  # measured ones, without which no other batch size is predicted
+MAX_LOG_SD = 30.0  # The band of a prediction is no wider than this, so that its ends are finite numbers.
+MIN_BATCH_SIZES = 2  # Other batch sizes are predicted only if this many were measured.
 MISFIT_WARNING = 0.01
 MIN_STEP_S = 1e-12  # A form can predict 0 if its cells contradict each other.
-DIGITS = 9  # to which batch sizes are rounded before they are compared
+ROUNDING_DIGITS = 9  # Batch sizes and numbers of passes are rounded before they are compared.
 
 
 @dataclass(frozen=True)
@@ -185,7 +202,7 @@ class Terms:
 
         Args:
             form: Terms of F, a key of FORMS.
-            base_sample_s: Seconds of a sample on a device at the smallest measured scale, c / b.
+            base_sample_s: Step time of the smallest measured scale per sample of a device, c / b.
         """
         pass_s = base_sample_s * self.samples / self.passes
         columns = []
@@ -242,7 +259,7 @@ def step_terms(cells: pd.DataFrame) -> Terms:
         idle_turns=values["pipeline"] - 1.0,
         inside_s=np.nan_to_num(inside_s),
         n_blocking=extra["n_blocking"],
-        batch=np.round(b, DIGITS),
+        batch=np.round(b, ROUNDING_DIGITS),
         nodes=values["nodes"],
         n_devices=values["n_devices"],
         node_terms={
@@ -261,7 +278,7 @@ class Form:
 
     Attributes:
         names: Terms of F, a key of FORMS.
-        base_sample_s: Seconds of a sample on a device at the smallest measured scale.
+        base_sample_s: Step time of the smallest measured scale per sample of a device, c / b.
         coefficients: Fitted coefficients, [COMMON_TERMS + names].
         covariance: Covariance of the coefficients.
     """
@@ -274,12 +291,12 @@ class Form:
     @property
     def uses_full_messages(self) -> bool:
         """Whether benchmarked messages count without overlap."""
-        return self.names[0] == FULL_MESSAGES
+        return FULL_MESSAGES in self.names
 
     @property
     def uses_nominal_links(self) -> bool:
         """Whether messages take their bytes at the nominal rates of links."""
-        return self.names[0] in (FLAT, HIERARCHICAL)
+        return not NOMINAL_LINKS.isdisjoint(self.names)
 
     def part_seconds(self, terms: Terms) -> Array:
         """Return the seconds of each term, [cells, COMMON_TERMS + names]."""
@@ -314,8 +331,9 @@ def fit_form(names: tuple[str, ...], terms: Terms, seconds: Array, error: Array)
         error: Relative standard errors of these steps, [cells].
     """
     base = int(np.argmin(terms.n_devices))
-    fill = 1.0 + terms.idle_turns[base] / terms.passes[base]
-    base_sample_s = float(seconds[base] / (terms.samples[base] * fill))
+    # The step of the smallest scale counts with its whole pipeline bubble (w = 1).
+    bubble_factor = 1.0 + terms.idle_turns[base] / terms.passes[base]
+    base_sample_s = float(seconds[base] / (terms.samples[base] * bubble_factor))
     columns = terms.design_matrix(names, base_sample_s)
     prior_rows, prior_values = _prior_rows(
         names, base_sample_s * terms.samples[base] / terms.passes[base], terms
@@ -338,7 +356,7 @@ def _prior_rows(names: Sequence[str], pass_s: float, terms: Terms) -> tuple[Arra
     `pass_s` is c at the smallest measured scale.
     """
     priors = dict(PRIORS)
-    if len(np.unique(np.round(terms.passes / terms.updated, DIGITS))) == 1:
+    if len(np.unique(np.round(terms.passes / terms.updated, ROUNDING_DIGITS))) == 1:
         # Without accumulation, the update cannot be told from the fixed time of a pass, which includes it.
         priors[UPDATE_S] = Prior(0.0, PINNED_SD, in_passes=True)
     all_terms = [*COMMON_TERMS, *names]
@@ -358,8 +376,8 @@ class StepPrediction:
     Attributes:
         seconds: Seconds of a step; NaN without a prediction.
         log_sd: Standard deviation of the logarithm; the 90 % band is Z of these to both sides.
-        unseen_batch: Whether a cell is not predicted because its batch size was not measured, and fewer than
-            MIN_BATCH_SIZES others were.
+        unseen_batch: True for a cell without a prediction, because its batch size was not measured and fewer
+            than MIN_BATCH_SIZES batch sizes were.
         misfit: Root mean square of the relative errors of the law at the cells it was fitted to.
     """
 
@@ -403,7 +421,8 @@ class StepLaw:
     def error(self) -> Array:
         """Relative standard errors of the measured steps: MODEL_ERROR, and the noise of runs.
 
-        Noise is pooled over cells, not moderated as in `analysis.cell_means`: no cell has a prior of its own.
+        All cells share one coefficient of variation, pooled over cells with several runs, so that a cell with
+        one run has an error as well. `analysis.cell_means` moderates the variance of each cell instead.
         """
         n, sd = self.cells["n"].to_numpy(float), self.cells["sd"].to_numpy(float)
         is_repeated = (n > 1) & ~np.isnan(sd)
@@ -546,8 +565,8 @@ def predict_steps(measured: pd.DataFrame, cells: pd.DataFrame) -> StepPrediction
     """Predict the steps of cells of one series, each from measured cells with as many devices per node.
 
     If there are none, all measured cells are used, although scales inside a node follow no law. If the size
-    of gradients or the rate of links is unknown, a link takes UNKNOWN_LINK_SHARE of the smallest scale's
-    step, and several nodes are predicted only if a cell on several nodes was measured.
+    of gradients or the rate of links is unknown, G / B is UNKNOWN_LINK_SHARE times the smallest scale's step,
+    and several nodes are predicted only if a cell on several nodes was measured.
 
     Args:
         measured: Measured cells with COLUMNS.
@@ -563,7 +582,7 @@ def split_by_devices_per_node(
 ) -> Iterator[tuple[NDArray[np.intp], StepLaw, pd.DataFrame]]:
     """Yield each group of `cells` with the same number of devices per node: positions, law, and cells.
 
-    In the laws and the cells, all sizes and link rates are known (`_fill_unknown_links`).
+    In the laws and the cells, unknown sizes and link rates are filled in where `_fill_unknown_links` can.
     """
     measured, cells = _fill_unknown_links(measured, cells)
     for devices_per_node, rows in cells.groupby("devices_per_node").indices.items():

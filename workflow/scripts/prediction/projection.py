@@ -30,6 +30,7 @@ from common.options import run_program
 from common.tables import stored_file
 from common.text import alternatives
 from declared.datasets import load_dataset
+from declared.mesh import PLAIN
 from declared.models import model_graph, model_names
 from models.graph import BYTES
 from prediction import worth
@@ -166,8 +167,8 @@ def load_study(folder: Path) -> MeasuredStudy:
 def load_records(runs_csv: Path, network_csv: Path | None) -> MeasuredStudy:
     """Read runs and benchmarks, and return the study for scaling projections.
 
-    This differs from the validation (prediction.held_out) in three things. Meshes are used only if nodes can
-    be added to them. The benchmark is smooth (`CollectiveBenchmark.smooth`), because curves pass through
+    This differs from the validation (prediction.held_out) in three ways. Meshes are used only if nodes can be
+    added to them. The benchmark is smooth (`CollectiveBenchmark.smooth`), because curves pass through
     numbers of nodes that it measured and others. And bands are limited by ideal scaling
     (`curves.predict_curves`), so the shares of measurements in the band that the validation prints are those
     of the wider bands.
@@ -181,7 +182,7 @@ def load_records(runs_csv: Path, network_csv: Path | None) -> MeasuredStudy:
 def predictor_of_numbers(
     question: ScalingQuestion, study: MeasuredStudy | None
 ) -> tuple[StudyPredictor, pd.DataFrame]:
-    """Return the law and the one case that the numbers of a question describe.
+    """Return the predictor and the one case that the numbers of a question describe.
 
     Messages take the time of the study's collective benchmark, if a study is given.
 
@@ -205,7 +206,7 @@ def predictor_of_numbers(
     inside_rate = math.nan if question.inside_rate is None else GIGABIT_BYTES * question.inside_rate
     levels = {
         "framework": framework, "device": device, "baseline": framework, "model": model, "dataset": dataset,
-        "computes": "data", "batch_size": question.batch_size, "sync_every": question.sync_every,
+        "lbann_layout": PLAIN, "batch_size": question.batch_size, "sync_every": question.sync_every,
         "samples": question.samples, "batch_scope": "local", "training_loop": "custom", "is_divided": False,
         "local_batch": float(question.batch_size), "gradient_bytes": size, "n": 1, "sd": np.nan,
         "treatment": "", "inside_rate": inside_rate,

@@ -111,7 +111,7 @@ class StudyPredictor:
         """
         fixed = (*NOT_COMPUTATION, *PARALLELISM_FACTORS, "device")
         names = [name for name in factors(self.cells) if name not in fixed]
-        return [name for name in [*names, "computes"] if self.cells[name].nunique(dropna=False) > 1]
+        return [name for name in [*names, "lbann_layout"] if self.cells[name].nunique(dropna=False) > 1]
 
     def series(self, levels: Mapping[str, Any]) -> pd.DataFrame:
         """Return the measured cells that inform a cell with these levels.

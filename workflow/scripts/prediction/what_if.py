@@ -215,7 +215,7 @@ class Cell:
         It was measured with the framework, or else with its baseline.
         """
         level = self.row["parallelism"]
-        row = {**self.row, "computes": level if level in NOT_MESHES else PLAIN}
+        row = {**self.row, "lbann_layout": level if level in NOT_MESHES else PLAIN}
         fixed_s, sample_s, update_s = self.study.predictor.computation(row)
         return None if np.isnan(sample_s) else lambda size: float(fixed_s + sample_s * size + update_s)
 

@@ -29,16 +29,16 @@ from analysis.intervals import Estimate
 from prediction.law import BAND_PROBABILITY, Array, StepLaw, Z
 from prediction.study import StudyPredictor
 
-MIN_GAIN = 0.7  # of a doubling that is worth it, relative to ideal scaling
+MIN_GAIN = 0.7  # A doubling of nodes is worth it if it gains this share of what ideal scaling would gain.
 N_DRAWS = 999
 BAND_QUANTILES = [(1 - BAND_PROBABILITY) / 2, (1 + BAND_PROBABILITY) / 2]
 JITTER = 1e-10  # added to variances, so that the covariance of few forms has a Cholesky factor
-MAX_CANDIDATES = 4  # the largest ones, so that the law is fitted at most ten times
+MAX_CANDIDATES = 4  # numbers of nodes to try, the largest; the law is then fitted ten times at most
 MEASURABLE_FACTOR = 4  # times the largest measured number of nodes: what can be measured next by default
-ALMOST = 0.9  # of the narrowing by the best set of counts, which a set with fewer nodes has to reach
-TYPICAL_DEVIATION = 0.67  # of a measurement from its prediction, in standard deviations: half deviate less
-MIN_NARROWING = 0.1  # of the band, for which a measurement is proposed
-MIN_NAMED_PART = 0.25  # of the node time that the next doubling adds, for which a sentence names a part
+NEAR_BEST_SHARE = 0.9  # Fewer nodes are proposed if they narrow the band by this share of the best narrowing.
+TYPICAL_DEVIATION = 0.67  # standard deviations between a measurement and its prediction; half deviate less
+MIN_NARROWING = 0.1  # A measurement is proposed if it narrows the band by this share.
+MIN_NAMED_PART = 0.25  # A sentence names a part if it is this share of the node time that a doubling adds.
 
 
 @dataclass(frozen=True)
@@ -207,8 +207,8 @@ def propose_measurements(scaling: Scaling, target: int, measurable: int | None =
     narrowest = min(widths.values(), default=now)
     if now - narrowest < MIN_NARROWING * now:
         return NextMeasurements((), target, now, now)
-    almost = [chosen for chosen, width in widths.items() if now - width >= ALMOST * (now - narrowest)]
-    fewest = min(almost, key=sum)
+    min_narrowing = NEAR_BEST_SHARE * (now - narrowest)
+    fewest = min((chosen for chosen, width in widths.items() if now - width >= min_narrowing), key=sum)
     return NextMeasurements(fewest, target, now, widths[fewest])
 
 

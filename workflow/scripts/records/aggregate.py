@@ -76,7 +76,7 @@ MAX_NAMED_RUNS = 20
 HEADER = ",".join(["run_id", "key", *COLUMNS]) + "\n"
 MAX_LOSS = 700.0  # exp() of a larger number overflows
 MIN_RUNS_FOR_PROCESSES = 4  # with fewer traced runs, starting processes takes longer than reading
-RUNS_PER_BATCH = 1000  # limits memory: a process holds their epochs
+RUNS_PER_CHUNK = 1000  # limits memory: a process holds their epochs
 _NOT_FINITE = re.compile(r"(?<=,)-?(?:nan|inf)(?=,|$)")
 
 
@@ -333,27 +333,27 @@ def read_records(campaign: Campaign, epochs_csv: Path) -> tuple[list[dict[str, A
     Raises:
         InputErrors: If records are broken or contradict the plan; one error for each record.
     """
-    batches = [
-        campaign.runs[first : first + RUNS_PER_BATCH]
-        for first in range(0, len(campaign.runs), RUNS_PER_BATCH)
+    chunks = [
+        campaign.runs[first : first + RUNS_PER_CHUNK]
+        for first in range(0, len(campaign.runs), RUNS_PER_CHUNK)
     ]
     rows: list[dict[str, Any]] = []
     epoch_columns: list[pd.DataFrame] = []
     errors: list[InputError] = []
     with written_whole(epochs_csv) as partial_table, contextlib.ExitStack() as stack:
-        map_batches: Callable[..., Iterable[Any]] = map
-        if len(batches) > 1:
-            map_batches = stack.enter_context(all_cores()).map
+        map_chunks: Callable[..., Iterable[Any]] = map
+        if len(chunks) > 1:
+            map_chunks = stack.enter_context(all_cores()).map
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=".epochs-", dir=partial_table.parent))
-        files = [Path(folder) / f"{number}.csv" for number in range(len(batches))]
+        files = [Path(folder) / f"{number}.csv" for number in range(len(chunks))]
         with open(partial_table, "wb") as merged:
             merged.write(HEADER.encode())
-            for (batch_rows, batch_columns, batch_errors), file in zip(
-                map_batches(read_batch, repeat(campaign), batches, files), files, strict=True
+            for (chunk_rows, chunk_columns, chunk_errors), file in zip(
+                map_chunks(read_chunk, repeat(campaign), chunks, files), files, strict=True
             ):
-                rows += batch_rows
-                epoch_columns += batch_columns
-                errors += batch_errors
+                rows += chunk_rows
+                epoch_columns += chunk_columns
+                errors += chunk_errors
                 if errors:
                     continue
                 with open(file, "rb") as lines:
@@ -401,7 +401,7 @@ def find_phase_damage(run: dict[str, Any], records: Path) -> str | None:
     return damage and f"{attempt.name}/{damage}"
 
 
-def read_batch(
+def read_chunk(
     campaign: Campaign, runs: Sequence[Run], epochs_csv: Path
 ) -> tuple[list[dict[str, Any]], list[pd.DataFrame], list[InputError]]:
     """Write the epochs of runs to `epochs_csv`; return their rows, the columns that epochs add, and errors.

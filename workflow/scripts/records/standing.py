@@ -37,8 +37,9 @@ UNREAD_QUEUES = {  # launcher -> name of the scheduler, and the command that sho
     "flux": ("Flux", "flux jobs"),
 }
 _NUMBERS = re.compile(r"\d+(?:\.\d+)?")
-# How problems of missing runs are listed: with unfinished attempts, and those that the site cannot execute.
-TO_RUN, NOT_HERE = "to run", "not here"
+# How problems of missing runs are listed: of those that were begun without success or have a record under
+# another key only, and of those that the site cannot execute. The names stand in the output of `status`.
+UNFINISHED, NOT_HERE = "to run", "not here"
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class Problem:
     """Runs that are not ok for the same reason.
 
     Attributes:
-        status: Their status, or TO_RUN or NOT_HERE for runs without a record.
+        status: Their status, or UNFINISHED or NOT_HERE for runs without a record.
         reason: The reason; a number that differs between runs is a range.
         count: Number of runs.
         first: Name of the first run.
@@ -281,7 +282,7 @@ def sort_started(
             label = f"{labels.get(name, '')}{name}"
             under_way.append(read_under_way(label, attempt, campaign.by_id.get(name), now))
         elif (reason := attempts.missing_record_reason(final_record)) != attempts.NOT_RUN:
-            unfinished.append((TO_RUN, reason.removeprefix(NO_RECORD_PREFIX), name))
+            unfinished.append((UNFINISHED, reason.removeprefix(NO_RECORD_PREFIX), name))
     return under_way, unfinished
 
 
@@ -324,7 +325,7 @@ def group_problems(problems: Iterable[tuple[str, str, str]]) -> list[Problem]:
     ]
     repeatable = [status for status in RunStatus if status.suggests_repeat]
     order: dict[str, int] = {
-        status: position for position, status in enumerate((*repeatable, TO_RUN, NOT_HERE))
+        status: position for position, status in enumerate((*repeatable, UNFINISHED, NOT_HERE))
     }
     return sorted(merged, key=lambda problem: (order.get(problem.status, len(order)), -problem.count))
 

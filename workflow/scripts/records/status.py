@@ -32,7 +32,7 @@ REFRESH_S = 10.0
 DATE_AFTER_S = 72_000  # ends that are farther away are shown with a date
 GREEN, YELLOW, RED, RESET = "\x1b[32m", "\x1b[33m", "\x1b[31m", "\x1b[0m"
 CLEAR = "\x1b[H\x1b[2J"
-# Older names, which programs read.
+# Names of these fields in --json, kept for programs that read them.
 JSON_KEYS = {
     "max_runs": "most",
     "task": "what",

@@ -136,7 +136,8 @@ def _contrast_widths(
     pairs = pd.DataFrame(_pairs(runs, contrasts), columns=["to", "base"])
     columns = ["half_width", "moderated_width", "df", "pooled_df"]
     pairs[columns] = math.nan
-    if (measured := pairs["to"].isin(cell_means.samples) & pairs["base"].isin(cell_means.samples)).any():
+    measured = pairs[["to", "base"]].isin(list(cell_means.values_by_cell)).all(axis="columns")
+    if measured.any():
         to, base = (pairs.loc[measured, end].tolist() for end in ("to", "base"))
         reported, moderated = (
             cell_means.ratios(to, base),

@@ -119,7 +119,11 @@ def earlier_attempts_s(attempt: Path) -> float:
 
 
 def missing_record_reason(final_record: Path) -> Note:
-    """Return why a run is missing: why its final record does not exist under its current key."""
+    """Return why a run is missing: why its final record does not exist under its current key.
+
+    A record under another key comes first: the reason is then `old`, even if an attempt is under way or has
+    ended without a record.
+    """
     folder = final_record.parent
     if any(folder.parent.glob(f"*/{final_record.name}")):
         return Note("old", f"{OLD_RECORD_PREFIX}measured with other software, code, data or settings only")
@@ -155,7 +159,7 @@ def read_holder(attempt: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def give_up(attempt: Path, reason: str) -> None:
+def write_unfinished_reason(attempt: Path, reason: str) -> None:
     """Write why an attempt is unfinished, if the disk allows it."""
     with contextlib.suppress(OSError):  # a full disk can be the reason
         write_text(attempt / UNFINISHED, f"{reason}\n")
@@ -202,7 +206,7 @@ def new_attempt(folder: Path) -> Iterator[Path]:
         write_json(attempt / HOLDER, content)
         yield attempt
     except BaseException as error:
-        give_up(attempt, _stop_reason(error))
+        write_unfinished_reason(attempt, _unfinished_reason(error))
         raise
 
 
@@ -228,7 +232,7 @@ def read_attempt_record(attempt: Path) -> dict[str, Any]:
     return record
 
 
-def _stop_reason(error: BaseException) -> str:
+def _unfinished_reason(error: BaseException) -> str:
     """Return why an attempt is unfinished: it was stopped, lost, or ended with another error."""
     job = _job_number()
     suffix = f" (job {job} on {node_name()})" if job else ""

@@ -1,7 +1,7 @@
 """How the text of a reason begins, for reasons that later stages distinguish.
 
 Records and runs.csv keep the text of a reason without its code. Those that write and those that read such a
-reason therefore share these prefixes.
+reason therefore share these prefixes. Kept campaigns have them, too, so they stay as they are.
 """
 
 # Of runs with the status invalid.
@@ -13,10 +13,11 @@ PAUSED_PREFIX = "a rank was paused"
 # Of runs with the status missing.
 NO_RECORD_PREFIX = "absent: "
 OLD_RECORD_PREFIX = "old: "  # the record is of other software, code, data or settings
-# Missing runs that can be executed. The reasons of all others say why the site cannot execute them.
+# Missing runs that this site can execute, whether or not they were begun. The reasons of other missing runs
+# say why the site cannot execute them.
 TO_RUN_PREFIXES = (NO_RECORD_PREFIX, OLD_RECORD_PREFIX)
 
 
 def is_disturbed(reason: str | None) -> bool:
-    """Return whether a run with this reason lost too much CPU time."""
+    """Return whether a run with this reason was disturbed: others took too much CPU time."""
     return bool(reason and reason.startswith(DISTURBED_PREFIX))

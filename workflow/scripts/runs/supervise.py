@@ -53,14 +53,14 @@ def supervise(
 ) -> dict[str, Any]:
     """Return the final record of a run, after a new attempt unless the latest record is final.
 
-    The run and this machine are locked meanwhile.
+    The run and this machine are locked while this runs.
 
     Args:
         planned: The run.
         results: results/<study>.
         session: Name of the session.
-        is_final: Returns whether a record of an earlier attempt needs no new attempt. By default every record
-            is final, even that of a failed run: Ringside does not repeat failures by itself.
+        is_final: Returns whether to keep the record of an earlier attempt. By default every record is kept,
+            even that of a failed run: Ringside does not repeat failures by itself.
 
     Raises:
         InputError: If the environment or the data are not the planned ones, or the results belong to another
@@ -92,13 +92,13 @@ class Execution:
         launched_at: Unix time of the launch, s.
         outcome: How the ranks ended.
         trace_problem: Why Score-P left no trace; None if it did, or was not used.
-        machine_speed: The record's entry of the reference benchmark; None if the site does not run it.
+        reference_entry: The record's entry `reference`; None if the site runs no reference benchmark.
     """
 
     launched_at: float
     outcome: launch.Outcome
     trace_problem: Note | None
-    machine_speed: dict[str, Any] | None
+    reference_entry: dict[str, Any] | None
 
 
 def run_attempt(
@@ -122,7 +122,7 @@ def run_attempt(
     run_environment = environment
     if version := spec.get("scorep"):
         run_environment = score_p.wrap_program(environment, site, version, folder.resolve())
-    parents = _parent_processes()
+    ancestors = _ancestors()
     execution = execute(planned, environment, run_environment, launcher, results, folder)
     measurements = read_measurements(planned, environment, launcher, folder, execution, idle_w)
     status, reason = decide_status(
@@ -132,7 +132,7 @@ def run_attempt(
         measurements,
         launcher.hosts,
         folder / "log.txt",
-        is_parent_killed=_parent_processes() != parents,
+        is_orphaned=_ancestors() != ancestors,
     )
     return {
         **describe_run(planned, run_environment),
@@ -146,7 +146,7 @@ def run_attempt(
         "ended_at": format_utc(time.time()),
         "wall_s": execution.outcome.wall_s,
         "lost_s": attempts.earlier_attempts_s(folder),
-        "reference": execution.machine_speed,
+        "reference": execution.reference_entry,
         "measured": measurements.measured,
     }
 
@@ -175,15 +175,15 @@ def execute(
         benchmark_folder = folder / f"reference-{moment}"
         return reference.run_benchmark(benchmark_folder, spec, planned.framework.modules, environment, site)
 
-    machine_speed = speed_before(planned, results, run_benchmark) if site.reference else None
+    reference_entry = reference_before(planned, results, run_benchmark) if site.reference else None
     launched_at = time.time()
     outcome = launch.run_ranks(
         launcher, run_environment, folder.resolve(), spec, site, reads=planned.read_paths
     )
-    if machine_speed and outcome.status == RunStatus.OK:
-        machine_speed = reference.measure_after(lambda: run_benchmark("after"), machine_speed)
+    if reference_entry and outcome.status == RunStatus.OK:
+        reference_entry = reference.measure_after(lambda: run_benchmark("after"), reference_entry)
     trace_problem = score_p.finish_trace(folder, outcome.status) if spec.get("scorep") else None
-    return Execution(launched_at, outcome, trace_problem, machine_speed)
+    return Execution(launched_at, outcome, trace_problem, reference_entry)
 
 
 def read_measurements(
@@ -241,10 +241,10 @@ def describe_run(planned: PlannedRun, environment: BuiltEnvironment) -> dict[str
     }
 
 
-def speed_before(
+def reference_before(
     planned: PlannedRun, results: Path, run_benchmark: Callable[[str], reference.ReferenceTime]
 ) -> dict[str, Any]:
-    """Return the reference benchmark before a run, after a wait for a quiet machine if configured."""
+    """Return the record's entry `reference` as measured before a run, on a quiet machine if configured."""
     geometry = reference.geometry(planned.spec)
     entry = reference.measure_before(
         lambda: run_benchmark("before"),
@@ -255,8 +255,11 @@ def speed_before(
     return {"geometry": geometry, **entry}
 
 
-def _parent_processes() -> tuple[int, str | None]:
-    """Return the ids of the parent (a shell or the prefork server) and the grandparent (Snakemake)."""
+def _ancestors() -> tuple[int, str | None]:
+    """Return the ids of the parent (a shell or the prefork server) and the grandparent (Snakemake).
+
+    They change if one of both ends, since the system then gives its children another parent.
+    """
     parent = os.getppid()
     try:
         grandparent = (

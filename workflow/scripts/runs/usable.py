@@ -31,7 +31,7 @@ _BY_STATUS: dict[str, Cause] = {
     RunStatus.OOM: Cause("out of memory", "ran out of memory"),
     RunStatus.FAILED: Cause("failed", "failed"),
     RunStatus.TIMEOUT: Cause("timed out", "reached the time limit"),
-    RunStatus.MISSING: Cause("not run yet", "have not run yet"),
+    RunStatus.MISSING: Cause("no record", "have no record"),
 }
 _OTHERWISE_INVALID = Cause("invalid", "were excluded as invalid")
 _LIMIT = (

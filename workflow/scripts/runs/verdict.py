@@ -27,8 +27,9 @@ from models.messages import number_bytes
 from plan.identity import PlannedRun
 from runs import own_commands, reasons, transport
 
-# Errors of the machine, not of the training. Ports are drawn at random: another attempt can find a free one.
-_TRANSIENT_ERRORS = (*MACHINE_ERRORS, errno.EADDRINUSE)
+# Errors of the machine, not of the training, even if they last, such as a full disk. Ports are drawn at
+# random: another attempt can find a free one.
+_MACHINE_OR_PORT_ERRORS = (*MACHINE_ERRORS, errno.EADDRINUSE)
 # Escape sequences for colours and cursors (ECMA-48), and for the title of xterm.
 _TERMINAL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07]*\x07)")
 # Texts in the errors of ranks and of torchrun that follow from the error of another process.
@@ -70,21 +71,23 @@ def decide_status(
     measurements: Measurements,
     hosts: Sequence[str],
     log: Path,
-    is_parent_killed: bool,
+    is_orphaned: bool,
 ) -> Verdict:
     """Decide the status of a run from one attempt. Nothing changes the status afterwards.
 
     Args:
         planned: The run.
-        outcome: How the ranks ended. A status other than OK stays.
+        outcome: How the ranks ended. TIMEOUT is final; OK can become FAILED or INVALID; FAILED and OOM stay,
+            or the attempt is lost.
         trace_problem: Why Score-P left no trace, which makes a run FAILED.
         measurements: What was measured; `check_measurements` turns OK into FAILED or INVALID.
         hosts: Nodes on which the ranks were started.
         log: The log of the ranks.
-        is_parent_killed: Whether Snakemake was killed during the attempt.
+        is_orphaned: Whether Snakemake, or a process between it and this one, ended during the attempt.
 
     Raises:
-        Lost: If the attempt failed because Snakemake was killed, or because of an error of the machine.
+        Lost: If the attempt failed or ran out of memory after Snakemake had ended, or if it failed because of
+            an error of the machine.
     """
     verdict = Verdict(outcome.status, outcome.reason)
     if outcome.status == RunStatus.OK and trace_problem:
@@ -92,10 +95,11 @@ def decide_status(
     elif outcome.status == RunStatus.OK:
         gradient_bytes = reduced_bytes(planned, measurements.measured)
         verdict = check_measurements(measurements, planned.spec, planned.site, hosts, gradient_bytes)
-    # Whoever killed Snakemake, such as the scheduler, often kills the ranks as well. Their failure then says
-    # nothing about the training. A timeout does, because the ranks had all of their time.
-    if verdict.status in (RunStatus.FAILED, RunStatus.OOM) and is_parent_killed:
-        raise Lost(Note("parent-killed", "its parent process was killed"))
+    # Whatever ended Snakemake, such as the scheduler or a node without memory, often kills the ranks as well.
+    # Their failure then says nothing about the training, even if memory ran out. A timeout does, because the
+    # ranks had all of their time.
+    if verdict.status in (RunStatus.FAILED, RunStatus.OOM) and is_orphaned:
+        raise Lost(Note("parent-killed", "Snakemake or the process between it and the supervisor ended"))
     if verdict.status == RunStatus.FAILED and verdict.reason:
         return Verdict(RunStatus.FAILED, failure_or_lost(verdict.reason, log))
     return verdict
@@ -121,7 +125,7 @@ def check_measurements(
     6. nodes of a site with distinct nodes share a machine,
     7. other processes used too much CPU time,
     8. a hypervisor took too much CPU time,
-    9. gradients took another way than the site's network (`transport.wrong_network_reason`).
+    9. gradients did not use the site's network (`transport.wrong_network_reason`).
 
     docs/explanation/measurement.md has the same list.
     """
@@ -217,7 +221,7 @@ def failure_or_lost(reason: Note, log: Path) -> Note:
         Lost: If that error is one of the machine, such as a full disk, and not of the training.
     """
     extended = with_last_line(reason, log)
-    for number in _TRANSIENT_ERRORS:
+    for number in _MACHINE_OR_PORT_ERRORS:
         if os.strerror(number) in extended:
             raise Lost(Note("machine-error", extended, error=errno.errorcode[number]))
     return extended

@@ -86,7 +86,7 @@ def build_rows(
     cell_means, rows = estimate_means(runs), []
     missing: dict[Note, list[str]] = {}
     for cell, run in planned.items():
-        measured = cell in cell_means.samples
+        measured = cell in cell_means.values_by_cell
         try:
             simulated = simulator.simulate(run)
         except MissingMeasurement as error:

@@ -274,17 +274,17 @@ def _set_time_axis(ax: Axes, time: Time | None, label: str) -> None:
 def _draw_epoch_time_over_covariate(ax: Axes, runs: pd.DataFrame, adjusted: Adjustment) -> None:
     """Draw epoch time over its best covariate, within cells and blocks, with slope and 95 % band."""
     data = 100 * (drift.covariate_and_time(runs, adjusted) - 1)
-    if adjusted.leading is None or data.empty:
-        panels.write_remark(ax, f"No slope: {adjusted.why}", 24)
+    if adjusted.leading_covariate is None or data.empty:
+        panels.write_remark(ax, f"No slope: {adjusted.reason_unadjusted}", 24)
         ax.set_axis_off()
         return
-    ax.set_xlabel(DEVIATION[adjusted.leading])
+    ax.set_xlabel(DEVIATION[adjusted.leading_covariate])
     ax.set_ylabel("epoch time: deviation (%)")
     ax.plot(
         data["covariate"], data["epoch_time"], rasterized=len(data) > MAX_VECTOR_DOTS, zorder=2, **DOT_STYLE
     )
     x = np.linspace(data["covariate"].min(), data["covariate"].max(), 50)
-    logs, slope = np.log1p(x / 100), adjusted.alone[adjusted.leading].estimates[0]
+    logs, slope = np.log1p(x / 100), adjusted.slopes_alone[adjusted.leading_covariate].estimates[0]
     lines = [100 * np.expm1(value * logs) for value in (slope.value, slope.low, slope.high)]
     ax.plot(x, lines[0], color=style.INK, linewidth=1.0, zorder=4)
     ax.fill_between(x, lines[1], lines[2], color=style.INK, alpha=style.BAND_ALPHA, linewidth=0, zorder=1)
@@ -327,14 +327,14 @@ def _excluded_handles(excluded: pd.DataFrame, limit: float | None) -> list[Line2
 
 def _adjustment_notes(adjusted: Adjustment) -> list[str]:
     """Return notes on the correlation of covariates with epoch time, and on whether means are adjusted."""
-    if not adjusted.alone:
+    if not adjusted.slopes_alone:
         return [adjusted_tables_note(adjusted)]
     numbers = " and ".join(
         f"{tables.number(covariate.correlation, 2)} ({COVARIATE_TITLES[name]})"
-        for name, covariate in adjusted.alone.items()
+        for name, covariate in adjusted.slopes_alone.items()
     )
     text = f"Within cells and blocks the correlation with epoch time is {numbers}."
-    correlations = {name: covariate.correlation for name, covariate in adjusted.alone.items()}
+    correlations = {name: covariate.correlation for name, covariate in adjusted.slopes_alone.items()}
     return [Note("correlation", text, **correlations), adjusted_tables_note(adjusted)]
 
 
