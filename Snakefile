@@ -46,7 +46,7 @@ include: "rules/paper.smk"
 
 
 rule all:
-    """Make everything of the study: what `snakemake` does without a target."""
+    """Make figures, tables and their manifest: what `snakemake` does without a target. Report and paper are targets."""
     default_target: True
     input:
         rules.figures.input,

@@ -41,7 +41,7 @@ def study_of(**factors: list[object]) -> Study:
 
 def write_found(file: Path, runs: list[Run], batch_size: int | None) -> None:
     entry = {"batch_size": batch_size, "largest_fit": batch_size, "limit": "memory", "key": "0" * 12}
-    names = {batch_sizes.search_name(run.levels) for run in runs}
+    names = {batch_sizes.batch_search_name(run.levels) for run in runs}
     file.write_text(json.dumps({"searches": dict.fromkeys(names, entry)}))
 
 
@@ -85,7 +85,7 @@ def test_found_batch_size_is_what_ranks_are_told(site: Site, file: Path) -> None
         assert (run.geometry.local_batch, run.geometry.effective_batch) == (size, size * 2 * 4)
         fields = spec(study, site, run)
         assert fields["levels"]["batch_size"] == fields["local_batch"] == size
-        assert fields["batch_search"] == batch_sizes.search_name(run.levels)
+        assert fields["batch_search"] == batch_sizes.batch_search_name(run.levels)
         keys.add(plan_run(study, site, run).key)
         assert plan_run(study, site, run).is_current()
     assert len(keys) == 2

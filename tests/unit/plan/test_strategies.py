@@ -18,7 +18,7 @@ from plan.design import plan_design
 from plan.geometry import INFEASIBLE_FOR_FRAMEWORK
 from plan.identity import plan_run, spec
 from plan.memory import run_key
-from plan.strategies import search_name
+from plan.strategies import strategy_search_name
 from support.changed_study import changed_study
 
 
@@ -61,7 +61,7 @@ def test_all_ranks_see_equal_samples_and_get_the_strategy(site: Site) -> None:
 def test_what_was_found_is_an_input_of_the_run(site: Site, file: Path) -> None:
     study = study_of(parallelism=["found"])
     (run,) = plan_design(study, site)
-    search = search_name(run.levels)
+    search = strategy_search_name(run.levels)
     assert run.strategy is None and run.lacks_strategy
     campaign = plan_campaign(study, site)
     assert campaign.record_paths == {} and campaign.environments, (
@@ -116,7 +116,7 @@ def test_cells_without_a_strategy_name_the_command_that_finds_it(
 def test_broken_file_of_strategies_is_refused(site: Site, file: Path, text: str, code: str, key: str) -> None:
     study = study_of(parallelism=["found"])
     (run,) = plan_design(study, site)
-    search = search_name(run.levels)
+    search = strategy_search_name(run.levels)
     file.write_text(text.replace("QUESTION", search))
     with pytest.raises(InputError) as refused:
         plan_design(study, site)
@@ -127,7 +127,7 @@ def test_broken_file_of_strategies_is_refused(site: Site, file: Path, text: str,
 
 def test_cells_differing_in_irrelevant_factors_share_a_strategy(site: Site) -> None:
     study = study_of(parallelism=["found"], learning_rate=[0.1, 0.2], batch_size=[32, 64])
-    assert len({search_name(run.levels) for run in plan_design(study, site)}) == 2
+    assert len({strategy_search_name(run.levels) for run in plan_design(study, site)}) == 2
 
 
 @pytest.mark.parametrize(

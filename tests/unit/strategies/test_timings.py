@@ -108,7 +108,9 @@ def test_study_is_timed_searched_and_planned(real: Any, results: Path, study: St
     found.main(**FROM_TABLES)
     content = json.loads(Path("found.json").read_text())
     ((question, answer),) = content["strategies"].items()
-    assert question == strategies.search_name(before.levels) and set(content["made_of"]) == {question}
+    assert question == strategies.strategy_search_name(before.levels) and set(content["made_of"]) == {
+        question
+    }
     check_strategy(from_json(answer["parts"]), space, 2)
     data = pd.read_csv("table.csv").iloc[0]
     assert answer["step_s"] == data["found_s"] <= data["data_s"]

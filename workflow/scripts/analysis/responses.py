@@ -13,13 +13,14 @@ from common.text import number_of
 from declared.responses import RESPONSES, Response
 
 COST_COLUMNS = tuple(cost.HEADINGS)
-DEVICE_THROUGHPUT, DEVICE_TOKEN_THROUGHPUT, MEMORY, ENERGY = (
+DEVICE_THROUGHPUT, DEVICE_TOKEN_THROUGHPUT, MEMORY, ENERGY, TIME_TO_ACCURACY = (
     RESPONSES[name]
     for name in (
         "throughput_per_device",
         "token_throughput_per_device",
         "memory",
         "energy_per_sample",
+        "time_to_accuracy",
     )
 )
 
@@ -43,6 +44,11 @@ def with_response(
 def _derive(
     runs: pd.DataFrame, response: Response, epochs: Callable[[], pd.DataFrame], target: float | None
 ) -> pd.Series:
+    """Return the column of a response that runs.csv does not have, computed from other columns.
+
+    Raises:
+        ValueError: If there is no rule for it.
+    """
     if response in (DEVICE_THROUGHPUT, DEVICE_TOKEN_THROUGHPUT):
         total = runs[response.column.removesuffix("_device")].astype(float)
         return total / runs["n_devices"].astype(float)
@@ -60,7 +66,9 @@ def _derive(
         return utilization[response.column]
     if response.column in COST_COLUMNS:
         return cost.quantity(runs, response.column, epochs, target)
-    return seconds_to_accuracy(runs, epochs(), target or math.nan)
+    if response == TIME_TO_ACCURACY:
+        return seconds_to_accuracy(runs, epochs(), target or math.nan)
+    raise ValueError(f"no rule derives {response.column}")
 
 
 def response_notes(runs: pd.DataFrame, response: Response) -> list[str]:

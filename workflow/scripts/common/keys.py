@@ -51,7 +51,7 @@ class Rules:
 
     Args:
         meaning: What the part says.
-        unique: Whether a list may have no repetitions.
+        unique: Whether repetitions in a list are refused.
         filled: Whether one of its keys has to be given, all of which may be left out.
         exact: Whether a whole number stays one where the type is float.
         limits: In pydantic's words, as those of `key`.
@@ -188,17 +188,17 @@ def _adapter(kind: Any) -> Any:
 def json_schema(kind: Any) -> dict[str, Any]:
     """Return the JSON schema of a class, without references."""
     described = _adapter(kind).json_schema()
-    return _simplified(described, described.get("$defs", {}))
+    return _simplify(described, described.get("$defs", {}))
 
 
-def _simplified(rules: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
+def _simplify(rules: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
     """Return rules without references and titles.
 
     Alternatives that differ only in type become one list of types.
     """
     named = definitions.get(str(rules.get("$ref", "")).rpartition("/")[2], {})
     left = {name: rule for name, rule in {**named, **rules}.items() if name not in ("$ref", "$defs", "title")}
-    if left.get("default") in (None, [], {}):  # what a key that is left out says nothing of
+    if left.get("default") in (None, [], {}):  # An empty default only says that the key is optional.
         left.pop("default", None)
     if "const" in left:
         left["enum"] = [left.pop("const")]
@@ -208,13 +208,13 @@ def _simplified(rules: Mapping[str, Any], definitions: Mapping[str, Any]) -> dic
         left |= {"propertyNames": {"pattern": pattern}, "additionalProperties": entry}
     for name in ("items", "additionalProperties"):
         if isinstance(left.get(name), dict):
-            left[name] = _simplified(left[name], definitions)
+            left[name] = _simplify(left[name], definitions)
     if "properties" in left:
         left["properties"] = {
-            name: _simplified(subrules, definitions) for name, subrules in left["properties"].items()
+            name: _simplify(subrules, definitions) for name, subrules in left["properties"].items()
         }
     if "anyOf" in left:
-        ways = [_simplified(subrules, definitions) for subrules in left.pop("anyOf")]
+        ways = [_simplify(subrules, definitions) for subrules in left.pop("anyOf")]
         types = list(dict.fromkeys(way.get("type") for way in ways))
         if len(types) < len(ways) or None in types or any("enum" in way for way in ways):
             return {"anyOf": ways, **left}

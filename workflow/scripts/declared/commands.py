@@ -38,8 +38,10 @@ DERIVED: dict[str, tuple[str, ...]] = {
 AT_LAUNCH = ("master_addr", "master_port", "node_rank", "hosts", "output")
 OF_RANKS = ("rank", "local_rank")  # with once_per: rank
 PLACEHOLDERS = (*DERIVED, *AT_LAUNCH, *OF_RANKS)  # besides the factors
-# Factors that may have any level without a placeholder: study, site and supervisor deal with them.
-ANY_LEVEL = ("framework", "nodes", "device", "bandwidth", "warmup_epochs")
+# Factors that study, site and supervisor set, so that a command needs no placeholder for them. Cells that
+# differ in one of WITH_EFFECT are measured differently; warmup_epochs only decides which epochs count.
+WITH_EFFECT = ("framework", "nodes", "device", "bandwidth")
+ANY_LEVEL = (*WITH_EFFECT, "warmup_epochs")
 
 Positive = Annotated[int, Rules(ge=1)]
 Word = Annotated[str, Rules(pattern=NAME)]
@@ -163,7 +165,7 @@ class Command(CommandKeys):
 
     def irrelevant(self, levels: Mapping[str, Any]) -> list[str]:
         """Return the factors without effect on the command. Cells that differ only in them are duplicates."""
-        with_effect = {"framework", "nodes", "device", "bandwidth", *self.passed_factors}
+        with_effect = {*WITH_EFFECT, *self.passed_factors}
         return [name for name in factor_names(levels) if name not in with_effect]
 
     @property

@@ -165,7 +165,7 @@ class Framework(FrameworkKeys):
 
     def can(self, levels: Mapping[str, Any]) -> bool:
         """Return whether the framework can train a cell with these levels."""
-        return not all(self.violations(levels))
+        return any(not violated for violated in self.violations(levels))
 
     def violations(self, levels: Mapping[str, Any]) -> list[list[str]]:
         """Return, for each entry of `capabilities`, the factors whose levels violate it; [] if the cell fits.
@@ -176,19 +176,25 @@ class Framework(FrameworkKeys):
         if self.command:
             return [self.command.violations(levels)]
         level = levels["parallelism"]
-        named = {level}
+        accepted = {level}
         if is_strategy(level):
-            named = {kind_of(level)[0]}
+            accepted = {kind_of(level)[0]}
         elif is_mesh(level):
-            named.add(without_sizes(level))
-            by_name = any(not named.isdisjoint(entry.get("parallelism", ())) for entry in self.capabilities)
-            if not by_name and any(axes_of(level) <= axes for axes in self.meshes):
-                named.add(PLAIN)
+            accepted.add(without_sizes(level))
+            has_own_entry = any(
+                not accepted.isdisjoint(entry.get("parallelism", ())) for entry in self.capabilities
+            )
+            if not has_own_entry and any(axes_of(level) <= axes for axes in self.meshes):
+                accepted.add(PLAIN)
         return [
             [
                 factor
                 for factor, possible in entry.items()
-                if (named.isdisjoint(possible) if factor == "parallelism" else levels[factor] not in possible)
+                if (
+                    accepted.isdisjoint(possible)
+                    if factor == "parallelism"
+                    else levels[factor] not in possible
+                )
             ]
             for entry in self.capabilities or ({"parallelism": [PLAIN]},)
         ]

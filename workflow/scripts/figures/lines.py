@@ -153,9 +153,9 @@ def draw_lines(
     Args:
         view: The cells to draw.
         x: The factor on the x axis.
-        heading: First sentence of the caption.
-        with_baselines: Draw the single-device baselines of each panel's cells, and the ideal if the response
-            has one.
+        heading: The sentences with which the caption begins.
+        with_baselines: Draw the single-device baselines of each panel's cells, and if the response has an
+            ideal, the ideals that start from them.
         for_comparison: Lines are compared with each other: they are always joined, the axis is logarithmic,
             and panels with a single line are left out.
         endnotes: Further endnotes of the caption.
@@ -455,10 +455,10 @@ def _find_baselines(view: View, x: str) -> dict[str, str]:
 def _draw_baseline(
     ax: Axes, view: View, baseline_runs: pd.DataFrame, n_devices: pd.Series, placement: Placement
 ) -> None:
-    """Draw the ideal that starts from a baseline, if the response has one.
+    """Draw a baseline, and the ideal that starts from it if the response has one.
 
-    A single-device baseline also gets a marker at the first level, beside those of the series, and a
-    horizontal line. If a series contains its own baseline, the ideal is moved by the offset of its markers.
+    A single-device baseline gets a marker at the first level, beside those of the series, and a horizontal
+    line. If a series contains its own baseline, the ideal is moved by the offset of its markers instead.
 
     Args:
         ax: The panel.
@@ -473,23 +473,37 @@ def _draw_baseline(
     owner = next((series for series in view.series if len(series.select(baseline_runs))), None)
     series_style = owner.style if owner else None
     estimate = view.estimate(baseline_runs["cell"].iloc[0])
-    mean = estimate.value
     offset = placement.offsets.get(owner.name, 0.0) if owner else 0.0
     if baseline_frameworks(baseline_runs) and series_style:
         first, values = min(axis.positions.values()) + offset, view.values(baseline_runs)
         offset = 0.0  # of the ideal, to which all series are compared
         panels.draw_interval(ax, series_style, first, estimate, values, axis.replicate_offset)
-        ax.axhline(mean, color=series_style.colour, linewidth=0.8, linestyle=series_style.line, zorder=1)
+        ax.axhline(
+            estimate.value, color=series_style.colour, linewidth=0.8, linestyle=series_style.line, zorder=1
+        )
     if view.response.ideal_exponent is None or len(n_devices) < 2:
         return
+    start = estimate.value, float(baseline_runs["n_devices"].iloc[0])
+    colour = series_style.colour if series_style else style.MUTED
+    _draw_ideal_from(ax, axis, n_devices, start, offset, view.response.ideal_exponent, colour)
+
+
+def _draw_ideal_from(
+    ax: Axes,
+    axis: LevelAxis,
+    n_devices: pd.Series,
+    start: tuple[float, float],
+    offset: float,
+    exponent: float,
+    colour: str,
+) -> None:
+    """Draw the ideal over the levels of `n_devices`; `start` is the value and the devices of the baseline."""
     positions = np.array([axis.positions[level] for level in n_devices.index], dtype=float)
     counts = n_devices.to_numpy(float)
     if axis.numeric:  # between levels the ideal is a curve
         levels = np.linspace(n_devices.index.min(), n_devices.index.max(), IDEAL_POINTS)
         positions, counts = axis.position(levels), np.interp(levels, n_devices.index.to_numpy(float), counts)
-    colour = series_style.colour if series_style else style.MUTED
-    start = mean, float(baseline_runs["n_devices"].iloc[0])
-    draw_ideal(ax, positions + offset, ideal_values(counts, *start, view.response.ideal_exponent), colour)
+    draw_ideal(ax, positions + offset, ideal_values(counts, *start, exponent), colour)
 
 
 def ideal_values(n_devices: np.ndarray, start: float, start_devices: float, exponent: float) -> np.ndarray:

@@ -589,8 +589,8 @@ def compose_caption(
 
     Args:
         runs: The runs that are drawn.
-        heading: What the figure shows.
-        details: Further sentences; the last ones become endnotes if the caption gets too long.
+        heading: What the figure shows: the sentences with which the caption begins.
+        details: Further sentences. Those that do not fit become endnotes (`split_caption`).
         endnotes: Notes that are not printed below the figure.
         with_intervals: State how intervals are computed.
         counted: As in `conditions.run_counts_note`.
@@ -608,10 +608,13 @@ def compose_caption(
 def split_caption(texts: Iterable[str], endnotes: Iterable[str], keep_first: Iterable[str] = ()) -> Caption:
     """Return a caption of distinct sentences, of which those that do not fit become endnotes.
 
+    Sentences of `keep_first` are placed first, then every other sentence that still fits into
+    MAX_CAPTION_WORDS, even if one before it does not. All are printed in the order of `texts`.
+
     Args:
-        texts: What to print below the figure, in this order, as long as MAX_CAPTION_WORDS allow.
+        texts: What to print below the figure.
         endnotes: Further endnotes.
-        keep_first: The texts among them whose sentences stay before others do; their order does not change.
+        keep_first: The texts among `texts` whose sentences are placed before others.
     """
     sentences, first_sentences = _sentences(texts), _sentences(keep_first)
     kept_below, words_left = set[str](), MAX_CAPTION_WORDS

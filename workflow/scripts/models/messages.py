@@ -76,7 +76,7 @@ def n_optimizer_states(levels: Mapping[str, Any]) -> int:
 
 @dataclass(frozen=True)
 class NumberBytes:
-    """Bytes of a number of each kind, with the levels of precision and reduce_dtype of a cell.
+    """Bytes per number of each kind in a cell, which follow from its precision and reduce_dtype.
 
     Attributes:
         stored: Of weights between steps, accumulated gradients and optimizer state.

@@ -27,7 +27,7 @@ def search_levels(levels: Levels) -> Levels:
     return levels | {name: factor_table()[name]["default"] for name in MEMORY_NEUTRAL_FACTORS}
 
 
-def search_name(levels: Levels) -> str:
+def batch_search_name(levels: Levels) -> str:
     """Return the name of a cell's search."""
     return levels_name(search_levels(levels))
 

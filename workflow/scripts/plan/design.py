@@ -36,12 +36,17 @@ from declared.study import Study, load_study
 from models.graph import Graph
 from models.layout import BUCKET_BYTES, BucketBytes
 from models.strategy import Strategy
-from plan.batch_sizes import batch_size_file, missing_batch_size_note, nothing_fits_note, read_batch_sizes
-from plan.batch_sizes import search_name as batch_search_name
+from plan.batch_sizes import (
+    batch_search_name,
+    batch_size_file,
+    missing_batch_size_note,
+    nothing_fits_note,
+    read_batch_sizes,
+)
 from plan.cell_checks import check_batch_search, check_cell, smallest_geometry
 from plan.duplicates import refuse_duplicate
 from plan.geometry import Geometry, InfeasibleCell
-from plan.strategies import cell_strategy, read_bucket_bytes, search_name, strategy_file
+from plan.strategies import cell_strategy, read_bucket_bytes, strategy_file, strategy_search_name
 
 MAX_RUN_ID_BYTES = 200  # file systems allow 255; logs and partial files append to the name
 BOOKKEEPING_COLUMNS = ("run_id", "cell", "replicate", "block", "order_key", "seed")
@@ -104,7 +109,7 @@ def plan_design(study: Study, site: Site) -> list[Run]:
     refuse_imported(study)
     runs = [
         _make_run(study, site, cell, levels, geometry, replicate)
-        for cell, levels, geometry in _feasible_cells(study, site)
+        for cell, levels, geometry in _checked_cells(study, site)
         for replicate in range(1, study.replicates.at_most + 1)
     ]
     if not runs:
@@ -174,7 +179,7 @@ def to_csv(runs: list[Run]) -> str:
     return text.getvalue()
 
 
-def _feasible_cells(study: Study, site: Site) -> Iterator[tuple[str, Levels, Geometry]]:
+def _checked_cells(study: Study, site: Site) -> Iterator[tuple[str, Levels, Geometry]]:
     """Yield name, levels and geometry of every cell that is not excluded.
 
     Raises:
@@ -261,7 +266,7 @@ def _make_run(study: Study, site: Site, cell: str, levels: Levels, geometry: Geo
     strategy, bucket_bytes = None, BUCKET_BYTES
     if framework.strategies:
         graph, file = model_graph(levels["model"], levels["dataset"]), strategy_file(study.name, site.name)
-        nodes_and_ranks, search = (geometry.nodes, geometry.ranks_per_node), search_name(levels)
+        nodes_and_ranks, search = (geometry.nodes, geometry.ranks_per_node), strategy_search_name(levels)
         strategy = cell_strategy(
             levels["parallelism"], graph, geometry.local_batch, nodes_and_ranks, search, file
         )

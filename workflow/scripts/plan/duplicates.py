@@ -158,7 +158,7 @@ def refuse_duplicate(levels: Levels, geometry: Geometry, originals: dict[tuple[o
 
 
 def effective_levels(levels: Levels, geometry: Geometry) -> tuple[object, ...]:
-    """Return the levels of a cell, None for irrelevant factors; equal ones mean the same training.
+    """Return the levels of a cell, None for irrelevant factors. Equal results mean the same training.
 
     Levels of `parallelism` that give the same mesh on these ranks, such as data and data2 on two ranks, are
     equal.

@@ -33,7 +33,7 @@ from declared.user_models import is_user_model, load_user_model
 from environments.identity import environment_digest, environment_stamp
 from models import strategy
 from models.graph import Graph
-from plan.batch_sizes import search_name
+from plan.batch_sizes import batch_search_name
 from plan.design import Run
 from plan.geometry import Geometry
 from plan.own_commands import command_code_digest, command_fields, count_samples, unregistered_data_digest
@@ -43,7 +43,9 @@ from plan.site_resources import site_fields
 MODEL_CODE = tuple(
     RANKS.parent / "models" / f"{name}.py" for name in ("graph", "initial", "mesh", "pipelines")
 )
-# Module of `models` that only these libraries import.
+# A framework with one of these libraries imports models.precision. Other modules that import it, such as
+# pytorch_ddp, come only together with `pytorch`. Whatever else of `models` ranks import has to be added to
+# MODEL_CODE or `rank_code`, or a change to it would not change the keys of runs.
 PRECISION_CODE = RANKS.parent / "models" / "precision.py"
 LIBRARIES_WITH_PRECISION = {"pytorch", "tensorflow", "jax_training"}
 DIVISION_CODE = [RANKS.parent / "models" / "division.py"]  # for ranks that partition models along a mesh
@@ -69,7 +71,7 @@ def spec(study: Study, site: Site, run: Run) -> dict[str, Any]:
         **(command_fields(run.framework.command) if run.framework.command else {}),
         **site_fields(site, run.levels, run.geometry),
         **strategy_fields(run),
-        **({"batch_search": search_name(run.levels)} if has_largest_batch(run.levels) else {}),
+        **({"batch_search": batch_search_name(run.levels)} if has_largest_batch(run.levels) else {}),
     }
 
 

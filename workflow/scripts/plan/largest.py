@@ -21,7 +21,7 @@ from common.errors import InputError
 from common.files import digest_text, display_path
 from declared.factors import LARGEST, Levels, has_largest_batch
 from declared.site import Site
-from plan.batch_sizes import search_levels, search_name
+from plan.batch_sizes import batch_search_name, search_levels
 from plan.campaign import Campaign
 from plan.cell_checks import check_cell, smallest_geometry
 from plan.design import Run
@@ -47,7 +47,7 @@ class BatchSearch:
     @property
     def name(self) -> str:
         """Name made of the levels that change memory."""
-        return search_name(self.run.levels)
+        return batch_search_name(self.run.levels)
 
     @property
     def levels(self) -> Levels:
@@ -124,7 +124,9 @@ class BatchSearch:
 
 def required_searches(runs: Iterable[Run]) -> list[BatchSearch]:
     """Return the searches for the batch sizes of `runs`, sorted by name."""
-    searches = {search_name(run.levels): BatchSearch(run) for run in runs if has_largest_batch(run.levels)}
+    searches = {
+        batch_search_name(run.levels): BatchSearch(run) for run in runs if has_largest_batch(run.levels)
+    }
     return [searches[name] for name in sorted(searches)]
 
 

@@ -54,7 +54,7 @@ def reason_missing_at_site(site: Site, levels: Mapping[str, Any]) -> Note | None
     if levels["bandwidth"] and site.placement != "virtual":
         text = f"site {site.name} cannot set the rate of its links: only the virtual cluster can"
         return Note("no-link-rate", text, bandwidth=levels["bandwidth"])
-    if reason := _reason_missing_arithmetic(site, levels, framework, device_kind):
+    if reason := _reason_unsupported_on_device(site, levels, framework, device_kind):
         return reason
     model = levels["model"]
     if operators := _missing_operators(name, model, levels["dataset"], device_kind):
@@ -70,7 +70,7 @@ def reason_missing_at_site(site: Site, levels: Mapping[str, Any]) -> Note | None
     return None
 
 
-def _reason_missing_arithmetic(
+def _reason_unsupported_on_device(
     site: Site, levels: Mapping[str, Any], framework: Framework, device_kind: str
 ) -> Note | None:
     """Return why the device cannot compute with a cell's precision, autotune or attention, None if it can."""

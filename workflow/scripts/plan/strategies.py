@@ -46,7 +46,7 @@ def missing_strategy_note(study: str, site: Site) -> Note:
     return Note("strategy-not-found-yet", f"no strategy was found yet; run {command}", command=command)
 
 
-def search_name(levels: Levels) -> str:
+def strategy_search_name(levels: Levels) -> str:
     """Return the name of the search for a cell's strategy: its levels of STRATEGY_SEARCH_FACTORS."""
     return levels_name({name: levels[name] for name in STRATEGY_SEARCH_FACTORS})
 
@@ -87,7 +87,7 @@ def cell_strategy(
         graph: The model.
         batch: Samples per step.
         nodes_and_ranks: Nodes, and ranks (devices) per node.
-        search: Name of the search (`search_name`).
+        search: Name of the search (`strategy_search_name`).
         file: File with the strategies of searches.
 
     Raises:

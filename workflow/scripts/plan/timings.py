@@ -29,8 +29,9 @@ PROGRAMS = {PARTS: "parts_timed", MESSAGES: "messages_timed"}
 FOLDER = CHECKOUT / "workflow" / "scripts" / "ranks"
 # Factors that a timing of parts is named after: cells that differ in one of them have their own timings.
 PART_FACTORS = ("model", "dataset", "batch_size", "device", "optimizer")
-# Further factors that training code reads. Cells that differ only in them share a timing, which has the
-# levels of the first run.
+# Further levels in the specification of a timing of parts, for the optimizer. Cells that differ only in them
+# share a timing, which has the levels of the first run. `precision` changes nothing, since frameworks with
+# strategies train in fp32 only. Without `autotune` and `attention`, timings use the library's defaults.
 TRAINING_FACTORS = (
     "momentum", "adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay", "decayed_weights", "precision",
 )  # fmt: skip

@@ -16,7 +16,7 @@ from declared.mesh import NOT_MESHES, PLAIN, divides_more, is_mesh, mesh_of, siz
 from declared.models import find_graph
 from models.graph import BYTES
 
-# Factors that do not split a framework's cells into series with laws of their own: the law has terms for
+# Cells that differ only in these factors belong to one series, which one law describes: it has terms for
 # devices, samples, batches and the network, and assumes that the rest do not change the time of a batch.
 # The framework is here because `StudyPredictor.series` compares it itself, to add cells of the baseline.
 NOT_COMPUTATION = (

@@ -2,7 +2,7 @@
 
 Cells, series, responses, intervals and styles are the same as in the static figures (`figures.view`,
 `figures.lines`, `analysis.speedup`). Baselines are left out, and only speed-up and efficiency have an ideal.
-This module estimates nothing.
+Means and intervals are estimated by the same functions as in those figures.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,8 +1,9 @@
 """State in numbers what each figure of a paper shows, from the study's runs and tables.
 
-A finding is a sentence with FIGURE_REFERENCE in place of the reference to its figure. FINDINGS has a function
-for each kind of figure and quantity on its y axis; other responses get the range of their means. For a figure
-without a finding, the paper leaves a reminder to its author.
+A finding is a sentence with FIGURE_REFERENCE in place of the reference to its figure. FINDINGS has functions
+for some pairs of a kind of figure and a quantity on its y axis. Without one, `interaction` has a sentence of
+its own for all quantities, and kinds that show a response get the range of its means. For a figure without a
+finding, the paper leaves a reminder to its author.
 """
 
 import math
@@ -113,7 +114,8 @@ def effect_of_figure(spec: FigureSpec, notes: Sequence[Note], response: Response
 
     Args:
         spec: The figure.
-        notes: Sentences of the answer. Notes with the code `effect` name their factor in the fact `factor`.
+        notes: Further sentences of the answer, which the figure's sentence may replace; those that open the
+            answer stay there. Notes with the code `effect` name their factor in the fact `factor`.
         response: The response of the answer.
     """
     if spec.kind != "by_factor" or spec.filter or shown_quantity(spec) != response.name:
@@ -195,10 +197,14 @@ def _effect_of_factor(spec: FigureSpec, evidence: Evidence) -> Note | None:
     smallest, largest = (
         f"{_change_text(ratio)}{context}" for ratio, context in zip((least, greatest), contexts, strict=True)
     )
-    range_text = f"between {smallest} and {largest}" if len(rows) > 1 else smallest
+    effect_text = (
+        f"the change in epoch time ranges from {smallest} to {largest}"
+        if len(rows) > 1
+        else f"epoch time changes by {smallest}"
+    )
     return Note(
         "effect-range",
-        f"From {change}, epoch time changes by {range_text} ({FIGURE_REFERENCE}){counts}.",
+        f"From {change}, {effect_text} ({FIGURE_REFERENCE}){counts}.",
         factor=factor,
         least=least,
         greatest=greatest,

@@ -1,6 +1,7 @@
 """Render the report of a study as one page that embeds everything that it shows.
 
-Its numbers come from tables, captions and records. Only the twelve rules compute numbers of their own.
+Most numbers come from tables, captions and records. The answer and the charts estimate means and intervals by
+`analysis.cell_means`, as tables and figures do, and the twelve rules compute numbers of their own.
 """
 
 import base64

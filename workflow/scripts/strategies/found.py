@@ -1,8 +1,9 @@
 """Find the fastest strategy for each question of a study, from measurements at its site.
 
-A question has the levels that cells with a searched strategy share (`plan.strategies.search_name`). The
-answers are written to config/strategies/<study>.<site>.json, an input of the campaign that `plan.strategies`
-reads. If the measurements of a question are missing, it has no answer, and a printed line gives the reason.
+A question has the levels that cells with a searched strategy share
+(`plan.strategies.strategy_search_name`). The answers are written to config/strategies/<study>.<site>.json, an
+input of the campaign that `plan.strategies` reads. If the measurements of a question are missing, it has no
+answer, and a printed line gives the reason.
 """
 
 import json
@@ -29,7 +30,7 @@ from models.layout import BUCKET_BYTES, BucketBytes
 from models.messages import n_optimizer_states
 from plan.design import Run, plan_design
 from plan.site_limits import reason_missing_at_site
-from plan.strategies import STRATEGY_SEARCH_FACTORS, search_name, strategy_file
+from plan.strategies import STRATEGY_SEARCH_FACTORS, strategy_file, strategy_search_name
 from strategies.find import (
     NONE_FITS,
     RESTARTS,
@@ -79,7 +80,7 @@ def list_questions(runs: Sequence[Run], site: Site) -> dict[str, Run]:
             and run.levels["parallelism"] == SEARCHED
             and reason_missing_at_site(site, run.levels) is None
         ):
-            questions.setdefault(search_name(run.levels), run)
+            questions.setdefault(strategy_search_name(run.levels), run)
     return questions
 
 

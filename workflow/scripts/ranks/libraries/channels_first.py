@@ -1,4 +1,8 @@
-"""Convert weights between the canonical layout (models.graph, channels last) and channels first."""
+"""Convert weights between the canonical layout (models.graph, channels last) and channels first.
+
+Both are orders of a weight's axes. How PyTorch stores an array with these axes in memory is another matter,
+the factor `memory_format`.
+"""
 
 import numpy as np
 

@@ -128,11 +128,11 @@ def _apply_steps(
             case "final_state":
                 outputs[operator.name] = outputs[f"{operator.inputs[0]}.state"]
             case _:
-                outputs[operator.name] = _applied(operator, operator_inputs, operator_weights, dtype, attend)
+                outputs[operator.name] = _apply(operator, operator_inputs, operator_weights, dtype, attend)
     return outputs, statistics
 
 
-def _applied(operator: Operator, inputs: list[Array], weights: Weights, dtype: Any, attend: Attend) -> Array:
+def _apply(operator: Operator, inputs: list[Array], weights: Weights, dtype: Any, attend: Attend) -> Array:
     x = inputs[0]
     match operator.kind:
         case "conv" | "depthwise_conv":

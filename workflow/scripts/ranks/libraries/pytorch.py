@@ -26,7 +26,7 @@ from torch.utils.checkpoint import (
 
 from models.graph import SHARED, Graph, Operator, is_decayed
 from models.initial import rotary_tables
-from models.precision import AMP, BF16, TF32
+from models.precision import AMP, BF16, FP32, TF32
 from ranks.libraries.ahead import N_SLOTS, Ahead
 from ranks.libraries.channels_first import canonical, channels_first
 from ranks.libraries.pytorch_layers import (
@@ -150,13 +150,13 @@ def build(graph: Graph, checkpointing: str = NONE) -> nn.Module:
     in_blocks = {operator.name for operators in blocks.values() for operator in operators}
     for operator in graph.operators[1:]:
         if operator.name in blocks:
-            nodes |= _checkpointed(blocks[operator.name], nodes, graph, root, calls, checkpointing)
+            nodes |= _add_checkpointed_block(blocks[operator.name], nodes, graph, root, calls, checkpointing)
         if operator.name in in_blocks:
             continue
         if operator.kind == SHARED:  # Two stages of a pipeline have this table.
             root.add_module(operator.name, nn.Embedding(*operator.weights["table"]))
             continue
-        nodes[operator.name] = _called(
+        nodes[operator.name] = _add_call(
             operator, tuple(nodes[name] for name in operator.inputs), graph, root, calls, tables
         )
     calls.output(nodes[graph.operators[-1].name])
@@ -198,7 +198,7 @@ class Checkpointed(nn.Module):
             return checkpoint(self.layers, *inputs, use_reentrant=False, context_fn=self._contexts)
 
 
-def _checkpointed(
+def _add_checkpointed_block(
     operators: Sequence[Operator],
     nodes: dict[str, fx.Node],
     graph: Graph,
@@ -217,7 +217,7 @@ def _checkpointed(
     own_tables = {name: block.placeholder(name) for name in tables}
     for operator in operators:
         below = tuple(within[name] for name in operator.inputs)
-        within[operator.name] = _called(operator, below, graph, block_root, block, own_tables)
+        within[operator.name] = _add_call(operator, below, graph, block_root, block, own_tables)
     block.output(tuple(within[name] for name in outputs))
     name = f"{operators[0].name}_checkpointed"
     layers = fx.GraphModule(block_root, block, name)
@@ -239,7 +239,7 @@ def _rotary_buffer(operator: Operator) -> str:
     return re.sub(r"\W", "_", "_".join(map(str, ("rotary", *sizes))))
 
 
-def _called(
+def _add_call(
     operator: Operator,
     inputs: tuple[fx.Node, ...],
     graph: Graph,
@@ -509,7 +509,7 @@ def join(context: Context) -> str:
     return backend
 
 
-def read_device_clock(phases: Untraced, device: torch.device) -> None:
+def use_device_clock(phases: Untraced, device: torch.device) -> None:
     """Let a traced run take its stamps as events of the device's stream, if the device is an accelerator.
 
     The time between two events is a float32 in ms. The reference event is renewed every epoch, so the
@@ -646,7 +646,7 @@ class PyTorchTrainer(Trainer):
         self._ahead = Ahead(Streams(self.torch_device)) if self.torch_device.type == "cuda" else None
         self._updates = 0
         self.model: nn.Module = self.module
-        read_device_clock(context.phases, self.torch_device)
+        use_device_clock(context.phases, self.torch_device)
         context.phases.profile_by(TorchProfiler(self.torch_device))
         context.phases.enter("join")
         self.distribute()
@@ -657,7 +657,15 @@ class PyTorchTrainer(Trainer):
         synchronize(self.torch_device)
 
     def set_precision(self, level: str) -> None:
-        """Set the type of weights and of float32 products by the level of `precision`; amp is `autocast`."""
+        """Set `dtype` and PyTorch's switch for TF32 products by the level of `precision`.
+
+        `amp` sets nothing here: it acts in `autocast`, in each forward pass.
+
+        Raises:
+            ValueError: If PyTorch's trainers do not have the level.
+        """
+        if level not in (FP32, TF32, AMP, BF16):
+            raise ValueError(f"PyTorch cannot train with precision {level}")
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = level == TF32
         if level == BF16:
             self.dtype = torch.bfloat16

@@ -399,7 +399,7 @@ class MeshTrainer(ShardedTrainer):
         return Graph(graph.model, graph.initializer, tuple(operators.values()))
 
     def make_module(self) -> nn.Module:
-        """Return the model with its initial weights on the device."""
+        """Return this rank's model or stages on the meta device, which `load_shards` allocates and loads."""
         modules = [self.make_graph_module(stage_graph) for stage_graph in self.rank_stage_graphs]
         return modules[0] if len(modules) == 1 else StageList(modules)
 

@@ -145,12 +145,10 @@ class ShardedTrainer(PyTorchTrainer):
     _local_shards: list[tuple[DTensor, torch.Tensor]]
 
     def make_module(self) -> nn.Module:
-        """Return the model with its initial weights on the device.
+        """Return the model on the meta device, without memory; `load_shards` allocates and loads it.
 
-        The model has no memory before `load_shards`.
-
-        A user's module is an exception: it draws its weights at once, and FSDP moves each unit to the device
-        as it shards it.
+        A user's module draws its weights at once on the CPU, and FSDP moves each unit to the device as it
+        shards it.
         """
         return self.make_graph_module(self.graph)
 
@@ -328,7 +326,7 @@ class ShardedTrainer(PyTorchTrainer):
 
     @torch.no_grad()
     def weights_finite(self) -> bool:
-        """Return whether all weights are finite; None if the framework does not expose them.
+        """Return whether all weights are finite.
 
         Each rank checks its own shards.
         """

@@ -581,7 +581,7 @@ class StrategyTrainer(PyTorchTrainer):
         return arrays
 
     def weights_finite(self) -> bool:
-        """Return whether all weights are finite; None if the framework does not expose them.
+        """Return whether all weights are finite.
 
         Each rank checks its own shards.
         """

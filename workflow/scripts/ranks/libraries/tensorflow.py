@@ -21,7 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 from models.graph import Graph, Operator, is_decayed, pair
-from models.precision import AMP, TF32
+from models.precision import AMP, FP32, TF32
 from ranks.libraries import xla
 from ranks.libraries.tensorflow_layers import (
     AddVector,
@@ -78,12 +78,12 @@ def build(graph: Graph) -> Any:
     samples = keras.Input(graph.shape, name=inputs.name, dtype=None if graph.vocabulary is None else "int64")
     outputs = {inputs.name: samples}
     for operator in operators:
-        outputs[operator.name] = _applied(operator, outputs)
+        outputs[operator.name] = _apply_operator(operator, outputs)
     logits = keras.layers.Activation("linear", dtype="float32", name="logits")(outputs[operators[-1].name])
     return keras.Model(samples, logits, name=graph.model)
 
 
-def _applied(operator: Operator, outputs: dict[str, Any]) -> Any:
+def _apply_operator(operator: Operator, outputs: dict[str, Any]) -> Any:
     """Return the output of an operator from `outputs`; a final_state has a list: hidden, cell."""
     layers, name, inputs = keras.layers, operator.name, [outputs[below] for below in operator.inputs]
     x = inputs[0]
@@ -127,10 +127,10 @@ def _applied(operator: Operator, outputs: dict[str, Any]) -> Any:
             return layers.Dense(operator["units"], use_bias="bias" in operator.weights, name=name)(x)
         case "dropout":
             return layers.Dropout(operator["rate"], name=name)(x)
-    return _applied_to_sequences(operator, inputs, outputs)
+    return _apply_to_sequences(operator, inputs, outputs)
 
 
-def _applied_to_sequences(operator: Operator, inputs: list[Any], outputs: dict[str, Any]) -> Any:
+def _apply_to_sequences(operator: Operator, inputs: list[Any], outputs: dict[str, Any]) -> Any:
     layers, name, x = keras.layers, operator.name, inputs[0]
     match operator.kind:
         case "layer_norm":
@@ -390,7 +390,13 @@ class TensorFlowTrainer(Trainer):
         self._scale_velocities = tf.function(self._scale, autograph=False)
 
     def set_precision(self, level: str) -> None:
-        """Set the arithmetic of the layers that are built from now on, by the level of `precision`."""
+        """Set the arithmetic of the layers that are built from now on, by the level of `precision`.
+
+        Raises:
+            ValueError: If the trainers of TensorFlow do not have the level.
+        """
+        if level not in (FP32, TF32, AMP):
+            raise ValueError(f"TensorFlow cannot train with precision {level}")
         tf.config.experimental.enable_tensor_float_32_execution(level == TF32)
         keras.mixed_precision.set_global_policy("mixed_bfloat16" if level == AMP else "float32")
 
@@ -508,7 +514,9 @@ class TensorFlowTrainer(Trainer):
         super().train(timer)
 
     def train_epoch(self, _epoch: int, timer: EpochTimer) -> EpochSums:
-        """Train this rank's batches of `epoch`; the device is idle on return.
+        """Train this rank's batches of the next epoch; the device is idle on return.
+
+        The iterator over all epochs continues where the last epoch ended.
 
         The gradients of a group's batches are accumulated; the last batch ends with an optimizer step.
         """

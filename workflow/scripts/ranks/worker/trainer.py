@@ -153,7 +153,7 @@ class Trainer(TrainingProgram):
         return {name.removesuffix(".load"): float(load[-1] / load.sum()) for name, load in loads.items()}
 
     def weights_finite(self) -> bool:
-        """Return whether all weights are finite; None if the framework does not expose them.
+        """Return whether all weights are finite.
 
         A finite loss proves nothing: in some libraries the ReLU of NaN is 0.
         """

@@ -86,7 +86,7 @@ def configuration(context: Context, stage: int, n_parameters: int) -> dict[str, 
     memory of a small model. A bucket of all weights sends the same messages.
     """
     levels = context.levels
-    is_bfloat16, is_alone = has_bfloat16_weights(levels), levels["precision"] == BF16
+    is_bfloat16, without_float32_copy = has_bfloat16_weights(levels), levels["precision"] == BF16
     settings = {
         "train_micro_batch_size_per_gpu": context.samples[context.replica],
         "gradient_clipping": float(levels["clip_norm"]),
@@ -105,8 +105,8 @@ def configuration(context: Context, stage: int, n_parameters: int) -> dict[str, 
     if is_bfloat16:
         settings["bf16"] = {
             "enabled": True,
-            "bf16_master_weights_and_grads": is_alone,
-            "bf16_optimizer_states": is_alone,
+            "bf16_master_weights_and_grads": without_float32_copy,
+            "bf16_optimizer_states": without_float32_copy,
         }
         # Otherwise batch normalization would have running statistics in float32 with weights in bfloat16.
         settings["data_types"] = {"buffer_dtype": "bf16", "keep_in_fp32_modules": ["rotary", "load"]}
@@ -158,6 +158,10 @@ def trainer(context: Context) -> Trainer:
 
     class DeepSpeedTrainer(PyTorchTrainer):
         def make_module(self) -> torch.nn.Module:
+            """Join all ranks, set the ZeRO stage and the type of weights, and return the model on the device.
+
+            With ZeRO stage 3 the model is built in shards, for which DeepSpeed has to run already.
+            """
             context.phases.enter("join")
             self.transport = start(context)
             context.phases.enter("build")
