@@ -48,7 +48,7 @@ def test_every_input_is_a_record_or_a_table() -> None:
 @pytest.mark.parametrize("name", KINDS)
 def test_figure_reads_what_it_declares(name: str) -> None:
     kind = KINDS[name]
-    text = (CHECKOUT / "workflow" / "scripts" / "figures" / f"{name}.py").read_text()
+    text = (CHECKOUT / "workflow" / "scripts" / "figures" / "kinds" / f"{name}.py").read_text()
     assert program_sources(kind.module) and set(READ.findall(text)) <= set(kind.inputs)
 
 
