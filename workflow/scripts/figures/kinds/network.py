@@ -185,7 +185,7 @@ def _geometric_means(benchmark: pd.DataFrame) -> dict[int, Estimate]:
     by_size = {}
     for size, times in round_medians(benchmark).items():
         rates = [bus_bandwidth(size, time, ranks, collective) for time in times]
-        log_rate = intervals.mean(np.log(rates))
+        log_rate = intervals.mean([math.log(rate) for rate in rates])
         by_size[int(size)] = Estimate(
             math.exp(log_rate.value), math.exp(log_rate.low), math.exp(log_rate.high), log_rate.n
         )
