@@ -36,7 +36,7 @@ EFFICIENCY = "efficiency"
 MIN_ZOOMED_EFFICIENCY = 80.0  # in %; an axis of higher ones does not start at 0
 MAX_IDEAL_REACH = 1.7  # of the ideal line, relative to the largest speed-up
 MAX_OCTAVES = 0.06  # by which a marker is moved on an axis of doublings, 4 % of the ideal
-HEADING = "{}{}. Bars: 95 % intervals of each value alone."
+HEADING = "{}{}. Bars: uncorrected 95 % intervals."
 NO_ACCUMULATION_NOTE = Note("baseline-without-accumulation", "Baselines do not accumulate.")
 HOW_TO_READ = (
     "Speed-up: mean epoch time of the baseline divided by mean epoch time of the cell. Ideal: devices of "
@@ -45,7 +45,7 @@ HOW_TO_READ = (
 )
 ESTIMATE_EXPLAINED = Note(
     "estimate",
-    "The estimate is the speed-up expected without waiting. Devices share the computation of one, messages "
+    "The dotted estimate is the speed-up without waiting. Devices share the computation of one, messages "
     "take the time that the collective benchmark measured, the backward pass overlaps them if the framework "
     "sends during it, and no rank waits or shares its cores.",
 )
@@ -223,8 +223,8 @@ def _estimate_note(estimated: Mapping[str, float]) -> str:
     if not estimated:
         return ""
     excess = 100 * (max(estimated.values()) - 1)
-    error = f", up to {excess:.0f} % above the measured one" if excess >= 1 else ""
-    text = f"Dotted: predicted without waiting or contention{error}."
+    error = f", up to {excess:.0f} % too high" if excess >= 1 else ""
+    text = f"Dotted: without waiting or contention{error}."
     return Note("estimate-drawn", text, ratios=dict(estimated))
 
 
