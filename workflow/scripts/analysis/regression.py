@@ -96,6 +96,12 @@ class Fit:
 Fits = dict[tuple[Response, str], Fit]
 
 
+def printed_model(model: str, fit: Fit) -> str:
+    """Return the printed name of a model: a quadratic one without a square has only interactions."""
+    has_square = bool(fit.problem) or any("²" in term for term in fit.terms["term"])
+    return model if model != "quadratic" or has_square else "with interactions"
+
+
 def fit_all(runs: pd.DataFrame) -> Fits:
     """Fit both models of both responses to the successful runs."""
     ok = successful(runs)

@@ -7,7 +7,7 @@ import pandas as pd
 from analysis import conditions, tables
 from analysis.intervals import SIGNIFICANCE_LEVEL
 from analysis.measured import level_text, size_factor_name, successful, title, varying
-from analysis.regression import LACK_OF_FIT, TERM_COLUMNS, Fit, Fits
+from analysis.regression import LACK_OF_FIT, TERM_COLUMNS, Fit, Fits, printed_model
 from analysis.terms import base_level, is_treated_as_number
 from common.notes import Note
 
@@ -80,7 +80,7 @@ def table(runs: pd.DataFrame, fits: Fits) -> tables.Table:
             and not fit.statistics.get("lack of fit: p", math.nan) < SIGNIFICANCE_LEVEL
         )
         columns = ["estimate", "standard_error", "standard_error_by_cell", "p_by_cell"]
-        display[f"{response.heading}: {model}"] = [
+        display[f"{response.heading}: {printed_model(model, fit)}"] = [
             *(
                 coefficient_text(a, b, c, d, fits_well)
                 for a, b, c, d in rows[columns].itertuples(index=False, name=None)
@@ -88,13 +88,19 @@ def table(runs: pd.DataFrame, fits: Fits) -> tables.Table:
             *(_statistic(name, fit.statistics) for name in titles),
         ]
     return tables.Table(
-        title="Linear and quadratic regression of epoch time and of throughput",
+        title=f"{_models_title(fits)} of epoch time and of throughput",
         data=long_table(fits),
         display=pd.DataFrame(display),
         notes=_notes(runs, fits),
         left_aligned=[""],
         rules_above=[len(names)],
     )
+
+
+def _models_title(fits: Fits) -> str:
+    """Return the models that were fitted, as the title names them."""
+    has_square = all(printed_model(model, fit) == model for (_, model), fit in fits.items())
+    return "Linear and quadratic regression" if has_square else "Regression without and with interactions"
 
 
 def _n_spare_cells(fit: Fit) -> int:

@@ -251,6 +251,13 @@ def deviation_note(deviations: pd.Series) -> Note:
     return Note("deviation-from-fit", text, deviation=largest)
 
 
+def deviation_text(deviation: float) -> str:
+    """Return a deviation in percent, with a decimal if it would otherwise read as the limit of poor fits."""
+    percent = 100 * deviation
+    is_near_limit = round(percent) == round(100 * MAX_FIT_DEVIATION) and percent > 100 * MAX_FIT_DEVIATION
+    return f"{percent:.1f}" if is_near_limit else f"{percent:.0f}"
+
+
 def bytes_text(size: float) -> str:
     """Return a size in bytes with a binary unit, such as 64 KiB."""
     exponent = min(3, max(0, int(math.log2(size)) // 10))

@@ -336,7 +336,7 @@ def _distance_notes(curves: _Curves) -> list[str]:
     all_spreads = unit * pd.concat(list(spreads.values()))
     largest, median = float(all_spreads.max()), float(all_spreads.median())
     if not curves.common:
-        text = f"Curves of a panel: up to {largest:.2g} points apart, median {median:.2g}."
+        text = f"At equal epochs, means differ by at most {largest:.2g} points (median {median:.2g})."
         return [Note("curves-apart", text, largest=largest, median=median)]
     common = unit * max(float(spreads[key].max()) for key in curves.common)
     text = f"Black: all {curves.view.series_plural}, within {common:.1g} points."

@@ -297,7 +297,7 @@ def _legend_handles(data: pd.DataFrame, bands: pd.DataFrame, is_steal_visible: b
         Line2D(
             [],
             [],
-            label="before to after a run",
+            label="reference, before and after a run",
             color=BLUE,
             linewidth=0.8,
             marker="o",
@@ -343,7 +343,11 @@ def _cut_note(n_runs: int, cut: float | None) -> str:
     if n_runs:
         text = "Arrow: beyond the axis." if n_runs == 1 else "Arrows: beyond the axis."
         return Note("axis-cut", text, runs=n_runs, cut=cut)
-    return Note("axis-cut", f"Lines are cut at {cut:.0f} %.", runs=0, cut=cut) if cut is not None else ""
+    return (
+        Note("axis-cut", f"The axis of the reference ends at {cut:.0f} %.", runs=0, cut=cut)
+        if cut is not None
+        else ""
+    )
 
 
 def _waits_note(data: pd.DataFrame) -> str:

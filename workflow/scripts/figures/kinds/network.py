@@ -11,6 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 
+from analysis import intervals
+from analysis.intervals import Estimate
 from analysis.measured import Records, combination_text
 from common.notes import Note
 from common.units import DATA_RATES, Unit, choose_unit
@@ -23,11 +25,11 @@ from network.bus import bus_bandwidth
 from network.fit import (
     MAX_FIT_DEVIATION,
     Fit,
-    achieved,
     bound,
     bytes_text,
     circumstances,
     collectives_text,
+    deviation_text,
     factors_text,
     fit,
     link_rates_text,
@@ -43,7 +45,10 @@ JOINING_LINE_WIDTH = 0.9
 FIT_LINE: Mapping[str, Any] = {"color": style.INK, "linewidth": 0.9, "linestyle": (0, (3, 1.5)), "zorder": 6}
 ROUND_TICK_FACTOR = 1.2  # of a message size, from the mean over rounds to the ticks of the rounds
 BOUND_LINE = (0, (1, 1.5))
-HEADING = "Bus bandwidth of {} by message size{}. Markers: means; bars: 95 % intervals; ticks: rounds."
+HEADING = (
+    "Bus bandwidth of {} by message size{}. Markers: geometric means over {} of the median repetition; "
+    "bars: 95 % intervals; ticks: rounds."
+)
 OWN_LIBRARY = ", in each framework's own library"  # not in benchmarks that were measured elsewhere
 BOUND_NOTE = Note("bound-drawn", "Dotted: the maximum that the link allows.")
 NO_BENCHMARK = Note("no-collective-benchmark", "no collective benchmark")
@@ -116,12 +121,12 @@ def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     same_note = Note("same-in-all-panels", f"All on {panels.panel_title(scales[0])}.", levels=scales[0])
     text = f"Without a fit of positive latency and bandwidth: {'; '.join(unfitted)}."
     not_fitted_note = Note("benchmarks-not-fitted", text, benchmarks=unfitted)
+    n_rounds = rounds_text(network).removeprefix("n = ").removesuffix(".")
     sentences = [
-        HEADING.format(collectives_text(network), OWN_LIBRARY if ok["key"].notna().any() else ""),
+        HEADING.format(collectives_text(network), OWN_LIBRARY if ok["key"].notna().any() else "", n_rounds),
         _deviations_note(deviations),
         _deviating_note(deviating),
         BOUND_NOTE if has_bound else "",
-        rounds_text(network),
         "" if is_titled and len(scales) > 1 else same_note,
         not_fitted_note if unfitted else "",
         "" if (network["status"] == "ok").all() else shortfall(network),
@@ -167,7 +172,24 @@ def _deviating_note(deviating: Mapping[str, float]) -> str:
 
 def _in_percent(deviations: Mapping[str, float]) -> str:
     """Return each framework with the largest deviation of its fit, such as `lbann (12 %)`."""
-    return ", ".join(f"{name} ({100 * deviation:.0f} %)" for name, deviation in deviations.items())
+    return ", ".join(f"{name} ({deviation_text(deviation)} %)" for name, deviation in deviations.items())
+
+
+def _geometric_means(benchmark: pd.DataFrame) -> dict[int, Estimate]:
+    """Return the bus bandwidth of each size in bytes: the geometric mean over rounds, with its 95 % interval.
+
+    The t interval is that of log seconds. That of seconds, inverted, reaches far beyond all rounds if one of
+    them was slow.
+    """
+    ranks, collective = int(benchmark["ranks"].iloc[0]), benchmark["collective"].iloc[0]
+    by_size = {}
+    for size, times in round_medians(benchmark).items():
+        rates = [bus_bandwidth(size, time, ranks, collective) for time in times]
+        log_rate = intervals.mean([math.log(rate) for rate in rates])
+        by_size[int(size)] = Estimate(
+            math.exp(log_rate.value), math.exp(log_rate.low), math.exp(log_rate.high), log_rate.n
+        )
+    return by_size
 
 
 def _draw_framework(ax: Axes, benchmark: pd.DataFrame, series_style: SeriesStyle, unit: Unit) -> Fit | None:
@@ -175,7 +197,7 @@ def _draw_framework(ax: Axes, benchmark: pd.DataFrame, series_style: SeriesStyle
 
     Return the fit, None without one.
     """
-    by_size = achieved(benchmark)
+    by_size = _geometric_means(benchmark)
     for size, estimate in by_size.items():
         bars = [estimate.low / unit.size, estimate.high / unit.size]
         ax.plot([size] * 2, bars, color=series_style.colour, linewidth=0.9, solid_capstyle="butt", zorder=3)

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from analysis import tables
 from analysis.conditions import join_names
 from analysis.measured import Records
-from analysis.regression import Fit, Response, fit_all
+from analysis.regression import Fit, Response, fit_all, printed_model
 from common.notes import Note
 from common.text import number_of
 from declared.figures import FigureSpec
@@ -26,7 +26,10 @@ ADEQUATE_FROM = 0.05  # p value of the test of lack of fit, below which a model 
 THOUSAND = 1000.0
 EDGE = 1.04  # factor between an edge and the markers that are moved to it
 SMALL_MARKERS_FROM = 200
-HEADING = "Cell means predicted by regression from all other cells. MAPE: mean absolute error."
+HEADING = (
+    "Cell means predicted by regression from all others. "
+    "MAPE: mean absolute percentage error of the cells left out."
+)
 MISSES_NOTE = Note(
     "lack-of-fit", f"Models with p < {ADEQUATE_FROM:g} miss the means (F test of lack of fit)."
 )
@@ -91,7 +94,8 @@ def _not_fitted_note(fits: Mapping[tuple[Response, str], Fit]) -> str:
 def _not_predicted_notes(fits: Mapping[tuple[Response, str], Fit], view: View) -> list[str]:
     """Return for each model the series that are not drawn, because the other cells do not determine them."""
     missing: dict[str, dict[str, None]] = {}
-    for (_, model), fit in fits.items():
+    for (_, model_name), fit in fits.items():
+        model = printed_model(model_name, fit)
         predicted = set() if fit.problem else set(fit.cells.dropna(subset=["without_cell"])["cell"])
         for series in view.series if predicted else ():
             if (cells := set(series.select(view.ok)["cell"])) and not cells & predicted:
@@ -179,7 +183,7 @@ def _panel_title(response: Response, model: str, fit: Fit) -> str:
     p = fit.statistics.get("lack of fit: p", math.nan)
     n_predicted = 0 if math.isnan(mape) else fit.cells["without_cell"].notna().sum()
     lines = [
-        f"{response.name}, {model}",
+        f"{response.name}, {printed_model(model, fit)}",
         *([f"MAPE {tables.number(mape, 2)} %, {n_predicted} cells"] if n_predicted else []),
         *([f"p {'< 0.001' if p < 0.001 else f'= {p:.3f}'}"] if not math.isnan(p) else []),
     ]

@@ -170,6 +170,6 @@ def _lattice_sentence(data: pd.DataFrame) -> str:
 def _outliers_note(data: pd.DataFrame) -> str:
     count = int(data["outlier"].sum())
     if not count:
-        return Note("no-outlier", "No run is an outlier (p < 5 % after Bonferroni correction).")
-    text = f"Crosses: {number_of(count, 'outlier')} (p < 5 % after Bonferroni correction), kept."
+        return Note("no-outlier", "No run has a Bonferroni-corrected p below 5 %.")
+    text = f"Crosses: {number_of(count, 'outlier')} (Bonferroni-corrected p below 5 %), kept."
     return Note("outliers", text, runs=count)

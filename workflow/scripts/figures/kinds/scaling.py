@@ -26,7 +26,7 @@ from figures import lines, panels, style
 from figures.lines import LevelAxis, Placement
 from figures.panels import Series
 from figures.view import View, build_view
-from network.fit import MAX_FIT_DEVIATION, compare
+from network.fit import MAX_FIT_DEVIATION, compare, deviation_text
 
 PANEL_INCHES = 1.3
 HEADING_NAMES = {"speedup": "speed-up", "efficiency": "efficiency"}
@@ -36,7 +36,7 @@ EFFICIENCY = "efficiency"
 MIN_ZOOMED_EFFICIENCY = 80.0  # in %; an axis of higher ones does not start at 0
 MAX_IDEAL_REACH = 1.7  # of the ideal line, relative to the largest speed-up
 MAX_OCTAVES = 0.06  # by which a marker is moved on an axis of doublings, 4 % of the ideal
-HEADING = "{}{}. Bars: 95 % intervals."
+HEADING = "{}{}. Bars: uncorrected 95 % intervals."
 NO_ACCUMULATION_NOTE = Note("baseline-without-accumulation", "Baselines do not accumulate.")
 HOW_TO_READ = (
     "Speed-up: mean epoch time of the baseline divided by mean epoch time of the cell. Ideal: devices of "
@@ -45,7 +45,7 @@ HOW_TO_READ = (
 )
 ESTIMATE_EXPLAINED = Note(
     "estimate",
-    "The estimate is the speed-up expected without waiting. Devices share the computation of one, messages "
+    "The dotted estimate is the speed-up without waiting. Devices share the computation of one, messages "
     "take the time that the collective benchmark measured, the backward pass overlaps them if the framework "
     "sends during it, and no rank waits or shares its cores.",
 )
@@ -126,7 +126,9 @@ def _draw_panels(content: _Content, x_label: str) -> tuple[Figure, list[str]]:
     """Return the figure with all panels and the legend, and notes on its axes."""
     further_handles = [Line2D([], [], color=style.MUTED, label="ideal", **lines.IDEAL_LINE)]
     if names := list(content.estimated):
-        bound: dict[str, Any] = {"color": style.MUTED, "linewidth": 0.7, "linestyle": lines.BOUND_LINE}
+        estimated = [series for series in content.series if series.name in names]
+        colour = estimated[0].style.colour if len(names) == 1 else style.MUTED
+        bound: dict[str, Any] = {"color": colour, "linewidth": 0.7, "linestyle": lines.BOUND_LINE}
         label = f"estimate, {names[0]} only" if len(names) == 1 < len(content.series) else "estimate"
         further_handles.append(Line2D([], [], label=label, **bound))
     n_bands, n_columns, width = panels.layout(len(content.panel_levels))
@@ -221,8 +223,8 @@ def _estimate_note(estimated: Mapping[str, float]) -> str:
     if not estimated:
         return ""
     excess = 100 * (max(estimated.values()) - 1)
-    error = f"; up to {excess:.0f} % too high" if excess >= 1 else ""
-    text = f"Estimate: no waiting, no contention{error}."
+    error = f", up to {excess:.0f} % too high" if excess >= 1 else ""
+    text = f"Dotted: without waiting or contention{error}."
     return Note("estimate-drawn", text, ratios=dict(estimated))
 
 
@@ -279,7 +281,7 @@ def _left_out_estimates_note(rows: pd.DataFrame) -> str:
     left_out = rows[rows["fit_deviation"] > MAX_FIT_DEVIATION].groupby("framework")["fit_deviation"].max()
     if left_out.empty:
         return ""
-    names = ", ".join(f"{name} ({100 * deviation:.0f} %)" for name, deviation in left_out.items())
+    names = ", ".join(f"{name} ({deviation_text(deviation)} %)" for name, deviation in left_out.items())
     text = (
         f"Without a model estimate, because the fit of the collective benchmark deviates by more than "
         f"{100 * MAX_FIT_DEVIATION:g} %: {names}."
