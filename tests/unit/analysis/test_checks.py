@@ -154,7 +154,7 @@ def test_a_drift_is_found_with_its_slope(read):
     finding = verdict(runs, checks.NO_DRIFT)
     assert row["p"] < 0.001 and finding.code == "drift"
     data = runs.assign(order=order, log=np.log(runs["epoch_time_s"].astype(float)))
-    fit = ols("log ~ C(cell) + order", data).fit()
+    fit = ols("log ~ C(cell) + C(block) + order", data.astype({"block": str})).fit()
     assert row["statistic"] == pytest.approx(fit.tvalues["order"])
     assert not checks.residuals(runs)["by_clock"].any(), "in planned order"
     short = runs[runs["framework"] == "pytorch-ddp"]

@@ -61,6 +61,7 @@ ORDER_TESTED = (
     "block share its effect, so intervals of means count blocks, not runs, as independent. Comparisons of "
     "two cells within blocks remove this effect."
 )
+AFTER_BLOCKS = "For normality, drift and autocorrelation, differences between blocks are removed, too. "
 ORDER_UNKNOWN = (
     "Drift, blocks and autocorrelation are not tested: the runs were measured elsewhere, in an order that is "
     "not random, and can depend on each other."
@@ -197,6 +198,46 @@ def _find_outliers(log: np.ndarray, cell: np.ndarray) -> tuple[np.ndarray, np.nd
     return p, outlier
 
 
+def _block_columns(data: pd.DataFrame) -> np.ndarray:
+    """Return a column per further block [runs, k]; none if no run or not every run has a block."""
+    codes, levels = pd.factorize(data["block"], sort=True)
+    n = len(levels) if 1 < len(levels) <= MAX_GROUPS and (codes >= 0).all() else 1
+    return (codes[:, None] == np.arange(1, n)).astype(float)
+
+
+def _within(cells: "pd.Series[str]", columns: np.ndarray) -> np.ndarray:
+    """Return columns without the means of cells."""
+    within = columns - pd.DataFrame(columns).groupby(cells.to_numpy()).transform("mean").to_numpy()
+    within[np.abs(within) < 1e-9] = 0.0
+    return within
+
+
+def _rank(columns: np.ndarray) -> int:
+    return int(np.linalg.matrix_rank(columns)) if columns.size else 0
+
+
+def _remove(columns: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Return `values` without what the columns explain of them; rounding errors are 0."""
+    if not columns.size:
+        return values
+    rest = values - columns @ np.linalg.lstsq(columns, values, rcond=None)[0]
+    return np.where(np.abs(rest) < 1e-9, 0.0, rest)
+
+
+def _remove_blocks(data: pd.DataFrame) -> pd.DataFrame:
+    """Return `data` with residuals after cells and blocks; unchanged if blocks leave no error.
+
+    Comparisons are within blocks, so a slow block alone should fail no check but that of the blocks. Leverages
+    of the studentized residuals are those of cells alone: blocks add about the same to all of them.
+    """
+    columns = _within(data["cell"], _block_columns(data))
+    if not (rank := _rank(columns)) or len(data) - data["cell"].nunique() - rank < 1:
+        return data
+    residual = _remove(columns, data["residual"].to_numpy(float))
+    studentized, _ = _studentized(residual, data["n"].to_numpy(float))
+    return data.assign(residual=residual, studentized=studentized)
+
+
 def run_checks(data: pd.DataFrame, cell_means: CellMeans) -> list[Check]:
     """Return all rows of the table; `data` are the `residuals` of the runs.
 
@@ -215,11 +256,11 @@ def run_checks(data: pd.DataFrame, cell_means: CellMeans) -> list[Check]:
             _check_drift(data),
             _check_groups(data, "block"),
             _check_sessions(data),
-            _check_autocorrelation(data),
+            _check_autocorrelation(_remove_blocks(data)),
         ]
     )
     return [
-        _check_normality(data, cell_means),
+        _check_normality(_remove_blocks(data), cell_means),
         _check_equal_variances(cell_means),
         *order,
         *_check_outliers(data),
@@ -299,18 +340,20 @@ class _FTest:
     coefficients: np.ndarray
 
 
-def _test_columns(data: pd.DataFrame, columns: np.ndarray) -> _FTest | None:
+def _test_columns(data: pd.DataFrame, columns: np.ndarray, given: np.ndarray | None = None) -> _FTest | None:
     """Test `columns` [runs, k] in addition to the cells' means; None if they add nothing or leave no error.
 
-    Cell means are removed from both sides (Frisch & Waugh 1933), which equals a fit with a column per cell.
+    Cell means and the columns `given` are removed from both sides (Frisch & Waugh 1933), which equals a fit
+    with a column for each of them.
     """
-    within = columns - pd.DataFrame(columns).groupby(data["cell"].to_numpy()).transform("mean").to_numpy()
-    within[np.abs(within) < 1e-9] = 0.0
-    rank = int(np.linalg.matrix_rank(within)) if within.size else 0
-    df_error = len(data) - data["cell"].nunique() - rank
+    within, residual = _within(data["cell"], columns), data["residual"].to_numpy(float)
+    others = _within(data["cell"], columns[:, :0] if given is None else given)
+    within, residual = _remove(others, within), _remove(others, residual)
+    rank = _rank(within)
+    df_error = len(data) - data["cell"].nunique() - _rank(others) - rank
     if not rank or df_error < 1:
         return None
-    model = OLS(data["residual"].to_numpy(float), within, hasconst=False)
+    model = OLS(residual, within, hasconst=False)
     model.df_model, model.df_resid = rank, df_error
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SingularMatrixWarning)  # `rank` counts what is independent
@@ -322,8 +365,11 @@ def _test_columns(data: pd.DataFrame, columns: np.ndarray) -> _FTest | None:
 
 def _check_drift(data: pd.DataFrame) -> Check:
     name = NO_DRIFT
-    test = "slope within cells" if data["by_clock"].all() else "slope within cells, in planned order"
-    test_result = _test_columns(data, data[["order"]].to_numpy(float))
+    order, blocks = data[["order"]].to_numpy(float), _block_columns(data)
+    test, test_result = "slope within cells and blocks", _test_columns(data, order, blocks)
+    if test_result is None or not blocks.size:
+        test, test_result = "slope within cells", _test_columns(data, order)
+    test += "" if data["by_clock"].all() else ", in planned order"
     if test_result is None:
         return Check(name, test, Note("too-few-runs", "cannot be judged: too few runs"))
     over = min(len(data), DRIFT_RUNS)
@@ -358,7 +404,7 @@ def _check_groups(data: pd.DataFrame, column: str) -> Check:
         size = 100 * math.expm1(float(np.ptp([0.0, *test_result.coefficients])))
         summary = f"{summary}, up to {tables.number(size, 2)} % apart"
     differ = test_result.p < SIGNIFICANCE_LEVEL
-    text = f"{summary}: they differ" if differ else f"no difference is seen ({summary}, within chance)"
+    text = f"{summary}: they differ{_odd_level(levels, test_result)}" if differ else f"no difference is seen ({summary}, within chance)"
     verdict = Note("levels-differ" if differ else "no-difference", text)
     return Check(
         name,
@@ -368,6 +414,18 @@ def _check_groups(data: pd.DataFrame, column: str) -> Check:
         test_result.p,
         size,
     )
+
+
+def _odd_level(levels: pd.Index, test_result: _FTest) -> str:
+    """Name the level farthest from the mean of all others; "" for two levels, or if their order is unknown."""
+    if len(levels) < 3 or test_result.df != len(levels) - 1:
+        return ""
+    values = np.array([0.0, *test_result.coefficients])
+    apart = (values - values.mean()) * len(values) / (len(values) - 1)
+    odd = int(np.abs(apart).argmax())
+    size = 100 * math.expm1(float(apart[odd]))
+    direction = "slower" if size > 0 else "faster"
+    return f", most of all {levels[odd]} ({tables.number(abs(size), 2)} % {direction} than the others)"
 
 
 def _check_sessions(data: pd.DataFrame) -> Check:
@@ -508,7 +566,7 @@ def table(runs: pd.DataFrame, data: pd.DataFrame | None = None) -> tables.Table:
     n_unlisted = len(outliers) - MAX_LISTED_OUTLIERS
     notes = [
         conditions.run_counts_note(runs),
-        f"Tests use {RESIDUALS}; cells with one run have none. Each verdict is at the 5 % level, not "
+        f"Tests use {RESIDUALS}; cells with one run have none. {'' if is_elsewhere else AFTER_BLOCKS}Each verdict is at the 5 % level, not "
         "corrected for the number of tests. Intervals of means tolerate runs that are not normal, the more "
         f"runs the better. {ORDER_UNKNOWN if is_elsewhere else ORDER_TESTED}",
         "Outliers: runs whose externally studentized residual has p < 5 % after Bonferroni's correction for "
