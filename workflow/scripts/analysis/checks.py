@@ -28,7 +28,7 @@ from common.units import TIMES, in_one_unit
 MAX_SHAPIRO_VALUES = 5000  # p is inaccurate beyond (Royston, Applied Statistics 44, 1995)
 MIN_RESIDUALS = 8
 POWER = 0.8
-DRIFT_RUNS = 100  # A drift is stated over this number of runs.
+DRIFT_RUNS = 100  # A drift is stated over this number of runs, or over a block if that is shorter.
 MAX_OUTLIER_ROUNDS = 200
 MAX_GROUPS = 400  # sessions or blocks
 MAX_LISTED_OUTLIERS = 20
@@ -44,6 +44,7 @@ BLOCKS_ALIKE, SESSIONS_ALIKE = "blocks alike", "sessions alike"
 INDEPENDENT = "no run depends on the one before it"
 NO_OUTLIERS, OUTLIER = "no outliers", "outlier"
 HALF_INTERVAL, MIN_DIFFERENCE = "half the interval of a mean", "least difference of two means"
+DOUBTFUL = "not rejected, but doubtful"
 NO_EVIDENCE = Note("nothing-against", "no evidence against it")
 LATTICES = Note(
     "lattices",
@@ -227,8 +228,8 @@ def _remove(columns: np.ndarray, values: np.ndarray) -> np.ndarray:
 def _remove_blocks(data: pd.DataFrame) -> pd.DataFrame:
     """Return `data` with residuals after cells and blocks; unchanged if blocks leave no error.
 
-    Comparisons are within blocks, so a slow block alone should fail no check but that of the blocks. Leverages
-    of the studentized residuals are those of cells alone: blocks add about the same to all of them.
+    Comparisons are within blocks, so a slow block alone should fail no check but that of the blocks.
+    Leverages of the studentized residuals are those of cells alone: blocks add about the same to all.
     """
     columns = _within(data["cell"], _block_columns(data))
     if not (rank := _rank(columns)) or len(data) - data["cell"].nunique() - rank < 1:
@@ -269,12 +270,19 @@ def run_checks(data: pd.DataFrame, cell_means: CellMeans) -> list[Check]:
 
 
 def judge_assumptions(data: pd.DataFrame) -> list[tuple[str, bool | None, str]]:
-    """Return each assumption in the CSV of the table, whether it holds (None if unknown), and its verdict."""
+    """Return each assumption in the CSV of the table, whether it holds, and its verdict.
+
+    Whether it holds is None if it was not judged, or if its verdict begins with DOUBTFUL.
+    """
     outlier_row = data.index[data["assumption"] == NO_OUTLIERS].tolist() or [len(data)]
     no_outlier = not (data["assumption"] == OUTLIER).any()
     rows = data[: outlier_row[0]][["assumption", "p", "verdict"]].itertuples(index=False, name=None)
     judgements = [
-        (str(name), None if pd.isna(p) else bool(p >= SIGNIFICANCE_LEVEL), str(verdict))
+        (
+            str(name),
+            None if pd.isna(p) or str(verdict).startswith(DOUBTFUL) else bool(p >= SIGNIFICANCE_LEVEL),
+            str(verdict),
+        )
         for name, p, verdict in rows
     ]
     return judgements + [
@@ -321,11 +329,13 @@ def _check_equal_variances(cell_means: CellMeans) -> Check:
         return Check(name, "none", Note("too-few-cells", text))
     smallest, largest = cell_means.spreads.min(), cell_means.spreads.max()
     unequal = bool(cell_means.p < SIGNIFICANCE_LEVEL)
-    verdict = Note(
-        "unequal-spread" if unequal else NO_EVIDENCE.code,
-        f"{'unequal' if unequal else NO_EVIDENCE}: "
-        f"s.d. from {tables.number(100 * smallest, 2)} to {tables.number(100 * largest, 2)} %",
-    )
+    text = f"s.d. from {tables.number(100 * smallest, 2)} to {tables.number(100 * largest, 2)} %"
+    if cell_means.differ and not unequal:
+        times = tables.number(cell_means.largest_spread_ratio, 2)
+        verdict = Note("doubtful-spread", f"{DOUBTFUL}: {text}, a ratio of {times}")
+    else:
+        code, word = ("unequal-spread", "unequal") if unequal else (NO_EVIDENCE.code, NO_EVIDENCE)
+        verdict = Note(code, f"{word}: {text}")
     return Check(name, test, verdict, cell_means.statistic, cell_means.p)
 
 
@@ -367,12 +377,13 @@ def _check_drift(data: pd.DataFrame) -> Check:
     name = NO_DRIFT
     order, blocks = data[["order"]].to_numpy(float), _block_columns(data)
     test, test_result = "slope within cells and blocks", _test_columns(data, order, blocks)
+    over = int(data["block"].value_counts().max()) if blocks.size else len(data)
     if test_result is None or not blocks.size:
-        test, test_result = "slope within cells", _test_columns(data, order)
+        test, test_result, over = "slope within cells", _test_columns(data, order), len(data)
     test += "" if data["by_clock"].all() else ", in planned order"
     if test_result is None:
         return Check(name, test, Note("too-few-runs", "cannot be judged: too few runs"))
-    over = min(len(data), DRIFT_RUNS)
+    over = min(over, DRIFT_RUNS)
     slope = 100 * math.expm1(over * float(test_result.coefficients[0]))
     span = f"in {over} runs" if over < len(data) else f"over all {over} runs"
     change = f"{'slower' if slope > 0 else 'faster'} by {tables.number(abs(slope), 2)} % {span}"
@@ -404,7 +415,11 @@ def _check_groups(data: pd.DataFrame, column: str) -> Check:
         size = 100 * math.expm1(float(np.ptp([0.0, *test_result.coefficients])))
         summary = f"{summary}, up to {tables.number(size, 2)} % apart"
     differ = test_result.p < SIGNIFICANCE_LEVEL
-    text = f"{summary}: they differ{_odd_level(levels, test_result)}" if differ else f"no difference is seen ({summary}, within chance)"
+    text = (
+        f"{summary}: they differ{_odd_level(levels, test_result)}"
+        if differ
+        else f"no difference is seen ({summary}, within chance)"
+    )
     verdict = Note("levels-differ" if differ else "no-difference", text)
     return Check(
         name,
@@ -417,7 +432,7 @@ def _check_groups(data: pd.DataFrame, column: str) -> Check:
 
 
 def _odd_level(levels: pd.Index, test_result: _FTest) -> str:
-    """Name the level farthest from the mean of all others; "" for two levels, or if their order is unknown."""
+    """Name the level farthest from the mean of the others; "" for two levels or unknown distances."""
     if len(levels) < 3 or test_result.df != len(levels) - 1:
         return ""
     values = np.array([0.0, *test_result.coefficients])
