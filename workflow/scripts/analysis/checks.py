@@ -350,17 +350,19 @@ class _FTest:
     coefficients: np.ndarray
 
 
-def _test_columns(data: pd.DataFrame, columns: np.ndarray, given: np.ndarray | None = None) -> _FTest | None:
+def _test_columns(
+    data: pd.DataFrame, columns: np.ndarray, nuisance: np.ndarray | None = None
+) -> _FTest | None:
     """Test `columns` [runs, k] in addition to the cells' means; None if they add nothing or leave no error.
 
-    Cell means and the columns `given` are removed from both sides (Frisch & Waugh 1933), which equals a fit
-    with a column for each of them.
+    Cell means and the columns `nuisance` are removed from both sides (Frisch & Waugh 1933), which equals a
+    fit with a column for each of them.
     """
     within, residual = _within(data["cell"], columns), data["residual"].to_numpy(float)
-    others = _within(data["cell"], columns[:, :0] if given is None else given)
-    within, residual = _remove(others, within), _remove(others, residual)
+    blocks = _within(data["cell"], columns[:, :0] if nuisance is None else nuisance)
+    within, residual = _remove(blocks, within), _remove(blocks, residual)
     rank = _rank(within)
-    df_error = len(data) - data["cell"].nunique() - _rank(others) - rank
+    df_error = len(data) - data["cell"].nunique() - _rank(blocks) - rank
     if not rank or df_error < 1:
         return None
     model = OLS(residual, within, hasconst=False)
@@ -440,7 +442,7 @@ def _odd_level(levels: pd.Index, test_result: _FTest) -> str:
     odd = int(np.abs(apart).argmax())
     size = 100 * math.expm1(float(apart[odd]))
     direction = "slower" if size > 0 else "faster"
-    return f", most of all {levels[odd]} ({tables.number(abs(size), 2)} % {direction} than the others)"
+    return f", most of all {levels[odd]} ({tables.number(abs(size), 2)} % {direction} than the known)"
 
 
 def _check_sessions(data: pd.DataFrame) -> Check:
@@ -579,11 +581,12 @@ def table(runs: pd.DataFrame, data: pd.DataFrame | None = None) -> tables.Table:
     }
     is_elsewhere = measured_elsewhere(runs)
     n_unlisted = len(outliers) - MAX_LISTED_OUTLIERS
+    after_blocks = "" if is_elsewhere else AFTER_BLOCKS
     notes = [
         conditions.run_counts_note(runs),
-        f"Tests use {RESIDUALS}; cells with one run have none. {'' if is_elsewhere else AFTER_BLOCKS}Each verdict is at the 5 % level, not "
-        "corrected for the number of tests. Intervals of means tolerate runs that are not normal, the more "
-        f"runs the better. {ORDER_UNKNOWN if is_elsewhere else ORDER_TESTED}",
+        f"Tests use {RESIDUALS}; cells with one run have none. {after_blocks}Each verdict is at the 5 % "
+        "level, not corrected for the number of tests. Intervals of means tolerate runs that are not normal, the "
+        f"more runs the better. {ORDER_UNKNOWN if is_elsewhere else ORDER_TESTED}",
         "Outliers: runs whose externally studentized residual has p < 5 % after Bonferroni's correction for "
         "the number of runs. They are searched one by one, the largest first, with the s.d. pooled over all "
         "cells, so runs of a cell with a large spread are found first. No outlier is removed."

@@ -524,7 +524,7 @@ def _bounds(data: pd.DataFrame, name: str) -> pd.DataFrame:
 
 
 def p_value(p: float) -> str:
-    """Return a p value with three decimals, or <0.001; with more just below 0.05, which it then stays below."""
+    """Return a p value with three decimals (four just below 0.05), or <0.001."""
     if pd.isna(p):
         return DASH
     return "<0.001" if p < 0.001 else f"{p:.{p_decimals(p)}f}"
