@@ -585,8 +585,8 @@ def table(runs: pd.DataFrame, data: pd.DataFrame | None = None) -> tables.Table:
     notes = [
         conditions.run_counts_note(runs),
         f"Tests use {RESIDUALS}; cells with one run have none. {after_blocks}Each verdict is at the 5 % "
-        "level, not corrected for the number of tests. Intervals of means tolerate runs that are not normal, the "
-        f"more runs the better. {ORDER_UNKNOWN if is_elsewhere else ORDER_TESTED}",
+        "level, not corrected for the number of tests. Intervals of means tolerate runs that are not normal, "
+        f"the more runs the better. {ORDER_UNKNOWN if is_elsewhere else ORDER_TESTED}",
         "Outliers: runs whose externally studentized residual has p < 5 % after Bonferroni's correction for "
         "the number of runs. They are searched one by one, the largest first, with the s.d. pooled over all "
         "cells, so runs of a cell with a large spread are found first. No outlier is removed."
