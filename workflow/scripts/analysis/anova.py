@@ -431,8 +431,9 @@ def _notes(runs: pd.DataFrame, analysis: Analysis, response: Response) -> list[s
             )
             notes.append(Note("terms-left-out", text, terms=aliases[""], confounded=analysis.confounded))
     if data["F"].notna().any() and (spread := estimate_response_means(runs, response)).differ:
+        assumed_too = " and intervals of q" if data["q"].notna().any() else ""
         text = (
-            "F, p and intervals of q assume one spread in all cells, which is doubtful here: the largest "
+            f"F and p{assumed_too} assume one spread in all cells, which is doubtful here: the largest "
             f"s.d. is {spread.largest_spread_ratio:.2g} times the smallest (Bartlett's test, "
             f"{p_text(spread.p)})."
         )

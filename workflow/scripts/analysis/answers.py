@@ -335,6 +335,8 @@ def _best_note(factor: str, rankings: Sequence[Ranking], response: Response) -> 
     names = " and ".join(treatment_text({factor: level}) for level in winners)
     extent = f" at {count} of {n} settings of the other factors" if n > 1 else ""
     extent += " each" if n > 1 and len(winners) > 1 else ""
+    if len(winners) == 1 and 1 < count < n:
+        extent += _where_first(rankings, winners[0])
     text = f"mean {response.title} is {response.superlative} with {names}{extent}"
     if tested(every_lead) and not significant(every_lead):
         # A reader takes the first name for the winner, so the reservation comes before it.
@@ -359,6 +361,17 @@ def _best_note(factor: str, rankings: Sequence[Ranking], response: Response) -> 
         significant=len(differing),
         lead=best,
     )
+
+
+def _where_first(rankings: Sequence[Ranking], winner: Any) -> str:
+    """Say if the settings at which a level is best are those with one level of a factor; else ""."""
+    is_first = [ranking.levels[0] == winner for ranking in rankings]
+    for name in rankings[0].setting:
+        levels = [ranking.setting[name] for ranking in rankings]
+        chosen = {level for level, first in zip(levels, is_first, strict=True) if first}
+        if len(chosen) == 1 and [level in chosen for level in levels] == is_first:
+            return f": all those {setting_text({name: chosen.pop()})}"
+    return ""
 
 
 def _means_note(runs: pd.DataFrame, response: Response) -> Note:
@@ -638,8 +651,8 @@ def _undecided_note(contrasts: Sequence[Contrast], margin: float | None) -> Note
         text += (
             f". In the open comparison, a difference of up to {widest} remains possible"
             if len(slowdowns) == 1
-            else f". The {len(slowdowns)} open comparisons leave differences of {narrowest} (narrowest "
-            f"interval) to {widest} (widest) possible"
+            else f". The {len(slowdowns)} open comparisons leave differences of up to {narrowest} to "
+            f"{widest} possible, depending on the comparison"
         )
     return Note(
         "not-told-apart",

@@ -28,7 +28,7 @@ from common.units import TIMES, in_one_unit
 MAX_SHAPIRO_VALUES = 5000  # p is inaccurate beyond (Royston, Applied Statistics 44, 1995)
 MIN_RESIDUALS = 8
 POWER = 0.8
-DRIFT_RUNS = 100  # A drift is stated over this number of runs.
+DRIFT_RUNS = 100  # A drift is stated over this number of runs, or over a block if that is shorter.
 MAX_OUTLIER_ROUNDS = 200
 MAX_GROUPS = 400  # sessions or blocks
 MAX_LISTED_OUTLIERS = 20
@@ -44,6 +44,7 @@ BLOCKS_ALIKE, SESSIONS_ALIKE = "blocks alike", "sessions alike"
 INDEPENDENT = "no run depends on the one before it"
 NO_OUTLIERS, OUTLIER = "no outliers", "outlier"
 HALF_INTERVAL, MIN_DIFFERENCE = "half the interval of a mean", "least difference of two means"
+DOUBTFUL = "not rejected, but doubtful"
 NO_EVIDENCE = Note("nothing-against", "no evidence against it")
 LATTICES = Note(
     "lattices",
@@ -61,6 +62,7 @@ ORDER_TESTED = (
     "block share its effect, so intervals of means count blocks, not runs, as independent. Comparisons of "
     "two cells within blocks remove this effect."
 )
+AFTER_BLOCKS = "For normality, drift and autocorrelation, differences between blocks are removed, too. "
 ORDER_UNKNOWN = (
     "Drift, blocks and autocorrelation are not tested: the runs were measured elsewhere, in an order that is "
     "not random, and can depend on each other."
@@ -197,6 +199,46 @@ def _find_outliers(log: np.ndarray, cell: np.ndarray) -> tuple[np.ndarray, np.nd
     return p, outlier
 
 
+def _block_columns(data: pd.DataFrame) -> np.ndarray:
+    """Return a column per further block [runs, k]; none if no run or not every run has a block."""
+    codes, levels = pd.factorize(data["block"], sort=True)
+    n = len(levels) if 1 < len(levels) <= MAX_GROUPS and (codes >= 0).all() else 1
+    return (codes[:, None] == np.arange(1, n)).astype(float)
+
+
+def _within(cells: "pd.Series[str]", columns: np.ndarray) -> np.ndarray:
+    """Return columns without the means of cells."""
+    within = columns - pd.DataFrame(columns).groupby(cells.to_numpy()).transform("mean").to_numpy()
+    within[np.abs(within) < 1e-9] = 0.0
+    return within
+
+
+def _rank(columns: np.ndarray) -> int:
+    return int(np.linalg.matrix_rank(columns)) if columns.size else 0
+
+
+def _remove(columns: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Return `values` without what the columns explain of them; rounding errors are 0."""
+    if not columns.size:
+        return values
+    rest = values - columns @ np.linalg.lstsq(columns, values, rcond=None)[0]
+    return np.where(np.abs(rest) < 1e-9, 0.0, rest)
+
+
+def _remove_blocks(data: pd.DataFrame) -> pd.DataFrame:
+    """Return `data` with residuals after cells and blocks; unchanged if blocks leave no error.
+
+    Comparisons are within blocks, so a slow block alone should fail no check but that of the blocks.
+    Leverages of the studentized residuals are those of cells alone: blocks add about the same to all.
+    """
+    columns = _within(data["cell"], _block_columns(data))
+    if not (rank := _rank(columns)) or len(data) - data["cell"].nunique() - rank < 1:
+        return data
+    residual = _remove(columns, data["residual"].to_numpy(float))
+    studentized, _ = _studentized(residual, data["n"].to_numpy(float))
+    return data.assign(residual=residual, studentized=studentized)
+
+
 def run_checks(data: pd.DataFrame, cell_means: CellMeans) -> list[Check]:
     """Return all rows of the table; `data` are the `residuals` of the runs.
 
@@ -215,11 +257,11 @@ def run_checks(data: pd.DataFrame, cell_means: CellMeans) -> list[Check]:
             _check_drift(data),
             _check_groups(data, "block"),
             _check_sessions(data),
-            _check_autocorrelation(data),
+            _check_autocorrelation(_remove_blocks(data)),
         ]
     )
     return [
-        _check_normality(data, cell_means),
+        _check_normality(_remove_blocks(data), cell_means),
         _check_equal_variances(cell_means),
         *order,
         *_check_outliers(data),
@@ -228,12 +270,19 @@ def run_checks(data: pd.DataFrame, cell_means: CellMeans) -> list[Check]:
 
 
 def judge_assumptions(data: pd.DataFrame) -> list[tuple[str, bool | None, str]]:
-    """Return each assumption in the CSV of the table, whether it holds (None if unknown), and its verdict."""
+    """Return each assumption in the CSV of the table, whether it holds, and its verdict.
+
+    Whether it holds is None if it was not judged, or if its verdict begins with DOUBTFUL.
+    """
     outlier_row = data.index[data["assumption"] == NO_OUTLIERS].tolist() or [len(data)]
     no_outlier = not (data["assumption"] == OUTLIER).any()
     rows = data[: outlier_row[0]][["assumption", "p", "verdict"]].itertuples(index=False, name=None)
     judgements = [
-        (str(name), None if pd.isna(p) else bool(p >= SIGNIFICANCE_LEVEL), str(verdict))
+        (
+            str(name),
+            None if pd.isna(p) or str(verdict).startswith(DOUBTFUL) else bool(p >= SIGNIFICANCE_LEVEL),
+            str(verdict),
+        )
         for name, p, verdict in rows
     ]
     return judgements + [
@@ -280,11 +329,13 @@ def _check_equal_variances(cell_means: CellMeans) -> Check:
         return Check(name, "none", Note("too-few-cells", text))
     smallest, largest = cell_means.spreads.min(), cell_means.spreads.max()
     unequal = bool(cell_means.p < SIGNIFICANCE_LEVEL)
-    verdict = Note(
-        "unequal-spread" if unequal else NO_EVIDENCE.code,
-        f"{'unequal' if unequal else NO_EVIDENCE}: "
-        f"s.d. from {tables.number(100 * smallest, 2)} to {tables.number(100 * largest, 2)} %",
-    )
+    text = f"s.d. from {tables.number(100 * smallest, 2)} to {tables.number(100 * largest, 2)} %"
+    if cell_means.differ and not unequal:
+        times = tables.number(cell_means.largest_spread_ratio, 2)
+        verdict = Note("doubtful-spread", f"{DOUBTFUL}: {text}, a ratio of {times}")
+    else:
+        code, word = ("unequal-spread", "unequal") if unequal else (NO_EVIDENCE.code, NO_EVIDENCE)
+        verdict = Note(code, f"{word}: {text}")
     return Check(name, test, verdict, cell_means.statistic, cell_means.p)
 
 
@@ -299,18 +350,22 @@ class _FTest:
     coefficients: np.ndarray
 
 
-def _test_columns(data: pd.DataFrame, columns: np.ndarray) -> _FTest | None:
+def _test_columns(
+    data: pd.DataFrame, columns: np.ndarray, nuisance: np.ndarray | None = None
+) -> _FTest | None:
     """Test `columns` [runs, k] in addition to the cells' means; None if they add nothing or leave no error.
 
-    Cell means are removed from both sides (Frisch & Waugh 1933), which equals a fit with a column per cell.
+    Cell means and the columns `nuisance` are removed from both sides (Frisch & Waugh 1933), which equals a
+    fit with a column for each of them.
     """
-    within = columns - pd.DataFrame(columns).groupby(data["cell"].to_numpy()).transform("mean").to_numpy()
-    within[np.abs(within) < 1e-9] = 0.0
-    rank = int(np.linalg.matrix_rank(within)) if within.size else 0
-    df_error = len(data) - data["cell"].nunique() - rank
+    within, residual = _within(data["cell"], columns), data["residual"].to_numpy(float)
+    blocks = _within(data["cell"], columns[:, :0] if nuisance is None else nuisance)
+    within, residual = _remove(blocks, within), _remove(blocks, residual)
+    rank = _rank(within)
+    df_error = len(data) - data["cell"].nunique() - _rank(blocks) - rank
     if not rank or df_error < 1:
         return None
-    model = OLS(data["residual"].to_numpy(float), within, hasconst=False)
+    model = OLS(residual, within, hasconst=False)
     model.df_model, model.df_resid = rank, df_error
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SingularMatrixWarning)  # `rank` counts what is independent
@@ -322,11 +377,15 @@ def _test_columns(data: pd.DataFrame, columns: np.ndarray) -> _FTest | None:
 
 def _check_drift(data: pd.DataFrame) -> Check:
     name = NO_DRIFT
-    test = "slope within cells" if data["by_clock"].all() else "slope within cells, in planned order"
-    test_result = _test_columns(data, data[["order"]].to_numpy(float))
+    order, blocks = data[["order"]].to_numpy(float), _block_columns(data)
+    test, test_result = "slope within cells and blocks", _test_columns(data, order, blocks)
+    over = int(data["block"].value_counts().max()) if blocks.size else len(data)
+    if test_result is None or not blocks.size:
+        test, test_result, over = "slope within cells", _test_columns(data, order), len(data)
+    test += "" if data["by_clock"].all() else ", in planned order"
     if test_result is None:
         return Check(name, test, Note("too-few-runs", "cannot be judged: too few runs"))
-    over = min(len(data), DRIFT_RUNS)
+    over = min(over, DRIFT_RUNS)
     slope = 100 * math.expm1(over * float(test_result.coefficients[0]))
     span = f"in {over} runs" if over < len(data) else f"over all {over} runs"
     change = f"{'slower' if slope > 0 else 'faster'} by {tables.number(abs(slope), 2)} % {span}"
@@ -358,7 +417,11 @@ def _check_groups(data: pd.DataFrame, column: str) -> Check:
         size = 100 * math.expm1(float(np.ptp([0.0, *test_result.coefficients])))
         summary = f"{summary}, up to {tables.number(size, 2)} % apart"
     differ = test_result.p < SIGNIFICANCE_LEVEL
-    text = f"{summary}: they differ" if differ else f"no difference is seen ({summary}, within chance)"
+    text = (
+        f"{summary}: they differ{_odd_level(levels, test_result)}"
+        if differ
+        else f"no difference is seen ({summary}, within chance)"
+    )
     verdict = Note("levels-differ" if differ else "no-difference", text)
     return Check(
         name,
@@ -368,6 +431,18 @@ def _check_groups(data: pd.DataFrame, column: str) -> Check:
         test_result.p,
         size,
     )
+
+
+def _odd_level(levels: pd.Index, test_result: _FTest) -> str:
+    """Name the level farthest from the mean of the others; "" for two levels or unknown distances."""
+    if len(levels) < 3 or test_result.df != len(levels) - 1:
+        return ""
+    values = np.array([0.0, *test_result.coefficients])
+    apart = (values - values.mean()) * len(values) / (len(values) - 1)
+    odd = int(np.abs(apart).argmax())
+    size = 100 * math.expm1(float(apart[odd]))
+    direction = "slower" if size > 0 else "faster"
+    return f", most of all {levels[odd]} ({tables.number(abs(size), 2)} % {direction} than the known)"
 
 
 def _check_sessions(data: pd.DataFrame) -> Check:
@@ -506,11 +581,12 @@ def table(runs: pd.DataFrame, data: pd.DataFrame | None = None) -> tables.Table:
     }
     is_elsewhere = measured_elsewhere(runs)
     n_unlisted = len(outliers) - MAX_LISTED_OUTLIERS
+    after_blocks = "" if is_elsewhere else AFTER_BLOCKS
     notes = [
         conditions.run_counts_note(runs),
-        f"Tests use {RESIDUALS}; cells with one run have none. Each verdict is at the 5 % level, not "
-        "corrected for the number of tests. Intervals of means tolerate runs that are not normal, the more "
-        f"runs the better. {ORDER_UNKNOWN if is_elsewhere else ORDER_TESTED}",
+        f"Tests use {RESIDUALS}; cells with one run have none. {after_blocks}Each verdict is at the 5 % "
+        "level, not corrected for the number of tests. Intervals of means tolerate runs that are not normal, "
+        f"the more runs the better. {ORDER_UNKNOWN if is_elsewhere else ORDER_TESTED}",
         "Outliers: runs whose externally studentized residual has p < 5 % after Bonferroni's correction for "
         "the number of runs. They are searched one by one, the largest first, with the s.d. pooled over all "
         "cells, so runs of a cell with a large spread are found first. No outlier is removed."

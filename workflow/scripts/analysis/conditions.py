@@ -353,7 +353,7 @@ def replicates_note(runs: pd.DataFrame) -> Note:
 
 
 def _typical_text(prior: Prior) -> str:
-    return f"s = {math.sqrt(prior.variance):.3g}, weighing {prior.df:.2g} degrees of freedom"
+    return f"s = {math.sqrt(prior.variance):.3g}, with the weight of {prior.df:.2g} degrees of freedom"
 
 
 def contrasts_note(runs: pd.DataFrame, within_blocks: pd.Series) -> str:

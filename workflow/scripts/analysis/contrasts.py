@@ -96,12 +96,14 @@ class Ranking:
         cells: Their cells, in the same order.
         lead: The change to the best level from the next best level with which it was compared; None if it
             was compared with none.
+        setting: Levels of the other factors.
     """
 
     context: str
     levels: Sequence[Any]
     cells: Sequence[str]
     lead: Contrast | None
+    setting: Mapping[str, Any]
 
 
 def contrasts_by_factor(
@@ -137,7 +139,8 @@ def rank_levels(
             leads = [by_cells[rival, cells[0]] for rival in cells[1:] if (rival, cells[0]) in by_cells]
             levels = group.loc[cells, factor].tolist()
             context = context_text(group.iloc[0], other_factors)
-            rankings.append(Ranking(context, levels, cells, next(iter(leads), None)))
+            setting = {name: group[name].iloc[0] for name in other_factors}
+            rankings.append(Ranking(context, levels, cells, next(iter(leads), None), setting))
     return rankings
 
 

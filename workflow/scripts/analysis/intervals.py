@@ -310,7 +310,12 @@ def simultaneous_ratios(ratios: pd.DataFrame) -> pd.DataFrame:
 
 def p_text(p: float) -> str:
     """Return a p value in words for a sentence, such as `p = 0.03`."""
-    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
+    return "p < 0.001" if p < 0.001 else f"p = {p:.{p_decimals(p)}f}"
+
+
+def p_decimals(p: float) -> int:
+    """Return the decimals of a p value: three, or four if three would round it up to the level."""
+    return 4 if p < SIGNIFICANCE_LEVEL and round(p, 3) >= SIGNIFICANCE_LEVEL else 3
 
 
 def _group_means(groups: Mapping[str, np.ndarray], names: Sequence[str]) -> np.ndarray:

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from analysis.intervals import ROUNDING, Estimate
+from analysis.intervals import ROUNDING, Estimate, p_decimals
 from common.errors import InputError
 from common.files import write_text
 from common.latex import latex_text
@@ -524,10 +524,10 @@ def _bounds(data: pd.DataFrame, name: str) -> pd.DataFrame:
 
 
 def p_value(p: float) -> str:
-    """Return a p value with three decimals, or <0.001."""
+    """Return a p value with three decimals (four just below 0.05), or <0.001."""
     if pd.isna(p):
         return DASH
-    return "<0.001" if p < 0.001 else f"{p:.3f}"
+    return "<0.001" if p < 0.001 else f"{p:.{p_decimals(p)}f}"
 
 
 def change_decimals(shares: ArrayLike) -> int:

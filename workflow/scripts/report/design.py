@@ -161,7 +161,8 @@ def kept_order(runs: pd.DataFrame) -> Note:
         return Note("order-unknown", "Start times were not recorded, so only the planned order is known.")
     earlier = sum(after < before for before, after in itertools.pairwise(started))
     if not earlier:
-        text = f"All {len(started)} runs with a record started in the planned order."
+        recorded = "" if len(started) == len(runs) else " with a record"
+        text = f"All {len(started)} runs{recorded} started in the planned order."
         return Note("order-kept", text, runs=len(started))
     return Note(
         "order-changed",

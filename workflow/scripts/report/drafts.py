@@ -174,8 +174,8 @@ def _scaling_note(evidence: Evidence) -> Note | None:
     if n_longer := int((largest["speedup"].astype(float) < 1).sum()):
         text += (
             f" In {n_longer} of {number_of(len(largest), 'configuration')} the speed-up is below 1, in "
-            f"{n_slower} significantly: communication, waiting and contention cost more than the added "
-            "devices save."
+            f"{n_slower} with its uncorrected interval: communication, waiting, contention and what the "
+            "framework adds to one device's work cost more than the added devices save."
         )
     return Note(
         "cost-of-scaling", text, devices=n_devices, efficiency=efficiency, slower=n_slower, longer=n_longer

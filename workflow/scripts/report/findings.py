@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from analysis import shares, tables
-from analysis.anova import ERROR, TOTAL
+from analysis.anova import BLOCK, ERROR, TOTAL
 from analysis.cell_means import estimate_means, estimate_response_means
 from analysis.intervals import ESTIMATE_COLUMNS, SIGNIFICANCE_LEVEL, Estimate, estimate_of, p_text
 from analysis.measured import (
@@ -404,8 +404,8 @@ def variation(evidence: Evidence) -> Note | None:
     """Return which factors explain the differences between runs, and how large scatter is."""
     rows = evidence.table("anova", "term", "share")
     parts = rows.set_index("term")["share"].astype(float).sort_values(ascending=False, kind="stable")
-    scatter = parts.get(ERROR)
-    parts = parts.drop([ERROR, TOTAL], errors="ignore")
+    scatter, between_blocks = parts.get(ERROR), parts.get(BLOCK)
+    parts = parts.drop([ERROR, TOTAL, BLOCK], errors="ignore")
     named = dict(parts[parts >= MIN_SHARE].head(MAX_TERMS))
     if not named:
         return None
@@ -414,8 +414,12 @@ def variation(evidence: Evidence) -> Note | None:
         f"{join_words([f'{term} ({100 * share:.1f} %)' for term, share in named.items()])}."
     )
     if scatter:
+        of_blocks = ""
+        if between_blocks:
+            of_blocks = f" ({100 * between_blocks:.1f} % between blocks, {100 * scatter:.1f} % within)"
+            scatter += between_blocks
         rank = _rank_text(scatter, named)
-        text += f" Runs of the same configuration account for {100 * scatter:.1f} %, {rank}."
+        text += f" Runs of the same configuration account for {100 * scatter:.1f} %{of_blocks}, {rank}."
     return Note("what-decides", text, shares=named, scatter=scatter)
 
 

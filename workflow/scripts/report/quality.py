@@ -142,6 +142,10 @@ def assumption_marks(data: pd.DataFrame, n_smallest_session: int | None = None) 
     unknown = []
     sizes = dict(zip(data["assumption"], column(data, "size_percent"), strict=True))
     for assumption, holds, detail in checks.judge_assumptions(data):
+        if detail.startswith(checks.DOUBTFUL):
+            name = Note("assumption", f"{assumption}: doubtful", assumption=assumption)
+            yield Mark(name, UNKNOWN, detail, "table-checks")
+            continue
         is_small = n_smallest_session is not None and n_smallest_session < MIN_SESSION_RUNS
         if holds is None or (assumption == checks.SESSIONS_ALIKE and is_small and holds):
             unknown.append((assumption, f"a session has only {n_smallest_session} runs" if holds else detail))
@@ -172,7 +176,7 @@ def _assumption_words(assumption: str, size_percent: float, n_outliers: int) -> 
     return {
         checks.NORMAL: ("residuals normal", "residuals not normal"),
         checks.EQUAL_SPREAD: ("equal spread in all cells", "spread differs between cells"),
-        checks.NO_DRIFT: ("no drift seen", f"drift:{size.removeprefix(' by')} {change} in 100 runs"),
+        checks.NO_DRIFT: ("no drift seen", f"drift: runs get {change}"),
         checks.BLOCKS_ALIKE: ("no difference between blocks seen", f"blocks differ{size}"),
         checks.SESSIONS_ALIKE: ("no difference between sessions seen", f"sessions differ{size}"),
         checks.INDEPENDENT: ("runs independent of the one before", "runs depend on the one before"),
