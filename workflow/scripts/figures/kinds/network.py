@@ -11,8 +11,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 
-from analysis import intervals
-from analysis.intervals import Estimate
 from analysis.measured import Records, combination_text
 from common.notes import Note
 from common.units import DATA_RATES, Unit, choose_unit
@@ -25,6 +23,7 @@ from network.bus import bus_bandwidth
 from network.fit import (
     MAX_FIT_DEVIATION,
     Fit,
+    achieved,
     bound,
     bytes_text,
     circumstances,
@@ -46,8 +45,8 @@ FIT_LINE: Mapping[str, Any] = {"color": style.INK, "linewidth": 0.9, "linestyle"
 ROUND_TICK_FACTOR = 1.2  # of a message size, from the mean over rounds to the ticks of the rounds
 BOUND_LINE = (0, (1, 1.5))
 HEADING = (
-    "Bus bandwidth of {} by message size{}. Markers: geometric means over {} of the median repetition; "
-    "bars: 95 % intervals; ticks: rounds."
+    "Bus bandwidth of {} by message size{}. Markers: harmonic means over {} of the median repetition; "
+    "bars: 95 % intervals (of the mean time, inverted); ticks: rounds."
 )
 OWN_LIBRARY = ", in each framework's own library"  # not in benchmarks that were measured elsewhere
 BOUND_NOTE = Note("bound-drawn", "Dotted: the maximum that the link allows.")
@@ -175,29 +174,12 @@ def _in_percent(deviations: Mapping[str, float]) -> str:
     return ", ".join(f"{name} ({deviation_text(deviation)} %)" for name, deviation in deviations.items())
 
 
-def _geometric_means(benchmark: pd.DataFrame) -> dict[int, Estimate]:
-    """Return the bus bandwidth of each size in bytes: the geometric mean over rounds, with its 95 % interval.
-
-    The t interval is that of log seconds. That of seconds, inverted, reaches far beyond all rounds if one of
-    them was slow.
-    """
-    ranks, collective = int(benchmark["ranks"].iloc[0]), benchmark["collective"].iloc[0]
-    by_size = {}
-    for size, times in round_medians(benchmark).items():
-        rates = [bus_bandwidth(size, time, ranks, collective) for time in times]
-        log_rate = intervals.mean([math.log(rate) for rate in rates])
-        by_size[int(size)] = Estimate(
-            math.exp(log_rate.value), math.exp(log_rate.low), math.exp(log_rate.high), log_rate.n
-        )
-    return by_size
-
-
 def _draw_framework(ax: Axes, benchmark: pd.DataFrame, series_style: SeriesStyle, unit: Unit) -> Fit | None:
     """Draw one framework's bus bandwidth by message size, and its fit unless it deviates too much.
 
     Return the fit, None without one.
     """
-    by_size = _geometric_means(benchmark)
+    by_size = achieved(benchmark)
     for size, estimate in by_size.items():
         bars = [estimate.low / unit.size, estimate.high / unit.size]
         ax.plot([size] * 2, bars, color=series_style.colour, linewidth=0.9, solid_capstyle="butt", zorder=3)
