@@ -65,7 +65,7 @@ def build_opening(material: Material) -> ReportOpening:
 
 
 def means_by_setting(material: Material, factor: str) -> PageTable | None:
-    """Return the mean of each level of a factor (rows) at each setting of the others (columns).
+    """Return the mean of each level of a factor (columns) at each setting of the others (rows).
 
     None for a single setting, and if the table would be too large to stand open.
     """
@@ -79,21 +79,21 @@ def means_by_setting(material: Material, factor: str) -> PageTable | None:
         key=lambda setting: [order[name].index(level) for name, level in zip(order, setting, strict=True)],
     )
     levels = [level for level in levels_in_order(runs, factor) if (rows[factor] == level).any()]
-    if not (1 < len(settings) <= MAX_MEANS_COLUMNS and 1 < len(levels) <= MAX_MEANS_ROWS):
+    if not (1 < len(settings) <= MAX_MEANS_ROWS and 1 < len(levels) <= MAX_MEANS_COLUMNS):
         return None
     keys = rows[[factor, *other_factors]].itertuples(index=False, name=None)
     texts = dict(zip(keys, tables.equal_decimals(means.tolist(), 3), strict=True))
-    header = [
-        context_text(dict(zip(other_factors, setting, strict=True)), other_factors) for setting in settings
-    ]
     return PageTable(
         f"Mean {response.label} of each {title(factor)} at each setting; table `cells` has the intervals.",
-        [title(factor), *header],
+        ["setting", *map(level_text, levels)],
         [
-            [level_text(level), *(texts.get((level, *setting), tables.DASH) for setting in settings)]
-            for level in levels
+            [
+                context_text(dict(zip(other_factors, setting, strict=True)), other_factors),
+                *(texts.get((level, *setting), tables.DASH) for level in levels),
+            ]
+            for setting in settings
         ],
-        (title(factor),),
+        ("setting",),
     )
 
 
