@@ -98,7 +98,7 @@ def test_a_kinds_script_edited_makes_its_figures(campaign: Checkout, kind: str, 
 
 def test_reworded_code_repeats_nothing(campaign: Checkout) -> None:
     for name in (
-        "figures/residuals",
+        "figures/kinds/residuals",
         "analysis/study",
         "ranks/worker/trainer",
         "ranks/frameworks/pytorch-single/adapter",

@@ -195,19 +195,22 @@ def circumstances(network: pd.DataFrame) -> str:
     sentences += [f"Placement: {name}. {PLACEMENTS[name]}" for name in placements]
     counts = sorted({*ok.groupby([*KEYS, "bytes"]).size()})
     repetitions = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    rounds = rounds_text(network)
     text = (
-        f"Each benchmark has {rounds.removesuffix('.')} in the same processes, and a round {repetitions} "
+        f"Each benchmark has {rounds_text(network)} in the same processes, and a round {repetitions} "
         "repetitions of a size; the time of a repetition is the slowest rank's."
     )
-    facts = {**rounds.facts, "placements": placements, "repetitions": counts}
+    facts = {"rounds": count_rounds(network), "placements": placements, "repetitions": counts}
     return Note("circumstances", " ".join([text, *sentences]), **facts)
 
 
-def rounds_text(network: pd.DataFrame) -> Note:
-    """Return the numbers of rounds."""
-    rounds = sorted(set(measured(network).groupby(KEYS)["round"].nunique()))
-    return Note("rounds", f"n = {' or '.join(map(str, rounds))} rounds.", rounds=rounds)
+def count_rounds(network: pd.DataFrame) -> list[int]:
+    """Return the different numbers of rounds that benchmarks have, the smallest first."""
+    return sorted(set(measured(network).groupby(KEYS)["round"].nunique()))
+
+
+def rounds_text(network: pd.DataFrame) -> str:
+    """Return the numbers of rounds of the benchmarks, such as `4 or 5 rounds`."""
+    return f"{' or '.join(map(str, count_rounds(network)))} rounds"
 
 
 def has_other_collectives(network: pd.DataFrame) -> bool:

@@ -120,9 +120,10 @@ def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     same_note = Note("same-in-all-panels", f"All on {panels.panel_title(scales[0])}.", levels=scales[0])
     text = f"Without a fit of positive latency and bandwidth: {'; '.join(unfitted)}."
     not_fitted_note = Note("benchmarks-not-fitted", text, benchmarks=unfitted)
-    n_rounds = rounds_text(network).removeprefix("n = ").removesuffix(".")
     sentences = [
-        HEADING.format(collectives_text(network), OWN_LIBRARY if ok["key"].notna().any() else "", n_rounds),
+        HEADING.format(
+            collectives_text(network), OWN_LIBRARY if ok["key"].notna().any() else "", rounds_text(network)
+        ),
         _deviations_note(deviations),
         _deviating_note(deviating),
         BOUND_NOTE if has_bound else "",
