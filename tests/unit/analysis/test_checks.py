@@ -194,6 +194,7 @@ def test_blocks_and_sessions_that_differ_are_found(column, read):
     row = table_of(runs).loc[f"{column}s alike"]
     finding = verdict(runs, f"{column}s alike")
     assert row["p"] < 0.001 and finding.code == "levels-differ" and row["size_percent"] > 0
+    assert f"{column} {'2' if column == 'block' else 's2'}, " in finding
     data = runs.assign(group=group.astype(str).tolist(), log=np.log(runs["epoch_time_s"].astype(float)))
     table = anova_lm(ols("log ~ C(cell)", data).fit(), ols("log ~ C(cell) + C(group)", data).fit())
     assert row["statistic"] == pytest.approx(table["F"].iloc[1])

@@ -418,7 +418,7 @@ def _check_groups(data: pd.DataFrame, column: str) -> Check:
         summary = f"{summary}, up to {tables.number(size, 2)} % apart"
     differ = test_result.p < SIGNIFICANCE_LEVEL
     text = (
-        f"{summary}: they differ{_odd_level(levels, test_result)}"
+        f"{summary}: they differ{_odd_level(column, levels, test_result)}"
         if differ
         else f"no difference is seen ({summary}, within chance)"
     )
@@ -433,8 +433,8 @@ def _check_groups(data: pd.DataFrame, column: str) -> Check:
     )
 
 
-def _odd_level(levels: pd.Index, test_result: _FTest) -> str:
-    """Name the level farthest from the mean of the others; "" for two levels or unknown distances."""
+def _odd_level(column: str, levels: pd.Index, test_result: _FTest) -> str:
+    """Name the block or session farthest from the others; "" for two, or for unknown distances."""
     if len(levels) < 3 or test_result.df != len(levels) - 1:
         return ""
     values = np.array([0.0, *test_result.coefficients])
@@ -442,7 +442,9 @@ def _odd_level(levels: pd.Index, test_result: _FTest) -> str:
     odd = int(np.abs(apart).argmax())
     size = 100 * math.expm1(float(apart[odd]))
     direction = "slower" if size > 0 else "faster"
-    return f", most of all {levels[odd]} ({tables.number(abs(size), 2)} % {direction} than the known)"
+    return (
+        f", most of all {column} {levels[odd]}, {tables.number(abs(size), 2)} % {direction} than the others"
+    )
 
 
 def _check_sessions(data: pd.DataFrame) -> Check:
