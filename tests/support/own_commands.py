@@ -1,7 +1,7 @@
 """Commands of the user's own in a folder of a test."""
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -53,14 +53,20 @@ def own_commands(folder: Path, **named: dict[str, Any]) -> Iterator[None]:
 
 
 @contextmanager
-def commands_in(folder: Path) -> Iterator[None]:
-    """Let the commands be those of a folder."""
-    before = commands.COMMANDS
+def declarations_in(folder: Path, before: Path, set_folder: Callable[[Path], None]) -> Iterator[None]:
+    """Let declarations be those of a folder, and at the end those of `before` again."""
     try:
-        _set_folder(folder)
+        set_folder(folder)
         yield
     finally:
-        _set_folder(before)
+        set_folder(before)
+
+
+@contextmanager
+def commands_in(folder: Path) -> Iterator[None]:
+    """Let the commands be those of a folder."""
+    with declarations_in(folder, commands.COMMANDS, _set_folder):
+        yield
 
 
 def _set_folder(folder: Path) -> None:

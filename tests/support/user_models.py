@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from declared import models, user_models
-from support.own_commands import write_declarations
+from support.own_commands import declarations_in, write_declarations
 
 NORMALIZED: dict[str, Any] = {
     "file": "tests/support/torch_modules.py",
@@ -26,12 +26,8 @@ CACHED = (
 def user_models_in(folder: Path, **named: dict[str, Any]) -> Iterator[None]:
     """Let these modules, each with changes of NORMALIZED, be the only ones; `-` is `_` in their names."""
     write_declarations(folder, NORMALIZED, named)
-    before = user_models.USER_MODELS
-    try:
-        _set_folder(folder)
+    with declarations_in(folder, user_models.USER_MODELS, _set_folder):
         yield
-    finally:
-        _set_folder(before)
 
 
 def _set_folder(folder: Path) -> None:

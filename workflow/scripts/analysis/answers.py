@@ -34,13 +34,13 @@ from analysis.cell_means import estimate_means, estimate_response_means, measure
 from analysis.contrasts import (
     Contrast,
     Ranking,
-    by_other_level,
     context_text,
     contrasts_by_factor,
+    group_by_other_level,
     rank_levels,
+    select_significant,
+    select_tested,
     shared_levels,
-    significant,
-    tested,
 )
 from analysis.effects import margin_text
 from analysis.intervals import SIGNIFICANCE_LEVEL, Estimate, p_text
@@ -197,8 +197,8 @@ def _reading(
 ) -> str:
     """Return how to read the numbers of an answer."""
     source = " as far as the source says" if measured_elsewhere(runs) else ""
-    bounds = {end for contrast in significant(contrasts) for end in tables.ratio(contrast.ratio)[-1:]}
-    bounds |= {"(" for contrast in significant(contrasts) if " (1," in tables.ratio(contrast.ratio)}
+    bounds = {end for contrast in select_significant(contrasts) for end in tables.ratio(contrast.ratio)[-1:]}
+    bounds |= {"(" for contrast in select_significant(contrasts) if " (1," in tables.ratio(contrast.ratio)}
     text = READING.format(source, _differences_of_cells(runs), OPEN_BOUND * bool(bounds & {"(", ")"}))
     return text + COMPUTATION * has_recovered + _shared_blocks_text(runs, effects)
 
@@ -246,7 +246,7 @@ def _accuracy_note(runs: pd.DataFrame, contrasts: Sequence[Contrast], anova: pd.
         return None
     moderator = _moderator(pairs, anova)
     texts, ranges = [], []
-    for level, group in (by_other_level(pairs, moderator) if moderator else {None: pairs}).items():
+    for level, group in (group_by_other_level(pairs, moderator) if moderator else {None: pairs}).items():
         for after in (False, True):
             values = accuracy[[pair.cells[after] for pair in group]]
             changed = {ACCUMULATION: group[0].after if after else group[0].before}
@@ -288,7 +288,7 @@ def _differences_note(
 
     None without a test, or for a single comparison, which the note on the best level has.
     """
-    n_tested, differing = len(tested(contrasts)), significant(contrasts)
+    n_tested, differing = len(select_tested(contrasts)), select_significant(contrasts)
     if n_tested < 2:
         return None
     nouns = {"framework": "frameworks"}.get(factor, f"levels of {title(factor)}")
@@ -300,10 +300,10 @@ def _differences_note(
         largest = largest if largest.ratio.value > 1 else largest.reversed()
         context = f" ({largest.context})" if largest.context else ""
         moderator = _moderator(contrasts, anova)
-        groups = by_other_level(tested(contrasts), moderator) if moderator else {}
+        groups = group_by_other_level(select_tested(contrasts), moderator) if moderator else {}
         counts = [
-            f"{len(significant(group))} of {len(group)} {setting_text({str(moderator): level})}"
-            for level, group in sorted(groups.items(), key=lambda group: -len(significant(group[1])))
+            f"{len(select_significant(group))} of {len(group)} {setting_text({str(moderator): level})}"
+            for level, group in sorted(groups.items(), key=lambda group: -len(select_significant(group[1])))
         ]
         are = "is" if len(differing) == 1 else "are"
         text = (
@@ -329,7 +329,7 @@ def _best_note(factor: str, rankings: Sequence[Ranking], response: Response) -> 
     winners = [level for level in wins if wins[level] == count]
     every_lead = [ranking.lead for ranking in rankings if ranking.lead]
     leads = [lead for lead in every_lead if lead.after in winners]
-    n_tested, differing = len(tested(leads)), significant(leads)
+    n_tested, differing = len(select_tested(leads)), select_significant(leads)
     extreme = max if response.is_rate else min
     best = extreme(differing or leads, key=lambda lead: lead.ratio.value, default=None)
     names = " and ".join(treatment_text({factor: level}) for level in winners)
@@ -338,7 +338,7 @@ def _best_note(factor: str, rankings: Sequence[Ranking], response: Response) -> 
     if len(winners) == 1 and 1 < count < n:
         extent += _where_first(rankings, winners[0])
     text = f"mean {response.title} is {response.superlative} with {names}{extent}"
-    if tested(every_lead) and not significant(every_lead):
+    if select_tested(every_lead) and not select_significant(every_lead):
         # A reader takes the first name for the winner, so the reservation comes before it.
         text = f"No lead over the second is significant: {text}"
     else:
@@ -438,7 +438,7 @@ def _effect_note(
     if not contrasts:
         return _unknown_effects_note([factor])
     ordered = sorted(contrasts, key=lambda contrast: contrast.ratio.value)
-    n_tested, n_significant = len(tested(contrasts)), len(significant(contrasts))
+    n_tested, n_significant = len(select_tested(contrasts)), len(select_significant(contrasts))
     moderator = _moderator(contrasts, anova) if n_significant else None
     overall: dict[str, float] = {}
     if moderator:
@@ -520,10 +520,12 @@ def _range_text(ordered: Sequence[Contrast], stated: Collection[str] = ()) -> st
 
 def _moderated_effect_text(ordered: Sequence[Contrast], moderator: str, response: Response, rank: str) -> str:
     """Return the effect at each level of the factor on which it depends, the most significant level first."""
-    groups = sorted(by_other_level(ordered, moderator).items(), key=lambda group: -len(significant(group[1])))
+    groups = sorted(
+        group_by_other_level(ordered, moderator).items(), key=lambda group: -len(select_significant(group[1]))
+    )
     parts: list[str] = []
     for level, contrasts in groups:
-        n, n_tested = len(significant(contrasts)), len(tested(contrasts))
+        n, n_tested = len(select_significant(contrasts)), len(select_tested(contrasts))
         phrase, extent = _where_and_range(contrasts, {moderator: level})
         if n:
             clause = _change_clause(contrasts, response, rank) if not parts else "it does so by"
@@ -549,7 +551,7 @@ def _moderator(contrasts: Sequence[Contrast], anova: pd.DataFrame) -> str | None
     shares = _significant_terms(anova)["share"]
     candidates = {}
     for name in set.intersection(*(set(contrast.other_levels) for contrast in contrasts)):
-        groups = by_other_level(contrasts, name)
+        groups = group_by_other_level(contrasts, name)
         verdicts = {frozenset(contrast.is_significant for contrast in group) for group in groups.values()}
         is_separate = verdicts == {frozenset({True}), frozenset({False})}
         titles = (title(contrasts[0].factor), title(name))
@@ -568,7 +570,7 @@ def _significant_terms(anova: pd.DataFrame) -> pd.DataFrame:
 
 
 def _nothing_significant_text(contrasts: Sequence[Contrast], response: Response) -> str:
-    factor, n = contrasts[0].factor, number_of(len(tested(contrasts)), "comparison")
+    factor, n = contrasts[0].factor, number_of(len(select_tested(contrasts)), "comparison")
     if factor == "framework":
         return f"No single pair of frameworks differs significantly in {response.title} ({n}, Holm)"
     is_one_change = len({contrast.change for contrast in contrasts}) == 1
@@ -636,7 +638,7 @@ def _out_of_memory_notes(runs: pd.DataFrame, question_factors: Sequence[str]) ->
 
 def _undecided_note(contrasts: Sequence[Contrast], margin: float | None) -> Note:
     """Say how many comparisons of all factors are significant, and which differences the others allow."""
-    compared = tested(contrasts)
+    compared = select_tested(contrasts)
     if not compared:
         return NOTHING_TESTED
     undecided = [contrast for contrast in compared if not contrast.is_significant]

@@ -169,7 +169,7 @@ def context_text(levels: "pd.Series[Any] | Mapping[str, Any]", other_factors: Se
     return treatment_text({name: levels[name] for name in other_factors if not pd.isna(levels[name])})
 
 
-def by_other_level(contrasts: Iterable[Contrast], factor: str) -> dict[Any, list[Contrast]]:
+def group_by_other_level(contrasts: Iterable[Contrast], factor: str) -> dict[Any, list[Contrast]]:
     """Return contrasts by the level of another factor."""
     groups: dict[Any, list[Contrast]] = {}
     for contrast in contrasts:
@@ -187,12 +187,12 @@ def shared_levels(contrasts: Sequence[Contrast]) -> dict[str, Any]:
     }
 
 
-def tested(contrasts: Iterable[Contrast]) -> list[Contrast]:
+def select_tested(contrasts: Iterable[Contrast]) -> list[Contrast]:
     """Return the contrasts that have a test."""
     return [contrast for contrast in contrasts if not math.isnan(contrast.p)]
 
 
-def significant(contrasts: Iterable[Contrast]) -> list[Contrast]:
+def select_significant(contrasts: Iterable[Contrast]) -> list[Contrast]:
     """Return the contrasts that differ after Holm correction."""
     return [contrast for contrast in contrasts if contrast.is_significant]
 

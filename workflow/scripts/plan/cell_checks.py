@@ -12,12 +12,7 @@ from dataclasses import dataclass
 from common.files import display_path
 from common.text import number_of
 from declared.datasets import IMAGES, PIXEL, find_dataset, kind, load_dataset, sample_name, targets
-from declared.factors import (
-    LARGEST,
-    NODES_AND_DEVICES,
-    Levels,
-    fixed_shares,
-)
+from declared.factors import LARGEST, NODES_AND_DEVICES, Levels, fixed_shares
 from declared.frameworks import JAX_ENVIRONMENT, Framework, framework_names, load_framework
 from declared.models import model_graph, trainable_model_names
 from declared.site import Site

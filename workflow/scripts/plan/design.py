@@ -22,13 +22,7 @@ from common.files import digest_text, display_path, write_text
 from common.notes import Note
 from common.options import run_program
 from declared.datasets import find_dataset
-from declared.factors import (
-    Levels,
-    factor_names,
-    has_largest_batch,
-    levels_name,
-    matches,
-)
+from declared.factors import Levels, factor_names, has_largest_batch, levels_name, matches
 from declared.frameworks import Framework, load_framework
 from declared.models import model_graph
 from declared.site import Site, load_site

@@ -7,12 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from common.files import display_path
-from declared.factors import (
-    CUSTOM,
-    Levels,
-    is_custom,
-    levels_name,
-)
+from declared.factors import CUSTOM, Levels, is_custom, levels_name
 from declared.frameworks import JAX_ENVIRONMENT, load_framework
 from declared.mesh import PLAIN, is_mesh
 from declared.models import model_graph

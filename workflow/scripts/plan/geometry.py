@@ -6,10 +6,7 @@ from dataclasses import dataclass
 from common.files import display_path
 from declared.commands import Command
 from declared.datasets import find_dataset, load_dataset
-from declared.factors import (
-    Levels,
-    is_custom,
-)
+from declared.factors import Levels, is_custom
 from declared.frameworks import Framework
 from declared.mesh import is_mesh, mesh_of
 from declared.models import model_graph

@@ -18,14 +18,7 @@ from common.normal_form import digest_sources
 from datasets.identity import data_digest, data_folder
 from declared.datasets import find_dataset
 from declared.factors import has_largest_batch
-from declared.frameworks import (
-    COMMAND_ADAPTER,
-    FRAMEWORKS,
-    LIBRARIES,
-    RANKS,
-    Framework,
-    load_framework,
-)
+from declared.frameworks import COMMAND_ADAPTER, FRAMEWORKS, LIBRARIES, RANKS, Framework, load_framework
 from declared.models import model_graph
 from declared.site import Site
 from declared.study import Study

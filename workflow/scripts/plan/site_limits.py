@@ -11,12 +11,7 @@ from typing import Any
 from common.notes import Note
 from declared.environments import older
 from declared.environments import read as read_environment
-from declared.frameworks import (
-    JAX_ENVIRONMENT,
-    Framework,
-    framework_names,
-    load_framework,
-)
+from declared.frameworks import JAX_ENVIRONMENT, Framework, framework_names, load_framework
 from declared.models import model_graph
 from declared.site import Site
 from environments import scorep

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from declared.devices import stated_peak
-from declared.frameworks import (
-    load_framework,
-)
+from declared.frameworks import load_framework
 from declared.site import Site
 from declared.virtual import shaping
 from environments import scorep
-from plan.design import Geometry
+from plan.geometry import Geometry
+
+GPU_HOST_CORES = 2  # CPU cores of a GPU rank on a node where another rank trains on CPU cores
 
 
 def cores_per_rank(site: Site) -> int:
@@ -20,9 +20,6 @@ def cores_per_rank(site: Site) -> int:
     """
     ranks_on_a_machine = site.ranks_per_node * (site.nodes if site.placement == "emulated" else 1)
     return max(1, site.cores // ranks_on_a_machine)
-
-
-GPU_HOST_CORES = 2  # CPU cores of a GPU rank on a node where another rank trains on CPU cores
 
 
 def heterogeneous_resources(site: Site, levels: Mapping[str, Any], geometry: Geometry) -> dict[str, Any]:

@@ -166,7 +166,7 @@ class StudyPredictor:
                 shares |= dict(zip(group["levels"], model_shares, strict=True))
         return shares
 
-    def split_series(self, cells: pd.DataFrame) -> Iterator["SeriesPart"]:
+    def split_series(self, cells: pd.DataFrame) -> Iterator[SeriesPart]:
         """Yield the cells of each series to predict, with the measured cells that inform them.
 
         Skips meshes with a message of unknown time, and series without measurements.

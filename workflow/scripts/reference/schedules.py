@@ -41,7 +41,7 @@ class Action:
     microbatch: int
 
 
-def order(schedule: str, rank: int, n_ranks: int, n_microbatches: int) -> list[Action]:
+def list_actions(schedule: str, rank: int, n_ranks: int, n_microbatches: int) -> list[Action]:
     """Return the actions of a rank in their order.
 
     Args:
@@ -125,9 +125,9 @@ def _zero_bubble_v_order(rank: int, n_ranks: int, n_microbatches: int) -> list[A
     return actions
 
 
-def starts(schedule: str, n_ranks: int, n_microbatches: int) -> list[dict[Action, float]]:
+def schedule_actions(schedule: str, n_ranks: int, n_microbatches: int) -> list[dict[Action, float]]:
     """Return when each action of each rank starts, in forward passes through all stages of a rank."""
-    orders = [order(schedule, rank, n_ranks, n_microbatches) for rank in range(n_ranks)]
+    orders = [list_actions(schedule, rank, n_ranks, n_microbatches) for rank in range(n_ranks)]
     last_stage, unit = n_ranks * stages_per_rank(schedule) - 1, 1 / stages_per_rank(schedule)
     ends: dict[Action, float] = {}
     begun: list[dict[Action, float]] = [{} for _ in orders]
@@ -152,7 +152,7 @@ def _inputs(action: Action, last_stage: int) -> list[Action]:
     return [Action(action.kind, stage, action.microbatch)] if step and 0 <= stage <= last_stage else []
 
 
-def duration(schedule: str, begun: Sequence[Mapping[Action, float]]) -> float:
+def find_end(schedule: str, begun: Sequence[Mapping[Action, float]]) -> float:
     """Return when the last action ends."""
     unit = 1 / stages_per_rank(schedule)
     return max(start + unit * PASSES[action.kind] for actions in begun for action, start in actions.items())
@@ -164,7 +164,7 @@ def draw() -> Figure:
     figure = style.new_figure(style.PAGE_INCHES, height_in)
     axes = figure.subplots(len(IDLE_TURNS), 1, sharex=True)
     for ax, schedule in zip(axes, IDLE_TURNS, strict=True):
-        begun = starts(schedule, N_RANKS, N_MICROBATCHES)
+        begun = schedule_actions(schedule, N_RANKS, N_MICROBATCHES)
         _draw_schedule(ax, schedule, begun)
         idle = bubble(Mesh(pipeline=N_RANKS), N_MICROBATCHES, schedule)
         ax.set_title(f"{schedule}: {100 * idle:.0f} % idle", loc="left")
@@ -173,7 +173,9 @@ def draw() -> Figure:
         ax.tick_params(axis="y", length=0)
         ax.spines[["left", "bottom"]].set_visible(False)
         ax.tick_params(axis="x", bottom=False)
-    axes[0].set_xlim(0, max(duration(name, starts(name, N_RANKS, N_MICROBATCHES)) for name in IDLE_TURNS))
+    axes[0].set_xlim(
+        0, max(find_end(name, schedule_actions(name, N_RANKS, N_MICROBATCHES)) for name in IDLE_TURNS)
+    )
     axes[-1].set_xlabel("time, in forward passes through the stages of a rank")
     axes[-1].tick_params(axis="x", bottom=True)
     handles = [Patch(facecolor=COLOURS[kind], label=name) for kind, name in NAMES.items()]

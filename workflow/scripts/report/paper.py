@@ -48,7 +48,7 @@ from report.methods import (
     supplement_methods,
     varied_factor_table,
 )
-from report.results import arrange, results
+from report.results import arrange_sections, write_results
 from report.threats import threats
 
 GENERATED_HEADER = "% Overwritten by every `./ringside paper`: to change this text, copy it into main.tex.\n"
@@ -153,7 +153,7 @@ def generated_files(facts: Facts, contents: Contents, answer: Answer) -> dict[st
         "options.tex": document.options(name, facts.anonymous),
         "preamble.tex": document.preamble(facts.study, name, facts.anonymous),
         "methods.tex": "".join(introduction) + methods(facts),
-        "results.tex": results(facts, contents.specs, contents.findings, answer),
+        "results.tex": write_results(facts, contents.specs, contents.findings, answer),
         "tables.tex": (latex(contents.means, f"tab:{MEANS}") if contents.means else "")
         + input_tables(paper.tables, contents.long),
         "threats.tex": threats(facts),
@@ -201,7 +201,7 @@ def number_labels(contents: Contents, answer: Answer, n_tables: int) -> dict[str
         answer: The answer, which decides on the order of figures.
         n_tables: Number of tables before those of the study.
     """
-    opening, sections = arrange(contents.specs, answer)
+    opening, sections = arrange_sections(contents.specs, answer)
     figures = [name for section in (opening, *sections.values()) for name in section.figures]
     tables = sorted(contents.paper.tables, key=lambda name: name in contents.long)
     numbers = {f"fig:{name}": f"Figure {number}" for number, name in enumerate(figures, 1)}

@@ -41,11 +41,11 @@ class Section:
     figures: list[str] = field(default_factory=list)
 
 
-def results(
+def write_results(
     facts: Facts, figures: Mapping[str, FigureSpec | None], findings: Mapping[str, str], answer: Answer
 ) -> str:
     """Return the answer in sentences under a heading per factor, then each figure with its finding."""
-    opening, sections = arrange(figures, answer)
+    opening, sections = arrange_sections(figures, answer)
     usable = to_latex(conditions.usable_runs_note(facts.runs))
     paragraphs = [
         *_inputs(opening.figures),
@@ -65,7 +65,9 @@ def results(
     return "\n\n".join(paragraphs) + "\n"
 
 
-def arrange(figures: Mapping[str, FigureSpec | None], answer: Answer) -> tuple[Section, dict[str, Section]]:
+def arrange_sections(
+    figures: Mapping[str, FigureSpec | None], answer: Answer
+) -> tuple[Section, dict[str, Section]]:
     """Return the part without a heading, and the sections by heading, in the order of the paper."""
     opening, sections = Section(), dict[str, Section]()
     by_heading: dict[str, list[Note]] = {}
