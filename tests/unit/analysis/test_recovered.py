@@ -43,8 +43,8 @@ def test_share_needs_cells_on_one_device_and_blocks(runs: pd.DataFrame) -> None:
     cells = pair("pytorch-ddp")
     assert recovered_shares(runs, [pair("pytorch-ddp", nodes=1)]) == [None], "one device"
     assert recovered_shares(runs[runs["n_devices"] > 1], [cells]) == [None], "no computation on one device"
-    few = runs["block"] < MIN_SHARED_BLOCKS  # blocks count from 1
-    assert recovered_shares(runs[few], [cells]) == [None], "too few blocks"
+    first_blocks = runs["block"] < MIN_SHARED_BLOCKS  # blocks count from 1
+    assert recovered_shares(runs[first_blocks], [cells]) == [None], "too few blocks"
     assert recovered_shares(runs[runs["block"] <= MIN_SHARED_BLOCKS], [cells]) != [None]
 
 
