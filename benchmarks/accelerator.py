@@ -24,6 +24,7 @@ import accelerator_page as pages
 from accelerator_page import Row
 from common.errors import InputError, exit_status
 from common.files import CHECKOUT, display_path, write_json, write_text
+from common.program_sources import SCRIPTS
 from common.run_status import RunStatus
 from common.shell import capture, shell_command
 from datasets.prepare import prepare
@@ -37,6 +38,8 @@ from environments.build import build
 from epoch_times import Process, interval_of_median, run_all
 from launchers import launch
 from launchers.local import rank_cores
+from launchers.rank_command import WORKER
+from launchers.variables import local_variables, rank_variables
 from models.named import graph
 from plan.site_limits import reason_missing_at_site
 from ranks.worker.devices import visible_names
@@ -114,7 +117,7 @@ class Rig:
         return self.deadline - time.monotonic()
 
     def train(
-        self, name: str, framework: str, program: str = launch.WORKER, nodes: int = 1, **levels: Any
+        self, name: str, framework: str, program: str = WORKER, nodes: int = 1, **levels: Any
     ) -> Trained:
         """Train with the worker, or with a program of this folder that calls it; judge it as a campaign does.
 
@@ -131,11 +134,11 @@ class Rig:
         folder.mkdir()
         described = load_framework(framework)
         environment, setup = self.environment, self.environment.get("setup", ())
-        if program != launch.WORKER and environment.get("installed"):
+        if program != WORKER and environment.get("installed"):
             setup = [*setup, f"export PYTHONPATH={shlex.quote(str(BENCH))}${{PYTHONPATH:+:$PYTHONPATH}}"]
         variables = {**environment["variables"], "TORCHINDUCTOR_CACHE_DIR": str(self.folder / "compiled")}
-        if program != launch.WORKER and not environment.get("installed"):
-            variables["PYTHONPATH"] = f"{launch.SCRIPTS}{os.pathsep}{BENCH}"
+        if program != WORKER and not environment.get("installed"):
+            variables["PYTHONPATH"] = f"{SCRIPTS}{os.pathsep}{BENCH}"
         ranks = launch.make_launcher(site, spec, setup=setup)
         write_json(
             folder / "spec.json",
@@ -165,7 +168,7 @@ class Rig:
         folder.mkdir()
         site = replace(self.site, nodes=1)
         _, spec = one_run(site, framework="pytorch-single", nodes=1, sync_every=1, **SMALL)
-        variables = {key: value for key, value in launch.variables(site, spec).items() if key != "PYTHONPATH"}
+        variables = {key: value for key, value in rank_variables(site, spec).items() if key != "PYTHONPATH"}
         variables |= {
             **self.environment["variables"],
             "TORCHINDUCTOR_CACHE_DIR": str(self.folder / "compiled"),
@@ -182,7 +185,7 @@ class Rig:
         limit_s = max(LEAST_LIMIT_S, min(LIMIT_S, self.left_s))
         command = shell_command(self.setup, variables, program)
         try:
-            output = run_all([Process(command, {})], launch.local_variables(), folder, limit_s)
+            output = run_all([Process(command, {})], local_variables(), folder, limit_s)
         except InputError:
             raise InputError("cannot-measure", f"{script.name}: not finished after {limit_s:.0f} s") from None
         json_lines = [line for line in output.splitlines() if line.startswith("{")]

@@ -25,6 +25,7 @@ from scipy.stats import quantile_test
 
 from common.errors import InputError
 from common.files import write_json
+from common.program_sources import SCRIPTS
 from datasets.prepare import prepare
 from declared.environments import VENV, Realization, read
 from declared.frameworks import load_framework
@@ -33,6 +34,7 @@ from document import section, table
 from environments.build import build
 from launchers import launch
 from launchers.local import rank_cores
+from launchers.rank_command import WORKER
 from plan.design import Run
 from ranks.worker.group import free_port
 from ranks.worker.load import own_cpu_s
@@ -165,7 +167,7 @@ class Bench:
             startup_s=json.loads((folder / "result.json").read_text())["ready_at"] - launched_at,
         )
 
-    def trained(self, framework: str, program: str = launch.WORKER, **other_levels: Any) -> tuple[Path, int]:
+    def trained(self, framework: str, program: str = WORKER, **other_levels: Any) -> tuple[Path, int]:
         """Train with the worker or with a program of this folder.
 
         Args:
@@ -225,8 +227,8 @@ def train_ranks(
     """
     run, spec = one_run(site, **levels)
     ranks = launch.make_launcher(site, spec)
-    if program != launch.WORKER:
-        path = f"{launch.SCRIPTS}{os.pathsep}{Path(__file__).resolve().parent}"
+    if program != WORKER:
+        path = f"{SCRIPTS}{os.pathsep}{Path(__file__).resolve().parent}"
         environment = {**environment, "variables": {**environment["variables"], "PYTHONPATH": path}}
     content = rank_input(spec, run.framework, environment, run.graph.to_json(), data, ranks.hosts)
     write_json(folder / "spec.json", content)

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from common.files import write_json
+from common.program_sources import SCRIPTS
 from declared.site import Site, load_site
 from document import machine, table
 from environments.built import read_built
 from environments.record import BuiltEnvironment
-from launchers.launch import SCRIPTS
 from plan.identity import environment_of
 from plan.memory import MemoryEstimate, memory_estimate_input
 from runs.memory_estimates import estimate

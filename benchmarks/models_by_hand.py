@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 
 from common.errors import InputError
+from common.program_sources import SCRIPTS
 from common.shell import capture
 from declared.environments import read
 from declared.site import load_site
 from document import section, table
 from environments.build import build
 from images import interval, verdict
-from launchers.launch import SCRIPTS
 from models.graph import Shape
 from models.named import graph
 

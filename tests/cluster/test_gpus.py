@@ -46,6 +46,7 @@ from dataclasses import replace
 from pathlib import Path
 from declared.site import load_site
 from launchers import launch
+from common.program_sources import SCRIPTS
 
 folder = Path(sys.argv[1])
 for name, run in json.loads((folder / "runs.json").read_text()).items():
@@ -54,7 +55,7 @@ for name, run in json.loads((folder / "runs.json").read_text()).items():
     (folder / name).mkdir()
     launcher = launch.make_launcher(site, run["spec"])
     (folder / name / "spec.json").write_text(json.dumps({"spec": run["spec"], "hosts": launcher.hosts}))
-    variables = {"PYTHONPATH": f"{launch.SCRIPTS}:{folder}"}
+    variables = {"PYTHONPATH": f"{SCRIPTS}:{folder}"}
     environment = {"python": {"executable": sys.executable}, "variables": variables}
     outcome = launch.run_ranks(launcher, environment, folder / name, run["spec"], site, program="rank")
     (folder / name / "outcome.txt").write_text(f"{outcome.status} {outcome.reason}")

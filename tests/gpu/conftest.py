@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from common import prefork_server
+from common.program_sources import SCRIPTS
 from datasets.prepare import prepare
 from declared.frameworks import load_framework
 from gpu.compiled import compile_once
-from launchers.launch import SCRIPTS, kept_variables
+from launchers.variables import kept_variables
 from models.graph import Graph
 from runs.supervise import rank_input
 from support.installed_site import SITE

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from common.program_sources import SCRIPTS
 from declared.site import Site
 from gpu import nvml
 from gpu.compiled import compile_library
@@ -176,7 +177,7 @@ def node(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tupl
     """A node with 8 A100s on which ranks train on 4 GPUs: site, content of spec.json, and environment of the ranks."""
     monkeypatch.setenv("LD_LIBRARY_PATH", str(library.parent))
     nvml.describe(tmp_path / "gpus", a100s(8), is_running=True)
-    path = os.pathsep.join([str(launch.SCRIPTS), *sys.path])
+    path = os.pathsep.join([str(SCRIPTS), *sys.path])
     variables = {nvml.VARIABLE: str(tmp_path / "gpus"), "PYTHONPATH": path}
     environment: Any = {"python": {"executable": sys.executable}, "variables": variables}
     site = replace(SITE, device="cuda", cores=1, nodes=1, ranks_per_node=4, time_limit_s=30.0)
@@ -250,7 +251,7 @@ def test_variable_shows_the_gpus_that_pytorch_counts(
     variables = {
         "LD_LIBRARY_PATH": str(library.parent),
         nvml.VARIABLE: str(tmp_path / "gpus"),
-        "PYTHONPATH": str(launch.SCRIPTS),
+        "PYTHONPATH": str(SCRIPTS),
         "VALUES": json.dumps(VISIBLE),
     }
     python = real("pytorch")["python"]["executable"]

@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from launchers.launch import SCRIPTS
+from common.program_sources import SCRIPTS
 
 PATHS = os.pathsep.join(map(str, (SCRIPTS, Path(__file__).resolve().parents[1])))
 

@@ -19,12 +19,16 @@ import pytest
 from common import prefork_server
 from common.files import hold_lock
 from common.notes import Note
+from common.program_sources import SCRIPTS
 from common.shell import Program, export_lines
 from datasets.prepare import prepare
 from declared.environments import read
 from declared.factors import factor_table
 from declared.frameworks import framework_names, has_own_algorithm, load_framework
 from launchers import launch
+from launchers.protocol import Launcher
+from launchers.rank_command import WORKER
+from launchers.variables import kept_variables
 from runs.supervise import rank_input
 from support.installed_site import SITE as TEST_SITE
 from support.one_run import one_run
@@ -95,7 +99,7 @@ def server(python: str, libraries: tuple[str, ...], variables: tuple[tuple[str, 
     The libraries are imported with these environment variables.
     """
     preloaded = [f"ranks.libraries.{library}" for library in libraries]
-    return prefork_server.start_server(preloaded, python, {**launch.kept_variables(), **dict(variables)})
+    return prefork_server.start_server(preloaded, python, {**kept_variables(), **dict(variables)})
 
 
 class WarmRanks:
@@ -104,7 +108,7 @@ class WarmRanks:
     Importing takes longer than the trainings of tests.
     """
 
-    def __init__(self, ranks: launch.Launcher, libraries: Sequence[str]) -> None:
+    def __init__(self, ranks: Launcher, libraries: Sequence[str]) -> None:
         self.inner, self.libraries = ranks, tuple(libraries)
         self.hosts, self.job = ranks.hosts, ranks.job
 
@@ -182,17 +186,17 @@ class Trainings:
             prepare(run.levels["dataset"], data)
         described = load_framework(framework)
         environment = self.environments(described.environment)
-        ranks: launch.Launcher = launch.make_launcher(site, planned, setup=environment.get("setup", ()))
+        ranks: Launcher = launch.make_launcher(site, planned, setup=environment.get("setup", ()))
         spec = rank_input(planned, described, environment, run.graph.to_json(), data, ranks.hosts)
         (folder / "spec.json").write_text(json.dumps(spec))
         variables = {
             **environment["variables"],
-            "PYTHONPATH": os.pathsep.join(map(str, (launch.SCRIPTS, TESTS / "unit" / "ranks", TESTS))),
+            "PYTHONPATH": os.pathsep.join(map(str, (SCRIPTS, TESTS / "unit" / "ranks", TESTS))),
             # Its rounding may push a relu over its kink, and all that follows with it.
             "TF_ENABLE_ONEDNN_OPTS": "0",
             "TMPDIR": str(folder / TEMPORARY),
         }
-        program = launch.WORKER if described.mpi else self.program  # LBANN's weights cannot be saved
+        program = WORKER if described.mpi else self.program  # LBANN's weights cannot be saved
         if not described.mpi and not environment.get("installed"):
             ranks = WarmRanks(ranks, described.libraries)
         outcome = launch.run_ranks(

@@ -14,7 +14,8 @@ from common.shell import capture
 from declared.site import Site, load_site
 from environments import container
 from environments.container import Bind, command_in_image, is_unchanged
-from launchers.launch import in_image, pkill_command
+from launchers.processes import pkill_command
+from launchers.rank_command import in_image
 
 READS, WRITES = Path("/checkout/workflow/scripts"), Path("/results/attempt-1")
 

@@ -20,12 +20,15 @@ import pytest
 from common import shell
 from common.errors import InputError
 from common.notes import Note
+from common.program_sources import SCRIPTS
 from common.shell import INACCESSIBLE, INACCESSIBLE_STATUS, Program
 from declared.site import Site, load_site
-from launchers import launch
+from launchers import launch, processes
 from launchers import slurm as slurm_launcher
 from launchers.oom_evidence import FACTS
+from launchers.protocol import Launcher, Lost, Outcome
 from launchers.slurm import Slurm
+from launchers.variables import rank_variables
 
 pytestmark = pytest.mark.slow
 
@@ -160,7 +163,7 @@ def flux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, put_program: Callable[
     return tmp_path
 
 
-def run(site: Site, folder: Path, body: str, nodes: int = 2, ranks_per_node: int = 2) -> launch.Outcome:
+def run(site: Site, folder: Path, body: str, nodes: int = 2, ranks_per_node: int = 2) -> Outcome:
     """Run ranks that write their variables to a file and then run `body`."""
     planned = spec(nodes, ranks_per_node)
     folder.mkdir(exist_ok=True)
@@ -288,7 +291,7 @@ def test_node_that_lacks_a_path_loses_the_run(
     folder, planned = tmp_path / "attempt-1", spec(2, 1)
     folder.mkdir()
     environment = {"python": {"executable": str(tmp_path / "no" / "python")}, "variables": {}}
-    with pytest.raises(launch.Lost) as lost:
+    with pytest.raises(Lost) as lost:
         launch.run_ranks(launch.make_launcher(site, planned), environment, folder, planned, site)
     assert lost.value.reason.code == "inaccessible"
     if name == "oar":  # oarsh also returns the message of a rank's node
@@ -331,13 +334,13 @@ def freezer() -> Iterator[Path]:
 def test_ranks_that_cannot_be_killed_lose_the_run(
     freezer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launch, "KILL_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(processes, "KILL_TIMEOUT_S", 0.5)
     freeze = f"""
 Path("{freezer}/cgroup.procs").write_text(str(os.getpid()))
 Path("{freezer}/freezer.state").write_text("FROZEN")
 """
     site = replace(load_site("local"), time_limit_s=1.0)
-    with pytest.raises(launch.Lost) as lost:
+    with pytest.raises(Lost) as lost:
         run(site, tmp_path / "attempt-1", freeze, nodes=1, ranks_per_node=1)
     assert lost.value.reason.code == "does-not-end"
 
@@ -399,7 +402,7 @@ def test_a_node_that_cannot_be_reached_is_lost(
     oar: Site, tmp_path: Path, put_program: Callable[[str, str], None], message: str, status: int
 ) -> None:
     put_program("oarsh", f'#!/bin/sh\n[ "$1" = gros-1 ] && exit 0\necho "{message}" >&2\nexit {status}\n')
-    with pytest.raises(launch.Lost) as lost:
+    with pytest.raises(Lost) as lost:
         run(oar, tmp_path / "attempt-1", "", ranks_per_node=1)
     assert code_and_facts(lost.value.reason) == ("node-unreachable", {"rank": 1, "host": "gros-2"})
     assert message in str(lost.value)
@@ -428,7 +431,7 @@ def test_ranks_whose_job_is_ended_under_them_are_lost(
 ) -> None:
     put_program("oarsh", "#!/bin/sh\nexit 137\n")
     put_program("oarstat", OARSTAT.format(state=state))
-    with pytest.raises(launch.Lost) as lost:
+    with pytest.raises(Lost) as lost:
         run(oar, tmp_path / "attempt-1", "", ranks_per_node=1)
     assert code_and_facts(lost.value.reason) == ("job-ended", {"job": "4711", "state": state})
 
@@ -443,7 +446,7 @@ def test_lost_job_is_lost_at_the_time_limit_too(
         outcome = run(limited, folder, "time.sleep(300)", ranks_per_node=1)
         assert outcome.status == "timeout" and code_and_facts(outcome.reason) == (code, {"time_limit_s": 0.5})
     else:
-        with pytest.raises(launch.Lost) as lost:
+        with pytest.raises(Lost) as lost:
             run(limited, folder, "time.sleep(300)", ranks_per_node=1)
         assert lost.value.reason.code == code
     assert all_ended(folder)
@@ -533,14 +536,14 @@ def test_a_task_that_pbs_cannot_start_is_lost(
 ) -> None:
     message = 'pbs_tmrsh: tm_poll(spawn): host "gros-2" err TM_ESYSTEM 17000'
     put_program("pbs_tmrsh", f"#!/bin/sh\n[ $1 = gros-1 ] && exit 0\necho '{message}' >&2\nexit 255\n")
-    with pytest.raises(launch.Lost) as lost:
+    with pytest.raises(Lost) as lost:
         run(pbs, tmp_path / "attempt-1", "", ranks_per_node=1)
     assert code_and_facts(lost.value.reason) == (
         "node-unreachable",
         {"job": "4711.head", "hosts": ["gros-2"]},
     )
     first = lost.value.__context__
-    assert isinstance(first, launch.Lost) and message in str(first)
+    assert isinstance(first, Lost) and message in str(first)
     assert code_and_facts(first.reason) == ("node-unreachable", {"rank": 1, "host": "gros-2"})
 
 
@@ -549,7 +552,7 @@ def test_a_run_whose_node_died_without_a_word_is_lost(
 ) -> None:
     """The task manager waits for a dead node. Only an attempt to kill its ranks shows that it is gone."""
     put_program("pbs_tmrsh", TMRSH.replace("shift", "shift; [ $1$host = pkillgros-2 ] && exit 255"))
-    with pytest.raises(launch.Lost) as lost:
+    with pytest.raises(Lost) as lost:
         run(replace(pbs, time_limit_s=1.0), tmp_path / "attempt-1", "time.sleep(4)", ranks_per_node=1)
     assert code_and_facts(lost.value.reason) == (
         "node-unreachable",
@@ -562,12 +565,12 @@ def test_ranks_whose_pbs_job_is_ended_under_them_are_lost(
     pbs: Site, tmp_path: Path, put_program: Callable[[str, str], None], state: str
 ) -> None:
     put_program("qstat", QSTAT.format(state=state))
-    with pytest.raises(launch.Lost) as lost:
+    with pytest.raises(Lost) as lost:
         run(pbs, tmp_path / "attempt-1", "sys.exit(9)", ranks_per_node=1)
     assert code_and_facts(lost.value.reason) == ("job-ended", {"job": "4711.head", "state": state})
 
 
-def flux_launcher() -> launch.Launcher:
+def flux_launcher() -> Launcher:
     return launch.make_launcher(replace(load_site("flux-example"), setup=()), spec(2, 1))
 
 
@@ -627,7 +630,7 @@ def test_a_node_or_an_instance_that_flux_lost_is_lost(
     ranks.start(Program(["true"], flux / "none"), flux / "log.txt")
     (flux / "events.json").write_text(f"{START}\n{events}\n")
     (flux / "state").write_text(state)
-    with pytest.raises(launch.Lost) as lost:
+    with pytest.raises(Lost) as lost:
         ranks.raise_if_lost(flux / "log.txt")
     assert code_and_facts(lost.value.reason) == ("flux-exception" if "type" in facts else "job-ended", facts)
     assert message in str(lost.value)
@@ -651,14 +654,14 @@ def test_ranks_that_flux_does_not_start_are_lost(flux: Path) -> None:
     note = "unsatisfiable request: need 2 node(s) with 100 cores each, only 0 eligible"
     (flux / "events.json").write_text(EXCEPTION % ("alloc", note) + "\n")
     ranks = flux_launcher()
-    with pytest.raises(launch.Lost) as lost:
+    with pytest.raises(Lost) as lost:
         ranks.start(Program(["true"], flux / "none"), flux / "log.txt")
     assert str(lost.value) == note
 
 
 def test_down_nodes_are_lost_and_too_few_refused(flux: Path) -> None:
     (flux / "hostlist_bytes").write_text("5")
-    with pytest.raises(launch.Lost) as lost:
+    with pytest.raises(Lost) as lost:
         flux_launcher()
     assert code_and_facts(lost.value.reason) == ("nodes-down", {"up": ["node1"], "needed": 2})
     with pytest.raises(InputError) as refused:
@@ -672,7 +675,7 @@ def slurm_site() -> Site:
 
 
 @pytest.fixture
-def slurm(put_program: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch) -> launch.Launcher:
+def slurm(put_program: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch) -> Launcher:
     """The launcher inside a Slurm job on three nodes."""
     put_program("scontrol", SCONTROL)
     monkeypatch.setenv("SLURM_JOB_ID", "17")
@@ -688,7 +691,7 @@ def own_time_zone() -> Any:
     time.tzset()
 
 
-def test_a_slurm_job_is_read_as_slurm_describes_it(slurm: launch.Launcher) -> None:
+def test_a_slurm_job_is_read_as_slurm_describes_it(slurm: Launcher) -> None:
     assert isinstance(slurm, Slurm) and slurm.hosts == ["node1", "node2"]
     assert slurm.job == {
         "number": "17", "submitted_at": "2026-01-05T09:00:00.000Z", "started_at": "2026-01-05T10:30:00.000Z",
@@ -698,7 +701,7 @@ def test_a_slurm_job_is_read_as_slurm_describes_it(slurm: launch.Launcher) -> No
     assert (refused.value.code, refused.value.file, refused.value.got) == ("too-few-nodes", "Slurm job 17", 3)
 
 
-def test_a_measurement_beside_a_run_has_a_step_of_its_own(slurm: launch.Launcher) -> None:
+def test_a_measurement_beside_a_run_has_a_step_of_its_own(slurm: Launcher) -> None:
     """Slurm's accounting finds the energy of a step by its name."""
     step = launch.make_step_launcher(slurm_site(), spec(2, 1), {}, "idle")
     assert isinstance(slurm, Slurm) and isinstance(step, Slurm)
@@ -710,15 +713,15 @@ def test_a_measurement_beside_a_run_has_a_step_of_its_own(slurm: launch.Launcher
     [JOB.replace("StartTime=2026-01-05T11:30:00", "StartTime=Unknown"), "JobId=17 JobName=ringside", ""],
 )
 def test_a_job_that_slurm_does_not_describe_is_lost(
-    slurm: launch.Launcher, put_program: Callable[[str, str], None], description: str
+    slurm: Launcher, put_program: Callable[[str, str], None], description: str
 ) -> None:
     put_program("scontrol", SCONTROL.replace(JOB, description))
-    with pytest.raises(launch.Lost) as lost:
+    with pytest.raises(Lost) as lost:
         launch.make_launcher(slurm_site(), spec(2, 1))
     assert lost.value.reason.code == "scheduler-silent"
 
 
-def test_a_jobs_comment_is_no_field(slurm: launch.Launcher, put_program: Callable[[str, str], None]) -> None:
+def test_a_jobs_comment_is_no_field(slurm: Launcher, put_program: Callable[[str, str], None]) -> None:
     put_program("scontrol", SCONTROL.replace(JOB, f"{JOB} Comment=as NodeList=node9 StartTime=never"))
     assert launch.make_launcher(slurm_site(), spec(2, 1)).job == slurm.job
 
@@ -771,7 +774,7 @@ def test_a_jobs_comment_is_no_field(slurm: launch.Launcher, put_program: Callabl
     ],
 )  # fmt: skip
 def test_sruns_first_task_error_is_the_reason(
-    slurm: launch.Launcher, tmp_path: Path, message: list[str], stands: tuple[str, dict[str, Any]]
+    slurm: Launcher, tmp_path: Path, message: list[str], stands: tuple[str, dict[str, Any]]
 ) -> None:
     log = tmp_path / "log.txt"
     log.write_text(
@@ -813,7 +816,7 @@ def test_srun_places_ranks_beside_their_gpus(
 
 @pytest.mark.parametrize(("code", "is_lost"), [(INACCESSIBLE_STATUS, True), (3, False)])
 def test_status_79_by_srun_is_an_unseen_path(
-    slurm: launch.Launcher,
+    slurm: Launcher,
     tmp_path: Path,
     put_program: Callable[[str, str], None],
     code: int,
@@ -824,7 +827,7 @@ def test_status_79_by_srun_is_an_unseen_path(
     put_program("srun", f"#!/bin/sh\necho a rank; echo '{message}' >&2\nexit {code}\n")
     put_program("squeue", "#!/bin/sh\n")
     if is_lost:
-        with pytest.raises(launch.Lost) as lost:
+        with pytest.raises(Lost) as lost:
             run(slurm_site(), tmp_path / "attempt-1", "", ranks_per_node=1)
         assert lost.value.reason.code == INACCESSIBLE and lost.value.reason.facts["node"] == "node2"
     else:
@@ -832,10 +835,10 @@ def test_status_79_by_srun_is_an_unseen_path(
         assert code_and_facts(outcome.reason) == failure(1, "node2", code)
 
 
-def test_srun_that_started_no_rank_is_lost(slurm: launch.Launcher, tmp_path: Path) -> None:
+def test_srun_that_started_no_rank_is_lost(slurm: Launcher, tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
     log.write_text("srun: error: Slurm job 34 has expired\nsrun: Check SLURM_JOB_ID environment variable.\n")
-    with pytest.raises(launch.Lost, match="SLURM_JOB_ID"):
+    with pytest.raises(Lost, match="SLURM_JOB_ID"):
         slurm.explain([1], log)
 
 
@@ -847,10 +850,10 @@ def test_srun_that_started_no_rank_is_lost(slurm: launch.Launcher, tmp_path: Pat
         "srun: error: Unable to confirm allocation for job 17: Invalid job id specified",
     ],
 )
-def test_a_node_or_a_job_that_is_gone_is_lost(slurm: launch.Launcher, tmp_path: Path, message: str) -> None:
+def test_a_node_or_a_job_that_is_gone_is_lost(slurm: Launcher, tmp_path: Path, message: str) -> None:
     log = tmp_path / "log.txt"
     log.write_text(f"srun: error: node2: task 1: Killed\n{message}\n")
-    with pytest.raises(launch.Lost, match=message):
+    with pytest.raises(Lost, match=message):
         slurm.raise_if_lost(log)
 
 
@@ -858,14 +861,14 @@ def test_a_node_or_a_job_that_is_gone_is_lost(slurm: launch.Launcher, tmp_path: 
     ("state", "is_lost"), [("OUT_OF_MEMORY", False), ("TIMEOUT", True), ("PREEMPTED", True)]
 )
 def test_job_out_of_memory_is_not_lost(
-    slurm: launch.Launcher,
+    slurm: Launcher,
     put_program: Callable[[str, str], None],
     tmp_path: Path,
     state: str,
     is_lost: bool,
 ) -> None:
     put_program("scontrol", SCONTROL.replace("JobState=RUNNING", f"JobState={state}"))
-    with pytest.raises(launch.Lost) if is_lost else contextlib.nullcontext():
+    with pytest.raises(Lost) if is_lost else contextlib.nullcontext():
         slurm.raise_if_lost(tmp_path / "log.txt")
 
 
@@ -898,9 +901,7 @@ def test_step_energy_is_read_from_sacct(
     assert energy == joules and (note and code_and_facts(note)) == reason
 
 
-def test_missing_accounting_gives_a_reason(
-    slurm: launch.Launcher, put_program: Callable[[str, str], None]
-) -> None:
+def test_missing_accounting_gives_a_reason(slurm: Launcher, put_program: Callable[[str, str], None]) -> None:
     put_program("sacct", "#!/bin/sh\necho 'Slurm accounting storage is disabled' >&2\nexit 1\n")
     (meter,) = launch.scheduler_meters(slurm_site(), slurm)
     assert (meter["source"], meter["scope"], meter["window"], meter["joules"]) == (
@@ -914,14 +915,14 @@ def test_missing_accounting_gives_a_reason(
 
 
 def test_a_scheduler_that_does_not_answer_is_lost(
-    slurm: launch.Launcher, put_program: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
+    slurm: Launcher, put_program: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_program(
         "scontrol",
         "#!/bin/sh\necho 'slurm_load_jobs error: Unable to contact slurm controller' >&2\nexit 1\n",
     )
     monkeypatch.setattr(shell, "time", SimpleNamespace(sleep=lambda _: None))
-    with pytest.raises(launch.Lost) as lost:
+    with pytest.raises(Lost) as lost:
         launch.make_launcher(slurm_site(), spec(2, 1))
     reason = lost.value.reason
     assert (reason.code, reason.facts["program"]) == ("scheduler-silent", "scontrol")
@@ -930,8 +931,8 @@ def test_a_scheduler_that_does_not_answer_is_lost(
 
 def test_a_sites_pythonpath_comes_after_our_modules() -> None:
     site = replace(load_site("local"), variables=(("PYTHONPATH", "/opt/site"),))
-    variables = launch.variables(site, {"cores_per_rank": 1, "device": "cpu"})
-    assert variables["PYTHONPATH"] == f"{launch.SCRIPTS}:/opt/site"
+    variables = rank_variables(site, {"cores_per_rank": 1, "device": "cpu"})
+    assert variables["PYTHONPATH"] == f"{SCRIPTS}:/opt/site"
 
 
 def test_own_python_sees_our_modules_and_those_of_setup(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from common.notes import Note
+from common.program_sources import SCRIPTS
 from common.schemas import schema
 from common.shell import capture
-from launchers.launch import SCRIPTS
 from launchers.oom_evidence import FACTS, find_oom_evidence
 from ranks.worker.node import _groups
 

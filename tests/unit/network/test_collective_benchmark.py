@@ -12,7 +12,7 @@ from common.tables import read_table
 from declared.frameworks import load_framework
 from declared.site import load_site
 from declared.study import load_study
-from launchers.launch import Outcome
+from launchers.protocol import Outcome
 from models.collectives import ALL_REDUCE, COLLECTIVES
 from network import gather
 from network import measure as measuring

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from launchers.launch import SCRIPTS
+from common.program_sources import SCRIPTS
 from ranks.worker import devices
 from ranks.worker.devices import DeviceCountError, device_indices, node_accelerators, visible_names
 from support.programs import printed

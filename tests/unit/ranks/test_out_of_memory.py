@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from launchers.launch import SCRIPTS
+from common.program_sources import SCRIPTS
 from ranks.worker import node
 from ranks.worker.out_of_memory import DEVICE, HOST, describe_error, describe_text
 from support.programs import printed

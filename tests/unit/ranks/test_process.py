@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import pytest
 
-from launchers.launch import SCRIPTS
+from common.program_sources import SCRIPTS
 from ranks.libraries import horovod
 from ranks.worker import load, process
 from ranks.worker.context import Context, by_first_interface, from_environment

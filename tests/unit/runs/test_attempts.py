@@ -12,7 +12,7 @@ import pytest
 
 from common.errors import InputError
 from common.files import hold_lock
-from launchers.launch import Stopped
+from launchers.protocol import Stopped
 from runs import attempts
 
 

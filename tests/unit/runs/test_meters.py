@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from common.program_sources import SCRIPTS
 from common.schemas import schema
 from datasets.prepare import prepare
 from declared.site import Site, load_site
@@ -31,7 +32,7 @@ LEVELS = {
 @pytest.fixture(scope="module")
 def environment(real: Callable[[str], Any]) -> dict[str, Any]:
     built = real("pytorch")
-    path = f"{launch.SCRIPTS}{os.pathsep}{Path(__file__).parent}"
+    path = f"{SCRIPTS}{os.pathsep}{Path(__file__).parent}"
     return {**built, "variables": {**built["variables"], "PYTHONPATH": path}}
 
 

@@ -12,7 +12,8 @@ from common.errors import InputError
 from common.files import CHECKOUT
 from common.tables import read_table, write_table
 from declared.site import load_site
-from launchers.launch import Lost, select_hosts
+from launchers.jobs import select_hosts
+from launchers.protocol import Lost
 from plan.node_check import without_slow_nodes
 from plan.scheduling import allocation_options, flux_batch_options, oarsub_options
 from ranks.node_check import link_rounds, partners

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from common.notes import Note
+from common.program_sources import SCRIPTS
 from declared.site import load_site
 from declared.study import load_study
 from launchers import launch
+from launchers.protocol import Launcher, Lost, Stopped
 from plan.design import plan_design
 from plan.identity import plan_run
 from ranks.reference_work import DEFAULT_KIND, KINDS
@@ -90,7 +92,7 @@ def test_reference_on_accelerators_uses_pytorch(real: Callable[[str], Any]) -> N
     python = real("pytorch")["python"]["executable"]
     done = subprocess.run(
         [python, "-c", ON_A_DEVICE],
-        env={"PYTHONPATH": str(launch.SCRIPTS)},
+        env={"PYTHONPATH": str(SCRIPTS)},
         capture_output=True,
         text=True,
         check=False,
@@ -121,11 +123,11 @@ def test_failed_reference_has_no_time_and_keeps_its_log(
     assert (folder / "log.txt").exists()
 
 
-@pytest.mark.parametrize("stopped", [launch.Stopped("SIGTERM"), launch.Lost(NODE_LOST)])
+@pytest.mark.parametrize("stopped", [Stopped("SIGTERM"), Lost(NODE_LOST)])
 def test_run_stopped_or_lost_before_it_begins_is_not_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped: Exception
 ) -> None:
-    def make_launcher(*_: object, setup: object) -> launch.Launcher:
+    def make_launcher(*_: object, setup: object) -> Launcher:
         raise stopped
 
     monkeypatch.setattr(launch, "make_launcher", make_launcher)
@@ -135,7 +137,7 @@ def test_run_stopped_or_lost_before_it_begins_is_not_made(
 
 def test_what_is_lost_after_a_run_leaves_the_run() -> None:
     def lost() -> ReferenceTime:
-        raise launch.Lost(NODE_LOST)
+        raise Lost(NODE_LOST)
 
     entry = reference.measure_after(lost, measure_before(benchmark_times(0.3)))
     assert (entry["before"], entry["after"]) == ({"node1": 0.3}, None) and NODE_LOST in entry["reason"]

@@ -28,7 +28,7 @@ import errno, os
 from pathlib import Path
 from common.notes import Note
 from common.shell import inaccessible_path_note
-from launchers.launch import Lost
+from launchers.protocol import Lost
 from runs.supervise import report_interruptions
 with report_interruptions("a run", Path("results")):
     raise {error}

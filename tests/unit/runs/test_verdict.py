@@ -17,8 +17,8 @@ from declared.site import Site, load_site
 from declared.study import load_study
 from environments.built import read_built
 from environments.identity import environment_stamp
-from launchers.launch import Lost, Outcome
 from launchers.local import rank_cores
+from launchers.protocol import Lost, Outcome
 from plan.design import plan_design
 from plan.identity import environment_of, plan_run
 from ranks.worker.epoch_timer import COLUMNS

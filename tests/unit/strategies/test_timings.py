@@ -13,7 +13,7 @@ from common.notes import find_note
 from common.tables import read_table, write_table
 from declared.site import Site, load_site
 from declared.study import Study
-from launchers.launch import Outcome
+from launchers.protocol import Outcome
 from models.soap import divide
 from models.strategy import check_strategy, from_json
 from plan import design as planner

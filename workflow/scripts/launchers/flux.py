@@ -12,21 +12,12 @@ from common.files import format_utc
 from common.notes import Note
 from common.shell import Program, Unanswered, query_with_retries
 from declared.site import Site
-from launchers.launch import (
-    GRACE_S,
-    Lost,
-    client_message,
-    cores_per_task,
-    job_ended_error,
-    kept_variables,
-    kill,
-    outside_of_job_error,
-    rank_failure_reason,
-    run_client,
-    select_hosts,
-    spawn,
-    starter_failure_reason,
-)
+from launchers.clients import capture_client, client_message
+from launchers.exit_reasons import rank_failure_reason, starter_failure_reason
+from launchers.jobs import cores_per_task, job_ended_error, outside_of_job_error, select_hosts
+from launchers.processes import kill, spawn
+from launchers.protocol import GRACE_S, Lost
+from launchers.variables import kept_variables
 
 PATIENCE_S = 10.0  # time limit for Flux to start the ranks, or to end them
 RUNNING = "RUN"
@@ -35,7 +26,7 @@ _NODE_LOST_PREFIXES = ("node failure", "lost contact")  # notes of exceptions of
 
 
 class Flux:
-    """Implement launchers.launch.Launcher. A run uses the first nodes of the instance that are up."""
+    """Implement launchers.protocol.Launcher. A run uses the first nodes of the instance that are up."""
 
     def __init__(self, site: Site, spec: Mapping[str, Any], _mpi: bool = False) -> None:
         if "FLUX_URI" not in os.environ:
@@ -139,7 +130,7 @@ def query_flux(*words: str, tries: int = 3) -> str:
     """
 
     def ask_once() -> str:
-        result = run_client(["flux", *words], _environment())
+        result = capture_client(["flux", *words], _environment())
         if result.returncode:
             raise Unanswered(client_message(result))
         return result.stdout.strip()

@@ -15,11 +15,13 @@ from typing import Any
 from common.notes import Note
 from common.shell import Program
 from declared.site import Site
-from launchers.launch import kill, local_variables, rank_failure_reason, spawn
+from launchers.exit_reasons import rank_failure_reason
+from launchers.processes import kill, spawn
+from launchers.variables import local_variables
 
 
 class Local:
-    """Implement launchers.launch.Launcher."""
+    """Implement launchers.protocol.Launcher."""
 
     def __init__(self, site: Site, spec: Mapping[str, Any], _mpi: bool = False) -> None:
         self._setup, self._spec = site.setup, spec

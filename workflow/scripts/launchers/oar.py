@@ -16,20 +16,13 @@ from typing import Any
 from common.notes import Note
 from common.shell import Program
 from declared.site import Site
-from launchers.launch import (
-    Lost,
-    job_ended_error,
-    kept_variables,
-    kill,
-    outside_of_job_error,
-    pkill_command,
-    query_job_field,
-    rank_failure_reason,
-    select_hosts,
-    spawn,
-    starter_failure_reason,
-)
+from launchers.clients import query_job_field
+from launchers.exit_reasons import rank_failure_reason, starter_failure_reason
+from launchers.jobs import job_ended_error, outside_of_job_error, select_hosts
 from launchers.log import read_end
+from launchers.processes import kill, pkill_command, spawn
+from launchers.protocol import Lost
+from launchers.variables import kept_variables
 from sites import virtual
 
 # Exit status of ssh and oarsh if they fail themselves, and if a signal ended the remote process.
@@ -60,7 +53,7 @@ _RANK_EXITED = re.compile(r"Process name: \[\[\d+,\d+\],(\d+)\]\s+Exit code:\s+(
 
 
 class Oar:
-    """Implement launchers.launch.Launcher. A run uses the first nodes in the job's $OAR_NODEFILE."""
+    """Implement launchers.protocol.Launcher. A run uses the first nodes in the job's $OAR_NODEFILE."""
 
     def __init__(self, site: Site, spec: Mapping[str, Any], mpi: bool = False) -> None:
         node_file = os.environ.get("OAR_NODEFILE")

@@ -17,20 +17,14 @@ from typing import Any
 from common.notes import Note
 from common.shell import Program, check_node
 from declared.site import Site
-from launchers.launch import (
-    Lost,
-    job_ended_error,
-    kept_variables,
-    kill,
-    outside_of_job_error,
-    pkill_command,
-    query_job_field,
-    rank_failure_reason,
-    select_hosts,
-    spawn,
-)
+from launchers.clients import query_job_field
+from launchers.exit_reasons import rank_failure_reason
+from launchers.jobs import job_ended_error, outside_of_job_error, select_hosts
 from launchers.log import read_end
 from launchers.oom_evidence import format_oom_reason
+from launchers.processes import kill, pkill_command, spawn
+from launchers.protocol import Lost
+from launchers.variables import kept_variables
 from ranks.worker.out_of_memory import HOST
 
 TMRSH_FAILED = 255
@@ -47,7 +41,7 @@ _STATE = re.compile(r"^\s*job_state = (\w)", re.MULTILINE)
 
 
 class Pbs:
-    """Implement launchers.launch.Launcher. A run uses the first nodes in the job's $PBS_NODEFILE."""
+    """Implement launchers.protocol.Launcher. A run uses the first nodes in the job's $PBS_NODEFILE."""
 
     def __init__(self, site: Site, spec: Mapping[str, Any], _mpi: bool = False) -> None:
         node_file, number = os.environ.get("PBS_NODEFILE"), os.environ.get("PBS_JOBID")

@@ -16,20 +16,13 @@ from common.files import format_utc
 from common.notes import Note
 from common.shell import Program, Unanswered, query_with_retries
 from declared.site import Site
-from launchers.launch import (
-    GRACE_S,
-    Lost,
-    cores_per_task,
-    job_ended_error,
-    kept_variables,
-    kill,
-    outside_of_job_error,
-    select_hosts,
-    spawn,
-    starter_failure_reason,
-)
+from launchers.exit_reasons import starter_failure_reason
+from launchers.jobs import cores_per_task, job_ended_error, outside_of_job_error, select_hosts
 from launchers.log import read_end
 from launchers.oom_evidence import format_oom_reason
+from launchers.processes import kill, spawn
+from launchers.protocol import GRACE_S, Lost
+from launchers.variables import kept_variables
 from ranks.worker import energy
 from ranks.worker.out_of_memory import HOST
 from sites import slurm, virtual
@@ -102,7 +95,7 @@ def job_state(number: str) -> str:
 
 
 class Slurm:
-    """Implement launchers.launch.Launcher. A run uses the first nodes of the job."""
+    """Implement launchers.protocol.Launcher. A run uses the first nodes of the job."""
 
     def __init__(self, site: Site, spec: Mapping[str, Any], mpi: bool = False) -> None:
         job = current_job()

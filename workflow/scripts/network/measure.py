@@ -12,6 +12,7 @@ from common.run_status import RunStatus
 from declared.site import Site
 from environments.record import BuiltEnvironment
 from launchers import launch
+from launchers.protocol import Launcher, Outcome
 from models.collectives import COLLECTIVES
 from plan.collective_benchmarks import (
     CollectiveBenchmark,
@@ -34,7 +35,7 @@ def attempt_benchmark(
     site: Site,
     benchmark: CollectiveBenchmark,
     environment: BuiltEnvironment,
-    launcher: launch.Launcher,
+    launcher: Launcher,
     folder: Path,
 ) -> dict[str, Any]:
     """Run a benchmark once in the attempt's `folder`, and return the fields of its record."""
@@ -71,7 +72,7 @@ def attempt_benchmark(
 
 
 def decide_status(
-    outcome: launch.Outcome,
+    outcome: Outcome,
     result: Mapping[str, Any] | None,
     described: str | None,
     benchmark_spec: Mapping[str, Any],

@@ -21,7 +21,7 @@ from common.options import run_program
 from common.run_status import RunStatus
 from declared.configuration import check_name, existing
 from declared.study import load_study
-from launchers.launch import kill
+from launchers.processes import kill
 from plan import unlock
 from plan.binding import BINDING, refuse_other_site
 from plan.campaign import load_merged_config

@@ -50,7 +50,8 @@ from common.files import (
 )
 from common.notes import Note
 from common.schemas import check
-from launchers.launch import Lost, Stopped, forget_variables
+from launchers.protocol import Lost, Stopped
+from launchers.variables import forget_variables
 from runs.reasons import NO_RECORD_PREFIX, OLD_RECORD_PREFIX
 
 PUT_ASIDE = "put-aside"

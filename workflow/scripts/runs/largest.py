@@ -23,6 +23,7 @@ from common.run_status import RunStatus
 from declared.site import Site
 from environments.record import BuiltEnvironment
 from launchers import launch
+from launchers.protocol import Launcher
 from plan.identity import data_folder, digests
 from plan.largest import BatchSearch, key, output, planned_searches
 from plan.memory import is_estimable, memory_estimate_input
@@ -188,7 +189,7 @@ def attempt_search(
     site: Site,
     search: BatchSearch,
     environment: BuiltEnvironment,
-    _launcher: launch.Launcher,
+    _launcher: Launcher,
     folder: Path,
 ) -> dict[str, Any]:
     """Search in the attempt's `folder`, and return the fields that only records of searches have."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from common.errors import InputError, print_line
 from common.files import CHECKOUT, read_json, write_json
+from common.program_sources import SCRIPTS
 from common.shell import shell_command
 from common.text import number_of
 from declared.configuration import load_config
@@ -20,7 +21,8 @@ from declared.study import load_study
 from environments.built import read_built
 from environments.record import BuiltEnvironment
 from environments.steps import run_logged
-from launchers.launch import SCRIPTS, in_image, kept_variables
+from launchers.rank_command import in_image
+from launchers.variables import kept_variables
 from plan import cost
 from plan.campaign import MEMORY_ESTIMATES, Campaign, load_merged_config, plan_campaign
 from plan.design import Run

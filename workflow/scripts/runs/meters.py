@@ -15,6 +15,8 @@ from common.run_status import RunStatus
 from declared.site import Site, Wattmeter
 from environments.record import BuiltEnvironment
 from launchers import launch
+from launchers.protocol import Launcher
+from launchers.variables import forget_variables
 from ranks.worker.energy import SCOPES, MeterKind, combine_meters, entry, packages
 from ranks.worker.epoch_timer import COLUMNS
 from runs import wattmeter
@@ -28,9 +30,7 @@ MAX_CLOCK_STEP_S = 1.0  # largest step of the clock that dates epochs, if it is 
 _UNKNOWN = MeterKind(wattmeter.SOURCE, wattmeter.SCOPE, "power", 1.0, None, None)
 
 
-def read_after(
-    folder: Path, spec: Mapping[str, Any], site: Site, launcher: launch.Launcher
-) -> list[dict[str, Any]]:
+def read_after(folder: Path, spec: Mapping[str, Any], site: Site, launcher: Launcher) -> list[dict[str, Any]]:
     """Read the meters of a finished run, and return them for its record.
 
     Writes power.csv, and the joules of wattmeters into epochs.csv.
@@ -173,7 +173,7 @@ def idle_power(
     if not file.exists():
         for earlier in (results / "idle").glob("*"):
             if earlier.name != session:
-                launch.forget_variables(earlier)
+                forget_variables(earlier)
         folder.mkdir(parents=True, exist_ok=True)
         # Several jobs of a session can begin at the same time.
         attempt = Path(tempfile.mkdtemp(prefix="attempt-", dir=folder))

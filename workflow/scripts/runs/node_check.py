@@ -21,6 +21,7 @@ import pandas as pd
 from common.errors import InputError
 from common.files import CHECKOUT, display_path, write_json
 from common.options import run_program
+from common.program_sources import SCRIPTS
 from common.schemas import schema
 from common.shell import Unanswered
 from common.tables import write_table
@@ -30,6 +31,7 @@ from declared.site import Site, load_site
 from environments.built import read_built
 from environments.record import BuiltEnvironment
 from launchers import launch
+from launchers.protocol import Lost
 from launchers.slurm import Job, current_job
 from plan.identity import environment_of
 from plan.scheduling import allocation_options
@@ -112,7 +114,7 @@ def measure_nodes(site: Site, nodes: int, folder: Path) -> dict[str, Any]:
     result = read_result(folder)
     if outcome.reason or result is None:
         reason = outcome.reason or NO_RESULT
-        raise launch.Lost(failure_or_lost(reason, folder / "log.txt"))
+        raise Lost(failure_or_lost(reason, folder / "log.txt"))
     names = {host.split(".")[0]: host for host in launcher.hosts}  # as the scheduler knows them
     for node in result["nodes"]:
         node["host"] = names.get(node["host"].split(".")[0], node["host"])
@@ -217,7 +219,7 @@ def allocate(site: Site, nodes: int, arguments: Sequence[str]) -> int:
     time_option = f"--time={round(TIME_LIMIT_S / 60) + 2}"
     program = [sys.executable, "-m", "runs.node_check", "--site", site.name, *arguments]
     command = ["salloc", "--quiet", "--job-name=ringside-node-check", time_option, *options, *program]
-    environment = {**outside(), "PYTHONPATH": str(launch.SCRIPTS)}
+    environment = {**outside(), "PYTHONPATH": str(SCRIPTS)}
     try:
         status = subprocess.run(command, cwd=CHECKOUT, env=environment, check=False).returncode
     except FileNotFoundError:

@@ -22,6 +22,7 @@ from declared.study import Study, load_study
 from environments.built import read_built
 from environments.record import BuiltEnvironment
 from launchers import launch
+from launchers.protocol import Launcher, Outcome
 from plan.binding import bind_results, check_bound
 from plan.design import Run, plan_design
 from plan.identity import environment_of
@@ -55,7 +56,7 @@ class Kind(Generic[MeasurementT]):
     spec: Callable[[Site, MeasurementT], Mapping[str, Any]]
     key: Callable[[Site, MeasurementT], str]
     output: Callable[[Path, Site, MeasurementT], Path]
-    attempt: Callable[[Site, MeasurementT, BuiltEnvironment, launch.Launcher, Path], dict[str, Any]]
+    attempt: Callable[[Site, MeasurementT, BuiltEnvironment, Launcher, Path], dict[str, Any]]
 
     def title(self, name: str) -> str:
         """Return the name of a measurement in messages, such as `timing pytorch-ddp`."""
@@ -162,7 +163,7 @@ def read_result(folder: Path) -> dict[str, Any] | None:
 
 
 def decide_status(
-    outcome: launch.Outcome,
+    outcome: Outcome,
     result: Mapping[str, Any] | None,
     site: Site,
     hosts: Sequence[str],
@@ -171,7 +172,7 @@ def decide_status(
     """Decide the status of a collective benchmark or a timing; `hosts` are the nodes on which it was started.
 
     Raises:
-        launch.Lost: If it failed because of an error of the machine, such as a full disk.
+        Lost: If it failed because of an error of the machine, such as a full disk.
     """
     if outcome.status == RunStatus.FAILED and outcome.reason:
         return Verdict(RunStatus.FAILED, failure_or_lost(outcome.reason, log))

@@ -19,6 +19,7 @@ from common.run_status import RunStatus
 from declared.site import Site
 from environments.record import BuiltEnvironment
 from launchers import launch
+from launchers.protocol import Lost, Stopped
 
 PROGRAM = "ranks.reference_work"
 TIME_LIMIT_S = 60.0  # usually it takes 0.3 s
@@ -110,8 +111,8 @@ def run_benchmark(
     Its `folder` with the log is kept only if it failed.
 
     Raises:
-        launch.Stopped: If a signal stopped the supervisor.
-        launch.Lost: If the infrastructure failed.
+        Stopped: If a signal stopped the supervisor.
+        Lost: If the infrastructure failed.
     """
     try:
         folder.mkdir()
@@ -133,7 +134,7 @@ def run_benchmark(
             times[host] = max(time_s, times.get(host, 0.0))
         shutil.rmtree(folder, ignore_errors=True)
         return ReferenceTime(result["kind"], times, None, [time_s for _, time_s in result["ranks"]])
-    except (launch.Stopped, launch.Lost):
+    except (Stopped, Lost):
         raise
     except Exception as error:  # a failed benchmark must not fail the run
         text = f"{folder.name}: {type(error).__name__}: {error}"
@@ -190,7 +191,7 @@ def measure_after(benchmark: Callable[[], ReferenceTime], before: Mapping[str, A
     """
     try:
         result = benchmark()
-    except launch.Lost as lost:
+    except Lost as lost:
         result = ReferenceTime(None, None, Note("lost", f"lost: {lost}"))
     if None not in (result.kind, before["kind"]) and result.kind != before["kind"]:
         text = f"is {result.kind}, was {before['kind']}"

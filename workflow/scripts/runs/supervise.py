@@ -31,6 +31,7 @@ from declared.site import Site, load_site
 from environments.built import read_built
 from environments.record import BuiltEnvironment
 from launchers import launch
+from launchers.protocol import Launcher, Lost, Outcome, Stopped
 from plan.binding import bind_results, check_bound
 from plan.identity import PlannedRun
 from plan.memory import recorded_estimate
@@ -65,7 +66,7 @@ def supervise(
     Raises:
         InputError: If the environment or the data are not the planned ones, or the results belong to another
             site.
-        launch.Lost: If the infrastructure failed.
+        Lost: If the infrastructure failed.
     """
     run_folder = results / "runs" / planned.run_id / planned.key
     with attempts.exclusive(run_folder, planned.run_id):
@@ -96,7 +97,7 @@ class Execution:
     """
 
     launched_at: float
-    outcome: launch.Outcome
+    outcome: Outcome
     trace_problem: Note | None
     reference_entry: dict[str, Any] | None
 
@@ -104,7 +105,7 @@ class Execution:
 def run_attempt(
     planned: PlannedRun,
     environment: BuiltEnvironment,
-    launcher: launch.Launcher,
+    launcher: Launcher,
     results: Path,
     folder: Path,
     session: str,
@@ -112,7 +113,7 @@ def run_attempt(
     """Launch all ranks once, in `folder` (runs/<run_id>/<key>/attempt-<k>), and return the record.
 
     Raises:
-        launch.Lost: If the infrastructure failed.
+        Lost: If the infrastructure failed.
     """
     site, spec = planned.site, planned.spec
     idle_w = meters.idle_power(results, session, site, spec, environment)
@@ -155,7 +156,7 @@ def execute(
     planned: PlannedRun,
     environment: BuiltEnvironment,
     run_environment: BuiltEnvironment,
-    launcher: launch.Launcher,
+    launcher: Launcher,
     results: Path,
     folder: Path,
 ) -> Execution:
@@ -189,7 +190,7 @@ def execute(
 def read_measurements(
     planned: PlannedRun,
     environment: BuiltEnvironment,
-    launcher: launch.Launcher,
+    launcher: Launcher,
     folder: Path,
     execution: Execution,
     idle_w: Mapping[str, float | None] | None,
@@ -411,17 +412,17 @@ def report_interruptions(title: str, folder: Path) -> Iterator[None]:
     """
 
     def stop(signum: int, _frame: object) -> None:
-        raise launch.Stopped(signal.Signals(signum).name)
+        raise Stopped(signal.Signals(signum).name)
 
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         if signum != signal.SIGHUP or signal.getsignal(signum) != signal.SIG_IGN:
             signal.signal(signum, stop)
     try:
         yield
-    except launch.Stopped as stopped:
+    except Stopped as stopped:
         print_line(f"{title}: stopped by {stopped}; {WHO_REPEATS}", to_stderr=True)
         sys.exit(130)
-    except launch.Lost as lost:
+    except Lost as lost:
         if lost.reason.code == INACCESSIBLE:
             print_line(f"ringside: {lost}", to_stderr=True)
             sys.exit(INACCESSIBLE_STATUS)

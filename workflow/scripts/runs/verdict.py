@@ -20,8 +20,8 @@ from common.redaction import redact_log
 from common.run_status import RunStatus
 from declared.records import PROGRAM_REPORT
 from declared.site import Site
-from launchers.launch import Lost, Outcome
 from launchers.log import read_end
+from launchers.protocol import Lost, Outcome
 from models.graph import BYTES
 from models.messages import number_bytes
 from plan.identity import PlannedRun

@@ -9,6 +9,7 @@ from common.options import run_program
 from declared.site import Site
 from environments.record import BuiltEnvironment
 from launchers import launch
+from launchers.protocol import Launcher
 from plan.timings import (
     PARTS,
     PROGRAMS,
@@ -30,7 +31,7 @@ def attempt_timing(
     site: Site,
     timing: Timing,
     environment: BuiltEnvironment,
-    launcher: launch.Launcher,
+    launcher: Launcher,
     folder: Path,
 ) -> dict[str, Any]:
     """Time once in the attempt's `folder`, and return what only the record of a timing has."""
