@@ -47,14 +47,14 @@ import dataclasses, json, sys
 from pathlib import Path
 from declared.site import load_site
 from launchers import launch
-from launchers.protocol import Lost
+from launchers.protocol import AttemptLost
 folder = Path(sys.argv[1])
 site = dataclasses.replace(load_site("virtual-oar"), time_limit_s=60.0)
 spec = {"run_id": "a.b.r1", "nodes": 2, "ranks": 4, "ranks_per_node": 2, "cores": 1, "cores_per_rank": 1, "device": "cpu", "bandwidth_bytes_s": None}
 environment = {"python": {"executable": sys.executable}, "variables": {"PYTHONPATH": str(folder), "TOLD": "a word; $(id)"}}
 try:
     outcome = dataclasses.asdict(launch.run_ranks(launch.make_launcher(site, spec, mpi=True), environment, folder, spec, site, program="rank"))
-except Lost as lost:
+except AttemptLost as lost:
     outcome = {"status": "lost", "reason": str(lost)}
 (folder / "outcome.json").write_text(json.dumps(outcome))
 """

@@ -26,7 +26,7 @@ from declared.site import Site, load_site
 from launchers import launch, processes
 from launchers import slurm as slurm_launcher
 from launchers.oom_evidence import FACTS
-from launchers.protocol import Launcher, Lost, Outcome
+from launchers.protocol import AttemptLost, Launcher, Outcome
 from launchers.slurm import Slurm
 from launchers.variables import rank_variables
 
@@ -291,7 +291,7 @@ def test_node_that_lacks_a_path_loses_the_run(
     folder, planned = tmp_path / "attempt-1", spec(2, 1)
     folder.mkdir()
     environment = {"python": {"executable": str(tmp_path / "no" / "python")}, "variables": {}}
-    with pytest.raises(Lost) as lost:
+    with pytest.raises(AttemptLost) as lost:
         launch.run_ranks(launch.make_launcher(site, planned), environment, folder, planned, site)
     assert lost.value.reason.code == "inaccessible"
     if name == "oar":  # oarsh also returns the message of a rank's node
@@ -340,7 +340,7 @@ Path("{freezer}/cgroup.procs").write_text(str(os.getpid()))
 Path("{freezer}/freezer.state").write_text("FROZEN")
 """
     site = replace(load_site("local"), time_limit_s=1.0)
-    with pytest.raises(Lost) as lost:
+    with pytest.raises(AttemptLost) as lost:
         run(site, tmp_path / "attempt-1", freeze, nodes=1, ranks_per_node=1)
     assert lost.value.reason.code == "does-not-end"
 
@@ -402,7 +402,7 @@ def test_a_node_that_cannot_be_reached_is_lost(
     oar: Site, tmp_path: Path, put_program: Callable[[str, str], None], message: str, status: int
 ) -> None:
     put_program("oarsh", f'#!/bin/sh\n[ "$1" = gros-1 ] && exit 0\necho "{message}" >&2\nexit {status}\n')
-    with pytest.raises(Lost) as lost:
+    with pytest.raises(AttemptLost) as lost:
         run(oar, tmp_path / "attempt-1", "", ranks_per_node=1)
     assert code_and_facts(lost.value.reason) == ("node-unreachable", {"rank": 1, "host": "gros-2"})
     assert message in str(lost.value)
@@ -431,7 +431,7 @@ def test_ranks_whose_job_is_ended_under_them_are_lost(
 ) -> None:
     put_program("oarsh", "#!/bin/sh\nexit 137\n")
     put_program("oarstat", OARSTAT.format(state=state))
-    with pytest.raises(Lost) as lost:
+    with pytest.raises(AttemptLost) as lost:
         run(oar, tmp_path / "attempt-1", "", ranks_per_node=1)
     assert code_and_facts(lost.value.reason) == ("job-ended", {"job": "4711", "state": state})
 
@@ -446,7 +446,7 @@ def test_lost_job_is_lost_at_the_time_limit_too(
         outcome = run(limited, folder, "time.sleep(300)", ranks_per_node=1)
         assert outcome.status == "timeout" and code_and_facts(outcome.reason) == (code, {"time_limit_s": 0.5})
     else:
-        with pytest.raises(Lost) as lost:
+        with pytest.raises(AttemptLost) as lost:
             run(limited, folder, "time.sleep(300)", ranks_per_node=1)
         assert lost.value.reason.code == code
     assert all_ended(folder)
@@ -536,14 +536,14 @@ def test_a_task_that_pbs_cannot_start_is_lost(
 ) -> None:
     message = 'pbs_tmrsh: tm_poll(spawn): host "gros-2" err TM_ESYSTEM 17000'
     put_program("pbs_tmrsh", f"#!/bin/sh\n[ $1 = gros-1 ] && exit 0\necho '{message}' >&2\nexit 255\n")
-    with pytest.raises(Lost) as lost:
+    with pytest.raises(AttemptLost) as lost:
         run(pbs, tmp_path / "attempt-1", "", ranks_per_node=1)
     assert code_and_facts(lost.value.reason) == (
         "node-unreachable",
         {"job": "4711.head", "hosts": ["gros-2"]},
     )
     first = lost.value.__context__
-    assert isinstance(first, Lost) and message in str(first)
+    assert isinstance(first, AttemptLost) and message in str(first)
     assert code_and_facts(first.reason) == ("node-unreachable", {"rank": 1, "host": "gros-2"})
 
 
@@ -552,7 +552,7 @@ def test_a_run_whose_node_died_without_a_word_is_lost(
 ) -> None:
     """The task manager waits for a dead node. Only an attempt to kill its ranks shows that it is gone."""
     put_program("pbs_tmrsh", TMRSH.replace("shift", "shift; [ $1$host = pkillgros-2 ] && exit 255"))
-    with pytest.raises(Lost) as lost:
+    with pytest.raises(AttemptLost) as lost:
         run(replace(pbs, time_limit_s=1.0), tmp_path / "attempt-1", "time.sleep(4)", ranks_per_node=1)
     assert code_and_facts(lost.value.reason) == (
         "node-unreachable",
@@ -565,7 +565,7 @@ def test_ranks_whose_pbs_job_is_ended_under_them_are_lost(
     pbs: Site, tmp_path: Path, put_program: Callable[[str, str], None], state: str
 ) -> None:
     put_program("qstat", QSTAT.format(state=state))
-    with pytest.raises(Lost) as lost:
+    with pytest.raises(AttemptLost) as lost:
         run(pbs, tmp_path / "attempt-1", "sys.exit(9)", ranks_per_node=1)
     assert code_and_facts(lost.value.reason) == ("job-ended", {"job": "4711.head", "state": state})
 
@@ -630,7 +630,7 @@ def test_a_node_or_an_instance_that_flux_lost_is_lost(
     ranks.start(Program(["true"], flux / "none"), flux / "log.txt")
     (flux / "events.json").write_text(f"{START}\n{events}\n")
     (flux / "state").write_text(state)
-    with pytest.raises(Lost) as lost:
+    with pytest.raises(AttemptLost) as lost:
         ranks.raise_if_lost(flux / "log.txt")
     assert code_and_facts(lost.value.reason) == ("flux-exception" if "type" in facts else "job-ended", facts)
     assert message in str(lost.value)
@@ -654,14 +654,14 @@ def test_ranks_that_flux_does_not_start_are_lost(flux: Path) -> None:
     note = "unsatisfiable request: need 2 node(s) with 100 cores each, only 0 eligible"
     (flux / "events.json").write_text(EXCEPTION % ("alloc", note) + "\n")
     ranks = flux_launcher()
-    with pytest.raises(Lost) as lost:
+    with pytest.raises(AttemptLost) as lost:
         ranks.start(Program(["true"], flux / "none"), flux / "log.txt")
     assert str(lost.value) == note
 
 
 def test_down_nodes_are_lost_and_too_few_refused(flux: Path) -> None:
     (flux / "hostlist_bytes").write_text("5")
-    with pytest.raises(Lost) as lost:
+    with pytest.raises(AttemptLost) as lost:
         flux_launcher()
     assert code_and_facts(lost.value.reason) == ("nodes-down", {"up": ["node1"], "needed": 2})
     with pytest.raises(InputError) as refused:
@@ -716,7 +716,7 @@ def test_a_job_that_slurm_does_not_describe_is_lost(
     slurm: Launcher, put_program: Callable[[str, str], None], description: str
 ) -> None:
     put_program("scontrol", SCONTROL.replace(JOB, description))
-    with pytest.raises(Lost) as lost:
+    with pytest.raises(AttemptLost) as lost:
         launch.make_launcher(slurm_site(), spec(2, 1))
     assert lost.value.reason.code == "scheduler-silent"
 
@@ -827,7 +827,7 @@ def test_status_79_by_srun_is_an_unseen_path(
     put_program("srun", f"#!/bin/sh\necho a rank; echo '{message}' >&2\nexit {code}\n")
     put_program("squeue", "#!/bin/sh\n")
     if is_lost:
-        with pytest.raises(Lost) as lost:
+        with pytest.raises(AttemptLost) as lost:
             run(slurm_site(), tmp_path / "attempt-1", "", ranks_per_node=1)
         assert lost.value.reason.code == INACCESSIBLE and lost.value.reason.facts["node"] == "node2"
     else:
@@ -838,7 +838,7 @@ def test_status_79_by_srun_is_an_unseen_path(
 def test_srun_that_started_no_rank_is_lost(slurm: Launcher, tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
     log.write_text("srun: error: Slurm job 34 has expired\nsrun: Check SLURM_JOB_ID environment variable.\n")
-    with pytest.raises(Lost, match="SLURM_JOB_ID"):
+    with pytest.raises(AttemptLost, match="SLURM_JOB_ID"):
         slurm.explain([1], log)
 
 
@@ -853,7 +853,7 @@ def test_srun_that_started_no_rank_is_lost(slurm: Launcher, tmp_path: Path) -> N
 def test_a_node_or_a_job_that_is_gone_is_lost(slurm: Launcher, tmp_path: Path, message: str) -> None:
     log = tmp_path / "log.txt"
     log.write_text(f"srun: error: node2: task 1: Killed\n{message}\n")
-    with pytest.raises(Lost, match=message):
+    with pytest.raises(AttemptLost, match=message):
         slurm.raise_if_lost(log)
 
 
@@ -868,7 +868,7 @@ def test_job_out_of_memory_is_not_lost(
     is_lost: bool,
 ) -> None:
     put_program("scontrol", SCONTROL.replace("JobState=RUNNING", f"JobState={state}"))
-    with pytest.raises(Lost) if is_lost else contextlib.nullcontext():
+    with pytest.raises(AttemptLost) if is_lost else contextlib.nullcontext():
         slurm.raise_if_lost(tmp_path / "log.txt")
 
 
@@ -922,7 +922,7 @@ def test_a_scheduler_that_does_not_answer_is_lost(
         "#!/bin/sh\necho 'slurm_load_jobs error: Unable to contact slurm controller' >&2\nexit 1\n",
     )
     monkeypatch.setattr(shell, "time", SimpleNamespace(sleep=lambda _: None))
-    with pytest.raises(Lost) as lost:
+    with pytest.raises(AttemptLost) as lost:
         launch.make_launcher(slurm_site(), spec(2, 1))
     reason = lost.value.reason
     assert (reason.code, reason.facts["program"]) == ("scheduler-silent", "scontrol")

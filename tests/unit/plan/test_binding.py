@@ -15,7 +15,7 @@ from common.program_sources import SCRIPTS
 from declared.site import Site, load_site
 from declared.study import load_study
 from launchers import launch
-from launchers.protocol import Lost, Stopped
+from launchers.protocol import AttemptLost, AttemptStopped
 from network import measure as benchmarking
 from plan import binding
 from plan.binding import bind_results, check_bound, machine_id
@@ -85,7 +85,7 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
     def attempt(*arguments: Any) -> None:
         bound_states.append((tmp_path / "campaign.json").exists())
-        raise Stopped("the test")
+        raise AttemptStopped("the test")
 
     monkeypatch.setenv("RINGSIDE_LOCK", str(tmp_path / "machine.lock"))
     monkeypatch.setattr(launch, "make_launcher", lambda site, spec, mpi=False, setup=(): None)
@@ -120,7 +120,7 @@ def benchmark(site: Site, results: Path) -> None:
 def test_results_are_bound_before_anything_is_measured(
     tmp_path: Path, measured: list[bool], start: Any
 ) -> None:
-    with pytest.raises(Stopped):
+    with pytest.raises(AttemptStopped):
         start(load_site("local"), tmp_path)
     assert measured == [True]
 
@@ -140,11 +140,11 @@ def test_a_launcher_that_is_lost_leaves_the_attempts_reason(
     tmp_path: Path, measured: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lose(*_: object, **__: object) -> None:
-        raise Lost(Note("scheduler-silent", "scontrol: no answer"))
+        raise AttemptLost(Note("scheduler-silent", "scontrol: no answer"))
 
     monkeypatch.setattr(launch, "make_launcher", lose)
     for start in (run, benchmark):
-        with pytest.raises(Lost):
+        with pytest.raises(AttemptLost):
             start(load_site("local"), tmp_path)
     reasons = [attempts.unfinished_attempts(folder.parent) for folder in tmp_path.rglob("attempt-1")]
     assert reasons == [[{"attempt": 1, "reason": "lost: scontrol: no answer"}]] * 2

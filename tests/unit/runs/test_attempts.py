@@ -12,7 +12,7 @@ import pytest
 
 from common.errors import InputError
 from common.files import hold_lock
-from launchers.protocol import Stopped
+from launchers.protocol import AttemptStopped
 from runs import attempts
 
 
@@ -146,14 +146,18 @@ def test_who_is_at_an_attempt_is_told_until_it_ends(tmp_path: Path, monkeypatch:
     )
 
     folder = final_record.parent
-    with pytest.raises(Stopped), attempts.exclusive(folder, "a run"), attempts.new_attempt(folder) as attempt:
+    with (
+        pytest.raises(AttemptStopped),
+        attempts.exclusive(folder, "a run"),
+        attempts.new_attempt(folder) as attempt,
+    ):
         holder = attempts.read_holder(attempt)
         assert (holder["process"], holder["host"], holder["job"]) == (os.getpid(), os.uname().nodename, "17")
         assert attempts.current_attempt(folder) == attempt
         absent = attempts.missing_record_reason(final_record)
         assert (absent.code, absent.facts) == ("under-way", {"attempt": 1})
         assert f"process {os.getpid()} on" in (attempts.machine_locked_by() or "")
-        raise Stopped("SIGTERM")
+        raise AttemptStopped("SIGTERM")
     absent = attempts.missing_record_reason(final_record)
     assert (absent.code, absent.facts["attempt"]) == ("unfinished", 1)
     assert "SIGTERM" in absent.facts["reason"] and "job 17 on" in absent.facts["reason"]

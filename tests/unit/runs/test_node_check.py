@@ -13,7 +13,7 @@ from common.files import CHECKOUT
 from common.tables import read_table, write_table
 from declared.site import load_site
 from launchers.jobs import select_hosts
-from launchers.protocol import Lost
+from launchers.protocol import AttemptLost
 from plan.node_check import without_slow_nodes
 from plan.scheduling import allocation_options, flux_batch_options, oarsub_options
 from ranks.node_check import link_rounds, partners
@@ -128,7 +128,7 @@ def test_too_few_nodes_left_of_a_list_are_refused(tmp_path: Path) -> None:
 def test_run_takes_the_other_nodes_of_its_job() -> None:
     site = replace(CLUSTER, exclude_nodes=(("n2", "slow"),))
     assert select_hosts(site, ["n1", "n2.cluster", "n3"], 2, "job 1") == ["n1", "n3"]
-    with pytest.raises(Lost) as lost:
+    with pytest.raises(AttemptLost) as lost:
         select_hosts(site, ["n1", "n2"], 2, "job 1")
     assert lost.value.reason.code == "nodes-excluded"
     assert lost.value.reason.facts["excluded"] == ["n2"]

@@ -15,7 +15,7 @@ from common.program_sources import SCRIPTS
 from declared.site import load_site
 from declared.study import load_study
 from launchers import launch
-from launchers.protocol import Launcher, Lost, Stopped
+from launchers.protocol import AttemptLost, AttemptStopped, Launcher
 from plan.design import plan_design
 from plan.identity import plan_run
 from ranks.reference_work import DEFAULT_KIND, KINDS
@@ -123,7 +123,7 @@ def test_failed_reference_has_no_time_and_keeps_its_log(
     assert (folder / "log.txt").exists()
 
 
-@pytest.mark.parametrize("stopped", [Stopped("SIGTERM"), Lost(NODE_LOST)])
+@pytest.mark.parametrize("stopped", [AttemptStopped("SIGTERM"), AttemptLost(NODE_LOST)])
 def test_run_stopped_or_lost_before_it_begins_is_not_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped: Exception
 ) -> None:
@@ -137,7 +137,7 @@ def test_run_stopped_or_lost_before_it_begins_is_not_made(
 
 def test_what_is_lost_after_a_run_leaves_the_run() -> None:
     def lost() -> ReferenceTime:
-        raise Lost(NODE_LOST)
+        raise AttemptLost(NODE_LOST)
 
     entry = reference.measure_after(lost, measure_before(benchmark_times(0.3)))
     assert (entry["before"], entry["after"]) == ({"node1": 0.3}, None) and NODE_LOST in entry["reason"]

@@ -28,7 +28,7 @@ import errno, os
 from pathlib import Path
 from common.notes import Note
 from common.shell import inaccessible_path_note
-from launchers.protocol import Lost
+from launchers.protocol import AttemptLost
 from runs.supervise import report_interruptions
 with report_interruptions("a run", Path("results")):
     raise {error}
@@ -65,8 +65,8 @@ def test_a_signal_stops_a_measurement(signum: signal.Signals) -> None:
 @pytest.mark.parametrize(
     ("error", "status"),
     [
-        ("Lost(Note('job-ended', 'job 17 ended'))", os.EX_TEMPFAIL),
-        ("Lost(inaccessible_path_note('node1', '/shared'))", INACCESSIBLE_STATUS),
+        ("AttemptLost(Note('job-ended', 'job 17 ended'))", os.EX_TEMPFAIL),
+        ("AttemptLost(inaccessible_path_note('node1', '/shared'))", INACCESSIBLE_STATUS),
         ("OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))", os.EX_TEMPFAIL),
     ],
     ids=["lost", "not seen", "full disk"],

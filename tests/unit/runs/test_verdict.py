@@ -18,7 +18,7 @@ from declared.study import load_study
 from environments.built import read_built
 from environments.identity import environment_stamp
 from launchers.local import rank_cores
-from launchers.protocol import Lost, Outcome
+from launchers.protocol import AttemptLost, Outcome
 from plan.design import plan_design
 from plan.identity import environment_of, plan_run
 from ranks.worker.epoch_timer import COLUMNS
@@ -168,7 +168,7 @@ def test_run_without_a_trace_of_score_p_failed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("status", [RunStatus.OOM, RunStatus.FAILED])
 def test_failure_is_lost_if_snakemake_was_killed(tmp_path: Path, status: RunStatus) -> None:
-    with pytest.raises(Lost) as lost:
+    with pytest.raises(AttemptLost) as lost:
         decided(Outcome(status, Note("code", "reason"), 4.0), tmp_path / "log.txt", killed=True)
     assert lost.value.reason.code == "parent-killed"
 
@@ -260,7 +260,7 @@ def test_ranks_have_disjoint_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_error_of_the_machine_loses_the_attempt(tmp_path: Path, number: int) -> None:
     log = tmp_path / "log.txt"
     log.write_text(f"epoch 1\nOSError: [Errno {number}] {os.strerror(number)}: 'epochs.csv'\n")
-    with pytest.raises(Lost) as lost:
+    with pytest.raises(AttemptLost) as lost:
         failure_or_lost(Note("rank-failed", "rank 0 ended with status 1"), log)
     note = lost.value.args[0]
     assert (note.code, note.facts["error"]) == ("machine-error", errno.errorcode[number])

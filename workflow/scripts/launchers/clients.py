@@ -10,7 +10,7 @@ from common.shell import (
     capture,
     query_with_retries,
 )
-from launchers.protocol import Lost
+from launchers.protocol import AttemptLost
 
 CLIENT_TIMEOUT_S = 30  # time limit for a scheduler's client to answer
 
@@ -26,7 +26,7 @@ def query_job_field(
         environment: Environment of the client.
 
     Raises:
-        Lost: If there is no answer with the field after three tries, 2 s apart.
+        AttemptLost: If there is no answer with the field after three tries, 2 s apart.
     """
 
     def ask() -> str | None:
@@ -44,7 +44,7 @@ def query_job_field(
         answer = str(unanswered)
     program, number = command[0], command[-1]
     text = f"{program} does not describe job {number}: {answer}"
-    raise Lost(Note("scheduler-silent", text, program=program, job=number, answer=answer))
+    raise AttemptLost(Note("scheduler-silent", text, program=program, job=number, answer=answer))
 
 
 def capture_client(

@@ -16,7 +16,7 @@ from launchers.clients import capture_client, client_message
 from launchers.exit_reasons import rank_failure_reason, starter_failure_reason
 from launchers.jobs import cores_per_task, job_ended_error, outside_of_job_error, select_hosts
 from launchers.processes import kill, spawn
-from launchers.protocol import GRACE_S, Lost
+from launchers.protocol import GRACE_S, AttemptLost
 from launchers.variables import kept_variables
 
 PATIENCE_S = 10.0  # time limit for Flux to start the ranks, or to end them
@@ -34,7 +34,7 @@ class Flux:
         hosts = list(dict.fromkeys(_up_nodes()))
         if len(hosts) < spec["nodes"] <= int(query_flux("getattr", "size")):
             text = f"only {', '.join(hosts) or 'no node'} is up, the run needs {spec['nodes']} nodes"
-            raise Lost(Note("nodes-down", text, up=hosts, needed=spec["nodes"]))
+            raise AttemptLost(Note("nodes-down", text, up=hosts, needed=spec["nodes"]))
         self.hosts = select_hosts(site, hosts, spec["nodes"], "flux resource list")
         self._site, self._spec = site, spec
         self._id, self._process = "", None  # type: tuple[str, subprocess.Popen[bytes] | None]
@@ -46,7 +46,7 @@ class Flux:
         """See Launcher.
 
         Raises:
-            Lost: If Flux does not start the ranks within PATIENCE_S. A longer wait for nodes would count as
+            AttemptLost: If Flux does not start the ranks within PATIENCE_S. A longer wait for nodes would count as
                 run time.
         """
         spec = self._spec
@@ -63,12 +63,12 @@ class Flux:
             f"--setopt=exit-timeout={GRACE_S:.0f}s",
             *program.command_after(self._site.setup, identity),
         )
-        with contextlib.suppress(Lost):  # the events below have the reason
+        with contextlib.suppress(AttemptLost):  # the events below have the reason
             query_flux("job", "wait-event", f"--timeout={PATIENCE_S:.0f}", self._id, "start", tries=1)
         events = self._events()
         if not any(event["name"] == "start" for event in events):
             text = f"Flux did not start job {self._id} within {PATIENCE_S:.0f} s: nodes are busy"
-            raise Lost(
+            raise AttemptLost(
                 _exception_note(events) or Note("not-started", text, job=self._id, within_s=PATIENCE_S)
             )
         with open(log, "ab") as output:
@@ -84,7 +84,9 @@ class Flux:
             if event["name"] == "exception" and (
                 context["type"] != "exec" or context["note"].startswith(_NODE_LOST_PREFIXES)
             ):
-                raise Lost(Note(EXCEPTION_CODE, context["note"] or context["type"], type=context["type"]))
+                raise AttemptLost(
+                    Note(EXCEPTION_CODE, context["note"] or context["type"], type=context["type"])
+                )
 
     def explain(self, exit_statuses: Sequence[int | None], _log: Path) -> Note:
         """See Launcher. Reads Flux's events: the first failed task, or the reason that Flux gives."""
@@ -100,9 +102,9 @@ class Flux:
     def kill_ranks(self) -> None:
         """See Launcher. Kills the ranks through Flux, then the attached client."""
         if self._id:
-            with contextlib.suppress(Lost):
+            with contextlib.suppress(AttemptLost):
                 query_flux("job", "kill", "--signal=SIGKILL", self._id, tries=1)
-            with contextlib.suppress(Lost):
+            with contextlib.suppress(AttemptLost):
                 query_flux("job", "wait-event", f"--timeout={PATIENCE_S:.0f}", self._id, "clean", tries=1)
         if self._process:
             kill([self._process])
@@ -117,7 +119,7 @@ def job_state(number: str) -> str:
     """Return a job's state in the enclosing instance, such as RUN or CANCELED.
 
     Raises:
-        Lost: If the enclosing instance does not answer.
+        AttemptLost: If the enclosing instance does not answer.
     """
     return query_flux("--parent", "jobs", "--no-header", "--format={status}", number)
 
@@ -126,7 +128,7 @@ def query_flux(*words: str, tries: int = 3) -> str:
     """Return the output of a Flux command.
 
     Raises:
-        Lost: If it fails `tries` times, 2 s apart.
+        AttemptLost: If it fails `tries` times, 2 s apart.
     """
 
     def ask_once() -> str:
@@ -139,11 +141,11 @@ def query_flux(*words: str, tries: int = 3) -> str:
         return query_with_retries(ask_once, tries)
     except FileNotFoundError:
         text = "flux: command not found on this node"
-        raise Lost(Note("not-installed", text, program="flux")) from None
+        raise AttemptLost(Note("not-installed", text, program="flux")) from None
     except Unanswered as unanswered:
         answer = str(unanswered)
     text = f"flux {' '.join(words[:2])}: {answer}"
-    raise Lost(Note("scheduler-silent", text, program="flux", answer=answer))
+    raise AttemptLost(Note("scheduler-silent", text, program="flux", answer=answer))
 
 
 def _up_nodes() -> list[str]:

@@ -6,7 +6,7 @@ from typing import Any
 from common.errors import InputError
 from common.notes import Note
 from declared.site import Site
-from launchers.protocol import Lost
+from launchers.protocol import AttemptLost
 
 
 def select_hosts(site: Site, hosts: Sequence[str], needed: int, job: str) -> list[str]:
@@ -20,14 +20,14 @@ def select_hosts(site: Site, hosts: Sequence[str], needed: int, job: str) -> lis
 
     Raises:
         InputError: If the job has too few nodes.
-        Lost: If it has enough nodes, but too few without the excluded ones. This happens if the node check
+        AttemptLost: If it has enough nodes, but too few without the excluded ones. This happens if the node check
             ended after the job was submitted.
     """
     usable = site.usable_hosts(hosts)
     if len(usable) < needed <= len(hosts):
         excluded = sorted(set(hosts) - set(usable))
         text = f"{job} has {', '.join(excluded)}, which exclude_nodes leaves out"
-        raise Lost(Note("nodes-excluded", text, excluded=excluded, needed=needed))
+        raise AttemptLost(Note("nodes-excluded", text, excluded=excluded, needed=needed))
     if len(usable) < needed:
         problem = f"has {len(hosts)} nodes, the run needs {needed}"
         raise InputError("too-few-nodes", problem, file=job, got=len(hosts), hint="ask for more")
@@ -49,8 +49,8 @@ def outside_of_job_error(site: Site, job_kind: str, hint: str) -> InputError:
     return InputError("outside-of-job", problem, file=site.file, key="launcher", got=site.launcher, hint=hint)
 
 
-def job_ended_error(number: str, state: str, prefix: str = "") -> Lost:
+def job_ended_error(number: str, state: str, prefix: str = "") -> AttemptLost:
     """Return the exception for a scheduler's job that ended during the run; `prefix` precedes its state."""
-    return Lost(
+    return AttemptLost(
         Note("job-ended", f"job {number} ended during the run ({prefix}{state})", job=number, state=state)
     )

@@ -24,7 +24,7 @@ from declared.site import Site
 from environments.record import BuiltEnvironment
 from launchers.log import read_end
 from launchers.oom_evidence import find_oom_evidence
-from launchers.protocol import GRACE_S, Launcher, Lost, Outcome
+from launchers.protocol import GRACE_S, AttemptLost, Launcher, Outcome
 from launchers.rank_command import WORKER, rank_command, required_paths
 from launchers.variables import VARIABLES, variables_file
 from ranks.worker.node import oom_kills
@@ -84,7 +84,7 @@ def run_ranks(
         reads: Folders that ranks read, besides the scripts. Ranks inside an image cannot access any others.
 
     Raises:
-        Lost: If the infrastructure failed.
+        AttemptLost: If the infrastructure failed.
     """
     log = folder / "log.txt"
     command, variables = rank_command(environment, folder, spec, site, program, reads)
@@ -142,17 +142,17 @@ def _explain_failure(
     """Return the reason of `status`, which is FAILED or TIMEOUT.
 
     Raises:
-        Lost: If the infrastructure failed: a node cannot access a path, or a node or the job is gone.
+        AttemptLost: If the infrastructure failed: a node cannot access a path, or a node or the job is gone.
     """
     if inaccessible := find_inaccessible_path(read_end(log)):
-        raise Lost(inaccessible)
+        raise AttemptLost(inaccessible)
     launcher.raise_if_lost(log)
     if status == RunStatus.TIMEOUT:
         text = f"not finished after the time limit of {site.time_limit_s:g} s"
         return Note("time-limit", text, time_limit_s=site.time_limit_s)
     reason = launcher.explain(exit_statuses, log)
     if reason.facts.get("exit_status") == INACCESSIBLE_STATUS and (host := reason.facts.get("host")):
-        raise Lost(inaccessible_path_note(host, "the checkout, the run's folder or its environment"))
+        raise AttemptLost(inaccessible_path_note(host, "the checkout, the run's folder or its environment"))
     return reason
 
 

@@ -21,7 +21,7 @@ from launchers.exit_reasons import rank_failure_reason, starter_failure_reason
 from launchers.jobs import job_ended_error, outside_of_job_error, select_hosts
 from launchers.log import read_end
 from launchers.processes import kill, pkill_command, spawn
-from launchers.protocol import Lost
+from launchers.protocol import AttemptLost
 from launchers.variables import kept_variables
 from sites import virtual
 
@@ -111,9 +111,9 @@ class Oar:
         for rank, process in enumerate(self._processes):
             if not self._mpi and process.poll() in OARSH_FAILED and (error := _CONNECTION_ERROR.search(text)):
                 text = f"rank {rank} on {self._host(rank)}: {error[0].strip()}"
-                raise Lost(Note("node-unreachable", text, rank=rank, host=self._host(rank)))
+                raise AttemptLost(Note("node-unreachable", text, rank=rank, host=self._host(rank)))
         if self._mpi and (error := _CONNECTION_ERROR.search(text) or _MPIRUN_LOST_NODE.search(text)):
-            raise Lost(Note("node-unreachable", f"mpirun: {error[0].strip()}"))
+            raise AttemptLost(Note("node-unreachable", f"mpirun: {error[0].strip()}"))
         if (state := job_state(self._number)) not in (RUNNING, None):
             raise job_ended_error(self._number, state)
 
@@ -160,7 +160,7 @@ def job_state(number: str) -> str | None:
     """Return OAR's state of a job, such as Running, or None on a node without oarstat.
 
     Raises:
-        Lost: If OAR does not answer.
+        AttemptLost: If OAR does not answer.
     """
     return query_job_field(["oarstat", "-fj", number], _STATE, kept_variables("OAR"))
 

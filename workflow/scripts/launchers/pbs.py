@@ -23,7 +23,7 @@ from launchers.jobs import job_ended_error, outside_of_job_error, select_hosts
 from launchers.log import read_end
 from launchers.oom_evidence import format_oom_reason
 from launchers.processes import kill, pkill_command, spawn
-from launchers.protocol import Lost
+from launchers.protocol import AttemptLost
 from launchers.variables import kept_variables
 from ranks.worker.out_of_memory import HOST
 
@@ -77,7 +77,7 @@ class Pbs:
         for rank, process in enumerate(self._processes):
             if error and process.poll() == TMRSH_FAILED:
                 text = f"rank {rank} on {self._host(rank)}: {error[0].strip()}"
-                raise Lost(Note("node-unreachable", text, rank=rank, host=self._host(rank)))
+                raise AttemptLost(Note("node-unreachable", text, rank=rank, host=self._host(rank)))
         if (state := job_state(self._number)) not in (RUNNING, None):
             raise job_ended_error(self._number, state, "state ")
 
@@ -98,7 +98,7 @@ class Pbs:
         """See Launcher. Kills the ranks, then pbs_tmrsh, and appends the output of the ranks to the log.
 
         Raises:
-            Lost: If a node cannot be reached, where pbs_tmrsh itself would wait until the time limit.
+            AttemptLost: If a node cannot be reached, where pbs_tmrsh itself would wait until the time limit.
         """
         has_failed = any(process.poll() != 0 for process in self._processes)
         unreachable = [host for host in self.hosts if has_failed and not _kill_on_node(host, self._command)]
@@ -107,14 +107,14 @@ class Pbs:
             _gather_logs(self._log, self._spec["ranks"])
         if unreachable:
             text = f"job {self._number}: PBS cannot reach {', '.join(unreachable)}"
-            raise Lost(Note("node-unreachable", text, job=self._number, hosts=unreachable))
+            raise AttemptLost(Note("node-unreachable", text, job=self._number, hosts=unreachable))
 
 
 def job_state(number: str) -> str | None:
     """Return PBS's letter for a job, such as R, or None on a node without qstat.
 
     Raises:
-        Lost: If PBS does not answer.
+        AttemptLost: If PBS does not answer.
     """
     return query_job_field(["qstat", "-f", number], _STATE, kept_variables("PBS"))
 

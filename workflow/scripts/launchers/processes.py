@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import IO
 
 from common.notes import Note
-from launchers.protocol import Lost
+from launchers.protocol import AttemptLost
 
 KILL_TIMEOUT_S = 60.0  # time limit for a killed process to end
 
@@ -33,7 +33,7 @@ def kill(processes: Sequence[subprocess.Popen[bytes]]) -> None:
     """Kill the process group of every process, even of one that has ended, and wait for the processes.
 
     Raises:
-        Lost: If a process does not end, because it is frozen or waits for a lost device or file system.
+        AttemptLost: If a process does not end, because it is frozen or waits for a lost device or file system.
     """
     for process in processes:
         with contextlib.suppress(ProcessLookupError):
@@ -44,7 +44,9 @@ def kill(processes: Sequence[subprocess.Popen[bytes]]) -> None:
             process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             text = f"process {process.pid} does not end within {KILL_TIMEOUT_S:g} s after it was killed"
-            raise Lost(Note("does-not-end", text, process=process.pid, within_s=KILL_TIMEOUT_S)) from None
+            raise AttemptLost(
+                Note("does-not-end", text, process=process.pid, within_s=KILL_TIMEOUT_S)
+            ) from None
 
 
 def pkill_command(command: Sequence[str]) -> list[str]:

@@ -30,17 +30,17 @@ class Outcome:
     wall_s: float
 
 
-class Stopped(Exception):
+class AttemptStopped(Exception):
     """The supervisor was asked to stop by SIGTERM, SIGINT or SIGHUP."""
 
 
-class Lost(Exception):
+class AttemptLost(Exception):
     """The attempt is lost: the infrastructure failed, not the training program.
 
     Whoever raises it, the attempt gets no record. Snakemake therefore runs the rule again: at once if its
     profile has `retries`, else when it is called the next time. Whatever else ends ranks is a result of the
     run, such as a failure or a timeout, and has a record. The only other way without a record is a supervisor
-    that was stopped (`Stopped`), failed itself, or was killed.
+    that was stopped (`AttemptStopped`), failed itself, or was killed.
 
     Launchers raise it before, during and after the ranks (see `Launcher` and `select_hosts`), and
     `runs.verdict` raises it if Snakemake ended or the log shows an error of the machine.
@@ -70,11 +70,11 @@ class Launcher(Protocol):
             The processes to watch: one for each rank, or a single one such as srun.
 
         Raises:
-            Lost: If the scheduler does not start the ranks.
+            AttemptLost: If the scheduler does not start the ranks.
         """
 
     def raise_if_lost(self, log: Path) -> None:
-        """Raise Lost if the log or the scheduler reports that a node or the job is gone.
+        """Raise AttemptLost if the log or the scheduler reports that a node or the job is gone.
 
         `run_ranks` calls it if ranks failed or reached the time limit, before it asks `explain`.
         """
@@ -87,12 +87,12 @@ class Launcher(Protocol):
             log: The log of the ranks.
 
         Raises:
-            Lost: If the scheduler started no rank.
+            AttemptLost: If the scheduler started no rank.
         """
 
     def kill_ranks(self) -> None:
         """Kill every rank on every node, even if its local process has ended, and wait for the processes.
 
         Raises:
-            Lost: If a process does not end, or a node cannot be reached.
+            AttemptLost: If a process does not end, or a node cannot be reached.
         """

@@ -21,7 +21,7 @@ from launchers.jobs import cores_per_task, job_ended_error, outside_of_job_error
 from launchers.log import read_end
 from launchers.oom_evidence import format_oom_reason
 from launchers.processes import kill, spawn
-from launchers.protocol import GRACE_S, Lost
+from launchers.protocol import GRACE_S, AttemptLost
 from launchers.variables import kept_variables
 from ranks.worker import energy
 from ranks.worker.out_of_memory import HOST
@@ -66,7 +66,7 @@ def current_job() -> Job | None:
     """Return the job that this process runs in, or None.
 
     Raises:
-        Lost: If Slurm does not answer.
+        AttemptLost: If Slurm does not answer.
     """
     number = os.environ.get("SLURM_JOB_ID")
     if not number:
@@ -81,14 +81,14 @@ def current_job() -> Job | None:
         return Job(number, hosts, _seconds(fields["SubmitTime"]), _seconds(fields["StartTime"]))
     except (KeyError, ValueError) as error:  # a job that is just starting or ending
         text = f"scontrol does not describe job {number} ({error})"
-        raise Lost(Note("scheduler-silent", text, program="scontrol", answer=answer[:300])) from None
+        raise AttemptLost(Note("scheduler-silent", text, program="scontrol", answer=answer[:300])) from None
 
 
 def job_state(number: str) -> str:
     """Return a job's state, such as RUNNING or CANCELLED.
 
     Raises:
-        Lost: If Slurm does not answer or has no such job.
+        AttemptLost: If Slurm does not answer or has no such job.
     """
     state = _STATE.search(query_slurm("scontrol", "show", "job", number, "--oneliner"))
     return state[1] if state else "unknown"
@@ -176,7 +176,7 @@ class Slurm:
             raise job_ended_error(str(self.job["number"]), state)
         for line in read_end(log).splitlines():
             if line.startswith("srun: ") and any(sign in line for sign in _LOST_JOB_SIGNS):
-                raise Lost(Note("node-or-job-gone", line))
+                raise AttemptLost(Note("node-or-job-gone", line))
 
     def explain(self, exit_statuses: Sequence[int | None], log: Path) -> Note:
         """See Launcher. Reads the messages of srun: memory ran out, or the first failed task."""
@@ -190,7 +190,7 @@ class Slurm:
             text = f"rank {rank}{other_ranks} on {host}: {ending.lower()}"
             return Note("rank-failed", text, rank=int(rank), host=host, exit_status=_exit_status(ending))
         if lines and all(line.startswith(("srun: ", "slurmstepd: ")) for line in log_lines if line.strip()):
-            raise Lost(Note("not-started", lines[-1]))  # the ranks printed nothing: srun itself failed
+            raise AttemptLost(Note("not-started", lines[-1]))  # the ranks printed nothing: srun itself failed
         return starter_failure_reason("srun", exit_statuses[0] or 0)
 
     def kill_ranks(self) -> None:
@@ -214,7 +214,7 @@ class Slurm:
             answer = query_slurm(
                 "squeue", "--steps", f"--jobs={self.job['number']}", "--noheader", "--format=%i|%j"
             )
-        except Lost:
+        except AttemptLost:
             return []
         rows = (line.split("|", 1) for line in answer.splitlines() if "|" in line)
         return [number for number, name in rows if name == self.name]
@@ -261,14 +261,14 @@ def query_slurm(*command: str) -> str:
     """Return the output of a Slurm command.
 
     Raises:
-        Lost: If it fails three times, 2 s apart.
+        AttemptLost: If it fails three times, 2 s apart.
     """
     try:
         return query_with_retries(lambda: slurm.run_client(*command))
     except Unanswered as unanswered:
         answer = str(unanswered)
     text = f"{command[0]}: {answer.removeprefix(f'{command[0]}: ')}"
-    raise Lost(Note("scheduler-silent", text, program=command[0], answer=answer))
+    raise AttemptLost(Note("scheduler-silent", text, program=command[0], answer=answer))
 
 
 def _slurm_oom_reason(errors: Sequence[re.Match[str]], log_lines: Sequence[str]) -> Note | None:

@@ -50,7 +50,7 @@ from common.files import (
 )
 from common.notes import Note
 from common.schemas import check
-from launchers.protocol import Lost, Stopped
+from launchers.protocol import AttemptLost, AttemptStopped
 from launchers.variables import forget_variables
 from runs.reasons import NO_RECORD_PREFIX, OLD_RECORD_PREFIX
 
@@ -238,9 +238,9 @@ def _unfinished_reason(error: BaseException) -> str:
     job = _job_number()
     suffix = f" (job {job} on {node_name()})" if job else ""
     match error:
-        case Stopped():
+        case AttemptStopped():
             return f"stopped by {error}{suffix}"
-        case Lost():
+        case AttemptLost():
             return f"lost: {error}{suffix}"
         case _:
             return f"{type(error).__name__}: {error}{suffix}"

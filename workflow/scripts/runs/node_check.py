@@ -31,7 +31,7 @@ from declared.site import Site, load_site
 from environments.built import read_built
 from environments.record import BuiltEnvironment
 from launchers import launch
-from launchers.protocol import Lost
+from launchers.protocol import AttemptLost
 from launchers.slurm import Job, current_job
 from plan.identity import environment_of
 from plan.scheduling import allocation_options
@@ -102,7 +102,7 @@ def measure_nodes(site: Site, nodes: int, folder: Path) -> dict[str, Any]:
         folder: An empty folder that all nodes can access.
 
     Raises:
-        Lost: If the tests have no result.
+        AttemptLost: If the tests have no result.
     """
     environment, modules, device = check_environment(site)
     spec = check_spec(site, nodes, device)
@@ -114,7 +114,7 @@ def measure_nodes(site: Site, nodes: int, folder: Path) -> dict[str, Any]:
     result = read_result(folder)
     if outcome.reason or result is None:
         reason = outcome.reason or NO_RESULT
-        raise Lost(failure_or_lost(reason, folder / "log.txt"))
+        raise AttemptLost(failure_or_lost(reason, folder / "log.txt"))
     names = {host.split(".")[0]: host for host in launcher.hosts}  # as the scheduler knows them
     for node in result["nodes"]:
         node["host"] = names.get(node["host"].split(".")[0], node["host"])

@@ -172,7 +172,7 @@ def decide_status(
     """Decide the status of a collective benchmark or a timing; `hosts` are the nodes on which it was started.
 
     Raises:
-        Lost: If it failed because of an error of the machine, such as a full disk.
+        AttemptLost: If it failed because of an error of the machine, such as a full disk.
     """
     if outcome.status == RunStatus.FAILED and outcome.reason:
         return Verdict(RunStatus.FAILED, failure_or_lost(outcome.reason, log))

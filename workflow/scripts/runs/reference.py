@@ -19,7 +19,7 @@ from common.run_status import RunStatus
 from declared.site import Site
 from environments.record import BuiltEnvironment
 from launchers import launch
-from launchers.protocol import Lost, Stopped
+from launchers.protocol import AttemptLost, AttemptStopped
 
 PROGRAM = "ranks.reference_work"
 TIME_LIMIT_S = 60.0  # usually it takes 0.3 s
@@ -111,8 +111,8 @@ def run_benchmark(
     Its `folder` with the log is kept only if it failed.
 
     Raises:
-        Stopped: If a signal stopped the supervisor.
-        Lost: If the infrastructure failed.
+        AttemptStopped: If a signal stopped the supervisor.
+        AttemptLost: If the infrastructure failed.
     """
     try:
         folder.mkdir()
@@ -134,7 +134,7 @@ def run_benchmark(
             times[host] = max(time_s, times.get(host, 0.0))
         shutil.rmtree(folder, ignore_errors=True)
         return ReferenceTime(result["kind"], times, None, [time_s for _, time_s in result["ranks"]])
-    except (Stopped, Lost):
+    except (AttemptStopped, AttemptLost):
         raise
     except Exception as error:  # a failed benchmark must not fail the run
         text = f"{folder.name}: {type(error).__name__}: {error}"
@@ -191,7 +191,7 @@ def measure_after(benchmark: Callable[[], ReferenceTime], before: Mapping[str, A
     """
     try:
         result = benchmark()
-    except Lost as lost:
+    except AttemptLost as lost:
         result = ReferenceTime(None, None, Note("lost", f"lost: {lost}"))
     if None not in (result.kind, before["kind"]) and result.kind != before["kind"]:
         text = f"is {result.kind}, was {before['kind']}"

@@ -31,7 +31,7 @@ from declared.site import Site, load_site
 from environments.built import read_built
 from environments.record import BuiltEnvironment
 from launchers import launch
-from launchers.protocol import Launcher, Lost, Outcome, Stopped
+from launchers.protocol import AttemptLost, AttemptStopped, Launcher, Outcome
 from plan.binding import bind_results, check_bound
 from plan.identity import PlannedRun
 from plan.memory import recorded_estimate
@@ -66,7 +66,7 @@ def supervise(
     Raises:
         InputError: If the environment or the data are not the planned ones, or the results belong to another
             site.
-        Lost: If the infrastructure failed.
+        AttemptLost: If the infrastructure failed.
     """
     run_folder = results / "runs" / planned.run_id / planned.key
     with attempts.exclusive(run_folder, planned.run_id):
@@ -113,7 +113,7 @@ def run_attempt(
     """Launch all ranks once, in `folder` (runs/<run_id>/<key>/attempt-<k>), and return the record.
 
     Raises:
-        Lost: If the infrastructure failed.
+        AttemptLost: If the infrastructure failed.
     """
     site, spec = planned.site, planned.spec
     idle_w = meters.idle_power(results, session, site, spec, environment)
@@ -412,17 +412,17 @@ def report_interruptions(title: str, folder: Path) -> Iterator[None]:
     """
 
     def stop(signum: int, _frame: object) -> None:
-        raise Stopped(signal.Signals(signum).name)
+        raise AttemptStopped(signal.Signals(signum).name)
 
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         if signum != signal.SIGHUP or signal.getsignal(signum) != signal.SIG_IGN:
             signal.signal(signum, stop)
     try:
         yield
-    except Stopped as stopped:
+    except AttemptStopped as stopped:
         print_line(f"{title}: stopped by {stopped}; {WHO_REPEATS}", to_stderr=True)
         sys.exit(130)
-    except Lost as lost:
+    except AttemptLost as lost:
         if lost.reason.code == INACCESSIBLE:
             print_line(f"ringside: {lost}", to_stderr=True)
             sys.exit(INACCESSIBLE_STATUS)

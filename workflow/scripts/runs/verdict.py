@@ -1,7 +1,7 @@
 """Decide the status of a run from one attempt. `decide_status` has the last word.
 
 The launcher says how the ranks ended: ok, oom, failed or timeout (`launchers.launch`). This module checks
-whether the measurements count. If an attempt says nothing about the training, it raises `Lost`: the attempt
+whether the measurements count. If an attempt says nothing about the training, it raises `AttemptLost`: the attempt
 then gets no record, and the run is repeated.
 """
 
@@ -21,7 +21,7 @@ from common.run_status import RunStatus
 from declared.records import PROGRAM_REPORT
 from declared.site import Site
 from launchers.log import read_end
-from launchers.protocol import Lost, Outcome
+from launchers.protocol import AttemptLost, Outcome
 from models.graph import BYTES
 from models.messages import number_bytes
 from plan.identity import PlannedRun
@@ -86,7 +86,7 @@ def decide_status(
         is_orphaned: Whether Snakemake, or a process between it and this one, ended during the attempt.
 
     Raises:
-        Lost: If the attempt failed or ran out of memory after Snakemake had ended, or if it failed because of
+        AttemptLost: If the attempt failed or ran out of memory after Snakemake had ended, or if it failed because of
             an error of the machine.
     """
     verdict = Verdict(outcome.status, outcome.reason)
@@ -99,7 +99,9 @@ def decide_status(
     # Their failure then says nothing about the training, even if memory ran out. A timeout does, because the
     # ranks had all of their time.
     if verdict.status in (RunStatus.FAILED, RunStatus.OOM) and is_orphaned:
-        raise Lost(Note("parent-killed", "Snakemake or the process between it and the supervisor ended"))
+        raise AttemptLost(
+            Note("parent-killed", "Snakemake or the process between it and the supervisor ended")
+        )
     if verdict.status == RunStatus.FAILED and verdict.reason:
         return Verdict(RunStatus.FAILED, failure_or_lost(verdict.reason, log))
     return verdict
@@ -215,15 +217,15 @@ def _short_names(hosts: Sequence[str]) -> list[str]:
 
 
 def failure_or_lost(reason: Note, log: Path) -> Note:
-    """Return the reason of a failure with the last error in the log appended, or raise Lost.
+    """Return the reason of a failure with the last error in the log appended, or raise AttemptLost.
 
     Raises:
-        Lost: If that error is one of the machine, such as a full disk, and not of the training.
+        AttemptLost: If that error is one of the machine, such as a full disk, and not of the training.
     """
     extended = with_last_line(reason, log)
     for number in _MACHINE_OR_PORT_ERRORS:
         if os.strerror(number) in extended:
-            raise Lost(Note("machine-error", extended, error=errno.errorcode[number]))
+            raise AttemptLost(Note("machine-error", extended, error=errno.errorcode[number]))
     return extended
 
 
