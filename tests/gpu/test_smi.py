@@ -140,7 +140,7 @@ def test_program_that_hangs_counts_nothing(
 ) -> None:
     smi({})
     (tmp_path / "bin" / "nvidia-smi").write_text("#!/bin/sh\nexec sleep 20\n")
-    monkeypatch.setattr(node_report, "_PATIENCE_S", 0.1)
+    monkeypatch.setattr(node_report, "_TIMEOUT_S", 0.1)
     count, reason = node_report.devices()
     assert count == 0 and "timed out" in reason and node_report.nvidia_models() == []
 

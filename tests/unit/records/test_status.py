@@ -253,7 +253,7 @@ def test_absent_environments_and_data_are_named(tmp_path: Path) -> None:
 @pytest.fixture
 def queue(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Return a function that sets the answer of squeue."""
-    return lambda answer: monkeypatch.setattr(slurm, "run_client", lambda *_, patience_s: answer)
+    return lambda answer: monkeypatch.setattr(slurm, "run_client", lambda *_, timeout_s: answer)
 
 
 def test_the_queue_tells_which_jobs_and_runs_live(queue: Callable[[str], None]) -> None:
@@ -283,7 +283,7 @@ def test_the_queue_tells_which_jobs_and_runs_live(queue: Callable[[str], None]) 
 
 
 def test_young_attempts_count_as_active_without_queue(monkeypatch: pytest.MonkeyPatch) -> None:
-    def silent(*_: str, patience_s: float) -> str:
+    def silent(*_: str, timeout_s: float) -> str:
         raise Unanswered("squeue: no answer within 5 s")
 
     monkeypatch.setattr(slurm, "run_client", silent)

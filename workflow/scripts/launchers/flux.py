@@ -19,7 +19,7 @@ from launchers.processes import kill, spawn
 from launchers.protocol import GRACE_S, AttemptLost
 from launchers.variables import kept_variables
 
-PATIENCE_S = 10.0  # time limit for Flux to start the ranks, or to end them
+JOB_TIMEOUT_S = 10.0  # time limit for Flux to start the job of the ranks, or to end it
 RUNNING = "RUN"
 EXCEPTION_CODE = "flux-exception"
 _NODE_LOST_PREFIXES = ("node failure", "lost contact")  # notes of exceptions of type exec that no rank caused
@@ -46,8 +46,8 @@ class Flux:
         """See Launcher.
 
         Raises:
-            AttemptLost: If Flux does not start the ranks within PATIENCE_S. A longer wait for nodes would count as
-                run time.
+            AttemptLost: If Flux does not start the ranks within JOB_TIMEOUT_S. A longer wait for nodes would
+                count as run time.
         """
         spec = self._spec
         identity = 'RINGSIDE_RANK="$FLUX_TASK_RANK" RINGSIDE_LOCAL_RANK="$FLUX_TASK_LOCAL_ID"'
@@ -64,12 +64,12 @@ class Flux:
             *program.command_after(self._site.setup, identity),
         )
         with contextlib.suppress(AttemptLost):  # the events below have the reason
-            query_flux("job", "wait-event", f"--timeout={PATIENCE_S:.0f}", self._id, "start", tries=1)
+            query_flux("job", "wait-event", f"--timeout={JOB_TIMEOUT_S:.0f}", self._id, "start", tries=1)
         events = self._events()
         if not any(event["name"] == "start" for event in events):
-            text = f"Flux did not start job {self._id} within {PATIENCE_S:.0f} s: nodes are busy"
+            text = f"Flux did not start job {self._id} within {JOB_TIMEOUT_S:.0f} s: nodes are busy"
             raise AttemptLost(
-                _exception_note(events) or Note("not-started", text, job=self._id, within_s=PATIENCE_S)
+                _exception_note(events) or Note("not-started", text, job=self._id, within_s=JOB_TIMEOUT_S)
             )
         with open(log, "ab") as output:
             self._process = spawn(["flux", "job", "attach", self._id], _environment(), output)
@@ -105,7 +105,7 @@ class Flux:
             with contextlib.suppress(AttemptLost):
                 query_flux("job", "kill", "--signal=SIGKILL", self._id, tries=1)
             with contextlib.suppress(AttemptLost):
-                query_flux("job", "wait-event", f"--timeout={PATIENCE_S:.0f}", self._id, "clean", tries=1)
+                query_flux("job", "wait-event", f"--timeout={JOB_TIMEOUT_S:.0f}", self._id, "clean", tries=1)
         if self._process:
             kill([self._process])
 

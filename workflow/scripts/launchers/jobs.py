@@ -20,7 +20,7 @@ def select_hosts(site: Site, hosts: Sequence[str], needed: int, job: str) -> lis
 
     Raises:
         InputError: If the job has too few nodes.
-        AttemptLost: If it has enough nodes, but too few without the excluded ones. This happens if the node check
+        AttemptLost: If it has enough nodes, but too few without the excluded ones, because the node check
             ended after the job was submitted.
     """
     usable = site.usable_hosts(hosts)

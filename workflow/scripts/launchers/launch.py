@@ -66,18 +66,20 @@ def scheduler_meters(site: Site, launcher: Launcher) -> list[dict[str, Any]]:
 def run_ranks(
     launcher: Launcher,
     environment: BuiltEnvironment,
-    folder: Path,
+    launch_folder: Path,
     spec: Mapping[str, Any],
     site: Site,
     program: str = WORKER,
     reads: Sequence[Path] = (),
 ) -> Outcome:
-    """Run `python -m program folder` on all ranks until they end or the site's time limit; then kill them.
+    """Run `python -m program launch_folder` on all ranks, until they end or the time limit is reached.
+
+    Whatever happens, all ranks are killed at the end.
 
     Args:
         launcher: The launcher of the run.
         environment: Content of an environment.json.
-        folder: The attempt's absolute folder; output goes to its log.txt.
+        launch_folder: Absolute folder of the launch, such as an attempt's. Output goes to its log.txt.
         spec: The spec of the run.
         site: The site.
         program: Module that every rank runs.
@@ -86,13 +88,13 @@ def run_ranks(
     Raises:
         AttemptLost: If the infrastructure failed.
     """
-    log = folder / "log.txt"
-    command, variables = rank_command(environment, folder, spec, site, program, reads)
+    log = launch_folder / "log.txt"
+    command, variables = rank_command(environment, launch_folder, spec, site, program, reads)
     kills_before = oom_kills() or 0
     started = time.monotonic()
-    with variables_file(folder / VARIABLES, variables) as file:
+    with variables_file(launch_folder / VARIABLES, variables) as file:
         try:
-            paths = required_paths(environment, site, folder, reads)
+            paths = required_paths(environment, site, launch_folder, reads)
             processes = launcher.start(Program(command, file, paths), log)
             status, exit_statuses = _wait(processes, started + site.time_limit_s)
             reason = None
@@ -104,7 +106,7 @@ def run_ranks(
     # This follows kill_ranks, because that completes the log (PBS gathers the output of ranks there), and the
     # kernel may kill further ranks until then.
     n_oom_kills = (oom_kills() or 0) - kills_before
-    return Outcome(*_failed_or_oom(status, reason, folder, spec["device"], n_oom_kills), wall_s)
+    return Outcome(*_failed_or_oom(status, reason, launch_folder, spec["device"], n_oom_kills), wall_s)
 
 
 def _wait(
@@ -157,7 +159,7 @@ def _explain_failure(
 
 
 def _failed_or_oom(
-    status: RunStatus, reason: Note | None, folder: Path, device: str, n_oom_kills: int
+    status: RunStatus, reason: Note | None, launch_folder: Path, device: str, n_oom_kills: int
 ) -> tuple[RunStatus, Note | None]:
     """Return the status with which a launch ended, and its reason: FAILED becomes OOM if memory ran out.
 
@@ -166,5 +168,5 @@ def _failed_or_oom(
     """
     if status != RunStatus.FAILED or reason is None:
         return status, reason
-    evidence = find_oom_evidence(folder, reason, device, n_oom_kills)
+    evidence = find_oom_evidence(launch_folder, reason, device, n_oom_kills)
     return (RunStatus.OOM, evidence) if evidence else (RunStatus.FAILED, reason)

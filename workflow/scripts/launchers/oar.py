@@ -16,7 +16,7 @@ from typing import Any
 from common.notes import Note
 from common.shell import Program
 from declared.site import Site
-from launchers.clients import query_job_field
+from launchers.clients import CLIENT_TIMEOUT_S, query_job_field
 from launchers.exit_reasons import rank_failure_reason, starter_failure_reason
 from launchers.jobs import job_ended_error, outside_of_job_error, select_hosts
 from launchers.log import read_end
@@ -151,7 +151,7 @@ class Oar:
                     env=kept_variables("OAR"),
                     capture_output=True,
                     check=False,
-                    timeout=30,
+                    timeout=CLIENT_TIMEOUT_S,
                 )
         kill(self._processes)
 

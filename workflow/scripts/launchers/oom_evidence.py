@@ -1,8 +1,13 @@
 """Decide whether ranks failed because memory ran out, which is the status `oom`.
 
-There are four kinds of evidence, of which the first that exists counts: the report that a rank writes itself
-(ranks/worker/out_of_memory.py), the scheduler's report, a process that the kernel killed, and a line of a
-log. Without evidence, the status of a killed rank is `failed`.
+There are four kinds of evidence, and the first of them that exists counts:
+
+1. the report that a rank writes itself (ranks/worker/out_of_memory.py),
+2. the scheduler's report,
+3. a process that the kernel killed,
+4. a line of a log.
+
+Without evidence, the status of a killed rank is `failed`.
 """
 
 import contextlib
@@ -21,8 +26,8 @@ from launchers.log import read_end
 from ranks.worker.out_of_memory import DEVICE, HOST, REPORT_FILES, OutOfMemory, describe_text
 
 OOM_CODE = "out-of-memory"
-# place: whose memory ran out, DEVICE or HOST (the node's main memory). host: name of the node. device: number
-# of the device.
+# place: which memory ran out, DEVICE's or HOST's (the node's main memory). host: name of the node. device:
+# number of the device.
 FACTS = ("place", "rank", "host", "device", "asked_bytes", "free_bytes", "total_bytes")
 LIBRARY_LOGS = "nccl.*.log"  # NCCL reports some errors only there
 # How Open MPI, torchrun and LBANN's adapter report a program that SIGKILL ended.
@@ -31,32 +36,32 @@ _KILLED = re.compile(r"\b[Ss]ignal 9\b|\(Killed\)")
 _KILLED_EXIT_STATUSES = (-signal.SIGKILL, 128 + signal.SIGKILL, 255)
 
 
-def find_oom_evidence(folder: Path, failure: Note, device: str, n_oom_kills: int) -> Note | None:
+def find_oom_evidence(launch_folder: Path, failure: Note, device_kind: str, n_oom_kills: int) -> Note | None:
     """Return the reason of status oom if ranks failed because memory ran out, None without evidence.
 
     Args:
-        folder: The attempt's folder.
-        failure: The reason that the launcher gives. The code OOM_CODE is the scheduler's report.
-        device: `device` of the run's spec, "cpu" or "cuda". It tells whose memory ran out if the evidence
-            does not.
+        launch_folder: The folder of the launch, such as an attempt's.
+        failure: The launcher's reason. If its code is OOM_CODE, it is the scheduler's report.
+        device_kind: `device` of the run's spec, "cpu" or "cuda". It decides which memory ran out if the
+            evidence does not say so.
         n_oom_kills: Number of processes that the kernel killed for lack of memory during the run, in this
             process's control group and below (`ranks.worker.node.oom_kills`). This includes ranks that the
             local launcher started, but not those of a Slurm step, which has a control group of its own and
             whose kills Slurm reports.
     """
-    default_place = {"cpu": HOST, "cuda": DEVICE}.get(device)
+    default_place = {"cpu": HOST, "cuda": DEVICE}.get(device_kind)
     rank, host = failure.facts.get("rank"), failure.facts.get("host")
-    reports = filter(None, map(_read_report, folder.glob(REPORT_FILES)))
+    reports = filter(None, map(_read_report, launch_folder.glob(REPORT_FILES)))
     # The rank that ran out of memory first made the others fail.
     if first := min(reports, key=lambda report: report["at"], default=None):
         return format_oom_reason({**first, "place": first["place"] or default_place}, first["error"])
     if failure.code == OOM_CODE:
         return failure
-    log = read_end(folder / "log.txt")
+    log = read_end(launch_folder / "log.txt")
     if n_oom_kills > 0 and (failure.facts.get("exit_status") in _KILLED_EXIT_STATUSES or _KILLED.search(log)):
         text = "the kernel killed it, since the memory of its control group or node was used up"
         return format_oom_reason({"place": HOST, "rank": rank, "host": host}, text)
-    texts = [log, *map(read_end, sorted(folder.glob(LIBRARY_LOGS)))]
+    texts = [log, *map(read_end, sorted(launch_folder.glob(LIBRARY_LOGS)))]
     report = next((match for text in texts if (match := describe_text(text))), None)
     if report is None:
         return None
@@ -68,12 +73,12 @@ def format_oom_reason(facts: Mapping[str, Any], error: str) -> Note:
     """Return the reason of status oom: `out of memory on device 0: rank 1 on node2 asked for 2.1 GB: ...`.
 
     Args:
-        facts: Those of FACTS that are known.
+        facts: The known ones of FACTS.
         error: The message of the library, the kernel or the scheduler.
     """
     all_facts = {name: facts.get(name) for name in FACTS}
     error = "".join(filter(str.isprintable, redact_log(error)))
-    place = {DEVICE: " on the device", HOST: " on the host"}.get(all_facts["place"] or "", "")
+    place = {DEVICE: " on the device", HOST: " on the node"}.get(all_facts["place"] or "", "")
     if all_facts["device"] is not None:
         place = f" on device {all_facts['device']}"
     rank_name = "a rank" if all_facts["rank"] is None else f"rank {all_facts['rank']}"
@@ -88,7 +93,7 @@ def format_oom_reason(facts: Mapping[str, Any], error: str) -> Note:
 
 
 def _read_report(file: Path) -> dict[str, Any] | None:
-    """Return the content of a rank's report, None if the rank was killed while writing it."""
+    """Return the content of a rank's report, None if the rank was killed while it wrote the report."""
     with contextlib.suppress(OSError, ValueError):
         content: dict[str, Any] = json.loads(file.read_text())
         return {**asdict(OutOfMemory("")), **content} if "at" in content else None

@@ -17,7 +17,7 @@ from typing import Any
 from common.notes import Note
 from common.shell import Program, check_node
 from declared.site import Site
-from launchers.clients import query_job_field
+from launchers.clients import CLIENT_TIMEOUT_S, query_job_field
 from launchers.exit_reasons import rank_failure_reason
 from launchers.jobs import job_ended_error, outside_of_job_error, select_hosts
 from launchers.log import read_end
@@ -129,7 +129,7 @@ def _kill_on_node(host: str, command: Sequence[str]) -> bool:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             check=False,
-            timeout=30,
+            timeout=CLIENT_TIMEOUT_S,
         )
     except subprocess.TimeoutExpired:
         return False

@@ -33,7 +33,8 @@ def kill(processes: Sequence[subprocess.Popen[bytes]]) -> None:
     """Kill the process group of every process, even of one that has ended, and wait for the processes.
 
     Raises:
-        AttemptLost: If a process does not end, because it is frozen or waits for a lost device or file system.
+        AttemptLost: If a process does not end, because it is frozen or waits for a dead device or file
+            system.
     """
     for process in processes:
         with contextlib.suppress(ProcessLookupError):

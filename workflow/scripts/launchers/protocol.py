@@ -1,4 +1,4 @@
-"""What launchers and `launch.run_ranks` agree on: the methods of a launcher, and how an attempt ends."""
+"""The contract between launchers and `launch.run_ranks`: a launcher's methods, and how an attempt can end."""
 
 import subprocess
 from collections.abc import Sequence
@@ -31,19 +31,16 @@ class Outcome:
 
 
 class AttemptStopped(Exception):
-    """The supervisor was asked to stop by SIGTERM, SIGINT or SIGHUP."""
+    """The attempt is stopped: SIGTERM, SIGINT or SIGHUP asked the supervisor to end. It gets no record."""
 
 
 class AttemptLost(Exception):
     """The attempt is lost: the infrastructure failed, not the training program.
 
     Whoever raises it, the attempt gets no record. Snakemake therefore runs the rule again: at once if its
-    profile has `retries`, else when it is called the next time. Whatever else ends ranks is a result of the
-    run, such as a failure or a timeout, and has a record. The only other way without a record is a supervisor
-    that was stopped (`AttemptStopped`), failed itself, or was killed.
-
-    Launchers raise it before, during and after the ranks (see `Launcher` and `select_hosts`), and
-    `runs.verdict` raises it if Snakemake ended or the log shows an error of the machine.
+    profile has `retries`, otherwise the next time it is called. Any other end of the ranks, such as a failure
+    or a timeout, is a result of the run and has a record. The only other attempts without a record are those
+    whose supervisor was stopped (`AttemptStopped`), failed itself, or was killed.
     """
 
     def __init__(self, reason: Note) -> None:
@@ -52,10 +49,10 @@ class AttemptLost(Exception):
 
 
 class Launcher(Protocol):
-    """Start the ranks of one spec at one site.
+    """Start the ranks of one run at one site.
 
     Attributes:
-        hosts: Nodes of the run, in the order of ranks.
+        hosts: Names of the run's nodes, in the order of ranks.
         job: The scheduler's job as the record has it: `number`, `submitted_at` and `started_at`, both in UTC
             or None. None if the site has no scheduler.
     """
@@ -81,6 +78,8 @@ class Launcher(Protocol):
 
     def explain(self, exit_statuses: Sequence[int | None], log: Path) -> Note:
         """Return why ranks failed: the first failed rank, or the scheduler's report that memory ran out.
+
+        Such a report has the code `oom_evidence.OOM_CODE`.
 
         Args:
             exit_statuses: Exit statuses of the processes of `start`; None for one that still runs.

@@ -16,17 +16,17 @@ WORKER = "ranks.worker"
 
 def rank_command(
     environment: BuiltEnvironment,
-    folder: Path,
+    launch_folder: Path,
     spec: Mapping[str, Any],
     site: Site,
     program: str,
     reads: Sequence[Path],
 ) -> tuple[list[str], dict[str, str]]:
     """Return the command of every rank and its variables; the arguments are those of `run_ranks`."""
-    command = [environment["python"]["executable"], "-m", program, str(folder)]
+    command = [environment["python"]["executable"], "-m", program, str(launch_folder)]
     variables = {**rank_variables(site, spec), **environment["variables"]}
     if image := environment.get("image"):
-        command = in_image(image["path"], command, variables, site, [SCRIPTS, *reads], folder)
+        command = in_image(image["path"], command, variables, site, [SCRIPTS, *reads], launch_folder)
     elif runs_installed_python(environment):
         # Its PYTHONPATH comes from the site's setup lines, which run before the ranks read their variables.
         command = modules_first(command)
@@ -44,7 +44,7 @@ def runs_installed_python(environment: BuiltEnvironment) -> bool:
 
 
 def required_paths(
-    environment: BuiltEnvironment, site: Site, folder: Path, reads: Sequence[Path]
+    environment: BuiltEnvironment, site: Site, launch_folder: Path, reads: Sequence[Path]
 ) -> list[str]:
     """Return the paths that every node must be able to access.
 
@@ -54,7 +54,7 @@ def required_paths(
         return []
     image = environment.get("image")
     software = image["path"] if image else environment["python"]["executable"]
-    paths = [SCRIPTS, folder, *reads, *([] if environment.get("installed") else [software])]
+    paths = [SCRIPTS, launch_folder, *reads, *([] if environment.get("installed") else [software])]
     return [str(path) for path in paths]
 
 

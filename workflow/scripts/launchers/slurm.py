@@ -16,6 +16,7 @@ from common.files import format_utc
 from common.notes import Note
 from common.shell import Program, Unanswered, query_with_retries
 from declared.site import Site
+from launchers.clients import CLIENT_TIMEOUT_S
 from launchers.exit_reasons import starter_failure_reason
 from launchers.jobs import cores_per_task, job_ended_error, outside_of_job_error, select_hosts
 from launchers.log import read_end
@@ -25,9 +26,10 @@ from launchers.protocol import GRACE_S, AttemptLost
 from launchers.variables import kept_variables
 from ranks.worker import energy
 from ranks.worker.out_of_memory import HOST
-from sites import slurm, virtual
+from sites import slurm as slurm_clients
+from sites import virtual
 
-PATIENCE_S = 10.0  # time limit for Slurm to start or to end a step
+STEP_TIMEOUT_S = 10.0  # time limit for Slurm to start or to end a step
 _TASK_ERROR = re.compile(r"srun: error: (\S+): tasks? (\d+)([\d,-]*): (.+)")
 # Messages of slurmstepd on a step that exceeded the memory of its control group, or the limit of Slurm's
 # accounting (JobAcctGatherParams=OverMemoryKill).
@@ -132,9 +134,9 @@ class Slurm:
             "--mem=0",
             f"--mpi={'pmix' if self._mpi else 'none'}",
             "--input=none",
-            f"--immediate={PATIENCE_S:.0f}",  # a longer wait for nodes would count as run time
-            # A failed task does not end the step at once: the others log their errors for GRACE_S. Only then
-            # does srun end, which is all that `launch` sees of the failure.
+            f"--immediate={STEP_TIMEOUT_S:.0f}",  # a longer wait for nodes would count as run time
+            # A failed task does not end the step at once: the others have GRACE_S to log their errors. Then
+            # srun ends, which is all that `launch` sees of the failure.
             "--kill-on-bad-exit=0",
             f"--wait={GRACE_S:.0f}",
         ]
@@ -198,11 +200,14 @@ class Slurm:
         process = self._process
         if process is None:
             return
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + STEP_TIMEOUT_S
         while (steps := self._steps()) and time.monotonic() < deadline:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 subprocess.run(
-                    ["scancel", "--signal=KILL", *steps], capture_output=True, check=False, timeout=30
+                    ["scancel", "--signal=KILL", *steps],
+                    capture_output=True,
+                    check=False,
+                    timeout=CLIENT_TIMEOUT_S,
                 )
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(0.2)
@@ -234,7 +239,7 @@ def step_energy(job: str, name: str) -> tuple[float | None, Note | None]:
     reason = Note("no-step", f"sacct has no step {name} of job {job}", step=name, job=job)
     for pause_s in (1, 2, 0):
         try:
-            answer = slurm.run_client(
+            answer = slurm_clients.run_client(
                 "sacct",
                 f"--jobs={job}",
                 "--format=JobIDRaw,JobName,ConsumedEnergyRaw",
@@ -264,7 +269,7 @@ def query_slurm(*command: str) -> str:
         AttemptLost: If it fails three times, 2 s apart.
     """
     try:
-        return query_with_retries(lambda: slurm.run_client(*command))
+        return query_with_retries(lambda: slurm_clients.run_client(*command))
     except Unanswered as unanswered:
         answer = str(unanswered)
     text = f"{command[0]}: {answer.removeprefix(f'{command[0]}: ')}"

@@ -399,7 +399,7 @@ def read_jobs(campaign: Campaign, keys: Mapping[str, str]) -> tuple[list[Job] | 
     squeue = ("squeue", "--me", "--noheader", "--format=%i|%j|%T|%S|%R|%k")
     try:
         rows = [
-            line.split("|", 5) for line in slurm.run_client(*squeue, patience_s=QUEUE_TIMEOUT_S).splitlines()
+            line.split("|", 5) for line in slurm.run_client(*squeue, timeout_s=QUEUE_TIMEOUT_S).splitlines()
         ]
     except Unanswered as unanswered:
         answer = str(unanswered)

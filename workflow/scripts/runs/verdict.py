@@ -1,8 +1,8 @@
 """Decide the status of a run from one attempt. `decide_status` has the last word.
 
-The launcher says how the ranks ended: ok, oom, failed or timeout (`launchers.launch`). This module checks
-whether the measurements count. If an attempt says nothing about the training, it raises `AttemptLost`: the attempt
-then gets no record, and the run is repeated.
+`launchers.launch` decides how the ranks ended: ok, oom, failed or timeout. This module checks whether the
+measurements count. If an attempt says nothing about the training, it raises `AttemptLost`: the attempt then
+gets no record, and the run is repeated.
 """
 
 import errno
@@ -86,8 +86,8 @@ def decide_status(
         is_orphaned: Whether Snakemake, or a process between it and this one, ended during the attempt.
 
     Raises:
-        AttemptLost: If the attempt failed or ran out of memory after Snakemake had ended, or if it failed because of
-            an error of the machine.
+        AttemptLost: If the attempt failed or ran out of memory after Snakemake had ended, or if it failed
+            because of an error of the machine.
     """
     verdict = Verdict(outcome.status, outcome.reason)
     if outcome.status == RunStatus.OK and trace_problem:

@@ -139,10 +139,10 @@ def _allocation(site: Site) -> Finding:
     options = allocation_options(site, site.nodes)
     try:
         result = capture(
-            ["sbatch", "--test-only", *options, "--wrap=true"], env=outside(), timeout=slurm.PATIENCE_S
+            ["sbatch", "--test-only", *options, "--wrap=true"], env=outside(), timeout=slurm.CLIENT_TIMEOUT_S
         )
     except subprocess.TimeoutExpired:
-        text = f"sbatch --test-only: no answer within {slurm.PATIENCE_S} s"
+        text = f"sbatch --test-only: no answer within {slurm.CLIENT_TIMEOUT_S} s"
         return warn("allocation", "scheduler-silent", text)
     if result.returncode:
         message = slurm.last_line(result.stderr).removeprefix("allocation failure: ")

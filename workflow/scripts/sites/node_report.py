@@ -31,7 +31,7 @@ HELPERS = os.pathsep.join(
     [os.environ.get("PATH", ""), "/usr/libexec/apptainer/bin", "/usr/local/libexec/apptainer/bin"]
 )
 _ADDRESS = 0x8915  # SIOCGIFADDR, netdevice(7)
-_PATIENCE_S = 20
+_TIMEOUT_S = 20
 
 
 def report(question: dict[str, Any]) -> dict[str, Any]:
@@ -356,7 +356,7 @@ def _run(*command: str) -> subprocess.CompletedProcess[str]:
         text=True,
         errors="replace",
         check=False,
-        timeout=_PATIENCE_S,
+        timeout=_TIMEOUT_S,
     )
 
 

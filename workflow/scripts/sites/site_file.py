@@ -90,7 +90,7 @@ def _mpi() -> list[str]:
     """Return srun's types of MPI, [] if it does not answer."""
     command = ["srun", "--mpi=list"]
     try:
-        result = capture(command, timeout=slurm.PATIENCE_S, env=outside())
+        result = capture(command, timeout=slurm.CLIENT_TIMEOUT_S, env=outside())
     except (OSError, subprocess.TimeoutExpired):
         return []
     # Some versions of srun print the list to standard error.

@@ -11,7 +11,7 @@ from common.errors import InputError
 from common.notes import Note
 from common.shell import INACCESSIBLE_STATUS, Unanswered, capture, inaccessible_path_note
 
-PATIENCE_S = 20
+CLIENT_TIMEOUT_S = 20  # time limit for a Slurm client to answer
 _NO_OUTPUT = "0:53"  # ExitCode of a job if its node could not open the files of its output
 # States in sinfo of nodes that jobs can get, now or later. * is not responding, $ in maintenance (sinfo(1)).
 _USABLE_STATE = re.compile(
@@ -53,18 +53,18 @@ class Node:
         return self.state == "idle"
 
 
-def run_client(*command: str, patience_s: float = PATIENCE_S) -> str:
+def run_client(*command: str, timeout_s: float = CLIENT_TIMEOUT_S) -> str:
     """Return the output of a Slurm client.
 
     Raises:
         Unanswered: If it is not on this machine, fails or does not answer.
     """
     try:
-        result = capture(command, timeout=patience_s, env=client_environment())
+        result = capture(command, timeout=timeout_s, env=client_environment())
     except FileNotFoundError:
         raise Unanswered(f"{command[0]}: is not on this machine") from None
     except subprocess.TimeoutExpired:
-        raise Unanswered(f"{command[0]}: no answer within {patience_s:g} s") from None
+        raise Unanswered(f"{command[0]}: no answer within {timeout_s:g} s") from None
     if result.returncode:
         raise Unanswered(last_line(result.stderr) or f"{command[0]}: status {result.returncode}")
     return result.stdout
