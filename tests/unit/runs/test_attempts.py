@@ -14,6 +14,7 @@ from common.errors import InputError
 from common.files import hold_lock
 from launchers.protocol import AttemptStopped
 from runs import attempts
+from runs.missing import Situation, describe_missing
 
 
 def finish(attempt: Path, text: str) -> None:
@@ -42,7 +43,11 @@ def test_latest_recorded_attempt_counts_until_put_aside(tmp_path: Path) -> None:
 def test_attempts_are_ordered_as_numbers(tmp_path: Path) -> None:
     for number in (1, 2, 10):
         (tmp_path / f"attempt-{number}").mkdir()
-    assert [path.name for path in attempts.attempts(tmp_path)] == ["attempt-1", "attempt-2", "attempt-10"]
+    assert [path.name for path in attempts.list_attempts(tmp_path)] == [
+        "attempt-1",
+        "attempt-2",
+        "attempt-10",
+    ]
     assert attempts.create_attempt_folder(tmp_path)[0] == 11
 
 
@@ -140,10 +145,8 @@ def test_who_is_at_an_attempt_is_told_until_it_ends(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("RINGSIDE_LOCK", str(tmp_path / "machine.lock"))
     monkeypatch.setenv("SLURM_JOB_ID", "17")
     final_record = tmp_path / "run" / "key" / "record.json"
-    assert (
-        attempts.missing_record_reason(final_record) == attempts.NOT_RUN
-        and attempts.current_attempt(final_record.parent) is None
-    )
+    assert describe_missing(final_record).situation == Situation.NOT_STARTED
+    assert attempts.current_attempt(final_record.parent) is None
 
     folder = final_record.parent
     with (
@@ -154,13 +157,14 @@ def test_who_is_at_an_attempt_is_told_until_it_ends(tmp_path: Path, monkeypatch:
         holder = attempts.read_holder(attempt)
         assert (holder["process"], holder["host"], holder["job"]) == (os.getpid(), os.uname().nodename, "17")
         assert attempts.current_attempt(folder) == attempt
-        absent = attempts.missing_record_reason(final_record)
-        assert (absent.code, absent.facts) == ("under-way", {"attempt": 1})
+        situation, reason = describe_missing(final_record)
+        assert (situation, reason.facts) == (Situation.UNDER_WAY, {"attempt": 1})
         assert f"process {os.getpid()} on" in (attempts.machine_locked_by() or "")
         raise AttemptStopped("SIGTERM")
-    absent = attempts.missing_record_reason(final_record)
-    assert (absent.code, absent.facts["attempt"]) == ("unfinished", 1)
-    assert "SIGTERM" in absent.facts["reason"] and "job 17 on" in absent.facts["reason"]
+    situation, reason = describe_missing(final_record)
+    facts = reason.facts
+    assert (situation, facts["attempt"]) == (Situation.UNFINISHED, 1)
+    assert "SIGTERM" in facts["reason"] and "job 17 on" in facts["reason"]
     assert attempts.current_attempt(final_record.parent) is None and attempts.machine_locked_by() is None
 
 
@@ -189,11 +193,27 @@ def test_attempt_begun_elsewhere_may_still_run(tmp_path: Path) -> None:
     folder = tmp_path / "run" / "key"
     _, attempt = attempts.create_attempt_folder(folder)
     (attempt / "holder.json").write_text('{"host": "another-node"}')
-    reason = attempts.missing_record_reason(folder / "record.json")
-    assert (reason.code, reason.facts) == ("begun-elsewhere", {"attempt": 1, "host": "another-node"})
+    situation, reason = describe_missing(folder / "record.json")
+    assert (situation, reason.facts) == (
+        Situation.BEGUN_ELSEWHERE,
+        {"attempt": 1, "host": "another-node"},
+    )
+    assert describe_missing(folder / "record.json", lambda _: True).situation == Situation.UNDER_WAY
     (attempt / "holder.json").write_text("cut o")
-    reason = attempts.missing_record_reason(folder / "record.json")
-    assert (reason.code, reason.facts) == ("unfinished", {"attempt": 1, "reason": attempts.UNKNOWN_END})
+    situation, reason = describe_missing(folder / "record.json")
+    assert (situation, reason.facts) == (
+        Situation.UNFINISHED,
+        {"attempt": 1, "reason": attempts.UNKNOWN_END},
+    )
+
+
+def test_attempt_counts_more_than_an_old_record(tmp_path: Path) -> None:
+    old, current = tmp_path / "run" / "old-key" / "record.json", tmp_path / "run" / "key" / "record.json"
+    old.parent.mkdir(parents=True)
+    old.write_text("{}")
+    assert describe_missing(current).situation == Situation.OLD
+    attempts.create_attempt_folder(current.parent)
+    assert describe_missing(current).situation == Situation.UNFINISHED
 
 
 @pytest.mark.parametrize("kind", ["link", "dangling", "second name", "pipe", "folder"])

@@ -23,7 +23,7 @@ from plan.collective_benchmarks import message_sizes
 from plan.design import plan_design
 from plan.timings import MESSAGES, Timing, output, planned_timings
 from runs import other_measurements
-from runs.attempts import NOT_RUN
+from runs.missing import NOT_STARTED
 from strategies import found, gather, measure
 from support.benchmarked import benchmark_rows
 from support.timed_parts import study_of
@@ -122,17 +122,21 @@ def test_missing_timings_are_named_and_nothing_written(real: Any, results: Path,
     real("planner")
     campaign = load_campaign({"study": NAME, "site": "local", "records": "available"})
     tables = gather.gather(campaign)
-    assert tables["costs"]["reason"].tolist() == tables["messages"]["reason"].tolist() == [NOT_RUN]
+    assert tables["costs"]["reason"].tolist() == tables["messages"]["reason"].tolist() == [NOT_STARTED]
     lines = gather.summary(tables)
     assert find_note(lines, "timings").facts == {"timings": 2, "ok": 0}
     parts = next(line for line in lines if "lenet-5" in line)
-    assert (parts.code, parts.facts["status"], parts.facts["reason"]) == ("timing-not-ok", "missing", NOT_RUN)
+    assert (parts.code, parts.facts["status"], parts.facts["reason"]) == (
+        "timing-not-ok",
+        "missing",
+        NOT_STARTED,
+    )
     for name, table in tables.items():
         write_table(table, name, Path(f"{name}.csv"))
     write_table(line("all_reduce"), "network", Path("network.csv"))
     with pytest.raises(InputError) as refused:
         found.main(**FROM_TABLES)
-    assert refused.value.code == "measurement-failed" and refused.value.problem.endswith(NOT_RUN)
+    assert refused.value.code == "measurement-failed" and refused.value.problem.endswith(NOT_STARTED)
     assert "lenet-5" in refused.value.problem
     assert not Path("found.json").exists()
 

@@ -20,7 +20,7 @@ from plan.collective_benchmarks import KEYS, CollectiveBenchmark, key, output, r
 from plan.site_limits import reason_missing_at_site
 from plan.site_resources import link_rate
 from records.next_commands import CONFIGURED, CampaignArguments, arguments_for, repeat_notes
-from runs.attempts import missing_record_reason
+from runs.missing import MissingRecord, Situation, describe_missing
 
 
 def planned_columns(campaign: Campaign, benchmark: CollectiveBenchmark) -> dict[str, Any]:
@@ -69,14 +69,14 @@ def gather(campaign: Campaign) -> pd.DataFrame:
     for benchmark in required_benchmarks(campaign.runs):
         head = planned_columns(campaign, benchmark)
         if reason := reason_missing_at_site(campaign.site, benchmark.run.levels):
-            rows.append({**head, "status": RunStatus.MISSING, "reason": reason})
+            rows.append(head | MissingRecord(Situation.NOT_EXECUTABLE, reason).columns)
             continue
         head["key"] = key(campaign.site, benchmark)
         file = output(campaign.results, campaign.site, benchmark)
         if file.exists():
             rows += [head | row for row in measured(KIND.read(file))]
         else:
-            rows.append({**head, "status": RunStatus.MISSING, "reason": missing_record_reason(file)})
+            rows.append(head | describe_missing(file).columns)
     return pd.DataFrame(rows, columns=list(schema("network")["properties"]))
 
 

@@ -51,8 +51,9 @@ from records.next_commands import (
     run_command,
 )
 from runs import phases
-from runs.attempts import attempt_folder, missing_record_reason
+from runs.attempts import attempt_path
 from runs.epochs import read_lines
+from runs.missing import MissingRecord, Situation, describe_missing
 from runs.reasons import TO_RUN_PREFIXES, is_disturbed
 
 MEASURED_COLUMNS = (
@@ -124,18 +125,18 @@ def user_command_columns(run: Run, command: Command) -> dict[str, Any]:
     }
 
 
-def read_planned_record(folder: Path, planned: PlannedRun, site: str) -> dict[str, Any]:
+def read_planned_record(run_folder: Path, planned: PlannedRun, site: str) -> dict[str, Any]:
     """Return the final record of a run, checked against its schema and the plan.
 
     Args:
-        folder: The folder of the run's key.
+        run_folder: The folder of the run, runs/<run_id>/<key>.
         planned: The plan of the run.
         site: The site to which the study's results are bound.
 
     Raises:
         InputError: If the record is broken, or differs from the plan (`record_checks.find_contradiction`).
     """
-    record = load_record(file := folder / "record.json")
+    record = load_record(file := run_folder / "record.json")
     if record["status"] == RunStatus.BROKEN:
         reason = record["reason"]
         raise InputError(
@@ -143,19 +144,19 @@ def read_planned_record(folder: Path, planned: PlannedRun, site: str) -> dict[st
             f"is broken ({reason})",
             file=file,
             got=reason,
-            hint=repeat_hint(folder),
+            hint=repeat_hint(run_folder),
         )
     if difference := find_contradiction(record, planned, site):
         problem = f"is not of this run, or was changed by hand: {difference}"
-        raise InputError("wrong-record", problem, file=file, got=difference, hint=repeat_hint(folder))
+        raise InputError("wrong-record", problem, file=file, got=difference, hint=repeat_hint(run_folder))
     return record
 
 
-def epoch_lines(folder: Path, record: dict[str, Any], n_epochs: int, n_warm_up: int) -> str:
+def epoch_lines(run_folder: Path, record: dict[str, Any], n_epochs: int, n_warm_up: int) -> str:
     """Return the lines of a run for epochs.csv, in which numbers that are not finite are empty.
 
     Args:
-        folder: The folder of the run's key.
+        run_folder: The folder of the run, runs/<run_id>/<key>.
         record: The record of the run.
         n_epochs: Number of epochs that the run must have.
         n_warm_up: Number of epochs at the beginning that must be marked as warm-up.
@@ -163,8 +164,8 @@ def epoch_lines(folder: Path, record: dict[str, Any], n_epochs: int, n_warm_up: 
     Raises:
         InputError: If the table is broken, or epochs are missing, misnumbered, wrongly marked or not timed.
     """
-    table = attempt_folder(folder, record["attempt"]) / "epochs.csv"
-    make_error = partial(InputError, file=table, hint=repeat_hint(folder))
+    table = attempt_path(run_folder, record["attempt"]) / "epochs.csv"
+    make_error = partial(InputError, file=table, hint=repeat_hint(run_folder))
     try:
         lines = read_lines(table) if table.exists() else []
         if "n" in "".join(lines):  # nan, inf
@@ -192,7 +193,7 @@ def epoch_lines(folder: Path, record: dict[str, Any], n_epochs: int, n_warm_up: 
             f"epoch {mark['epoch']} has warm_up {mark['warm_up']}, the study's warmup_epochs is {n_warm_up}"
         )
         raise make_error("wrong-warm-up", problem, got=mark)
-    start = f"{folder.parent.name},{folder.name},"
+    start = f"{run_folder.parent.name},{run_folder.name},"
     return "".join([f"{start}{line}\n" for line in lines])
 
 
@@ -205,10 +206,10 @@ def find_wrong_mark(lines: Sequence[str], n_warm_up: int) -> dict[str, Any] | No
     return None
 
 
-def repeat_hint(folder: Path) -> str:
+def repeat_hint(run_folder: Path) -> str:
     """Return a hint with the command that repeats the run in a folder results/<study>/runs/<run_id>/<key>."""
-    study = folder.parts[-4] if len(folder.parts) > 3 else ""
-    return f"repeat it: {repeat_command(folder.parent.name, CampaignArguments(study))}"
+    study = run_folder.parts[-4] if len(run_folder.parts) > 3 else ""
+    return f"repeat it: {repeat_command(run_folder.parent.name, CampaignArguments(study))}"
 
 
 def recorded_row(record: dict[str, Any], levels: Mapping[str, Any]) -> dict[str, Any]:
@@ -394,7 +395,7 @@ def damaged_phases(runs: pd.DataFrame, records: Path) -> pd.Series:
 
 def find_phase_damage(run: dict[str, Any], records: Path) -> str | None:
     """Return why the phases of a run are unusable, None if they are usable."""
-    attempt = attempt_folder(records / run["run_id"] / run["key"], int(run["attempt"]))
+    attempt = attempt_path(records / run["run_id"] / run["key"], int(run["attempt"]))
     if pd.isna(run["steps"]):
         return f"{attempt.name}/epochs.csv: does not say how many steps an epoch has"
     damage = phases.damage_reason(attempt, int(run["ranks"]), int(run["epochs"]), int(run["steps"]))
@@ -414,31 +415,35 @@ def read_chunk(
         row = planned_row(campaign, run)
         rows.append(row)
         if reason := campaign.not_executable_reason(run):
-            row |= {"status": RunStatus.MISSING, "reason": reason}
+            row |= MissingRecord(Situation.NOT_EXECUTABLE, reason).columns
             continue
         planned = campaign.plan(run)
         row |= {"key": planned.key, **planned.digests}
-        folder = campaign.results / "runs" / run.run_id / row["key"]
-        if (folder / "record.json").exists():
+        run_folder = campaign.results / "runs" / run.run_id / row["key"]
+        if (run_folder / "record.json").exists():
             try:
-                record = read_planned_record(folder, planned, site)
-                lines[folder] = epoch_lines(folder, record, run.levels["epochs"], run.levels["warmup_epochs"])
+                record = read_planned_record(run_folder, planned, site)
+                lines[run_folder] = epoch_lines(
+                    run_folder, record, run.levels["epochs"], run.levels["warmup_epochs"]
+                )
                 row |= recorded_row(record, run.levels)
             except InputError as error:
                 errors.append(error)
         else:
-            row |= {"status": RunStatus.MISSING, "reason": missing_record_reason(folder / "record.json")}
+            row |= describe_missing(run_folder / "record.json").columns
     try:
         return rows, [summarize_epochs(epochs_table(lines.values(), epochs_csv))], errors
     except InputError:
-        for folder, text in lines.items():  # Find out which run has a wrong line.
+        for run_folder, text in lines.items():  # Find out which run has a wrong line.
             try:
                 epochs_table([text], epochs_csv)
             except InputError as error:
                 detail = str(error).partition(": ")[2]
                 problem = f"epochs.csv of its attempt is broken ({detail})"
                 errors.append(
-                    InputError("broken-file", problem, file=folder, got=detail, hint=repeat_hint(folder))
+                    InputError(
+                        "broken-file", problem, file=run_folder, got=detail, hint=repeat_hint(run_folder)
+                    )
                 )
         return rows, [], errors
 

@@ -11,7 +11,7 @@ from common.options import run_program
 from common.run_status import RunStatus
 from common.schemas import schema
 from common.tables import read_table, write_table
-from runs.attempts import attempt_folder
+from runs.attempts import attempt_path
 
 POWER_FILE = "power.csv"
 TYPES = {"t": float, "host": str, "scope": str, "watt": float}
@@ -26,7 +26,7 @@ def gather(runs: pd.DataFrame, results: Path) -> pd.DataFrame:
     tables = [pd.DataFrame(columns=list(schema("power")["properties"]))]
     ok = runs[runs["status"] == RunStatus.OK]
     for run_id, key, attempt in ok[["run_id", "key", "attempt"]].itertuples(index=False, name=None):
-        file = attempt_folder(results / "runs" / run_id / key, attempt) / POWER_FILE
+        file = attempt_path(results / "runs" / run_id / key, attempt) / POWER_FILE
         if file.exists():
             try:
                 tables.append(pd.read_csv(file, dtype=TYPES).assign(run_id=run_id, key=key))

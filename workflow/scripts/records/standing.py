@@ -26,6 +26,7 @@ from plan.timings import Timings
 from records.next_commands import arguments_for, cluster_commands, repeat_commands, run_command
 from records.time_left import Reader, estimate_time_left, parse_date
 from runs import attempts
+from runs.missing import Situation, describe_missing, holds_lock
 from runs.reasons import NO_RECORD_PREFIX
 from runs.submit import is_campaign_job
 from sites import disturbance, slurm
@@ -37,9 +38,9 @@ UNREAD_QUEUES = {  # launcher -> name of the scheduler, and the command that sho
     "flux": ("Flux", "flux jobs"),
 }
 _NUMBERS = re.compile(r"\d+(?:\.\d+)?")
-# How problems of missing runs are listed: of those that were begun without success or have a record under
-# another key only, and of those that the site cannot execute. The names stand in the output of `status`.
-UNFINISHED, NOT_HERE = "to run", "not here"
+# How `status` lists the problems of missing runs: of those that the site can execute but that were begun
+# without success, or have records under other keys only; and of those that it cannot execute.
+TO_RUN, NOT_HERE = "to run", "not here"
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class Problem:
     """Runs that are not ok for the same reason.
 
     Attributes:
-        status: Their status, or UNFINISHED or NOT_HERE for runs without a record.
+        status: Their status, or TO_RUN or NOT_HERE for runs without a record.
         reason: The reason; a number that differs between runs is a range.
         count: Number of runs.
         first: Name of the first run.
@@ -209,7 +210,7 @@ def read_standing(
         **dict.fromkeys(timings.outputs, "timing "),
     }
     jobs, queue_note = read_jobs(campaign, {Path(path).parent.name: name for name, path in paths.items()})
-    under_way, unfinished = sort_started(campaign, started, labels, jobs, now)
+    under_way, not_recorded = split_started(campaign, started, labels, jobs, now)
     arguments = arguments_for(campaign.study.name, campaign.site.name)
     measured = [*records.items(), *benchmark_records.items(), *timing_records.items()]
     not_here = [run for run in campaign.runs if run.run_id not in campaign.record_paths]
@@ -236,7 +237,7 @@ def read_standing(
                     for label in [labels.get(name, "")]
                     if record["status"] != RunStatus.OK
                 ),
-                *unfinished,
+                *not_recorded,
                 *((NOT_HERE, campaign.not_executable_reason(run) or "", run.run_id) for run in not_here),
             ]
         ),
@@ -258,14 +259,14 @@ def read_standing(
     )
 
 
-def sort_started(
+def split_started(
     campaign: Campaign,
     started: Mapping[str, Path],
     labels: Mapping[str, str],
     jobs: Sequence[Job] | None,
     now: float,
 ) -> tuple[list[UnderWay], list[tuple[str, str, str]]]:
-    """Sort measurements that have begun: those under way, and the problems of those with unfinished attempts.
+    """Return the measurements under way, and the problems of the others that began: (TO_RUN, reason, name).
 
     Args:
         campaign: The campaign.
@@ -274,16 +275,19 @@ def sort_started(
         jobs: Jobs in the cluster's queue, None if it was not read.
         now: The current Unix time, s.
     """
-    under_way, unfinished = [], []
+    limit_s = campaign.site.longest_run_s + JOB_MARGIN_S
+    under_way, problems = [], []
     for name, final_record in started.items():
-        folder = final_record.parent
-        attempt = attempts.current_attempt(folder)
-        if attempt and is_active(folder, attempt, jobs, campaign.site.longest_run_s + JOB_MARGIN_S, now):
+        situation, reason = describe_missing(
+            final_record, lambda attempt_folder: is_active(attempt_folder, jobs, limit_s, now)
+        )
+        attempt_folder = attempts.current_attempt(final_record.parent)
+        if situation == Situation.UNDER_WAY and attempt_folder:
             label = f"{labels.get(name, '')}{name}"
-            under_way.append(read_under_way(label, attempt, campaign.by_id.get(name), now))
-        elif (reason := attempts.missing_record_reason(final_record)) != attempts.NOT_RUN:
-            unfinished.append((UNFINISHED, reason.removeprefix(NO_RECORD_PREFIX), name))
-    return under_way, unfinished
+            under_way.append(read_under_way(label, attempt_folder, campaign.by_id.get(name), now))
+        elif situation not in (Situation.UNDER_WAY, Situation.NOT_STARTED):
+            problems.append((TO_RUN, reason.removeprefix(NO_RECORD_PREFIX), name))
+    return under_way, problems
 
 
 def read_target_progress(campaign: Campaign) -> TargetProgress | None:
@@ -325,7 +329,7 @@ def group_problems(problems: Iterable[tuple[str, str, str]]) -> list[Problem]:
     ]
     repeatable = [status for status in RunStatus if status.suggests_repeat]
     order: dict[str, int] = {
-        status: position for position, status in enumerate((*repeatable, UNFINISHED, NOT_HERE))
+        status: position for position, status in enumerate((*repeatable, TO_RUN, NOT_HERE))
     }
     return sorted(merged, key=lambda problem: (order.get(problem.status, len(order)), -problem.count))
 
@@ -346,35 +350,37 @@ def started_measurements(parent: Path, records: Mapping[str, str]) -> dict[str, 
     return {name: Path(path) for name, path in records.items() if name in folders}
 
 
-def is_active(folder: Path, attempt: Path, jobs: Sequence[Job] | None, limit_s: float, now: float) -> bool:
+def is_active(attempt_folder: Path, jobs: Sequence[Job] | None, limit_s: float, now: float) -> bool:
     """Return whether an attempt is under way: by its lock, else by the cluster's queue, else by its age."""
-    if is_locked(folder / attempts.RUN_LOCK):
+    if holds_lock(attempt_folder):
         return True
-    holder = attempts.read_holder(attempt)
+    holder = attempts.read_holder(attempt_folder)
     if jobs is not None and holder.get("job"):
         return holder["job"] in {job.number for job in jobs if job.running}
     if holder.get("host") == node_name():
         return False
-    return now - start_time(attempt) < limit_s
+    return now - start_time(attempt_folder) < limit_s
 
 
-def start_time(attempt: Path) -> float:
+def start_time(attempt_folder: Path) -> float:
     """Return the Unix time at which an attempt began, s."""
-    return parse_date(attempts.read_holder(attempt).get("started_at")) or attempt.stat().st_mtime
+    return (
+        parse_date(attempts.read_holder(attempt_folder).get("started_at")) or attempt_folder.stat().st_mtime
+    )
 
 
-def read_under_way(name: str, attempt: Path, run: Run | None, now: float) -> UnderWay:
+def read_under_way(name: str, attempt_folder: Path, run: Run | None, now: float) -> UnderWay:
     """Read nodes, start and epoch of an attempt that is under way."""
     try:
-        hosts = [str(host) for host in read_json(attempt / "spec.json")["hosts"]]
+        hosts = [str(host) for host in read_json(attempt_folder / "spec.json")["hosts"]]
     except (OSError, ValueError, TypeError, KeyError):
         hosts = []
-    since = start_time(attempt)
+    since = start_time(attempt_folder)
     if run is None:
         return UnderWay(name, hosts, format_utc(since), now - since, None, None)
     epochs = run.levels["epochs"]
     try:
-        n_ended = (attempt / "epochs.csv").read_bytes().count(b"\n") - 1  # without the header
+        n_ended = (attempt_folder / "epochs.csv").read_bytes().count(b"\n") - 1  # without the header
         epoch = min(max(n_ended, 0) + 1, epochs)
     except OSError:
         epoch = 0

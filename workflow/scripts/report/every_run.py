@@ -26,7 +26,7 @@ from environments import scorep
 from plan.campaign import Campaign
 from report.material import Material
 from report.text import Tail, clean, tail
-from runs.attempts import UNFINISHED, attempts
+from runs.attempts import UNFINISHED, list_attempts
 from runs.phases import START, WAIT
 from traces.cells import PHASES, STEP, in_order, phase_label
 
@@ -252,7 +252,7 @@ def _find_attempt(folder: Path, row: dict[str, Any]) -> Path | None:
     """Return the folder of the attempt in the row, or else of the last attempt; None without attempts."""
     if not folder.is_dir():
         return None
-    tried = {path.name: path for path in attempts(folder)}
+    tried = {path.name: path for path in list_attempts(folder)}
     named = None if pd.isna(row["attempt"]) else tried.get(f"attempt-{row['attempt']}")
     return named or (list(tried.values())[-1] if tried else None)
 

@@ -52,132 +52,113 @@ from common.notes import Note
 from common.schemas import check
 from launchers.protocol import AttemptLost, AttemptStopped
 from launchers.variables import forget_variables
-from runs.reasons import NO_RECORD_PREFIX, OLD_RECORD_PREFIX
 
 PUT_ASIDE = "put-aside"
 UNFINISHED = "unfinished.txt"
 HOLDER = "holder.json"
 RUN_LOCK = ".lock"  # in a run's folder, locked during an attempt
-NOT_RUN = Note("not-run", f"{NO_RECORD_PREFIX}has not run")
 # Variables in which schedulers pass the number of the job.
 JOB_VARIABLES = ("SLURM_JOB_ID", "OAR_JOB_ID", "PBS_JOBID", "FLUX_ENCLOSING_ID")
 UNKNOWN_END = Note("unknown-end", "ended without a reason: it was killed, or its node was lost")
 MACHINE_LOCK = "/dev/shm/ringside-machine.lock"  # noqa: S108 (all users and virtual nodes of a machine share it)
 
 
-def attempts(folder: Path) -> list[Path]:
-    """Return the folders of all attempts of a run, oldest first."""
-    numbered = [path for path in folder.glob("attempt-*") if path.name.removeprefix("attempt-").isdecimal()]
-    return sorted(numbered, key=_number)
+def list_attempts(run_folder: Path) -> list[Path]:
+    """Return the folders of all attempts of a run (runs/<run_id>/<key>), oldest first."""
+    numbered = [
+        path for path in run_folder.glob("attempt-*") if path.name.removeprefix("attempt-").isdecimal()
+    ]
+    return sorted(numbered, key=attempt_number)
 
 
-def attempt_folder(folder: Path, number: int) -> Path:
-    """Return the folder of an attempt of a run."""
-    return folder / f"attempt-{number}"
+def attempt_path(run_folder: Path, number: int) -> Path:
+    """Return the folder of the attempt with this number."""
+    return run_folder / f"attempt-{number}"
 
 
-def _number(attempt: Path) -> int:
-    return int(attempt.name.removeprefix("attempt-"))
+def attempt_number(attempt_folder: Path) -> int:
+    """Return the number in the name of an attempt's folder."""
+    return int(attempt_folder.name.removeprefix("attempt-"))
 
 
-def latest_recorded_attempt(folder: Path) -> Path | None:
+def latest_recorded_attempt(run_folder: Path) -> Path | None:
     """Return the latest attempt that has a record and was not put aside, or None."""
-    recorded = [path for path in attempts(folder) if _has_record(path) and not (path / PUT_ASIDE).exists()]
+    recorded = [
+        path for path in list_attempts(run_folder) if _has_record(path) and not (path / PUT_ASIDE).exists()
+    ]
     return recorded[-1] if recorded else None
 
 
-def _has_record(attempt: Path) -> bool:
+def _has_record(attempt_folder: Path) -> bool:
     try:
-        return bool(json.loads((attempt / "record.json").read_text()))
+        return bool(json.loads((attempt_folder / "record.json").read_text()))
     except (OSError, ValueError) as error:
         refuse_machine_error(error)
         return False
 
 
-def unfinished_attempts(folder: Path) -> list[dict[str, Any]]:
+def unfinished_attempts(run_folder: Path) -> list[dict[str, Any]]:
     """Return number and reason of each unfinished attempt, oldest first."""
-    files = {attempt: attempt / UNFINISHED for attempt in attempts(folder) if not _has_record(attempt)}
     return [
-        {"attempt": _number(attempt), "reason": file.read_text().strip() if file.exists() else UNKNOWN_END}
-        for attempt, file in files.items()
+        {
+            "attempt": attempt_number(path),
+            "reason": file.read_text().strip() if (file := path / UNFINISHED).exists() else UNKNOWN_END,
+        }
+        for path in list_attempts(run_folder)
+        if not _has_record(path)
     ]
 
 
-def earlier_attempts_s(attempt: Path) -> float:
+def earlier_attempts_s(attempt_folder: Path) -> float:
     """Return the seconds that the earlier attempts of a run took, each from its beginning to its last file.
 
     None of these attempts counts: they are unfinished, or were put aside. If the beginning of an attempt is
     unknown, it adds 0 s.
     """
     total_s = 0.0
-    for earlier in attempts(attempt.parent):
+    for earlier in list_attempts(attempt_folder.parent):
         files = [file for file in earlier.iterdir() if file.name != PUT_ASIDE]
         begun = read_holder(earlier).get("started_at")
-        if _number(earlier) < _number(attempt) and begun and files:
+        if attempt_number(earlier) < attempt_number(attempt_folder) and begun and files:
             ended_s = max(file.stat().st_mtime for file in files)
             total_s += max(0.0, ended_s - datetime.fromisoformat(begun).timestamp())
     return total_s
 
 
-def missing_record_reason(final_record: Path) -> Note:
-    """Return why a run is missing: why its final record does not exist under its current key.
-
-    A record under another key comes first: the reason is then `old`, even if an attempt is under way or has
-    ended without a record.
-    """
-    folder = final_record.parent
-    if any(folder.parent.glob(f"*/{final_record.name}")):
-        return Note("old", f"{OLD_RECORD_PREFIX}measured with other software, code, data or settings only")
-    attempt = current_attempt(folder)
-    if attempt and is_locked(folder / RUN_LOCK):
-        number = _number(attempt)
-        return Note("under-way", f"{NO_RECORD_PREFIX}attempt {number} is under way", attempt=number)
-    if attempt and (host := read_holder(attempt).get("host", node_name())) != node_name():
-        number = _number(attempt)
-        text = f"{NO_RECORD_PREFIX}attempt {number}, begun on {host}, has not ended, or was killed"
-        return Note("begun-elsewhere", text, attempt=number, host=host)
-    if unfinished := unfinished_attempts(folder):
-        latest = unfinished[-1]
-        return Note(
-            "unfinished", f"{NO_RECORD_PREFIX}attempt {latest['attempt']} {latest['reason']}", **latest
-        )
-    return NOT_RUN
-
-
-def current_attempt(folder: Path) -> Path | None:
-    """Return the latest attempt if no file shows its end: it still runs, or its process was killed."""
-    latest = attempts(folder)[-1:]
+def current_attempt(run_folder: Path) -> Path | None:
+    """Return the latest attempt if no file shows its end: it is under way, or its supervisor was killed."""
+    latest = list_attempts(run_folder)[-1:]
     ended = latest and (_has_record(latest[0]) or (latest[0] / UNFINISHED).exists())
     return latest[0] if latest and not ended else None
 
 
-def read_holder(attempt: Path) -> dict[str, Any]:
+def read_holder(attempt_folder: Path) -> dict[str, Any]:
     """Return process, host, job and started_at (UTC) of an attempt from holder.json; {} if unreadable."""
     try:
-        content = read_json(attempt / HOLDER)
+        content = read_json(attempt_folder / HOLDER)
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}
 
 
-def write_unfinished_reason(attempt: Path, reason: str) -> None:
+def write_unfinished_reason(attempt_folder: Path, reason: str) -> None:
     """Write why an attempt is unfinished, if the disk allows it."""
     with contextlib.suppress(OSError):  # a full disk can be the reason
-        write_text(attempt / UNFINISHED, f"{reason}\n")
+        write_text(attempt_folder / UNFINISHED, f"{reason}\n")
 
 
-def create_attempt_folder(folder: Path) -> tuple[int, Path]:
+def create_attempt_folder(run_folder: Path) -> tuple[int, Path]:
     """Create the folder of a new attempt; return its number and path. Removes variables of killed ones."""
-    previous = attempts(folder)
-    forget_variables(folder)
-    number = 1 + (_number(previous[-1]) if previous else 0)
-    attempt = attempt_folder(folder, number)
-    attempt.mkdir(parents=True)
-    return number, attempt
+    previous = list_attempts(run_folder)
+    forget_variables(run_folder)
+    number = 1 + (attempt_number(previous[-1]) if previous else 0)
+    attempt_folder = attempt_path(run_folder, number)
+    attempt_folder.mkdir(parents=True)
+    return number, attempt_folder
 
 
 @contextmanager
-def exclusive(folder: Path, title: str) -> Iterator[None]:
+def exclusive(run_folder: Path, title: str) -> Iterator[None]:
     """Lock a run's `folder` and this machine during a measurement; print what this process waits for.
 
     The folder is locked for all nodes, so that a new job waits for one that outlived its Snakemake. On a file
@@ -188,14 +169,14 @@ def exclusive(folder: Path, title: str) -> Iterator[None]:
         print_line(f"{title}: waiting for {locked_by}")
 
     this_process = f"process {os.getpid()} on {node_name()}, which measures {title}"
-    with hold_lock(folder / RUN_LOCK, waiting), machine_lock(this_process, waiting):
+    with hold_lock(run_folder / RUN_LOCK, waiting), machine_lock(this_process, waiting):
         yield
 
 
 @contextmanager
-def new_attempt(folder: Path) -> Iterator[Path]:
+def new_attempt(run_folder: Path) -> Iterator[Path]:
     """Begin an attempt of a run. If it ends in an exception, its folder keeps the reason."""
-    _, attempt = create_attempt_folder(folder)
+    _, attempt_folder = create_attempt_folder(run_folder)
     try:
         started_at = format_utc(time.time())
         content = {
@@ -204,32 +185,32 @@ def new_attempt(folder: Path) -> Iterator[Path]:
             "job": _job_number(),
             "started_at": started_at,
         }
-        write_json(attempt / HOLDER, content)
-        yield attempt
+        write_json(attempt_folder / HOLDER, content)
+        yield attempt_folder
     except BaseException as error:
-        write_unfinished_reason(attempt, _unfinished_reason(error))
+        write_unfinished_reason(attempt_folder, _unfinished_reason(error))
         raise
 
 
-def write_record(attempt: Path, record: dict[str, Any], kind: str) -> None:
+def write_record(attempt_folder: Path, record: dict[str, Any], kind: str) -> None:
     """Check a record against the schema `kind`, and write it as attempt-<k>/record.json."""
-    number = _number(attempt)
-    earlier = [entry for entry in unfinished_attempts(attempt.parent) if entry["attempt"] < number]
+    number = attempt_number(attempt_folder)
+    earlier = [entry for entry in unfinished_attempts(attempt_folder.parent) if entry["attempt"] < number]
     record = record | {"attempt": number, "unfinished_attempts": earlier}
-    check(record, kind, attempt / "record.json")
-    write_json(attempt / "record.json", record)
+    check(record, kind, attempt_folder / "record.json")
+    write_json(attempt_folder / "record.json", record)
 
 
-def copy_final_record(attempt: Path, name: str = "record.json") -> dict[str, Any]:
+def copy_final_record(attempt_folder: Path, name: str = "record.json") -> dict[str, Any]:
     """Copy attempt-<k>/record.json to `name` in the run's folder, and return the record."""
-    with written_whole(attempt.parent / name) as partial:
-        shutil.copyfile(attempt / "record.json", partial)
-    return read_attempt_record(attempt)
+    with written_whole(attempt_folder.parent / name) as partial:
+        shutil.copyfile(attempt_folder / "record.json", partial)
+    return read_attempt_record(attempt_folder)
 
 
-def read_attempt_record(attempt: Path) -> dict[str, Any]:
+def read_attempt_record(attempt_folder: Path) -> dict[str, Any]:
     """Return the record of an attempt that has one, unchecked: this program has checked and written it."""
-    record: dict[str, Any] = json.loads((attempt / "record.json").read_text())
+    record: dict[str, Any] = json.loads((attempt_folder / "record.json").read_text())
     return record
 
 
@@ -255,8 +236,8 @@ def _job_number() -> str | None:
 
 def put_aside(final_record: Path) -> None:
     """Put aside all attempts of a run and remove its final record, so that it is measured again."""
-    for attempt in attempts(final_record.parent):
-        write_text(attempt / PUT_ASIDE, "this attempt does not count: a repetition was requested\n")
+    for attempt_folder in list_attempts(final_record.parent):
+        write_text(attempt_folder / PUT_ASIDE, "this attempt does not count: a repetition was requested\n")
     final_record.unlink(missing_ok=True)
 
 

@@ -80,9 +80,9 @@ class Trials:
         A trial that reached the time limit does not count, since the limit can have been raised since then.
         """
         limit_bytes = memory_limit_bytes(self.site, self.search)
-        for attempt in attempts.attempts(self.folder.parent):
-            file = attempt / f"b{batch_size}" / TRIAL
-            if file.exists() and not (attempt / attempts.PUT_ASIDE).exists():
+        for attempt_folder in attempts.list_attempts(self.folder.parent):
+            file = attempt_folder / f"b{batch_size}" / TRIAL
+            if file.exists() and not (attempt_folder / attempts.PUT_ASIDE).exists():
                 trial: dict[str, Any] = read_json(file)
                 if trial["outcome"] in (FITS, RunStatus.OOM) and trial["memory_limit_bytes"] == limit_bytes:
                     return trial
@@ -90,37 +90,37 @@ class Trials:
 
     def _try(self, batch_size: int) -> dict[str, Any]:
         """Train with one batch size, again if that fails; write and return the result of the last trial."""
-        folder = self.folder / f"b{batch_size}"
-        trial = self._train(batch_size, folder)
+        trial_folder = self.folder / f"b{batch_size}"
+        trial = self._train(batch_size, trial_folder)
         if trial["outcome"] == RunStatus.FAILED:
-            folder = self.folder / f"b{batch_size}-again"
-            trial = self._train(batch_size, folder)
+            trial_folder = self.folder / f"b{batch_size}-again"
+            trial = self._train(batch_size, trial_folder)
         trial["memory_limit_bytes"] = memory_limit_bytes(self.site, self.search)
-        write_json(folder / TRIAL, trial)
+        write_json(trial_folder / TRIAL, trial)
         return trial
 
-    def _train(self, batch_size: int, folder: Path) -> dict[str, Any]:
+    def _train(self, batch_size: int, trial_folder: Path) -> dict[str, Any]:
         """Train with one batch size in new processes, and return the result."""
         site, search = self.site, self.search
         spec = search.spec(site, batch_size)
         setup = self.environment.get("setup", ())
         launcher = launch.make_launcher(site, spec, search.run.framework.mpi, setup)
-        source, data = data_folder(site, spec["levels"]["dataset"]), folder.resolve() / "data"
+        source, data = data_folder(site, spec["levels"]["dataset"]), trial_folder.resolve() / "data"
         write_trial_data(source, data, spec["replicas"] * min(batch_size, MAX_VALIDATION_BATCH))
         model = search.run.graph.to_json()
         write_json(
-            folder / "spec.json",
+            trial_folder / "spec.json",
             rank_input(spec, search.run.framework, self.environment, model, data, launcher.hosts),
         )
         outcome = launch.run_ranks(
-            launcher, self.environment, folder.resolve(), spec, site, reads=[source, data]
+            launcher, self.environment, trial_folder.resolve(), spec, site, reads=[source, data]
         )
-        result = other_measurements.read_result(folder)
+        result = other_measurements.read_result(trial_folder)
         status, reason = outcome.status, outcome.reason
         if status == RunStatus.OK and result is None:
             status, reason = RunStatus.FAILED, other_measurements.NO_RESULT
         if status == RunStatus.FAILED and reason:
-            reason = failure_or_lost(reason, folder / "log.txt")
+            reason = failure_or_lost(reason, trial_folder / "log.txt")
         ranks = result["ranks"] if result else []
         device_peaks = [peak for rank in ranks if (peak := rank["device_memory_peak_bytes"]) is not None]
         return {

@@ -108,16 +108,16 @@ class Kind(Generic[MeasurementT]):
         `results` is the folder results/<study>.
         """
         final_record = self.output(results, site, measurement)
-        folder = final_record.parent
-        with attempts.exclusive(folder, self.title(measurement.name)):
-            attempt_folder = attempts.latest_recorded_attempt(folder)
+        measurement_folder = final_record.parent
+        with attempts.exclusive(measurement_folder, self.title(measurement.name)):
+            attempt_folder = attempts.latest_recorded_attempt(measurement_folder)
             if (
                 attempt_folder is None
                 or attempts.read_attempt_record(attempt_folder)["status"] != RunStatus.OK
             ):
                 environment = read_built(environment_of(site, measurement.run.framework))
                 bind_results(results, study.name, site)
-                with attempts.new_attempt(folder) as attempt_folder:
+                with attempts.new_attempt(measurement_folder) as attempt_folder:
                     setup = environment.get("setup", ())
                     launcher = launch.make_launcher(site, self.spec(site, measurement), setup=setup)
                     started_at = time.time()
@@ -126,7 +126,7 @@ class Kind(Generic[MeasurementT]):
                         "study": study.name,
                         "site": site.name,
                         "framework": measurement.run.framework.name,
-                        "key": folder.name,
+                        "key": measurement_folder.name,
                         "job": launcher.job,
                         "session": current_session(),
                         "placement": site.placement,

@@ -22,7 +22,7 @@ from common.shell import INACCESSIBLE, find_inaccessible_path
 from common.text import format_duration
 from launchers.log import read_end
 from plan.scheduling import JOB_OPTIONS
-from runs.attempts import attempt_folder, unfinished_attempts
+from runs.attempts import attempt_path, unfinished_attempts
 from runs.epochs import mean_of_timed, read_epochs
 from runs.reasons import is_disturbed
 from runs.session import SessionFile
@@ -362,7 +362,7 @@ def _result_text(record: Mapping[str, Any], folder: Path) -> str:
     if record["reason"]:
         return str(record["reason"])
     epoch_s = mean_of_timed(
-        read_epochs(attempt_folder(folder, record["attempt"]) / "epochs.csv"), "epoch_time_s"
+        read_epochs(attempt_path(folder, record["attempt"]) / "epochs.csv"), "epoch_time_s"
     )
     return f"{epoch_s:.3f} s/epoch, run {record['wall_s']:.1f} s"
 

@@ -70,19 +70,19 @@ def supervise(
     """
     run_folder = results / "runs" / planned.run_id / planned.key
     with attempts.exclusive(run_folder, planned.run_id):
-        attempt = attempts.latest_recorded_attempt(run_folder)
-        if attempt is None or not is_final(attempts.read_attempt_record(attempt)):
+        attempt_folder = attempts.latest_recorded_attempt(run_folder)
+        if attempt_folder is None or not is_final(attempts.read_attempt_record(attempt_folder)):
             environment = read_built(planned.environment)
             if planned.data:
                 check_data(planned.data, planned.spec["levels"]["dataset"])
             bind_results(results, planned.study, planned.site)
             # The attempt begins before the launcher asks the scheduler, which can already have lost the job.
-            with attempts.new_attempt(run_folder) as attempt:
+            with attempts.new_attempt(run_folder) as attempt_folder:
                 setup = environment.get("setup", ())
                 launcher = launch.make_launcher(planned.site, planned.spec, planned.framework.mpi, setup)
-                record = run_attempt(planned, environment, launcher, results, attempt, session)
-                attempts.write_record(attempt, record, "record")
-        return attempts.copy_final_record(attempt)
+                record = run_attempt(planned, environment, launcher, results, attempt_folder, session)
+                attempts.write_record(attempt_folder, record, "record")
+        return attempts.copy_final_record(attempt_folder)
 
 
 @dataclass(frozen=True)
@@ -107,10 +107,10 @@ def run_attempt(
     environment: BuiltEnvironment,
     launcher: Launcher,
     results: Path,
-    folder: Path,
+    attempt_folder: Path,
     session: str,
 ) -> dict[str, Any]:
-    """Launch all ranks once, in `folder` (runs/<run_id>/<key>/attempt-<k>), and return the record.
+    """Launch all ranks once, in runs/<run_id>/<key>/attempt-<k>, and return the record.
 
     Raises:
         AttemptLost: If the infrastructure failed.
@@ -119,20 +119,20 @@ def run_attempt(
     idle_w = meters.idle_power(results, session, site, spec, environment)
     model = planned.graph.to_json() if planned.graph else None
     content = rank_input(spec, planned.framework, environment, model, planned.data, launcher.hosts)
-    write_json(folder / "spec.json", content)
+    write_json(attempt_folder / "spec.json", content)
     run_environment = environment
     if version := spec.get("scorep"):
-        run_environment = score_p.wrap_program(environment, site, version, folder.resolve())
+        run_environment = score_p.wrap_program(environment, site, version, attempt_folder.resolve())
     ancestors = _ancestors()
-    execution = execute(planned, environment, run_environment, launcher, results, folder)
-    measurements = read_measurements(planned, environment, launcher, folder, execution, idle_w)
+    execution = execute(planned, environment, run_environment, launcher, results, attempt_folder)
+    measurements = read_measurements(planned, environment, launcher, attempt_folder, execution, idle_w)
     status, reason = decide_status(
         planned,
         execution.outcome,
         execution.trace_problem,
         measurements,
         launcher.hosts,
-        folder / "log.txt",
+        attempt_folder / "log.txt",
         is_orphaned=_ancestors() != ancestors,
     )
     return {
@@ -146,7 +146,7 @@ def run_attempt(
         "started_at": format_utc(execution.launched_at),
         "ended_at": format_utc(time.time()),
         "wall_s": execution.outcome.wall_s,
-        "lost_s": attempts.earlier_attempts_s(folder),
+        "lost_s": attempts.earlier_attempts_s(attempt_folder),
         "reference": execution.reference_entry,
         "measured": measurements.measured,
     }
@@ -158,7 +158,7 @@ def execute(
     run_environment: BuiltEnvironment,
     launcher: Launcher,
     results: Path,
-    folder: Path,
+    attempt_folder: Path,
 ) -> Execution:
     """Launch the ranks of an attempt, and run the site's reference benchmark before and after them.
 
@@ -168,22 +168,22 @@ def execute(
         run_environment: The environment of the ranks. Score-P can wrap its program.
         launcher: The launcher of the run.
         results: results/<study>.
-        folder: The attempt's folder.
+        attempt_folder: The attempt's folder.
     """
     site, spec = planned.site, planned.spec
 
     def run_benchmark(moment: str) -> reference.ReferenceTime:
-        benchmark_folder = folder / f"reference-{moment}"
+        benchmark_folder = attempt_folder / f"reference-{moment}"
         return reference.run_benchmark(benchmark_folder, spec, planned.framework.modules, environment, site)
 
     reference_entry = reference_before(planned, results, run_benchmark) if site.reference else None
     launched_at = time.time()
     outcome = launch.run_ranks(
-        launcher, run_environment, folder.resolve(), spec, site, reads=planned.read_paths
+        launcher, run_environment, attempt_folder.resolve(), spec, site, reads=planned.read_paths
     )
     if reference_entry and outcome.status == RunStatus.OK:
         reference_entry = reference.measure_after(lambda: run_benchmark("after"), reference_entry)
-    trace_problem = score_p.finish_trace(folder, outcome.status) if spec.get("scorep") else None
+    trace_problem = score_p.finish_trace(attempt_folder, outcome.status) if spec.get("scorep") else None
     return Execution(launched_at, outcome, trace_problem, reference_entry)
 
 
@@ -191,7 +191,7 @@ def read_measurements(
     planned: PlannedRun,
     environment: BuiltEnvironment,
     launcher: Launcher,
-    folder: Path,
+    attempt_folder: Path,
     execution: Execution,
     idle_w: Mapping[str, float | None] | None,
 ) -> Measurements:
@@ -200,13 +200,15 @@ def read_measurements(
     The log of a user-supplied command becomes epochs.csv. The meters that are read after a run then fill a
     column of this table.
     """
-    spec, command, table = planned.spec, planned.framework.command, folder / "epochs.csv"
+    spec, command, table = planned.spec, planned.framework.command, attempt_folder / "epochs.csv"
     launched_at, wall_s = execution.launched_at, execution.outcome.wall_s
-    is_finished = (folder / "result.json").exists()
-    times = own_commands.read_times(command, spec, folder, wall_s) if command and is_finished else None
-    metered = meters.read_after(folder, spec, planned.site, launcher) if is_finished else []
+    is_finished = (attempt_folder / "result.json").exists()
+    times = (
+        own_commands.read_times(command, spec, attempt_folder, wall_s) if command and is_finished else None
+    )
+    metered = meters.read_after(attempt_folder, spec, planned.site, launcher) if is_finished else []
     epochs = read_epochs(table) if table.exists() else []
-    measured = summarize_ranks(folder, launched_at, wall_s, spec, epochs)
+    measured = summarize_ranks(attempt_folder, launched_at, wall_s, spec, epochs)
     if measured:
         measured |= {"meters": metered, "idle_w": idle_w}
     if measured and command and times:
@@ -307,7 +309,7 @@ def oversubscribed(site: Site, run_spec: Mapping[str, Any]) -> bool:
 
 
 def summarize_ranks(
-    folder: Path,
+    attempt_folder: Path,
     launched_at: float,
     wall_s: float,
     run_spec: Mapping[str, Any],
@@ -316,14 +318,14 @@ def summarize_ranks(
     """Return what the ranks measured about themselves, or None if they did not finish.
 
     Args:
-        folder: The attempt's folder.
+        attempt_folder: The attempt's folder.
         launched_at: When the ranks were launched, Unix time in s.
         wall_s: Time from launch to the end of the last rank, s.
         run_spec: The run's specification.
         epochs: The rows of epochs.csv.
     """
     try:
-        result = json.loads((folder / "result.json").read_text())
+        result = json.loads((attempt_folder / "result.json").read_text())
     except FileNotFoundError:
         return None
     ranks = result["ranks"]
@@ -339,13 +341,13 @@ def summarize_ranks(
         "drivers": sorted({rank["driver"] for rank in ranks if rank["driver"]}),
         "systems": sorted({rank["system"] for rank in ranks}),
         "node_memory_bytes": min(rank["node_memory_bytes"] for rank in ranks),
-        "transport": transport.describe_transport(result["transport"], run_spec, folder),
+        "transport": transport.describe_transport(result["transport"], run_spec, attempt_folder),
         "startup_s": startup_time(
             result["ready_at"] - launched_at, result["closed_at"] - launched_at, wall_s
         ),
         "import_s": max((rank["import_s"] for rank in ranks if rank["import_s"] is not None), default=None),
         "first_step_s": max(first_steps, default=None),
-        "step_time_s": steps.quantiles(folder / "steps.csv", run_spec["levels"]["warmup_epochs"]),
+        "step_time_s": steps.quantiles(attempt_folder / "steps.csv", run_spec["levels"]["warmup_epochs"]),
         "memory_peak_bytes": max(rank["memory_peak_bytes"] for rank in ranks),
         "device_memory_peak_bytes": max(device_memory, default=None),
         "dropped_token_share": mean_dropped_share([rank["dropped_token_shares"] for rank in ranks]),
@@ -359,7 +361,7 @@ def summarize_ranks(
         PROGRAM_REPORT: result["program_report"],
         "settings": merge_settings([rank["settings"] for rank in ranks]),
         "warnings": list(dict.fromkeys(redact_log(text) for rank in ranks for text in rank["warnings"])),
-        "clock_error_s": phases.merge_phases(folder),
+        "clock_error_s": phases.merge_phases(attempt_folder),
         "python_version": result["python_version"],
         "library_version": result["library_version"],
     }
@@ -402,7 +404,7 @@ def epoch_energy(epochs: Sequence[Mapping[str, Any]], device: str) -> dict[str, 
 
 
 @contextmanager
-def report_interruptions(title: str, folder: Path) -> Iterator[None]:
+def report_interruptions(title: str, path: Path) -> Iterator[None]:
     """Print one line and exit if the attempt inside ends without a record.
 
     The exit status is 130 if a signal stopped it, INACCESSIBLE_STATUS (79) if a node cannot access a path,
@@ -430,7 +432,7 @@ def report_interruptions(title: str, folder: Path) -> Iterator[None]:
         sys.exit(os.EX_TEMPFAIL)
     except OSError as error:
         print_line(
-            f"ringside: {error.filename or folder}: {error.strerror or error}; correct it, then start again",
+            f"ringside: {error.filename or path}: {error.strerror or error}; correct it, then start again",
             to_stderr=True,
         )
         sys.exit(os.EX_TEMPFAIL)

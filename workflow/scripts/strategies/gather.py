@@ -23,7 +23,7 @@ from plan.campaign import Campaign, load_campaign
 from plan.site_limits import reason_missing_at_site
 from plan.timings import MESSAGES, PART_FACTORS, PARTS, Timing, key, output, required_timings
 from records.next_commands import CONFIGURED, CampaignArguments, arguments_for, repeat_notes
-from runs.attempts import missing_record_reason
+from runs.missing import MissingRecord, Situation, describe_missing
 from strategies.measure import KIND
 
 
@@ -114,14 +114,12 @@ def gather(campaign: Campaign) -> dict[str, pd.DataFrame]:
             timing_columns(campaign, timing),
         )
         if reason := reason_missing_at_site(site, timing.run.levels):
-            table_rows.append({**shared_columns, "status": RunStatus.MISSING, "reason": reason})
+            table_rows.append(shared_columns | MissingRecord(Situation.NOT_EXECUTABLE, reason).columns)
             continue
         shared_columns["key"] = key(site, timing)
         file = output(campaign.results, site, timing)
         if not file.exists():
-            table_rows.append(
-                {**shared_columns, "status": RunStatus.MISSING, "reason": missing_record_reason(file)}
-            )
+            table_rows.append(shared_columns | describe_missing(file).columns)
             continue
         record = KIND.read(file)
         shared_columns |= {name: record[name] for name in ("status", "reason")}

@@ -25,7 +25,7 @@ from plan.design import Run, refuse_imported
 from plan.identity import PlannedRun, plan_run
 from plan.scheduling import allocation_options
 from plan.site_limits import reason_missing_at_site
-from runs.attempts import attempt_folder, latest_recorded_attempt, put_aside
+from runs.attempts import attempt_path, latest_recorded_attempt, put_aside
 from runs.epochs import read_epochs
 from runs.phases import TABLE, damage_reason, write_intervals
 from runs.session import current_session
@@ -115,7 +115,7 @@ def measure(campaign: Campaign, planned: PlannedRun) -> Path:
         record = supervise(
             planned, results, current_session(), is_final=lambda record: record["status"] in USABLE
         )
-    attempt = attempt_folder(folder, record["attempt"])
+    attempt = attempt_path(folder, record["attempt"])
     if record["status"] not in USABLE:
         problem = f"the traced run ended as {record['status']}: {record['reason']}"
         raise InputError("run-failed", problem, file=attempt / "log.txt", got=record["status"])

@@ -12,7 +12,7 @@ from analysis.measured import with_phases
 from common.errors import InputError
 from common.files import read_json
 from ranks.worker.phases import COMMUNICATION
-from runs.attempts import attempt_folder
+from runs.attempts import attempt_path
 from runs.phases import TABLE, read_intervals
 
 NS = 10**9
@@ -106,7 +106,7 @@ def step_bounds(phases: pd.DataFrame) -> pd.DataFrame:
 def traced_attempts(runs: pd.DataFrame, records: Path) -> list[tuple[dict[str, Any], Path]]:
     """Return the rows of runs.csv of successful traced runs with phases, each with its attempt."""
     ok = with_phases(runs).to_dict("records")
-    return [(run, attempt_folder(records / run["run_id"] / run["key"], run["attempt"])) for run in ok]
+    return [(run, attempt_path(records / run["run_id"] / run["key"], run["attempt"])) for run in ok]
 
 
 def read(folder: Path) -> Timeline:
