@@ -46,7 +46,7 @@ from ranks.worker.devices import visible_names
 from runs.attempts import machine_lock
 from runs.epochs import read_epochs
 from runs.supervise import rank_input, summarize_ranks
-from runs.verdict import Measurements, Verdict, check_measurements, with_last_line
+from runs.verdict import Measurements, Verdict, append_last_error, check_measurements
 from support.one_run import one_run
 
 BENCH = Path(__file__).resolve().parent
@@ -157,7 +157,7 @@ class Rig:
             )
         status, reason = verdict
         if measured is None or status in (RunStatus.FAILED, RunStatus.TIMEOUT):
-            return Trained(folder, with_last_line(f"{status}: {reason}", folder / "log.txt"))
+            return Trained(folder, append_last_error(f"{status}: {reason}", folder / "log.txt"))
         self.shares.append((measured["other_cpu_share"], measured["steal_share"]))
         why = None if status == RunStatus.OK else f"{status}: {reason}"
         return Trained(folder, why, measured, epochs, run.graph.parameters)
@@ -190,7 +190,9 @@ class Rig:
             raise InputError("cannot-measure", f"{script.name}: not finished after {limit_s:.0f} s") from None
         json_lines = [line for line in output.splitlines() if line.startswith("{")]
         if not json_lines:
-            raise InputError("cannot-measure", with_last_line(f"{script.name} failed", folder / "log-0.txt"))
+            raise InputError(
+                "cannot-measure", append_last_error(f"{script.name} failed", folder / "log-0.txt")
+            )
         result: dict[str, Any] = json.loads(json_lines[-1])
         return result
 

@@ -235,7 +235,7 @@ def test_benchmark_over_another_interface_is_invalid(collective, least, study, s
         ]
         result = {"ranks": ranks, "other_cpu_share": 0.0, "message_bytes": 8_000_000}
         hosts, log = ["node1", "node2"], Path("log.txt")
-        return measuring.decide_status(
+        return measuring.judge_benchmark(
             ended, result, "gloo over tcp eth0", benchmark_spec, cluster, hosts, log
         )
 

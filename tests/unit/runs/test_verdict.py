@@ -28,10 +28,10 @@ from runs.usable import find_cause
 from runs.verdict import (
     Measurements,
     Verdict,
+    append_last_error,
     check_measurements,
-    decide_status,
-    failure_or_lost,
-    with_last_line,
+    extend_failure_reason,
+    judge_run,
 )
 from support.one_run import one_run
 
@@ -79,7 +79,7 @@ def decided(outcome: Outcome, log: Path, trace_problem: Note | None = None, kill
     study = load_study("quickstart")
     planned = plan_run(study, SITE, plan_design(study, SITE)[0])
     log.touch()
-    return decide_status(planned, outcome, trace_problem, Measurements(None, []), HOSTS, log, killed)
+    return judge_run(planned, outcome, trace_problem, Measurements(None, []), HOSTS, log, killed)
 
 
 def stated(verdict: tuple[str, Note | None]) -> tuple[str, str, dict[str, Any]]:
@@ -182,25 +182,29 @@ def test_reason_quotes_the_line_of_the_log_with_an_error(tmp_path: Path) -> None
     log = tmp_path / "log.txt"
     log.write_text("starting\nRuntimeError: out of memory\nshutting down\n\n")
     failed = Note("rank-failed", "rank 1", rank=1)
-    reason = with_last_line(failed, log)
+    reason = append_last_error(failed, log)
     assert reason == "rank 1: RuntimeError: out of memory"
     assert (reason.code, reason.facts) == (
         "rank-failed",
         {"rank": 1, "last_line": "RuntimeError: out of memory"},
     )
     log.write_text("RuntimeError: no luck\nsrun: error: node2: task 1: Exited with exit code 1\n")
-    assert with_last_line(failed, log).facts["last_line"] == "RuntimeError: no luck", "srun does not say why"
+    assert append_last_error(failed, log).facts["last_line"] == "RuntimeError: no luck", (
+        "srun does not say why"
+    )
     log.write_text(
         "LBANN error on rank 1 (reader.cpp:94): can't open file : x\nmodel0 training epoch 3 accuracy : 99%\n"
     )
     error = "LBANN error on rank 1 (reader.cpp:94): can't open file : x"
-    assert with_last_line(failed, log).facts["last_line"] == error
+    assert append_last_error(failed, log).facts["last_line"] == error
     log.write_text(
         "RuntimeError: no such layer\nE1128 11:06:47 7 torch/distributed/elastic/multiprocessing/api.py:1002] failed: Error\n"
         "    raise ChildFailedError(\ntorch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
     )
-    assert with_last_line(failed, log).facts["last_line"] == "RuntimeError: no such layer", "not torchrun's"
-    assert with_last_line(failed, tmp_path / "nothing") is failed
+    assert append_last_error(failed, log).facts["last_line"] == "RuntimeError: no such layer", (
+        "not torchrun's"
+    )
+    assert append_last_error(failed, tmp_path / "nothing") is failed
 
 
 def test_environment_exists_while_its_stamp_is_rewritten(tmp_path: Path) -> None:
@@ -261,6 +265,6 @@ def test_an_error_of_the_machine_loses_the_attempt(tmp_path: Path, number: int) 
     log = tmp_path / "log.txt"
     log.write_text(f"epoch 1\nOSError: [Errno {number}] {os.strerror(number)}: 'epochs.csv'\n")
     with pytest.raises(AttemptLost) as lost:
-        failure_or_lost(Note("rank-failed", "rank 0 ended with status 1"), log)
+        extend_failure_reason(Note("rank-failed", "rank 0 ended with status 1"), log)
     note = lost.value.args[0]
     assert (note.code, note.facts["error"]) == ("machine-error", errno.errorcode[number])

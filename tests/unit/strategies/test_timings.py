@@ -155,7 +155,7 @@ def test_a_timing_that_fails_is_data(
 ) -> None:
     with_ranks = result and {**result, "ranks": [{"host": "node1", "machine": "a"}]}
     (log := tmp_path / "log.txt").touch()
-    decided, reason = other_measurements.decide_status(
+    decided, reason = other_measurements.judge_measurement(
         outcome, with_ranks, load_site("local"), ["node1"], log
     )
     assert decided == status

@@ -6,10 +6,10 @@ from enum import StrEnum
 class RunStatus(StrEnum):
     """How a run ended, or why it has no result.
 
-    `launchers.launch.run_ranks` decides between OK, OOM, FAILED and TIMEOUT. `runs.verdict.decide_status`
+    `launchers.launch.run_ranks` decides between OK, OOM, FAILED and TIMEOUT. `runs.verdict.judge_run`
     then turns OK into FAILED or INVALID if the measurements do not count, and discards an attempt that FAILED
     or ran out of memory (OOM) if its cause was not the training. Collective benchmarks and timings have a
-    `decide_status` of their own (`runs.other_measurements`, `network.measure`). An attempt that was lost or
+    function of their own (`judge_measurement`, `judge_benchmark`). An attempt that was lost or
     stopped (`launchers.protocol`) has no record, and so no status.
 
     BROKEN and MISSING are in no record: readers of records assign them.

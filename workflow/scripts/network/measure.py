@@ -47,7 +47,7 @@ def attempt_benchmark(
     outcome = launch.run_ranks(launcher, environment, folder.resolve(), benchmark_spec, site, program=PROGRAM)
     result = other_measurements.read_result(folder)
     described = transport.describe_transport(result["transport"], benchmark_spec, folder) if result else None
-    status, reason = decide_status(
+    status, reason = judge_benchmark(
         outcome, result, described, benchmark_spec, site, launcher.hosts, folder / "log.txt"
     )
     return {
@@ -71,7 +71,7 @@ def attempt_benchmark(
     }
 
 
-def decide_status(
+def judge_benchmark(
     outcome: Outcome,
     result: Mapping[str, Any] | None,
     described: str | None,
@@ -80,12 +80,12 @@ def decide_status(
     hosts: Sequence[str],
     log: Path,
 ) -> Verdict:
-    """Decide the status of a benchmark: that of `other_measurements.decide_status`, or INVALID.
+    """Decide the status of a benchmark: that of `other_measurements.judge_measurement`, or INVALID.
 
     It is INVALID, too, if messages took another way than the site's network. `described` is the transport in
     words, and `hosts` are the nodes on which the ranks were started.
     """
-    verdict = other_measurements.decide_status(outcome, result, site, hosts, log)
+    verdict = other_measurements.judge_measurement(outcome, result, site, hosts, log)
     if verdict.status != RunStatus.OK or result is None or described is None:
         return verdict
     # The transport is judged as in a run with one epoch that carries all messages of the benchmark.

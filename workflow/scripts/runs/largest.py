@@ -34,7 +34,7 @@ from runs import attempts, other_measurements
 from runs.bisection import find_largest
 from runs.memory_estimates import estimate
 from runs.supervise import rank_input
-from runs.verdict import failure_or_lost
+from runs.verdict import extend_failure_reason
 
 TRIAL = "trial.json"
 ESTIMATED_SIZE = 64  # memory is estimated for this size or less, and for a quarter of it
@@ -120,7 +120,7 @@ class Trials:
         if status == RunStatus.OK and result is None:
             status, reason = RunStatus.FAILED, other_measurements.NO_RESULT
         if status == RunStatus.FAILED and reason:
-            reason = failure_or_lost(reason, trial_folder / "log.txt")
+            reason = extend_failure_reason(reason, trial_folder / "log.txt")
         ranks = result["ranks"] if result else []
         device_peaks = [peak for rank in ranks if (peak := rank["device_memory_peak_bytes"]) is not None]
         return {

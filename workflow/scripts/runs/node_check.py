@@ -38,7 +38,7 @@ from plan.scheduling import allocation_options
 from plan.site_resources import common_site_fields
 from runs.other_measurements import NO_RESULT, read_result
 from runs.supervise import rank_input, report_interruptions
-from runs.verdict import failure_or_lost
+from runs.verdict import extend_failure_reason
 from sites import slurm, verdicts
 from sites.node_job import outside
 from sites.outliers import RATE_TEXT, best_meetings, judge_units, rounds_needed
@@ -114,7 +114,7 @@ def measure_nodes(site: Site, nodes: int, folder: Path) -> dict[str, Any]:
     result = read_result(folder)
     if outcome.reason or result is None:
         reason = outcome.reason or NO_RESULT
-        raise AttemptLost(failure_or_lost(reason, folder / "log.txt"))
+        raise AttemptLost(extend_failure_reason(reason, folder / "log.txt"))
     names = {host.split(".")[0]: host for host in launcher.hosts}  # as the scheduler knows them
     for node in result["nodes"]:
         node["host"] = names.get(node["host"].split(".")[0], node["host"])

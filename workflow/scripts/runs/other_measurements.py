@@ -32,7 +32,7 @@ from plan.plan_files import changed_since_planned
 from runs import attempts
 from runs.session import current_session
 from runs.supervise import report_interruptions
-from runs.verdict import Verdict, failure_or_lost, misplaced_or_disturbed_reason
+from runs.verdict import Verdict, extend_failure_reason, misplaced_or_disturbed_reason
 
 NO_RESULT = Note("no-result", "ended without a result")
 
@@ -162,7 +162,7 @@ def read_result(folder: Path) -> dict[str, Any] | None:
     return result
 
 
-def decide_status(
+def judge_measurement(
     outcome: Outcome,
     result: Mapping[str, Any] | None,
     site: Site,
@@ -175,11 +175,11 @@ def decide_status(
         AttemptLost: If it failed because of an error of the machine, such as a full disk.
     """
     if outcome.status == RunStatus.FAILED and outcome.reason:
-        return Verdict(RunStatus.FAILED, failure_or_lost(outcome.reason, log))
+        return Verdict(RunStatus.FAILED, extend_failure_reason(outcome.reason, log))
     if outcome.status != RunStatus.OK:
         return Verdict(outcome.status, outcome.reason)
     if result is None:
-        return Verdict(RunStatus.FAILED, failure_or_lost(NO_RESULT, log))
+        return Verdict(RunStatus.FAILED, extend_failure_reason(NO_RESULT, log))
     actual_hosts = list(dict.fromkeys(rank["host"] for rank in result["ranks"]))
     n_machines = len({rank["machine"] for rank in result["ranks"]})
     shares = result["other_cpu_share"], 0.0  # these ranks do not measure CPU steal

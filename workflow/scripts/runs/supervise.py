@@ -41,7 +41,7 @@ from ranks.worker.energy import SCOPES, widest_scope
 from runs import attempts, meters, own_commands, phases, reference, score_p, steps, transport
 from runs.epochs import mean_of_timed, read_epochs
 from runs.session import current_session, refuse_halted
-from runs.verdict import Measurements, decide_status
+from runs.verdict import Measurements, judge_run
 
 WHO_REPEATS = "Snakemake repeats it if its profile has retries; otherwise, run the command again"
 
@@ -126,7 +126,7 @@ def run_attempt(
     ancestors = _ancestors()
     execution = execute(planned, environment, run_environment, launcher, results, attempt_folder)
     measurements = read_measurements(planned, environment, launcher, attempt_folder, execution, idle_w)
-    status, reason = decide_status(
+    status, reason = judge_run(
         planned,
         execution.outcome,
         execution.trace_problem,

@@ -1,4 +1,4 @@
-"""Decide the status of a run from one attempt. `decide_status` has the last word.
+"""Decide the status of a run from one attempt. `judge_run` has the last word.
 
 `launchers.launch` decides how the ranks ended: ok, oom, failed or timeout. This module checks whether the
 measurements count. If an attempt says nothing about the training, it raises `AttemptLost`: the attempt then
@@ -64,7 +64,7 @@ class Measurements:
     log_problem: Note | None = None
 
 
-def decide_status(
+def judge_run(
     planned: PlannedRun,
     outcome: Outcome,
     trace_problem: Note | None,
@@ -103,7 +103,7 @@ def decide_status(
             Note("parent-killed", "Snakemake or the process between it and the supervisor ended")
         )
     if verdict.status == RunStatus.FAILED and verdict.reason:
-        return Verdict(RunStatus.FAILED, failure_or_lost(verdict.reason, log))
+        return Verdict(RunStatus.FAILED, extend_failure_reason(verdict.reason, log))
     return verdict
 
 
@@ -216,20 +216,20 @@ def _short_names(hosts: Sequence[str]) -> list[str]:
     return [host.split(".")[0] for host in hosts]
 
 
-def failure_or_lost(reason: Note, log: Path) -> Note:
+def extend_failure_reason(reason: Note, log: Path) -> Note:
     """Return the reason of a failure with the last error in the log appended, or raise AttemptLost.
 
     Raises:
         AttemptLost: If that error is one of the machine, such as a full disk, and not of the training.
     """
-    extended = with_last_line(reason, log)
+    extended = append_last_error(reason, log)
     for number in _MACHINE_OR_PORT_ERRORS:
         if os.strerror(number) in extended:
             raise AttemptLost(Note("machine-error", extended, error=errno.errorcode[number]))
     return extended
 
 
-def with_last_line(reason: Note, log: Path) -> Note:
+def append_last_error(reason: Note, log: Path) -> Note:
     """Return `reason` with the last error in the log appended, preferably one that no other rank caused."""
     plain = (_TERMINAL.sub("", line) for line in read_end(log).splitlines())
     lines = ["".join(filter(str.isprintable, line)).strip() for line in plain]

@@ -45,7 +45,7 @@ def attempt_timing(
     outcome = launch.run_ranks(launcher, environment, folder.resolve(), settings, site, program=program)
     result = other_measurements.read_result(folder)
     log = folder / "log.txt"
-    status, reason = other_measurements.decide_status(outcome, result, site, launcher.hosts, log)
+    status, reason = other_measurements.judge_measurement(outcome, result, site, launcher.hosts, log)
     measured = result or {}
     return {
         "name": timing.name,
