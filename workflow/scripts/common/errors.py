@@ -169,7 +169,7 @@ def system_error(error: OSError, path: object = "") -> InputError:
     return InputError(SYSTEM_CODE, problem, file=error.filename or path, hint="correct it, then start again")
 
 
-def refuse_machine_error(error: Exception, path: object = "") -> None:
+def raise_if_machine_error(error: Exception, path: object = "") -> None:
     """Raise an InputError if an error is one of MACHINE_ERRORS.
 
     A file that such an error makes unreadable is not broken and need not be rebuilt.

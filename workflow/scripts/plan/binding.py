@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from common.errors import InputError, refuse_machine_error
+from common.errors import InputError, raise_if_machine_error
 from common.files import create_json, node_name, read_json, write_json
 from declared.site import Site
 
@@ -91,7 +91,7 @@ def read_binding(results: Path) -> dict[str, Any] | None:
             optional = {INSTALLED: dict(bound.get(INSTALLED, {})), MACHINE_ID: bound.get(MACHINE_ID)}
             return {key: bound[key] for key in KINDS} | optional
     except (OSError, ValueError, TypeError, KeyError) as error:
-        refuse_machine_error(error, file)
+        raise_if_machine_error(error, file)
     problem = "is broken"
     hint = "remove it if the results were measured here"
     raise InputError("broken-file", problem, file=file, expected=list(KINDS), hint=hint)

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from common.errors import InputError, refuse_machine_error
+from common.errors import InputError, raise_if_machine_error
 from common.files import read_json
 from common.schemas import check
 from common.text import number_of
@@ -71,7 +71,7 @@ def read_decision(file: Path, replicates: Replicates) -> Decision | None:
     try:
         status = os.stat(file)
     except OSError as error:
-        refuse_machine_error(error)
+        raise_if_machine_error(error)
         return None
     fields = _load(file, status.st_mtime_ns, status.st_size)
     return (
@@ -88,7 +88,7 @@ def _load(file: Path, _date_ns: int, _size: int) -> Mapping[str, Any] | None:
         fields: Mapping[str, Any] = read_json(file)
         check(fields, "decision", file)
     except (OSError, ValueError, InputError) as error:
-        refuse_machine_error(error, file)
+        raise_if_machine_error(error, file)
         return None
     return fields
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from common.errors import InputError, refuse_machine_error
+from common.errors import InputError, raise_if_machine_error
 from common.files import display_path, read_json
 from common.notes import Note
 from common.run_status import RECORD_STATUSES, RunStatus
@@ -26,7 +26,7 @@ def load_record(file: Path) -> dict[str, Any]:
         record: dict[str, Any] = read_json(file)
         check(record, file.stem, file)
     except (OSError, ValueError, InputError) as error:
-        refuse_machine_error(error, display_path(file))
+        raise_if_machine_error(error, display_path(file))
         code = error.code if isinstance(error, InputError) else "broken-file"
         return {
             "status": RunStatus.BROKEN,

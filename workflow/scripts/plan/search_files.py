@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from common.errors import InputError, refuse_machine_error
+from common.errors import InputError, raise_if_machine_error
 from common.files import CHECKOUT, display_path, read_json
 from common.schemas import check
 from declared.site import Site
@@ -46,7 +46,7 @@ def _read(file: Path, schema: str, command: str, _date_ns: int) -> Mapping[str, 
     try:
         content: Mapping[str, Any] = read_json(file)
     except (OSError, ValueError) as error:
-        refuse_machine_error(error, display_path(file))
+        raise_if_machine_error(error, display_path(file))
         reason = error.strerror if isinstance(error, OSError) else error
         problem = f"is broken ({reason})"
         hint = f"remove it, and run {command}"

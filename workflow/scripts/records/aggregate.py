@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 from common.cores import all_cores
-from common.errors import InputError, InputErrors, refuse_machine_error
+from common.errors import InputError, InputErrors, raise_if_machine_error
 from common.files import display_path, written_whole
 from common.notes import Note
 from common.options import run_program
@@ -171,7 +171,7 @@ def epoch_lines(run_folder: Path, record: dict[str, Any], n_epochs: int, n_warm_
         if "n" in "".join(lines):  # nan, inf
             lines = [_NOT_FINITE.sub("", line) for line in lines]
     except (OSError, ValueError) as error:
-        refuse_machine_error(error, table)
+        raise_if_machine_error(error, table)
         raise make_error("broken-file", f"is broken ({error})", got=str(error)) from None
     if record["status"] == RunStatus.OK and len(lines) != n_epochs:
         raise make_error(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from common.errors import InputError, refuse_machine_error
+from common.errors import InputError, raise_if_machine_error
 from common.files import display_path
 from common.options import run_program
 from common.run_status import RunStatus
@@ -31,7 +31,7 @@ def gather(runs: pd.DataFrame, results: Path) -> pd.DataFrame:
             try:
                 tables.append(pd.read_csv(file, dtype=TYPES).assign(run_id=run_id, key=key))
             except (OSError, ValueError) as error:
-                refuse_machine_error(error, display_path(file))
+                raise_if_machine_error(error, display_path(file))
                 raise InputError("broken-file", f"is broken ({error})", file=file, hint="remove it") from None
     return pd.concat(tables[1:] or tables, ignore_index=True)
 

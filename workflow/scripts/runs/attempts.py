@@ -36,7 +36,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, TextIO
 
-from common.errors import InputError, print_line, refuse_machine_error
+from common.errors import InputError, print_line, raise_if_machine_error
 from common.files import (
     acquire_lock,
     format_utc,
@@ -93,7 +93,7 @@ def _has_record(attempt_folder: Path) -> bool:
     try:
         return bool(json.loads((attempt_folder / "record.json").read_text()))
     except (OSError, ValueError) as error:
-        refuse_machine_error(error)
+        raise_if_machine_error(error)
         return False
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic
 
-from common.errors import InputError, refuse_machine_error
+from common.errors import InputError, raise_if_machine_error
 from common.files import format_utc
 from common.notes import Note
 from common.run_status import RunStatus
@@ -146,7 +146,7 @@ class Kind(Generic[MeasurementT]):
         try:
             record: dict[str, Any] = json.loads(file.read_text())
         except (OSError, ValueError) as error:
-            refuse_machine_error(error, file)
+            raise_if_machine_error(error, file)
             hint = f"remove {file.parent} and start again"
             raise InputError("broken-file", f"is broken ({error})", file=file, hint=hint) from None
         check(record, self.name, file)
