@@ -17,7 +17,7 @@ from runs.progress import (
     filter_log,
     print_planned_search,
 )
-from runs.session import SESSION_VARIABLE, refuse_halted
+from runs.session import SESSION_VARIABLE, raise_if_halted
 
 
 def pass_error(progress: CampaignProgress, **fields: Any) -> bool:
@@ -212,16 +212,16 @@ def test_campaign_is_halted_after_three_equal_failures(tmp_path: Path) -> None:
 def test_no_run_begins_in_a_halted_campaign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SESSION_VARIABLE, "s")
     progress = CampaignProgress(tmp_path, "s", 9, 0, stop_scheduling=lambda: None)
-    refuse_halted(tmp_path)
+    raise_if_halted(tmp_path)
     progress.count_run("a", "failed")
-    refuse_halted(tmp_path)
+    raise_if_halted(tmp_path)
     for _ in range(3):
         progress.failures.count_run("failed", "the same")
     with pytest.raises(InputError) as refused:
-        refuse_halted(tmp_path)
+        raise_if_halted(tmp_path)
     assert refused.value.code == "campaign-halted"
     monkeypatch.setenv(SESSION_VARIABLE, "t")
-    refuse_halted(tmp_path)
+    raise_if_halted(tmp_path)
 
 
 @pytest.mark.parametrize(

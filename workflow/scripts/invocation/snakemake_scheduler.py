@@ -13,7 +13,7 @@ def stop_scheduling() -> None:
 
     Snakemake's handler runs in a thread, because it waits for a lock that the caller can hold. Until the
     handler has the lock, one more job can begin; a run then refuses to train
-    (`runs.session.refuse_halted`).
+    (`runs.session.raise_if_halted`).
     """
     handler = signal.getsignal(signal.SIGTERM)
     if callable(handler):

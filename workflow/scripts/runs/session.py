@@ -31,7 +31,7 @@ def _session_file(results: Path, session: str) -> Path:
     return results / "sessions" / f"{session}.json"
 
 
-def refuse_halted(results: Path) -> None:
+def raise_if_halted(results: Path) -> None:
     """Raise InputError if this session has halted its campaign, so that its other jobs do not train."""
     try:
         session = json.loads(_session_file(results, current_session()).read_text(encoding="utf-8"))
@@ -65,7 +65,7 @@ class SessionFile:
         self._write()
 
     def halt(self, reason: Note) -> None:
-        """Write why the campaign was halted, which `refuse_halted` reads."""
+        """Write why the campaign was halted, which `raise_if_halted` reads."""
         self._halted = reason
         self._write()
 

@@ -40,7 +40,7 @@ from plan.plan_files import read_plan
 from ranks.worker.energy import SCOPES, widest_scope
 from runs import attempts, meters, own_commands, phases, reference, score_p, steps, transport
 from runs.epochs import mean_of_timed, read_epochs
-from runs.session import current_session, refuse_halted
+from runs.session import current_session, raise_if_halted
 from runs.verdict import Measurements, judge_run
 
 WHO_REPEATS = "Snakemake repeats it if its profile has retries; otherwise, run the command again"
@@ -448,7 +448,7 @@ def main(*, site: str, plan: Path, key: str) -> None:
     """
     results = plan.parents[1]
     declared_site = without_slow_nodes(load_site(site), results)
-    refuse_halted(results)
+    raise_if_halted(results)
     planned = read_plan(plan, key, declared_site)
     with report_interruptions(planned.run_id, results):
         check_bound(results, declared_site)
