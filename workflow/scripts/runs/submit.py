@@ -38,7 +38,7 @@ def load_slurm_campaign(study: str = "", site: str = "") -> tuple[Campaign, list
     return campaign, [f"study={campaign.study.name}", f"site={campaign.site.name}"]
 
 
-def refuse_unsubmittable(campaign: Campaign) -> None:
+def raise_if_unsubmittable(campaign: Campaign) -> None:
     """Raise InputError if the site or this machine has no Slurm, or if the campaign already has jobs."""
     refuse_imported(campaign.study)
     if campaign.site.launcher != "slurm":
@@ -281,7 +281,7 @@ def submit_blocks(study: str = "", site: str = "", until_end: bool = False, keep
     options = ["--keep-going"] if keep_going else []
     os.chdir(CHECKOUT)
     campaign, config = load_slurm_campaign(study, site)
-    refuse_unsubmittable(campaign)
+    raise_if_unsubmittable(campaign)
     build_inputs(campaign, config, options)
     if campaign.node_check:
         campaign, _ = load_slurm_campaign(study, site)  # without the nodes that are slow
