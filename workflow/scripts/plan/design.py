@@ -80,7 +80,7 @@ class Run:
         return self.framework.strategies and self.strategy is None
 
 
-def refuse_imported(study: Study) -> None:
+def raise_if_imported(study: Study) -> None:
     """Raise InputError if a study's runs were measured elsewhere, so that none is planned and run here."""
     if study.imported:
         raise InputError(
@@ -100,7 +100,7 @@ def plan_design(study: Study, site: Site) -> list[Run]:
         InputError: If a cell cannot be trained, if `exclude` leaves no cell, or if the runs were measured
             elsewhere.
     """
-    refuse_imported(study)
+    raise_if_imported(study)
     runs = [
         _make_run(study, site, cell, levels, geometry, replicate)
         for cell, levels, geometry in _checked_cells(study, site)

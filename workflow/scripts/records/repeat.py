@@ -17,7 +17,7 @@ from plan import ownership, unlock
 from plan.binding import read_binding
 from plan.campaign import Campaign, load_campaign, load_merged_config
 from plan.collective_benchmarks import CollectiveBenchmarks
-from plan.design import refuse_imported
+from plan.design import raise_if_imported
 from plan.largest import BatchSearches
 from plan.record_checks import record_status
 from plan.timings import Timings
@@ -80,7 +80,7 @@ def repeat_runs(selector: str, study: str = "", site: str = "", run: bool = True
     if bound and not site:
         config["site"] = bound["site"]  # The results are bound to this site, whatever is configured now.
     campaign = load_campaign({**config, "records": "campaign"})
-    refuse_imported(campaign.study)
+    raise_if_imported(campaign.study)
     runs = select_runs(campaign, selector)
     if not runs and selector in RECORD_STATUSES:
         problem = f"no run of {campaign.study.name} has the status {selector}"

@@ -26,7 +26,7 @@ from plan import unlock
 from plan.binding import BINDING, refuse_other_site
 from plan.campaign import load_merged_config
 from plan.decisions import DECISION_FOLDERS
-from plan.design import refuse_imported
+from plan.design import raise_if_imported
 from plan.ownership import refuse_unwritable
 from plan.record_checks import record_status
 from runs.attempts import machine_lock
@@ -88,7 +88,7 @@ def main(*, study: str = "", site: str = "", targets: Sequence[str] = ("figures"
     study = str(load_merged_config(study, site)["study"])
     check_name("study", study)
     existing(CHECKOUT / "config" / "studies", study, "study")
-    refuse_imported(load_study(study))
+    raise_if_imported(load_study(study))
     results = Path("results") / study
     refuse_other_site(results, site)
     refuse_unwritable(results)

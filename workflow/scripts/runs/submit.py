@@ -24,7 +24,7 @@ from common.text import number_of
 from plan import unlock
 from plan.campaign import Campaign, load_campaign, load_merged_config
 from plan.collective_benchmarks import CollectiveBenchmarks
-from plan.design import refuse_imported
+from plan.design import raise_if_imported
 from plan.scheduling import allocation_options
 from sites import slurm
 from sites.readiness import check_launch, node_paths
@@ -40,7 +40,7 @@ def load_slurm_campaign(study: str = "", site: str = "") -> tuple[Campaign, list
 
 def raise_if_unsubmittable(campaign: Campaign) -> None:
     """Raise InputError if the site or this machine has no Slurm, or if the campaign already has jobs."""
-    refuse_imported(campaign.study)
+    raise_if_imported(campaign.study)
     if campaign.site.launcher != "slurm":
         raise InputError(
             "not-possible-here",

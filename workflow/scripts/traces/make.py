@@ -21,7 +21,7 @@ from models.graph import BYTES
 from models.messages import number_bytes
 from plan.binding import check_bound, read_binding
 from plan.campaign import Campaign, load_campaign, load_merged_config
-from plan.design import Run, refuse_imported
+from plan.design import Run, raise_if_imported
 from plan.identity import PlannedRun, plan_run
 from plan.scheduling import allocation_options
 from plan.site_limits import reason_missing_at_site
@@ -187,7 +187,7 @@ def trace_run(
     if bound and not site:
         config["site"] = bound["site"]
     campaign = load_campaign({**config, "records": "campaign"}, probe=True)
-    refuse_imported(campaign.study)
+    raise_if_imported(campaign.study)
     run, level = find_run(campaign, run_pattern), "full" if full else "phases"
     existing = (
         finished_trace(Path(campaign.record_paths[run.run_id]).parent)
