@@ -92,12 +92,12 @@ def test_results_of_somebody_else_are_refused() -> None:
     user = os.geteuid()
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder, "results", "small")
-        ownership.refuse_unwritable(results)
+        ownership.raise_if_unwritable(results)
         os.chmod(folder, stat.S_IRUSR | stat.S_IXUSR | stat.S_IXOTH)
         os.seteuid(65534 if user == 0 else user)
         try:
             with pytest.raises(InputError) as refused:
-                ownership.refuse_unwritable(results)
+                ownership.raise_if_unwritable(results)
             assert (refused.value.code, refused.value.file) == ("not-writable", folder)
         finally:
             os.seteuid(user)

@@ -76,7 +76,7 @@ def prepare_process(checkout: Path, scripts: Path, plans: bool) -> None:
     open_streams()
     exit_on_input_error(lambda: _check_folder(checkout))
     if plans:
-        exit_on_input_error(lambda: ownership.refuse_unwritable(STATE))
+        exit_on_input_error(lambda: ownership.raise_if_unwritable(STATE))
     exit_on_input_error(lambda: read_config(checkout / "config" / "config.yaml"))
 
 
@@ -190,7 +190,7 @@ class Call:
         launched = LAUNCHING_RULES & due
         if self._locks:
             exit_on_input_error(lambda: ownership.claim(STATE))
-        exit_on_input_error(lambda: ownership.refuse_unwritable(self.campaign.results))
+        exit_on_input_error(lambda: ownership.raise_if_unwritable(self.campaign.results))
         exit_on_input_error(lambda: _check_shares({job.rule.name: job for job in jobs if job.is_shell}))
         disturbance_note = self._disturbance() if launched else None
         exit_on_input_error(lambda: self._check_launch(runs="run" in launched) if launched else None)

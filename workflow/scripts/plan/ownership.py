@@ -55,7 +55,7 @@ def refuse_second() -> NoReturn:
     )
 
 
-def refuse_unwritable(results: Path) -> None:
+def raise_if_unwritable(results: Path) -> None:
     """Raise InputError if `results` cannot be written or created."""
     existing = next(folder for folder in (results, *results.absolute().parents) if os.path.lexists(folder))
     if not os.access(existing, os.W_OK, effective_ids=True):

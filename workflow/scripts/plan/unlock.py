@@ -9,7 +9,7 @@ from pathlib import Path
 from common.errors import InputError
 from common.files import CHECKOUT
 from common.options import run_program
-from plan.ownership import hold, lock_files, refuse_unwritable, release
+from plan.ownership import hold, lock_files, raise_if_unwritable, release
 
 STATE = Path(".snakemake")
 PROBE_BYTES = 1 << 16
@@ -34,7 +34,7 @@ def check_folders() -> None:
     if os.path.lexists(STATE) and not STATE.is_dir():
         hint = "remove it: Snakemake keeps its state in a folder of this name"
         raise InputError("not-a-folder", "is not a folder", file=STATE, expected="a folder", hint=hint)
-    refuse_unwritable(STATE)
+    raise_if_unwritable(STATE)
 
 
 def name_user() -> None:

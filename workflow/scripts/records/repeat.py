@@ -89,7 +89,7 @@ def repeat_runs(selector: str, study: str = "", site: str = "", run: bool = True
         problem = f"'{selector}': no run of {campaign.study.name} that has a record matches"
         suggestion = suggest_pattern(selector, campaign.record_paths, RECORD_STATUSES)
         raise InputError("unknown-name", problem, got=selector, expected=SELECTOR, suggestion=suggestion)
-    ownership.refuse_unwritable(campaign.results)
+    ownership.raise_if_unwritable(campaign.results)
     if not ownership.hold(Path(".snakemake")):
         problem = "a campaign is running in this checkout"
         raise InputError(

@@ -27,7 +27,7 @@ from plan.binding import BINDING, refuse_other_site
 from plan.campaign import load_merged_config
 from plan.decisions import DECISION_FOLDERS
 from plan.design import raise_if_imported
-from plan.ownership import refuse_unwritable
+from plan.ownership import raise_if_unwritable
 from plan.record_checks import record_status
 from runs.attempts import machine_lock
 
@@ -91,7 +91,7 @@ def main(*, study: str = "", site: str = "", targets: Sequence[str] = ("figures"
     raise_if_imported(load_study(study))
     results = Path("results") / study
     refuse_other_site(results, site)
-    refuse_unwritable(results)
+    raise_if_unwritable(results)
     statuses = map(record_status, results.glob("runs/*/*/record.json"))
     if (first := next(statuses, None)) != RunStatus.OK and RunStatus.OK not in statuses:
         code, ended = ("no-record", "ended") if first is None else ("no-success", "succeeded")
