@@ -124,7 +124,7 @@ def check_place(bound: Mapping[str, Any], site: Site, results: Path) -> None:
         )
 
 
-def refuse_other_site(results: Path, site: str) -> None:
+def raise_if_other_site(results: Path, site: str) -> None:
     """Raise InputError if `results`, which are only read, are bound to another site than the named one."""
     bound = read_binding(results)
     if site and bound and bound["site"] != site:

@@ -17,7 +17,7 @@ from common.run_status import RECORD_STATUSES, RunStatus
 from common.text import format_duration, number_of
 from declared.configuration import load_config
 from declared.study import load_study
-from plan.binding import refuse_other_site
+from plan.binding import raise_if_other_site
 from plan.campaign import imported_note, load_campaign, load_merged_config
 from plan.decisions import BY_CHANCE, NO, summarize_target
 from records.standing import Job, Problem, Standing, TargetProgress, UnderWay, standing_reader
@@ -261,7 +261,7 @@ def campaign_reader(study: str = "", site: str = "") -> Callable[[], Standing]:
     """
     config = load_merged_config(study, site)
     if config.get("study"):
-        refuse_other_site(Path("results") / str(config["study"]), site)
+        raise_if_other_site(Path("results") / str(config["study"]), site)
     # The first run binds results to their site. Until then, a folder of submissions shows that it is a Slurm
     # site.
     if (Path("results") / str(config.get("study")) / "logs" / "submit").is_dir():

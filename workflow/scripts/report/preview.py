@@ -23,7 +23,7 @@ from declared.configuration import check_name, existing
 from declared.study import load_study
 from launchers.processes import kill
 from plan import unlock
-from plan.binding import BINDING, refuse_other_site
+from plan.binding import BINDING, raise_if_other_site
 from plan.campaign import load_merged_config
 from plan.decisions import DECISION_FOLDERS
 from plan.design import raise_if_imported
@@ -90,7 +90,7 @@ def main(*, study: str = "", site: str = "", targets: Sequence[str] = ("figures"
     existing(CHECKOUT / "config" / "studies", study, "study")
     raise_if_imported(load_study(study))
     results = Path("results") / study
-    refuse_other_site(results, site)
+    raise_if_other_site(results, site)
     raise_if_unwritable(results)
     statuses = map(record_status, results.glob("runs/*/*/record.json"))
     if (first := next(statuses, None)) != RunStatus.OK and RunStatus.OK not in statuses:
