@@ -24,7 +24,7 @@ from plan.identity import spec
 from plan.products import campaign_traits
 from plan.site_limits import reason_missing_at_site
 from plan.timings import Timings
-from records import status
+from records import status_text
 from report import preview
 from support.measured_elsewhere import imported_study
 from support.refusals import assert_refusal
@@ -364,7 +364,7 @@ def imported(monkeypatch: pytest.MonkeyPatch) -> Study:
     """A study of measurements made elsewhere, as if it were in config/studies."""
     monkeypatch.chdir(CHECKOUT)
     study = imported_study("measured-mlperf")
-    for module in (campaign, cost, preview, status):
+    for module in (campaign, cost, preview, status_text):
         monkeypatch.setattr(module, "load_study", lambda name: study)
     return study
 
@@ -381,7 +381,7 @@ def test_measurements_made_elsewhere_are_not_planned(
     with pytest.raises(InputError) as refused:
         plan_design(imported, load_site("local"))
     assert_refusal(refused.value, "measured-elsewhere", "imported")
-    for show in (cost.main, status.show_status):
+    for show in (cost.main, status_text.show_status):
         show(study=imported.name, as_json=True)
         facts = json.loads(capsys.readouterr().out)
         assert (facts["runs"], facts["cells"], facts["licence"]) == (30, 3, "Apache-2.0")

@@ -67,7 +67,7 @@ def snakemake(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
          {"study": "quickstart", "site": "virtual", "block": 2, "as_json": True, "estimates": True}),
         ("plan --no-memory", "runs.memory_estimates.show_plan", (),
          {"study": "", "site": "", "block": None, "as_json": False, "estimates": False}),
-        ("status quickstart --watch", "records.status.show_status", ("quickstart", ""),
+        ("status quickstart --watch", "records.status_text.show_status", ("quickstart", ""),
          {"repeatedly": True, "as_json": False}),
         ("preview quickstart", "report.preview.main", (), {"study": "quickstart", "site": ""}),
         ("repeat *ddp* --study rehearsal --site virtual", "records.repeat.repeat_runs",

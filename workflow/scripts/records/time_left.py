@@ -18,7 +18,7 @@ RECORD_FIELDS = ("status", "reason", "started_at", "ended_at", "session", "wall_
 Records = Mapping[str, Mapping[str, Any]]  # name -> RECORD_FIELDS of its record
 
 
-class Reader:
+class RecordCache:
     """Read records, each again only after a change, which makes watching a campaign cheap."""
 
     def __init__(self) -> None:
@@ -43,12 +43,12 @@ class Reader:
 
 def time_left_estimator(campaign: Campaign) -> Callable[[], float | None]:
     """Return a function that estimates the time left in seconds, without regard to runs under way."""
-    reader, outputs = Reader(), CollectiveBenchmarks(campaign).outputs
+    cache, outputs = RecordCache(), CollectiveBenchmarks(campaign).outputs
 
     def estimate() -> float | None:
         current = campaign.with_current_decisions()
         return estimate_time_left(
-            current, reader.read_all(current.record_paths), outputs, reader.read_all(outputs), {}
+            current, cache.read_all(current.record_paths), outputs, cache.read_all(outputs), {}
         )
 
     return estimate

@@ -50,7 +50,7 @@ def status(
     Example:
     ./ringside status my-study --watch
     """
-    from records.status import show_status
+    from records.status_text import show_status
 
     show_status(study, site, repeatedly=watch, as_json=json)
 

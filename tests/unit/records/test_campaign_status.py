@@ -1,4 +1,4 @@
-"""The standing of a campaign is read without a lock and shown in lines for a terminal."""
+"""The state of a campaign is read without a lock and shown in lines for a terminal."""
 
 import fcntl
 import json
@@ -26,19 +26,19 @@ from plan.decisions import decision_file, rule_fields
 from plan.design import Run, plan_design
 from plan.timings import Timings
 from ranks.worker.epoch_timer import COLUMNS
-from records import status
-from records.next_commands import CampaignArguments, repeat_notes
-from records.standing import (
+from records import status_text
+from records.campaign_status import (
+    CampaignStatus,
     Job,
     Problem,
-    Standing,
     TargetProgress,
     UnderWay,
+    campaign_status_reader,
     group_problems,
-    read_standing,
-    standing_reader,
+    read_campaign_status,
 )
-from records.time_left import Reader, time_left_estimator
+from records.next_commands import CampaignArguments, repeat_notes
+from records.time_left import RecordCache, time_left_estimator
 from runs import attempts, submit
 from sites import disturbance, slurm
 from support.recorded import content, folder_of, small_campaign
@@ -92,27 +92,35 @@ def locked(attempt: Path) -> Iterator[None]:
         yield
 
 
-def read(campaign: Campaign) -> Standing:
-    return read_standing(campaign, CollectiveBenchmarks(campaign), Timings(campaign), Reader())
+def read(campaign: Campaign) -> CampaignStatus:
+    return read_campaign_status(campaign, CollectiveBenchmarks(campaign), Timings(campaign), RecordCache())
 
 
-def names(standing: Standing) -> list[str]:
+def names(state: CampaignStatus) -> list[str]:
     """Return the names of the lines after the first one, without the bar."""
-    lines = status.render(standing).splitlines()[1:]
-    return [name for line in lines if (name := line[: status.INDENT].strip()) and not line.startswith("[")]
+    lines = status_text.render(state).splitlines()[1:]
+    return [
+        name for line in lines if (name := line[: status_text.INDENT].strip()) and not line.startswith("[")
+    ]
 
 
 def test_unstarted_campaign_has_no_progress_bar() -> None:
-    standing = read(campaign())
-    assert (standing.planned, standing.executable, standing.done, standing.left, standing.has_begun) == (
+    state = read(campaign())
+    assert (
+        state.n_planned,
+        state.n_executable,
+        state.done,
+        state.n_left,
+        state.has_begun,
+    ) == (
         4,
         4,
         0,
         4,
         False,
     )
-    assert standing.run_command == "./ringside run"
-    assert "#" not in status.render(standing) and not {"done", "running", "snakemake"} & set(names(standing))
+    assert state.run_command == "./ringside run"
+    assert "#" not in status_text.render(state) and not {"done", "running", "snakemake"} & set(names(state))
 
 
 def test_a_result_without_memory_is_not_to_be_repeated() -> None:
@@ -128,14 +136,14 @@ def test_problems_are_counted_by_reason() -> None:
         record(measured, run, "invalid", f"disturbed: {number + 6}%")
     record(measured, measured.runs[3], "failed", "rank 1 fell")
     record(measured, measured.runs[4])
-    standing = read(measured)
-    assert standing.problems == [
+    state = read(measured)
+    assert state.problems == [
         Problem("failed", "rank 1 fell", 1, measured.runs[3].run_id),
         Problem("invalid", "disturbed: 6 to 8%", 3, measured.runs[0].run_id),
     ]
-    assert (standing.planned, standing.done, standing.left) == (8, 5, 3)
-    assert standing.statuses == {"ok": 1, "failed": 1, "invalid": 3}
-    assert standing.repeat_command == "./ringside repeat failed (likewise: invalid)"
+    assert (state.n_planned, state.done, state.n_left) == (8, 5, 3)
+    assert state.statuses == {"ok": 1, "failed": 1, "invalid": 3}
+    assert state.repeat_command == "./ringside repeat failed (likewise: invalid)"
 
 
 def test_a_disturbed_machine_shows_while_runs_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,13 +152,11 @@ def test_a_disturbed_machine_shows_while_runs_are_left(monkeypatch: pytest.Monke
     )
     monkeypatch.setattr(disturbance, "describe", lambda shares, site, runs_csv: f"{shares} at {site.name}")
     measured = campaign()
-    standing = standing_reader(measured)()
-    assert standing.disturbance == "{'steal': 0.2, 'others': None} at local" and "disturbed" in names(
-        standing
-    )
+    state = campaign_status_reader(measured)()
+    assert state.disturbance == "{'steal': 0.2, 'others': None} at local" and "disturbed" in names(state)
     for run in measured.runs:
         record(measured, run)
-    assert standing_reader(measured)().disturbance is None
+    assert campaign_status_reader(measured)().disturbance is None
 
 
 def test_a_broken_record_is_not_done_and_can_be_repeated() -> None:
@@ -161,24 +167,28 @@ def test_a_broken_record_is_not_done_and_can_be_repeated() -> None:
     ):
         record(measured, run)
         (folder_of(measured, run) / "record.json").write_text(text)
-    standing = read(measured)
-    assert (standing.done, standing.left, standing.statuses) == (1, 0, {"ok": 1, "broken": 3})
-    reasons = [item.reason for item in standing.problems]
+    state = read(measured)
+    assert (state.done, state.n_left, state.statuses) == (
+        1,
+        0,
+        {"ok": 1, "broken": 3},
+    )
+    reasons = [item.reason for item in state.problems]
     for expected in (
         "Expecting property name",
         "run_id: is missing",
         "'zzz'",
     ):  # values of JSON, and broken records
         assert any(expected in reason for reason in reasons), reasons
-    assert json.loads(status.to_json(standing))["repeat"] == "./ringside repeat broken"
+    assert json.loads(status_text.to_json(state))["repeat"] == "./ringside repeat broken"
 
 
 def test_a_run_under_way_has_its_epoch_and_its_hosts() -> None:
     measured = campaign()
     attempt = begin(measured, measured.runs[0])
     with locked(attempt):
-        standing = read(measured)
-    (running,) = standing.under_way
+        state = read(measured)
+    (running,) = state.under_way
     assert (running.name, running.hosts, running.epoch, running.epochs) == (
         measured.runs[0].run_id,
         ["a-node"],
@@ -186,17 +196,17 @@ def test_a_run_under_way_has_its_epoch_and_its_hosts() -> None:
         5,
     )
     assert running.seconds == pytest.approx(5) and running.since == format_utc(NOW - 5)
-    assert (standing.left, standing.left_s) == (4, None) and not standing.problems
+    assert (state.n_left, state.left_s) == (4, None) and not state.problems
 
 
 def test_abandoned_attempt_is_left_to_run() -> None:
     measured = campaign()
     begin(measured, measured.runs[0])
     attempts.write_unfinished_reason(begin(measured, measured.runs[1]), "stopped by SIGTERM")
-    standing = read(measured)
-    assert not standing.under_way and standing.left == 4
-    assert [item.status for item in standing.problems] == ["to run", "to run"]
-    unknown, stopped = (item.reason for item in standing.problems)
+    state = read(measured)
+    assert not state.under_way and state.n_left == 4
+    assert [item.status for item in state.problems] == ["to run", "to run"]
+    unknown, stopped = (item.reason for item in state.problems)
     assert unknown.endswith(attempts.UNKNOWN_END) and stopped.endswith("stopped by SIGTERM")
 
 
@@ -204,8 +214,8 @@ def test_a_record_of_other_settings_is_no_record() -> None:
     measured = campaign()
     record(measured, measured.runs[0])
     folder_of(measured, measured.runs[0]).rename(folder_of(measured, measured.runs[0]).with_name("0" * 12))
-    standing = read(measured)
-    assert (standing.done, standing.left) == (0, 4) and standing.problems[0].reason.startswith("old: ")
+    state = read(measured)
+    assert (state.done, state.n_left) == (0, 4) and state.problems[0].reason.startswith("old: ")
 
 
 def test_time_left_comes_from_runs_of_the_same_cells() -> None:
@@ -214,10 +224,10 @@ def test_time_left_comes_from_runs_of_the_same_cells() -> None:
     assert len(lasts) == 2
     for number, run in enumerate(measured.runs[:4]):
         record(measured, run, start=100 * number, lasts=lasts.get(run.cell, 0))
-    standing = read(measured)
+    state = read(measured)
     gaps = [100 - lasts[run.cell] for run in measured.runs[:3]]
     expected = sum(lasts[run.cell] for run in measured.runs[4:]) + 2 * sorted(gaps)[1]
-    assert standing.left_s == pytest.approx(expected) == time_left_estimator(measured)(), (
+    assert state.left_s == pytest.approx(expected) == time_left_estimator(measured)(), (
         "as the line after a run tells it"
     )
     with locked(begin(measured, measured.runs[4])):
@@ -228,8 +238,13 @@ def test_a_campaign_ends_when_all_its_runs_are_done() -> None:
     measured = campaign(replicates=1)
     for run in measured.runs:
         record(measured, run)
-    standing = read(measured)
-    assert standing.is_complete and (standing.planned, standing.done, standing.left, standing.left_s) == (
+    state = read(measured)
+    assert state.is_complete and (
+        state.n_planned,
+        state.done,
+        state.n_left,
+        state.left_s,
+    ) == (
         2,
         2,
         0,
@@ -238,16 +253,16 @@ def test_a_campaign_ends_when_all_its_runs_are_done() -> None:
 
 
 def test_infeasible_runs_are_a_separate_problem() -> None:
-    standing = read(campaign(frameworks=("pytorch-ddp",)))
-    (problem,) = standing.problems
+    state = read(campaign(frameworks=("pytorch-ddp",)))
+    (problem,) = state.problems
     assert (problem.status, problem.count) == ("not here", 2) and "pytorch-single" in problem.reason
-    assert (standing.planned, standing.executable, standing.has_begun) == (4, 2, False)
-    assert read(campaign(frameworks=("lbann",))).executable == 0
+    assert (state.n_planned, state.n_executable, state.has_begun) == (4, 2, False)
+    assert read(campaign(frameworks=("lbann",))).n_executable == 0
 
 
 def test_absent_environments_and_data_are_named(tmp_path: Path) -> None:
-    standing = read(campaign(cache=tmp_path / "cache"))
-    assert (standing.environments, standing.datasets) == (["pytorch"], ["digits"])
+    state = read(campaign(cache=tmp_path / "cache"))
+    assert (state.environments, state.datasets) == (["pytorch"], ["digits"])
 
 
 @pytest.fixture
@@ -268,17 +283,17 @@ def test_the_queue_tells_which_jobs_and_runs_live(queue: Callable[[str], None]) 
         f"10|a-uuid|PENDING|N/A|(Priority)|rule_run_wildcards_{measured.runs[2].run_id}_{key}\n"
         "11|mine|RUNNING|N/A|node1|(null)\n"
     )
-    standing = read(measured)
-    assert [item.name for item in standing.under_way] == [measured.runs[0].run_id], (
+    state = read(measured)
+    assert [item.name for item in state.under_way] == [measured.runs[0].run_id], (
         "job 6 is not in the queue any more"
     )
-    assert standing.jobs is not None
-    assert standing.jobs == [
+    assert state.jobs is not None
+    assert state.jobs == [
         Job("7", "block 1", "RUNNING", "2026-11-21T20:32:46", "node[1-3]"),
         Job("8", "block 2", "PENDING", "N/A", "Dependency"),
         Job("10", measured.runs[2].run_id, "PENDING", "N/A", "Priority"),
     ]
-    (ended,) = standing.problems
+    (ended,) = state.problems
     assert ended.first == measured.runs[1].run_id and "node1" in ended.reason
 
 
@@ -290,39 +305,36 @@ def test_young_attempts_count_as_active_without_queue(monkeypatch: pytest.Monkey
     measured = campaign("virtual")
     begin(measured, measured.runs[0], job="7", host="node1")
     begin(measured, measured.runs[1], job="6", host="node1", started_at=format_utc(NOW - 10_000))
-    standing = read(measured)
-    assert [item.name for item in standing.under_way] == [measured.runs[0].run_id]
-    assert standing.jobs is None
-    assert (
-        find_note([standing.queue_note], "queue-unanswered").facts["answer"] == "squeue: no answer within 5 s"
-    )
-    assert json.loads(status.to_json(standing))["queue"] == standing.queue_note
+    state = read(measured)
+    assert [item.name for item in state.under_way] == [measured.runs[0].run_id]
+    assert state.jobs is None
+    assert find_note([state.queue_note], "queue-unanswered").facts["answer"] == "squeue: no answer within 5 s"
+    assert json.loads(status_text.to_json(state))["queue"] == state.queue_note
 
 
 def test_where_slurm_is_not_installed_no_queue_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    standing = read(campaign("virtual"))
+    state = read(campaign("virtual"))
     assert (
-        standing.jobs is None
-        and "squeue" in find_note([standing.queue_note], "queue-unanswered").facts["answer"]
+        state.jobs is None and "squeue" in find_note([state.queue_note], "queue-unanswered").facts["answer"]
     )
 
 
 def test_the_queues_of_other_schedulers_are_not_read() -> None:
     measured = campaign("virtual")
-    standing = read(replace(measured, site=replace(measured.site, launcher="flux")))
-    assert find_note([standing.queue_note], "queue-not-read").facts["see"] == "flux jobs"
+    state = read(replace(measured, site=replace(measured.site, launcher="flux")))
+    assert find_note([state.queue_note], "queue-not-read").facts["see"] == "flux jobs"
 
 
 def test_lines_fit_a_terminal_and_only_a_terminal_has_colours() -> None:
     measured = campaign(replicates=5)
     for number, run in enumerate(measured.runs[:8]):
         record(measured, run, "failed", f"{'x' * number} went wrong: " + "a long story " * 30)
-    text = status.render(read(measured))
+    text = status_text.render(read(measured))
     assert max(map(len, text.splitlines())) <= 80 and "\x1b" not in text
-    assert text.count("went wrong") == status.MAX_LISTED == 8 - 2 and "and 2 more" in text
-    assert status.render(read(measured), colour=True).replace(status.RED, "").replace(status.RESET, "").replace(
-        status.GREEN, ""
+    assert text.count("went wrong") == status_text.MAX_LISTED == 8 - 2 and "and 2 more" in text
+    assert status_text.render(read(measured), colour=True).replace(status_text.RED, "").replace(status_text.RESET, "").replace(
+        status_text.GREEN, ""
     ) == text  # fmt: skip
 
 
@@ -361,10 +373,10 @@ def test_holder_of_machine_lock_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
     measured = campaign()
     assert read(measured).machine_locked_by is None
     with attempts.machine_lock("process 5 on here, which measures another run", print):
-        standing = read(measured)
+        state = read(measured)
         assert (
-            standing.machine_locked_by == "process 5 on here, which measures another run"
-            and "machine" in names(standing)
+            state.machine_locked_by == "process 5 on here, which measures another run"
+            and "machine" in names(state)
         )
     assert read(measured).machine_locked_by is None
 
@@ -372,15 +384,15 @@ def test_holder_of_machine_lock_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_record_is_read_again_only_when_it_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     measured = campaign()
     record(measured, measured.runs[0])
-    reader = Reader()
+    cache = RecordCache()
     path = measured.record_paths[measured.runs[0].run_id]
-    first = reader.read(path)
+    first = cache.read(path)
     monkeypatch.setattr("records.time_left.load_record", lambda _: {"status": "failed"})
-    assert reader.read(path) is first
+    assert cache.read(path) is first
     os.utime(path, (1, 1))
-    assert (reader.read(path) or {})["status"] == "failed"
+    assert (cache.read(path) or {})["status"] == "failed"
     Path(path).unlink()
-    assert reader.read(path) is None
+    assert cache.read(path) is None
 
 
 def test_a_watch_ends_with_the_campaign(
@@ -395,18 +407,18 @@ def test_a_watch_ends_with_the_campaign(
         record(measured, measured.runs[1])
 
     # Only threads of this module count, since sleeping threads of other tests' trainings remain.
-    monkeypatch.setattr(status, "time", SimpleNamespace(sleep=sleep, time=time.time))
-    status.watch(lambda: read(measured), lambda standing: f"{standing.done} of {standing.planned}")
-    assert paused == [status.REFRESH_S]
+    monkeypatch.setattr(status_text, "time", SimpleNamespace(sleep=sleep, time=time.time))
+    status_text.watch(lambda: read(measured), lambda state: f"{state.done} of {state.n_planned}")
+    assert paused == [status_text.REFRESH_S]
     assert capsys.readouterr().out.split("\n\n") == ["1 of 2", "2 of 2\n"]
 
 
 def test_json_keeps_keys_that_programs_read() -> None:
-    standing = made_up(
+    state = made_up(
         jobs=[Job("7", "block 1", "RUNNING", "2026-11-21T20:32:46", "node1")],
         replication=TargetProgress({}, max_runs=10, open=True, block=0, cells={}),
     )
-    content = json.loads(status.to_json(standing))
+    content = json.loads(status_text.to_json(state))
     assert content["jobs"] == [
         {
             "number": "7",
@@ -431,7 +443,7 @@ def test_json_keeps_keys_that_programs_read() -> None:
 
 
 def test_unknown_study_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert exit_status(lambda: status.show_status("nothing")) == 2
+    assert exit_status(lambda: status_text.show_status("nothing")) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and "config/studies/nothing.yaml" in error
 
@@ -439,10 +451,10 @@ def test_unknown_study_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 def test_another_site_than_that_of_the_results_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     bind_results(Path("results/quickstart"), "quickstart", load_site("local"))
     with pytest.raises(InputError) as refused:
-        status.campaign_reader("quickstart", "virtual")
+        status_text.campaign_reader("quickstart", "virtual")
     assert (refused.value.code, refused.value.got) == ("other-place", {"site": "local"})
     for site in ("", "local"):
-        status.show_status("quickstart", site, as_json=True)
+        status_text.show_status("quickstart", site, as_json=True)
         assert json.loads(capsys.readouterr().out)["site"] == "local"
 
 
@@ -450,9 +462,9 @@ def test_headline_counts_usable_runs_where_some_are_not() -> None:
     measured = campaign()
     for run, outcome in zip(measured.runs, ("ok", "invalid", "ok", "ok"), strict=True):
         record(measured, run, outcome)
-    assert "4 of 4 runs done, 3 usable;" in status.headline(read(measured))
+    assert "4 of 4 runs done, 3 usable;" in status_text.headline(read(measured))
     usable = replace(read(measured), statuses={"ok": 4})
-    assert "4 of 4 runs done;" in status.headline(usable)
+    assert "4 of 4 runs done;" in status_text.headline(usable)
 
 
 def test_submitted_campaign_is_read_at_slurm_site(
@@ -460,9 +472,14 @@ def test_submitted_campaign_is_read_at_slurm_site(
 ) -> None:
     queue("")
     (Path("results") / "tf-strategies-virtual" / "logs" / "submit").mkdir(parents=True)
-    status.show_status("tf-strategies-virtual", as_json=True)
-    standing = json.loads(capsys.readouterr().out)
-    assert (standing["study"], standing["site"], standing["planned"], standing["begun"]) == (
+    status_text.show_status("tf-strategies-virtual", as_json=True)
+    state = json.loads(capsys.readouterr().out)
+    assert (
+        state["study"],
+        state["site"],
+        state["planned"],
+        state["begun"],
+    ) == (
         "tf-strategies-virtual",
         "virtual",
         270,
@@ -480,14 +497,14 @@ def test_timings_are_counted_like_benchmarks() -> None:
     _, attempt = attempts.create_attempt_folder(parts[0].parent)
     (attempt / "spec.json").write_text(json.dumps({"hosts": ["a-node"]}))
     with locked(attempt):
-        standing = read(campaign_of_strategies)
-    assert standing.timings == {"planned": 1 + len(parts), "done": 1, "ok": 0} and standing.has_begun
+        state = read(campaign_of_strategies)
+    assert state.timings == {"planned": 1 + len(parts), "done": 1, "ok": 0} and state.has_begun
     name = parts[0].parts[-3]
-    assert [(item.name, item.hosts, item.epochs) for item in standing.under_way] == [
+    assert [(item.name, item.hosts, item.epochs) for item in state.under_way] == [
         (f"timing {name}", ["a-node"], None)
     ]
-    assert "timings" in names(standing) and "benchmarks" in names(standing)
-    assert [problem.reason.split()[0] for problem in standing.problems] == ["timing"], "it is no run"
+    assert "timings" in names(state) and "benchmarks" in names(state)
+    assert [problem.reason.split()[0] for problem in state.problems] == ["timing"], "it is no run"
 
 
 def test_an_adaptive_campaign_is_open_until_its_last_decision() -> None:
@@ -498,11 +515,14 @@ def test_an_adaptive_campaign_is_open_until_its_last_decision() -> None:
     assert read(fixed).replication is None
     for run in measured.runs:
         record(measured, run)
-    standing = read(measured)
-    assert standing.replication == TargetProgress(
-        rule_fields(rule), max_runs=10, open=True, block=0, cells={}
-    )
-    assert (standing.planned, standing.done, standing.left, standing.is_complete) == (6, 6, 0, False)
+    state = read(measured)
+    assert state.replication == TargetProgress(rule_fields(rule), max_runs=10, open=True, block=0, cells={})
+    assert (
+        state.n_planned,
+        state.done,
+        state.n_left,
+        state.is_complete,
+    ) == (6, 6, 0, False)
     first, second = dict.fromkeys(run.cell for run in measured.runs)
     cell = {"n": 3, "half_width": 0.031, "reached": "no", "refine": True, "expected": 5}
     last = {**cell, "n": 5, "refine": False}
@@ -518,9 +538,9 @@ def test_an_adaptive_campaign_is_open_until_its_last_decision() -> None:
         decision_file(measured.results, block).write_text(json.dumps(decision))
 
     decide(3)
-    standing = read(measured.with_current_decisions())
-    assert (standing.planned, standing.done, standing.left) == (7, 6, 1)
-    assert standing.replication == TargetProgress(
+    state = read(measured.with_current_decisions())
+    assert (state.n_planned, state.done, state.n_left) == (7, 6, 1)
+    assert state.replication == TargetProgress(
         rule_fields(rule), max_runs=10, open=True, block=3, cells=decisions[3]
     )
     decide(4)
@@ -528,9 +548,14 @@ def test_an_adaptive_campaign_is_open_until_its_last_decision() -> None:
     for run in measured.with_current_decisions().runs:
         if not folder_of(measured, run).exists():
             record(measured, run)
-    standing = read(measured.with_current_decisions())
-    assert (standing.planned, standing.done, standing.left, standing.is_complete) == (9, 9, 0, True)
-    assert standing.replication == TargetProgress(
+    state = read(measured.with_current_decisions())
+    assert (
+        state.n_planned,
+        state.done,
+        state.n_left,
+        state.is_complete,
+    ) == (9, 9, 0, True)
+    assert state.replication == TargetProgress(
         rule_fields(rule), max_runs=10, open=False, block=5, cells=decisions[5]
     )
     decision_file(measured.results, 5).unlink()
@@ -541,28 +566,31 @@ def test_an_adaptive_campaign_is_open_until_its_last_decision() -> None:
 
 
 def test_a_number_stays_beside_its_percent_sign() -> None:
-    assert status.wrap_text("x" * (status.WIDTH - 2) + " 34 %") == ["x" * (status.WIDTH - 2), "34 %"]
+    assert status_text.wrap_text("x" * (status_text.WIDTH - 2) + " 34 %") == [
+        "x" * (status_text.WIDTH - 2),
+        "34 %",
+    ]
 
 
 NO_MEASUREMENTS = {"planned": 0, "done": 0, "ok": 0}
 
 
-def made_up(**changes: Any) -> Standing:
-    """Return the standing of a campaign of eight runs that has not begun, apart from `changes`."""
+def made_up(**changes: Any) -> CampaignStatus:
+    """Return the state of a campaign of eight runs that has not begun, apart from `changes`."""
     plain: dict[str, Any] = {
-        "study": "strategies", "site": "here", "planned": 8, "executable": 8, "statuses": {}, "under_way": [],
-        "left": 8, "left_s": None, "problems": [], "repeat_command": "", "run_command": "./ringside run",
+        "study": "strategies", "site": "here", "n_planned": 8, "n_executable": 8, "statuses": {}, "under_way": [],
+        "n_left": 8, "left_s": None, "problems": [], "repeat_command": "", "run_command": "./ringside run",
         "collective_benchmarks": NO_MEASUREMENTS, "timings": NO_MEASUREMENTS, "environments": [], "datasets": [],
         "sessions": 0, "last_session": None, "is_snakemake_running": False, "machine_locked_by": None,
         "jobs": None, "queue_note": "",
     }  # fmt: skip
-    return Standing(**{**plain, **changes})
+    return CampaignStatus(**{**plain, **changes})
 
 
-def lines(standing: Standing, name: str) -> list[str]:
+def lines(state: CampaignStatus, name: str) -> list[str]:
     """Return the contents of the lines with a name and of those that continue it."""
     contents, current = [], ""
-    for line_name, text in status.status_lines(standing):
+    for line_name, text in status_text.status_lines(state):
         current = line_name or current
         contents += [text] * (current == name)
     return contents
@@ -578,10 +606,10 @@ def test_only_the_first_of_many_are_listed() -> None:
     ]
     job = Job("7", "block 1", "RUNNING", "2026-11-21T20:32:46", "node[1-3]")
     waiting = [Job(f"{number}", "block 2", "PENDING", "N/A", "Dependency") for number in range(9)]
-    standing = made_up(under_way=under_way, jobs=[job, *waiting])
-    first, *_, last = lines(standing, "running")
+    state = made_up(under_way=under_way, jobs=[job, *waiting])
+    first, *_, last = lines(state, "running")
     assert first.startswith("a.r1 on node1, node2, epoch 3 of 5, since ") and last == "and 2 more"
-    assert lines(standing, "jobs") == [
+    assert lines(state, "jobs") == [
         "9 pending, Dependency",
         "7 (block 1) runs on node[1-3] since 20:32",
     ]
@@ -605,13 +633,13 @@ def test_cells_that_miss_the_target_are_listed_widest_first() -> None:
     ("changes", "text"),
     [
         ({}, "8 runs, not started; start with ./ringside run"),
-        ({"executable": 0}, "8 runs, none of which can run here"),
+        ({"n_executable": 0}, "8 runs, none of which can run here"),
         (
-            {"statuses": {"ok": 1}, "left": 7},
+            {"statuses": {"ok": 1}, "n_left": 7},
             "1 of 8 runs done; the time left is unknown until a run has ended",
         ),
-        ({"statuses": {"ok": 8}, "left": 0}, "8 of 8 runs done; nothing is left to run"),
+        ({"statuses": {"ok": 8}, "n_left": 0}, "8 of 8 runs done; nothing is left to run"),
     ],
 )
 def test_headline_says_what_is_left(changes: dict[str, Any], text: str) -> None:
-    assert status.headline(made_up(**changes)) == text
+    assert status_text.headline(made_up(**changes)) == text

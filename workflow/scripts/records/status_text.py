@@ -20,7 +20,14 @@ from declared.study import load_study
 from plan.binding import raise_if_other_site
 from plan.campaign import imported_note, load_campaign, load_merged_config
 from plan.decisions import BY_CHANCE, NO, summarize_target
-from records.standing import Job, Problem, Standing, TargetProgress, UnderWay, standing_reader
+from records.campaign_status import (
+    CampaignStatus,
+    Job,
+    Problem,
+    TargetProgress,
+    UnderWay,
+    campaign_status_reader,
+)
 
 WIDTH = 80
 INDENT = 11
@@ -37,7 +44,9 @@ JSON_KEYS = {
     "max_runs": "most",
     "task": "what",
     "nodes": "where",
-    "executable": "possible",
+    "n_planned": "planned",
+    "n_executable": "possible",
+    "n_left": "left",
     "repeat_command": "repeat",
     "run_command": "run",
     "is_snakemake_running": "snakemake",
@@ -55,13 +64,13 @@ COLOURS: dict[str, str] = {
 }
 
 
-def render(standing: Standing, colour: bool = False) -> str:
-    """Return the standing in lines of at most WIDTH characters; with `colour`, their names are coloured."""
+def render(state: CampaignStatus, colour: bool = False) -> str:
+    """Return lines of at most WIDTH characters; with `colour`, their names are coloured."""
     lines = [
-        *wrap_text(f"{standing.study} at {standing.site}: {headline(standing)}"),
-        *([progress_bar(standing)] if standing.has_begun else []),
+        *wrap_text(f"{state.study} at {state.site}: {headline(state)}"),
+        *([progress_bar(state)] if state.has_begun else []),
     ]
-    for name, content in status_lines(standing):
+    for name, content in status_lines(state):
         wrapped = wrap_text(f"{name:{INDENT - 1}s} {content}", " " * INDENT)
         if colour and name in COLOURS:
             wrapped[0] = wrapped[0].replace(name, f"{COLOURS[name]}{name}{RESET}", 1)
@@ -77,25 +86,25 @@ def wrap_text(text: str, indent: str = "") -> list[str]:
     return [line.replace("\N{NO-BREAK SPACE}%", " %") for line in lines]
 
 
-def headline(standing: Standing) -> str:
+def headline(state: CampaignStatus) -> str:
     """Return the first line: runs done and left, and when the campaign is expected to end."""
-    if not standing.executable:
-        return f"{number_of(standing.planned, 'run')}, none of which can run here"
-    if not standing.has_begun:
-        return f"{number_of(standing.planned, 'run')}, not started; start with {standing.run_command}"
-    n_ok = standing.statuses.get(RunStatus.OK, 0)
-    usable = f", {n_ok:,} usable" if n_ok < standing.done else ""
-    done = f"{standing.done:,} of {number_of(standing.planned, 'run')} done{usable}"
-    if standing.replication and standing.replication.open:
-        done += f", {standing.replication.max_runs:,} at most"
-        if not standing.left:
-            return f"{done}; the next {standing.run_command} decides which cells get more"
-    if not standing.left:
+    if not state.n_executable:
+        return f"{number_of(state.n_planned, 'run')}, none of which can run here"
+    if not state.has_begun:
+        return f"{number_of(state.n_planned, 'run')}, not started; start with {state.run_command}"
+    n_ok = state.statuses.get(RunStatus.OK, 0)
+    usable = f", {n_ok:,} usable" if n_ok < state.done else ""
+    done = f"{state.done:,} of {number_of(state.n_planned, 'run')} done{usable}"
+    if state.replication and state.replication.open:
+        done += f", {state.replication.max_runs:,} at most"
+        if not state.n_left:
+            return f"{done}; the next {state.run_command} decides which cells get more"
+    if not state.n_left:
         return f"{done}; nothing is left to run"
-    if standing.left_s is None:
+    if state.left_s is None:
         return f"{done}; the time left is unknown until a run has ended"
-    left = f"{standing.left:,} left, about {format_duration(standing.left_s)}"
-    return f"{done}; {left} ({format_end(standing.left_s)})"
+    left = f"{state.n_left:,} left, about {format_duration(state.left_s)}"
+    return f"{done}; {left} ({format_end(state.left_s)})"
 
 
 def format_end(seconds: float) -> str:
@@ -104,27 +113,25 @@ def format_end(seconds: float) -> str:
     return f"until {end:%H:%M}" if seconds < DATE_AFTER_S else f"until {end:%Y-%m-%d %H:%M}"
 
 
-def progress_bar(standing: Standing) -> str:
+def progress_bar(state: CampaignStatus) -> str:
     """Return a bar of the share of runs that are done."""
-    share = standing.done / standing.executable if standing.executable else 1.0
+    share = state.done / state.n_executable if state.n_executable else 1.0
     return f"[{'#' * int(BAR_WIDTH * share):-<{BAR_WIDTH}}] {100 * share:3.0f} %"
 
 
-def status_lines(standing: Standing) -> Iterator[tuple[str, str]]:
+def status_lines(state: CampaignStatus) -> Iterator[tuple[str, str]]:
     """Yield name and content of each line."""
-    if standing.statuses:
+    if state.statuses:
         counts = [
-            f"{standing.statuses[status]:,} {status}"
-            for status in RECORD_STATUSES
-            if status in standing.statuses
+            f"{state.statuses[status]:,} {status}" for status in RECORD_STATUSES if status in state.statuses
         ]
         yield "done", ", ".join(counts)
-    if standing.replication:
-        yield from target_lines(standing.replication)
-    yield from first_lines("running", list(map(describe_running, standing.under_way)))
+    if state.replication:
+        yield from target_lines(state.replication)
+    yield from first_lines("running", list(map(describe_running, state.under_way)))
     for name, counted, content in (
-        ("benchmarks", standing.collective_benchmarks, "of collectives"),
-        ("timings", standing.timings, "of parts and messages"),
+        ("benchmarks", state.collective_benchmarks, "of collectives"),
+        ("timings", state.timings, "of parts and messages"),
     ):
         if counted["planned"]:
             n_not_ok = counted["done"] - counted["ok"]
@@ -133,14 +140,14 @@ def status_lines(standing: Standing) -> Iterator[tuple[str, str]]:
                 f"{counted['done']} of {counted['planned']} {content} done"
                 + (f", {n_not_ok} not ok" if n_not_ok else ""),
             )
-    yield from problem_lines(standing.problems)
-    if standing.repeat_command:
-        yield "to repeat", standing.repeat_command
-    if standing.environments:
-        yield "to build", f"{', '.join(standing.environments)} (environments)"
-    if standing.datasets:
-        yield "to prepare", f"{', '.join(standing.datasets)} (data sets)"
-    yield from activity_lines(standing)
+    yield from problem_lines(state.problems)
+    if state.repeat_command:
+        yield "to repeat", state.repeat_command
+    if state.environments:
+        yield "to build", f"{', '.join(state.environments)} (environments)"
+    if state.datasets:
+        yield "to prepare", f"{', '.join(state.datasets)} (data sets)"
+    yield from activity_lines(state)
 
 
 def first_lines(name: str, lines: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -197,24 +204,24 @@ def problem_lines(problems: Sequence[Problem]) -> Iterator[tuple[str, str]]:
         yield from first_lines(status, lines)
 
 
-def activity_lines(standing: Standing) -> Iterator[tuple[str, str]]:
+def activity_lines(state: CampaignStatus) -> Iterator[tuple[str, str]]:
     """Yield what is active: sessions, Snakemake, the process that locks this machine, its load, the queue."""
-    if session := standing.last_session:
+    if session := state.last_session:
         start = datetime.fromisoformat(session["started_at"]).astimezone()
-        sessions = f"{number_of(standing.sessions, 'session')}, the last since {start:%Y-%m-%d %H:%M}"
+        sessions = f"{number_of(state.sessions, 'session')}, the last since {start:%Y-%m-%d %H:%M}"
         yield "sessions", f"{sessions}: {number_of(session['ended'], 'run')} ended"
-    if standing.is_snakemake_running:
+    if state.is_snakemake_running:
         yield "snakemake", "is running in this checkout"
-    elif standing.left and standing.has_begun and not standing.jobs:
-        yield "snakemake", f"is not running in this checkout; to continue: {standing.run_command}"
-    if standing.machine_locked_by and not standing.under_way:
-        yield "machine", f"held by {standing.machine_locked_by}"
-    if standing.disturbance:
-        yield "disturbed", standing.disturbance.removeprefix("this machine is disturbed: ")
-    if standing.queue_note:
-        yield "jobs", standing.queue_note
-    elif standing.jobs is not None:
-        yield from queue_lines(standing.jobs)
+    elif state.n_left and state.has_begun and not state.jobs:
+        yield "snakemake", f"is not running in this checkout; to continue: {state.run_command}"
+    if state.machine_locked_by and not state.under_way:
+        yield "machine", f"held by {state.machine_locked_by}"
+    if state.disturbance:
+        yield "disturbed", state.disturbance.removeprefix("this machine is disturbed: ")
+    if state.queue_note:
+        yield "jobs", state.queue_note
+    elif state.jobs is not None:
+        yield from queue_lines(state.jobs)
 
 
 def queue_lines(jobs: Sequence[Job]) -> Iterator[tuple[str, str]]:
@@ -229,31 +236,38 @@ def queue_lines(jobs: Sequence[Job]) -> Iterator[tuple[str, str]]:
     yield from first_lines("jobs", [*counts, *lines] or ["none in the queue"])
 
 
-def to_json(standing: Standing) -> str:
-    """Return the standing as JSON, under the keys that programs know (JSON_KEYS)."""
+def to_json(state: CampaignStatus) -> str:
+    """Return a campaign's status as JSON, under the keys that programs know (JSON_KEYS)."""
     content = asdict(
-        standing, dict_factory=lambda fields: {JSON_KEYS.get(key, key): value for key, value in fields}
+        state, dict_factory=lambda fields: {JSON_KEYS.get(key, key): value for key, value in fields}
     )
     return json.dumps(
-        {**content, "done": standing.done, "begun": standing.has_begun, "ended": standing.is_complete},
+        {
+            **content,
+            "done": state.done,
+            "begun": state.has_begun,
+            "ended": state.is_complete,
+        },
         indent=2,
     )
 
 
-def watch(read: Callable[[], Standing], show: Callable[[Standing], str], pause_s: float = REFRESH_S) -> None:
-    """Show the standing every `pause_s` seconds until the campaign has ended."""
+def watch(
+    read: Callable[[], CampaignStatus], show: Callable[[CampaignStatus], str], pause_s: float = REFRESH_S
+) -> None:
+    """Show a campaign's status every `pause_s` seconds until the campaign has ended."""
     is_terminal = sys.stdout.isatty()
     while True:
-        standing = read()
-        print(f"{CLEAR if is_terminal else ''}{show(standing)}", flush=True)
-        if standing.is_complete:
+        state = read()
+        print(f"{CLEAR if is_terminal else ''}{show(state)}", flush=True)
+        if state.is_complete:
             return
         time.sleep(pause_s)
         if not is_terminal:
             print(flush=True)
 
 
-def campaign_reader(study: str = "", site: str = "") -> Callable[[], Standing]:
+def campaign_reader(study: str = "", site: str = "") -> Callable[[], CampaignStatus]:
     """Return a function that reads where a campaign stands; default: the configured one.
 
     Raises:
@@ -266,7 +280,7 @@ def campaign_reader(study: str = "", site: str = "") -> Callable[[], Standing]:
     # site.
     if (Path("results") / str(config.get("study")) / "logs" / "submit").is_dir():
         config = load_merged_config(study, site, ["slurm.yaml"])
-    return standing_reader(load_campaign({**config, "records": "available"}))
+    return campaign_status_reader(load_campaign({**config, "records": "available"}))
 
 
 def show_status(study: str = "", site: str = "", repeatedly: bool = False, as_json: bool = False) -> None:
@@ -282,7 +296,7 @@ def show_status(study: str = "", site: str = "", repeatedly: bool = False, as_js
         print(json.dumps(note.facts, indent=2) if as_json else note)
         return
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    show = to_json if as_json else lambda standing: render(standing, colour)
+    show = to_json if as_json else lambda state: render(state, colour)
     read = campaign_reader(study, site)
     try:
         if repeatedly:

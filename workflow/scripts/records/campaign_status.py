@@ -1,4 +1,4 @@
-"""Read where a campaign stands: runs done, under way, left and failed, and how long the rest will take.
+"""Read the status of a campaign: runs done, under way, left and failed, and how long the rest will take.
 
 Everything comes from files and, under Slurm, from the queue. No lock is taken and nothing is written.
 """
@@ -24,7 +24,7 @@ from plan.decisions import rule_fields
 from plan.design import Run
 from plan.timings import Timings
 from records.next_commands import arguments_for, cluster_commands, repeat_commands, run_command
-from records.time_left import Reader, estimate_time_left, parse_date
+from records.time_left import RecordCache, estimate_time_left, parse_date
 from runs import attempts
 from runs.missing import Situation, describe_missing, holds_lock
 from runs.reasons import NO_RECORD_PREFIX
@@ -121,14 +121,14 @@ class TargetProgress:
 
 
 @dataclass(frozen=True)
-class Standing:
+class CampaignStatus:
     """State of a campaign, as `./ringside status` shows it; times in seconds, dates in UTC.
 
     Attributes:
-        planned: Number of runs planned so far.
-        executable: Number of these that the site can execute.
+        n_planned: Number of runs planned so far.
+        n_executable: Number of these that the site can execute.
         statuses: Number of records by status.
-        left: Number of runs without a record.
+        n_left: Number of runs without a record.
         left_s: How long they will take; None while no run has ended.
         repeat_command: The command that repeats runs, "" if there are none to repeat.
         run_command: The command that executes the runs that are left.
@@ -142,11 +142,11 @@ class Standing:
 
     study: str
     site: str
-    planned: int
-    executable: int
+    n_planned: int
+    n_executable: int
     statuses: dict[str, int]
     under_way: list[UnderWay]
-    left: int
+    n_left: int
     left_s: float | None
     problems: list[Problem]
     repeat_command: str
@@ -185,16 +185,16 @@ class Standing:
     @property
     def is_complete(self) -> bool:
         """Whether nothing is left to do."""
-        return not self.left and not self.under_way and not (self.replication and self.replication.open)
+        return not self.n_left and not self.under_way and not (self.replication and self.replication.open)
 
 
-def read_standing(
-    campaign: Campaign, benchmarks: CollectiveBenchmarks, timings: Timings, reader: Reader
-) -> Standing:
-    """Return where a campaign stands now; `reader` caches records between calls."""
+def read_campaign_status(
+    campaign: Campaign, benchmarks: CollectiveBenchmarks, timings: Timings, cache: RecordCache
+) -> CampaignStatus:
+    """Return the status of a campaign now; `cache` keeps records between calls."""
     now = time.time()
-    records, benchmark_records = reader.read_all(campaign.record_paths), reader.read_all(benchmarks.outputs)
-    timing_records = reader.read_all(timings.outputs)
+    records, benchmark_records = cache.read_all(campaign.record_paths), cache.read_all(benchmarks.outputs)
+    timing_records = cache.read_all(timings.outputs)
     left = [campaign.by_id[run_id] for run_id in campaign.record_paths if run_id not in records]
     started: dict[str, Path] = {}
     for folder_name, outputs, read_records in (
@@ -214,14 +214,14 @@ def read_standing(
     arguments = arguments_for(campaign.study.name, campaign.site.name)
     measured = [*records.items(), *benchmark_records.items(), *timing_records.items()]
     not_here = [run for run in campaign.runs if run.run_id not in campaign.record_paths]
-    return Standing(
+    return CampaignStatus(
         study=campaign.study.name,
         site=campaign.site.name,
-        planned=len(campaign.runs),
-        executable=len(campaign.record_paths),
+        n_planned=len(campaign.runs),
+        n_executable=len(campaign.record_paths),
         statuses=dict(Counter(record["status"] for record in records.values())),
         under_way=under_way,
-        left=len(left),
+        n_left=len(left),
         left_s=estimate_time_left(
             campaign,
             records,
@@ -434,16 +434,16 @@ def read_sessions(results: Path) -> dict[str, Any]:
     return {"sessions": len(files), "last_session": last}
 
 
-def standing_reader(campaign: Campaign) -> Callable[[], Standing]:
-    """Return a function that reads where a campaign stands, anew at each call."""
+def campaign_status_reader(campaign: Campaign) -> Callable[[], CampaignStatus]:
+    """Return a function that reads the status of a campaign anew at each call."""
     read_disturbance = disturbance.share_meter(campaign.site)
-    benchmarks, timings, reader = CollectiveBenchmarks(campaign), Timings(campaign), Reader()
+    benchmarks, timings, cache = CollectiveBenchmarks(campaign), Timings(campaign), RecordCache()
 
-    def read() -> Standing:
-        standing = read_standing(campaign.with_current_decisions(), benchmarks, timings, reader)
-        if not standing.left:
-            return standing
-        shares = read_disturbance(bool(standing.under_way or standing.machine_locked_by))
-        return replace(standing, disturbance=disturbance.describe(shares, campaign.site, campaign.runs_csv))
+    def read() -> CampaignStatus:
+        state = read_campaign_status(campaign.with_current_decisions(), benchmarks, timings, cache)
+        if not state.n_left:
+            return state
+        shares = read_disturbance(bool(state.under_way or state.machine_locked_by))
+        return replace(state, disturbance=disturbance.describe(shares, campaign.site, campaign.runs_csv))
 
     return read
