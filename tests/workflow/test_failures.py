@@ -102,7 +102,7 @@ def test_a_stopped_supervisor_leaves_no_rank_and_no_record(
     planned = (
         "from plan.campaign import load_campaign; from plan.plan_files import write_plan; campaign = "
         "load_campaign({'study': 'small', 'site': 'local', 'records': 'campaign'}); planned = "
-        "campaign.plan(campaign.runs[0]); print(write_plan(campaign.results, planned), planned.key)"
+        "campaign.planned_run(campaign.runs[0]); print(write_plan(campaign.results, planned), planned.key)"
     )
     environment = {**checkout.environment, "PYTHONPATH": str(checkout.folder / "workflow" / "scripts")}
     done = subprocess.run(

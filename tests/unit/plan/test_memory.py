@@ -154,6 +154,6 @@ def test_record_has_the_estimate_of_its_run(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     campaign = with_estimates(site, program_bytes=300)
-    recorded = recorded_estimate(campaign.plan(campaign.runs[0]), campaign.results)
+    recorded = recorded_estimate(campaign.planned_run(campaign.runs[0]), campaign.results)
     assert recorded == {"rank": 0, "bytes": {"parameters": TENSOR_BYTES, "program": 300}}
-    assert recorded_estimate(campaign.plan(campaign.runs[0]), tmp_path) is None
+    assert recorded_estimate(campaign.planned_run(campaign.runs[0]), tmp_path) is None

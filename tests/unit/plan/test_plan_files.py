@@ -45,7 +45,7 @@ def test_plan_of_a_run_is_read_as_it_was_made(tmp_path: Path, study: str, site: 
     "changes", [{"setup": ("module load x",)}, {"cores": 64}, {"variables": (("A", "b"),)}]
 )
 def test_a_site_that_has_changed_since_is_refused(campaign: Campaign, changes: dict[str, Any]) -> None:
-    planned = campaign.plan(campaign.runs[0])
+    planned = campaign.planned_run(campaign.runs[0])
     file = write_plan(campaign.results, planned)
     with pytest.raises(InputError) as refused:
         read_plan(file, planned.key, replace(LOCAL, **changes))
@@ -56,7 +56,7 @@ def test_a_site_that_has_changed_since_is_refused(campaign: Campaign, changes: d
 def test_files_that_have_changed_since_are_refused(
     campaign: Campaign, monkeypatch: pytest.MonkeyPatch, digest: str
 ) -> None:
-    planned = campaign.plan(campaign.runs[0])
+    planned = campaign.planned_run(campaign.runs[0])
     file = write_plan(campaign.results, planned)
     monkeypatch.setattr(identity, digest, lambda *_: "f" * 64)
     with pytest.raises(InputError) as refused:
@@ -65,7 +65,7 @@ def test_files_that_have_changed_since_are_refused(
 
 
 def test_the_plan_of_another_key_is_refused(campaign: Campaign) -> None:
-    file = write_plan(campaign.results, campaign.plan(campaign.runs[0]))
+    file = write_plan(campaign.results, campaign.planned_run(campaign.runs[0]))
     with pytest.raises(InputError) as refused:
         read_plan(file, "0" * 12, LOCAL)
     assert (refused.value.code, refused.value.got) == ("changed-since-planned", "0" * 12)
@@ -82,7 +82,7 @@ def test_a_damaged_plan_is_refused_and_written_again(
     campaign: Campaign, damage: Callable[[Path], object]
 ) -> None:
     run = campaign.runs[0]
-    planned = campaign.plan(run)
+    planned = campaign.planned_run(run)
     file = write_plan(campaign.results, planned)
     complete = file.read_text()
     damage(file)

@@ -468,14 +468,16 @@ class Campaign:
         """
         return os.path.isdir(self.results / "runs" / run.run_id) and os.path.exists(self.record(run))
 
-    def plan(self, run: Run) -> PlannedRun:
+    def planned_run(self, run: Run) -> PlannedRun:
         """Return a run with its specification and digests at the campaign's site."""
         return plan_run(self.study, self.site, run)
 
     def record(self, run: Run) -> str:
         """Return the path of a run's record, whether or not it exists."""
         if run.run_id not in self._paths:
-            self._paths[run.run_id] = f"{self.results}/runs/{run.run_id}/{self.plan(run).key}/record.json"
+            self._paths[run.run_id] = (
+                f"{self.results}/runs/{run.run_id}/{self.planned_run(run).key}/record.json"
+            )
         return self._paths[run.run_id]
 
     @cached_property

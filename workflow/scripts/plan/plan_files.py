@@ -35,7 +35,7 @@ def write_plans(campaign: Campaign, to_run: Container[str]) -> None:
                 run.run_id not in campaign.record_paths and campaign.not_executable_reason(run) is None
             )
             if run.run_id in to_run or is_undecided:
-                write_plan(campaign.results, campaign.plan(run))
+                write_plan(campaign.results, campaign.planned_run(run))
 
 
 def write_plan(results: Path, planned: PlannedRun) -> Path:

@@ -417,7 +417,7 @@ def read_chunk(
         if reason := campaign.not_executable_reason(run):
             row |= MissingRecord(Situation.NOT_EXECUTABLE, reason).columns
             continue
-        planned = campaign.plan(run)
+        planned = campaign.planned_run(run)
         row |= {"key": planned.key, **planned.digests}
         run_folder = campaign.results / "runs" / run.run_id / row["key"]
         if (run_folder / "record.json").exists():
