@@ -183,6 +183,6 @@ def test_search_ends_as_its_smallest_unfit_batch(
 ) -> None:
     search = trials(outcomes)
     monkeypatch.setattr(type(search.search), "candidates", lambda *_: [1, 10])
-    record = search_program.attempt_search(site, search.search, {}, None, search.folder)  # type: ignore[typeddict-item, arg-type]
+    record = search_program.measure_search(site, search.search, {}, None, search.folder)  # type: ignore[typeddict-item, arg-type]
     assert (record["status"], record["limit"]) == (status, limit)
     assert bool(largest_batches.gather([record | {"key": "0" * 12}])["searches"]) == is_found

@@ -52,7 +52,7 @@ def test_it_says_what_is_done_left_and_not_ok(tmp_path: Path) -> None:
 
 def test_what_is_planned_may_grow_until_it_is_decided(tmp_path: Path) -> None:
     counts = iter([(1, True), (2, True), (2, False)])
-    progress = CampaignProgress(tmp_path, "s", planned=1, done=0, count_planned=lambda: next(counts))
+    progress = CampaignProgress(tmp_path, "s", n_planned=1, n_done=0, count_planned=lambda: next(counts))
     progress.count_run("a", "ok")
     lines = [progress.describe_end("a", "ok", "x") for _ in range(2)]
     progress.count_run("b", "ok")
@@ -64,7 +64,7 @@ def test_what_is_planned_may_grow_until_it_is_decided(tmp_path: Path) -> None:
 def test_a_line_is_printed_when_snakemake_finishes_a_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    progress = CampaignProgress(tmp_path, "s", planned=2, done=0)
+    progress = CampaignProgress(tmp_path, "s", n_planned=2, n_done=0)
     progress.follow_job("job_info", 8, "table", {"table": "cells"})
     progress.follow_job("job_finished", 8, None, None)
     assert capsys.readouterr().out == "", "only runs have a line"
@@ -85,7 +85,7 @@ def test_a_line_is_printed_when_snakemake_finishes_a_run(
 def test_a_timing_has_a_line_too(
     timing: dict[str, object], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    progress = CampaignProgress(tmp_path, "s", planned=2, done=0)
+    progress = CampaignProgress(tmp_path, "s", n_planned=2, n_done=0)
     folder = tmp_path / "costs" / "one" / "0123456789ab"
     folder.mkdir(parents=True)
     (folder / "timing.json").write_text(json.dumps({**timing, "wall_s": 41.3}))
@@ -95,10 +95,10 @@ def test_a_timing_has_a_line_too(
 
 
 def test_a_disturbed_machine_is_said_at_once(tmp_path: Path) -> None:
-    progress = CampaignProgress(tmp_path, "s", planned=9, done=0)
+    progress = CampaignProgress(tmp_path, "s", n_planned=9, n_done=0)
     hints = [codes(progress.disturbance_hints(disturbed)) for disturbed in [True] * 7]
     assert hints == [["first-disturbed-run"], [], [], [], ["all-disturbed"], [], []]
-    progress = CampaignProgress(tmp_path, "s", planned=9, done=0)
+    progress = CampaignProgress(tmp_path, "s", n_planned=9, n_done=0)
     assert [
         len(list(progress.disturbance_hints(disturbed)))
         for disturbed in (False, True, True, True, True, True)
@@ -309,7 +309,7 @@ def test_failures_are_counted_where_nothing_can_be_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "sessions").write_text("a file in the folder's place")
-    progress = CampaignProgress(tmp_path, "s", planned=9, done=0, stop_scheduling=lambda: True)
+    progress = CampaignProgress(tmp_path, "s", n_planned=9, n_done=0, stop_scheduling=lambda: True)
     for _ in range(3):
         end_run(progress, tmp_path, {"status": "failed", "reason": "ImportError"})
     assert progress.failures.halted is not None and capsys.readouterr().out.count("failed  a") == 3

@@ -140,8 +140,8 @@ class Call:
             lambda: CampaignProgress(
                 campaign.results,
                 current_session(),
-                planned=len(campaign.record_paths),
-                done=len(campaign.available()),
+                n_planned=len(campaign.record_paths),
+                n_done=len(campaign.available()),
                 left_s=time_left.time_left_estimator(campaign),
                 count_planned=lambda: campaign.with_current_decisions().count_runs(),
                 stop_scheduling=None if keep_going else stop_scheduling,

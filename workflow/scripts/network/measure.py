@@ -31,7 +31,7 @@ from runs.verdict import Verdict
 PROGRAM = "ranks.collective_benchmark"
 
 
-def attempt_benchmark(
+def measure_benchmark(
     site: Site,
     benchmark: CollectiveBenchmark,
     environment: BuiltEnvironment,
@@ -108,7 +108,7 @@ def _most_sent(result: Mapping[str, Any]) -> int | None:
 
 
 KIND = other_measurements.Kind(
-    "collective_benchmark", planned_benchmarks, spec, key, output, attempt_benchmark
+    "collective_benchmark", planned_benchmarks, spec, key, output, measure_benchmark
 )
 
 

@@ -125,12 +125,12 @@ def user_command_columns(run: Run, command: Command) -> dict[str, Any]:
     }
 
 
-def read_planned_record(run_folder: Path, planned: PlannedRun, site: str) -> dict[str, Any]:
+def read_planned_record(run_folder: Path, planned_run: PlannedRun, site: str) -> dict[str, Any]:
     """Return the final record of a run, checked against its schema and the plan.
 
     Args:
         run_folder: The folder of the run, runs/<run_id>/<key>.
-        planned: The plan of the run.
+        planned_run: The run.
         site: The site to which the study's results are bound.
 
     Raises:
@@ -146,7 +146,7 @@ def read_planned_record(run_folder: Path, planned: PlannedRun, site: str) -> dic
             got=reason,
             hint=repeat_hint(run_folder),
         )
-    if difference := find_contradiction(record, planned, site):
+    if difference := find_contradiction(record, planned_run, site):
         problem = f"is not of this run, or was changed by hand: {difference}"
         raise InputError("wrong-record", problem, file=file, got=difference, hint=repeat_hint(run_folder))
     return record
@@ -417,12 +417,12 @@ def read_chunk(
         if reason := campaign.not_executable_reason(run):
             row |= MissingRecord(Situation.NOT_EXECUTABLE, reason).columns
             continue
-        planned = campaign.planned_run(run)
-        row |= {"key": planned.key, **planned.digests}
+        planned_run = campaign.planned_run(run)
+        row |= {"key": planned_run.key, **planned_run.digests}
         run_folder = campaign.results / "runs" / run.run_id / row["key"]
         if (run_folder / "record.json").exists():
             try:
-                record = read_planned_record(run_folder, planned, site)
+                record = read_planned_record(run_folder, planned_run, site)
                 lines[run_folder] = epoch_lines(
                     run_folder, record, run.levels["epochs"], run.levels["warmup_epochs"]
                 )

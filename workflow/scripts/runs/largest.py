@@ -185,7 +185,7 @@ def describe_trial(trial: Mapping[str, Any]) -> str:
     return f"batch size {trial['batch_size']} {words[trial['outcome']]} ({trial['wall_s']:.1f} s)"
 
 
-def attempt_search(
+def measure_search(
     site: Site,
     search: BatchSearch,
     environment: BuiltEnvironment,
@@ -221,7 +221,7 @@ KIND = other_measurements.Kind(
     lambda site, search: search.spec(site, search.smallest(site)),
     key,
     output,
-    attempt_search,
+    measure_search,
 )
 
 

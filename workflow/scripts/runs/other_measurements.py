@@ -43,20 +43,20 @@ class Kind(Generic[MeasurementT]):
 
     Attributes:
         name: "collective_benchmark", "timing" or "batch_search", also the name of the record's schema.
-        planned: Returns the measurements of a design that a site can execute.
+        list_measurements: Returns the measurements of a design that a site can execute.
         spec: Returns the specification of a measurement for the ranks.
         key: Returns the key of a measurement.
         output: Returns the path of the final record of a measurement in results/<study>.
-        attempt: Measures once in the folder of an attempt, and returns the fields that only records of this
+        measure: Measures once in the folder of an attempt, and returns the fields that only records of this
             kind have.
     """
 
     name: str
-    planned: Callable[[Iterable[Run], Site], Sequence[MeasurementT]]
+    list_measurements: Callable[[Iterable[Run], Site], Sequence[MeasurementT]]
     spec: Callable[[Site, MeasurementT], Mapping[str, Any]]
     key: Callable[[Site, MeasurementT], str]
     output: Callable[[Path, Site, MeasurementT], Path]
-    attempt: Callable[[Site, MeasurementT, BuiltEnvironment, Launcher, Path], dict[str, Any]]
+    measure: Callable[[Site, MeasurementT, BuiltEnvironment, Launcher, Path], dict[str, Any]]
 
     def title(self, name: str) -> str:
         """Return the name of a measurement in messages, such as `timing pytorch-ddp`."""
@@ -92,7 +92,7 @@ class Kind(Generic[MeasurementT]):
         Raises:
             InputError: If the study does not declare it.
         """
-        for measurement in self.planned(plan_design(study, site), site):
+        for measurement in self.list_measurements(plan_design(study, site), site):
             if measurement.name == name:
                 return measurement
         problem = f"no longer has {self.title(name)}"
@@ -121,7 +121,7 @@ class Kind(Generic[MeasurementT]):
                     setup = environment.get("setup", ())
                     launcher = launch.make_launcher(site, self.spec(site, measurement), setup=setup)
                     started_at = time.time()
-                    result = self.attempt(site, measurement, environment, launcher, attempt_folder)
+                    result = self.measure(site, measurement, environment, launcher, attempt_folder)
                     record = {
                         "study": study.name,
                         "site": site.name,

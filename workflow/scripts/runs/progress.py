@@ -131,8 +131,8 @@ class CampaignProgress:
         self,
         results: Path,
         session: str,
-        planned: int,
-        done: int,
+        n_planned: int,
+        n_done: int,
         left_s: Callable[[], float | None] = lambda: None,
         count_planned: Callable[[], tuple[int, bool]] | None = None,
         stop_scheduling: Callable[[], None] | None = None,
@@ -142,19 +142,19 @@ class CampaignProgress:
         Args:
             results: results/<study>.
             session: Name of the session.
-            planned: Number of planned runs.
-            done: Number of them that have a record from an earlier session.
+            n_planned: Number of planned runs.
+            n_done: Number of them that have a record from an earlier session.
             left_s: Returns the expected time of the remaining runs in s, or None.
             count_planned: For a study with a precision target: returns the number of runs planned so far, and
                 whether more can follow.
             stop_scheduling: See FailureWatch.
         """
         self._results = results
-        self._session = SessionFile(results, session, planned, done)
+        self._session = SessionFile(results, session, n_planned, n_done)
         self.failures = FailureWatch(results.name, self._session, stop_scheduling)
         self._running: dict[int, dict[str, str]] = {}  # wildcards of the jobs that start ranks
         self._left_s = left_s
-        self._count_planned = count_planned or (lambda: (planned, False))
+        self._count_planned = count_planned or (lambda: (n_planned, False))
         self._disturbed: list[bool] = []  # one entry for each ended run
         self._refusals: set[str] = set()  # messages of Slurm that were printed
 
@@ -238,11 +238,11 @@ class CampaignProgress:
     def describe_end(self, run_id: str, status: str, result: str) -> Note:
         """Return the line of the run that `count_run` has counted last."""
         ended = self._session.ended
-        planned, may_grow = self._count_planned()
-        done = min(planned, self._session.done_before + len(ended))
-        left = planned - done
+        n_planned, may_grow = self._count_planned()
+        n_done = min(n_planned, self._session.n_done_before + len(ended))
+        left = n_planned - n_done
         n_not_ok = sum(entry["status"] != RunStatus.OK for entry in ended)
-        width, left_s = len(str(planned)), self._left_s() if left else None
+        width, left_s = len(str(n_planned)), self._left_s() if left else None
         time_left = "" if left_s is None else f", about {format_duration(left_s)}"
         tail = (
             f"{left} left{time_left}"
@@ -251,8 +251,10 @@ class CampaignProgress:
             if may_grow
             else "all runs done"
         )
-        text = f"[{done:{width}d}/{planned}] {status:8s}{run_id:58s} {result} | {tail} | {n_not_ok} not ok"
-        facts = {"done": done, "planned": planned, "open": may_grow, "left_s": left_s, "not_ok": n_not_ok}
+        text = (
+            f"[{n_done:{width}d}/{n_planned}] {status:8s}{run_id:58s} {result} | {tail} | {n_not_ok} not ok"
+        )
+        facts = {"done": n_done, "planned": n_planned, "open": may_grow, "left_s": left_s, "not_ok": n_not_ok}
         return Note("run-ended", text, **facts)
 
 

@@ -46,16 +46,16 @@ class SessionFile:
     """The file of a session, rewritten at each change. A full disk does not end the session.
 
     Attributes:
-        planned: Number of planned runs at the session's start.
-        done_before: Number of them that have a record from an earlier session.
+        n_planned: Number of planned runs at the session's start.
+        n_done_before: Number of them that have a record from an earlier session.
         ended: Id, status and time of each run that has ended.
     """
 
-    def __init__(self, results: Path, name: str, planned: int, done_before: int) -> None:
+    def __init__(self, results: Path, name: str, n_planned: int, n_done_before: int) -> None:
         """Begin a session; its file is written when the first run ends."""
         self._file = _session_file(results, name)
         self._started_at = time.time()
-        self.planned, self.done_before = planned, done_before
+        self.n_planned, self.n_done_before = n_planned, n_done_before
         self.ended: list[dict[str, Any]] = []
         self._halted: Note | None = None
 
@@ -72,8 +72,8 @@ class SessionFile:
     def _write(self) -> None:
         content = {
             "started": self._started_at,
-            "planned": self.planned,
-            "done_before": self.done_before,
+            "planned": self.n_planned,
+            "done_before": self.n_done_before,
             "ended": self.ended,
             **({"halted": self._halted} if self._halted else {}),
         }

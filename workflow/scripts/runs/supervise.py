@@ -47,7 +47,7 @@ WHO_REPEATS = "Snakemake repeats it if its profile has retries; otherwise, run t
 
 
 def supervise(
-    planned: PlannedRun,
+    planned_run: PlannedRun,
     results: Path,
     session: str,
     is_final: Callable[[dict[str, Any]], bool] = lambda _: True,
@@ -57,7 +57,7 @@ def supervise(
     The run and this machine are locked while this runs.
 
     Args:
-        planned: The run.
+        planned_run: The run.
         results: results/<study>.
         session: Name of the session.
         is_final: Returns whether to keep the record of an earlier attempt. By default every record is kept,
@@ -68,19 +68,21 @@ def supervise(
             site.
         AttemptLost: If the infrastructure failed.
     """
-    run_folder = results / "runs" / planned.run_id / planned.key
-    with attempts.exclusive(run_folder, planned.run_id):
+    run_folder = results / "runs" / planned_run.run_id / planned_run.key
+    with attempts.exclusive(run_folder, planned_run.run_id):
         attempt_folder = attempts.latest_recorded_attempt(run_folder)
         if attempt_folder is None or not is_final(attempts.read_attempt_record(attempt_folder)):
-            environment = read_built(planned.environment)
-            if planned.data:
-                check_data(planned.data, planned.spec["levels"]["dataset"])
-            bind_results(results, planned.study, planned.site)
+            environment = read_built(planned_run.environment)
+            if planned_run.data:
+                check_data(planned_run.data, planned_run.spec["levels"]["dataset"])
+            bind_results(results, planned_run.study, planned_run.site)
             # The attempt begins before the launcher asks the scheduler, which can already have lost the job.
             with attempts.new_attempt(run_folder) as attempt_folder:
                 setup = environment.get("setup", ())
-                launcher = launch.make_launcher(planned.site, planned.spec, planned.framework.mpi, setup)
-                record = run_attempt(planned, environment, launcher, results, attempt_folder, session)
+                launcher = launch.make_launcher(
+                    planned_run.site, planned_run.spec, planned_run.framework.mpi, setup
+                )
+                record = run_attempt(planned_run, environment, launcher, results, attempt_folder, session)
                 attempts.write_record(attempt_folder, record, "record")
         return attempts.copy_final_record(attempt_folder)
 
@@ -103,7 +105,7 @@ class Execution:
 
 
 def run_attempt(
-    planned: PlannedRun,
+    planned_run: PlannedRun,
     environment: BuiltEnvironment,
     launcher: Launcher,
     results: Path,
@@ -115,19 +117,19 @@ def run_attempt(
     Raises:
         AttemptLost: If the infrastructure failed.
     """
-    site, spec = planned.site, planned.spec
+    site, spec = planned_run.site, planned_run.spec
     idle_w = meters.idle_power(results, session, site, spec, environment)
-    model = planned.graph.to_json() if planned.graph else None
-    content = rank_input(spec, planned.framework, environment, model, planned.data, launcher.hosts)
+    model = planned_run.graph.to_json() if planned_run.graph else None
+    content = rank_input(spec, planned_run.framework, environment, model, planned_run.data, launcher.hosts)
     write_json(attempt_folder / "spec.json", content)
     run_environment = environment
     if version := spec.get("scorep"):
         run_environment = score_p.wrap_program(environment, site, version, attempt_folder.resolve())
     ancestors = _ancestors()
-    execution = execute(planned, environment, run_environment, launcher, results, attempt_folder)
-    measurements = read_measurements(planned, environment, launcher, attempt_folder, execution, idle_w)
+    execution = execute(planned_run, environment, run_environment, launcher, results, attempt_folder)
+    measurements = read_measurements(planned_run, environment, launcher, attempt_folder, execution, idle_w)
     status, reason = judge_run(
-        planned,
+        planned_run,
         execution.outcome,
         execution.trace_problem,
         measurements,
@@ -136,8 +138,8 @@ def run_attempt(
         is_orphaned=_ancestors() != ancestors,
     )
     return {
-        **describe_run(planned, run_environment),
-        **({"memory_estimate": estimate} if (estimate := recorded_estimate(planned, results)) else {}),
+        **describe_run(planned_run, run_environment),
+        **({"memory_estimate": estimate} if (estimate := recorded_estimate(planned_run, results)) else {}),
         "session": session,
         "status": status,
         "reason": reason,
@@ -153,7 +155,7 @@ def run_attempt(
 
 
 def execute(
-    planned: PlannedRun,
+    planned_run: PlannedRun,
     environment: BuiltEnvironment,
     run_environment: BuiltEnvironment,
     launcher: Launcher,
@@ -163,23 +165,25 @@ def execute(
     """Launch the ranks of an attempt, and run the site's reference benchmark before and after them.
 
     Args:
-        planned: The run.
+        planned_run: The run.
         environment: The environment of the reference benchmark.
         run_environment: The environment of the ranks. Score-P can wrap its program.
         launcher: The launcher of the run.
         results: results/<study>.
         attempt_folder: The attempt's folder.
     """
-    site, spec = planned.site, planned.spec
+    site, spec = planned_run.site, planned_run.spec
 
     def run_benchmark(moment: str) -> reference.ReferenceTime:
         benchmark_folder = attempt_folder / f"reference-{moment}"
-        return reference.run_benchmark(benchmark_folder, spec, planned.framework.modules, environment, site)
+        return reference.run_benchmark(
+            benchmark_folder, spec, planned_run.framework.modules, environment, site
+        )
 
-    reference_entry = reference_before(planned, results, run_benchmark) if site.reference else None
+    reference_entry = reference_before(planned_run, results, run_benchmark) if site.reference else None
     launched_at = time.time()
     outcome = launch.run_ranks(
-        launcher, run_environment, attempt_folder.resolve(), spec, site, reads=planned.read_paths
+        launcher, run_environment, attempt_folder.resolve(), spec, site, reads=planned_run.read_paths
     )
     if reference_entry and outcome.status == RunStatus.OK:
         reference_entry = reference.measure_after(lambda: run_benchmark("after"), reference_entry)
@@ -188,7 +192,7 @@ def execute(
 
 
 def read_measurements(
-    planned: PlannedRun,
+    planned_run: PlannedRun,
     environment: BuiltEnvironment,
     launcher: Launcher,
     attempt_folder: Path,
@@ -200,13 +204,13 @@ def read_measurements(
     The log of a user-supplied command becomes epochs.csv. The meters that are read after a run then fill a
     column of this table.
     """
-    spec, command, table = planned.spec, planned.framework.command, attempt_folder / "epochs.csv"
+    spec, command, table = planned_run.spec, planned_run.framework.command, attempt_folder / "epochs.csv"
     launched_at, wall_s = execution.launched_at, execution.outcome.wall_s
     is_finished = (attempt_folder / "result.json").exists()
     times = (
         own_commands.read_times(command, spec, attempt_folder, wall_s) if command and is_finished else None
     )
-    metered = meters.read_after(attempt_folder, spec, planned.site, launcher) if is_finished else []
+    metered = meters.read_after(attempt_folder, spec, planned_run.site, launcher) if is_finished else []
     epochs = read_epochs(table) if table.exists() else []
     measured = summarize_ranks(attempt_folder, launched_at, wall_s, spec, epochs)
     if measured:
@@ -216,18 +220,18 @@ def read_measurements(
     return Measurements(measured, epochs, times.problem if times else None)
 
 
-def describe_run(planned: PlannedRun, environment: BuiltEnvironment) -> dict[str, Any]:
+def describe_run(planned_run: PlannedRun, environment: BuiltEnvironment) -> dict[str, Any]:
     """Return the fields of a record that describe the run and its software."""
-    site, spec = planned.site, planned.spec
+    site, spec = planned_run.site, planned_run.spec
     image, installed = environment.get("image"), environment.get("installed")
     return {
-        "run_id": planned.run_id,
-        "key": planned.key,
-        "study": planned.study,
+        "run_id": planned_run.run_id,
+        "key": planned_run.key,
+        "study": planned_run.study,
         "site": site.name,
-        **planned.digests,
+        **planned_run.digests,
         "placement": site.placement,
-        "timing_scope": planned.framework.timing_scope,
+        "timing_scope": planned_run.framework.timing_scope,
         "cores_per_rank": spec["cores_per_rank"],
         "node_cores": site.cores,
         "oversubscribed": oversubscribed(site, spec),
@@ -245,15 +249,15 @@ def describe_run(planned: PlannedRun, environment: BuiltEnvironment) -> dict[str
 
 
 def reference_before(
-    planned: PlannedRun, results: Path, run_benchmark: Callable[[str], reference.ReferenceTime]
+    planned_run: PlannedRun, results: Path, run_benchmark: Callable[[str], reference.ReferenceTime]
 ) -> dict[str, Any]:
     """Return the record's entry `reference` as measured before a run, on a quiet machine if configured."""
-    geometry = reference.geometry(planned.spec)
+    geometry = reference.geometry(planned_run.spec)
     entry = reference.measure_before(
         lambda: run_benchmark("before"),
-        lambda: list(reference.earlier_times(results, geometry, planned.digests["environment_digest"])),
-        planned.site.wait_for_quiet,
-        lambda note: print_line(f"{planned.run_id}: {note}"),
+        lambda: list(reference.earlier_times(results, geometry, planned_run.digests["environment_digest"])),
+        planned_run.site.wait_for_quiet,
+        lambda note: print_line(f"{planned_run.run_id}: {note}"),
     )
     return {"geometry": geometry, **entry}
 
@@ -449,10 +453,10 @@ def main(*, site: str, plan: Path, key: str) -> None:
     results = plan.parents[1]
     declared_site = without_slow_nodes(load_site(site), results)
     raise_if_halted(results)
-    planned = read_plan(plan, key, declared_site)
-    with report_interruptions(planned.run_id, results):
+    planned_run = read_plan(plan, key, declared_site)
+    with report_interruptions(planned_run.run_id, results):
         check_bound(results, declared_site)
-        supervise(planned, results, current_session())
+        supervise(planned_run, results, current_session())
 
 
 if __name__ == "__main__":

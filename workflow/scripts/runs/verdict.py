@@ -65,7 +65,7 @@ class Measurements:
 
 
 def judge_run(
-    planned: PlannedRun,
+    planned_run: PlannedRun,
     outcome: Outcome,
     trace_problem: Note | None,
     measurements: Measurements,
@@ -76,7 +76,7 @@ def judge_run(
     """Decide the status of a run from one attempt. Nothing changes the status afterwards.
 
     Args:
-        planned: The run.
+        planned_run: The run.
         outcome: How the ranks ended. TIMEOUT is final; OK can become FAILED or INVALID; FAILED and OOM stay,
             or the attempt is lost.
         trace_problem: Why Score-P left no trace, which makes a run FAILED.
@@ -93,8 +93,8 @@ def judge_run(
     if outcome.status == RunStatus.OK and trace_problem:
         verdict = Verdict(RunStatus.FAILED, trace_problem)
     elif outcome.status == RunStatus.OK:
-        gradient_bytes = reduced_bytes(planned, measurements.measured)
-        verdict = check_measurements(measurements, planned.spec, planned.site, hosts, gradient_bytes)
+        gradient_bytes = reduced_bytes(planned_run, measurements.measured)
+        verdict = check_measurements(measurements, planned_run.spec, planned_run.site, hosts, gradient_bytes)
     # Whatever ended Snakemake, such as the scheduler or a node without memory, often kills the ranks as well.
     # Their failure then says nothing about the training, even if memory ran out. A timeout does, because the
     # ranks had all of their time.
@@ -243,10 +243,10 @@ def append_last_error(reason: Note, log: Path) -> Note:
     )
 
 
-def reduced_bytes(planned: PlannedRun, measured: Mapping[str, Any] | None) -> int:
+def reduced_bytes(planned_run: PlannedRun, measured: Mapping[str, Any] | None) -> int:
     """Return the bytes of a run's gradients in the type that ranks reduce, 0 for an unknown model."""
-    gradient_bytes = planned.graph.gradient_bytes if planned.graph else 0
-    if planned.graph and planned.graph.module and measured:
+    gradient_bytes = planned_run.graph.gradient_bytes if planned_run.graph else 0
+    if planned_run.graph and planned_run.graph.module and measured:
         # Only the ranks know how many parameters a user-supplied PyTorch module has.
         gradient_bytes = BYTES * measured[PROGRAM_REPORT]["parameters"]
-    return gradient_bytes * number_bytes(planned.spec["levels"]).reduced // BYTES
+    return gradient_bytes * number_bytes(planned_run.spec["levels"]).reduced // BYTES

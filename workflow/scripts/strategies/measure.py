@@ -27,7 +27,7 @@ from runs.supervise import rank_input
 NO_TIMES: dict[str, Any] = {"parts": [], "layers": [], "updates": [], "empty_update": [], "messages": []}
 
 
-def attempt_timing(
+def measure_timing(
     site: Site,
     timing: Timing,
     environment: BuiltEnvironment,
@@ -69,7 +69,7 @@ def attempt_timing(
     }  # fmt: skip
 
 
-KIND = other_measurements.Kind("timing", planned_timings, spec, key, output, attempt_timing)
+KIND = other_measurements.Kind("timing", planned_timings, spec, key, output, measure_timing)
 
 
 def main(*, study: str, site: str, timing: str, key: str, out: Path) -> None:
