@@ -32,7 +32,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sbatch").write_text(SBATCH)
     (tmp_path / "sbatch").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    monkeypatch.setattr(submit, "missing_benchmarks", lambda campaign: False)
+    monkeypatch.setattr(submit, "has_missing_benchmarks", lambda campaign: False)
 
 
 def campaign(rule: Replicates, at_a_time: int = 1) -> Campaign:

@@ -151,7 +151,7 @@ def campaign_jobs(campaign: Campaign) -> dict[str, str]:
     }
 
 
-def missing_benchmarks(campaign: Campaign) -> bool:
+def has_missing_benchmarks(campaign: Campaign) -> bool:
     """Return whether a collective benchmark has no record yet."""
     benchmarks = CollectiveBenchmarks(campaign)
     return len(benchmarks.available()) < len(benchmarks.outputs)
@@ -162,7 +162,7 @@ def submit(campaign: Campaign, config: list[str], options: list[str]) -> list[st
     alone = campaign.site.scheduler.concurrent_runs == 1
     _logs(campaign).mkdir(parents=True, exist_ok=True)
     numbers: list[str] = []
-    benchmarks = missing_benchmarks(campaign)
+    benchmarks = has_missing_benchmarks(campaign)
     undecided = _first_undecided(campaign)
     for block in campaign.blocks:
         is_undecided = undecided is not None and block >= undecided
@@ -254,12 +254,12 @@ def wait_for_jobs(campaign: Campaign) -> None:
         time.sleep(POLL_S)
     campaign = campaign.with_current_decisions()
     done = len(campaign.available())
-    if done < len(campaign.record_paths) or campaign.open or missing_benchmarks(campaign):
+    if done < len(campaign.record_paths) or campaign.open or has_missing_benchmarks(campaign):
         raise InputError(
             "incomplete-campaign",
             f"{done} of {len(campaign.record_paths)} runs have a record"
             f"{', more replicates are not decided yet' if campaign.open else ''}"
-            f"{', collective benchmarks are missing' if missing_benchmarks(campaign) else ''}",
+            f"{', collective benchmarks are missing' if has_missing_benchmarks(campaign) else ''}",
             file=campaign.results,
             got=done,
             hint=f"see {campaign.results}/logs/submit; run ./ringside submit again for the others",
