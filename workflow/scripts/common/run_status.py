@@ -12,7 +12,7 @@ class RunStatus(StrEnum):
     function of their own (`judge_measurement`, `judge_benchmark`). An attempt that was lost or
     stopped (`launchers.protocol`) has no record, and so no status.
 
-    BROKEN and MISSING are in no record: readers of records assign them.
+    BROKEN and MISSING are in no record: readers assign them (`plan.record_checks`, `runs.missing`).
 
     To add a status, decide first whether supervisors write it. If they do, add it to the enumerations of
     `status` in config/schemas, those of records and of tables. If readers assign it to runs without a record,
