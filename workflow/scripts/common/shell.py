@@ -18,6 +18,7 @@ NODE_CHECK = CHECKOUT / "profiles" / "node-check"
 SEEN_BY = ".seen-by-"
 INACCESSIBLE = "inaccessible"  # code of the note that a node cannot access a path
 INACCESSIBLE_STATUS = 79  # exit status of node-check, and of programs that end because of it
+# The line of node-check in a log, or the form in which unfinished.txt keeps it ("lost: ... (job ...)").
 _INACCESSIBLE_LINE = re.compile(
     r"^(?:ringside|lost): node (\S+) cannot access (.+?)(?: \(job \S+ on \S+\))?$", re.MULTILINE
 )

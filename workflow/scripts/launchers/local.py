@@ -48,7 +48,7 @@ class Local:
         return self._processes
 
     def raise_if_lost(self, _log: Path) -> None:
-        """See Launcher. This machine is not lost as long as this process runs on it."""
+        """See Launcher. This machine is there as long as this process runs on it."""
 
     def explain(self, exit_statuses: Sequence[int | None], _log: Path) -> Note:
         """See Launcher."""

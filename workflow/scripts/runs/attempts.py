@@ -59,7 +59,7 @@ HOLDER = "holder.json"
 RUN_LOCK = ".lock"  # in a run's folder, locked during an attempt
 # Variables in which schedulers pass the number of the job.
 JOB_VARIABLES = ("SLURM_JOB_ID", "OAR_JOB_ID", "PBS_JOBID", "FLUX_ENCLOSING_ID")
-UNKNOWN_END = Note("unknown-end", "ended without a reason: it was killed, or its node was lost")
+UNKNOWN_END = Note("unknown-end", "ended without a reason: it was killed, or its node is gone")
 MACHINE_LOCK = "/dev/shm/ringside-machine.lock"  # noqa: S108 (all users and virtual nodes of a machine share it)
 
 
@@ -215,7 +215,7 @@ def read_attempt_record(attempt_folder: Path) -> dict[str, Any]:
 
 
 def _unfinished_reason(error: BaseException) -> str:
-    """Return why an attempt is unfinished: it was stopped, lost, or ended with another error."""
+    """Return why an attempt is unfinished: it was stopped or lost, or its supervisor failed."""
     job = _job_number()
     suffix = f" (job {job} on {node_name()})" if job else ""
     match error:

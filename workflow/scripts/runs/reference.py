@@ -187,7 +187,7 @@ def measure_before(
 def measure_after(benchmark: Callable[[], ReferenceTime], before: Mapping[str, Any]) -> dict[str, Any]:
     """Run the benchmark after a run, and return the entry of `measure_before` with its times.
 
-    If a node is lost now, the run is not lost, because its training has ended.
+    If a node is gone now, the attempt is not lost, because its training has ended.
     """
     try:
         result = benchmark()

@@ -76,7 +76,7 @@ def supervise(
             if planned_run.data:
                 check_data(planned_run.data, planned_run.spec["levels"]["dataset"])
             bind_results(results, planned_run.study, planned_run.site)
-            # The attempt begins before the launcher asks the scheduler, which can already have lost the job.
+            # The attempt begins before the launcher asks the scheduler, because the job can already be gone.
             with attempts.new_attempt(run_folder) as attempt_folder:
                 setup = environment.get("setup", ())
                 launcher = launch.make_launcher(

@@ -249,7 +249,7 @@ def check_lost_node_timeout(config: Mapping[str, str], site: Site) -> Finding:
     """Report whether Slurm gives up a silent node before the time limit of a run.
 
     If so, Slurm ends the job, and the run is repeated. Otherwise the run reaches its time limit before Slurm
-    knows that the node is lost, and is recorded as timeout.
+    notices that the node is gone, and is recorded as timeout.
     """
     timeout_s = slurm.parse_time_s(config.get("SlurmdTimeout", "0")) or None
     repeated = timeout_s is not None and timeout_s <= site.time_limit_s
