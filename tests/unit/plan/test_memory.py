@@ -21,9 +21,9 @@ from plan.memory import (
     failed_estimates,
     limit_bytes,
     memory_demands,
+    raise_if_oversized,
     read_estimates,
     recorded_estimate,
-    refuse_oversized,
     run_key,
 )
 from support.recorded import small_campaign
@@ -129,13 +129,13 @@ def test_runs_that_do_not_fit_are_refused(
     monkeypatch.chdir(tmp_path)
     campaign = with_estimates(site, program_bytes=4 * 10**9)
     with pytest.raises(InputError) as refused:
-        refuse_oversized(campaign)
+        raise_if_oversized(campaign)
     assert refused.value.code == "does-not-fit"
-    refuse_oversized(replace(campaign, site=replace(site, memory=Memory(node_gib=4, refuse=False))))
+    raise_if_oversized(replace(campaign, site=replace(site, memory=Memory(node_gib=4, refuse=False))))
     for path in campaign.record_paths.values():
         Path(path).parent.mkdir(parents=True)
         write_json(Path(path), {"status": "ok"})
-    refuse_oversized(replace(campaign))  # what is measured needs no estimate any more
+    raise_if_oversized(replace(campaign))  # what is measured needs no estimate any more
 
 
 def test_failed_estimate_is_noted(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,7 @@ def end_run(progress: CampaignProgress, results: Path, record: dict[str, object]
 
 def test_it_says_what_is_done_left_and_not_ok(tmp_path: Path) -> None:
     left_s = iter([200.0, None])
-    progress = CampaignProgress(tmp_path, "s", planned=4, done=1, left_s=lambda: next(left_s))
+    progress = CampaignProgress(tmp_path, "s", n_planned=4, n_done=1, left_s=lambda: next(left_s))
     progress.count_run("b", "ok")
     facts = progress.describe_end("b", "ok", "0.2 s/epoch").facts
     assert facts == {"done": 2, "planned": 4, "open": False, "left_s": 200.0, "not_ok": 0}

@@ -228,7 +228,7 @@ def describe_demands(demands: Iterable[MemoryDemand]) -> list[Note]:
     return notes
 
 
-def refuse_oversized(campaign: Campaign) -> None:
+def raise_if_oversized(campaign: Campaign) -> None:
     """Raise InputError if a run without a record is estimated to need more memory than it has.
 
     Runs without an estimate pass, and so do all runs at a site with `memory: {refuse: false}`.

@@ -22,7 +22,7 @@ from environments.build import check_machine as check_machine_for
 from environments.identity import digest
 from plan.binding import machine_id
 from plan.campaign import Campaign
-from plan.memory import refuse_oversized
+from plan.memory import raise_if_oversized
 from sites import virtual
 from sites.node_job import Unwritable, ask_here, probes
 from sites.node_verdicts import node_findings
@@ -40,7 +40,7 @@ def check_launch(campaign: Campaign, executor: str, runs: bool = True) -> None:
         InputError: If it cannot start them.
     """
     if runs:
-        refuse_oversized(campaign)
+        raise_if_oversized(campaign)
     site = campaign.site
     launcher, file = site.launcher, display_path(site.file)
     executors_by_launcher = {
