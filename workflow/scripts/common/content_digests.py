@@ -15,7 +15,7 @@ from common.normal_form import digest_source
 
 RUN_RECORD = "record.json"
 ATTEMPT_TABLES = ("epochs.csv", "phases.csv", "clocks.csv")
-FOLDER = "made_of"  # in results/<study>
+FOLDER = "made_of"  # folder of digests in results/<study>
 
 
 @dataclass(frozen=True)

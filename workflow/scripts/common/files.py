@@ -21,7 +21,7 @@ from common.errors import CHECKOUT, InputError, display_path  # noqa: F401 (othe
 from common.redaction import find_secrets, may_have_secret
 from common.yaml_errors import LimitError, explain_yaml_error
 
-MAX_NAME_BYTES = 255  # of a file name, on all usual file systems
+MAX_NAME_BYTES = 255  # longest file name on all usual file systems
 MAX_YAML_BYTES = 2**24
 NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP)
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
@@ -80,7 +80,7 @@ def write_text(path: Path, text: str, durable: bool = True) -> None:
         partial.write_text(text, encoding="utf-8")
 
 
-MAX_DIGITS = 30  # of an integer in JSON
+MAX_DIGITS = 30  # longest integer that is accepted in JSON
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-MIN_RUNS = 4  # of a cell that is examined
+MIN_RUNS = 4  # cells with fewer runs are not examined
 MAX_SPREAD = 0.2  # largest distance of a value from its lattice point, as a share of the step
 MAX_CHANCE = 0.001  # probability that any cell of a study without a lattice seems to have one
 MAX_CHANCE_OF_OTHERS = 0.05  # the same for one cell of a study in which other cells have a lattice

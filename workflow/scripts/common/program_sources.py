@@ -11,7 +11,8 @@ from pathlib import Path
 from common.files import CHECKOUT, display_path
 
 SCRIPTS = CHECKOUT / "workflow" / "scripts"
-DATA_SUFFIXES = (".yaml", ".jinja", ".css", ".js", ".tex", ".bib")  # of files that modules in the folder read
+# Suffixes of the files in a module's folder that modules there read.
+DATA_SUFFIXES = (".yaml", ".jinja", ".css", ".js", ".tex", ".bib")
 SCHEMAS = CHECKOUT / "config" / "schemas"  # read by common.schemas
 _IMPORT = re.compile(r"^[ \t]*(?:from ([\w.]+) import (\([^)]*\)|[^\n]*)|import ([^\n]+))", re.MULTILINE)
 _NAME = re.compile(r"\w+(?=(?: as \w+)?\s*(?:,|\)|#|$))", re.MULTILINE)

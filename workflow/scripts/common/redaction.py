@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 HIDDEN = "***"
-MIN_SECRET_LENGTH = 4  # of a password that is searched for anywhere; shorter ones would hide ordinary words
-MIN_TOKEN_LENGTH = 16  # of a user's part without a password; shorter ones can be names
+MIN_SECRET_LENGTH = 4  # Shorter passwords are not searched for: that would hide ordinary words.
+MIN_TOKEN_LENGTH = 16  # A user's part of a URL without a password is a token; a shorter one can be a name.
 
 # The user's part ends at the last @ before a slash. A password can have slashes, unless its colon begins a
 # port.

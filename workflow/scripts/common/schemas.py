@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 SCHEMAS = CHECKOUT / "config" / "schemas"
 _ONE_WORD = re.compile(r"\^([a-z]+)\\Z")  # a pattern that only one text matches
-FREQUENT_SCHEMAS = ("record",)  # of files that are read by the thousand
+FREQUENT_SCHEMAS = ("record",)  # schemas of files that are read by the thousand
 TYPE_DESCRIPTIONS = {
     "integer": "a whole number",
     "number": "a number",

@@ -32,7 +32,7 @@ from common.renamed import has_older_values, rename_columns, rename_values
 from common.schemas import column_rules, schema
 from common.text import alternatives
 
-MAX_COMPRESSION_RATIO = 100  # of .gz files, so that a small one cannot fill the memory; tables reach about 8
+MAX_COMPRESSION_RATIO = 100  # A small .gz file must not fill the memory. Tables reach about 8.
 OTHER_SEPARATORS = (";", "\t", "|")  # which spreadsheets use in CSV files in some languages
 # Marks that pandas and the module csv can read differently.
 UNUSUAL_MARKS = (b'"', b", ", b" ,", b" \n", b"\t", b"\r", b",+", b",.")

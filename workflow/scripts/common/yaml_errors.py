@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import yaml
 
-MAX_SHOWN_CHARACTERS = 60  # of a line
+MAX_SHOWN_CHARACTERS = 60  # longer lines are cut in messages
 # Part of the parser's message -> code of the mistake, and what to do.
 _MISTAKES = {
     "could not find expected ':'": ("missing-colon", "write it as key: value"),

@@ -41,7 +41,7 @@ _STATE = re.compile(r"\bJobState=(\w+)")
 _FIELD = re.compile(r"(?:^|\s)(\w+)=(\S*)")
 RUNNING = "RUNNING"
 JOB_STATE_OOM = "OUT_OF_MEMORY"
-TASK_STATE_OOM = "Out Of Memory"  # in messages of srun
+TASK_STATE_OOM = "Out Of Memory"  # how messages of srun name this state of a task
 # Slurm samples energy every 30 s by default (JobAcctGatherFrequency).
 STEP_ENERGY = energy.MeterKind("slurm", "node", "counter", 30.0, None, None)
 NO_VALUE = 2.0**63  # Slurm writes NO_VAL64, 2^64 - 2, for an unknown value

@@ -32,8 +32,8 @@ from records.campaign_status import (
 WIDTH = 80
 INDENT = 11
 BAR_WIDTH = 40
-MAX_LISTED = 6  # lines of a kind; the others are counted
-MAX_HOSTS = 4  # of a run under way
+MAX_LISTED = 6  # shown lines of a kind; the others are counted
+MAX_HOSTS = 4  # named nodes of a run under way; the others are counted
 MAX_REASON_LENGTH = 150
 REFRESH_S = 10.0
 DATE_AFTER_S = 72_000  # ends that are farther away are shown with a date

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 FIRST = 16  # the first size to try without an estimate
-MARGIN = 0.05  # of the largest size that fitted
+MARGIN = 0.05  # The chosen size is smaller than the largest size that fitted, by this share of it.
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,8 @@ def find_largest(
         return tried[index]
 
     last = len(sizes) - 1
-    below, above = (
-        -1,
-        len(sizes),
-    )  # indices of the largest size that fits, and of the smallest above it that does not
+    # Indices of the largest size that fits, and of the smallest size above it that does not.
+    below, above = -1, len(sizes)
     index, stride = min(bisect_left(sizes, estimated or FIRST), last), 1
     while (above > last and below < last) or (estimated and below < 0 < above):
         if is_fitting(index):

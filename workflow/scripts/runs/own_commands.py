@@ -25,7 +25,7 @@ from training_logs.formats import read_log
 from training_logs.log import Log, LogError, Step
 
 ZERO_BASED = ("lightning",)  # formats that number steps from 0
-MAX_BATCH_ERROR = 0.01  # of the samples of a step that a log states or implies
+MAX_BATCH_ERROR = 0.01  # relative error of the samples of a step that a log states or implies
 MAX_TIME_ERROR = 0.02  # rounded steps can take longer than the run by this
 
 
@@ -159,16 +159,16 @@ def _from_one(log: Log, log_format: str) -> Log:
 
 def _contradiction(log: Log, spec: Mapping[str, Any], wall_s: float) -> Note | None:
     """Return what in a log contradicts the plan (steps, samples, devices or times), None if nothing does."""
-    steps, planned, batch = log.steps, planned_steps(spec) * len(_epochs(spec)), spec["effective_batch"]
+    steps, n_planned, batch = log.steps, planned_steps(spec) * len(_epochs(spec)), spec["effective_batch"]
     if restarts := steps[-1].segment:
         return Note(
             "restarted", f"{LOG_PREFIX}the training was restarted {restarts} times", restarts=restarts
         )
     # Steps after the last logged interval have no line. A mean of all steps covers all of them.
     last, interval = steps[-1].index, steps[-1].n_steps if len(steps) > 1 else 1
-    if not planned - interval < last <= planned:
-        text = f"{LOG_PREFIX}it ends with step {last}, planned are {planned}"
-        return Note("other-steps", text, steps=last, planned=planned)
+    if not n_planned - interval < last <= n_planned:
+        text = f"{LOG_PREFIX}it ends with step {last}, planned are {n_planned}"
+        return Note("other-steps", text, steps=last, planned=n_planned)
     samples = _samples(log)
     if samples is not None and abs(samples / batch - 1) > MAX_BATCH_ERROR:
         text = f"{LOG_PREFIX}a step has {samples:g} samples, planned are {batch}"

@@ -25,7 +25,7 @@ PROGRAM = "ranks.reference_work"
 TIME_LIMIT_S = 60.0  # usually it takes 0.3 s
 PAUSE_S = 10.0  # between two benchmarks while a run waits for a quiet machine
 MIN_EARLIER_TIMES = 6  # with fewer times, the usual time is unknown
-MIN_MARGIN_SHARE = 0.05  # of the usual time; a smaller excess is not worth a wait
+MIN_MARGIN_SHARE = 0.05  # share of the usual time; a smaller excess is not worth a wait
 SIGMAS = 3.0
 QUARTILE = 0.6745  # standard deviations from the median of a normal distribution to its quartiles
 

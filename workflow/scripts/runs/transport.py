@@ -32,8 +32,9 @@ INTRA_NODE = "links within the node"
 MULTI_NODE_NVLINK = "NVLink between nodes"
 OTHER_THAN_IB = {"tcp", "roce"}
 NCCL_LOGS = "nccl.*.log"
-UNKNOWN = "unknown"  # of user-supplied commands that do not use NCCL
-MIN_SENT_SHARE = 0.5  # of the expected bytes; if gradients take another network, far fewer leave a node
+UNKNOWN = "unknown"  # transport of user-supplied commands that do not use NCCL
+# Share of the expected bytes. If gradients take another network, far fewer bytes leave a node.
+MIN_SENT_SHARE = 0.5
 
 
 def describe_transport(library: str, spec: Mapping[str, Any], folder: Path) -> str:

@@ -15,7 +15,7 @@ from sites import node_report
 from sites.slurm import join_hosts
 from sites.verdicts import Finding, ok, warn
 
-MIN_REPORTED_SHARE = 0.05  # of the CPU time
+MIN_REPORTED_SHARE = 0.05  # share of the CPU time
 MIN_DEGREES_OF_FREEDOM = 6  # needed in disturbed runs and in other runs to compare their spreads
 MIN_INTERVAL_S = 0.5  # shortest interval over which shares are measured
 

@@ -15,7 +15,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-FALSE_POSITIVE_RATE = 0.01  # of a check, with all its nodes and tests
+FALSE_POSITIVE_RATE = 0.01  # rate for a check as a whole, with all its nodes and tests
 MARGIN = 0.1
 RATE_TEXT, MARGIN_TEXT = (f"{100 * share:g} %" for share in (FALSE_POSITIVE_RATE, MARGIN))
 # A slow node is found even if it looks like the others in this share of rounds.
