@@ -30,31 +30,33 @@ MAX_CLOCK_STEP_S = 1.0  # largest step of the clock that dates epochs, if it is 
 _UNKNOWN = MeterKind(wattmeter.SOURCE, wattmeter.SCOPE, "power", 1.0, None, None)
 
 
-def read_after(folder: Path, spec: Mapping[str, Any], site: Site, launcher: Launcher) -> list[dict[str, Any]]:
+def read_after(
+    attempt_folder: Path, spec: Mapping[str, Any], site: Site, launcher: Launcher
+) -> list[dict[str, Any]]:
     """Read the meters of a finished run, and return them for its record.
 
     Writes power.csv, and the joules of wattmeters into epochs.csv.
     """
-    result = json.loads((folder / "result.json").read_text())
+    result = json.loads((attempt_folder / "result.json").read_text())
     leaders = _first_rank_of_each_machine(result["ranks"])
     entries = combine_meters((rank["host"], rank["meters"]) for _, rank in leaders)
-    power = _read_node_power(folder, leaders)
+    power = _read_node_power(attempt_folder, leaders)
     if site.energy:
         nodes = wattmeter.node_names([rank["host"] for rank in result["ranks"]])
-        epochs = read_epochs(folder / "epochs.csv")
+        epochs = read_epochs(attempt_folder / "epochs.csv")
         if all(row["opened_at"] for row in epochs):
             windows = _windows(epochs, spec["samples_per_epoch"], result["closed_at"])
             step_s = result["clock_step_s"]
             kind, values, reasons, samples = _read_wattmeters(site.energy, nodes, windows, step_s=step_s)
         else:
             kind, values, reasons, samples = _UNKNOWN, [None] * len(epochs), [NO_CLOCK], {}
-        _fill_column(folder / "epochs.csv", NODE, values)
+        _fill_column(attempt_folder / "epochs.csv", NODE, values)
         entries.append(entry(kind, "; ".join(reasons) or None))
         power += [
             (t, node, wattmeter.SCOPE, watt) for node, rows in samples.items() for t, watt in rows.tolist()
         ]
     if power:
-        with written_whole(folder / "power.csv") as partial, open(partial, "w", newline="") as table:
+        with written_whole(attempt_folder / "power.csv") as partial, open(partial, "w", newline="") as table:
             writer = csv.writer(table, lineterminator="\n")
             writer.writerow(POWER)
             writer.writerows(
@@ -73,12 +75,12 @@ def _first_rank_of_each_machine(ranks: Sequence[Mapping[str, Any]]) -> list[tupl
 
 
 def _read_node_power(
-    folder: Path, leaders: Sequence[tuple[int, Mapping[str, Any]]]
+    attempt_folder: Path, leaders: Sequence[tuple[int, Mapping[str, Any]]]
 ) -> list[tuple[float, str, str, float]]:
     """Return the power samples that nodes wrote during training. The last line can be cut off."""
     samples = []
     for number, rank in leaders:
-        if (file := folder / f"power-{number}.csv").exists():
+        if (file := attempt_folder / f"power-{number}.csv").exists():
             for line in file.read_text().splitlines()[1:]:
                 with contextlib.suppress(ValueError):
                     t, scope, watt = line.split(",")

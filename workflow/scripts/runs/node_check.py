@@ -49,14 +49,11 @@ TESTS = {
     "memory": "updates of memory",
     "links": "messages between pairs of nodes",
 }
-LIBRARY = "pytorch-ddp"  # its environment is used if accelerators are tested
+LIBRARY = "pytorch-ddp"  # framework whose environment tests accelerators
 TIME_LIMIT_S = 600.0
 SLOW_STATUS = 3  # exit status if a node is slow; salloc uses 1 for its own errors
-_BATCH_ONLY_OPTIONS = (
-    "--time",
-    "--signal",
-    "--no-requeue",
-)  # options of a block's job that are not for salloc
+# Options of a block's job that salloc must not get.
+_BATCH_ONLY_OPTIONS = ("--time", "--signal", "--no-requeue")
 
 
 def check_spec(site: Site, nodes: int, device: str) -> dict[str, Any]:
@@ -115,7 +112,7 @@ def measure_nodes(site: Site, nodes: int, folder: Path) -> dict[str, Any]:
     if outcome.reason or result is None:
         reason = outcome.reason or NO_RESULT
         raise AttemptLost(extend_failure_reason(reason, folder / "log.txt"))
-    names = {host.split(".")[0]: host for host in launcher.hosts}  # as the scheduler knows them
+    names = {host.split(".")[0]: host for host in launcher.hosts}  # short name -> the scheduler's name
     for node in result["nodes"]:
         node["host"] = names.get(node["host"].split(".")[0], node["host"])
     return result
@@ -249,7 +246,7 @@ def check_nodes(site: Site, nodes: int | None = None, out: Path | None = None) -
     if nodes is None:
         nodes = _default_node_count(site, job)
     n_compared = nodes * (site.devices_per_node if check_environment(site)[2] == "cuda" else 1)
-    if n_compared < 2 and not out:  # a campaign goes on
+    if n_compared < 2 and not out:  # In a campaign, a check with nothing to compare is no error.
         problem = f"needs two nodes, or accelerators of one and the environment of {LIBRARY}"
         file, hint = display_path(site.file), "name a site of a cluster, or more nodes"
         raise InputError("not-possible-here", problem, file=file, got=nodes, hint=hint)

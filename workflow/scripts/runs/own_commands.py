@@ -89,17 +89,19 @@ def measured_fields(
     }
 
 
-def read_times(command: Command, spec: Mapping[str, Any], folder: Path, wall_s: float) -> CommandTimes:
+def read_times(
+    command: Command, spec: Mapping[str, Any], attempt_folder: Path, wall_s: float
+) -> CommandTimes:
     """Read the log of a command, and write epochs.csv and steps.csv if the log fits the plan.
 
     Args:
         command: The command.
         spec: The run's specification.
-        folder: The attempt's folder.
+        attempt_folder: The attempt's folder.
         wall_s: Time from launch to the end, s.
     """
     try:
-        log = _from_one(_read_log(command, spec, folder / OUTPUT), command.log_format)
+        log = _from_one(_read_log(command, spec, attempt_folder / OUTPUT), command.log_format)
     except LogError as error:
         return CommandTimes(Note(UNREADABLE, f"{LOG_PREFIX}{error}", line=error.line))
     except OSError as error:
@@ -111,11 +113,11 @@ def read_times(command: Command, spec: Mapping[str, Any], folder: Path, wall_s: 
     if missing := [epoch for epoch, row in zip(_epochs(spec), rows, strict=True) if row is None]:
         text = f"{LOG_PREFIX}it has no step of epoch {missing[0]} that counts"
         return CommandTimes(Note("epoch-without-step", text, epochs=missing), facts)
-    with written_whole(folder / "epochs.csv") as partial, open(partial, "w", newline="") as table:
+    with written_whole(attempt_folder / "epochs.csv") as partial, open(partial, "w", newline="") as table:
         writer = csv.DictWriter(table, COLUMNS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(row for row in rows if row)
-    _write_steps(log.steps, spec, command.warmup_steps, folder / "steps.csv")
+    _write_steps(log.steps, spec, command.warmup_steps, attempt_folder / "steps.csv")
     first = log.steps[0]
     return CommandTimes(None, facts, first.seconds if first.n_steps == 1 else None, first.started_at)
 

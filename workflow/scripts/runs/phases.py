@@ -39,35 +39,35 @@ NAMES = frozenset((*START, *STEP, *EPOCH, COMMUNICATION))
 _TYPES = {"rank": "int64", "epoch": "int64", "step": "int64", "start": "float64", "end": "float64"}
 
 
-def merge_phases(folder: Path) -> float | None:
+def merge_phases(attempt_folder: Path) -> float | None:
     """Merge the ranks' tables into phases.csv and remove them; return the largest clock error in s, or None.
 
     Times are in s from the start of the first process. Clocks are assumed to drift linearly between two
     comparisons. If a table is unreadable, the tables are kept and phases.csv is not written, which
     `damage_reason` reports.
     """
-    parts = {int(file.stem.removeprefix("phases-")): file for file in folder.glob(PARTS)}
+    parts = {int(file.stem.removeprefix("phases-")): file for file in attempt_folder.glob(PARTS)}
     try:
-        return _merge_parts(folder, parts) if parts else None
+        return _merge_parts(attempt_folder, parts) if parts else None
     except (ValueError, KeyError, FileNotFoundError):
         return None
 
 
-def _merge_parts(folder: Path, parts: dict[int, Path]) -> float:
+def _merge_parts(attempt_folder: Path, parts: dict[int, Path]) -> float:
     import pandas as pd
 
-    clocks = _read_clocks(folder / CLOCKS)
+    clocks = _read_clocks(attempt_folder / CLOCKS)
     tables = {rank: pd.read_csv(file, dtype={"phase": str}) for rank, file in sorted(parts.items())}
     for rank, table in tables.items():
         for name in ("start", "end"):
             table[name] = align_times(table[name].to_numpy(), clocks[clocks["rank"] == rank])
     zero = min(table["start"].min() for table in tables.values())
     for rank, table in tables.items():
-        _write_operators(folder, rank, clocks[clocks["rank"] == rank], zero, table["start"].min())
+        _write_operators(attempt_folder, rank, clocks[clocks["rank"] == rank], zero, table["start"].min())
     phases = pd.concat([table.assign(rank=rank) for rank, table in tables.items()], ignore_index=True)
     phases[["start", "end"]] -= zero
     phases = phases.sort_values(["rank", "start"], kind="stable")
-    write_intervals(folder / TABLE, phases)
+    write_intervals(attempt_folder / TABLE, phases)
     for file in parts.values():
         file.unlink()
     return float(clocks["error_s"].max())
@@ -78,9 +78,11 @@ def align_times(times: NDArray[np.float64], clock: pd.DataFrame) -> NDArray[np.f
     return times - np.interp(times, clock["at"] + clock["offset_s"], clock["offset_s"])
 
 
-def _write_operators(folder: Path, rank: int, clock: pd.DataFrame, zero: float, started: float) -> None:
+def _write_operators(
+    attempt_folder: Path, rank: int, clock: pd.DataFrame, zero: float, started: float
+) -> None:
     """Write the events of a rank's profiler, if any, in microseconds from `zero` on rank 0's clock."""
-    raw = folder / RAW.format(rank)
+    raw = attempt_folder / RAW.format(rank)
     if not raw.exists():
         return
     events = json.loads(raw.read_text())["traceEvents"]
@@ -89,7 +91,7 @@ def _write_operators(folder: Path, rank: int, clock: pd.DataFrame, zero: float, 
     for event, time in zip(stamped, align_times(times, clock) - zero, strict=True):
         event["ts"] = round(1e6 * time, 3)
     header = {"displayTimeUnit": "ms", "process_start_ns": round(1e9 * (started - zero))}
-    with written_whole(folder / OPERATORS.format(rank)) as partial:
+    with written_whole(attempt_folder / OPERATORS.format(rank)) as partial:
         partial.write_text(json.dumps({**header, "traceEvents": events}, separators=(",", ":")))
     raw.unlink()
 
@@ -151,23 +153,23 @@ def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-def damage_reason(attempt: Path, ranks: int, epochs: int, steps: int) -> Note | None:
+def damage_reason(attempt_folder: Path, ranks: int, epochs: int, steps: int) -> Note | None:
     """Return why the trace of an attempt is incomplete, or None. An incomplete trace does not count.
 
     A trace is complete if clocks were compared, and all ranks have the same phases in all epochs except
     waiting.
 
     Args:
-        attempt: The attempt's folder.
+        attempt_folder: The attempt's folder.
         ranks: Number of ranks.
         epochs: Number of epochs.
         steps: Number of steps of an epoch.
     """
     for name, check in ((TABLE, _damaged_phases), (CLOCKS, _damaged_clocks)):
         try:
-            reason = check(attempt / name, ranks, epochs, steps)
+            reason = check(attempt_folder / name, ranks, epochs, steps)
         except FileNotFoundError:
-            parts = sorted(file.name for file in attempt.glob(PARTS)) if name == TABLE else []
+            parts = sorted(file.name for file in attempt_folder.glob(PARTS)) if name == TABLE else []
             text = f"is missing; {', '.join(parts)} could not be merged" if parts else "is missing"
             reason = Note("missing-file", text, parts=parts)
         except (OSError, ValueError, OverflowError) as error:

@@ -15,8 +15,10 @@ from ranks.worker.node import machine
 from ranks.worker.operators import unix_ahead
 
 
-def wrap_program(environment: BuiltEnvironment, site: Site, version: str, folder: Path) -> BuiltEnvironment:
-    """Return an environment that starts its program under Score-P, for an attempt in `folder` (absolute).
+def wrap_program(
+    environment: BuiltEnvironment, site: Site, version: str, attempt_folder: Path
+) -> BuiltEnvironment:
+    """Return an environment that starts its program under Score-P, which writes to the attempt's folder.
 
     Raises:
         InputError: If the site's Score-P cannot be used, or has another version than was planned.
@@ -32,7 +34,7 @@ def wrap_program(environment: BuiltEnvironment, site: Site, version: str, folder
         )
     program = environment["variables"][PROGRAM_VARIABLE]
     script = scorep.write_start_script(
-        site.scorep, program, folder, (*site.setup, *environment.get("setup", ()))
+        site.scorep, program, attempt_folder, (*site.setup, *environment.get("setup", ()))
     )
     return {
         **environment,
@@ -41,7 +43,7 @@ def wrap_program(environment: BuiltEnvironment, site: Site, version: str, folder
     }
 
 
-def finish_trace(folder: Path, status: RunStatus) -> Note | None:
+def finish_trace(attempt_folder: Path, status: RunStatus) -> Note | None:
     """Remove the start script, and write the offset between the clocks of Score-P and of the ranks.
 
     The offset is written only for ranks with status OK, and only if rank 0 ran on this machine.
@@ -49,14 +51,14 @@ def finish_trace(folder: Path, status: RunStatus) -> Note | None:
     Returns:
         Why Score-P left no trace although the status is OK, else None.
     """
-    shutil.rmtree(folder / scorep.START_FOLDER)
+    shutil.rmtree(attempt_folder / scorep.START_FOLDER)
     if status != RunStatus.OK:
         return None
-    if not (folder / scorep.ANCHOR).exists():
+    if not (attempt_folder / scorep.ANCHOR).exists():
         return Note("no-trace", f"Score-P left no {scorep.ANCHOR}", file=str(scorep.ANCHOR))
-    if read_json(folder / "result.json")["ranks"][0]["machine"] == machine():
+    if read_json(attempt_folder / "result.json")["ranks"][0]["machine"] == machine():
         import pandas as pd
 
-        began = float(pd.read_csv(folder / "phases-0.csv")["start"].min())
-        write_json(folder / scorep.CLOCK, {"rank_0_began": began + unix_ahead()})
+        began = float(pd.read_csv(attempt_folder / "phases-0.csv")["start"].min())
+        write_json(attempt_folder / scorep.CLOCK, {"rank_0_began": began + unix_ahead()})
     return None

@@ -37,15 +37,15 @@ UNKNOWN = "unknown"  # transport of user-supplied commands that do not use NCCL
 MIN_SENT_SHARE = 0.5
 
 
-def describe_transport(library: str, spec: Mapping[str, Any], folder: Path) -> str:
+def describe_transport(library: str, spec: Mapping[str, Any], attempt_folder: Path) -> str:
     """Return `library over protocol interface`, such as `gloo over tcp eth0`; "none" with one replica.
 
-    For NCCL the text comes from its log in the attempt's `folder` (nccl.*.log; `NET/IB : Using
+    For NCCL the text comes from its log in the attempt's folder (nccl.*.log; `NET/IB : Using
     [0]mlx5_0:1/IB`, NCCL 2.x): ib is InfiniBand, roce the same protocol on Ethernet. MPI and GASPI do not log
     their network.
     """
     if "command" in spec and spec["ranks"] * spec["replicas_per_rank"] > 1:
-        if not any(folder.glob(NCCL_LOGS)):
+        if not any(attempt_folder.glob(NCCL_LOGS)):
             return UNKNOWN
         library = "nccl"
     elif spec["ranks"] == 1:
@@ -55,7 +55,7 @@ def describe_transport(library: str, spec: Mapping[str, Any], folder: Path) -> s
     if library != "nccl":
         library, _, first = library.partition(" by ")  # `ranks.worker.context.by_first_interface`
         return f"{library} over tcp {first or spec['interface']}"
-    logs = [log.read_text(errors="replace") for log in sorted(folder.glob(NCCL_LOGS))]
+    logs = [log.read_text(errors="replace") for log in sorted(attempt_folder.glob(NCCL_LOGS))]
     if spec["nodes"] == 1 and not any(map(_CHANNEL.search, logs)):
         return f"nccl over {INTRA_NODE}"
     return f"nccl over {_nccl_networks(logs)}"
