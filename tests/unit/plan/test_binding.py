@@ -93,7 +93,7 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     for module in (supervise, other_measurements):
         monkeypatch.setattr(module, "read_built", lambda stamp: {})
     monkeypatch.setattr(supervise, "run_attempt", attempt)
-    monkeypatch.setattr(benchmarking, "KIND", replace(benchmarking.KIND, attempt=attempt))
+    monkeypatch.setattr(benchmarking, "KIND", replace(benchmarking.KIND, measure=attempt))
     return bound_states
 
 
