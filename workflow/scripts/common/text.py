@@ -48,7 +48,7 @@ def format_bytes(count: float) -> str:
 
 def format_duration(seconds: float) -> str:
     """Return a duration in seconds, minutes or hours, rounded for reading."""
-    if seconds < 90:
+    if seconds < 120:
         return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:,.1f} h"
 
