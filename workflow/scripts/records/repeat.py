@@ -99,7 +99,7 @@ def repeat_runs(selector: str, study: str = "", site: str = "", run: bool = True
     for path in runs.values():
         put_aside(path)
     ownership.release()
-    print(f"{count_by_kind(runs)} will be repeated; their old attempts are kept", flush=True)
+    print(f"{count_by_kind(runs)} will be repeated; old attempts are kept", flush=True)
     arguments = [f"study={config['study']}", f"site={config['site']}"]
     if campaign.site.launcher != "local":
         print(
