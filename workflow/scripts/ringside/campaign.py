@@ -81,7 +81,7 @@ def repeat(
         bool, typer.Option("--later", help="Run them with the next ./ringside run, not now.")
     ] = False,
 ) -> None:
-    """Repeat runs by their status or a pattern; their old attempts are kept.
+    """Repeat runs, selected by status or by a pattern; old attempts are kept.
 
     Example:
     ./ringside repeat invalid --study my-study
@@ -104,7 +104,7 @@ def trace(
         typer.Option(help="Also write a step as Chakra execution traces, for ASTRA-sim.", metavar="FOLDER"),
     ] = None,
 ) -> None:
-    """Repeat one run traced, for Perfetto and Vampir: results/STUDY/traces/RUN.
+    """Repeat one run with tracing, for Perfetto and Vampir: results/STUDY/traces/RUN.
 
     Example:
     ./ringside trace '*ddp*.b16.n2.*.r1' --study my-study
@@ -117,7 +117,7 @@ def trace(
 def read_trace(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The archive's file that ends in .otf2.")],
 ) -> None:
-    """Convert a trace of Score-P to phases of steps, and for Perfetto.
+    """Convert a trace of Score-P to phases of steps (CSV) and to the format of Perfetto.
 
     Example:
     ./ringside read-trace scorep-20261124_2312/traces.otf2
@@ -135,7 +135,11 @@ def proposal(
     site: Site = "",
     epochs: Annotated[
         float | None,
-        typer.Option(metavar="E", help="Epochs per training; default: the benchmark's.", show_default=False),
+        typer.Option(
+            metavar="E",
+            help="Epochs per training; default: those of the campaign's runs.",
+            show_default=False,
+        ),
     ] = None,
     samples: Annotated[
         float | None,
@@ -144,12 +148,18 @@ def proposal(
     trainings: Annotated[int, typer.Option(min=1, metavar="T", help="Number of trainings.")] = 1,
     level: Annotated[
         list[str] | None,
-        typer.Option(metavar="F=L", help="A level of the series to extrapolate.", show_default=False),
+        typer.Option(
+            metavar="F=L",
+            help="A level of the series to extrapolate; repeat it for more.",
+            show_default=False,
+        ),
     ] = None,
     records: Annotated[
         str,
         typer.Option(
-            metavar="FOLDER", help="Tables of a published campaign; default: the results.", show_default=False
+            metavar="FOLDER",
+            help="Tables of a published campaign; default: results/STUDY.",
+            show_default=False,
         ),
     ] = "",
 ) -> None:

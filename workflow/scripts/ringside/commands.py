@@ -1,6 +1,7 @@
 """Verbs of the command line: grouped help, one-line errors, Snakemake's arguments after `--`."""
 
 import inspect
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -69,7 +70,7 @@ def register(
     for function in functions:
         text, _, example = inspect.cleandoc(function.__doc__ or "").partition("\n\nExample:\n")
         name = function.__name__.rstrip("_").replace("_", "-")
-        epilog = "\b\nExample:\n" + inspect.cleandoc(example).replace("./", "  ./") if example else None
+        epilog = "\b\nExample:\n" + textwrap.indent(inspect.cleandoc(example), "  ") if example else None
         app.command(name, cls=cls, help=text, epilog=epilog, rich_help_panel=group)(function)
 
 

@@ -13,7 +13,7 @@ Stem = Annotated[
     Path | None,
     typer.Option(
         metavar="STEM",
-        help="Files to write, without suffix; default: print the table alone.",
+        help="Files to write, without suffix; default: only print the table.",
         show_default=False,
     ),
 ]
@@ -26,9 +26,11 @@ def option(text: str, **settings: Any) -> Any:
 
 def models(
     names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Models; default: all.")] = None,
-    image: Annotated[str | None, option("Images of this size alone: 96x96x3.", metavar="HxWxC")] = None,
+    image: Annotated[
+        str | None, option("Only for images of this size, such as 96x96x3.", metavar="HxWxC")
+    ] = None,
     tokens: Annotated[
-        str | None, option("Tokens of this kind alone: 128:5000.", metavar="LENGTH:VOCABULARY")
+        str | None, option("Only for tokens of this kind, such as 128:5000.", metavar="LENGTH:VOCABULARY")
     ] = None,
     classes: Annotated[int, typer.Option(metavar="N", help="Classes of images and of texts.")] = 10,
     json: Json = False,
@@ -60,7 +62,10 @@ def predict(
     ] = None,
     measured: Annotated[
         list[str] | None,
-        option("Seconds of a step on N nodes of D devices; repeat it: 1x8=0.29 2x8=0.31.", metavar="NxD=S"),
+        option(
+            "Seconds of a step on N nodes of D devices, such as 1x8=0.29; repeat it for more.",
+            metavar="NxD=S",
+        ),
     ] = None,
     batch_size: Annotated[
         int | None, option("Samples per device in each batch (default 32).", metavar="N")
@@ -68,13 +73,13 @@ def predict(
     samples: Annotated[int | None, option("Samples of an epoch (default: ImageNet's).", metavar="N")] = None,
     model: Annotated[str | None, option("A model of `ringside models`.", metavar="MODEL")] = None,
     dataset: Annotated[
-        str | None, option("Its data set (default: images like ImageNet's).", metavar="DATASET")
+        str | None, option("Data set of the model (default: images like ImageNet's).", metavar="DATASET")
     ] = None,
     parameters: Annotated[
-        float | None, option("Instead of --model: parameters of 4 bytes.", metavar="N")
+        float | None, option("Number of parameters of 4 bytes, instead of --model.", metavar="N")
     ] = None,
     gradient_bytes: Annotated[
-        float | None, option("Instead of --model: bytes of gradients.", metavar="N")
+        float | None, option("Bytes of gradients, instead of --model.", metavar="N")
     ] = None,
     sync_every: Annotated[
         int | None,
@@ -94,11 +99,15 @@ def predict(
         float | None, option("Rate of a device's links inside a node, Gbit/s.", metavar="G")
     ] = None,
     framework: Annotated[
-        str | None, option("Whose messages are timed (default: the study's, or pytorch-ddp).")
+        str | None, option("Framework whose messages are predicted (default: the study's, or pytorch-ddp).")
     ] = None,
     nodes: Annotated[int, typer.Option(metavar="N", help="Largest number of nodes.")] = 1024,
-    at: Annotated[list[int] | None, option("Also list N nodes; repeat it.", metavar="N")] = None,
-    epochs: Annotated[float | None, option("Epochs of node hours and cost (default 1).", metavar="N")] = None,
+    at: Annotated[
+        list[int] | None, option("Also list the prediction on N nodes; repeat it for more.", metavar="N")
+    ] = None,
+    epochs: Annotated[
+        float | None, option("Epochs that node hours and cost count (default 1).", metavar="N")
+    ] = None,
     price: Annotated[float | None, option("Price of a node hour, in any currency.", metavar="AMOUNT")] = None,
     min_gain: Annotated[
         float | None,
@@ -135,12 +144,15 @@ def strategies(
     model: Annotated[
         str | None, option("A model of `ringside models`, in place of a study.", metavar="MODEL")
     ] = None,
-    batch_size: Annotated[int | None, option("Samples of a step, on all devices.", metavar="N")] = None,
+    batch_size: Annotated[
+        int | None, option("Samples of a step, on all devices together.", metavar="N")
+    ] = None,
     image: Annotated[
-        str | None, option("Its images (default: the largest of `models`).", metavar="HxWxC")
+        str | None, option("Images of the model (default: the largest of `models`).", metavar="HxWxC")
     ] = None,
     tokens: Annotated[
-        str | None, option("Its tokens (default: the longest).", metavar="LENGTH:VOCABULARY")
+        str | None,
+        option("Tokens of the model (default: the longest of `models`).", metavar="LENGTH:VOCABULARY"),
     ] = None,
     classes: Annotated[int | None, option("Classes of images and of texts.", metavar="N")] = None,
     topology: Annotated[
@@ -156,14 +168,15 @@ def strategies(
         ),
     ] = None,
     precision: Annotated[
-        str | None, option("Of outputs, their gradients and products: fp32 (default) or amp, in bfloat16.")
+        str | None,
+        option("Precision of outputs, their gradients and products: fp32 (default) or amp (bfloat16)."),
     ] = None,
     optimizer_numbers: Annotated[
-        int | None, option("Numbers kept for each parameter (default 4: Adam).")
+        int | None, option("Numbers kept for each parameter (default 4, as with Adam).")
     ] = None,
     gradients: Annotated[
         str | None,
-        option("How gradients are summed: by the fastest all-reduce (default: fastest), ring, or messages."),
+        option("How gradients are summed: fastest (the fastest all-reduce, default), ring, or messages."),
     ] = None,
     buckets: Annotated[
         str | None,
@@ -179,14 +192,14 @@ def strategies(
         list[str] | None,
         option("Where searches start: data, expert, random (default: these), stages, units."),
     ] = None,
-    seed: Annotated[int | None, option("Of random numbers (default 1).", metavar="N")] = None,
+    seed: Annotated[int | None, option("Seed of random numbers (default 1).", metavar="N")] = None,
     measure: Annotated[
         bool,
-        option("Time the model's parts on this machine's device, in place of the topology's data sheet."),
+        option("Time the model's parts on this machine's device instead of using data sheets."),
     ] = False,
     space: Annotated[
         str | None,
-        option("What is searched: soap (each layer by itself), mesh, or both (default for small models)."),
+        option("Space to search: soap (each layer by itself), mesh, or both (default for small models)."),
     ] = None,
     out: Stem = None,
     chakra: Annotated[
@@ -198,7 +211,7 @@ def strategies(
         option("The strategy of these traces, as the table names it (default: fastest).", metavar="NAME"),
     ] = None,
 ) -> None:
-    """Search for the fastest parallelization strategies by simulation: of a study at its site, or of a model.
+    """Search by simulation for the fastest parallelization strategies of a study at its site, or of a model.
 
     Example:
     ./ringside strategies my-study --site my-cluster
@@ -231,11 +244,11 @@ def strategies(
 
 def pack_images(
     folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="Has a folder of pictures for each class.")
+        Path, typer.Argument(metavar="FOLDER", help="Folder with a subfolder of pictures for each class.")
     ],
     name: Annotated[str, typer.Option(help="Name of the data set.")],
     side: Annotated[int, typer.Option(metavar="N", help="Height and width in pixels.")] = 32,
-    validation_share: Annotated[float, typer.Option(help="Share of the pictures that validates.")] = 0.2,
+    validation_share: Annotated[float, typer.Option(help="Share of the pictures for validation.")] = 0.2,
     output: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder of the archive.")] = Path(),
 ) -> None:
     """Pack a folder of pictures as a data set of your own, and print its entry for config/datasets.yaml.
@@ -252,7 +265,7 @@ def pack_text(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A text in UTF-8.")],
     name: Annotated[str, typer.Option(help="Name of the data set.")],
     length: Annotated[int, typer.Option(metavar="N", help="Tokens of a sequence.")] = 64,
-    validation_share: Annotated[float, typer.Option(help="Share of the lines that validates.")] = 0.1,
+    validation_share: Annotated[float, typer.Option(help="Share of the lines for validation.")] = 0.1,
     output: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder of the archive.")] = Path(),
 ) -> None:
     """Pack the lines of a text as a data set of your own, and print its entry for config/datasets.yaml.
@@ -266,7 +279,9 @@ def pack_text(
 
 
 def declare(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Has the files; they stay there.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Folder with the files, which stay there.")
+    ],
     name: Annotated[str, typer.Option(help="Name of the data set.")],
     form: Annotated[
         str,
@@ -280,10 +295,10 @@ def declare(
         int, typer.Option(metavar="N", help="Number of different tokens; 0: the largest token plus 1.")
     ] = 0,
     train: Annotated[
-        str, typer.Option(metavar="PATTERN", help="Files, or folders of files, that train.")
+        str, typer.Option(metavar="PATTERN", help="Files, or folders of files, for training.")
     ] = "train*",
     validation: Annotated[
-        str, typer.Option(metavar="PATTERN", help="Files, or folders of files, that validate.")
+        str, typer.Option(metavar="PATTERN", help="Files, or folders of files, for validation.")
     ] = "val*",
 ) -> None:
     """Print the entry of a data set in a folder, for config/datasets.yaml.

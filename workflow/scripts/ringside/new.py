@@ -31,8 +31,10 @@ def new(
             "Framework to compare; repeat it for more.", metavar="F", autocompletion=complete(_frameworks)
         ),
     ] = None,
-    model: Annotated[str | None, option("Model.", metavar="M", autocompletion=complete(_models))] = None,
-    data: Annotated[str | None, option("Data set.", metavar="D")] = None,
+    model: Annotated[
+        str | None, option("Model to train.", metavar="M", autocompletion=complete(_models))
+    ] = None,
+    data: Annotated[str | None, option("Data set to train on.", metavar="D")] = None,
     nodes: Annotated[
         list[int] | None, option("Number of nodes; repeat it for more.", metavar="N", min=1)
     ] = None,

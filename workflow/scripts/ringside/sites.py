@@ -31,7 +31,7 @@ def site(
 
 
 def doctor(study: Study = "", site: Site = "") -> None:
-    """Check in a minute what will not work at a site; exit status 1 if something will not.
+    """Check paths, scheduler and nodes of a site before a campaign; exit status 1 if a run would fail.
 
     Example:
     ./ringside doctor --site my-cluster
@@ -45,7 +45,8 @@ def nodecheck(
     site: Annotated[
         str,
         typer.Argument(
-            help="A site; default: the configured one.",
+            metavar="SITE",
+            help="A site of config/sites/; default: the configured one.",
             callback=check_site,
             autocompletion=complete(lambda: names_in(SITES)),
         ),
@@ -99,11 +100,13 @@ def bundle(study: Study = "", site: Site = "") -> None:
 
 
 def unbundle(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file that `ringside bundle` has made.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file that `ringside bundle` wrote.")],
     study: Annotated[
         str, typer.Option(help="Unpack it only if it is for this study.", show_default=False)
     ] = "",
-    site: Annotated[str, typer.Option("--site", "-s", help="... for this site.", show_default=False)] = "",
+    site: Annotated[
+        str, typer.Option("--site", "-s", help="Unpack it only if it is for this site.", show_default=False)
+    ] = "",
 ) -> None:
     """Unpack a bundle into the cache of a machine without internet.
 

@@ -94,7 +94,7 @@ def archive(
 
 
 def pilot(ctx: typer.Context, study: Study = "", site: Site = "", dry_run: DryRun = False) -> None:
-    """Run the first two blocks, and print which is cheaper for more precision: more runs, or longer ones.
+    """Run the first two blocks, and print whether more runs or longer ones are the cheaper way to precision.
 
     Example:
     ./ringside pilot my-study
