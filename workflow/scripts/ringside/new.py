@@ -76,7 +76,7 @@ def new(
 
 def _count(text: object) -> int:
     if not str(text).isdecimal() or int(str(text)) < 1:
-        raise InputError("out-of-range", f"'{text}' is not a number from 1 on", got=text)
+        raise InputError("out-of-range", f"'{text}' is not a whole number of at least 1", got=text)
     return int(str(text))
 
 
