@@ -70,11 +70,12 @@ def drawn(names: list[str], pairs: dict[tuple[str, str], int]) -> str:
 
 
 def table(names: list[str]) -> str:
-    """Return a Markdown table of the stages with the docstring of each."""
-    summaries = {
-        name: ast.get_docstring(ast.parse((SCRIPTS / name / "__init__.py").read_text())) for name in names
-    }
-    rows = [f"| `{name}` | {text} |" for name, text in summaries.items()]
+    """Return a Markdown table of the stages with the first paragraph of the docstring of each."""
+    rows = []
+    for name in names:
+        docstring = ast.get_docstring(ast.parse((SCRIPTS / name / "__init__.py").read_text())) or ""
+        summary, _, _ = docstring.partition("\n\n")
+        rows.append(f"| `{name}` | {' '.join(summary.split())} |")
     return "\n".join(["", "| stage | what it does |", "| --- | --- |", *rows, "", ""])
 
 
