@@ -35,19 +35,6 @@ MODEL_AND_DATASET = ("model", "dataset")
 PARALLELISM_OPTIONS = tuple(REQUIRED_AXIS)  # factors that have an effect only with some levels of parallelism
 # Levels that a factor needs on several nodes, so that prediction can hold one out and fit the others.
 MIN_LEVELS_TO_HOLD_OUT = {"nodes": 2, "batch_size": 3, "bandwidth": 2, "parallelism": 2}
-# Settings of optimizer and learning rate that change neither time nor memory of a step.
-OPTIMIZER_NUMBERS = (
-    "learning_rate",
-    "lr_scaling",
-    "lr_warmup_epochs",
-    "lr_schedule",
-    "lr_final_share",
-    "lr_step_epochs",
-    "lr_step_factor",
-    "adam_beta1",
-    "adam_beta2",
-    "adam_epsilon",
-)
 UNTRACED = "none"  # level of `trace` of an untraced run
 LARGEST = "largest"  # level of `batch_size`: the largest batch that fits in memory (plan.batch_sizes)
 MAX_SERIES = 8  # more series cannot be distinguished in a figure
@@ -63,8 +50,20 @@ SIZE_FACTORS = (N_DEVICES, *NODES_AND_DEVICES)
 
 
 def factor_table() -> dict[str, dict[str, Any]]:
-    """Return type, default, title, unit, symbol and core of every factor of Ringside by name."""
+    """Return type, default, title and traits of every factor of Ringside by name.
+
+    The schema explains the traits: core, symbol, implemented_by, axis, images_only and without_effect_on.
+    """
     return schema("factors")["properties"]
+
+
+def factors_without_effect_on(*aspects: Literal["time", "memory"]) -> tuple[str, ...]:
+    """Return the factors that change none of these aspects of a training step."""
+    return tuple(
+        name
+        for name, rules in factor_table().items()
+        if set(aspects) <= set(rules.get("without_effect_on", ()))
+    )
 
 
 def is_custom(factor: str) -> bool:

@@ -34,7 +34,7 @@ from common.tables import read_table
 from common.text import align_columns, format_bytes, format_duration, number_of
 from declared.configuration import load_config
 from declared.datasets import FRESH, TOKENS, kind, load_dataset, token_bytes
-from declared.factors import OPTIMIZER_NUMBERS, factor_names, factor_rules, factor_table, is_custom
+from declared.factors import factor_names, factor_rules, factor_table, factors_without_effect_on, is_custom
 from declared.fraction import Fraction
 from declared.models import find_graph, model_graph
 from declared.site import load_site
@@ -60,9 +60,11 @@ N_PASSES = 3  # in times of a forward pass: the backward pass costs two
 LABEL_BYTES = 8  # int64
 RUN_BYTES = 100_000  # log, record and epochs of a run
 MODEL_FACTORS = ("framework", "model", "dataset", "device")
-# Factors that do not change the time of an epoch: cells that differ only in them have the same estimate.
-TIME_NEUTRAL_FACTORS = ("epochs", "warmup_epochs", "momentum", *OPTIMIZER_NUMBERS)
-CELL_COLUMNS = [*(name for name in factor_table() if name not in TIME_NEUTRAL_FACTORS), "samples_per_epoch"]
+# Columns of cells: those that are equal in all of them have the same estimate.
+CELL_COLUMNS = [
+    *(name for name in factor_table() if name not in factors_without_effect_on("time")),
+    "samples_per_epoch",
+]
 TIME_COLUMNS = ["startup_s", "epoch_time_s", "validation_time_s", "ranks", "replicas"]
 ASSUMED = "assumed"
 SAME_CELL = Note("same-cell", "runs of the same cells")

@@ -1,9 +1,9 @@
 """Plan the searches for the largest batch that fits: candidates, specifications of trial runs, and keys.
 
-Cells that differ only in factors without effect on memory share a search
-(plan.batch_sizes.MEMORY_NEUTRAL_FACTORS). A trial trains with the cell's ranks for two epochs of a few steps,
-since the optimizer has its state after the first step, and validation takes place between two epochs. All
-functions are pure: they depend on study, site and files in git only.
+Cells that differ only in factors without effect on memory share a search (plan.batch_sizes.search_levels). A
+trial trains with the cell's ranks for two epochs of a few steps, since the optimizer has its state after the
+first step, and validation takes place between two epochs. All functions are pure: they depend on study, site
+and files in git only.
 
 On CPUs nothing stops a rank before the node swaps. Therefore a trial limits each rank's memory (RLIMIT_DATA)
 to its share of MEMORY_SHARE of the node's memory, or of the limit of its control groups. The limit counts
