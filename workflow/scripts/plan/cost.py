@@ -59,7 +59,9 @@ TRIALS = 5, 20  # fewest and most trials of a search for the largest batch; more
 N_PASSES = 3  # in times of a forward pass: the backward pass costs two
 LABEL_BYTES = 8  # int64
 RUN_BYTES = 100_000  # log, record and epochs of a run
-MODEL_FACTORS = ("framework", "model", "dataset", "device")
+GROUP_FACTORS = ("framework", "model", "dataset")  # Runs that agree in them share a row of the estimate.
+# Without measured runs of the same cell, runs that agree in these give the time of a sample.
+SAMPLE_TIME_FACTORS = (*GROUP_FACTORS, "device")
 # Columns of cells: those that are equal in all of them have the same estimate.
 CELL_COLUMNS = [
     *(name for name in factor_table() if name not in factors_without_effect_on("time")),
@@ -200,8 +202,8 @@ class Cost:
         return [*CELL_COLUMNS, *filter(is_custom, self.campaign.study.factors)]
 
     @cached_property
-    def _model_means(self) -> dict[tuple[object, ...], Means]:
-        return mean_times(self.measured, MODEL_FACTORS)
+    def _sample_time_means(self) -> dict[tuple[object, ...], Means]:
+        return mean_times(self.measured, SAMPLE_TIME_FACTORS)
 
     def _estimate(self, run: Run) -> Estimate:
         values = {**run.levels, "samples_per_epoch": run.geometry.samples_per_epoch}
@@ -209,7 +211,7 @@ class Cost:
         reference_s = REFERENCE_S if self.campaign.site.reference else 0.0
         if means := self._cell_means.get(tuple(values[name] for name in self._cell_columns)):
             return Estimate(reference_s + means.start_s + epochs * means.epoch_s, SAME_CELL)
-        if means := self._model_means.get(tuple(values[name] for name in MODEL_FACTORS)):
+        if means := self._sample_time_means.get(tuple(values[name] for name in SAMPLE_TIME_FACTORS)):
             return Estimate(reference_s + means.start_s + epochs * share * means.sample_s, SCALED)
         rate, origin = self._rate(run)
         validation = run.dataset["validation_samples"] / run.geometry.devices
@@ -337,7 +339,7 @@ def _groups(cost: Cost) -> list[tuple[tuple[str, ...], list[Run]]]:
     """Return the runs of each framework, model, data set and source of the estimate."""
     groups: dict[tuple[str, ...], list[Run]] = {}
     for run in cost.runs:
-        names = (str(run.levels[name]) for name in MODEL_FACTORS[:3])
+        names = (str(run.levels[name]) for name in GROUP_FACTORS)
         groups.setdefault((*names, cost.estimate(run).origin), []).append(run)
     return sorted(groups.items())
 
@@ -492,7 +494,7 @@ def to_json(cost: Cost) -> str:
     """Return the estimate as JSON: the facts of its notes, and each group of runs with its seconds."""
     facts = {name: value for note in (title(cost), _total(cost)) for name, value in note.facts.items()}
     rows = [
-        dict(zip(MODEL_FACTORS[:3], names, strict=True))
+        dict(zip(GROUP_FACTORS, names, strict=True))
         | {"estimated_from": cost.estimate(runs[0]).origin.code}
         | {"runs": len(runs), "total_s": cost.seconds(runs)}
         for (*names, _), runs in _groups(cost)
