@@ -53,19 +53,19 @@ DEFAULT_RESOLUTION = 4
 ACCURACIES = ("validation_accuracy", "train_accuracy", "perplexity")  # columns of runs.csv
 MIN_REPLICATES = 3  # from fewer runs their spread cannot be estimated
 MIN_RUNS_FOR_RESIDUALS = 8  # a plot of fewer residuals shows nothing
-# Degrees of freedom that the pooled spread of all cells needs before any cell can reach a precision target
+# Degrees of freedom that the pooled spread of all cells needs before any cell can reach an interval target
 # (replication.stopping).
 MIN_POOLED_DF = 16.0
 
 
 @dataclass(frozen=True)
 class Replicates:
-    """How often every cell is run: `at_least` times, then until it reaches the precision target or `at_most`.
+    """How often every cell is run: `at_least` times, then until it reaches the interval target or `at_most`.
 
     Attributes:
         at_least: Runs of every cell.
         at_most: Runs after which a cell gets no more.
-        until: Precision target: half the width of a 95 % interval, as a share of the value. None for a fixed
+        until: Interval target: half the width of a 95 % interval, as a share of the value. None for a fixed
             number of runs; then at_least = at_most.
         contrasts: Levels by factor. Without contrasts the target is for the mean epoch time of each cell;
             with contrasts, for the ratios of cells that differ only in one of these factors, between these
@@ -79,7 +79,7 @@ class Replicates:
 
     @property
     def adaptive(self) -> bool:
-        """Return whether the number of runs is chosen by a precision target."""
+        """Return whether the number of runs is chosen by an interval target."""
         return self.until is not None
 
     def known_after(self, cells: int) -> int:
@@ -130,15 +130,15 @@ Percentage = Annotated[
 
 
 @dataclass(frozen=True)
-class PrecisionTarget(Keys):
-    """The key `replicates` of a study with a precision target."""
+class IntervalTarget(Keys):
+    """The key `replicates` of a study with an interval target."""
 
     at_least: int = key("runs that every cell gets", ge=MIN_REPLICATES)
     at_most: int = key(
         "number of blocks after which no cell gets another run, however wide its interval is", le=1000
     )
     until: Percentage = key(
-        "precision target, such as '5 %': half the width of the 95 % interval of a cell's mean epoch time, "
+        "interval target, such as '5 %': half the width of the 95 % interval of a cell's mean epoch time, "
         "relative to it; at most 50 %"
     )
     contrasts: Names | Annotated[LevelsOf, Rules(min_length=1)] = key(
@@ -148,7 +148,7 @@ class PrecisionTarget(Keys):
     )
 
 
-def as_replicates(written: int | PrecisionTarget) -> Replicates:
+def as_replicates(written: int | IntervalTarget) -> Replicates:
     """Return the key `replicates` as a rule; a contrast without levels gets them in `_with_levels`."""
     if isinstance(written, int):
         return Replicates(written, written)
@@ -279,8 +279,8 @@ class StudyKeys(QuestionKeys):
         "either"
     )
     replicates: Annotated[
-        Replicates, ParsedFrom(Annotated[int, Rules(ge=1, le=1000)] | PrecisionTarget, as_replicates)
-    ] = key("independent repetitions of every cell, each with new processes: a number, or a precision target")
+        Replicates, ParsedFrom(Annotated[int, Rules(ge=1, le=1000)] | IntervalTarget, as_replicates)
+    ] = key("independent repetitions of every cell, each with new processes: a number, or an interval target")
     factors: dict[str, Any] = key(
         "factors with their levels: a list varies a factor, a single value fixes it; `custom` has factors of "
         "your own, such as {tp: [1, 2, 4]}; everywhere else such a factor is called custom_tp "
@@ -378,7 +378,7 @@ class Study(StudyKeys):
 
     @cached_property
     def refinable(self) -> list[Levels]:
-        """Return the cells that can get more than `at_least` runs to reach a precision target."""
+        """Return the cells that can get more than `at_least` runs to reach an interval target."""
         rule = self.replicates
         if not rule.contrasts:
             return self.untraced_cells
@@ -445,7 +445,7 @@ class Study(StudyKeys):
             fit_can_be_checked=self._can_hold_out,
             strategies_searched=self.searches_strategies,
             heterogeneous=self.is_heterogeneous,
-            has_precision_target=self.replicates.adaptive,
+            has_interval_target=self.replicates.adaptive,
             traced=self.traced,
             accuracy_recorded=has_trainer,
             startup_recorded=has_trainer,

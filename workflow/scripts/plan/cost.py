@@ -141,7 +141,7 @@ class Cost:
 
     @cached_property
     def potential_runs(self) -> list[Run]:
-        """The runs that the site has to execute if cells reach the precision target as late as possible."""
+        """The runs that the site has to execute if cells reach the interval target as late as possible."""
         return [run for run in self.campaign.max_runs if run.cell in self.by_cell]
 
     @cached_property
@@ -417,12 +417,12 @@ def _total(cost: Cost) -> Note:
 
 
 def _target_notes(cost: Cost) -> Iterator[Note]:
-    """Yield notes on a study's precision target and on the largest and expected cost of its runs."""
+    """Yield notes on a study's interval target and on the largest and expected cost of its runs."""
     campaign, rule = cost.campaign, cost.campaign.study.replicates
     if not rule.adaptive:
         return
     certain = "; the numbers above cover the runs that are certain" if campaign.open else ""
-    text = f"replicates by precision target: a cell has {rule.words}{certain}"
+    text = f"replicates by interval target: a cell has {rule.words}{certain}"
     yield Note("replicates-by-precision", text, rule=rule, open=campaign.open)
     yield from campaign.unreachable_target()
     if campaign.open:

@@ -103,7 +103,7 @@ class Job:
 
 @dataclass(frozen=True)
 class TargetProgress:
-    """Which cells of a campaign have reached its precision target.
+    """Which cells of a campaign have reached its interval target.
 
     Attributes:
         rule: The rule in the form in which decisions record it.
@@ -291,7 +291,7 @@ def split_started(
 
 
 def read_target_progress(campaign: Campaign) -> TargetProgress | None:
-    """Return which cells have reached the precision target, None if the number of replicates is fixed."""
+    """Return which cells have reached the interval target, None if the number of replicates is fixed."""
     replicates = campaign.study.replicates
     if not replicates.adaptive:
         return None
