@@ -63,7 +63,7 @@ class CommandKeys(Keys):
     command: str = key(
         "bash command line that trains, run in the checkout: "
         "`torchrun --nproc-per-node {devices_per_node} train.py --batch {local_batch}`. {NAME} is a "
-        "placeholder: a factor, a user-defined factor, or one of "
+        "placeholder: a factor, a custom factor, or one of "
         f"{', '.join(PLACEHOLDERS)}; also an expression, such as {{ranks / tp}}",
         min_length=1,
     )
@@ -144,7 +144,7 @@ class Command(CommandKeys):
 
     @functools.cached_property
     def passed_factors(self) -> frozenset[str]:
-        """The factors, user-defined ones included, that a placeholder passes to the command."""
+        """The factors, custom ones included, that a placeholder passes to the command."""
         passed = {factor for name in self.placeholders for factor in DERIVED.get(name, ())}
         table = factor_table()
         for name in self.placeholders - set(DERIVED) - set(AT_LAUNCH) - set(OF_RANKS):
@@ -186,7 +186,7 @@ class Command(CommandKeys):
         """Check that each placeholder is a factor or one of Ringside's placeholders.
 
         Args:
-            custom_factors: The study's user-defined factors, without prefix.
+            custom_factors: The study's custom factors, without prefix.
 
         Raises:
             InputError: If one is not.

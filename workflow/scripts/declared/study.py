@@ -48,7 +48,7 @@ from declared.responses import EPOCH_TIME, RESPONSES
 from declared.user_models import is_user_model, load_user_model
 
 SECTIONS_WITH_FACTORS = ("factors", "exclude", "replicates", "answer", "figures")
-CUSTOM_KEY = "custom"  # key below `factors` with user-defined factors
+CUSTOM_KEY = "custom"  # key below `factors` with custom factors
 DEFAULT_RESOLUTION = 4
 ACCURACIES = ("validation_accuracy", "train_accuracy", "perplexity")  # columns of runs.csv
 MIN_REPLICATES = 3  # from fewer runs their spread cannot be estimated
@@ -328,7 +328,7 @@ class Study(StudyKeys):
     Attributes:
         name: The name of its file.
         file: Its file.
-        factors: Levels of every factor of Ringside, in the schema's order, and then of user-defined factors.
+        factors: Levels of every factor of Ringside, in the schema's order, and then of custom factors.
         exclude: Entries that exclude cells: levels by factor.
         question_factors: The factors that the question is about, at most two; none if no factor varies.
         fraction: The fraction of the full design that is measured, None with design: full.
@@ -744,12 +744,12 @@ def _named_factors(written: Mapping[str, Any]) -> list[str]:
     """Return the names of the factors that a study's file has, in its order, with those below `custom`."""
     names: list[str] = []
     for name, levels in written.items():
-        names += [f"{CUSTOM}{user_factor}" for user_factor in levels] if name == CUSTOM_KEY else [name]
+        names += [f"{CUSTOM}{custom_factor}" for custom_factor in levels] if name == CUSTOM_KEY else [name]
     return names
 
 
 def _read_factors(written: Mapping[str, Any], file: Path) -> dict[str, list[Any]]:
-    """Return the levels of every factor of Ringside, and after them of user-defined factors.
+    """Return the levels of every factor of Ringside, and after them of custom factors.
 
     Also checks the files behind the levels: commands, models and data sets of the user.
 
@@ -776,7 +776,7 @@ def _read_factors(written: Mapping[str, Any], file: Path) -> dict[str, list[Any]
 
 
 def _read_custom_factors(raw: Any, file: Path) -> dict[str, list[Any]]:
-    """Return the levels of user-defined factors by name, with its prefix.
+    """Return the levels of custom factors by name, with its prefix.
 
     Raises:
         InputError: If they are wrong, or a factor or a placeholder of Ringside has such a name.

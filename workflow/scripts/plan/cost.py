@@ -264,7 +264,7 @@ def mean_times(measured: pd.DataFrame, names: Sequence[str]) -> dict[tuple[objec
     sample_s = epoch_s * devices / measured.samples_per_epoch.astype(float)
     start_s = measured.startup_s.astype(float)
     times = measured.assign(start_s=start_s, epoch_s=epoch_s, sample_s=sample_s)
-    if absent := [name for name in names if name not in times]:  # user-defined factors
+    if absent := [name for name in names if name not in times]:  # custom factors
         times = times.assign(**dict.fromkeys(absent))
     means = times.groupby([*names])[[*Means._fields]].mean().fillna({"start_s": START_S})
     return {
