@@ -127,7 +127,7 @@ def test_a_good_study_is_read(tmp_path: Path) -> None:
 def test_answer_is_about_the_first_varied_factor(
     tmp_path: Path, changes: dict[str, object], answer: tuple[str, ...]
 ) -> None:
-    assert load_study("s", written(tmp_path, **changes)).question_factors == answer
+    assert load_study("s", written(tmp_path, **changes)).answer_factors == answer
 
 
 ALIAS = "gradient_accumulation_steps"
@@ -156,7 +156,7 @@ def test_alias_names_a_factor_everywhere_in_a_study(tmp_path: Path) -> None:
     ]
     assert studies[0] == studies[1]
     assert studies[1].factors["sync_every"] == [1, 4] and len(studies[1].cells()) == 3
-    assert studies[1].replicates.contrasts == {"sync_every": (1, 4)} and studies[1].question_factors == (
+    assert studies[1].replicates.contrasts == {"sync_every": (1, 4)} and studies[1].answer_factors == (
         "sync_every",
     )
     assert studies[1].exclude == ({"nodes": [1], "sync_every": [4]},)

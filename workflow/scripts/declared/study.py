@@ -119,7 +119,7 @@ def as_names(written: str | list[str]) -> tuple[str, ...]:
 
 LevelsOf = dict[str, Annotated[list[str | int | float | bool], Rules(unique=True, min_length=2)]]  # by factor
 Names = str | Annotated[list[str], Rules(unique=True, min_length=1)]  # of factors
-AnsweredFactors = str | Annotated[list[str], Rules(unique=True, min_length=1, max_length=2)]
+AnswerFactors = str | Annotated[list[str], Rules(unique=True, min_length=1, max_length=2)]
 Percentage = Annotated[
     str,
     Rules(
@@ -225,7 +225,7 @@ class QuestionKeys(Keys):
         "difference of mean responses that does not matter, such as '5 %'; at most 50 %. The table of "
         "effects then tests which cells are equal within it"
     )
-    question_factors: Annotated[tuple[str, ...], ParsedFrom(AnsweredFactors, as_names)] = key(
+    answer_factors: Annotated[tuple[str, ...], ParsedFrom(AnswerFactors, as_names)] = key(
         "factor, or list of at most two factors, that the question is about: the answer in report and paper "
         "opens with a sentence about each; default: the first of `factors` that varies, other than model "
         "and dataset",
@@ -330,7 +330,7 @@ class Study(StudyKeys):
         file: Its file.
         factors: Levels of every factor of Ringside, in the schema's order, and then of custom factors.
         exclude: Entries that exclude cells: levels by factor.
-        question_factors: The factors that the question is about, at most two; none if no factor varies.
+        answer_factors: The factors that the question is about, at most two; none if no factor varies.
         fraction: The fraction of the full design that is measured, None with design: full.
         figures: The figures that the study declares, none if it has the default ones.
         imported: The measurements made elsewhere or in other campaigns, None if the study's runs are planned
@@ -555,8 +555,8 @@ def load_study(name: str, folder: Path = CHECKOUT / "config" / "studies") -> Stu
         study = _planned_study(written, name, file)
     _check_response(study)
     if N_DEVICES in study.varied:
-        names = (N_DEVICES if name in NODES_AND_DEVICES else name for name in study.question_factors)
-        study = replace(study, question_factors=tuple(dict.fromkeys(names)))
+        names = (N_DEVICES if name in NODES_AND_DEVICES else name for name in study.answer_factors)
+        study = replace(study, answer_factors=tuple(dict.fromkeys(names)))
     if written.figures:
         varied = study.varied
         cells = [{name: level_of(levels, name) for name in [*varied, "trace"]} for levels in study.cells()]
@@ -598,8 +598,8 @@ def _planned_study(written: StudyKeys, name: str, file: Path) -> Study:
                 _read_exclusion(entry, factors, f"exclude.{i}", file)
                 for i, entry in enumerate(written.exclude)
             ),
-            "question_factors": _asked_factors(
-                written.question_factors, _named_factors(written.factors), factors, file
+            "answer_factors": _answer_factors(
+                written.answer_factors, _named_factors(written.factors), factors, file
             ),
             "figures": (),
         },
@@ -622,7 +622,7 @@ def _imported_study(written: QuestionKeys, imported: Imported, name: str, file: 
             "name": name,
             "file": file,
             "factors": factors,
-            "question_factors": _asked_factors(written.question_factors, named, factors, file),
+            "answer_factors": _answer_factors(written.answer_factors, named, factors, file),
             "figures": (),
             "imported": imported,
         },
@@ -673,7 +673,7 @@ def _check_varies(name: str, factors: Mapping[str, list[Any]], file: Path, key: 
         raise InputError("factor-does-not-vary", problem, file=file, key=key, got=name, expected=varied)
 
 
-def _asked_factors(
+def _answer_factors(
     chosen: tuple[str, ...], named: Sequence[str], factors: Mapping[str, list[Any]], file: Path
 ) -> tuple[str, ...]:
     """Return the factors that the question is about; without a choice, the first one that varies.
