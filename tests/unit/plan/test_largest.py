@@ -13,7 +13,7 @@ from declared.study import Study
 from plan import batch_sizes, design, largest, search_files
 from plan.campaign import plan_campaign
 from plan.design import Run, plan_design
-from plan.identity import plan_run, spec
+from plan.identity import plan_run, run_spec
 from records.repeat import select_runs
 from support.changed_study import changed_study
 from support.refusals import assert_refusal
@@ -83,7 +83,7 @@ def test_found_batch_size_is_what_ranks_are_told(site: Site, file: Path) -> None
         (run,) = plan_design(study, site)
         assert run.levels["batch_size"] == "largest" and run.missing_batch_size is None
         assert (run.geometry.local_batch, run.geometry.effective_batch) == (size, size * 2 * 4)
-        fields = spec(study, site, run)
+        fields = run_spec(study, site, run)
         assert fields["levels"]["batch_size"] == fields["local_batch"] == size
         assert fields["batch_search"] == batch_sizes.batch_search_name(run.levels)
         keys.add(plan_run(study, site, run).key)

@@ -76,7 +76,7 @@ class BatchSearch:
         return smallest_geometry(self.levels, self.run.framework, site).local_batch
 
     def spec(self, site: Site, batch_size: int) -> dict[str, Any]:
-        """Return the specification of a trial, with the same keys as a run's (plan.identity.spec)."""
+        """Return the specification of a trial, with the same keys as a run's (plan.identity.run_spec)."""
         levels, geometry = self.levels | {"batch_size": batch_size}, self.trial_geometry(site, batch_size)
         return {
             "run_id": f"largest.{self.name}",

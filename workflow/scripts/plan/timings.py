@@ -19,7 +19,7 @@ from declared.site import Site
 from plan.campaign import Campaign
 from plan.design import Run
 from plan.geometry import Geometry
-from plan.identity import STRATEGY_CODE, digest_rank_code, rank_code, software_digest
+from plan.identity import STRATEGY_CODE, digest_rank_code, rank_code, site_environment_digest
 from plan.other_measurements import Measurements
 from plan.site_limits import reason_missing_at_site
 from plan.site_resources import common_site_fields, device_kind_of, heterogeneous_resources, link_settings
@@ -140,7 +140,7 @@ def code_digest(framework: str, kind: str) -> str:
 
 def environment_digest(site: Site, timing: Timing) -> str:
     """Return the digest of the framework's environment."""
-    return software_digest(timing.run.framework.environment, site)
+    return site_environment_digest(timing.run.framework.environment, site)
 
 
 def key(site: Site, timing: Timing) -> str:

@@ -29,8 +29,8 @@ class Context:
     """One rank of one run.
 
     `rank_input` is the content of the attempt's spec.json, as `runs.supervise.rank_input` writes it. Its key
-    `spec` has the run's specification (plan.identity.spec); other keys have what a rank needs in addition,
-    such as the folder of the data.
+    `spec` has the run's specification (plan.identity.run_spec); other keys have what a rank needs in
+    addition, such as the folder of the data.
     """
 
     folder: Path
@@ -43,7 +43,7 @@ class Context:
 
     @property
     def spec(self) -> dict[str, Any]:
-        """The run's specification (plan.identity.spec)."""
+        """The run's specification (plan.identity.run_spec)."""
         return self.rank_input["spec"]
 
     @property
