@@ -64,7 +64,7 @@ from declared.frameworks import framework_names
 from declared.site import Site, load_site
 from declared.study import load_study
 from environments.identity import environment_digest
-from plan.collective_benchmarks import key, required_benchmarks
+from plan.collective_benchmarks import required_benchmarks
 from plan.design import plan_design
 from plan.identity import code_digest, plan_run
 
@@ -86,7 +86,7 @@ def keys() -> dict[str, Any]:
         firsts = {run.framework.name: run for run in reversed(runs)}
         result[study] = {
             "runs": {run.run_id: plan_run(described, at, run).key for run in firsts.values()},
-            "benchmarks": {benchmark.name: key(at, benchmark) for benchmark in required_benchmarks(runs)},
+            "benchmarks": {benchmark.name: benchmark.key(at) for benchmark in required_benchmarks(runs)},
         }
     at = site("local")
     result["data"] = {name: data_digest(name)[:12] for name in (*datasets(), "synthetic-8x8x1-10-64")}
