@@ -79,7 +79,7 @@ def test_running_statistics_are_averaged_by_samples(trainings: Trainings) -> Non
             ("pytorch-hybrid", {"nodes": 2, "shares": "0.8/0.2"}),
         )
     )
-    graph = from_json(json.loads((folder / "spec.json").read_text())["model"])
+    graph = from_json(json.loads((folder / "rank_input.json").read_text())["model"])
     first = next(name for name in graph.statistics if name.endswith(".mean"))
     actual, expected = (weights(folder_of_run / "after.npz")[first] for folder_of_run in (folder, reference))
     np.testing.assert_allclose(actual, expected, atol=1e-6, rtol=0)

@@ -35,7 +35,7 @@ def measure_benchmark(
     rank_spec = rank_input(
         benchmark_spec, benchmark.run.framework, environment, model={}, data=Path(), hosts=launcher.hosts
     )
-    write_json(folder / "spec.json", rank_spec)
+    write_json(folder / "rank_input.json", rank_spec)
     outcome = launch.run_ranks(launcher, environment, folder.resolve(), benchmark_spec, site, program=PROGRAM)
     result = other_measurements.read_result(folder)
     described = transport.describe_transport(result["transport"], benchmark_spec, folder) if result else None

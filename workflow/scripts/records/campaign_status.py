@@ -372,7 +372,7 @@ def start_time(attempt_folder: Path) -> float:
 def read_under_way(name: str, attempt_folder: Path, run: Run | None, now: float) -> UnderWay:
     """Read nodes, start and epoch of an attempt that is under way."""
     try:
-        hosts = [str(host) for host in read_json(attempt_folder / "spec.json")["hosts"]]
+        hosts = [str(host) for host in read_json(attempt_folder / "rank_input.json")["hosts"]]
     except (OSError, ValueError, TypeError, KeyError):
         hosts = []
     since = start_time(attempt_folder)

@@ -1,8 +1,8 @@
 """Search the largest batch that fits for the cells that share one search, by trial runs of a few steps.
 
 Every trial starts new processes, the same way as a run. Its folder `attempt-<k>/b<batch size>/` has
-spec.json, log.txt and, if the trial has ended, trial.json. A search that was stopped resumes with the trials
-of earlier attempts. The record is batch_search.json (`runs.other_measurements`).
+rank_input.json, log.txt and, if the trial has ended, trial.json. A search that was stopped resumes with the
+trials of earlier attempts. The record is batch_search.json (`runs.other_measurements`).
 """
 
 import sys
@@ -109,7 +109,7 @@ class Trials:
         write_trial_data(source, data, spec["replicas"] * min(batch_size, MAX_VALIDATION_BATCH))
         model = search.run.graph.to_json()
         write_json(
-            trial_folder / "spec.json",
+            trial_folder / "rank_input.json",
             rank_input(spec, search.run.framework, self.environment, model, data, launcher.hosts),
         )
         outcome = launch.run_ranks(

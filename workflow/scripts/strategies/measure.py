@@ -28,7 +28,7 @@ def measure_timing(
     settings = timing.spec(site)
     model = timing.run.graph.to_json() if timing.kind == PARTS else {}
     write_json(
-        folder / "spec.json",
+        folder / "rank_input.json",
         rank_input(settings, timing.run.framework, environment, model, Path(), launcher.hosts),
     )
     program = f"ranks.{PROGRAMS[timing.kind]}"

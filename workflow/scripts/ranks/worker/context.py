@@ -28,9 +28,9 @@ MAX_SAMPLES_IN_MEMORY_BYTES = 2**28
 class Context:
     """One rank of one run.
 
-    `rank_input` is the content of the attempt's spec.json, as `runs.supervise.rank_input` writes it. Its key
-    `spec` has the run's specification (plan.identity.run_spec); other keys have what a rank needs in
-    addition, such as the folder of the data.
+    `rank_input` is the content of the attempt's rank_input.json (`runs.supervise.rank_input`). Its key `spec`
+    has the run's specification (plan.identity.run_spec); other keys have what a rank needs in addition, such
+    as the folder of the data.
     """
 
     folder: Path
@@ -294,7 +294,7 @@ def from_environment(folder: Path) -> Context:
 
     Its identity comes from the environment, the rest from the attempt's folder.
     """
-    rank_input = json.loads((folder / "spec.json").read_text())
+    rank_input = json.loads((folder / "rank_input.json").read_text())
     spec, rank = rank_input["spec"], int(os.environ["RINGSIDE_RANK"])
     phases = make_phases(spec.get("levels", {}), folder, rank, spec.get("steps", 0))
     phases.enter("rendezvous")
