@@ -369,10 +369,13 @@ class Study(StudyKeys):
         """Return the cells without a trace, the only ones whose epoch times count."""
         return [levels for levels in self.cells() if levels["trace"] == UNTRACED]
 
-    def compared(self, name: str, choices: Sequence[Any]) -> list[Levels]:
-        """Return the untraced cells that have a partner with another of these levels of this factor alone."""
-        cells = [levels for levels in self.untraced_cells if levels[name] in choices]
-        remainders = [tuple(value for factor, value in levels.items() if factor != name) for levels in cells]
+    def contrast_cells(self, factor: str, compared_levels: Sequence[Any]) -> list[Levels]:
+        """Return the untraced cells with one of these levels that have a partner.
+
+        The partner is another such cell that differs in this factor only.
+        """
+        cells = [levels for levels in self.untraced_cells if levels[factor] in compared_levels]
+        remainders = [tuple(level for name, level in levels.items() if name != factor) for levels in cells]
         repeated = {remainder for remainder, count in Counter(remainders).items() if count > 1}
         return [levels for levels, remainder in zip(cells, remainders, strict=True) if remainder in repeated]
 
@@ -385,7 +388,7 @@ class Study(StudyKeys):
         refined = {
             tuple(cell.values())
             for name, choices in rule.contrasts.items()
-            for cell in self.compared(name, choices)
+            for cell in self.contrast_cells(name, choices)
         }
         return [levels for levels in self.untraced_cells if tuple(levels.values()) in refined]
 
@@ -674,35 +677,35 @@ def _check_varies(name: str, factors: Mapping[str, list[Any]], file: Path, key: 
 
 
 def _answer_factors(
-    chosen: tuple[str, ...], named: Sequence[str], factors: Mapping[str, list[Any]], file: Path
+    written: tuple[str, ...], named: Sequence[str], factors: Mapping[str, list[Any]], file: Path
 ) -> tuple[str, ...]:
-    """Return the factors that the question is about; without a choice, the first one that varies.
+    """Return the factors that the question is about: those under the key `answer`, or the first that varies.
 
     Traced runs are not timed, so `trace` is not such a factor if other runs are untraced.
 
     Args:
-        chosen: The factors under the key `answer`.
+        written: The factors under the key `answer`.
         named: The factors that the study names, in its order.
         factors: Levels of all factors.
         file: The study's file.
     """
     untimed = ["trace"] if UNTRACED in factors["trace"] else []
-    if not chosen:
+    if not written:
         varied = [name for name in named if len(factors[name]) > 1 and name not in untimed]
         return tuple([*(name for name in varied if name not in MODEL_AND_DATASET), *varied][:1])
-    chosen = tuple("nodes" if name == N_DEVICES else name for name in chosen)
-    for name in chosen:
+    answer_factors = tuple("nodes" if name == N_DEVICES else name for name in written)
+    for name in answer_factors:
         _check_varies(name, factors, file, "answer")
         if name in untimed:
             problem = "traced cells are not timed, so the answer cannot be about trace"
             raise InputError("traced-contrast", problem, file=file, key="answer", got="trace")
-    return chosen
+    return answer_factors
 
 
 def _check_contrasts(study: Study) -> None:
     """Check that each factor of a contrast has two timed cells that differ only in it."""
     for name, levels in study.replicates.contrasts.items():
-        if study.compared(name, levels):
+        if study.contrast_cells(name, levels):
             continue
         place: dict[str, Any] = {"file": study.file, "key": "replicates.contrasts", "got": name}
         if name == "trace":
