@@ -17,7 +17,7 @@ from plan.campaign import plan_campaign
 from plan.design import plan_design
 from plan.geometry import INFEASIBLE_FOR_FRAMEWORK
 from plan.identity import plan_run, run_spec
-from plan.memory import run_key
+from plan.memory import run_estimate_key
 from plan.strategies import strategy_search_name
 from support.changed_study import changed_study
 
@@ -85,7 +85,7 @@ def test_runs_have_the_buckets_of_the_search(site: Site, file: Path) -> None:
             file.write_text(json.dumps({"made_of": {}, "strategies": {}} | content))
         (run,) = plan_design(study, site)
         limits.append(run_spec(study, site, run)["bucket_bytes"])
-        estimates.add(run_key(site, run))
+        estimates.add(run_estimate_key(site, run))
     assert limits == [[2**20, 25 * 2**20], [2**20, 2**20], [0, 2**21]], "of DDP; of older files; as written"
     assert len(estimates) == 3, "they change memory"
 

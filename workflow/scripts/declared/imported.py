@@ -321,10 +321,10 @@ def _level(name: str, rules: Mapping[str, Any], text: str, file: Path, line: int
         place = f"{display_path(file)}, line {line}"
         expected = rules.get("description", "a level")
         raise InputError("missing-value", "is empty", file=place, key=name, expected=expected)
-    return level_of(rules, text)
+    return parse_level(rules, text)
 
 
-def level_of(rules: Mapping[str, Any], text: str) -> Any:
+def parse_level(rules: Mapping[str, Any], text: str) -> Any:
     """Return a level as a number if `rules` allow numbers for its factor and the text is one."""
     for kind, convert in (("integer", int), ("number", float)):
         if kind in as_list(rules.get("type")):
