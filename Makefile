@@ -72,7 +72,7 @@ studies-test: venv  ## run every reduced study to its figures (about 30 min)
 cluster-test: venv  ## run a campaign on a virtual Slurm cluster both ways, and check the cluster, the doctor and ringside site (needs root)
 	@$(BIN)/python -m pytest tests/cluster -m "not fault and not long and not every_image and not bundle and not oar and not thorough" $(ARGS)
 
-cluster-long-test: venv  ## run what cluster-test leaves out: blocks cut short, a precision target, heterogeneous nodes, an image (needs root)
+cluster-long-test: venv  ## run what cluster-test leaves out: blocks cut short, an interval target, heterogeneous nodes, an image (needs root)
 	@$(BIN)/python -m pytest tests/cluster -m "long and not fault and not every_image" $(ARGS)
 
 fault-test: venv  ## break everything that breaks on clusters, one after the other (needs root, about 15 min)
@@ -169,7 +169,7 @@ bench-tests: venv  ## measure how long the tests take, and where their CPU time 
 bench-intervals: venv  ## measure by simulation how often 95 % intervals cover the true value, and how wide they are (10 min)
 	@$(BENCH) intervals $(ARGS)
 
-bench-stopping: venv  ## measure by simulation how often intervals cover the true value with a precision target (10 min)
+bench-stopping: venv  ## measure by simulation how often intervals cover the true value with an interval target (10 min)
 	@$(BENCH) stopping $(ARGS)
 
 bench-tracing: venv  ## measure what trace: phases costs, framework by framework: ARGS='--pairs 3 --epochs 42' (trainings, epochs)

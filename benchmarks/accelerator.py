@@ -141,7 +141,7 @@ class Rig:
             variables["PYTHONPATH"] = f"{SCRIPTS}{os.pathsep}{BENCH}"
         ranks = launch.make_launcher(site, spec, setup=setup)
         write_json(
-            folder / "spec.json",
+            folder / "rank_input.json",
             rank_input(spec, described, environment, run.graph.to_json(), data, ranks.hosts),
         )
         launched_at = time.time()

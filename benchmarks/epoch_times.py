@@ -231,7 +231,7 @@ def train_ranks(
         path = f"{SCRIPTS}{os.pathsep}{Path(__file__).resolve().parent}"
         environment = {**environment, "variables": {**environment["variables"], "PYTHONPATH": path}}
     content = rank_input(spec, run.framework, environment, run.graph.to_json(), data, ranks.hosts)
-    write_json(folder / "spec.json", content)
+    write_json(folder / "rank_input.json", content)
     outcome = launch.run_ranks(ranks, environment, folder, spec, site, program=program, reads=[data])
     if outcome.status != "ok":
         log = _tail((folder / "log.txt").read_text(errors="replace"))

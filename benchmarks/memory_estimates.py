@@ -84,7 +84,7 @@ def measure_ranks(environment: BuiltEnvironment, content: Mapping[str, Any]) -> 
     """Return what each rank measured."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write_json(folder / "spec.json", content)
+        write_json(folder / "rank_input.json", content)
         processes = [
             subprocess.Popen(
                 [environment["python"]["executable"], str(RANK), str(folder)],

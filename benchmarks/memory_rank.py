@@ -25,7 +25,7 @@ class RealWeights(ShapesOnly):
 
 def measure(folder: Path) -> tuple[Context, dict[str, Any]]:
     """Return the rank's context, and the peak of allocated bytes in its last step."""
-    rank_input = json.loads((folder / "spec.json").read_text())
+    rank_input = json.loads((folder / "rank_input.json").read_text())
     rank = int(os.environ["RINGSIDE_RANK"])
     group = Group(rank, rank_input["spec"]["ranks"], folder, interfaces(rank_input["spec"])[0])
     context = RealWeights(folder, rank_input, rank, rank, group)

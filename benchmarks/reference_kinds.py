@@ -62,7 +62,7 @@ def measure(runs: int, epochs: int) -> list[Row]:
 
 def works(bench: Bench, name: str, kinds: Sequence[str]) -> Row:
     """Run these kinds of benchmark; return seconds of the mean node and of the slowest one."""
-    spec = json.loads((sorted(bench.folder.glob("*/spec.json"))[-1]).read_text())["spec"]
+    spec = json.loads((sorted(bench.folder.glob("*/rank_input.json"))[-1]).read_text())["spec"]
     environment, seconds = bench.environment(FRAMEWORK), {}
     for kind in kinds:
         site = replace(bench.site, variables=(*bench.site.variables, (KIND_VARIABLE, kind)))

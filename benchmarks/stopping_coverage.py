@@ -1,4 +1,4 @@
-"""Simulate coverage of 95 % intervals and number of runs with a precision target, by stopping rule."""
+"""Simulate coverage of 95 % intervals and number of runs with an interval target, by stopping rule."""
 
 import itertools
 import math
@@ -137,7 +137,7 @@ def report(results: dict[str, dict[tuple, CampaignCoverage]], command: str) -> s
     correlated = results["correlated"].values()
     worst = min(chosen_ones, key=lambda kind: chosen_ones[kind].covered)
     return section(
-        "Coverage of 95 % intervals with a precision target",
+        "Coverage of 95 % intervals with an interval target",
         command,
         table(
             ["stops when", "runs", "mean (%)", "least (%)", "most (%)", "runs / needed", "not precise (%)"],

@@ -1,4 +1,4 @@
-# Replication: in a study with a precision target instead of a replicate count, decide after each block which cells
+# Replication: in a study with an interval target instead of a replicate count, decide after each block which cells
 # get another run.
 #   in:  the records of the blocks so far; RUNS_CSV
 #   out: results/<study>/replication/block-<block>.json (config/schemas/decision.schema.yaml), which defines the next
@@ -26,7 +26,7 @@ if WANTED.adaptive and CAMPAIGN.mode == "campaign":
         replication,
 
     checkpoint replication:
-        """Decide after a block which cells get a run in the next block, because they miss the precision target."""
+        """Decide after a block which cells get a run in the next block, because they miss the interval target."""
         input:
             records=lambda wildcards: REQUIRED.records(int(wildcards.block)),
             changed=changed("replication", program_sources("replication.decide")),

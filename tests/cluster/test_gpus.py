@@ -54,7 +54,7 @@ for name, run in json.loads((folder / "runs.json").read_text()).items():
     site = replace(site, setup=tuple(run["setup"]), scheduler=replace(site.scheduler, gpu_bind=run["gpu_bind"]))
     (folder / name).mkdir()
     launcher = launch.make_launcher(site, run["spec"])
-    (folder / name / "spec.json").write_text(json.dumps({"spec": run["spec"], "hosts": launcher.hosts}))
+    (folder / name / "rank_input.json").write_text(json.dumps({"spec": run["spec"], "hosts": launcher.hosts}))
     variables = {"PYTHONPATH": f"{SCRIPTS}:{folder}"}
     environment = {"python": {"executable": sys.executable}, "variables": variables}
     outcome = launch.run_ranks(launcher, environment, folder / name, run["spec"], site, program="rank")

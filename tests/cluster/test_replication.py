@@ -1,4 +1,4 @@
-"""A study with a precision target on the virtual cluster, with a job for each possible block and each run."""
+"""A study with an interval target on the virtual cluster, with a job for each possible block and each run."""
 
 import os
 import subprocess
@@ -45,7 +45,7 @@ def test_a_block_goes_on_where_it_is_decided(shared_folder: Path) -> None:
         assert campaign.finish(snakemake) == 0, campaign.output()
     output = campaign.output()
     assert (
-        "precision target after block 4: 0 of 1 cell" in output
+        "interval target after block 4: 0 of 1 cell" in output
         and "[5/5] ok" in output
         and "all runs done" in output
     )

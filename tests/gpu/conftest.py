@@ -112,7 +112,7 @@ def attempt(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
         folder = folders / f"{len(list(folders.iterdir()))}"
         folder.mkdir()
         content = rank_input(spec, load_framework(framework), {}, model, data, hosts)
-        (folder / "spec.json").write_text(json.dumps(content))
+        (folder / "rank_input.json").write_text(json.dumps(content))
         return folder
 
     return plan

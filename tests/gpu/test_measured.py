@@ -45,9 +45,9 @@ def test_parts_of_layers_are_timed_on_the_gpu(
     on_fake_cuda: Callable[..., Any], attempt: Callable[..., Path]
 ) -> None:
     folder = attempt("pytorch-single", **GREY)
-    content = json.loads((folder / "spec.json").read_text())
+    content = json.loads((folder / "rank_input.json").read_text())
     content["spec"] |= {"batch": 4, "devices": 2, "budget_s": 1.0}
-    (folder / "spec.json").write_text(json.dumps(content))
+    (folder / "rank_input.json").write_text(json.dumps(content))
     seen = on_fake_cuda("gpu.measured", "time_parts", folder)
     finding, counting = seen["repetitions"][::2], seen["repetitions"][1::2]
     assert len(finding) == len(counting) > 50

@@ -174,7 +174,7 @@ def test_driver_that_hangs_holds_up_no_rank(
 
 @pytest.fixture
 def node(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Site, dict[str, Any], Any]:
-    """A node with 8 A100s on which ranks train on 4 GPUs: site, content of spec.json, and environment of the ranks."""
+    """A node with 8 A100s on which ranks train on 4 GPUs: site, content of rank_input.json, and environment of the ranks."""
     monkeypatch.setenv("LD_LIBRARY_PATH", str(library.parent))
     nvml.describe(tmp_path / "gpus", a100s(8), is_running=True)
     path = os.pathsep.join([str(SCRIPTS), *sys.path])
@@ -199,7 +199,7 @@ def test_epochs_of_a_run_have_the_energy_of_its_gpus(
     launcher = launch.make_launcher(site, spec)
     folder = tmp_path / "attempt"
     folder.mkdir()
-    (folder / "spec.json").write_text(json.dumps(content))
+    (folder / "rank_input.json").write_text(json.dumps(content))
     outcome = launch.run_ranks(launcher, environment, folder, spec, site, program="gpu.metered_rank")
     assert outcome.status == "ok", (folder / "log.txt").read_text()[-3000:]
     short, timed = read_epochs(folder / "epochs.csv")

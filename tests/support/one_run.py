@@ -7,7 +7,7 @@ from declared.factors import factor_table
 from declared.site import Site
 from declared.study import Replicates, Study
 from plan.design import Run, plan_design
-from plan.identity import spec
+from plan.identity import run_spec
 
 
 def one_run(site: Site, seed: int = 1, step_times: bool = False, **levels: Any) -> tuple[Run, dict[str, Any]]:
@@ -25,4 +25,4 @@ def one_run(site: Site, seed: int = 1, step_times: bool = False, **levels: Any) 
         step_times=step_times,
     )
     (run,) = plan_design(study, site)
-    return run, spec(study, site, run)
+    return run, run_spec(study, site, run)

@@ -188,7 +188,7 @@ class Trainings:
         environment = self.environments(described.environment)
         ranks: Launcher = launch.make_launcher(site, planned, setup=environment.get("setup", ()))
         spec = rank_input(planned, described, environment, run.graph.to_json(), data, ranks.hosts)
-        (folder / "spec.json").write_text(json.dumps(spec))
+        (folder / "rank_input.json").write_text(json.dumps(spec))
         variables = {
             **environment["variables"],
             "PYTHONPATH": os.pathsep.join(map(str, (SCRIPTS, TESTS / "unit" / "ranks", TESTS))),

@@ -1,4 +1,4 @@
-"""Given a study with a precision target, when its campaign is restarted, then imprecise cells get runs.
+"""Given a study with an interval target, when its campaign is restarted, then imprecise cells get runs.
 
 Finished runs are not repeated.
 """
@@ -64,7 +64,7 @@ def test_a_cell_is_run_until_it_is_precise_or_at_most(fresh) -> None:  # type: i
     os.kill(first.pid, signal.SIGKILL)
     first.wait()
     output = (checkout.folder / "out").read_text()
-    assert "precision target after block 3: ratios of 0 of 2 cells within 40 %" in output, output
+    assert "interval target after block 3: ratios of 0 of 2 cells within 40 %" in output, output
     assert "more replicates are decided next" in output and "[11/11] ok" in output, output
     assert refined(checkout) == {"block-3.json": {*CELLS}, "block-4.json": {*CELLS}}
     assert checkout.program("ringside", "unlock").returncode == 0
@@ -77,7 +77,7 @@ def test_a_cell_is_run_until_it_is_precise_or_at_most(fresh) -> None:  # type: i
     done = checkout.snakemake("figures")
     assert done.status == 0, done.output
     assert (
-        "precision target after block 5: ratios of 0 of 2 cells within 40 %; no cell gets more runs, because at_most "
+        "interval target after block 5: ratios of 0 of 2 cells within 40 %; no cell gets more runs, because at_most "
         "is reached"
     ) in done.output
     assert refined(checkout)["block-5.json"] == set()
@@ -97,7 +97,7 @@ def test_a_cell_is_run_until_it_is_precise_or_at_most(fresh) -> None:  # type: i
     assert "(n = 3 to 5). This is not reached by 2 of 2 cells: batch size 64; batch size 96." in reached, (
         reached
     )
-    assert "chosen by a precision target" in (checkout.results / "tables" / "notes.md").read_text()
+    assert "chosen by an interval target" in (checkout.results / "tables" / "notes.md").read_text()
     assert {f"results/small/replication/block-{k}.json" for k in (3, 4, 5)} <= checkout.manifest()["sources"][
         "records"
     ].keys()

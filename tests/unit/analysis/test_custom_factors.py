@@ -53,8 +53,8 @@ def frames():
 def test_a_study_declares_factors_of_its_own(tmp_path):
     study = load_study("s", write_study(tmp_path, {"tp": [1, 2, 4], "impl": "fused"}, answer="custom_tp"))
     assert study.factors["custom_tp"] == [1, 2, 4] and study.factors["custom_impl"] == ["fused"]
-    assert study.varied == ["custom_tp"] and study.question_factors == ("custom_tp",)
-    assert load_study("s", write_study(tmp_path, {"tp": [1, 2]})).question_factors == ("custom_tp",)
+    assert study.varied == ["custom_tp"] and study.answer_factors == ("custom_tp",)
+    assert load_study("s", write_study(tmp_path, {"tp": [1, 2]})).answer_factors == ("custom_tp",)
     assert study._n_coefficients == 2  # intercept and slope
 
 

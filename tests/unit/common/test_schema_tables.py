@@ -28,7 +28,8 @@ UNDERSTOOD = {
     "description",
     "default",
 }
-SAID_ONLY = {"title", "unit", "symbol", "core"}  # of a factor, for people and for names
+# Traits of factors, which are not checked in tables.
+TRAITS = {"title", "unit", "symbol", "core", "implemented_by", "axis", "images_only", "without_effect_on"}
 
 
 @pytest.fixture(scope="module")
@@ -252,7 +253,7 @@ def test_a_compressed_table_is_read_in_place_of_a_missing_one(tmp_path, runs):
 @pytest.mark.parametrize("name", ["runs", "epochs", "design", "network"])
 def test_every_rule_of_the_table_schemas_is_understood(name):
     for column, rules in schema(name)["properties"].items():
-        assert set(rules) <= UNDERSTOOD | SAID_ONLY, column
+        assert set(rules) <= UNDERSTOOD | TRAITS, column
 
 
 @pytest.mark.parametrize("text", ["1", "0", "-3", "2.5", "1e3", "true", "ok", "abcdef012345", "local", ""])

@@ -7,6 +7,8 @@ import yaml
 
 from common.errors import InputError
 from declared import frameworks
+from declared.factors import factor_table
+from models.mesh import AXES
 from support.refusals import assert_refusal
 
 
@@ -53,4 +55,27 @@ def test_a_framework_that_names_what_is_not_there_is_refused(
 @pytest.mark.parametrize("name", frameworks.framework_names())
 def test_every_factor_that_a_framework_refuses_has_a_reason(name: str) -> None:
     framework = frameworks.load_framework(name)
-    assert framework.why.keys() == set().union(*framework.capabilities)
+    assert framework.why.keys() == framework.restricted_factors
+
+
+@pytest.mark.parametrize(
+    ("trait", "is_accepted"), [({}, False), ({"implemented_by": "all-frameworks"}, True)]
+)
+def test_unnamed_new_factor_is_refused_by_every_framework(
+    monkeypatch: pytest.MonkeyPatch, trait: dict[str, str], is_accepted: bool
+) -> None:
+    new = {"enum": ["off", "on"], "default": "off", "title": "new", "description": "a factor", **trait}
+    monkeypatch.setattr(frameworks, "factor_table", lambda: {**factor_table(), "new": new})
+    defaults = {name: rules.get("default") for name, rules in factor_table().items()}
+    for name in frameworks.framework_names():
+        framework = frameworks.load_framework.__wrapped__(name)  # without the cache
+        levels = {**defaults, "nodes": 1, "batch_scope": "global", "new": "off"}
+        assert framework.can(levels)
+        assert framework.can({**levels, "new": "on"}) == is_accepted
+
+
+def test_traits_of_factors_have_known_values() -> None:
+    for name, rules in factor_table().items():
+        assert rules.get("implemented_by", "ringside") in ("ringside", "all-frameworks"), name
+        assert rules.get("axis", AXES[0]) in AXES, name
+        assert set(rules.get("without_effect_on", ())) <= {"time", "memory"}, name

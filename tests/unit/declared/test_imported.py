@@ -87,7 +87,7 @@ def test_figures_over_nodes_and_devices_are_over_both(tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text(yaml.safe_dump(written))
     study = load_study("s", tmp_path)
     by_factor, interaction, scaling = figure_specs(study)
-    assert study.question_factors == ("n_devices",) and by_factor.x == "n_devices"
+    assert study.answer_factors == ("n_devices",) and by_factor.x == "n_devices"
     assert interaction.colour == ("n_devices",) and scaling.filter == {"n_devices": [16, 32]}
 
 

@@ -32,7 +32,7 @@ GOOD = {
     },
 }
 
-PRECISION_TARGET = {"at_least": 3, "at_most": 12, "until": "5 %"}
+INTERVAL_TARGET = {"at_least": 3, "at_most": 12, "until": "5 %"}
 
 
 def test_a_study_can_name_every_model() -> None:
@@ -92,10 +92,10 @@ def test_a_margin_is_a_share(tmp_path: Path) -> None:
     [
         (5, Replicates(5, 5)),
         ({"at_least": 3, "at_most": 12, "until": "2.5 %"}, Replicates(3, 12, 0.025)),
-        (PRECISION_TARGET | {"contrasts": "batch_size"}, Replicates(3, 12, 0.05, {"batch_size": (16, 32)})),
-        (PRECISION_TARGET | {"contrasts": ["batch_size", "framework"]}, Replicates(3, 12, 0.05,
+        (INTERVAL_TARGET | {"contrasts": "batch_size"}, Replicates(3, 12, 0.05, {"batch_size": (16, 32)})),
+        (INTERVAL_TARGET | {"contrasts": ["batch_size", "framework"]}, Replicates(3, 12, 0.05,
          {"batch_size": (16, 32), "framework": ("pytorch-single", "pytorch-ddp")})),
-        (PRECISION_TARGET | {"contrasts": {"batch_size": [32, 16]}}, Replicates(3, 12, 0.05,
+        (INTERVAL_TARGET | {"contrasts": {"batch_size": [32, 16]}}, Replicates(3, 12, 0.05,
          {"batch_size": (32, 16)})),
     ],
 )  # fmt: skip
@@ -127,7 +127,7 @@ def test_a_good_study_is_read(tmp_path: Path) -> None:
 def test_answer_is_about_the_first_varied_factor(
     tmp_path: Path, changes: dict[str, object], answer: tuple[str, ...]
 ) -> None:
-    assert load_study("s", written(tmp_path, **changes)).question_factors == answer
+    assert load_study("s", written(tmp_path, **changes)).answer_factors == answer
 
 
 ALIAS = "gradient_accumulation_steps"
@@ -140,7 +140,7 @@ def name_accumulation(name: str) -> dict[str, Any]:
         "factors": factors(**varied, **{"sync_every": None, name: [1, 4]}),
         "exclude": [{"nodes": 1, name: 4}],
         "answer": name,
-        "replicates": PRECISION_TARGET | {"contrasts": {name: [1, 4]}},
+        "replicates": INTERVAL_TARGET | {"contrasts": {name: [1, 4]}},
         "figures": [
             {"kind": "by_factor", "x": name, "colour": "nodes"},
             {"kind": "by_factor", "name": ALIAS, "x": "nodes", "colour": name},
@@ -156,7 +156,7 @@ def test_alias_names_a_factor_everywhere_in_a_study(tmp_path: Path) -> None:
     ]
     assert studies[0] == studies[1]
     assert studies[1].factors["sync_every"] == [1, 4] and len(studies[1].cells()) == 3
-    assert studies[1].replicates.contrasts == {"sync_every": (1, 4)} and studies[1].question_factors == (
+    assert studies[1].replicates.contrasts == {"sync_every": (1, 4)} and studies[1].answer_factors == (
         "sync_every",
     )
     assert studies[1].exclude == ({"nodes": [1], "sync_every": [4]},)
@@ -171,7 +171,7 @@ def test_alias_names_a_factor_everywhere_in_a_study(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("contrasts", [ALIAS, [ALIAS]])
 def test_alias_names_a_contrast(tmp_path: Path, contrasts: object) -> None:
-    changes = name_accumulation(ALIAS) | {"replicates": PRECISION_TARGET | {"contrasts": contrasts}}
+    changes = name_accumulation(ALIAS) | {"replicates": INTERVAL_TARGET | {"contrasts": contrasts}}
     assert load_study("s", written(tmp_path, **changes)).replicates.contrasts == {"sync_every": (1, 4)}
 
 
@@ -196,22 +196,22 @@ BOTH_NAMES = {ALIAS: 1, "sync_every": 1}
         ({"replicate": 3}, "unknown-key", "replicate", {"got": "replicate", "suggestion": "replicates"}),
         ({"replicates": 0}, "out-of-range", "replicates", {"got": 0, "mentions": [1]}),
         ({"replicates": {"at_least": 3, "at_most": 12}}, "missing-key", "replicates.until", {}),
-        ({"replicates": PRECISION_TARGET | {"at_least": 2}}, "out-of-range", "replicates.at_least", {"got": 2,
+        ({"replicates": INTERVAL_TARGET | {"at_least": 2}}, "out-of-range", "replicates.at_least", {"got": 2,
          "mentions": [3]}),
-        ({"replicates": PRECISION_TARGET | {"at_most": 3}}, "out-of-range", "replicates.at_most", {"got": 3,
+        ({"replicates": INTERVAL_TARGET | {"at_most": 3}}, "out-of-range", "replicates.at_most", {"got": 3,
          "mentions": [3]}),
-        ({"replicates": PRECISION_TARGET | {"until": "51 %"}}, "bad-pattern", "replicates.until",
+        ({"replicates": INTERVAL_TARGET | {"until": "51 %"}}, "bad-pattern", "replicates.until",
          {"got": "51 %"}),
-        ({"replicates": PRECISION_TARGET | {"until": "five"}}, "bad-pattern", "replicates.until", {"got": "five"}),
-        ({"replicates": PRECISION_TARGET | {"contrasts": "nodes"}}, "factor-does-not-vary", "replicates.contrasts",
+        ({"replicates": INTERVAL_TARGET | {"until": "five"}}, "bad-pattern", "replicates.until", {"got": "five"}),
+        ({"replicates": INTERVAL_TARGET | {"contrasts": "nodes"}}, "factor-does-not-vary", "replicates.contrasts",
          {"got": "nodes", "expected": ["framework", "batch_size"]}),
-        ({"replicates": PRECISION_TARGET | {"contrasts": "framework"},
+        ({"replicates": INTERVAL_TARGET | {"contrasts": "framework"},
          "exclude": [{"framework": "pytorch-single", "batch_size": 16},
          {"framework": "pytorch-ddp", "batch_size": 32}]}, "no-contrast", "replicates.contrasts",
          {"got": "framework"}),
-        ({"replicates": PRECISION_TARGET | {"contrasts": "trace"}, "factors": factors(trace=["none", "phases"])},
+        ({"replicates": INTERVAL_TARGET | {"contrasts": "trace"}, "factors": factors(trace=["none", "phases"])},
          "traced-contrast", "replicates.contrasts", {"got": "trace"}),
-        ({"replicates": PRECISION_TARGET | {"contrasts": {"batch_size": [16, 64]}}}, "unknown-level",
+        ({"replicates": INTERVAL_TARGET | {"contrasts": {"batch_size": [16, 64]}}}, "unknown-level",
          "replicates.contrasts.batch_size", {"got": 64, "expected": [16, 32]}),
         ({"margin": "80 %"}, "bad-pattern", "margin", {"got": "80 %"}),
         ({"factors": factors(batch_size=[])}, "too-few", "factors.batch_size", {"got": 0, "mentions": [1]}),

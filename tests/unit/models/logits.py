@@ -42,7 +42,7 @@ def run_pytorch(
 ) -> tuple[Forward, Callable[[np.ndarray, np.ndarray], None], Any]:
     import torch
 
-    from ranks.libraries.pytorch import build, load, make_optimizer, saved
+    from ranks.libraries.pytorch import build, canonical_weights, load, make_optimizer
 
     module = build(graph)
     load(module, graph, perturbed_weights(graph))
@@ -64,7 +64,7 @@ def run_pytorch(
         torch.nn.functional.cross_entropy(out, torch.from_numpy(labels).flatten()).backward()
         optimize.step()
 
-    return logits, step, lambda: saved(module, graph)
+    return logits, step, lambda: canonical_weights(module, graph)
 
 
 def run_tensorflow(

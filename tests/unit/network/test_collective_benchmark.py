@@ -224,7 +224,7 @@ LEAVES_MB = {"all_reduce": 8, "all_gather": 4, "reduce_scatter": 4, "all_to_all"
 @pytest.mark.parametrize(("collective", "least"), LEAVES_MB.items())
 def test_benchmark_over_another_interface_is_invalid(collective, least, study, site):
     cluster = replace(load_site("virtual"), placement="distinct-nodes", cpu_share=None, max_other_cpu_share=1)
-    benchmark_spec = {**measuring.spec(site, benchmark_of("pytorch-ddp", study, site)), "interface": "eth0"}
+    benchmark_spec = {**benchmark_of("pytorch-ddp", study, site).spec(site), "interface": "eth0"}
     benchmark_spec |= {"collective": collective, "ranks": 4, "ranks_per_node": 2}
     ended = Outcome("ok", None, 1.0)
 

@@ -20,7 +20,7 @@ from plan.binding import bind_results
 from plan.campaign import load_campaign, plan_campaign
 from plan.collective_benchmarks import CollectiveBenchmarks
 from plan.design import plan_design, to_csv
-from plan.identity import spec
+from plan.identity import run_spec
 from plan.products import campaign_traits
 from plan.site_limits import reason_missing_at_site
 from plan.timings import Timings
@@ -241,7 +241,7 @@ def test_score_p_is_part_of_runs_under_it_only(tmp_path: Path) -> None:
     run = plan_design(study, site)[0]
 
     def spec_of(at: Site, **levels: object) -> dict[str, object]:
-        return spec(study, at, replace(run, levels={**run.levels, **levels}))
+        return run_spec(study, at, replace(run, levels={**run.levels, **levels}))
 
     for levels in (
         {"framework": "lbann", "trace": "phases"},

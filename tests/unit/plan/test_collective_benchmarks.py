@@ -8,8 +8,7 @@ from common.normal_form import digest_source
 from declared.site import load_site
 from declared.study import load_study
 from plan.collective_benchmarks import (
-    code_digest,
-    key,
+    benchmark_code_digest,
     message_sizes,
     planned_benchmarks,
     required_benchmarks,
@@ -114,7 +113,7 @@ def test_what_changes_the_measurement_changes_the_key(study, site, change):
         for candidate in planned_benchmarks(plan_design(study, changed_site), changed_site)
         if candidate.name == benchmark.name
     ]
-    assert key(changed_site, again) != key(site, benchmark)
+    assert again.key(changed_site) != benchmark.key(site)
 
 
 @pytest.mark.parametrize("file", ["ranks/collective_benchmark.py", "frameworks/pytorch-ddp/adapter.py"])
@@ -124,15 +123,15 @@ def test_the_key_follows_the_code_that_measures(study, site, monkeypatch, file):
         for candidate in planned_benchmarks(plan_design(study, site), site)
         if candidate.framework == "pytorch-ddp"
     )
-    before = key(site, benchmark)
+    before = benchmark.key(site)
     monkeypatch.setattr(
         "common.normal_form.digest_source",
         lambda path, words, really=digest_source: (
             "changed" if str(path).endswith(file) else really(path, words)
         ),
     )
-    code_digest.cache_clear()
+    benchmark_code_digest.cache_clear()
     try:
-        assert key(site, benchmark) != before
+        assert benchmark.key(site) != before
     finally:
-        code_digest.cache_clear()
+        benchmark_code_digest.cache_clear()

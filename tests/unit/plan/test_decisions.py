@@ -1,4 +1,4 @@
-"""Runs of a study with a precision target: first blocks, runs that decisions added, and runs with a record."""
+"""Runs of a study with an interval target: first blocks, runs that decisions added, and runs with a record."""
 
 import json
 import os

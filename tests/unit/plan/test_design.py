@@ -13,7 +13,7 @@ from declared.site import Site, load_site
 from declared.study import Replicates, Study, load_study
 from plan.design import MAX_RUN_ID_BYTES, Run, check_names, plan_design, to_csv
 from plan.geometry import INFEASIBLE_FOR_FRAMEWORK
-from plan.identity import plan_run, spec
+from plan.identity import plan_run, run_spec
 from plan.scheduling import run_resources, slurm_options
 from plan.site_limits import reason_missing_at_site
 from plan.site_resources import cores_per_rank, link_rate, link_settings
@@ -97,7 +97,7 @@ def test_the_key_follows_what_is_measured_and_nothing_else(quickstart: Study, lo
 def test_cores_per_rank_is_the_same_in_all_cells(quickstart: Study, local: Site) -> None:
     site = replace(local, cores=8, nodes=2, ranks_per_node=2)
     assert cores_per_rank(site) == 2
-    assert {spec(quickstart, site, run)["cores_per_rank"] for run in plan_design(quickstart, site)} == {2}
+    assert {run_spec(quickstart, site, run)["cores_per_rank"] for run in plan_design(quickstart, site)} == {2}
 
 
 def plan_heterogeneous(site: Site, **factors: list[object]) -> tuple[Study, list[Run]]:
@@ -245,7 +245,7 @@ def test_hybrid_cells_need_accelerators(local: Site) -> None:
     fields = {"device": ["hybrid"], "shares": ["measured"], "batch_size": [100]}
     for devices, cores in ((0, [2, 2, 2, 2, 24]), (2, [2, 30])):
         study, runs = plan_heterogeneous(site, **fields, devices_per_node=[devices])
-        planned = spec(study, site, runs[0])
+        planned = run_spec(study, site, runs[0])
         assert reason_missing_at_site(site, runs[0].levels) is None
         assert (planned["rank_cores"], planned["ranks"]) == (cores, 2 * len(cores)), (
             "one more than accelerators"
@@ -262,15 +262,15 @@ def test_hybrid_cells_need_accelerators(local: Site) -> None:
 
 def test_spec_has_shares_of_heterogeneous_nodes_and_ranks_only(local: Site) -> None:
     study, runs = plan_heterogeneous(local)
-    assert not {"cpu_shares", "rank_cores"} & set(spec(study, local, runs[0]))
+    assert not {"cpu_shares", "rank_cores"} & set(run_spec(study, local, runs[0]))
     virtual = load_site("virtual-heterogeneous")
     study, runs = plan_heterogeneous(virtual, nodes=[1, 2])
-    shares = {run.geometry.nodes: spec(study, virtual, run)["cpu_shares"] for run in runs}
+    shares = {run.geometry.nodes: run_spec(study, virtual, run)["cpu_shares"] for run in runs}
     assert shares == {1: [0.9], 2: [0.9, 0.6]}, "of the nodes that it takes"
     assert slurm_options(virtual, 2) == ["--nodelist=node1,node2"]
     site = replace(local, cores=3, nodes=1, ranks_per_node=2, rank_cores=(2, 1))
     study, (run, *_) = plan_heterogeneous(site, nodes=[1])
-    assert spec(study, site, run)["rank_cores"] == [2, 1]
+    assert run_spec(study, site, run)["rank_cores"] == [2, 1]
     assert (
         code_of(reason_missing_at_site(site, {**run.levels, "framework": "tensorflow-mirrored"}))
         == "heterogeneous-ranks"
@@ -288,7 +288,7 @@ def test_links_get_another_rate_only_where_they_can_be_set(quickstart: Study, lo
         burst = {125e6: "250000", 31.25e6: "80000"}[rate]
         assert link_settings(virtual, run.levels)["shaping"][-4:] == ["burst", burst, "latency", "50ms"]
         assert (
-            spec(study, virtual, run)["bandwidth_bytes_s"] == rate
+            run_spec(study, virtual, run)["bandwidth_bytes_s"] == rate
             and reason_missing_at_site(virtual, run.levels) is None
         )
         assert (reason_missing_at_site(local, run.levels) is None) == (run.levels["bandwidth"] == 0)

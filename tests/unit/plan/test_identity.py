@@ -14,7 +14,7 @@ from declared.site import load_site
 from declared.study import Study, load_study
 from plan import site_resources
 from plan.design import Run, plan_design
-from plan.identity import MODEL_CODE, plan_run, rank_code, spec
+from plan.identity import MODEL_CODE, plan_run, rank_code, run_spec
 from plan.site_resources import device_peak
 
 SCRIPTS = RANKS.parent
@@ -92,7 +92,7 @@ def test_a_factor_named_at_its_default_changes_no_key(tmp_path: Path) -> None:
 def test_the_key_follows_what_shapes_the_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     planned = study(tmp_path)
     before = {site: key(planned, site) for site in ("virtual", "virtual-unshaped", "local")}
-    fields = spec(planned, load_site("virtual"), single_run(planned, "virtual"))
+    fields = run_spec(planned, load_site("virtual"), single_run(planned, "virtual"))
     assert fields["shaping"] == ["tbf", "rate", "1000000000bit", "burst", "250000", "latency", "50ms"]
     monkeypatch.setattr(
         site_resources, "shaping", lambda rate: ["tbf", "rate", f"{int(8 * rate)}bit", "burst", "9"]

@@ -3,6 +3,8 @@
 The reasons, newest first (also in the commit that changes kept_keys.yaml, by
 `python tests/unit/plan/test_kept_keys.py`):
 
+25. Descriptions of frameworks name the levels that they can train with, instead of the defaults of all other
+    factors, and the input of ranks is the file rank_input.json (November 2026).
 24. Trainers of PyTorch and TensorFlow refuse a level of precision that they do not know (November 2026).
 23. The framework tensorflow-dtensor is gone, and names and messages in the code of ranks and models are clearer
     (November 2026).
@@ -62,7 +64,7 @@ from declared.frameworks import framework_names
 from declared.site import Site, load_site
 from declared.study import load_study
 from environments.identity import environment_digest
-from plan.collective_benchmarks import key, required_benchmarks
+from plan.collective_benchmarks import required_benchmarks
 from plan.design import plan_design
 from plan.identity import code_digest, plan_run
 
@@ -84,7 +86,7 @@ def keys() -> dict[str, Any]:
         firsts = {run.framework.name: run for run in reversed(runs)}
         result[study] = {
             "runs": {run.run_id: plan_run(described, at, run).key for run in firsts.values()},
-            "benchmarks": {benchmark.name: key(at, benchmark) for benchmark in required_benchmarks(runs)},
+            "benchmarks": {benchmark.name: benchmark.key(at) for benchmark in required_benchmarks(runs)},
         }
     at = site("local")
     result["data"] = {name: data_digest(name)[:12] for name in (*datasets(), "synthetic-8x8x1-10-64")}

@@ -13,7 +13,7 @@ from declared.study import Study
 from plan import batch_sizes, design, largest, search_files
 from plan.campaign import plan_campaign
 from plan.design import Run, plan_design
-from plan.identity import plan_run, spec
+from plan.identity import plan_run, run_spec
 from records.repeat import select_runs
 from support.changed_study import changed_study
 from support.refusals import assert_refusal
@@ -83,7 +83,7 @@ def test_found_batch_size_is_what_ranks_are_told(site: Site, file: Path) -> None
         (run,) = plan_design(study, site)
         assert run.levels["batch_size"] == "largest" and run.missing_batch_size is None
         assert (run.geometry.local_batch, run.geometry.effective_batch) == (size, size * 2 * 4)
-        fields = spec(study, site, run)
+        fields = run_spec(study, site, run)
         assert fields["levels"]["batch_size"] == fields["local_batch"] == size
         assert fields["batch_search"] == batch_sizes.batch_search_name(run.levels)
         keys.add(plan_run(study, site, run).key)
@@ -107,11 +107,11 @@ def test_candidates_differ_by_a_few_percent(site: Site, file: Path) -> None:
     ratios = [after / before for before, after in itertools.pairwise(sizes) if 32 <= before < 1000]
     assert max(ratios) < 1.04
     for size in sizes[::50]:
-        trial = search.spec(site, size)
+        trial = search.trial_spec(site, size)
         assert trial["local_batch"] == trial["levels"]["batch_size"] == size
         assert trial["samples_per_epoch"] == trial["steps"] * 2 * size <= 100_000
         assert trial["steps"] <= largest.TRIAL_UPDATES
-    assert search.spec(site, 1)["levels"]["epochs"] == 2, "training goes on after validation"
+    assert search.trial_spec(site, 1)["levels"]["epochs"] == 2, "training goes on after validation"
 
 
 @pytest.mark.parametrize(
@@ -149,5 +149,5 @@ def test_broken_file_is_refused(site: Site, file: Path, content: str, code: str,
 def test_memory_is_limited_on_cpus_only(site: Site, file: Path, placement: str, n_ranks: int) -> None:
     site = replace(site, placement=placement)
     (search,) = largest.required_searches(plan_design(study_of(), site))
-    assert search.spec(site, 1)["memory_share"] == largest.MEMORY_SHARE / n_ranks
-    assert "memory_share" not in search.spec(replace(site, device="cuda"), 1)
+    assert search.trial_spec(site, 1)["memory_share"] == largest.MEMORY_SHARE / n_ranks
+    assert "memory_share" not in search.trial_spec(replace(site, device="cuda"), 1)

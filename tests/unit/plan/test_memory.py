@@ -24,7 +24,7 @@ from plan.memory import (
     raise_if_oversized,
     read_estimates,
     recorded_estimate,
-    run_key,
+    run_estimate_key,
 )
 from support.recorded import small_campaign
 
@@ -52,7 +52,7 @@ def runs_of(campaign: Campaign, framework: str) -> list[Run]:
 def test_replicates_and_learning_rates_share_an_estimate(site: Site) -> None:
     campaign = small_campaign(site, learning_rate=[0.1, 0.2], batch_size=[16, 32])
     runs = runs_of(campaign, "pytorch-ddp")
-    assert len({run_key(site, run) for run in runs}) == 2, "one for each batch size"
+    assert len({run_estimate_key(site, run) for run in runs}) == 2, "one for each batch size"
     assert len(runs) == 8
 
 
@@ -65,14 +65,14 @@ def test_memory_and_checked_nodes_change_no_key(site: Site) -> None:
 
 def test_other_code_or_software_is_another_estimate(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     run = small_campaign(site).runs[0]
-    before = run_key(site, run)
+    before = run_estimate_key(site, run)
     for name, changed in (("_program_digest", lambda: "0"), ("digests", lambda *_: {"code_digest": "0"})):
         with monkeypatch.context() as patch:
             patch.setattr(memory, name, changed)
-            assert run_key(site, run) != before
+            assert run_estimate_key(site, run) != before
     with_data = memory.digests(site, run.levels) | {"data_digest": "0"}
     monkeypatch.setattr(memory, "digests", lambda *_: with_data)
-    assert run_key(site, run) == before, "the content of samples changes no memory"
+    assert run_estimate_key(site, run) == before, "the content of samples changes no memory"
 
 
 def test_ranks_of_a_machine_share_its_memory(site: Site) -> None:

@@ -10,7 +10,7 @@ from declared.study import load_study
 from models.mesh import Mesh
 from plan.design import Run, plan_design
 from plan.geometry import INFEASIBLE_FOR_FRAMEWORK
-from plan.identity import spec
+from plan.identity import run_spec
 from support.changed_study import changed_study
 
 GPT: dict[str, list[object]] = {
@@ -50,7 +50,7 @@ def test_ranks_of_a_replica_share_samples_and_plain_specs_stay(site: Site) -> No
     ] == [(4, 4, 24), (4, 2, 48), (4, 1, 96)]
     assert [run.geometry.effective_batch for run in (plain, mesh, pipeline)] == [96] * 3
     study = load_study("hybrid-virtual")
-    plain_spec, mesh_spec = spec(study, site, plain), spec(study, site, mesh)
+    plain_spec, mesh_spec = run_spec(study, site, plain), run_spec(study, site, mesh)
     assert (
         "mesh" not in plain_spec
         and mesh_spec["mesh"] == Mesh(data=2, tensor=2).sizes

@@ -52,7 +52,7 @@ def test_a_site_that_has_changed_since_is_refused(campaign: Campaign, changes: d
     assert (refused.value.code, refused.value.got) == ("changed-since-planned", planned.key)
 
 
-@pytest.mark.parametrize("digest", ["code_digest", "data_digest", "software_digest"])
+@pytest.mark.parametrize("digest", ["code_digest", "data_digest", "site_environment_digest"])
 def test_files_that_have_changed_since_are_refused(
     campaign: Campaign, monkeypatch: pytest.MonkeyPatch, digest: str
 ) -> None:

@@ -16,8 +16,8 @@ from plan import design as planner
 from plan.campaign import plan_campaign
 from plan.design import plan_design
 from plan.geometry import INFEASIBLE_FOR_FRAMEWORK
-from plan.identity import plan_run, spec
-from plan.memory import run_key
+from plan.identity import plan_run, run_spec
+from plan.memory import run_estimate_key
 from plan.strategies import strategy_search_name
 from support.changed_study import changed_study
 
@@ -46,7 +46,7 @@ def study_of(**factors: list[object]) -> Study:
 def test_all_ranks_see_equal_samples_and_get_the_strategy(site: Site) -> None:
     study = study_of(parallelism=["data", "expert", "random1", "random2"])
     runs = {str(run.levels["parallelism"]): run for run in plan_design(study, site)}
-    specs = {level: spec(study, site, run) for level, run in runs.items()}
+    specs = {level: run_spec(study, site, run) for level, run in runs.items()}
     for level, run in runs.items():
         layout = run.geometry
         assert (layout.ranks, layout.replicas, layout.local_batch, layout.effective_batch) == (4, 1, 64, 64)
@@ -73,7 +73,7 @@ def test_what_was_found_is_an_input_of_the_run(site: Site, file: Path) -> None:
         parts = strategy.to_json(strategy.random_strategy(space, 4, seed))
         file.write_text(json.dumps({"made_of": {}, "strategies": {search: {"step_s": 0.1, "parts": parts}}}))
         (run,) = plan_design(study, site)
-        assert not run.lacks_strategy and spec(study, site, run)["strategy"] == parts
+        assert not run.lacks_strategy and run_spec(study, site, run)["strategy"] == parts
         keys.add(plan_run(study, site, run).key)
     assert len(keys) == 2, "another strategy is another run"
 
@@ -84,8 +84,8 @@ def test_runs_have_the_buckets_of_the_search(site: Site, file: Path) -> None:
         if content is not None:
             file.write_text(json.dumps({"made_of": {}, "strategies": {}} | content))
         (run,) = plan_design(study, site)
-        limits.append(spec(study, site, run)["bucket_bytes"])
-        estimates.add(run_key(site, run))
+        limits.append(run_spec(study, site, run)["bucket_bytes"])
+        estimates.add(run_estimate_key(site, run))
     assert limits == [[2**20, 25 * 2**20], [2**20, 2**20], [0, 2**21]], "of DDP; of older files; as written"
     assert len(estimates) == 3, "they change memory"
 

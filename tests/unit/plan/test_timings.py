@@ -12,7 +12,7 @@ from plan.campaign import plan_campaign as campaign_of
 from plan.cost import START_S, Cost, measured_at, table_rows
 from plan.design import Run, plan_design
 from plan.scheduling import run_resources
-from plan.timings import BUDGET_S, Timing, Timings, key, planned_timings, required_timings, spec
+from plan.timings import BUDGET_S, Timing, Timings, planned_timings, required_timings
 from support.timed_parts import DATASET, FRAMEWORK, study_of
 
 
@@ -62,8 +62,8 @@ def test_asking_for_strategies_without_timings_is_refused(site: Site) -> None:
 def test_parts_are_timed_on_a_rank_and_messages_on_two_nodes(site: Site) -> None:
     virtual = replace(load_site("virtual-six"))
     messages, parts = planned_timings(runs_of(site, bandwidth=[100, 1000]), virtual)
-    assert (spec(virtual, parts)["nodes"], spec(virtual, parts)["ranks"]) == (1, 1)
-    assert (spec(virtual, messages)["nodes"], spec(virtual, messages)["ranks"]) == (2, 2)
+    assert (parts.spec(virtual)["nodes"], parts.spec(virtual)["ranks"]) == (1, 1)
+    assert (messages.spec(virtual)["nodes"], messages.spec(virtual)["ranks"]) == (2, 2)
     assert (
         run_resources(virtual, parts.geometry)["nodes"] == 1
         and run_resources(virtual, messages.geometry)["nodes"] == 2
@@ -76,7 +76,7 @@ def test_parts_are_timed_on_a_rank_and_messages_on_two_nodes(site: Site) -> None
 def test_a_timing_is_another_one_where_its_times_would_be_others(site: Site) -> None:
     def keys(site: Site, **factors: list[object]) -> tuple[str, str]:
         messages, parts = planned_timings(runs_of(site, **factors), site)
-        return key(site, messages), key(site, parts)
+        return messages.key(site), parts.key(site)
 
     messages, parts = keys(site)
     assert keys(site, parallelism=["found", "random7"], epochs=[3]) == (messages, parts)

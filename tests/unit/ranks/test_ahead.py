@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ranks.libraries.ahead import N_SLOTS, Ahead
+from ranks.libraries.ahead import N_SLOTS, Prefetcher
 from ranks.worker.batches import Batch, Noise
 from support.streams import COPY_S, Point, Stream, ThreadLane
 
@@ -42,11 +42,11 @@ class User:
 
 
 def through(
-    lane: ThreadLane, sent: Iterable[Batch], ahead: Ahead | None = None
+    lane: ThreadLane, sent: Iterable[Batch], ahead: Prefetcher | None = None
 ) -> tuple[list[int], list[Batch]]:
     """Return the lengths of the batches, and what the device has read of them."""
     user = User(lane.training)
-    lengths = list((ahead or Ahead(lane)).batches(sent, user))
+    lengths = list((ahead or Prefetcher(lane)).batches(sent, user))
     lane.training.synchronize()
     return lengths, user.read
 
@@ -103,7 +103,7 @@ def test_every_wait_is_needed(forgotten: str) -> None:
 
 def test_memory_does_not_grow_with_batches_or_epochs() -> None:
     lane = ThreadLane()
-    ahead = Ahead(lane)
+    ahead = Prefetcher(lane)
     for number in (5, 20):
         assert are_equal(through(lane, batches(number), ahead)[1], batches(number))
     image, label = 8 * 4 * 4 * 3, 8 * 8
@@ -112,7 +112,7 @@ def test_memory_does_not_grow_with_batches_or_epochs() -> None:
 
 def test_buffers_grow_with_a_larger_batch() -> None:
     lane = ThreadLane()
-    ahead = Ahead(lane)
+    ahead = Prefetcher(lane)
     for size in (8, 32, 8):
         assert are_equal(through(lane, batches(10, size), ahead)[1], batches(10, size))
     assert sum(lane.on_either_side[0]) == sum(lane.on_either_side[1]) == N_SLOTS * (8 + 32) * (4 * 4 * 3 + 8)
@@ -127,7 +127,7 @@ def test_no_more_is_read_ahead_than_there_are_slots() -> None:
             yield batch
 
     lane = ThreadLane()
-    handed = Ahead(lane).batches(counted(), User(lane.training))
+    handed = Prefetcher(lane).batches(counted(), User(lane.training))
     next(handed)
     deadline = time.monotonic() + 5
     while len(read) < 1 + N_SLOTS + 1 and time.monotonic() < deadline:
@@ -145,7 +145,7 @@ def test_error_of_the_reading_thread_follows_earlier_batches() -> None:
 
     lane = ThreadLane()
     user = User(lane.training)
-    handed = Ahead(lane).batches(broken(), user)
+    handed = Prefetcher(lane).batches(broken(), user)
     assert [next(handed) for _ in sent] == [8, 8, 5]
     with pytest.raises(OSError, match="gone"):
         next(handed)
@@ -155,7 +155,7 @@ def test_error_of_the_reading_thread_follows_earlier_batches() -> None:
 
 def test_who_stops_early_leaves_no_thread_and_loses_no_buffer() -> None:
     lane = ThreadLane()
-    ahead = Ahead(lane)
+    ahead = Prefetcher(lane)
     threads = threading.active_count()
     handed = ahead.batches(iter(batches(20)), User(lane.training))
     next(handed)
@@ -168,7 +168,7 @@ def test_who_stops_early_leaves_no_thread_and_loses_no_buffer() -> None:
 
 def test_two_at_once_do_not_share_buffers() -> None:
     lane = ThreadLane()
-    ahead, first, second = Ahead(lane), User(lane.training), User(lane.training)
+    ahead, first, second = Prefetcher(lane), User(lane.training), User(lane.training)
     six, nine = batches(6), batches(9, 4, 3)
     handed = ahead.batches(iter(six), first)
     next(handed)

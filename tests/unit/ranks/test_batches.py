@@ -199,7 +199,7 @@ def test_ranks_of_a_replica_see_equal_samples_and_one_counts(tmp_path: Path) -> 
     spec = {"ranks": 4, "local_batch": 8, "replicas_per_rank": 1, "replicas": 2, "mesh": mesh}
     spec["levels"] = {"schedule": "1f1b"}
     ranks = [Context(tmp_path, {"spec": spec}, rank, 0, cast(Group, None)) for rank in range(4)]
-    assert [rank.replica for rank in ranks] == [0, 1, 0, 1] and ranks[0].samples == [8, 8]
+    assert [rank.replica for rank in ranks] == [0, 1, 0, 1] and ranks[0].sample_counts == [8, 8]
     assert [rank.sample_slice for rank in ranks] == [slice(0, 8), slice(8, 16)] * 2
     assert all(rank.reporters == [2, 3] for rank in ranks), "the last stage has the logits"
     spec["levels"] = {"schedule": "zero-bubble-v"}

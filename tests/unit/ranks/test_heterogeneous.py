@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from models.graph import from_json
-from ranks.worker.sampling import divide_block
+from ranks.worker.sampling import divide_step
 from support.trainings import Trainings, assert_alike, assert_same, epochs, weights
 
 BLOCK = 60
@@ -23,7 +23,7 @@ NORMALIZED = {**GRADIENT, "model": "resnet-18", "dataset": f"synthetic-8x8x3-10-
 
 def drawn(ranks: int) -> str:
     """Return random shares of this number of ranks, in hundredths."""
-    hundredths = divide_block(100, np.random.default_rng(ranks).uniform(0.05, 1, ranks).tolist(), 2)
+    hundredths = divide_step(100, np.random.default_rng(ranks).uniform(0.05, 1, ranks).tolist(), 2)
     return "/".join(f"{share / 100:.2f}" for share in hundredths)
 
 
@@ -56,7 +56,7 @@ def test_one_step_has_the_gradient_of_one_rank_with_all_samples(
     if of_each == "equal":
         assert shares(folder) is None
     elif of_each != "measured":
-        expected_samples = divide_block(BLOCK, [float(share) for share in of_each.split("/")])
+        expected_samples = divide_step(BLOCK, [float(share) for share in of_each.split("/")])
         assert shares(folder) == [{"samples": samples, "samples_s": None} for samples in expected_samples]
         assert [len(np.load(folder / f"seen.{rank}.npy")) for rank in range(ranks)] == expected_samples
 
@@ -79,7 +79,7 @@ def test_running_statistics_are_averaged_by_samples(trainings: Trainings) -> Non
             ("pytorch-hybrid", {"nodes": 2, "shares": "0.8/0.2"}),
         )
     )
-    graph = from_json(json.loads((folder / "spec.json").read_text())["model"])
+    graph = from_json(json.loads((folder / "rank_input.json").read_text())["model"])
     first = next(name for name in graph.statistics if name.endswith(".mean"))
     actual, expected = (weights(folder_of_run / "after.npz")[first] for folder_of_run in (folder, reference))
     np.testing.assert_allclose(actual, expected, atol=1e-6, rtol=0)
@@ -90,7 +90,7 @@ def test_speeds_measured_before_the_timed_epochs_decide_shares(trainings: Traini
     folder = trainings.train("pytorch-hybrid", nodes=2, shares="measured", **GRADIENT)
     first_rank, second_rank = shares(folder)
     assert first_rank["samples"] + second_rank["samples"] == BLOCK
-    assert [first_rank["samples"], second_rank["samples"]] == divide_block(
+    assert [first_rank["samples"], second_rank["samples"]] == divide_step(
         BLOCK, [first_rank["samples_s"], second_rank["samples_s"]]
     )
     assert min(first_rank["samples_s"], second_rank["samples_s"]) > 100

@@ -53,7 +53,7 @@ def test_lbanns_layers_become_phases_and_operators(tmp_path: Path) -> None:
     environment = {"python": {"executable": sys.executable}, "variables": {"RINGSIDE_PROGRAM": str(program)}}
     ranks = launch.make_launcher(SITE, spec)
     contents = rank_input(spec, load_framework("lbann"), environment, run.graph.to_json(), data, ranks.hosts)
-    (folder / "spec.json").write_text(json.dumps(contents))
+    (folder / "rank_input.json").write_text(json.dumps(contents))
     outcome = launch.run_ranks(ranks, environment, folder, spec, SITE)
     assert outcome.status == "ok", (folder / "log.txt").read_text()[-2000:]
     merge_phases(folder)

@@ -118,7 +118,7 @@ def check(
     assert_alike(folder, reference, tolerance, 1e-3)
     assert_same_epoch(folder, reference)
     (row,) = epochs(folder)
-    job = json.loads((folder / "spec.json").read_text())
+    job = json.loads((folder / "rank_input.json").read_text())
     rank_demands = step_demands(
         from_json(job["model"]),
         mesh_from_spec(job["spec"]),

@@ -127,7 +127,7 @@ def test_shards_travel_in_the_types_of_the_policy(
     trainings: Trainings, framework: str, levels: dict[str, Any], gathered: str, reduced: str
 ) -> None:
     folder = train(trainings, framework, **levels)
-    job = json.loads((folder / "spec.json").read_text())
+    job = json.loads((folder / "rank_input.json").read_text())
     mesh = mesh_from_spec({"mesh": {"sharded": 2}})
     (demand,) = step_demands(from_json(job["model"]), mesh, 32, job["spec"]["levels"])
     sizes = {message.kind: message.bytes for message in demand.messages}

@@ -199,7 +199,7 @@ def test_nccl_gets_whole_names_of_interfaces(interface: str, expected: str, tmp_
 
 
 def test_ranks_meet_on_the_first_interface(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "spec.json").write_text(json.dumps({"spec": {"ranks": 1, "interface": "lo,nope0"}}))
+    (tmp_path / "rank_input.json").write_text(json.dumps({"spec": {"ranks": 1, "interface": "lo,nope0"}}))
     monkeypatch.setenv("RINGSIDE_RANK", "0")
     monkeypatch.setenv("RINGSIDE_LOCAL_RANK", "0")
     assert from_environment(tmp_path).group.address == "127.0.0.1"

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ranks.worker.sampling import accumulation_groups, divide_block, epoch_batches, validation_share
+from ranks.worker.sampling import accumulation_groups, divide_step, epoch_batches, validation_share
 
 ALL = slice(None)
 
@@ -69,7 +69,7 @@ def test_every_validation_sample_is_evaluated_once() -> None:
 def test_block_is_divided_by_largest_remainder(
     block: int, shares: list[float], fewest: int, samples: list[int]
 ) -> None:
-    assert divide_block(block, shares, fewest) == samples
+    assert divide_step(block, shares, fewest) == samples
 
 
 def test_divided_block_is_complete_and_closest_to_the_shares() -> None:
@@ -77,7 +77,7 @@ def test_divided_block_is_complete_and_closest_to_the_shares() -> None:
     for _ in range(300):
         ranks = int(random.integers(1, 6))
         block, shares = int(random.integers(ranks, 200)), random.uniform(0.01, 1, ranks)
-        samples = divide_block(block, shares.tolist())
+        samples = divide_step(block, shares.tolist())
         exact = block * shares / shares.sum()
         assert sum(samples) == block and min(samples) >= 1
         if exact.min() >= 1:
@@ -86,4 +86,4 @@ def test_divided_block_is_complete_and_closest_to_the_shares() -> None:
 
 def test_a_block_that_is_too_small_for_all_ranks_is_refused() -> None:
     with pytest.raises(ValueError, match="3 samples are fewer than 2 for each of 2 ranks"):
-        divide_block(3, [0.5, 0.5], 2)
+        divide_step(3, [0.5, 0.5], 2)

@@ -79,7 +79,7 @@ def begin(campaign: Campaign, run: Run, epochs: int = 2, **holder: Any) -> Path:
         **holder,
     }
     (attempt / "holder.json").write_text(json.dumps(fields))
-    (attempt / "spec.json").write_text(json.dumps({"hosts": ["a-node"]}))
+    (attempt / "rank_input.json").write_text(json.dumps({"hosts": ["a-node"]}))
     (attempt / "epochs.csv").write_text(",".join(COLUMNS) + "\n" + "1\n" * epochs)
     return attempt
 
@@ -495,7 +495,7 @@ def test_timings_are_counted_like_benchmarks() -> None:
     messages.parent.mkdir(parents=True)
     messages.write_text("{}")
     _, attempt = attempts.create_attempt_folder(parts[0].parent)
-    (attempt / "spec.json").write_text(json.dumps({"hosts": ["a-node"]}))
+    (attempt / "rank_input.json").write_text(json.dumps({"hosts": ["a-node"]}))
     with locked(attempt):
         state = read(campaign_of_strategies)
     assert state.timings == {"planned": 1 + len(parts), "done": 1, "ok": 0} and state.has_begun

@@ -50,7 +50,7 @@ def test_cells_are_those_of_each_campaign(twice) -> None:
     assert set(runs["cell"]) == {row["cell"] for row in runs.to_dict("records")}
     assert runs["cell"].nunique() == len(study.cells()) == 78
     assert set(epochs["run_id"]) <= set(runs["run_id"]) and epochs["run_id"].nunique() == len(runs)
-    assert study.question_factors == (CAMPAIGN,) and study.varied[-1] == CAMPAIGN
+    assert study.answer_factors == (CAMPAIGN,) and study.varied[-1] == CAMPAIGN
 
 
 def test_campaigns_share_no_block(twice, tmp_path: Path) -> None:

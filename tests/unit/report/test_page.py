@@ -247,7 +247,7 @@ def test_answer_is_sentences_main_figure_marks_tables(page: Page, campaign_files
         measured.read_runs(campaign_files.runs_csv),
         effects,
         anova,
-        material.study.question_factors,
+        material.study.answer_factors,
         material.study.margin,
     )
     marks = [mark.name for mark in quality.marks(material, twelve_rules.judge_all(material))]

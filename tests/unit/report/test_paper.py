@@ -504,7 +504,7 @@ def test_results_are_the_answer_then_the_figures(tmp_path: Path) -> None:
     }
     data = {name: pd.read_csv(tmp_path / "tables" / f"{name}.csv") for name in ("effects", "anova")}
     first, further, _ = answers.answer_sentences(
-        facts.runs, data["effects"], data["anova"], study_of.question_factors, study_of.margin
+        facts.runs, data["effects"], data["anova"], study_of.answer_factors, study_of.margin
     )
     usable = conditions.usable_runs_note(facts.runs)
     places = [contents["results"].index(to_latex(sentence)) for sentence in (*first, usable, *further)]

@@ -68,7 +68,7 @@ def test_largest_batch_is_searched_and_planned(
     peaks = {trial["batch_size"]: trial["memory_peak_bytes"] for trial in record["trials"]}
     assert 2e8 < peaks[2] < peaks[5] < MEMORY_BYTES
 
-    final_record = largest.output(results, site, search)
+    final_record = search.final_record(results, site)
     final_record.unlink()
     (final_record.parent / "attempt-1" / "record.json").unlink()
     monkeypatch.setattr(launch, "run_ranks", None)

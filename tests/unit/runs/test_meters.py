@@ -48,7 +48,7 @@ def trained(folder: Path, server: Kwollect, environment: dict[str, Any], **level
     prepare(DATA, folder / "data")
     ranks = launch.make_launcher(local_site, spec)
     content = rank_input(spec, run.framework, environment, run.graph.to_json(), folder / "data", ranks.hosts)
-    (folder / "spec.json").write_text(json.dumps(content))
+    (folder / "rank_input.json").write_text(json.dumps(content))
     outcome = launch.run_ranks(ranks, environment, folder, spec, local_site, program="metered")
     assert outcome.status == "ok", (folder / "log.txt").read_text()[-3000:]
     run_meters = meters.read_after(folder, spec, local_site, ranks)

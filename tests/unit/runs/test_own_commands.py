@@ -199,7 +199,7 @@ def test_a_run_has_a_record_like_any_other(run_command: Any, tmp_path: Path) -> 
     assert row["epoch_time_s"] == pytest.approx(0.08) and row["status"] == "ok" and row["ranks"] == 2
     assert row["gradient_bytes"] == 4000 and row["baseline"] is None and row["timing_scope"] == "master"
     assert len(read_table(tmp_path / "epochs.csv", "epochs")) == 2
-    spec = json.loads((attempt / "spec.json").read_text())
+    spec = json.loads((attempt / "rank_input.json").read_text())
     assert spec["command"]["folder"] == str(CHECKOUT) and spec["model"] is None
 
 

@@ -42,7 +42,7 @@ def ticking(tmp_path: Path) -> Phases:
     """Marks with a clock that is one second later whenever it is read, from 1e6 on."""
     phases_of_rank = Phases(tmp_path, 0, steps=2)
     seconds = itertools.count(1_000_000)
-    phases_of_rank.read_by(lambda: float(next(seconds)), list)
+    phases_of_rank.use_clock(lambda: float(next(seconds)), list)
     phases_of_rank._entered = [(0, 0, "interpreter", 999_999.0)]
     return phases_of_rank
 
@@ -123,7 +123,7 @@ def test_stamps_of_another_clock_are_told_when_the_epoch_is_over(tmp_path: Path)
 
     phases_of_rank, marks = Phases(tmp_path, 0, steps=1), itertools.count(0, 10)
     phases_of_rank._entered = [(0, 0, "interpreter", 0.0)]
-    phases_of_rank.read_by(lambda: str(next(marks)), seconds)
+    phases_of_rank.use_clock(lambda: str(next(marks)), seconds)
     phases_of_rank.open_epoch(1)
     phases_of_rank.step()
     phases_of_rank.enter("data")
@@ -261,7 +261,7 @@ class Watching:
 def test_profilers_watch_the_first_steps_of_the_last_epoch(tmp_path: Path, steps: int, stopped: int) -> None:
     phases = ProfiledPhases(tmp_path, 0, steps=10 * MAX_TRACED_STEPS, last=2)
     profiler = Watching(phases)
-    phases.profile_by(profiler)
+    phases.use_profiler(profiler)
     phases.close_epoch()
     for epoch in (1, 2):
         phases.open_epoch(epoch)

@@ -1,6 +1,6 @@
 """A campaign is submitted block by block.
 
-With a precision target, every possible block has a job.
+With an interval target, every possible block has a job.
 """
 
 import json

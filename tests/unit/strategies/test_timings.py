@@ -21,7 +21,7 @@ from plan import strategies
 from plan.campaign import load_campaign
 from plan.collective_benchmarks import message_sizes
 from plan.design import plan_design
-from plan.timings import MESSAGES, Timing, output, planned_timings
+from plan.timings import MESSAGES, Timing, planned_timings
 from runs import other_measurements
 from runs.missing import NOT_STARTED
 from strategies import found, gather, measure
@@ -186,7 +186,7 @@ def test_a_broken_timing_is_one_line(results: Path, study: Study, site: Site) ->
         for candidate in planned_timings(plan_design(study, site), site)
         if candidate.kind == MESSAGES
     )
-    file = output(results, site, timing)
+    file = timing.final_record(results, site)
     file.parent.mkdir(parents=True)
     for text, words in (("{", [file.name, str(file.parent)]), ("{}", [file.name, "study"])):
         file.write_text(text)

@@ -25,7 +25,7 @@ CAMPAIGNS = [CHECKOUT / "docs" / "campaigns" / name for name in ("phases-virtual
 def test_exported_step_is_read_and_lasts_as_recorded(real, tmp_path: Path, monkeypatch) -> None:
     python = real("chakra")["python"]["executable"]
     monkeypatch.setattr("traces.chakra.interpreter", lambda: python)
-    (tmp_path / "spec.json").write_text('{"spec": {"ranks": 2, "levels": {"warmup_epochs": 1}}}')
+    (tmp_path / "rank_input.json").write_text('{"spec": {"ranks": 2, "levels": {"warmup_epochs": 1}}}')
     rows = [",".join("4" if name == "steps" else str(epoch) for name in COLUMNS) for epoch in (1, 2, 3)]
     (tmp_path / "epochs.csv").write_text("\n".join([",".join(COLUMNS), *rows, ""]))
     attempt([0.0, 3.0]).to_csv(tmp_path / "phases.csv", index=False)

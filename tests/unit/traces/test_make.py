@@ -95,13 +95,13 @@ def test_only_an_attempt_whose_phases_are_whole_is_taken(tmp_path: Path) -> None
     place = tmp_path / "attempt-1"
     place.mkdir()
     (place / "record.json").write_text('{"status": "ok"}')
-    (place / "spec.json").write_text('{"spec": {"ranks": 2}}')
+    (place / "rank_input.json").write_text('{"spec": {"ranks": 2}}')
     rows = [",".join("4" if name == "steps" else str(epoch) for name in COLUMNS) for epoch in (1, 2, 3)]
     (place / "epochs.csv").write_text("\n".join([",".join(COLUMNS), *rows, ""]))
     attempt([0.0, 1.0], epochs=3, steps=4).to_csv(place / "phases.csv", index=False)
     (place / "clocks.csv").write_text("epoch,rank,at,offset_s,error_s\n0,0,1,0,0\n0,1,1,0.5,1e-5\n")
     assert make.finished_trace(tmp_path) == place
-    for name in ("clocks.csv", "spec.json", "phases.csv"):
+    for name in ("clocks.csv", "rank_input.json", "phases.csv"):
         campaigns = (place / name).read_text()
         (place / name).unlink()
         assert make.finished_trace(tmp_path) is None
@@ -112,6 +112,6 @@ def test_gradients_are_summed_in_the_type_of_the_run(campaign: Campaign, tmp_pat
     run = next(run for run in campaign.runs if run.levels["training_loop"] == "custom")
     for reduce_dtype, n_bytes in (("fp32", 4), ("bf16", 2)):
         levels = {**run.levels, "precision": "bf16", "reduce_dtype": reduce_dtype}
-        (tmp_path / "spec.json").write_text(json.dumps({"spec": {"levels": levels}}))
+        (tmp_path / "rank_input.json").write_text(json.dumps({"spec": {"levels": levels}}))
         expected = run.graph.gradient_bytes // 4 * n_bytes
         assert make.summed_gradient_bytes(tmp_path, run) == expected

@@ -107,7 +107,7 @@ def answer_sentences(
     runs: pd.DataFrame,
     effects: pd.DataFrame,
     anova: pd.DataFrame,
-    question_factors: Sequence[str] = (),
+    answer_factors: Sequence[str] = (),
     margin: float | None = None,
     response: Response = EPOCH_TIME,
 ) -> Answer:
@@ -117,22 +117,22 @@ def answer_sentences(
         runs: Runs of the study.
         effects: The table of effects, as in its CSV file.
         anova: The table of the analysis of variance, as in its CSV file.
-        question_factors: The factors that the study asks about; without any, the first varying factor in the
+        answer_factors: The factors that the study asks about; without any, the first varying factor in the
             order of the table of effects is taken.
         margin: The study's equivalence margin, if it has one.
         response: The study's response, a column of `runs` if a run has it.
     """
     measured = measured_response(runs, response)
     if successful(runs).empty:
-        return Answer([NO_SUCCESS, *_out_of_memory_notes(runs, question_factors or ["framework"])], [])
+        return Answer([NO_SUCCESS, *_out_of_memory_notes(runs, answer_factors or ["framework"])], [])
     if measured != response:
-        answer = answer_sentences(runs, effects, anova, question_factors, margin)
+        answer = answer_sentences(runs, effects, anova, answer_factors, margin)
         note = Note("response-not-measured", NOT_MEASURED.format(response.title), response=response.name)
         return answer._replace(opening=[note, *answer.opening])
     if not varying(runs):
         return Answer([_one_cell_note(runs, measured)], [])
     by_factor = contrasts_by_factor(runs, effects, anova, measured)
-    first, *more_factors = [name for name in question_factors if name in by_factor] or list(by_factor)[:1]
+    first, *more_factors = [name for name in answer_factors if name in by_factor] or list(by_factor)[:1]
     opening, described = _opening(runs, by_factor, [first, *more_factors], anova, measured)
     every_contrast = [contrast for contrasts in by_factor.values() for contrast in contrasts]
     if every_contrast:
@@ -162,18 +162,18 @@ def _one_cell_note(runs: pd.DataFrame, response: Response) -> Note:
 def _opening(
     runs: pd.DataFrame,
     by_factor: Mapping[str, Sequence[Contrast]],
-    question_factors: Sequence[str],
+    answer_factors: Sequence[str],
     anova: pd.DataFrame,
     response: Response,
 ) -> tuple[list[Note], set[str]]:
     """Return the notes on means, effects and the best level, and the factors whose effect they describe."""
-    first, *more_factors = question_factors
+    first, *more_factors = answer_factors
     contrasts = by_factor[first]
     rankings, differences = rank_levels(runs, first, contrasts, response), None
     opening: list[Note] = [_means_note(runs, response)]
     for name in more_factors:
         opening.append(_effect_note(name, by_factor[name], anova, response))
-    if ACCUMULATION in question_factors and response == EPOCH_TIME:
+    if ACCUMULATION in answer_factors and response == EPOCH_TIME:
         pairs = by_factor[ACCUMULATION]
         opening += filter(None, [_recovered_note(runs, pairs), _accuracy_note(runs, pairs, anova)])
     if rankings:
@@ -614,12 +614,12 @@ def _unknown_effects_note(factors: Sequence[str]) -> Note:
     return Note("effect-not-known", text, factors=tuple(factors))
 
 
-def _out_of_memory_notes(runs: pd.DataFrame, question_factors: Sequence[str]) -> list[Note]:
+def _out_of_memory_notes(runs: pd.DataFrame, answer_factors: Sequence[str]) -> list[Note]:
     """Say which levels of the first factor in question ran out of memory, and in how many cells."""
     cells = out_of_memory_cells(runs)
     if not cells:
         return []
-    rows, factor = cell_levels(runs), question_factors[0]
+    rows, factor = cell_levels(runs), answer_factors[0]
     ran_out = rows.loc[rows["cell"].isin(cells), factor]
     counts = {
         level_text(level): (int((ran_out == level).sum()), int((rows[factor] == level).sum()))

@@ -91,7 +91,7 @@ class TableInputs:
         """Write the study's methods note, which explains once what captions and table notes omit."""
         within_blocks = effects.build_rows(self.runs)["within_blocks"]
         chosen = (
-            f"Replicates are chosen by a precision target: a cell has {self.replicates}."
+            f"Replicates are chosen by an interval target: a cell has {self.replicates}."
             if self.replicates
             else ""
         )
@@ -160,7 +160,7 @@ def main(
         out: folder of the tables
         margin: share by which equal epoch times may differ
         target_accuracy: validation accuracy of the table of time to accuracy
-        replicates: the rule that chooses replicates by a precision target
+        replicates: the rule that chooses replicates by an interval target
         response: the response of the study (declared/responses.py)
         omit: tables to leave out, because the study has nothing that they would show
     """

@@ -14,7 +14,15 @@ from common.errors import InputError
 from common.keys import Keys, Line, Maybe, Rules, key, load, optional, parse
 from declared.configuration import NAME, check_in_checkout, unknown_name_error
 from declared.environments import COMMANDS, InstalledKeys, VariableName, check_installed
-from declared.factors import CUSTOM, as_list, factor_names, factor_table, is_custom, level_type
+from declared.factors import (
+    CUSTOM,
+    as_list,
+    factor_names,
+    factor_table,
+    factors_without_effect_on,
+    is_custom,
+    level_type,
+)
 from ranks.command.placeholders import PlaceholderError, names
 from training_logs.formats import FORMATS
 
@@ -38,10 +46,10 @@ DERIVED: dict[str, tuple[str, ...]] = {
 AT_LAUNCH = ("master_addr", "master_port", "node_rank", "hosts", "output")
 OF_RANKS = ("rank", "local_rank")  # with once_per: rank
 PLACEHOLDERS = (*DERIVED, *AT_LAUNCH, *OF_RANKS)  # besides the factors
-# Factors that study, site and supervisor set, so that a command needs no placeholder for them. Cells that
-# differ in one of WITH_EFFECT are measured differently; warmup_epochs only decides which epochs count.
-WITH_EFFECT = ("framework", "nodes", "device", "bandwidth")
-ANY_LEVEL = (*WITH_EFFECT, "warmup_epochs")
+# Factors that study, site and supervisor set, so that a command needs no placeholder for them.
+SET_BY_RINGSIDE = tuple(
+    name for name, rules in factor_table().items() if rules.get("implemented_by") == "ringside"
+)
 
 Positive = Annotated[int, Rules(ge=1)]
 Word = Annotated[str, Rules(pattern=NAME)]
@@ -55,7 +63,7 @@ class CommandKeys(Keys):
     command: str = key(
         "bash command line that trains, run in the checkout: "
         "`torchrun --nproc-per-node {devices_per_node} train.py --batch {local_batch}`. {NAME} is a "
-        "placeholder: a factor, a user-defined factor, or one of "
+        "placeholder: a factor, a custom factor, or one of "
         f"{', '.join(PLACEHOLDERS)}; also an expression, such as {{ranks / tp}}",
         min_length=1,
     )
@@ -136,7 +144,7 @@ class Command(CommandKeys):
 
     @functools.cached_property
     def passed_factors(self) -> frozenset[str]:
-        """The factors, user-defined ones included, that a placeholder passes to the command."""
+        """The factors, custom ones included, that a placeholder passes to the command."""
         passed = {factor for name in self.placeholders for factor in DERIVED.get(name, ())}
         table = factor_table()
         for name in self.placeholders - set(DERIVED) - set(AT_LAUNCH) - set(OF_RANKS):
@@ -148,7 +156,7 @@ class Command(CommandKeys):
         return [
             name
             for name in factor_names(levels)
-            if name not in ANY_LEVEL
+            if name not in SET_BY_RINGSIDE
             and name not in self.passed_factors
             and not self._has_level(name, levels[name])
         ]
@@ -165,7 +173,8 @@ class Command(CommandKeys):
 
     def irrelevant(self, levels: Mapping[str, Any]) -> list[str]:
         """Return the factors without effect on the command. Cells that differ only in them are duplicates."""
-        with_effect = {*WITH_EFFECT, *self.passed_factors}
+        # warmup_epochs is set by Ringside, too, but only decides which epochs count.
+        with_effect = {*SET_BY_RINGSIDE}.difference(factors_without_effect_on("time")) | self.passed_factors
         return [name for name in factor_names(levels) if name not in with_effect]
 
     @property
@@ -177,7 +186,7 @@ class Command(CommandKeys):
         """Check that each placeholder is a factor or one of Ringside's placeholders.
 
         Args:
-            custom_factors: The study's user-defined factors, without prefix.
+            custom_factors: The study's custom factors, without prefix.
 
         Raises:
             InputError: If one is not.

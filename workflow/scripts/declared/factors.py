@@ -35,24 +35,11 @@ MODEL_AND_DATASET = ("model", "dataset")
 PARALLELISM_OPTIONS = tuple(REQUIRED_AXIS)  # factors that have an effect only with some levels of parallelism
 # Levels that a factor needs on several nodes, so that prediction can hold one out and fit the others.
 MIN_LEVELS_TO_HOLD_OUT = {"nodes": 2, "batch_size": 3, "bandwidth": 2, "parallelism": 2}
-# Settings of optimizer and learning rate that change neither time nor memory of a step.
-OPTIMIZER_NUMBERS = (
-    "learning_rate",
-    "lr_scaling",
-    "lr_warmup_epochs",
-    "lr_schedule",
-    "lr_final_share",
-    "lr_step_epochs",
-    "lr_step_factor",
-    "adam_beta1",
-    "adam_beta2",
-    "adam_epsilon",
-)
 UNTRACED = "none"  # level of `trace` of an untraced run
 LARGEST = "largest"  # level of `batch_size`: the largest batch that fits in memory (plan.batch_sizes)
 MAX_SERIES = 8  # more series cannot be distinguished in a figure
 MAX_NAME, DIGEST_DIGITS = 194, 12  # characters of a cell's name; a run appends its replicate
-CUSTOM = "custom_"  # prefix of the names of user-defined factors
+CUSTOM = "custom_"  # prefix of the names of custom factors
 
 
 # Nodes times devices per node, column `n_devices` of tables. It replaces the two factors if cells form a
@@ -63,17 +50,29 @@ SIZE_FACTORS = (N_DEVICES, *NODES_AND_DEVICES)
 
 
 def factor_table() -> dict[str, dict[str, Any]]:
-    """Return type, default, title, unit, symbol and core of every factor of Ringside by name."""
+    """Return type, default, title and traits of every factor of Ringside by name.
+
+    The schema explains the traits: core, symbol, implemented_by, axis, images_only and without_effect_on.
+    """
     return schema("factors")["properties"]
 
 
+def factors_without_effect_on(*aspects: Literal["time", "memory"]) -> tuple[str, ...]:
+    """Return the factors that change none of these aspects of a training step."""
+    return tuple(
+        name
+        for name, rules in factor_table().items()
+        if set(aspects) <= set(rules.get("without_effect_on", ()))
+    )
+
+
 def is_custom(factor: str) -> bool:
-    """Return whether a factor is user-defined."""
+    """Return whether a factor is custom: a study declares it below `factors.custom`."""
     return factor.startswith(CUSTOM)
 
 
 def factor_names(columns: Iterable[str] = ()) -> list[str]:
-    """Return the factors of Ringside in the schema's order, then the user-defined ones among `columns`.
+    """Return the factors of Ringside in the schema's order, then the custom ones among `columns`.
 
     Args:
         columns: Columns of a table of runs or cells, or factors of a cell.
@@ -82,7 +81,7 @@ def factor_names(columns: Iterable[str] = ()) -> list[str]:
 
 
 def factor_rules(factor: str) -> Mapping[str, Any]:
-    """Return type, limits and title of any factor, also of N_DEVICES and of user-defined factors."""
+    """Return type, limits and title of any factor, also of N_DEVICES and of custom factors."""
     if factor == N_DEVICES:
         return {"type": "integer", "title": "devices"}
     if not is_custom(factor):
@@ -91,7 +90,7 @@ def factor_rules(factor: str) -> Mapping[str, Any]:
 
 
 def custom_rules() -> Mapping[str, Any]:
-    """Return type and limits of the levels of user-defined factors."""
+    """Return type and limits of the levels of custom factors."""
     (rules,) = schema("factors")["patternProperties"].values()
     return rules
 
@@ -162,7 +161,7 @@ def is_numeric(factor: str) -> bool:
 def levels_name(levels: Mapping[str, Any]) -> str:
     """Return a name, which is also a directory name, of levels; for all levels of a cell, the cell's name.
 
-    It has the levels of core factors and user-defined factors, and of other factors that differ from their
+    It has the levels of core factors and custom factors, and of other factors that differ from their
     default. A name that would be too long ends with a digest of itself.
     """
     names = [

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -112,9 +112,9 @@ class FrameworkKeys(Keys):
     )
     capabilities: tuple[Annotated[dict[str, Any], Rules(min_length=1)], ...] = key(
         "a cell can be trained if it fits one entry: for every factor that the entry names, the cell's "
-        "level is in its list. An entry allows any level of a factor that it does not name, so a new factor "
-        "has to be named in each entry of a framework that cannot train with all of its levels",
-        default=(),
+        "level is in its list. A factor that the entry does not name has its default, or any level if it has "
+        "the trait implemented_by (config/schemas/factors.schema.yaml)",
+        default=({"parallelism": PLAIN},),
         min_length=1,
     )
     meshes: tuple[
@@ -148,6 +148,7 @@ class Framework(FrameworkKeys):
     """A framework, or a user-supplied command as one.
 
     Attributes:
+        capabilities: Entries that also name each factor that the file leaves at its default.
         adapter: Whether its adapter exists.
         command: The command, None for a framework of Ringside.
     """
@@ -196,8 +197,18 @@ class Framework(FrameworkKeys):
                     else levels[factor] not in possible
                 )
             ]
-            for entry in self.capabilities or ({"parallelism": [PLAIN]},)
+            for entry in self.capabilities
         ]
+
+    @property
+    def restricted_factors(self) -> set[str]:
+        """The factors with levels that some entry of `capabilities` refuses."""
+        return {
+            factor
+            for entry in self.capabilities
+            for factor, levels in entry.items()
+            if set(levels) != set(factor_table()[factor].get("enum", ()))
+        }
 
 
 @functools.cache
@@ -241,14 +252,21 @@ def load_framework(name: str) -> Framework:
                 raise unknown_name_error(factor, file, location, table)
             for level in as_list(levels):
                 parse(level_type(factor), level, file, location)
-    capabilities = tuple(
-        {factor: as_list(levels) for factor, levels in entry.items()} for entry in written.capabilities
-    )
-    restricted = set().union(*capabilities)
-    shared_why = {factor: reason for factor, reason in load_yaml(REFUSALS).items() if factor in restricted}
     adapter = (file.parent / "adapter.py").is_file()
-    fields = vars(written) | {"capabilities": capabilities, "why": shared_why | written.why}
-    return Framework(name=name, file=file, adapter=adapter, **fields)
+    fields = vars(written) | {"capabilities": tuple(map(_with_defaults, written.capabilities))}
+    framework = Framework(name=name, file=file, adapter=adapter, **fields)
+    restricted = framework.restricted_factors
+    shared_why = {factor: reason for factor, reason in load_yaml(REFUSALS).items() if factor in restricted}
+    return replace(framework, why=shared_why | written.why)
+
+
+def _with_defaults(entry: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Return an entry of `capabilities`, also with the factors that have their defaults if it omits them."""
+    return {
+        factor: as_list(entry.get(factor, rules.get("default")))
+        for factor, rules in factor_table().items()
+        if factor in entry or ("default" in rules and "implemented_by" not in rules)
+    }
 
 
 def _command_framework(command: Command) -> Framework:
@@ -312,7 +330,7 @@ def describe_framework(name: str) -> Framework:
         timing_scope="ranks",
         baseline=name,
         adapter=False,
-        capabilities=(),
+        capabilities=({"parallelism": [PLAIN]},),
     )
 
 

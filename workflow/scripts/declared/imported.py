@@ -23,7 +23,7 @@ from declared.factors import CUSTOM, Levels, as_list, factor_names, factor_rules
 IMPORT_FILE = "import.yaml"
 IMPORTED_FOLDER = "imported"  # below results/NAME, where `ringside import` writes
 CAMPAIGN = f"{CUSTOM}campaign"  # the factor whose levels are the campaigns that a study combines
-UNSTATED = "unstated"  # level of a user-defined factor that another campaign has
+UNSTATED = "unstated"  # level of a custom factor that another campaign has
 SHA256 = r"^[0-9a-f]{64}\Z"
 Positive = Annotated[float, Rules(gt=0, exact=True)]
 
@@ -112,7 +112,7 @@ class Reading(Keys):
         "unit of times if their column does not state it", default="s"
     )
     rows: dict[str, str] = key("text that columns have in rows that count", default_factory=dict)
-    factors: dict[str, str] = key("column of each user-defined factor", default_factory=dict)
+    factors: dict[str, str] = key("column of each custom factor", default_factory=dict)
     names: Maybe[Line] = optional("pattern of file names with values, such as n{nodes}/b{local_batch}.log")
     time: Literal["step", "run"] = key(
         "time that is measured: of an optimizer step, or of the run until its target (time to train)",
@@ -321,10 +321,10 @@ def _level(name: str, rules: Mapping[str, Any], text: str, file: Path, line: int
         place = f"{display_path(file)}, line {line}"
         expected = rules.get("description", "a level")
         raise InputError("missing-value", "is empty", file=place, key=name, expected=expected)
-    return level_of(rules, text)
+    return parse_level(rules, text)
 
 
-def level_of(rules: Mapping[str, Any], text: str) -> Any:
+def parse_level(rules: Mapping[str, Any], text: str) -> Any:
     """Return a level as a number if `rules` allow numbers for its factor and the text is one."""
     for kind, convert in (("integer", int), ("number", float)):
         if kind in as_list(rules.get("type")):

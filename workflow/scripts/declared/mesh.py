@@ -4,6 +4,7 @@ import math
 import re
 
 from common.errors import CodedValueError
+from common.schemas import schema
 from models.mesh import AXES, Mesh
 
 PLAIN = "data"  # pure data parallelism
@@ -11,11 +12,8 @@ NOT_MESHES = ("dense", "spatial")  # layouts of LBANN
 SEARCHED, EXPERT, RANDOM = "found", "expert", "random"
 STRATEGIES = (SEARCHED, EXPERT, RANDOM)  # models.strategy; a level has a seed, such as random3
 # By factor: the axis without which it has no effect.
-REQUIRED_AXIS = {
-    "microbatches": "pipeline",
-    "schedule": "pipeline",
-    "sharding": "sharded",
-    "tensor_sharding": "tensor",
+REQUIRED_AXIS: dict[str, str] = {
+    name: rules["axis"] for name, rules in schema("factors")["properties"].items() if "axis" in rules
 }
 _PART = re.compile(r"([a-z]+)([0-9]*)")
 

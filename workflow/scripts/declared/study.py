@@ -48,24 +48,24 @@ from declared.responses import EPOCH_TIME, RESPONSES
 from declared.user_models import is_user_model, load_user_model
 
 SECTIONS_WITH_FACTORS = ("factors", "exclude", "replicates", "answer", "figures")
-CUSTOM_KEY = "custom"  # key below `factors` with user-defined factors
+CUSTOM_KEY = "custom"  # key below `factors` with custom factors
 DEFAULT_RESOLUTION = 4
 ACCURACIES = ("validation_accuracy", "train_accuracy", "perplexity")  # columns of runs.csv
 MIN_REPLICATES = 3  # from fewer runs their spread cannot be estimated
 MIN_RUNS_FOR_RESIDUALS = 8  # a plot of fewer residuals shows nothing
-# Degrees of freedom that the pooled spread of all cells needs before any cell can reach a precision target
+# Degrees of freedom that the pooled spread of all cells needs before any cell can reach an interval target
 # (replication.stopping).
 MIN_POOLED_DF = 16.0
 
 
 @dataclass(frozen=True)
 class Replicates:
-    """How often every cell is run: `at_least` times, then until it reaches the precision target or `at_most`.
+    """How often every cell is run: `at_least` times, then until it reaches the interval target or `at_most`.
 
     Attributes:
         at_least: Runs of every cell.
         at_most: Runs after which a cell gets no more.
-        until: Precision target: half the width of a 95 % interval, as a share of the value. None for a fixed
+        until: Interval target: half the width of a 95 % interval, as a share of the value. None for a fixed
             number of runs; then at_least = at_most.
         contrasts: Levels by factor. Without contrasts the target is for the mean epoch time of each cell;
             with contrasts, for the ratios of cells that differ only in one of these factors, between these
@@ -79,7 +79,7 @@ class Replicates:
 
     @property
     def adaptive(self) -> bool:
-        """Return whether the number of runs is chosen by a precision target."""
+        """Return whether the number of runs is chosen by an interval target."""
         return self.until is not None
 
     def known_after(self, cells: int) -> int:
@@ -119,7 +119,7 @@ def as_names(written: str | list[str]) -> tuple[str, ...]:
 
 LevelsOf = dict[str, Annotated[list[str | int | float | bool], Rules(unique=True, min_length=2)]]  # by factor
 Names = str | Annotated[list[str], Rules(unique=True, min_length=1)]  # of factors
-AnsweredFactors = str | Annotated[list[str], Rules(unique=True, min_length=1, max_length=2)]
+AnswerFactors = str | Annotated[list[str], Rules(unique=True, min_length=1, max_length=2)]
 Percentage = Annotated[
     str,
     Rules(
@@ -130,15 +130,15 @@ Percentage = Annotated[
 
 
 @dataclass(frozen=True)
-class PrecisionTarget(Keys):
-    """The key `replicates` of a study with a precision target."""
+class IntervalTarget(Keys):
+    """The key `replicates` of a study with an interval target."""
 
     at_least: int = key("runs that every cell gets", ge=MIN_REPLICATES)
     at_most: int = key(
         "number of blocks after which no cell gets another run, however wide its interval is", le=1000
     )
     until: Percentage = key(
-        "precision target, such as '5 %': half the width of the 95 % interval of a cell's mean epoch time, "
+        "interval target, such as '5 %': half the width of the 95 % interval of a cell's mean epoch time, "
         "relative to it; at most 50 %"
     )
     contrasts: Names | Annotated[LevelsOf, Rules(min_length=1)] = key(
@@ -148,7 +148,7 @@ class PrecisionTarget(Keys):
     )
 
 
-def as_replicates(written: int | PrecisionTarget) -> Replicates:
+def as_replicates(written: int | IntervalTarget) -> Replicates:
     """Return the key `replicates` as a rule; a contrast without levels gets them in `_with_levels`."""
     if isinstance(written, int):
         return Replicates(written, written)
@@ -225,7 +225,7 @@ class QuestionKeys(Keys):
         "difference of mean responses that does not matter, such as '5 %'; at most 50 %. The table of "
         "effects then tests which cells are equal within it"
     )
-    question_factors: Annotated[tuple[str, ...], ParsedFrom(AnsweredFactors, as_names)] = key(
+    answer_factors: Annotated[tuple[str, ...], ParsedFrom(AnswerFactors, as_names)] = key(
         "factor, or list of at most two factors, that the question is about: the answer in report and paper "
         "opens with a sentence about each; default: the first of `factors` that varies, other than model "
         "and dataset",
@@ -279,8 +279,8 @@ class StudyKeys(QuestionKeys):
         "either"
     )
     replicates: Annotated[
-        Replicates, ParsedFrom(Annotated[int, Rules(ge=1, le=1000)] | PrecisionTarget, as_replicates)
-    ] = key("independent repetitions of every cell, each with new processes: a number, or a precision target")
+        Replicates, ParsedFrom(Annotated[int, Rules(ge=1, le=1000)] | IntervalTarget, as_replicates)
+    ] = key("independent repetitions of every cell, each with new processes: a number, or an interval target")
     factors: dict[str, Any] = key(
         "factors with their levels: a list varies a factor, a single value fixes it; `custom` has factors of "
         "your own, such as {tp: [1, 2, 4]}; everywhere else such a factor is called custom_tp "
@@ -328,9 +328,9 @@ class Study(StudyKeys):
     Attributes:
         name: The name of its file.
         file: Its file.
-        factors: Levels of every factor of Ringside, in the schema's order, and then of user-defined factors.
+        factors: Levels of every factor of Ringside, in the schema's order, and then of custom factors.
         exclude: Entries that exclude cells: levels by factor.
-        question_factors: The factors that the question is about, at most two; none if no factor varies.
+        answer_factors: The factors that the question is about, at most two; none if no factor varies.
         fraction: The fraction of the full design that is measured, None with design: full.
         figures: The figures that the study declares, none if it has the default ones.
         imported: The measurements made elsewhere or in other campaigns, None if the study's runs are planned
@@ -369,23 +369,26 @@ class Study(StudyKeys):
         """Return the cells without a trace, the only ones whose epoch times count."""
         return [levels for levels in self.cells() if levels["trace"] == UNTRACED]
 
-    def compared(self, name: str, choices: Sequence[Any]) -> list[Levels]:
-        """Return the untraced cells that have a partner with another of these levels of this factor alone."""
-        cells = [levels for levels in self.untraced_cells if levels[name] in choices]
-        remainders = [tuple(value for factor, value in levels.items() if factor != name) for levels in cells]
+    def contrast_cells(self, factor: str, compared_levels: Sequence[Any]) -> list[Levels]:
+        """Return the untraced cells with one of these levels that have a partner.
+
+        The partner is another such cell that differs in this factor only.
+        """
+        cells = [levels for levels in self.untraced_cells if levels[factor] in compared_levels]
+        remainders = [tuple(level for name, level in levels.items() if name != factor) for levels in cells]
         repeated = {remainder for remainder, count in Counter(remainders).items() if count > 1}
         return [levels for levels, remainder in zip(cells, remainders, strict=True) if remainder in repeated]
 
     @cached_property
     def refinable(self) -> list[Levels]:
-        """Return the cells that can get more than `at_least` runs to reach a precision target."""
+        """Return the cells that can get more than `at_least` runs to reach an interval target."""
         rule = self.replicates
         if not rule.contrasts:
             return self.untraced_cells
         refined = {
             tuple(cell.values())
             for name, choices in rule.contrasts.items()
-            for cell in self.compared(name, choices)
+            for cell in self.contrast_cells(name, choices)
         }
         return [levels for levels in self.untraced_cells if tuple(levels.values()) in refined]
 
@@ -445,7 +448,7 @@ class Study(StudyKeys):
             fit_can_be_checked=self._can_hold_out,
             strategies_searched=self.searches_strategies,
             heterogeneous=self.is_heterogeneous,
-            has_precision_target=self.replicates.adaptive,
+            has_interval_target=self.replicates.adaptive,
             traced=self.traced,
             accuracy_recorded=has_trainer,
             startup_recorded=has_trainer,
@@ -555,8 +558,8 @@ def load_study(name: str, folder: Path = CHECKOUT / "config" / "studies") -> Stu
         study = _planned_study(written, name, file)
     _check_response(study)
     if N_DEVICES in study.varied:
-        names = (N_DEVICES if name in NODES_AND_DEVICES else name for name in study.question_factors)
-        study = replace(study, question_factors=tuple(dict.fromkeys(names)))
+        names = (N_DEVICES if name in NODES_AND_DEVICES else name for name in study.answer_factors)
+        study = replace(study, answer_factors=tuple(dict.fromkeys(names)))
     if written.figures:
         varied = study.varied
         cells = [{name: level_of(levels, name) for name in [*varied, "trace"]} for levels in study.cells()]
@@ -598,8 +601,8 @@ def _planned_study(written: StudyKeys, name: str, file: Path) -> Study:
                 _read_exclusion(entry, factors, f"exclude.{i}", file)
                 for i, entry in enumerate(written.exclude)
             ),
-            "question_factors": _asked_factors(
-                written.question_factors, _named_factors(written.factors), factors, file
+            "answer_factors": _answer_factors(
+                written.answer_factors, _named_factors(written.factors), factors, file
             ),
             "figures": (),
         },
@@ -622,7 +625,7 @@ def _imported_study(written: QuestionKeys, imported: Imported, name: str, file: 
             "name": name,
             "file": file,
             "factors": factors,
-            "question_factors": _asked_factors(written.question_factors, named, factors, file),
+            "answer_factors": _answer_factors(written.answer_factors, named, factors, file),
             "figures": (),
             "imported": imported,
         },
@@ -673,36 +676,36 @@ def _check_varies(name: str, factors: Mapping[str, list[Any]], file: Path, key: 
         raise InputError("factor-does-not-vary", problem, file=file, key=key, got=name, expected=varied)
 
 
-def _asked_factors(
-    chosen: tuple[str, ...], named: Sequence[str], factors: Mapping[str, list[Any]], file: Path
+def _answer_factors(
+    written: tuple[str, ...], named: Sequence[str], factors: Mapping[str, list[Any]], file: Path
 ) -> tuple[str, ...]:
-    """Return the factors that the question is about; without a choice, the first one that varies.
+    """Return the factors that the question is about: those under the key `answer`, or the first that varies.
 
     Traced runs are not timed, so `trace` is not such a factor if other runs are untraced.
 
     Args:
-        chosen: The factors under the key `answer`.
+        written: The factors under the key `answer`.
         named: The factors that the study names, in its order.
         factors: Levels of all factors.
         file: The study's file.
     """
     untimed = ["trace"] if UNTRACED in factors["trace"] else []
-    if not chosen:
+    if not written:
         varied = [name for name in named if len(factors[name]) > 1 and name not in untimed]
         return tuple([*(name for name in varied if name not in MODEL_AND_DATASET), *varied][:1])
-    chosen = tuple("nodes" if name == N_DEVICES else name for name in chosen)
-    for name in chosen:
+    answer_factors = tuple("nodes" if name == N_DEVICES else name for name in written)
+    for name in answer_factors:
         _check_varies(name, factors, file, "answer")
         if name in untimed:
             problem = "traced cells are not timed, so the answer cannot be about trace"
             raise InputError("traced-contrast", problem, file=file, key="answer", got="trace")
-    return chosen
+    return answer_factors
 
 
 def _check_contrasts(study: Study) -> None:
     """Check that each factor of a contrast has two timed cells that differ only in it."""
     for name, levels in study.replicates.contrasts.items():
-        if study.compared(name, levels):
+        if study.contrast_cells(name, levels):
             continue
         place: dict[str, Any] = {"file": study.file, "key": "replicates.contrasts", "got": name}
         if name == "trace":
@@ -744,12 +747,12 @@ def _named_factors(written: Mapping[str, Any]) -> list[str]:
     """Return the names of the factors that a study's file has, in its order, with those below `custom`."""
     names: list[str] = []
     for name, levels in written.items():
-        names += [f"{CUSTOM}{user_factor}" for user_factor in levels] if name == CUSTOM_KEY else [name]
+        names += [f"{CUSTOM}{custom_factor}" for custom_factor in levels] if name == CUSTOM_KEY else [name]
     return names
 
 
 def _read_factors(written: Mapping[str, Any], file: Path) -> dict[str, list[Any]]:
-    """Return the levels of every factor of Ringside, and after them of user-defined factors.
+    """Return the levels of every factor of Ringside, and after them of custom factors.
 
     Also checks the files behind the levels: commands, models and data sets of the user.
 
@@ -776,7 +779,7 @@ def _read_factors(written: Mapping[str, Any], file: Path) -> dict[str, list[Any]
 
 
 def _read_custom_factors(raw: Any, file: Path) -> dict[str, list[Any]]:
-    """Return the levels of user-defined factors by name, with its prefix.
+    """Return the levels of custom factors by name, with its prefix.
 
     Raises:
         InputError: If they are wrong, or a factor or a placeholder of Ringside has such a name.

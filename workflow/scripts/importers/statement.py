@@ -11,7 +11,7 @@ from common.files import load_yaml
 from common.keys import Keys, Line, key, parse
 from common.text import alternatives
 from declared.factors import CustomName, factor_table, level_type
-from declared.imported import AcceptedFinding, ImportedFile, ModelSize, Reading, Statement, level_of
+from declared.imported import AcceptedFinding, ImportedFile, ModelSize, Reading, Statement, parse_level
 from importers.files import FORMATS, field_names, mapping_of
 from importers.log_runs import STEP_COLUMNS
 from importers.values import VALUES, to_name, to_precision
@@ -172,7 +172,7 @@ def _stated_levels(options: Options) -> dict[str, Any]:
     """Return the levels that options state."""
     levels: dict[str, Any] = {}
     for name, text in mapping_of(options.level, "--level").items():
-        levels[name] = level_of(factor_table().get(name, {}), text)
+        levels[name] = parse_level(factor_table().get(name, {}), text)
     for name, convert in (("framework", to_name), ("model", to_name), ("precision", to_precision)):
         if (text := getattr(options, name)) is not None:
             try:

@@ -16,7 +16,7 @@ from models.collectives import COLLECTIVES
 from network.bus import bus_bandwidth
 from network.measure import KIND
 from plan.campaign import Campaign, load_campaign
-from plan.collective_benchmarks import KEYS, CollectiveBenchmark, key, output, required_benchmarks
+from plan.collective_benchmarks import KEYS, CollectiveBenchmark, required_benchmarks
 from plan.site_limits import reason_missing_at_site
 from plan.site_resources import link_rate
 from records.next_commands import CONFIGURED, CampaignArguments, arguments_for, repeat_notes
@@ -71,8 +71,8 @@ def gather(campaign: Campaign) -> pd.DataFrame:
         if reason := reason_missing_at_site(campaign.site, benchmark.run.levels):
             rows.append(head | MissingRecord(Situation.NOT_EXECUTABLE, reason).columns)
             continue
-        head["key"] = key(campaign.site, benchmark)
-        file = output(campaign.results, campaign.site, benchmark)
+        head["key"] = benchmark.key(campaign.site)
+        file = benchmark.final_record(campaign.results, campaign.site)
         if file.exists():
             rows += [head | row for row in measured(KIND.read(file))]
         else:

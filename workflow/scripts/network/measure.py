@@ -14,15 +14,7 @@ from environments.record import BuiltEnvironment
 from launchers import launch
 from launchers.protocol import Launcher, Outcome
 from models.collectives import COLLECTIVES
-from plan.collective_benchmarks import (
-    CollectiveBenchmark,
-    code_digest,
-    environment_digest,
-    key,
-    output,
-    planned_benchmarks,
-    spec,
-)
+from plan.collective_benchmarks import CollectiveBenchmark, planned_benchmarks
 from runs import other_measurements, transport
 from runs.reasons import NETWORK_PREFIX
 from runs.supervise import rank_input
@@ -39,11 +31,11 @@ def measure_benchmark(
     folder: Path,
 ) -> dict[str, Any]:
     """Run a benchmark once in the attempt's `folder`, and return the fields of its record."""
-    benchmark_spec = spec(site, benchmark)
+    benchmark_spec = benchmark.spec(site)
     rank_spec = rank_input(
         benchmark_spec, benchmark.run.framework, environment, model={}, data=Path(), hosts=launcher.hosts
     )
-    write_json(folder / "spec.json", rank_spec)
+    write_json(folder / "rank_input.json", rank_spec)
     outcome = launch.run_ranks(launcher, environment, folder.resolve(), benchmark_spec, site, program=PROGRAM)
     result = other_measurements.read_result(folder)
     described = transport.describe_transport(result["transport"], benchmark_spec, folder) if result else None
@@ -57,8 +49,7 @@ def measure_benchmark(
         "status": status,
         "reason": reason,
         "wall_s": outcome.wall_s,
-        "environment_digest": environment_digest(site, benchmark),
-        "code_digest": code_digest(benchmark.framework),
+        **benchmark.digests(site),
         "interface": site.interface,
         "bandwidth_bytes_s": benchmark_spec["bandwidth_bytes_s"],
         "transport": described,
@@ -107,9 +98,7 @@ def _most_sent(result: Mapping[str, Any]) -> int | None:
     return None if None in sent else max(sent)
 
 
-KIND = other_measurements.Kind(
-    "collective_benchmark", planned_benchmarks, spec, key, output, measure_benchmark
-)
+KIND = other_measurements.Kind("collective_benchmark", planned_benchmarks, measure_benchmark)
 
 
 def main(*, study: str, site: str, benchmark: str, key: str, out: Path) -> None:

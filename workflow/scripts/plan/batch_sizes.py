@@ -9,12 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from common.notes import Note
-from declared.factors import OPTIMIZER_NUMBERS, Levels, factor_table, levels_name
+from declared.factors import Levels, factor_table, factors_without_effect_on, levels_name
 from declared.site import Site
 from plan.search_files import read_search_file, search_command, search_file
-
-# Factors that do not change the memory of a training step; cells that differ only in these share a search.
-MEMORY_NEUTRAL_FACTORS = ("bandwidth", "epochs", "warmup_epochs", "trace", *OPTIMIZER_NUMBERS)
 
 
 def batch_size_file(study: str, site: str) -> Path:
@@ -23,8 +20,8 @@ def batch_size_file(study: str, site: str) -> Path:
 
 
 def search_levels(levels: Levels) -> Levels:
-    """Return a cell's levels with memory-neutral factors at their defaults: the levels of its search."""
-    return levels | {name: factor_table()[name]["default"] for name in MEMORY_NEUTRAL_FACTORS}
+    """Return the levels of a cell's search, with the defaults of factors that have no effect on memory."""
+    return levels | {name: factor_table()[name]["default"] for name in factors_without_effect_on("memory")}
 
 
 def batch_search_name(levels: Levels) -> str:

@@ -48,7 +48,7 @@ MEMORY_ESTIMATES = "memory_estimates.json"  # in results/<study>, see plan.memor
 class Campaign:
     """A study at a site. Paths of results are relative to the checkout, paths of the cache absolute.
 
-    Sets of runs, from the largest: `designed_runs`, `max_runs` (if cells reach the precision
+    Sets of runs, from the largest: `designed_runs`, `max_runs` (if cells reach the interval
     target late), `runs` (planned by now). `record_paths` has the runs that the site can execute.
 
     Attributes:
@@ -57,7 +57,7 @@ class Campaign:
         mode: Source of the records, from the configuration's key `records`: `campaign` (measure what has no
             record), `available` (use existing records only) or `published` (use the tables of
             published_folder).
-        designed_runs: All runs of the design; a study with a precision target can need fewer.
+        designed_runs: All runs of the design; a study with an interval target can need fewer.
         published_folder: Folder of runs.csv and epochs.csv in mode `published`, None in the others.
     """
 
@@ -76,7 +76,7 @@ class Campaign:
     def runs(self) -> list[Run]:
         """The runs planned by now, in planned order.
 
-        With a precision target these are the runs of the first blocks, the runs that decisions added, and all
+        With an interval target these are the runs of the first blocks, the runs that decisions added, and all
         other runs that have a record.
         """
         rule = self.study.replicates
@@ -91,7 +91,7 @@ class Campaign:
 
     @cached_property
     def max_runs(self) -> list[Run]:
-        """The runs, in planned order, if every cell needs as many as its precision target allows."""
+        """The runs, in planned order, if every cell needs as many as its interval target allows."""
         rule = self.study.replicates
         if not rule.adaptive:
             return self.designed_runs
@@ -101,7 +101,7 @@ class Campaign:
 
     @cached_property
     def decisions(self) -> list[Decision]:
-        """The decisions so far, if the study has a precision target."""
+        """The decisions so far, if the study has an interval target."""
         return read_decisions(self.results, self.study.replicates) if self.published_folder is None else []
 
     def with_current_decisions(self) -> "Campaign":
@@ -255,7 +255,7 @@ class Campaign:
             raise InputError(reason.code, problem, file=display_path(self.study.file))
 
     def unreachable_target(self) -> list[Note]:
-        """Return a note if no cell can reach the study's precision target, else []."""
+        """Return a note if no cell can reach the study's interval target, else []."""
         rule = self.study.replicates
         untraced = {levels_name(levels) for levels in self.study.untraced_cells}
         cells = len({run.cell for run in self.runs if self.not_executable_reason(run) is None} & untraced)
@@ -334,7 +334,7 @@ class Campaign:
 
     @cached_property
     def blocks(self) -> list[int]:
-        """The numbers of all blocks of the design; with a precision target the last ones can stay empty."""
+        """The numbers of all blocks of the design; with an interval target the last ones can stay empty."""
         return sorted({run.block for run in self.designed_runs})
 
     @cached_property

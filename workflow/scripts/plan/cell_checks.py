@@ -7,12 +7,11 @@ its framework.yaml; what a site lacks is in plan.site_limits.
 import contextlib
 import functools
 import itertools
-from dataclasses import dataclass
 
 from common.files import display_path
 from common.text import number_of
 from declared.datasets import IMAGES, PIXEL, find_dataset, kind, load_dataset, sample_name, targets
-from declared.factors import LARGEST, NODES_AND_DEVICES, Levels, fixed_shares
+from declared.factors import LARGEST, NODES_AND_DEVICES, Levels, factor_table, fixed_shares
 from declared.frameworks import JAX_ENVIRONMENT, Framework, framework_names, load_framework
 from declared.models import model_graph, trainable_model_names
 from declared.site import Site
@@ -36,27 +35,6 @@ MAX_SMALLEST_MULTIPLE = 8
 MAX_SUGGESTED_FRAMEWORKS = 8
 # Schedules that PyTorch runs in rounds of as many microbatches as ranks.
 SCHEDULES_IN_ROUNDS = (INTERLEAVED, ZERO_BUBBLE)
-
-
-@dataclass(frozen=True)
-class ImageFactor:
-    """A factor that only images allow.
-
-    Attributes:
-        name: The factor.
-        neutral_level: Its level for other data.
-        effect: What its other levels do, as the predicate of a sentence.
-    """
-
-    name: str
-    neutral_level: str
-    effect: str
-
-
-IMAGE_FACTORS = (
-    ImageFactor("augmentation", "none", "changes images"),
-    ImageFactor("memory_format", "default", "lays out the channels of images"),
-)
 
 
 def smallest_geometry(levels: Levels, framework: Framework, site: Site) -> Geometry:
@@ -221,13 +199,14 @@ def _check_image_factors(levels: Levels) -> None:
         )
     if kind(entry) == IMAGES:
         return
-    for factor in IMAGE_FACTORS:
-        if (level := levels[factor.name]) != factor.neutral_level:
+    for factor, rules in factor_table().items():
+        if rules.get("images_only") and levels[factor] != rules["default"]:
             reason = (
-                f"{factor.name}={level} {factor.effect}, but {levels['dataset']} has {sample_name(entry)}"
+                f"{factor}={levels[factor]} is for images, but {levels['dataset']} has {sample_name(entry)}"
             )
-            hint = f"set {factor.name}: {factor.neutral_level}"
-            raise InfeasibleCell("images-only", reason, (factor.name, "dataset"), hint)
+            raise InfeasibleCell(
+                "images-only", reason, (factor, "dataset"), f"set {factor}: {rules['default']}"
+            )
 
 
 def _check_checkpointing(levels: Levels) -> None:

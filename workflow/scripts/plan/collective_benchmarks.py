@@ -21,7 +21,7 @@ from models.division import SEQUENCE
 from plan.campaign import Campaign
 from plan.design import Run
 from plan.geometry import Geometry
-from plan.identity import digest_rank_code, digests, rank_code
+from plan.identity import digest_rank_code, rank_code, site_environment_digest
 from plan.other_measurements import Measurements
 from plan.site_limits import reason_missing_at_site
 from plan.site_resources import common_site_fields, device_kind_of, heterogeneous_resources, link_settings
@@ -71,6 +71,42 @@ class CollectiveBenchmark:
         ]
         collective = [] if self.collective == ALL_REDUCE else [self.collective]
         return ".".join([self.framework, f"n{self.nodes}", *changed, *collective])
+
+    def spec(self, site: Site) -> dict[str, Any]:
+        """Return everything the benchmark depends on except software, with keys for launchers and ranks."""
+        name, levels = f"benchmark.{self.name}", self.run.levels
+        return {
+            "run_id": name,
+            "collective": self.collective,
+            "levels": {"framework": self.framework, "nodes": self.nodes},
+            "seed": int(digest_text(name)[:8], 16) >> 1,
+            "nodes": self.nodes,
+            "ranks": self.geometry.ranks,
+            "ranks_per_node": self.geometry.ranks_per_node,
+            "replicas_per_rank": self.geometry.replicas_per_rank,
+            "sizes": message_sizes(site.collective_max_bytes),
+            "step_times": False,
+            **common_site_fields(site),
+            **link_settings(site, levels),
+            "device": device_kind_of(site, levels),
+            **heterogeneous_resources(site, levels, self.geometry),
+        }
+
+    def digests(self, site: Site) -> dict[str, str]:
+        """Return the digests of environment and code (64 hex digits each)."""
+        return {
+            "environment_digest": site_environment_digest(self.run.framework.environment, site),
+            "code_digest": benchmark_code_digest(self.framework),
+        }
+
+    def key(self, site: Site) -> str:
+        """Return the first 12 hex digits of the SHA-256 over spec and digests."""
+        parts = [self.spec(site), *self.digests(site).values()]
+        return digest_text(json.dumps(parts, sort_keys=True))[:12]
+
+    def final_record(self, results: Path, site: Site) -> Path:
+        """Return results/<study>/network/<name>/<key>/collective_benchmark.json."""
+        return results / "network" / self.name / self.key(site) / "collective_benchmark.json"
 
 
 def required_benchmarks(runs: Iterable[Run]) -> list[CollectiveBenchmark]:
@@ -123,47 +159,10 @@ def message_sizes(largest_bytes: int) -> list[int]:
     return n_bytes
 
 
-def spec(site: Site, benchmark: CollectiveBenchmark) -> dict[str, Any]:
-    """Return everything a benchmark depends on except software, with keys for launchers and ranks."""
-    name = f"benchmark.{benchmark.name}"
-    return {
-        "run_id": name,
-        "collective": benchmark.collective,
-        "levels": {"framework": benchmark.framework, "nodes": benchmark.nodes},
-        "seed": int(digest_text(name)[:8], 16) >> 1,
-        "nodes": benchmark.nodes,
-        "ranks": benchmark.geometry.ranks,
-        "ranks_per_node": benchmark.geometry.ranks_per_node,
-        "replicas_per_rank": benchmark.geometry.replicas_per_rank,
-        "sizes": message_sizes(site.collective_max_bytes),
-        "step_times": False,
-        **common_site_fields(site),
-        **link_settings(site, benchmark.run.levels),
-        "device": device_kind_of(site, benchmark.run.levels),
-        **heterogeneous_resources(site, benchmark.run.levels, benchmark.geometry),
-    }
-
-
 @functools.cache
-def code_digest(framework: str) -> str:
+def benchmark_code_digest(framework: str) -> str:
     """Return the SHA-256 of the code of the benchmark and of the framework's ranks."""
     return digest_rank_code([PROGRAM, *rank_code(framework)])
-
-
-def environment_digest(site: Site, benchmark: CollectiveBenchmark) -> str:
-    """Return the digest of the framework's environment."""
-    return digests(site, benchmark.run.levels)["environment_digest"]
-
-
-def key(site: Site, benchmark: CollectiveBenchmark) -> str:
-    """Return the first 12 hex digits of the SHA-256 over spec, environment digest and code digest."""
-    parts = [spec(site, benchmark), environment_digest(site, benchmark), code_digest(benchmark.framework)]
-    return digest_text(json.dumps(parts, sort_keys=True))[:12]
-
-
-def output(results: Path, site: Site, benchmark: CollectiveBenchmark) -> Path:
-    """Return the record of a benchmark, results/<study>/network/<name>/<key>/collective_benchmark.json."""
-    return results / "network" / benchmark.name / key(site, benchmark) / "collective_benchmark.json"
 
 
 class CollectiveBenchmarks(Measurements[CollectiveBenchmark]):
@@ -172,7 +171,7 @@ class CollectiveBenchmarks(Measurements[CollectiveBenchmark]):
     wildcard = "benchmark"
 
     def __init__(self, campaign: Campaign) -> None:
-        super().__init__(campaign, planned_benchmarks(campaign.runs, campaign.site), output)
+        super().__init__(campaign, planned_benchmarks(campaign.runs, campaign.site))
 
     @functools.cached_property
     def table(self) -> str:

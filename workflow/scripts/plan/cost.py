@@ -34,7 +34,7 @@ from common.tables import read_table
 from common.text import align_columns, format_bytes, format_duration, number_of
 from declared.configuration import load_config
 from declared.datasets import FRESH, TOKENS, kind, load_dataset, token_bytes
-from declared.factors import OPTIMIZER_NUMBERS, factor_names, factor_rules, factor_table, is_custom
+from declared.factors import factor_names, factor_rules, factor_table, factors_without_effect_on, is_custom
 from declared.fraction import Fraction
 from declared.models import find_graph, model_graph
 from declared.site import load_site
@@ -59,10 +59,14 @@ TRIALS = 5, 20  # fewest and most trials of a search for the largest batch; more
 N_PASSES = 3  # in times of a forward pass: the backward pass costs two
 LABEL_BYTES = 8  # int64
 RUN_BYTES = 100_000  # log, record and epochs of a run
-MODEL_FACTORS = ("framework", "model", "dataset", "device")
-# Factors that do not change the time of an epoch: cells that differ only in them have the same estimate.
-TIME_NEUTRAL_FACTORS = ("epochs", "warmup_epochs", "momentum", *OPTIMIZER_NUMBERS)
-CELL_COLUMNS = [*(name for name in factor_table() if name not in TIME_NEUTRAL_FACTORS), "samples_per_epoch"]
+GROUP_FACTORS = ("framework", "model", "dataset")  # Runs that agree in them share a row of the estimate.
+# Without measured runs of the same cell, runs that agree in these give the time of a sample.
+SAMPLE_TIME_FACTORS = (*GROUP_FACTORS, "device")
+# Columns of cells: those that are equal in all of them have the same estimate.
+CELL_COLUMNS = [
+    *(name for name in factor_table() if name not in factors_without_effect_on("time")),
+    "samples_per_epoch",
+]
 TIME_COLUMNS = ["startup_s", "epoch_time_s", "validation_time_s", "ranks", "replicas"]
 ASSUMED = "assumed"
 SAME_CELL = Note("same-cell", "runs of the same cells")
@@ -137,7 +141,7 @@ class Cost:
 
     @cached_property
     def potential_runs(self) -> list[Run]:
-        """The runs that the site has to execute if cells reach the precision target as late as possible."""
+        """The runs that the site has to execute if cells reach the interval target as late as possible."""
         return [run for run in self.campaign.max_runs if run.cell in self.by_cell]
 
     @cached_property
@@ -198,8 +202,8 @@ class Cost:
         return [*CELL_COLUMNS, *filter(is_custom, self.campaign.study.factors)]
 
     @cached_property
-    def _model_means(self) -> dict[tuple[object, ...], Means]:
-        return mean_times(self.measured, MODEL_FACTORS)
+    def _sample_time_means(self) -> dict[tuple[object, ...], Means]:
+        return mean_times(self.measured, SAMPLE_TIME_FACTORS)
 
     def _estimate(self, run: Run) -> Estimate:
         values = {**run.levels, "samples_per_epoch": run.geometry.samples_per_epoch}
@@ -207,7 +211,7 @@ class Cost:
         reference_s = REFERENCE_S if self.campaign.site.reference else 0.0
         if means := self._cell_means.get(tuple(values[name] for name in self._cell_columns)):
             return Estimate(reference_s + means.start_s + epochs * means.epoch_s, SAME_CELL)
-        if means := self._model_means.get(tuple(values[name] for name in MODEL_FACTORS)):
+        if means := self._sample_time_means.get(tuple(values[name] for name in SAMPLE_TIME_FACTORS)):
             return Estimate(reference_s + means.start_s + epochs * share * means.sample_s, SCALED)
         rate, origin = self._rate(run)
         validation = run.dataset["validation_samples"] / run.geometry.devices
@@ -260,7 +264,7 @@ def mean_times(measured: pd.DataFrame, names: Sequence[str]) -> dict[tuple[objec
     sample_s = epoch_s * devices / measured.samples_per_epoch.astype(float)
     start_s = measured.startup_s.astype(float)
     times = measured.assign(start_s=start_s, epoch_s=epoch_s, sample_s=sample_s)
-    if absent := [name for name in names if name not in times]:  # user-defined factors
+    if absent := [name for name in names if name not in times]:  # custom factors
         times = times.assign(**dict.fromkeys(absent))
     means = times.groupby([*names])[[*Means._fields]].mean().fillna({"start_s": START_S})
     return {
@@ -335,7 +339,7 @@ def _groups(cost: Cost) -> list[tuple[tuple[str, ...], list[Run]]]:
     """Return the runs of each framework, model, data set and source of the estimate."""
     groups: dict[tuple[str, ...], list[Run]] = {}
     for run in cost.runs:
-        names = (str(run.levels[name]) for name in MODEL_FACTORS[:3])
+        names = (str(run.levels[name]) for name in GROUP_FACTORS)
         groups.setdefault((*names, cost.estimate(run).origin), []).append(run)
     return sorted(groups.items())
 
@@ -413,12 +417,12 @@ def _total(cost: Cost) -> Note:
 
 
 def _target_notes(cost: Cost) -> Iterator[Note]:
-    """Yield notes on a study's precision target and on the largest and expected cost of its runs."""
+    """Yield notes on a study's interval target and on the largest and expected cost of its runs."""
     campaign, rule = cost.campaign, cost.campaign.study.replicates
     if not rule.adaptive:
         return
     certain = "; the numbers above cover the runs that are certain" if campaign.open else ""
-    text = f"replicates by precision target: a cell has {rule.words}{certain}"
+    text = f"replicates by interval target: a cell has {rule.words}{certain}"
     yield Note("replicates-by-precision", text, rule=rule, open=campaign.open)
     yield from campaign.unreachable_target()
     if campaign.open:
@@ -490,7 +494,7 @@ def to_json(cost: Cost) -> str:
     """Return the estimate as JSON: the facts of its notes, and each group of runs with its seconds."""
     facts = {name: value for note in (title(cost), _total(cost)) for name, value in note.facts.items()}
     rows = [
-        dict(zip(MODEL_FACTORS[:3], names, strict=True))
+        dict(zip(GROUP_FACTORS, names, strict=True))
         | {"estimated_from": cost.estimate(runs[0]).origin.code}
         | {"runs": len(runs), "total_s": cost.seconds(runs)}
         for (*names, _), runs in _groups(cost)

@@ -1,4 +1,4 @@
-"""Read which cells get another run in a study with a precision target.
+"""Read which cells get another run in a study with an interval target.
 
 After each block from `at_least` on, the stage `replication` decides from the records which cells get a run in
 the next block. It writes the decision, with the rule that it follows, to
@@ -20,7 +20,7 @@ from common.schemas import check
 from common.text import number_of
 from declared.study import Replicates
 
-# Values of `reached` in config/schemas/decision.schema.yaml: whether a cell has reached its precision target.
+# Values of `reached` in config/schemas/decision.schema.yaml: whether a cell has reached its interval target.
 REACHED = YES, BY_CHANCE, NO, NOT_ASKED = ("yes", "perhaps by chance", "no", "not asked")
 # Folders of decisions in results: the current one, and that of campaigns that 0.1.0 ran, until 0.3.0.
 DECISION_FOLDERS = ("replication", "precision")
@@ -46,7 +46,7 @@ class Decision:
 
 
 def summarize_target(cells: Mapping[str, Mapping[str, Any]], rule: Mapping[str, Any]) -> str:
-    """Return in words how many cells have reached the precision target of a rule (see `rule_fields`)."""
+    """Return in words how many cells have reached the interval target of a rule (see `rule_fields`)."""
     counts = Counter(state["reached"] for state in cells.values())
     n_targeted = number_of(len(cells) - counts[NOT_ASKED], "cell")
     text = f"{counts[YES] + counts[BY_CHANCE]} of {n_targeted} within {100 * rule['until']:g} %"

@@ -115,15 +115,16 @@ def command_geometry(levels: Levels, framework: Framework, command: Command, sit
         reason = f"neither Ringside nor {display_path(command.file)} knows the data {levels['dataset']}"
         raise InfeasibleCell("not-registered", reason, ("framework", "dataset"), "add it to its key datasets")
     try:
-        replicas, local_batch, step = batches(command, levels, devices)
+        replicas, local_batch, effective_batch = batches(command, levels, devices)
     except PlaceholderError as error:
         factors = ("framework", *STEP_COUNT_FACTORS[2:], "sync_every", *filter(is_custom, levels))
         reason = f"{display_path(command.file)}: {error}"
         raise InfeasibleCell(
             "no-whole-batch", reason, factors, "change the levels, or the expression"
         ) from None
-    if not trains_enough(step, samples):
-        reason = f"steps of {step} samples drop {_dropped_share(step, samples):.1%} of {samples}"
+    if not trains_enough(effective_batch, samples):
+        share = _dropped_share(effective_batch, samples)
+        reason = f"steps of {effective_batch} samples drop {share:.1%} of {samples}"
         hint = "use another batch_size, or more samples"
         raise InfeasibleCell("drops-samples", reason, (*STEP_COUNT_FACTORS, "sync_every"), hint)
     per_rank = devices if framework.mirrored else 1
@@ -134,8 +135,8 @@ def command_geometry(levels: Levels, framework: Framework, command: Command, sit
         replicas=replicas,
         replicas_per_rank=per_rank,
         local_batch=local_batch,
-        effective_batch=step,
-        steps=samples // step * levels["sync_every"],
+        effective_batch=effective_batch,
+        steps=samples // effective_batch * levels["sync_every"],
         samples_per_epoch=samples,
     )
 
@@ -214,19 +215,19 @@ def _batches(levels: Levels, replicas: int) -> tuple[int, int]:
         ) from None
     samples, size = load_dataset(levels["dataset"])["train_samples"], levels["batch_size"]
     multiplier = replicas if levels["batch_scope"] == "local" else 1
-    step = size * multiplier
-    local_batch, steps = step // replicas, samples // step
+    step_samples = size * multiplier
+    local_batch, n_batches = step_samples // replicas, samples // step_samples
     problem = None
-    if step % replicas:
+    if step_samples % replicas:
         code = "not-divisible"
         problem = f"batch_size={size} (batch_scope=global) cannot be divided by {replicas} replicas"
-    elif not steps:
+    elif not n_batches:
         code = "too-few-samples"
         problem = (
             f"{replicas} x {local_batch} samples a step are more than the {samples} of {levels['dataset']}"
         )
-    elif not trains_enough(step, samples):
-        code, share = "drops-samples", f"{_dropped_share(step, samples):.1%}"
+    elif not trains_enough(step_samples, samples):
+        code, share = "drops-samples", f"{_dropped_share(step_samples, samples):.1%}"
         problem = (
             f"{replicas} x {local_batch} samples a step drop {share} of the {samples} training samples of "
             f"{levels['dataset']} (at most {MAX_DROPPED_SAMPLE_SHARE:.0%})"
@@ -235,30 +236,30 @@ def _batches(levels: Levels, replicas: int) -> tuple[int, int]:
         hint = _suggest_batch_sizes(size, samples, multiplier, replicas)
         raise InfeasibleCell(code, problem, STEP_COUNT_FACTORS, hint)
     check_normalization(model, local_batch, "replica", STEP_COUNT_FACTORS)
-    if levels["sync_every"] > steps:
-        reason = f"sync_every={levels['sync_every']} is more than the {steps} batches of an epoch"
+    if levels["sync_every"] > n_batches:
+        reason = f"sync_every={levels['sync_every']} is more than the {n_batches} batches of an epoch"
         raise InfeasibleCell(
-            "too-few-batches", reason, (*STEP_COUNT_FACTORS, "sync_every"), f"use at most {steps}"
+            "too-few-batches", reason, (*STEP_COUNT_FACTORS, "sync_every"), f"use at most {n_batches}"
         )
-    return local_batch, steps
+    return local_batch, n_batches
 
 
-def trains_enough(step: int, samples: int) -> bool:
-    """Return whether steps of `step` samples leave over at most MAX_DROPPED_SAMPLE_SHARE of the samples."""
-    return _dropped_share(step, samples) <= MAX_DROPPED_SAMPLE_SHARE
+def trains_enough(step_samples: int, samples: int) -> bool:
+    """Return whether whole steps of an epoch leave over at most MAX_DROPPED_SAMPLE_SHARE of the samples."""
+    return _dropped_share(step_samples, samples) <= MAX_DROPPED_SAMPLE_SHARE
 
 
-def _dropped_share(step: int, samples: int) -> float:
-    """Return the share of samples left over by steps of `step` samples."""
-    return samples % step / samples
+def _dropped_share(step_samples: int, samples: int) -> float:
+    """Return the share of samples that whole steps of an epoch leave over."""
+    return samples % step_samples / samples
 
 
 def _suggest_batch_sizes(size: int, samples: int, multiplier: int, replicas: int) -> str:
     """Return a hint with the nearest batch sizes below and above `size` that fit."""
 
     def fits(candidate: int) -> bool:
-        step = candidate * multiplier
-        return step % replicas == 0 and trains_enough(step, samples)
+        step_samples = candidate * multiplier
+        return step_samples % replicas == 0 and trains_enough(step_samples, samples)
 
     largest = samples // multiplier
     below = next(filter(fits, range(min(size - 1, largest), 0, -1)), None)

@@ -49,7 +49,7 @@ DESCRIPTIVE_KEYS = ("title", "needs", "why", "notes", "user_models")
 STRATEGY_CODE = [RANKS.parent / "models" / f"{name}.py" for name in ("soap", "strategy", "layout")]
 
 
-def spec(study: Study, site: Site, run: Run) -> dict[str, Any]:
+def run_spec(study: Study, site: Site, run: Run) -> dict[str, Any]:
     """Return the specification of a run: everything its result depends on except software and data."""
     levels = run.levels
     if has_largest_batch(levels):  # Ranks get the batch size that the search found.
@@ -86,7 +86,7 @@ def geometry_fields(geometry: Geometry) -> dict[str, Any]:
 
 
 @functools.cache
-def software_digest(environment: str, site: Site) -> str:
+def site_environment_digest(environment: str, site: Site) -> str:
     """Return the digest of an environment as the site has it."""
     return environment_digest(environment, site.variant, site.realization)
 
@@ -140,7 +140,7 @@ def digests(site: Site, levels: Mapping[str, Any]) -> dict[str, str]:
     else:
         data = data_digest(dataset)
     return {
-        "environment_digest": software_digest(load_framework(framework).environment, site),
+        "environment_digest": site_environment_digest(load_framework(framework).environment, site),
         "code_digest": code_digest(framework, model, dataset),
         "data_digest": data,
     }
@@ -214,7 +214,7 @@ class PlannedRun:
 
 def plan_run(study: Study, site: Site, run: Run) -> PlannedRun:
     """Return a run of a study with its specification and digests at a site."""
-    return PlannedRun(study.name, site, spec(study, site, run), digests(site, run.levels))
+    return PlannedRun(study.name, site, run_spec(study, site, run), digests(site, run.levels))
 
 
 def environment_of(site: Site, framework: Framework) -> Path:

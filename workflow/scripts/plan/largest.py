@@ -1,9 +1,9 @@
 """Plan the searches for the largest batch that fits: candidates, specifications of trial runs, and keys.
 
-Cells that differ only in factors without effect on memory share a search
-(plan.batch_sizes.MEMORY_NEUTRAL_FACTORS). A trial trains with the cell's ranks for two epochs of a few steps,
-since the optimizer has its state after the first step, and validation takes place between two epochs. All
-functions are pure: they depend on study, site and files in git only.
+Cells that differ only in factors without effect on memory share a search (plan.batch_sizes.search_levels). A
+trial trains with the cell's ranks for two epochs of a few steps, since the optimizer has its state after the
+first step, and validation takes place between two epochs. All functions are pure: they depend on study, site
+and files in git only.
 
 On CPUs nothing stops a rank before the node swaps. Therefore a trial limits each rank's memory (RLIMIT_DATA)
 to its share of MEMORY_SHARE of the node's memory, or of the limit of its control groups. The limit counts
@@ -75,8 +75,8 @@ class BatchSearch:
         """Return the smallest batch size that the cell can train with."""
         return smallest_geometry(self.levels, self.run.framework, site).local_batch
 
-    def spec(self, site: Site, batch_size: int) -> dict[str, Any]:
-        """Return the specification of a trial, with the same keys as a run's (plan.identity.spec)."""
+    def trial_spec(self, site: Site, batch_size: int) -> dict[str, Any]:
+        """Return the specification of a trial, with the same keys as a run's (plan.identity.run_spec)."""
         levels, geometry = self.levels | {"batch_size": batch_size}, self.trial_geometry(site, batch_size)
         return {
             "run_id": f"largest.{self.name}",
@@ -88,6 +88,20 @@ class BatchSearch:
             **site_fields(site, levels, geometry),
             **({"memory_share": share} if (share := self.memory_share(site)) else {}),
         }
+
+    def spec(self, site: Site) -> dict[str, Any]:
+        """Return the specification of the trial with the smallest batch."""
+        return self.trial_spec(site, self.smallest(site))
+
+    def key(self, site: Site) -> str:
+        """Return the first 12 hex digits of the SHA-256 over all that decides a search except memory."""
+        settings = [TRIAL_UPDATES, STEPS_PER_DOUBLING]
+        parts = [self.spec(site), settings, digests(site, self.run.levels)]
+        return digest_text(json.dumps(parts, sort_keys=True))[:12]
+
+    def final_record(self, results: Path, site: Site) -> Path:
+        """Return results/<study>/largest/<name>/<key>/batch_search.json."""
+        return results / "largest" / self.name / self.key(site) / "batch_search.json"
 
     def memory_share(self, site: Site) -> float | None:
         """Return the share of a node's memory that a rank of a trial may use, None on accelerators."""
@@ -139,25 +153,13 @@ def planned_searches(runs: Iterable[Run], site: Site) -> list[BatchSearch]:
     ]
 
 
-def key(site: Site, search: BatchSearch) -> str:
-    """Return the first 12 hex digits of the SHA-256 over everything a search depends on except memory."""
-    settings = [TRIAL_UPDATES, STEPS_PER_DOUBLING]
-    parts = [search.spec(site, search.smallest(site)), settings, digests(site, search.run.levels)]
-    return digest_text(json.dumps(parts, sort_keys=True))[:12]
-
-
-def output(results: Path, site: Site, search: BatchSearch) -> Path:
-    """Return the record of a search, results/<study>/largest/<name>/<key>/batch_search.json."""
-    return results / "largest" / search.name / key(site, search) / "batch_search.json"
-
-
 class BatchSearches(Measurements[BatchSearch]):
     """The searches of a campaign, for the rules."""
 
     wildcard = "search"
 
     def __init__(self, campaign: Campaign) -> None:
-        super().__init__(campaign, planned_searches(campaign.runs, campaign.site), output)
+        super().__init__(campaign, planned_searches(campaign.runs, campaign.site))
 
     def check_available(self, files: list[str]) -> list[str]:
         """Return `files`, which depend on searches.

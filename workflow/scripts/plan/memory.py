@@ -80,7 +80,7 @@ def estimable_runs(campaign: Campaign) -> dict[str, Run]:
     """Return one run of each cell whose memory can be estimated, by the key of the estimate."""
     by_cell = {run.cell: run for run in campaign.runs if is_estimable(run.framework)}
     executable = [run for run in by_cell.values() if campaign.not_executable_reason(run) is None]
-    return {run_key(campaign.site, run): run for run in executable}
+    return {run_estimate_key(campaign.site, run): run for run in executable}
 
 
 def memory_estimate_input(framework: Framework, graph: Graph, spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def _program_digest() -> str:
     return digest_sources(PROGRAM)
 
 
-def run_spec(site: Site, run: Run) -> dict[str, Any]:
+def memory_spec(site: Site, run: Run) -> dict[str, Any]:
     """Return the part of a run's specification that its memory depends on."""
     return {
         "levels": run.levels,
@@ -125,9 +125,9 @@ def run_spec(site: Site, run: Run) -> dict[str, Any]:
     }
 
 
-def run_key(site: Site, run: Run) -> str:
+def run_estimate_key(site: Site, run: Run) -> str:
     """Return the key of the estimate of a run's memory."""
-    return estimate_key(site, run.framework, run.graph, run_spec(site, run))
+    return estimate_key(site, run.framework, run.graph, memory_spec(site, run))
 
 
 def read_estimates(results: Path) -> dict[str, MemoryEstimate]:
@@ -195,7 +195,7 @@ def memory_demands(site: Site, runs: Iterable[Run], results: Path) -> dict[str, 
     estimates, demands = read_estimates(results), {}
     by_cell = {run.cell: run for run in runs if estimates and is_estimable(run.framework)}
     for cell, run in by_cell.items():
-        estimate = estimates.get(run_key(site, run))
+        estimate = estimates.get(run_estimate_key(site, run))
         if estimate and (sizes := estimate.by_category(device_kind_of(site, run.levels))):
             demands[cell] = MemoryDemand(cell, sum(sizes.values()), limit_bytes(site, run))
     return demands

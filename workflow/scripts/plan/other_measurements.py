@@ -26,6 +26,15 @@ class Measurement(Protocol):
     def geometry(self) -> Geometry:
         """Nodes and ranks."""
 
+    def spec(self, site: Site) -> dict[str, Any]:
+        """Return its specification for the ranks."""
+
+    def key(self, site: Site) -> str:
+        """Return the key under which its record is stored."""
+
+    def final_record(self, results: Path, site: Site) -> Path:
+        """Return the path of its final record in results/<study>."""
+
 
 MeasurementT = TypeVar("MeasurementT", bound=Measurement)
 
@@ -41,16 +50,11 @@ class Measurements(Generic[MeasurementT]):
 
     wildcard: str
 
-    def __init__(
-        self,
-        campaign: Campaign,
-        planned: Iterable[MeasurementT],
-        output: Callable[[Path, Site, MeasurementT], Path],
-    ) -> None:
+    def __init__(self, campaign: Campaign, planned: Iterable[MeasurementT]) -> None:
         self._campaign = campaign
         self.by_name = {measurement.name: measurement for measurement in planned}
         self.outputs = {
-            name: str(output(campaign.results, campaign.site, measurement))
+            name: str(measurement.final_record(campaign.results, campaign.site))
             for name, measurement in self.by_name.items()
         }
 

@@ -21,7 +21,7 @@ DECISIVE_KEYS = (
 
 
 def level_values(levels: Mapping[str, Any], devices_per_node: int) -> dict[str, Value]:
-    """Return the values of placeholders that are factors; user-defined ones have no prefix there."""
+    """Return the values of placeholders that are factors; custom ones have no prefix there."""
     values = {name.removeprefix(CUSTOM) if is_custom(name) else name: levels[name] for name in levels}
     return {**values, "devices_per_node": devices_per_node}
 

@@ -18,7 +18,7 @@ from plan.decisions import rule_fields
 from plan.strategies import strategy_file
 from plan.timings import Timings
 
-# Inputs of every figure. Captions say from `replication` whether cells reach the precision target.
+# Inputs of every figure. Captions say from `replication` whether cells reach the interval target.
 FIGURE_INPUTS = ("runs", "epochs", "replication")
 FIGURE_SUFFIXES = ("pdf", "svg", "png", "caption.md")
 
@@ -31,7 +31,7 @@ OPTIONS: dict[str, Callable[[Campaign], list[str]]] = {
     "replicates": lambda campaign: _option(
         "--replicates", campaign.study.replicates.words if campaign.study.replicates.adaptive else None
     ),
-    "precision_target": lambda campaign: ["--rule", json.dumps(rule_fields(campaign.study.replicates))],
+    "interval_target": lambda campaign: ["--rule", json.dumps(rule_fields(campaign.study.replicates))],
     "response": lambda campaign: _option(
         "--response", None if campaign.study.response == EPOCH_TIME.name else campaign.study.response
     ),

@@ -19,7 +19,7 @@ from declared.site import Site
 from plan.campaign import Campaign
 from plan.design import Run
 from plan.geometry import Geometry
-from plan.identity import STRATEGY_CODE, digest_rank_code, rank_code, software_digest
+from plan.identity import STRATEGY_CODE, digest_rank_code, rank_code, site_environment_digest
 from plan.other_measurements import Measurements
 from plan.site_limits import reason_missing_at_site
 from plan.site_resources import common_site_fields, device_kind_of, heterogeneous_resources, link_settings
@@ -81,6 +81,50 @@ class Timing:
             mesh=None,
         )
 
+    def spec(self, site: Site) -> dict[str, Any]:
+        """Return everything the timing depends on except software and model, for launchers and ranks."""
+        name, geometry, levels = f"timing.{self.name}", self.geometry, self.run.levels
+        scope: dict[str, Any] = {"sizes": [SMALLEST_BYTES * GROWTH**power for power in range(N_SIZES)]}
+        names: tuple[str, ...] = ("framework", "device")
+        if self.kind == PARTS:
+            scope = {"batch": self.run.geometry.local_batch, "devices": self.devices}
+            names = ("framework", *PART_FACTORS, *TRAINING_FACTORS)
+        site_rate_levels = {**levels, "bandwidth": factor_table()["bandwidth"]["default"]}
+        return {
+            "run_id": name,
+            "kind": self.kind,
+            "budget_s": BUDGET_S[self.kind],
+            "levels": {factor: levels[factor] for factor in names},
+            "seed": int(digest_text(name)[:8], 16) >> 1,
+            "nodes": geometry.nodes,
+            "ranks": geometry.ranks,
+            "ranks_per_node": geometry.ranks_per_node,
+            "replicas_per_rank": geometry.replicas_per_rank,
+            "step_times": False,
+            **scope,
+            **common_site_fields(site),
+            **link_settings(site, site_rate_levels),
+            "device": device_kind_of(site, levels),
+            **heterogeneous_resources(site, levels, geometry),
+        }
+
+    def digests(self, site: Site) -> dict[str, str]:
+        """Return the digests of environment and code (64 hex digits each)."""
+        return {
+            "environment_digest": site_environment_digest(self.run.framework.environment, site),
+            "code_digest": timing_code_digest(self.framework, self.kind),
+        }
+
+    def key(self, site: Site) -> str:
+        """Return the first 12 hex digits of the SHA-256 over spec, model and digests."""
+        model = self.run.graph.to_json() if self.kind == PARTS else {}
+        parts = [self.spec(site), model, *self.digests(site).values()]
+        return digest_text(json.dumps(parts, sort_keys=True))[:12]
+
+    def final_record(self, results: Path, site: Site) -> Path:
+        """Return results/<study>/costs/<name>/<key>/timing.json."""
+        return results / "costs" / self.name / self.key(site) / "timing.json"
+
 
 def required_timings(runs: Iterable[Run]) -> list[Timing]:
     """Return the timings that the search for the strategies of `runs` uses, none without such a search."""
@@ -104,56 +148,10 @@ def planned_timings(runs: Iterable[Run], site: Site) -> list[Timing]:
     ]
 
 
-def spec(site: Site, timing: Timing) -> dict[str, Any]:
-    """Return everything a timing depends on except software and model, with keys for launchers and worker."""
-    name, geometry, levels = f"timing.{timing.name}", timing.geometry, timing.run.levels
-    scope: dict[str, Any] = {"sizes": [SMALLEST_BYTES * GROWTH**power for power in range(N_SIZES)]}
-    names: tuple[str, ...] = ("framework", "device")
-    if timing.kind == PARTS:
-        scope = {"batch": timing.run.geometry.local_batch, "devices": timing.devices}
-        names = ("framework", *PART_FACTORS, *TRAINING_FACTORS)
-    site_rate_levels = {**levels, "bandwidth": factor_table()["bandwidth"]["default"]}
-    return {
-        "run_id": name,
-        "kind": timing.kind,
-        "budget_s": BUDGET_S[timing.kind],
-        "levels": {factor: levels[factor] for factor in names},
-        "seed": int(digest_text(name)[:8], 16) >> 1,
-        "nodes": geometry.nodes,
-        "ranks": geometry.ranks,
-        "ranks_per_node": geometry.ranks_per_node,
-        "replicas_per_rank": geometry.replicas_per_rank,
-        "step_times": False,
-        **scope,
-        **common_site_fields(site),
-        **link_settings(site, site_rate_levels),
-        "device": device_kind_of(site, levels),
-        **heterogeneous_resources(site, levels, geometry),
-    }
-
-
 @functools.cache
-def code_digest(framework: str, kind: str) -> str:
+def timing_code_digest(framework: str, kind: str) -> str:
     """Return the SHA-256 of the code of the timing program and of the framework's ranks."""
     return digest_rank_code([FOLDER / f"{PROGRAMS[kind]}.py", *STRATEGY_CODE, *rank_code(framework)])
-
-
-def environment_digest(site: Site, timing: Timing) -> str:
-    """Return the digest of the framework's environment."""
-    return software_digest(timing.run.framework.environment, site)
-
-
-def key(site: Site, timing: Timing) -> str:
-    """Return the first 12 hex digits of the SHA-256 over spec, model, environment digest and code digest."""
-    model = timing.run.graph.to_json() if timing.kind == PARTS else {}
-    digest = code_digest(timing.framework, timing.kind)
-    parts = [spec(site, timing), model, environment_digest(site, timing), digest]
-    return digest_text(json.dumps(parts, sort_keys=True))[:12]
-
-
-def output(results: Path, site: Site, timing: Timing) -> Path:
-    """Return the record of a timing, results/<study>/costs/<name>/<key>/timing.json."""
-    return results / "costs" / timing.name / key(site, timing) / "timing.json"
 
 
 class Timings(Measurements[Timing]):
@@ -162,7 +160,7 @@ class Timings(Measurements[Timing]):
     wildcard = "timing"
 
     def __init__(self, campaign: Campaign) -> None:
-        super().__init__(campaign, planned_timings(campaign.runs, campaign.site), output)
+        super().__init__(campaign, planned_timings(campaign.runs, campaign.site))
 
     def check_available(self, files: list[str]) -> list[str]:
         """Return `files`, which depend on timings.

@@ -10,7 +10,7 @@ from analysis.adjusted import adjusted_times
 from analysis.decomposition import gradient_bytes
 from analysis.measured import count_steps, factors, scale_to_dataset, successful, with_device_count
 from common.notes import Note
-from declared.factors import OPTIMIZER_NUMBERS, PARALLELISM_OPTIONS
+from declared.factors import PARALLELISM_OPTIONS, factors_without_effect_on
 from declared.frameworks import has_strategies
 from declared.mesh import NOT_MESHES, PLAIN, divides_more, is_mesh, mesh_of, sizes_of
 from declared.models import find_graph
@@ -19,9 +19,9 @@ from models.graph import BYTES
 # Cells that differ only in these factors belong to one series, which one law describes: it has terms for
 # devices, samples, batches and the network, and assumes that the rest do not change the time of a batch.
 # The framework is here because `StudyPredictor.series` compares it itself, to add cells of the baseline.
-NOT_COMPUTATION = (
+WITHIN_SERIES_FACTORS = (
     "framework", "nodes", "devices_per_node", "batch_size", "sync_every", "batch_scope", "bandwidth",
-    "epochs", "warmup_epochs", "shares", *OPTIMIZER_NUMBERS,
+    "shares", *factors_without_effect_on("time", "memory"),
 )  # fmt: skip
 # prediction.mesh_step predicts how these change computation and messages.
 PARALLELISM_FACTORS = ("parallelism", *PARALLELISM_OPTIONS)

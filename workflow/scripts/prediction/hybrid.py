@@ -28,7 +28,7 @@ from common.schemas import schema
 from common.tables import read_table
 from declared.factors import fixed_shares
 from prediction.study import cells_with_costs
-from ranks.worker.sampling import divide_block
+from ranks.worker.sampling import divide_step
 
 TITLE = "Does adding a slower device pay? Predicted and measured epoch times of heterogeneous ranks"
 NOTHING_TO_PREDICT = Note(
@@ -65,13 +65,13 @@ class Ranks:
         """Return the samples of each rank in a step."""
         if self.shares == "measured":
             return self.balanced_samples()
-        return divide_block(self.step_samples, fixed_shares(self.shares) or [1.0] * len(self.strengths))
+        return divide_step(self.step_samples, fixed_shares(self.shares) or [1.0] * len(self.strengths))
 
     def balanced_samples(self) -> list[int]:
         """Return the samples of each rank with which all ranks end together, rounded to whole samples."""
         k = np.array(self.strengths)
         end_s = (self.sample_epoch_s * self.step_samples + len(k) * self.fixed_epoch_s) / k.sum()
-        return divide_block(
+        return divide_step(
             self.step_samples, np.maximum(end_s * k - self.fixed_epoch_s, 1e-9 * end_s).tolist()
         )
 

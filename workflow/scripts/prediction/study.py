@@ -18,11 +18,12 @@ from scipy.optimize import nnls
 from analysis.measured import factors
 from common.notes import Note
 from common.text import join_words
+from declared.factors import MODEL_AND_DATASET
 from declared.mesh import mesh_of
 from declared.models import find_graph
 from models.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from models.messages import count_gathers
-from prediction.cells import NOT_COMPUTATION, PARALLELISM_FACTORS, measured_cells
+from prediction.cells import PARALLELISM_FACTORS, WITHIN_SERIES_FACTORS, measured_cells
 from prediction.law import (
     BACKWARD_SHARE,
     MIN_BATCH_SIZES,
@@ -43,7 +44,6 @@ from prediction.message_times import (
     message_rule,
 )
 
-MODEL_FACTORS = ("model", "dataset")
 SMALL_BYTES = 8.0  # size of additional messages, which have no gradients
 
 
@@ -109,7 +109,7 @@ class StudyPredictor:
 
         Cells that differ in one of them belong to different series.
         """
-        fixed = (*NOT_COMPUTATION, *PARALLELISM_FACTORS, "device")
+        fixed = (*WITHIN_SERIES_FACTORS, *PARALLELISM_FACTORS, "device")
         names = [name for name in factors(self.cells) if name not in fixed]
         return [name for name in [*names, "lbann_layout"] if self.cells[name].nunique(dropna=False) > 1]
 
@@ -150,7 +150,7 @@ class StudyPredictor:
             computation = fit_computation(group)
             if graph and computation.fixed_s and not computation.update_s:
                 treatment = [
-                    level for name, level in zip(names, levels, strict=True) if name not in MODEL_FACTORS
+                    level for name, level in zip(names, levels, strict=True) if name not in MODEL_AND_DATASET
                 ]
                 rows.append(
                     (str(treatment), levels, computation.fixed_s, len(graph.operators), graph.parameters)

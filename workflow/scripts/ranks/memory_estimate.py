@@ -79,7 +79,7 @@ class ShapesOnly(Context):
 
         Samples are those of a step of the rank's replica.
         """
-        graph, n_samples = self.graph, self.samples[self.replica]
+        graph, n_samples = self.graph, self.sample_counts[self.replica]
         kind = np.uint8 if graph.vocabulary is None else np.int64
         for _ in range(sum(self.accumulation_groups)):
             yield (

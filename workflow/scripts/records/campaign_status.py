@@ -103,7 +103,7 @@ class Job:
 
 @dataclass(frozen=True)
 class TargetProgress:
-    """Which cells of a campaign have reached its precision target.
+    """Which cells of a campaign have reached its interval target.
 
     Attributes:
         rule: The rule in the form in which decisions record it.
@@ -291,7 +291,7 @@ def split_started(
 
 
 def read_target_progress(campaign: Campaign) -> TargetProgress | None:
-    """Return which cells have reached the precision target, None if the number of replicates is fixed."""
+    """Return which cells have reached the interval target, None if the number of replicates is fixed."""
     replicates = campaign.study.replicates
     if not replicates.adaptive:
         return None
@@ -372,7 +372,7 @@ def start_time(attempt_folder: Path) -> float:
 def read_under_way(name: str, attempt_folder: Path, run: Run | None, now: float) -> UnderWay:
     """Read nodes, start and epoch of an attempt that is under way."""
     try:
-        hosts = [str(host) for host in read_json(attempt_folder / "spec.json")["hosts"]]
+        hosts = [str(host) for host in read_json(attempt_folder / "rank_input.json")["hosts"]]
     except (OSError, ValueError, TypeError, KeyError):
         hosts = []
     since = start_time(attempt_folder)

@@ -158,7 +158,7 @@ def first_lines(name: str, lines: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def target_lines(progress: TargetProgress) -> Iterator[tuple[str, str]]:
-    """Yield how many cells meet the precision target, then the other cells, widest interval first."""
+    """Yield how many cells meet the interval target, then the other cells, widest interval first."""
     if not progress.block:
         yield "target", f"{100 * progress.rule['until']:g} % intervals; nothing is decided yet"
         return
@@ -175,7 +175,7 @@ def target_lines(progress: TargetProgress) -> Iterator[tuple[str, str]]:
 
 
 def describe_cell(name: str, cell: Mapping[str, Any]) -> str:
-    """Describe a cell that does not meet the precision target: its runs, and half its interval."""
+    """Describe a cell that does not meet the interval target: its runs, and half its interval."""
     width = cell["half_width"]
     interval = "no interval" if width is None else f"within {100 * width:.3g} %"
     chance = ", perhaps by chance" if cell["reached"] == BY_CHANCE else ""

@@ -122,7 +122,7 @@ def _restricted_levels(frameworks: list[Framework]) -> Iterator[list[str]]:
 
     Frameworks on which the factor has no effect are left out.
     """
-    restricted = {name for framework in frameworks for entry in framework.capabilities for name in entry}
+    restricted = set().union(*(framework.restricted_factors for framework in frameworks))
     for name, rules in schema("factors")["properties"].items():
         if name == "model":
             able = [framework.name for framework in frameworks if framework.user_models]
@@ -161,9 +161,8 @@ def _restricted_levels(frameworks: list[Framework]) -> Iterator[list[str]]:
 
 
 def _is_without_effect(factor: str, framework: Framework) -> bool:
-    """Return whether a framework ignores all levels of a factor: no entry of its capabilities names it."""
-    is_named = any(factor in entry for entry in framework.capabilities)
-    return not is_named and any(
+    """Return whether a framework accepts all levels of a factor, but ignores them."""
+    return factor not in framework.restricted_factors and any(
         entry.applies_to({"framework": framework.name}, Mesh())
         for entry in IRRELEVANT_FACTORS
         if factor in entry.factors and entry.decided_by == ("framework",)

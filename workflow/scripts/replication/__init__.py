@@ -1,1 +1,1 @@
-"""Decide how many replicates each cell gets in a study with a precision target."""
+"""Decide how many replicates each cell gets in a study with an interval target."""

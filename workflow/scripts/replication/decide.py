@@ -55,7 +55,7 @@ def summary(decided: dict[str, Any]) -> Note:
     if not refined:
         outcome = "no cell gets more runs" + ", because at_most is reached" * used_up
         outcome += f"; outside the target: {conditions.join_names(wide)}" if wide else ""
-    text = f"precision target after block {block}: {summarize_target(cells, decided['rule'])}; {outcome}"
+    text = f"interval target after block {block}: {summarize_target(cells, decided['rule'])}; {outcome}"
     return Note("precision-decided", text, block=block, refined=refined, not_precise=wide, used_up=used_up)
 
 

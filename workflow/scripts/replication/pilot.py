@@ -97,7 +97,7 @@ def run_sd(variances: Components, epochs: float) -> float:
 
 @dataclass(frozen=True)
 class Aim:
-    """Precision targets of a study, as half widths relative to means, and its stopping rule if it has one."""
+    """Interval targets of a study, as half widths relative to means, and its stopping rule if it has one."""
 
     until: tuple[float, ...] = ()
     rule: Replicates | None = None

@@ -1,4 +1,4 @@
-"""Report which cells have reached the precision target of a study."""
+"""Report which cells have reached the interval target of a study."""
 
 import json
 import sys
@@ -19,11 +19,11 @@ from declared.study import Replicates
 from plan.decisions import BY_CHANCE, NO, NOT_ASKED, REACHED
 from replication.stopping import judge_cells
 
-TITLE = "Precision target, and the intervals reached"
+TITLE = "Interval target, and the intervals reached"
 
 
 def target_note(runs: pd.DataFrame, rule: Replicates) -> str:
-    """Say which cells missed the precision target; "" if the number of replicates is fixed."""
+    """Say which cells missed the interval target; "" if the number of replicates is fixed."""
     if not rule.adaptive or runs.empty:
         return ""
     return _target_note(runs, rule, _sort_like_tables(judge_cells(runs, rule), runs))
@@ -39,7 +39,7 @@ def _target_note(runs: pd.DataFrame, rule: Replicates, verdicts: pd.DataFrame) -
     }
     n_asked, is_open = len(verdicts) - len(cells[NOT_ASKED]), _has_open_cells(runs, verdicts, rule)
     text = (
-        f"Replicates are chosen by a precision target: a cell has {rule.words} (n = "
+        f"Replicates are chosen by an interval target: a cell has {rule.words} (n = "
         f"{' to '.join(dict.fromkeys(map(str, ends)))}). This is {'so far ' * is_open}"
     )
     text += (
@@ -69,7 +69,7 @@ def _has_open_cells(runs: pd.DataFrame, verdicts: pd.DataFrame, rule: Replicates
 
 
 def table(runs: pd.DataFrame, rule: Replicates) -> tables.Table:
-    """Return the table of the precision target and the half width that each cell reached."""
+    """Return the table of the interval target and the half width that each cell reached."""
     verdicts, words = _sort_like_tables(judge_cells(runs, rule), runs), cell_words(timing_runs(runs))
     data = pd.DataFrame(
         {
@@ -112,7 +112,7 @@ def caption_note(table_csv: Path) -> Note:
     counts, is_open = rows["reached"].value_counts(), bool(rows["goes_on"].any())
     n_missed, n_chance = int(counts.get(NO, 0)), int(counts.get(BY_CHANCE, 0))
     reached = f"{len(rows) - n_missed} of {number_of(len(rows), 'cell')} reach it{' so far' * is_open}"
-    text = f"Runs are chosen by a precision target (half intervals of {100 * target:g} %): {reached}"
+    text = f"Runs are chosen by an interval target (half intervals of {100 * target:g} %): {reached}"
     text += f", {n_chance} perhaps by chance" if n_chance else ""
     facts = {"wanted": float(target), "asked": len(rows), "not_reached": n_missed, "by_chance": n_chance}
     return Note("chosen-by-precision", f"{text}.", goes_on=is_open, **facts)
@@ -135,7 +135,7 @@ def parse_rule(written: str) -> Replicates:
 
 
 def main(*, runs: Path, rule: str, out: Path) -> None:
-    """Write the table of the precision target and the half width that each cell reached.
+    """Write the table of the interval target and the half width that each cell reached.
 
     Args:
         runs: runs.csv of the study

@@ -1,4 +1,4 @@
-"""List the records that rules require in a study with a precision target, as far as decided."""
+"""List the records that rules require in a study with an interval target, as far as decided."""
 
 from collections.abc import Callable
 from pathlib import Path

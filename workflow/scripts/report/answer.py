@@ -32,5 +32,5 @@ def answer_question(study: Study, evidence: Evidence) -> Answer:
     """Return the answer to the study's question."""
     effects, anova = (evidence.tables.get(name, pd.DataFrame()) for name in ("effects", "anova"))
     return answer_sentences(
-        evidence.runs, effects, anova, study.question_factors, study.margin, RESPONSES[study.response]
+        evidence.runs, effects, anova, study.answer_factors, study.margin, RESPONSES[study.response]
     )

@@ -90,7 +90,7 @@ def render_page(
     charts = build_charts(material)
     marks = list(quality.marks(material, verdicts))
     tables = [
-        page_table(order_comparisons(table, material.study.question_factors) if name == "effects" else table)
+        page_table(order_comparisons(table, material.study.answer_factors) if name == "effects" else table)
         for name, table in material.tables.items()
     ]
     tables.sort(key=lambda table: table.name not in OPEN_TABLES)
@@ -252,12 +252,12 @@ def repeat_command(material: Material, campaign: Campaign) -> str:
     return repeat_commands(statuses, CampaignArguments(material.study.name))
 
 
-def order_comparisons(table: StageTable, question_factors: Sequence[str]) -> StageTable:
+def order_comparisons(table: StageTable, answer_factors: Sequence[str]) -> StageTable:
     """Return the table of effects with significant rows first, and of these the factors asked about."""
     data, display = table.table.data, table.table.display
     if "p_holm" not in data:
         return table
-    places = {name: index for index, name in enumerate(question_factors)}
+    places = {name: index for index, name in enumerate(answer_factors)}
     place = data["factor"].map(places).fillna(len(places))
     is_open = ~(data["p_holm"] < SIGNIFICANCE_LEVEL)
     order = data.assign(place=place, is_open=is_open)[: len(display)].sort_values(

@@ -50,7 +50,7 @@ def build_opening(material: Material) -> ReportOpening:
     if material.ok.empty:
         return ReportOpening(sentences)
     by_factor = contrasts_by_factor(evidence.runs, material.data("effects"), material.data("anova"), response)
-    factors = [name for name in study.question_factors if name in by_factor][:1]
+    factors = [name for name in study.answer_factors if name in by_factor][:1]
     ranked = [
         ranked_levels(material, name, rank_levels(evidence.runs, name, by_factor[name], response))
         for name in factors

@@ -108,7 +108,7 @@ def cells_mark(runs: pd.DataFrame) -> Mark:
 
 
 def target_mark(table: Table) -> Mark:
-    """Return whether the cells reached the precision target."""
+    """Return whether the cells reached the interval target."""
     targeted = table.display[table.data["reached"] != NOT_ASKED]
     imprecise, chance = (
         targeted.loc[targeted["reached"] == reached, "cell"].tolist() for reached in (NO, BY_CHANCE)
@@ -119,9 +119,9 @@ def target_mark(table: Table) -> Mark:
         if cells
     ]
     cells = number_of(len(targeted), "cell")
-    text = f"all {cells} within the precision target"
+    text = f"all {cells} within the interval target"
     if imprecise:
-        text = f"{len(imprecise)} of {cells} outside the precision target"
+        text = f"{len(imprecise)} of {cells} outside the interval target"
     elif chance:
         text = f"{len(chance)} of {cells} perhaps precise by chance"
     return Mark(

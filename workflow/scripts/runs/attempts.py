@@ -4,7 +4,7 @@
     runs/<run_id>/<key>/.lock            locked during an attempt
     runs/<run_id>/<key>/attempt-<k>/     one attempt:
         holder.json                      process, host and job of its supervisor; the first file
-        spec.json                        input of the ranks
+        rank_input.json                  input of the ranks
         .variables.sh                    variables of the ranks, removed when they have ended
         rendezvous.json                  where the ranks meet
         log.txt                          output of the ranks

@@ -1,8 +1,8 @@
 """Search the largest batch that fits for the cells that share one search, by trial runs of a few steps.
 
 Every trial starts new processes, the same way as a run. Its folder `attempt-<k>/b<batch size>/` has
-spec.json, log.txt and, if the trial has ended, trial.json. A search that was stopped resumes with the trials
-of earlier attempts. The record is batch_search.json (`runs.other_measurements`).
+rank_input.json, log.txt and, if the trial has ended, trial.json. A search that was stopped resumes with the
+trials of earlier attempts. The record is batch_search.json (`runs.other_measurements`).
 """
 
 import sys
@@ -25,7 +25,7 @@ from environments.record import BuiltEnvironment
 from launchers import launch
 from launchers.protocol import Launcher
 from plan.identity import data_folder, digests
-from plan.largest import BatchSearch, key, output, planned_searches
+from plan.largest import BatchSearch, planned_searches
 from plan.memory import is_estimable, memory_estimate_input
 from plan.site_resources import device_kind_of
 from ranks.worker.context import MAX_VALIDATION_BATCH
@@ -102,14 +102,14 @@ class Trials:
     def _train(self, batch_size: int, trial_folder: Path) -> dict[str, Any]:
         """Train with one batch size in new processes, and return the result."""
         site, search = self.site, self.search
-        spec = search.spec(site, batch_size)
+        spec = search.trial_spec(site, batch_size)
         setup = self.environment.get("setup", ())
         launcher = launch.make_launcher(site, spec, search.run.framework.mpi, setup)
         source, data = data_folder(site, spec["levels"]["dataset"]), trial_folder.resolve() / "data"
         write_trial_data(source, data, spec["replicas"] * min(batch_size, MAX_VALIDATION_BATCH))
         model = search.run.graph.to_json()
         write_json(
-            trial_folder / "spec.json",
+            trial_folder / "rank_input.json",
             rank_input(spec, search.run.framework, self.environment, model, data, launcher.hosts),
         )
         outcome = launch.run_ranks(
@@ -164,7 +164,8 @@ def estimate_size(site: Site, search: BatchSearch, environment: BuiltEnvironment
     if not limit or small == large or not is_estimable(run.framework):
         return None
     inputs = [
-        memory_estimate_input(run.framework, run.graph, search.spec(site, size)) for size in (small, large)
+        memory_estimate_input(run.framework, run.graph, search.trial_spec(site, size))
+        for size in (small, large)
     ]
     kind = device_kind_of(site, run.levels)
     needed = [sum(entry.by_category(kind).values()) for entry in estimate(site, environment, inputs)]
@@ -218,9 +219,6 @@ def measure_search(
 KIND = other_measurements.Kind(
     "batch_search",
     planned_searches,
-    lambda site, search: search.spec(site, search.smallest(site)),
-    key,
-    output,
     measure_search,
 )
 

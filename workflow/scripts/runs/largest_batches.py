@@ -19,7 +19,7 @@ from declared.site import load_site
 from declared.study import load_study
 from plan.batch_sizes import batch_size_file
 from plan.design import plan_design
-from plan.largest import output, planned_searches
+from plan.largest import planned_searches
 from runs.largest import KIND
 
 
@@ -44,7 +44,7 @@ def main(*, study: str, site: str, out: Path) -> None:
     """
     declared_site = load_site(site)
     searches = planned_searches(plan_design(load_study(study), declared_site), declared_site)
-    files = [output(out.parents[1], declared_site, search) for search in searches]
+    files = [search.final_record(out.parents[1], declared_site) for search in searches]
     records = [KIND.read(file) for file in files]
     for record in records:
         text_of_size = f"batch size {record['batch_size']} (limit: {record['limit']})"

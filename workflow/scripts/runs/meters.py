@@ -203,7 +203,7 @@ def _measure_idle_power(
 ) -> dict[str, Any]:
     """Return the content of idle.json: time, hosts, mean power in W by scope, and all meters."""
     launcher = launch.make_step_launcher(site, spec, environment, "idle")
-    write_json(folder / "spec.json", {"spec": spec, "hosts": list(launcher.hosts)})
+    write_json(folder / "rank_input.json", {"spec": spec, "hosts": list(launcher.hosts)})
     began_at = time.time()
     outcome = launch.run_ranks(launcher, environment, folder.resolve(), spec, site, program=IDLE)
     no_watts: dict[str, float | None] = dict.fromkeys(SCOPES)

@@ -105,7 +105,7 @@ def measure_nodes(site: Site, nodes: int, folder: Path) -> dict[str, Any]:
     spec = check_spec(site, nodes, device)
     launcher = launch.make_launcher(site, spec, setup=environment.get("setup", ()))
     framework = replace(load_framework(LIBRARY), modules=tuple(modules))
-    write_json(folder / "spec.json", rank_input(spec, framework, environment, {}, None, launcher.hosts))
+    write_json(folder / "rank_input.json", rank_input(spec, framework, environment, {}, None, launcher.hosts))
     limited = replace(site, time_limit_s=max(TIME_LIMIT_S, site.time_limit_s))
     outcome = launch.run_ranks(launcher, environment, folder.resolve(), spec, limited, program=PROGRAM)
     result = read_result(folder)

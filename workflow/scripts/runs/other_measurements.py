@@ -44,18 +44,12 @@ class Kind(Generic[MeasurementT]):
     Attributes:
         name: "collective_benchmark", "timing" or "batch_search", also the name of the record's schema.
         list_measurements: Returns the measurements of a design that a site can execute.
-        spec: Returns the specification of a measurement for the ranks.
-        key: Returns the key of a measurement.
-        output: Returns the path of the final record of a measurement in results/<study>.
         measure: Measures once in the folder of an attempt, and returns the fields that only records of this
             kind have.
     """
 
     name: str
     list_measurements: Callable[[Iterable[Run], Site], Sequence[MeasurementT]]
-    spec: Callable[[Site, MeasurementT], Mapping[str, Any]]
-    key: Callable[[Site, MeasurementT], str]
-    output: Callable[[Path, Site, MeasurementT], Path]
     measure: Callable[[Site, MeasurementT, BuiltEnvironment, Launcher, Path], dict[str, Any]]
 
     def title(self, name: str) -> str:
@@ -80,7 +74,7 @@ class Kind(Generic[MeasurementT]):
         results = out.parents[3]
         study, site = load_study(study_name), without_slow_nodes(load_site(site_name), results)
         measurement = self.find(study, site, name)
-        if self.key(site, measurement) != key:
+        if measurement.key(site) != key:
             raise changed_since_planned(self.title(name), key)
         with report_interruptions(self.title(name), out):
             check_bound(results, site)
@@ -107,7 +101,7 @@ class Kind(Generic[MeasurementT]):
 
         `results` is the folder results/<study>.
         """
-        final_record = self.output(results, site, measurement)
+        final_record = measurement.final_record(results, site)
         measurement_folder = final_record.parent
         with attempts.exclusive(measurement_folder, self.title(measurement.name)):
             attempt_folder = attempts.latest_recorded_attempt(measurement_folder)
@@ -119,7 +113,7 @@ class Kind(Generic[MeasurementT]):
                 bind_results(results, study.name, site)
                 with attempts.new_attempt(measurement_folder) as attempt_folder:
                     setup = environment.get("setup", ())
-                    launcher = launch.make_launcher(site, self.spec(site, measurement), setup=setup)
+                    launcher = launch.make_launcher(site, measurement.spec(site), setup=setup)
                     started_at = time.time()
                     result = self.measure(site, measurement, environment, launcher, attempt_folder)
                     record = {

@@ -52,7 +52,7 @@ UNREADABLE = "unreadable-log"
 def input_fields(
     command: Command, spec: Mapping[str, Any], data: Path | None, environment: BuiltEnvironment
 ) -> dict[str, Any]:
-    """Return the part of spec.json that tells ranks which command to start, and how."""
+    """Return the part of rank_input.json that tells ranks which command to start, and how."""
     image, installed = environment.get("image"), environment.get("installed")
     python = installed["executable"] if installed else environment["python"]["executable"]
     return {

@@ -145,7 +145,7 @@ class CampaignProgress:
             n_planned: Number of planned runs.
             n_done: Number of them that have a record from an earlier session.
             left_s: Returns the expected time of the remaining runs in s, or None.
-            count_planned: For a study with a precision target: returns the number of runs planned so far, and
+            count_planned: For a study with an interval target: returns the number of runs planned so far, and
                 whether more can follow.
             stop_scheduling: See FailureWatch.
         """

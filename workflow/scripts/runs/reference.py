@@ -120,7 +120,7 @@ def run_benchmark(
         # Without levels, ranks trace nothing.
         benchmark_spec = {name: value for name, value in spec.items() if name not in ("levels", "steps")}
         write_json(
-            folder / "spec.json",
+            folder / "rank_input.json",
             {"spec": benchmark_spec, "modules": list(modules), "hosts": list(launcher.hosts)},
         )
         limited = replace(site, time_limit_s=min(TIME_LIMIT_S, site.time_limit_s))

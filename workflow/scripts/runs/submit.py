@@ -4,7 +4,7 @@ Environments, data and the design are built first, without an allocation. Then e
 records gets a Slurm job. In it, Snakemake starts one supervisor after the other, in planned order, and each
 supervisor starts one srun for its ranks and others for reference benchmarks and idle power. Jobs of one study
 have the same name and depend on each other (--dependency=singleton), so that blocks never overlap unless the
-site allows concurrent runs. The next `ringside submit` resumes an interrupted block. With a precision target
+site allows concurrent runs. The next `ringside submit` resumes an interrupted block. With an interval target
 every possible block gets a job. It waits for all earlier blocks, decides which runs it needs, and ends at
 once if there are none.
 """

@@ -121,7 +121,7 @@ def run_attempt(
     idle_w = meters.idle_power(results, session, site, spec, environment)
     model = planned_run.graph.to_json() if planned_run.graph else None
     content = rank_input(spec, planned_run.framework, environment, model, planned_run.data, launcher.hosts)
-    write_json(attempt_folder / "spec.json", content)
+    write_json(attempt_folder / "rank_input.json", content)
     run_environment = environment
     if version := spec.get("scorep"):
         run_environment = score_p.wrap_program(environment, site, version, attempt_folder.resolve())
@@ -285,7 +285,7 @@ def rank_input(
     data: Path | None,
     hosts: Sequence[str],
 ) -> dict[str, Any]:
-    """Return the content of an attempt's spec.json, the input of its ranks."""
+    """Return the content of an attempt's rank_input.json, the input of its ranks."""
     installed = environment.get("installed")
     absent = installed.get("absent", []) if installed else []
     return {

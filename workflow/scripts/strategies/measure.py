@@ -10,17 +10,7 @@ from declared.site import Site
 from environments.record import BuiltEnvironment
 from launchers import launch
 from launchers.protocol import Launcher
-from plan.timings import (
-    PARTS,
-    PROGRAMS,
-    Timing,
-    code_digest,
-    environment_digest,
-    key,
-    output,
-    planned_timings,
-    spec,
-)
+from plan.timings import PARTS, PROGRAMS, Timing, planned_timings
 from runs import other_measurements, transport
 from runs.supervise import rank_input
 
@@ -35,10 +25,10 @@ def measure_timing(
     folder: Path,
 ) -> dict[str, Any]:
     """Time once in the attempt's `folder`, and return what only the record of a timing has."""
-    settings = spec(site, timing)
+    settings = timing.spec(site)
     model = timing.run.graph.to_json() if timing.kind == PARTS else {}
     write_json(
-        folder / "spec.json",
+        folder / "rank_input.json",
         rank_input(settings, timing.run.framework, environment, model, Path(), launcher.hosts),
     )
     program = f"ranks.{PROGRAMS[timing.kind]}"
@@ -53,8 +43,7 @@ def measure_timing(
         "status": status,
         "reason": reason,
         "wall_s": outcome.wall_s,
-        "environment_digest": environment_digest(site, timing),
-        "code_digest": code_digest(timing.framework, timing.kind),
+        **timing.digests(site),
         "hosts": list(dict.fromkeys(rank["host"] for rank in measured.get("ranks", []))),
         "devices": [rank["device"] for rank in measured.get("ranks", [])],
         "transport": (
@@ -69,7 +58,7 @@ def measure_timing(
     }  # fmt: skip
 
 
-KIND = other_measurements.Kind("timing", planned_timings, spec, key, output, measure_timing)
+KIND = other_measurements.Kind("timing", planned_timings, measure_timing)
 
 
 def main(*, study: str, site: str, timing: str, key: str, out: Path) -> None:

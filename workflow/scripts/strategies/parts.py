@@ -23,7 +23,7 @@ from models.graph import Graph
 from plan.campaign import load_merged_config
 from plan.design import Run
 from plan.geometry import Geometry
-from plan.timings import PARTS, Timing, spec
+from plan.timings import PARTS, Timing
 from strategies.costs import Measured
 from strategies.gather import part_rows
 from strategies.measure import KIND
@@ -111,9 +111,9 @@ def time_parts(
     folder = folder or site.cache / FOLDER / site.name
     record = KIND.reuse_or_measure(replace(load_study("quickstart"), name=FOLDER), site, timing, folder)
     if record["status"] != "ok":
-        log = Path(KIND.output(folder, site, timing)).parent
+        log = timing.final_record(folder, site).parent
         problem = f"timing of parts: {record['status']}: {record['reason']}"
         hint = "repeat the command on an idle machine, or give a smaller --batch-size"
         raise InputError("run-failed", problem, file=log, got=record["status"], hint=hint)
-    rows = pd.DataFrame(part_rows(record, timing, spec(site, timing)["ranks_per_node"]))
+    rows = pd.DataFrame(part_rows(record, timing, timing.spec(site)["ranks_per_node"]))
     return TimedParts(measured_rows(rows), record["devices"][0])

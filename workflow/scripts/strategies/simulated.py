@@ -132,13 +132,14 @@ def scale_estimate(total: Estimate, n_parts: float) -> Estimate:
     return Estimate(total.value / n_parts, total.low / n_parts, total.high / n_parts, total.n)
 
 
-MODEL_FACTORS = ("framework", "model", "dataset", "batch_size", "optimizer", "device")
+# Cells on one rank that agree in these take the same time outside layers.
+ONE_RANK_FACTORS = ("framework", "model", "dataset", "batch_size", "optimizer", "device")
 
 
 def time_outside_layers(data: pd.DataFrame, row: pd.Series) -> float:
     """Return the measured minus the simulated step time of a model on one rank, NaN without such a cell."""
     one_rank = data[data["ranks"] == 1]
-    for name in MODEL_FACTORS:
+    for name in ONE_RANK_FACTORS:
         one_rank = one_rank[one_rank[name] == row[name]]
     return float((one_rank["step_s"] - one_rank["simulated_s"]).mean()) if len(one_rank) else math.nan
 

@@ -172,7 +172,7 @@ def export(attempt: Path, name: str, gradient_bytes: int, folder: Path) -> list[
     Raises:
         InputError: If no step was traced.
     """
-    levels = read_json(attempt / "spec.json")["spec"]["levels"]
+    levels = read_json(attempt / "rank_input.json")["spec"]["levels"]
     traced = Traced(
         read_intervals(attempt / TABLE),
         int(levels["warmup_epochs"]),

@@ -90,7 +90,7 @@ def finished_trace(folder: Path) -> Path | None:
 def is_complete(attempt: Path) -> bool:
     """Return whether the phases of an attempt belong to its run and are complete."""
     try:
-        spec, epochs = read_json(attempt / "spec.json")["spec"], read_epochs(attempt / "epochs.csv")
+        spec, epochs = read_json(attempt / "rank_input.json")["spec"], read_epochs(attempt / "epochs.csv")
         return damage_reason(attempt, spec["ranks"], len(epochs), int(epochs[-1]["steps"])) is None
     except (OSError, ValueError, KeyError, IndexError, TypeError):
         return False
@@ -204,5 +204,5 @@ def trace_run(
 
 def summed_gradient_bytes(attempt: Path, run: Run) -> int:
     """Return the bytes of a run's gradients in the type in which an all-reduce sums them."""
-    levels = read_json(attempt / "spec.json")["spec"]["levels"]
+    levels = read_json(attempt / "rank_input.json")["spec"]["levels"]
     return run.graph.gradient_bytes * number_bytes(levels).reduced // BYTES if run.graph else 0

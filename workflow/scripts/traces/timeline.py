@@ -120,8 +120,8 @@ def read(folder: Path) -> Timeline:
         problem = f"has no {TABLE}: the run was not traced, or the file was removed"
         raise InputError("missing-file", problem, file=folder, got=TABLE, hint="trace the run again")
     try:
-        record, spec = (read_json(folder / name) for name in ("record.json", "spec.json"))
-        hosts = [host for host in spec["hosts"] for _ in range(spec["spec"]["ranks_per_node"])]
+        record, rank_input = (read_json(folder / name) for name in ("record.json", "rank_input.json"))
+        hosts = [host for host in rank_input["hosts"] for _ in range(rank_input["spec"]["ranks_per_node"])]
         metadata = {name: record[name] for name in ("study", "run_id", "key", "site", "started_at")}
         measured = record["measured"]
         return Timeline(

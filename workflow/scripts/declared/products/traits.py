@@ -34,7 +34,7 @@ class Traits:
         strategies_searched: The study needs strategies of layers from a search.
         heterogeneous: Ranks or nodes can differ in speed.
         nodes_have_network: Nodes are not emulated on one machine, where they communicate over loopback.
-        has_precision_target: The study has a precision target instead of a number of replicates.
+        has_interval_target: The study has an interval target instead of a number of replicates.
         has_collective_benchmark: There is a collective benchmark of the network, or will be.
         traced: There are phases of traced runs, or will be.
         reference_timed: A reference benchmark is timed before and after every run.
@@ -70,7 +70,7 @@ class Traits:
     strategies_searched: bool = False
     heterogeneous: bool = False
     nodes_have_network: bool = True
-    has_precision_target: bool = False
+    has_interval_target: bool = False
     has_collective_benchmark: bool = True
     traced: bool = False
     reference_timed: bool = True

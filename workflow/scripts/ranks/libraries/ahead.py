@@ -96,7 +96,7 @@ class Slot:
         return images, labels
 
 
-class Ahead:
+class Prefetcher:
     """Send batches ahead, with slots that are reused in all epochs."""
 
     def __init__(self, lane: Lane) -> None:

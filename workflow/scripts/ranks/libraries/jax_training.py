@@ -254,7 +254,7 @@ class Layout:
         )
         return jax.jit(mapped, donate_argnums=tuple(donate))
 
-    def gathered(self, weights: Arrays) -> Arrays:
+    def gather(self, weights: Arrays) -> Arrays:
         """Return whole weights from shards, in the step of a replica."""
         return {name: self._gather_weight(name, weight) for name, weight in weights.items()}
 
@@ -393,7 +393,7 @@ class JaxTrainer(Trainer):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         configure_library(context)
-        context.phases.profile_by(JaxProfiler())
+        context.phases.use_profiler(JaxProfiler())
         context.phases.enter("join")
         self.transport = self.join()
         context.phases.enter("build")
@@ -476,7 +476,7 @@ class JaxTrainer(Trainer):
                 name: weight if self._is_of_batch_norm(name) else weight.astype(self._dtype)
                 for name, weight in weights.items()
             }
-        return self.layout.gathered(weights)
+        return self.layout.gather(weights)
 
     def _sharding(self, name: str | None) -> NamedSharding:
         return NamedSharding(self.layout.mesh, P() if name is None else self.layout.spec(name, True))
@@ -601,7 +601,7 @@ class JaxTrainer(Trainer):
             name: (weight - rate * changes[name]).astype(weight.dtype) for name, weight in shares.items()
         }
         state |= {
-            "weights": layout.gathered(shares) if self._is_replicated else shares,
+            "weights": layout.gather(shares) if self._is_replicated else shares,
             "optimizer": moments,
             "sums": {name: jnp.zeros_like(value) for name, value in state["sums"].items()},
         }

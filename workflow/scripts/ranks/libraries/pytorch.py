@@ -27,7 +27,7 @@ from torch.utils.checkpoint import (
 from models.graph import SHARED, Graph, Operator, is_decayed
 from models.initial import rotary_tables
 from models.precision import AMP, BF16, FP32, TF32
-from ranks.libraries.ahead import N_SLOTS, Ahead
+from ranks.libraries.ahead import N_SLOTS, Prefetcher
 from ranks.libraries.channels_first import canonical, channels_first
 from ranks.libraries.pytorch_layers import (
     LSTM,
@@ -43,7 +43,7 @@ from ranks.libraries.pytorch_layers import (
 )
 from ranks.libraries.pytorch_streams import Streams
 from ranks.libraries.pytorch_user_model import (
-    build_own,
+    build_user_module,
     count_parameters,
     count_sample_flops,
     module_statistics,
@@ -137,7 +137,7 @@ def build(graph: Graph, checkpointing: str = NONE) -> nn.Module:
         checkpointing: Level of the factor: what the backward pass recomputes.
     """
     if graph.module:
-        return build_own(graph.module)
+        return build_user_module(graph.module)
     root, calls = nn.Module(), fx.Graph()
     nodes = {graph.operators[0].name: calls.placeholder("images" if graph.vocabulary is None else "tokens")}
     tables = {}
@@ -277,15 +277,15 @@ def _add_call(
             (outputs,) = inputs
             return calls.call_function(getitem, (outputs.args[0], 1))
         case "lstm":
-            root.add_module(operator.name, _module(operator, graph))
+            root.add_module(operator.name, _operator_module(operator, graph))
             return calls.call_function(getitem, (calls.call_module(operator.name, inputs), 0))
-    root.add_module(operator.name, _module(operator, graph))
+    root.add_module(operator.name, _operator_module(operator, graph))
     if "rotary" in operator.settings:
         return calls.call_module(operator.name, inputs, {"rotary": tables[_rotary_buffer(operator)]})
     return calls.call_module(operator.name, inputs)
 
 
-def _module(operator: Operator, graph: Graph) -> nn.Module:
+def _operator_module(operator: Operator, graph: Graph) -> nn.Module:
     below = graph.by_name[operator.inputs[0]]
     channels = below.shape[-1]
     match operator.kind:
@@ -384,19 +384,19 @@ def load(module: nn.Module, graph: Graph, weights: dict[str, np.ndarray]) -> Non
         )
 
 
-def gathered(tensor: torch.Tensor) -> np.ndarray:
+def gather_array(tensor: torch.Tensor) -> np.ndarray:
     """Return all of a tensor as float32 in host memory; collective if it is sharded (a DTensor)."""
     full = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
     return full.detach().float().cpu().numpy()
 
 
-def saved(module: nn.Module, graph: Graph) -> dict[str, np.ndarray]:
+def canonical_weights(module: nn.Module, graph: Graph) -> dict[str, np.ndarray]:
     """Return the canonical weights of a module that was built from `graph`; the inverse of `load`.
 
     Sharded weights are gathered one after the other, which is collective.
     """
     return {
-        name: canonical(gathered(tensor), graph.by_name[name.rpartition(".")[0]], graph)
+        name: canonical(gather_array(tensor), graph.by_name[name.rpartition(".")[0]], graph)
         for name, tensor in tensors(module, graph).items()
     }
 
@@ -537,7 +537,7 @@ def use_device_clock(phases: Untraced, device: torch.device) -> None:
         return [s if isinstance(s, float) else zero + rate * first.elapsed_time(s) for s in stamps]
 
     origins = [origin()]
-    phases.read_by(stamp, seconds)
+    phases.use_clock(stamp, seconds)
 
 
 class TorchProfiler:
@@ -616,7 +616,13 @@ def norm_over_ranks(
 
 
 class PyTorchTrainer(Trainer):
-    """The training loop of every PyTorch framework, on one device; adapters override the hooks."""
+    """The training loop of every PyTorch framework, on one device; adapters override the hooks.
+
+    Attributes:
+        graph: What this rank trains: the whole model (`context.graph`), or its stages in a pipeline.
+        module: The module of `graph`, which has the weights.
+        model: What a training step calls: `module`, or what wraps or compiles it.
+    """
 
     #: data type of weights and of normalized images
     dtype = torch.float32
@@ -643,11 +649,11 @@ class PyTorchTrainer(Trainer):
         if context.graph.vocabulary is None:
             self._mean = torch.tensor(context.manifest["mean"], device=self.torch_device).view(1, -1, 1, 1)
             self._std = torch.tensor(context.manifest["std"], device=self.torch_device).view(1, -1, 1, 1)
-        self._ahead = Ahead(Streams(self.torch_device)) if self.torch_device.type == "cuda" else None
+        self._ahead = Prefetcher(Streams(self.torch_device)) if self.torch_device.type == "cuda" else None
         self._updates = 0
         self.model: nn.Module = self.module
         use_device_clock(context.phases, self.torch_device)
-        context.phases.profile_by(TorchProfiler(self.torch_device))
+        context.phases.use_profiler(TorchProfiler(self.torch_device))
         context.phases.enter("join")
         self.distribute()
         context.phases.enter("build")
@@ -805,7 +811,7 @@ class PyTorchTrainer(Trainer):
 
     def weights(self) -> dict[str, np.ndarray]:
         """Return all weights of the model in the canonical layout (models/graph.py)."""
-        return saved(self.module, self.context.graph)
+        return canonical_weights(self.module, self.context.graph)
 
     def statistics(self) -> dict[str, np.ndarray]:
         """Return the untrained weights of this rank, such as running statistics."""

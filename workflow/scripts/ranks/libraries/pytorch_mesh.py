@@ -52,7 +52,7 @@ from models.mesh import AXES
 from models.pipelines import INTERLEAVED, ZERO_BUBBLE, ZERO_BUBBLE_V, own_stages, rank_of, stages_per_rank
 from models.precision import AMP, COMPUTES_IN_BFLOAT16
 from ranks.libraries.channels_first import canonical
-from ranks.libraries.pytorch import cross_entropy, gathered, join, scale_auxiliary_losses, tensors
+from ranks.libraries.pytorch import cross_entropy, gather_array, join, scale_auxiliary_losses, tensors
 from ranks.libraries.pytorch_layers import Experts, FeedForwards
 from ranks.libraries.pytorch_sharded import ShardedTrainer, mark_calls
 from ranks.worker.context import Context
@@ -520,7 +520,7 @@ class MeshTrainer(ShardedTrainer):
                 value = torch.empty(shape, device=self.torch_device)
                 if any(stage_graph is rank_graph for rank_graph in self.rank_stage_graphs):
                     weight = canonical(
-                        gathered(tensors_by_name[name]), graph.by_name[name.rpartition(".")[0]], graph
+                        gather_array(tensors_by_name[name]), graph.by_name[name.rpartition(".")[0]], graph
                     )
                     self.fill(value, torch.from_numpy(weight))
                 if self.pipeline:

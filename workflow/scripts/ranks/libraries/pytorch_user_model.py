@@ -23,7 +23,7 @@ RUNNING = ("running_mean", "running_var")
 N_COUNTED_SAMPLES = 2  # batch normalization of one pixel cannot train on one
 
 
-def build_own(operator: Operator) -> nn.Module:
+def build_user_module(operator: Operator) -> nn.Module:
     """Return a new module of the user's class.
 
     The file can import other files of its folder, which is added to the end of the search path.
@@ -102,7 +102,7 @@ def count_sample_flops(graph: Graph, operator: Operator) -> float | None:
     dtype = torch.float32 if graph.vocabulary is None else torch.int64
     try:
         with torch.device("meta"):
-            module = build_own(operator).train()
+            module = build_user_module(operator).train()
             samples = torch.zeros(N_COUNTED_SAMPLES, *shape, dtype=dtype)
         with FlopCounterMode(display=False) as counter:
             logits = module(samples)

@@ -344,13 +344,14 @@ class TensorFlowTrainer(Trainer):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self.device = configure_library(context)
-        context.phases.read_by(time.monotonic, seconds)
-        context.phases.profile_by(TensorFlowProfiler())
+        context.phases.use_clock(time.monotonic, seconds)
+        context.phases.use_profiler(TensorFlowProfiler())
         context.phases.enter("join")
         self.strategy = self.make_strategy()
         context.phases.enter("build")
-        self._traced_here = threading.local()  # A strategy traces each replica in a thread.
-        # A stateful generator, so that different traces of a step draw different masks.
+        # tf.function calls a step once for each replica, in a thread of its own, to build its graph.
+        self._replica_marks = threading.local()
+        # A stateful generator, so that different graphs of a step draw different masks.
         keras.backend.experimental.enable_tf_random_generator()
         # Dropout draws from it.
         keras.utils.set_random_seed(context.spec["seed"] + context.rank)
@@ -435,7 +436,7 @@ class TensorFlowTrainer(Trainer):
     @property
     def mark(self) -> Marks:
         """Marks of the replica whose step is being traced into a graph."""
-        marks: Marks = self._traced_here.marks
+        marks: Marks = self._replica_marks.marks
         return marks
 
     def mark_computed(self, gradients: Sequence[Any]) -> Sequence[Any]:
@@ -726,7 +727,7 @@ class TensorFlowTrainer(Trainer):
         """
 
         def on_replica(batch: Any) -> Any:
-            mark = self._traced_here.marks = Marks(is_traced, self.context.spec["device"] == "cuda")
+            mark = self._replica_marks.marks = Marks(is_traced, self.context.spec["device"] == "cuda")
             inputs, labels = mark.before("forward", list(batch))
             with tf.GradientTape() as tape:
                 loss, *correct = self._forward(self._normalized(inputs), labels)

@@ -28,9 +28,9 @@ MAX_SAMPLES_IN_MEMORY_BYTES = 2**28
 class Context:
     """One rank of one run.
 
-    `rank_input` is the content of the attempt's spec.json, as `runs.supervise.rank_input` writes it. Its key
-    `spec` has the run's specification (plan.identity.spec); other keys have what a rank needs in addition,
-    such as the folder of the data.
+    `rank_input` is the content of the attempt's rank_input.json (`runs.supervise.rank_input`). Its key `spec`
+    has the run's specification (plan.identity.run_spec); other keys have what a rank needs in addition, such
+    as the folder of the data.
     """
 
     folder: Path
@@ -39,11 +39,11 @@ class Context:
     local_rank: int
     group: Group
     phases: Untraced = field(default_factory=Untraced)
-    _divided: list[int] = field(default_factory=list)
+    _unequal_counts: list[int] = field(default_factory=list)
 
     @property
     def spec(self) -> dict[str, Any]:
-        """The run's specification (plan.identity.spec)."""
+        """The run's specification (plan.identity.run_spec)."""
         return self.rank_input["spec"]
 
     @property
@@ -170,49 +170,52 @@ class Context:
         return list(range(n_accelerators))
 
     @property
-    def samples(self) -> list[int]:
-        """Number of samples in a step, by `replica`."""
-        return (
-            self._divided or [self.spec["local_batch"] * self.spec["replicas_per_rank"]] * self.mesh.replicas
-        )
+    def sample_counts(self) -> list[int]:
+        """Number of samples of each `replica` in a step."""
+        equal = self.spec["local_batch"] * self.spec["replicas_per_rank"]
+        return self._unequal_counts or [equal] * self.mesh.replicas
 
-    def divide(self, samples: Sequence[int]) -> None:
+    @property
+    def step_samples(self) -> int:
+        """Number of samples of all replicas in a step."""
+        return sum(self.sample_counts)
+
+    def divide(self, sample_counts: Sequence[int]) -> None:
         """Set the number of samples of each rank in a step, where each rank is one replica.
 
-        Args:
-            samples: Number of samples of each rank; the sum must remain that of `self.samples`.
+        Their sum must remain `step_samples`.
         """
-        self._divided = list(samples)
+        self._unequal_counts = list(sample_counts)
 
     @property
     def sample_slice(self) -> slice:
         """Slice of a step's samples that this rank sees."""
-        before = sum(self.samples[: self.replica])
-        return slice(before, before + self.samples[self.replica])
+        before = sum(self.sample_counts[: self.replica])
+        return slice(before, before + self.sample_counts[self.replica])
 
     @property
     def _replica_slices(self) -> list[slice]:
         """Slices of a step's samples, one for each of this rank's replicas."""
-        samples, replicas = self.sample_slice, self.spec["replicas_per_rank"]
-        batch = (samples.stop - samples.start) // replicas
-        return [slice(first, first + batch) for first in range(samples.start, samples.stop, batch)]
+        of_rank = self.sample_slice
+        batch = (of_rank.stop - of_rank.start) // self.spec["replicas_per_rank"]
+        return [slice(first, first + batch) for first in range(of_rank.start, of_rank.stop, batch)]
 
     def order(self, epoch: int) -> np.ndarray:
         """Return the sample numbers of this rank's batches, int64 [steps * replicas of the rank, batch]."""
-        epoch_order = self.spec["seed"], epoch, self.spec["samples_per_epoch"], sum(self.samples)
-        orders = [sampling.epoch_batches(*epoch_order, samples) for samples in self._replica_slices]
+        epoch_order = self.spec["seed"], epoch, self.spec["samples_per_epoch"], self.step_samples
+        orders = [sampling.epoch_batches(*epoch_order, part) for part in self._replica_slices]
         return np.stack(orders, axis=1).reshape(-1, orders[0].shape[1])
 
     def epoch(self, epoch: int) -> Iterator[Batch]:
         """Yield this rank's augmented batches of `epoch` (1 is the first), in each step one per replica."""
-        spec, level, block = self.spec, self.levels["augmentation"], sum(self.samples)
-        slices = self._replica_slices
+        spec, level, slices = self.spec, self.levels["augmentation"], self._replica_slices
         augment = Augmentation(level, spec["seed"], epoch, spec["samples_per_epoch"], self.graph.shape[0])
-        for place, samples in enumerate(self.order(epoch)):
+        for place, sample_numbers in enumerate(self.order(epoch)):
             step, replica = divmod(place, len(slices))
-            first = step * block + slices[replica].start
-            inputs, labels = self._train.read(epoch, slice(first, first + len(samples)), samples)
-            yield self._with_labels(augment(inputs, samples), labels, samples, epoch)
+            first = step * self.step_samples + slices[replica].start
+            places = slice(first, first + len(sample_numbers))
+            inputs, labels = self._train.read(epoch, places, sample_numbers)
+            yield self._with_labels(augment(inputs, sample_numbers), labels, sample_numbers, epoch)
 
     def samples_in_memory(self) -> Batch | None:
         """Return all training samples and labels, for a library that gathers the batches of `order` itself.
@@ -234,11 +237,13 @@ class Context:
         """Return the labels that have logits, [N] or [N, length]: the last ones of a sequence."""
         return labels[:, -self.positions :] if labels.ndim == 2 else labels
 
-    def _with_labels(self, inputs: np.ndarray, labels: np.ndarray, samples: np.ndarray, epoch: int) -> Batch:
+    def _with_labels(
+        self, inputs: np.ndarray, labels: np.ndarray, sample_numbers: np.ndarray, epoch: int
+    ) -> Batch:
         """Return inputs, masked if the model predicts masked tokens, and the labels that have logits."""
         if labels.ndim == 2 and (n_masked := self.graph.n_masked):
             mask = self.graph.operators[0]["vocabulary"] - 1
-            return mask_tokens(inputs, samples, n_masked, mask, [self.spec["seed"], epoch])
+            return mask_tokens(inputs, sample_numbers, n_masked, mask, [self.spec["seed"], epoch])
         return inputs, self._labels_with_logits(labels)
 
     @cached_property
@@ -251,11 +256,11 @@ class Context:
 
         Ranks that run one program (JAX) all evaluate as many batches as that replica.
         """
-        return max(-(-len(self._validation) * samples // sum(self.samples)) for samples in self.samples)
+        return max(-(-len(self._validation) * count // self.step_samples) for count in self.sample_counts)
 
     @property
     def _validation_share(self) -> slice:
-        return sampling.validation_share(len(self._validation), sum(self.samples), self.sample_slice)
+        return sampling.validation_share(len(self._validation), self.step_samples, self.sample_slice)
 
     @property
     def missing_validation_batches(self) -> int:
@@ -263,18 +268,18 @@ class Context:
 
         All ranks must have the same number of samples in a step.
         """
-        size = min(MAX_VALIDATION_BATCH, self.samples[self.replica])
+        size = min(MAX_VALIDATION_BATCH, self.sample_counts[self.replica])
         largest, share = self.largest_validation_share, self._validation_share
         return -(-largest // size) + -(share.stop - share.start) // size
 
     def validation(self) -> Iterator[Batch]:
         """Yield this rank's share of the validation split, in batches no larger than those of training."""
         split, share = self._validation, self._validation_share
-        size = min(MAX_VALIDATION_BATCH, self.samples[self.replica])
+        size = min(MAX_VALIDATION_BATCH, self.sample_counts[self.replica])
         for first in range(share.start, share.stop, size):
             places = slice(first, min(first + size, share.stop))
-            samples = np.arange(places.start, places.stop)
-            yield self._with_labels(*split.read(0, places, samples), samples, epoch=0)
+            sample_numbers = np.arange(places.start, places.stop)
+            yield self._with_labels(*split.read(0, places, sample_numbers), sample_numbers, epoch=0)
 
 
 def interfaces(spec: Mapping[str, Any]) -> list[str]:
@@ -294,7 +299,7 @@ def from_environment(folder: Path) -> Context:
 
     Its identity comes from the environment, the rest from the attempt's folder.
     """
-    rank_input = json.loads((folder / "spec.json").read_text())
+    rank_input = json.loads((folder / "rank_input.json").read_text())
     spec, rank = rank_input["spec"], int(os.environ["RINGSIDE_RANK"])
     phases = make_phases(spec.get("levels", {}), folder, rank, spec.get("steps", 0))
     phases.enter("rendezvous")

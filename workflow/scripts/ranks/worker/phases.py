@@ -37,7 +37,7 @@ class Untraced:
     #: whether the current step is traced
     is_traced = False
 
-    def read_by(self, clock: Callable[[], Any], seconds: Callable[[Stamps], Sequence[float]]) -> None:
+    def use_clock(self, clock: Callable[[], Any], seconds: Callable[[Stamps], Sequence[float]]) -> None:
         """Take stamps from another clock.
 
         Args:
@@ -72,7 +72,7 @@ class Untraced:
     def put(self, phase: str, start: Any, end: Any) -> None:
         """Record an interval parallel to the phases of this step, from stamp to stamp."""
 
-    def profile_by(self, profiler: Profiler) -> None:
+    def use_profiler(self, profiler: Profiler) -> None:
         """Let a library's own profiler record a few steps, with `trace: full`."""
 
     def open_epoch(self, epoch: int) -> None:
@@ -104,7 +104,7 @@ class Phases(Untraced):
         self._entered: list[tuple[int, int, str, Any]] = [(0, 0, "interpreter", process_start())]
         self._parallel: list[list[Any]] = []
 
-    def read_by(self, clock: Callable[[], Any], seconds: Callable[[Stamps], Sequence[float]]) -> None:
+    def use_clock(self, clock: Callable[[], Any], seconds: Callable[[Stamps], Sequence[float]]) -> None:
         """Take stamps from another clock."""
         self._clock, self._seconds = clock, seconds
 
@@ -209,7 +209,7 @@ class ProfiledPhases(Phases):
         self._watching = False
         self._events = folder / operators.RAW.format(rank)
 
-    def profile_by(self, profiler: Profiler) -> None:
+    def use_profiler(self, profiler: Profiler) -> None:
         """Let a library's own profiler record a few steps, with `trace: full`."""
         self._profilers.append(profiler)
 

@@ -1,8 +1,8 @@
 """Decide which samples a replica trains on, and in which order, by the same rule in every framework.
 
 The order of an epoch is one permutation of the training samples, drawn from (seed, epoch), the same on all
-ranks. Each step uses the next `replicas * batch` samples of it, its block, of which each replica trains on
-`batch` consecutive ones. With unequal shares (`divide_block`), each rank trains on consecutive samples in
+ranks. Each step uses the next `replicas * batch` samples of it, of which each replica trains on `batch`
+consecutive ones. With unequal shares (`divide_step`), each rank trains on consecutive samples in
 proportion to its share. So k accumulated batches of size b have the same samples as one batch of size k * b,
 and the samples of a step do not depend on the number of ranks.
 """
@@ -12,34 +12,34 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 
-def epoch_batches(seed: int, epoch: int, samples: int, block: int, part: slice) -> np.ndarray:
-    """Return the samples in `part` of each step's `block`, int64 [steps, part].
+def epoch_batches(seed: int, epoch: int, n_samples: int, step_samples: int, part: slice) -> np.ndarray:
+    """Return the samples in `part` of each step's `step_samples`, int64 [steps, part].
 
     Samples at the end of the order that do not fill a step are left out.
     """
-    order = np.random.default_rng([seed, epoch]).permutation(samples)
-    steps = samples // block
-    return order[: steps * block].reshape(steps, block)[:, part]
+    order = np.random.default_rng([seed, epoch]).permutation(n_samples)
+    steps = n_samples // step_samples
+    return order[: steps * step_samples].reshape(steps, step_samples)[:, part]
 
 
-def divide_block(block: int, shares: Sequence[float], fewest: int = 1) -> list[int]:
-    """Return the number of samples of each rank in a block, rounded by the largest-remainder method.
+def divide_step(step_samples: int, shares: Sequence[float], fewest: int = 1) -> list[int]:
+    """Return the number of samples of each rank in a step, rounded by the largest-remainder method.
 
     Args:
-        block: Samples of a step, over all ranks.
+        step_samples: Samples of a step, over all ranks.
         shares: Share of each rank; they need not add up to 1.
         fewest: Minimum number of samples of a rank.
 
     Raises:
-        ValueError: If the block has fewer than `fewest` samples for each rank.
+        ValueError: If the step has fewer than `fewest` samples for each rank.
     """
-    if block < fewest * len(shares):
-        raise ValueError(f"{block} samples are fewer than {fewest} for each of {len(shares)} ranks")
+    if step_samples < fewest * len(shares):
+        raise ValueError(f"{step_samples} samples are fewer than {fewest} for each of {len(shares)} ranks")
     free = set(range(len(shares)))
     counts = [fewest] * len(shares)
     while free:
         rest, total = (
-            block - sum(counts[rank] for rank in set(range(len(shares))) - free),
+            step_samples - sum(counts[rank] for rank in set(range(len(shares))) - free),
             sum(shares[rank] for rank in free),
         )
         exact = {rank: rest * shares[rank] / total for rank in sorted(free)}
@@ -48,7 +48,7 @@ def divide_block(block: int, shares: Sequence[float], fewest: int = 1) -> list[i
             continue
         counts = [int(exact.get(rank, samples)) for rank, samples in enumerate(counts)]
         largest = sorted(free, key=lambda rank: counts[rank] - exact[rank])
-        for rank in largest[: block - sum(counts)]:
+        for rank in largest[: step_samples - sum(counts)]:
             counts[rank] += 1
         break
     return counts
@@ -60,6 +60,6 @@ def accumulation_groups(steps: int, sync_every: int) -> Iterator[int]:
         yield min(sync_every, steps - first)
 
 
-def validation_share(samples: int, block: int, part: slice) -> slice:
-    """Return the validation samples of the rank whose part of each step's `block` is `part`."""
-    return slice(samples * part.start // block, samples * part.stop // block)
+def validation_share(n_samples: int, step_samples: int, part: slice) -> slice:
+    """Return the validation samples of the rank whose part of each step's `step_samples` is `part`."""
+    return slice(n_samples * part.start // step_samples, n_samples * part.stop // step_samples)

@@ -133,7 +133,7 @@ class Trainer(TrainingProgram):
         if context.spec["replicas"] > 1 and has_statistics:
             mine = self.statistics()
             everyones = context.group.all_gather({name: value.tolist() for name, value in mine.items()})
-            weights = [context.samples[context.mesh.replica(rank)] for rank in range(context.ranks)]
+            weights = [context.sample_counts[context.mesh.replica(rank)] for rank in range(context.ranks)]
             averages = {}
             for name in mine:  # Other stages of a pipeline have other statistics.
                 holders = [rank for rank, statistics in enumerate(everyones) if name in statistics]

@@ -88,7 +88,7 @@ def configuration(context: Context, stage: int, n_parameters: int) -> dict[str, 
     levels = context.levels
     is_bfloat16, without_float32_copy = has_bfloat16_weights(levels), levels["precision"] == BF16
     settings = {
-        "train_micro_batch_size_per_gpu": context.samples[context.replica],
+        "train_micro_batch_size_per_gpu": context.sample_counts[context.replica],
         "gradient_clipping": float(levels["clip_norm"]),
         "timers": {"throughput": {"enabled": False}},
         "zero_optimization": {

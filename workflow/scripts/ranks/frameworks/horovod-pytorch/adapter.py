@@ -33,7 +33,7 @@ def trainer(context: Context) -> Trainer:
         def distribute(self) -> None:
             hvd.init()
             self.transport = transport(context, hvd)
-            context.phases.profile_by(Timeline(hvd))
+            context.phases.use_profiler(Timeline(hvd))
             # Horovod sums the gradients of a group's batches; the loop has divided each loss by their number.
             # With a shorter last group, step() itself reduces the gradients that were accumulated so far.
             self.optimizer = hvd.DistributedOptimizer(

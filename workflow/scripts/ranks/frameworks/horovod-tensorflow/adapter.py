@@ -34,7 +34,7 @@ def trainer(context: Context) -> Trainer:
         def make_strategy(self) -> Any:
             hvd.init()
             self.transport = transport(context, hvd)
-            context.phases.profile_by(Timeline(hvd))
+            context.phases.use_profiler(Timeline(hvd))
             return super().make_strategy()
 
         def settings(self) -> dict[str, str]:

@@ -83,7 +83,7 @@ class LbannProgram(TrainingProgram):
         offsets = group.broadcast(group.clock_offsets())
         zero = group.broadcast(began) + offsets[context.rank][0]
         last = first[len(steps)]
-        phases.profile_by(
+        phases.use_profiler(
             timeline.Layers(times, range(last, min(last + WINDOW_STEPS, last + steps[-1])), zero)
         )
         for epoch, step, parts in traced_steps:

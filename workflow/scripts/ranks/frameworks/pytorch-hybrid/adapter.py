@@ -37,14 +37,14 @@ def trainer(context: Context) -> Trainer:
     class HybridTrainer(DDPTrainer):
         def distribute(self) -> None:
             self._divide()
-            self.weight = context.samples[context.rank] * context.ranks / sum(context.samples)
+            self.weight = context.sample_counts[context.rank] * context.ranks / context.step_samples
             mean = self.loss
             self.loss = lambda logits, labels: self.weight * mean(logits, labels)
             super().distribute()
 
         def train_epoch(self, epoch: int, timer: EpochTimer) -> EpochSums:
             sums = super().train_epoch(epoch, timer)
-            samples = context.spec["steps"] * context.samples[context.rank]
+            samples = context.spec["steps"] * context.sample_counts[context.rank]
             return EpochSums(sums.loss_sum / self.weight, sums.correct, samples)
 
         def _divide(self) -> None:
@@ -52,19 +52,19 @@ def trainer(context: Context) -> Trainer:
             shares = context.levels["shares"]
             if shares == "equal":
                 return
-            block, fewest, speeds = sum(context.samples), context.graph.fewest_samples, None
+            n_samples, fewest, speeds = context.step_samples, context.graph.fewest_samples, None
             if shares != "measured":
                 rank_shares = [float(share) for share in shares.split("/")]
-                context.divide(sampling.divide_block(block, rank_shares, fewest))
+                context.divide(sampling.divide_step(n_samples, rank_shares, fewest))
             else:
                 context.phases.enter("speeds")
                 for _ in range(N_ROUNDS):
-                    speeds = context.group.all_gather(context.samples[context.rank] / self._step_s())
-                    context.divide(sampling.divide_block(block, speeds, fewest))
+                    speeds = context.group.all_gather(context.sample_counts[context.rank] / self._step_s())
+                    context.divide(sampling.divide_step(n_samples, speeds, fewest))
                 context.phases.enter("join")
             self.shares = [
                 {"samples": samples, "samples_s": speeds[rank] if speeds else None}
-                for rank, samples in enumerate(context.samples)
+                for rank, samples in enumerate(context.sample_counts)
             ]
 
         def _step_s(self) -> float:
