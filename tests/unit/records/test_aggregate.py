@@ -216,7 +216,7 @@ def test_fully_disturbed_campaign_names_site_limits(campaign: Campaign) -> None:
 def test_attempts_without_record_are_listed(campaign: Campaign, tmp_path: Path) -> None:
     before = [{"attempt": 1, "reason": "lost: Node failure on node2"}]
     record(campaign, campaign.runs[0], [1.0, 0.2, 0.2, 0.2], unfinished_attempts=before)
-    _, attempt = attempts.create_attempt_folder(folder_of(campaign, campaign.runs[1]))
+    attempt = attempts.create_attempt_folder(folder_of(campaign, campaign.runs[1]))
     attempts.write_unfinished_reason(attempt, "stopped by SIGTERM (job 17 on node1)")
     runs, _ = aggregated(campaign)
     assert runs.iloc[0].unfinished_attempts == "1: lost: Node failure on node2"

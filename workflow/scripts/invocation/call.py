@@ -25,7 +25,7 @@ from plan import ownership
 from plan.campaign import Campaign, load_campaign
 from plan.plan_files import write_plans
 from records import time_left
-from runs.attempts import machine_locked_by
+from runs.machine_lock import machine_locked_by
 from runs.progress import (
     HALTED_STATUS,
     LAUNCHING_RULES,

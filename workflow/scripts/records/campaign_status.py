@@ -25,7 +25,7 @@ from plan.design import Run
 from plan.timings import Timings
 from records.next_commands import arguments_for, cluster_commands, repeat_commands, run_command
 from records.time_left import RecordCache, estimate_time_left, parse_date
-from runs import attempts
+from runs import attempts, machine_lock
 from runs.missing import Situation, describe_missing, holds_lock
 from runs.reasons import NO_RECORD_PREFIX
 from runs.submit import is_campaign_job
@@ -250,7 +250,7 @@ def read_campaign_status(
         datasets=[name for name, prepared in campaign.datasets.items() if not os.path.exists(prepared)],
         **read_sessions(campaign.results),
         is_snakemake_running=is_locked(Path(".snakemake") / "ringside.lock"),
-        machine_locked_by=attempts.machine_locked_by()
+        machine_locked_by=machine_lock.machine_locked_by()
         if campaign.site.placement != "distinct-nodes"
         else None,
         jobs=jobs,
