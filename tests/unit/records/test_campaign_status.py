@@ -29,7 +29,6 @@ from ranks.worker.epoch_timer import COLUMNS
 from records import status_text
 from records.campaign_status import (
     CampaignStatus,
-    Job,
     Problem,
     TargetProgress,
     UnderWay,
@@ -37,6 +36,7 @@ from records.campaign_status import (
     group_problems,
     read_campaign_status,
 )
+from records.job_queue import Job
 from records.next_commands import CampaignArguments, repeat_notes
 from records.time_left import RecordCache, time_left_estimator
 from runs import attempts, submit
