@@ -52,7 +52,7 @@ def test_attempts_are_ordered_as_numbers(tmp_path: Path) -> None:
     assert attempts.create_attempt_folder(tmp_path).name == "attempt-11"
 
 
-def test_earlier_attempts_lose_their_time(tmp_path: Path) -> None:
+def test_seconds_of_earlier_attempts_are_counted(tmp_path: Path) -> None:
     folders = []
     for _ in range(3):
         with attempts.new_attempt(tmp_path) as folder:
@@ -108,7 +108,7 @@ def test_machine_is_locked_by_one_run_until_its_process_ends(
         assert holders == ["the other run"], "a free machine is not waited for"
 
 
-def test_an_attempt_that_left_no_record_is_told_with_its_reason(tmp_path: Path) -> None:
+def test_unfinished_attempts_have_their_reasons(tmp_path: Path) -> None:
     folder = tmp_path / "key"
     for reason in ("lost: Node failure on node2 (job 17 on node1)", None, "stopped by SIGTERM"):
         attempt = attempts.create_attempt_folder(folder)
@@ -137,12 +137,12 @@ def test_variables_of_a_killed_supervisor_are_removed(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob(".variables.sh"))
 
 
-def test_giving_up_raises_nothing_where_nothing_can_be_written(tmp_path: Path) -> None:
+def test_unwritable_reason_raises_nothing(tmp_path: Path) -> None:
     attempts.write_unfinished_reason(Path("/dev/null/attempt-1"), "no space left on device")
     assert attempts.unfinished_attempts(tmp_path) == []
 
 
-def test_who_is_at_an_attempt_is_told_until_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attempt_is_under_way_until_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RINGSIDE_LOCK", str(tmp_path / "machine.lock"))
     monkeypatch.setenv("SLURM_JOB_ID", "17")
     final_record = tmp_path / "run" / "key" / "record.json"
