@@ -221,7 +221,7 @@ def test_attempt_counts_more_than_an_old_record(tmp_path: Path) -> None:
 def test_a_machine_lock_is_a_file_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """Everybody may put something where the lock of all users is to be."""
+    """Other users can put a link, a pipe or a folder at the path of the lock."""
     lock, mine = tmp_path / "machine.lock", tmp_path / "mine"
     mine.write_text("precious")
     {
