@@ -111,7 +111,7 @@ def _most_sent(result: Mapping[str, Any]) -> int | None:
     return None if None in sent else max(sent)
 
 
-KIND = other_measurements.Kind(
+KIND = other_measurements.MeasurementKind(
     "collective_benchmark", planned_benchmarks, spec, key, output, measure_benchmark
 )
 

@@ -216,7 +216,7 @@ def measure_search(
     }
 
 
-KIND = other_measurements.Kind(
+KIND = other_measurements.MeasurementKind(
     "batch_search",
     planned_searches,
     lambda site, search: search.spec(site, search.smallest(site)),

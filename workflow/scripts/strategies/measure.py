@@ -71,7 +71,7 @@ def measure_timing(
     }  # fmt: skip
 
 
-KIND = other_measurements.Kind("timing", planned_timings, spec, key, output, measure_timing)
+KIND = other_measurements.MeasurementKind("timing", planned_timings, spec, key, output, measure_timing)
 
 
 def main(*, study: str, site: str, timing: str, key: str, out: Path) -> None:
