@@ -15,7 +15,7 @@ include: "rules/common.smk"
 include: "rules/plan.smk"
 
 
-if CAMPAIGN.mode == "campaign":
+if CAMPAIGN.is_measuring:
 
     include: "rules/environments.smk"
     include: "rules/datasets.smk"
@@ -26,7 +26,7 @@ include: "rules/strategies.smk"
 include: "rules/replication.smk"
 
 
-if CAMPAIGN.mode == "campaign":
+if CAMPAIGN.is_measuring:
 
     include: "rules/runs.smk"
 

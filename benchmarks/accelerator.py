@@ -43,8 +43,8 @@ from launchers.variables import local_variables, rank_variables
 from models.named import graph
 from plan.site_limits import reason_missing_at_site
 from ranks.worker.devices import visible_names
-from runs.attempts import machine_lock
 from runs.epochs import read_epochs
+from runs.machine_lock import machine_lock
 from runs.supervise import rank_input, summarize_ranks
 from runs.verdict import Measurements, Verdict, append_last_error, check_measurements
 from support.one_run import one_run

@@ -39,7 +39,7 @@ from plan.design import Run
 from ranks.worker.group import free_port
 from ranks.worker.load import own_cpu_s
 from ranks.worker.node import busy_seconds
-from runs.attempts import machine_lock
+from runs.machine_lock import machine_lock
 from runs.supervise import rank_input
 from support.one_run import one_run
 

@@ -6,7 +6,7 @@
 # If no figure exists yet, the first block is drawn when it is complete, before the second one begins.
 PREVIEW = (
     [f"{RESULTS}/preview/block-{CAMPAIGN.blocks[0]}"]
-    if CAMPAIGN.mode == "campaign"
+    if CAMPAIGN.is_measuring
     and len(CAMPAIGN.blocks) > 1
     and not any(map(os.path.exists, PRODUCTS.all_figure_files))
     else []

@@ -7,7 +7,7 @@
 from plan.scheduling import concurrent_share
 
 NETWORK_CSV = BENCHMARKS.table
-REQUIRED_BENCHMARKS = list(BENCHMARKS.outputs.values()) if CAMPAIGN.mode == "campaign" else []
+REQUIRED_BENCHMARKS = list(BENCHMARKS.outputs.values()) if CAMPAIGN.is_measuring else []
 NETWORK_RECORDS = [*REQUIRED_BENCHMARKS, NETWORK_CSV] if BENCHMARKS.has_results else []
 
 

@@ -15,7 +15,7 @@ RULE = json.dumps(rule_fields(WANTED))
 PILOT_FILES = PRODUCTS.files("replication.pilot")
 
 
-if WANTED.adaptive and CAMPAIGN.mode == "campaign":
+if WANTED.adaptive and CAMPAIGN.is_measuring:
 
     REQUIRED = Required(CAMPAIGN, lambda block: checkpoints.replication.get(block=block).output.decision)
     REQUIRED_RECORDS = lambda wildcards: REQUIRED.records()
@@ -52,7 +52,7 @@ if WANTED.adaptive and CAMPAIGN.mode == "campaign":
             """
 
 
-if CAMPAIGN.mode == "campaign":
+if CAMPAIGN.is_measuring:
 
     localrules:
         pilot,

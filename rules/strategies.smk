@@ -11,7 +11,7 @@
 from common.files import display_path
 from plan.strategies import strategy_file
 
-REQUIRED_TIMINGS = list(TIMINGS.outputs.values()) if CAMPAIGN.mode == "campaign" else []
+REQUIRED_TIMINGS = list(TIMINGS.outputs.values()) if CAMPAIGN.is_measuring else []
 COSTS_CSV, MESSAGES_CSV = (str(CAMPAIGN.table_file(name)) for name in ("costs", "messages"))
 COSTS_FILES, FOUND_FILES = PRODUCTS.files("strategies.costs_table"), PRODUCTS.files("strategies.found")
 STRATEGIES_JSON = display_path(strategy_file(STUDY, SITE))

@@ -5,7 +5,7 @@ import pytest
 
 from analysis import memory
 from analysis.measured import successful
-from records.aggregate import memory_estimate_columns
+from records.run_rows import memory_estimate_columns
 
 MEASURED_BYTES = 4e8
 BYTES = {name: 10_000_000 * (place + 1) for place, name in enumerate(memory.HEADINGS)}

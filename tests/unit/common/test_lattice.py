@@ -51,7 +51,7 @@ def test_one_distant_run_of_each_cell_is_no_lattice():
 
 def test_a_lattice_has_its_step_and_places():
     lattice = fit_lattice(np.array([106.01, 100.0, 103.0, 112.0, 102.99, 106.0, 99.99, 100.01]))
-    assert lattice.places.tolist() == [2, 0, 1, 4, 1, 2, 0, 0]
+    assert lattice.indices.tolist() == [2, 0, 1, 4, 1, 2, 0, 0]
     assert lattice.step == pytest.approx(3, abs=0.01) and lattice.origin == pytest.approx(100, abs=0.02)
     assert (lattice.n_points, lattice.n_repeated) == (4, 3)
 

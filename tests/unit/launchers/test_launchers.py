@@ -283,7 +283,7 @@ wait_for_all()
 
 
 @pytest.mark.parametrize("name", ["oar", "pbs"])
-def test_node_that_lacks_a_path_loses_the_run(
+def test_node_without_a_path_loses_the_attempt(
     name: str, request: pytest.FixtureRequest, tmp_path: Path, put_program: Callable[[str, str], None]
 ) -> None:
     put_program("sleep", "#!/bin/sh\n")  # the check of paths waits between its tries
@@ -331,7 +331,7 @@ def freezer() -> Iterator[Path]:
             group.rmdir()
 
 
-def test_ranks_that_cannot_be_killed_lose_the_run(
+def test_ranks_that_cannot_be_killed_lose_the_attempt(
     freezer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(processes, "KILL_TIMEOUT_S", 0.5)
@@ -417,7 +417,7 @@ def test_a_rank_that_is_killed_on_its_node_is_a_failure(
     assert outcome.status == "failed" and code_and_facts(outcome.reason) in seen_first
 
 
-def test_rank_killed_beside_a_live_peer_is_no_lost_node(
+def test_rank_killed_beside_a_live_peer_is_not_lost(
     oar: Site, tmp_path: Path, put_program: Callable[[str, str], None]
 ) -> None:
     peer_error = "RuntimeError: [gloo/transport/tcp/pair.cc:525] Connection closed by peer [10.0.0.2]:5122"
@@ -547,7 +547,7 @@ def test_a_task_that_pbs_cannot_start_is_lost(
     assert code_and_facts(first.reason) == ("node-unreachable", {"rank": 1, "host": "gros-2"})
 
 
-def test_a_run_whose_node_died_without_a_word_is_lost(
+def test_silent_death_of_a_node_loses_the_attempt(
     pbs: Site, tmp_path: Path, put_program: Callable[[str, str], None]
 ) -> None:
     """The task manager waits for a dead node. Only an attempt to kill its ranks shows that it is gone."""
@@ -721,7 +721,9 @@ def test_a_job_that_slurm_does_not_describe_is_lost(
     assert lost.value.reason.code == "scheduler-silent"
 
 
-def test_a_jobs_comment_is_no_field(slurm: Launcher, put_program: Callable[[str, str], None]) -> None:
+def test_comment_of_a_job_is_not_read_as_a_field(
+    slurm: Launcher, put_program: Callable[[str, str], None]
+) -> None:
     put_program("scontrol", SCONTROL.replace(JOB, f"{JOB} Comment=as NodeList=node9 StartTime=never"))
     assert launch.make_launcher(slurm_site(), spec(2, 1)).job == slurm.job
 
@@ -815,7 +817,7 @@ def test_srun_places_ranks_beside_their_gpus(
 
 
 @pytest.mark.parametrize(("code", "is_lost"), [(INACCESSIBLE_STATUS, True), (3, False)])
-def test_status_79_by_srun_is_an_unseen_path(
+def test_status_79_of_srun_is_an_inaccessible_path(
     slurm: Launcher,
     tmp_path: Path,
     put_program: Callable[[str, str], None],

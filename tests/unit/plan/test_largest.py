@@ -14,7 +14,7 @@ from plan import batch_sizes, design, largest, search_files
 from plan.campaign import plan_campaign
 from plan.design import Run, plan_design
 from plan.identity import plan_run, run_spec
-from records.repeat import select_runs
+from records.repeat import select_measurements
 from support.changed_study import changed_study
 from support.refusals import assert_refusal
 
@@ -70,7 +70,7 @@ def test_searches_are_repeated_by_name(
     ((name, output),) = largest.BatchSearches(campaign).outputs.items()
     Path(output).parent.mkdir(parents=True)
     Path(output).touch()
-    assert select_runs(campaign, "largest.*") == {f"largest.{name}": Path(output)}
+    assert select_measurements(campaign, "largest.*") == {f"largest.{name}": Path(output)}
 
 
 def test_found_batch_size_is_what_ranks_are_told(site: Site, file: Path) -> None:

@@ -15,7 +15,7 @@ from declared.site import load_site
 from declared.study import Replicates, load_study
 from plan.design import plan_design
 from plan.identity import plan_run
-from records.aggregate import recorded_row
+from records.run_rows import recorded_row
 from runs.supervise import supervise
 from support.trainings import (
     Trainings,

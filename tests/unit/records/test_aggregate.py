@@ -24,8 +24,9 @@ from plan.identity import digests
 from plan.record_checks import load_record
 from plan.site_resources import cores_per_rank
 from ranks.worker.epoch_timer import COLUMNS
-from records.aggregate import aggregate_records, summarize, token_columns, user_model_columns
+from records.aggregate import aggregate_records, summarize, token_columns
 from records.next_commands import CampaignArguments, arguments_for
+from records.run_rows import user_model_columns
 from runs import attempts
 from runs.epochs import mean_of_timed, read_epochs
 from support.recorded import content, folder_of, small_campaign
@@ -216,7 +217,7 @@ def test_fully_disturbed_campaign_names_site_limits(campaign: Campaign) -> None:
 def test_attempts_without_record_are_listed(campaign: Campaign, tmp_path: Path) -> None:
     before = [{"attempt": 1, "reason": "lost: Node failure on node2"}]
     record(campaign, campaign.runs[0], [1.0, 0.2, 0.2, 0.2], unfinished_attempts=before)
-    _, attempt = attempts.create_attempt_folder(folder_of(campaign, campaign.runs[1]))
+    attempt = attempts.create_attempt_folder(folder_of(campaign, campaign.runs[1]))
     attempts.write_unfinished_reason(attempt, "stopped by SIGTERM (job 17 on node1)")
     runs, _ = aggregated(campaign)
     assert runs.iloc[0].unfinished_attempts == "1: lost: Node failure on node2"

@@ -29,7 +29,6 @@ from ranks.worker.epoch_timer import COLUMNS
 from records import status_text
 from records.campaign_status import (
     CampaignStatus,
-    Job,
     Problem,
     TargetProgress,
     UnderWay,
@@ -37,9 +36,11 @@ from records.campaign_status import (
     group_problems,
     read_campaign_status,
 )
+from records.job_queue import Job
 from records.next_commands import CampaignArguments, repeat_notes
 from records.time_left import RecordCache, time_left_estimator
 from runs import attempts, submit
+from runs.machine_lock import machine_lock
 from sites import disturbance, slurm
 from support.recorded import content, folder_of, small_campaign
 
@@ -70,7 +71,7 @@ def record(
 
 def begin(campaign: Campaign, run: Run, epochs: int = 2, **holder: Any) -> Path:
     """Write an attempt without a record, begun 5 s ago, in which `epochs` epochs are done; return its folder."""
-    _, attempt = attempts.create_attempt_folder(folder_of(campaign, run))
+    attempt = attempts.create_attempt_folder(folder_of(campaign, run))
     fields = {
         "process": 1,
         "host": os.uname().nodename,
@@ -372,7 +373,7 @@ def test_no_lock_is_taken_and_nothing_is_written(monkeypatch: pytest.MonkeyPatch
 def test_holder_of_machine_lock_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     measured = campaign()
     assert read(measured).machine_locked_by is None
-    with attempts.machine_lock("process 5 on here, which measures another run", print):
+    with machine_lock("process 5 on here, which measures another run", print):
         state = read(measured)
         assert (
             state.machine_locked_by == "process 5 on here, which measures another run"
@@ -494,7 +495,7 @@ def test_timings_are_counted_like_benchmarks() -> None:
     messages, *parts = (Path(path) for path in Timings(campaign_of_strategies).outputs.values())
     messages.parent.mkdir(parents=True)
     messages.write_text("{}")
-    _, attempt = attempts.create_attempt_folder(parts[0].parent)
+    attempt = attempts.create_attempt_folder(parts[0].parent)
     (attempt / "rank_input.json").write_text(json.dumps({"hosts": ["a-node"]}))
     with locked(attempt):
         state = read(campaign_of_strategies)

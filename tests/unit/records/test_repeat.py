@@ -15,7 +15,7 @@ from common.text import suggest_pattern
 from network.gather import summary
 from plan.campaign import load_campaign
 from records.next_commands import CampaignArguments, repeat_notes
-from records.repeat import count_by_kind, repeat_runs, select_runs
+from records.repeat import count_by_kind, repeat_runs, select_measurements
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_runs_out_of_memory_are_repeated_by_name_only(
         content = dict.fromkeys(schema("record")["required"]) | {"status": status}
         record.write_text(json.dumps(content))
     for status, run_id in by_status.items():
-        assert set(select_runs(campaign, status)) == {run_id}
+        assert set(select_measurements(campaign, status)) == {run_id}
 
 
 def test_unwritable_results_are_refused_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,7 @@ from prediction import crossover, held_out, hybrid, methods, projection, what_if
 from prediction.cells import measured_cells
 from prediction.message_times import CollectiveBenchmark, benchmark_points
 from prediction.question import ask
-from records.aggregate import memory_estimate_columns
+from records.run_rows import memory_estimate_columns
 from reference import products
 from replication import pilot, reached
 from strategies import costs_table, found

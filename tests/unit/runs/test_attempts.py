@@ -14,6 +14,7 @@ from common.errors import InputError
 from common.files import hold_lock
 from launchers.protocol import AttemptStopped
 from runs import attempts
+from runs.machine_lock import machine_lock, machine_locked_by
 from runs.missing import Situation, describe_missing
 
 
@@ -24,8 +25,8 @@ def finish(attempt: Path, text: str) -> None:
 def test_latest_recorded_attempt_counts_until_put_aside(tmp_path: Path) -> None:
     folder = tmp_path / "run" / "key"
     assert attempts.latest_recorded_attempt(folder) is None
-    number, first = attempts.create_attempt_folder(folder)
-    assert (number, first.name) == (1, "attempt-1")
+    first = attempts.create_attempt_folder(folder)
+    assert first.name == "attempt-1"
     assert attempts.latest_recorded_attempt(folder) is None, "an attempt without a record is not finished"
     finish(first, "first")
     attempts.copy_final_record(first)
@@ -33,8 +34,8 @@ def test_latest_recorded_attempt_counts_until_put_aside(tmp_path: Path) -> None:
 
     attempts.put_aside(folder / "record.json")
     assert attempts.latest_recorded_attempt(folder) is None and not (folder / "record.json").exists()
-    number, second = attempts.create_attempt_folder(folder)
-    assert (number, second.name) == (2, "attempt-2")
+    second = attempts.create_attempt_folder(folder)
+    assert second.name == "attempt-2"
     finish(second, "second")
     assert attempts.latest_recorded_attempt(folder) == second
     assert (first / "record.json").read_text() == '"first"', "nothing deletes an attempt"
@@ -48,10 +49,10 @@ def test_attempts_are_ordered_as_numbers(tmp_path: Path) -> None:
         "attempt-2",
         "attempt-10",
     ]
-    assert attempts.create_attempt_folder(tmp_path)[0] == 11
+    assert attempts.create_attempt_folder(tmp_path).name == "attempt-11"
 
 
-def test_earlier_attempts_lose_their_time(tmp_path: Path) -> None:
+def test_seconds_of_earlier_attempts_are_counted(tmp_path: Path) -> None:
     folders = []
     for _ in range(3):
         with attempts.new_attempt(tmp_path) as folder:
@@ -81,7 +82,7 @@ def test_machine_is_locked_by_one_run_until_its_process_ends(
     lock = tmp_path / "lock"
     monkeypatch.setenv("RINGSIDE_LOCK", str(lock))
     program = (
-        "import sys, time\nfrom runs.attempts import machine_lock\n"
+        "import sys, time\nfrom runs.machine_lock import machine_lock\n"
         "with machine_lock('the other run', print):\n    print('held', flush=True)\n    time.sleep(60)\n"
     )
     scripts = Path(attempts.__file__).parents[1]
@@ -98,24 +99,24 @@ def test_machine_is_locked_by_one_run_until_its_process_ends(
         holder.kill()
 
     start = time.monotonic()
-    with attempts.machine_lock("this run", waiting):
+    with machine_lock("this run", waiting):
         assert holders == ["the other run"]
         assert lock.read_text() == "this run\n"
     assert time.monotonic() - start < 30
     holder.wait()
-    with attempts.machine_lock("again", holders.append):
+    with machine_lock("again", holders.append):
         assert holders == ["the other run"], "a free machine is not waited for"
 
 
-def test_an_attempt_that_left_no_record_is_told_with_its_reason(tmp_path: Path) -> None:
+def test_unfinished_attempts_have_their_reasons(tmp_path: Path) -> None:
     folder = tmp_path / "key"
     for reason in ("lost: Node failure on node2 (job 17 on node1)", None, "stopped by SIGTERM"):
-        _, attempt = attempts.create_attempt_folder(folder)
+        attempt = attempts.create_attempt_folder(folder)
         if reason:
             attempts.write_unfinished_reason(attempt, reason)
-    _, cut_off = attempts.create_attempt_folder(folder)
+    cut_off = attempts.create_attempt_folder(folder)
     (cut_off / "record.json").write_text('{"run_id": "x", "sta')
-    _, complete = attempts.create_attempt_folder(folder)
+    complete = attempts.create_attempt_folder(folder)
     finish(complete, "done")
     assert attempts.unfinished_attempts(folder) == [
         {"attempt": 1, "reason": "lost: Node failure on node2 (job 17 on node1)"},
@@ -128,7 +129,7 @@ def test_an_attempt_that_left_no_record_is_told_with_its_reason(tmp_path: Path) 
 
 
 def test_variables_of_a_killed_supervisor_are_removed(tmp_path: Path) -> None:
-    _, killed = attempts.create_attempt_folder(tmp_path)
+    killed = attempts.create_attempt_folder(tmp_path)
     (killed / "reference-before").mkdir()
     for folder in (killed, killed / "reference-before"):
         (folder / ".variables.sh").write_text("export TOKEN=secret\n")
@@ -136,12 +137,12 @@ def test_variables_of_a_killed_supervisor_are_removed(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob(".variables.sh"))
 
 
-def test_giving_up_raises_nothing_where_nothing_can_be_written(tmp_path: Path) -> None:
+def test_unwritable_reason_raises_nothing(tmp_path: Path) -> None:
     attempts.write_unfinished_reason(Path("/dev/null/attempt-1"), "no space left on device")
     assert attempts.unfinished_attempts(tmp_path) == []
 
 
-def test_who_is_at_an_attempt_is_told_until_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attempt_is_under_way_until_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RINGSIDE_LOCK", str(tmp_path / "machine.lock"))
     monkeypatch.setenv("SLURM_JOB_ID", "17")
     final_record = tmp_path / "run" / "key" / "record.json"
@@ -159,13 +160,13 @@ def test_who_is_at_an_attempt_is_told_until_it_ends(tmp_path: Path, monkeypatch:
         assert attempts.current_attempt(folder) == attempt
         situation, reason = describe_missing(final_record)
         assert (situation, reason.facts) == (Situation.UNDER_WAY, {"attempt": 1})
-        assert f"process {os.getpid()} on" in (attempts.machine_locked_by() or "")
+        assert f"process {os.getpid()} on" in (machine_locked_by() or "")
         raise AttemptStopped("SIGTERM")
     situation, reason = describe_missing(final_record)
     facts = reason.facts
     assert (situation, facts["attempt"]) == (Situation.UNFINISHED, 1)
     assert "SIGTERM" in facts["reason"] and "job 17 on" in facts["reason"]
-    assert attempts.current_attempt(final_record.parent) is None and attempts.machine_locked_by() is None
+    assert attempts.current_attempt(final_record.parent) is None and machine_locked_by() is None
 
 
 @pytest.mark.parametrize(
@@ -191,7 +192,7 @@ def test_an_attempt_names_its_schedulers_job(
 
 def test_attempt_begun_elsewhere_may_still_run(tmp_path: Path) -> None:
     folder = tmp_path / "run" / "key"
-    _, attempt = attempts.create_attempt_folder(folder)
+    attempt = attempts.create_attempt_folder(folder)
     (attempt / "holder.json").write_text('{"host": "another-node"}')
     situation, reason = describe_missing(folder / "record.json")
     assert (situation, reason.facts) == (
@@ -220,7 +221,7 @@ def test_attempt_counts_more_than_an_old_record(tmp_path: Path) -> None:
 def test_a_machine_lock_is_a_file_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """Everybody may put something where the lock of all users is to be."""
+    """Other users can put a link, a pipe or a folder at the path of the lock."""
     lock, mine = tmp_path / "machine.lock", tmp_path / "mine"
     mine.write_text("precious")
     {
@@ -231,7 +232,7 @@ def test_a_machine_lock_is_a_file_of_its_own(
         "folder": lock.mkdir,
     }[kind]()
     monkeypatch.setenv("RINGSIDE_LOCK", str(lock))
-    with pytest.raises(InputError) as refused, attempts.machine_lock("this run", print):
+    with pytest.raises(InputError) as refused, machine_lock("this run", print):
         pass
     assert (refused.value.code, refused.value.file) == ("no-lock-file", str(lock))
     assert mine.read_text() == "precious" and not (tmp_path / "absent").exists()

@@ -135,7 +135,7 @@ def test_misplaced_ranks_make_a_run_invalid(tmp_path: Path) -> None:
     assert judged(rows, SITE, hosts=["this-machine"])[0] == "ok", "emulated nodes are one machine"
 
 
-def test_nodes_on_one_machine_are_no_distinct_nodes(tmp_path: Path) -> None:
+def test_nodes_that_share_a_machine_make_a_run_invalid(tmp_path: Path) -> None:
     distinct, rows = replace(CLUSTER, placement="distinct-nodes"), epochs(tmp_path, 2.0, 1.0)
     assert judged(rows, distinct, machines=2)[0] == "ok"
     verdict = judged(rows, distinct, machines=1)
@@ -167,13 +167,13 @@ def test_run_without_a_trace_of_score_p_failed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("status", [RunStatus.OOM, RunStatus.FAILED])
-def test_failure_is_lost_if_snakemake_was_killed(tmp_path: Path, status: RunStatus) -> None:
+def test_failed_attempt_is_lost_if_snakemake_ended(tmp_path: Path, status: RunStatus) -> None:
     with pytest.raises(AttemptLost) as lost:
         decided(Outcome(status, Note("code", "reason"), 4.0), tmp_path / "log.txt", killed=True)
     assert lost.value.reason.code == "parent-killed"
 
 
-def test_timeout_stays_if_snakemake_was_killed(tmp_path: Path) -> None:
+def test_timeout_stays_if_snakemake_ended(tmp_path: Path) -> None:
     outcome = Outcome(RunStatus.TIMEOUT, Note("code", "reason"), 4.0)
     assert decided(outcome, tmp_path / "log.txt", killed=True).status == "timeout"
 
@@ -261,7 +261,7 @@ def test_ranks_have_disjoint_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("number", (*MACHINE_ERRORS, errno.EADDRINUSE), ids=errno.errorcode.get)
-def test_an_error_of_the_machine_loses_the_attempt(tmp_path: Path, number: int) -> None:
+def test_machine_error_loses_the_attempt(tmp_path: Path, number: int) -> None:
     log = tmp_path / "log.txt"
     log.write_text(f"epoch 1\nOSError: [Errno {number}] {os.strerror(number)}: 'epochs.csv'\n")
     with pytest.raises(AttemptLost) as lost:

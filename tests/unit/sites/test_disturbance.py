@@ -11,7 +11,7 @@ import pytest
 from declared.site import Site, load_site
 from sites import disturbance, node_report
 from sites.disturbance import describe, node_finding, spread_ratio
-from sites.verdicts import Finding
+from sites.findings import Finding
 
 SITE = load_site("local")
 QUIET = {"steal": 0.0, "others": 0.0}

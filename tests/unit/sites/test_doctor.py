@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from declared.site import Site, load_site
-from sites import node_report, slurm, verdicts
+from sites import node_report, slurm, slurm_findings
+from sites.findings import Finding
+from sites.node_findings import check_clocks, check_file_locks, node_findings
 from sites.node_job import reports
 from sites.node_report import MARK, failing_line, lock_state, not_writable
-from sites.node_verdicts import check_clocks, check_file_locks, node_findings
 from sites.slurm import Node
-from sites.verdicts import Finding
 
 PROFILE = Path("profiles/slurm/config.yaml")
 
@@ -161,7 +161,7 @@ def test_snakemake_learns_of_the_end_of_jobs(
     written: str | None, accounting: bool, age: str, sacct: bool, code: str
 ) -> None:
     config = {"MinJobAge": age, "AccountingStorageType": "accounting_storage/slurmdbd" if accounting else ""}
-    result = verdicts.check_job_status(config, written, PROFILE, sacct)
+    result = slurm_findings.check_job_status(config, written, PROFILE, sacct)
     assert (result.verdict, result.code) == ("ok" if code == "ok" else "FAIL", code)
 
 
@@ -180,7 +180,7 @@ def test_partition(site: Site, names: str, keys: dict[str, str], code: str) -> N
     rows = slurm.parse_partitions(PARTITIONS)
     rows["up"] = {**rows["gpu"], "State": "UP", "PartitionName": "up"}
     chosen = {name: rows[name] for name in names.split()}
-    result, name = verdicts.check_partition(chosen, with_scheduler(site, **keys))
+    result, name = slurm_findings.check_partition(chosen, with_scheduler(site, **keys))
     assert (result.code, name is not None) == (code, code == "ok")
 
 
@@ -188,24 +188,26 @@ class TestNodes:
     ALL_NODES = ("node1", "node2", "node3", "node4", "node5")
 
     def test_enough_although_one_is_lost(self, site: Site) -> None:
-        result = verdicts.check_nodes(slurm.parse_nodes(NODES)[:4], self.ALL_NODES, site)
+        result = slurm_findings.check_nodes(slurm.parse_nodes(NODES)[:4], self.ALL_NODES, site)
         assert (result.verdict, result.code) == ("warn", "nodes-unusable")
         assert "3 are usable, 1 idle" in result.text and "node3 is drained*" in result.text
 
     def test_too_few(self, site: Site) -> None:
-        result = verdicts.check_nodes(slurm.parse_nodes(NODES)[:3], self.ALL_NODES, site)
+        result = slurm_findings.check_nodes(slurm.parse_nodes(NODES)[:3], self.ALL_NODES, site)
         assert (result.verdict, result.code) == ("FAIL", "too-few-nodes")
         assert "is 3, but 2 are usable" in result.text
 
     def test_the_site_leaves_too_few(self, site: Site) -> None:
         nodes = [node("node1"), node("node2"), node("node3")]
-        assert verdicts.check_nodes(nodes, self.ALL_NODES, site).verdict == "ok"
+        assert slurm_findings.check_nodes(nodes, self.ALL_NODES, site).verdict == "ok"
         assert (
-            verdicts.check_nodes(nodes, self.ALL_NODES, with_scheduler(site, exclude="node2")).verdict
+            slurm_findings.check_nodes(nodes, self.ALL_NODES, with_scheduler(site, exclude="node2")).verdict
             == "FAIL"
         )
         assert (
-            verdicts.check_nodes(nodes, self.ALL_NODES, with_scheduler(site, nodelist="node[1-2]")).verdict
+            slurm_findings.check_nodes(
+                nodes, self.ALL_NODES, with_scheduler(site, nodelist="node[1-2]")
+            ).verdict
             == "FAIL"
         )
 
@@ -219,11 +221,11 @@ class TestNodes:
             replace(node(f"node{i}"), features=node_features)
             for i, node_features in enumerate(features, start=1)
         ]
-        assert len(verdicts.eligible_nodes(nodes, with_scheduler(site, constraint=constraint))) == left
+        assert len(slurm_findings.eligible_nodes(nodes, with_scheduler(site, constraint=constraint))) == left
 
     @pytest.mark.parametrize("key", ["nodelist", "exclude"])
     def test_unknown_names(self, site: Site, key: str) -> None:
-        result = verdicts.check_nodes([], self.ALL_NODES, with_scheduler(site, **{key: "node[4-6]"}))
+        result = slurm_findings.check_nodes([], self.ALL_NODES, with_scheduler(site, **{key: "node[4-6]"}))
         assert result.code == "unknown-name" and f"scheduler.{key}: node6 " in result.text
 
     @pytest.mark.parametrize(
@@ -234,13 +236,13 @@ class TestNodes:
         kinds = ["gpu:a100:4", "gpu:v100:2,nvme:1", ""]
         nodes = [replace(node(f"node{i}"), gres=gres) for i, gres in enumerate(kinds, start=1)]
         site = replace(site, device="cuda", devices_per_node=n_gpus, nodes=1)
-        result = verdicts.check_gpus(nodes, site)
+        result = slurm_findings.check_gpus(nodes, site)
         assert result.code == code and types in result.text
 
     def test_processors(self, site: Site) -> None:
         nodes = [node("node1"), node("node2", processors=8)]
-        assert verdicts.check_processors(nodes, replace(site, cores=8)).verdict == "ok"
-        result = verdicts.check_processors(nodes, replace(site, cores=9))
+        assert slurm_findings.check_processors(nodes, replace(site, cores=8)).verdict == "ok"
+        result = slurm_findings.check_processors(nodes, replace(site, cores=9))
         assert (result.verdict, result.code) == ("FAIL", "too-few-processors")
 
 
@@ -250,27 +252,27 @@ class TestTimes:
 
     def test_within(self, site: Site) -> None:
         for max_time in ("UNLIMITED", "08:00:00"):  # a block asks for 8 hours
-            assert [result.verdict for result in verdicts.check_time_limits(self.row(max_time), site)] == [
-                "ok"
-            ]
+            assert [
+                result.verdict for result in slurm_findings.check_time_limits(self.row(max_time), site)
+            ] == ["ok"]
 
     def test_over(self, site: Site) -> None:
-        block, *rest = verdicts.check_time_limits(self.row("07:59:00"), site)
+        block, *rest = slurm_findings.check_time_limits(self.row("07:59:00"), site)
         assert (block.verdict, block.subject, rest) == ("FAIL", "time of a block", [])
         assert block.code == "time-limit" and block.text.endswith("at most 28740")
-        run, _ = verdicts.check_time_limits(
+        run, _ = slurm_findings.check_time_limits(
             self.row("04:00"), site
         )  # a run asks for 100 + 180 s, in whole minutes
         assert (run.verdict, run.code) == ("FAIL", "time-limit")
         assert "asks for 300 s" in run.text and run.text.endswith("at most 60")
 
     def test_a_wait_for_a_quiet_machine_is_the_jobs(self, site: Site) -> None:
-        run, _ = verdicts.check_time_limits(self.row("05:00"), replace(site, wait_for_quiet=100))
+        run, _ = slurm_findings.check_time_limits(self.row("05:00"), replace(site, wait_for_quiet=100))
         assert run.subject == "time of a run"
         assert "asks for 420 s" in run.text and run.text.endswith("at most 20")
 
     def test_builds_in_jobs(self, site: Site) -> None:
-        result = verdicts.check_time_limits(
+        result = slurm_findings.check_time_limits(
             self.row("01:00:00"), with_scheduler(site, build_on="job", block_limit_s=3600)
         )
         assert [(item.verdict, item.subject) for item in result] == [("FAIL", "time of a build")]
@@ -279,7 +281,7 @@ class TestTimes:
         ("timeout", "repeated"), [("101 sec", False), ("100 sec", True), ("0 sec", False)]
     )
     def test_lost_node(self, site: Site, timeout: str, repeated: bool) -> None:
-        finding = verdicts.check_lost_node_timeout({"SlurmdTimeout": timeout}, site)
+        finding = slurm_findings.check_lost_node_timeout({"SlurmdTimeout": timeout}, site)
         assert finding.verdict == "ok" and finding.text.endswith("its run is repeated") is repeated
 
 
@@ -306,7 +308,7 @@ class TestMemory:
             config = {"SelectTypeParameters": select, **(default if source == "configuration" else {})}
             row = default if source == "partition" else {}
             assert (
-                verdicts.check_memory(
+                slurm_findings.check_memory(
                     config, row, self.NODES_OF_64_GB, with_scheduler(site, memory_mb=requested)
                 ).verdict
                 == verdict
@@ -331,7 +333,7 @@ class TestAccount:
     def test_verdict(
         self, site: Site, mine: list[str] | None, requested: str | None, enforced: bool, verdict: str
     ) -> None:
-        result = verdicts.check_account(
+        result = slurm_findings.check_account(
             self.ENFORCED if enforced else {}, mine, with_scheduler(site, account=requested)
         )
         assert result.verdict == verdict
@@ -450,7 +452,7 @@ def test_a_folder_in_memory_is_no_other_machines(tmp_path: Path, folder: str, co
         "/dev/vda / ext4 rw 0 0\nserver:/s /scratch nfs4 rw 0 0\ntmpfs /scratch/a\\040b tmpfs rw 0 0\n"
         "tmpfs /over tmpfs rw 0 0\nfs /over lustre rw 0 0\n"
     )
-    result = verdicts.check_shared_folder("checkout", Path(folder), mounts)
+    result = slurm_findings.check_shared_folder("checkout", Path(folder), mounts)
     assert result.code == code and kind in result.text
 
 

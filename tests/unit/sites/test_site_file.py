@@ -19,7 +19,7 @@ from sites.site_values import (
     choose_interface,
     cluster_site,
     folded,
-    group_kinds,
+    group_nodes,
     machine_site,
     usable_partition,
 )
@@ -96,7 +96,7 @@ def answers() -> SlurmAnswers:
     return SlurmAnswers(
         config=slurm.parse_configuration(CONFIG),
         partition=usable_partition(slurm.parse_partitions(PARTITIONS), "gpu"),
-        kinds=group_kinds(slurm.parse_nodes(GPU_NODES)),
+        kinds=group_nodes(slurm.parse_nodes(GPU_NODES)),
         other_nodes="g[05-07]",
         node=slurm.parse_fields(NODE),
         mine=["chemistry", "climate", "vision"],
@@ -251,7 +251,7 @@ class TestCluster:
 
     def test_processors_alone(self, answers: SlurmAnswers) -> None:
         """InfiniBand is not used, since Gloo supports sockets only."""
-        node_kinds = group_kinds(slurm.parse_nodes(GPU_NODES.splitlines()[-1]))
+        node_kinds = group_nodes(slurm.parse_nodes(GPU_NODES.splitlines()[-1]))
         result = site(replace(answers, kinds=node_kinds, node={}), accelerators=[])
         assert (result.device, result.devices_per_node, result.ranks_per_node, result.cores) == (
             "cpu",
@@ -267,7 +267,7 @@ class TestCluster:
         assert (result.device, result.devices_per_node, result.ranks_per_node) == ("cuda", 1, 1)
 
     def test_devices_that_slurm_does_not_allocate(self, answers: SlurmAnswers) -> None:
-        node_kinds = group_kinds(slurm.parse_nodes(GPU_NODES.splitlines()[-1]))
+        node_kinds = group_nodes(slurm.parse_nodes(GPU_NODES.splitlines()[-1]))
         assert site(replace(answers, kinds=node_kinds, node={})).device == "cpu"
         assert "Slurm allocates none" in written(
             replace(answers, kinds=node_kinds, node={}), NodeAnswers(REPORT)
@@ -306,7 +306,7 @@ class TestCluster:
 
     def test_the_virtual_cluster(self, answers: SlurmAnswers) -> None:
         settings = parse(nodes="3", bandwidth="123.4567mbit", cpu="0.6", memory="6G", accounting=False)
-        node_kinds = group_kinds(slurm.parse_nodes("node1|idle|1|6144|1|(null)|(null)|none\n"))
+        node_kinds = group_nodes(slurm.parse_nodes("node1|idle|1|6144|1|(null)|(null)|none\n"))
         config = {**answers.config, "SlurmdTimeout": "120 sec"}
         virtual = replace(answers, virtual=settings, kinds=node_kinds, node={}, config=config)
         result = site(virtual)

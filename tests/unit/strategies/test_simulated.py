@@ -18,7 +18,7 @@ from declared.study import Replicates
 from figures import panels
 from figures.kinds import simulated as figure
 from plan.campaign import Campaign, plan_campaign
-from records.aggregate import planned_row
+from records.run_rows import planned_row
 from strategies.measured import Measurements
 from strategies.simulated import (
     Simulator,

@@ -129,7 +129,7 @@ def _lattice_columns(ok: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
     seconds = ok["epoch_time_s"].to_numpy(float)
     rows_by_cell = ok.groupby("cell", sort=False).indices
     for cell, lattice in find_lattices({name: seconds[rows] for name, rows in rows_by_cell.items()}).items():
-        step[rows_by_cell[cell]], place[rows_by_cell[cell]] = lattice.step, lattice.places
+        step[rows_by_cell[cell]], place[rows_by_cell[cell]] = lattice.step, lattice.indices
     return step, place
 
 

@@ -96,9 +96,9 @@ def read_json(path: Path) -> Any:
         text = require_regular(path).read_text(encoding="utf-8")
         value = json.loads(
             text,
-            parse_constant=_refuse_constant,
+            parse_constant=_raise_on_constant,
             parse_int=_parse_integer,
-            object_pairs_hook=_refuse_repeated_keys,
+            object_pairs_hook=_raise_if_keys_repeat,
         )
         if _SURROGATE.search(text):
             json.dumps(value, ensure_ascii=False).encode()
@@ -117,11 +117,11 @@ def _parse_integer(digits: str) -> int:
     return int(digits)
 
 
-def _refuse_constant(name: str) -> None:
+def _raise_on_constant(name: str) -> None:
     raise ValueError(f"{name} is not a number in JSON")
 
 
-def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _raise_if_keys_repeat(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     mapping = dict(pairs)
     if len(mapping) < len(pairs):
         twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)

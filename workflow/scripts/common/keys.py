@@ -52,8 +52,8 @@ class Rules:
     Args:
         meaning: What the part says.
         unique: Whether repetitions in a list are refused.
-        filled: Whether one of its keys has to be given, all of which may be left out.
-        exact: Whether a whole number stays one where the type is float.
+        filled: Whether at least one of its optional keys is required.
+        exact: Whether a whole number stays an int although the type is float.
         limits: In pydantic's words, as those of `key`.
     """
 
@@ -76,9 +76,9 @@ class Rules:
 
         described = {**handler(source), **self.limits}
         if self.unique:
-            return core_schema.no_info_after_validator_function(_refuse_repetition, described)
+            return core_schema.no_info_after_validator_function(_raise_if_repeated, described)
         if self.filled:
-            return core_schema.no_info_after_validator_function(_refuse_emptiness, described)
+            return core_schema.no_info_after_validator_function(_raise_if_empty, described)
         if self.exact:
             return core_schema.no_info_wrap_validator_function(_keep_as_written, described)
         return described
@@ -93,20 +93,20 @@ def _keep_as_written(value: Any, check: Callable[[Any], Any]) -> Any:
     return value
 
 
-def _refuse_emptiness(instance: Any) -> Any:
+def _raise_if_empty(instance: Any) -> Any:
     if all(value is None for value in vars(instance).values()):
         raise ValueError("it has no keys")
     return instance
 
 
-def _refuse_repetition(values: Any) -> Any:
-    if any(value in values[:place] for place, value in enumerate(values)):
+def _raise_if_repeated(values: Any) -> Any:
+    if any(value in values[:index] for index, value in enumerate(values)):
         raise ValueError("a value is there twice")
     return values
 
 
 class _Absent:
-    """Mark a key that may be left out (None) but not be empty."""
+    """Mark a key that can be left out (its value is then None), but cannot be null in the file."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
         return handler(source)["schema"]
@@ -197,29 +197,39 @@ def _simplify(rules: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[
     Alternatives that differ only in type become one list of types.
     """
     named = definitions.get(str(rules.get("$ref", "")).rpartition("/")[2], {})
-    left = {name: rule for name, rule in {**named, **rules}.items() if name not in ("$ref", "$defs", "title")}
-    if left.get("default") in (None, [], {}):  # An empty default only says that the key is optional.
-        left.pop("default", None)
-    if "const" in left:
-        left["enum"] = [left.pop("const")]
-    if "enum" in left:  # another type is another value, too
-        left.pop("type", None)
-    for pattern, entry in left.pop("patternProperties", {}).items():
-        left |= {"propertyNames": {"pattern": pattern}, "additionalProperties": entry}
+    simplified = {
+        name: rule for name, rule in {**named, **rules}.items() if name not in ("$ref", "$defs", "title")
+    }
+    if simplified.get("default") in (None, [], {}):  # An empty default only says that the key is optional.
+        simplified.pop("default", None)
+    if "const" in simplified:
+        simplified["enum"] = [simplified.pop("const")]
+    if "enum" in simplified:  # another type is another value, too
+        simplified.pop("type", None)
+    for pattern, entry in simplified.pop("patternProperties", {}).items():
+        simplified |= {"propertyNames": {"pattern": pattern}, "additionalProperties": entry}
     for name in ("items", "additionalProperties"):
-        if isinstance(left.get(name), dict):
-            left[name] = _simplify(left[name], definitions)
-    if "properties" in left:
-        left["properties"] = {
-            name: _simplify(subrules, definitions) for name, subrules in left["properties"].items()
+        if isinstance(simplified.get(name), dict):
+            simplified[name] = _simplify(simplified[name], definitions)
+    if "properties" in simplified:
+        simplified["properties"] = {
+            name: _simplify(subrules, definitions) for name, subrules in simplified["properties"].items()
         }
-    if "anyOf" in left:
-        ways = [_simplify(subrules, definitions) for subrules in left.pop("anyOf")]
-        types = list(dict.fromkeys(way.get("type") for way in ways))
-        if len(types) < len(ways) or None in types or any("enum" in way for way in ways):
-            return {"anyOf": ways, **left}
+    if "anyOf" in simplified:
+        alternatives = [_simplify(subrules, definitions) for subrules in simplified.pop("anyOf")]
+        types = list(dict.fromkeys(alternative.get("type") for alternative in alternatives))
+        if (
+            len(types) < len(alternatives)
+            or None in types
+            or any("enum" in alternative for alternative in alternatives)
+        ):
+            return {"anyOf": alternatives, **simplified}
         if "number" in types and "integer" in types:
             types.remove("integer")
-        left = {**{name: rule for way in ways for name, rule in way.items()}, "type": types, **left}
+        simplified = {
+            **{name: rule for alternative in alternatives for name, rule in alternative.items()},
+            "type": types,
+            **simplified,
+        }
     # Of two broken rules the first one is reported: the type comes first.
-    return dict(sorted(left.items(), key=lambda rule: rule[0] != "type"))
+    return dict(sorted(simplified.items(), key=lambda rule: rule[0] != "type"))

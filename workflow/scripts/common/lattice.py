@@ -23,29 +23,29 @@ MAX_STEPS_PER_POINT = 1.5  # steps between the smallest and the largest value, p
 
 @dataclass(frozen=True)
 class Lattice:
-    """The lattice of a cell's values, `origin` + `places` * `step`.
+    """The lattice of a cell's values, `origin` + `indices` * `step`.
 
     Attributes:
         step: Distance between neighbouring points, in the unit of the values.
         origin: The smallest point that has a value.
-        places: The index of each value's point, from 0 at the origin, [n].
+        indices: The index of each value's point, from 0 at the origin, [n].
         chance: Upper bound of the probability that random values lie as close to a lattice.
     """
 
     step: float
     origin: float
-    places: NDArray[np.intp]
+    indices: NDArray[np.intp]
     chance: float
 
     @property
     def n_repeated(self) -> int:
         """Number of points with at least two values."""
-        return int((np.bincount(self.places) > 1).sum())
+        return int((np.bincount(self.indices) > 1).sum())
 
     @property
     def n_points(self) -> int:
         """Number of points with at least one value."""
-        return len(np.unique(self.places))
+        return len(np.unique(self.indices))
 
 
 def find_lattices(groups: Mapping[str, NDArray[np.float64]]) -> dict[str, Lattice]:
@@ -90,13 +90,13 @@ def _lattices(values: NDArray[np.float64]) -> Iterator[Lattice]:
         cluster = np.zeros(len(values), dtype=np.intp)
         cluster[order[1:]] = np.cumsum(np.isin(np.arange(len(gaps)), cuts))
         centres = np.bincount(cluster, values) / np.bincount(cluster)
-        places = np.rint((centres - centres[0]) / np.diff(centres).min())[cluster].astype(np.intp)
-        if places.max() > MAX_STEPS_PER_POINT * n_points:
+        indices = np.rint((centres - centres[0]) / np.diff(centres).min())[cluster].astype(np.intp)
+        if indices.max() > MAX_STEPS_PER_POINT * n_points:
             continue
-        step, origin = np.polyfit(places, values, 1)
-        spread = float(np.abs(values - origin - step * places).max() / step)
+        step, origin = np.polyfit(indices, values, 1)
+        spread = float(np.abs(values - origin - step * indices).max() / step)
         if spread < MAX_SPREAD:
             # Two values determine the lattice; each of the others is this close with probability 2 * spread.
             # The binomial coefficient counts the ways to choose the separating gaps.
             chance = math.comb(len(gaps), n_points - 1) * max(2 * spread, 1e-12) ** (len(values) - 2)
-            yield Lattice(float(step), float(origin), places, min(1.0, chance))
+            yield Lattice(float(step), float(origin), indices, min(1.0, chance))

@@ -25,7 +25,7 @@ from plan import ownership
 from plan.campaign import Campaign, load_campaign
 from plan.plan_files import write_plans
 from records import time_left
-from runs.attempts import machine_locked_by
+from runs.machine_lock import machine_locked_by
 from runs.progress import (
     HALTED_STATUS,
     LAUNCHING_RULES,
@@ -131,7 +131,7 @@ class Call:
         poll_slurm_steadily()
 
     def _begin_session(self) -> CampaignProgress | None:
-        if self.campaign.mode != "campaign" or not self._plans:
+        if not self.campaign.is_measuring or not self._plans:
             return None
         campaign = self.campaign.pilot if "pilot" in sys.argv else self.campaign
         # Only the command line counts: keep-going in a profile is about lost jobs.
@@ -163,7 +163,7 @@ class Call:
     @cached_property
     def required_records(self) -> list[str]:
         """Records that figures and tables need as inputs, although their programs read only tables."""
-        return list(self.campaign.record_paths.values()) if self.campaign.mode == "campaign" else []
+        return list(self.campaign.record_paths.values()) if self.campaign.is_measuring else []
 
     def is_made(self, stamp: str | Path) -> bool:
         """Return whether a cache has a stamp, which then must not be the output of a job.
@@ -213,7 +213,7 @@ class Call:
             campaign.summary(),
             *campaign.skipped_runs(),
             *campaign.unreachable_target(),
-            *(campaign.unused_records() if campaign.mode == "campaign" else []),
+            *(campaign.unused_records() if campaign.is_measuring else []),
             sep="\n",
             flush=True,
         )

@@ -23,11 +23,13 @@ from common.notes import Note
 from common.redaction import redact_log
 from common.text import format_bytes
 from launchers.log import read_end
-from ranks.worker.out_of_memory import DEVICE, HOST, REPORT_FILES, OutOfMemory, describe_text
+from ranks.worker.out_of_memory import DEVICE as DEVICE_MEMORY
+from ranks.worker.out_of_memory import HOST as NODE_MEMORY  # "host" in reports and records
+from ranks.worker.out_of_memory import REPORT_FILES, OutOfMemory, describe_text
 
 OOM_CODE = "out-of-memory"
-# place: which memory ran out, DEVICE's or HOST's (the node's main memory). host: name of the node. device:
-# number of the device.
+# place: which memory ran out, DEVICE_MEMORY or NODE_MEMORY. host: name of the node. device: number of the
+# device.
 FACTS = ("place", "rank", "host", "device", "asked_bytes", "free_bytes", "total_bytes")
 LIBRARY_LOGS = "nccl.*.log"  # NCCL reports some errors only there
 # How Open MPI, torchrun and LBANN's adapter report a program that SIGKILL ended.
@@ -49,7 +51,7 @@ def find_oom_evidence(launch_folder: Path, failure: Note, device_kind: str, n_oo
             local launcher started, but not those of a Slurm step, which has a control group of its own and
             whose kills Slurm reports.
     """
-    default_place = {"cpu": HOST, "cuda": DEVICE}.get(device_kind)
+    default_place = {"cpu": NODE_MEMORY, "cuda": DEVICE_MEMORY}.get(device_kind)
     rank, host = failure.facts.get("rank"), failure.facts.get("host")
     reports = filter(None, map(_read_report, launch_folder.glob(REPORT_FILES)))
     # The rank that ran out of memory first made the others fail.
@@ -60,7 +62,7 @@ def find_oom_evidence(launch_folder: Path, failure: Note, device_kind: str, n_oo
     log = read_end(launch_folder / "log.txt")
     if n_oom_kills > 0 and (failure.facts.get("exit_status") in _KILLED_EXIT_STATUSES or _KILLED.search(log)):
         text = "the kernel killed it, since the memory of its control group or node was used up"
-        return format_oom_reason({"place": HOST, "rank": rank, "host": host}, text)
+        return format_oom_reason({"place": NODE_MEMORY, "rank": rank, "host": host}, text)
     texts = [log, *map(read_end, sorted(launch_folder.glob(LIBRARY_LOGS)))]
     report = next((match for text in texts if (match := describe_text(text))), None)
     if report is None:
@@ -78,7 +80,7 @@ def format_oom_reason(facts: Mapping[str, Any], error: str) -> Note:
     """
     all_facts = {name: facts.get(name) for name in FACTS}
     error = "".join(filter(str.isprintable, redact_log(error)))
-    place = {DEVICE: " on the device", HOST: " on the node"}.get(all_facts["place"] or "", "")
+    place = {DEVICE_MEMORY: " on the device", NODE_MEMORY: " on the node"}.get(all_facts["place"] or "", "")
     if all_facts["device"] is not None:
         place = f" on device {all_facts['device']}"
     rank_name = "a rank" if all_facts["rank"] is None else f"rank {all_facts['rank']}"

@@ -25,7 +25,7 @@ from launchers.oom_evidence import format_oom_reason
 from launchers.processes import kill, pkill_command, spawn
 from launchers.protocol import AttemptLost
 from launchers.variables import kept_variables
-from ranks.worker.out_of_memory import HOST
+from ranks.worker.out_of_memory import HOST as NODE_MEMORY
 
 TMRSH_FAILED = 255
 RUNNING = "R"
@@ -86,7 +86,7 @@ class Pbs:
         rank, status = next((rank, status) for rank, status in enumerate(exit_statuses) if status)
         logs = [log, *(_rank_log(log, number) for number in range(self._spec["ranks"]))]
         if line := next(filter(None, (_OOM_LINE.search(read_end(file)) for file in logs)), None):
-            return format_oom_reason({"place": HOST, "rank": rank, "host": self._host(rank)}, line[0])
+            return format_oom_reason({"place": NODE_MEMORY, "rank": rank, "host": self._host(rank)}, line[0])
         # 128 + n is signal n; Linux has 64 signals.
         exit_status = 128 - status if 128 < status < 128 + 65 else status
         return rank_failure_reason(rank, exit_status, self._host(rank))

@@ -25,7 +25,7 @@ from launchers.processes import kill, spawn
 from launchers.protocol import GRACE_S, AttemptLost
 from launchers.variables import kept_variables
 from ranks.worker import energy
-from ranks.worker.out_of_memory import HOST
+from ranks.worker.out_of_memory import HOST as NODE_MEMORY
 from sites import slurm as slurm_clients
 from sites import virtual
 
@@ -288,7 +288,7 @@ def _slurm_oom_reason(errors: Sequence[re.Match[str]], log_lines: Sequence[str])
     if task_error is None and step_error is None:
         return None
     task = task_error or next((error for error in errors if _exit_status(error[4]) == -signal.SIGKILL), None)
-    facts = {"place": HOST, "rank": int(task[2]), "host": task[1]} if task else {"place": HOST}
+    facts = {"place": NODE_MEMORY, "rank": int(task[2]), "host": task[1]} if task else {"place": NODE_MEMORY}
     return format_oom_reason(facts, step_error or f"Slurm: {TASK_STATE_OOM}")
 
 

@@ -28,19 +28,23 @@ def measure_benchmark(
     benchmark: CollectiveBenchmark,
     environment: BuiltEnvironment,
     launcher: Launcher,
-    folder: Path,
+    attempt_folder: Path,
 ) -> dict[str, Any]:
-    """Run a benchmark once in the attempt's `folder`, and return the fields of its record."""
+    """Run a benchmark once in the attempt's folder, and return the fields of its record."""
     benchmark_spec = benchmark.spec(site)
     rank_spec = rank_input(
         benchmark_spec, benchmark.run.framework, environment, model={}, data=Path(), hosts=launcher.hosts
     )
-    write_json(folder / "rank_input.json", rank_spec)
-    outcome = launch.run_ranks(launcher, environment, folder.resolve(), benchmark_spec, site, program=PROGRAM)
-    result = other_measurements.read_result(folder)
-    described = transport.describe_transport(result["transport"], benchmark_spec, folder) if result else None
+    write_json(attempt_folder / "rank_input.json", rank_spec)
+    outcome = launch.run_ranks(
+        launcher, environment, attempt_folder.resolve(), benchmark_spec, site, program=PROGRAM
+    )
+    result = other_measurements.read_result(attempt_folder)
+    described = (
+        transport.describe_transport(result["transport"], benchmark_spec, attempt_folder) if result else None
+    )
     status, reason = judge_benchmark(
-        outcome, result, described, benchmark_spec, site, launcher.hosts, folder / "log.txt"
+        outcome, result, described, benchmark_spec, site, launcher.hosts, attempt_folder / "log.txt"
     )
     return {
         "collective": benchmark.collective,
@@ -73,8 +77,8 @@ def judge_benchmark(
 ) -> Verdict:
     """Decide the status of a benchmark: that of `other_measurements.judge_measurement`, or INVALID.
 
-    It is INVALID, too, if messages took another way than the site's network. `described` is the transport in
-    words, and `hosts` are the nodes on which the ranks were started.
+    It is also INVALID if messages did not use the site's network. `described` is the transport in words, and
+    `hosts` are the nodes on which the ranks were started.
     """
     verdict = other_measurements.judge_measurement(outcome, result, site, hosts, log)
     if verdict.status != RunStatus.OK or result is None or described is None:
@@ -98,7 +102,7 @@ def _most_sent(result: Mapping[str, Any]) -> int | None:
     return None if None in sent else max(sent)
 
 
-KIND = other_measurements.Kind("collective_benchmark", planned_benchmarks, measure_benchmark)
+KIND = other_measurements.MeasurementKind("collective_benchmark", planned_benchmarks, measure_benchmark)
 
 
 def main(*, study: str, site: str, benchmark: str, key: str, out: Path) -> None:

@@ -67,6 +67,11 @@ class Campaign:
     designed_runs: list[Run]
     published_folder: Path | None
 
+    @property
+    def is_measuring(self) -> bool:
+        """Whether runs without a record are measured; otherwise only existing records are used."""
+        return self.mode == "campaign"
+
     @cached_property
     def results(self) -> Path:
         """results/<study>."""
@@ -143,7 +148,7 @@ class Campaign:
     @property
     def node_check(self) -> Path | None:
         """The table of verdicts that the node check writes, None if the campaign has no node check."""
-        is_checked = self.study.node_check and self.site.launcher != "local" and self.mode == "campaign"
+        is_checked = self.study.node_check and self.site.launcher != "local" and self.is_measuring
         return self.results / TABLE if is_checked else None
 
     @property
@@ -245,7 +250,7 @@ class Campaign:
             subject: What is searched, in the plural.
             runs: One run for each search. Without any, the site is not checked.
         """
-        if self.mode != "campaign":
+        if not self.is_measuring:
             problem = f"{subject} are searched only for runs to be measured"
             place: dict[str, Any] = {"file": "config/config.yaml", "key": "records", "got": self.mode}
             raise InputError("not-possible-here", problem, expected=["campaign"], **place)
@@ -442,9 +447,9 @@ class Campaign:
         if self.published_folder:
             return f"{self.study.name}: figures and tables from {self.published_folder}"
         left = len(self.record_paths) - len(self.statuses)
-        to_run = f"{left:,} to run" if self.mode == "campaign" and left else ""
+        to_run = f"{left:,} to run" if self.is_measuring and left else ""
         progress = ", ".join(filter(None, [self.describe_statuses(), to_run])) or "no record"
-        limit = f" so far, {len(self.max_runs):,} at most" if self.mode == "campaign" and self.open else ""
+        limit = f" so far, {len(self.max_runs):,} at most" if self.is_measuring and self.open else ""
         return f"{self.study.name} at {self.site.name}: {number_of(len(self.runs), 'run')}{limit}: {progress}"
 
     @property

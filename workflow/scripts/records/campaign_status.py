@@ -14,29 +14,21 @@ from pathlib import Path
 from typing import Any
 
 from common.files import format_utc, is_locked, node_name, read_json
-from common.notes import Note
 from common.run_status import RunStatus
-from common.shell import Unanswered
 from declared.site import JOB_MARGIN_S
 from plan.campaign import Campaign
 from plan.collective_benchmarks import CollectiveBenchmarks
 from plan.decisions import rule_fields
 from plan.design import Run
 from plan.timings import Timings
+from records.job_queue import Job, read_jobs
 from records.next_commands import arguments_for, cluster_commands, repeat_commands, run_command
 from records.time_left import RecordCache, estimate_time_left, parse_date
-from runs import attempts
+from runs import attempts, machine_lock
 from runs.missing import Situation, describe_missing, holds_lock
 from runs.reasons import NO_RECORD_PREFIX
-from runs.submit import is_campaign_job
-from sites import disturbance, slurm
+from sites import disturbance
 
-QUEUE_TIMEOUT_S = 5.0
-UNREAD_QUEUES = {  # launcher -> name of the scheduler, and the command that shows its queue
-    "oar": ("OAR", "oarstat"),
-    "pbs": ("PBS", "qstat"),
-    "flux": ("Flux", "flux jobs"),
-}
 _NUMBERS = re.compile(r"\d+(?:\.\d+)?")
 # How `status` lists the problems of missing runs: of those that the site can execute but that were begun
 # without success, or have records under other keys only; and of those that it cannot execute.
@@ -77,28 +69,6 @@ class Problem:
     reason: str
     count: int
     first: str
-
-
-@dataclass(frozen=True)
-class Job:
-    """A job of the campaign in the cluster's queue.
-
-    Attributes:
-        task: The block or the run that it executes.
-        state: Slurm's state, such as RUNNING.
-        nodes: Its nodes, or why it waits.
-    """
-
-    number: str
-    task: str
-    state: str
-    since: str
-    nodes: str
-
-    @property
-    def running(self) -> bool:
-        """Whether it runs, and does not wait."""
-        return self.state == "RUNNING"
 
 
 @dataclass(frozen=True)
@@ -250,7 +220,7 @@ def read_campaign_status(
         datasets=[name for name, prepared in campaign.datasets.items() if not os.path.exists(prepared)],
         **read_sessions(campaign.results),
         is_snakemake_running=is_locked(Path(".snakemake") / "ringside.lock"),
-        machine_locked_by=attempts.machine_locked_by()
+        machine_locked_by=machine_lock.machine_locked_by()
         if campaign.site.placement != "distinct-nodes"
         else None,
         jobs=jobs,
@@ -356,7 +326,7 @@ def is_active(attempt_folder: Path, jobs: Sequence[Job] | None, limit_s: float, 
         return True
     holder = attempts.read_holder(attempt_folder)
     if jobs is not None and holder.get("job"):
-        return holder["job"] in {job.number for job in jobs if job.running}
+        return holder["job"] in {job.number for job in jobs if job.is_running}
     if holder.get("host") == node_name():
         return False
     return now - start_time(attempt_folder) < limit_s
@@ -385,39 +355,6 @@ def read_under_way(name: str, attempt_folder: Path, run: Run | None, now: float)
     except OSError:
         epoch = 0
     return UnderWay(name, hosts, format_utc(since), now - since, epoch, epochs)
-
-
-def read_jobs(campaign: Campaign, keys: Mapping[str, str]) -> tuple[list[Job] | None, str]:
-    """Return the campaign's jobs in Slurm's queue and "", or None and the reason why the queue was not read.
-
-    `keys` has the name of the run or benchmark of each key.
-    """
-    if unread := UNREAD_QUEUES.get(campaign.site.launcher):
-        scheduler, command = unread
-        return None, Note(
-            "queue-not-read",
-            f"{scheduler}'s queue is not read; see {command}",
-            scheduler=scheduler,
-            see=command,
-        )
-    if campaign.site.launcher != "slurm":
-        return None, ""
-    squeue = ("squeue", "--me", "--noheader", "--format=%i|%j|%T|%S|%R|%k")
-    try:
-        rows = [
-            line.split("|", 5) for line in slurm.run_client(*squeue, timeout_s=QUEUE_TIMEOUT_S).splitlines()
-        ]
-    except Unanswered as unanswered:
-        answer = str(unanswered)
-        return None, Note("queue-unanswered", f"the queue does not answer: {answer}", answer=answer)
-    jobs = []
-    # Snakemake sets the comment of a job to rule_run_wildcards_<run_id>_<key>.
-    for number, name, state, since, nodes, comment in (row for row in rows if len(row) == 6):
-        run = keys.get(comment.rpartition("_")[2])
-        if is_campaign_job(campaign, name, comment) or run:
-            task = run or comment.removeprefix(f"{campaign.study.name} ")
-            jobs.append(Job(number, task, state, since, nodes.strip("()")))
-    return jobs, ""
 
 
 def read_sessions(results: Path) -> dict[str, Any]:

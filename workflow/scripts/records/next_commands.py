@@ -18,15 +18,15 @@ class CampaignArguments(NamedTuple):
     @property
     def positional(self) -> str:
         """Arguments of commands that take the study by position."""
-        return " ".join(filter(None, [self.study, self._site]))
+        return " ".join(filter(None, [self.study, self._site_option]))
 
     @property
     def options(self) -> str:
         """Options of commands that take runs by position."""
-        return " ".join(filter(None, [f"--study {self.study}" if self.study else "", self._site]))
+        return " ".join(filter(None, [f"--study {self.study}" if self.study else "", self._site_option]))
 
     @property
-    def _site(self) -> str:
+    def _site_option(self) -> str:
         return f"--site {self.site}" if self.site else ""
 
 

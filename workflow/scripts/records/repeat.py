@@ -29,7 +29,7 @@ SELECTOR = f"a status ({', '.join(RECORD_STATUSES)}) or a pattern of run_id"
 NAME_PREFIXES = {"collective benchmark": "benchmark.", "timing": "timing.", "batch search": "largest."}
 
 
-def select_runs(campaign: Campaign, selector: str) -> dict[str, Path]:
+def select_measurements(campaign: Campaign, selector: str) -> dict[str, Path]:
     """Return name -> record of the measurements with the status `selector`, or with a name that matches it.
 
     Collective benchmarks are named `benchmark.<framework>.n<nodes>`, timings `timing.<framework>.messages`,
@@ -45,10 +45,10 @@ def select_runs(campaign: Campaign, selector: str) -> dict[str, Path]:
         for name, path in BatchSearches(campaign).outputs.items()
     }
     records = {**benchmarks, **timings, **searches, **campaign.record_paths}
-    existing = {run_id: Path(path) for run_id, path in records.items() if Path(path).exists()}
+    existing = {name: Path(path) for name, path in records.items() if Path(path).exists()}
     if selector in RECORD_STATUSES:
-        return {run_id: path for run_id, path in existing.items() if record_status(path) == selector}
-    return {run_id: path for run_id, path in existing.items() if fnmatch.fnmatchcase(run_id, selector)}
+        return {name: path for name, path in existing.items() if record_status(path) == selector}
+    return {name: path for name, path in existing.items() if fnmatch.fnmatchcase(name, selector)}
 
 
 def count_by_kind(names: Iterable[str]) -> str:
@@ -81,11 +81,11 @@ def repeat_runs(selector: str, study: str = "", site: str = "", run: bool = True
         config["site"] = bound["site"]  # The results are bound to this site, whatever is configured now.
     campaign = load_campaign({**config, "records": "campaign"})
     raise_if_imported(campaign.study)
-    runs = select_runs(campaign, selector)
-    if not runs and selector in RECORD_STATUSES:
+    records = select_measurements(campaign, selector)
+    if not records and selector in RECORD_STATUSES:
         problem = f"no run of {campaign.study.name} has the status {selector}"
         raise InputError("nothing-to-repeat", problem, got=selector)
-    if not runs:
+    if not records:
         problem = f"'{selector}': no run of {campaign.study.name} that has a record matches"
         suggestion = suggest_pattern(selector, campaign.record_paths, RECORD_STATUSES)
         raise InputError("unknown-name", problem, got=selector, expected=SELECTOR, suggestion=suggestion)
@@ -96,10 +96,10 @@ def repeat_runs(selector: str, study: str = "", site: str = "", run: bool = True
             "campaign-running", problem, hint="nothing was changed; repeat runs when it has ended"
         )
     unlock.main(if_stale=True)
-    for path in runs.values():
+    for path in records.values():
         put_aside(path)
     ownership.release()
-    print(f"{count_by_kind(runs)} will be repeated; old attempts are kept", flush=True)
+    print(f"{count_by_kind(records)} will be repeated; old attempts are kept", flush=True)
     arguments = [f"study={config['study']}", f"site={config['site']}"]
     if campaign.site.launcher != "local":
         print(

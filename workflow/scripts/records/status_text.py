@@ -20,14 +20,8 @@ from declared.study import load_study
 from plan.binding import raise_if_other_site
 from plan.campaign import imported_note, load_campaign, load_merged_config
 from plan.decisions import BY_CHANCE, NO, summarize_target
-from records.campaign_status import (
-    CampaignStatus,
-    Job,
-    Problem,
-    TargetProgress,
-    UnderWay,
-    campaign_status_reader,
-)
+from records.campaign_status import CampaignStatus, Problem, TargetProgress, UnderWay, campaign_status_reader
+from records.job_queue import Job
 
 WIDTH = 80
 INDENT = 11
@@ -229,9 +223,9 @@ def queue_lines(jobs: Sequence[Job]) -> Iterator[tuple[str, str]]:
     lines = [
         f"{job.number} ({job.task}) runs on {job.nodes} since {job.since[11:16]}"
         for job in jobs
-        if job.running
+        if job.is_running
     ]
-    waiting = Counter((job.state.lower(), job.nodes) for job in jobs if not job.running).most_common()
+    waiting = Counter((job.state.lower(), job.nodes) for job in jobs if not job.is_running).most_common()
     counts = [f"{count:,} {state}, {reason}" for (state, reason), count in waiting]
     yield from first_lines("jobs", [*counts, *lines] or ["none in the queue"])
 

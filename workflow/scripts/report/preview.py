@@ -29,7 +29,7 @@ from plan.decisions import DECISION_FOLDERS
 from plan.design import raise_if_imported
 from plan.ownership import raise_if_unwritable
 from plan.record_checks import record_status
-from runs.attempts import machine_lock
+from runs.machine_lock import machine_lock
 
 NICE = 19
 SHARED = (BINDING, "runs", *DECISION_FOLDERS, "network")  # linked from the campaign's results, and only read

@@ -24,24 +24,20 @@ record is unfinished. A run without a final record is missing, and Snakemake rep
 """
 
 import contextlib
-import errno
 import json
 import os
 import shutil
-import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
-from common.errors import InputError, print_line, raise_if_machine_error
+from common.errors import print_line, raise_if_machine_error
 from common.files import (
-    acquire_lock,
     format_utc,
     hold_lock,
-    is_locked,
     node_name,
     read_json,
     write_json,
@@ -52,6 +48,7 @@ from common.notes import Note
 from common.schemas import check
 from launchers.protocol import AttemptLost, AttemptStopped
 from launchers.variables import forget_variables
+from runs.machine_lock import machine_lock
 
 PUT_ASIDE = "put-aside"
 UNFINISHED = "unfinished.txt"
@@ -60,7 +57,6 @@ RUN_LOCK = ".lock"  # in a run's folder, locked during an attempt
 # Variables in which schedulers pass the number of the job.
 JOB_VARIABLES = ("SLURM_JOB_ID", "OAR_JOB_ID", "PBS_JOBID", "FLUX_ENCLOSING_ID")
 UNKNOWN_END = Note("unknown-end", "ended without a reason: it was killed, or its node is gone")
-MACHINE_LOCK = "/dev/shm/ringside-machine.lock"  # noqa: S108 (all users and virtual nodes of a machine share it)
 
 
 def list_attempts(run_folder: Path) -> list[Path]:
@@ -147,19 +143,18 @@ def write_unfinished_reason(attempt_folder: Path, reason: str) -> None:
         write_text(attempt_folder / UNFINISHED, f"{reason}\n")
 
 
-def create_attempt_folder(run_folder: Path) -> tuple[int, Path]:
-    """Create the folder of a new attempt; return its number and path. Removes variables of killed ones."""
+def create_attempt_folder(run_folder: Path) -> Path:
+    """Create and return the folder of a new attempt; remove the variables of killed attempts."""
     previous = list_attempts(run_folder)
     forget_variables(run_folder)
-    number = 1 + (attempt_number(previous[-1]) if previous else 0)
-    attempt_folder = attempt_path(run_folder, number)
+    attempt_folder = attempt_path(run_folder, 1 + (attempt_number(previous[-1]) if previous else 0))
     attempt_folder.mkdir(parents=True)
-    return number, attempt_folder
+    return attempt_folder
 
 
 @contextmanager
 def exclusive(run_folder: Path, title: str) -> Iterator[None]:
-    """Lock a run's `folder` and this machine during a measurement; print what this process waits for.
+    """Lock a run's folder and this machine during a measurement; print what this process waits for.
 
     The folder is locked for all nodes, so that a new job waits for one that outlived its Snakemake. On a file
     system without locks, which ./ringside doctor reports, only the machine is locked.
@@ -176,16 +171,15 @@ def exclusive(run_folder: Path, title: str) -> Iterator[None]:
 @contextmanager
 def new_attempt(run_folder: Path) -> Iterator[Path]:
     """Begin an attempt of a run. If it ends in an exception, its folder keeps the reason."""
-    _, attempt_folder = create_attempt_folder(run_folder)
+    attempt_folder = create_attempt_folder(run_folder)
     try:
-        started_at = format_utc(time.time())
-        content = {
+        holder = {
             "process": os.getpid(),
             "host": node_name(),
             "job": _job_number(),
-            "started_at": started_at,
+            "started_at": format_utc(time.time()),
         }
-        write_json(attempt_folder / HOLDER, content)
+        write_json(attempt_folder / HOLDER, holder)
         yield attempt_folder
     except BaseException as error:
         write_unfinished_reason(attempt_folder, _unfinished_reason(error))
@@ -239,75 +233,3 @@ def put_aside(final_record: Path) -> None:
     for attempt_folder in list_attempts(final_record.parent):
         write_text(attempt_folder / PUT_ASIDE, "this attempt does not count: a repetition was requested\n")
     final_record.unlink(missing_ok=True)
-
-
-@contextmanager
-def machine_lock(locked_by: str, waiting: Callable[[str], None]) -> Iterator[None]:
-    """Lock this machine for one run, so that no two runs of any user overlap on it.
-
-    The system frees the lock when the process that took it ends, however it ends. A supervisor that outlives
-    its Snakemake therefore finishes its run, and the next supervisor finds the record.
-
-    Args:
-        locked_by: Description of this process, for processes that wait.
-        waiting: Called once if this process has to wait, with the description of the process that has
-            locked the machine.
-    """
-    with _open_lock(_machine_lock_file()) as file:
-        acquire_lock(file, lambda: waiting(file.read().strip() or "another process"))
-        _write_locked_by(file, locked_by + "\n")
-        try:
-            yield
-        finally:
-            _write_locked_by(file, "")
-
-
-def machine_locked_by() -> str | None:
-    """Return the description of the process that has locked this machine, or None. Takes no lock."""
-    file = _machine_lock_file()
-    return file.read_text(errors="replace").strip() or "somebody" if is_locked(file) else None
-
-
-def _machine_lock_file() -> Path:
-    return Path(os.environ.get("RINGSIDE_LOCK", MACHINE_LOCK))
-
-
-def _open_lock(path: Path) -> TextIO:
-    """Return the lock file, open at least for reading: another user's file can be read-only for us.
-
-    All users can write to its folder, so anyone can have put a link, a pipe or a hard link to one of our
-    files there. Only a regular file with a single name is used.
-
-    Raises:
-        InputError: If it is anything else, or cannot be opened.
-    """
-    hint = (
-        "it keeps two runs from overlapping on this machine; remove it, or name another file in RINGSIDE_LOCK"
-    )
-    # O_RDWR stands twice: another process can create the file between the first try and O_EXCL.
-    for flags in (os.O_RDWR, os.O_RDONLY, os.O_RDWR | os.O_CREAT | os.O_EXCL, os.O_RDWR):
-        with contextlib.suppress(PermissionError, FileNotFoundError, FileExistsError):
-            try:
-                descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
-            except OSError as error:
-                if error.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
-                    raise
-                raise InputError("no-lock-file", "is not a regular file", file=path, hint=hint) from None
-            file_stat = os.fstat(descriptor)
-            if not stat.S_ISREG(file_stat.st_mode) or file_stat.st_nlink != 1:
-                os.close(descriptor)
-                raise InputError(
-                    "no-lock-file", "is not a regular file with a single name", file=path, hint=hint
-                )
-            if flags & os.O_CREAT:
-                os.fchmod(descriptor, 0o666)
-            return open(descriptor, "r" if flags == os.O_RDONLY else "r+", errors="replace")
-    raise InputError("not-writable", "cannot be opened", file=path, hint=hint)
-
-
-def _write_locked_by(file: TextIO, text: str) -> None:
-    """Write who has locked the machine. On a full file system the text is lost, but not the lock."""
-    with contextlib.suppress(OSError):
-        if file.writable():
-            os.ftruncate(file.fileno(), 0)
-            os.pwrite(file.fileno(), text.encode(), 0)

@@ -45,9 +45,10 @@ LIMITS = {RunStatus.OOM: "memory", RunStatus.TIMEOUT: "time limit", RunStatus.FA
 
 @dataclass
 class Trials:
-    """The trials of one search, in the attempt's `folder`.
+    """The trials of one search.
 
     Attributes:
+        folder: The attempt's folder.
         done: Results of trials, in the order in which the search needed them.
     """
 
@@ -191,10 +192,10 @@ def measure_search(
     search: BatchSearch,
     environment: BuiltEnvironment,
     _launcher: Launcher,
-    folder: Path,
+    attempt_folder: Path,
 ) -> dict[str, Any]:
-    """Search in the attempt's `folder`, and return the fields that only records of searches have."""
-    trials, started_at = Trials(site, search, environment, folder), time.time()
+    """Search in the attempt's folder, and return the fields that only records of searches have."""
+    trials, started_at = Trials(site, search, environment, attempt_folder), time.time()
     if estimated := estimate_size(site, search, environment):
         print_line(f"{search.name}: batch size {estimated} is estimated to fit")
     result = find_largest(search.candidates(site), trials.fits, estimated)
@@ -216,7 +217,7 @@ def measure_search(
     }
 
 
-KIND = other_measurements.Kind(
+KIND = other_measurements.MeasurementKind(
     "batch_search",
     planned_searches,
     measure_search,

@@ -27,7 +27,7 @@ from plan import cost
 from plan.campaign import MEMORY_ESTIMATES, Campaign, load_merged_config, plan_campaign
 from plan.design import Run
 from plan.identity import environment_of
-from plan.memory import MemoryEstimate, estimable_runs, memory_estimate_input, read_estimates, run_spec
+from plan.memory import MemoryEstimate, estimable_runs, memory_estimate_input, memory_spec, read_estimates
 
 PROGRAM = "ranks.memory_estimate"
 START_S, CELL_S = 60, 120  # time limits of the program's start, and of each cell
@@ -77,7 +77,7 @@ def estimate_missing(campaign: Campaign) -> None:
     for stamp, runs in sorted(missing.items()):
         print_line(f"estimating the memory of {number_of(len(runs), 'configuration')}", to_stderr=True)
         inputs = [
-            memory_estimate_input(run.framework, run.graph, run_spec(site, run)) for run in runs.values()
+            memory_estimate_input(run.framework, run.graph, memory_spec(site, run)) for run in runs.values()
         ]
         if entries := estimate(site, read_built(stamp), inputs):
             campaign.results.mkdir(parents=True, exist_ok=True)

@@ -39,7 +39,7 @@ from plan.site_resources import common_site_fields
 from runs.other_measurements import NO_RESULT, read_result
 from runs.supervise import rank_input, report_interruptions
 from runs.verdict import extend_failure_reason
-from sites import slurm, verdicts
+from sites import slurm, slurm_findings
 from sites.node_job import outside
 from sites.outliers import RATE_TEXT, best_meetings, judge_units, rounds_needed
 
@@ -187,13 +187,13 @@ def idle_nodes(site: Site) -> int:
     """
     try:
         listed = slurm.run_client("scontrol", "show", "partition", "--oneliner")
-        finding, partition = verdicts.check_partition(slurm.parse_partitions(listed), site)
+        finding, partition = slurm_findings.check_partition(slurm.parse_partitions(listed), site)
         if partition is None:
             raise InputError(finding.code, str(finding), file=display_path(site.file))
         nodes = slurm.parse_nodes(slurm.run_client(*slurm.NODES_COMMAND, f"--partition={partition}"))
     except Unanswered as unanswered:
         raise InputError("scheduler-silent", str(unanswered), file="Slurm") from None
-    return max(site.nodes, sum(node.is_idle for node in verdicts.eligible_nodes(nodes, site)))
+    return max(site.nodes, sum(node.is_idle for node in slurm_findings.eligible_nodes(nodes, site)))
 
 
 def _default_node_count(site: Site, job: Job | None) -> int:

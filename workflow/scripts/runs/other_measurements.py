@@ -38,7 +38,7 @@ NO_RESULT = Note("no-result", "ended without a result")
 
 
 @dataclass(frozen=True)
-class Kind(Generic[MeasurementT]):
+class MeasurementKind(Generic[MeasurementT]):
     """How measurements of one kind are planned and taken.
 
     Attributes:

@@ -12,8 +12,8 @@ from common.renamed import rename_columns
 from common.run_status import RunStatus
 from declared.site import Site
 from sites import node_report
+from sites.findings import Finding, ok, warn
 from sites.slurm import join_hosts
-from sites.verdicts import Finding, ok, warn
 
 MIN_REPORTED_SHARE = 0.05  # share of the CPU time
 MIN_DEGREES_OF_FREEDOM = 6  # needed in disturbed runs and in other runs to compare their spreads

@@ -21,12 +21,12 @@ from declared.study import load_study
 from plan.campaign import load_merged_config
 from plan.machine import check_machine
 from plan.scheduling import allocation_options
-from sites import disturbance, slurm, verdicts
+from sites import disturbance, slurm, slurm_findings
+from sites.findings import Finding, fail, ok, warn
+from sites.node_findings import node_findings
 from sites.node_job import WAIT_S, Unwritable, ask_here, ask_nodes, outside, probes
-from sites.node_verdicts import node_findings
 from sites.readiness import check_virtual
 from sites.slurm import Node
-from sites.verdicts import Finding, fail, ok, warn
 
 PROGRAMS = ("srun", "sbatch", "squeue", "scontrol", "sinfo")
 PROFILE = CHECKOUT / "profiles" / "slurm" / "config.yaml"
@@ -42,7 +42,7 @@ def examine(site: Site, results: Path, unseen: str = "") -> Iterator[Finding]:
         ("python's place", Path(sys.executable)),
         ("cache's place", site.cache),
     ):
-        yield verdicts.check_shared_folder(subject, folder)
+        yield slurm_findings.check_shared_folder(subject, folder)
     if site.launcher == "slurm":
         try:
             yield from _slurm(site, results, unseen)
@@ -93,28 +93,28 @@ def _slurm(site: Site, results: Path, unseen: str) -> Iterator[Finding]:
             check_virtual(site)
         except InputError as error:
             yield fail("virtual cluster", error.code, str(error))
-    status_command = load_yaml(PROFILE).get(verdicts.STATUS_COMMAND)
-    yield verdicts.check_job_status(config, status_command, PROFILE, shutil.which("sacct") is not None)
-    yield verdicts.check_lost_node_timeout(config, site)
+    status_command = load_yaml(PROFILE).get(slurm_findings.STATUS_COMMAND)
+    yield slurm_findings.check_job_status(config, status_command, PROFILE, shutil.which("sacct") is not None)
+    yield slurm_findings.check_lost_node_timeout(config, site)
     account = _account(config, site)
     yield account
-    finding, partition = verdicts.check_partition(partitions, site)
+    finding, partition = slurm_findings.check_partition(partitions, site)
     yield finding
     if partition is None:
         yield warn("test job", "not-tried", "not tried: there is no partition for it")
         return
     partition_nodes = slurm.parse_nodes(slurm.run_client(*slurm.NODES_COMMAND, f"--partition={partition}"))
     if site.devices_per_node:
-        gpus = verdicts.check_gpus(partition_nodes, site)
+        gpus = slurm_findings.check_gpus(partition_nodes, site)
         yield gpus
         if gpus.verdict == "FAIL":
             yield warn("test job", "not-tried", "not tried: there is no node for it")
             return
-    possible = verdicts.eligible_nodes(partition_nodes, site)
-    yield verdicts.check_nodes(partition_nodes, all_nodes, site)
-    yield verdicts.check_processors(possible, site)
-    yield from verdicts.check_time_limits(partitions[partition], site)
-    yield verdicts.check_memory(config, partitions[partition], possible, site)
+    possible = slurm_findings.eligible_nodes(partition_nodes, site)
+    yield slurm_findings.check_nodes(partition_nodes, all_nodes, site)
+    yield slurm_findings.check_processors(possible, site)
+    yield from slurm_findings.check_time_limits(partitions[partition], site)
+    yield slurm_findings.check_memory(config, partitions[partition], possible, site)
     if account.verdict == "FAIL":
         yield warn("test job", "not-tried", "not tried: there is no account for it")
         return
@@ -127,9 +127,9 @@ def _slurm(site: Site, results: Path, unseen: str) -> Iterator[Finding]:
 
 def _account(config: dict[str, str], site: Site) -> Finding:
     if not slurm.has_accounting(config):
-        return verdicts.check_account(config, None, site)
+        return slurm_findings.check_account(config, None, site)
     try:
-        return verdicts.check_account(config, slurm.user_accounts(getpass.getuser()), site)
+        return slurm_findings.check_account(config, slurm.user_accounts(getpass.getuser()), site)
     except Unanswered as error:
         return warn("account", "scheduler-silent", f"could not be checked: sacctmgr: {error}")
 

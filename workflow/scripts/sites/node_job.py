@@ -24,8 +24,8 @@ from plan.scheduling import allocation_options
 from sites.node_report import MARK
 
 REPORT = Path(__file__).with_name("node_report.py")
-WAIT_S = 45  # how long to wait for nodes
-ANSWER_S = 60  # how long their answers may take
+WAIT_S = 45  # time limit for srun to get nodes
+ANSWER_S = 60  # time limit for the answers of all nodes
 
 # $1 is the interpreter, $2 the program, $3 the question.
 _ON_A_NODE = """
@@ -34,7 +34,8 @@ if command -v python3 >/dev/null; then exec python3 -c "$2" "$3"; fi
 echo "python3: is not on $(hostname)" >&2
 exit 1
 """
-_NOT_OF_SRUN = ("--nodes", "--ntasks-per-node", "--cpus-per-task", "--time", "--signal", "--no-requeue")
+# Options of a block's job that srun must not get here, since `_srun` sets its own or does not need them.
+_BLOCK_OPTIONS = ("--nodes", "--ntasks-per-node", "--cpus-per-task", "--time", "--signal", "--no-requeue")
 
 
 class Unwritable(Exception):
@@ -71,7 +72,7 @@ def _srun(
     options = [
         option
         for option in allocation_options(site, nodes)
-        if option.split("=")[0] not in _NOT_OF_SRUN and option not in dropped
+        if option.split("=")[0] not in _BLOCK_OPTIONS and option not in dropped
     ]
     command = [
         "srun",

@@ -362,7 +362,6 @@ def _run(*command: str) -> subprocess.CompletedProcess[str]:
 
 if __name__ == "__main__":
     answers = report(json.loads(sys.argv[1]))
-    answers["clock"] = (
-        time.time()
-    )  # last, because the reader compares it with the time at which the line arrives
+    # The last answer, because the reader compares it with the time at which the line arrives.
+    answers["clock"] = time.time()
     print(MARK + json.dumps(answers), flush=True)

@@ -24,8 +24,8 @@ from plan.binding import machine_id
 from plan.campaign import Campaign
 from plan.memory import raise_if_oversized
 from sites import virtual
+from sites.node_findings import node_findings
 from sites.node_job import Unwritable, ask_here, probes
-from sites.node_verdicts import node_findings
 
 
 def check_launch(campaign: Campaign, executor: str, runs: bool = True) -> None:

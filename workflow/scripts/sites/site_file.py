@@ -28,7 +28,7 @@ from sites.site_values import (
     SlurmAnswers,
     cluster_site,
     folded,
-    group_kinds,
+    group_nodes,
     machine_site,
     usable_partition,
 )
@@ -51,7 +51,7 @@ def query_slurm(requested: str) -> SlurmAnswers:
         slurm.parse_partitions(slurm.run_client("scontrol", "show", "partition", "--oneliner")), requested
     )
     name = row["PartitionName"]
-    node_kinds = group_kinds(slurm.parse_nodes(slurm.run_client(*slurm.NODES_COMMAND, f"--partition={name}")))
+    node_kinds = group_nodes(slurm.parse_nodes(slurm.run_client(*slurm.NODES_COMMAND, f"--partition={name}")))
     if not node_kinds or not node_kinds[0].n_usable:
         states = "; ".join(
             f"{node.name} is {node.state}" for kind in node_kinds[:4] for node in kind.nodes[:2]

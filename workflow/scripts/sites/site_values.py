@@ -56,7 +56,7 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Kind:
+class NodeKind:
     """Nodes of a partition with equal CPUs, memory, generic resources and features."""
 
     nodes: tuple[Node, ...]
@@ -97,7 +97,7 @@ class SlurmAnswers:
 
     config: Mapping[str, str]
     partition: Mapping[str, str]
-    kinds: Sequence[Kind]
+    kinds: Sequence[NodeKind]
     other_nodes: str
     node: Mapping[str, str]
     mine: Sequence[str]
@@ -134,14 +134,14 @@ def usable_partition(partitions: Mapping[str, Mapping[str, str]], requested: str
     return row
 
 
-def group_kinds(partition_nodes: Sequence[Node]) -> list[Kind]:
+def group_nodes(partition_nodes: Sequence[Node]) -> list[NodeKind]:
     """Group nodes into kinds, sorted by number of usable nodes, then by number of GPUs."""
     groups: dict[tuple[object, ...], list[Node]] = {}
     for node in partition_nodes:
         properties = (node.processors, node.memory_mb, node.gres, node.features, node.threads_per_core)
         groups.setdefault(properties, []).append(node)
     return sorted(
-        (Kind(tuple(nodes)) for nodes in groups.values()),
+        (NodeKind(tuple(nodes)) for nodes in groups.values()),
         key=lambda kind: (
             -kind.n_usable,
             -slurm.parse_gpus(kind.nodes[0].gres)[0],
@@ -224,7 +224,7 @@ def _ranks_per_node(devices: int) -> Entry:
     return Entry("ranks_per_node", devices or 1, source)
 
 
-def _words(answers: SlurmAnswers, kind: Kind, devices: int) -> str:
+def _words(answers: SlurmAnswers, kind: NodeKind, devices: int) -> str:
     node = kind.nodes[0]
     if answers.virtual:
         return f"the virtual cluster of ./ringside cluster up: {answers.virtual.described()}"
@@ -236,7 +236,7 @@ def _words(answers: SlurmAnswers, kind: Kind, devices: int) -> str:
     )
 
 
-def _placement(answers: SlurmAnswers, kind: Kind, devices: int, source: str) -> list[Entry]:
+def _placement(answers: SlurmAnswers, kind: NodeKind, devices: int, source: str) -> list[Entry]:
     max_nodes = slurm.parse_number(answers.partition.get("MaxNodes", ""))  # a number, or UNLIMITED
     count = min(number for number in (max(kind.n_usable, 1), max_nodes, MAX_NODES) if number)
     seen = f"sinfo {source}: {kind.n_usable} of {len(kind.nodes)} nodes of this kind are up"
@@ -253,7 +253,7 @@ def _placement(answers: SlurmAnswers, kind: Kind, devices: int, source: str) -> 
     return [Entry("launcher", "slurm", mpi), placement, nodes, _ranks_per_node(devices)]
 
 
-def _devices(kind: Kind, answers: SlurmAnswers, node_answers: NodeAnswers) -> tuple[int, list[Entry]]:
+def _devices(kind: NodeKind, answers: SlurmAnswers, node_answers: NodeAnswers) -> tuple[int, list[Entry]]:
     """Return the number of GPUs of a node that train, and the entries about them."""
     report, at = node_answers.report, node_answers.at
     count, _ = slurm.parse_gpus(kind.nodes[0].gres)
@@ -288,7 +288,7 @@ def _hidden_reason(report: Report) -> str:
     return f"; {reason}" if reason else ""
 
 
-def _processors(answers: SlurmAnswers, kind: Kind, source: str) -> list[Entry]:
+def _processors(answers: SlurmAnswers, kind: NodeKind, source: str) -> list[Entry]:
     node = kind.nodes[0]
     cores = min(node.processors, slurm.parse_number(answers.node.get("CPUEfctv", "")) or node.processors)
     words = f"sinfo {source}: {node.processors} CPU{'s' if node.processors > 1 else ''} a node"
@@ -435,12 +435,11 @@ def choose_account(answers: SlurmAnswers) -> tuple[str, str] | None:
         return None
     if answers.default_account in usable and answers.default_account:
         return answers.default_account, f"sacctmgr: your default among {join_hosts(usable)}"
-    return usable[
-        0
-    ], f"sacctmgr: ASSUMED, the first of yours that may use the partition: {join_hosts(usable)}"
+    reason = f"sacctmgr: ASSUMED, the first of yours that may use the partition: {join_hosts(usable)}"
+    return usable[0], reason
 
 
-def _scheduler(answers: SlurmAnswers, kind: Kind, source: str) -> list[Entry]:
+def _scheduler(answers: SlurmAnswers, kind: NodeKind, source: str) -> list[Entry]:
     row = answers.partition
     default = "the cluster's default" if row.get("Default") == "YES" else "as requested (--partition)"
     charged = choose_account(answers)

@@ -1,4 +1,4 @@
-"""Query Slurm through its clients and parse the answers. `sites.verdicts` judges them."""
+"""Query Slurm through its clients and parse the answers. `sites.slurm_findings` judges them."""
 
 import os
 import re

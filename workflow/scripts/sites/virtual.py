@@ -58,10 +58,8 @@ def limit_links(names: Iterable[str], bandwidth_bytes_s: float | None) -> None:
     if settings is None:
         raise InputError("not-running", "the virtual cluster is not running, so links cannot be shaped")
     controller = pid_of(CONTROLLER[settings.scheduler])
-    host = [
-        "nsenter",
-        f"--net=/proc/{controller}/ns/net",
-    ]  # from inside, a node sees only its end of its link
+    # From inside, a node sees only its own end of its link.
+    host = ["nsenter", f"--net=/proc/{controller}/ns/net"]
     for name in names:
         shape_link(settings.names.index(name) + 1, name, bandwidth_bytes_s, host)
 

@@ -22,19 +22,21 @@ def measure_timing(
     timing: Timing,
     environment: BuiltEnvironment,
     launcher: Launcher,
-    folder: Path,
+    attempt_folder: Path,
 ) -> dict[str, Any]:
-    """Time once in the attempt's `folder`, and return what only the record of a timing has."""
+    """Time once in the attempt's folder, and return what only the record of a timing has."""
     settings = timing.spec(site)
     model = timing.run.graph.to_json() if timing.kind == PARTS else {}
     write_json(
-        folder / "rank_input.json",
+        attempt_folder / "rank_input.json",
         rank_input(settings, timing.run.framework, environment, model, Path(), launcher.hosts),
     )
     program = f"ranks.{PROGRAMS[timing.kind]}"
-    outcome = launch.run_ranks(launcher, environment, folder.resolve(), settings, site, program=program)
-    result = other_measurements.read_result(folder)
-    log = folder / "log.txt"
+    outcome = launch.run_ranks(
+        launcher, environment, attempt_folder.resolve(), settings, site, program=program
+    )
+    result = other_measurements.read_result(attempt_folder)
+    log = attempt_folder / "log.txt"
     status, reason = other_measurements.judge_measurement(outcome, result, site, launcher.hosts, log)
     measured = result or {}
     return {
@@ -47,7 +49,7 @@ def measure_timing(
         "hosts": list(dict.fromkeys(rank["host"] for rank in measured.get("ranks", []))),
         "devices": [rank["device"] for rank in measured.get("ranks", [])],
         "transport": (
-            transport.describe_transport(measured["transport"], settings, folder)
+            transport.describe_transport(measured["transport"], settings, attempt_folder)
             if "transport" in measured else None
         ),
         **{
@@ -58,7 +60,7 @@ def measure_timing(
     }  # fmt: skip
 
 
-KIND = other_measurements.Kind("timing", planned_timings, measure_timing)
+KIND = other_measurements.MeasurementKind("timing", planned_timings, measure_timing)
 
 
 def main(*, study: str, site: str, timing: str, key: str, out: Path) -> None:

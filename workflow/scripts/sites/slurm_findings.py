@@ -7,7 +7,6 @@ import math
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from common.errors import InputError
@@ -15,6 +14,7 @@ from common.files import display_path
 from declared.site import Site, host_names
 from plan.scheduling import BUILD_MINUTES, JOB_MARGIN_S
 from sites import slurm
+from sites.findings import Finding, fail, ok, warn
 from sites.slurm import Node, join_hosts
 
 MIN_JOB_AGE_S = 60  # squeue has to list an ended job until Snakemake asks for it
@@ -22,34 +22,6 @@ MIN_MB_PER_RANK = 4096
 IN_MEMORY = ("tmpfs", "ramfs")  # file systems that no other machine can access
 MAX_STATES_LENGTH = 500  # length of a list of unusable nodes; a longer list is left out
 STATUS_COMMAND = "slurm-status-command"
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A line of the doctor: verdict (ok, warn or FAIL), subject, code, and text with result and advice."""
-
-    verdict: str
-    subject: str
-    code: str
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.verdict:4}  {self.subject}: {self.text}"
-
-
-def ok(subject: str, text: str) -> Finding:
-    """Return a finding without a problem."""
-    return Finding("ok", subject, "ok", text)
-
-
-def warn(subject: str, code: str, text: str) -> Finding:
-    """Return a finding about a problem that runs survive; `code` is the kind of problem."""
-    return Finding("warn", subject, code, text)
-
-
-def fail(subject: str, code: str, text: str) -> Finding:
-    """Return a finding about a problem that makes runs fail; `code` is the kind of problem."""
-    return Finding("FAIL", subject, code, text)
 
 
 def check_shared_folder(subject: str, folder: Path, mounts: Path = Path("/proc/self/mounts")) -> Finding:

@@ -6,8 +6,8 @@ from typing import Any
 from common.files import display_path
 from common.notes import Note
 from declared.site import Site
+from sites.findings import Finding, fail, ok, warn
 from sites.slurm import join_hosts
-from sites.verdicts import Finding, fail, ok, warn
 
 CLOCK_WARN_S = 0.5
 CLOCK_FAIL_S = 5.0
