@@ -56,7 +56,7 @@ RULES: dict[str, Callable[[float], Rule]] = {
     "interval narrow": naive,
     "the same by a 98 % interval": lambda until: lambda report: report.half(0.98) > until,
     "the same at two looks in turn": twice,
-    "by all cells' pooled spread": lambda until: lambda report: report.pooled > until,
+    "by all cells' pooled spread": lambda until: lambda report: report.pooled_half_widths > until,
     "chosen": chosen,
 }
 

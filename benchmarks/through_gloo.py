@@ -12,7 +12,9 @@ join = pytorch.join
 
 
 def as_on_processors(context: Context) -> str:
-    return join(replace(context, input={**context.input, "spec": {**context.spec, "device": "cpu"}}))
+    return join(
+        replace(context, rank_input={**context.rank_input, "spec": {**context.spec, "device": "cpu"}})
+    )
 
 
 def train(folder: Path) -> None:

@@ -139,7 +139,7 @@ class Report:
         return np.sqrt(variance), np.minimum(df, self.freedom[:, None])
 
     @cached_property
-    def estimate_means(self) -> np.ndarray:
+    def pooled_half_widths(self) -> np.ndarray:
         """Relative half-widths of intervals of means with the standard deviation pooled over all cells.
 
         Its shape is [studies, cells].
