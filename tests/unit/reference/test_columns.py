@@ -39,7 +39,7 @@ from declared.references import load_reference
 from declared.responses import RESPONSES
 from declared.study import Replicates
 from network import fit
-from prediction import crossover, held_out, hybrid, methods, projection, what_if
+from prediction import crossover, held_out, hybrid, methods, predictors, projection, what_if
 from prediction.cells import measured_cells
 from prediction.message_times import CollectiveBenchmark, benchmark_points
 from prediction.question import ask
@@ -111,8 +111,8 @@ def table_data(
     phases = read_table(CAMPAIGNS / "phases-virtual" / "phases.csv", "phases")
     prepared, benchmarks = measured_cells(runs), CollectiveBenchmark(benchmark_points(network))
     every, errors = held_out.evaluate(prepared, benchmarks, methods.methods())
-    study = projection.load_study(FOLDER)
-    projected = projection.answer(ask(from_=FOLDER, nodes=8), study)
+    study = predictors.load_measured_study(FOLDER)
+    projected = projection.project_scaling(ask(from_=FOLDER, nodes=8), study)
     estimate = {"rank": 0, "bytes": dict.fromkeys(memory.HEADINGS, 1)}
     with_energy = runs.assign(energy_package_j=5.0, energy_scope="package", peak_flops_s=1e12)
     of_epochs = read_table(FOLDER / "epochs.csv", "epochs")

@@ -4,7 +4,7 @@ The folds hold out the largest number of nodes, the two largest, each batch size
 strategy with model parallelism, and two corners: the cells that are extreme in all factors are predicted from
 those that are extreme in none. Collective benchmarks at held-out node counts or rates are not used either. A
 second CSV has every prediction. Bands are the law's own (`StudyPredictor.predict`); scaling projections limit
-them by ideal scaling (`projection.load_records`).
+them by ideal scaling (`predictors.load_records`).
 """
 
 import math

@@ -59,7 +59,7 @@ To add a term of F, such as the time in an uplink that several nodes share:
    `study.law_columns`, which takes them from `cells.measured_cells` and `cells.planned_cells` (`LAW_INPUTS`
    and `_describe`). These read runs.csv, whose columns are those of config/schemas/runs.schema.yaml; others
    are dropped. `records.run_rows.planned_row` fills them from the site or the levels (declared/site.py).
-5. Cells that are not measured by Ringside need the numbers as well: `projection.predictor_of_numbers`, with
+5. Cells that are not measured by Ringside need the numbers as well: `predictors.predictor_of_numbers`, with
    an option in `question.ScalingQuestion`, and importers/cells.py.
 """
 

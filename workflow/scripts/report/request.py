@@ -25,7 +25,8 @@ from analysis.speedup import baseline_cells
 from common.errors import InputError, check_range
 from common.run_status import RunStatus
 from common.text import alternatives
-from prediction.projection import MeasuredStudy, predict_cases
+from prediction.predictors import MeasuredStudy
+from prediction.projection import predict_cases
 
 UNKNOWN = Estimate(math.nan)
 #: Smallest and largest numbers of a question. The largest are far beyond all machines and trainings.
