@@ -19,7 +19,7 @@ from declared.site import load_site
 from declared.study import load_study
 from plan.design import plan_design
 from prediction import crossover, hybrid, what_if
-from prediction.cells import measured_cells
+from prediction.inputs import measured_cells
 from prediction.message_times import CollectiveBenchmark, benchmark_points, rate_text
 from prediction.study import StudyPredictor, law_columns
 from strategies import simulated

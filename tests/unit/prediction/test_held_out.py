@@ -22,7 +22,6 @@ from declared.figures import FigureSpec
 from figures import panels, style
 from figures.kinds import prediction
 from prediction import methods
-from prediction.cells import exclusion_note, measured_cells, pooled_cv
 from prediction.held_out import (
     ALL,
     EMULATED,
@@ -35,6 +34,7 @@ from prediction.held_out import (
     summarize_method,
     table,
 )
+from prediction.inputs import exclusion_note, measured_cells, pooled_cv
 from prediction.message_times import CollectiveBenchmark, benchmark_points, read_benchmark
 from prediction.methods import LAW, extra_p_method
 from prediction.study import Prediction

@@ -15,8 +15,8 @@ from declared.figures import FigureSpec
 from figures import panels
 from figures.kinds import projection as figure
 from prediction import projection, projection_notes
-from prediction.cells import exclusion_note
 from prediction.curves import max_nodes_above, node_counts
+from prediction.inputs import exclusion_note
 from ringside.predicting import show_projection
 from support import known_physics as synthetic
 from support.known_physics import Truth

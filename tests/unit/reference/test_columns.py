@@ -40,7 +40,7 @@ from declared.responses import RESPONSES
 from declared.study import Replicates
 from network import fit
 from prediction import crossover, held_out, hybrid, methods, predictors, projection, what_if
-from prediction.cells import measured_cells
+from prediction.inputs import measured_cells
 from prediction.message_times import CollectiveBenchmark, benchmark_points
 from prediction.question import ask
 from records.run_rows import memory_estimate_columns

@@ -32,7 +32,7 @@ def node_counts(max_nodes: int) -> np.ndarray:
 def hypothetical_cells(
     cases: pd.DataFrame, rates: Sequence[float], counts: np.ndarray, *, has_sample_count: bool = True
 ) -> pd.DataFrame:
-    """Return cells like `cells.measured_cells` for each case on all numbers of nodes at all rates.
+    """Return cells like `inputs.measured_cells` for each case on all numbers of nodes at all rates.
 
     Nodes have as many devices as in the case. If the size of the data set is known, there are at most as many
     devices as batches in it. With model parallelism, a device keeps its share of a batch.

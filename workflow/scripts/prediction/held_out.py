@@ -33,7 +33,7 @@ from common.notes import Note
 from common.options import run_program
 from declared.factors import MIN_LEVELS_TO_HOLD_OUT
 from environments.built import read_built
-from prediction.cells import (
+from prediction.inputs import (
     exclusion_note,
     heterogeneous_note,
     is_heterogeneous,
@@ -93,7 +93,7 @@ def make_folds(cells: pd.DataFrame, benchmark: CollectiveBenchmark) -> Iterator[
     """Yield the folds of a study; the first one holds out nothing.
 
     Args:
-        cells: The study's `cells.measured_cells`.
+        cells: The study's `inputs.measured_cells`.
         benchmark: Its collective benchmark.
     """
     is_multi_node = cells["nodes"] > 1

@@ -46,7 +46,7 @@ class Fold:
     Attributes:
         title: What is held out.
         kind: What held-out cells have in common, one of `held_out.KINDS`; NOT_HELD_OUT for the first fold.
-        train: Cells to fit (`cells.measured_cells`).
+        train: Cells to fit (`inputs.measured_cells`).
         benchmark: The collective benchmark to fit.
         test: Cells to predict.
     """

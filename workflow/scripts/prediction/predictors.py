@@ -15,7 +15,7 @@ from declared.datasets import load_dataset
 from declared.mesh import PLAIN
 from declared.models import model_graph, model_names
 from models.graph import BYTES
-from prediction.cells import (
+from prediction.inputs import (
     can_add_nodes,
     exclusion_note,
     is_heterogeneous,

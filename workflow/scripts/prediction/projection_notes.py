@@ -5,7 +5,7 @@ import pandas as pd
 from analysis import conditions
 from analysis.measured import successful
 from common.notes import Note
-from prediction.cells import heterogeneous_note
+from prediction.inputs import heterogeneous_note
 from prediction.message_times import rate_text
 from prediction.predictors import MeasuredStudy
 from prediction.question import ScalingQuestion

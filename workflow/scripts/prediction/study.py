@@ -23,7 +23,7 @@ from declared.mesh import mesh_of
 from declared.models import find_graph
 from models.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from models.messages import count_gathers
-from prediction.cells import PARALLELISM_FACTORS, WITHIN_SERIES_FACTORS, measured_cells
+from prediction.inputs import PARALLELISM_FACTORS, WITHIN_SERIES_FACTORS, measured_cells
 from prediction.law import (
     BACKWARD_SHARE,
     MIN_BATCH_SIZES,
@@ -96,7 +96,7 @@ class StudyPredictor:
     """Predicts epoch times from a study's measured cells and its collective benchmark.
 
     Attributes:
-        cells: Measured cells (`cells.measured_cells`).
+        cells: Measured cells (`inputs.measured_cells`).
         benchmark: The collective benchmark; no points if there is none.
     """
 
@@ -197,7 +197,7 @@ class StudyPredictor:
         """Predict epoch times.
 
         Args:
-            cells: Cells in the columns of `cells.measured_cells`; epoch_time_s, n and sd are not used.
+            cells: Cells in the columns of `inputs.measured_cells`; epoch_time_s, n and sd are not used.
         """
         parts: list[tuple[np.ndarray, StepPrediction]] = []
         notes: list[Note] = []
@@ -249,7 +249,7 @@ def shortest_epochs(runs: pd.DataFrame, network: pd.DataFrame) -> dict[str, floa
 
 
 def cells_with_costs(runs: pd.DataFrame, network: pd.DataFrame) -> pd.DataFrame:
-    """Return `cells.measured_cells` with the computation of one device and the time of messages.
+    """Return `inputs.measured_cells` with the computation of one device and the time of messages.
 
     Added columns: the fields of Computation, and `message_s` of an optimizer step, 0 on one device. NaN:
     unknown.
@@ -299,7 +299,7 @@ def law_columns(
     """Return cells in the columns of `prediction.law`.
 
     Args:
-        cells: Cells in the columns of `cells.measured_cells`.
+        cells: Cells in the columns of `inputs.measured_cells`.
         benchmark: The collective benchmark, which times their messages.
         update_share: Share of the update in fixed_s (`StudyPredictor.update_shares`).
     """

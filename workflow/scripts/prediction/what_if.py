@@ -36,7 +36,7 @@ from common.options import run_program
 from common.tables import read_table
 from declared.mesh import NOT_MESHES, PLAIN
 from declared.models import find_graph
-from prediction.cells import has_layer_strategy, measured_cells, uses_model_parallelism
+from prediction.inputs import has_layer_strategy, measured_cells, uses_model_parallelism
 from prediction.message_times import (
     CollectiveBenchmark,
     MessageTimeModel,
