@@ -26,7 +26,7 @@ from common.text import number_of
 from common.units import LINK_RATES, Unit, in_one_unit
 from declared.factors import LARGEST, UNTRACED, factor_rules
 from declared.frameworks import framework_notes, has_own_algorithm, is_registered
-from declared.mesh import divides_more, idle
+from declared.mesh import exceeds_data_parallelism, idle
 from declared.user_models import is_user_model
 from runs import usable
 
@@ -117,7 +117,7 @@ def usable_runs_note(runs: pd.DataFrame) -> Note:
 def device_count_note(runs: pd.DataFrame) -> str:
     """Say what counts as a device if some cell uses model parallelism; else return ""."""
     layouts = runs[["parallelism", "ranks"]].drop_duplicates().itertuples(index=False, name=None)
-    if not any(divides_more(level, int(ranks)) for level, ranks in layouts):
+    if not any(exceeds_data_parallelism(level, int(ranks)) for level, ranks in layouts):
         return ""
     return Note(
         "replicas-are-devices",

@@ -12,7 +12,7 @@ from analysis.measured import count_steps, factors, scale_to_dataset, successful
 from common.notes import Note
 from declared.factors import PARALLELISM_OPTIONS, factors_without_effect_on
 from declared.frameworks import has_strategies
-from declared.mesh import NOT_MESHES, PLAIN, divides_more, is_mesh, mesh_of, sizes_of
+from declared.mesh import NOT_MESHES, PLAIN, exceeds_data_parallelism, is_mesh, mesh_of, sizes_of
 from declared.models import find_graph
 from models.graph import BYTES
 
@@ -155,7 +155,7 @@ def uses_model_parallelism(runs: pd.DataFrame) -> pd.Series:
     """Return which runs use model parallelism or sharding."""
     pairs = zip(runs["parallelism"], runs["ranks"], strict=True)
     return pd.Series(
-        [divides_more(level, int(ranks)) for level, ranks in pairs], index=runs.index, dtype=bool
+        [exceeds_data_parallelism(level, int(ranks)) for level, ranks in pairs], index=runs.index, dtype=bool
     )
 
 

@@ -33,7 +33,7 @@ from common.text import end_sentence
 from declared.datasets import class_count, find_dataset, kind, targets
 from declared.factors import UNTRACED, factor_table
 from declared.frameworks import Framework, has_strategies, load_framework
-from declared.mesh import divides_more, kind_of, mesh_of
+from declared.mesh import exceeds_data_parallelism, kind_of, mesh_of
 from declared.models import find_graph
 from declared.responses import RESPONSES
 from declared.user_models import is_user_model
@@ -307,7 +307,11 @@ def _strategies(facts: Facts) -> Iterator[str]:
         kinds = {kind_of(level)[0] for level in by_layer["parallelism"]}
         yield from _described(facts, "layer-strategy", kinds)
     levels = facts.runs[["parallelism", "ranks"]].drop_duplicates().itertuples(index=False, name=None)
-    meshes = {level: mesh_of(level, int(ranks)) for level, ranks in levels if divides_more(level, int(ranks))}
+    meshes = {
+        level: mesh_of(level, int(ranks))
+        for level, ranks in levels
+        if exceeds_data_parallelism(level, int(ranks))
+    }
     if not meshes:
         return
     yield facts.sentence("meshes", strategies=list(meshes))
