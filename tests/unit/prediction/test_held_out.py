@@ -78,7 +78,7 @@ def test_the_folds_are_those_that_the_design_allows(study):
 
 def test_the_only_strategy_is_not_left_out(study):
     cells, network = study
-    meshes = cells.assign(is_divided=True, parallelism="data-tensor4")
+    meshes = cells.assign(uses_mesh=True, parallelism="data-tensor4")
     assert "strategy" not in {fold.kind for fold in make_folds(meshes, network)}
     strategies = meshes.assign(
         parallelism=["data", "data-tensor4"] * (len(meshes) // 2) + ["data"] * (len(meshes) % 2)

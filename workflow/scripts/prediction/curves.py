@@ -46,7 +46,7 @@ def hypothetical_cells(
     """
     per_node = (cases["n_devices"] / cases["nodes"]).round().clip(lower=1)
     share = cases["samples"] / (cases["batches_per_epoch"] * cases["n_devices"] * cases["local_batch"])
-    cells = cases.assign(per_node=per_node, share=share.where(cases["is_divided"], 1.0)).drop(columns="nodes")
+    cells = cases.assign(per_node=per_node, share=share.where(cases["uses_mesh"], 1.0)).drop(columns="nodes")
     cells = cells.merge(pd.DataFrame({"nodes": counts}), how="cross")
     if len(rates):
         cells = cells.drop(columns="rate").merge(pd.DataFrame({"rate": list(rates)}), how="cross")
@@ -81,7 +81,7 @@ def study_cases(cells: pd.DataFrame) -> pd.DataFrame:
             cases = cases[position == base]
     words = [treatment_text(levels) for levels in cases[named].to_dict("records")]
     # A device's share of a batch can change with the nodes, so the largest cell stands for more nodes.
-    largest_first = (-cases["nodes"] * cases["is_divided"]).sort_values(kind="stable").index
+    largest_first = (-cases["nodes"] * cases["uses_mesh"]).sort_values(kind="stable").index
     cases = cases.assign(treatment=words).loc[largest_first].drop_duplicates(FACTORS)
     return cases.sort_values(FACTORS).reset_index(drop=True)
 

@@ -123,7 +123,7 @@ def make_folds(cells: pd.DataFrame, benchmark: CollectiveBenchmark) -> Iterator[
     for rate in rates if len(rates) >= MIN_LEVELS_TO_HOLD_OUT["bandwidth"] else []:
         yield make_fold("link rate", f"links of {rate_text(rate)}", rate=[rate])
     strategies = cells.loc[is_multi_node, "parallelism"].unique()
-    for strategy in strategies if cells["is_divided"].any() and len(strategies) > 1 else []:
+    for strategy in strategies if cells["uses_mesh"].any() and len(strategies) > 1 else []:
         yield make_fold("strategy", f"parallelism {strategy}", parallelism=[strategy])
     for text, end in (("most", 0), ("least", -1)):
         held_levels = {
@@ -304,7 +304,7 @@ def table(runs: pd.DataFrame, cells: pd.DataFrame, rows: pd.DataFrame) -> tables
         COUNTED if ALL in set(rows["left_out"]) else "",
         "" if incomplete.empty else COMMON_CELLS,
         METHODS,
-        _mesh_note(cells[cells["is_divided"]]),
+        _mesh_note(cells[cells["uses_mesh"]]),
         *_method_notes(rows, incomplete.dropna(subset="problem")),
         *site_notes,
     ]

@@ -20,7 +20,7 @@ from prediction.inputs import (
     exclusion_note,
     is_heterogeneous,
     measured_cells,
-    uses_model_parallelism,
+    uses_mesh,
 )
 from prediction.message_times import CollectiveBenchmark, rate_text, read_benchmark
 from prediction.question import DEFAULT_FRAMEWORK, GIGABIT_BYTES, ScalingQuestion
@@ -39,9 +39,7 @@ class MeasuredStudy:
     @property
     def exclusion_note(self) -> str:
         """A note on the cells that the law does not use, "" if there are none."""
-        is_used_mesh = uses_model_parallelism(self.runs) & self.runs["cell"].isin(
-            self.predictor.cells["cell"]
-        )
+        is_used_mesh = uses_mesh(self.runs) & self.runs["cell"].isin(self.predictor.cells["cell"])
         return exclusion_note(self.runs[~is_used_mesh])
 
 
@@ -62,7 +60,7 @@ def load_records(runs_csv: Path, network_csv: Path | None) -> MeasuredStudy:
     """
     runs = with_batch_numbers(read_timing_runs(runs_csv))
     cells = measured_cells(runs[~is_heterogeneous(runs)], include_meshes=True)
-    cells = cells[~cells["is_divided"] | can_add_nodes(cells)].reset_index(drop=True)
+    cells = cells[~cells["uses_mesh"] | can_add_nodes(cells)].reset_index(drop=True)
     return MeasuredStudy(runs, StudyPredictor(cells, read_benchmark(network_csv, cells).smooth()))
 
 
@@ -94,7 +92,7 @@ def predictor_of_numbers(
     levels = {
         "framework": framework, "device": device, "baseline": framework, "model": model, "dataset": dataset,
         "lbann_layout": PLAIN, "batch_size": question.batch_size, "sync_every": question.sync_every,
-        "samples": question.samples, "batch_scope": "local", "training_loop": "custom", "is_divided": False,
+        "samples": question.samples, "batch_scope": "local", "training_loop": "custom", "uses_mesh": False,
         "local_batch": float(question.batch_size), "gradient_bytes": size, "n": 1, "sd": np.nan,
         "treatment": "", "inside_rate": inside_rate,
     }  # fmt: skip

@@ -133,7 +133,7 @@ class StudyPredictor:
     def computation(self, levels: Mapping[str, Any]) -> Computation:
         """Return the computation of one device, measured with the framework or else with its baseline."""
         measured = self.series(levels)
-        alone = measured[(measured["n_devices"] == 1) & ~measured["is_divided"]]
+        alone = measured[(measured["n_devices"] == 1) & ~measured["uses_mesh"]]
         return fit_computation(alone) if len(alone) else Computation(math.nan, math.nan, math.nan)
 
     @functools.cached_property
@@ -143,7 +143,7 @@ class StudyPredictor:
         Without accumulation on one device, fixed_s includes the update. Its share is estimated across models,
         because the update grows with the parameters, and the rest of fixed_s with the number of operators.
         """
-        alone = self.cells[(self.cells["n_devices"] == 1) & ~self.cells["is_divided"]]
+        alone = self.cells[(self.cells["n_devices"] == 1) & ~self.cells["uses_mesh"]]
         names, rows = ["framework", "device", *self.computation_factors], []
         for levels, group in alone.groupby(names, dropna=False):
             graph = find_graph(*group[["model", "dataset"]].iloc[0])
@@ -320,17 +320,17 @@ def law_columns(
             "inside_rate": cells["inside_rate"],
             "message_s": _step_messages_s(cells, benchmark),
             "hierarchical_s": np.nan,
-            "has_simulated_step": cells["is_divided"],
+            "has_simulated_step": cells["uses_mesh"],
         }
     )
     if "epoch_time_s" in cells:
         optimizer_step_s, sd = (cells[name] / cells["n_allreduces"] for name in ("epoch_time_s", "sd"))
         columns = columns.assign(optimizer_step_s=optimizer_step_s, n=cells["n"], sd=sd)
-    if not cells["is_divided"].any():
+    if not cells["uses_mesh"].any():
         return columns
     rows = zip(cells.to_dict("records"), columns.to_dict("records"), strict=True)
     with_meshes = [
-        plain | (_mesh_columns(row, benchmark, update_share) if row["is_divided"] else {})
+        plain | (_mesh_columns(row, benchmark, update_share) if row["uses_mesh"] else {})
         for row, plain in rows
     ]
     return pd.DataFrame(with_meshes, index=cells.index)
@@ -345,7 +345,7 @@ def _is_unknown_mesh(columns: pd.DataFrame) -> np.ndarray:
 def _step_messages_s(cells: pd.DataFrame, benchmark: CollectiveBenchmark) -> Array:
     """Return seconds of the messages of an optimizer step by the benchmark, [cells]; 0 on one node."""
     seconds = np.where(cells["nodes"] > 1, np.nan, 0.0)
-    is_timed = (cells["nodes"] > 1) & ~cells["is_divided"].astype(bool)
+    is_timed = (cells["nodes"] > 1) & ~cells["uses_mesh"].astype(bool)
     for framework_device, rows in cells.groupby(["framework", "device"]).indices.items():
         rows = rows[is_timed.to_numpy()[rows]]
         group = cells.iloc[rows]

@@ -36,7 +36,7 @@ from common.options import run_program
 from common.tables import read_table
 from declared.mesh import NOT_MESHES, PLAIN
 from declared.models import find_graph
-from prediction.inputs import has_layer_strategy, measured_cells, uses_model_parallelism
+from prediction.inputs import has_layer_strategy, measured_cells, uses_mesh
 from prediction.message_times import (
     CollectiveBenchmark,
     MessageTimeModel,
@@ -113,7 +113,7 @@ class TracedStudy:
         """
         steps_of_run = dict(iter(self.steps.groupby("run_id")))
         ok = self.traced_runs
-        runs_of_cell = dict(iter(ok[~uses_model_parallelism(ok) & ~has_layer_strategy(ok)].groupby("cell")))
+        runs_of_cell = dict(iter(ok[~uses_mesh(ok) & ~has_layer_strategy(ok)].groupby("cell")))
         for runs in (runs_of_cell[cell] for cell in cell_levels(self.runs)["cell"] if cell in runs_of_cell):
             cell = Cell(self, runs.iloc[0].to_dict(), [steps_of_run[run] for run in runs["run_id"]])
             if cell.chains:
