@@ -10,7 +10,7 @@ is moderated by the variances of all cells:
     ratio     m1 / m2 exp(-+ t(df) e)                  `CellMeans.ratios`
               e^2 = d^2 / b                            within b shared blocks (paired t test)
               e^2 = s1^2 / n1 + s2^2 / n2              of independent groups (Welch)
-    s^2, d^2  (w u + f v) / (w + f)                    moderated variances (`Prior.moderated`)
+    s^2, d^2  (w u + f v) / (w + f)                    moderated variances (`VariancePrior.moderated`)
     df        w + f, at most `CellMeans.max_mean_df` for a mean and `CellMeans.within.df` for a paired ratio;
               of independent groups by Welch-Satterthwaite, at most `CellMeans.max_mean_df`
 
@@ -132,7 +132,7 @@ class Values:
 
 
 @dataclass(frozen=True)
-class Prior:
+class VariancePrior:
     """The typical variance of all cells, and its weight in degrees of freedom; 0 if none is typical."""
 
     variance: float
@@ -158,7 +158,7 @@ class Prior:
         return weight * typical + (1 - weight) * np.where(df > 0, variances, 0.0), self.df + df
 
 
-def estimate_prior(variances: np.ndarray, df: np.ndarray, max_df: float) -> Prior:
+def estimate_prior(variances: np.ndarray, df: np.ndarray, max_df: float) -> VariancePrior:
     """Estimate the typical variance of cells (Smyth 2004, section 6.2).
 
     Uses mean and variance of the log variances. Each variance is a chi square over its degrees of freedom,
@@ -171,15 +171,15 @@ def estimate_prior(variances: np.ndarray, df: np.ndarray, max_df: float) -> Prio
         max_df: Largest weight of the typical variance.
     """
     if len(variances) < 2 or not variances.any():
-        return Prior(math.nan, 0.0)
+        return VariancePrior(math.nan, 0.0)
     logs = np.log(np.maximum(variances, MIN_VARIANCE_RATIO * np.median(variances[variances > 0])))
     logs += np.log(df / 2) - special.digamma(df / 2)
     mean, excess = float(logs.mean()), float(logs.var(ddof=1) - special.polygamma(1, df / 2).mean())
     if excess <= special.polygamma(1, 1e6):  # no more excess than their degrees of freedom explain
-        return Prior(float((variances * df).sum() / df.sum()), max_df)
+        return VariancePrior(float((variances * df).sum() / df.sum()), max_df)
     prior_df = 2 * optimize.brentq(lambda half: special.polygamma(1, half) - excess, 1e-6, 1e6)
     variance = math.exp(mean + special.digamma(prior_df / 2) - math.log(prior_df / 2))
-    return Prior(variance, min(prior_df, max_df))
+    return VariancePrior(variance, min(prior_df, max_df))
 
 
 @dataclass(frozen=True)
@@ -223,10 +223,10 @@ class Spread:
         return self.df / sum(len(x) - 1 for x in self.replicated) if self.df else 1.0
 
     @cached_property
-    def prior(self) -> Prior:
+    def prior(self) -> VariancePrior:
         """Typical variance of the cells."""
         if not self.df:
-            return Prior(math.nan, 0.0)
+            return VariancePrior(math.nan, 0.0)
         counts = np.array([len(x) - 1 for x in self.replicated])
         max_df = MAX_PRIOR_DF if self.max_prior_df is None else self.max_prior_df
         return estimate_prior(self.spreads**2 / self.df_share, counts * self.df_share, max_df)
@@ -287,7 +287,7 @@ class CellMeans(Spread):
 
         The interval is mean x exp(-+ t(df) s / sqrt(n)): log(mean) has the variance of the mean logarithm,
         s^2 / n (delta method). It is an interval for one cell, not a simultaneous one for all. The mean of a
-        single run has an interval as well if others show a typical variance (`Prior.df` > 0): s^2 is then
+        single run has an interval as well if others show a typical variance (`VariancePrior.df` > 0): s^2 is then
         this variance, and df its weight w. The module's docstring lists the assumptions. For rates, cv is of
         the inverse.
         """

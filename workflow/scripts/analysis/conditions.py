@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 import pandas as pd
 
-from analysis.cell_means import MIN_SHARED_BLOCKS, Prior, estimate_means
+from analysis.cell_means import MIN_SHARED_BLOCKS, VariancePrior, estimate_means
 from analysis.measured import (
     OUT_OF_MEMORY_MARK,
     are_times_to_train,
@@ -352,7 +352,7 @@ def replicates_note(runs: pd.DataFrame) -> Note:
     return Note("replicates", text, prior_df=prior.df, prior_variance=prior.variance, **facts)
 
 
-def _typical_text(prior: Prior) -> str:
+def _typical_text(prior: VariancePrior) -> str:
     return f"s = {math.sqrt(prior.variance):.3g}, with the weight of {prior.df:.2g} degrees of freedom"
 
 

@@ -123,7 +123,7 @@ PARTS = {
 BACKWARD_SHARE = 2 / 3  # of computation: two matrix products for each one in the forward pass
 
 
-class Prior(NamedTuple):
+class CoefficientPrior(NamedTuple):
     """Mean and standard deviation of a coefficient; with `in_passes`, both are multiples of c."""
 
     mean: float
@@ -133,15 +133,15 @@ class Prior(NamedTuple):
 
 # SAMPLE_S has none, because every cell informs it.
 PRIORS = {
-    FIXED_S: Prior(0.05, 0.3, in_passes=True),
-    UPDATE_S: Prior(0.05, 0.3, in_passes=True),
-    BUBBLE: Prior(0.7, 0.4),
-    INSIDE: Prior(0.3, 1.0),
-    BLOCKING: Prior(0.0, 0.1, in_passes=True),
-    **dict.fromkeys((FLAT, HIERARCHICAL, TREE), Prior(0.5, 0.5)),
-    **dict.fromkeys(MESSAGES, Prior(1.0, 0.5)),
-    **dict.fromkeys((WAITING, WAITING_OF_REPLICAS), Prior(0.0075, 0.04)),
-    LATENCY: Prior(0.0, 0.04, in_passes=True),
+    FIXED_S: CoefficientPrior(0.05, 0.3, in_passes=True),
+    UPDATE_S: CoefficientPrior(0.05, 0.3, in_passes=True),
+    BUBBLE: CoefficientPrior(0.7, 0.4),
+    INSIDE: CoefficientPrior(0.3, 1.0),
+    BLOCKING: CoefficientPrior(0.0, 0.1, in_passes=True),
+    **dict.fromkeys((FLAT, HIERARCHICAL, TREE), CoefficientPrior(0.5, 0.5)),
+    **dict.fromkeys(MESSAGES, CoefficientPrior(1.0, 0.5)),
+    **dict.fromkeys((WAITING, WAITING_OF_REPLICAS), CoefficientPrior(0.0075, 0.04)),
+    LATENCY: CoefficientPrior(0.0, 0.04, in_passes=True),
 }
 PINNED_SD = 1e-6  # prior sd, as a multiple of c, of coefficients that the cells cannot separate from others
 # Seconds of G / B relative to the step of the smallest scale, if a size or rate is unknown. An all-reduce
@@ -358,7 +358,7 @@ def _prior_rows(names: Sequence[str], pass_s: float, terms: Terms) -> tuple[Arra
     priors = dict(PRIORS)
     if len(np.unique(np.round(terms.passes / terms.updated, ROUNDING_DIGITS))) == 1:
         # Without accumulation, the update cannot be told from the fixed time of a pass, which includes it.
-        priors[UPDATE_S] = Prior(0.0, PINNED_SD, in_passes=True)
+        priors[UPDATE_S] = CoefficientPrior(0.0, PINNED_SD, in_passes=True)
     all_terms = [*COMMON_TERMS, *names]
     with_prior = [name for name in all_terms if name in priors]
     rows, values = np.zeros((len(with_prior), len(all_terms))), np.zeros(len(with_prior))
