@@ -353,7 +353,7 @@ def print_worth(cells: pd.DataFrame) -> None:
     for from_one, rows in gains.groupby("from_one"):
         error = 100 * (rows["gain"] - rows["true"]).abs()
         is_in_band = rows["true"].between(rows["gain_low"], rows["gain_high"])
-        is_right = (rows["gain"] >= worth.MIN_GAIN) == (rows["true"] >= worth.MIN_GAIN)
+        is_right = (rows["gain"] >= worth.MIN_DOUBLING_GAIN) == (rows["true"] >= worth.MIN_DOUBLING_GAIN)
         print(
             f"gains of doublings, from {'one node' if from_one else 'all smaller counts'}: {len(rows)} of "
             f"{rows['series'].nunique()} series, errors {error.median():.1f} (median) and {error.mean():.1f} "

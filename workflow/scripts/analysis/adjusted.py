@@ -30,7 +30,7 @@ Slopes are least squares estimates within cells and blocks (Fisher, Statistical 
 4th ed. (1932), section 49.1; Montgomery, Design and Analysis of Experiments, 8th ed. (2013), section 15.3).
 Their error enters intervals through a cell's mean distance (`Adjusted`).
 
-A covariate is used only if it improves cross-validated error by MIN_GAIN with a positive slope (forward
+A covariate is used only if it improves cross-validated error by MIN_IMPROVEMENT with a positive slope (forward
 selection; Miller, Subset Selection in Regression, 2nd ed. (2002)), if the slope has MIN_SLOPE_DF degrees of
 freedom, and if the cells of a setting do not differ in the covariate (p above MIN_HOMOGENEITY_P): a load that
 a cell causes itself must not be attributed to the machine. The test only detects differences beyond noise.
@@ -42,7 +42,7 @@ docs/explanation/statistics.md).
 
 Better predictions within blocks need not narrow the intervals of means: if blocks change a covariate but not
 epoch times, adjusting adds to the spread between blocks. So means are adjusted only if their intervals become
-MIN_GAIN narrower (median), and ratios within blocks only if the intervals of these do. The simulations
+MIN_IMPROVEMENT narrower (median), and ratios within blocks only if the intervals of these do. The simulations
 include this choice (benchmarks/adjusted_coverage.py).
 """
 
@@ -64,7 +64,7 @@ from analysis.cell_means import (
     estimate_means,
     name_bounds,
 )
-from analysis.covariance import MIN_GAIN, Slopes, fit_slopes, select_slopes
+from analysis.covariance import MIN_IMPROVEMENT, Slopes, fit_slopes, select_slopes
 from analysis.intervals import ROUNDING, Estimate
 from analysis.measured import block_of, cache_last, cell_levels, level_texts, successful
 from common.notes import Note
@@ -85,8 +85,10 @@ METHOD = Note(
     "chapter 15): machine speed is taken as its distance from the campaign's mean, among runs "
     f"{SAME_SETTING}. Slopes are estimated within blocks, and intervals include their error.",
 )
-MIN_GAIN_TEXT = f"at least {100 * MIN_GAIN:g} %"
-NO_BETTER = Note("no-better", f"cross-validated errors or intervals would not decrease by {MIN_GAIN_TEXT}")
+MIN_IMPROVEMENT_TEXT = f"at least {100 * MIN_IMPROVEMENT:g} %"
+NO_BETTER = Note(
+    "no-better", f"cross-validated errors or intervals would not decrease by {MIN_IMPROVEMENT_TEXT}"
+)
 NO_REFERENCE = Note("no-reference", "no successful run has a reference benchmark (key reference of the site)")
 
 
@@ -165,13 +167,13 @@ class Adjustment:
 
     @property
     def means(self) -> Adjusted | None:
-        """Adjusted means, if adjusting makes their intervals MIN_GAIN narrower; else None."""
-        return self.adjusted if self.mean_narrowing >= MIN_GAIN else None
+        """Adjusted means, if adjusting makes their intervals MIN_IMPROVEMENT narrower; else None."""
+        return self.adjusted if self.mean_narrowing >= MIN_IMPROVEMENT else None
 
     @property
     def adjusts_ratios(self) -> bool:
-        """Whether ratios within blocks are adjusted, because their intervals are MIN_GAIN narrower."""
-        return self.ratio_narrowing >= MIN_GAIN
+        """Whether ratios within blocks are adjusted, because their intervals are MIN_IMPROVEMENT narrower."""
+        return self.ratio_narrowing >= MIN_IMPROVEMENT
 
     def ratios(self, numerator: Sequence[str], denominator: Sequence[str]) -> pd.DataFrame:
         """Return value, low and high of the adjusted ratio of each pair of cells, as `CellMeans.ratios`.
@@ -398,7 +400,7 @@ def interval_gain_note(result: Adjustment) -> str:
     text = (
         f"Intervals of adjusted means are {_width_change(result.mean_narrowing)} (median), those of adjusted "
         f"ratios within blocks {_width_change(result.ratio_narrowing)}. Adjusting requires "
-        f"{MIN_GAIN_TEXT}: {' and '.join(['means'] * is_means + ['ratios'] * is_ratios)} are adjusted."
+        f"{MIN_IMPROVEMENT_TEXT}: {' and '.join(['means'] * is_means + ['ratios'] * is_ratios)} are adjusted."
     )
     return Note(
         "intervals-narrower",
@@ -447,7 +449,7 @@ def slopes_note(result: Adjustment) -> str:
         "Among the runs of a block, each compared with the mean of its cell, an epoch takes longer by "
         f"{' and by '.join(alone)}. With {by}, cross-validated errors "
         f"{'fall' if chosen.gain >= 0 else 'rise'} by {tables.number(100 * abs(chosen.gain), 2)} % "
-        f"(adjusting requires a decrease by {MIN_GAIN_TEXT}). {dropped}"
+        f"(adjusting requires a decrease by {MIN_IMPROVEMENT_TEXT}). {dropped}"
     ).rstrip()
     return Note(
         "slopes",

@@ -10,7 +10,7 @@ from analysis import intervals
 from analysis.cell_means import after_blocks
 from analysis.intervals import ROUNDING, Estimate
 
-MIN_GAIN = 0.05  # share by which each covariate must reduce the error of left-out runs
+MIN_IMPROVEMENT = 0.05  # share by which each covariate must reduce the error of left-out runs
 MIN_SLOPE_DF = 5
 
 
@@ -55,7 +55,7 @@ def select_slopes(y: np.ndarray, x: pd.DataFrame, cell: np.ndarray, block: np.nd
     """Return the slopes of the covariates that improve cross-validated error, or None (forward selection).
 
     Each step adds the covariate with the smallest error of left-out runs, if it reduces this error by
-    MIN_GAIN. All slopes must be positive and have MIN_SLOPE_DF degrees of freedom.
+    MIN_IMPROVEMENT. All slopes must be positive and have MIN_SLOPE_DF degrees of freedom.
 
     Args:
         y: Response [runs].
@@ -74,7 +74,7 @@ def select_slopes(y: np.ndarray, x: pd.DataFrame, cell: np.ndarray, block: np.nd
         if best is None:
             break
         before = chosen.error_with if chosen else best.error_without
-        if not best.error_with < (1 - MIN_GAIN) * before:
+        if not best.error_with < (1 - MIN_IMPROVEMENT) * before:
             break
         chosen = best
     return chosen

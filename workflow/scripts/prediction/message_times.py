@@ -46,7 +46,7 @@ MAX_SIZE_RATIO = 4  # of benchmarked messages to the largest predicted one
 PIPELINED, SUM, LARGEST = "pipelined", "sum", "largest"
 MAX_ITERATIONS = 8
 SCALE_COLUMNS = ["nodes", "ranks", "link_bytes_s"]
-MIN_GAIN = 0.05  # relative reduction of the misfit by which a mode replaces the default
+MIN_MISFIT_REDUCTION = 0.05  # relative reduction of the misfit by which a mode replaces the default
 MIN_TIME_S = 1e-12
 MISFIT_TOLERANCE = 1e-6
 MIN_LINK_TIME = 0.95  # of a possible fit, below 1 because short bursts can exceed the link rate
@@ -156,7 +156,7 @@ def benchmark_points(network: pd.DataFrame) -> pd.DataFrame:
 def fit_message_times(benchmarks: pd.DataFrame, largest_bytes: float = np.inf) -> MessageTimeModel | None:
     """Return the times of one collective of one framework and device, or None without two message sizes.
 
-    A later mode or algorithm replaces an earlier one only if it reduces the misfit by MIN_GAIN, and SUM only
+    A later mode or algorithm replaces an earlier one only if it reduces the misfit by MIN_MISFIT_REDUCTION, and SUM only
     if it stays within the link rate (MIN_LINK_TIME). A tree is tried only with three numbers of ranks or
     more, because two cannot tell it from a ring.
 
@@ -191,7 +191,7 @@ def fit_message_times(benchmarks: pd.DataFrame, largest_bytes: float = np.inf) -
             model = _fit_mode(points, algorithm, mode, link, processors)
             is_possible = mode != SUM or model.link > MIN_LINK_TIME
             if best is None or (
-                is_possible and model.misfit + MISFIT_TOLERANCE < (1 - MIN_GAIN) * best.misfit
+                is_possible and model.misfit + MISFIT_TOLERANCE < (1 - MIN_MISFIT_REDUCTION) * best.misfit
             ):
                 best = model
     return best

@@ -17,7 +17,7 @@ from common.errors import InputError, check_range
 from common.text import alternatives
 from models.graph import BYTES
 from prediction.message_times import described_frameworks
-from prediction.worth import MIN_GAIN
+from prediction.worth import MIN_DOUBLING_GAIN
 
 RATES = (1.0, 10.0, 25.0, 100.0)  # Gbit/s
 GIGABIT_BYTES = 1e9 / 8  # bytes of a gigabit
@@ -73,7 +73,7 @@ class ScalingQuestion:
     at: tuple[int, ...] = _limited((), 1, MAX_COUNT)
     epochs: float = _limited(1.0, 1e-9, MAX_COUNT)
     price: float | None = _limited(None, 0, 1e9)
-    min_gain: float = _limited(MIN_GAIN, 0.01, 1.0)
+    min_gain: float = _limited(MIN_DOUBLING_GAIN, 0.01, 1.0)
     measurable: int | None = _limited(None, 1, MAX_COUNT)
 
 

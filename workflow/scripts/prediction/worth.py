@@ -1,7 +1,7 @@
 """How many nodes are worth it: the knee of a predicted curve, what limits it, and what to measure next.
 
 With S(N) the speed-up over one node, a doubling of N nodes gains (S(2 N) - S(N)) / N, 1 with ideal scaling.
-The knee is the smallest number of nodes at which doubling gains less than a stated share (MIN_GAIN). More
+The knee is the smallest number of nodes at which doubling gains less than a stated share (MIN_DOUBLING_GAIN). More
 nodes are not worth it.
 The bands of the knee and of gains come from draws of whole curves with the covariance of the law, because
 predictions on different numbers of nodes share most errors. They are not the bands of single speed-ups, which
@@ -29,7 +29,9 @@ from analysis.intervals import Estimate
 from prediction.law import BAND_PROBABILITY, Array, StepLaw, Z
 from prediction.study import StudyPredictor
 
-MIN_GAIN = 0.7  # A doubling of nodes is worth it if it gains this share of what ideal scaling would gain.
+MIN_DOUBLING_GAIN = (
+    0.7  # A doubling of nodes is worth it if it gains this share of what ideal scaling would gain.
+)
 N_DRAWS = 999
 BAND_QUANTILES = [(1 - BAND_PROBABILITY) / 2, (1 + BAND_PROBABILITY) / 2]
 JITTER = 1e-10  # added to variances, so that the covariance of few forms has a Cholesky factor
@@ -134,7 +136,7 @@ def predict_scaling(predictor: StudyPredictor, curve: pd.DataFrame) -> Scaling:
     return Scaling(nodes, epoch_s, n_updates, *predictor.curve_law(curve))
 
 
-def find_knee(scaling: Scaling, share: float = MIN_GAIN) -> Knee:
+def find_knee(scaling: Scaling, share: float = MIN_DOUBLING_GAIN) -> Knee:
     """Return up to how many nodes a doubling gains at least a share of the ideal."""
     considered, doubled = int(scaling.nodes[-1]), scaling.doubled
     if not len(doubled):
