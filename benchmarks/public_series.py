@@ -272,12 +272,8 @@ def print_errors(rows: pd.DataFrame) -> None:
 
 # MODEL_ERROR of the law and priors of its terms, among which sources other than the predicted one choose.
 MODEL_ERRORS = (0.005, 0.01, 0.02)
-LINK_PRIORS = (law.CoefficientPrior(0.3, 0.5), law.CoefficientPrior(0.5, 0.5), law.CoefficientPrior(0.8, 0.5))
-WAIT_PRIORS = (
-    law.CoefficientPrior(0.0075, 0.02),
-    law.CoefficientPrior(0.0075, 0.04),
-    law.CoefficientPrior(0.0075, 0.08),
-)
+LINK_PRIORS = tuple(law.CoefficientPrior(mean, 0.5) for mean in (0.3, 0.5, 0.8))
+WAIT_PRIORS = tuple(law.CoefficientPrior(0.0075, sd) for sd in (0.02, 0.04, 0.08))
 LINK_TERMS, WAIT_TERMS = (law.FLAT, law.HIERARCHICAL, law.TREE), (law.WAITING, law.WAITING_OF_REPLICAS)
 WORST_SCORED = 0.20  # larger errors count as this
 

@@ -380,11 +380,11 @@ def test_how_well_strategies_were_simulated_is_in_the_text() -> None:
 QUIET, DISTURBED = "reference-check-quiet", "reference-check-disturbed"
 
 
-def known_of_the_machine() -> tuple[list[list[str]], dict[str, adjusted.Adjustment]]:
+def known_of_the_machine() -> tuple[list[list[str]], dict[str, adjusted.SpeedAdjustment]]:
     """Return the page's table on both campaigns of reference-check, and their adjustments."""
-    adjustments = {name: adjusted.adjustment(records(name)) for name in (QUIET, DISTURBED)}
+    adjustments = {name: adjusted.adjust_for_speed(records(name)) for name in (QUIET, DISTURBED)}
 
-    def correlation(adjustment: adjusted.Adjustment, covariate: str) -> str:
+    def correlation(adjustment: adjusted.SpeedAdjustment, covariate: str) -> str:
         return (
             f"{adjustment.slopes_alone[covariate].correlation:.2f}"
             if covariate in adjustment.slopes_alone

@@ -122,7 +122,7 @@ def table_data(
         "cells": cells_of_every_response(with_energy, metered_epochs),
         "settings": settings.values_by_framework(runs.assign(settings="threads: 2")),
         "drift": drift.drift_by_block(drift.drift_by_run(referenced(runs))),
-        "adjusted": adjusted.summarize(referenced(runs), adjusted.adjustment(referenced(runs))),
+        "adjusted": adjusted.summarize(referenced(runs), adjusted.adjust_for_speed(referenced(runs))),
         "effects": effects.build_rows(runs, margin=0.05, response=RESPONSES["throughput"]),
         "time_to_accuracy": time_to_accuracy.summarize(runs, of_epochs, 0.5),
         "efficiency": efficiency.summarize(efficiency.measure(runs.assign(peak_flops_s=1e12))),

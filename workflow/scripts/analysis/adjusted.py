@@ -28,12 +28,13 @@ machine.
 
 Slopes are least squares estimates within cells and blocks (Fisher, Statistical Methods for Research Workers,
 4th ed. (1932), section 49.1; Montgomery, Design and Analysis of Experiments, 8th ed. (2013), section 15.3).
-Their error enters intervals through a cell's mean distance (`Adjusted`).
+Their error enters intervals through a cell's mean distance (`AdjustedMeans`).
 
-A covariate is used only if it improves cross-validated error by MIN_IMPROVEMENT with a positive slope (forward
-selection; Miller, Subset Selection in Regression, 2nd ed. (2002)), if the slope has MIN_SLOPE_DF degrees of
-freedom, and if the cells of a setting do not differ in the covariate (p above MIN_HOMOGENEITY_P): a load that
-a cell causes itself must not be attributed to the machine. The test only detects differences beyond noise.
+A covariate is used only if it reduces cross-validated error by MIN_IMPROVEMENT with a positive slope
+(forward selection; Miller, Subset Selection in Regression, 2nd ed. (2002)), if the slope has MIN_SLOPE_DF
+degrees of freedom, and if the cells of a setting do not differ in the covariate (p above MIN_HOMOGENEITY_P):
+a load that a cell causes itself must not be attributed to the machine. The test only detects differences
+beyond noise.
 `lost_cpu_time` is measured during training. If a cell causes a part of it, its adjusted mean is too small by
 that part. Selection favours covariates that fit by chance, so it costs SELECTION_DF degrees of freedom in
 addition to one per slope. The constants come from simulations with 2 to 12 cells, 3 to 8 blocks that differ
@@ -93,7 +94,7 @@ NO_REFERENCE = Note("no-reference", "no successful run has a reference benchmark
 
 
 @dataclass(frozen=True)
-class Adjusted(CellMeans):
+class AdjustedMeans(CellMeans):
     """The means of adjusted epoch times.
 
     The error of a mean includes the error of the slopes times the cell's mean distances (Montgomery, section
@@ -137,7 +138,7 @@ class Adjusted(CellMeans):
 
 
 @dataclass(frozen=True)
-class Adjustment:
+class SpeedAdjustment:
     """Adjustment of a study's epoch times for machine speed.
 
     Attributes:
@@ -152,7 +153,7 @@ class Adjustment:
 
     plain: CellMeans
     reason_unadjusted: str = ""
-    adjusted: Adjusted | None = None
+    adjusted: AdjustedMeans | None = None
     slopes_alone: Mapping[str, Slopes] = field(default_factory=dict)
     covariates: pd.DataFrame = field(default_factory=pd.DataFrame)
     times: "pd.Series[float] | None" = None
@@ -166,7 +167,7 @@ class Adjustment:
         return max(self.slopes_alone, key=lambda name: self.slopes_alone[name].gain, default=None)
 
     @property
-    def means(self) -> Adjusted | None:
+    def means(self) -> AdjustedMeans | None:
         """Adjusted means, if adjusting makes their intervals MIN_IMPROVEMENT narrower; else None."""
         return self.adjusted if self.mean_narrowing >= MIN_IMPROVEMENT else None
 
@@ -219,12 +220,12 @@ class Adjustment:
     "other_cpu_share",
     *SETTING,
 )
-def adjustment(runs: pd.DataFrame) -> Adjustment:
+def adjust_for_speed(runs: pd.DataFrame) -> SpeedAdjustment:
     """Return the adjustment of a study's runs; its `adjusted` is None if adjusting gains too little."""
     plain, ok = estimate_means(runs), successful(runs)
     referenced = ok[ok["reference_s"].notna()]
     if referenced.empty:
-        return Adjustment(plain, NO_REFERENCE)
+        return SpeedAdjustment(plain, NO_REFERENCE)
     every, y = covariates_of(referenced), np.log(referenced["epoch_time_s"].to_numpy(float))
     cell, block, setting = pd.factorize(referenced["cell"])[0], block_of(referenced), setting_of(referenced)
     block_setting = pd.factorize(pd.MultiIndex.from_arrays([block, setting]))[0]
@@ -246,7 +247,7 @@ def adjustment(runs: pd.DataFrame) -> Adjustment:
     else:
         why = NO_BETTER if alone else unused.get(REFERENCE) or NO_SLOPE
     if missing or slopes is None:
-        return Adjustment(plain, why, None, alone, within, unused=unused)
+        return SpeedAdjustment(plain, why, None, alone, within, unused=unused)
     names = list(slopes.covariates)
     distance = _distances_from_mean(every[names], within[names], block, setting)
     factor = np.exp(distance @ slopes.values)
@@ -257,8 +258,8 @@ def adjustment(runs: pd.DataFrame) -> Adjustment:
         Values.from_runs(referenced.assign(distance=column), "distance") for column in distance.T
     )
     lost_df = SELECTION_DF + len(slopes.values)
-    adjusted = Adjusted(seconds.log.groups, lost_df, seconds, slopes, distances)
-    result = Adjustment(plain, "", adjusted, alone, within, times, unused)
+    adjusted = AdjustedMeans(seconds.log.groups, lost_df, seconds, slopes, distances)
+    result = SpeedAdjustment(plain, "", adjusted, alone, within, times, unused)
     return (
         result
         if result.means or result.adjusts_ratios
@@ -298,7 +299,7 @@ def adjusted_times(runs: pd.DataFrame) -> "pd.Series[float]":
     plain = ok["epoch_time_s"].astype(float)
     if "reference_s" not in ok or ok["reference_s"].isna().all():
         return plain
-    result = adjustment(runs)
+    result = adjust_for_speed(runs)
     return plain if result.means is None or result.times is None else result.times
 
 
@@ -333,7 +334,7 @@ def _is_homogeneous(covariate: np.ndarray, cell: np.ndarray, block_setting: np.n
     return bool(special.fdtrc(cell_df, df, f) >= MIN_HOMOGENEITY_P)
 
 
-def summarize(runs: pd.DataFrame, result: Adjustment) -> pd.DataFrame:
+def summarize(runs: pd.DataFrame, result: SpeedAdjustment) -> pd.DataFrame:
     """Return a row per cell with plain and adjusted means; no rows if means are not adjusted.
 
     Columns: factors, n, epoch_time_s and adjusted_s with bounds (s), change (of the mean, a share), width (of
@@ -354,7 +355,7 @@ def summarize(runs: pd.DataFrame, result: Adjustment) -> pd.DataFrame:
 
 def table(runs: pd.DataFrame) -> tables.Table:
     """Return the table of a study; it has no rows if means are not adjusted."""
-    result = adjustment(runs)
+    result = adjust_for_speed(runs)
     data = summarize(runs, result)
     if result.means is None:
         why = interval_gain_note(result) or adjusted_tables_note(result)
@@ -392,7 +393,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
     return tables.Table(TITLE, data, pd.DataFrame(texts), notes)
 
 
-def interval_gain_note(result: Adjustment) -> str:
+def interval_gain_note(result: SpeedAdjustment) -> str:
     """Say how much narrower adjusting makes intervals; "" if nothing is adjusted."""
     if result.adjusted is None:
         return ""
@@ -412,7 +413,7 @@ def interval_gain_note(result: Adjustment) -> str:
     )
 
 
-def adjusted_tables_note(result: Adjustment) -> Note:
+def adjusted_tables_note(result: SpeedAdjustment) -> Note:
     """Return a note on which numbers are adjusted, and by which covariates, or why no number is."""
     if result.adjusted is None:
         return Note(
@@ -433,7 +434,7 @@ def _width_change(share: float) -> str:
     return f"{tables.number(100 * abs(share))} % {'narrower' if share > 0 else 'wider'}"
 
 
-def slopes_note(result: Adjustment) -> str:
+def slopes_note(result: SpeedAdjustment) -> str:
     """Describe the slopes of log epoch time over covariates, within cells and blocks; "" without any."""
     if result.leading_covariate is None:
         return ""

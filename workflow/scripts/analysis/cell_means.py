@@ -287,9 +287,9 @@ class CellMeans(Spread):
 
         The interval is mean x exp(-+ t(df) s / sqrt(n)): log(mean) has the variance of the mean logarithm,
         s^2 / n (delta method). It is an interval for one cell, not a simultaneous one for all. The mean of a
-        single run has an interval as well if others show a typical variance (`VariancePrior.df` > 0): s^2 is then
-        this variance, and df its weight w. The module's docstring lists the assumptions. For rates, cv is of
-        the inverse.
+        single run has an interval as well if others show a typical variance (`VariancePrior.df` > 0): s^2 is
+        then this variance, and df its weight w. The module's docstring lists the assumptions. For rates, cv
+        is the coefficient of variation of their inverses.
         """
         names = list(self.values_by_cell)
         costs = self.values.inverse if self.is_rate else self.values

@@ -212,8 +212,8 @@ def build_rows(
 
 
 def _adjusted_ratios(runs: pd.DataFrame, paired: pd.DataFrame) -> pd.DataFrame:
-    """Return ratio_adjusted of each pair with bounds; NaN if not adjusted (`Adjustment.ratios`)."""
-    ratios = adjusted.adjustment(runs).ratios(paired["to_cell"].tolist(), paired["from_cell"].tolist())
+    """Return ratio_adjusted of each pair with bounds; NaN if not adjusted (`SpeedAdjustment.ratios`)."""
+    ratios = adjusted.adjust_for_speed(runs).ratios(paired["to_cell"].tolist(), paired["from_cell"].tolist())
     columns = [f"ratio_adjusted{end}" for end in ("", "_low", "_high")]
     return ratios.set_axis(columns, axis="columns").set_axis(paired.index)
 

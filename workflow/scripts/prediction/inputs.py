@@ -91,10 +91,8 @@ def _describe(runs: pd.DataFrame) -> pd.DataFrame:
     """Return runs with rates, sizes, devices and kinds of parallelism as columns of `measured_cells`."""
     unknown, has_mesh = pd.Series(np.nan, index=runs.index), uses_mesh(runs)
     division = [
-        math.prod(mesh_of(level, int(ranks)).sizes[axis] for axis in ("tensor", "pipeline"))
-        if is_split
-        else 1
-        for level, ranks, is_split in zip(runs["parallelism"], runs["ranks"], has_mesh, strict=True)
+        math.prod(mesh_of(level, int(ranks)).sizes[axis] for axis in ("tensor", "pipeline")) if split else 1
+        for level, ranks, split in zip(runs["parallelism"], runs["ranks"], has_mesh, strict=True)
     ]
     # Runs state the bytes of a device; cells have the bytes of the whole model.
     stated = runs.get("gradient_bytes", unknown).astype(float) * division

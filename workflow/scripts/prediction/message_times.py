@@ -156,9 +156,9 @@ def benchmark_points(network: pd.DataFrame) -> pd.DataFrame:
 def fit_message_times(benchmarks: pd.DataFrame, largest_bytes: float = np.inf) -> MessageTimeModel | None:
     """Return the times of one collective of one framework and device, or None without two message sizes.
 
-    A later mode or algorithm replaces an earlier one only if it reduces the misfit by MIN_MISFIT_REDUCTION, and SUM only
-    if it stays within the link rate (MIN_LINK_TIME). A tree is tried only with three numbers of ranks or
-    more, because two cannot tell it from a ring.
+    A later mode or algorithm replaces an earlier one only if it reduces the misfit by MIN_MISFIT_REDUCTION,
+    and SUM only if it stays within the link rate (MIN_LINK_TIME). A tree is tried only with three numbers of
+    ranks or more, because two cannot tell it from a ring.
 
     Args:
         benchmarks: Points of `benchmark_points`.

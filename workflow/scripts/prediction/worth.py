@@ -1,8 +1,9 @@
 """How many nodes are worth it: the knee of a predicted curve, what limits it, and what to measure next.
 
 With S(N) the speed-up over one node, a doubling of N nodes gains (S(2 N) - S(N)) / N, 1 with ideal scaling.
-The knee is the smallest number of nodes at which doubling gains less than a stated share (MIN_DOUBLING_GAIN). More
-nodes are not worth it.
+The knee is the smallest number of nodes at which doubling gains less than a stated share, by default
+MIN_DOUBLING_GAIN. More nodes are not worth it.
+
 The bands of the knee and of gains come from draws of whole curves with the covariance of the law, because
 predictions on different numbers of nodes share most errors. They are not the bands of single speed-ups, which
 `curves.predict_curves` returns. What limits the doubling is the part of a step whose node time (seconds times
@@ -29,9 +30,7 @@ from analysis.intervals import Estimate
 from prediction.law import BAND_PROBABILITY, Array, StepLaw, Z
 from prediction.study import StudyPredictor
 
-MIN_DOUBLING_GAIN = (
-    0.7  # A doubling of nodes is worth it if it gains this share of what ideal scaling would gain.
-)
+MIN_DOUBLING_GAIN = 0.7  # Share of the ideal gain that a doubling of nodes needs to be worth it.
 N_DRAWS = 999
 BAND_QUANTILES = [(1 - BAND_PROBABILITY) / 2, (1 + BAND_PROBABILITY) / 2]
 JITTER = 1e-10  # added to variances, so that the covariance of few forms has a Cholesky factor
