@@ -159,7 +159,7 @@ def test_the_single_device_baseline_stands_for_one_node():
     single = synthetic.runs(nodes=(1,), rates=(125e6,), framework="pytorch-single")
     cells = measured_cells(synthetic.joined(single, synthetic.runs(nodes=(2, 3))))
     study = StudyPredictor(cells)
-    own = study.series(cells[cells["nodes"] == 3].iloc[0].to_dict())
+    own = study.informing_cells(cells[cells["nodes"] == 3].iloc[0].to_dict())
     assert set(own.loc[own["n_devices"] == 1, "framework"]) == {"pytorch-single"}
     assert error(study, cells).abs().mean() < 4 * NOISE
 

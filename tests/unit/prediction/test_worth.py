@@ -26,7 +26,7 @@ def ask(*options, parameters="1e9"):
 def scaling(*options, nodes=256, parameters="1e9"):
     study_law, cases = predictors.predictor_of_numbers(ask(*options, parameters=parameters), None)
     cells = hypothetical_cells(cases, [GIGABIT_BYTES * 100], node_counts(nodes))
-    return worth.predict_scaling(study_law, predict_curves(study_law, cells))
+    return worth.joint_scaling(study_law, predict_curves(study_law, cells))
 
 
 @pytest.fixture(scope="module")

@@ -163,7 +163,7 @@ def summarize_curves(
     linked = predictor.cells.loc[predictor.cells["nodes"] > 1, "rate"]
     for names, curve in curves.groupby(CURVE, sort=False, dropna=False):
         case = dict(zip(CURVE, names, strict=True))
-        scaling = worth.predict_scaling(predictor, curve)
+        scaling = worth.joint_scaling(predictor, curve)
         knee = worth.find_knee(scaling, question.min_gain)
         is_measured = linked.empty or linked.isin([case["rate"]]).any() or linked.isna().all()
         target = int(min(2 * knee.nodes.high, knee.considered))

@@ -113,7 +113,7 @@ class StudyPredictor:
         names = [name for name in factors(self.cells) if name not in fixed]
         return [name for name in [*names, "lbann_layout"] if self.cells[name].nunique(dropna=False) > 1]
 
-    def series(self, levels: Mapping[str, Any]) -> pd.DataFrame:
+    def informing_cells(self, levels: Mapping[str, Any]) -> pd.DataFrame:
         """Return the measured cells that inform a cell with these levels.
 
         They have the same framework, device and `computation_factors`. If none of them is on one device, the
@@ -130,9 +130,9 @@ class StudyPredictor:
         is_baseline = (self.cells["framework"] == levels["baseline"]) & (self.cells["n_devices"] == 1)
         return pd.concat([self.cells[has_levels & is_baseline], measured], ignore_index=True)
 
-    def computation(self, levels: Mapping[str, Any]) -> Computation:
+    def fit_device_computation(self, levels: Mapping[str, Any]) -> Computation:
         """Return the computation of one device, measured with the framework or else with its baseline."""
-        measured = self.series(levels)
+        measured = self.informing_cells(levels)
         alone = measured[(measured["n_devices"] == 1) & ~measured["uses_mesh"]]
         return fit_computation(alone) if len(alone) else Computation(math.nan, math.nan, math.nan)
 
@@ -177,13 +177,13 @@ class StudyPredictor:
             key = tuple(levels[name] for name in ["framework", "device", *self.computation_factors])
             baseline_key = (levels["baseline"], *key[1:])
             share = self.update_shares.get(key, self.update_shares.get(baseline_key, 0.0))
-            measured = law_columns(self.series(levels), self.benchmark, share)
+            measured = law_columns(self.informing_cells(levels), self.benchmark, share)
             new = law_columns(cells.iloc[rows], self.benchmark, share)
             measured, is_unknown = measured[~_is_unknown_mesh(measured)], _is_unknown_mesh(new)
             if len(measured) and not is_unknown.all():
                 yield SeriesPart(rows[~is_unknown], measured, new[~is_unknown])
 
-    def curve_law(self, cells: pd.DataFrame) -> tuple[StepLaw, pd.DataFrame]:
+    def fit_curve(self, cells: pd.DataFrame) -> tuple[StepLaw, pd.DataFrame]:
         """Return the law of one curve, and the cells of the curve in the law's columns.
 
         Args:
@@ -260,7 +260,9 @@ def cells_with_costs(runs: pd.DataFrame, network: pd.DataFrame) -> pd.DataFrame:
     """
     cells = measured_cells(runs)
     predictor = StudyPredictor(cells, CollectiveBenchmark(benchmark_points(network)))
-    computation = np.array([predictor.computation(row) for row in cells.to_dict("records")]).reshape(-1, 3)
+    computation = np.array(
+        [predictor.fit_device_computation(row) for row in cells.to_dict("records")]
+    ).reshape(-1, 3)
     cells[list(Computation._fields)] = computation
     message_s = law_columns(cells, predictor.benchmark)["message_s"]
     return cells.assign(message_s=message_s.where(cells["n_devices"] > 1, 0.0))

@@ -216,7 +216,7 @@ class Cell:
         """
         level = self.row["parallelism"]
         row = {**self.row, "lbann_layout": level if level in NOT_MESHES else PLAIN}
-        fixed_s, sample_s, update_s = self.study.predictor.computation(row)
+        fixed_s, sample_s, update_s = self.study.predictor.fit_device_computation(row)
         return None if np.isnan(sample_s) else lambda size: float(fixed_s + sample_s * size + update_s)
 
     def growth(self, times: float) -> tuple[float, bool]:

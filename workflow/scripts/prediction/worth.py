@@ -126,13 +126,13 @@ class NextMeasurements:
     then: float
 
 
-def predict_scaling(predictor: StudyPredictor, curve: pd.DataFrame) -> Scaling:
+def joint_scaling(predictor: StudyPredictor, curve: pd.DataFrame) -> Scaling:
     """Return the joint predictions of one curve of `curves.predict_curves`."""
     curve = curve.sort_values("nodes").reset_index(drop=True)
     nodes, epoch_s, n_updates = (
         curve[name].to_numpy(float) for name in ("nodes", "epoch_time_s", "n_allreduces")
     )
-    return Scaling(nodes, epoch_s, n_updates, *predictor.curve_law(curve))
+    return Scaling(nodes, epoch_s, n_updates, *predictor.fit_curve(curve))
 
 
 def find_knee(scaling: Scaling, share: float = MIN_DOUBLING_GAIN) -> Knee:
