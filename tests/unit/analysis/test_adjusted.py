@@ -60,14 +60,14 @@ def test_the_slope_and_adjusted_means_are_those_of_montgomery():
     assert slope.values == pytest.approx(0.9540, abs=5e-5)
     assert slope.df == 11
     assert 1e4 * slope.covariance[0, 0] * 195.60e-4 == pytest.approx(2.54, abs=5e-3), "Exx = 195.60"
-    means = 100 * pd.Series({cell: values.mean() for cell, values in result.adjusted.groups.items()})
+    means = 100 * pd.Series({cell: values.mean() for cell, values in result.adjusted.spread_values.items()})
     assert (means - means.mean()).tolist() == pytest.approx(np.array([40.38, 41.42, 38.80]) - 40.20, abs=6e-3)
     adjusted_cells, (distances,) = result.adjusted.cell_statistics, result.adjusted.distances
     error = np.log(adjusted_cells["high"] / adjusted_cells["mean"]) / np.log(
         estimate_means(runs).cell_statistics["high"] / estimate_means(runs).cell_statistics["mean"]
     )
     assert (error < 1).all()
-    assert 100 * (distances.groups["c00"].mean() - distances.groups["c02"].mean()) == pytest.approx(
+    assert 100 * (distances.by_cell["c00"].mean() - distances.by_cell["c02"].mean()) == pytest.approx(
         25.2 - 21.2
     )
 
@@ -103,8 +103,10 @@ def test_adjusted_mean_and_its_interval_follow_the_formula():
     assert adjusted_means.cell_statistics["mean"].tolist() == pytest.approx(
         times.groupby(runs["cell"]).mean().tolist()
     )
-    plain = CellMeans(adjusted_means.groups, 1 + SELECTION_DF, adjusted_means.values)
-    distance = pd.Series({cell: values.mean() for cell, values in adjusted_means.distances[0].groups.items()})
+    plain = CellMeans(adjusted_means.spread_values, 1 + SELECTION_DF, adjusted_means.values)
+    distance = pd.Series(
+        {cell: values.mean() for cell, values in adjusted_means.distances[0].by_cell.items()}
+    )
     error = math.sqrt(slope.covariance[0, 0] * slope.df / (slope.df - 1))
     for row, bare in zip(
         adjusted_means.cell_statistics.itertuples(), plain.cell_statistics.itertuples(), strict=True
@@ -199,11 +201,17 @@ def test_references_are_compared_within_a_setting_alone():
     alone = adjust_for_speed(runs.assign(nodes=np.where(runs["cell"] == "c00", 2, 1)))
     moved = [
         result.mean()
-        for result in (alone.adjusted.groups["c00"], np.concatenate(list(alone.adjusted.groups.values())))
+        for result in (
+            alone.adjusted.spread_values["c00"],
+            np.concatenate(list(alone.adjusted.spread_values.values())),
+        )
     ]
     plain = [
         result.mean()
-        for result in (alone.plain.groups["c00"], np.concatenate(list(alone.plain.groups.values())))
+        for result in (
+            alone.plain.spread_values["c00"],
+            np.concatenate(list(alone.plain.spread_values.values())),
+        )
     ]
     assert moved[0] - plain[0] == pytest.approx(moved[1] - plain[1]), "beside others it is where it was"
     assert alone.adjusted.half_widths["c00"] > 0.5 * alone.plain.half_widths["c00"], (

@@ -118,7 +118,7 @@ class AdjustedMeans(CellMeans):
     def cell_statistics(self) -> pd.DataFrame:
         """As `CellMeans.cell_statistics`, with the error of the slopes in low and high."""
         rows = super().cell_statistics
-        of_cells = [[values.groups[cell].mean() for values in self.distances] for cell in rows.index]
+        of_cells = [[values.by_cell[cell].mean() for values in self.distances] for cell in rows.index]
         distance = np.array(of_cells, dtype=float).reshape(len(rows), len(self.distances))
         error = np.hypot(rows["s"] / np.sqrt(rows["n"]), self.error_of_slopes(distance))
         low, high = intervals.t_interval(0.0, error, rows["df"])
@@ -258,7 +258,7 @@ def adjust_for_speed(runs: pd.DataFrame) -> SpeedAdjustment:
         Values.from_runs(referenced.assign(distance=column), "distance") for column in distance.T
     )
     lost_df = SELECTION_DF + len(slopes.values)
-    adjusted = AdjustedMeans(seconds.log.groups, lost_df, seconds, slopes, distances)
+    adjusted = AdjustedMeans(seconds.log.by_cell, lost_df, seconds, slopes, distances)
     result = SpeedAdjustment(plain, "", adjusted, alone, within, times, unused)
     return (
         result

@@ -69,35 +69,35 @@ class Values:
     """One response of the runs, by cell and by block.
 
     Attributes:
-        groups: Cell -> values of its runs.
+        by_cell: Cell -> values of its runs.
         blocks: The values as a table [cells, blocks], NaN if a cell has no run in a block. Runs alone in
             their block are left out. If a cell has several runs in a block, nothing is paired: all are NaN.
     """
 
-    groups: dict[str, np.ndarray]
+    by_cell: dict[str, np.ndarray]
     blocks: pd.DataFrame
 
     @classmethod
     def from_runs(cls, runs: pd.DataFrame, column: str) -> "Values":
         """Return the values of a column of runs.csv, which must have no missing value."""
         values = runs[column].to_numpy(float)
-        groups = {str(cell): values[rows] for cell, rows in runs.groupby("cell").indices.items()}
+        by_cell = {str(cell): values[rows] for cell, rows in runs.groupby("cell").indices.items()}
         block = block_of(runs)
         table = pd.DataFrame({"cell": runs["cell"].to_numpy(str), "block": block, "value": values})
         table = table[table.duplicated("block", keep=False)]
         if table.empty or table.duplicated(["cell", "block"]).any():
-            return cls(groups, pd.DataFrame(math.nan, index=list(groups), columns=[0]))
-        return cls(groups, table.pivot(index="cell", columns="block", values="value"))
+            return cls(by_cell, pd.DataFrame(math.nan, index=list(by_cell), columns=[0]))
+        return cls(by_cell, table.pivot(index="cell", columns="block", values="value"))
 
     @cached_property
     def log(self) -> "Values":
         """Natural logarithms of the values."""
-        return Values({cell: np.log(x) for cell, x in self.groups.items()}, np.log(self.blocks))
+        return Values({cell: np.log(x) for cell, x in self.by_cell.items()}, np.log(self.blocks))
 
     @cached_property
     def inverse(self) -> "Values":
         """Inverses of the values."""
-        return Values({cell: 1 / x for cell, x in self.groups.items()}, 1 / self.blocks)
+        return Values({cell: 1 / x for cell, x in self.by_cell.items()}, 1 / self.blocks)
 
     @cached_property
     def linearized_rates(self) -> "Values":
@@ -105,10 +105,10 @@ class Values:
 
         Their arithmetic mean is h, and their spread gives its standard error (delta method).
         """
-        means = {cell: 1 / x.mean() for cell, x in self.inverse.groups.items()}
+        means = {cell: 1 / x.mean() for cell, x in self.inverse.by_cell.items()}
         h = pd.Series(means, dtype=float).reindex(self.blocks.index)
         blocks = (2 - self.inverse.blocks.mul(h, axis="index")).mul(h, axis="index")
-        return Values({cell: means[cell] * (2 - means[cell] / x) for cell, x in self.groups.items()}, blocks)
+        return Values({cell: means[cell] * (2 - means[cell] / x) for cell, x in self.by_cell.items()}, blocks)
 
     def compare_pairs(
         self, to: Sequence[str], base: Sequence[str], min_shared_blocks: int = MIN_PAIRED_DF + 1
@@ -122,7 +122,7 @@ class Values:
         shared = intervals.paired(*(self.blocks.reindex(list(cells)).to_numpy(float) for cells in (to, base)))
         unpaired = np.flatnonzero(shared["n"] < min_shared_blocks)
         ends = (np.asarray(cells, dtype=object)[unpaired].tolist() for cells in (to, base))
-        pairs = intervals.welch(self.groups, *ends).set_index(unpaired)
+        pairs = intervals.welch(self.by_cell, *ends).set_index(unpaired)
         within = shared.assign(within_blocks=shared["n"]).drop(unpaired)
         return pd.concat([within, pairs.assign(within_blocks=0)]).sort_index()
 
@@ -187,19 +187,19 @@ class Spread:
     """Spread of values, such as log epoch times, within cells.
 
     Attributes:
-        groups: Cell -> values.
+        spread_values: Cell -> the values whose spread this is, mostly logarithms.
         lost_df: Degrees of freedom taken by other parameters than the cells' means, such as blocks or slopes.
         max_prior_df: Largest weight of the typical variance, if it is not MAX_PRIOR_DF.
     """
 
-    groups: dict[str, np.ndarray]
+    spread_values: dict[str, np.ndarray]
     lost_df: int
     max_prior_df: float | None = field(default=None, kw_only=True)
 
     @cached_property
     def replicated(self) -> list[np.ndarray]:
         """Values of the cells with two or more values."""
-        return [x for x in self.groups.values() if len(x) > 1]
+        return [x for x in self.spread_values.values() if len(x) > 1]
 
     @cached_property
     def spreads(self) -> np.ndarray:
@@ -265,8 +265,8 @@ class Spread:
 class CellMeans(Spread):
     """Means of a response by cell, and comparisons of cells, with the spread of log responses behind them.
 
-    As a `Spread`, it has in `groups` the logarithms of the runs by cell, blocks included. The values
-    themselves are `values_by_cell`.
+    As a `Spread`, its `spread_values` are the logarithms, with the effects of blocks. The values themselves
+    are `values_by_cell`.
 
     Attributes:
         values: The response of the runs, such as epoch times in s.
@@ -279,7 +279,7 @@ class CellMeans(Spread):
     @property
     def values_by_cell(self) -> dict[str, np.ndarray]:
         """Cell -> values of its runs, not their logarithms."""
-        return self.values.groups
+        return self.values.by_cell
 
     @cached_property
     def cell_statistics(self) -> pd.DataFrame:
@@ -295,7 +295,7 @@ class CellMeans(Spread):
         costs = self.values.inverse if self.is_rate else self.values
         n = np.array([len(x) for x in self.values_by_cell.values()], dtype=int)
         with np.errstate(all="ignore"):
-            rows = [(x.mean(), _sd(x), _sd(np.log(x))) for x in costs.groups.values()]
+            rows = [(x.mean(), _sd(x), _sd(np.log(x))) for x in costs.by_cell.values()]
         cost, sd, log_sd = np.array(rows, dtype=float).reshape(-1, 3).T
         mean = 1 / cost if self.is_rate else cost
         variance, df = self.prior.moderated(log_sd**2 / self.df_share, (n - 1) * self.df_share)
@@ -468,7 +468,7 @@ def measured_response(runs: pd.DataFrame, response: Response) -> Response:
 def estimate_column_means(runs: pd.DataFrame, column: str, *, is_rate: bool = False) -> CellMeans:
     """Return the means of a column by cell; all its values are positive, and none is missing."""
     values = Values.from_runs(runs, column)
-    return CellMeans(values.log.groups, 0, values, is_rate=is_rate)
+    return CellMeans(values.log.by_cell, 0, values, is_rate=is_rate)
 
 
 def name_bounds(means: pd.DataFrame, column: str) -> pd.DataFrame:

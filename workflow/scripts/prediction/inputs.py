@@ -18,7 +18,8 @@ from models.graph import BYTES
 
 # Cells that differ only in these factors belong to one series, which one law describes: it has terms for
 # devices, samples, batches and the network, and assumes that the rest do not change the time of a batch.
-# The framework is here because `StudyPredictor.informing_cells` compares it itself, to add cells of the baseline.
+# The framework is here because `StudyPredictor.informing_cells` compares it itself, to add cells of the
+# baseline.
 WITHIN_SERIES_FACTORS = (
     "framework", "nodes", "devices_per_node", "batch_size", "sync_every", "batch_scope", "bandwidth",
     "shares", *factors_without_effect_on("time", "memory"),

@@ -260,10 +260,8 @@ def cells_with_costs(runs: pd.DataFrame, network: pd.DataFrame) -> pd.DataFrame:
     """
     cells = measured_cells(runs)
     predictor = StudyPredictor(cells, CollectiveBenchmark(benchmark_points(network)))
-    computation = np.array(
-        [predictor.fit_device_computation(row) for row in cells.to_dict("records")]
-    ).reshape(-1, 3)
-    cells[list(Computation._fields)] = computation
+    rows = [predictor.fit_device_computation(row) for row in cells.to_dict("records")]
+    cells[list(Computation._fields)] = np.array(rows).reshape(-1, len(Computation._fields))
     message_s = law_columns(cells, predictor.benchmark)["message_s"]
     return cells.assign(message_s=message_s.where(cells["n_devices"] > 1, 0.0))
 
