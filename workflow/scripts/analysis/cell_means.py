@@ -116,8 +116,8 @@ class Values:
         """Compare pairs of cells within blocks if they share enough of them, else as independent groups.
 
         Returns:
-            A row per pair as of `intervals.paired` or `intervals.welch`, with within_blocks, the number of
-            shared blocks or 0.
+            A row per pair as returned by `intervals.paired` or `intervals.welch`, with within_blocks, the
+            number of shared blocks or 0.
         """
         shared = intervals.paired(*(self.blocks.reindex(list(cells)).to_numpy(float) for cells in (to, base)))
         unpaired = np.flatnonzero(shared["n"] < min_shared_blocks)

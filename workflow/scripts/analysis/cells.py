@@ -123,7 +123,7 @@ def median_intervals(samples: dict[str, np.ndarray]) -> pd.DataFrame:
 
 
 def table(runs: pd.DataFrame, response: Response = EPOCH_TIME) -> tables.Table:
-    """Return the table of cell means of a study; arguments as of `summarize`."""
+    """Return the table of cell means of a study; same arguments as `summarize`."""
     data = summarize(runs, response)
     display = level_texts(data, runs)
     ran_out = (data["n"] == 0) & data["out_of_memory"].notna()

@@ -105,7 +105,7 @@ def usable_runs_note(runs: pd.DataFrame) -> Note:
     """Say how many runs are usable, why the others are not, and how many were repeated.
 
     Returns:
-        Facts as of `runs.usable`, and `repeated`: usable runs that are not the first attempt.
+        Facts as returned by `runs.usable`, and `repeated`: usable runs that are not the first attempt.
     """
     reasons = runs["reason"].astype(object).where(runs["reason"].notna(), None)
     note = usable.usable_runs_note(zip(runs["status"], reasons, strict=True))

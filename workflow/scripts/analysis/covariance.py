@@ -81,7 +81,7 @@ def select_slopes(y: np.ndarray, x: pd.DataFrame, cell: np.ndarray, block: np.nd
 
 
 def fit_slopes(y: np.ndarray, x: pd.DataFrame, cell: np.ndarray, block: np.ndarray) -> Slopes | None:
-    """Fit the slopes of y over the columns of x within cells and blocks; arguments as of `select_slopes`.
+    """Fit the slopes of y over the columns of x within cells and blocks; same arguments as `select_slopes`.
 
     Runs that are alone in their block are left out, because they carry no information within blocks. The
     error of a left-out run is its residual over 1 - leverage (PRESS; Allen, Technometrics 16 (1974)). Runs

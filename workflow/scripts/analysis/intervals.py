@@ -289,7 +289,7 @@ def simultaneous_ratios(ratios: pd.DataFrame) -> pd.DataFrame:
     interval that is not rejected is extended to 1 where needed.
 
     Args:
-        ratios: value, low, high (each ratio's own 95 % interval), df, and p that it is 1, as of
+        ratios: value, low, high (each ratio's own 95 % interval), df, and p that it is 1, as returned by
             `CellMeans.ratios`. Rows without p are not part of the family.
 
     Returns:

@@ -60,7 +60,7 @@ def published_conditions(row: PublishedCell) -> dict[str, Any]:
 
 
 def cell_conditions(runs: pd.DataFrame) -> dict[str, dict[str, Any]]:
-    """Return cell -> conditions, as of `published_conditions`, in the order of tables.
+    """Return cell -> its conditions, named as in `published_conditions`, in the order of tables.
 
     A cell has conditions if a successful run of it has a throughput.
     """
@@ -171,7 +171,7 @@ def build_rows(runs: pd.DataFrame, reference: Reference, margin: float) -> pd.Da
 
 
 def _reasons(refused: Iterable[tuple[str, str, list[str]]]) -> str:
-    """Say which conditions differ, and in how many cells; `refused` is as of `match_cells`."""
+    """Say which conditions differ, and in how many cells; `refused` is what `match_cells` returns."""
     by_reason: dict[tuple[str, str], list[str]] = {}
     for name, value, published in refused:
         by_reason.setdefault((name, _list_values(published)), []).append(value)
