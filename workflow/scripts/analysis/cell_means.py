@@ -58,10 +58,12 @@ from analysis.measured import block_of, cache_last, currency_of, successful
 from declared.responses import EPOCH_TIME, Response
 
 MIN_SHARED_BLOCKS = 3
-MIN_PAIRED_DF = 4  # unmoderated; t is 20 % larger than with the 8 df of two independent groups of 5 runs
+# Degrees of freedom that a paired t test without moderated variances needs. With 4, t is 20 % larger than
+# with the 8 of two independent groups of 5 runs.
+MIN_PAIRED_DF = 4
 MAX_PRIOR_DF = 2.0
-MIN_VARIANCE_RATIO = 1e-5  # of the median variance; replaces variances of 0, which have no logarithm
-MAX_SPREAD_RATIO = 3.5  # beyond it, a common spread is doubtful
+MIN_VARIANCE_RATIO = 1e-5  # Replaces variances of 0, which have no logarithm, times the median variance.
+MAX_SPREAD_RATIO = 3.5  # If spreads differ by a larger factor, a common spread is doubtful.
 
 
 @dataclass(frozen=True)
@@ -175,7 +177,7 @@ def estimate_prior(variances: np.ndarray, df: np.ndarray, max_df: float) -> Vari
     logs = np.log(np.maximum(variances, MIN_VARIANCE_RATIO * np.median(variances[variances > 0])))
     logs += np.log(df / 2) - special.digamma(df / 2)
     mean, excess = float(logs.mean()), float(logs.var(ddof=1) - special.polygamma(1, df / 2).mean())
-    if excess <= special.polygamma(1, 1e6):  # no more excess than their degrees of freedom explain
+    if excess <= special.polygamma(1, 1e6):  # The variances differ no more than their df explain.
         return VariancePrior(float((variances * df).sum() / df.sum()), max_df)
     prior_df = 2 * optimize.brentq(lambda half: special.polygamma(1, half) - excess, 1e-6, 1e6)
     variance = math.exp(mean + special.digamma(prior_df / 2) - math.log(prior_df / 2))

@@ -10,7 +10,7 @@ from analysis import intervals
 from analysis.cell_means import after_blocks
 from analysis.intervals import ROUNDING, Estimate
 
-MIN_IMPROVEMENT = 0.05  # share by which each covariate must reduce the error of left-out runs
+MIN_IMPROVEMENT = 0.05  # A covariate must reduce the error of left-out runs by this share.
 MIN_SLOPE_DF = 5
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import scipy  # loads its parts when they are used; scipy.stats is slow to import
+import scipy  # Loads its parts when they are used, because scipy.stats is slow to import.
 
 from common.notes import Note
 
@@ -20,7 +20,7 @@ CONFIDENCE = 0.95
 SIGNIFICANCE_LEVEL = 0.05
 ROUNDING = 1e-12  # Differences of logarithms below it are rounding errors.
 NO_VARIATION = 1e-20  # Shares of the sum of squares up to it are rounding errors.
-MIN_CLUSTERS = 6  # fewer have too few distinct resamples
+MIN_CLUSTERS = 6  # Fewer clusters have too few distinct resamples.
 RESAMPLES, SEED = 5000, 1
 ALL_THE_SAME = Note("all-values-the-same", "all values are the same")
 ESTIMATE_COLUMNS = ["value", "low", "high", "n"]
@@ -207,7 +207,7 @@ def welch(groups: Mapping[str, np.ndarray], to: Sequence[str], base: Sequence[st
         rows = np.flatnonzero((sizes == size).all(axis=1))
         x, y = (np.stack([pairs[row][side] for row in rows]) for side in (0, 1))
         with warnings.catch_warnings(), np.errstate(all="ignore"):
-            warnings.simplefilter("ignore", RuntimeWarning)  # groups of equal values
+            warnings.simplefilter("ignore", RuntimeWarning)  # Groups of equal values cause warnings.
             df[rows] = scipy.stats.ttest_ind(x, y, axis=1, equal_var=False).df
         equal = (np.ptp(x, axis=1) == 0) & (np.ptp(y, axis=1) == 0)
         error[rows] = np.where(equal, 0.0, np.hypot(scipy.stats.sem(x, axis=1), scipy.stats.sem(y, axis=1)))

@@ -17,7 +17,8 @@ from common.text import number_of
 from comparison.matched import Compared
 
 TITLE = "Epoch times of the cells of two campaigns, with 95 % intervals"
-CHANGES = SLOWER, FASTER = "slower", "faster"  # verdicts
+# Verdicts.
+CHANGES = SLOWER, FASTER = "slower", "faster"
 UNCHANGED, UNKNOWN = "no change shown", "no interval"
 
 

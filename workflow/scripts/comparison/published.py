@@ -42,7 +42,8 @@ WITHIN, SLOWER, FASTER, OPEN = "within", "slower", "faster", "open"
 # Words that the name of a device may have or lack; they do not distinguish devices.
 VENDORS = {"nvidia", "amd", "intel", "tesla", "instinct", "geforce"}
 MAX_LISTED_VALUES = 3
-PUBLISHED = ["framework", "note", "runs", "cv", "samples_s"]  # columns with the prefix published_
+# Attributes of a PublishedCell that the table has as columns, with the prefix published_.
+PUBLISHED = ["framework", "note", "runs", "cv", "samples_s"]
 PRINTED_NOTES = ("published", "no-published-spread", "not-compared")
 
 

@@ -40,9 +40,11 @@ PLACEMENTS = {
         "Nodes are groups of processes on one machine, so the numbers say nothing about a real network."
     ),
 }
-MIN_SIZES = 2  # a line needs two points
-MAX_FIT_DEVIATION = 0.2  # of measured times from the fit; above, its numbers are rough and nothing uses them
-ROUGH = "about"  # before the estimates of a rough fit, which have no interval
+MIN_SIZES = 2  # A line needs two points.
+# Largest share by which a measured time may deviate from the fit. The numbers of a worse fit are rough, and
+# nothing uses them.
+MAX_FIT_DEVIATION = 0.2
+ROUGH = "about"  # Stands before the estimates of a rough fit, which have no interval.
 ROUGH_FITS = Note(
     "rough-fits",
     f"Fits off by more than {100 * MAX_FIT_DEVIATION:g} % have no intervals, as times do not follow a line.",

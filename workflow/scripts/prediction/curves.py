@@ -11,7 +11,7 @@ from prediction.study import StudyPredictor
 
 FACTORS = ["framework", "device", "model", "dataset", "treatment", "batch_size"]
 CURVE = [*FACTORS, "rate"]
-EFFICIENCIES = (0.8, 0.5)  # down to which the table counts nodes
+EFFICIENCIES = (0.8, 0.5)  # The table has the numbers of nodes that keep these.
 # Each has a column for each of SUFFIXES: the predicted value, and the ends of its band.
 BAND_COLUMNS = ["epoch_time_s", "speedup", "efficiency", "throughput_samples_s", "node_hours", "cost"]
 SUFFIXES = ("", "_low", "_high")

@@ -36,9 +36,9 @@ NOTHING_TO_PREDICT = Note(
     "Nothing to predict: needs cells on several ranks with known speeds, and one on a single rank.",
 )
 DECLARED, MEASURED = "declared shares", "measured speeds"
-MIN_STRENGTH, MAX_STRENGTH = 1e-3, 1e3  # search range of the break-even strength
+MIN_STRENGTH, MAX_STRENGTH = 1e-3, 1e3  # The break-even strength is searched between these.
 N_BISECTIONS = 50
-SCALE_FACTORS = ("nodes", "devices_per_node", "shares")  # factors that may differ when a device is added
+SCALE_FACTORS = ("nodes", "devices_per_node", "shares")  # These may differ when a device is added.
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ def measured_cells(runs: pd.DataFrame, include_meshes: bool = False) -> pd.DataF
     cells = by_cell[[*level_columns, *INTEGER_COLUMNS, *LAW_INPUTS, "uses_mesh", "lbann_layout"]].first()
     times = by_cell["epoch_time_s"]
     cells = cells.assign(epoch_time_s=times.mean(), n=times.size(), sd=times.std())
-    if "bandwidth" in cells:  # the level "site" has no number
+    if "bandwidth" in cells:  # The level "site" is not a number.
         cells["bandwidth"] = (8 * cells["rate"] / 1e6).fillna(cells["bandwidth"])
     cells = cells.dropna(subset=["batches_per_epoch", "n_allreduces"])
     kinds = dict.fromkeys(INTEGER_COLUMNS, int) | dict.fromkeys(LAW_INPUTS, float)

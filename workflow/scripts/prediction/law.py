@@ -91,9 +91,10 @@ OPTIONAL = {
 # Terms of F.
 FLAT, HIERARCHICAL, TREE, LATENCY = "flat", "hierarchical", "tree", "latency"
 WAITING, WAITING_OF_REPLICAS = "waiting", "waiting of replicas"
-FULL_MESSAGES = "messages"  # without overlap
-NOMINAL_LINKS = {FLAT, HIERARCHICAL, TREE}  # bytes at the nominal rates of links
-MESSAGES = {FULL_MESSAGES: 0.0, "messages, half hidden": 0.5, "messages, hidden": 0.75}  # name -> h
+FULL_MESSAGES = "messages"  # Messages that nothing overlaps.
+NOMINAL_LINKS = {FLAT, HIERARCHICAL, TREE}  # Terms of bytes at the nominal rates of links.
+# The overlap h of each term of benchmarked messages.
+MESSAGES = {FULL_MESSAGES: 0.0, "messages, half hidden": 0.5, "messages, hidden": 0.75}
 # Terms of each form, and its weight before held-out errors. The two forms of waiting alone count half,
 # because they are one idea and often predict the same.
 FORMS: dict[tuple[str, ...], float] = {
@@ -120,7 +121,8 @@ PARTS = {
     **dict.fromkeys((WAITING, WAITING_OF_REPLICAS), "waiting for the slowest rank"),
     LATENCY: "latency of messages",
 }
-BACKWARD_SHARE = 2 / 3  # of computation: two matrix products for each one in the forward pass
+# Share of the backward pass in computation: it has two matrix products for each one of the forward pass.
+BACKWARD_SHARE = 2 / 3
 
 
 class CoefficientPrior(NamedTuple):
@@ -143,17 +145,17 @@ PRIORS = {
     **dict.fromkeys((WAITING, WAITING_OF_REPLICAS), CoefficientPrior(0.0075, 0.04)),
     LATENCY: CoefficientPrior(0.0, 0.04, in_passes=True),
 }
-PINNED_SD = 1e-6  # prior sd, as a multiple of c, of coefficients that the cells cannot separate from others
+PINNED_SD = 1e-6  # Prior sd, as a multiple of c, of coefficients that the cells cannot separate from others.
 # Seconds of G / B relative to the step of the smallest scale, if a size or rate is unknown. An all-reduce
 # among two to many replicas takes one to two times as long, and the mean of its prior halves that.
 UNKNOWN_LINK_SHARE = 1.0
-MODEL_ERROR = 0.01  # relative error of the law at a measured scale, besides the noise of runs
-MIN_HELD_OUT_ERROR = 0.01  # added to a form's held-out errors, so that no form gets all the weight by chance
+MODEL_ERROR = 0.01  # Relative error of the law at a measured scale, besides the noise of runs.
+MIN_HELD_OUT_ERROR = 0.01  # Added to held-out errors, so that no form gets all the weight by chance.
 MIN_CELLS_TO_HOLD_OUT = 4
 BAND_PROBABILITY = 0.90
-Z = round(float(ndtri((1 + BAND_PROBABILITY) / 2)), 3)  # half width of the band in standard deviations
-BAND_FLOOR = 0.005  # standard deviation of the logarithm that every prediction has
-BAND_DOUBLING = 0.01  # the same for each doubling of devices beyond those measured
+Z = round(float(ndtri((1 + BAND_PROBABILITY) / 2)), 3)  # Half width of the band in standard deviations.
+BAND_FLOOR = 0.005  # Smallest standard deviation of the logarithm of a prediction.
+BAND_DOUBLING = 0.01  # Standard deviation that each doubling of devices beyond those measured adds.
 MAX_FORM_LOG_SD = math.log(1000)  # Beyond a factor of 1000, coefficients say nothing about a step.
 MAX_LOG_SD = 30.0  # The band of a prediction is no wider than this, so that its ends are finite numbers.
 MIN_BATCH_SIZES = 2  # Other batch sizes are predicted only if this many were measured.

@@ -41,15 +41,17 @@ RING, TREE, NEIGHBOURS = "ring", "tree", "neighbours"
 GROWTH: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     RING: lambda p: p - 1.0, TREE: np.log2, NEIGHBOURS: np.ones_like
 }  # fmt: skip
-# Times are not linear in size over a wide range, so the fit ignores messages much larger than predicted ones.
-MAX_SIZE_RATIO = 4  # of benchmarked messages to the largest predicted one
+# The fit ignores messages that are more than this many times as large as the largest predicted one, because
+# times are not linear in size over a wide range.
+MAX_SIZE_RATIO = 4
 PIPELINED, SUM, LARGEST = "pipelined", "sum", "largest"
 MAX_ITERATIONS = 8
 SCALE_COLUMNS = ["nodes", "ranks", "link_bytes_s"]
-MIN_MISFIT_REDUCTION = 0.05  # relative reduction of the misfit by which a mode replaces the default
+MIN_MISFIT_REDUCTION = 0.05  # A mode replaces the default if it reduces the misfit by this share.
 MIN_TIME_S = 1e-12
 MISFIT_TOLERANCE = 1e-6
-MIN_LINK_TIME = 0.95  # of a possible fit, below 1 because short bursts can exceed the link rate
+# Smallest time on the link, relative to its full rate, that a fit may have. Short bursts can exceed the rate.
+MIN_LINK_TIME = 0.95
 
 
 @dataclass(frozen=True)

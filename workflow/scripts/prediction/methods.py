@@ -26,7 +26,7 @@ from prediction.study import Prediction, StudyPredictor
 PROGRAM = Path(__file__).with_name("extra_p.py")
 # Extra-P breaks ties between equally good models by rounding errors, which differ between processors.
 ONE_ARITHMETIC = {"OPENBLAS_CORETYPE": "Haswell", "OPENBLAS_NUM_THREADS": "1"}
-MIN_LEVELS = 5  # of a parameter, for Extra-P
+MIN_LEVELS = 5  # Extra-P needs this many values of a parameter.
 FEW_LEVELS = Note(
     "few-levels",
     f"it needs {MIN_LEVELS} values of each parameter; with fewer it still fits a model, with a warning.",
@@ -36,7 +36,7 @@ ONE_VALUE = Note("one-value", "a parameter has one value")
 NO_PARAMETER = Note("no-parameter", "no parameter has two values")
 TIMEOUT_S = 300
 LAW = "law"
-NOT_HELD_OUT = "nothing"  # kind of a fold that tests on the cells it was fitted to
+NOT_HELD_OUT = "nothing"  # Kind of the fold that tests on the cells it was fitted to.
 
 
 @dataclass(frozen=True)

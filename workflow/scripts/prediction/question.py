@@ -20,11 +20,11 @@ from prediction.message_times import described_frameworks
 from prediction.worth import MIN_DOUBLING_GAIN
 
 RATES = (1.0, 10.0, 25.0, 100.0)  # Gbit/s
-GIGABIT_BYTES = 1e9 / 8  # bytes of a gigabit
+GIGABIT_BYTES = 1e9 / 8
 MAX_NODES = 1024
 DEFAULT_FRAMEWORK = "pytorch-ddp"
 MAX_GRADIENT_BYTES, MAX_SAMPLES, MAX_COUNT = 1e15, 10**15, 10**9
-STEP_LIMITS = (1e-9, 1e6)  # seconds
+STEP_LIMITS_S = (1e-9, 1e6)
 _SCALE = re.compile(r"([1-9][0-9]*)x([1-9][0-9]*)=([0-9.eE+-]+)")
 
 
@@ -98,7 +98,7 @@ def ask(
     """
     scales = [*([] if step_time is None else [(1, 1, step_time)]), *map(_parse_scale, measured)]
     if step_time is not None:
-        check_range("--step-time", step_time, *STEP_LIMITS)
+        check_range("--step-time", step_time, *STEP_LIMITS_S)
     for option in fields(ScalingQuestion):
         if option.name in options and "limits" in option.metadata:
             numbers = options[option.name]
@@ -127,7 +127,7 @@ def _parse_scale(text: str) -> tuple[int, int, float]:
     with suppress(ValueError):
         if match:
             nodes, devices, step_s = int(match[1]), int(match[2]), float(match[3])
-            check_range("--measured", step_s, *STEP_LIMITS)
+            check_range("--measured", step_s, *STEP_LIMITS_S)
             for count in (nodes, devices):
                 check_range("--measured", count, 1, MAX_COUNT)
             return nodes, devices, step_s

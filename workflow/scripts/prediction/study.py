@@ -44,7 +44,7 @@ from prediction.message_times import (
     message_rule,
 )
 
-SMALL_BYTES = 8.0  # size of additional messages, which have no gradients
+SMALL_MESSAGE_BYTES = 8.0  # Size of additional messages, which have no gradients.
 
 
 @dataclass(frozen=True)
@@ -362,7 +362,7 @@ def _step_messages_s(cells: pd.DataFrame, benchmark: CollectiveBenchmark) -> Arr
             step_s = count_gathers(batches_per_step) * gather_s + scatter_s
         n_small = group["training_loop"].map(lambda loop, rule=rule: rule.extra.get(loop, 0)).to_numpy(float)
         if n_small.any():
-            small_s = time_messages(ALL_REDUCE, size=np.full(len(group), SMALL_BYTES))
+            small_s = time_messages(ALL_REDUCE, size=np.full(len(group), SMALL_MESSAGE_BYTES))
             step_s = step_s + batches_per_step * n_small * small_s
         seconds[rows] = step_s
     return seconds

@@ -50,8 +50,9 @@ from traces.questions import Question, Retime
 from traces.replay import Chain, Messages, build_chains
 
 TITLE = "What if: epoch times predicted by a replay of traced steps, and measured ones"
-DEFAULT_CHANGES = {"links": 2.0, "accumulation": 4, "batch": 2.0}  # without another level in the study
-CHANGED_FACTORS = ("bandwidth", "sync_every", "batch_size")  # factors whose levels answer questions
+# Changes in question if the study has no other level.
+DEFAULT_CHANGES = {"links": 2.0, "accumulation": 4, "batch": 2.0}
+CHANGED_FACTORS = ("bandwidth", "sync_every", "batch_size")  # Their levels answer questions.
 TARGET_ERROR = 0.05
 COLUMNS = [
     "cell", *CHANGED_FACTORS, "question", "change", "assumes", "runs", "steps", "replay_off", "step_s",
@@ -274,7 +275,7 @@ class Cell:
         for question in self.questions():
             ratio = _geometric_mean([question.ratio(chains) for chains in self.chains])
             if math.isnan(ratio.value):
-                continue  # fewer kept steps than accumulation needs
+                continue  # Accumulation needs more kept steps than there are.
             yield {
                 **cell_columns, "question": question.name, "change": question.text,
                 "assumes": question.assumes, "step_after_s": step_s * ratio.value * question.samples,

@@ -33,11 +33,11 @@ from prediction.study import StudyPredictor
 MIN_DOUBLING_GAIN = 0.7  # Share of the ideal gain that a doubling of nodes needs to be worth it.
 N_DRAWS = 999
 BAND_QUANTILES = [(1 - BAND_PROBABILITY) / 2, (1 + BAND_PROBABILITY) / 2]
-JITTER = 1e-10  # added to variances, so that the covariance of few forms has a Cholesky factor
-MAX_CANDIDATES = 4  # numbers of nodes to try, the largest; the law is then fitted ten times at most
-MEASURABLE_FACTOR = 4  # times the largest measured number of nodes: what can be measured next by default
+JITTER = 1e-10  # Added to variances, so that the covariance of few forms has a Cholesky factor.
+MAX_CANDIDATES = 4  # The largest numbers of nodes are tried; the law is then fitted 20 times at most.
+MEASURABLE_FACTOR = 4  # By default, this many times the measured nodes can be measured next.
 NEAR_BEST_SHARE = 0.9  # Fewer nodes are proposed if they narrow the band by this share of the best narrowing.
-TYPICAL_DEVIATION = 0.67  # standard deviations between a measurement and its prediction; half deviate less
+TYPICAL_DEVIATION = 0.67  # Half of measurements deviate less from predictions, in standard deviations.
 MIN_NARROWING = 0.1  # A measurement is proposed if it narrows the band by this share.
 MIN_NAMED_PART = 0.25  # A sentence names a part if it is this share of the node time that a doubling adds.
 

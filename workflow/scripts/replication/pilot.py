@@ -39,8 +39,8 @@ from plan.campaign import measured_campaign
 from records.aggregate import aggregate_records
 from replication.stopping import runs_to_target
 
-TARGETS = (0.01, 0.02, 0.05, 0.1, 0.2)  # half widths of the interval of a mean, relative to the mean
-MIN_RUNS = 3  # two runs of a cell do not determine a standard deviation
+TARGETS = (0.01, 0.02, 0.05, 0.1, 0.2)  # Half widths of the interval of a mean, relative to the mean.
+MIN_RUNS = 3  # Two runs of a cell do not determine a standard deviation.
 MAX_RUNS = 1000
 MAX_EPOCHS = 60
 TITLE = "Cost of an interval: more runs, or longer runs"

@@ -29,8 +29,8 @@ from declared.study import MIN_POOLED_DF, Replicates
 from plan.decisions import BY_CHANCE, NO, NOT_ASKED, YES
 
 # Minimum degrees of freedom of a cell's moderated standard deviation; MIN_POOLED_DF is the minimum of all
-# cells together. With less, intervals cover the true value too rarely; more would only cost runs (make
-# bench-stopping).
+# cells together. With fewer, intervals cover the true value too rarely; with more, campaigns only need more
+# runs (make bench-stopping).
 MIN_CELL_DF = 8.0
 
 

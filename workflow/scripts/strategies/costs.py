@@ -75,7 +75,7 @@ def moved_bytes(space: Space, layer_index: int, degrees: Degrees) -> tuple[int, 
     return product + forward, 2 * product + backward
 
 
-Measured = tuple[str, tuple[int, ...], float, float, float]  # layer, degrees, seconds of a Cost
+Measured = tuple[str, tuple[int, ...], float, float, float]  # Layer, degrees, and the seconds of a Cost.
 
 
 def measured_costs(measured: Iterable[Measured]) -> Callable[[Space, int, Degrees], Cost]:

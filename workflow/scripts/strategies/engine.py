@@ -41,7 +41,7 @@ DIMENSIONS = 4
 CHECKPOINT_LAYERS = 8  # In each 8 layers, the first that begins a segment has a checkpoint.
 NEVER = 2**62
 MAX_CACHED_OVERLAPS = 2**19
-BEFORE, FORWARD, BACKWARD, ACCEPTED = range(4)  # where a proposal ended
+BEFORE, FORWARD, BACKWARD, ACCEPTED = range(4)  # Where the evaluation of a proposal ended.
 # Items of a bucket: bytes, time at which gradients are complete, least link time, time of updates; then the
 # set of devices whose ring is current, and their number; then how many buckets were sent before.
 SIZE, READY, MIN_TIME, UPDATE, SET, COUNT, N_SENT = range(7)

@@ -47,7 +47,7 @@ from strategies.topology import NUMBER_BYTES, LinkTier, Topology, read_topology
 ENVIRONMENT = "planner"
 MAX_SEARCH_S = 3600
 MAX_DEVICES = 1024
-MAX_SAMPLES = 10**7  # also of classes
+MAX_SAMPLES = 10**7  # Also the largest number of classes.
 MAX_OPTIMIZER_NUMBERS = 16
 MAX_PROPOSALS = 10**9
 MAX_RESTARTS = 1000
@@ -88,8 +88,8 @@ NAMES = {
 }
 # Spaces of strategies: a partition and placement of each layer by itself, or device meshes.
 SOAP, MESH, ALL_SPACES = SPACES = ("soap", "mesh", "both")
-MAX_SOAP_PARAMETERS = 2e9  # of a model whose layers are searched unless --space asks for it
-DEFAULT_STARTS = ("data", "expert", "random")  # with `starts.SMALL` if none of them fits into memory
+MAX_SOAP_PARAMETERS = 2e9  # Layers of larger models are searched only if --space asks for it.
+DEFAULT_STARTS = ("data", "expert", "random")  # `starts.SMALL` are added if none fits into memory.
 METHODS = {"metropolis": "Metropolis-Hastings", "annealing": "annealing of groups"}
 WORDS = ["strategy"]
 

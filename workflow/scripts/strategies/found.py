@@ -140,7 +140,7 @@ def answer_row(run: Run, answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]
         "data_s": starts["data"],
         "expert_s": starts["expert"],
         "found_s": best["seconds"],
-        "method": best["method"] or "",  # empty if a start is the fastest
+        "method": best["method"] or "",  # Empty if a start is the fastest.
         "start": best["start"],
         "median_restart_s": restart_times(best).get("median_restart_s"),
         **{name: best[name] for name in ("sent_activation_bytes", "gradient_bytes", "memory_bytes")},

@@ -33,8 +33,8 @@ from strategies.topology import NUMBER_BYTES, Topology
 METHOD = "mesh"
 FRAMEWORK = "pytorch-mesh"
 MAX_ROWS = 5
-MAX_STAGES = 16  # ranks of a pipeline
-N_STEPS = 8  # of an epoch of a study's synthetic data
+MAX_STAGES = 16  # Most ranks of a pipeline.
+N_STEPS = 8  # Steps of an epoch of a study's synthetic data.
 LEARNING_RATE = 0.0003
 # By the numbers that are kept for each parameter: itself, its gradient, optimizer state.
 OPTIMIZERS: dict[int, dict[str, Any]] = {

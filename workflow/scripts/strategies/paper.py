@@ -34,7 +34,7 @@ NETWORKS: dict[str, dict[str, str]] = {
     "rnn-lm": {"tokens": "40:10000"},
     "rnn-translation": {"tokens": "80:32000"},
 }
-CLUSTERS = {"p100": (1, 2, 4, 8, 16), "k80": (1, 2, 4, 8, 16, 32, 64)}  # devices, four to a node
+CLUSTERS = {"p100": (1, 2, 4, 8, 16), "k80": (1, 2, 4, 8, 16, 32, 64)}  # Numbers of devices, four to a node.
 DEVICES_PER_NODE = 4
 SAMPLES_PER_DEVICE = 64
 PROPOSALS = 20_000

@@ -31,7 +31,7 @@ from strategies.measured import measured_rows
 from strategies.meshes import OPTIMIZERS
 
 FRAMEWORK = "pytorch-strategy"
-FOLDER = "parts"  # in the site's cache
+FOLDER = "parts"  # Folder in the site's cache.
 
 
 @dataclass(frozen=True)

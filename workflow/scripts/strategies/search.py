@@ -58,9 +58,9 @@ from strategies.topology import NUMBER_BYTES, Topology, topology_from_json
 
 METROPOLIS, ANNEALING = "metropolis", "annealing"
 MAX_PROGRESS_STEPS = 100
-END_NAMES = ("before", "forward", "backward", "accepted")  # in the order of engine.BEFORE to ACCEPTED
-HOT_SHARE, COLD_SHARE = 0.05, 0.001  # temperatures as shares of a data-parallel step
-STEADY_SHARE = 0.01  # temperature of Metropolis-Hastings
+END_NAMES = ("before", "forward", "backward", "accepted")  # In the order of engine.BEFORE to ACCEPTED.
+HOT_SHARE, COLD_SHARE = 0.05, 0.001  # First and last temperature as shares of a data-parallel step.
+STEADY_SHARE = 0.01  # Temperature of Metropolis-Hastings, as a share of the same step.
 SCHEDULES = {METROPOLIS: (STEADY_SHARE, STEADY_SHARE), ANNEALING: (HOT_SHARE, COLD_SHARE)}
 
 
@@ -197,7 +197,7 @@ def run_job(job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         for _ in range(job["restarts"])
     ]
     replace(restarts[0], proposals=1).run()  # Compile everything before time is measured.
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:  # compiled searches run without the GIL
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:  # Compiled searches run without the GIL.
         answers = list(pool.map(Restart.run, restarts))
     for first in range(0, len(answers), job["restarts"]):
         group = answers[first : first + job["restarts"]]
