@@ -1,4 +1,8 @@
-"""The cells of a study, measured or planned, with the columns that predictions need."""
+"""The inputs of predictions: the cells of a study, measured or planned, with the columns that they need.
+
+In all tables of this package, `rate` is the rate of a node's links in one direction and `inside_rate` that of
+a device inside a node, both in bytes/s; NaN: unknown.
+"""
 
 import math
 
@@ -37,7 +41,7 @@ EXCLUSION_CAUSES = {
     "divided": "they use model parallelism",
     "of_strategies": "their strategy partitions each layer separately, which is simulated, not predicted",
 }
-# What the law needs of a cell besides its factors and its measured times. Most of it is known before runs.
+# Columns that the law needs besides factors and measured times. Most of them are known before runs.
 LAW_INPUTS = [
     "local_batch", "batches_per_epoch", "n_allreduces", "rate", "inside_rate", "gradient_bytes", "samples",
 ]  # fmt: skip
@@ -46,10 +50,9 @@ LAW_INPUTS = [
 def measured_cells(runs: pd.DataFrame, include_meshes: bool = False) -> pd.DataFrame:
     """Return a row for each measured cell.
 
-    Columns: factors, INTEGER_COLUMNS, LAW_INPUTS (rates in bytes/s; NaN: unknown), epoch_time_s, n (runs),
-    sd, and what `uses_mesh` and `lbann_layout` return. Epoch times are adjusted for machine speed, as in
-    tables (`analysis.adjusted`). The batches and all-reduces of an epoch are scaled to the samples of the
-    data set, as epoch times are.
+    Columns: factors, INTEGER_COLUMNS, LAW_INPUTS, epoch_time_s, n (runs), sd, and what `uses_mesh` and
+    `lbann_layout` return. Epoch times are adjusted for machine speed, as in tables (`analysis.adjusted`). The
+    batches and all-reduces of an epoch are scaled to the samples of the data set, as epoch times are.
 
     Args:
         runs: runs.csv of the study. Cells with uncounted batches or with a strategy per layer are excluded.
@@ -89,7 +92,7 @@ def planned_cells(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _describe(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return runs with rates, sizes, devices and kinds of parallelism as columns of `measured_cells`."""
+    """Return runs with the columns of `measured_cells` that do not depend on their times."""
     unknown, has_mesh = pd.Series(np.nan, index=runs.index), uses_mesh(runs)
     division = [
         math.prod(mesh_of(level, int(ranks)).sizes[axis] for axis in ("tensor", "pipeline")) if split else 1
@@ -161,9 +164,9 @@ def uses_mesh(runs: pd.DataFrame) -> pd.Series:
 
 
 def can_add_nodes(cells: pd.DataFrame) -> pd.Series:
-    """Return which cells with model parallelism the law predicts on any number of nodes.
+    """Return which cells that use a mesh the law predicts on any number of nodes.
 
-    More nodes have to add replicas or shards. And the model must not be registered, so that it counts as
+    More nodes have to add replicas or shards. And the model must not be registered, so that it is taken as
     divided evenly: a registered model is partitioned layer by layer, differently for each number of ranks.
     """
     can_add = []
@@ -186,6 +189,6 @@ def heterogeneous_note(runs: pd.DataFrame) -> str:
 
 
 def is_heterogeneous(runs: pd.DataFrame) -> pd.Series:
-    """Return which runs belong to a cell whose nodes or ranks differ in speed or samples."""
+    """Return which runs belong to cells with nodes or ranks of different speed or samples."""
     reported = runs[["cpu_shares", "rank_samples"]].notna().any(axis=1)
     return reported.groupby(runs["cell"]).transform("any")

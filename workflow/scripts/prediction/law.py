@@ -1,4 +1,4 @@
-"""The law of prediction: seconds of an optimizer step at scales that were not measured.
+"""The step-time law: seconds of an optimizer step at scales that were not measured.
 
 A scale is a number of nodes and of devices in each. In a step, each device makes k passes of b samples: one
 for each accumulated batch, times the microbatches of a pipeline of p stages.
@@ -20,22 +20,21 @@ fitted:
     INSIDE        a_in           C_in                    relative to the nominal rate inside a node
     BLOCKING      v              m                       what a library adds to a message within layers
                                                          terms of F:
-    FLAT          a              2 (r - 1) / r G / B     one ring over all r replicas (NCCL on few nodes)
-    HIERARCHICAL  a              2 (n - 1) / n G / B     each of n nodes sends its sum once
-    TREE          a              log2 n G / B            all bytes in each of log2 n rounds
+    FLAT          a              ring(replicas) G / B    one ring over all replicas (NCCL on few nodes)
+    HIERARCHICAL  a              ring(spanned) G / B     each node that an all-reduce spans sends its sum once
+    TREE          a              log2(spanned) G / B     all bytes in each of log2(spanned) rounds
     MESSAGES      a              max(M - h 2/3 c, 0)     M: seconds by the collective benchmark, if there is
                                                          one; h: share of the backward pass that overlaps them
-    WAITING       s              log2 N sqrt(k) c        waiting for the slowest of N nodes
-    WAITING_OF_REPLICAS  s       log2 r sqrt(k) c        waiting for the slowest of r replicas
-    LATENCY       l              log2 d                  latency of messages among d devices
+    WAITING       s              log2(nodes) sqrt(k) c   waiting for the slowest node
+    WAITING_OF_REPLICAS  s       log2(replicas) sqrt(k) c    waiting for the slowest replica
+    LATENCY       l              log2(devices)           latency of messages
 
-d are the devices, r is d divided by the tensor and pipeline sizes, N are all nodes, and n the nodes that one
-all-reduce spans (`spanned` in the code; the column `n` is the number of runs). G are the gradient bytes of a
-device, C_in = 2 (g - 1) / g G / B_in the time of the bytes that the g replicas of a node send each other, and
-B and B_in the nominal rates of a node outwards and of a device inside a node (Thakur, Rabenseifner & Gropp,
-Int. J. High Perform. Comput. Appl. 19, 2005, section 4.5). Sharded parameters are gathered k + 1 times in a
-step and their gradients reduced once (models.messages.count_gathers); each of these takes half the bytes of
-an all-reduce.
+with ring(x) = 2 (x - 1) / x. `replicas` are the devices divided by the tensor and pipeline sizes, `spanned`
+the nodes that one all-reduce spans. G are the gradient bytes of a device, C_in = ring(g) G / B_in the time of
+the bytes that the g replicas of a node send each other, and B and B_in the nominal rates of a node outwards
+and of a device inside a node (Thakur, Rabenseifner & Gropp, Int. J. High Perform. Comput. Appl. 19, 2005,
+section 4.5). Sharded parameters are gathered k + 1 times in a step and their gradients reduced once
+(models.messages.count_gathers); each of these takes half the bytes of an all-reduce.
 
 Each form is fitted by non-negative least squares of relative errors. Weak priors (PRIORS) let one scale on
 several nodes inform it; if there is none, links have nominal rates. A prediction is the geometric mean of the
@@ -333,7 +332,7 @@ def fit_form(names: tuple[str, ...], terms: Terms, seconds: Array, error: Array)
         error: Relative standard errors of these steps, [cells].
     """
     base = int(np.argmin(terms.n_devices))
-    # The step of the smallest scale counts with its whole pipeline bubble (w = 1).
+    # The step of the smallest scale is assumed to include its whole pipeline bubble (w = 1).
     bubble_factor = 1.0 + terms.idle_turns[base] / terms.passes[base]
     base_sample_s = float(seconds[base] / (terms.samples[base] * bubble_factor))
     columns = terms.design_matrix(names, base_sample_s)
@@ -401,10 +400,10 @@ class StepPrediction:
 
 @dataclass(frozen=True)
 class StepLaw:
-    """The law of one series: one framework, device, model and treatment, at several scales.
+    """The law of one series (prediction.study), fitted to its cells at several scales.
 
     Attributes:
-        cells: Measured cells with COLUMNS.
+        cells: Measured cells with COLUMNS; the column `n` is the number of runs.
     """
 
     cells: pd.DataFrame

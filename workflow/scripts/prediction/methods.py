@@ -67,7 +67,7 @@ Method = Callable[[Fold], Prediction]
 
 
 def predict_by_law(fold: Fold) -> Prediction:
-    """Predict by the law of prediction; a batch size without a prediction is the problem, not a remark."""
+    """Predict by the step-time law; a batch size without a prediction is the problem, not a remark."""
     prediction = fold.predictor.predict(fold.test)
     unseen = [note for note in prediction.notes if note.code == "unseen-batch"]
     notes = tuple(note for note in prediction.notes if note not in unseen)

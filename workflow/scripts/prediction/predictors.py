@@ -38,7 +38,7 @@ class MeasuredStudy:
 
     @property
     def exclusion_note(self) -> str:
-        """A note on the cells that the law does not use, "" if there are none."""
+        """A note on the cells that the predictor does not use, "" if there are none."""
         is_used_mesh = uses_mesh(self.runs) & self.runs["cell"].isin(self.predictor.cells["cell"])
         return exclusion_note(self.runs[~is_used_mesh])
 
@@ -67,7 +67,7 @@ def load_records(runs_csv: Path, network_csv: Path | None) -> MeasuredStudy:
 def predictor_of_numbers(
     question: ScalingQuestion, study: MeasuredStudy | None
 ) -> tuple[StudyPredictor, pd.DataFrame]:
-    """Return the predictor and the one case that the numbers of a question describe.
+    """Return the predictor that is fitted to the numbers of a question, and the one case that they describe.
 
     Messages take the time of the study's collective benchmark, if a study is given.
 

@@ -35,7 +35,7 @@ def _limited(default: Any, low: float, high: float) -> Any:
 
 @dataclass(frozen=True)
 class ScalingQuestion:
-    """A checked question. The defaults are those of `ringside predict`.
+    """A checked question. Its fields are the options of `ringside predict`, with their defaults.
 
     Attributes:
         folder: Folder of a measured study. Without `scales`, the question is about its models.

@@ -1,8 +1,9 @@
 """Predict epoch times of a study.
 
-A series is the cells of one framework, device, model and treatment, at several scales. Each has a law of its
-own (prediction.law.StepLaw), which predicts optimizer steps; an epoch takes a step for each of its
-all-reduces.
+A series is the cells of one framework, device, model and data set, and of the same levels of all other
+factors that computation depends on (`StudyPredictor.computation_factors`), at several scales. Each series has
+a law of its own (prediction.law.StepLaw), which predicts optimizer steps. An epoch takes a step for each of
+its all-reduces.
 """
 
 import functools
@@ -70,9 +71,9 @@ class SeriesPart(NamedTuple):
     """Cells of one series to predict.
 
     Attributes:
-        rows: Positions of the cells in the table that was split.
-        measured: Measured cells of the series in the law's columns (`law_columns`).
-        new: Cells to predict in the same columns.
+        rows: Positions of these cells in the table that was split.
+        measured: Measured cells that inform them, in the law's columns (`law_columns`).
+        new: The cells to predict, in the same columns.
     """
 
     rows: np.ndarray
@@ -81,7 +82,7 @@ class SeriesPart(NamedTuple):
 
 
 class Computation(NamedTuple):
-    """Seconds of one device: fixed_s + b sample_s for a batch of b samples, update_s for an update.
+    """Seconds on one device: fixed_s + b sample_s for a batch of b samples, update_s for an update.
 
     NaN: not measured. `fixed_s` or `update_s` is 0 if the measured cells cannot separate it.
     """
@@ -114,7 +115,7 @@ class StudyPredictor:
         return [name for name in [*names, "lbann_layout"] if self.cells[name].nunique(dropna=False) > 1]
 
     def informing_cells(self, levels: Mapping[str, Any]) -> pd.DataFrame:
-        """Return the measured cells that inform a cell with these levels.
+        """Return the measured cells that inform the prediction of a cell with these levels.
 
         They have the same framework, device and `computation_factors`. If none of them is on one device, the
         cells of the baseline framework on one device are added.
@@ -131,7 +132,7 @@ class StudyPredictor:
         return pd.concat([self.cells[has_levels & is_baseline], measured], ignore_index=True)
 
     def fit_device_computation(self, levels: Mapping[str, Any]) -> Computation:
-        """Return the computation of one device, measured with the framework or else with its baseline."""
+        """Fit the computation of one device, measured with the framework of the levels or its baseline."""
         measured = self.informing_cells(levels)
         alone = measured[(measured["n_devices"] == 1) & ~measured["uses_mesh"]]
         return fit_computation(alone) if len(alone) else Computation(math.nan, math.nan, math.nan)
@@ -149,15 +150,12 @@ class StudyPredictor:
             graph = find_graph(*group[["model", "dataset"]].iloc[0])
             computation = fit_computation(group)
             if graph and computation.fixed_s and not computation.update_s:
-                treatment = [
-                    level for name, level in zip(names, levels, strict=True) if name not in MODEL_AND_DATASET
-                ]
-                rows.append(
-                    (str(treatment), levels, computation.fixed_s, len(graph.operators), graph.parameters)
-                )
-        models = pd.DataFrame(rows, columns=["treatment", "levels", "fixed_s", "operators", "parameters"])
+                by_name = dict(zip(names, levels, strict=True))
+                key = [level for name, level in by_name.items() if name not in MODEL_AND_DATASET]
+                rows.append((str(key), levels, computation.fixed_s, len(graph.operators), graph.parameters))
+        columns = ["key_without_model", "levels", "fixed_s", "operators", "parameters"]
         shares: dict[tuple[Any, ...], float] = {}
-        for _, group in models.groupby("treatment"):
+        for _, group in pd.DataFrame(rows, columns=columns).groupby("key_without_model"):
             sizes = group[["operators", "parameters"]].to_numpy(float)
             fixed_s = group["fixed_s"].to_numpy(float)
             if len(np.unique(sizes, axis=0)) > 1:
@@ -371,10 +369,10 @@ def _step_messages_s(cells: pd.DataFrame, benchmark: CollectiveBenchmark) -> Arr
 def _mesh_columns(
     row: Mapping[str, Any], benchmark: CollectiveBenchmark, update_share: float
 ) -> dict[str, float]:
-    """Return the columns of a cell with model parallelism that differ; NaN if a message's time is unknown.
+    """Return the columns that differ for a cell that uses a mesh; NaN if a message's time is unknown.
 
-    The step of a registered model is simulated (prediction.mesh_step). Any other model counts as divided
-    evenly among the ranks of a replica, which the law itself describes.
+    The step of a registered model is simulated (prediction.mesh_step). Any other model is taken as divided
+    evenly among the ranks of a replica, which the law itself describes: `has_simulated_step` is then False.
     """
     graph = find_graph(row["model"], row["dataset"])
     batches_per_step = row["batches_per_epoch"] / row["n_allreduces"]
@@ -384,8 +382,8 @@ def _mesh_columns(
         n_passes = batches_per_step * (row["microbatches"] if mesh.pipeline > 1 else 1)
         return {
             "n_passes": n_passes,
-            # From the global batch, because ranks that share a sequence divide it, too, but are no axis of
-            # a mesh.
+            # From the global batch, because ranks that share a sequence also divide it, but are not an axis
+            # of a mesh.
             "local_batch": row["samples"] / row["n_allreduces"] / (n_passes * row["ranks"]),
             "tensor": mesh.tensor, "pipeline": mesh.pipeline, "sharded": mesh.sharded > 1,
             "has_simulated_step": False,
@@ -403,8 +401,8 @@ def _mesh_columns(
     step = benchmarked or nominal
     if step is None:
         return missing
-    # The update is part of fixed_s, but grows with a rank's share of the parameters instead of the operators,
-    # and is done once a step.
+    # The update is part of fixed_s, but is done once a step, and grows with a rank's share of the parameters
+    # instead of the operators.
     calls = (1 - update_share) * step.calls + update_share * step.updated / batches_per_step
     return {
         "message_s": benchmarked.messages_s if benchmarked else math.nan,
