@@ -144,7 +144,7 @@ def table_data(
         "decomposition": decomposition.decompose(runs, network),
         "replication": reached.table(runs, Replicates(3, 9, 0.05)).data,
         "pilot": pilot.table(runs, read_table(FOLDER / "epochs.csv", "epochs")).data,
-        "network": fit.compare(pd.concat([network, network.assign(collective="all_gather")])),
+        "network": fit.summarize(pd.concat([network, network.assign(collective="all_gather")])),
         "prediction": errors,
         "prediction_cells": every,
         "projection": projected.rows,

@@ -93,7 +93,7 @@ def round_medians(benchmark: pd.DataFrame) -> pd.DataFrame:
     return medians.astype(float)
 
 
-def line(size: np.ndarray, seconds: np.ndarray, scale: np.ndarray) -> tuple[float, float]:
+def fit_line(size: np.ndarray, seconds: np.ndarray, scale: np.ndarray) -> tuple[float, float]:
     """Return intercept and slope of the line with the smallest sum of |seconds - line| / scale.
 
     Such a line passes through two of the points (Bloomfield & Steiger, Least Absolute Deviations, 1983), so
@@ -112,14 +112,14 @@ def line(size: np.ndarray, seconds: np.ndarray, scale: np.ndarray) -> tuple[floa
     return float(intercepts[best]), float(slopes[best])
 
 
-def fit(benchmark: pd.DataFrame) -> Fit | None:
+def fit_benchmark(benchmark: pd.DataFrame) -> Fit | None:
     """Return the model of one benchmark from its rows of network.csv, or None for fewer than two sizes."""
     medians = round_medians(benchmark)
     if len(medians.columns) < MIN_SIZES:
         return None
     size = medians.columns.to_numpy(float)
     typical = np.median(medians.to_numpy(), axis=0)
-    latency, per_byte = np.transpose([line(size, seconds, typical) for seconds in medians.to_numpy()])
+    latency, per_byte = np.transpose([fit_line(size, seconds, typical) for seconds in medians.to_numpy()])
     first = benchmark.iloc[0]
     means = intervals.mean(latency, minimum=0), intervals.mean(per_byte, minimum=0)
     model = Fit(*means, 0.0, int(first["ranks"]), first["collective"])
@@ -144,7 +144,7 @@ def fit_token_buckets(benchmark: pd.DataFrame) -> Fit | None:
     return Fit(*estimates, float(errors[best].max()), int(first["ranks"]), first["collective"])
 
 
-def achieved(benchmark: pd.DataFrame) -> dict[int, Estimate]:
+def bus_bandwidths(benchmark: pd.DataFrame) -> dict[int, Estimate]:
     """Return the bus bandwidth of each size in bytes, with the 95 % t interval of the mean over rounds."""
     ranks, collective = int(benchmark["ranks"].iloc[0]), benchmark["collective"].iloc[0]
     return {
@@ -155,7 +155,7 @@ def achieved(benchmark: pd.DataFrame) -> dict[int, Estimate]:
     }
 
 
-def bound(link_bytes_s: float, nodes: int, ranks: int, collective: str) -> float:
+def bandwidth_bound(link_bytes_s: float, nodes: int, ranks: int, collective: str) -> float:
     """Return the upper bound of bus bandwidth in bytes/s for links of this rate, NaN if the rate is unknown.
 
     All traffic that leaves a node shares the node's link. With one rank per node the bound is the rate of
@@ -167,12 +167,12 @@ def bound(link_bytes_s: float, nodes: int, ranks: int, collective: str) -> float
     return float(link_bytes_s * kind.sent(ranks) / kind.leaves(nodes, ranks / nodes))
 
 
-def measured(network: pd.DataFrame) -> pd.DataFrame:
+def valid_repetitions(network: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of network.csv with valid times: repetitions of successful benchmarks."""
     return network[(network["status"] == RunStatus.OK) & network["seconds"].notna()]
 
 
-def shortfall(network: pd.DataFrame) -> Note:
+def missing_benchmarks_note(network: pd.DataFrame) -> Note:
     """Return a sentence with the benchmarks that did not succeed and their reasons."""
     benchmarks = network.drop_duplicates(KEYS)
     if benchmarks.empty:
@@ -187,9 +187,9 @@ def shortfall(network: pd.DataFrame) -> Note:
     return Note("missing-benchmarks", f"Missing collective benchmarks: {details}.", benchmarks=bad)
 
 
-def circumstances(network: pd.DataFrame) -> str:
+def setup_note(network: pd.DataFrame) -> str:
     """Return placement and numbers of rounds and repetitions, or "" if no benchmark succeeded."""
-    ok = measured(network)
+    ok = valid_repetitions(network)
     if ok.empty:
         return ""
     placements = sorted(set(ok["placement"].dropna()))
@@ -207,7 +207,7 @@ def circumstances(network: pd.DataFrame) -> str:
 
 def count_rounds(network: pd.DataFrame) -> list[int]:
     """Return the different numbers of rounds that benchmarks have, the smallest first."""
-    return sorted(set(measured(network).groupby(KEYS)["round"].nunique()))
+    return sorted(set(valid_repetitions(network).groupby(KEYS)["round"].nunique()))
 
 
 def rounds_text(network: pd.DataFrame) -> str:
@@ -242,7 +242,7 @@ def factors_text(network: pd.DataFrame) -> Note:
 
 def link_rates_text(network: pd.DataFrame) -> Note:
     """Return the rates of links that the site declares."""
-    rates = sorted(set(measured(network)["link_bytes_s"].dropna()))
+    rates = sorted(set(valid_repetitions(network)["link_bytes_s"].dropna()))
     if not rates:
         return Note("no-link-rate", "The site names no rate of its links.")
     rates_text = in_one_unit(rates, LINK_RATES, between=", ")
@@ -269,17 +269,17 @@ def bytes_text(size: float) -> str:
     return f"{size / 1024**exponent:g} {('B', 'KiB', 'MiB', 'GiB')[exponent]}"
 
 
-def compare(network: pd.DataFrame) -> pd.DataFrame:
+def summarize(network: pd.DataFrame) -> pd.DataFrame:
     """Return latency, bandwidth, and bandwidth of the largest message, with a row per benchmark."""
     rows = []
     order = network["collective"].map(list(COLLECTIVES).index)
     for _, benchmark in network.groupby([order.rename("order"), *KEYS], sort=True):
         first = benchmark.iloc[0]
-        ok = measured(benchmark)
-        model = fit(ok) if len(ok) else None
-        by_size = achieved(ok) if len(ok) else {}
+        ok = valid_repetitions(benchmark)
+        model = fit_benchmark(ok) if len(ok) else None
+        by_size = bus_bandwidths(ok) if len(ok) else {}
         largest = max(by_size, default=None)
-        limit = bound(*first[["link_bytes_s", "nodes", "ranks", "collective"]])
+        limit = bandwidth_bound(*first[["link_bytes_s", "nodes", "ranks", "collective"]])
         missing = Estimate(math.nan)
         reached = by_size[largest] if largest else missing
         rows.append(
@@ -309,7 +309,7 @@ def table(network: pd.DataFrame) -> tables.Table:
         f"Latency and bus bandwidth of {'collectives' if has_other_collectives(network) else 'all-reduce'}"
     )
     words = ["collective", "framework", "link", "device", "transport", "status"]
-    data = compare(network)
+    data = summarize(network)
     if data.empty:
         return tables.Table(title, data, pd.DataFrame(columns=["framework"]), [NO_BENCHMARK], words)
     columns_shown: dict[str, Any] = {}
@@ -337,13 +337,13 @@ def table(network: pd.DataFrame) -> tables.Table:
     columns_shown["deviation (%)"] = [tables.percent(share) for share in data["deviation"]]
     columns_shown["n"] = data["n"].map(str)
     notes = [
-        circumstances(network),
+        setup_note(network),
         _how_fitted(network),
         ROUGH_FITS if is_rough.any() else "",
         _too_fast(data),
         Note("latency-of-start", "Latency includes how far apart the ranks start after the opening barrier."),
-        link_rates_text(network) if len(measured(network)) else "",
-        shortfall(network),
+        link_rates_text(network) if len(valid_repetitions(network)) else "",
+        missing_benchmarks_note(network),
     ]
     return tables.Table(title, data, pd.DataFrame(columns_shown), notes, words)
 

@@ -33,7 +33,7 @@ from common.tables import read_table
 from declared.frameworks import CommunicationKeys, framework_names, load_framework
 from models.collectives import ALL_REDUCE, COLLECTIVES, POINT_TO_POINT
 from models.graph import BYTES, Graph, is_trained
-from network.fit import measured
+from network.fit import valid_repetitions
 
 FrameworkDevice = tuple[str, str]
 
@@ -149,7 +149,7 @@ def benchmark_points(network: pd.DataFrame) -> pd.DataFrame:
     `seconds` is the median of each benchmark round, averaged over rounds. An unknown rate is NaN.
     """
     keys = ["collective", "framework", "device", *SCALE_COLUMNS, "bytes"]
-    ok = measured(network)
+    ok = valid_repetitions(network)
     rounds = ok.fillna({"device": "site"}).groupby([*keys, "round"], dropna=False)["seconds"].median()
     points = rounds.groupby(level=keys, dropna=False).mean().reset_index()
     return points.astype(dict.fromkeys(keys[3:], float))

@@ -236,7 +236,7 @@ def _frameworks_elsewhere(facts: Facts) -> Iterator[str]:
 
 def _network_elsewhere(facts: Facts) -> Iterator[str]:
     if facts.network is not None and len(facts.network):
-        yield to_latex(fit.circumstances(facts.network))
+        yield to_latex(fit.setup_note(facts.network))
         yield to_latex(fit.link_rates_text(facts.network))
 
 
@@ -426,7 +426,7 @@ def _network(facts: Facts) -> Iterator[str]:
     if facts.network is None or facts.network.empty:
         yield facts.sentence("network-not-measured")
         return
-    benchmarks = fit.measured(facts.network)
+    benchmarks = fit.valid_repetitions(facts.network)
     if len(benchmarks):
         collectives = [name for name in COLLECTIVES if name in {ALL_REDUCE, *benchmarks["collective"]}]
         yield facts.sentence(
@@ -439,9 +439,9 @@ def _network(facts: Facts) -> Iterator[str]:
         for factor in dict.fromkeys(COLLECTIVES[name].factor for name in further):
             names = [name for name in further if COLLECTIVES[name].factor == factor]
             yield facts.sentence("bytes-counted", collectives=names, factor=factor.replace("−", "-"))
-        yield to_latex(fit.circumstances(facts.network))
+        yield to_latex(fit.setup_note(facts.network))
         yield to_latex(fit.link_rates_text(facts.network))
-    yield to_latex(fit.shortfall(facts.network))
+    yield to_latex(fit.missing_benchmarks_note(facts.network))
 
 
 def _statistics(facts: Facts) -> Iterator[str]:
