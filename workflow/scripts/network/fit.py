@@ -7,7 +7,7 @@ large ones the bandwidth. Sizes in between, at which libraries change their algo
 through, have little influence. Latency is the mean over rounds, bandwidth the harmonic mean, each with a 95 %
 t interval. The unit of the interval is the round, because noise lasts longer than one repetition. The
 interval covers further rounds of the same processes on the same nodes, but not other processes, nodes or
-days. `deviation` says how far the times are from a straight line.
+days. `deviation` is the distance of the times from a straight line.
 """
 
 import math
@@ -168,12 +168,12 @@ def bandwidth_bound(link_bytes_s: float, nodes: int, ranks: int, collective: str
 
 
 def valid_repetitions(network: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of network.csv with valid times: repetitions of successful benchmarks."""
+    """Return the rows of network.csv that have a time: the repetitions of successful benchmarks."""
     return network[(network["status"] == RunStatus.OK) & network["seconds"].notna()]
 
 
 def missing_benchmarks_note(network: pd.DataFrame) -> Note:
-    """Return a sentence with the benchmarks that did not succeed and their reasons."""
+    """Return a note on the benchmarks that did not succeed, with their reasons."""
     benchmarks = network.drop_duplicates(KEYS)
     if benchmarks.empty:
         return NO_BENCHMARK
@@ -188,7 +188,7 @@ def missing_benchmarks_note(network: pd.DataFrame) -> Note:
 
 
 def setup_note(network: pd.DataFrame) -> str:
-    """Return placement and numbers of rounds and repetitions, or "" if no benchmark succeeded."""
+    """Return a note on placement, rounds and repetitions; "" if no benchmark succeeded."""
     ok = valid_repetitions(network)
     if ok.empty:
         return ""
@@ -221,12 +221,12 @@ def has_other_collectives(network: pd.DataFrame) -> bool:
 
 
 def collectives_text(network: pd.DataFrame) -> str:
-    """Return the titles of the collectives that were benchmarked."""
+    """Return the titles of the benchmarked collectives."""
     return titles(network["collective"]) or COLLECTIVES[ALL_REDUCE].title
 
 
 def factors_text(network: pd.DataFrame) -> Note:
-    """Return the definition of bus bandwidth for each collective that was benchmarked."""
+    """Return a note that defines bus bandwidth for each benchmarked collective."""
     factors: dict[str, list[str]] = {}
     for name, collective in COLLECTIVES.items():
         if name in {ALL_REDUCE, *network["collective"]}:
@@ -241,7 +241,7 @@ def factors_text(network: pd.DataFrame) -> Note:
 
 
 def link_rates_text(network: pd.DataFrame) -> Note:
-    """Return the rates of links that the site declares."""
+    """Return a note on the link rates that the site declares."""
     rates = sorted(set(valid_repetitions(network)["link_bytes_s"].dropna()))
     if not rates:
         return Note("no-link-rate", "The site names no rate of its links.")
@@ -250,7 +250,7 @@ def link_rates_text(network: pd.DataFrame) -> Note:
 
 
 def deviation_note(deviations: pd.Series) -> Note:
-    """Return how far measured times are from the fitted lines, given the `deviation` of each benchmark."""
+    """Return a note on how far measured times are from the lines; `deviations` has one for each benchmark."""
     largest = float(deviations.max())
     text = f"Measured times differ from the fitted line by up to {100 * largest:.0f} %."
     return Note("deviation-from-fit", text, deviation=largest)
@@ -270,7 +270,7 @@ def bytes_text(size: float) -> str:
 
 
 def summarize(network: pd.DataFrame) -> pd.DataFrame:
-    """Return latency, bandwidth, and bandwidth of the largest message, with a row per benchmark."""
+    """Return a row per benchmark: latency, bandwidth, and the bandwidth of its largest message."""
     rows = []
     order = network["collective"].map(list(COLLECTIVES).index)
     for _, benchmark in network.groupby([order.rename("order"), *KEYS], sort=True):

@@ -97,7 +97,7 @@ def judge_benchmark(
 
 
 def _most_sent(result: Mapping[str, Any]) -> int | None:
-    """Return the bytes that the busiest rank sent, None if a rank has no count."""
+    """Return the bytes sent by the busiest rank; None if a rank did not count them."""
     sent = [rank["sent_bytes"] for rank in result["ranks"]]
     return None if None in sent else max(sent)
 
