@@ -235,7 +235,8 @@ def strategies(
         )
     if strategy and not chakra:
         raise InputError("missing-argument", "needs --chakra FOLDER", file="--strategy", got=strategy)
-    from strategies.find import build_question, search
+    from strategies.find import search
+    from strategies.question import build_question
 
     for name in ("out", "chakra", "strategy"):
         typed.pop(name, None)

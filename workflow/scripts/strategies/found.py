@@ -33,9 +33,7 @@ from plan.site_limits import reason_missing_at_site
 from plan.strategies import STRATEGY_SEARCH_FACTORS, strategy_file, strategy_search_name
 from strategies.find import (
     NONE_FITS,
-    RESTARTS,
     TOO_LITTLE_MEMORY,
-    SearchQuestion,
     interpreter,
     restart_times,
     run_planner,
@@ -49,6 +47,7 @@ from strategies.measured import (
     measured_topology,
     select_costs,
 )
+from strategies.question import RESTARTS, SearchQuestion
 
 ANSWER_COLUMNS = (
     "data_s", "expert_s", "found_s", "method", "start", "median_restart_s", "sent_activation_bytes",

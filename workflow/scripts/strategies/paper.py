@@ -23,8 +23,9 @@ from common.errors import system_faults
 from common.files import write_json, write_text
 from common.options import run_program
 from figures import panels, style
-from strategies.find import SearchQuestion, build_question, interpreter, run_planner
+from strategies.find import interpreter, run_planner
 from strategies.problem import MESSAGES, RING
+from strategies.question import SearchQuestion, build_question
 
 NETWORKS: dict[str, dict[str, str]] = {
     "alexnet": {},
