@@ -41,10 +41,10 @@ addition to one per slope. The constants come from simulations with 2 to 12 cell
 by 0 to 20 %, correlations of 0 to 0.97, and equal and unequal spreads (make statistics-test;
 docs/explanation/statistics.md).
 
-Better predictions within blocks need not narrow the intervals of means: if blocks change a covariate but not
-epoch times, adjusting adds to the spread between blocks. So means are adjusted only if their intervals become
-MIN_IMPROVEMENT narrower (median), and ratios within blocks only if the intervals of these do. The simulations
-include this choice (benchmarks/adjusted_coverage.py).
+Better predictions within blocks do not always narrow the intervals of means: if blocks change a covariate but
+not epoch times, adjusting adds to the spread between blocks. So means are adjusted only if their intervals
+become narrower by MIN_IMPROVEMENT (median), and ratios within blocks only if their own intervals do. The
+simulations include this choice (benchmarks/adjusted_coverage.py).
 """
 
 import math
@@ -102,8 +102,8 @@ class AdjustedMeans(CellMeans):
 
     Attributes:
         slopes: Slopes of the covariates.
-        distances: For each slope, how far the covariate of each run is from the mean of all runs, as in the
-            module's formula. If the slope grows by 1, the log adjusted time decreases by this (first order).
+        distances: For each slope, how far the covariate of each run is from the mean of all runs (`distance`
+            in the module's formula). Slope x distance is subtracted from the run's log time, to first order.
     """
 
     slopes: Slopes
@@ -118,8 +118,8 @@ class AdjustedMeans(CellMeans):
     def cell_statistics(self) -> pd.DataFrame:
         """As `CellMeans.cell_statistics`, with the error of the slopes in low and high."""
         rows = super().cell_statistics
-        of_cells = [[values.by_cell[cell].mean() for values in self.distances] for cell in rows.index]
-        distance = np.array(of_cells, dtype=float).reshape(len(rows), len(self.distances))
+        means = [[values.by_cell[cell].mean() for values in self.distances] for cell in rows.index]
+        distance = np.array(means, dtype=float).reshape(len(rows), len(self.distances))
         error = np.hypot(rows["s"] / np.sqrt(rows["n"]), self.error_of_slopes(distance))
         low, high = intervals.t_interval(0.0, error, rows["df"])
         return rows.assign(low=rows["mean"] * np.exp(low), high=rows["mean"] * np.exp(high))
@@ -143,11 +143,11 @@ class SpeedAdjustment:
 
     Attributes:
         plain: Means of the measured epoch times.
-        reason_unadjusted: Why nothing is adjusted, else "".
+        reason_unadjusted: Why nothing is adjusted; "" if means or ratios are.
         adjusted: Means of the adjusted epoch times, or None.
         slopes_alone: Slope of each covariate without the other one, from runs with a reference benchmark.
-        covariates: Distance of these runs from the mean of their block and setting, a column per covariate.
-        times: Adjusted epoch times of the runs, s.
+        covariates: Covariates of these runs, less the mean of their block and setting, a column each.
+        times: Adjusted epoch times of the runs, s; None if nothing is adjusted.
         unused: Covariate -> why it is not used.
     """
 
@@ -168,16 +168,16 @@ class SpeedAdjustment:
 
     @property
     def means(self) -> AdjustedMeans | None:
-        """Adjusted means, if adjusting makes their intervals MIN_IMPROVEMENT narrower; else None."""
+        """Adjusted means, or None if adjusting narrows their intervals by less than MIN_IMPROVEMENT."""
         return self.adjusted if self.mean_narrowing >= MIN_IMPROVEMENT else None
 
     @property
     def adjusts_ratios(self) -> bool:
-        """Whether ratios within blocks are adjusted, because their intervals are MIN_IMPROVEMENT narrower."""
+        """Whether ratios within blocks are adjusted: if it narrows their intervals by MIN_IMPROVEMENT."""
         return self.ratio_narrowing >= MIN_IMPROVEMENT
 
     def ratios(self, numerator: Sequence[str], denominator: Sequence[str]) -> pd.DataFrame:
-        """Return value, low and high of the adjusted ratio of each pair of cells, as `CellMeans.ratios`.
+        """Return value, low and high of each pair's adjusted ratio; same arguments as `CellMeans.ratios`.
 
         Values are NaN for pairs that are not adjusted. Pairs of independent groups are adjusted if means are.
         """
@@ -189,14 +189,14 @@ class SpeedAdjustment:
 
     @cached_property
     def mean_narrowing(self) -> float:
-        """Share by which intervals of means are narrower, median over cells; NaN without adjustment."""
+        """Share by which adjusting narrows intervals of means, median over cells; NaN without adjustment."""
         if self.adjusted is None:
             return math.nan
         return float(1 - (self.adjusted.half_widths / self.plain.half_widths).median())
 
     @cached_property
     def ratio_narrowing(self) -> float:
-        """Share by which intervals of ratios within blocks are narrower (consecutive cells), or NaN."""
+        """The same for ratios of consecutive cells within blocks."""
         if self.adjusted is None:
             return math.nan
         names = list(self.plain.values_by_cell)
@@ -221,15 +221,15 @@ class SpeedAdjustment:
     *SETTING,
 )
 def adjust_for_speed(runs: pd.DataFrame) -> SpeedAdjustment:
-    """Return the adjustment of a study's runs; its `adjusted` is None if adjusting gains too little."""
+    """Adjust a study's epoch times for machine speed; `adjusted` is None if that gains too little."""
     plain, ok = estimate_means(runs), successful(runs)
     referenced = ok[ok["reference_s"].notna()]
     if referenced.empty:
         return SpeedAdjustment(plain, NO_REFERENCE)
-    every, y = covariates_of(referenced), np.log(referenced["epoch_time_s"].to_numpy(float))
+    covariates, y = covariates_of(referenced), np.log(referenced["epoch_time_s"].to_numpy(float))
     cell, block, setting = pd.factorize(referenced["cell"])[0], block_of(referenced), setting_of(referenced)
     block_setting = pd.factorize(pd.MultiIndex.from_arrays([block, setting]))[0]
-    within = every.apply(_centred, group=block_setting, raw=True)
+    within = covariates.apply(_centred, group=block_setting, raw=True)
     unused: dict[str, str] = {}
     for name in within:
         title = COVARIATE_TITLES[name]
@@ -243,13 +243,13 @@ def adjust_for_speed(runs: pd.DataFrame) -> SpeedAdjustment:
     slopes = select_slopes(y, within[list(alone)], cell, block)
     if missing := len(ok) - len(referenced):
         text = f"{missing} of {len(ok)} runs have no reference benchmark"
-        why: str = Note("some-without-reference", text, lacking=missing, runs=len(ok))
+        reason: str = Note("some-without-reference", text, lacking=missing, runs=len(ok))
     else:
-        why = NO_BETTER if alone else unused.get(REFERENCE) or NO_SLOPE
+        reason = NO_BETTER if alone else unused.get(REFERENCE) or NO_SLOPE
     if missing or slopes is None:
-        return SpeedAdjustment(plain, why, None, alone, within, unused=unused)
+        return SpeedAdjustment(plain, reason, None, alone, within, unused=unused)
     names = list(slopes.covariates)
-    distance = _distances_from_mean(every[names], within[names], block, setting)
+    distance = _distances_from_mean(covariates[names], within[names], block, setting)
     factor = np.exp(distance @ slopes.values)
     times = referenced["epoch_time_s"].astype(float) * factor.mean() / factor
     seconds = Values.from_runs(referenced.assign(epoch_time_s=times), "epoch_time_s")
@@ -268,14 +268,14 @@ def adjust_for_speed(runs: pd.DataFrame) -> SpeedAdjustment:
 
 
 def _distances_from_mean(
-    every: pd.DataFrame, within: pd.DataFrame, block: np.ndarray, setting: np.ndarray
+    covariates: pd.DataFrame, within: pd.DataFrame, block: np.ndarray, setting: np.ndarray
 ) -> np.ndarray:
     """Return the distance of covariates from the campaign's mean, [runs, covariates].
 
-    It is the distance `within` block and setting plus the distance of the block. A run that is alone in its
-    block has no distance of the block.
+    It is the distance `within` block and setting plus the distance of the block, which is 0 for a run that is
+    alone in its block.
     """
-    of_blocks = [_mean(_centred(column, setting), block) for column in every.to_numpy().T]
+    of_blocks = [_mean(_centred(column, setting), block) for column in covariates.to_numpy().T]
     shared = (np.bincount(block)[block] > 1)[:, None]
     return within.to_numpy() + np.where(shared, np.column_stack(of_blocks), 0.0)
 
@@ -304,7 +304,7 @@ def adjusted_times(runs: pd.DataFrame) -> "pd.Series[float]":
 
 
 def setting_of(runs: pd.DataFrame) -> np.ndarray:
-    """Return the number of each run's setting. In a setting, the reference should take equally long."""
+    """Return a number for each run's setting; on an idle machine, runs of one have equal references."""
     return runs.groupby(list(SETTING), dropna=False).ngroup().to_numpy()
 
 
@@ -394,7 +394,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
 
 
 def interval_gain_note(result: SpeedAdjustment) -> str:
-    """Say how much narrower adjusting makes intervals; "" if nothing is adjusted."""
+    """Return a note on how much adjusting narrows intervals; "" if nothing is adjusted."""
     if result.adjusted is None:
         return ""
     is_means, is_ratios = result.means is not None, result.adjusts_ratios
@@ -435,7 +435,7 @@ def _width_change(share: float) -> str:
 
 
 def slopes_note(result: SpeedAdjustment) -> str:
-    """Describe the slopes of log epoch time over covariates, within cells and blocks; "" without any."""
+    """Return a note on the slopes of log epoch time within cells and blocks; "" without any."""
     if result.leading_covariate is None:
         return ""
     alone = [

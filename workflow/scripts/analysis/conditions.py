@@ -105,7 +105,8 @@ def usable_runs_note(runs: pd.DataFrame) -> Note:
     """Say how many runs are usable, why the others are not, and how many were repeated.
 
     Returns:
-        Facts as returned by `runs.usable`, and `repeated`: usable runs that are not the first attempt.
+        A note with the facts of `runs.usable.usable_runs_note`, and `repeated`: usable runs that are not the
+        first attempt.
     """
     reasons = runs["reason"].astype(object).where(runs["reason"].notna(), None)
     note = usable.usable_runs_note(zip(runs["status"], reasons, strict=True))

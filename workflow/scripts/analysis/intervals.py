@@ -1,7 +1,6 @@
-"""Compute means over replicates, and their intervals. Replicates are independent runs with one value each.
+"""Compute means, comparisons and their intervals for values of replicates: independent runs, one value each.
 
-Quantiles, tests and corrections come from scipy and statsmodels. `analysis.cell_means` has the intervals
-of mean epoch times.
+Quantiles and tests come from scipy. `analysis.cell_means` has the intervals of mean epoch times.
 """
 
 import math
@@ -196,8 +195,8 @@ def welch(groups: Mapping[str, np.ndarray], to: Sequence[str], base: Sequence[st
 
     Returns:
         A row per pair: means `to` and `base`, sizes n and base_n, and the standard error of the difference of
-        the means with its degrees of freedom. The error is NaN if a group has one value; all is NaN if one is
-        absent.
+        the means with its degrees of freedom, NaN if a group has fewer than two values. The mean of an absent
+        group is NaN.
     """
     empty = np.array([])
     pairs = [(groups.get(a, empty), groups.get(b, empty)) for a, b in zip(to, base, strict=True)]
@@ -235,9 +234,10 @@ def welch_error(
 
 
 def paired(to: np.ndarray, base: np.ndarray) -> pd.DataFrame:
-    """Compare `to` and `base` [pairs, blocks] over the blocks in which both have a value, as `welch`.
+    """Compare `to` and `base` [pairs, blocks] over the blocks in which both have a value.
 
-    The error is of the mean difference, as in the paired t test.
+    Returns:
+        The columns of `welch`; the error is that of the mean difference, as in the paired t test.
     """
     missing = np.isnan(to) | np.isnan(base)
     to_values, base_values = (pd.DataFrame(np.where(missing, math.nan, values)) for values in (to, base))
@@ -283,8 +283,8 @@ def simultaneous_ratios(ratios: pd.DataFrame) -> pd.DataFrame:
     The bounds are Bonferroni's, which cover all n ratios of the family with a probability of 95 % or more:
     log half-width t(df, 1 - 0.05 / 2n) in place of t(df, 0.975). Holm's step-down rejects more than they do.
     Where it does, the interval ends at 1 without including it, as do the bounds that are compatible with
-    Holm's method (Strassburger & Bretz, Stat. Med. 27, 2008; Guilbaud, Biom. J. 50, 2008). Verdicts, too, are
-    all true with a probability of 95 % or more, but bounds and verdicts together only with about 90 % in the
+    Holm's method (Strassburger & Bretz, Stat. Med. 27, 2008; Guilbaud, Biom. J. 50, 2008). All verdicts are
+    also true with a probability of 95 % or more, but bounds and verdicts together only with about 90 % in the
     worst case. Ratios of arithmetic means are centred a little off the logarithms that are tested, so an
     interval that is not rejected is extended to 1 where needed.
 
