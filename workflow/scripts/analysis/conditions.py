@@ -31,8 +31,8 @@ from declared.user_models import is_user_model
 from runs import usable
 
 MAX_LISTED_NAMES = 10
-SITE_DEFAULTS = {"devices_per_node": 0, "device": "site", "bandwidth": 0}  # levels that defer to the site
-NOTABLE_OTHER_SHARE = 0.05  # of CPU time, used by other processes during a run
+SITE_DEFAULTS = {"devices_per_node": 0, "device": "site", "bandwidth": 0}  # Levels that defer to the site.
+NOTABLE_OTHER_SHARE = 0.05  # CPU time of other processes during a run that is worth a note, as a share.
 NOTABLE_STEAL_SHARE = 0.05
 # Differences of step times, as shares, in MLPerf Training v4.0 to v5.1 (mlcommons/training_results_v5.1 and
 # earlier): between sites with nominally the same GPUs, batch and round, and standard deviation within a cell.

@@ -39,7 +39,7 @@ from declared.models import find_graph
 from models.collectives import ALL_REDUCE
 from models.messages import number_bytes
 
-Levels = Mapping[str, Any]  # of a cell
+Levels = Mapping[str, Any]  # The levels of a cell.
 
 ACCUMULATION = "sync_every"
 TOTAL = "total"
