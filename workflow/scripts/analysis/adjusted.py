@@ -35,7 +35,7 @@ A covariate is used only if it reduces cross-validated error by MIN_IMPROVEMENT 
 degrees of freedom, and if the cells of a setting do not differ in the covariate (p above MIN_HOMOGENEITY_P):
 a load that a cell causes itself must not be attributed to the machine. The test only detects differences
 beyond noise.
-`lost_cpu_time` is measured during training. If a cell causes a part of it, its adjusted mean is too small by
+`lost_cpu_time` is measured during training. If a cell itself causes a part, its adjusted mean is too small by
 that part. Selection favours covariates that fit by chance, so it costs SELECTION_DF degrees of freedom in
 addition to one per slope. The constants come from simulations with 2 to 12 cells, 3 to 8 blocks that differ
 by 0 to 20 %, correlations of 0 to 0.97, and equal and unequal spreads (make statistics-test;

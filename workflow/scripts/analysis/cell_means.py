@@ -36,10 +36,10 @@ because such a test would react to noise. MAX_PRIOR_DF comes from simulations of
 cells, with equal and unequal spreads and with blocks (make bench-intervals; make statistics-test checks it).
 With a larger value, intervals are narrower, but the noisiest cell's cover the true value too rarely.
 
-The table of cell means (analysis.cells) prints the intervals of `cell_statistics`, and computes those of
-medians itself. Intervals are elsewhere for accuracy and perplexity (plain t, `intervals.means`), for fitted
-scaling laws (analysis.scaling) and for adjusted times (analysis.adjusted). Predictions use none of these: the
-law pools the noise of runs over cells (`prediction.law.StepLaw.error`).
+The table of cell means (analysis.cells) prints the intervals of `cell_statistics`, and computes intervals of
+medians itself. Other modules have the intervals of accuracy and perplexity (plain t, `intervals.means`), of
+fitted scaling laws (analysis.scaling) and of adjusted times (analysis.adjusted). Predictions use none of
+these: the law pools the noise of runs over cells (`prediction.law.StepLaw.error`).
 """
 
 import math
@@ -189,7 +189,7 @@ class Spread:
     """Spread of values, such as log epoch times, within cells.
 
     Attributes:
-        spread_values: Cell -> the values whose spread this is, mostly logarithms.
+        spread_values: Cell -> its values, mostly logarithms.
         lost_df: Degrees of freedom taken by other parameters than the cells' means, such as blocks or slopes.
         max_prior_df: Largest weight of the typical variance, if it is not MAX_PRIOR_DF.
     """
@@ -339,7 +339,7 @@ class CellMeans(Spread):
         """Largest degrees of freedom that the mean of a cell can have (Satterthwaite, Biometrics 2, 1946).
 
         Block effects are estimated from as many values as there are blocks, however many cells there are. If
-        all cells have equally many runs in every block, the limit is that of a mean in randomized complete
+        all cells have equally many runs in every block, it is the limit for a mean in randomized complete
         blocks. It is at most `df`.
         """
         if self.sd == 0:

@@ -370,7 +370,7 @@ def _describe_benchmark(benchmark: Any) -> str:
 
 
 def _how_fitted(network: pd.DataFrame) -> Note:
-    """Return the note of the table that says how latency and bandwidth were fitted."""
+    """Return a note on how latency and bandwidth were fitted."""
     factors = factors_text(network)
     text = (
         "Latency and bandwidth are from the line seconds = latency + bytes / bandwidth, fitted in every "
@@ -383,7 +383,7 @@ def _how_fitted(network: pd.DataFrame) -> Note:
 
 
 def _too_fast(data: pd.DataFrame) -> str:
-    """Return a note on benchmarks whose fitted bandwidth exceeds the bound of the link, "" without any."""
+    """Return a note on benchmarks with a fitted bandwidth above the bound of the link, "" without any."""
     every = data if "collective" in data else data.assign(collective=ALL_REDUCE)
     rows = every[every["bandwidth_bytes_s"] > every["bound_bytes_s"]]
     names = [_describe_benchmark(row) for row in rows.itertuples()]

@@ -75,7 +75,7 @@ def judge_benchmark(
     hosts: Sequence[str],
     log: Path,
 ) -> Verdict:
-    """Decide the status of a benchmark: that of `other_measurements.judge_measurement`, or INVALID.
+    """Judge a benchmark as `other_measurements.judge_measurement` does, or as INVALID.
 
     It is also INVALID if messages did not use the site's network. `described` is the transport in words, and
     `hosts` are the nodes on which the ranks were started.

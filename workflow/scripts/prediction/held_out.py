@@ -1,8 +1,8 @@
 """Table of prediction errors: each method predicts cells on several nodes that were held out of its fit.
 
 The folds hold out the largest number of nodes, the two largest, each batch size, each link rate, each
-strategy with model parallelism, and two corners: the cells that are extreme in all factors are predicted from
-those that are extreme in none. Collective benchmarks at held-out node counts or rates are not used either. A
+strategy with model parallelism, and two corners: cells that are extreme in all factors are predicted from
+cells that are extreme in none. Collective benchmarks at held-out node counts or rates are not used either. A
 second CSV has every prediction. Bands are the law's own (`StudyPredictor.predict`); scaling projections limit
 them by ideal scaling (`predictors.load_records`).
 """
@@ -144,8 +144,7 @@ def evaluate(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return every prediction of every held-out cell, and a row for each fold and method.
 
-    Rows are those of `summarize_method`. With several folds that hold out cells, the last rows pool ALL of
-    them.
+    `summarize_method` makes the rows. If several folds hold out cells, the last rows pool ALL of them.
     """
     fold_tables: list[pd.DataFrame] = []
     rows: list[dict[str, Any]] = []
@@ -338,7 +337,7 @@ def _cell_labels(cells: pd.DataFrame) -> dict[str, str]:
 
 
 def _interval_texts(rows: pd.DataFrame, name: str) -> list[str]:
-    """Return shares in per cent, with their bounds where they have some."""
+    """Return shares in per cent as text, with their bounds if they have any."""
     value, low, high = (
         rows[f"{name}{end}"].astype(float).map(_percent_text) for end in ("", "_low", "_high")
     )

@@ -1,7 +1,7 @@
 """The inputs of predictions: the cells of a study, measured or planned, with the columns that they need.
 
-In all tables of this package, `rate` is the rate of a node's links in one direction and `inside_rate` that of
-a device inside a node, both in bytes/s; NaN: unknown.
+In all tables of this package, `rate` is the rate of a node's links in one direction, and `inside_rate` the
+rate of a device's links inside a node, both in bytes/s; NaN: unknown.
 """
 
 import math

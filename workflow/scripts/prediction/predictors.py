@@ -44,7 +44,7 @@ class MeasuredStudy:
 
 
 def load_measured_study(folder: Path) -> MeasuredStudy:
-    """Read the study whose records, runs.csv and network.csv, are in `folder`."""
+    """Read the study that has its records, runs.csv and network.csv, in `folder`."""
     network = folder / "network.csv"
     return load_records(folder / "runs.csv", network if stored_file(network).exists() else None)
 

@@ -47,7 +47,7 @@ class ScalingQuestion:
         parameters: Size of the model; one of `model`, `parameters` and `gradient_bytes` states it.
         rate: Rates of links between nodes, Gbit/s; the answer has a curve for each.
         inside_rate: Rate of a device's links inside a node, Gbit/s.
-        framework: The framework whose messages are timed; None: the only one of the study's benchmark, or
+        framework: The framework that sends the messages; None: the only one in the study's benchmark, or
             DEFAULT_FRAMEWORK.
         nodes: The largest number of nodes that is considered.
         at: Numbers of nodes that the answer lists one by one.

@@ -6,8 +6,8 @@ MIN_DOUBLING_GAIN. More nodes are not worth it.
 
 The bands of the knee and of gains come from draws of whole curves with the covariance of the law, because
 predictions on different numbers of nodes share most errors. They are not the bands of single speed-ups, which
-`curves.predict_curves` returns. What limits the doubling is the part of a step whose node time (seconds times
-nodes) grows most.
+`curves.predict_curves` returns. The doubling is limited by the part of a step that gains most node time
+(seconds times nodes).
 
 To find how far a measurement would narrow the band of a prediction, it is added to the measured cells,
 somewhat off its own prediction, and the law is fitted again. Of the sets of counts that narrow the band
@@ -163,7 +163,7 @@ def _draw_speedups(scaling: Scaling) -> Array:
     speedups = scaling.speedups
     covariance = scaling.law.covariance(scaling.cells) + JITTER * np.eye(len(speedups))
     errors = np.random.default_rng(0).normal(size=(N_DRAWS, len(speedups))) @ _root(covariance).T
-    factors = np.exp(errors[:, :1] - errors)  # Errors that one node has, too, cancel in a speed-up.
+    factors = np.exp(errors[:, :1] - errors)  # Errors that one node shares cancel in a speed-up.
     draws: Array = np.minimum(speedups * factors, np.maximum(speedups, scaling.nodes))
     return draws
 

@@ -83,7 +83,7 @@ def half_width(sd: float, n: np.ndarray, prior_df: float) -> np.ndarray:
 
 
 def runs_needed(sd: float, until: float, prior_df: float) -> float:
-    """Return the smallest number of runs whose half width is at most `until`, infinity above MAX_RUNS."""
+    """Return the fewest runs that give a half width of at most `until`, infinity above MAX_RUNS."""
     n = np.arange(MIN_RUNS, MAX_RUNS + 1)
     enough = half_width(sd, n, prior_df) <= until
     return float(n[np.argmax(enough)]) if enough.any() else math.inf
@@ -104,7 +104,7 @@ class Aim:
 
     @classmethod
     def from_study(cls, study: Study) -> "Aim":
-        """Return a study's target: that of its stopping rule, or else its margin if that is of times.
+        """Return a study's target: the one of its stopping rule, or else its margin if it is about times.
 
         A rule for ratios has no target here, because the table is about means.
         """

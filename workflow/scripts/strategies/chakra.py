@@ -320,7 +320,7 @@ def build_graph(posed: Posed, strategy: Strategy) -> tuple[Graph, int]:
 
 
 def choose_answer(answers: Sequence[Mapping[str, Any]], names: Sequence[str], wanted_name: str | None) -> int:
-    """Return the number of the answer that has this name, by default that of the fastest.
+    """Return the number of the answer that has this name, by default of the fastest one.
 
     Raises:
         InputError: If there is no such answer, or it does not fit in memory.

@@ -19,7 +19,7 @@ from strategies.topology import DeviceRates
 # How often the operators of a layer after the first one read or write its output, in a forward and in a
 # backward pass. Batch normalization reads its input for the statistics, and again to normalize it; backward,
 # it reads its input and the gradient of its output for two sums, and again for the gradient that it writes.
-# An activation function reads and writes; backward, it reads its output, too.
+# An activation function reads and writes; backward, it also reads its output.
 PASSES = {"batch_norm": (3, 5), "activation": (2, 3), "dropout": (2, 3), "positions": (2, 1)}
 
 

@@ -71,7 +71,7 @@ NO_QUESTION = Note("no-question", "The study has no cell with a searched strateg
 
 
 def list_questions(runs: Sequence[Run], site: Site) -> dict[str, Run]:
-    """Return the questions of a study whose answers its site can train, each with one of its runs."""
+    """Return the questions of a study with one run of each; the site must be able to train the answer."""
     questions: dict[str, Run] = {}
     for run in sorted(runs, key=lambda run: run.run_id):
         if (

@@ -128,7 +128,7 @@ def _heads_bytes(space: Space, layer: Layer, sizes: Sequence[int]) -> int:
     """Return the bytes of queries, keys and values, and of what the fused attention keeps.
 
     A part with some of the positions has a copy of these, and a mask. Rotated queries make it keep a result
-    in another order than that of the output.
+    in another order than the output.
     """
     operator = space.graph.by_name[layer.name.removesuffix(HEADS_SUFFIX)]
     samples, length, heads = sizes[:3]  # The heads are those of keys.

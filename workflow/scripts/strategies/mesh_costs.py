@@ -266,7 +266,7 @@ class StepSimulator:
         ]
 
     def _divided(self, tensor: int, sharding: str) -> Collection[str]:
-        """Return the operators whose outputs or products a tensor axis divides, and LOSS if it is divided."""
+        """Return the operators with outputs or products that a tensor axis divides, and LOSS if it does."""
         if tensor == 1:
             return ()
         parts = tensor_parts(self.graph, tensor, sharding)
@@ -458,7 +458,7 @@ def _n_times(message: Message, mesh: Mesh, levels: Mapping[str, Any]) -> int:
 
 
 def _without_experts(graph: Graph) -> Graph:
-    """Return a graph whose mixtures of experts are dense layers with as many products, for the roofline.
+    """Return a graph with dense layers of as many products in place of mixtures of experts, for the roofline.
 
     An expert computes all of its slots, even if no position fills them.
     """

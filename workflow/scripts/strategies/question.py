@@ -233,7 +233,7 @@ def parse_buckets(text: str | None) -> BucketBytes:
 
 
 def default_space(model_graph: Graph) -> str:
-    """Return MESH for a model whose layers cannot be partitioned or take too long, else ALL_SPACES."""
+    """Return MESH if a model's layers cannot be partitioned or take too long to search, else ALL_SPACES."""
     try:
         divide(model_graph, batch=1)
     except ValueError:
