@@ -19,9 +19,10 @@ from declared.site import load_site
 from declared.study import load_study
 from plan.design import plan_design
 from prediction import crossover, hybrid, what_if
+from prediction.columns import law_columns
 from prediction.inputs import measured_cells
 from prediction.message_times import CollectiveBenchmark, benchmark_points, rate_text
-from prediction.study import StudyPredictor, law_columns
+from prediction.study import StudyPredictor
 from strategies import simulated
 from strategies.measured import load_measurements
 from support.pages import CAMPAIGNS as CAMPAIGNS_PAGE

@@ -10,9 +10,10 @@ from common.files import CHECKOUT
 from common.schemas import schema
 from declared.models import find_graph, model_graph
 from prediction import held_out, law
+from prediction.columns import law_columns
 from prediction.inputs import exclusion_note, measured_cells, planned_cells
 from prediction.message_times import CollectiveBenchmark, benchmark_points, bucket_bytes, message_rule
-from prediction.study import Prediction, StudyPredictor, fit_computation, law_columns, shortest_epochs
+from prediction.study import Prediction, StudyPredictor, fit_computation, shortest_epochs
 from support import known_physics as synthetic
 from support.known_physics import Sharded, Truth
 

@@ -55,9 +55,10 @@ To add a term of F, such as the time in an uplink that several nodes share:
    NaN excludes all forms with it. Multiply by c, if it depends on it, in `Terms.design_matrix`.
 3. If it depends on a rate that can be unknown, let `_fill_unknown_links` fill it in.
 4. Add the numbers of a cell that it needs to COLUMNS, or to OPTIONAL with a default. They come from
-   `study.law_columns`, which takes them from `inputs.measured_cells` and `inputs.planned_cells` (`LAW_INPUTS`
-   and `_describe`). These read runs.csv, which only has the columns in config/schemas/runs.schema.yaml.
-   `records.run_rows.planned_row` fills them from the site or the levels (declared/site.py).
+   `columns.law_columns`, which takes them from `inputs.measured_cells` and `inputs.planned_cells`
+   (`LAW_INPUTS` and `_describe`). These read runs.csv, which only has the columns in
+   config/schemas/runs.schema.yaml. `records.run_rows.planned_row` fills them from the site or the levels
+   (declared/site.py).
 5. Cells that are not measured by Ringside need the numbers as well: `predictors.predictor_of_numbers`, with
    an option in `question.ScalingQuestion`, and importers/cells.py.
 """
