@@ -42,7 +42,7 @@ from network import fit
 from prediction import crossover, held_out, hybrid, methods, predictors, projection, what_if
 from prediction.inputs import measured_cells
 from prediction.message_times import CollectiveBenchmark, benchmark_points
-from prediction.question import ask
+from prediction.question import build_question
 from records.run_rows import memory_estimate_columns
 from reference import products
 from replication import pilot, reached
@@ -112,7 +112,7 @@ def table_data(
     prepared, benchmarks = measured_cells(runs), CollectiveBenchmark(benchmark_points(network))
     every, errors = held_out.evaluate(prepared, benchmarks, methods.methods())
     study = predictors.load_measured_study(FOLDER)
-    projected = projection.project_scaling(ask(from_=FOLDER, nodes=8), study)
+    projected = projection.project_scaling(build_question(from_=FOLDER, nodes=8), study)
     estimate = {"rank": 0, "bytes": dict.fromkeys(memory.HEADINGS, 1)}
     with_energy = runs.assign(energy_package_j=5.0, energy_scope="package", peak_flops_s=1e12)
     of_epochs = read_table(FOLDER / "epochs.csv", "epochs")

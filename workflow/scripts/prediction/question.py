@@ -29,7 +29,7 @@ _SCALE = re.compile(r"([1-9][0-9]*)x([1-9][0-9]*)=([0-9.eE+-]+)")
 
 
 def _limited(default: Any, low: float, high: float) -> Any:
-    """Return the field of an option: its default, and the limits of its numbers."""
+    """Return the dataclass field of an option with this default, and with limits of its numbers."""
     return field(default=default, metadata={"limits": (low, high)})
 
 
@@ -82,10 +82,10 @@ NUMBER_OPTIONS = ("batch_size", "samples", "dataset", "sync_every", "framework",
 SIZE_OPTIONS = ("model", "parameters", "gradient_bytes")
 
 
-def ask(
+def build_question(
     *, from_: Path | None = None, step_time: float | None = None, measured: Sequence[str] = (), **options: Any
 ) -> ScalingQuestion:
-    """Return the question that options of `ringside predict` ask, after checking them.
+    """Return the question that options of `ringside predict` describe, after checking them.
 
     Args:
         from_: Folder of a measured study.
