@@ -15,13 +15,7 @@ from declared.datasets import load_dataset
 from declared.mesh import PLAIN
 from declared.models import model_graph, model_names
 from models.graph import BYTES
-from prediction.inputs import (
-    can_add_nodes,
-    exclusion_note,
-    is_heterogeneous,
-    measured_cells,
-    uses_mesh,
-)
+from prediction.inputs import can_add_nodes, exclusion_note, is_heterogeneous, measured_cells, uses_mesh
 from prediction.message_times import CollectiveBenchmark, rate_text, read_benchmark
 from prediction.question import DEFAULT_FRAMEWORK, GIGABIT_BYTES, ScalingQuestion
 from prediction.study import StudyPredictor
@@ -54,9 +48,9 @@ def load_records(runs_csv: Path, network_csv: Path | None) -> MeasuredStudy:
 
     This differs from the validation (prediction.held_out) in three ways. Meshes are used only if nodes can be
     added to them. The benchmark is smooth (`CollectiveBenchmark.smooth`), because curves pass through
-    numbers of nodes that it measured and others. And bands are limited by ideal scaling
-    (`curves.predict_curves`), so the shares of measurements in the band that the validation prints are those
-    of the wider bands.
+    measured and unmeasured numbers of nodes. And bands are limited by ideal scaling
+    (`curves.predict_curves`): the validation prints how many measurements are in the wider bands without this
+    limit.
     """
     runs = with_batch_numbers(read_timing_runs(runs_csv))
     cells = measured_cells(runs[~is_heterogeneous(runs)], include_meshes=True)

@@ -83,7 +83,7 @@ def project_scaling(
         cell: Predict the case of this cell alone, at the rate of its links; "": all cases.
 
     Raises:
-        InputError: If the study's records cannot be read, or see `predictor_of_numbers`.
+        InputError: If the study's records cannot be read, or `predictor_of_numbers` refuses the numbers.
     """
     if study is None and question.folder:
         study = load_measured_study(question.folder)

@@ -47,7 +47,7 @@ def no_answer_notes(study: MeasuredStudy | None) -> list[str]:
 
 
 def unanswered_note(cases: pd.DataFrame, rows: pd.DataFrame) -> str:
-    """Return a note of the frameworks without an answer, "" if there are none."""
+    """Return a note on the frameworks without an answer, "" if there are none."""
     unanswered = sorted(set(cases["framework"]) - set(rows["framework"]))
     text = f"Not answered, because one node was not measured: {conditions.join_names(unanswered)}."
     return Note("not-answered", text, frameworks=unanswered) if unanswered else ""

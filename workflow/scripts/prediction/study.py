@@ -34,11 +34,7 @@ from prediction.law import (
     predict_steps,
     split_by_devices_per_node,
 )
-from prediction.message_times import (
-    CollectiveBenchmark,
-    benchmark_points,
-    message_rule,
-)
+from prediction.message_times import CollectiveBenchmark, benchmark_points, message_rule
 
 
 
