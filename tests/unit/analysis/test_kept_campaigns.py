@@ -205,7 +205,7 @@ def test_accumulation_effects_of_quickstart_are_in_the_text() -> None:
 def replayed() -> pd.DataFrame:
     """Return the predictions of what-if-virtual that were measured."""
     study = what_if.TracedStudy(records(WHAT_IF), benchmark_of(WHAT_IF), records(WHAT_IF, "replay_steps"))
-    rows = what_if.predict(study)
+    rows = what_if.build_rows(study)
     return rows[rows["measured_s"].notna()].assign(
         nodes=rows["cell"].str.extract(r"\.n(\d)\.")[0].astype(int)
     )
@@ -226,7 +226,7 @@ def test_what_a_replay_predicted_is_in_the_text() -> None:
 
 def test_whether_a_slower_node_pays_is_in_the_text() -> None:
     runs = records(HYBRID)
-    rows = hybrid.predict(runs, records(HYBRID, "network")).query("source == 'declared shares'")
+    rows = hybrid.build_rows(runs, records(HYBRID, "network")).query("source == 'declared shares'")
     measured = estimate_means(runs)
     cells = []
     for cell, own in (

@@ -149,7 +149,7 @@ def table_data(
         "prediction_cells": every,
         "projection": projected.rows,
         "crossover": crossover.rank_strategies(runs, benchmarks),
-        "hybrid": hybrid.predict(*heterogeneous_runs()),
+        "hybrid": hybrid.build_rows(*heterogeneous_runs()),
         "projection_curves": projection.curve_columns(projected.curves),
         **of_traces,
         "what_if": pd.DataFrame(columns=what_if.COLUMNS),

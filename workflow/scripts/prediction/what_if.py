@@ -121,7 +121,7 @@ class TracedStudy:
                 yield cell
 
     def excluded_cells(self, rows: pd.DataFrame) -> list[str]:
-        """Return the traced cells with kept steps that have no row in `rows` (`predict`)."""
+        """Return the traced cells with kept steps that have no row in `rows` (`build_rows`)."""
         return [cell for cell in self.traced_runs["cell"].unique() if cell not in set(rows["cell"])]
 
 
@@ -317,7 +317,7 @@ def _product(first: Estimate, second: Estimate) -> Estimate:
     return Estimate(value, value * math.exp(-below), value * math.exp(above), min(first.n, second.n))
 
 
-def predict(study: TracedStudy) -> pd.DataFrame:
+def build_rows(study: TracedStudy) -> pd.DataFrame:
     """Return a row for each traced cell and question, with COLUMNS."""
     if study.steps.empty:
         return pd.DataFrame(columns=COLUMNS)
@@ -338,7 +338,7 @@ def gain(rows: pd.DataFrame, name: str) -> pd.DataFrame:
 
 
 def table(rows: pd.DataFrame, study: TracedStudy) -> tables.Table:
-    """Return the table of `predict`."""
+    """Return the table of `build_rows`."""
     runs = study.runs
     words = cell_words(traced(runs), but=["trace"])
     excluded = study.excluded_cells(rows)
@@ -420,7 +420,7 @@ def main(*, runs: Path, network: Path | None = None, replay_steps: Path, out: Pa
         else CollectiveBenchmark()
     )
     study = TracedStudy(measured, benchmark, read_table(replay_steps, "replay_steps"))
-    tables.write(table(predict(study), study), out)
+    tables.write(table(build_rows(study), study), out)
 
 
 if __name__ == "__main__":
