@@ -272,8 +272,8 @@ def print_errors(rows: pd.DataFrame) -> None:
 
 # MODEL_ERROR of the law and priors of its terms, among which sources other than the predicted one choose.
 MODEL_ERRORS = (0.005, 0.01, 0.02)
-LINK_PRIORS = (law.Prior(0.3, 0.5), law.Prior(0.5, 0.5), law.Prior(0.8, 0.5))
-WAIT_PRIORS = (law.Prior(0.0075, 0.02), law.Prior(0.0075, 0.04), law.Prior(0.0075, 0.08))
+LINK_PRIORS = tuple(law.CoefficientPrior(mean, 0.5) for mean in (0.3, 0.5, 0.8))
+WAIT_PRIORS = tuple(law.CoefficientPrior(0.0075, sd) for sd in (0.02, 0.04, 0.08))
 LINK_TERMS, WAIT_TERMS = (law.FLAT, law.HIERARCHICAL, law.TREE), (law.WAITING, law.WAITING_OF_REPLICAS)
 WORST_SCORED = 0.20  # larger errors count as this
 
@@ -349,7 +349,7 @@ def print_worth(cells: pd.DataFrame) -> None:
     for from_one, rows in gains.groupby("from_one"):
         error = 100 * (rows["gain"] - rows["true"]).abs()
         is_in_band = rows["true"].between(rows["gain_low"], rows["gain_high"])
-        is_right = (rows["gain"] >= worth.MIN_GAIN) == (rows["true"] >= worth.MIN_GAIN)
+        is_right = (rows["gain"] >= worth.MIN_DOUBLING_GAIN) == (rows["true"] >= worth.MIN_DOUBLING_GAIN)
         print(
             f"gains of doublings, from {'one node' if from_one else 'all smaller counts'}: {len(rows)} of "
             f"{rows['series'].nunique()} series, errors {error.median():.1f} (median) and {error.mean():.1f} "

@@ -225,7 +225,7 @@ def quantile(df: np.ndarray, confidence: float = CONFIDENCE) -> np.ndarray:
 def moderated(
     own: np.ndarray, df: np.ndarray, typical: np.ndarray, of_prior: np.ndarray, max_prior_df: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return `Prior.moderated` of variances [studies, cells] with the typical variance of each study."""
+    """Return `VariancePrior.moderated` of variances [studies, cells] with the typical variance of each study."""
     of_prior = np.minimum(of_prior, max_prior_df)[:, None]
     with np.errstate(all="ignore"):
         weight = np.where(of_prior > 0, 1 / (1 + df / of_prior), 0.0)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from analysis.adjusted import LOST_CPU_TIME, REFERENCE, adjustment
+from analysis.adjusted import LOST_CPU_TIME, REFERENCE, adjust_for_speed
 from analysis.cell_means import CellMeans, estimate_means
 
 # Standard deviations of the logarithms, [cells].
@@ -167,7 +167,7 @@ def referenced_coverage(runs: pd.DataFrame, truth: Callable[[Sequence[str]], flo
 
     Plain intervals have to cover 1 s, adjusted ones the true mean at the campaign's mean covariates.
     """
-    result = adjustment(runs)
+    result = adjust_for_speed(runs)
     spread = result.plain.cell_statistics.sort_index()["log_sd"].to_numpy()
     plain, plain_bias = (
         coverage_of_means(result.plain, spread),

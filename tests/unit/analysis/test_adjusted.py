@@ -15,8 +15,8 @@ from analysis.adjusted import (
     NO_SLOPE,
     REFERENCE,
     SELECTION_DF,
+    adjust_for_speed,
     adjusted_times,
-    adjustment,
 )
 from analysis.cell_means import CellMeans, estimate_means
 from analysis.covariance import fit_slopes, leverages
@@ -55,19 +55,19 @@ def test_the_slope_and_adjusted_means_are_those_of_montgomery():
     # 40.38, 41.42, 38.80
     y, x = (np.array([[row[place] for row in rows] for rows in FIBRES.values()]) / 100 for place in (0, 1))
     runs = in_blocks(y, x).assign(block=1)
-    result = adjustment(runs)
+    result = adjust_for_speed(runs)
     slope = result.slopes_alone[REFERENCE]
     assert slope.values == pytest.approx(0.9540, abs=5e-5)
     assert slope.df == 11
     assert 1e4 * slope.covariance[0, 0] * 195.60e-4 == pytest.approx(2.54, abs=5e-3), "Exx = 195.60"
-    means = 100 * pd.Series({cell: values.mean() for cell, values in result.adjusted.groups.items()})
+    means = 100 * pd.Series({cell: values.mean() for cell, values in result.adjusted.spread_values.items()})
     assert (means - means.mean()).tolist() == pytest.approx(np.array([40.38, 41.42, 38.80]) - 40.20, abs=6e-3)
     adjusted_cells, (distances,) = result.adjusted.cell_statistics, result.adjusted.distances
     error = np.log(adjusted_cells["high"] / adjusted_cells["mean"]) / np.log(
         estimate_means(runs).cell_statistics["high"] / estimate_means(runs).cell_statistics["mean"]
     )
     assert (error < 1).all()
-    assert 100 * (distances.groups["c00"].mean() - distances.groups["c02"].mean()) == pytest.approx(
+    assert 100 * (distances.by_cell["c00"].mean() - distances.by_cell["c02"].mean()) == pytest.approx(
         25.2 - 21.2
     )
 
@@ -96,15 +96,17 @@ def test_press_errors_equal_those_of_statsmodels(names):
 
 def test_adjusted_mean_and_its_interval_follow_the_formula():
     runs = disturbed()
-    result = adjustment(runs)
+    result = adjust_for_speed(runs)
     adjusted_means, slope = result.adjusted, result.slopes_alone[REFERENCE]
     power = runs["reference_s"] ** slope.values[0]
     times = runs["epoch_time_s"] * power.mean() / power
     assert adjusted_means.cell_statistics["mean"].tolist() == pytest.approx(
         times.groupby(runs["cell"]).mean().tolist()
     )
-    plain = CellMeans(adjusted_means.groups, 1 + SELECTION_DF, adjusted_means.values)
-    distance = pd.Series({cell: values.mean() for cell, values in adjusted_means.distances[0].groups.items()})
+    plain = CellMeans(adjusted_means.spread_values, 1 + SELECTION_DF, adjusted_means.values)
+    distance = pd.Series(
+        {cell: values.mean() for cell, values in adjusted_means.distances[0].by_cell.items()}
+    )
     error = math.sqrt(slope.covariance[0, 0] * slope.df / (slope.df - 1))
     for row, bare in zip(
         adjusted_means.cell_statistics.itertuples(), plain.cell_statistics.itertuples(), strict=True
@@ -124,7 +126,7 @@ def with_lost_time(runs, share):
 def test_lost_cpu_time_is_taken_out_with_or_without_reference():
     runs = disturbed()
     share = np.random.default_rng(5).uniform(0, 0.4, len(runs))
-    by_reference, by_both = adjustment(runs), adjustment(with_lost_time(runs, share))
+    by_reference, by_both = adjust_for_speed(runs), adjust_for_speed(with_lost_time(runs, share))
     assert by_reference.adjusted.slopes.covariates == (REFERENCE,) and set(
         by_both.adjusted.slopes.covariates
     ) == {
@@ -148,7 +150,7 @@ def test_lost_cpu_time_is_taken_out_with_or_without_reference():
             )
         )
     )
-    alone = adjustment(with_lost_time(flat, share))
+    alone = adjust_for_speed(with_lost_time(flat, share))
     assert alone.adjusted.slopes.covariates == (LOST_CPU_TIME,) and alone.leading_covariate == LOST_CPU_TIME
     assert adjusted.adjusted_tables_note(alone).facts == {
         "means": True,
@@ -158,15 +160,15 @@ def test_lost_cpu_time_is_taken_out_with_or_without_reference():
     assert LOST_CPU_TIME in adjusted.slopes_note(alone).facts["slopes"]
     unknown = with_lost_time(flat, share)
     unknown.loc[unknown.index[0], "steal_share"] = math.nan
-    recorded = adjustment(unknown)
+    recorded = adjust_for_speed(unknown)
     assert set(recorded.slopes_alone) == {REFERENCE} and recorded.unused[LOST_CPU_TIME].code == "not-recorded"
     of_cell = with_lost_time(flat, share / 10 + 0.3 * (flat["cell"] == "c00"))
-    (unused,) = adjusted.slopes_note(adjustment(of_cell)).facts["unused"]
+    (unused,) = adjusted.slopes_note(adjust_for_speed(of_cell)).facts["unused"]
     assert (unused.code, unused.facts["covariate"]) == ("cells-differ", LOST_CPU_TIME)
-    assert set(adjustment(with_lost_time(flat, share / 10)).slopes_alone) == {REFERENCE}, (
+    assert set(adjust_for_speed(with_lost_time(flat, share / 10)).slopes_alone) == {REFERENCE}, (
         "less than 5 % is not notable"
     )
-    assert np.isfinite(adjustment(with_lost_time(flat, share).assign(steal_share=1.0)).covariates).all(
+    assert np.isfinite(adjust_for_speed(with_lost_time(flat, share).assign(steal_share=1.0)).covariates).all(
         axis=None
     )
 
@@ -180,7 +182,7 @@ def test_block_effects_without_reference_stay_in_means():
             epoch_time_s=times, reference_s=runs["reference_s"] * np.exp(reference * runs["block"])
         )
 
-    first, explained, unexplained = (adjustment(result) for result in (runs, slower(0.3), slower(0.0)))
+    first, explained, unexplained = (adjust_for_speed(result) for result in (runs, slower(0.3), slower(0.0)))
     slopes = [result.adjusted.slopes.values[0] for result in (first, explained, unexplained)]
     assert slopes == pytest.approx([slopes[0]] * 3)
     assert (unexplained.adjusted.half_widths > 0.5).all() and (explained.adjusted.half_widths < 0.1).all()
@@ -194,16 +196,22 @@ def test_references_are_compared_within_a_setting_alone():
     again = runs.assign(
         nodes=np.where(larger, 2, 1), reference_s=runs["reference_s"] * np.where(larger, 3.0, 1.0)
     )
-    first, second = adjustment(runs.assign(nodes=again["nodes"])), adjustment(again)
+    first, second = adjust_for_speed(runs.assign(nodes=again["nodes"])), adjust_for_speed(again)
     pd.testing.assert_frame_equal(first.adjusted.cell_statistics, second.adjusted.cell_statistics)
-    alone = adjustment(runs.assign(nodes=np.where(runs["cell"] == "c00", 2, 1)))
+    alone = adjust_for_speed(runs.assign(nodes=np.where(runs["cell"] == "c00", 2, 1)))
     moved = [
         result.mean()
-        for result in (alone.adjusted.groups["c00"], np.concatenate(list(alone.adjusted.groups.values())))
+        for result in (
+            alone.adjusted.spread_values["c00"],
+            np.concatenate(list(alone.adjusted.spread_values.values())),
+        )
     ]
     plain = [
         result.mean()
-        for result in (alone.plain.groups["c00"], np.concatenate(list(alone.plain.groups.values())))
+        for result in (
+            alone.plain.spread_values["c00"],
+            np.concatenate(list(alone.plain.spread_values.values())),
+        )
     ]
     assert moved[0] - plain[0] == pytest.approx(moved[1] - plain[1]), "beside others it is where it was"
     assert alone.adjusted.half_widths["c00"] > 0.5 * alone.plain.half_widths["c00"], (
@@ -214,9 +222,9 @@ def test_references_are_compared_within_a_setting_alone():
 def test_a_reference_that_differs_by_cell_is_not_used():
     runs = disturbed(noise=0.01)
     heavy = runs["reference_s"] * np.where(runs["cell"] == "c00", 2.0, 1.0)
-    why = adjustment(runs.assign(reference_s=heavy)).reason_unadjusted
+    why = adjust_for_speed(runs.assign(reference_s=heavy)).reason_unadjusted
     assert (why.code, why.facts["covariate"]) == ("cells-differ", REFERENCE)
-    own = adjustment(
+    own = adjust_for_speed(
         runs.assign(reference_s=heavy, environment_digest=np.where(runs["cell"] == "c00", "b", "a"))
     )
     assert own.adjusted is not None, "an environment has libraries of its own"
@@ -260,7 +268,7 @@ def test_nothing_is_adjusted_where_that_is_not_known_to_help(case, why):
             runs = runs[runs["block"] == 0]
         case "nothing":
             runs = runs[:0]
-    result = adjustment(runs)
+    result = adjust_for_speed(runs)
     assert (result.adjusted, result.reason_unadjusted.code, result.reason_unadjusted.facts) == (
         None,
         why.code,
@@ -274,7 +282,7 @@ def test_means_and_ratios_are_adjusted_each_where_it_pays(monkeypatch):
     runs = disturbed()
     runs = runs.assign(reference_s=runs["reference_s"] * np.exp(0.3 * runs["block"]), framework=runs["cell"])
     runs = runs[(runs["cell"] != "c05") | (runs["block"] < 2)]
-    result = adjustment(runs)
+    result = adjust_for_speed(runs)
     assert (result.means, result.adjusts_ratios) == (None, True) and result.mean_narrowing < -1
     pairs = ["c01", "c05"], ["c00", "c00"]
     ratios, adjusted_ratios = result.ratios(*pairs), result.adjusted.ratios(*pairs)
@@ -294,10 +302,10 @@ def test_means_and_ratios_are_adjusted_each_where_it_pays(monkeypatch):
         adjusted.adjusted_tables_note(result).facts["means"],
         adjusted.adjusted_tables_note(result).facts["ratios"],
     ) == (False, True)
-    monkeypatch.setattr(adjusted.Adjustment, "ratio_narrowing", 0.04)
-    again = adjustment.__wrapped__(runs)  # bypasses the cache
+    monkeypatch.setattr(adjusted.SpeedAdjustment, "ratio_narrowing", 0.04)
+    again = adjust_for_speed.__wrapped__(runs)  # bypasses the cache
     assert again.reason_unadjusted == NO_BETTER and list(again.slopes_alone) == list(result.slopes_alone)
-    of_means = adjustment(disturbed())
+    of_means = adjust_for_speed(disturbed())
     assert of_means.means is not None and of_means.ratios(*pairs).isna().all(axis=None)
     facts = adjusted.interval_gain_note(of_means).facts
     assert (facts["means_adjusted"], facts["ratios_adjusted"], facts["ratios"]) == (True, False, 0.04)
@@ -356,7 +364,7 @@ def test_slope_error_widens_intervals_of_means_and_ratios(monkeypatch):
     always = np.array([0.3, -0.3, 0.0, 0.0, 0.0])[:, None]
     for _ in range(60):
         x = always + 0.1 * rng.standard_normal((5, 4))
-        adjusted_means = adjustment(in_blocks(x + 0.05 * rng.standard_normal(x.shape), x)).adjusted
+        adjusted_means = adjust_for_speed(in_blocks(x + 0.05 * rng.standard_normal(x.shape), x)).adjusted
         if adjusted_means is not None:
             ratio, mean = (
                 adjusted_means.ratios(["c00"], ["c01"]).iloc[0],

@@ -320,7 +320,7 @@ def test_missing_runs_give_least_squares_residuals_and_df():
         pytest.approx(math.sqrt(fit.mse_resid)),
         fit.df_resid,
     )
-    spread = np.concatenate(list(cell_means.within.groups.values()))
+    spread = np.concatenate(list(cell_means.within.spread_values.values()))
     assert spread == pytest.approx(fit.resid[runs.sort_values(["cell", "block"]).index].to_numpy())
 
 

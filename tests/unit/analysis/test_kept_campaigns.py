@@ -19,9 +19,10 @@ from declared.site import load_site
 from declared.study import load_study
 from plan.design import plan_design
 from prediction import crossover, hybrid, what_if
-from prediction.cells import measured_cells
+from prediction.columns import law_columns
+from prediction.inputs import measured_cells
 from prediction.message_times import CollectiveBenchmark, benchmark_points, rate_text
-from prediction.study import StudyPredictor, law_columns
+from prediction.study import StudyPredictor
 from strategies import simulated
 from strategies.measured import load_measurements
 from support.pages import CAMPAIGNS as CAMPAIGNS_PAGE
@@ -204,7 +205,7 @@ def test_accumulation_effects_of_quickstart_are_in_the_text() -> None:
 def replayed() -> pd.DataFrame:
     """Return the predictions of what-if-virtual that were measured."""
     study = what_if.TracedStudy(records(WHAT_IF), benchmark_of(WHAT_IF), records(WHAT_IF, "replay_steps"))
-    rows = what_if.predict(study)
+    rows = what_if.build_rows(study)
     return rows[rows["measured_s"].notna()].assign(
         nodes=rows["cell"].str.extract(r"\.n(\d)\.")[0].astype(int)
     )
@@ -225,7 +226,7 @@ def test_what_a_replay_predicted_is_in_the_text() -> None:
 
 def test_whether_a_slower_node_pays_is_in_the_text() -> None:
     runs = records(HYBRID)
-    rows = hybrid.predict(runs, records(HYBRID, "network")).query("source == 'declared shares'")
+    rows = hybrid.build_rows(runs, records(HYBRID, "network")).query("source == 'declared shares'")
     measured = estimate_means(runs)
     cells = []
     for cell, own in (
@@ -380,11 +381,11 @@ def test_how_well_strategies_were_simulated_is_in_the_text() -> None:
 QUIET, DISTURBED = "reference-check-quiet", "reference-check-disturbed"
 
 
-def known_of_the_machine() -> tuple[list[list[str]], dict[str, adjusted.Adjustment]]:
+def known_of_the_machine() -> tuple[list[list[str]], dict[str, adjusted.SpeedAdjustment]]:
     """Return the page's table on both campaigns of reference-check, and their adjustments."""
-    adjustments = {name: adjusted.adjustment(records(name)) for name in (QUIET, DISTURBED)}
+    adjustments = {name: adjusted.adjust_for_speed(records(name)) for name in (QUIET, DISTURBED)}
 
-    def correlation(adjustment: adjusted.Adjustment, covariate: str) -> str:
+    def correlation(adjustment: adjusted.SpeedAdjustment, covariate: str) -> str:
         return (
             f"{adjustment.slopes_alone[covariate].correlation:.2f}"
             if covariate in adjustment.slopes_alone

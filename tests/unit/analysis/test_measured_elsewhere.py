@@ -34,11 +34,11 @@ def test_cells_are_compared_as_independent_groups(dlperf: pd.DataFrame) -> None:
     assert (effects.build_rows(dlperf)["within_blocks"] == 0).all()
     values = Values.from_runs(dlperf, "epoch_time_s")
     assert values.blocks.isna().all(axis=None), "no two runs share a block"
-    first, second = list(values.groups)[:2]
+    first, second = list(values.by_cell)[:2]
     ratio = estimate_means(dlperf).ratios([first], [second]).iloc[0]
-    x, y = (values.log.groups[cell] for cell in (first, second))
+    x, y = (values.log.by_cell[cell] for cell in (first, second))
     welch = stats.ttest_ind(x, y, equal_var=False)
-    assert ratio["value"] == pytest.approx(values.groups[first].mean() / values.groups[second].mean())
+    assert ratio["value"] == pytest.approx(values.by_cell[first].mean() / values.by_cell[second].mean())
     assert math.log(ratio["value"]) == pytest.approx(x.mean() - y.mean(), abs=1e-4)
     assert ratio["df"] <= len(x) + len(y) - 2 + 4 and welch.pvalue < 0.05
 

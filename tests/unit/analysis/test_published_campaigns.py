@@ -14,7 +14,7 @@ from declared.study import load_study
 from importers import campaign
 from importers.campaign import import_measurements
 from importers.statement import Options
-from prediction.cells import measured_cells
+from prediction.inputs import measured_cells
 from prediction.study import StudyPredictor
 from support.pages import page
 

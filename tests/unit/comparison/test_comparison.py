@@ -71,7 +71,7 @@ def test_change_of_a_framework_is_found_in_its_cells_only(compare, base, later) 
 
 @pytest.mark.simulation
 def test_intervals_cover_the_true_value_without_false_findings(compare, base, later) -> None:
-    first, second = compare(base, later).base_runs, compare(base, later).new_runs
+    first, second = compare(base, later).base_runs, compare(base, later).other_runs
     rng, inside, n_studies_with_findings, studies = np.random.default_rng(1), [], 0, 40
     for _ in range(studies):
         drawn = [runs.assign(epoch_time_s=rng.lognormal(0, 0.03, len(runs))) for runs in (first, second)]

@@ -3,7 +3,7 @@
 import pytest
 
 from common.errors import CodedValueError
-from declared.mesh import divides_more, mesh_of, sizes_of
+from declared.mesh import exceeds_data_parallelism, mesh_of, sizes_of
 from models.mesh import Mesh, mesh_from_spec
 
 
@@ -21,7 +21,7 @@ from models.mesh import Mesh, mesh_from_spec
 )
 def test_a_level_is_a_mesh_of_all_ranks(level: str, ranks: int, mesh: Mesh) -> None:
     assert mesh_of(level, ranks) == mesh and mesh.ranks == ranks
-    assert divides_more(level, ranks) == (not mesh.is_plain) == (mesh.axes not in ((), ("data",)))
+    assert exceeds_data_parallelism(level, ranks) == (not mesh.is_plain) == (mesh.axes not in ((), ("data",)))
     assert mesh_of(mesh.name, ranks) == mesh, "its name says the same"
 
 

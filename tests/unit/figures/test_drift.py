@@ -8,7 +8,7 @@ import pytest
 
 from analysis import drift as of_table
 from analysis import tables
-from analysis.adjusted import NO_REFERENCE, adjusted_tables_note, adjustment
+from analysis.adjusted import NO_REFERENCE, adjust_for_speed, adjusted_tables_note
 from analysis.adjusted import interval_gain_note as said_of_widths
 from analysis.measured import Records
 from common.notes import find_note
@@ -65,7 +65,7 @@ def test_every_run_has_a_place_in_all_four_panels(campaign_records):
     assert len(waits.get_xdata()) == (data["waited_s"] > 0).sum() > 0
     heights = [patch.get_height() for patch in bottom.containers[0]]
     assert heights == pytest.approx((100 * data["steal_share"]).tolist())
-    adjusted = adjustment(campaign_records.runs)
+    adjusted = adjust_for_speed(campaign_records.runs)
     slope = adjusted.slopes_alone[adjusted.leading_covariate].values[0]
     x, y = dots(covariate_ax).get_data()
     assert np.polyfit(np.log1p(x / 100), np.log1p(y / 100), 1)[0] == pytest.approx(slope)
@@ -134,8 +134,8 @@ def test_runs_before_the_first_reference_are_drawn(tmp_path):
     n_missing = int(ok["reference_s"].isna().sum())
     assert find_note(caption.notes, "runs-without-reference").facts["runs"] == n_missing
     assert (
-        adjustment(late_records.runs).adjusted is None
-        and adjusted_tables_note(adjustment(late_records.runs)) in table.notes
+        adjust_for_speed(late_records.runs).adjusted is None
+        and adjusted_tables_note(adjust_for_speed(late_records.runs)) in table.notes
     )
     assert sum(f" {n_missing} " in note for note in table.notes) == 2, "in the table, too"
     logs = np.log(ok["epoch_time_s"].astype(float))
@@ -186,4 +186,4 @@ def test_the_table_has_a_row_for_each_block(campaign_records):
         assert row.started_at == block["started_at"].min()
     notes = " ".join(of_table.table(campaign_records.runs).notes)
     assert "0.85" in notes, "the correlation over the whole campaign"
-    assert said_of_widths(adjustment(campaign_records.runs)) in notes
+    assert said_of_widths(adjust_for_speed(campaign_records.runs)) in notes

@@ -37,7 +37,7 @@ def test_each_number_of_nodes_has_a_panel_with_a_bound(network, tmp_path):
     assert [ax.get_title() for ax in drawn.axes] == ["2 nodes", "3 nodes"]
     assert bounds(drawn) == pytest.approx([125, 125])
     assert fit.rounds_text(network) in caption.partition("\n\n")[0]
-    for note in (fit.circumstances, fit.link_rates_text, fit.shortfall):
+    for note in (fit.setup_note, fit.link_rates_text, fit.missing_benchmarks_note):
         assert note(network) in caption
     assert "nan" not in caption and len(caption.partition("\n\n")[0].split()) <= 70
 
@@ -77,6 +77,6 @@ def test_figure_is_drawn_for_any_data(case, tmp_path):
     assert len(texts(drawn)) == (case in ("no benchmark", "all failed", "a panel failed"))
     empty = case in ("no benchmark", "all failed")
     assert caption.startswith(NOT_DRAWN) == empty and (not empty or texts(drawn)[0] in caption)
-    assert (fit.shortfall(frames[case]) in caption) == (case not in ("one size", "one round"))
+    assert (fit.missing_benchmarks_note(frames[case]) in caption) == (case not in ("one size", "one round"))
     assert (fit.NO_BENCHMARK in caption) == (case == "no benchmark")
     assert caption.endswith(".") and "nan" not in caption

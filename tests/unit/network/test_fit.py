@@ -15,26 +15,29 @@ from .conftest import BANDWIDTH_BYTES_S, LATENCY_S, benchmark_rows, failed_row
 
 
 def test_without_noise_the_fit_is_exact():
-    model = fit.fit(benchmark_rows(noise=0))
+    model = fit.fit_benchmark(benchmark_rows(noise=0))
     assert model.latency_s.value == pytest.approx(LATENCY_S, rel=1e-9)
     assert model.bandwidth_bytes_s.value == pytest.approx(BANDWIDTH_BYTES_S, rel=1e-9)
     assert model.deviation < 1e-9
 
 
 def test_small_messages_decide_latency_large_ones_bandwidth():
-    model = fit.fit(benchmark_rows(noise=0.03))
+    model = fit.fit_benchmark(benchmark_rows(noise=0.03))
     assert model.latency_s.value == pytest.approx(LATENCY_S, rel=0.03)
     assert model.bandwidth_bytes_s.value == pytest.approx(BANDWIDTH_BYTES_S, rel=0.03)
     late = benchmark_rows(noise=0)
     late.loc[late["bytes"] <= 16384, "seconds"] *= 2
-    assert fit.fit(late).latency_s.value > 1.3 * LATENCY_S
-    assert fit.fit(late).bandwidth_bytes_s.value == pytest.approx(BANDWIDTH_BYTES_S, rel=0.1)
-    assert fit.fit(late).deviation > 0.2
+    assert fit.fit_benchmark(late).latency_s.value > 1.3 * LATENCY_S
+    assert fit.fit_benchmark(late).bandwidth_bytes_s.value == pytest.approx(BANDWIDTH_BYTES_S, rel=0.1)
+    assert fit.fit_benchmark(late).deviation > 0.2
 
 
 @pytest.mark.parametrize("round_noise", [0, 0.1])
 def test_intervals_cover_the_true_value(round_noise):
-    models = [fit.fit(benchmark_rows(noise=0.03, round_noise=round_noise, seed=seed)) for seed in range(200)]
+    models = [
+        fit.fit_benchmark(benchmark_rows(noise=0.03, round_noise=round_noise, seed=seed))
+        for seed in range(200)
+    ]
     for truth, estimates in (
         (LATENCY_S, [model.latency_s for model in models]),
         (BANDWIDTH_BYTES_S, [model.bandwidth_bytes_s for model in models]),
@@ -46,10 +49,10 @@ def test_intervals_cover_the_true_value(round_noise):
 
 
 def test_one_round_has_no_interval_and_one_size_no_fit():
-    model = fit.fit(benchmark_rows(rounds=1))
+    model = fit.fit_benchmark(benchmark_rows(rounds=1))
     assert np.isnan(model.latency_s.low) and np.isnan(model.bandwidth_bytes_s.low) and model.latency_s.n == 1
     rows = benchmark_rows()
-    assert fit.fit(rows[rows["bytes"] == 1024]) is None
+    assert fit.fit_benchmark(rows[rows["bytes"] == 1024]) is None
 
 
 # Minimum traffic of each of four ranks, and of each of two nodes with two ranks, for messages of size 1.
@@ -73,10 +76,12 @@ def test_bus_bandwidth_is_what_a_rank_sends(collective):
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_the_link_bounds_what_leaves_a_node(collective):
-    assert fit.bound(125e6, 3, 3, collective) == pytest.approx(125e6)
+    assert fit.bandwidth_bound(125e6, 3, 3, collective) == pytest.approx(125e6)
     seconds = SENT[collective][1] * 1000 / 125e6
-    assert bus_bandwidth(1000, seconds, 4, collective) == pytest.approx(fit.bound(125e6, 2, 4, collective))
-    assert np.isnan(fit.bound(float("nan"), 2, 2, collective))
+    assert bus_bandwidth(1000, seconds, 4, collective) == pytest.approx(
+        fit.bandwidth_bound(125e6, 2, 4, collective)
+    )
+    assert np.isnan(fit.bandwidth_bound(float("nan"), 2, 2, collective))
 
 
 def test_the_table_has_a_row_for_every_benchmark(network):

@@ -22,7 +22,6 @@ from declared.figures import FigureSpec
 from figures import panels, style
 from figures.kinds import prediction
 from prediction import methods
-from prediction.cells import exclusion_note, measured_cells, pooled_cv
 from prediction.held_out import (
     ALL,
     EMULATED,
@@ -35,6 +34,7 @@ from prediction.held_out import (
     summarize_method,
     table,
 )
+from prediction.inputs import exclusion_note, measured_cells, pooled_cv
 from prediction.message_times import CollectiveBenchmark, benchmark_points, read_benchmark
 from prediction.methods import LAW, extra_p_method
 from prediction.study import Prediction
@@ -78,7 +78,7 @@ def test_the_folds_are_those_that_the_design_allows(study):
 
 def test_the_only_strategy_is_not_left_out(study):
     cells, network = study
-    meshes = cells.assign(is_divided=True, parallelism="data-tensor4")
+    meshes = cells.assign(uses_mesh=True, parallelism="data-tensor4")
     assert "strategy" not in {fold.kind for fold in make_folds(meshes, network)}
     strategies = meshes.assign(
         parallelism=["data", "data-tensor4"] * (len(meshes) // 2) + ["data"] * (len(meshes) % 2)

@@ -11,7 +11,7 @@ import pytest
 
 from analysis.tables import read
 from common.notes import codes, find_note
-from prediction.hybrid import DECLARED, MEASURED, Ranks, break_even, main, predict, table
+from prediction.hybrid import DECLARED, MEASURED, Ranks, break_even, build_rows, main, table
 from support.known_heterogeneous import TRUTH, best_by_trying, heterogeneous_runs
 
 
@@ -26,7 +26,7 @@ def test_the_best_division_is_that_of_trying_all() -> None:
 
 
 def test_epoch_times_of_known_speeds_are_predicted() -> None:
-    result = predict(*heterogeneous_runs())
+    result = build_rows(*heterogeneous_runs())
     assert len(result) == 6 and set(result["source"]) == {DECLARED, MEASURED}
     assert result["error"].abs().max() < 0.05, result[["cell", "source", "error"]]
     equal, measured = (
@@ -47,7 +47,7 @@ def test_epoch_times_of_known_speeds_are_predicted() -> None:
 def test_where_no_rank_trains_alone_nothing_is_predicted() -> None:
     runs, network = heterogeneous_runs()
     built = table(multi_node := runs[runs["ranks"] > 1], network)
-    assert predict(multi_node, network).empty and built.data.empty
+    assert build_rows(multi_node, network).empty and built.data.empty
     left = find_note(built.notes, "cells-not-predicted").facts["cells"]
     assert set(left) == set(multi_node["cell"]) and len(left) == multi_node["cell"].nunique()
     assert "cells-not-predicted" not in codes(table(runs, network).notes)

@@ -1,4 +1,4 @@
-"""The law of prediction recovers known costs, and predicts public series as well as it did."""
+"""The step-time law recovers known costs, and predicts public series as well as it did."""
 
 import math
 

@@ -14,9 +14,9 @@ from common.notes import codes, find_note
 from declared.figures import FigureSpec
 from figures import panels
 from figures.kinds import projection as figure
-from prediction import projection
-from prediction.cells import exclusion_note
+from prediction import projection, projection_notes
 from prediction.curves import max_nodes_above, node_counts
+from prediction.inputs import exclusion_note
 from ringside.predicting import show_projection
 from support import known_physics as synthetic
 from support.known_physics import Truth
@@ -34,7 +34,7 @@ def ask(folder, *options):
 
 def answered(*options):
     """The answer as `ringside predict` has it before it writes it."""
-    return projection.answer(parse_question(*options))
+    return projection.project_scaling(parse_question(*options))
 
 
 def predict(*options, out=None):
@@ -281,7 +281,7 @@ def test_links_of_unknown_rate_are_asked_as_they_were(tmp_path):
 def test_a_study_that_cannot_be_predicted_says_so(tmp_path):
     synthetic.written(synthetic.runs(nodes=(1, 2)).assign(model="theirs", steps=None), "runs", tmp_path)
     assert ask(tmp_path, "--from", str(tmp_path)).empty
-    _told_alone(tmp_path, projection.NOTHING_TO_PREDICT)
+    _told_alone(tmp_path, projection_notes.NOTHING_TO_PREDICT)
 
 
 def test_runs_on_one_node_are_enough(tmp_path):
@@ -328,7 +328,7 @@ def test_cells_of_uncounted_batches_are_left_out_by_name(tmp_path):
         runs.assign(n_allreduces=runs["n_allreduces"].mask(runs["cell"].notna())), "runs", tmp_path
     )
     assert ask(tmp_path, "--from", str(tmp_path), "--rate", "1").empty
-    assert projection.NOTHING_TO_PREDICT in (tmp_path / "projection.md").read_text()
+    assert projection_notes.NOTHING_TO_PREDICT in (tmp_path / "projection.md").read_text()
 
 
 def test_links_without_a_rate_are_no_faster_than_themselves(campaigns, tmp_path):
@@ -344,9 +344,9 @@ def test_emulated_nodes_have_no_projection(tmp_path, options):
     synthetic.written(synthetic.runs().assign(placement="emulated"), "runs", tmp_path)
     synthetic.network(folder=tmp_path)
     assert ask(tmp_path, "--from", str(tmp_path), *options).empty
-    _told_alone(tmp_path, projection.EMULATED, *options)
+    _told_alone(tmp_path, projection_notes.EMULATED, *options)
     assert all(
-        projection.WHAT_TO_DO in (tmp_path / f"projection.{suffix}").read_text()
+        projection_notes.WHAT_TO_DO in (tmp_path / f"projection.{suffix}").read_text()
         for suffix in ("md", "caption.md")
     )
     assert (tmp_path / "projection.pdf").is_file()

@@ -9,8 +9,8 @@ from common.notes import find_note
 from declared.models import model_graph
 from models.mesh import Mesh
 from prediction import crossover
-from prediction.cells import measured_cells
 from prediction.held_out import evaluate, table
+from prediction.inputs import measured_cells
 from prediction.mesh_step import NetworkScale, describe_step
 from prediction.message_times import CollectiveBenchmark, benchmark_points, ideal_seconds
 from prediction.methods import LAW, predict_by_law

@@ -10,9 +10,10 @@ from common.files import CHECKOUT
 from common.schemas import schema
 from declared.models import find_graph, model_graph
 from prediction import held_out, law
-from prediction.cells import exclusion_note, measured_cells, planned_cells
+from prediction.columns import law_columns
+from prediction.inputs import exclusion_note, measured_cells, planned_cells
 from prediction.message_times import CollectiveBenchmark, benchmark_points, bucket_bytes, message_rule
-from prediction.study import Prediction, StudyPredictor, fit_computation, law_columns, shortest_epochs
+from prediction.study import Prediction, StudyPredictor, fit_computation, shortest_epochs
 from support import known_physics as synthetic
 from support.known_physics import Sharded, Truth
 
@@ -159,7 +160,7 @@ def test_the_single_device_baseline_stands_for_one_node():
     single = synthetic.runs(nodes=(1,), rates=(125e6,), framework="pytorch-single")
     cells = measured_cells(synthetic.joined(single, synthetic.runs(nodes=(2, 3))))
     study = StudyPredictor(cells)
-    own = study.series(cells[cells["nodes"] == 3].iloc[0].to_dict())
+    own = study.informing_cells(cells[cells["nodes"] == 3].iloc[0].to_dict())
     assert set(own.loc[own["n_devices"] == 1, "framework"]) == {"pytorch-single"}
     assert error(study, cells).abs().mean() < 4 * NOISE
 

@@ -77,7 +77,7 @@ def study():
 
 @pytest.fixture(scope="module")
 def rows(study):
-    return what_if.predict(study).set_index("change", drop=False)
+    return what_if.build_rows(study).set_index("change", drop=False)
 
 
 def test_what_can_be_measured_is_what_was_predicted(rows):
@@ -117,7 +117,7 @@ def test_intervals_are_over_runs(rows, study):
     assert item["runs"] == 3
     assert item["ratio_low"] < item["ratio"] < item["ratio_high"]
     subset = replace(study, steps=study.steps[study.steps["run_id"] == study.steps["run_id"].iloc[0]])
-    alone = what_if.predict(subset)
+    alone = what_if.build_rows(subset)
     assert alone["ratio"].notna().all()
     assert alone[["ratio_low", "predicted_s_low"]].isna().all(axis=None)
 
@@ -125,7 +125,7 @@ def test_intervals_are_over_runs(rows, study):
 def test_assumptions_replace_missing_benchmarks_and_cells(study):
     """All of moving is the links' then, and work grows with the samples."""
     runs = study.runs[study.runs["nodes"] == 2].reset_index(drop=True)
-    result = what_if.predict(what_if.TracedStudy(runs, CollectiveBenchmark(), study.steps)).set_index(
+    result = what_if.build_rows(what_if.TracedStudy(runs, CollectiveBenchmark(), study.steps)).set_index(
         "change"
     )
     truth = step_of(2, 32, 62.5e6)
@@ -137,7 +137,7 @@ def test_assumptions_replace_missing_benchmarks_and_cells(study):
 
 def test_emulated_nodes_have_no_links(study):
     emulated = replace(study, runs=study.runs.assign(placement="emulated"))
-    assert not what_if.predict(emulated)["change"].str.contains("links").any()
+    assert not what_if.build_rows(emulated)["change"].str.contains("links").any()
 
 
 def test_the_table_says_how_far_it_is_off(rows, study):
@@ -164,7 +164,7 @@ def test_cells_are_in_the_order_of_tables(study):
         .assign(run_id=runs.query(f"nodes == {nodes}")["run_id"].iloc[0])
         for nodes in (2, 1)
     )
-    rows = what_if.predict(replace(study, runs=runs, steps=campaigns))
+    rows = what_if.build_rows(replace(study, runs=runs, steps=campaigns))
     order = [cell for cell in cell_levels(runs)["cell"] if cell in set(rows["cell"])]
     assert list(dict.fromkeys(rows["cell"])) == order and ".n1." in order[0]
 
@@ -185,7 +185,7 @@ def test_traced_runs_that_are_missing_are_named(study, rows):
 
 def test_a_study_without_kept_steps_has_an_empty_table(study):
     reduced = replace(study, steps=study.steps[:0])
-    none = what_if.predict(reduced)
+    none = what_if.build_rows(reduced)
     assert none.empty
     assert what_if.table(none, reduced).notes == [
         what_if.NO_TRACE,
@@ -213,7 +213,7 @@ def test_steps_that_cannot_be_replayed_are_left_out(study):
     steps = study.steps
     silent = steps[~((steps["rank"] == 1) & (steps["phase"] == "communication"))]
     second = replace(study, steps=silent)
-    built = what_if.table(what_if.predict(second), second)
+    built = what_if.table(what_if.build_rows(second), second)
     assert built.data.empty
     (cell,) = study.runs.loc[study.runs["trace"] == "phases", "cell"].unique()
     assert codes(built.notes)[:2] == ["no-trace", "cells-left-out"]
@@ -222,6 +222,6 @@ def test_steps_that_cannot_be_replayed_are_left_out(study):
 
 def test_more_batches_than_were_kept_are_not_accumulated(study):
     subset = replace(study, steps=study.steps[study.steps["step"] <= 3])
-    rows = what_if.predict(subset)
+    rows = what_if.build_rows(subset)
     assert "batch 2 times as large" in set(rows["change"]) and "accumulation" not in set(rows["question"])
     assert rows["ratio"].notna().all()

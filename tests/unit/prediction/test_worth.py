@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from analysis.intervals import Estimate
-from prediction import law, projection, worth
+from prediction import law, predictors, projection, projection_table, worth
 from prediction.curves import hypothetical_cells, node_counts, predict_curves
+from prediction.question import GIGABIT_BYTES
 from support import known_physics as synthetic
 from support.predict_command import parse_question
 
@@ -23,9 +24,9 @@ def ask(*options, parameters="1e9"):
 
 
 def scaling(*options, nodes=256, parameters="1e9"):
-    study_law, cases = projection.predictor_of_numbers(ask(*options, parameters=parameters), None)
-    cells = hypothetical_cells(cases, [projection.GIGABIT_BYTES * 100], node_counts(nodes))
-    return worth.predict_scaling(study_law, predict_curves(study_law, cells))
+    study_law, cases = predictors.predictor_of_numbers(ask(*options, parameters=parameters), None)
+    cells = hypothetical_cells(cases, [GIGABIT_BYTES * 100], node_counts(nodes))
+    return worth.joint_scaling(study_law, predict_curves(study_law, cells))
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +89,7 @@ def test_errors_that_all_counts_share_cancel_in_a_gain(informed):
 
 def test_contradicting_cells_have_finite_bands(monkeypatch):
     """A study may have cells that no law fits; numbers that a person gives are refused."""
-    monkeypatch.setattr(projection, "MAX_MISFIT", math.inf)
+    monkeypatch.setattr(predictors, "MAX_MISFIT", math.inf)
     own = scaling("--measured", "1x8=0.84", "2x8=0.001")
     assert (
         np.isfinite(own.law.covariance(own.cells)).all()
@@ -169,7 +170,7 @@ def test_fewest_nodes_that_narrow_almost_as_much_are_proposed(informed):
 @pytest.mark.parametrize("scales", [["--measured", "1x8=0.84", "2x8=0.91"], ["--measured", "4x8=0.84"]])
 def test_steps_faster_than_their_links_have_a_wide_band(scales):
     """At 1 Gbit/s, 5.2 GB take much longer than these steps, as where --rate is wrong."""
-    own = projection.answer(ask(*scales, "--rate", "1", "--nodes", "2", parameters="1.3e9"))
+    own = projection.project_scaling(ask(*scales, "--rate", "1", "--nodes", "2", parameters="1.3e9"))
     row = own.rows.iloc[0]
     assert np.isfinite(own.curves[["epoch_time_s_low", "epoch_time_s_high"]]).all(axis=None)
     assert row["measure_next"] in ("", "1", "2", "1 2") and 0 <= row["band_then"] <= row["band_now"]
@@ -177,17 +178,17 @@ def test_steps_faster_than_their_links_have_a_wide_band(scales):
 
 def test_share_and_limits_of_the_question_reach_the_answer():
     rows = {
-        share: projection.answer(ask(*FOUR_SCALES, "--min-gain", share)).rows.iloc[0]
+        share: projection.project_scaling(ask(*FOUR_SCALES, "--min-gain", share)).rows.iloc[0]
         for share in ("0.5", "0.9")
     }
     assert rows["0.5"]["worth_nodes"] > rows["0.9"]["worth_nodes"]
-    narrow = projection.answer(ask(*FOUR_SCALES, "--measurable", "16", "--nodes", "64")).rows.iloc[0]
+    narrow = projection.project_scaling(ask(*FOUR_SCALES, "--measurable", "16", "--nodes", "64")).rows.iloc[0]
     assert narrow["measure_next"] in ("", "16")
 
 
 def test_counts_have_cost_and_node_hours_of_all_epochs():
     question = ask(*FOUR_SCALES, "--at", "48", "--epochs", "10", "--price", "2.5", "--nodes", "64")
-    projected = projection.answer(question)
+    projected = projection.project_scaling(question)
     row = projected.curves[projected.curves["nodes"] == 48].iloc[0]
     assert row["node_hours"] == pytest.approx(10 * 48 * row["epoch_time_s"] / 3600)
     assert row["throughput_samples_s"] == pytest.approx(1281167 / row["epoch_time_s"])
@@ -197,7 +198,7 @@ def test_counts_have_cost_and_node_hours_of_all_epochs():
     )
     for end in ("", "_low", "_high"):
         assert row[f"cost{end}"] == pytest.approx(2.5 * row[f"node_hours{end}"])
-    table = projection.counts_table(projected.curves, question.at)
+    table = projection_table.counts_table(projected.curves, question.at)
     assert table.display["nodes"].tolist() == ["48"] and "cost" in table.display
     percent = float(table.display["efficiency (%)"].iloc[0].partition(" ")[0])
     assert percent == pytest.approx(100 * row["efficiency"], rel=0.01)
@@ -214,7 +215,7 @@ def test_strong_scaling_is_limited_by_small_batches(tmp_path):
     )  # fmt: skip
     synthetic.written(runs, "runs", tmp_path)
     question = parse_question("--from", str(tmp_path), "--rate", "1", "--nodes", "32")
-    (row,) = projection.answer(question).rows.to_dict("records")
+    (row,) = projection.project_scaling(question).rows.to_dict("records")
     speedup = 0.148 / (0.02 + 0.064 + 0.004)
     assert row["worth_nodes"] == 1 and row["limit"] == "constant time of a batch"
     assert row["next_gain"] == pytest.approx(speedup - 1, rel=0.03)
@@ -222,7 +223,7 @@ def test_strong_scaling_is_limited_by_small_batches(tmp_path):
 
 
 def test_forecast_of_a_campaign(campaigns):
-    study = projection.load_study(campaigns / "prediction-virtual")
+    study = predictors.load_measured_study(campaigns / "prediction-virtual")
     priced = replace(study, runs=study.runs.assign(price_per_node_hour=3.0, currency="EUR"))
     rows = projection.predict_cases(priced, 24)
     assert set(rows["batch_size"]) == {32, 64, 128} and set(rows["rate"]) == {1.25e8}
@@ -236,16 +237,16 @@ def test_forecast_of_a_campaign(campaigns):
 
 
 def test_stated_price_comes_before_that_of_the_study(campaigns):
-    study = projection.load_study(campaigns / "prediction-virtual")
+    study = predictors.load_measured_study(campaigns / "prediction-virtual")
     priced = replace(study, runs=study.runs.assign(price_per_node_hour=3.0, currency="EUR"))
     options = ["--from", str(campaigns / "prediction-virtual"), "--rate", "1", "--nodes", "8", "--price", "5"]
-    curves = projection.answer(parse_question(*options), priced).curves
+    curves = projection.project_scaling(parse_question(*options), priced).curves
     assert (curves["cost"] / curves["node_hours"]).to_numpy() == pytest.approx(5)
     assert set(curves["currency"]) == {""}, "that of the study is another price's"
 
 
 def test_forecast_of_a_cell_has_its_own_links(campaigns):
-    study = projection.load_study(campaigns / "prediction-virtual")
+    study = predictors.load_measured_study(campaigns / "prediction-virtual")
     cell = study.predictor.cells[study.predictor.cells["nodes"] == 6].iloc[0]
     (row,) = projection.predict_cases(study, 24, cell=cell["cell"]).to_dict("records")
     assert (row["rate"], row["batch_size"]) == (cell["rate"], cell["batch_size"])
@@ -258,7 +259,7 @@ def test_forecast_of_a_cell_has_its_own_links(campaigns):
 )
 def test_divided_models_of_imports_are_projected(campaigns, name, n_cases, treatment):
     """Shards and tensor parallelism of models that are not registered scale at the links they had."""
-    study = projection.load_study(campaigns / "public" / name)
+    study = predictors.load_measured_study(campaigns / "public" / name)
     rows = projection.predict_cases(study, 64)
     assert len(rows) == n_cases and rows["treatment"].str.contains(treatment).any()
     assert set(rows["rate"]) == set(study.runs["bandwidth_bytes_s"].dropna())

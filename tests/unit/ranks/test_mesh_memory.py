@@ -8,8 +8,8 @@ import pytest
 from declared.site import load_site
 from plan.memory import memory_estimate_input
 from runs.memory_estimates import estimate
-from strategies.find import choose_topology
 from strategies.mesh_costs import StepSimulator
+from strategies.question import choose_topology
 from strategies.topology import AMP, NUMBER_BYTES
 from support.one_run import one_run
 

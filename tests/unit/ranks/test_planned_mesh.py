@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from models.named import graph
-from strategies import find, meshes
+from strategies import meshes
+from strategies.question import choose_topology
 from strategies.topology import FP32
 from support.trainings import Trainings, assert_same
 
@@ -14,7 +15,7 @@ BATCH = 16
 @pytest.mark.every_framework
 def test_a_planned_mesh_trains_as_one_rank_does(trainings: Trainings) -> None:
     model = graph("gpt-nano", (32,), 16, 16, "next")
-    topology = find.choose_topology("h100", 2, None, [], FP32)
+    topology = choose_topology("h100", 2, None, [], FP32)
     answers, _ = meshes.plan_meshes(model, topology, BATCH, FP32, 4)
     (planned,) = [own["levels"] for own in answers if own["levels"].get("parallelism") == "sharded2"]
     levels = {**planned, "epochs": 1, "warmup_epochs": 0}

@@ -39,10 +39,10 @@ from declared.references import load_reference
 from declared.responses import RESPONSES
 from declared.study import Replicates
 from network import fit
-from prediction import crossover, held_out, hybrid, methods, projection, what_if
-from prediction.cells import measured_cells
+from prediction import crossover, held_out, hybrid, methods, predictors, projection, what_if
+from prediction.inputs import measured_cells
 from prediction.message_times import CollectiveBenchmark, benchmark_points
-from prediction.question import ask
+from prediction.question import build_question
 from records.run_rows import memory_estimate_columns
 from reference import products
 from replication import pilot, reached
@@ -111,8 +111,8 @@ def table_data(
     phases = read_table(CAMPAIGNS / "phases-virtual" / "phases.csv", "phases")
     prepared, benchmarks = measured_cells(runs), CollectiveBenchmark(benchmark_points(network))
     every, errors = held_out.evaluate(prepared, benchmarks, methods.methods())
-    study = projection.load_study(FOLDER)
-    projected = projection.answer(ask(from_=FOLDER, nodes=8), study)
+    study = predictors.load_measured_study(FOLDER)
+    projected = projection.project_scaling(build_question(from_=FOLDER, nodes=8), study)
     estimate = {"rank": 0, "bytes": dict.fromkeys(memory.HEADINGS, 1)}
     with_energy = runs.assign(energy_package_j=5.0, energy_scope="package", peak_flops_s=1e12)
     of_epochs = read_table(FOLDER / "epochs.csv", "epochs")
@@ -122,7 +122,7 @@ def table_data(
         "cells": cells_of_every_response(with_energy, metered_epochs),
         "settings": settings.values_by_framework(runs.assign(settings="threads: 2")),
         "drift": drift.drift_by_block(drift.drift_by_run(referenced(runs))),
-        "adjusted": adjusted.summarize(referenced(runs), adjusted.adjustment(referenced(runs))),
+        "adjusted": adjusted.summarize(referenced(runs), adjusted.adjust_for_speed(referenced(runs))),
         "effects": effects.build_rows(runs, margin=0.05, response=RESPONSES["throughput"]),
         "time_to_accuracy": time_to_accuracy.summarize(runs, of_epochs, 0.5),
         "efficiency": efficiency.summarize(efficiency.measure(runs.assign(peak_flops_s=1e12))),
@@ -144,12 +144,12 @@ def table_data(
         "decomposition": decomposition.decompose(runs, network),
         "replication": reached.table(runs, Replicates(3, 9, 0.05)).data,
         "pilot": pilot.table(runs, read_table(FOLDER / "epochs.csv", "epochs")).data,
-        "network": fit.compare(pd.concat([network, network.assign(collective="all_gather")])),
+        "network": fit.summarize(pd.concat([network, network.assign(collective="all_gather")])),
         "prediction": errors,
         "prediction_cells": every,
         "projection": projected.rows,
         "crossover": crossover.rank_strategies(runs, benchmarks),
-        "hybrid": hybrid.predict(*heterogeneous_runs()),
+        "hybrid": hybrid.build_rows(*heterogeneous_runs()),
         "projection_curves": projection.curve_columns(projected.curves),
         **of_traces,
         "what_if": pd.DataFrame(columns=what_if.COLUMNS),

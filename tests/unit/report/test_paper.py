@@ -652,7 +652,7 @@ def test_methods_state_what_was_done() -> None:
     assert (len(sizes), sizes[0], sizes[-1]) == (9, 1024, 64 * 2**20)
     assert "fit" in stated["excluded"]["exclusions"][0] and stated["all-succeeded"]["runs"] == 270
     assert stated["devices"] == {"devices": ["cpu"], "threads": [1], "node_cores": [], "is_shared": False}
-    for sentence in (conditions.circumstances_note(facts.runs), fit.circumstances(facts.network)):
+    for sentence in (conditions.circumstances_note(facts.runs), fit.setup_note(facts.network)):
         assert sentence and to_latex(sentence) in notes
     assert cited(to_latex(conditions.replicates_note(facts.runs))) in notes
     assert "workflow/" not in section and ".yaml" not in section, "methods are told in words, not in paths"

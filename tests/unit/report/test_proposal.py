@@ -18,7 +18,7 @@ from common.files import CHECKOUT
 from declared.datasets import load_dataset
 from declared.study import load_study
 from plan.campaign import measured_campaign
-from prediction.projection import load_records
+from prediction.predictors import load_records
 from report import proposal
 from report.request import (
     Question,

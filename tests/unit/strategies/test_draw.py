@@ -8,6 +8,7 @@ import pytest
 from models.named import graph
 from models.soap import divide
 from strategies import draw, find
+from strategies.question import START_TITLES
 
 
 def test_layers_with_same_partition_share_a_row():
@@ -43,9 +44,9 @@ def test_searches_are_lines_over_proposals():
 def test_every_search_has_a_line_of_its_own():
     answers = [
         {"method": method, "start": start, "progress": [(1, 0.2), (10, 0.1)]}
-        for method, start in itertools.product(find.METHODS, find.NAMES)
+        for method, start in itertools.product(find.METHODS, START_TITLES)
     ]
-    figure, _ = draw.progress(answers, find.METHODS | find.NAMES)
+    figure, _ = draw.progress(answers, find.METHODS | START_TITLES)
     (ax,) = figure.axes
     line_styles = {(line.get_color(), line.get_linestyle()) for line in ax.lines}
     assert len(ax.lines) == len(line_styles) == len(answers) == 10

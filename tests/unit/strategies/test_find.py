@@ -13,6 +13,7 @@ from common.files import CHECKOUT
 from common.options import parse_arguments
 from strategies import find
 from strategies.problem import FASTEST
+from strategies.question import build_question
 from strategies.topology import NUMBER_BYTES, LinkTier
 
 PROPOSALS = 10_000
@@ -25,8 +26,8 @@ def planner(real):
 
 
 def parse_question(*options):
-    return find.build_question(
-        **parse_arguments(find.build_question, ["--model", "lenet-5", "--batch-size", "64", *options])
+    return build_question(
+        **parse_arguments(build_question, ["--model", "lenet-5", "--batch-size", "64", *options])
     )
 
 

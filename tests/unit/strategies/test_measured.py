@@ -13,7 +13,7 @@ from models.soap import divide
 from network.bus import bus_bandwidth
 from strategies import found
 from strategies.costs import measured_costs
-from strategies.find import METHODS, NAMES
+from strategies.find import METHODS
 from strategies.measured import (
     MissingMeasurement,
     measured_rows,
@@ -22,6 +22,7 @@ from strategies.measured import (
     select_costs,
 )
 from strategies.problem import pose
+from strategies.question import START_TITLES
 from strategies.topology import LinkTier
 from support.timed_parts import BANDWIDTH_BYTES_S, MEMORY, handled, network_rows, run_of, timed
 
@@ -166,7 +167,11 @@ def test_unbeaten_start_is_the_fastest_strategy() -> None:
     result = found.table([row, slower], {"another": Note("not-measured", "it was not measured")})
     assert result.display["bandwidth (Mbit/s)"].tolist() == ["0", "100"]
     by_start, by_search = result.display["found by"]
-    assert by_start == NAMES["expert"] and METHODS["metropolis"] in by_search and NAMES["data"] in by_search
+    assert (
+        by_start == START_TITLES["expert"]
+        and METHODS["metropolis"] in by_search
+        and START_TITLES["data"] in by_search
+    )
     assert result.display["speed-up"].tolist() == ["2.00"] * 2
     unanswered = find_note(result.below, "question-unanswered")
     assert unanswered.facts["question"] == "another" and unanswered.facts["reason"].code == "not-measured"

@@ -15,10 +15,12 @@ from models.graph import Graph
 from models.mesh import Mesh
 from models.named import graph
 from models.precision import AMP, FP32
+from models.soap import divide
 from plan.design import plan_design
 from strategies import find, meshes
 from strategies.costs import roofline
 from strategies.mesh_costs import UNPARTITIONED, StepSimulator
+from strategies.question import ALL_SPACES, MESH, build_question, choose_topology
 from strategies.topology import NUMBER_BYTES, Topology
 
 MODEL = graph("gpt-nano", (32,), 64, 64, "next")
@@ -36,7 +38,7 @@ SIMPLE = {
 
 
 def devices(count: int, name: str = "h100", precision: str = FP32) -> Topology:
-    return find.choose_topology(name, count, None, [], precision)
+    return choose_topology(name, count, None, [], precision)
 
 
 def step(mesh: Mesh, batch: int = 8, model: Graph = MODEL, **levels: object):
@@ -106,9 +108,9 @@ def test_synthetic_data_have_the_samples_of_the_model(model: str, dataset: str) 
 
 
 def test_one_device_takes_the_roofline_of_its_layers() -> None:
-    topology = find.choose_topology("p100", 1, None, [], FP32)
+    topology = choose_topology("p100", 1, None, [], FP32)
     simulator = StepSimulator(MODEL, topology, NUMBER_BYTES[FP32])
-    space = find.divide(MODEL, 8)
+    space = divide(MODEL, 8)
     costs = [
         roofline(space, place, UNPARTITIONED, topology.device, update_bytes=32)
         for place in range(len(space.layers))
@@ -186,8 +188,8 @@ def test_a_planned_mesh_is_a_study(tmp_path: Path) -> None:
 
 
 def test_note_names_the_suggested_mesh() -> None:
-    question = find.build_question(
-        model="gpt-nano", batch_size=8, tokens="32:64", topology="h100", devices=2, space=find.MESH
+    question = build_question(
+        model="gpt-nano", batch_size=8, tokens="32:64", topology="h100", devices=2, space=MESH
     )
     answers, notes = find.all_answers(question)
     table = find.table(question, answers, notes)
@@ -197,17 +199,17 @@ def test_note_names_the_suggested_mesh() -> None:
 
 @pytest.mark.parametrize(
     ("model", "space"),
-    [("gpt-nano", find.ALL_SPACES), ("llama-moe-nano", find.MESH), ("llama-3-8b", find.MESH)],
+    [("gpt-nano", ALL_SPACES), ("llama-moe-nano", MESH), ("llama-3-8b", MESH)],
 )
 def test_layers_of_large_models_are_not_searched_by_default(model: str, space: str) -> None:
-    assert find.build_question(model=model, batch_size=8, topology="h100", devices=8).space == space
+    assert build_question(model=model, batch_size=8, topology="h100", devices=8).space == space
 
 
 def test_measured_parts_and_traces_are_of_strategies_of_layers(tmp_path: Path) -> None:
     question = {"model": "lenet-5", "batch_size": 8, "devices": 2, "topology": "h100"}
     with pytest.raises(InputError) as refused:
-        find.build_question(**question, space=find.MESH, measure=True)
+        build_question(**question, space=MESH, measure=True)
     assert (refused.value.code, refused.value.file) == ("conflicting-keys", "--measure")
     with pytest.raises(InputError) as refused:
-        find.search(find.build_question(**question, space=find.MESH), traces=tmp_path)
+        find.search(build_question(**question, space=MESH), traces=tmp_path)
     assert (refused.value.code, refused.value.file) == ("conflicting-keys", "--chakra")

@@ -14,8 +14,8 @@ from common.files import CHECKOUT
 from models.mesh import Mesh
 from models.named import graph
 from models.precision import AMP
-from strategies.find import choose_topology
 from strategies.mesh_costs import StepSimulator
+from strategies.question import choose_topology
 from strategies.topology import NUMBER_BYTES
 
 SERIES = CHECKOUT / "docs" / "campaigns" / "public" / "public-mpt-fsdp" / "measured.csv"

@@ -11,6 +11,7 @@ from models.messages import n_optimizer_states
 from models.named import graph
 from models.soap import divide
 from strategies import find, parts, starts
+from strategies.question import build_question
 from strategies.search import build_problem, step_seconds
 
 MODEL, DEVICES = ("lenet-5", (28, 28, 1), 10), 2
@@ -43,8 +44,8 @@ def test_parts_are_timed_once_and_searched(
     assert parts.time_parts(built, 8, DEVICES, 4, site, folder) == timed
     assert [*folder.rglob("timing.json")] == records, "a kept timing is not repeated"
 
-    monkeypatch.setattr(find, "time_parts", lambda *arguments: timed)
-    question = find.build_question(model="lenet-5", image="28x28x1", batch_size=8, devices=1, measure=True)
+    monkeypatch.setattr("strategies.question.time_parts", lambda *arguments: timed)
+    question = build_question(model="lenet-5", image="28x28x1", batch_size=8, devices=1, measure=True)
     assert question.timed_on == timed.device
     posed = build_problem(question.job())
     unsplit = [seconds for _, degrees, *seconds in timed.costs if degrees == (1, 1, 1, 1)]
@@ -71,7 +72,7 @@ def test_what_cannot_be_timed_is_refused(site: Site) -> None:
         parts.time_parts(built, 8, DEVICES, 4, replace(site, launcher="slurm"))
     assert (refused.value.code, refused.value.file) == ("not-possible-here", "--measure")
     with pytest.raises(InputError) as refused:
-        find.build_question(
+        build_question(
             model="lenet-5", batch_size=8, devices=2, topology="h100", precision="amp", measure=True
         )
     assert (refused.value.code, refused.value.file) == ("conflicting-keys", "--measure")

@@ -12,7 +12,7 @@ from common.notes import codes, find_note
 from common.schemas import schema
 from common.tables import write_table
 from declared.factors import factor_table
-from network.fit import measured as benchmarked
+from network.fit import valid_repetitions as benchmarked
 from support.benchmarked import benchmark_rows
 from traces import bottlenecks, cells, cost, exposed, path, study
 from traces.cells import STEP

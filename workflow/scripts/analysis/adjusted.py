@@ -28,22 +28,23 @@ machine.
 
 Slopes are least squares estimates within cells and blocks (Fisher, Statistical Methods for Research Workers,
 4th ed. (1932), section 49.1; Montgomery, Design and Analysis of Experiments, 8th ed. (2013), section 15.3).
-Their error enters intervals through a cell's mean distance (`Adjusted`).
+Their error enters intervals through a cell's mean distance (`AdjustedMeans`).
 
-A covariate is used only if it improves cross-validated error by MIN_GAIN with a positive slope (forward
-selection; Miller, Subset Selection in Regression, 2nd ed. (2002)), if the slope has MIN_SLOPE_DF degrees of
-freedom, and if the cells of a setting do not differ in the covariate (p above MIN_HOMOGENEITY_P): a load that
-a cell causes itself must not be attributed to the machine. The test only detects differences beyond noise.
-`lost_cpu_time` is measured during training. If a cell causes a part of it, its adjusted mean is too small by
+A covariate is used only if it reduces cross-validated error by MIN_IMPROVEMENT with a positive slope
+(forward selection; Miller, Subset Selection in Regression, 2nd ed. (2002)), if the slope has MIN_SLOPE_DF
+degrees of freedom, and if the cells of a setting do not differ in the covariate (p above MIN_HOMOGENEITY_P):
+a load that a cell causes itself must not be attributed to the machine. The test only detects differences
+beyond noise.
+`lost_cpu_time` is measured during training. If a cell itself causes a part, its adjusted mean is too small by
 that part. Selection favours covariates that fit by chance, so it costs SELECTION_DF degrees of freedom in
 addition to one per slope. The constants come from simulations with 2 to 12 cells, 3 to 8 blocks that differ
 by 0 to 20 %, correlations of 0 to 0.97, and equal and unequal spreads (make statistics-test;
 docs/explanation/statistics.md).
 
-Better predictions within blocks need not narrow the intervals of means: if blocks change a covariate but not
-epoch times, adjusting adds to the spread between blocks. So means are adjusted only if their intervals become
-MIN_GAIN narrower (median), and ratios within blocks only if the intervals of these do. The simulations
-include this choice (benchmarks/adjusted_coverage.py).
+Better predictions within blocks do not always narrow the intervals of means: if blocks change a covariate but
+not epoch times, adjusting adds to the spread between blocks. So means are adjusted only if their intervals
+become narrower by MIN_IMPROVEMENT (median), and ratios within blocks only if their own intervals do. The
+simulations include this choice (benchmarks/adjusted_coverage.py).
 """
 
 import math
@@ -64,7 +65,7 @@ from analysis.cell_means import (
     estimate_means,
     name_bounds,
 )
-from analysis.covariance import MIN_GAIN, Slopes, fit_slopes, select_slopes
+from analysis.covariance import MIN_IMPROVEMENT, Slopes, fit_slopes, select_slopes
 from analysis.intervals import ROUNDING, Estimate
 from analysis.measured import block_of, cache_last, cell_levels, level_texts, successful
 from common.notes import Note
@@ -85,13 +86,15 @@ METHOD = Note(
     "chapter 15): machine speed is taken as its distance from the campaign's mean, among runs "
     f"{SAME_SETTING}. Slopes are estimated within blocks, and intervals include their error.",
 )
-MIN_GAIN_TEXT = f"at least {100 * MIN_GAIN:g} %"
-NO_BETTER = Note("no-better", f"cross-validated errors or intervals would not decrease by {MIN_GAIN_TEXT}")
+MIN_IMPROVEMENT_TEXT = f"at least {100 * MIN_IMPROVEMENT:g} %"
+NO_BETTER = Note(
+    "no-better", f"cross-validated errors or intervals would not decrease by {MIN_IMPROVEMENT_TEXT}"
+)
 NO_REFERENCE = Note("no-reference", "no successful run has a reference benchmark (key reference of the site)")
 
 
 @dataclass(frozen=True)
-class Adjusted(CellMeans):
+class AdjustedMeans(CellMeans):
     """The means of adjusted epoch times.
 
     The error of a mean includes the error of the slopes times the cell's mean distances (Montgomery, section
@@ -99,8 +102,8 @@ class Adjusted(CellMeans):
 
     Attributes:
         slopes: Slopes of the covariates.
-        distances: For each slope, how far the covariate of each run is from the mean of all runs, as in the
-            module's formula. If the slope grows by 1, the log adjusted time decreases by this (first order).
+        distances: For each slope, how far the covariate of each run is from the mean of all runs (`distance`
+            in the module's formula). Slope x distance is subtracted from the run's log time, to first order.
     """
 
     slopes: Slopes
@@ -115,8 +118,8 @@ class Adjusted(CellMeans):
     def cell_statistics(self) -> pd.DataFrame:
         """As `CellMeans.cell_statistics`, with the error of the slopes in low and high."""
         rows = super().cell_statistics
-        of_cells = [[values.groups[cell].mean() for values in self.distances] for cell in rows.index]
-        distance = np.array(of_cells, dtype=float).reshape(len(rows), len(self.distances))
+        means = [[values.by_cell[cell].mean() for values in self.distances] for cell in rows.index]
+        distance = np.array(means, dtype=float).reshape(len(rows), len(self.distances))
         error = np.hypot(rows["s"] / np.sqrt(rows["n"]), self.error_of_slopes(distance))
         low, high = intervals.t_interval(0.0, error, rows["df"])
         return rows.assign(low=rows["mean"] * np.exp(low), high=rows["mean"] * np.exp(high))
@@ -135,22 +138,22 @@ class Adjusted(CellMeans):
 
 
 @dataclass(frozen=True)
-class Adjustment:
+class SpeedAdjustment:
     """Adjustment of a study's epoch times for machine speed.
 
     Attributes:
         plain: Means of the measured epoch times.
-        reason_unadjusted: Why nothing is adjusted, else "".
+        reason_unadjusted: Why nothing is adjusted; "" if means or ratios are.
         adjusted: Means of the adjusted epoch times, or None.
         slopes_alone: Slope of each covariate without the other one, from runs with a reference benchmark.
-        covariates: Distance of these runs from the mean of their block and setting, a column per covariate.
-        times: Adjusted epoch times of the runs, s.
+        covariates: Covariates of these runs, less the mean of their block and setting, a column each.
+        times: Adjusted epoch times of the runs, s; None if nothing is adjusted.
         unused: Covariate -> why it is not used.
     """
 
     plain: CellMeans
     reason_unadjusted: str = ""
-    adjusted: Adjusted | None = None
+    adjusted: AdjustedMeans | None = None
     slopes_alone: Mapping[str, Slopes] = field(default_factory=dict)
     covariates: pd.DataFrame = field(default_factory=pd.DataFrame)
     times: "pd.Series[float] | None" = None
@@ -164,17 +167,17 @@ class Adjustment:
         return max(self.slopes_alone, key=lambda name: self.slopes_alone[name].gain, default=None)
 
     @property
-    def means(self) -> Adjusted | None:
-        """Adjusted means, if adjusting makes their intervals MIN_GAIN narrower; else None."""
-        return self.adjusted if self.mean_narrowing >= MIN_GAIN else None
+    def means(self) -> AdjustedMeans | None:
+        """Adjusted means, or None if adjusting narrows their intervals by less than MIN_IMPROVEMENT."""
+        return self.adjusted if self.mean_narrowing >= MIN_IMPROVEMENT else None
 
     @property
     def adjusts_ratios(self) -> bool:
-        """Whether ratios within blocks are adjusted, because their intervals are MIN_GAIN narrower."""
-        return self.ratio_narrowing >= MIN_GAIN
+        """Whether ratios within blocks are adjusted: if it narrows their intervals by MIN_IMPROVEMENT."""
+        return self.ratio_narrowing >= MIN_IMPROVEMENT
 
     def ratios(self, numerator: Sequence[str], denominator: Sequence[str]) -> pd.DataFrame:
-        """Return value, low and high of the adjusted ratio of each pair of cells, as `CellMeans.ratios`.
+        """Return value, low and high of each pair's adjusted ratio; same arguments as `CellMeans.ratios`.
 
         Values are NaN for pairs that are not adjusted. Pairs of independent groups are adjusted if means are.
         """
@@ -186,14 +189,14 @@ class Adjustment:
 
     @cached_property
     def mean_narrowing(self) -> float:
-        """Share by which intervals of means are narrower, median over cells; NaN without adjustment."""
+        """Share by which adjusting narrows intervals of means, median over cells; NaN without adjustment."""
         if self.adjusted is None:
             return math.nan
         return float(1 - (self.adjusted.half_widths / self.plain.half_widths).median())
 
     @cached_property
     def ratio_narrowing(self) -> float:
-        """Share by which intervals of ratios within blocks are narrower (consecutive cells), or NaN."""
+        """The same for ratios of consecutive cells within blocks."""
         if self.adjusted is None:
             return math.nan
         names = list(self.plain.values_by_cell)
@@ -217,16 +220,16 @@ class Adjustment:
     "other_cpu_share",
     *SETTING,
 )
-def adjustment(runs: pd.DataFrame) -> Adjustment:
-    """Return the adjustment of a study's runs; its `adjusted` is None if adjusting gains too little."""
+def adjust_for_speed(runs: pd.DataFrame) -> SpeedAdjustment:
+    """Adjust a study's epoch times for machine speed; `adjusted` is None if that gains too little."""
     plain, ok = estimate_means(runs), successful(runs)
     referenced = ok[ok["reference_s"].notna()]
     if referenced.empty:
-        return Adjustment(plain, NO_REFERENCE)
-    every, y = covariates_of(referenced), np.log(referenced["epoch_time_s"].to_numpy(float))
+        return SpeedAdjustment(plain, NO_REFERENCE)
+    covariates, y = covariates_of(referenced), np.log(referenced["epoch_time_s"].to_numpy(float))
     cell, block, setting = pd.factorize(referenced["cell"])[0], block_of(referenced), setting_of(referenced)
     block_setting = pd.factorize(pd.MultiIndex.from_arrays([block, setting]))[0]
-    within = every.apply(_centred, group=block_setting, raw=True)
+    within = covariates.apply(_centred, group=block_setting, raw=True)
     unused: dict[str, str] = {}
     for name in within:
         title = COVARIATE_TITLES[name]
@@ -240,13 +243,13 @@ def adjustment(runs: pd.DataFrame) -> Adjustment:
     slopes = select_slopes(y, within[list(alone)], cell, block)
     if missing := len(ok) - len(referenced):
         text = f"{missing} of {len(ok)} runs have no reference benchmark"
-        why: str = Note("some-without-reference", text, lacking=missing, runs=len(ok))
+        reason: str = Note("some-without-reference", text, lacking=missing, runs=len(ok))
     else:
-        why = NO_BETTER if alone else unused.get(REFERENCE) or NO_SLOPE
+        reason = NO_BETTER if alone else unused.get(REFERENCE) or NO_SLOPE
     if missing or slopes is None:
-        return Adjustment(plain, why, None, alone, within, unused=unused)
+        return SpeedAdjustment(plain, reason, None, alone, within, unused=unused)
     names = list(slopes.covariates)
-    distance = _distances_from_mean(every[names], within[names], block, setting)
+    distance = _distances_from_mean(covariates[names], within[names], block, setting)
     factor = np.exp(distance @ slopes.values)
     times = referenced["epoch_time_s"].astype(float) * factor.mean() / factor
     seconds = Values.from_runs(referenced.assign(epoch_time_s=times), "epoch_time_s")
@@ -255,8 +258,8 @@ def adjustment(runs: pd.DataFrame) -> Adjustment:
         Values.from_runs(referenced.assign(distance=column), "distance") for column in distance.T
     )
     lost_df = SELECTION_DF + len(slopes.values)
-    adjusted = Adjusted(seconds.log.groups, lost_df, seconds, slopes, distances)
-    result = Adjustment(plain, "", adjusted, alone, within, times, unused)
+    adjusted = AdjustedMeans(seconds.log.by_cell, lost_df, seconds, slopes, distances)
+    result = SpeedAdjustment(plain, "", adjusted, alone, within, times, unused)
     return (
         result
         if result.means or result.adjusts_ratios
@@ -265,14 +268,14 @@ def adjustment(runs: pd.DataFrame) -> Adjustment:
 
 
 def _distances_from_mean(
-    every: pd.DataFrame, within: pd.DataFrame, block: np.ndarray, setting: np.ndarray
+    covariates: pd.DataFrame, within: pd.DataFrame, block: np.ndarray, setting: np.ndarray
 ) -> np.ndarray:
     """Return the distance of covariates from the campaign's mean, [runs, covariates].
 
-    It is the distance `within` block and setting plus the distance of the block. A run that is alone in its
-    block has no distance of the block.
+    It is the distance `within` block and setting plus the distance of the block, which is 0 for a run that is
+    alone in its block.
     """
-    of_blocks = [_mean(_centred(column, setting), block) for column in every.to_numpy().T]
+    of_blocks = [_mean(_centred(column, setting), block) for column in covariates.to_numpy().T]
     shared = (np.bincount(block)[block] > 1)[:, None]
     return within.to_numpy() + np.where(shared, np.column_stack(of_blocks), 0.0)
 
@@ -296,12 +299,12 @@ def adjusted_times(runs: pd.DataFrame) -> "pd.Series[float]":
     plain = ok["epoch_time_s"].astype(float)
     if "reference_s" not in ok or ok["reference_s"].isna().all():
         return plain
-    result = adjustment(runs)
+    result = adjust_for_speed(runs)
     return plain if result.means is None or result.times is None else result.times
 
 
 def setting_of(runs: pd.DataFrame) -> np.ndarray:
-    """Return the number of each run's setting. In a setting, the reference should take equally long."""
+    """Return a number for each run's setting; on an idle machine, runs of one have equal references."""
     return runs.groupby(list(SETTING), dropna=False).ngroup().to_numpy()
 
 
@@ -331,7 +334,7 @@ def _is_homogeneous(covariate: np.ndarray, cell: np.ndarray, block_setting: np.n
     return bool(special.fdtrc(cell_df, df, f) >= MIN_HOMOGENEITY_P)
 
 
-def summarize(runs: pd.DataFrame, result: Adjustment) -> pd.DataFrame:
+def summarize(runs: pd.DataFrame, result: SpeedAdjustment) -> pd.DataFrame:
     """Return a row per cell with plain and adjusted means; no rows if means are not adjusted.
 
     Columns: factors, n, epoch_time_s and adjusted_s with bounds (s), change (of the mean, a share), width (of
@@ -352,7 +355,7 @@ def summarize(runs: pd.DataFrame, result: Adjustment) -> pd.DataFrame:
 
 def table(runs: pd.DataFrame) -> tables.Table:
     """Return the table of a study; it has no rows if means are not adjusted."""
-    result = adjustment(runs)
+    result = adjust_for_speed(runs)
     data = summarize(runs, result)
     if result.means is None:
         why = interval_gain_note(result) or adjusted_tables_note(result)
@@ -390,15 +393,15 @@ def table(runs: pd.DataFrame) -> tables.Table:
     return tables.Table(TITLE, data, pd.DataFrame(texts), notes)
 
 
-def interval_gain_note(result: Adjustment) -> str:
-    """Say how much narrower adjusting makes intervals; "" if nothing is adjusted."""
+def interval_gain_note(result: SpeedAdjustment) -> str:
+    """Return a note on how much adjusting narrows intervals; "" if nothing is adjusted."""
     if result.adjusted is None:
         return ""
     is_means, is_ratios = result.means is not None, result.adjusts_ratios
     text = (
         f"Intervals of adjusted means are {_width_change(result.mean_narrowing)} (median), those of adjusted "
         f"ratios within blocks {_width_change(result.ratio_narrowing)}. Adjusting requires "
-        f"{MIN_GAIN_TEXT}: {' and '.join(['means'] * is_means + ['ratios'] * is_ratios)} are adjusted."
+        f"{MIN_IMPROVEMENT_TEXT}: {' and '.join(['means'] * is_means + ['ratios'] * is_ratios)} are adjusted."
     )
     return Note(
         "intervals-narrower",
@@ -410,7 +413,7 @@ def interval_gain_note(result: Adjustment) -> str:
     )
 
 
-def adjusted_tables_note(result: Adjustment) -> Note:
+def adjusted_tables_note(result: SpeedAdjustment) -> Note:
     """Return a note on which numbers are adjusted, and by which covariates, or why no number is."""
     if result.adjusted is None:
         return Note(
@@ -431,8 +434,8 @@ def _width_change(share: float) -> str:
     return f"{tables.number(100 * abs(share))} % {'narrower' if share > 0 else 'wider'}"
 
 
-def slopes_note(result: Adjustment) -> str:
-    """Describe the slopes of log epoch time over covariates, within cells and blocks; "" without any."""
+def slopes_note(result: SpeedAdjustment) -> str:
+    """Return a note on the slopes of log epoch time within cells and blocks; "" without any."""
     if result.leading_covariate is None:
         return ""
     alone = [
@@ -447,7 +450,7 @@ def slopes_note(result: Adjustment) -> str:
         "Among the runs of a block, each compared with the mean of its cell, an epoch takes longer by "
         f"{' and by '.join(alone)}. With {by}, cross-validated errors "
         f"{'fall' if chosen.gain >= 0 else 'rise'} by {tables.number(100 * abs(chosen.gain), 2)} % "
-        f"(adjusting requires a decrease by {MIN_GAIN_TEXT}). {dropped}"
+        f"(adjusting requires a decrease by {MIN_IMPROVEMENT_TEXT}). {dropped}"
     ).rstrip()
     return Note(
         "slopes",

@@ -31,8 +31,8 @@ TIMES = " × "
 NO_ERROR_DF = Note("no-error-df", "no degree of freedom is left for the error")
 RUNS_THE_SAME = Note("runs-do-not-differ", "runs of a cell do not differ")
 RANK_TOLERANCE = 1e-9
-ROUNDING_SHARE = 1e-12  # of the total sum of squares; less is rounding
-MAX_COLUMNS = 400  # of the model; interactions with more are left out and named
+ROUNDING_SHARE = 1e-12  # Sums of squares below this share of the total are rounding errors.
+MAX_COLUMNS = 400  # Interactions that need more columns of the model are left out and named.
 COLUMNS = [
     "term",
     "df",

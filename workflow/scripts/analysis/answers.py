@@ -79,14 +79,14 @@ COMPUTATION = (
     "replica: communication, waiting and contention."
 )
 ACCUMULATION = "sync_every"
-ACCURACY = "accuracy-of-accumulation"  # code of a note
+ACCURACY = "accuracy-of-accumulation"  # Code of a note.
 UNEQUAL_TRAINING = (
     "With {}, the effective batch grows, so epochs are not equal training. "  # and accuracies can differ
 )
 OWN_SETTINGS = "Frameworks keep their own settings (table `settings`). "
-MAX_RANGES = 4  # of means, by the number of nodes
-MAX_GROUPS = 3  # of comparisons, by the levels of the factor on which an effect depends
-MIN_FACTOR = 3.0  # larger ratios are given as factors, smaller ones in per cent
+MAX_RANGES = 4  # Most ranges of means in a sentence, one for each number of nodes.
+MAX_GROUPS = 3  # Most groups of comparisons, one for each level of the factor that an effect depends on.
+MIN_FACTOR = 3.0  # Larger ratios are given as factors, smaller ones in per cent.
 
 
 class Answer(NamedTuple):

@@ -10,7 +10,7 @@ is moderated by the variances of all cells:
     ratio     m1 / m2 exp(-+ t(df) e)                  `CellMeans.ratios`
               e^2 = d^2 / b                            within b shared blocks (paired t test)
               e^2 = s1^2 / n1 + s2^2 / n2              of independent groups (Welch)
-    s^2, d^2  (w u + f v) / (w + f)                    moderated variances (`Prior.moderated`)
+    s^2, d^2  (w u + f v) / (w + f)                    moderated variances (`VariancePrior.moderated`)
     df        w + f, at most `CellMeans.max_mean_df` for a mean and `CellMeans.within.df` for a paired ratio;
               of independent groups by Welch-Satterthwaite, at most `CellMeans.max_mean_df`
 
@@ -36,10 +36,10 @@ because such a test would react to noise. MAX_PRIOR_DF comes from simulations of
 cells, with equal and unequal spreads and with blocks (make bench-intervals; make statistics-test checks it).
 With a larger value, intervals are narrower, but the noisiest cell's cover the true value too rarely.
 
-The table of cell means (analysis.cells) prints the intervals of `cell_statistics`, and computes those of
-medians itself. Intervals are elsewhere for accuracy and perplexity (plain t, `intervals.means`), for fitted
-scaling laws (analysis.scaling) and for adjusted times (analysis.adjusted). Predictions use none of these: the
-law pools the noise of runs over cells (`prediction.law.StepLaw.error`).
+The table of cell means (analysis.cells) prints the intervals of `cell_statistics`, and computes intervals of
+medians itself. Other modules have the intervals of accuracy and perplexity (plain t, `intervals.means`), of
+fitted scaling laws (analysis.scaling) and of adjusted times (analysis.adjusted). Predictions use none of
+these: the law pools the noise of runs over cells (`prediction.law.StepLaw.error`).
 """
 
 import math
@@ -58,10 +58,12 @@ from analysis.measured import block_of, cache_last, currency_of, successful
 from declared.responses import EPOCH_TIME, Response
 
 MIN_SHARED_BLOCKS = 3
-MIN_PAIRED_DF = 4  # unmoderated; t is 20 % larger than with the 8 df of two independent groups of 5 runs
+# Degrees of freedom that a paired t test without moderated variances needs. With 4, t is 20 % larger than
+# with the 8 of two independent groups of 5 runs.
+MIN_PAIRED_DF = 4
 MAX_PRIOR_DF = 2.0
-MIN_VARIANCE_RATIO = 1e-5  # of the median variance; replaces variances of 0, which have no logarithm
-MAX_SPREAD_RATIO = 3.5  # beyond it, a common spread is doubtful
+MIN_VARIANCE_RATIO = 1e-5  # Replaces variances of 0, which have no logarithm, times the median variance.
+MAX_SPREAD_RATIO = 3.5  # If spreads differ by a larger factor, a common spread is doubtful.
 
 
 @dataclass(frozen=True)
@@ -69,35 +71,35 @@ class Values:
     """One response of the runs, by cell and by block.
 
     Attributes:
-        groups: Cell -> values of its runs.
+        by_cell: Cell -> values of its runs.
         blocks: The values as a table [cells, blocks], NaN if a cell has no run in a block. Runs alone in
             their block are left out. If a cell has several runs in a block, nothing is paired: all are NaN.
     """
 
-    groups: dict[str, np.ndarray]
+    by_cell: dict[str, np.ndarray]
     blocks: pd.DataFrame
 
     @classmethod
     def from_runs(cls, runs: pd.DataFrame, column: str) -> "Values":
         """Return the values of a column of runs.csv, which must have no missing value."""
         values = runs[column].to_numpy(float)
-        groups = {str(cell): values[rows] for cell, rows in runs.groupby("cell").indices.items()}
+        by_cell = {str(cell): values[rows] for cell, rows in runs.groupby("cell").indices.items()}
         block = block_of(runs)
         table = pd.DataFrame({"cell": runs["cell"].to_numpy(str), "block": block, "value": values})
         table = table[table.duplicated("block", keep=False)]
         if table.empty or table.duplicated(["cell", "block"]).any():
-            return cls(groups, pd.DataFrame(math.nan, index=list(groups), columns=[0]))
-        return cls(groups, table.pivot(index="cell", columns="block", values="value"))
+            return cls(by_cell, pd.DataFrame(math.nan, index=list(by_cell), columns=[0]))
+        return cls(by_cell, table.pivot(index="cell", columns="block", values="value"))
 
     @cached_property
     def log(self) -> "Values":
         """Natural logarithms of the values."""
-        return Values({cell: np.log(x) for cell, x in self.groups.items()}, np.log(self.blocks))
+        return Values({cell: np.log(x) for cell, x in self.by_cell.items()}, np.log(self.blocks))
 
     @cached_property
     def inverse(self) -> "Values":
         """Inverses of the values."""
-        return Values({cell: 1 / x for cell, x in self.groups.items()}, 1 / self.blocks)
+        return Values({cell: 1 / x for cell, x in self.by_cell.items()}, 1 / self.blocks)
 
     @cached_property
     def linearized_rates(self) -> "Values":
@@ -105,10 +107,10 @@ class Values:
 
         Their arithmetic mean is h, and their spread gives its standard error (delta method).
         """
-        means = {cell: 1 / x.mean() for cell, x in self.inverse.groups.items()}
+        means = {cell: 1 / x.mean() for cell, x in self.inverse.by_cell.items()}
         h = pd.Series(means, dtype=float).reindex(self.blocks.index)
         blocks = (2 - self.inverse.blocks.mul(h, axis="index")).mul(h, axis="index")
-        return Values({cell: means[cell] * (2 - means[cell] / x) for cell, x in self.groups.items()}, blocks)
+        return Values({cell: means[cell] * (2 - means[cell] / x) for cell, x in self.by_cell.items()}, blocks)
 
     def compare_pairs(
         self, to: Sequence[str], base: Sequence[str], min_shared_blocks: int = MIN_PAIRED_DF + 1
@@ -116,13 +118,13 @@ class Values:
         """Compare pairs of cells within blocks if they share enough of them, else as independent groups.
 
         Returns:
-            A row per pair as of `intervals.paired` or `intervals.welch`, with within_blocks, the number of
-            shared blocks or 0.
+            A row per pair as returned by `intervals.paired` or `intervals.welch`, with within_blocks, the
+            number of shared blocks or 0.
         """
         shared = intervals.paired(*(self.blocks.reindex(list(cells)).to_numpy(float) for cells in (to, base)))
         unpaired = np.flatnonzero(shared["n"] < min_shared_blocks)
         ends = (np.asarray(cells, dtype=object)[unpaired].tolist() for cells in (to, base))
-        pairs = intervals.welch(self.groups, *ends).set_index(unpaired)
+        pairs = intervals.welch(self.by_cell, *ends).set_index(unpaired)
         within = shared.assign(within_blocks=shared["n"]).drop(unpaired)
         return pd.concat([within, pairs.assign(within_blocks=0)]).sort_index()
 
@@ -132,7 +134,7 @@ class Values:
 
 
 @dataclass(frozen=True)
-class Prior:
+class VariancePrior:
     """The typical variance of all cells, and its weight in degrees of freedom; 0 if none is typical."""
 
     variance: float
@@ -158,7 +160,7 @@ class Prior:
         return weight * typical + (1 - weight) * np.where(df > 0, variances, 0.0), self.df + df
 
 
-def estimate_prior(variances: np.ndarray, df: np.ndarray, max_df: float) -> Prior:
+def estimate_prior(variances: np.ndarray, df: np.ndarray, max_df: float) -> VariancePrior:
     """Estimate the typical variance of cells (Smyth 2004, section 6.2).
 
     Uses mean and variance of the log variances. Each variance is a chi square over its degrees of freedom,
@@ -171,15 +173,15 @@ def estimate_prior(variances: np.ndarray, df: np.ndarray, max_df: float) -> Prio
         max_df: Largest weight of the typical variance.
     """
     if len(variances) < 2 or not variances.any():
-        return Prior(math.nan, 0.0)
+        return VariancePrior(math.nan, 0.0)
     logs = np.log(np.maximum(variances, MIN_VARIANCE_RATIO * np.median(variances[variances > 0])))
     logs += np.log(df / 2) - special.digamma(df / 2)
     mean, excess = float(logs.mean()), float(logs.var(ddof=1) - special.polygamma(1, df / 2).mean())
-    if excess <= special.polygamma(1, 1e6):  # no more excess than their degrees of freedom explain
-        return Prior(float((variances * df).sum() / df.sum()), max_df)
+    if excess <= special.polygamma(1, 1e6):  # The variances differ no more than their df explain.
+        return VariancePrior(float((variances * df).sum() / df.sum()), max_df)
     prior_df = 2 * optimize.brentq(lambda half: special.polygamma(1, half) - excess, 1e-6, 1e6)
     variance = math.exp(mean + special.digamma(prior_df / 2) - math.log(prior_df / 2))
-    return Prior(variance, min(prior_df, max_df))
+    return VariancePrior(variance, min(prior_df, max_df))
 
 
 @dataclass(frozen=True)
@@ -187,19 +189,19 @@ class Spread:
     """Spread of values, such as log epoch times, within cells.
 
     Attributes:
-        groups: Cell -> values.
+        spread_values: Cell -> its values, mostly logarithms.
         lost_df: Degrees of freedom taken by other parameters than the cells' means, such as blocks or slopes.
         max_prior_df: Largest weight of the typical variance, if it is not MAX_PRIOR_DF.
     """
 
-    groups: dict[str, np.ndarray]
+    spread_values: dict[str, np.ndarray]
     lost_df: int
     max_prior_df: float | None = field(default=None, kw_only=True)
 
     @cached_property
     def replicated(self) -> list[np.ndarray]:
         """Values of the cells with two or more values."""
-        return [x for x in self.groups.values() if len(x) > 1]
+        return [x for x in self.spread_values.values() if len(x) > 1]
 
     @cached_property
     def spreads(self) -> np.ndarray:
@@ -223,10 +225,10 @@ class Spread:
         return self.df / sum(len(x) - 1 for x in self.replicated) if self.df else 1.0
 
     @cached_property
-    def prior(self) -> Prior:
+    def prior(self) -> VariancePrior:
         """Typical variance of the cells."""
         if not self.df:
-            return Prior(math.nan, 0.0)
+            return VariancePrior(math.nan, 0.0)
         counts = np.array([len(x) - 1 for x in self.replicated])
         max_df = MAX_PRIOR_DF if self.max_prior_df is None else self.max_prior_df
         return estimate_prior(self.spreads**2 / self.df_share, counts * self.df_share, max_df)
@@ -265,8 +267,8 @@ class Spread:
 class CellMeans(Spread):
     """Means of a response by cell, and comparisons of cells, with the spread of log responses behind them.
 
-    As a `Spread`, it has in `groups` the logarithms of the runs by cell, blocks included. The values
-    themselves are `values_by_cell`.
+    As a `Spread`, its `spread_values` are the logarithms, with the effects of blocks. The values themselves
+    are `values_by_cell`.
 
     Attributes:
         values: The response of the runs, such as epoch times in s.
@@ -279,7 +281,7 @@ class CellMeans(Spread):
     @property
     def values_by_cell(self) -> dict[str, np.ndarray]:
         """Cell -> values of its runs, not their logarithms."""
-        return self.values.groups
+        return self.values.by_cell
 
     @cached_property
     def cell_statistics(self) -> pd.DataFrame:
@@ -287,15 +289,15 @@ class CellMeans(Spread):
 
         The interval is mean x exp(-+ t(df) s / sqrt(n)): log(mean) has the variance of the mean logarithm,
         s^2 / n (delta method). It is an interval for one cell, not a simultaneous one for all. The mean of a
-        single run has an interval as well if others show a typical variance (`Prior.df` > 0): s^2 is then
-        this variance, and df its weight w. The module's docstring lists the assumptions. For rates, cv is of
-        the inverse.
+        single run has an interval as well if others show a typical variance (`VariancePrior.df` > 0): s^2 is
+        then this variance, and df its weight w. The module's docstring lists the assumptions. For rates, cv
+        is the coefficient of variation of their inverses.
         """
         names = list(self.values_by_cell)
         costs = self.values.inverse if self.is_rate else self.values
         n = np.array([len(x) for x in self.values_by_cell.values()], dtype=int)
         with np.errstate(all="ignore"):
-            rows = [(x.mean(), _sd(x), _sd(np.log(x))) for x in costs.groups.values()]
+            rows = [(x.mean(), _sd(x), _sd(np.log(x))) for x in costs.by_cell.values()]
         cost, sd, log_sd = np.array(rows, dtype=float).reshape(-1, 3).T
         mean = 1 / cost if self.is_rate else cost
         variance, df = self.prior.moderated(log_sd**2 / self.df_share, (n - 1) * self.df_share)
@@ -337,7 +339,7 @@ class CellMeans(Spread):
         """Largest degrees of freedom that the mean of a cell can have (Satterthwaite, Biometrics 2, 1946).
 
         Block effects are estimated from as many values as there are blocks, however many cells there are. If
-        all cells have equally many runs in every block, the limit is that of a mean in randomized complete
+        all cells have equally many runs in every block, it is the limit for a mean in randomized complete
         blocks. It is at most `df`.
         """
         if self.sd == 0:
@@ -468,7 +470,7 @@ def measured_response(runs: pd.DataFrame, response: Response) -> Response:
 def estimate_column_means(runs: pd.DataFrame, column: str, *, is_rate: bool = False) -> CellMeans:
     """Return the means of a column by cell; all its values are positive, and none is missing."""
     values = Values.from_runs(runs, column)
-    return CellMeans(values.log.groups, 0, values, is_rate=is_rate)
+    return CellMeans(values.log.by_cell, 0, values, is_rate=is_rate)
 
 
 def name_bounds(means: pd.DataFrame, column: str) -> pd.DataFrame:

@@ -35,7 +35,7 @@ STEP_QUANTILES = (
 MIN_BOOTSTRAP_RUNS = 10
 RESAMPLES = 1999
 SEED = 20261121
-BOOTSTRAP_BATCH = 10_000_000  # values resampled at once, which limits memory
+BOOTSTRAP_BATCH = 10_000_000  # Values resampled at once. The number limits memory.
 
 
 _MEMORY: dict[str, Any] = {"unit": "MiB", "unit_multiplier": 2**-20}
@@ -108,7 +108,7 @@ def median_intervals(samples: dict[str, np.ndarray]) -> pd.DataFrame:
         if n < MIN_BOOTSTRAP_RUNS:
             continue
         with warnings.catch_warnings(), np.errstate(all="ignore"):
-            warnings.simplefilter("ignore")  # equal times have no interval
+            warnings.simplefilter("ignore")  # Equal times have no interval.
             drawn = stats.bootstrap(
                 (times,),
                 np.median,
@@ -123,7 +123,7 @@ def median_intervals(samples: dict[str, np.ndarray]) -> pd.DataFrame:
 
 
 def table(runs: pd.DataFrame, response: Response = EPOCH_TIME) -> tables.Table:
-    """Return the table of cell means of a study; arguments as of `summarize`."""
+    """Return the table of cell means of a study; same arguments as `summarize`."""
     data = summarize(runs, response)
     display = level_texts(data, runs)
     ran_out = (data["n"] == 0) & data["out_of_memory"].notna()

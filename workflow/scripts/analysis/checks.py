@@ -25,12 +25,12 @@ from common.notes import Note
 from common.text import number_of
 from common.units import TIMES, in_one_unit
 
-MAX_SHAPIRO_VALUES = 5000  # p is inaccurate beyond (Royston, Applied Statistics 44, 1995)
+MAX_SHAPIRO_VALUES = 5000  # p is inaccurate for more values (Royston, Applied Statistics 44, 1995).
 MIN_RESIDUALS = 8
 POWER = 0.8
 DRIFT_RUNS = 100  # A drift is stated over this number of runs, or over a block if that is shorter.
 MAX_OUTLIER_ROUNDS = 200
-MAX_GROUPS = 400  # sessions or blocks
+MAX_GROUPS = 400  # Most sessions or blocks.
 MAX_LISTED_OUTLIERS = 20
 HEADING = "Assumptions of intervals and tests, and the differences that the study can resolve"
 # Assumptions as the table names them; the last two are followed by the number of runs.
@@ -104,14 +104,14 @@ def residuals(runs: pd.DataFrame) -> pd.DataFrame:
     data = ok[["run_id", "cell", "session", "block", "other_cpu_share", "steal_share"]].copy()
     data["order"], data["by_clock"] = np.arange(1, len(ok) + 1), by_clock
     data["fitted_log"] = groups.transform("mean").astype(float)
-    differ = groups.transform("max") > groups.transform("min")  # equal times have residual 0 despite rounding
+    differ = groups.transform("max") > groups.transform("min")  # Else residuals are 0, not rounding.
     data["residual"] = np.where(differ, log - data["fitted_log"], 0.0)
     data["n"] = n.astype(int)
     data["studentized"], _ = _studentized(data["residual"].to_numpy(), n)
     data["step_s"], data["place"] = _lattice_columns(ok)
     data["p_outlier"], data["outlier"] = math.nan, False
     on_lattice = data["step_s"].notna()
-    for part in (data.index[on_lattice], data.index[~on_lattice]):  # their spreads have little in common
+    for part in (data.index[on_lattice], data.index[~on_lattice]):  # Their spreads differ.
         peers = pd.factorize(_peers(data).loc[part])[0]
         p, outlier = _find_outliers(log.loc[part].to_numpy(float), peers)
         data.loc[part, "p_outlier"], data.loc[part, "outlier"] = p, outlier
@@ -529,9 +529,8 @@ def detectable_difference(n: int, df: float) -> float:
     freedom (Cohen, Statistical Power Analysis, 2nd ed. (1988), section 2.2). A difference as large as
     `significant_difference` is detected in about half of all studies.
     """
-    apart = special.nctdtrinc(
-        df, 1 - POWER, stats.t.ppf(1 - SIGNIFICANCE_LEVEL / 2, df)
-    )  # in standard errors of the difference
+    # The difference in standard errors.
+    apart = special.nctdtrinc(df, 1 - POWER, stats.t.ppf(1 - SIGNIFICANCE_LEVEL / 2, df))
     return float(apart) * math.sqrt(2 / n)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 import pandas as pd
 
-from analysis.cell_means import MIN_SHARED_BLOCKS, Prior, estimate_means
+from analysis.cell_means import MIN_SHARED_BLOCKS, VariancePrior, estimate_means
 from analysis.measured import (
     OUT_OF_MEMORY_MARK,
     are_times_to_train,
@@ -26,13 +26,13 @@ from common.text import number_of
 from common.units import LINK_RATES, Unit, in_one_unit
 from declared.factors import LARGEST, UNTRACED, factor_rules
 from declared.frameworks import framework_notes, has_own_algorithm, is_registered
-from declared.mesh import divides_more, idle
+from declared.mesh import exceeds_data_parallelism, idle
 from declared.user_models import is_user_model
 from runs import usable
 
 MAX_LISTED_NAMES = 10
-SITE_DEFAULTS = {"devices_per_node": 0, "device": "site", "bandwidth": 0}  # levels that defer to the site
-NOTABLE_OTHER_SHARE = 0.05  # of CPU time, used by other processes during a run
+SITE_DEFAULTS = {"devices_per_node": 0, "device": "site", "bandwidth": 0}  # Levels that defer to the site.
+NOTABLE_OTHER_SHARE = 0.05  # CPU time of other processes during a run that is worth a note, as a share.
 NOTABLE_STEAL_SHARE = 0.05
 # Differences of step times, as shares, in MLPerf Training v4.0 to v5.1 (mlcommons/training_results_v5.1 and
 # earlier): between sites with nominally the same GPUs, batch and round, and standard deviation within a cell.
@@ -105,7 +105,8 @@ def usable_runs_note(runs: pd.DataFrame) -> Note:
     """Say how many runs are usable, why the others are not, and how many were repeated.
 
     Returns:
-        Facts as of `runs.usable`, and `repeated`: usable runs that are not the first attempt.
+        A note with the facts of `runs.usable.usable_runs_note`, and `repeated`: usable runs that are not the
+        first attempt.
     """
     reasons = runs["reason"].astype(object).where(runs["reason"].notna(), None)
     note = usable.usable_runs_note(zip(runs["status"], reasons, strict=True))
@@ -117,7 +118,7 @@ def usable_runs_note(runs: pd.DataFrame) -> Note:
 def device_count_note(runs: pd.DataFrame) -> str:
     """Say what counts as a device if some cell uses model parallelism; else return ""."""
     layouts = runs[["parallelism", "ranks"]].drop_duplicates().itertuples(index=False, name=None)
-    if not any(divides_more(level, int(ranks)) for level, ranks in layouts):
+    if not any(exceeds_data_parallelism(level, int(ranks)) for level, ranks in layouts):
         return ""
     return Note(
         "replicas-are-devices",
@@ -352,7 +353,7 @@ def replicates_note(runs: pd.DataFrame) -> Note:
     return Note("replicates", text, prior_df=prior.df, prior_variance=prior.variance, **facts)
 
 
-def _typical_text(prior: Prior) -> str:
+def _typical_text(prior: VariancePrior) -> str:
     return f"s = {math.sqrt(prior.variance):.3g}, with the weight of {prior.df:.2g} degrees of freedom"
 
 

@@ -115,7 +115,7 @@ def contrasts_by_factor(
         for name in factors_in_order(runs)
     }
     main = _main_effects(runs, [name for name, rows in pairs.items() if rows.empty], anova)
-    prefix = "" if response == EPOCH_TIME else "response_"  # as in the table of effects
+    prefix = "" if response == EPOCH_TIME else "response_"  # The table of effects has the same columns.
     return {
         name: [*_contrasts(runs, name, rows, prefix), *main.get(name, [])] for name, rows in pairs.items()
     }

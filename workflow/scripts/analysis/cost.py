@@ -24,7 +24,7 @@ from common.units import CARBON_MASSES, choose_unit
 TITLE = "Cost and carbon dioxide of an epoch, with 95 % intervals"
 HOUR_S = 3600.0
 KWH_J = 3.6e6
-STATED = "stated"  # source of energy without meters
+STATED = "stated"  # Source of energy without meters.
 PER_EPOCH, TO_TARGET = ("cost", "co2_g"), ("cost_to_target", "co2_to_target_g")
 HEADINGS = {
     "cost": "cost",

@@ -10,7 +10,7 @@ from analysis import intervals
 from analysis.cell_means import after_blocks
 from analysis.intervals import ROUNDING, Estimate
 
-MIN_GAIN = 0.05  # share by which each covariate must reduce the error of left-out runs
+MIN_IMPROVEMENT = 0.05  # A covariate must reduce the error of left-out runs by this share.
 MIN_SLOPE_DF = 5
 
 
@@ -55,7 +55,7 @@ def select_slopes(y: np.ndarray, x: pd.DataFrame, cell: np.ndarray, block: np.nd
     """Return the slopes of the covariates that improve cross-validated error, or None (forward selection).
 
     Each step adds the covariate with the smallest error of left-out runs, if it reduces this error by
-    MIN_GAIN. All slopes must be positive and have MIN_SLOPE_DF degrees of freedom.
+    MIN_IMPROVEMENT. All slopes must be positive and have MIN_SLOPE_DF degrees of freedom.
 
     Args:
         y: Response [runs].
@@ -74,14 +74,14 @@ def select_slopes(y: np.ndarray, x: pd.DataFrame, cell: np.ndarray, block: np.nd
         if best is None:
             break
         before = chosen.error_with if chosen else best.error_without
-        if not best.error_with < (1 - MIN_GAIN) * before:
+        if not best.error_with < (1 - MIN_IMPROVEMENT) * before:
             break
         chosen = best
     return chosen
 
 
 def fit_slopes(y: np.ndarray, x: pd.DataFrame, cell: np.ndarray, block: np.ndarray) -> Slopes | None:
-    """Fit the slopes of y over the columns of x within cells and blocks; arguments as of `select_slopes`.
+    """Fit the slopes of y over the columns of x within cells and blocks; same arguments as `select_slopes`.
 
     Runs that are alone in their block are left out, because they carry no information within blocks. The
     error of a left-out run is its residual over 1 - leverage (PRESS; Allen, Technometrics 16 (1974)). Runs

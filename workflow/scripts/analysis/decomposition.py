@@ -34,12 +34,12 @@ from analysis.measured import (
     varying,
 )
 from common.notes import Note
-from declared.mesh import divides_more
+from declared.mesh import exceeds_data_parallelism
 from declared.models import find_graph
 from models.collectives import ALL_REDUCE
 from models.messages import number_bytes
 
-Levels = Mapping[str, Any]  # of a cell
+Levels = Mapping[str, Any]  # The levels of a cell.
 
 ACCUMULATION = "sync_every"
 TOTAL = "total"
@@ -194,7 +194,8 @@ def decompose(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> pd.Dat
                 gradient_bytes(end["model"], end["dataset"], end),
             ),
         )
-        if row["part"] == ACCUMULATION and not divides_more(end["parallelism"], int(end["n_devices"]))
+        if row["part"] == ACCUMULATION
+        and not exceeds_data_parallelism(end["parallelism"], int(end["n_devices"]))
         else {}
         for row, end in zip(data.to_dict("records"), ends, strict=True)
     ]

@@ -14,9 +14,9 @@ from analysis import conditions, tables
 from analysis.adjusted import (
     NO_REFERENCE,
     SAME_SETTING,
-    Adjustment,
+    SpeedAdjustment,
+    adjust_for_speed,
     adjusted_tables_note,
-    adjustment,
     interval_gain_note,
     setting_of,
     slopes_note,
@@ -57,7 +57,7 @@ def drift_by_run(runs: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def covariate_and_time(runs: pd.DataFrame, result: Adjustment) -> pd.DataFrame:
+def covariate_and_time(runs: pd.DataFrame, result: SpeedAdjustment) -> pd.DataFrame:
     """Return the leading covariate and epoch_time of runs with a reference, as ratios within cell and block.
 
     The slope of this covariate alone is fitted to these values. No rows if there is no slope.
@@ -143,7 +143,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
         texts[heading] = [tables.percent(value) for value in data[column]]
     if data["waited"].any():
         texts["waited (s)"] = [tables.number(value) for value in data["waited_s"]]
-    result, n_missing = adjustment(runs), int(by_run["reference"].isna().sum())
+    result, n_missing = adjust_for_speed(runs), int(by_run["reference"].isna().sum())
     notes = [
         f"{conditions.run_counts_note(runs, intervals=False)} Reference: time of fixed work right before "
         f"and right after a run, relative to the median of the campaign's runs {SAME_SETTING}; the fastest "

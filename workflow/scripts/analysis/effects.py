@@ -21,7 +21,7 @@ from declared.responses import EPOCH_TIME, Response
 
 TITLE = "Effect of each factor on epoch time, all else equal, with simultaneous 95 % intervals"
 DIFFERS, DIFFERS_WITHIN, EQUAL, OPEN = "differs", "differs within margin", "equal", "open"
-EVERY_PAIR = ("framework",)  # compared pairwise, because no framework is the natural base level
+EVERY_PAIR = ("framework",)  # All levels are compared pairwise, because no framework is the natural base.
 NO_PAIR = Note("no-pair", "No two cells of the study differ in one factor only.")
 THROTTLED = Note(
     "throttled-is-processor-time",
@@ -60,7 +60,7 @@ def cell_pairs(runs: pd.DataFrame) -> pd.DataFrame:
         fixed = [name for name in names if name not in (factor, *free)]
         context = ranks.groupby(fixed).ngroup() if fixed else pd.Series(0, index=ranks.index)
         candidates = ranks[["cell", *free]].assign(context=context, level=ranks[factor])
-        if factor in REQUIRED_AXIS:  # its base level must be one that has an effect
+        if factor in REQUIRED_AXIS:  # Its base level must be one that has an effect.
             candidates = candidates[candidates["cell"].isin(_relevant_cells(rows, factor))]
         matched = candidates.merge(candidates, on="context", suffixes=("_from", "_to"))
         matched = matched[matched["level_from"] < matched["level_to"]]
@@ -187,7 +187,7 @@ def build_rows(
     data = pd.concat(
         [
             paired[["factor"]],
-            pd.DataFrame(levels, dtype=object),  # keeps integers next to missing levels
+            pd.DataFrame(levels, dtype=object),  # The type keeps integers next to missing levels.
             other_levels,
             paired[["from_cell", "to_cell"]],
             contrasts(runs, estimate_means(runs), paired["to_cell"].tolist(), paired["from_cell"].tolist()),
@@ -212,8 +212,8 @@ def build_rows(
 
 
 def _adjusted_ratios(runs: pd.DataFrame, paired: pd.DataFrame) -> pd.DataFrame:
-    """Return ratio_adjusted of each pair with bounds; NaN if not adjusted (`Adjustment.ratios`)."""
-    ratios = adjusted.adjustment(runs).ratios(paired["to_cell"].tolist(), paired["from_cell"].tolist())
+    """Return ratio_adjusted of each pair with bounds; NaN if not adjusted (`SpeedAdjustment.ratios`)."""
+    ratios = adjusted.adjust_for_speed(runs).ratios(paired["to_cell"].tolist(), paired["from_cell"].tolist())
     columns = [f"ratio_adjusted{end}" for end in ("", "_low", "_high")]
     return ratios.set_axis(columns, axis="columns").set_axis(paired.index)
 
@@ -398,4 +398,4 @@ def margin_text(margin: float) -> str:
 def _megabytes(value: float) -> str:
     if pd.isna(value):
         return tables.DASH
-    return tables.number(value / 1e6 if value >= 1000 else 0.0)  # fewer bytes are ARP packets
+    return tables.number(value / 1e6 if value >= 1000 else 0.0)  # Fewer bytes are ARP packets.

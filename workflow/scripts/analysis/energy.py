@@ -113,7 +113,7 @@ def energy_of_runs(runs: pd.DataFrame, scope: EnergyScope) -> pd.DataFrame:
     )
     machines = ok["nodes"].where(ok["placement"].eq("distinct-nodes"), 1)
     idle = ok[f"idle_{scope.scope}_w"].astype(float)
-    units = ok["n_devices"] if scope.scope == "device" else machines  # hybrid runs have no device energy
+    units = ok["n_devices"] if scope.scope == "device" else machines  # Hybrid runs have no device energy.
     return energies.assign(idle_w=idle * units.astype(float))
 
 

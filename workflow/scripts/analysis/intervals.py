@@ -1,7 +1,6 @@
-"""Compute means over replicates, and their intervals. Replicates are independent runs with one value each.
+"""Compute means, comparisons and their intervals for values of replicates: independent runs, one value each.
 
-Quantiles, tests and corrections come from scipy and statsmodels. `analysis.cell_means` has the intervals
-of mean epoch times.
+Quantiles and tests come from scipy. `analysis.cell_means` has the intervals of mean epoch times.
 """
 
 import math
@@ -12,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import scipy  # loads its parts when they are used; scipy.stats is slow to import
+import scipy  # Loads its parts when they are used, because scipy.stats is slow to import.
 
 from common.notes import Note
 
@@ -20,7 +19,7 @@ CONFIDENCE = 0.95
 SIGNIFICANCE_LEVEL = 0.05
 ROUNDING = 1e-12  # Differences of logarithms below it are rounding errors.
 NO_VARIATION = 1e-20  # Shares of the sum of squares up to it are rounding errors.
-MIN_CLUSTERS = 6  # fewer have too few distinct resamples
+MIN_CLUSTERS = 6  # Fewer clusters have too few distinct resamples.
 RESAMPLES, SEED = 5000, 1
 ALL_THE_SAME = Note("all-values-the-same", "all values are the same")
 ESTIMATE_COLUMNS = ["value", "low", "high", "n"]
@@ -196,8 +195,8 @@ def welch(groups: Mapping[str, np.ndarray], to: Sequence[str], base: Sequence[st
 
     Returns:
         A row per pair: means `to` and `base`, sizes n and base_n, and the standard error of the difference of
-        the means with its degrees of freedom. The error is NaN if a group has one value; all is NaN if one is
-        absent.
+        the means with its degrees of freedom, NaN if a group has fewer than two values. The mean of an absent
+        group is NaN.
     """
     empty = np.array([])
     pairs = [(groups.get(a, empty), groups.get(b, empty)) for a, b in zip(to, base, strict=True)]
@@ -207,7 +206,7 @@ def welch(groups: Mapping[str, np.ndarray], to: Sequence[str], base: Sequence[st
         rows = np.flatnonzero((sizes == size).all(axis=1))
         x, y = (np.stack([pairs[row][side] for row in rows]) for side in (0, 1))
         with warnings.catch_warnings(), np.errstate(all="ignore"):
-            warnings.simplefilter("ignore", RuntimeWarning)  # groups of equal values
+            warnings.simplefilter("ignore", RuntimeWarning)  # Groups of equal values cause warnings.
             df[rows] = scipy.stats.ttest_ind(x, y, axis=1, equal_var=False).df
         equal = (np.ptp(x, axis=1) == 0) & (np.ptp(y, axis=1) == 0)
         error[rows] = np.where(equal, 0.0, np.hypot(scipy.stats.sem(x, axis=1), scipy.stats.sem(y, axis=1)))
@@ -235,9 +234,10 @@ def welch_error(
 
 
 def paired(to: np.ndarray, base: np.ndarray) -> pd.DataFrame:
-    """Compare `to` and `base` [pairs, blocks] over the blocks in which both have a value, as `welch`.
+    """Compare `to` and `base` [pairs, blocks] over the blocks in which both have a value.
 
-    The error is of the mean difference, as in the paired t test.
+    Returns:
+        The columns of `welch`; the error is that of the mean difference, as in the paired t test.
     """
     missing = np.isnan(to) | np.isnan(base)
     to_values, base_values = (pd.DataFrame(np.where(missing, math.nan, values)) for values in (to, base))
@@ -283,13 +283,13 @@ def simultaneous_ratios(ratios: pd.DataFrame) -> pd.DataFrame:
     The bounds are Bonferroni's, which cover all n ratios of the family with a probability of 95 % or more:
     log half-width t(df, 1 - 0.05 / 2n) in place of t(df, 0.975). Holm's step-down rejects more than they do.
     Where it does, the interval ends at 1 without including it, as do the bounds that are compatible with
-    Holm's method (Strassburger & Bretz, Stat. Med. 27, 2008; Guilbaud, Biom. J. 50, 2008). Verdicts, too, are
-    all true with a probability of 95 % or more, but bounds and verdicts together only with about 90 % in the
+    Holm's method (Strassburger & Bretz, Stat. Med. 27, 2008; Guilbaud, Biom. J. 50, 2008). All verdicts are
+    also true with a probability of 95 % or more, but bounds and verdicts together only with about 90 % in the
     worst case. Ratios of arithmetic means are centred a little off the logarithms that are tested, so an
     interval that is not rejected is extended to 1 where needed.
 
     Args:
-        ratios: value, low, high (each ratio's own 95 % interval), df, and p that it is 1, as of
+        ratios: value, low, high (each ratio's own 95 % interval), df, and p that it is 1, as returned by
             `CellMeans.ratios`. Rows without p are not part of the family.
 
     Returns:

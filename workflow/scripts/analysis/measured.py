@@ -29,8 +29,8 @@ from declared.factors import (
 from declared.records import RECORD_TABLES
 from models.collectives import COLLECTIVES
 
-TRAINING_LOOPS = {"custom": "Ringside's loop", "fit": "framework's fit"}  # in legends
-OUT_OF_MEMORY_MARK = "OOM"  # in place of a cell's value
+TRAINING_LOOPS = {"custom": "Ringside's loop", "fit": "framework's fit"}  # Names in legends.
+OUT_OF_MEMORY_MARK = "OOM"  # Stands in place of a cell's value.
 # Their levels are clear without a title; the column `treatment` names several factors (prediction.curves).
 _UNTITLED_FACTORS = ("training_loop", "precision", "optimizer", "treatment")
 

@@ -196,7 +196,7 @@ def errors_by_cell(fitted: RegressionResults, cell: np.ndarray) -> tuple[np.ndar
     cells, coefficients = int(cell.max()) + 1, fitted.model.exog.shape[1]
     if cells <= coefficients:
         return np.full(coefficients, math.nan), 0
-    with np.errstate(invalid="ignore"):  # rounding below 0 where a single cell decides
+    with np.errstate(invalid="ignore"):  # Rounding can give values below 0 if a single cell decides.
         robust = fitted.get_robustcov_results("cluster", groups=cell, use_correction=True, use_t=True)
         return np.asarray(robust.bse), cells - 1
 

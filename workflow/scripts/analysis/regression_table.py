@@ -29,7 +29,7 @@ SHOWN_STATISTICS = [
     ),
 ]
 MAX_DECIMALS, MIN_PLAIN = 6, 0.001  # Smaller coefficients that need more decimals have an exponent.
-MIN_SPARE_CELLS = 4  # more cells than coefficients; models with fewer get no stars
+MIN_SPARE_CELLS = 4  # Models get stars only with this many more cells than coefficients.
 
 
 def long_table(fits: Fits) -> pd.DataFrame:

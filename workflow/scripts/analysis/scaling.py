@@ -90,7 +90,7 @@ def fit_amdahl(n_devices: np.ndarray, seconds: np.ndarray) -> AmdahlFit | None:
     one_device = max(intercept + slope, 0.01)
     start = [math.log(one_device * seconds.mean()), intercept / one_device]
     with np.errstate(all="ignore"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", OptimizeWarning)  # two runs have no variance
+        warnings.simplefilter("ignore", OptimizeWarning)  # Two runs have no variance.
         try:
             values, covariance = curve_fit(law, inverse, log_s, start)
         except RuntimeError:

@@ -22,7 +22,7 @@ from sites.outliers import FALSE_POSITIVE_RATE, MARGIN_TEXT, RATE_TEXT, Verdict,
 TITLE = "Stragglers by rank and host"
 COLUMNS = ["host", "rank", "source", "runs", "slow_runs", "ratio", "p", "verdict"]
 STRAGGLER, TOO_FEW = "straggler", "too few runs"
-COMPUTING = ("forward", "backward")  # phases of a traced step
+COMPUTING = ("forward", "backward")  # Phases of a traced step.
 RULE = Note(
     "straggler-rule",
     f"A run is slow on a rank that takes more than {MARGIN_TEXT} longer than the lower median of its ranks. "
@@ -31,7 +31,7 @@ RULE = Note(
     "forward and backward pass of traced steps.",
 )
 
-HostRank = tuple[str, int]  # host and rank
+HostRank = tuple[str, int]  # Host and rank.
 NOTHING_COMPARED = Note(
     "no-rank-times",
     "No successful run on several equal ranks has times of the reference benchmark, or phases.",

@@ -101,7 +101,7 @@ def cell_requirements(levels: Mapping[str, Any], run: Mapping[str, Any]) -> dict
     largest = max(rank_demands, key=lambda demand: demand.memory)
     largest_sender = max(rank_demands, key=lambda demand: sum(demand.sent.values()))
     totals = [sum(demand.sent.values()) for demand in rank_demands]
-    interface = math.nan  # counts bytes of all ranks of a machine, or of a node's only rank
+    interface = math.nan  # It counts the bytes of all ranks of a machine, or of a node's only rank.
     if run["placement"] == "emulated":
         interface = sum(totals) * ranks / len(rank_demands)
     elif ranks == int(levels["nodes"]):

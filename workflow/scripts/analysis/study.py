@@ -188,10 +188,8 @@ def main(
         for name in names:
             inputs.write(name)
         return
-    _ = (
-        estimate_means(measured).cell_statistics,
-        estimate_means(measured).within.prior,
-    )  # computed once, before workers fork
+    # These are cached before workers fork, so that they are computed once.
+    _ = estimate_means(measured).cell_statistics, estimate_means(measured).within.prior
     _shared_inputs[:] = [inputs]
     with all_cores() as pool:
         list(pool.map(_write_shared, names))

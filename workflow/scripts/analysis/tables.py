@@ -24,7 +24,7 @@ WIDTH_NOTE = (
     r"its width holds for \usepackage[T1]{fontenc} \usepackage{mathptmx}, 10pt, "
     r"\textwidth 6.9in (the paper's)"
 )
-COLUMN_PT = 235  # of a page with two columns
+COLUMN_PT = 235  # Width of a column on a page with two.
 PORTRAIT_PT, LANDSCAPE_PT = 490, 690  # A4 with narrow margins
 # Fonts, largest first: LaTeX command, size and half the gap between columns in pt.
 FONT_SIZES = (
@@ -32,20 +32,20 @@ FONT_SIZES = (
     (r"\scriptsize\setlength{\tabcolsep}{3pt}", 7, 3),
     (r"\fontsize{6}{7}\selectfont\setlength{\tabcolsep}{2pt}", 6, 2),
 )
-MIN_WRAPPED_EM, MIN_COLUMN_EM = 14, 10  # columns wider than the first may wrap, to no less than the second
-WRAPPED_SHARE = 0.45  # wrapped columns get at least this share of their width
-NOTE_EM = 65  # width of a line of notes
+MIN_WRAPPED_EM, MIN_COLUMN_EM = 14, 10  # Columns wider than the first may wrap, to no less than the second.
+WRAPPED_SHARE = 0.45  # Wrapped columns get at least this share of their width.
+NOTE_EM = 65  # Width of a line of notes.
 NARROW, WIDE = set(" .,;:'|()[]/-ijlftrI"), set("mwMW%−×→±–")
 DASH = "–"
 MAX_TWO_DIGITS = 3.54  # An error from 1 to 3.54 gets at least two digits, a larger one at least one.
-MAX_DIGITS = 8  # of a value, however narrow its interval is
-MAX_BOUND_DECIMALS = 5  # more do not matter to a reader
-MIN_EXPONENT, MAX_EXPONENT, MAX_DECIMALS = -4, 5, 8  # numbers beyond these are written with an exponent
+MAX_DIGITS = 8  # Most digits of a value, however narrow its interval is.
+MAX_BOUND_DECIMALS = 5  # More do not matter to a reader.
+MIN_EXPONENT, MAX_EXPONENT, MAX_DECIMALS = -4, 5, 8  # Numbers beyond these have an exponent.
 MAX_WORDS_BELOW, MAX_NOTE_WORDS = 70, 40
-WORD_COLUMNS = ("framework", "model", "data set")  # titles of factors
-RULE = "---"  # in Markdown, separates the notes below a table from the others
+WORD_COLUMNS = ("framework", "model", "data set")  # Titles of factors.
+RULE = "---"  # In Markdown, it separates the notes below a table from the others.
 NO_ROWS = Note("no-rows", "There are no rows.")
-MAX_PRINTED_ROWS = 1000  # in Markdown and LaTeX: twenty pages
+MAX_PRINTED_ROWS = 1000  # In Markdown and LaTeX, these are twenty pages.
 _BETWEEN_CELLS = re.compile(r"(?<!\\)\|")
 
 

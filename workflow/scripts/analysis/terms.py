@@ -18,7 +18,7 @@ from declared.factors import is_numeric
 
 TOLERANCE = 1e-9
 
-Columns = dict[str, np.ndarray]  # term -> one value per row
+Columns = dict[str, np.ndarray]  # Term -> one value per row.
 
 
 def is_treated_as_number(runs: pd.DataFrame, factor: str) -> bool:

@@ -88,9 +88,9 @@ def estimate_components(rows: pd.DataFrame) -> Components:
     session = rows["session"].to_numpy()
     block = block_of(rows)
     if len(set(block)) == len(set(session)):
-        session = np.full(len(rows), "")  # each session is a block
+        session = np.full(len(rows), "")  # Each session is a block.
     residual, lost = after_blocks(y, cell, block)
-    if lost >= len(y) - len(set(cell)):  # blocks cannot be separated from runs
+    if lost >= len(y) - len(set(cell)):  # Blocks cannot be separated from runs.
         block = np.zeros(len(y), int)
         session, (residual, lost) = block, after_blocks(y, cell, block)
     df["run"] = len(y) - len(set(cell)) - lost

@@ -17,7 +17,8 @@ from common.text import number_of
 from comparison.matched import Compared
 
 TITLE = "Epoch times of the cells of two campaigns, with 95 % intervals"
-CHANGES = SLOWER, FASTER = "slower", "faster"  # verdicts
+# Verdicts.
+CHANGES = SLOWER, FASTER = "slower", "faster"
 UNCHANGED, UNKNOWN = "no change shown", "no interval"
 
 
@@ -25,23 +26,23 @@ def changes(compared: Compared) -> pd.DataFrame:
     """Compare the mean epoch times of two campaigns, cell by cell.
 
     Returns:
-        A row per cell: cell, the factors that vary, from_n, from_s (base campaign), to_n, to_s (new
-        campaign), ratio with bounds, p, p_holm, verdict. The ratio is the mean in the new campaign over the
-        mean in the base. The verdict is
-        "slower" or "faster" (p_holm < 0.05), "no change shown", or "no interval" if the cell has a single run
-        in a campaign whose cells do not show a typical variance either (`cell_means.estimate_prior`).
+        A row per cell: cell, the factors that vary, from_n, from_s (base), to_n, to_s (other campaign), ratio
+        with bounds, p, p_holm, verdict. The ratio is the mean in the other campaign over the mean in the
+        base. The verdict is "slower" or "faster" (p_holm < 0.05), "no change shown", or "no interval" if the
+        cell has a single run in a campaign whose cells do not show a typical variance either
+        (`cell_means.estimate_prior`).
     """
     data = compared.cells[compared.cells["cell"].isin(compared.common)].reset_index(drop=True)
     data = data[["cell", *varying(data)]]
-    base, new = (
+    base_means, other_means = (
         estimate_means(runs).cell_statistics.loc[compared.common]
-        for runs in (compared.base_runs, compared.new_runs)
+        for runs in (compared.base_runs, compared.other_runs)
     )
-    log_ratio, error, df = log_ratios(new, base)
+    log_ratio, error, df = log_ratios(other_means, base_means)
     low, high = intervals.t_interval(log_ratio, error, df)
     p = intervals.two_sided_p(log_ratio, error, df)
-    for end, cells in (("from", base), ("to", new)):
-        data[f"{end}_n"], data[f"{end}_s"] = cells["n"].to_numpy(), cells["mean"].to_numpy()
+    for end, means in (("from", base_means), ("to", other_means)):
+        data[f"{end}_n"], data[f"{end}_s"] = means["n"].to_numpy(), means["mean"].to_numpy()
     data = data.assign(ratio=np.exp(log_ratio), ratio_low=np.exp(low), ratio_high=np.exp(high), p=p)
     data["p_holm"] = intervals.holm(p.tolist())
     directions = np.where(data["ratio"] > 1, SLOWER, FASTER)
@@ -51,16 +52,18 @@ def changes(compared: Compared) -> pd.DataFrame:
     return data
 
 
-def log_ratios(new: pd.DataFrame, base: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the log ratios new / base of means of independent groups, standard errors and df, [rows].
+def log_ratios(
+    numerator: pd.DataFrame, denominator: pd.DataFrame
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the log ratios of means of independent groups, their standard errors and df, [rows].
 
     Args:
-        new: Columns mean, s (standard deviation of logarithms), n, and df of s, such as those of
+        numerator: Columns mean, s (standard deviation of logarithms), n, and df of s, such as those of
             `CellMeans.cell_statistics`.
-        base: The same columns, row by row.
+        denominator: The same columns, row by row.
     """
     (mean, s, n, df), (base_mean, base_s, base_n, base_df) = (
-        cells[["mean", "s", "n", "df"]].to_numpy(float).T for cells in (new, base)
+        means[["mean", "s", "n", "df"]].to_numpy(float).T for means in (numerator, denominator)
     )
     error, welch_df = intervals.welch_error(s**2 / n, df, base_s**2 / base_n, base_df)
     return np.log(mean / base_mean), error, welch_df
@@ -69,12 +72,12 @@ def log_ratios(new: pd.DataFrame, base: pd.DataFrame) -> tuple[np.ndarray, np.nd
 def table(compared: Compared) -> tables.Table:
     """Return the table of compared cells, with notes on what else differs and what is not compared."""
     data = changes(compared)
-    base_name, new_name = compared.names
+    base_name, other_name = compared.names
     varied = [name for name in data if name in varying(compared.cells)]
     columns = {title(name): data[name].map(level_text) for name in varied} or {"cell": data["cell"]}
     columns |= {
         f"{base_name} (s)": tables.mean_texts(data, "from_s", "ratio"),
-        f"{new_name} (s)": tables.mean_texts(data, "to_s", "ratio"),
+        f"{other_name} (s)": tables.mean_texts(data, "to_s", "ratio"),
         "n": [f"{x}, {y}" for x, y in zip(data["from_n"], data["to_n"], strict=True)],
         "ratio": tables.interval_texts(data, "ratio"),
         "p (Holm)": data["p_holm"].map(tables.p_value),
@@ -82,8 +85,8 @@ def table(compared: Compared) -> tables.Table:
     }
     notes = [
         summary(compared, data),
-        f"Ratio: mean epoch time in {new_name} divided by that in {base_name}; below 1, {new_name} is "
-        f"faster. n: successful runs in {base_name} and in {new_name}. Intervals are 95 % t intervals of "
+        f"Ratio: mean epoch time in {other_name} divided by that in {base_name}; below 1, {other_name} is "
+        f"faster. n: successful runs in {base_name} and in {other_name}. Intervals are 95 % t intervals of "
         "the difference of mean logarithms of independent groups (Welch, Satterthwaite), with the same "
         "standard deviations as the tables of each campaign. They are not corrected for several "
         "comparisons.",
@@ -100,7 +103,7 @@ def table(compared: Compared) -> tables.Table:
 
 def summary(compared: Compared, data: pd.DataFrame) -> Note:
     """Return how many cells changed, and the geometric mean of their ratios."""
-    base_name, new_name = compared.names
+    base_name, other_name = compared.names
     counts = data["verdict"].value_counts().to_dict()
     parts = [
         f"{counts[verdict]} {'' if verdict in CHANGES else 'with '}{verdict}"
@@ -109,7 +112,7 @@ def summary(compared: Compared, data: pd.DataFrame) -> Note:
     ]
     mean = float(np.exp(np.log(data["ratio"]).mean()))
     text = (
-        f"From {base_name} to {new_name}, of {number_of(len(data), 'compared cell')}: {', '.join(parts)}. "
+        f"From {base_name} to {other_name}, of {number_of(len(data), 'compared cell')}: {', '.join(parts)}. "
         f"Geometric mean of the ratios {tables.number(mean)}."
     )
     unchanged = data[data["verdict"] == UNCHANGED]
@@ -120,7 +123,7 @@ def summary(compared: Compared, data: pd.DataFrame) -> Note:
             f"{tables.number(low)} to {tables.number(high)}."
         )
     return Note(
-        "changes", text, base=base_name, other=new_name, cells=len(data), by_change=counts, mean_ratio=mean
+        "changes", text, base=base_name, other=other_name, cells=len(data), by_change=counts, mean_ratio=mean
     )
 
 

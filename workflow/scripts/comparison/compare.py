@@ -15,8 +15,8 @@ def compare_campaigns(base: str, other_campaign: str) -> Path:
     """Write table and figure to results/comparison/BASE--OTHER/, and print what changed.
 
     Args:
-        base: Campaign to compare with: a folder with runs.csv, or the name of a study.
-        other_campaign: Campaign that is compared with the base, named in the same way.
+        base: Campaign that the other one is compared with: a folder with runs.csv, or a study's name.
+        other_campaign: Campaign that is compared with the base: a folder with runs.csv, or a study's name.
 
     Returns:
         The path of the files, without their suffixes.

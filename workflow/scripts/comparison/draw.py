@@ -10,7 +10,7 @@ from comparison.matched import Compared
 from figures import panels, style
 
 ROW_INCHES, AXIS_INCHES = 0.12, 0.5
-MAX_ROWS = 60  # fits on a printed page
+MAX_ROWS = 60  # More would not fit on a printed page.
 COLOURS = {CHANGES[0]: "#bb5566", CHANGES[1]: "#004488"}  # Tol's high contrast, as in figures of treatments
 
 

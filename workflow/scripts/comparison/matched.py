@@ -69,23 +69,29 @@ DIGEST_DIGITS = 12
 
 @dataclass(frozen=True)
 class Compared:
-    """The runs of two campaigns, a base and a new one; tables call them by their `names`, in this order."""
+    """The runs of two campaigns, the base and the other one.
+
+    Attributes:
+        names: What tables call the base and the other campaign.
+        base_runs: Runs of the base.
+        other_runs: Runs of the other campaign.
+    """
 
     names: tuple[str, str]
     base_runs: pd.DataFrame
-    new_runs: pd.DataFrame
+    other_runs: pd.DataFrame
 
     @cached_property
     def cells(self) -> pd.DataFrame:
-        """Planned cells of both campaigns in the order of tables, as of `cell_levels`."""
-        return cell_levels(pd.concat([self.base_runs, self.new_runs], ignore_index=True))
+        """Planned cells of both campaigns in the order of tables, as returned by `cell_levels`."""
+        return cell_levels(pd.concat([self.base_runs, self.other_runs], ignore_index=True))
 
     @cached_property
     def refused(self) -> dict[str, Note]:
         """Cell -> why it is not compared, in the order of `cells`."""
         reasons = {}
-        runs = [successful(self.base_runs), successful(self.new_runs)]
-        planned = [set(self.base_runs["cell"]), set(self.new_runs["cell"])]
+        runs = [successful(self.base_runs), successful(self.other_runs)]
+        planned = [set(self.base_runs["cell"]), set(self.other_runs["cell"])]
         by_cell = [{str(cell): rows for cell, rows in frame.groupby("cell")} for frame in runs]
         for cell in self.cells["cell"]:
             if reason := self._refusal_reason(str(cell), planned, by_cell):
@@ -106,18 +112,21 @@ class Compared:
         for name, runs in zip(self.names, by_cell, strict=True):
             if cell not in runs:
                 return Note("no-successful-run", f"{name} has no successful run of it", campaign=name)
-        base, new = by_cell[0][cell], by_cell[1][cell]
+        base_runs, other_runs = by_cell[0][cell], by_cell[1][cell]
         for column, meaning in MUST_MATCH.items():
-            levels = _levels(base[column]), _levels(new[column])
+            levels = _levels(base_runs[column]), _levels(other_runs[column])
             if all(levels) and levels[0] != levels[1]:
                 return Note("measured-differently", f"{meaning} ({column})", column=column)
-        placements = [set(runs["placement"].dropna()) for runs in (base, new)]
-        is_multi_node, has_emulated = base["nodes"].iloc[0] > 1, "emulated" in placements[0] | placements[1]
+        placements = [set(runs["placement"].dropna()) for runs in (base_runs, other_runs)]
+        is_multi_node, has_emulated = (
+            base_runs["nodes"].iloc[0] > 1,
+            "emulated" in placements[0] | placements[1],
+        )
         if is_multi_node and has_emulated and placements[0] != placements[1]:
             return EMULATED_IN_ONE
         runs_of_both = [
             set(zip(runs["run_id"], runs["key"].fillna(""), runs["epoch_time_s"], strict=True))
-            for runs in (base, new)
+            for runs in (base_runs, other_runs)
         ]
         if runs_of_both[0] & runs_of_both[1]:
             return SAME_RUNS
@@ -126,28 +135,33 @@ class Compared:
     @cached_property
     def differences(self) -> list[Note]:
         """Differences between the compared runs of the two campaigns that can explain a change."""
-        base, new = (self._compared_runs(runs) for runs in (self.base_runs, self.new_runs))
-        origins = [MEASURED[measured_elsewhere(runs)] for runs in (self.base_runs, self.new_runs)]
+        base_runs, other_runs = (self._compared_runs(runs) for runs in (self.base_runs, self.other_runs))
+        origins = [MEASURED[measured_elsewhere(runs)] for runs in (self.base_runs, self.other_runs)]
         notes: list[Note] = []
         if origins == [MEASURED[True]] * 2:
             notes.append(Note("both-elsewhere", f"runs of both were {MEASURED[True]}"))
         elif origins[0] != origins[1]:
             notes.append(_changed("origin", "runs", origins, ()))
-        if (dates := [_dates(runs) for runs in (base, new)])[0] != dates[1]:
+        if (dates := [_dates(runs) for runs in (base_runs, other_runs)])[0] != dates[1]:
             notes.append(_changed("dates", "dates", dates, ()))
-        if unknown := [name for name in MUST_MATCH if base[name].notna().any() != new[name].notna().any()]:
+        if unknown := [
+            name for name in MUST_MATCH if base_runs[name].notna().any() != other_runs[name].notna().any()
+        ]:
             text = f"recorded in one campaign only: {', '.join(unknown)}"
             notes.append(Note("recorded-in-one", text, columns=unknown))
-        shares = [float(runs["other_cpu_share"].max()) for runs in (base, new)]
+        shares = [float(runs["other_cpu_share"].max()) for runs in (base_runs, other_runs)]
         if max(shares) > NOTABLE_OTHER_SHARE:
             parts = " → ".join(f"up to {100 * share:.2g} %" for share in shares)
             text = f"CPU time of other programs during runs: {parts}"
             notes.append(Note("other-cpu-time", text, shares=shares))
-        frameworks = framework_order(base)
+        frameworks = framework_order(base_runs)
         for column, noun in EXPLAINS.items():
             by_levels: dict[tuple[str, ...], list[str]] = {}
             for framework in frameworks:
-                levels = [_levels(runs.loc[runs["framework"] == framework, column]) for runs in (base, new)]
+                levels = [
+                    _levels(runs.loc[runs["framework"] == framework, column])
+                    for runs in (base_runs, other_runs)
+                ]
                 if levels[0] != levels[1]:
                     by_levels.setdefault(tuple(map(_enumerate_levels, levels)), []).append(framework)
             notes += [
@@ -159,7 +173,7 @@ class Compared:
     @cached_property
     def algorithms(self) -> str:
         """A note on compared frameworks with an algorithm of their own, with accuracies; "" if none has."""
-        notes = [algorithms_note(self._compared_runs(runs)) for runs in (self.base_runs, self.new_runs)]
+        notes = [algorithms_note(self._compared_runs(runs)) for runs in (self.base_runs, self.other_runs)]
         by_campaign = {name: note for name, note in zip(self.names, notes, strict=True) if note}
         text = " ".join(f"In {name}: {note}" for name, note in by_campaign.items())
         return Note("own-algorithms", text, by_campaign=by_campaign) if by_campaign else ""
@@ -222,12 +236,12 @@ def table_in(folder: str, key: str) -> Path:
 
 def _explain_no_common_cell(compared: Compared) -> Note:
     """Return a note on why no cell can be compared, the most frequent reason first."""
-    base, new = (set(runs["cell"]) for runs in (compared.base_runs, compared.new_runs))
-    if not base & new:
+    common = set(compared.base_runs["cell"]) & set(compared.other_runs["cell"])
+    if not common:
         levels = {
-            name: tuple(_levels(runs[name]) for runs in (compared.base_runs, compared.new_runs))
+            name: tuple(_levels(runs[name]) for runs in (compared.base_runs, compared.other_runs))
             for name in factors(compared.base_runs)
-            if name in compared.new_runs
+            if name in compared.other_runs
         }
         differ = {
             name: tuple(map(_enumerate_levels, ends))
@@ -236,10 +250,10 @@ def _explain_no_common_cell(compared: Compared) -> Note:
         }
         details = "; ".join(f"{name}: {x} and {y}" for name, (x, y) in differ.items())
         return Note("no-common-cell", f"they have no cell in common ({details})", levels=differ)
-    counts = Counter(reason for cell, reason in compared.refused.items() if cell in base & new)
-    text = "; ".join(f"{reason} ({n} of {len(base & new)} cells)" for reason, n in counts.most_common())
+    counts = Counter(reason for cell, reason in compared.refused.items() if cell in common)
+    text = "; ".join(f"{reason} ({n} of {len(common)} cells)" for reason, n in counts.most_common())
     codes = {reason.code: n for reason, n in counts.items()}
-    return Note("all-cells-refused", text, reasons=codes, of=len(base & new))
+    return Note("all-cells-refused", text, reasons=codes, of=len(common))
 
 
 def _changed(column: str, noun: str, ends: Sequence[str], frameworks: Sequence[str]) -> Note:

@@ -42,7 +42,8 @@ WITHIN, SLOWER, FASTER, OPEN = "within", "slower", "faster", "open"
 # Words that the name of a device may have or lack; they do not distinguish devices.
 VENDORS = {"nvidia", "amd", "intel", "tesla", "instinct", "geforce"}
 MAX_LISTED_VALUES = 3
-PUBLISHED = ["framework", "note", "runs", "cv", "samples_s"]  # columns with the prefix published_
+# Attributes of a PublishedCell that the table has as columns, with the prefix published_.
+PUBLISHED = ["framework", "note", "runs", "cv", "samples_s"]
 PRINTED_NOTES = ("published", "no-published-spread", "not-compared")
 
 
@@ -60,9 +61,9 @@ def published_conditions(row: PublishedCell) -> dict[str, Any]:
 
 
 def cell_conditions(runs: pd.DataFrame) -> dict[str, dict[str, Any]]:
-    """Return cell -> conditions, as of `published_conditions`, in the order of tables.
+    """Return cell -> its conditions, named as in `published_conditions`, in the order of tables.
 
-    A cell has conditions if a successful run of it has a throughput.
+    Cells without a successful run that has a throughput are excluded.
     """
     ok = successful(runs).dropna(subset=THROUGHPUT.column)
     by_cell = ok.drop_duplicates("cell").set_index("cell")
@@ -171,7 +172,7 @@ def build_rows(runs: pd.DataFrame, reference: Reference, margin: float) -> pd.Da
 
 
 def _reasons(refused: Iterable[tuple[str, str, list[str]]]) -> str:
-    """Say which conditions differ, and in how many cells; `refused` is as of `match_cells`."""
+    """Return which conditions differ, and in how many cells; `refused` comes from `match_cells`."""
     by_reason: dict[tuple[str, str], list[str]] = {}
     for name, value, published in refused:
         by_reason.setdefault((name, _list_values(published)), []).append(value)
@@ -251,7 +252,7 @@ def _verdict_notes(data: pd.DataFrame, name: str, reference: Reference, percent:
 
 
 def _not_compared_note(runs: pd.DataFrame, reference: Reference) -> str:
-    """Say why cells are not compared; "" if all are."""
+    """Return a note on why cells are not compared; "" if all are."""
     _, refused = match_cells(runs, reference)
     return Note("not-compared", f"Not compared: {_reasons(refused)}.", reasons=refused) if refused else ""
 

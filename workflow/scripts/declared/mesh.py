@@ -83,7 +83,7 @@ def without_sizes(level: str) -> str:
     return "-".join(sizes_of(level))
 
 
-def divides_more(level: str, ranks: int) -> bool:
+def exceeds_data_parallelism(level: str, ranks: int) -> bool:
     """Return whether a level is a mesh with more than data parallelism on this number of ranks."""
     return is_mesh(level) and not mesh_of(level, ranks).is_plain
 

@@ -7,7 +7,7 @@ large ones the bandwidth. Sizes in between, at which libraries change their algo
 through, have little influence. Latency is the mean over rounds, bandwidth the harmonic mean, each with a 95 %
 t interval. The unit of the interval is the round, because noise lasts longer than one repetition. The
 interval covers further rounds of the same processes on the same nodes, but not other processes, nodes or
-days. `deviation` says how far the times are from a straight line.
+days. `deviation` is the distance of the times from a straight line.
 """
 
 import math
@@ -40,9 +40,11 @@ PLACEMENTS = {
         "Nodes are groups of processes on one machine, so the numbers say nothing about a real network."
     ),
 }
-MIN_SIZES = 2  # a line needs two points
-MAX_FIT_DEVIATION = 0.2  # of measured times from the fit; above, its numbers are rough and nothing uses them
-ROUGH = "about"  # before the estimates of a rough fit, which have no interval
+MIN_SIZES = 2  # A line needs two points.
+# Largest share by which a measured time may deviate from the fit. The numbers of a worse fit are rough, and
+# nothing uses them.
+MAX_FIT_DEVIATION = 0.2
+ROUGH = "about"  # Stands before the estimates of a rough fit, which have no interval.
 ROUGH_FITS = Note(
     "rough-fits",
     f"Fits off by more than {100 * MAX_FIT_DEVIATION:g} % have no intervals, as times do not follow a line.",
@@ -91,7 +93,7 @@ def round_medians(benchmark: pd.DataFrame) -> pd.DataFrame:
     return medians.astype(float)
 
 
-def line(size: np.ndarray, seconds: np.ndarray, scale: np.ndarray) -> tuple[float, float]:
+def fit_line(size: np.ndarray, seconds: np.ndarray, scale: np.ndarray) -> tuple[float, float]:
     """Return intercept and slope of the line with the smallest sum of |seconds - line| / scale.
 
     Such a line passes through two of the points (Bloomfield & Steiger, Least Absolute Deviations, 1983), so
@@ -110,14 +112,14 @@ def line(size: np.ndarray, seconds: np.ndarray, scale: np.ndarray) -> tuple[floa
     return float(intercepts[best]), float(slopes[best])
 
 
-def fit(benchmark: pd.DataFrame) -> Fit | None:
+def fit_benchmark(benchmark: pd.DataFrame) -> Fit | None:
     """Return the model of one benchmark from its rows of network.csv, or None for fewer than two sizes."""
     medians = round_medians(benchmark)
     if len(medians.columns) < MIN_SIZES:
         return None
     size = medians.columns.to_numpy(float)
     typical = np.median(medians.to_numpy(), axis=0)
-    latency, per_byte = np.transpose([line(size, seconds, typical) for seconds in medians.to_numpy()])
+    latency, per_byte = np.transpose([fit_line(size, seconds, typical) for seconds in medians.to_numpy()])
     first = benchmark.iloc[0]
     means = intervals.mean(latency, minimum=0), intervals.mean(per_byte, minimum=0)
     model = Fit(*means, 0.0, int(first["ranks"]), first["collective"])
@@ -142,7 +144,7 @@ def fit_token_buckets(benchmark: pd.DataFrame) -> Fit | None:
     return Fit(*estimates, float(errors[best].max()), int(first["ranks"]), first["collective"])
 
 
-def achieved(benchmark: pd.DataFrame) -> dict[int, Estimate]:
+def bus_bandwidths(benchmark: pd.DataFrame) -> dict[int, Estimate]:
     """Return the bus bandwidth of each size in bytes, with the 95 % t interval of the mean over rounds."""
     ranks, collective = int(benchmark["ranks"].iloc[0]), benchmark["collective"].iloc[0]
     return {
@@ -153,7 +155,7 @@ def achieved(benchmark: pd.DataFrame) -> dict[int, Estimate]:
     }
 
 
-def bound(link_bytes_s: float, nodes: int, ranks: int, collective: str) -> float:
+def bandwidth_bound(link_bytes_s: float, nodes: int, ranks: int, collective: str) -> float:
     """Return the upper bound of bus bandwidth in bytes/s for links of this rate, NaN if the rate is unknown.
 
     All traffic that leaves a node shares the node's link. With one rank per node the bound is the rate of
@@ -165,13 +167,13 @@ def bound(link_bytes_s: float, nodes: int, ranks: int, collective: str) -> float
     return float(link_bytes_s * kind.sent(ranks) / kind.leaves(nodes, ranks / nodes))
 
 
-def measured(network: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of network.csv with valid times: repetitions of successful benchmarks."""
+def valid_repetitions(network: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of network.csv that have a time: the repetitions of successful benchmarks."""
     return network[(network["status"] == RunStatus.OK) & network["seconds"].notna()]
 
 
-def shortfall(network: pd.DataFrame) -> Note:
-    """Return a sentence with the benchmarks that did not succeed and their reasons."""
+def missing_benchmarks_note(network: pd.DataFrame) -> Note:
+    """Return a note on the benchmarks that did not succeed, with their reasons."""
     benchmarks = network.drop_duplicates(KEYS)
     if benchmarks.empty:
         return NO_BENCHMARK
@@ -185,9 +187,9 @@ def shortfall(network: pd.DataFrame) -> Note:
     return Note("missing-benchmarks", f"Missing collective benchmarks: {details}.", benchmarks=bad)
 
 
-def circumstances(network: pd.DataFrame) -> str:
-    """Return placement and numbers of rounds and repetitions, or "" if no benchmark succeeded."""
-    ok = measured(network)
+def setup_note(network: pd.DataFrame) -> str:
+    """Return a note on placement, rounds and repetitions; "" if no benchmark succeeded."""
+    ok = valid_repetitions(network)
     if ok.empty:
         return ""
     placements = sorted(set(ok["placement"].dropna()))
@@ -205,7 +207,7 @@ def circumstances(network: pd.DataFrame) -> str:
 
 def count_rounds(network: pd.DataFrame) -> list[int]:
     """Return the different numbers of rounds that benchmarks have, the smallest first."""
-    return sorted(set(measured(network).groupby(KEYS)["round"].nunique()))
+    return sorted(set(valid_repetitions(network).groupby(KEYS)["round"].nunique()))
 
 
 def rounds_text(network: pd.DataFrame) -> str:
@@ -219,12 +221,12 @@ def has_other_collectives(network: pd.DataFrame) -> bool:
 
 
 def collectives_text(network: pd.DataFrame) -> str:
-    """Return the titles of the collectives that were benchmarked."""
+    """Return the titles of the benchmarked collectives."""
     return titles(network["collective"]) or COLLECTIVES[ALL_REDUCE].title
 
 
 def factors_text(network: pd.DataFrame) -> Note:
-    """Return the definition of bus bandwidth for each collective that was benchmarked."""
+    """Return a note that defines bus bandwidth for each benchmarked collective."""
     factors: dict[str, list[str]] = {}
     for name, collective in COLLECTIVES.items():
         if name in {ALL_REDUCE, *network["collective"]}:
@@ -239,8 +241,8 @@ def factors_text(network: pd.DataFrame) -> Note:
 
 
 def link_rates_text(network: pd.DataFrame) -> Note:
-    """Return the rates of links that the site declares."""
-    rates = sorted(set(measured(network)["link_bytes_s"].dropna()))
+    """Return a note on the link rates that the site declares."""
+    rates = sorted(set(valid_repetitions(network)["link_bytes_s"].dropna()))
     if not rates:
         return Note("no-link-rate", "The site names no rate of its links.")
     rates_text = in_one_unit(rates, LINK_RATES, between=", ")
@@ -248,7 +250,7 @@ def link_rates_text(network: pd.DataFrame) -> Note:
 
 
 def deviation_note(deviations: pd.Series) -> Note:
-    """Return how far measured times are from the fitted lines, given the `deviation` of each benchmark."""
+    """Return a note on how far measured times are from the lines; `deviations` has one for each benchmark."""
     largest = float(deviations.max())
     text = f"Measured times differ from the fitted line by up to {100 * largest:.0f} %."
     return Note("deviation-from-fit", text, deviation=largest)
@@ -267,17 +269,17 @@ def bytes_text(size: float) -> str:
     return f"{size / 1024**exponent:g} {('B', 'KiB', 'MiB', 'GiB')[exponent]}"
 
 
-def compare(network: pd.DataFrame) -> pd.DataFrame:
-    """Return latency, bandwidth, and bandwidth of the largest message, with a row per benchmark."""
+def summarize(network: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per benchmark: latency, bandwidth, and the bandwidth of its largest message."""
     rows = []
     order = network["collective"].map(list(COLLECTIVES).index)
     for _, benchmark in network.groupby([order.rename("order"), *KEYS], sort=True):
         first = benchmark.iloc[0]
-        ok = measured(benchmark)
-        model = fit(ok) if len(ok) else None
-        by_size = achieved(ok) if len(ok) else {}
+        ok = valid_repetitions(benchmark)
+        model = fit_benchmark(ok) if len(ok) else None
+        by_size = bus_bandwidths(ok) if len(ok) else {}
         largest = max(by_size, default=None)
-        limit = bound(*first[["link_bytes_s", "nodes", "ranks", "collective"]])
+        limit = bandwidth_bound(*first[["link_bytes_s", "nodes", "ranks", "collective"]])
         missing = Estimate(math.nan)
         reached = by_size[largest] if largest else missing
         rows.append(
@@ -307,7 +309,7 @@ def table(network: pd.DataFrame) -> tables.Table:
         f"Latency and bus bandwidth of {'collectives' if has_other_collectives(network) else 'all-reduce'}"
     )
     words = ["collective", "framework", "link", "device", "transport", "status"]
-    data = compare(network)
+    data = summarize(network)
     if data.empty:
         return tables.Table(title, data, pd.DataFrame(columns=["framework"]), [NO_BENCHMARK], words)
     columns_shown: dict[str, Any] = {}
@@ -335,13 +337,13 @@ def table(network: pd.DataFrame) -> tables.Table:
     columns_shown["deviation (%)"] = [tables.percent(share) for share in data["deviation"]]
     columns_shown["n"] = data["n"].map(str)
     notes = [
-        circumstances(network),
+        setup_note(network),
         _how_fitted(network),
         ROUGH_FITS if is_rough.any() else "",
         _too_fast(data),
         Note("latency-of-start", "Latency includes how far apart the ranks start after the opening barrier."),
-        link_rates_text(network) if len(measured(network)) else "",
-        shortfall(network),
+        link_rates_text(network) if len(valid_repetitions(network)) else "",
+        missing_benchmarks_note(network),
     ]
     return tables.Table(title, data, pd.DataFrame(columns_shown), notes, words)
 
@@ -368,7 +370,7 @@ def _describe_benchmark(benchmark: Any) -> str:
 
 
 def _how_fitted(network: pd.DataFrame) -> Note:
-    """Return the note of the table that says how latency and bandwidth were fitted."""
+    """Return a note on how latency and bandwidth were fitted."""
     factors = factors_text(network)
     text = (
         "Latency and bandwidth are from the line seconds = latency + bytes / bandwidth, fitted in every "
@@ -381,7 +383,7 @@ def _how_fitted(network: pd.DataFrame) -> Note:
 
 
 def _too_fast(data: pd.DataFrame) -> str:
-    """Return a note on benchmarks whose fitted bandwidth exceeds the bound of the link, "" without any."""
+    """Return a note on benchmarks with a fitted bandwidth above the bound of the link, "" without any."""
     every = data if "collective" in data else data.assign(collective=ALL_REDUCE)
     rows = every[every["bandwidth_bytes_s"] > every["bound_bytes_s"]]
     names = [_describe_benchmark(row) for row in rows.itertuples()]

@@ -1,4 +1,4 @@
-"""Gather collective benchmarks in network.csv: a row per repetition, or one row with the reason for none."""
+"""Gather collective benchmarks in network.csv: a row per repetition, or one row with the reason why not."""
 
 import sys
 from pathlib import Path
@@ -38,8 +38,8 @@ def planned_columns(campaign: Campaign, benchmark: CollectiveBenchmark) -> dict[
     }
 
 
-def measured(record: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return a row of measured columns per repetition of a record, ordered by size, round and repetition."""
+def repetition_rows(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the measured columns of each repetition in a record, ordered by size, round and repetition."""
     head = {name: record[name] for name in ("status", "reason", "transport")}
     rows = [
         {
@@ -74,7 +74,7 @@ def gather(campaign: Campaign) -> pd.DataFrame:
         head["key"] = benchmark.key(campaign.site)
         file = benchmark.final_record(campaign.results, campaign.site)
         if file.exists():
-            rows += [head | row for row in measured(KIND.read(file))]
+            rows += [head | row for row in repetition_rows(KIND.read(file))]
         else:
             rows.append(head | describe_missing(file).columns)
     return pd.DataFrame(rows, columns=list(schema("network")["properties"]))

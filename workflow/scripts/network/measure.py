@@ -75,7 +75,7 @@ def judge_benchmark(
     hosts: Sequence[str],
     log: Path,
 ) -> Verdict:
-    """Decide the status of a benchmark: that of `other_measurements.judge_measurement`, or INVALID.
+    """Judge a benchmark as `other_measurements.judge_measurement` does, or as INVALID.
 
     It is also INVALID if messages did not use the site's network. `described` is the transport in words, and
     `hosts` are the nodes on which the ranks were started.
@@ -97,7 +97,7 @@ def judge_benchmark(
 
 
 def _most_sent(result: Mapping[str, Any]) -> int | None:
-    """Return the bytes that the busiest rank sent, None if a rank has no count."""
+    """Return the bytes sent by the busiest rank; None if a rank did not count them."""
     sent = [rank["sent_bytes"] for rank in result["ranks"]]
     return None if None in sent else max(sent)
 

@@ -1,7 +1,7 @@
 """Table `crossover`: the predicted fastest strategy at each link rate.
 
-The law of prediction predicts the epoch time of every planned cell on several nodes, at the study's link
-rates and at others, from runs on one node and the collective benchmark. Nothing is fitted to runs on several
+The step-time law predicts the epoch time of every planned cell on several nodes, at the study's link rates
+and at others, from runs on one node and the collective benchmark. Nothing is fitted to runs on several
 nodes. Measured epoch times are listed with the predictions.
 """
 
@@ -23,8 +23,8 @@ from analysis.measured import (
 from common.notes import Note
 from common.options import run_program
 from declared.factors import PARALLELISM_OPTIONS
-from prediction.cells import PARALLELISM_FACTORS, measured_cells, planned_cells
 from prediction.held_out import EMULATED
+from prediction.inputs import PARALLELISM_FACTORS, measured_cells, planned_cells
 from prediction.message_times import CollectiveBenchmark, rate_text, read_benchmark
 from prediction.question import GIGABIT_BYTES, RATES
 from prediction.study import StudyPredictor

@@ -11,7 +11,7 @@ from prediction.study import StudyPredictor
 
 FACTORS = ["framework", "device", "model", "dataset", "treatment", "batch_size"]
 CURVE = [*FACTORS, "rate"]
-EFFICIENCIES = (0.8, 0.5)  # down to which the table counts nodes
+EFFICIENCIES = (0.8, 0.5)  # The table has the numbers of nodes that keep these.
 # Each has a column for each of SUFFIXES: the predicted value, and the ends of its band.
 BAND_COLUMNS = ["epoch_time_s", "speedup", "efficiency", "throughput_samples_s", "node_hours", "cost"]
 SUFFIXES = ("", "_low", "_high")
@@ -32,7 +32,7 @@ def node_counts(max_nodes: int) -> np.ndarray:
 def hypothetical_cells(
     cases: pd.DataFrame, rates: Sequence[float], counts: np.ndarray, *, has_sample_count: bool = True
 ) -> pd.DataFrame:
-    """Return cells like `cells.measured_cells` for each case on all numbers of nodes at all rates.
+    """Return cells like `inputs.measured_cells` for each case on all numbers of nodes at all rates.
 
     Nodes have as many devices as in the case. If the size of the data set is known, there are at most as many
     devices as batches in it. With model parallelism, a device keeps its share of a batch.
@@ -46,7 +46,7 @@ def hypothetical_cells(
     """
     per_node = (cases["n_devices"] / cases["nodes"]).round().clip(lower=1)
     share = cases["samples"] / (cases["batches_per_epoch"] * cases["n_devices"] * cases["local_batch"])
-    cells = cases.assign(per_node=per_node, share=share.where(cases["is_divided"], 1.0)).drop(columns="nodes")
+    cells = cases.assign(per_node=per_node, share=share.where(cases["uses_mesh"], 1.0)).drop(columns="nodes")
     cells = cells.merge(pd.DataFrame({"nodes": counts}), how="cross")
     if len(rates):
         cells = cells.drop(columns="rate").merge(pd.DataFrame({"rate": list(rates)}), how="cross")
@@ -81,7 +81,7 @@ def study_cases(cells: pd.DataFrame) -> pd.DataFrame:
             cases = cases[position == base]
     words = [treatment_text(levels) for levels in cases[named].to_dict("records")]
     # A device's share of a batch can change with the nodes, so the largest cell stands for more nodes.
-    largest_first = (-cases["nodes"] * cases["is_divided"]).sort_values(kind="stable").index
+    largest_first = (-cases["nodes"] * cases["uses_mesh"]).sort_values(kind="stable").index
     cases = cases.assign(treatment=words).loc[largest_first].drop_duplicates(FACTORS)
     return cases.sort_values(FACTORS).reset_index(drop=True)
 

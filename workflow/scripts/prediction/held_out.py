@@ -1,10 +1,10 @@
 """Table of prediction errors: each method predicts cells on several nodes that were held out of its fit.
 
 The folds hold out the largest number of nodes, the two largest, each batch size, each link rate, each
-strategy with model parallelism, and two corners: the cells that are extreme in all factors are predicted from
-those that are extreme in none. Collective benchmarks at held-out node counts or rates are not used either. A
+strategy with model parallelism, and two corners: cells that are extreme in all factors are predicted from
+cells that are extreme in none. Collective benchmarks at held-out node counts or rates are not used either. A
 second CSV has every prediction. Bands are the law's own (`StudyPredictor.predict`); scaling projections limit
-them by ideal scaling (`projection.load_records`).
+them by ideal scaling (`predictors.load_records`).
 """
 
 import math
@@ -33,7 +33,7 @@ from common.notes import Note
 from common.options import run_program
 from declared.factors import MIN_LEVELS_TO_HOLD_OUT
 from environments.built import read_built
-from prediction.cells import (
+from prediction.inputs import (
     exclusion_note,
     heterogeneous_note,
     is_heterogeneous,
@@ -93,7 +93,7 @@ def make_folds(cells: pd.DataFrame, benchmark: CollectiveBenchmark) -> Iterator[
     """Yield the folds of a study; the first one holds out nothing.
 
     Args:
-        cells: The study's `cells.measured_cells`.
+        cells: The study's `inputs.measured_cells`.
         benchmark: Its collective benchmark.
     """
     is_multi_node = cells["nodes"] > 1
@@ -123,7 +123,7 @@ def make_folds(cells: pd.DataFrame, benchmark: CollectiveBenchmark) -> Iterator[
     for rate in rates if len(rates) >= MIN_LEVELS_TO_HOLD_OUT["bandwidth"] else []:
         yield make_fold("link rate", f"links of {rate_text(rate)}", rate=[rate])
     strategies = cells.loc[is_multi_node, "parallelism"].unique()
-    for strategy in strategies if cells["is_divided"].any() and len(strategies) > 1 else []:
+    for strategy in strategies if cells["uses_mesh"].any() and len(strategies) > 1 else []:
         yield make_fold("strategy", f"parallelism {strategy}", parallelism=[strategy])
     for text, end in (("most", 0), ("least", -1)):
         held_levels = {
@@ -144,8 +144,7 @@ def evaluate(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return every prediction of every held-out cell, and a row for each fold and method.
 
-    Rows are those of `summarize_method`. With several folds that hold out cells, the last rows pool ALL of
-    them.
+    `summarize_method` makes the rows. If several folds hold out cells, the last rows pool ALL of them.
     """
     fold_tables: list[pd.DataFrame] = []
     rows: list[dict[str, Any]] = []
@@ -304,7 +303,7 @@ def table(runs: pd.DataFrame, cells: pd.DataFrame, rows: pd.DataFrame) -> tables
         COUNTED if ALL in set(rows["left_out"]) else "",
         "" if incomplete.empty else COMMON_CELLS,
         METHODS,
-        _mesh_note(cells[cells["is_divided"]]),
+        _mesh_note(cells[cells["uses_mesh"]]),
         *_method_notes(rows, incomplete.dropna(subset="problem")),
         *site_notes,
     ]
@@ -338,7 +337,7 @@ def _cell_labels(cells: pd.DataFrame) -> dict[str, str]:
 
 
 def _interval_texts(rows: pd.DataFrame, name: str) -> list[str]:
-    """Return shares in per cent, with their bounds where they have some."""
+    """Return shares in per cent as text, with their bounds if they have any."""
     value, low, high = (
         rows[f"{name}{end}"].astype(float).map(_percent_text) for end in ("", "_low", "_high")
     )

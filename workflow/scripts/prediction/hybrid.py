@@ -36,9 +36,9 @@ NOTHING_TO_PREDICT = Note(
     "Nothing to predict: needs cells on several ranks with known speeds, and one on a single rank.",
 )
 DECLARED, MEASURED = "declared shares", "measured speeds"
-MIN_STRENGTH, MAX_STRENGTH = 1e-3, 1e3  # search range of the break-even strength
+MIN_STRENGTH, MAX_STRENGTH = 1e-3, 1e3  # The break-even strength is searched between these.
 N_BISECTIONS = 50
-SCALE_FACTORS = ("nodes", "devices_per_node", "shares")  # factors that may differ when a device is added
+SCALE_FACTORS = ("nodes", "devices_per_node", "shares")  # These may differ when a device is added.
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def _strengths_by_source(cell: Mapping[Any, Any], runs: pd.DataFrame) -> dict[st
     return by_source
 
 
-def predict(runs: pd.DataFrame, network: pd.DataFrame) -> pd.DataFrame:
+def build_rows(runs: pd.DataFrame, network: pd.DataFrame) -> pd.DataFrame:
     """Return a row for each cell on several ranks and source of strengths, with predicted and measured times.
 
     `saved` is the share of the epoch time that the last rank saves, compared with the cell without it.
@@ -232,7 +232,7 @@ def break_even(ranks: Ranks, before_s: float) -> float:
 
 def table(runs: pd.DataFrame, network: pd.DataFrame) -> tables.Table:
     """Return the table of a study with heterogeneous ranks."""
-    rows, text_columns, labels = predict(runs, network), ["cell", "speeds from"], cell_words(runs)
+    rows, text_columns, labels = build_rows(runs, network), ["cell", "speeds from"], cell_words(runs)
     notes = [conditions.setting_note(runs)] if len(successful(runs)) else []
     if without_baseline := cells_without_baseline(runs, network):
         names = "; ".join(labels[cell] for cell in without_baseline)

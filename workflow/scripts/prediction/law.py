@@ -1,4 +1,4 @@
-"""The law of prediction: seconds of an optimizer step at scales that were not measured.
+"""The step-time law: seconds of an optimizer step at scales that were not measured.
 
 A scale is a number of nodes and of devices in each. In a step, each device makes k passes of b samples: one
 for each accumulated batch, times the microbatches of a pipeline of p stages.
@@ -20,22 +20,21 @@ fitted:
     INSIDE        a_in           C_in                    relative to the nominal rate inside a node
     BLOCKING      v              m                       what a library adds to a message within layers
                                                          terms of F:
-    FLAT          a              2 (r - 1) / r G / B     one ring over all r replicas (NCCL on few nodes)
-    HIERARCHICAL  a              2 (n - 1) / n G / B     each of n nodes sends its sum once
-    TREE          a              log2 n G / B            all bytes in each of log2 n rounds
+    FLAT          a              ring(replicas) G / B    one ring over all replicas (NCCL on few nodes)
+    HIERARCHICAL  a              ring(spanned) G / B     each node that an all-reduce spans sends its sum once
+    TREE          a              log2(spanned) G / B     all bytes in each of log2(spanned) rounds
     MESSAGES      a              max(M - h 2/3 c, 0)     M: seconds by the collective benchmark, if there is
                                                          one; h: share of the backward pass that overlaps them
-    WAITING       s              log2 N sqrt(k) c        waiting for the slowest of N nodes
-    WAITING_OF_REPLICAS  s       log2 r sqrt(k) c        waiting for the slowest of r replicas
-    LATENCY       l              log2 d                  latency of messages among d devices
+    WAITING       s              log2(nodes) sqrt(k) c   waiting for the slowest node
+    WAITING_OF_REPLICAS  s       log2(replicas) sqrt(k) c    waiting for the slowest replica
+    LATENCY       l              log2(devices)           latency of messages
 
-d are the devices, r is d divided by the tensor and pipeline sizes, N are all nodes, and n the nodes that one
-all-reduce spans (`spanned` in the code; the column `n` is the number of runs). G are the gradient bytes of a
-device, C_in = 2 (g - 1) / g G / B_in the time of the bytes that the g replicas of a node send each other, and
-B and B_in the nominal rates of a node outwards and of a device inside a node (Thakur, Rabenseifner & Gropp,
-Int. J. High Perform. Comput. Appl. 19, 2005, section 4.5). Sharded parameters are gathered k + 1 times in a
-step and their gradients reduced once (models.messages.count_gathers); each of these takes half the bytes of
-an all-reduce.
+with ring(x) = 2 (x - 1) / x. `replicas` are the devices divided by the tensor and pipeline sizes, `spanned`
+the nodes that one all-reduce spans. G are the gradient bytes of a device, C_in = ring(g) G / B_in the time of
+the bytes that the g replicas of a node send each other, and B and B_in the nominal rates of a node outwards
+and of a device inside a node (Thakur, Rabenseifner & Gropp, Int. J. High Perform. Comput. Appl. 19, 2005,
+section 4.5). Sharded parameters are gathered k + 1 times in a step and their gradients reduced once
+(models.messages.count_gathers); each of these takes half the bytes of an all-reduce.
 
 Each form is fitted by non-negative least squares of relative errors. Weak priors (PRIORS) let one scale on
 several nodes inform it; if there is none, links have nominal rates. A prediction is the geometric mean of the
@@ -56,10 +55,11 @@ To add a term of F, such as the time in an uplink that several nodes share:
    NaN excludes all forms with it. Multiply by c, if it depends on it, in `Terms.design_matrix`.
 3. If it depends on a rate that can be unknown, let `_fill_unknown_links` fill it in.
 4. Add the numbers of a cell that it needs to COLUMNS, or to OPTIONAL with a default. They come from
-   `study.law_columns`, which takes them from `cells.measured_cells` and `cells.planned_cells` (`LAW_INPUTS`
-   and `_describe`). These read runs.csv, whose columns are those of config/schemas/runs.schema.yaml; others
-   are dropped. `records.run_rows.planned_row` fills them from the site or the levels (declared/site.py).
-5. Cells that are not measured by Ringside need the numbers as well: `projection.predictor_of_numbers`, with
+   `columns.law_columns`, which takes them from `inputs.measured_cells` and `inputs.planned_cells`
+   (`LAW_INPUTS` and `_describe`). These read runs.csv, which only has the columns in
+   config/schemas/runs.schema.yaml. `records.run_rows.planned_row` fills them from the site or the levels
+   (declared/site.py).
+5. Cells that are not measured by Ringside need the numbers as well: `predictors.predictor_of_numbers`, with
    an option in `question.ScalingQuestion`, and importers/cells.py.
 """
 
@@ -91,9 +91,10 @@ OPTIONAL = {
 # Terms of F.
 FLAT, HIERARCHICAL, TREE, LATENCY = "flat", "hierarchical", "tree", "latency"
 WAITING, WAITING_OF_REPLICAS = "waiting", "waiting of replicas"
-FULL_MESSAGES = "messages"  # without overlap
-NOMINAL_LINKS = {FLAT, HIERARCHICAL, TREE}  # bytes at the nominal rates of links
-MESSAGES = {FULL_MESSAGES: 0.0, "messages, half hidden": 0.5, "messages, hidden": 0.75}  # name -> h
+FULL_MESSAGES = "messages"  # Messages that nothing overlaps.
+NOMINAL_LINKS = {FLAT, HIERARCHICAL, TREE}  # Terms of bytes at the nominal rates of links.
+# The overlap h of each term of benchmarked messages.
+MESSAGES = {FULL_MESSAGES: 0.0, "messages, half hidden": 0.5, "messages, hidden": 0.75}
 # Terms of each form, and its weight before held-out errors. The two forms of waiting alone count half,
 # because they are one idea and often predict the same.
 FORMS: dict[tuple[str, ...], float] = {
@@ -120,10 +121,11 @@ PARTS = {
     **dict.fromkeys((WAITING, WAITING_OF_REPLICAS), "waiting for the slowest rank"),
     LATENCY: "latency of messages",
 }
-BACKWARD_SHARE = 2 / 3  # of computation: two matrix products for each one in the forward pass
+# Share of the backward pass in computation: it has two matrix products for each one of the forward pass.
+BACKWARD_SHARE = 2 / 3
 
 
-class Prior(NamedTuple):
+class CoefficientPrior(NamedTuple):
     """Mean and standard deviation of a coefficient; with `in_passes`, both are multiples of c."""
 
     mean: float
@@ -133,27 +135,27 @@ class Prior(NamedTuple):
 
 # SAMPLE_S has none, because every cell informs it.
 PRIORS = {
-    FIXED_S: Prior(0.05, 0.3, in_passes=True),
-    UPDATE_S: Prior(0.05, 0.3, in_passes=True),
-    BUBBLE: Prior(0.7, 0.4),
-    INSIDE: Prior(0.3, 1.0),
-    BLOCKING: Prior(0.0, 0.1, in_passes=True),
-    **dict.fromkeys((FLAT, HIERARCHICAL, TREE), Prior(0.5, 0.5)),
-    **dict.fromkeys(MESSAGES, Prior(1.0, 0.5)),
-    **dict.fromkeys((WAITING, WAITING_OF_REPLICAS), Prior(0.0075, 0.04)),
-    LATENCY: Prior(0.0, 0.04, in_passes=True),
+    FIXED_S: CoefficientPrior(0.05, 0.3, in_passes=True),
+    UPDATE_S: CoefficientPrior(0.05, 0.3, in_passes=True),
+    BUBBLE: CoefficientPrior(0.7, 0.4),
+    INSIDE: CoefficientPrior(0.3, 1.0),
+    BLOCKING: CoefficientPrior(0.0, 0.1, in_passes=True),
+    **dict.fromkeys((FLAT, HIERARCHICAL, TREE), CoefficientPrior(0.5, 0.5)),
+    **dict.fromkeys(MESSAGES, CoefficientPrior(1.0, 0.5)),
+    **dict.fromkeys((WAITING, WAITING_OF_REPLICAS), CoefficientPrior(0.0075, 0.04)),
+    LATENCY: CoefficientPrior(0.0, 0.04, in_passes=True),
 }
-PINNED_SD = 1e-6  # prior sd, as a multiple of c, of coefficients that the cells cannot separate from others
+PINNED_SD = 1e-6  # Prior sd, as a multiple of c, of coefficients that the cells cannot separate from others.
 # Seconds of G / B relative to the step of the smallest scale, if a size or rate is unknown. An all-reduce
 # among two to many replicas takes one to two times as long, and the mean of its prior halves that.
 UNKNOWN_LINK_SHARE = 1.0
-MODEL_ERROR = 0.01  # relative error of the law at a measured scale, besides the noise of runs
-MIN_HELD_OUT_ERROR = 0.01  # added to a form's held-out errors, so that no form gets all the weight by chance
+MODEL_ERROR = 0.01  # Relative error of the law at a measured scale, besides the noise of runs.
+MIN_HELD_OUT_ERROR = 0.01  # Added to held-out errors, so that no form gets all the weight by chance.
 MIN_CELLS_TO_HOLD_OUT = 4
 BAND_PROBABILITY = 0.90
-Z = round(float(ndtri((1 + BAND_PROBABILITY) / 2)), 3)  # half width of the band in standard deviations
-BAND_FLOOR = 0.005  # standard deviation of the logarithm that every prediction has
-BAND_DOUBLING = 0.01  # the same for each doubling of devices beyond those measured
+Z = round(float(ndtri((1 + BAND_PROBABILITY) / 2)), 3)  # Half width of the band in standard deviations.
+BAND_FLOOR = 0.005  # Smallest standard deviation of the logarithm of a prediction.
+BAND_DOUBLING = 0.01  # Standard deviation that each doubling of devices beyond those measured adds.
 MAX_FORM_LOG_SD = math.log(1000)  # Beyond a factor of 1000, coefficients say nothing about a step.
 MAX_LOG_SD = 30.0  # The band of a prediction is no wider than this, so that its ends are finite numbers.
 MIN_BATCH_SIZES = 2  # Other batch sizes are predicted only if this many were measured.
@@ -331,7 +333,7 @@ def fit_form(names: tuple[str, ...], terms: Terms, seconds: Array, error: Array)
         error: Relative standard errors of these steps, [cells].
     """
     base = int(np.argmin(terms.n_devices))
-    # The step of the smallest scale counts with its whole pipeline bubble (w = 1).
+    # The step of the smallest scale is assumed to include its whole pipeline bubble (w = 1).
     bubble_factor = 1.0 + terms.idle_turns[base] / terms.passes[base]
     base_sample_s = float(seconds[base] / (terms.samples[base] * bubble_factor))
     columns = terms.design_matrix(names, base_sample_s)
@@ -358,7 +360,7 @@ def _prior_rows(names: Sequence[str], pass_s: float, terms: Terms) -> tuple[Arra
     priors = dict(PRIORS)
     if len(np.unique(np.round(terms.passes / terms.updated, ROUNDING_DIGITS))) == 1:
         # Without accumulation, the update cannot be told from the fixed time of a pass, which includes it.
-        priors[UPDATE_S] = Prior(0.0, PINNED_SD, in_passes=True)
+        priors[UPDATE_S] = CoefficientPrior(0.0, PINNED_SD, in_passes=True)
     all_terms = [*COMMON_TERMS, *names]
     with_prior = [name for name in all_terms if name in priors]
     rows, values = np.zeros((len(with_prior), len(all_terms))), np.zeros(len(with_prior))
@@ -399,10 +401,10 @@ class StepPrediction:
 
 @dataclass(frozen=True)
 class StepLaw:
-    """The law of one series: one framework, device, model and treatment, at several scales.
+    """The law of one series (prediction.study), fitted to its cells at several scales.
 
     Attributes:
-        cells: Measured cells with COLUMNS.
+        cells: Measured cells with COLUMNS; the column `n` is the number of runs.
     """
 
     cells: pd.DataFrame

@@ -1,10 +1,10 @@
 """What an optimizer step costs on a device mesh: shares of one device's computation, and messages.
 
 Each rank does shares of the multiplications (a tensor axis partitions some of them, models.division), of the
-operators and of the update. m microbatches pass through p pipeline stages: equal stages take m + p - 1 turns
+operators and of the update. A pipeline of p equal stages takes a turn for each microbatch and p - 1 more
 (Huang et al., NeurIPS 2019, section 2.3; other schedules take a share of the p - 1, models.pipelines), and a
-mesh without a pipeline takes one. The law of prediction multiplies the shares by sample_s, fixed_s and
-update_s of one device. Messages (models.messages) take the time of their collective among the ranks of a
+mesh without a pipeline takes one. The step-time law multiplies the shares by sample_s, fixed_s and update_s
+of one device. Messages (models.messages) take the time of their collective among the ranks of a
 group:
 
     layers       of the tensor and experts axes, for every microbatch: later layers wait for each

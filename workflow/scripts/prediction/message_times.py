@@ -33,7 +33,7 @@ from common.tables import read_table
 from declared.frameworks import CommunicationKeys, framework_names, load_framework
 from models.collectives import ALL_REDUCE, COLLECTIVES, POINT_TO_POINT
 from models.graph import BYTES, Graph, is_trained
-from network.fit import measured
+from network.fit import valid_repetitions
 
 FrameworkDevice = tuple[str, str]
 
@@ -41,15 +41,17 @@ RING, TREE, NEIGHBOURS = "ring", "tree", "neighbours"
 GROWTH: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     RING: lambda p: p - 1.0, TREE: np.log2, NEIGHBOURS: np.ones_like
 }  # fmt: skip
-# Times are not linear in size over a wide range, so the fit ignores messages much larger than predicted ones.
-MAX_SIZE_RATIO = 4  # of benchmarked messages to the largest predicted one
+# The fit ignores messages that are more than this many times as large as the largest predicted one, because
+# times are not linear in size over a wide range.
+MAX_SIZE_RATIO = 4
 PIPELINED, SUM, LARGEST = "pipelined", "sum", "largest"
 MAX_ITERATIONS = 8
 SCALE_COLUMNS = ["nodes", "ranks", "link_bytes_s"]
-MIN_GAIN = 0.05  # relative reduction of the misfit by which a mode replaces the default
+MIN_MISFIT_REDUCTION = 0.05  # A mode replaces the default if it reduces the misfit by this share.
 MIN_TIME_S = 1e-12
 MISFIT_TOLERANCE = 1e-6
-MIN_LINK_TIME = 0.95  # of a possible fit, below 1 because short bursts can exceed the link rate
+# Smallest time on the link, relative to its full rate, that a fit may have. Short bursts can exceed the rate.
+MIN_LINK_TIME = 0.95
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,7 @@ def benchmark_points(network: pd.DataFrame) -> pd.DataFrame:
     `seconds` is the median of each benchmark round, averaged over rounds. An unknown rate is NaN.
     """
     keys = ["collective", "framework", "device", *SCALE_COLUMNS, "bytes"]
-    ok = measured(network)
+    ok = valid_repetitions(network)
     rounds = ok.fillna({"device": "site"}).groupby([*keys, "round"], dropna=False)["seconds"].median()
     points = rounds.groupby(level=keys, dropna=False).mean().reset_index()
     return points.astype(dict.fromkeys(keys[3:], float))
@@ -156,9 +158,9 @@ def benchmark_points(network: pd.DataFrame) -> pd.DataFrame:
 def fit_message_times(benchmarks: pd.DataFrame, largest_bytes: float = np.inf) -> MessageTimeModel | None:
     """Return the times of one collective of one framework and device, or None without two message sizes.
 
-    A later mode or algorithm replaces an earlier one only if it reduces the misfit by MIN_GAIN, and SUM only
-    if it stays within the link rate (MIN_LINK_TIME). A tree is tried only with three numbers of ranks or
-    more, because two cannot tell it from a ring.
+    A later mode or algorithm replaces an earlier one only if it reduces the misfit by MIN_MISFIT_REDUCTION,
+    and SUM only if it stays within the link rate (MIN_LINK_TIME). A tree is tried only with three numbers of
+    ranks or more, because two cannot tell it from a ring.
 
     Args:
         benchmarks: Points of `benchmark_points`.
@@ -191,7 +193,7 @@ def fit_message_times(benchmarks: pd.DataFrame, largest_bytes: float = np.inf) -
             model = _fit_mode(points, algorithm, mode, link, processors)
             is_possible = mode != SUM or model.link > MIN_LINK_TIME
             if best is None or (
-                is_possible and model.misfit + MISFIT_TOLERANCE < (1 - MIN_GAIN) * best.misfit
+                is_possible and model.misfit + MISFIT_TOLERANCE < (1 - MIN_MISFIT_REDUCTION) * best.misfit
             ):
                 best = model
     return best

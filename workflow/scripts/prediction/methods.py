@@ -26,7 +26,7 @@ from prediction.study import Prediction, StudyPredictor
 PROGRAM = Path(__file__).with_name("extra_p.py")
 # Extra-P breaks ties between equally good models by rounding errors, which differ between processors.
 ONE_ARITHMETIC = {"OPENBLAS_CORETYPE": "Haswell", "OPENBLAS_NUM_THREADS": "1"}
-MIN_LEVELS = 5  # of a parameter, for Extra-P
+MIN_LEVELS = 5  # Extra-P needs this many values of a parameter.
 FEW_LEVELS = Note(
     "few-levels",
     f"it needs {MIN_LEVELS} values of each parameter; with fewer it still fits a model, with a warning.",
@@ -36,7 +36,7 @@ ONE_VALUE = Note("one-value", "a parameter has one value")
 NO_PARAMETER = Note("no-parameter", "no parameter has two values")
 TIMEOUT_S = 300
 LAW = "law"
-NOT_HELD_OUT = "nothing"  # kind of a fold that tests on the cells it was fitted to
+NOT_HELD_OUT = "nothing"  # Kind of the fold that tests on the cells it was fitted to.
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Fold:
     Attributes:
         title: What is held out.
         kind: What held-out cells have in common, one of `held_out.KINDS`; NOT_HELD_OUT for the first fold.
-        train: Cells to fit (`cells.measured_cells`).
+        train: Cells to fit (`inputs.measured_cells`).
         benchmark: The collective benchmark to fit.
         test: Cells to predict.
     """
@@ -67,7 +67,7 @@ Method = Callable[[Fold], Prediction]
 
 
 def predict_by_law(fold: Fold) -> Prediction:
-    """Predict by the law of prediction; a batch size without a prediction is the problem, not a remark."""
+    """Predict by the step-time law; a batch size without a prediction is the problem, not a remark."""
     prediction = fold.predictor.predict(fold.test)
     unseen = [note for note in prediction.notes if note.code == "unseen-batch"]
     notes = tuple(note for note in prediction.notes if note not in unseen)

@@ -17,25 +17,25 @@ from common.errors import InputError, check_range
 from common.text import alternatives
 from models.graph import BYTES
 from prediction.message_times import described_frameworks
-from prediction.worth import MIN_GAIN
+from prediction.worth import MIN_DOUBLING_GAIN
 
 RATES = (1.0, 10.0, 25.0, 100.0)  # Gbit/s
-GIGABIT_BYTES = 1e9 / 8  # bytes of a gigabit
+GIGABIT_BYTES = 1e9 / 8
 MAX_NODES = 1024
 DEFAULT_FRAMEWORK = "pytorch-ddp"
 MAX_GRADIENT_BYTES, MAX_SAMPLES, MAX_COUNT = 1e15, 10**15, 10**9
-STEP_LIMITS = (1e-9, 1e6)  # seconds
+STEP_LIMITS_S = (1e-9, 1e6)
 _SCALE = re.compile(r"([1-9][0-9]*)x([1-9][0-9]*)=([0-9.eE+-]+)")
 
 
 def _limited(default: Any, low: float, high: float) -> Any:
-    """Return the field of an option: its default, and the limits of its numbers."""
+    """Return the dataclass field of an option with this default, and with limits of its numbers."""
     return field(default=default, metadata={"limits": (low, high)})
 
 
 @dataclass(frozen=True)
 class ScalingQuestion:
-    """A checked question. The defaults are those of `ringside predict`.
+    """A checked question. Its fields are the options of `ringside predict`, with their defaults.
 
     Attributes:
         folder: Folder of a measured study. Without `scales`, the question is about its models.
@@ -47,7 +47,7 @@ class ScalingQuestion:
         parameters: Size of the model; one of `model`, `parameters` and `gradient_bytes` states it.
         rate: Rates of links between nodes, Gbit/s; the answer has a curve for each.
         inside_rate: Rate of a device's links inside a node, Gbit/s.
-        framework: The framework whose messages are timed; None: the only one of the study's benchmark, or
+        framework: The framework that sends the messages; None: the only one in the study's benchmark, or
             DEFAULT_FRAMEWORK.
         nodes: The largest number of nodes that is considered.
         at: Numbers of nodes that the answer lists one by one.
@@ -73,7 +73,7 @@ class ScalingQuestion:
     at: tuple[int, ...] = _limited((), 1, MAX_COUNT)
     epochs: float = _limited(1.0, 1e-9, MAX_COUNT)
     price: float | None = _limited(None, 0, 1e9)
-    min_gain: float = _limited(MIN_GAIN, 0.01, 1.0)
+    min_gain: float = _limited(MIN_DOUBLING_GAIN, 0.01, 1.0)
     measurable: int | None = _limited(None, 1, MAX_COUNT)
 
 
@@ -82,10 +82,10 @@ NUMBER_OPTIONS = ("batch_size", "samples", "dataset", "sync_every", "framework",
 SIZE_OPTIONS = ("model", "parameters", "gradient_bytes")
 
 
-def ask(
+def build_question(
     *, from_: Path | None = None, step_time: float | None = None, measured: Sequence[str] = (), **options: Any
 ) -> ScalingQuestion:
-    """Return the question that options of `ringside predict` ask, after checking them.
+    """Return the question that options of `ringside predict` describe, after checking them.
 
     Args:
         from_: Folder of a measured study.
@@ -98,7 +98,7 @@ def ask(
     """
     scales = [*([] if step_time is None else [(1, 1, step_time)]), *map(_parse_scale, measured)]
     if step_time is not None:
-        check_range("--step-time", step_time, *STEP_LIMITS)
+        check_range("--step-time", step_time, *STEP_LIMITS_S)
     for option in fields(ScalingQuestion):
         if option.name in options and "limits" in option.metadata:
             numbers = options[option.name]
@@ -127,7 +127,7 @@ def _parse_scale(text: str) -> tuple[int, int, float]:
     with suppress(ValueError):
         if match:
             nodes, devices, step_s = int(match[1]), int(match[2]), float(match[3])
-            check_range("--measured", step_s, *STEP_LIMITS)
+            check_range("--measured", step_s, *STEP_LIMITS_S)
             for count in (nodes, devices):
                 check_range("--measured", count, 1, MAX_COUNT)
             return nodes, devices, step_s

@@ -1,8 +1,9 @@
 """Predict epoch times of a study.
 
-A series is the cells of one framework, device, model and treatment, at several scales. Each has a law of its
-own (prediction.law.StepLaw), which predicts optimizer steps; an epoch takes a step for each of its
-all-reduces.
+A series is the cells of one framework, device, model and data set, and of the same levels of all other
+factors that computation depends on (`StudyPredictor.computation_factors`), at several scales. Each series has
+a law of its own (prediction.law.StepLaw), which predicts optimizer steps. An epoch takes a step for each of
+its all-reduces.
 """
 
 import functools
@@ -19,11 +20,9 @@ from analysis.measured import factors
 from common.notes import Note
 from common.text import join_words
 from declared.factors import MODEL_AND_DATASET
-from declared.mesh import mesh_of
 from declared.models import find_graph
-from models.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
-from models.messages import count_gathers
-from prediction.cells import PARALLELISM_FACTORS, WITHIN_SERIES_FACTORS, measured_cells
+from prediction.columns import is_unknown_mesh, law_columns
+from prediction.inputs import PARALLELISM_FACTORS, WITHIN_SERIES_FACTORS, measured_cells
 from prediction.law import (
     BACKWARD_SHARE,
     MIN_BATCH_SIZES,
@@ -35,16 +34,8 @@ from prediction.law import (
     predict_steps,
     split_by_devices_per_node,
 )
-from prediction.mesh_step import MeshStep, NetworkScale, Timer, describe_step
-from prediction.message_times import (
-    CollectiveBenchmark,
-    benchmark_points,
-    ideal_seconds,
-    message_limits,
-    message_rule,
-)
+from prediction.message_times import CollectiveBenchmark, benchmark_points, message_rule
 
-SMALL_BYTES = 8.0  # size of additional messages, which have no gradients
 
 
 @dataclass(frozen=True)
@@ -70,9 +61,9 @@ class SeriesPart(NamedTuple):
     """Cells of one series to predict.
 
     Attributes:
-        rows: Positions of the cells in the table that was split.
-        measured: Measured cells of the series in the law's columns (`law_columns`).
-        new: Cells to predict in the same columns.
+        rows: Positions of these cells in the table that was split.
+        measured: Measured cells that inform them, in the law's columns (`law_columns`).
+        new: The cells to predict, in the same columns.
     """
 
     rows: np.ndarray
@@ -81,7 +72,7 @@ class SeriesPart(NamedTuple):
 
 
 class Computation(NamedTuple):
-    """Seconds of one device: fixed_s + b sample_s for a batch of b samples, update_s for an update.
+    """Seconds on one device: fixed_s + b sample_s for a batch of b samples, update_s for an update.
 
     NaN: not measured. `fixed_s` or `update_s` is 0 if the measured cells cannot separate it.
     """
@@ -96,7 +87,7 @@ class StudyPredictor:
     """Predicts epoch times from a study's measured cells and its collective benchmark.
 
     Attributes:
-        cells: Measured cells (`cells.measured_cells`).
+        cells: Measured cells (`inputs.measured_cells`).
         benchmark: The collective benchmark; no points if there is none.
     """
 
@@ -113,8 +104,8 @@ class StudyPredictor:
         names = [name for name in factors(self.cells) if name not in fixed]
         return [name for name in [*names, "lbann_layout"] if self.cells[name].nunique(dropna=False) > 1]
 
-    def series(self, levels: Mapping[str, Any]) -> pd.DataFrame:
-        """Return the measured cells that inform a cell with these levels.
+    def informing_cells(self, levels: Mapping[str, Any]) -> pd.DataFrame:
+        """Return the measured cells that inform the prediction of a cell with these levels.
 
         They have the same framework, device and `computation_factors`. If none of them is on one device, the
         cells of the baseline framework on one device are added.
@@ -130,10 +121,10 @@ class StudyPredictor:
         is_baseline = (self.cells["framework"] == levels["baseline"]) & (self.cells["n_devices"] == 1)
         return pd.concat([self.cells[has_levels & is_baseline], measured], ignore_index=True)
 
-    def computation(self, levels: Mapping[str, Any]) -> Computation:
-        """Return the computation of one device, measured with the framework or else with its baseline."""
-        measured = self.series(levels)
-        alone = measured[(measured["n_devices"] == 1) & ~measured["is_divided"]]
+    def fit_device_computation(self, levels: Mapping[str, Any]) -> Computation:
+        """Fit the computation of one device, measured with the framework of the levels or its baseline."""
+        measured = self.informing_cells(levels)
+        alone = measured[(measured["n_devices"] == 1) & ~measured["uses_mesh"]]
         return fit_computation(alone) if len(alone) else Computation(math.nan, math.nan, math.nan)
 
     @functools.cached_property
@@ -143,21 +134,18 @@ class StudyPredictor:
         Without accumulation on one device, fixed_s includes the update. Its share is estimated across models,
         because the update grows with the parameters, and the rest of fixed_s with the number of operators.
         """
-        alone = self.cells[(self.cells["n_devices"] == 1) & ~self.cells["is_divided"]]
+        alone = self.cells[(self.cells["n_devices"] == 1) & ~self.cells["uses_mesh"]]
         names, rows = ["framework", "device", *self.computation_factors], []
         for levels, group in alone.groupby(names, dropna=False):
             graph = find_graph(*group[["model", "dataset"]].iloc[0])
             computation = fit_computation(group)
             if graph and computation.fixed_s and not computation.update_s:
-                treatment = [
-                    level for name, level in zip(names, levels, strict=True) if name not in MODEL_AND_DATASET
-                ]
-                rows.append(
-                    (str(treatment), levels, computation.fixed_s, len(graph.operators), graph.parameters)
-                )
-        models = pd.DataFrame(rows, columns=["treatment", "levels", "fixed_s", "operators", "parameters"])
+                by_name = dict(zip(names, levels, strict=True))
+                key = [level for name, level in by_name.items() if name not in MODEL_AND_DATASET]
+                rows.append((str(key), levels, computation.fixed_s, len(graph.operators), graph.parameters))
+        columns = ["key_without_model", "levels", "fixed_s", "operators", "parameters"]
         shares: dict[tuple[Any, ...], float] = {}
-        for _, group in models.groupby("treatment"):
+        for _, group in pd.DataFrame(rows, columns=columns).groupby("key_without_model"):
             sizes = group[["operators", "parameters"]].to_numpy(float)
             fixed_s = group["fixed_s"].to_numpy(float)
             if len(np.unique(sizes, axis=0)) > 1:
@@ -177,13 +165,13 @@ class StudyPredictor:
             key = tuple(levels[name] for name in ["framework", "device", *self.computation_factors])
             baseline_key = (levels["baseline"], *key[1:])
             share = self.update_shares.get(key, self.update_shares.get(baseline_key, 0.0))
-            measured = law_columns(self.series(levels), self.benchmark, share)
+            measured = law_columns(self.informing_cells(levels), self.benchmark, share)
             new = law_columns(cells.iloc[rows], self.benchmark, share)
-            measured, is_unknown = measured[~_is_unknown_mesh(measured)], _is_unknown_mesh(new)
+            measured, is_unknown = measured[~is_unknown_mesh(measured)], is_unknown_mesh(new)
             if len(measured) and not is_unknown.all():
                 yield SeriesPart(rows[~is_unknown], measured, new[~is_unknown])
 
-    def curve_law(self, cells: pd.DataFrame) -> tuple[StepLaw, pd.DataFrame]:
+    def fit_curve(self, cells: pd.DataFrame) -> tuple[StepLaw, pd.DataFrame]:
         """Return the law of one curve, and the cells of the curve in the law's columns.
 
         Args:
@@ -197,7 +185,7 @@ class StudyPredictor:
         """Predict epoch times.
 
         Args:
-            cells: Cells in the columns of `cells.measured_cells`; epoch_time_s, n and sd are not used.
+            cells: Cells in the columns of `inputs.measured_cells`; epoch_time_s, n and sd are not used.
         """
         parts: list[tuple[np.ndarray, StepPrediction]] = []
         notes: list[Note] = []
@@ -249,7 +237,7 @@ def shortest_epochs(runs: pd.DataFrame, network: pd.DataFrame) -> dict[str, floa
 
 
 def cells_with_costs(runs: pd.DataFrame, network: pd.DataFrame) -> pd.DataFrame:
-    """Return `cells.measured_cells` with the computation of one device and the time of messages.
+    """Return `inputs.measured_cells` with the computation of one device and the time of messages.
 
     Added columns: the fields of Computation, and `message_s` of an optimizer step, 0 on one device. NaN:
     unknown.
@@ -260,8 +248,8 @@ def cells_with_costs(runs: pd.DataFrame, network: pd.DataFrame) -> pd.DataFrame:
     """
     cells = measured_cells(runs)
     predictor = StudyPredictor(cells, CollectiveBenchmark(benchmark_points(network)))
-    computation = np.array([predictor.computation(row) for row in cells.to_dict("records")]).reshape(-1, 3)
-    cells[list(Computation._fields)] = computation
+    rows = [predictor.fit_device_computation(row) for row in cells.to_dict("records")]
+    cells[list(Computation._fields)] = np.array(rows).reshape(-1, len(Computation._fields))
     message_s = law_columns(cells, predictor.benchmark)["message_s"]
     return cells.assign(message_s=message_s.where(cells["n_devices"] > 1, 0.0))
 
@@ -291,123 +279,3 @@ def _misfit_note(misfits: Mapping[str, float]) -> list[Note]:
         f"The law misses the measured cells by {listed}, root mean square: its predictions are less certain."
     )
     return [Note("misfit", text, misfits=large)]
-
-
-def law_columns(
-    cells: pd.DataFrame, benchmark: CollectiveBenchmark, update_share: float = 0.0
-) -> pd.DataFrame:
-    """Return cells in the columns of `prediction.law`.
-
-    Args:
-        cells: Cells in the columns of `cells.measured_cells`.
-        benchmark: The collective benchmark, which times their messages.
-        update_share: Share of the update in fixed_s (`StudyPredictor.update_shares`).
-    """
-    n_devices = cells["n_devices"].astype(float)
-    columns = pd.DataFrame(
-        {
-            "framework": cells["framework"],
-            "gradient_bytes": cells["gradient_bytes"],
-            "nodes": cells["nodes"].astype(float),
-            "devices_per_node": n_devices / cells["nodes"],
-            "n_devices": n_devices,
-            "local_batch": cells["local_batch"],
-            "n_passes": cells["batches_per_epoch"] / cells["n_allreduces"],
-            "tensor": 1,
-            "pipeline": 1,
-            "sharded": cells["framework"].map(lambda name: message_rule(name).messages == "units"),
-            "rate": cells["rate"],
-            "inside_rate": cells["inside_rate"],
-            "message_s": _step_messages_s(cells, benchmark),
-            "hierarchical_s": np.nan,
-            "has_simulated_step": cells["is_divided"],
-        }
-    )
-    if "epoch_time_s" in cells:
-        optimizer_step_s, sd = (cells[name] / cells["n_allreduces"] for name in ("epoch_time_s", "sd"))
-        columns = columns.assign(optimizer_step_s=optimizer_step_s, n=cells["n"], sd=sd)
-    if not cells["is_divided"].any():
-        return columns
-    rows = zip(cells.to_dict("records"), columns.to_dict("records"), strict=True)
-    with_meshes = [
-        plain | (_mesh_columns(row, benchmark, update_share) if row["is_divided"] else {})
-        for row, plain in rows
-    ]
-    return pd.DataFrame(with_meshes, index=cells.index)
-
-
-def _is_unknown_mesh(columns: pd.DataFrame) -> np.ndarray:
-    """Return which cells of `law_columns` have a simulated step with a message of unknown time."""
-    is_unknown = columns["message_s"].isna() & columns["hierarchical_s"].isna()
-    return (columns["has_simulated_step"] & is_unknown).to_numpy(bool)
-
-
-def _step_messages_s(cells: pd.DataFrame, benchmark: CollectiveBenchmark) -> Array:
-    """Return seconds of the messages of an optimizer step by the benchmark, [cells]; 0 on one node."""
-    seconds = np.where(cells["nodes"] > 1, np.nan, 0.0)
-    is_timed = (cells["nodes"] > 1) & ~cells["is_divided"].astype(bool)
-    for framework_device, rows in cells.groupby(["framework", "device"]).indices.items():
-        rows = rows[is_timed.to_numpy()[rows]]
-        group = cells.iloc[rows]
-        if group.empty:
-            continue
-        rule = message_rule(framework_device[0])
-        nodes, ranks, rate = (group[name].to_numpy(float) for name in ("nodes", "ranks", "rate"))
-        sizes = group["gradient_bytes"].to_numpy(float)
-        time_messages = functools.partial(benchmark.times, framework_device, scale=(nodes, ranks, rate))
-        batches_per_step = (group["batches_per_epoch"] / group["n_allreduces"]).to_numpy(float)
-        gather_s, scatter_s = (time_messages(kind, size=sizes) for kind in (ALL_GATHER, REDUCE_SCATTER))
-        step_s = time_messages(ALL_REDUCE, size=sizes)
-        if rule.messages == "units" and not np.isnan([gather_s, scatter_s]).any():
-            step_s = count_gathers(batches_per_step) * gather_s + scatter_s
-        n_small = group["training_loop"].map(lambda loop, rule=rule: rule.extra.get(loop, 0)).to_numpy(float)
-        if n_small.any():
-            small_s = time_messages(ALL_REDUCE, size=np.full(len(group), SMALL_BYTES))
-            step_s = step_s + batches_per_step * n_small * small_s
-        seconds[rows] = step_s
-    return seconds
-
-
-def _mesh_columns(
-    row: Mapping[str, Any], benchmark: CollectiveBenchmark, update_share: float
-) -> dict[str, float]:
-    """Return the columns of a cell with model parallelism that differ; NaN if a message's time is unknown.
-
-    The step of a registered model is simulated (prediction.mesh_step). Any other model counts as divided
-    evenly among the ranks of a replica, which the law itself describes.
-    """
-    graph = find_graph(row["model"], row["dataset"])
-    batches_per_step = row["batches_per_epoch"] / row["n_allreduces"]
-    missing = {"message_s": math.nan, "hierarchical_s": math.nan}
-    mesh = mesh_of(row["parallelism"], row["ranks"])
-    if graph is None:
-        n_passes = batches_per_step * (row["microbatches"] if mesh.pipeline > 1 else 1)
-        return {
-            "n_passes": n_passes,
-            # From the global batch, because ranks that share a sequence divide it, too, but are no axis of
-            # a mesh.
-            "local_batch": row["samples"] / row["n_allreduces"] / (n_passes * row["ranks"]),
-            "tensor": mesh.tensor, "pipeline": mesh.pipeline, "sharded": mesh.sharded > 1,
-            "has_simulated_step": False,
-        }  # fmt: skip
-    if row["nodes"] < 2:
-        return missing
-    scale = NetworkScale(row["nodes"], row["ranks"], row["rate"])
-
-    def describe(timer: Timer) -> MeshStep | None:
-        limit = message_limits(message_rule(row["framework"]))[1]
-        return describe_step(graph, mesh, round(row["local_batch"]), row, scale, timer, limit)
-
-    benchmarked = describe(functools.partial(benchmark.time_of_one, (row["framework"], row["device"])))
-    nominal = describe(ideal_seconds) if not math.isnan(row["rate"]) else None
-    step = benchmarked or nominal
-    if step is None:
-        return missing
-    # The update is part of fixed_s, but grows with a rank's share of the parameters instead of the operators,
-    # and is done once a step.
-    calls = (1 - update_share) * step.calls + update_share * step.updated / batches_per_step
-    return {
-        "message_s": benchmarked.messages_s if benchmarked else math.nan,
-        "hierarchical_s": nominal.messages_s if nominal else math.nan,
-        "work": step.work, "calls": calls, "updated": step.updated, "n_blocking": step.n_blocking,
-    }  # fmt: skip

@@ -36,7 +36,7 @@ from common.options import run_program
 from common.tables import read_table
 from declared.mesh import NOT_MESHES, PLAIN
 from declared.models import find_graph
-from prediction.cells import has_layer_strategy, measured_cells, uses_model_parallelism
+from prediction.inputs import has_layer_strategy, measured_cells, uses_mesh
 from prediction.message_times import (
     CollectiveBenchmark,
     MessageTimeModel,
@@ -50,8 +50,9 @@ from traces.questions import Question, Retime
 from traces.replay import Chain, Messages, build_chains
 
 TITLE = "What if: epoch times predicted by a replay of traced steps, and measured ones"
-DEFAULT_CHANGES = {"links": 2.0, "accumulation": 4, "batch": 2.0}  # without another level in the study
-CHANGED_FACTORS = ("bandwidth", "sync_every", "batch_size")  # factors whose levels answer questions
+# Changes in question if the study has no other level.
+DEFAULT_CHANGES = {"links": 2.0, "accumulation": 4, "batch": 2.0}
+CHANGED_FACTORS = ("bandwidth", "sync_every", "batch_size")  # Their levels answer questions.
 TARGET_ERROR = 0.05
 COLUMNS = [
     "cell", *CHANGED_FACTORS, "question", "change", "assumes", "runs", "steps", "replay_off", "step_s",
@@ -113,14 +114,14 @@ class TracedStudy:
         """
         steps_of_run = dict(iter(self.steps.groupby("run_id")))
         ok = self.traced_runs
-        runs_of_cell = dict(iter(ok[~uses_model_parallelism(ok) & ~has_layer_strategy(ok)].groupby("cell")))
+        runs_of_cell = dict(iter(ok[~uses_mesh(ok) & ~has_layer_strategy(ok)].groupby("cell")))
         for runs in (runs_of_cell[cell] for cell in cell_levels(self.runs)["cell"] if cell in runs_of_cell):
             cell = Cell(self, runs.iloc[0].to_dict(), [steps_of_run[run] for run in runs["run_id"]])
             if cell.chains:
                 yield cell
 
     def excluded_cells(self, rows: pd.DataFrame) -> list[str]:
-        """Return the traced cells with kept steps that have no row in `rows` (`predict`)."""
+        """Return the traced cells with kept steps that have no row in `rows` (`build_rows`)."""
         return [cell for cell in self.traced_runs["cell"].unique() if cell not in set(rows["cell"])]
 
 
@@ -216,7 +217,7 @@ class Cell:
         """
         level = self.row["parallelism"]
         row = {**self.row, "lbann_layout": level if level in NOT_MESHES else PLAIN}
-        fixed_s, sample_s, update_s = self.study.predictor.computation(row)
+        fixed_s, sample_s, update_s = self.study.predictor.fit_device_computation(row)
         return None if np.isnan(sample_s) else lambda size: float(fixed_s + sample_s * size + update_s)
 
     def growth(self, times: float) -> tuple[float, bool]:
@@ -274,7 +275,7 @@ class Cell:
         for question in self.questions():
             ratio = _geometric_mean([question.ratio(chains) for chains in self.chains])
             if math.isnan(ratio.value):
-                continue  # fewer kept steps than accumulation needs
+                continue  # Accumulation needs more kept steps than there are.
             yield {
                 **cell_columns, "question": question.name, "change": question.text,
                 "assumes": question.assumes, "step_after_s": step_s * ratio.value * question.samples,
@@ -316,7 +317,7 @@ def _product(first: Estimate, second: Estimate) -> Estimate:
     return Estimate(value, value * math.exp(-below), value * math.exp(above), min(first.n, second.n))
 
 
-def predict(study: TracedStudy) -> pd.DataFrame:
+def build_rows(study: TracedStudy) -> pd.DataFrame:
     """Return a row for each traced cell and question, with COLUMNS."""
     if study.steps.empty:
         return pd.DataFrame(columns=COLUMNS)
@@ -337,7 +338,7 @@ def gain(rows: pd.DataFrame, name: str) -> pd.DataFrame:
 
 
 def table(rows: pd.DataFrame, study: TracedStudy) -> tables.Table:
-    """Return the table of `predict`."""
+    """Return the table of `build_rows`."""
     runs = study.runs
     words = cell_words(traced(runs), but=["trace"])
     excluded = study.excluded_cells(rows)
@@ -419,7 +420,7 @@ def main(*, runs: Path, network: Path | None = None, replay_steps: Path, out: Pa
         else CollectiveBenchmark()
     )
     study = TracedStudy(measured, benchmark, read_table(replay_steps, "replay_steps"))
-    tables.write(table(predict(study), study), out)
+    tables.write(table(build_rows(study), study), out)
 
 
 if __name__ == "__main__":

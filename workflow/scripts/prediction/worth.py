@@ -1,12 +1,13 @@
 """How many nodes are worth it: the knee of a predicted curve, what limits it, and what to measure next.
 
 With S(N) the speed-up over one node, a doubling of N nodes gains (S(2 N) - S(N)) / N, 1 with ideal scaling.
-The knee is the smallest number of nodes at which doubling gains less than a stated share (MIN_GAIN). More
-nodes are not worth it.
+The knee is the smallest number of nodes at which doubling gains less than a stated share, by default
+MIN_DOUBLING_GAIN. More nodes are not worth it.
+
 The bands of the knee and of gains come from draws of whole curves with the covariance of the law, because
 predictions on different numbers of nodes share most errors. They are not the bands of single speed-ups, which
-`curves.predict_curves` returns. What limits the doubling is the part of a step whose node time (seconds times
-nodes) grows most.
+`curves.predict_curves` returns. The doubling is limited by the part of a step that gains most node time
+(seconds times nodes).
 
 To find how far a measurement would narrow the band of a prediction, it is added to the measured cells,
 somewhat off its own prediction, and the law is fitted again. Of the sets of counts that narrow the band
@@ -29,14 +30,14 @@ from analysis.intervals import Estimate
 from prediction.law import BAND_PROBABILITY, Array, StepLaw, Z
 from prediction.study import StudyPredictor
 
-MIN_GAIN = 0.7  # A doubling of nodes is worth it if it gains this share of what ideal scaling would gain.
+MIN_DOUBLING_GAIN = 0.7  # Share of the ideal gain that a doubling of nodes needs to be worth it.
 N_DRAWS = 999
 BAND_QUANTILES = [(1 - BAND_PROBABILITY) / 2, (1 + BAND_PROBABILITY) / 2]
-JITTER = 1e-10  # added to variances, so that the covariance of few forms has a Cholesky factor
-MAX_CANDIDATES = 4  # numbers of nodes to try, the largest; the law is then fitted ten times at most
-MEASURABLE_FACTOR = 4  # times the largest measured number of nodes: what can be measured next by default
+JITTER = 1e-10  # Added to variances, so that the covariance of few forms has a Cholesky factor.
+MAX_CANDIDATES = 4  # The largest numbers of nodes are tried; the law is then fitted 20 times at most.
+MEASURABLE_FACTOR = 4  # By default, this many times the measured nodes can be measured next.
 NEAR_BEST_SHARE = 0.9  # Fewer nodes are proposed if they narrow the band by this share of the best narrowing.
-TYPICAL_DEVIATION = 0.67  # standard deviations between a measurement and its prediction; half deviate less
+TYPICAL_DEVIATION = 0.67  # Half of measurements deviate less from predictions, in standard deviations.
 MIN_NARROWING = 0.1  # A measurement is proposed if it narrows the band by this share.
 MIN_NAMED_PART = 0.25  # A sentence names a part if it is this share of the node time that a doubling adds.
 
@@ -125,16 +126,16 @@ class NextMeasurements:
     then: float
 
 
-def predict_scaling(predictor: StudyPredictor, curve: pd.DataFrame) -> Scaling:
+def joint_scaling(predictor: StudyPredictor, curve: pd.DataFrame) -> Scaling:
     """Return the joint predictions of one curve of `curves.predict_curves`."""
     curve = curve.sort_values("nodes").reset_index(drop=True)
     nodes, epoch_s, n_updates = (
         curve[name].to_numpy(float) for name in ("nodes", "epoch_time_s", "n_allreduces")
     )
-    return Scaling(nodes, epoch_s, n_updates, *predictor.curve_law(curve))
+    return Scaling(nodes, epoch_s, n_updates, *predictor.fit_curve(curve))
 
 
-def find_knee(scaling: Scaling, share: float = MIN_GAIN) -> Knee:
+def find_knee(scaling: Scaling, share: float = MIN_DOUBLING_GAIN) -> Knee:
     """Return up to how many nodes a doubling gains at least a share of the ideal."""
     considered, doubled = int(scaling.nodes[-1]), scaling.doubled
     if not len(doubled):
@@ -162,7 +163,7 @@ def _draw_speedups(scaling: Scaling) -> Array:
     speedups = scaling.speedups
     covariance = scaling.law.covariance(scaling.cells) + JITTER * np.eye(len(speedups))
     errors = np.random.default_rng(0).normal(size=(N_DRAWS, len(speedups))) @ _root(covariance).T
-    factors = np.exp(errors[:, :1] - errors)  # Errors that one node has, too, cancel in a speed-up.
+    factors = np.exp(errors[:, :1] - errors)  # Errors that one node shares cancel in a speed-up.
     draws: Array = np.minimum(speedups * factors, np.maximum(speedups, scaling.nodes))
     return draws
 

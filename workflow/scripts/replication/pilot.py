@@ -39,8 +39,8 @@ from plan.campaign import measured_campaign
 from records.aggregate import aggregate_records
 from replication.stopping import runs_to_target
 
-TARGETS = (0.01, 0.02, 0.05, 0.1, 0.2)  # half widths of the interval of a mean, relative to the mean
-MIN_RUNS = 3  # two runs of a cell do not determine a standard deviation
+TARGETS = (0.01, 0.02, 0.05, 0.1, 0.2)  # Half widths of the interval of a mean, relative to the mean.
+MIN_RUNS = 3  # Two runs of a cell do not determine a standard deviation.
 MAX_RUNS = 1000
 MAX_EPOCHS = 60
 TITLE = "Cost of an interval: more runs, or longer runs"
@@ -83,7 +83,7 @@ def half_width(sd: float, n: np.ndarray, prior_df: float) -> np.ndarray:
 
 
 def runs_needed(sd: float, until: float, prior_df: float) -> float:
-    """Return the smallest number of runs whose half width is at most `until`, infinity above MAX_RUNS."""
+    """Return the fewest runs that give a half width of at most `until`, infinity above MAX_RUNS."""
     n = np.arange(MIN_RUNS, MAX_RUNS + 1)
     enough = half_width(sd, n, prior_df) <= until
     return float(n[np.argmax(enough)]) if enough.any() else math.inf
@@ -104,7 +104,7 @@ class Aim:
 
     @classmethod
     def from_study(cls, study: Study) -> "Aim":
-        """Return a study's target: that of its stopping rule, or else its margin if that is of times.
+        """Return a study's target: the one of its stopping rule, or else its margin if it is about times.
 
         A rule for ratios has no target here, because the table is about means.
         """

@@ -23,7 +23,7 @@ TITLE = "Interval target, and the intervals reached"
 
 
 def target_note(runs: pd.DataFrame, rule: Replicates) -> str:
-    """Say which cells missed the interval target; "" if the number of replicates is fixed."""
+    """Return a note on the cells that missed the interval target; "" if there is no target."""
     if not rule.adaptive or runs.empty:
         return ""
     return _target_note(runs, rule, _sort_like_tables(judge_cells(runs, rule), runs))
@@ -127,9 +127,9 @@ def _percent(share: float) -> str:
     return tables.DASH if pd.isna(share) else f"{100 * share:.3g}"
 
 
-def parse_rule(written: str) -> Replicates:
-    """Return the stopping rule that plan.decisions.rule_fields wrote."""
-    raw: Mapping[str, Any] = json.loads(written)
+def parse_rule(rule_json: str) -> Replicates:
+    """Return the stopping rule from the JSON of `plan.decisions.rule_fields`."""
+    raw: Mapping[str, Any] = json.loads(rule_json)
     contrasts = {name: tuple(levels) for name, levels in raw["contrasts"].items()}
     return Replicates(raw["at_least"], raw["at_most"], raw["until"], contrasts)
 

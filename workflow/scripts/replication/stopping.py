@@ -29,8 +29,8 @@ from declared.study import MIN_POOLED_DF, Replicates
 from plan.decisions import BY_CHANCE, NO, NOT_ASKED, YES
 
 # Minimum degrees of freedom of a cell's moderated standard deviation; MIN_POOLED_DF is the minimum of all
-# cells together. With less, intervals cover the true value too rarely; more would only cost runs (make
-# bench-stopping).
+# cells together. With fewer, intervals cover the true value too rarely; with more, campaigns only need more
+# runs (make bench-stopping).
 MIN_CELL_DF = 8.0
 
 
@@ -41,7 +41,7 @@ def judge_cells(runs: pd.DataFrame, rule: Replicates) -> pd.DataFrame:
         A row per cell with these columns:
             n: Number of successful runs.
             half_width: Half of the 95 % interval of the mean, relative to the mean. If the rule has
-                contrasts, that of the cell's widest ratio; NaN for a cell without one.
+                contrasts, of the cell's widest ratio instead; NaN for a cell without one.
             pooled_df: Degrees of freedom of the standard deviation of all cells together.
             reached: One of plan.decisions.REACHED. "By chance" means that the interval is narrow, but that
                 the standard deviation is not known well enough.
@@ -97,8 +97,8 @@ def runs_to_target(spread: np.ndarray | float, rule: Replicates, cells: np.ndarr
     """Return the number of runs that cells are expected to need.
 
     Args:
-        spread: Standard deviations of the logarithm of epoch times, with the variance of blocks. A cell whose
-            spread is NaN needs `at_most` runs.
+        spread: Standard deviations of the logarithm of epoch times, with the variance of blocks. If it is
+            NaN, a cell needs `at_most` runs.
         rule: The study's stopping rule.
         cells: Number of cells, or the degrees of freedom that one more run of each cell adds.
     """
@@ -116,7 +116,7 @@ def runs_to_target(spread: np.ndarray | float, rule: Replicates, cells: np.ndarr
 def _cell_widths(cell_means: CellMeans) -> pd.DataFrame:
     """Return by cell the columns half_width (as reported), moderated_width, df and pooled_df.
 
-    moderated_width and df are those of a standard deviation moderated without the limit MAX_PRIOR_DF.
+    moderated_width and df come from standard deviations that are moderated without the limit MAX_PRIOR_DF.
     """
     moderated = replace(cell_means, max_prior_df=math.inf).cell_statistics
     return pd.DataFrame(

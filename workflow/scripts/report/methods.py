@@ -33,7 +33,7 @@ from common.text import end_sentence
 from declared.datasets import class_count, find_dataset, kind, targets
 from declared.factors import UNTRACED, factor_table
 from declared.frameworks import Framework, has_strategies, load_framework
-from declared.mesh import divides_more, kind_of, mesh_of
+from declared.mesh import exceeds_data_parallelism, kind_of, mesh_of
 from declared.models import find_graph
 from declared.responses import RESPONSES
 from declared.user_models import is_user_model
@@ -236,7 +236,7 @@ def _frameworks_elsewhere(facts: Facts) -> Iterator[str]:
 
 def _network_elsewhere(facts: Facts) -> Iterator[str]:
     if facts.network is not None and len(facts.network):
-        yield to_latex(fit.circumstances(facts.network))
+        yield to_latex(fit.setup_note(facts.network))
         yield to_latex(fit.link_rates_text(facts.network))
 
 
@@ -307,7 +307,11 @@ def _strategies(facts: Facts) -> Iterator[str]:
         kinds = {kind_of(level)[0] for level in by_layer["parallelism"]}
         yield from _described(facts, "layer-strategy", kinds)
     levels = facts.runs[["parallelism", "ranks"]].drop_duplicates().itertuples(index=False, name=None)
-    meshes = {level: mesh_of(level, int(ranks)) for level, ranks in levels if divides_more(level, int(ranks))}
+    meshes = {
+        level: mesh_of(level, int(ranks))
+        for level, ranks in levels
+        if exceeds_data_parallelism(level, int(ranks))
+    }
     if not meshes:
         return
     yield facts.sentence("meshes", strategies=list(meshes))
@@ -422,7 +426,7 @@ def _network(facts: Facts) -> Iterator[str]:
     if facts.network is None or facts.network.empty:
         yield facts.sentence("network-not-measured")
         return
-    benchmarks = fit.measured(facts.network)
+    benchmarks = fit.valid_repetitions(facts.network)
     if len(benchmarks):
         collectives = [name for name in COLLECTIVES if name in {ALL_REDUCE, *benchmarks["collective"]}]
         yield facts.sentence(
@@ -435,9 +439,9 @@ def _network(facts: Facts) -> Iterator[str]:
         for factor in dict.fromkeys(COLLECTIVES[name].factor for name in further):
             names = [name for name in further if COLLECTIVES[name].factor == factor]
             yield facts.sentence("bytes-counted", collectives=names, factor=factor.replace("−", "-"))
-        yield to_latex(fit.circumstances(facts.network))
+        yield to_latex(fit.setup_note(facts.network))
         yield to_latex(fit.link_rates_text(facts.network))
-    yield to_latex(fit.shortfall(facts.network))
+    yield to_latex(fit.missing_benchmarks_note(facts.network))
 
 
 def _statistics(facts: Facts) -> Iterator[str]:

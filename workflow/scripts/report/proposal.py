@@ -46,7 +46,7 @@ from figures import style
 from figures.kinds import scaling
 from models.messages import number_bytes
 from plan.campaign import Campaign, load_merged_config, measured_campaign
-from prediction.projection import load_records
+from prediction.predictors import load_records
 from report import content, document, pdf
 from report.anonymous import build_anonymizer
 from report.latex import figure, to_latex

@@ -23,7 +23,7 @@ from declared.factors import factor_names
 from declared.frameworks import describe_framework, load_framework
 from declared.site import Site, load_site
 from models.collectives import ALL_REDUCE
-from network.fit import deviation_note, shortfall
+from network.fit import deviation_note, missing_benchmarks_note
 from plan.campaign import Campaign
 from records.next_commands import cluster_commands
 from report.checkout import State
@@ -234,7 +234,9 @@ def failed_benchmarks(benchmarks: pd.DataFrame) -> str:
     """Return a sentence on the benchmarks in the table `network` that did not succeed; "" for none."""
     if benchmarks.empty or (benchmarks["status"] == "ok").all():
         return ""
-    return shortfall(benchmarks if "collective" in benchmarks else benchmarks.assign(collective=ALL_REDUCE))
+    return missing_benchmarks_note(
+        benchmarks if "collective" in benchmarks else benchmarks.assign(collective=ALL_REDUCE)
+    )
 
 
 def locks(campaign: Campaign, site: Site | None) -> PageTable:

@@ -48,7 +48,7 @@ def threat_notes(facts: Facts) -> Iterator[str]:
     if n_stolen := int((ok["steal_share"] > (share := conditions.NOTABLE_STEAL_SHARE)).sum()):
         yield facts.sentence("cpu-steal", share=share, runs=n_stolen, successful=len(ok))
     yield from _warning_notes(facts)
-    if facts.network is not None and len(fit.measured(facts.network)):
+    if facts.network is not None and len(fit.valid_repetitions(facts.network)):
         yield facts.sentence("network-benchmarked-once")
     if (unsuccessful(facts.runs)["status"] != RunStatus.OOM).any():
         yield facts.sentence("failed-runs")

@@ -129,10 +129,10 @@ def predict(
     ./ringside predict --from results/my-study --rate 10 --rate 100
     """
     options = {name: value for name, value in locals().items() if value not in (None, []) and name != "out"}
-    from prediction.question import ask
+    from prediction.question import build_question
     from ringside.predicting import show_projection
 
-    show_projection(ask(**options), out)
+    show_projection(build_question(**options), out)
 
 
 def strategies(
@@ -235,7 +235,8 @@ def strategies(
         )
     if strategy and not chakra:
         raise InputError("missing-argument", "needs --chakra FOLDER", file="--strategy", got=strategy)
-    from strategies.find import build_question, search
+    from strategies.find import search
+    from strategies.question import build_question
 
     for name in ("out", "chakra", "strategy"):
         typed.pop(name, None)

@@ -8,7 +8,8 @@ from common.errors import system_faults
 from common.files import write_text
 from figures import style
 from figures.kinds.projection import draw_curves
-from prediction.projection import answer, counts_table
+from prediction.projection import project_scaling
+from prediction.projection_table import counts_table
 from prediction.question import ScalingQuestion
 
 
@@ -19,7 +20,7 @@ def show_projection(question: ScalingQuestion, out: Path | None = None) -> None:
         question: The question (prediction.question).
         out: Files to write, without their suffix; None: print alone.
     """
-    projection = answer(question)
+    projection = project_scaling(question)
     answer_tables = [projection.table]
     is_single = len(projection.rows) == 1
     powers = [2**power for power in range(question.nodes.bit_length())]

@@ -22,8 +22,8 @@ from strategies.problem import Posed
 from strategies.search import build_problem
 from traces.chakra import Graph, write
 
-BACKWARD_WORK = 2  # times the arithmetic of a forward pass: gradients of weights and of inputs
-Place = tuple[int, int]  # a layer and one of its parts
+BACKWARD_WORK = 2  # A backward pass has twice the arithmetic: gradients of weights and of inputs.
+Place = tuple[int, int]  # A layer, and one of its parts.
 
 
 class Walk:
@@ -57,9 +57,9 @@ class Walk:
         self.forward_end: dict[Place, int] = {}
         self.forward_node: dict[Place, int] = {}
         self.backward_node: dict[Place, int] = {}
-        self.arrived: dict[Place, list[int]] = {}  # nodes that bring gradients of a part
-        self.bucket: list[int] = []  # layers whose gradients wait to be one all-reduce
-        self.synced: list[list[int]] = [[] for _ in self.graph.ranks]  # nodes before a device's updates
+        self.arrived: dict[Place, list[int]] = {}  # Nodes that bring gradients of a part.
+        self.bucket: list[int] = []  # Layers whose gradients wait for a common all-reduce.
+        self.synced: list[list[int]] = [[] for _ in self.graph.ranks]  # Nodes before a device's updates.
         self.update_bytes = [0] * len(self.graph.ranks)
 
     def device(self, place: Place) -> int:
@@ -320,7 +320,7 @@ def build_graph(posed: Posed, strategy: Strategy) -> tuple[Graph, int]:
 
 
 def choose_answer(answers: Sequence[Mapping[str, Any]], names: Sequence[str], wanted_name: str | None) -> int:
-    """Return the number of the answer that has this name, by default that of the fastest.
+    """Return the number of the answer that has this name, by default of the fastest one.
 
     Raises:
         InputError: If there is no such answer, or it does not fit in memory.

@@ -19,7 +19,7 @@ from strategies.topology import DeviceRates
 # How often the operators of a layer after the first one read or write its output, in a forward and in a
 # backward pass. Batch normalization reads its input for the statistics, and again to normalize it; backward,
 # it reads its input and the gradient of its output for two sums, and again for the gradient that it writes.
-# An activation function reads and writes; backward, it reads its output, too.
+# An activation function reads and writes; backward, it also reads its output.
 PASSES = {"batch_norm": (3, 5), "activation": (2, 3), "dropout": (2, 3), "positions": (2, 1)}
 
 
@@ -75,7 +75,7 @@ def moved_bytes(space: Space, layer_index: int, degrees: Degrees) -> tuple[int, 
     return product + forward, 2 * product + backward
 
 
-Measured = tuple[str, tuple[int, ...], float, float, float]  # layer, degrees, seconds of a Cost
+Measured = tuple[str, tuple[int, ...], float, float, float]  # Layer, degrees, and the seconds of a Cost.
 
 
 def measured_costs(measured: Iterable[Measured]) -> Callable[[Space, int, Degrees], Cost]:

@@ -14,9 +14,10 @@ from models.graph import Graph
 from models.soap import Space
 
 ROW_HEIGHT_INCHES = 0.13
-MIN_HEIGHT_INCHES, MAX_HEIGHT_INCHES = 1.6, 5.5  # of a panel
-MIN_LABEL_HEIGHT_INCHES = 0.1  # lower rows have no label
-LETTERS = {3: "SHWC", 2: "STUx", 1: "SUxx"}  # by the number of dimensions of a sample
+MIN_PANEL_INCHES, MAX_PANEL_INCHES = 1.6, 5.5
+MIN_LABEL_HEIGHT_INCHES = 0.1  # Lower rows have no label.
+# Letters of the dimensions of a batch, by the number of dimensions of a sample.
+LETTERS = {3: "SHWC", 2: "STUx", 1: "SUxx"}
 DEVICE_COLOURS = "turbo"
 BARS = (
     "Strategies of {model} on {devices} devices. A row is a layer, the first on top, or consecutive layers "
@@ -38,7 +39,7 @@ def bars(
     """Return a figure of strategies by name, each `parts` by layer, and its caption."""
     grouped = {name: panel_rows(graph, space, parts) for name, parts in strategies.items()}
     n_rows = max(len(rows) for rows in grouped.values())
-    height = min(MAX_HEIGHT_INCHES, max(MIN_HEIGHT_INCHES, ROW_HEIGHT_INCHES * n_rows))
+    height = min(MAX_PANEL_INCHES, max(MIN_PANEL_INCHES, ROW_HEIGHT_INCHES * n_rows))
     figure = style.new_figure(style.PAGE_INCHES, height + 0.55)
     axes = panels.create_axes(figure, (1, len(grouped)), len(grouped), share_x=False, share_y=False)
     colours = matplotlib.colormaps[DEVICE_COLOURS](np.linspace(0.05, 0.95, devices))

@@ -41,7 +41,7 @@ DIMENSIONS = 4
 CHECKPOINT_LAYERS = 8  # In each 8 layers, the first that begins a segment has a checkpoint.
 NEVER = 2**62
 MAX_CACHED_OVERLAPS = 2**19
-BEFORE, FORWARD, BACKWARD, ACCEPTED = range(4)  # where a proposal ended
+BEFORE, FORWARD, BACKWARD, ACCEPTED = range(4)  # Where the evaluation of a proposal ended.
 # Items of a bucket: bytes, time at which gradients are complete, least link time, time of updates; then the
 # set of devices whose ring is current, and their number; then how many buckets were sent before.
 SIZE, READY, MIN_TIME, UPDATE, SET, COUNT, N_SENT = range(7)
@@ -92,7 +92,7 @@ class Problem(NamedTuple):
     per_byte: Floats  # [K] ps
     burst: Ints  # [K] ps of bytes that a link passes at once after a pause
     ring_latency: Ints  # [K] ps of each step of a ring, without its bytes
-    ring_hold: Ints  # [K] ps of it during which the links are occupied
+    ring_hold: Ints  # [K] part of `ring_latency` during which the links are occupied
     ring_per_byte: Floats  # [K] ps
     bucket_bytes: Ints  # [2] limit of the first and of all other all-reduces of consecutive sums on a set
     device_token: Ints  # [D] random numbers; the exclusive or of some identifies their set (Zobrist hashing)
@@ -296,7 +296,7 @@ def received_bytes(problem: Problem, state: State, edge: int, layer: int, part: 
 
 @piece
 def add_inputs(problem: Problem, state: State, layer: int, sign: int, used_bytes: Ints) -> None:
-    """Add or subtract the memory of the inputs of a layer's parts to that of their devices."""
+    """Add the memory of the inputs of a layer's parts to the memory of their devices, or subtract it."""
     config = state.config[layer]
     for part in range(problem.parts[config]):
         device = state.device[layer, part]
@@ -711,7 +711,7 @@ def add_links(problem: Problem, state: State, layer: int, sign: int) -> None:
 
 @inlined
 def update_bounds(problem: Problem, state: State) -> None:
-    """Set `tail` and `tail_back`: sums of computation along layers whose parts all need the layer before."""
+    """Set `tail` and `tail_back`: sums of computation along layers that need all of the layer before."""
     layers = len(problem.shape)
     for layer in range(layers):
         state.tail_back[layer] = 0
@@ -1147,7 +1147,7 @@ def cache_all_overlaps(problem: Problem, state: State) -> None:
 
 @inlined
 def add_work(problem: Problem, config: int, devices: Ints, sign: int, work: Ints, used_bytes: Ints) -> None:
-    """Add or subtract computation and memory of a layer's configuration to those of its devices."""
+    """Add a layer's computation and memory to the totals of its devices, or subtract them."""
     time = sign * (problem.forward[config] + problem.backward[config])
     memory = sign * problem.memory[config]
     for part in range(problem.parts[config]):

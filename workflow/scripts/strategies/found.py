@@ -33,9 +33,7 @@ from plan.site_limits import reason_missing_at_site
 from plan.strategies import STRATEGY_SEARCH_FACTORS, strategy_file, strategy_search_name
 from strategies.find import (
     NONE_FITS,
-    RESTARTS,
     TOO_LITTLE_MEMORY,
-    SearchQuestion,
     interpreter,
     restart_times,
     run_planner,
@@ -49,6 +47,7 @@ from strategies.measured import (
     measured_topology,
     select_costs,
 )
+from strategies.question import RESTARTS, SearchQuestion
 
 ANSWER_COLUMNS = (
     "data_s", "expert_s", "found_s", "method", "start", "median_restart_s", "sent_activation_bytes",
@@ -72,7 +71,7 @@ NO_QUESTION = Note("no-question", "The study has no cell with a searched strateg
 
 
 def list_questions(runs: Sequence[Run], site: Site) -> dict[str, Run]:
-    """Return the questions of a study whose answers its site can train, each with one of its runs."""
+    """Return the questions of a study with one run of each; the site must be able to train the answer."""
     questions: dict[str, Run] = {}
     for run in sorted(runs, key=lambda run: run.run_id):
         if (
@@ -140,7 +139,7 @@ def answer_row(run: Run, answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]
         "data_s": starts["data"],
         "expert_s": starts["expert"],
         "found_s": best["seconds"],
-        "method": best["method"] or "",  # empty if a start is the fastest
+        "method": best["method"] or "",  # Empty if a start is the fastest.
         "start": best["start"],
         "median_restart_s": restart_times(best).get("median_restart_s"),
         **{name: best[name] for name in ("sent_activation_bytes", "gradient_bytes", "memory_bytes")},

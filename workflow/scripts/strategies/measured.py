@@ -180,7 +180,7 @@ def fit_collective(network: pd.DataFrame, run: Run, collective: str) -> fit.Fit:
     subject = f"links: {collective} of {run.framework.name} on {run.geometry.nodes} nodes{rate}"
     request = {"framework": run.framework.name, "collective": collective, "nodes": run.geometry.nodes}
     require_row(rows, subject, "network.csv", request)
-    fitted = fit.fit_token_buckets(rows) if link_burst_bytes(rows) else fit.fit(rows)
+    fitted = fit.fit_token_buckets(rows) if link_burst_bytes(rows) else fit.fit_benchmark(rows)
     if fitted is None or not fitted.bandwidth_bytes_s.value > 0:
         raise MissingMeasurement(
             Note(
@@ -217,7 +217,7 @@ def message_cost(messages: pd.DataFrame) -> MessageCost | None:
         return None
     size = ok["bytes"].to_numpy(float)
     lines = [
-        fit.line(size, seconds, seconds)
+        fit.fit_line(size, seconds, seconds)
         for seconds in (ok["send_s"].to_numpy(float), ok["receive_s"].to_numpy(float))
     ]
     (send, send_byte), (receive, receive_byte) = [

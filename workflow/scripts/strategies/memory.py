@@ -91,9 +91,9 @@ def _saved_by(operator: Operator, output: Tensor) -> Saved:
             keeps_input = operator["function"] in INPUT_KEEPERS
             return Saved(keeps_input, not keeps_input)
         case "dropout":
-            return Saved(extra_bytes=output.n_bytes)  # the mask
+            return Saved(extra_bytes=output.n_bytes)  # The mask.
         case "batch_norm":
-            return Saved(keeps_input=True, extra_bytes=2 * BYTES * output.channels)  # mean, deviation
+            return Saved(keeps_input=True, extra_bytes=2 * BYTES * output.channels)  # Mean and deviation.
         case "layer_norm":
             return Saved(keeps_input=True, extra_bytes=2 * BYTES * output.rows)
         case "rms_norm":
@@ -128,21 +128,21 @@ def _heads_bytes(space: Space, layer: Layer, sizes: Sequence[int]) -> int:
     """Return the bytes of queries, keys and values, and of what the fused attention keeps.
 
     A part with some of the positions has a copy of these, and a mask. Rotated queries make it keep a result
-    in another order than that of the output.
+    in another order than the output.
     """
     operator = space.graph.by_name[layer.name.removesuffix(HEADS_SUFFIX)]
-    samples, length, heads = sizes[:3]  # heads of keys
+    samples, length, heads = sizes[:3]  # The heads are those of keys.
     source = space.graph.by_name[operator.inputs[-1]].shape[0]
     queries = heads * operator["heads"] // operator.key_heads
     query_elements = samples * length * queries * operator.head_size
     elements = query_elements + 2 * samples * source * heads * operator.head_size
-    sums = samples * queries * length  # logarithms of sums of exponentials
+    sums = samples * queries * length  # Logarithms of sums of exponentials.
     if length < layer.shape[POSITIONS]:
         is_copied = operator.inputs[0] == operator.inputs[-1] and samples > 1 and length > 1
         elements += samples * length * operator.shape[-1] if is_copied else 0
         elements += length * source if operator["causal"] else 0
     if "rotary" in operator.settings:
-        sums += layer.shape[POSITIONS] * operator.head_size  # cosines and sines
+        sums += layer.shape[POSITIONS] * operator.head_size  # Cosines and sines.
         elements += query_elements if queries > 1 and length > 1 else 0
     return BYTES * sums + space.element_bytes * elements
 
@@ -153,7 +153,7 @@ def _lstm_bytes(space: Space, layer: Layer, sizes: Sequence[int]) -> int:
     inputs = space.graph.by_name[space.graph.by_name[layer.operators[0]].inputs[0]].shape[-1]
     states = 6.5 * max(inputs, units) + 4.7 * units
     workspace = int(space.element_bytes * samples * (4 * units * length + states * (length + 1)))
-    copies = samples * length * (inputs + units)  # inputs and outputs, positions first
+    copies = samples * length * (inputs + units)  # Inputs and outputs, positions first.
     return workspace + space.element_bytes * (copies + 6 * samples * units)
 
 

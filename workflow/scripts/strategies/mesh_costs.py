@@ -47,8 +47,8 @@ from strategies.topology import DeviceRates, Topology
 # without overlap, and the share of the time of overlapped messages by which they delay computation.
 OPERAND_PASSES = 2.5
 OVERLAP_COST = 0.75
-UNIT_BYTES = 25 * 2**20  # of a model without blocks, as in ranks.libraries.pytorch_sharded
-UNPARTITIONED = (1, 1, 1, 1)  # degrees of a layer that is not partitioned
+UNIT_BYTES = 25 * 2**20  # Sharded unit of a model without blocks, as in ranks.libraries.pytorch_sharded.
+UNPARTITIONED = (1, 1, 1, 1)  # Degrees of a layer that is not partitioned.
 # Copies of the logits in float32 during the backward pass of the loss: the logits and their gradient.
 # Logarithms of probabilities are counted with the loss.
 N_LOGIT_COPIES = 2
@@ -136,7 +136,7 @@ class StepSimulator:
         self.block_weights = [sum(map(n_weights, block)) for block in blocks]
         self.parameters = graph.parameters
         self.root_weights = self.parameters - sum(self.block_weights)
-        if not blocks:  # units of UNIT_BYTES, or of the largest layer
+        if not blocks:  # Units have UNIT_BYTES, or the bytes of the largest layer.
             largest = max(map(n_weights, graph.operators))
             self.block_weights, self.root_weights = [max(largest, UNIT_BYTES // BYTES)], 0
 
@@ -266,7 +266,7 @@ class StepSimulator:
         ]
 
     def _divided(self, tensor: int, sharding: str) -> Collection[str]:
-        """Return the operators whose outputs or products a tensor axis divides, and LOSS if it is divided."""
+        """Return the operators with outputs or products that a tensor axis divides, and LOSS if it does."""
         if tensor == 1:
             return ()
         parts = tensor_parts(self.graph, tensor, sharding)
@@ -458,7 +458,7 @@ def _n_times(message: Message, mesh: Mesh, levels: Mapping[str, Any]) -> int:
 
 
 def _without_experts(graph: Graph) -> Graph:
-    """Return a graph whose mixtures of experts are dense layers with as many products, for the roofline.
+    """Return a graph with dense layers of as many products in place of mixtures of experts, for the roofline.
 
     An expert computes all of its slots, even if no position fills them.
     """

@@ -33,8 +33,8 @@ from strategies.topology import NUMBER_BYTES, Topology
 METHOD = "mesh"
 FRAMEWORK = "pytorch-mesh"
 MAX_ROWS = 5
-MAX_STAGES = 16  # ranks of a pipeline
-N_STEPS = 8  # of an epoch of a study's synthetic data
+MAX_STAGES = 16  # Most ranks of a pipeline.
+N_STEPS = 8  # Steps of an epoch of a study's synthetic data.
 LEARNING_RATE = 0.0003
 # By the numbers that are kept for each parameter: itself, its gradient, optimizer state.
 OPTIMIZERS: dict[int, dict[str, Any]] = {
@@ -49,7 +49,7 @@ STUDY_FACTORS = (
     "parallelism", "sharding", "tensor_sharding", "microbatches", "schedule", "checkpointing", "precision",
     "reduce_dtype", "optimizer", "momentum", "learning_rate",
 )  # fmt: skip
-# Times of meshes with other axes than those of the public series are predicted within 12 to 35 %
+# Times of meshes with axes that the public series lack are predicted within 12 to 35 %
 # (docs/how-to/strategies.md), so smaller differences are not a reason to partition layers.
 MARGIN = 0.2
 NOTE = (
@@ -89,7 +89,7 @@ Planned = tuple[Setting, MeshEstimate]
 
 
 def dataset_name(graph: Graph, n_samples: int) -> str:
-    """Return the synthetic data set whose samples fit the input of a graph."""
+    """Return the synthetic data set with samples that fit the input of a graph."""
     kind, classes = models()[graph.model].sample_kind, graph.operators[-1].shape[-1]
     if kind in (IMAGES, PIXELS):
         prefix, sizes = "regions-" if kind == PIXELS else "", "x".join(map(str, graph.shape))
@@ -209,7 +209,7 @@ def plan_meshes(
 ) -> tuple[list[dict[str, Any]], Note]:
     """Return the fastest meshes as answers of strategies.search, and a note on all of them.
 
-    An answer's `method` is METHOD, its `start` the name of the mesh, and `levels` are those of a study that
+    An answer's `method` is METHOD, its `start` the name of the mesh, and its `levels` are for a study that
     trains it. The last one is plain data parallelism; if it needs too much memory, its `seconds` are None.
     """
     common = common_levels(graph, topology, batch, precision, numbers_of_parameter)

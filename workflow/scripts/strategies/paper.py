@@ -23,8 +23,9 @@ from common.errors import system_faults
 from common.files import write_json, write_text
 from common.options import run_program
 from figures import panels, style
-from strategies.find import SearchQuestion, build_question, interpreter, run_planner
+from strategies.find import interpreter, run_planner
 from strategies.problem import MESSAGES, RING
+from strategies.question import SearchQuestion, build_question
 
 NETWORKS: dict[str, dict[str, str]] = {
     "alexnet": {},
@@ -34,7 +35,7 @@ NETWORKS: dict[str, dict[str, str]] = {
     "rnn-lm": {"tokens": "40:10000"},
     "rnn-translation": {"tokens": "80:32000"},
 }
-CLUSTERS = {"p100": (1, 2, 4, 8, 16), "k80": (1, 2, 4, 8, 16, 32, 64)}  # devices, four to a node
+CLUSTERS = {"p100": (1, 2, 4, 8, 16), "k80": (1, 2, 4, 8, 16, 32, 64)}  # Numbers of devices, four to a node.
 DEVICES_PER_NODE = 4
 SAMPLES_PER_DEVICE = 64
 PROPOSALS = 20_000

@@ -31,7 +31,7 @@ from strategies.measured import measured_rows
 from strategies.meshes import OPTIMIZERS
 
 FRAMEWORK = "pytorch-strategy"
-FOLDER = "parts"  # in the site's cache
+FOLDER = "parts"  # Folder in the site's cache.
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def plan_timing(graph: Graph, batch: int, devices: int, numbers_of_parameter: in
     """Return the timing of a model's parts.
 
     Raises:
-        InputError: If no optimizer keeps so many numbers per parameter.
+        InputError: If no optimizer keeps this many numbers per parameter.
     """
     if numbers_of_parameter not in OPTIMIZERS:
         raise InputError(

@@ -58,9 +58,9 @@ from strategies.topology import NUMBER_BYTES, Topology, topology_from_json
 
 METROPOLIS, ANNEALING = "metropolis", "annealing"
 MAX_PROGRESS_STEPS = 100
-END_NAMES = ("before", "forward", "backward", "accepted")  # in the order of engine.BEFORE to ACCEPTED
-HOT_SHARE, COLD_SHARE = 0.05, 0.001  # temperatures as shares of a data-parallel step
-STEADY_SHARE = 0.01  # temperature of Metropolis-Hastings
+END_NAMES = ("before", "forward", "backward", "accepted")  # In the order of engine.BEFORE to ACCEPTED.
+HOT_SHARE, COLD_SHARE = 0.05, 0.001  # First and last temperature as shares of a data-parallel step.
+STEADY_SHARE = 0.01  # Temperature of Metropolis-Hastings, as a share of the same step.
 SCHEDULES = {METROPOLIS: (STEADY_SHARE, STEADY_SHARE), ANNEALING: (HOT_SHARE, COLD_SHARE)}
 
 
@@ -87,21 +87,21 @@ def build_problem(job: Mapping[str, Any]) -> Posed:
 def step_seconds(posed: Posed, strategy: Strategy) -> float:
     """Return the time of a step, infinite if the devices lack the memory."""
     state = posed.state(strategy)
-    time = engine.simulate_strategy(posed.arrays, state)
-    return math.inf if state.excess[0] else time / PICOSECONDS
+    step_ps = engine.simulate_strategy(posed.arrays, state)
+    return math.inf if state.excess[0] else step_ps / PICOSECONDS
 
 
 def describe_strategy(posed: Posed, strategy: Strategy) -> dict[str, Any]:
     """Return a strategy's parts, step time, bytes sent and memory."""
     state = posed.state(strategy)
-    time = engine.simulate_strategy(posed.arrays, state)
+    step_ps = engine.simulate_strategy(posed.arrays, state)
     sent_activation_bytes, gradient_bytes = engine.sent_bytes(posed.arrays, state)
     fullest, weight_bytes = state.used_bytes.argmax(), np.zeros_like(state.used_bytes)
     for layer in set(posed.arrays.owner.tolist()):
         engine.add_weights(posed.arrays, state, layer, 1, weight_bytes)
     return {
         "parts": {name: asdict(part) for name, part in strategy.items()},
-        "seconds": None if state.excess[0] else time / PICOSECONDS,
+        "seconds": None if state.excess[0] else step_ps / PICOSECONDS,
         "sent_activation_bytes": int(sent_activation_bytes),
         "gradient_bytes": int(gradient_bytes),
         "memory_bytes": int(state.used_bytes[fullest]),
@@ -124,16 +124,13 @@ def run_search(
         seed: Of random numbers.
         full: Simulate each proposal completely.
     """
-    base = engine.simulate_strategy(posed.arrays, posed.state(starts.data_parallel(posed)))
-    hot, cold = (share * base for share in SCHEDULES[method])
+    data_parallel_ps = engine.simulate_strategy(posed.arrays, posed.state(starts.data_parallel(posed)))
+    hot, cold = (share * data_parallel_ps for share in SCHEDULES[method])
     state = posed.state(strategy)
-    best, device, costs = (
-        np.zeros_like(state.config),
-        np.zeros_like(state.device),
-        np.zeros(proposals, np.int64),
-    )
+    fastest = np.zeros_like(state.config), np.zeros_like(state.device)
+    fastest_ps = np.zeros(proposals, np.int64)  # The fastest step up to each proposal.
     started = time.perf_counter()
-    cost, best_strategy = engine.simulate_strategy(posed.arrays, state), (best, device)
+    start_ps = engine.simulate_strategy(posed.arrays, state)
     engine.search(
         posed.arrays,
         state,
@@ -142,16 +139,16 @@ def run_search(
         (hot, cold),
         seed,
         full,
-        cost,
-        best_strategy,
-        costs,
+        start_ps,
+        fastest,
+        fastest_ps,
     )
     wall = time.perf_counter() - started
     end_counts = dict(zip(END_NAMES, state.end_counts.tolist(), strict=True))
     steps = np.unique(np.geomspace(1, proposals, MAX_PROGRESS_STEPS).astype(int))
-    seconds = [None if cost == engine.NEVER else float(cost / PICOSECONDS) for cost in costs[steps - 1]]
+    seconds = [None if ps == engine.NEVER else float(ps / PICOSECONDS) for ps in fastest_ps[steps - 1]]
     progress = list(zip(steps.tolist(), seconds, strict=True))
-    return posed.strategy(best, device), {"ended": end_counts, "wall_s": wall, "progress": progress}
+    return posed.strategy(*fastest), {"ended": end_counts, "wall_s": wall, "progress": progress}
 
 
 @dataclass(frozen=True)
@@ -197,7 +194,7 @@ def run_job(job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         for _ in range(job["restarts"])
     ]
     replace(restarts[0], proposals=1).run()  # Compile everything before time is measured.
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:  # compiled searches run without the GIL
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:  # Compiled searches run without the GIL.
         answers = list(pool.map(Restart.run, restarts))
     for first in range(0, len(answers), job["restarts"]):
         group = answers[first : first + job["restarts"]]

@@ -33,7 +33,7 @@ from strategies.problem import Posed
 
 TITLE = "Strategies, simulated and measured"
 TARGET_ERROR = 0.10
-MIN_STRATEGIES = 3  # of a set whose order is reported
+MIN_STRATEGIES = 3  # The order of a smaller set is not reported.
 METHOD = Note(
     "simulation-method",
     "Simulated: from parts of layers timed on one rank (costs.csv), messages between two (messages.csv) and "

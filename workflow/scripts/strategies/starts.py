@@ -7,7 +7,7 @@ from models.soap import SAMPLES
 from models.strategy import Part, Strategy
 from strategies.problem import Posed
 
-SMALL = ("stages", "units")  # starts that need little memory
+SMALL = ("stages", "units")  # Starts that need little memory.
 
 
 def all_strategies(posed: Posed, seed: int) -> dict[str, Strategy]:

@@ -118,7 +118,7 @@ def read_topology(keys: "TopologyKeys", precision: str = FP32) -> Topology:
     """Return the topology of a file in config/topologies/, in units without prefixes.
 
     Args:
-        keys: What the file says.
+        keys: Content of the file.
         precision: One of NUMBER_BYTES, whose peak the device has.
 
     Raises:

@@ -18,9 +18,9 @@ from analysis.adjusted import (
     NO_REFERENCE,
     REFERENCE,
     SAME_SETTING,
-    Adjustment,
+    SpeedAdjustment,
+    adjust_for_speed,
     adjusted_tables_note,
-    adjustment,
 )
 from analysis.measured import Records
 from common.notes import Note
@@ -68,7 +68,7 @@ def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     data = drift.drift_by_run(runs)
     if data.empty:
         return panels.empty_figure(runs, NO_REFERENCE)
-    adjusted = adjustment(runs)
+    adjusted = adjust_for_speed(runs)
     data, excluded, time, unit = _add_positions(data, records.every_run)
     figure = style.new_figure(style.PAGE_INCHES, HEIGHT_INCHES)
     grid = figure.add_gridspec(3, 2, width_ratios=WIDTHS, height_ratios=HEIGHTS)
@@ -271,7 +271,7 @@ def _set_time_axis(ax: Axes, time: Time | None, label: str) -> None:
     ax.set_xlabel(f"{name} since the first run started")
 
 
-def _draw_epoch_time_over_covariate(ax: Axes, runs: pd.DataFrame, adjusted: Adjustment) -> None:
+def _draw_epoch_time_over_covariate(ax: Axes, runs: pd.DataFrame, adjusted: SpeedAdjustment) -> None:
     """Draw epoch time over its best covariate, within cells and blocks, with slope and 95 % band."""
     data = 100 * (drift.covariate_and_time(runs, adjusted) - 1)
     if adjusted.leading_covariate is None or data.empty:
@@ -325,7 +325,7 @@ def _excluded_handles(excluded: pd.DataFrame, limit: float | None) -> list[Line2
     return handles
 
 
-def _adjustment_notes(adjusted: Adjustment) -> list[str]:
+def _adjustment_notes(adjusted: SpeedAdjustment) -> list[str]:
     """Return notes on the correlation of covariates with epoch time, and on whether means are adjusted."""
     if not adjusted.slopes_alone:
         return [adjusted_tables_note(adjusted)]

@@ -23,19 +23,19 @@ from network.bus import bus_bandwidth
 from network.fit import (
     MAX_FIT_DEVIATION,
     Fit,
-    achieved,
-    bound,
+    bandwidth_bound,
+    bus_bandwidths,
     bytes_text,
-    circumstances,
     collectives_text,
     deviation_text,
     factors_text,
-    fit,
+    fit_benchmark,
     link_rates_text,
-    measured,
+    missing_benchmarks_note,
     round_medians,
     rounds_text,
-    shortfall,
+    setup_note,
+    valid_repetitions,
 )
 
 PANEL_INCHES = 1.6
@@ -62,10 +62,10 @@ HOW_TO_READ = (
 def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     """Return the figure and its caption."""
     network = records.table("network")
-    ok = measured(network)
+    ok = valid_repetitions(network)
     if ok.empty:
         return panels.empty_figure(
-            None, NO_BENCHMARK if network.empty else NO_SUCCESSFUL_BENCHMARK, shortfall(network)
+            None, NO_BENCHMARK if network.empty else NO_SUCCESSFUL_BENCHMARK, missing_benchmarks_note(network)
         )
     varying_links = ["bandwidth"] if network["bandwidth"].nunique() > 1 else []
     frameworks = sorted(set(ok["framework"]))
@@ -108,7 +108,7 @@ def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, panels.Caption]:
                 largest = deviating if law.deviation > MAX_FIT_DEVIATION else deviations
                 largest[series.name] = max(law.deviation, largest.get(series.name, 0.0))
         limits = panel_rows[["link_bytes_s", "nodes", "ranks", "collective"]].dropna().drop_duplicates()
-        for limit in {bound(*link) for link in limits.itertuples(index=False)}:
+        for limit in {bandwidth_bound(*link) for link in limits.itertuples(index=False)}:
             ax.axhline(limit / unit.size, color=style.MUTED, linewidth=0.8, linestyle=BOUND_LINE)
         if panel_rows.empty:
             panels.write_remark(ax, NO_SUCCESSFUL_BENCHMARK)
@@ -129,13 +129,13 @@ def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, panels.Caption]:
         BOUND_NOTE if has_bound else "",
         "" if is_titled and len(scales) > 1 else same_note,
         not_fitted_note if unfitted else "",
-        "" if (network["status"] == "ok").all() else shortfall(network),
+        "" if (network["status"] == "ok").all() else missing_benchmarks_note(network),
         omission_note if len(panel_levels) < len(all_panels) else "",
     ]
     notes = [
         HOW_TO_READ.format(factors_text(network)),
         link_rates_text(network),
-        circumstances(network),
+        setup_note(network),
     ]
     return grid.figure, panels.split_caption(sentences, notes)
 
@@ -180,7 +180,7 @@ def _draw_framework(ax: Axes, benchmark: pd.DataFrame, series_style: SeriesStyle
 
     Return the fit, None without one.
     """
-    by_size = achieved(benchmark)
+    by_size = bus_bandwidths(benchmark)
     for size, estimate in by_size.items():
         bars = [estimate.low / unit.size, estimate.high / unit.size]
         ax.plot([size] * 2, bars, color=series_style.colour, linewidth=0.9, solid_capstyle="butt", zorder=3)
@@ -196,7 +196,7 @@ def _draw_framework(ax: Axes, benchmark: pd.DataFrame, series_style: SeriesStyle
         rounds = pd.Series([bus_bandwidth(size, time, ranks, collective) / unit.size for time in times])
         if len(rounds) > 1:
             panels.draw_replicates(ax, series_style, ROUND_TICK_FACTOR * size, rounds)
-    law = fit(benchmark)
+    law = fit_benchmark(benchmark)
     if law is None or not law.bandwidth_bytes_s.value > 0:
         return None
     if law.deviation > MAX_FIT_DEVIATION:

@@ -14,8 +14,8 @@ from common.notes import Note
 from declared.figures import FigureSpec
 from figures import panels, style
 from figures.panels import Series
-from prediction.cells import pooled_cv
 from prediction.held_out import EMULATED, KINDS, is_common
+from prediction.inputs import pooled_cv
 
 TICKS = {
     1 / 3: "−67",

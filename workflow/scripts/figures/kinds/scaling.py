@@ -26,7 +26,7 @@ from figures import lines, panels, style
 from figures.lines import LevelAxis, Placement
 from figures.panels import Series
 from figures.view import View, build_view
-from network.fit import MAX_FIT_DEVIATION, compare, deviation_text
+from network.fit import MAX_FIT_DEVIATION, deviation_text, summarize
 
 PANEL_INCHES = 1.3
 HEADING_NAMES = {"speedup": "speed-up", "efficiency": "efficiency"}
@@ -268,7 +268,7 @@ def _fit_deviations(network: pd.DataFrame, rows: pd.DataFrame) -> pd.Series:
     """
     if network.empty:
         return pd.Series(np.nan, index=rows.index)
-    deviations = compare(network).groupby(["framework", "nodes"])["deviation"].max()
+    deviations = summarize(network).groupby(["framework", "nodes"])["deviation"].max()
     of_framework = deviations.groupby("framework").max()
     at_nodes = pd.Series(
         [deviations.get((row.framework, row.nodes), np.nan) for row in rows.itertuples()], index=rows.index

@@ -1,4 +1,8 @@
-"""The cells of a study, measured or planned, with the columns that predictions need."""
+"""The inputs of predictions: the cells of a study, measured or planned, with the columns that they need.
+
+In all tables of this package, `rate` is the rate of a node's links in one direction, and `inside_rate` the
+rate of a device's links inside a node, both in bytes/s; NaN: unknown.
+"""
 
 import math
 
@@ -12,13 +16,14 @@ from analysis.measured import count_steps, factors, scale_to_dataset, successful
 from common.notes import Note
 from declared.factors import PARALLELISM_OPTIONS, factors_without_effect_on
 from declared.frameworks import has_strategies
-from declared.mesh import NOT_MESHES, PLAIN, divides_more, is_mesh, mesh_of, sizes_of
+from declared.mesh import NOT_MESHES, PLAIN, exceeds_data_parallelism, is_mesh, mesh_of, sizes_of
 from declared.models import find_graph
 from models.graph import BYTES
 
 # Cells that differ only in these factors belong to one series, which one law describes: it has terms for
 # devices, samples, batches and the network, and assumes that the rest do not change the time of a batch.
-# The framework is here because `StudyPredictor.series` compares it itself, to add cells of the baseline.
+# The framework is here because `StudyPredictor.informing_cells` compares it itself, to add cells of the
+# baseline.
 WITHIN_SERIES_FACTORS = (
     "framework", "nodes", "devices_per_node", "batch_size", "sync_every", "batch_scope", "bandwidth",
     "shares", *factors_without_effect_on("time", "memory"),
@@ -36,7 +41,7 @@ EXCLUSION_CAUSES = {
     "divided": "they use model parallelism",
     "of_strategies": "their strategy partitions each layer separately, which is simulated, not predicted",
 }
-# What the law needs of a cell besides its factors and its measured times. Most of it is known before runs.
+# Columns that the law needs besides factors and measured times. Most of them are known before runs.
 LAW_INPUTS = [
     "local_batch", "batches_per_epoch", "n_allreduces", "rate", "inside_rate", "gradient_bytes", "samples",
 ]  # fmt: skip
@@ -45,28 +50,27 @@ LAW_INPUTS = [
 def measured_cells(runs: pd.DataFrame, include_meshes: bool = False) -> pd.DataFrame:
     """Return a row for each measured cell.
 
-    Columns: factors, INTEGER_COLUMNS, LAW_INPUTS (rates in bytes/s; NaN: unknown), epoch_time_s, n (runs),
-    sd, `is_divided` (`uses_model_parallelism`) and `lbann_layout`. Epoch times are adjusted for machine
-    speed, as in tables (`analysis.adjusted`). The batches and all-reduces of an epoch are scaled to the
-    samples of the data set, as epoch times are.
+    Columns: factors, INTEGER_COLUMNS, LAW_INPUTS, epoch_time_s, n (runs), sd, and what `uses_mesh` and
+    `lbann_layout` return. Epoch times are adjusted for machine speed, as in tables (`analysis.adjusted`). The
+    batches and all-reduces of an epoch are scaled to the samples of the data set, as epoch times are.
 
     Args:
         runs: runs.csv of the study. Cells with uncounted batches or with a strategy per layer are excluded.
-        include_meshes: Include cells with model parallelism.
+        include_meshes: Include cells that use a mesh.
     """
     ok = count_steps(successful(runs))
     ok = ok.assign(epoch_time_s=adjusted_times(runs).reindex(ok.index))
     ok = _describe(ok[~has_layer_strategy(ok)])
-    ok = ok if include_meshes else ok[~ok["is_divided"]]
+    ok = ok if include_meshes else ok[~ok["uses_mesh"]]
     ok = ok.assign(
         batches_per_epoch=scale_to_dataset(ok, "steps"), n_allreduces=scale_to_dataset(ok, "n_allreduces")
     )
     by_cell = ok.groupby("cell", sort=False)
     level_columns = [name for name in [*factors(runs), "baseline"] if name not in INTEGER_COLUMNS]
-    cells = by_cell[[*level_columns, *INTEGER_COLUMNS, *LAW_INPUTS, "is_divided", "lbann_layout"]].first()
+    cells = by_cell[[*level_columns, *INTEGER_COLUMNS, *LAW_INPUTS, "uses_mesh", "lbann_layout"]].first()
     times = by_cell["epoch_time_s"]
     cells = cells.assign(epoch_time_s=times.mean(), n=times.size(), sd=times.std())
-    if "bandwidth" in cells:  # the level "site" has no number
+    if "bandwidth" in cells:  # The level "site" is not a number.
         cells["bandwidth"] = (8 * cells["rate"] / 1e6).fillna(cells["bandwidth"])
     cells = cells.dropna(subset=["batches_per_epoch", "n_allreduces"])
     kinds = dict.fromkeys(INTEGER_COLUMNS, int) | dict.fromkeys(LAW_INPUTS, float)
@@ -84,15 +88,15 @@ def planned_cells(runs: pd.DataFrame) -> pd.DataFrame:
     cells = cells.assign(batches_per_epoch=batches_per_epoch, n_allreduces=n_allreduces)
     columns = ["cell", *factors(runs), "baseline", "ranks", "n_devices", *LAW_INPUTS]
     kinds = dict.fromkeys(INTEGER_COLUMNS, int) | {"local_batch": float}
-    return cells[[*columns, "is_divided", "lbann_layout"]].astype(kinds)
+    return cells[[*columns, "uses_mesh", "lbann_layout"]].astype(kinds)
 
 
 def _describe(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return runs with rates, sizes, devices and kinds of parallelism as columns of `measured_cells`."""
-    unknown, is_divided = pd.Series(np.nan, index=runs.index), uses_model_parallelism(runs)
+    """Return runs with the columns of `measured_cells` that do not depend on their times."""
+    unknown, has_mesh = pd.Series(np.nan, index=runs.index), uses_mesh(runs)
     division = [
-        math.prod(mesh_of(level, int(ranks)).sizes[axis] for axis in ("tensor", "pipeline")) if divided else 1
-        for level, ranks, divided in zip(runs["parallelism"], runs["ranks"], is_divided, strict=True)
+        math.prod(mesh_of(level, int(ranks)).sizes[axis] for axis in ("tensor", "pipeline")) if split else 1
+        for level, ranks, split in zip(runs["parallelism"], runs["ranks"], has_mesh, strict=True)
     ]
     # Runs state the bytes of a device; cells have the bytes of the whole model.
     stated = runs.get("gradient_bytes", unknown).astype(float) * division
@@ -106,7 +110,7 @@ def _describe(runs: pd.DataFrame) -> pd.DataFrame:
         inside_rate=runs.get("inside_bandwidth_bytes_s", unknown).astype(float),
         gradient_bytes=stated.fillna(registered),
         samples=runs["samples_per_epoch"].astype(float),
-        is_divided=is_divided,
+        uses_mesh=has_mesh,
         lbann_layout=lbann_layout(runs),
     )
 
@@ -132,7 +136,7 @@ def exclusion_note(runs: pd.DataFrame, include_meshes: bool = False) -> str:
     `include_meshes`, with model parallelism.
     """
     counts = count_steps(successful(runs)).groupby("cell", sort=False)[["steps", "n_allreduces"]].count()
-    divided = [] if include_meshes else runs.loc[uses_model_parallelism(runs), "cell"].unique().tolist()
+    divided = [] if include_meshes else runs.loc[uses_mesh(runs), "cell"].unique().tolist()
     cells = {
         "uncounted": counts.index[(counts == 0).any(axis=1)].tolist(),
         "divided": divided,
@@ -151,18 +155,18 @@ def lbann_layout(runs: pd.DataFrame) -> pd.Series:
     return runs["parallelism"].where(runs["parallelism"].isin(NOT_MESHES), PLAIN)
 
 
-def uses_model_parallelism(runs: pd.DataFrame) -> pd.Series:
-    """Return which runs use model parallelism or sharding."""
+def uses_mesh(runs: pd.DataFrame) -> pd.Series:
+    """Return which runs train on a mesh: with model parallelism or sharding, not data parallelism alone."""
     pairs = zip(runs["parallelism"], runs["ranks"], strict=True)
     return pd.Series(
-        [divides_more(level, int(ranks)) for level, ranks in pairs], index=runs.index, dtype=bool
+        [exceeds_data_parallelism(level, int(ranks)) for level, ranks in pairs], index=runs.index, dtype=bool
     )
 
 
 def can_add_nodes(cells: pd.DataFrame) -> pd.Series:
-    """Return which cells with model parallelism the law predicts on any number of nodes.
+    """Return which cells that use a mesh the law predicts on any number of nodes.
 
-    More nodes have to add replicas or shards. And the model must not be registered, so that it counts as
+    More nodes have to add replicas or shards. And the model must not be registered, so that it is taken as
     divided evenly: a registered model is partitioned layer by layer, differently for each number of ranks.
     """
     can_add = []
@@ -171,7 +175,7 @@ def can_add_nodes(cells: pd.DataFrame) -> pd.Series:
         # A size of None takes the remaining ranks.
         has_open_axis = None in (sizes.get("data", 0), sizes.get("sharded", 0))
         can_add.append(has_open_axis and not find_graph(model, dataset))
-    return cells["is_divided"] & pd.Series(can_add, index=cells.index, dtype=bool)
+    return cells["uses_mesh"] & pd.Series(can_add, index=cells.index, dtype=bool)
 
 
 def has_layer_strategy(runs: pd.DataFrame) -> pd.Series:
@@ -185,6 +189,6 @@ def heterogeneous_note(runs: pd.DataFrame) -> str:
 
 
 def is_heterogeneous(runs: pd.DataFrame) -> pd.Series:
-    """Return which runs belong to a cell whose nodes or ranks differ in speed or samples."""
+    """Return which runs belong to cells with nodes or ranks of different speed or samples."""
     reported = runs[["cpu_shares", "rank_samples"]].notna().any(axis=1)
     return reported.groupby(runs["cell"]).transform("any")
