@@ -13,6 +13,7 @@ from matplotlib.lines import Line2D
 
 from analysis import tables
 from analysis.conditions import SITE_DEFAULTS, join_names
+from analysis.intervals import Estimate
 from analysis.measured import (
     axis_label,
     baseline_frameworks,
@@ -172,7 +173,7 @@ def draw_lines(
     left_out = [levels for levels in view.panels if levels not in drawable]
     view = view.fit_to_page(PANEL_INCHES + panels.titles_height(drawable), panel_levels=drawable)
     panel_levels = drawable_panels(view, x, for_comparison)
-    content = _select_content(view, x, panel_levels, with_baselines, for_comparison)
+    content = select_lines(view, x, panel_levels, with_baselines, for_comparison)
     placement = place_series(view, x, content.placed_series, for_comparison)
     figure, axis_notes = _draw_panels(
         view,
@@ -217,8 +218,8 @@ def is_logarithmic(view: View, placement: Placement, x: str, for_comparison: boo
 
 
 @dataclass(frozen=True)
-class _Content:
-    """What the panels show.
+class DrawnLines:
+    """The series and baselines that the panels show.
 
     Attributes:
         cells: Cells with a marker or a line, and their baselines.
@@ -239,10 +240,10 @@ class _Content:
     has_ideal: bool
 
 
-def _select_content(
+def select_lines(
     view: View, x: str, panel_levels: Sequence[dict[str, Any]], with_baselines: bool, for_comparison: bool
-) -> _Content:
-    """Return what the panels show; for the arguments see `draw_lines`."""
+) -> DrawnLines:
+    """Return what the panels show; the other arguments are those of `draw_lines`."""
     baselines = _find_baselines(view, x) if with_baselines else {}
     single_device = baseline_frameworks(view.all_runs) if with_baselines else []
     cells = {cell for levels in panel_levels for cell in panels.rows_at(view.runs, levels)["cell"]}
@@ -270,14 +271,14 @@ def _select_content(
         if series in drawn_series
         or (series not in parallel_series and set(series.select(view.all_runs)["cell"]) & used)
     ]
-    return _Content(cells, baselines, drawn_series, placed_series, single_level, legend_series, has_ideal)
+    return DrawnLines(cells, baselines, drawn_series, placed_series, single_level, legend_series, has_ideal)
 
 
 def _draw_panels(
     view: View,
     x: str,
     panel_levels: Sequence[dict[str, Any]],
-    content: _Content,
+    content: DrawnLines,
     placement: Placement,
     *,
     logarithmic: bool,
@@ -321,21 +322,15 @@ def _draw_panels(
 
 
 def _draw_panel(
-    ax: Axes, view: View, x: str, levels: Mapping[str, Any], content: _Content, placement: Placement
+    ax: Axes, view: View, x: str, levels: Mapping[str, Any], content: DrawnLines, placement: Placement
 ) -> None:
     """Draw the series of a panel, their baselines, and the cells that ran out of memory."""
     panel_runs = panels.rows_at(view.runs, levels)
     for series in content.series:
         _draw_series(ax, series, series.select(panel_runs), x, placement, view)
-    baselines = content.baselines
-    for cell in dict.fromkeys(baselines[cell] for cell in panel_runs["cell"] if cell in baselines):
-        baseline_runs = view.measured(view.all_runs[view.all_runs["cell"] == cell])
-        ideal_runs = panel_runs
-        if not baseline_frameworks(baseline_runs):  # the ideal of a series spans its own levels
-            ideal_runs = panel_runs[
-                (panel_runs["cell"].map(baselines) == cell) | (panel_runs["cell"] == cell)
-            ]
-        _draw_baseline(ax, view, baseline_runs, ideal_runs.groupby(x)["n_devices"].max(), placement)
+    for baseline in panel_baselines(view, x, panel_runs, content, placement):
+        _draw_baseline(ax, view, baseline, placement.axis)
+        draw_ideal(ax, *baseline.ideal, baseline.colour)
     if view.measured(panel_runs).empty:
         panels.write_remark(ax, view.absence_reason(panel_runs))
     else:
@@ -452,58 +447,97 @@ def _find_baselines(view: View, x: str) -> dict[str, str]:
     return baselines
 
 
-def _draw_baseline(
-    ax: Axes, view: View, baseline_runs: pd.DataFrame, n_devices: pd.Series, placement: Placement
-) -> None:
-    """Draw a baseline, and the ideal that starts from it if the response has one.
+@dataclass(frozen=True)
+class Baseline:
+    """A baseline of the cells of a panel, and the ideal that starts from it.
 
-    A single-device baseline gets a marker at the first level, beside those of the series, and a horizontal
-    line. If a series contains its own baseline, the ideal is moved by the offset of its markers instead.
-
-    Args:
-        ax: The panel.
-        view: The cells to draw.
-        baseline_runs: Runs of the baseline.
-        n_devices: The number of devices at each level of the x axis.
-        placement: Where the series stand.
+    Attributes:
+        runs: Its measured runs.
+        estimate: Its mean.
+        series: Its series; None if the study has more series than styles.
+        position: Where its marker stands, beside those of the first level; None if its series is drawn with
+            a line, to which the baseline belongs.
+        ideal: Positions and values of the ideal, [2, n]; n is 0 without an ideal.
     """
-    if baseline_runs.empty:
-        return
-    axis = placement.axis
-    owner = next((series for series in view.series if len(series.select(baseline_runs))), None)
-    series_style = owner.style if owner else None
-    estimate = view.estimate(baseline_runs["cell"].iloc[0])
-    offset = placement.offsets.get(owner.name, 0.0) if owner else 0.0
-    if baseline_frameworks(baseline_runs) and series_style:
-        first, values = min(axis.positions.values()) + offset, view.values(baseline_runs)
-        offset = 0.0  # of the ideal, to which all series are compared
-        panels.draw_interval(ax, series_style, first, estimate, values, axis.replicate_offset)
-        ax.axhline(
-            estimate.value, color=series_style.colour, linewidth=0.8, linestyle=series_style.line, zorder=1
-        )
-    if view.response.ideal_exponent is None or len(n_devices) < 2:
-        return
-    start = estimate.value, float(baseline_runs["n_devices"].iloc[0])
-    colour = series_style.colour if series_style else style.MUTED
-    _draw_ideal_from(ax, axis, n_devices, start, offset, view.response.ideal_exponent, colour)
+
+    runs: pd.DataFrame
+    estimate: Estimate
+    series: Series | None
+    position: float | None
+    ideal: np.ndarray
+
+    @property
+    def colour(self) -> str:
+        """The colour of its series."""
+        return self.series.style.colour if self.series else style.MUTED
 
 
-def _draw_ideal_from(
-    ax: Axes,
-    axis: LevelAxis,
-    n_devices: pd.Series,
-    start: tuple[float, float],
-    offset: float,
-    exponent: float,
-    colour: str,
-) -> None:
-    """Draw the ideal over the levels of `n_devices`; `start` is the value and the devices of the baseline."""
+def panel_baselines(
+    view: View, x: str, panel_runs: pd.DataFrame, content: DrawnLines, placement: Placement
+) -> list[Baseline]:
+    """Return the baselines of a panel's cells, with the ideals that start from them."""
+    baselines, measured = content.baselines, view.measured(view.all_runs)
+    cells = dict.fromkeys(baselines[cell] for cell in panel_runs["cell"] if cell in baselines)
+    return [
+        _panel_baseline(view, x, panel_runs, runs, content, placement)
+        for cell in cells
+        if len(runs := measured[measured["cell"] == cell])
+    ]
+
+
+def _panel_baseline(
+    view: View,
+    x: str,
+    panel_runs: pd.DataFrame,
+    runs: pd.DataFrame,
+    content: DrawnLines,
+    placement: Placement,
+) -> Baseline:
+    """Return the baseline with these runs.
+
+    The ideal of a single-device baseline spans all levels of the panel, and all series are compared with it.
+    If a series contains its own baseline, the ideal spans the levels of this series, and is moved sideways by
+    the offset of its markers.
+    """
+    cell, series = runs["cell"].iloc[0], next((one for one in view.series if len(one.select(runs))), None)
+    estimate, offset = view.estimate(cell), placement.offsets.get(series.name, 0.0) if series else 0.0
+    position = None
+    if baseline_frameworks(runs):
+        position = min(placement.axis.positions.values()) + offset if series else None
+        offset = 0.0
+    else:
+        is_own = panel_runs["cell"].map(content.baselines).eq(cell) | panel_runs["cell"].eq(cell)
+        panel_runs = panel_runs[is_own]
+    n_devices, ideal = panel_runs.groupby(x)["n_devices"].max(), np.empty((2, 0))
+    if view.response.ideal_exponent is not None and len(n_devices) > 1:
+        start = estimate.value, float(runs["n_devices"].iloc[0])
+        positions, values = _ideal_line(placement.axis, n_devices, start, view.response.ideal_exponent)
+        ideal = np.array([positions + offset, values])
+    return Baseline(runs, estimate, series, position, ideal)
+
+
+def _draw_baseline(ax: Axes, view: View, baseline: Baseline, axis: LevelAxis) -> None:
+    """Draw a single-device baseline: a marker at the first level, and a horizontal line."""
+    if baseline.series is None or baseline.position is None:
+        return
+    series_style, values = baseline.series.style, view.values(baseline.runs)
+    panels.draw_interval(
+        ax, series_style, baseline.position, baseline.estimate, values, axis.replicate_offset
+    )
+    line: dict[str, Any] = {"linewidth": 0.8, "linestyle": series_style.line, "zorder": 1}
+    ax.axhline(baseline.estimate.value, color=series_style.colour, **line)
+
+
+def _ideal_line(
+    axis: LevelAxis, n_devices: pd.Series, start: tuple[float, float], exponent: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return positions and values of the ideal; `start` is the value and the devices of the baseline."""
     positions = np.array([axis.positions[level] for level in n_devices.index], dtype=float)
     counts = n_devices.to_numpy(float)
     if axis.numeric:  # between levels the ideal is a curve
         levels = np.linspace(n_devices.index.min(), n_devices.index.max(), IDEAL_POINTS)
         positions, counts = axis.position(levels), np.interp(levels, n_devices.index.to_numpy(float), counts)
-    draw_ideal(ax, positions + offset, ideal_values(counts, *start, exponent), colour)
+    return positions, ideal_values(counts, *start, exponent)
 
 
 def ideal_values(n_devices: np.ndarray, start: float, start_devices: float, exponent: float) -> np.ndarray:

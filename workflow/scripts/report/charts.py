@@ -1,8 +1,8 @@
 """Describe main figures as data that the page draws interactively: cells with intervals, and their runs.
 
 Cells, series, responses, intervals and styles are the same as in the static figures (`figures.view`,
-`figures.lines`, `analysis.speedup`). Baselines are left out, and only speed-up and efficiency have an ideal.
-Means and intervals are estimated by the same functions as in those figures.
+`figures.lines`, `analysis.speedup`), and means and intervals are estimated by the same functions. The page
+prints the captions of the static figures below the charts, so a chart draws everything that they explain.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,13 +19,8 @@ from declared.figures import FigureSpec
 from declared.responses import EPOCH_TIME, RESPONSES
 from figures import lines, panels, rows
 from figures.kinds import heat_map
-from figures.kinds.scaling import (
-    axis_top,
-    cell_rows,
-    drawn_quantities,
-    ideal_ratios,
-    place_series,
-)
+from figures.kinds.by_factor import with_baselines
+from figures.kinds.scaling import axis_top, cell_rows, drawn_quantities, ideal_lines, place_series
 from figures.panels import Series
 from figures.style import SeriesStyle
 from figures.view import View, build_view
@@ -83,6 +78,14 @@ class Point:
 
 
 @dataclass(frozen=True)
+class Curve:
+    """A line without markers: the index of its series, None for no series, and its positions and values."""
+
+    series: int | None
+    points: list[tuple[float, float]]
+
+
+@dataclass(frozen=True)
 class Panel:
     """A panel of a chart.
 
@@ -90,19 +93,24 @@ class Panel:
         title: Its title.
         quantity: What its axis of values shows.
         points: Its points.
-        ideal: Positions and values of the ideal, from the fewest devices on; empty without an ideal.
-        estimates: Series, and positions and values, of the model estimates.
+        ideals: The ideals. Those of `scaling`, which all series share, belong to no series.
+        estimates: The model estimates.
+        baselines: Series and mean of each single-device baseline, which is a horizontal line.
         top: The upper end of the axis of values, as in the static figure; None to fit all points.
+        ideal_unit: The ideal value of one device, whose doublings a logarithmic axis labels; None to label
+            round values.
         out_of_memory: Series, position and words of the cells that ran out of memory.
     """
 
     title: str
     quantity: str
     points: list[Point]
-    ideal: list[tuple[float, float]] = field(default_factory=list)
+    ideals: list[Curve] = field(default_factory=list)
+    estimates: list[Curve] = field(default_factory=list)
+    baselines: list[tuple[int, float]] = field(default_factory=list)
     top: float | None = None
+    ideal_unit: float | None = None
     out_of_memory: list[tuple[int, float, str]] = field(default_factory=list)
-    estimates: list[tuple[int, list[tuple[float, float]]]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -257,32 +265,58 @@ def cells_chart(view: View, _network: pd.DataFrame) -> Chart:
 
 
 def factor_chart(view: View, _network: pd.DataFrame) -> Chart:
-    """Return the chart of `by_factor` and `interaction`, without the ideal and baselines of the figure."""
-    x, is_interaction = str(view.spec.x), view.spec.kind == "interaction"
+    """Return the chart of `by_factor` and `interaction`."""
+    x, for_comparison = str(view.spec.x), view.spec.kind == "interaction"
     words, ran_out = cell_words(view.all_runs), view.runs[view.runs["cell"].isin(view.out_of_memory)]
-    placement = lines.place_series(view, x, view.series, is_interaction)
+    panel_levels = lines.drawable_panels(view, x, for_comparison)
+    content = lines.select_lines(view, x, panel_levels, with_baselines(view.spec), for_comparison)
+    series = [one for one in view.series if one in content.placed_series or one in content.legend_series]
+    placement = lines.place_series(view, x, series, for_comparison)
     axis = placement.axis
     chart_panels = []
-    for levels in lines.drawable_panels(view, x, is_interaction):
-        panel_runs = panels.rows_at(view.ok, levels)
+    for levels in panel_levels:
+        panel_runs = panels.rows_at(view.runs, levels)
+        measured = view.measured(panel_runs)
         points = [
-            _mean_point(view, index, placement.position(series, cell_runs[x].iloc[0]), cell_runs, words)
-            for index, series in enumerate(view.series)
-            for _, cell_runs in series.select(panel_runs).groupby("cell", sort=False)
+            _mean_point(view, index, placement.position(one_series, cell_runs[x].iloc[0]), cell_runs, words)
+            for index, one_series in enumerate(series)
+            for _, cell_runs in one_series.select(measured).groupby("cell", sort=False)
         ]
-        marks = _level_marks(view.series, panels.rows_at(ran_out, levels), x, placement, words)
+        baselines = lines.panel_baselines(view, x, panel_runs, content, placement)
+        is_drawn = set(measured["cell"])
+        points += [
+            _mean_point(view, series.index(baseline.series), baseline.position, baseline.runs, words)
+            for baseline in baselines
+            if baseline.series and baseline.position is not None
+            if baseline.runs["cell"].iloc[0] not in is_drawn
+        ]
         chart_panels.append(
-            Panel(panels.panel_title(levels), view.response.label, points, out_of_memory=marks)
+            Panel(
+                panels.panel_title(levels),
+                view.response.label,
+                points,
+                ideals=[
+                    _curve(series.index(baseline.series) if baseline.series else None, *baseline.ideal)
+                    for baseline in baselines
+                    if baseline.ideal.size
+                ],
+                baselines=[
+                    (series.index(baseline.series), baseline.estimate.value)
+                    for baseline in baselines
+                    if baseline.series and baseline.position is not None
+                ],
+                out_of_memory=_level_marks(series, panels.rows_at(ran_out, levels), x, placement, words),
+            )
         )
     return Chart(
         [(place, level_text(level)) for level, place in axis.positions.items()],
         axis.limits,
-        _series_lines(view.series),
+        _series_lines(series),
         chart_panels,
         axis_label(view.runs, x),
         run_offset=axis.replicate_offset,
         joined=placement.is_joined,
-        logarithmic=lines.is_logarithmic(view, placement, x, is_interaction) or _is_wide(chart_panels),
+        logarithmic=lines.is_logarithmic(view, placement, x, for_comparison) or _is_wide(chart_panels),
     )
 
 
@@ -303,14 +337,6 @@ def scaling_chart(view: View, network: pd.DataFrame) -> Chart:
     for name, (quantity, unit) in drawn_quantities(view.spec).items():
         for levels in panels.nonempty_panels(view.panels, multi_device):
             panel_rows = panels.rows_at(ratios, levels)
-            fewest = float(panel_rows["baseline_n_devices"].min())
-            counts = np.array([level for level in axis.positions if level >= fewest], dtype=float)
-            ideal = [
-                (float(position), float(value))
-                for position, value in zip(
-                    axis.position(counts), ideal_ratios(name, counts, fewest), strict=True
-                )
-            ]
             points = [
                 _point(
                     index,
@@ -325,10 +351,20 @@ def scaling_chart(view: View, network: pd.DataFrame) -> Chart:
                 for index, one_series in enumerate(series)
                 for row in one_series.select(panel_rows).sort_values("n_devices").to_dict("records")
             ]
-            title, top = panels.panel_title(levels), axis_top(planned, name)
-            marks = _level_marks(series, panels.rows_at(ran_out, levels), "n_devices", placement, words)
-            estimates = _estimates(series, panel_rows, f"estimated_{name}", unit, axis)
-            chart_panels.append(Panel(title, quantity, points, ideal, top, marks, estimates))
+            chart_panels.append(
+                Panel(
+                    panels.panel_title(levels),
+                    quantity,
+                    points,
+                    ideals=[_curve(None, *ideal) for ideal in ideal_lines(name, axis, panel_rows)],
+                    estimates=_estimates(series, panel_rows, f"estimated_{name}", unit, axis),
+                    top=axis_top(planned, name),
+                    ideal_unit=unit,
+                    out_of_memory=_level_marks(
+                        series, panels.rows_at(ran_out, levels), "n_devices", placement, words
+                    ),
+                )
+            )
     return Chart(
         [(place, level_text(level)) for level, place in axis.positions.items()],
         axis.limits,
@@ -339,16 +375,19 @@ def scaling_chart(view: View, network: pd.DataFrame) -> Chart:
     )
 
 
+def _curve(series: int | None, positions: np.ndarray, values: np.ndarray) -> Curve:
+    return Curve(series, list(zip(positions.tolist(), values.tolist(), strict=True)))
+
+
 def _estimates(
     series: Sequence[Series], rows: pd.DataFrame, column: str, unit: float, axis: lines.LevelAxis
-) -> list[tuple[int, list[tuple[float, float]]]]:
-    """Return the model estimates of a panel, by the index of their series."""
+) -> list[Curve]:
+    """Return the model estimates of a panel."""
     estimated = rows.dropna(subset=column).sort_values("n_devices")
-    drawn = ((index, one_series.select(estimated)) for index, one_series in enumerate(series))
     return [
-        (index, list(zip(own["n_devices"].map(axis.positions), unit * own[column], strict=True)))
-        for index, own in drawn
-        if len(own) > 1
+        _curve(index, drawn["n_devices"].map(axis.positions).to_numpy(), unit * drawn[column].to_numpy())
+        for index, one_series in enumerate(series)
+        if len(drawn := one_series.select(estimated)) > 1
     ]
 
 

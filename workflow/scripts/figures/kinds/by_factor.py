@@ -21,4 +21,9 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     scaling = batch_scaling(view.runs, x) if x in SIZE_FACTORS else None
     heading = f"{view.response.heading} by {title(x)}{scaling_phrase(scaling)}. {panels.MARKERS}"
     endnotes = [scaling or "", *view.response_notes, guide_note]
-    return lines.draw_lines(view, x, heading, with_baselines=x in SIZE_FACTORS, endnotes=endnotes)
+    return lines.draw_lines(view, x, heading, with_baselines=with_baselines(spec), endnotes=endnotes)
+
+
+def with_baselines(spec: FigureSpec) -> bool:
+    """Return whether the figure has baselines and ideals, as a figure by nodes or devices has."""
+    return spec.kind == "by_factor" and spec.x in SIZE_FACTORS

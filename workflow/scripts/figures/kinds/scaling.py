@@ -166,7 +166,8 @@ def _draw_panel(
 ) -> None:
     """Draw the ideal, the series, and the cells that ran out of memory."""
     panel_rows = panels.rows_at(content.rows, levels)
-    _draw_ideals(ax, quantity, placement.axis, panel_rows)
+    for ideal in ideal_lines(quantity, placement.axis, panel_rows):
+        lines.draw_ideal(ax, *ideal, style.MUTED)
     for series in content.series:
         _draw_series(ax, series, series.select(panel_rows), quantity, placement)
     for n_devices, cells in panels.rows_at(content.ran_out, levels).groupby("n_devices"):
@@ -347,12 +348,13 @@ def ideal_ratios(quantity: str, n_devices: np.ndarray, baseline_devices: float) 
     return lines.ideal_values(n_devices, unit, baseline_devices, exponent)
 
 
-def _draw_ideals(ax: Axes, quantity: str, axis: LevelAxis, rows: pd.DataFrame) -> None:
-    """Draw an ideal of a panel for each number of devices that its baselines have."""
+def ideal_lines(quantity: str, axis: LevelAxis, rows: pd.DataFrame) -> list[np.ndarray]:
+    """Return positions and values, [2, n], of an ideal for each number of devices that baselines have."""
+    ideals = []
     for fewest in sorted(set(rows["baseline_n_devices"].dropna())):
         n_devices = np.linspace(max(fewest, min(axis.positions)), max(axis.positions), lines.IDEAL_POINTS)
-        values = ideal_ratios(quantity, n_devices, fewest)
-        lines.draw_ideal(ax, axis.position(n_devices), values, style.MUTED)
+        ideals.append(np.array([axis.position(n_devices), ideal_ratios(quantity, n_devices, fewest)]))
+    return ideals
 
 
 def _draw_series(ax: Axes, series: Series, rows: pd.DataFrame, quantity: str, placement: Placement) -> None:
