@@ -133,7 +133,7 @@ SMALLEST_CELL_IDEAL = Note(
     "ideal-from-smallest-scale",
     "Where no cell has one device, the ideal of a series starts at its fewest devices.",
 )
-BANDS_NOTE = Note("shifted-sideways", "Markers on a grey band share its level, and are shifted sideways.")
+BANDS_NOTE = Note("shifted-sideways", "Markers on a grey band share its level.")
 NO_BASELINE = Note("no-baseline", "No baseline cell has a successful run.")
 NOTHING_TO_COMPARE = Note("nothing-to-compare", "no panel has two lines with two levels each")
 SINGLE_LINE = Note("single-line", "they have a single line")
@@ -147,6 +147,7 @@ def draw_lines(
     *,
     with_baselines: bool = False,
     for_comparison: bool = False,
+    details: Sequence[str] = (),
     endnotes: Sequence[str] = (),
 ) -> tuple[Figure, panels.Caption]:
     """Return the figure of the view's response over the factor `x`, and its caption.
@@ -159,6 +160,7 @@ def draw_lines(
             ideal, the ideals that start from them.
         for_comparison: Lines are compared with each other: they are always joined, the axis is logarithmic,
             and panels with a single line are left out.
+        details: Further sentences of the caption.
         endnotes: Further endnotes of the caption.
     """
     if view.ok.empty:
@@ -185,13 +187,14 @@ def draw_lines(
     )
     return figure, view.caption(
         heading,
+        *details,
         IDEAL_DRAWN if content.has_ideal else "",
         *axis_notes,
+        BANDS_NOTE if placement.axis.n_series > 1 else "",
         _single_level_note(content.single_level),
         endnotes=[
             *(_baseline_notes(view, content.cells, content.baselines) if with_baselines else []),
             *endnotes,
-            BANDS_NOTE if len(content.placed_series) > 1 and placement.axis.doubling else "",
             placement.axis.axis_note(title(x)),
             left_out_note(left_out, SINGLE_LINE if for_comparison else ONE_LEVEL),
         ],

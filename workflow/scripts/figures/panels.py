@@ -410,6 +410,7 @@ def draw_interval(
     replicate_offset: float,
     *,
     vertical: bool = True,
+    marker_size: float = style.MARKER_SIZE,
 ) -> None:
     """Draw the mean of a cell, its interval as a bar, and its runs as short ticks.
 
@@ -423,6 +424,7 @@ def draw_interval(
         values: Values of single runs; a single one is not drawn.
         replicate_offset: Distance of the ticks from the mean.
         vertical: Values are on the y axis.
+        marker_size: Size of the marker in points.
     """
     bars = ([x, x], [estimate.low, estimate.high])
     point = ([x], [estimate.value])
@@ -437,7 +439,8 @@ def draw_interval(
             zorder=3,
         )
     )
-    ax.plot(*point[:: 1 if vertical else -1], zorder=4, **marker_style(series_style))
+    marker = marker_style(series_style) | {"markersize": marker_size}
+    ax.plot(*point[:: 1 if vertical else -1], zorder=4, **marker)
     if len(values) > 1:
         draw_replicates(ax, series_style, x + replicate_offset, values, vertical=vertical)
 

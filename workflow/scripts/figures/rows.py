@@ -14,6 +14,7 @@ from figures.view import View
 ROW_INCHES = 0.13
 MIN_ROWS = 2  # in height, because lower axes leave no room for their labels
 AXIS_INCHES = 0.35
+MARKER_SIZE = 2.4  # smaller than on other axes, so that short bars stick out
 REPLICATE_OFFSET = 0.36  # of a row, from a mean to the ticks of its runs
 REMARK_X = 0.03  # of the axis
 MAX_LABEL_SHARE = 0.5  # of the width of a print column; a figure with longer row labels is as wide as a page

@@ -109,8 +109,9 @@ def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, panels.Caption]:
         runs,
         HEADING,
         EXCLUDED_NOTE if len(excluded) else "",
-        _cut_note(*cuts),
+        _extreme_block_note(bands),
         *_adjustment_notes(adjusted),
+        _cut_note(*cuts),
         _waits_note(data),
         _steal_note(data, is_steal_visible),
         endnotes=[
@@ -330,12 +331,26 @@ def _adjustment_notes(adjusted: Adjustment) -> list[str]:
     if not adjusted.slopes_alone:
         return [adjusted_tables_note(adjusted)]
     numbers = " and ".join(
-        f"{tables.number(covariate.correlation, 2)} ({COVARIATE_TITLES[name]})"
+        f"{tables.number(covariate.correlation, 2)} with {COVARIATE_TITLES[name]}"
         for name, covariate in adjusted.slopes_alone.items()
     )
-    text = f"Within cells and blocks the correlation with epoch time is {numbers}."
+    text = f"Within cells and blocks, epoch time correlates by {numbers}."
     correlations = {name: covariate.correlation for name, covariate in adjusted.slopes_alone.items()}
     return [Note("correlation", text, **correlations), adjusted_tables_note(adjusted)]
+
+
+def _extreme_block_note(bands: pd.DataFrame) -> str:
+    """Return how far the block whose epoch times deviate most is from the others; "" for a single block."""
+    blocks = bands.dropna(subset=["block", "reference", "epoch_time"])
+    if len(blocks) < 2:
+        return ""
+    block = blocks.loc[blocks["epoch_time"].abs().idxmax()]
+    reference, epoch_time = (math.expm1(block[name] / 100) for name in ("reference", "epoch_time"))
+    text = (
+        f"Block {block['block']:g} deviates most: reference {100 * reference:+.1f} %, "
+        f"epoch times {100 * epoch_time:+.1f} %."
+    )
+    return Note("extreme-block", text, block=block["block"], reference=reference, epoch_time=epoch_time)
 
 
 def _cut_note(n_runs: int, cut: float | None) -> str:

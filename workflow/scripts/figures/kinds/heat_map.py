@@ -35,7 +35,8 @@ from figures.view import View, build_response_view
 
 COLOURS = "cividis"  # sequential, and the same to readers with and without colour blindness
 COLOUR_ENDS = 0.12, 0.98  # of the scale, without its darkest part
-LOG_FROM_RATIO = 5
+LOG_FROM_RATIO = 3
+MAX_COMMON_DECIMALS_RATIO = 5  # of means; beyond it each has the decimals of its own interval
 FIELD_INCHES = 0.31
 AROUND_FIELDS_INCHES = 0.75  # height of the axis below the fields and of the scale of colours
 MIN_FIELD_WIDTH_IN = 0.9
@@ -141,7 +142,7 @@ def common_decimals(view: View) -> int | None:
         for estimate in estimates
         if (error := tables.half_width(estimate)) is not None
     ]
-    if not needed or has_logarithmic_colours(view):
+    if not needed or _ratio_of_means(view) > MAX_COMMON_DECIMALS_RATIO:
         return None
     return max(Counter(needed).items(), key=lambda entry: (entry[1], entry[0]))[0]
 
@@ -193,8 +194,12 @@ def row_text(levels: dict[str, Any]) -> str:
 
 def has_logarithmic_colours(view: View) -> bool:
     """Return whether the drawn means span LOG_FROM_RATIO."""
+    return _ratio_of_means(view) > LOG_FROM_RATIO
+
+
+def _ratio_of_means(view: View) -> float:
     least, largest = _range_of_means(view)
-    return largest / least > LOG_FROM_RATIO
+    return largest / least
 
 
 def _range_of_means(view: View) -> tuple[float, float]:

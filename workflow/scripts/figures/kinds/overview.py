@@ -26,7 +26,14 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
             return
         estimate = view.estimate(measured["cell"].iloc[0])
         panels.draw_interval(
-            ax, series.style, y, estimate, view.values(measured), rows.REPLICATE_OFFSET, vertical=False
+            ax,
+            series.style,
+            y,
+            estimate,
+            view.values(measured),
+            rows.REPLICATE_OFFSET,
+            vertical=False,
+            marker_size=rows.MARKER_SIZE,
         )
 
     figure, on_page, axis_notes = rows.draw_rows(view, view.response.label, draw_cell, View.values_and_means)

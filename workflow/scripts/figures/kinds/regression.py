@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from analysis import tables
 from analysis.conditions import join_names
+from analysis.intervals import p_text
 from analysis.measured import Records
 from analysis.regression import Fit, Response, fit_all, printed_model
 from common.notes import Note
@@ -26,12 +27,9 @@ ADEQUATE_FROM = 0.05  # p value of the test of lack of fit, below which a model 
 THOUSAND = 1000.0
 EDGE = 1.04  # factor between an edge and the markers that are moved to it
 SMALL_MARKERS_FROM = 200
-HEADING = (
-    "Cell means predicted by regression from all others. "
-    "MAPE: mean absolute percentage error of the cells left out."
-)
+HEADING = "Cell means predicted by regression from all others. MAPE: mean absolute percentage error."
 MISSES_NOTE = Note(
-    "lack-of-fit", f"Models with p < {ADEQUATE_FROM:g} miss the means (F test of lack of fit)."
+    "lack-of-fit", f"With p < {ADEQUATE_FROM:g} in the F test of lack of fit, a model misses the means."
 )
 HOW_TO_READ = (
     "On the grey line predicted and measured means are equal. Both axes are logarithmic. MAPE is the mean of "
@@ -52,7 +50,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     legend_series = drawn_series if len(drawn_series) > 1 else []
     above_in = panels.legend_height(len(legend_series), style.COLUMN_INCHES) if legend_series else 0
     figure = style.new_figure(
-        style.COLUMN_INCHES, shape[0] * (PANEL_INCHES + 3 * panels.TITLE_ROW_INCHES) + 0.15 + above_in
+        style.COLUMN_INCHES, shape[0] * (PANEL_INCHES + 4 * panels.TITLE_ROW_INCHES) + above_in
     )
     axes = panels.create_axes(figure, shape, len(fits), share_x=False, share_y=False)
     styles = [(series.style, set(series.select(view.runs)["cell"])) for series in drawn_series]
@@ -62,9 +60,9 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
         row_fits = [row_fit for (row_response, _), row_fit in fits.items() if row_response == response]
         n_outside += _draw_panel(ax, fit, styles, unit, _row_limits(row_fits))
         ax.set_title(_panel_title(response, model, fit))
+        ax.set_xlabel(f"measured ({unit_name})")
         if ax in axes[:: shape[1]]:
-            ax.set_ylabel(f"predicted ({unit_name})")
-    figure.supxlabel("measured, in the unit of its row", fontsize=style.FONT_SIZE)
+            ax.set_ylabel(f"predicted\n({unit_name})")
     if legend_series:
         panels.add_legend(figure, legend_series, lines=False)
     return figure, view.caption(
@@ -185,7 +183,7 @@ def _panel_title(response: Response, model: str, fit: Fit) -> str:
     lines = [
         f"{response.name}, {printed_model(model, fit)}",
         *([f"MAPE {tables.number(mape, 2)} %, {n_predicted} cells"] if n_predicted else []),
-        *([f"p {'< 0.001' if p < 0.001 else f'= {p:.3f}'}"] if not math.isnan(p) else []),
+        *([f"lack of fit: {p_text(p)}"] if not math.isnan(p) else []),
     ]
     return "\n".join(lines)
 
