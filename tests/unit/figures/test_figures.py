@@ -22,7 +22,7 @@ from common.notes import codes, find_note
 from common.options import run_program
 from common.tables import write_table
 from declared.figures import FigureSpec, from_json
-from figures import draw, lines, panels, style
+from figures import captions, draw, lines, marks, panels, style
 from figures.kinds import projection, residuals, scaling
 from figures.kinds.network import NO_BENCHMARK
 from figures.kinds.prediction import NOTHING_PREDICTED
@@ -154,7 +154,7 @@ def test_a_figure_is_drawn_whatever_the_campaign_holds(name, unusual):
     assert "nan" not in caption
     texts = [text.get_text() for ax in figure.axes for text in ax.texts]
     if case == "no successful run":
-        assert texts == [panels.NO_SUCCESS]
+        assert texts == [captions.NO_SUCCESS]
         assert why_not_drawn(caption)["why"] == "no-successful-run"
     if case == "one replicate" and name == "residuals":
         assert texts == [residuals.NO_SPREAD]
@@ -247,11 +247,11 @@ def test_an_interval_of_two_runs_sets_no_axis_but_has_an_arrow(name, tmp_path):
     tops = {(ax.get_xlim() if name == "overview" else ax.get_ylim())[1] for ax in figure.axes if ax.lines}
     high = estimate_means(records.runs).cell_mean(slowest).high
     assert max(tops) < 0.9 * high
-    bars = [line for ax in figure.axes for line in ax.lines if isinstance(line, panels.Bar)]
+    bars = [line for ax in figure.axes for line in ax.lines if isinstance(line, marks.Bar)]
     ends = [line.get_xdata() if name == "overview" else line.get_ydata() for line in bars]
     assert max(map(max, ends)) == pytest.approx(high)
-    marks = [line.get_marker() for ax in figure.axes for line in ax.lines]
-    assert (">" if name == "overview" else "^") in marks
+    markers = [line.get_marker() for ax in figure.axes for line in ax.lines]
+    assert (">" if name == "overview" else "^") in markers
 
 
 def test_times_far_apart_get_a_logarithmic_axis(tmp_path):
@@ -772,7 +772,7 @@ def test_a_figure_is_asked_for_in_a_line_that_is_read_back():
 EMPTY = {
     "network": NO_BENCHMARK,
     "prediction": NOTHING_PREDICTED,
-    "projection": panels.as_clause(projection.NO_PROJECTION),
+    "projection": captions.as_clause(projection.NO_PROJECTION),
 }
 
 
@@ -781,7 +781,7 @@ def test_without_a_benchmark_figures_of_the_network_are_empty(kind, csv):
     figure, caption = drawn_by(FigureSpec(kind, kind), Records(*csv))
     assert [text.get_text() for text in figure.axes[0].texts] == [EMPTY[kind]]
     assert "nan" not in caption and caption.endswith(".")
-    assert caption.startswith(panels.NOT_DRAWN) and why_not_drawn(caption)["why"] == EMPTY[kind].code
+    assert caption.startswith(captions.NOT_DRAWN) and why_not_drawn(caption)["why"] == EMPTY[kind].code
 
 
 def test_what_is_declared_but_not_measured_is_left_out(treated):
@@ -794,7 +794,7 @@ def test_what_is_declared_but_not_measured_is_left_out(treated):
         ["model", "batch_size", "training_loop", "sync_every"],
     )
     figure, caption = drawn_by(FigureSpec("a", "overview", filter={"nodes": [7]}), treated)
-    assert [text.get_text() for text in figure.axes[0].texts] == [panels.NO_SUCCESS]
+    assert [text.get_text() for text in figure.axes[0].texts] == [captions.NO_SUCCESS]
     assert "nan" not in caption
     _, caption = drawn_by(FigureSpec("a", "by_factor", x="momentum"), treated)
     assert why_not_drawn(caption) == {"why": "one-level", "factor": "momentum", "level": 0.9}

@@ -19,7 +19,7 @@ from common.errors import InputError
 from common.files import CHECKOUT
 from common.notes import codes, find_note
 from declared.figures import FigureSpec
-from figures import panels, style
+from figures import captions, style
 from figures.kinds import prediction
 from prediction import methods
 from prediction.cells import exclusion_note, measured_cells, pooled_cv
@@ -474,7 +474,7 @@ def drawn_of(folder, cells=None):
 def draw(folder):
     drawn, caption = drawn_of(folder)
     style.save(drawn, folder / "figure")
-    if caption.startswith(panels.NOT_DRAWN):
+    if caption.startswith(captions.NOT_DRAWN):
         assert why_not_drawn(caption)["why"] == "nothing-predicted"
     else:
         assert caption.startswith(prediction.HEADING.partition(".")[0])

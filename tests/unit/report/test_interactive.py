@@ -17,7 +17,7 @@ import pytest
 from analysis.cell_means import estimate_means
 from analysis.measured import cell_words, successful
 from analysis.tables import interval
-from figures import panels
+from figures import captions
 from report.charts import DARK_INK, LIGHT_INK, Chart, HeatMap, build_charts
 from report.dark import contrast, dark_colour
 from support.accessibility import violations
@@ -219,7 +219,7 @@ def test_fields_have_the_means_of_all_cells(campaign_files: CampaignFiles) -> No
     assert len(fields) == campaign_files.runs["cell"].nunique()
     measured = sorted(field.value for field in fields if field.value is not None)
     assert measured == pytest.approx(sorted(means))
-    assert all(field.label == panels.NO_SUCCESS for field in fields if field.value is None)
+    assert all(field.label == captions.NO_SUCCESS for field in fields if field.value is None)
     assert sum(len(field.runs) for field in fields) == len(successful(campaign_files.runs))
     dark, light = heat_map.palette[: heat_map.n_dark], heat_map.palette[heat_map.n_dark :]
     contrasts = [contrast(LIGHT_INK, colour) for colour in dark] + [

@@ -29,7 +29,7 @@ from declared.responses import EPOCH_TIME
 from declared.site import load_site
 from declared.study import Author, Replicates, load_study
 from figures import style
-from figures.panels import NOT_DRAWN
+from figures.captions import NOT_DRAWN
 from network import fit
 from replication import reached
 from report import design, document, drafts, paper, pdf, setting

@@ -27,8 +27,8 @@ from analysis.speedup import baseline_cells
 from analysis.terms import is_treated_as_number
 from common.notes import Note
 from declared.factors import SIZE_FACTORS
-from figures import panels, style
-from figures.panels import Series
+from figures import captions, legends, marks, panels, selection, style, value_axis
+from figures.selection import Series
 from figures.view import View
 
 PANEL_INCHES = 1.45
@@ -149,7 +149,7 @@ def draw_lines(
     for_comparison: bool = False,
     details: Sequence[str] = (),
     endnotes: Sequence[str] = (),
-) -> tuple[Figure, panels.Caption]:
+) -> tuple[Figure, captions.Caption]:
     """Return the figure of the view's response over the factor `x`, and its caption.
 
     Args:
@@ -206,7 +206,7 @@ def place_series(view: View, x: str, series: Sequence[Series], for_comparison: b
     # A factor on both axis and colour has one series per level, which needs no offset.
     axis = factor_axis(view.runs, x, 1 if x in view.colour else len(view.series))
     names = [one_series.name for one_series in series]
-    offsets = panels.dodge_offsets(names, axis.gap if axis.n_series > 1 else 0)
+    offsets = marks.dodge_offsets(names, axis.gap if axis.n_series > 1 else 0)
     return Placement(axis, offsets, is_joined=axis.numeric or for_comparison)
 
 
@@ -249,7 +249,7 @@ def select_lines(
     """Return what the panels show; the other arguments are those of `draw_lines`."""
     baselines = _find_baselines(view, x) if with_baselines else {}
     single_device = baseline_frameworks(view.all_runs) if with_baselines else []
-    cells = {cell for levels in panel_levels for cell in panels.rows_at(view.runs, levels)["cell"]}
+    cells = {cell for levels in panel_levels for cell in selection.rows_at(view.runs, levels)["cell"]}
     cells |= {baselines[cell] for cell in cells if cell in baselines}
     parallel_series = [
         series
@@ -306,7 +306,7 @@ def _draw_panels(
     for ax, levels in zip(grid.axes, panel_levels, strict=True):
         _draw_panel(ax, view, x, levels, content, placement)
         values, means = view.values_and_means({name: levels[name] for name in axis_factors}, content.cells)
-        notes += panels.scale_value_axis(
+        notes += value_axis.scale_value_axis(
             ax,
             values,
             means,
@@ -320,7 +320,7 @@ def _draw_panels(
             for label in ax.get_xticklabels():
                 label.set(ha="right", rotation_mode="anchor")
     grid.label(axis_label(view.runs, x), view.response.label)
-    panels.add_legend(grid.figure, content.legend_series, further_handles, lines=placement.is_joined)
+    legends.add_legend(grid.figure, content.legend_series, further_handles, lines=placement.is_joined)
     return grid.figure, notes
 
 
@@ -328,7 +328,7 @@ def _draw_panel(
     ax: Axes, view: View, x: str, levels: Mapping[str, Any], content: DrawnLines, placement: Placement
 ) -> None:
     """Draw the series of a panel, their baselines, and the cells that ran out of memory."""
-    panel_runs = panels.rows_at(view.runs, levels)
+    panel_runs = selection.rows_at(view.runs, levels)
     for series in content.series:
         _draw_series(ax, series, series.select(panel_runs), x, placement, view)
     for baseline in panel_baselines(view, x, panel_runs, content, placement):
@@ -359,11 +359,11 @@ def drawable_panels(view: View, x: str, for_comparison: bool) -> list[dict[str, 
             row: index for index, series in enumerate(view.series) for row in series.select(cells).index
         }
         cells = _with_two_levels(cells.assign(series=pd.Series(series_of_row)), x, [*view.facet, "series"])
-    drawable = panels.nonempty_panels(
+    drawable = selection.nonempty_panels(
         view.panels, _with_two_levels(cells, "series" if for_comparison else x, view.facet)
     )
-    if not panels.nonempty_panels(drawable, measured_cells):  # one level is better than no run
-        return [] if for_comparison else panels.nonempty_panels(view.panels, measured_cells)
+    if not selection.nonempty_panels(drawable, measured_cells):  # one level is better than no run
+        return [] if for_comparison else selection.nonempty_panels(view.panels, measured_cells)
     return drawable
 
 
@@ -421,7 +421,7 @@ def _draw_series(
             estimate = view.estimate(measured["cell"].iloc[0])
             means[-1] = estimate.value
             values, offset = view.values(measured), placement.axis.replicate_offset
-            panels.draw_interval(ax, series.style, positions[-1], estimate, values, offset)
+            marks.draw_interval(ax, series.style, positions[-1], estimate, values, offset)
     if positions and placement.is_joined:
         ax.plot(positions, means, color=series.style.colour, linestyle=series.style.line, zorder=2)
 
@@ -431,7 +431,7 @@ def _mark_out_of_memory(ax: Axes, view: View, panel_runs: pd.DataFrame, x: str, 
     ran_out = panel_runs[panel_runs["cell"].isin(view.out_of_memory)]
     for level, runs in ran_out.groupby(x):
         styles = [series.style for series in view.series if len(series.select(runs))]
-        panels.mark_out_of_memory(ax, axis.positions[level], styles)
+        marks.mark_out_of_memory(ax, axis.positions[level], styles)
 
 
 def _find_baselines(view: View, x: str) -> dict[str, str]:
@@ -524,9 +524,7 @@ def _draw_baseline(ax: Axes, view: View, baseline: Baseline, axis: LevelAxis) ->
     if baseline.series is None or baseline.position is None:
         return
     series_style, values = baseline.series.style, view.values(baseline.runs)
-    panels.draw_interval(
-        ax, series_style, baseline.position, baseline.estimate, values, axis.replicate_offset
-    )
+    marks.draw_interval(ax, series_style, baseline.position, baseline.estimate, values, axis.replicate_offset)
     line: dict[str, Any] = {"linewidth": 0.8, "linestyle": series_style.line, "zorder": 1}
     ax.axhline(baseline.estimate.value, color=series_style.colour, **line)
 

@@ -7,8 +7,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from figures import panels, style
-from figures.panels import Series
+from figures import panels, selection, style, value_axis
+from figures.selection import Series
 from figures.view import View
 
 ROW_INCHES = 0.13
@@ -47,14 +47,14 @@ def draw_rows(
     axes = panels.create_axes(figure, (n_rows, n_columns), len(panel_levels), share_x=not axis_factors)
     notes: list[str] = []
     for ax, levels in zip(axes, panel_levels, strict=True):
-        panel_runs = panels.rows_at(view.runs, levels)
+        panel_runs = selection.rows_at(view.runs, levels)
         for y, (series, scale_levels, _) in enumerate(view.rows):
-            if len(planned := panels.rows_at(series.select(panel_runs), scale_levels)):
+            if len(planned := selection.rows_at(series.select(panel_runs), scale_levels)):
                 draw_cell(ax, series, y, planned)
         draw_separators(ax, view)
         ax.set_title(panels.panel_title(levels))
         run_values, means = values(view, {name: levels[name] for name in axis_factors})
-        notes += panels.scale_value_axis(ax, run_values, means, axis="x", quantity=view.quantity)
+        notes += value_axis.scale_value_axis(ax, run_values, means, axis="x", quantity=view.quantity)
         if run_values.empty:
             ax.set_xticks([])
         ax.set_xlabel(label)

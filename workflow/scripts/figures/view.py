@@ -43,8 +43,9 @@ from declared.factors import (
 from declared.figures import FigureSpec
 from declared.products.figures import KINDS
 from declared.responses import EPOCH_TIME, RESPONSES, Response
-from figures import panels, style
-from figures.panels import Caption, Series, level_combinations, rows_at
+from figures import captions, panels, style
+from figures.captions import Caption
+from figures.selection import Series, level_combinations, rows_at
 
 PanelLevels = Sequence[dict[str, Any]]
 MAX_NAMED_LEVELS = 4  # of a factor, in a caption
@@ -98,8 +99,8 @@ class View:
         all_panels = list(self.panels if panel_levels is None else panel_levels)
         fitting = _select_fitting(all_panels, self.ok, panels.max_panels_on_page(height_in, across))
         kept_levels, all_levels = (
-            {name: list(dict.fromkeys(panel[name] for panel in selection)) for name in self.facet}
-            for selection in (fitting, all_panels)
+            {name: list(dict.fromkeys(panel[name] for panel in shown)) for name in self.facet}
+            for shown in (fitting, all_panels)
         )
         restricted = {
             name: levels for name, levels in kept_levels.items() if len(levels) < len(all_levels[name])
@@ -139,15 +140,15 @@ class View:
         """Return why cells with these planned runs have no value."""
         if len(planned) and set(planned["cell"]) <= self.out_of_memory:
             return OUT_OF_MEMORY_MARK
-        return panels.NO_SUCCESS if successful(planned).empty else NOT_RECORDED
+        return captions.NO_SUCCESS if successful(planned).empty else NOT_RECORDED
 
     @property
     def missing_cause(self) -> Note:
         """Why no run has the response."""
         if len(self.runs) and set(self.runs["cell"]) <= self.out_of_memory:
-            return panels.ALL_OUT_OF_MEMORY
+            return captions.ALL_OUT_OF_MEMORY
         if successful(self.runs).empty:
-            return panels.NO_SUCCESS
+            return captions.NO_SUCCESS
         name = self.response.title
         return Note("response-not-recorded", f"no run records its {name}", response=self.response.name)
 
@@ -183,7 +184,7 @@ class View:
             levels: Levels of some factors.
             drawn: The cells that are drawn; None for all.
         """
-        ok = panels.rows_at(self.ok, levels)
+        ok = rows_at(self.ok, levels)
         ok = ok if drawn is None else ok[ok["cell"].isin(drawn)]
         means = self.cell_means.cell_statistics.loc[list(set(ok["cell"])), ["n", "mean", "low", "high"]]
         means[["mean", "low", "high"]] *= self.response.unit_multiplier
@@ -280,14 +281,14 @@ class View:
         with_intervals: bool = True,
         counted: pd.Series | None = None,
     ) -> Caption:
-        """Return a caption as `panels.compose_caption` does, with notes on series, filter and omitted panels.
+        """Return the caption of `captions.compose_caption` with notes on series, filter and omitted panels.
 
         The first sentence of `heading` says what the figure shows. The other arguments are those of
-        `panels.compose_caption`.
+        `captions.compose_caption`.
         """
         headings = [*([heading] if isinstance(heading, str) else heading), self.omission_note]
         sentences = [self._series_note, self._filter_note, *details]
-        return panels.compose_caption(
+        return captions.compose_caption(
             self.runs, headings, *sentences, endnotes=endnotes, with_intervals=with_intervals, counted=counted
         )
 

@@ -17,11 +17,11 @@ from analysis.measured import axis_label, cell_words, device_axis_label, level_t
 from analysis.responses import with_response
 from declared.figures import FigureSpec
 from declared.responses import EPOCH_TIME, RESPONSES
-from figures import lines, panels, rows
+from figures import lines, panels, rows, selection, value_axis
 from figures.kinds import heat_map
 from figures.kinds.by_factor import with_baselines
 from figures.kinds.scaling import axis_top, cell_rows, drawn_quantities, ideal_lines, place_series
-from figures.panels import Series
+from figures.selection import Series
 from figures.style import SeriesStyle
 from figures.view import View, build_view
 from report.dark import contrast
@@ -235,18 +235,18 @@ def cells_chart(view: View, _network: pd.DataFrame) -> Chart:
     words, ran_out = cell_words(view.all_runs), view.runs[view.runs["cell"].isin(view.out_of_memory)]
     indices = {series.name: index for index, series in enumerate(view.series)}
     chart_panels = []
-    for levels in panels.nonempty_panels(view.panels, pd.concat([view.ok, ran_out])):
-        panel_runs = panels.rows_at(view.ok, levels)
-        unfit = panels.rows_at(ran_out, levels)
+    for levels in selection.nonempty_panels(view.panels, pd.concat([view.ok, ran_out])):
+        panel_runs = selection.rows_at(view.ok, levels)
+        unfit = selection.rows_at(ran_out, levels)
         marks = [
             (indices[series.name], float(y), words[cell])
             for y, (series, scale_levels, _) in enumerate(view.rows)
-            for cell in panels.rows_at(series.select(unfit), scale_levels)["cell"].unique()
+            for cell in selection.rows_at(series.select(unfit), scale_levels)["cell"].unique()
         ]
         points = [
             _mean_point(view, indices[series.name], float(y), cell_runs, words)
             for y, (series, scale_levels, _) in enumerate(view.rows)
-            for _, cell_runs in panels.rows_at(series.select(panel_runs), scale_levels).groupby("cell")
+            for _, cell_runs in selection.rows_at(series.select(panel_runs), scale_levels).groupby("cell")
         ]
         chart_panels.append(
             Panel(panels.panel_title(levels), view.response.label, points, out_of_memory=marks)
@@ -275,7 +275,7 @@ def factor_chart(view: View, _network: pd.DataFrame) -> Chart:
     axis = placement.axis
     chart_panels = []
     for levels in panel_levels:
-        panel_runs = panels.rows_at(view.runs, levels)
+        panel_runs = selection.rows_at(view.runs, levels)
         measured = view.measured(panel_runs)
         points = [
             _mean_point(view, index, placement.position(one_series, cell_runs[x].iloc[0]), cell_runs, words)
@@ -305,7 +305,7 @@ def factor_chart(view: View, _network: pd.DataFrame) -> Chart:
                     for baseline in baselines
                     if baseline.series and baseline.position is not None
                 ],
-                out_of_memory=_level_marks(series, panels.rows_at(ran_out, levels), x, placement, words),
+                out_of_memory=_level_marks(series, selection.rows_at(ran_out, levels), x, placement, words),
             )
         )
     return Chart(
@@ -335,8 +335,8 @@ def scaling_chart(view: View, network: pd.DataFrame) -> Chart:
     axis = placement.axis
     chart_panels = []
     for name, (quantity, unit) in drawn_quantities(view.spec).items():
-        for levels in panels.nonempty_panels(view.panels, multi_device):
-            panel_rows = panels.rows_at(ratios, levels)
+        for levels in selection.nonempty_panels(view.panels, multi_device):
+            panel_rows = selection.rows_at(ratios, levels)
             points = [
                 _point(
                     index,
@@ -361,7 +361,7 @@ def scaling_chart(view: View, network: pd.DataFrame) -> Chart:
                     top=axis_top(planned, name),
                     ideal_unit=unit,
                     out_of_memory=_level_marks(
-                        series, panels.rows_at(ran_out, levels), "n_devices", placement, words
+                        series, selection.rows_at(ran_out, levels), "n_devices", placement, words
                     ),
                 )
             )
@@ -403,7 +403,7 @@ def fields_chart(view: View, _network: pd.DataFrame) -> HeatMap:
                 _field(view, (column, row), planned, words)
                 for row, row_levels in enumerate(rows_levels)
                 for column, level in enumerate(columns)
-                if len(planned := panels.rows_at(view.runs, {**levels, **row_levels, x: level}))
+                if len(planned := selection.rows_at(view.runs, {**levels, **row_levels, x: level}))
             ],
         )
         for levels in view.panels
@@ -443,7 +443,7 @@ def _field(view: View, place: tuple[int, int], planned: pd.DataFrame, words: Map
 def _is_wide(chart_panels: Sequence[Panel]) -> bool:
     """Return whether the runs span so much that the picture has a logarithmic axis."""
     values = [run[2] for panel in chart_panels for point in panel.points for run in point.runs]
-    return bool(values) and max(values) > panels.LOG_FROM_RATIO * min(values) > 0
+    return bool(values) and max(values) > value_axis.LOG_FROM_RATIO * min(values) > 0
 
 
 def _level_marks(

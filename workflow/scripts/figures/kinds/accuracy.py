@@ -17,8 +17,8 @@ from analysis import intervals
 from analysis.measured import Records, treatment_text
 from common.notes import Note
 from declared.figures import FigureSpec
-from figures import panels, style
-from figures.panels import Series
+from figures import captions, legends, marks, panels, selection, style, value_axis
+from figures.selection import Series
 from figures.style import SeriesStyle
 from figures.view import View, build_view
 
@@ -188,7 +188,7 @@ class _Curves:
         rows = self.epochs.groupby("cell").indices
         by_panel = []
         for levels in self.view.panels:
-            panel_runs = panels.rows_at(self.view.ok, levels)
+            panel_runs = selection.rows_at(self.view.ok, levels)
             indices = {
                 series.name: [
                     rows[cell] for cell in series.select(panel_runs)["cell"].unique() if cell in rows
@@ -342,7 +342,7 @@ def _apart(groups: Sequence[Sequence[int]]) -> list[list[int]]:
     return [[number] for group in groups for number in group]
 
 
-def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     """Return the figure, with training above validation for each combination of factors, and its caption."""
     view = build_view(records.runs, spec)
     x_axis, quantity = AXES[spec.x or "epochs"], QUANTITIES[spec.y or "accuracy"]
@@ -357,7 +357,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     if not responses or epochs["x"].isna().all():
         missing = x_axis.heading if responses else quantity.column
         cause = Note("not-recorded", f"no {missing} was recorded", quantity=missing)
-        return panels.empty_figure(view.runs, panels.NO_SUCCESS if epochs.empty else cause)
+        return panels.empty_figure(view.runs, captions.NO_SUCCESS if epochs.empty else cause)
     recorded_runs = epochs.groupby(["cell", "epoch"])[list(responses)].count().stack()  # that recorded it
     recorded_runs = recorded_runs[recorded_runs > 0]
     curves = _Curves(view, epochs, responses, quantity, _x_scale(x_axis, epochs))
@@ -402,7 +402,7 @@ def _x_scale(x_axis: Axis, epochs: pd.DataFrame) -> _XScale:
     """
     by_epoch = epochs.groupby(["cell", "epoch"])["x"]  # runs are drawn one by one if a cell has few
     x = by_epoch.transform("mean").where(by_epoch.transform("count") >= MIN_RUNS_FOR_INTERVAL, epochs["x"])
-    if x_axis is AXES["updates"] and x.min() > 0 and x.max() / x.min() > panels.LOG_FROM_RATIO:
+    if x_axis is AXES["updates"] and x.min() > 0 and x.max() / x.min() > value_axis.LOG_FROM_RATIO:
         margin = (x.max() / x.min()) ** MARGIN
         return _XScale(x_axis, x.min() / margin, x.max() * margin, logarithmic=True)
     return _XScale(x_axis, *_axis_limits(x, integer=x_axis.integer))
@@ -473,7 +473,7 @@ def _draw_panels(curves: _Curves) -> Figure:
         *(series.name for series in curves.coloured),
         *(handle.get_label() for handle in further_handles),
     ]
-    legend_in = panels.legend_height(len(names), width, names)
+    legend_in = legends.legend_height(len(names), width, names)
     figure = style.new_figure(width, n_bands * pair_in + 0.15 + legend_in)
     axes = figure.subplots(n_bands * len(responses), n_columns, squeeze=False, sharex=True, sharey="row")
     for ax in axes.flat:
@@ -483,7 +483,7 @@ def _draw_panels(curves: _Curves) -> Figure:
         # Rows share their limits, unless models or data sets, which differ in accuracy, make panels.
         is_separate = bool(panels.duration_factors(view.facet))
         band_levels = panel_levels[band * n_columns : (band + 1) * n_columns] if is_separate else panel_levels
-        cells = {cell for levels in band_levels for cell in panels.rows_at(view.ok, levels)["cell"]}
+        cells = {cell for levels in band_levels for cell in selection.rows_at(view.ok, levels)["cell"]}
         for row, response in enumerate(responses):
             _set_y_axis(axes[band * len(responses) + row, 0], quantity, curves.epochs, response, cells)
     for panel, levels in enumerate(panel_levels):
@@ -496,7 +496,7 @@ def _draw_panels(curves: _Curves) -> Figure:
             ax.set_xlim(x_scale.low, x_scale.high)
             _draw_panel(ax, curves, panel, response)
             if not ax.lines:
-                panels.write_remark(ax, view.absence_reason(panels.rows_at(view.runs, levels)), 24)
+                panels.write_remark(ax, view.absence_reason(selection.rows_at(view.runs, levels)), 24)
             if row == 0:
                 ax.set_title(panels.panel_title(levels, characters))
             if column == 0:
@@ -506,14 +506,14 @@ def _draw_panels(curves: _Curves) -> Figure:
             ax.grid(True)
             _set_x_ticks(ax, curves, is_small=is_small)
     figure.supxlabel(x_scale.quantity.label, fontsize=style.FONT_SIZE)
-    panels.add_legend(figure, curves.coloured, further_handles)
+    legends.add_legend(figure, curves.coloured, further_handles)
     return figure
 
 
 def _set_x_ticks(ax: Axes, curves: _Curves, *, is_small: bool) -> None:
     x_scale = curves.x_scale
     if x_scale.logarithmic:
-        panels.set_round_ticks(ax.xaxis, MAX_EPOCH_TICKS)
+        value_axis.set_round_ticks(ax.xaxis, MAX_EPOCH_TICKS)
     elif x_scale.quantity is AXES["epochs"]:
         ticks = _epoch_ticks(curves.epochs["epoch"], MAX_EPOCH_TICKS - is_small)
         ax.xaxis.set_major_locator(FixedLocator(ticks))
@@ -538,7 +538,7 @@ def _draw_panel(ax: Axes, curves: _Curves, panel: int, response: str) -> None:
         elif len(group) > 1:
             group_style = curves.group_style(panel, group)
             band = {"color": group_style.colour, "alpha": style.BAND_ALPHA, "linewidth": 0}
-            marker = panels.marker_style(group_style) | {"markersize": MARKER_SIZE, "markeredgewidth": 0.5}
+            marker = marks.marker_style(group_style) | {"markersize": MARKER_SIZE, "markeredgewidth": 0.5}
             line = marker | {"linestyle": group_style.line, "linewidth": 0.8}
             members = [drawn[number] for number in group]
             _draw_shared_curve(ax, members, response, curves.quantity, (band, line))
@@ -608,12 +608,12 @@ def _set_y_axis(ax: Axes, quantity: Quantity, epochs: pd.DataFrame, response: st
     smallest, largest = np.nanmin(values), np.nanmax(values)
     if not math.isfinite(quantity.maximum):
         ax.set_yscale("log")
-        panels.set_round_ticks(ax.yaxis)
+        value_axis.set_round_ticks(ax.yaxis)
         ax.set_ylim(max(quantity.minimum, 0.9 * smallest), 1.1 * largest)
         return
     span = max(largest - smallest, MIN_AXIS_SPAN)
     lows = pd.concat([_means(rows, response, quantity)["low"] for _, rows in epochs.groupby("cell")])
-    smallest = panels.extend_end(smallest, lows, smallest - panels.AXIS_EXTENSION * span)
+    smallest = value_axis.extend_end(smallest, lows, smallest - value_axis.AXIS_EXTENSION * span)
     margin = MARGIN * max(largest - smallest, MIN_AXIS_SPAN)
     low, high = max(quantity.minimum, smallest - margin), min(largest + margin, quantity.maximum + margin)
     ax.set_ylim(quantity.unit_multiplier * low, quantity.unit_multiplier * high)
@@ -688,7 +688,7 @@ def _draw_curve(
         dots.set(markersize=DOT_SIZE, markeredgewidth=0)
     values = quantity.unit_multiplier * means["value"].to_numpy()
     line: dict[str, Any] = {"color": series.style.colour, "linestyle": series.style.line, "linewidth": 0.8}
-    marker = panels.marker_style(series.style) | {"markersize": MARKER_SIZE, "markeredgewidth": 0.5}
+    marker = marks.marker_style(series.style) | {"markersize": MARKER_SIZE, "markeredgewidth": 0.5}
     if is_shifted:
         ax.plot(x, values, **line)
         ax.plot(marked_x[::-step], values[::-step], **above, **marker)

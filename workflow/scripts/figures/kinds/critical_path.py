@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 from analysis.measured import Records
 from common.notes import Note
 from declared.figures import FigureSpec
-from figures import panels, phase_styles, stacks
+from figures import captions, panels, phase_styles, stacks
 from figures.view import build_view
 from ranks.worker.phases import COMMUNICATION
 from traces import cells, path
@@ -14,7 +14,7 @@ from traces.cells import NO_PHASES
 HEADING = "The critical path through a training step, over ranks."
 
 
-def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     """Return the figure, with a row per cell, and its caption."""
     measured = cells.select_traced(records.every_run, records.table("phases"))
     data = path.summarize(measured)

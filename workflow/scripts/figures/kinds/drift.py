@@ -27,7 +27,7 @@ from common.notes import Note
 from common.run_status import RunStatus
 from common.text import number_of
 from declared.figures import FigureSpec
-from figures import panels, style
+from figures import captions, panels, style
 from figures.kinds import timeline
 from figures.kinds.residuals import BAND_COLOUR, DOT_STYLE, MAX_BANDS, MAX_VECTOR_DOTS
 from figures.kinds.timeline import Time
@@ -62,7 +62,7 @@ HOW_TO_READ = (
 EXCLUDED_NOTE = Note("excluded-runs-drawn", "Open: excluded runs.")
 
 
-def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     """Return the figure, with three panels over time and one on the right, and its caption."""
     runs = records.runs
     data = drift.drift_by_run(runs)
@@ -105,7 +105,7 @@ def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, panels.Caption]:
         loc="outside upper center",
         ncols=len(handles) if len(handles) <= MAX_LEGEND_ROW else 4,
     )
-    return figure, panels.compose_caption(
+    return figure, captions.compose_caption(
         runs,
         HEADING,
         EXCLUDED_NOTE if len(excluded) else "",

@@ -13,7 +13,7 @@ from analysis.measured import Records
 from common.notes import Note
 from common.units import ENERGIES, choose_unit
 from declared.figures import FigureSpec
-from figures import panels, style
+from figures import captions, panels, style
 from figures.kinds import pareto
 from figures.view import build_view
 
@@ -34,7 +34,7 @@ def cell_energy(runs: pd.DataFrame, meters: EnergyScope) -> pd.DataFrame:
     return estimate_column_means(energies.energy_of_runs(runs, meters), "energy_j").cell_statistics
 
 
-def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     """Return the figure, with a marker per cell, and its caption."""
     view = build_view(records.runs, spec)
     meters = choose_scope(records.runs)

@@ -17,7 +17,7 @@ from analysis import conditions
 from analysis.measured import Records, cell_levels, cell_words, successful, traced
 from common.notes import Note
 from declared.figures import FigureSpec
-from figures import panels, phase_styles, style
+from figures import captions, legends, panels, phase_styles, style
 from figures.view import View, build_view
 from ranks.worker.phases import COMMUNICATION
 from traces.cells import NO_PHASES, in_order
@@ -77,7 +77,7 @@ class Panel:
         return len(self.ranks) * ROW_INCHES + TITLE_INCHES
 
 
-def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     """Return the figure, with one panel per cell on a shared time axis, and its caption."""
     view = build_view(traced(records.every_run), spec)
     candidates = _panels(view, records.table("trace_steps"))
@@ -87,7 +87,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     length = max(panel.step_ends[min(STEPS_ON_AXIS, len(panel.step_ends)) - 1] for panel in drawn_panels)
     names = {str(name) for panel in drawn_panels for name in panel.traced.phases["phase"]}
     handles = _legend_handles(in_order(names, phase_styles.PHASE_STYLES), drawn_panels)
-    above_in = panels.handles_height(handles, style.PAGE_INCHES)
+    above_in = legends.handles_height(handles, style.PAGE_INCHES)
     figure = style.new_figure(
         style.PAGE_INCHES, sum(panel.height_in for panel in drawn_panels) + AXIS_INCHES + above_in
     )
@@ -99,7 +99,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
         ax.spines["bottom"].set_visible(False)
         ax.tick_params(axis="x", length=0)
     axes[-1].set_xlabel("time since the first of these steps started (ms)")
-    panels.place_legend(figure, handles)
+    legends.place_legend(figure, handles)
     counts = f"{len(drawn_panels)} of {len(candidates)} cells are drawn"
     text = f"{counts}, those with most ranks; a `filter` shows others."
     left_out_note = Note("cells-left-out", text, drawn=len(drawn_panels), cells=len(candidates))

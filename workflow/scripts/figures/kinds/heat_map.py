@@ -30,7 +30,7 @@ from analysis.measured import (
 from common.notes import Note
 from declared.factors import MODEL_AND_DATASET
 from declared.figures import FigureSpec
-from figures import panels, style
+from figures import captions, panels, selection, style, value_axis
 from figures.view import View, build_response_view
 
 COLOURS = "cividis"  # sequential, and the same to readers with and without colour blindness
@@ -51,7 +51,7 @@ SINGLE_RUNS = f"{SINGLE_RUN}: a single run."
 EMPTY_FIELDS = Note("empty-fields", "Blank fields: cells that the study does not have.")
 
 
-def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     """Return the figure, with panels by data set and model and by `facet`, and its caption."""
     view = build_response_view(records, spec)
     if view.ok.empty:
@@ -81,10 +81,10 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     colours = ScalarMappable(norm, ListedColormap(palette()))
     n_decimals = common_decimals(view)
     for ax, levels in zip(axes, panel_levels, strict=True):
-        planned = panels.rows_at(view.runs, levels)
+        planned = selection.rows_at(view.runs, levels)
         for y, row in enumerate(row_levels):
             for column, level in enumerate(columns):
-                runs = panels.rows_at(planned, row | {x: level})
+                runs = selection.rows_at(planned, row | {x: level})
                 _draw_field(ax, (column, y), view, runs, colours, n_decimals)
         ax.set_title(panels.panel_title(levels))
         ax.set_xlim(-0.5, len(columns) - 0.5)
@@ -99,7 +99,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     bar.set_label(view.response.label)
     bar.outline.set_visible(False)
     if is_logarithmic:
-        panels.set_round_ticks(bar.ax.xaxis, panels.MANY_TICKS)
+        value_axis.set_round_ticks(bar.ax.xaxis, value_axis.MANY_TICKS)
     drawn = view.ok.groupby("cell").size()
     n_fields = len(panel_levels) * len(row_levels) * len(columns)
     return figure, view.caption(

@@ -10,7 +10,7 @@ from analysis.intervals import p_text
 from analysis.measured import Records, title
 from common.notes import Note
 from declared.figures import FigureSpec
-from figures import lines, panels
+from figures import captions, lines
 from figures.view import View, build_response_view
 
 HOW_TO_READ = (
@@ -19,13 +19,13 @@ HOW_TO_READ = (
 )
 
 
-def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     """Return the figure and its caption, with the test of the interaction."""
     x = str(spec.x)
     view = build_response_view(records, spec)
     colour = " and ".join(title(name) for name in view.colour)
     response = view.response
-    heading = f"Interaction of {title(x)} and {colour} in {response.title}. {panels.MARKERS}"
+    heading = f"Interaction of {title(x)} and {colour} in {response.title}. {captions.MARKERS}"
     test, share = _test_notes(view, x, view.colour[0]) if len(view.ok) else ("", "")
     endnotes = [*view.response_notes, HOW_TO_READ, share]
     return lines.draw_lines(view, x, heading, for_comparison=True, details=[test], endnotes=endnotes)

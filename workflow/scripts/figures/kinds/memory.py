@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from analysis.measured import Records
 from common.notes import Note
 from declared.figures import FigureSpec
-from figures import panels
+from figures import captions, legends, marks, panels, selection
 from figures.kinds.strategies import multi_node_view
 
 PANEL_INCHES = 1.6
@@ -27,7 +27,7 @@ MEMORY_NOTE = (
 )
 
 
-def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     """Return the figure, with panels by all factors that vary besides strategies, and its caption."""
     view = multi_node_view(records, spec)
     memory = peak_memory(view.ok)
@@ -46,24 +46,24 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
         share_y=False,
     )
     for ax, levels in zip(grid.axes, view.panels, strict=True):
-        panel_runs = panels.rows_at(view.ok, levels)
+        panel_runs = selection.rows_at(view.ok, levels)
         for series in all_series:
             for cell in dict.fromkeys(series.select(panel_runs)["cell"]):
                 if cell in memory.index:
                     mean, no_runs = view.cell_means.cell_mean(cell), pd.Series(dtype=float)
-                    panels.draw_interval(ax, series.style, memory[cell] / MB, mean, no_runs, 0.0)
+                    marks.draw_interval(ax, series.style, memory[cell] / MB, mean, no_runs, 0.0)
         ax.margins(MARGIN)
         ax.set_ylim(0, None)
         ax.set_title(panels.panel_title(levels))
         ax.grid(True)
-        planned = panels.rows_at(view.runs, levels)
+        planned = selection.rows_at(view.runs, levels)
         if panel_runs.empty:
             panels.write_remark(ax, view.absence_reason(planned))
         ran_out = planned[planned["cell"].isin(view.out_of_memory)]
         styles = [series.style for series in all_series if len(series.select(ran_out))]
-        panels.mark_out_of_memory(ax, OUT_OF_MEMORY_PLACE, styles, ax.transAxes)
+        marks.mark_out_of_memory(ax, OUT_OF_MEMORY_PLACE, styles, ax.transAxes)
     grid.label("peak memory of a rank (MB)", "epoch time (s)")
-    panels.add_legend(grid.figure, all_series, lines=False)
+    legends.add_legend(grid.figure, all_series, lines=False)
     return grid.figure, view.caption(
         HEADING, BEST_CORNER, "The memory axis does not start at 0.", endnotes=[MEMORY_NOTE]
     )

@@ -16,8 +16,8 @@ from analysis.measured import Records, combination_text
 from common.notes import Note
 from common.units import DATA_RATES, Unit, choose_unit
 from declared.figures import FigureSpec
-from figures import panels, style
-from figures.panels import Series
+from figures import captions, legends, marks, panels, selection, style, value_axis
+from figures.selection import Series
 from figures.style import SeriesStyle
 from models.collectives import ALL_REDUCE, COLLECTIVES
 from network.bus import bus_bandwidth
@@ -76,7 +76,7 @@ class _Fits:
     missing: list[str] = field(default_factory=list)
 
 
-def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     """Return the figure and its caption."""
     network = records.table("network")
     ok = measured(network)
@@ -88,11 +88,11 @@ def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     frameworks = sorted(set(ok["framework"]))
     all_series = [Series(name, {"framework": name}, style.framework_style(name)) for name in frameworks]
     n_collectives = network["collective"].nunique()
-    scales = panels.level_combinations(network, ["nodes", *varying_links])
+    scales = selection.level_combinations(network, ["nodes", *varying_links])
     panel_factors = ["collective"] if n_collectives > 1 else []
     if n_collectives == 1 or len(scales) > 1:
         panel_factors += ["nodes", *varying_links]
-    all_panels = panels.level_combinations(network, panel_factors)
+    all_panels = selection.level_combinations(network, panel_factors)
     all_panels.sort(key=lambda levels: list(COLLECTIVES).index(levels.get("collective", ALL_REDUCE)))
     panel_levels = all_panels[: panels.max_panels_on_page(PANEL_INCHES + panels.titles_height(all_panels))]
     text = f"The first {len(panel_levels)} of {len(all_panels)} panels are drawn; the table has all."
@@ -118,7 +118,7 @@ def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     grid.label("message size", f"bus bandwidth ({unit.name})")
     if len(fits.drawn) == 1 < len(all_series):
         fit_handle.set_label(f"fit, {next(iter(fits.drawn))} only")
-    panels.add_legend(grid.figure, all_series, further_handles if fits.drawn else further_handles[1:])
+    legends.add_legend(grid.figure, all_series, further_handles if fits.drawn else further_handles[1:])
     same_note = Note("same-in-all-panels", f"All on {panels.panel_title(scales[0])}.", levels=scales[0])
     sentences = [
         HEADING.format(
@@ -137,7 +137,7 @@ def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, panels.Caption]:
         link_rates_text(network),
         circumstances(network),
     ]
-    return grid.figure, panels.split_caption(sentences, notes)
+    return grid.figure, captions.split_caption(sentences, notes)
 
 
 def _max_columns(network: pd.DataFrame, n_panels: int) -> int:
@@ -190,7 +190,7 @@ def _draw_panel(
     fits: _Fits,
 ) -> None:
     """Draw the benchmarks of a panel and the rates of its links, and add its fits to `fits`."""
-    panel_rows = panels.rows_at(ok, levels)
+    panel_rows = selection.rows_at(ok, levels)
     for series in all_series:
         if (benchmark := series.select(panel_rows)).empty:
             continue
@@ -219,14 +219,14 @@ def _draw_framework(ax: Axes, benchmark: pd.DataFrame, series_style: SeriesStyle
         list(by_size),
         [estimate.value / unit.size for estimate in by_size.values()],
         zorder=4,
-        **panels.marker_style(series_style)
+        **marks.marker_style(series_style)
         | {"linestyle": series_style.line, "linewidth": JOINING_LINE_WIDTH},
     )
     ranks, collective = int(benchmark["ranks"].iloc[0]), benchmark["collective"].iloc[0]
     for size, times in round_medians(benchmark).items():
         rounds = pd.Series([bus_bandwidth(size, time, ranks, collective) / unit.size for time in times])
         if len(rounds) > 1:
-            panels.draw_replicates(ax, series_style, ROUND_TICK_FACTOR * size, rounds)
+            marks.draw_replicates(ax, series_style, ROUND_TICK_FACTOR * size, rounds)
     law = fit(benchmark)
     if law is None or not law.bandwidth_bytes_s.value > 0:
         return None
@@ -252,5 +252,5 @@ def _set_axes(ax: Axes, ok: pd.DataFrame, factor: int) -> None:
     ax.set_xticks(list(ticks), [bytes_text(size) for size in ticks])
     ax.xaxis.set_minor_locator(NullLocator())
     ax.set_xlim(smallest / 2, largest * 2)
-    panels.set_round_ticks(ax.yaxis)
+    value_axis.set_round_ticks(ax.yaxis)
     ax.grid(True)

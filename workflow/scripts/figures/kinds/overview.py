@@ -6,14 +6,14 @@ from matplotlib.figure import Figure
 
 from analysis.measured import Records
 from declared.figures import FigureSpec
-from figures import panels, rows
-from figures.panels import Series
+from figures import captions, marks, panels, rows
+from figures.selection import Series
 from figures.view import View, build_response_view
 
-HEADING = f"{{}} of every cell. {panels.MARKERS}"
+HEADING = f"{{}} of every cell. {captions.MARKERS}"
 
 
-def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     """Return the figure, with a row per cell, and its caption."""
     view = build_response_view(records, spec)
     if view.ok.empty:
@@ -25,7 +25,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
             rows.write_remark(ax, y, view.absence_reason(planned))
             return
         estimate = view.estimate(measured["cell"].iloc[0])
-        panels.draw_interval(
+        marks.draw_interval(
             ax,
             series.style,
             y,

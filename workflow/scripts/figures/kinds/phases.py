@@ -13,7 +13,7 @@ from matplotlib.patches import Patch
 from analysis.measured import Records, cell_words
 from common.notes import Note
 from declared.figures import FigureSpec
-from figures import panels, phase_styles, stacks
+from figures import captions, panels, phase_styles, stacks
 from figures.phase_styles import ORANGE, REST, TRANSFERRING, WAITING
 from figures.view import build_view
 from traces import cells
@@ -34,7 +34,7 @@ OTHER_WAITING = (
 LANE_NOTE = "The lane below a bar is communication: its overlapped part, then its exposed part."
 
 
-def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     """Return the figure, with rows by series and nodes, and its caption."""
     measured = cells.select_traced(records.every_run, records.table("phases"))
     if not measured.order or not measured.step_phases:

@@ -15,7 +15,7 @@ from analysis.regression import Fit, Response, fit_all, printed_model
 from common.notes import Note
 from common.text import number_of
 from declared.figures import FigureSpec
-from figures import panels, style
+from figures import captions, legends, marks, panels, style, value_axis
 from figures.style import SeriesStyle
 from figures.view import View, build_view
 
@@ -37,18 +37,18 @@ HOW_TO_READ = (
 )
 
 
-def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     """Return the figure and its caption."""
     view = build_view(records.runs, spec)
     fits = fit_all(view.runs)
     if all(fit.problem for fit in fits.values()):
         problem = next(iter(fits.values())).problem
-        return panels.empty_figure(view.runs, panels.NO_SUCCESS if view.ok.empty else problem)
+        return panels.empty_figure(view.runs, captions.NO_SUCCESS if view.ok.empty else problem)
     models = list(dict.fromkeys(model for _, model in fits))
     shape = (len(fits) // len(models), len(models))
     drawn_series = [series for series in view.series if len(series.select(view.ok))]
     legend_series = drawn_series if len(drawn_series) > 1 else []
-    above_in = panels.legend_height(len(legend_series), style.COLUMN_INCHES) if legend_series else 0
+    above_in = legends.legend_height(len(legend_series), style.COLUMN_INCHES) if legend_series else 0
     figure = style.new_figure(
         style.COLUMN_INCHES, shape[0] * (PANEL_INCHES + 4 * panels.TITLE_ROW_INCHES) + above_in
     )
@@ -64,7 +64,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
         if ax in axes[:: shape[1]]:
             ax.set_ylabel(f"predicted\n({unit_name})")
     if legend_series:
-        panels.add_legend(figure, legend_series, lines=False)
+        legends.add_legend(figure, legend_series, lines=False)
     return figure, view.caption(
         HEADING,
         MISSES_NOTE if any(_misses_means(fit) for fit in fits.values()) else "",
@@ -163,12 +163,12 @@ def _draw_panel(
         if not in_series.any():  # the layout would place empty markers in the figure's corner
             continue
         size = 2.6 if len(fit.cells) < SMALL_MARKERS_FROM else 1.6
-        marker = panels.marker_style(series_style) | {"markersize": size}
+        marker = marks.marker_style(series_style) | {"markersize": size}
         ax.plot(points.loc[in_series, "measured"], clipped[in_series], zorder=3, clip_on=False, **marker)
     ax.set_xscale("log")
     ax.set_yscale("log")
     for axis in (ax.xaxis, ax.yaxis):
-        panels.set_round_ticks(axis, MAX_TICKS)
+        value_axis.set_round_ticks(axis, MAX_TICKS)
     ax.set_xlim(bottom, top)
     ax.set_ylim(bottom, top)
     ax.set_aspect("equal")

@@ -22,9 +22,9 @@ from analysis.measured import (
 from analysis.speedup import accumulation_note, baseline_cells, build_rows
 from common.notes import Note
 from declared.figures import FigureSpec
-from figures import lines, panels, style
+from figures import captions, legends, lines, marks, panels, selection, style, value_axis
 from figures.lines import LevelAxis, Placement
-from figures.panels import Series
+from figures.selection import Series
 from figures.view import View, build_view
 from network.fit import MAX_FIT_DEVIATION, compare, deviation_text
 
@@ -87,7 +87,7 @@ class _Content:
         }
 
 
-def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     """Return the figure, speed-up above efficiency for each combination of other factors, and its caption."""
     view = build_view(records.runs, spec)
     if view.ok.empty:
@@ -104,15 +104,15 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
 def _select_content(view: View, rows: pd.DataFrame) -> tuple[View, _Content]:
     """Return the part of the view that fits a page, and what its panels show."""
     has_more_devices = rows["speedup"].notna() & (rows["n_devices"] > rows["baseline_n_devices"])
-    drawable = panels.nonempty_panels(view.panels, rows[has_more_devices])
+    drawable = selection.nonempty_panels(view.panels, rows[has_more_devices])
     left_out = [levels for levels in view.panels if levels not in drawable]
     quantities = drawn_quantities(view.spec)
     panel_in = len(quantities) * PANEL_INCHES + panels.titles_height(drawable)
     view = view.fit_to_page(panel_in, panel_levels=drawable)
     is_in_view = rows["cell"].isin(view.cells["cell"])
     rows, multi_device = rows[is_in_view], rows[is_in_view & has_more_devices]
-    panel_levels = panels.nonempty_panels(view.panels, multi_device)
-    drawn_rows = pd.concat([panels.rows_at(rows, levels) for levels in panel_levels])
+    panel_levels = selection.nonempty_panels(view.panels, multi_device)
+    drawn_rows = pd.concat([selection.rows_at(rows, levels) for levels in panel_levels])
     ran_out = rows[rows["cell"].isin(view.out_of_memory) & (rows["n_devices"] > 1)]
     series = [
         candidate
@@ -132,7 +132,7 @@ def _draw_panels(content: _Content, x_label: str) -> tuple[Figure, list[str]]:
         label = f"estimate, {names[0]} only" if len(names) == 1 < len(content.series) else "estimate"
         further_handles.append(Line2D([], [], label=label, **bound))
     n_bands, n_columns, width = panels.layout(len(content.panel_levels))
-    above_in = panels.legend_height(len([*content.series, *further_handles]), width)
+    above_in = legends.legend_height(len([*content.series, *further_handles]), width)
     n_quantities = len(content.quantities)
     panels_in = n_bands * (n_quantities * PANEL_INCHES + panels.titles_height(content.panel_levels))
     figure = style.new_figure(width, panels_in + 0.15 + above_in)
@@ -156,26 +156,26 @@ def _draw_panels(content: _Content, x_label: str) -> tuple[Figure, list[str]]:
             ax.tick_params(labelbottom=is_lowest and panel + n_columns >= len(content.panel_levels))
         axes[n_quantities * band, column].set_title(panels.panel_title(levels))
     figure.supxlabel(x_label, fontsize=style.FONT_SIZE)
-    panels.add_legend(figure, content.series, further_handles)
+    legends.add_legend(figure, content.series, further_handles)
     is_zoomed = any(low > 0 for low, _ in limits.values())
-    return figure, [panels.NOT_FROM_ZERO if is_zoomed else "", placement.axis.axis_note(x_label)]
+    return figure, [captions.NOT_FROM_ZERO if is_zoomed else "", placement.axis.axis_note(x_label)]
 
 
 def _draw_panel(
     ax: Axes, content: _Content, levels: Mapping[str, Any], quantity: str, placement: Placement
 ) -> None:
     """Draw the ideal, the series, and the cells that ran out of memory."""
-    panel_rows = panels.rows_at(content.rows, levels)
+    panel_rows = selection.rows_at(content.rows, levels)
     for ideal in ideal_lines(quantity, placement.axis, panel_rows):
         lines.draw_ideal(ax, *ideal, style.MUTED)
     for series in content.series:
         _draw_series(ax, series, series.select(panel_rows), quantity, placement)
-    for n_devices, cells in panels.rows_at(content.ran_out, levels).groupby("n_devices"):
+    for n_devices, cells in selection.rows_at(content.ran_out, levels).groupby("n_devices"):
         styles = [series.style for series in content.series if len(series.select(cells))]
-        panels.mark_out_of_memory(ax, placement.axis.positions[n_devices], styles)
+        marks.mark_out_of_memory(ax, placement.axis.positions[n_devices], styles)
 
 
-def _caption(view: View, content: _Content, axis_notes: Sequence[str]) -> panels.Caption:
+def _caption(view: View, content: _Content, axis_notes: Sequence[str]) -> captions.Caption:
     """Return the caption of the figure."""
     rows = content.drawn_rows
     baselines = baseline_cells(view.all_runs)
@@ -190,7 +190,7 @@ def _caption(view: View, content: _Content, axis_notes: Sequence[str]) -> panels
         *axis_notes[:1],
         _baseline_time_note(used, view),
         _estimate_note(content.estimated),
-        panels.SINGLE_RUNS if _is_single_run(rows[rows["n_devices"] > 1]).any() else "",
+        captions.SINGLE_RUNS if _is_single_run(rows[rows["n_devices"] > 1]).any() else "",
         _no_baseline_note(without_baseline),
         NO_ACCUMULATION_NOTE if accumulation_note(rows) else "",
         endnotes=[
@@ -302,7 +302,7 @@ def place_series(rows: pd.DataFrame, series: Sequence[Series]) -> Placement:
     On an axis of doublings offsets are small, because the ideal is higher at a marker that is moved.
     """
     axis = lines.number_axis(device_counts(rows), len(series))
-    offsets = panels.dodge_offsets([one_series.name for one_series in series], axis.gap)
+    offsets = marks.dodge_offsets([one_series.name for one_series in series], axis.gap)
     largest = max(map(abs, offsets.values()), default=0.0)
     if axis.doubling and largest > MAX_OCTAVES:
         offsets = {name: offset * MAX_OCTAVES / largest for name, offset in offsets.items()}
@@ -327,7 +327,7 @@ def axis_ends(rows: pd.DataFrame, quantity: str, quantities: Mapping[str, Any]) 
         values = 100 * rows[drawn].to_numpy(float)
         lowest, highest = float(np.nanmin(values)), max(100.0, float(np.nanmax(values)))
         if lowest > MIN_ZOOMED_EFFICIENCY:
-            margin = panels.ZOOMED_MARGIN * (highest - lowest)
+            margin = value_axis.ZOOMED_MARGIN * (highest - lowest)
             return lowest - margin, highest + margin
     return 0.0, axis_top(rows, quantity)
 
@@ -370,7 +370,7 @@ def _draw_series(ax: Axes, series: Series, rows: pd.DataFrame, quantity: str, pl
     single = _is_single_run(rows).to_numpy()
     bar: dict[str, Any] = {"color": series.style.colour, "linewidth": 0.9, "zorder": 3}
     ax.vlines(x[~single] + offset, low[~single], high[~single], **bar)
-    ax.vlines(x[single] + offset, low[single], high[single], linestyles=panels.SINGLE_RUN_LINE, **bar)
+    ax.vlines(x[single] + offset, low[single], high[single], linestyles=marks.SINGLE_RUN_LINE, **bar)
     ax.plot(x + offset, values, color=series.style.colour, linestyle=series.style.line, zorder=2)
-    ax.plot(x + offset, values, zorder=4, **panels.marker_style(series.style))
+    ax.plot(x + offset, values, zorder=4, **marks.marker_style(series.style))
     ax.plot(x, estimate, color=series.style.colour, linewidth=0.7, linestyle=lines.BOUND_LINE, zorder=1)

@@ -13,7 +13,7 @@ from analysis import conditions, shares
 from analysis.measured import Records
 from common.notes import Note
 from declared.figures import FigureSpec
-from figures import panels, stacks, style
+from figures import captions, panels, stacks, style
 from figures.view import build_view
 
 BAR = 0.74  # of a row
@@ -58,7 +58,7 @@ NOT_COUNTED = Note("batches-not-counted", "batches were not counted")
 ALL_EPOCHS = "Computation and rest are extrapolated from the timed epochs to all epochs, in the same shares."
 
 
-def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     """Return the figure, with a row per cell, and its caption."""
     view, by_run = build_view(records.runs, spec), spec.x != EPOCH
     data = (
@@ -68,7 +68,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     )
     data = data[data.index.isin(view.ok["cell"])]
     if data.empty:
-        return panels.empty_figure(view.runs, panels.NO_SUCCESS if view.ok.empty else NO_WALL_TIME)
+        return panels.empty_figure(view.runs, captions.NO_SUCCESS if view.ok.empty else NO_WALL_TIME)
     figure, view = stacks.draw_stacks(
         view,
         data[[name for name in shares.PARTS if name in data]],

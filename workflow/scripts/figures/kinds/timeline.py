@@ -20,8 +20,8 @@ from common.notes import Note
 from common.run_status import RunStatus
 from common.text import format_duration, number_of
 from declared.figures import FigureSpec
-from figures import panels, style
-from figures.panels import Series
+from figures import captions, legends, panels, style
+from figures.selection import Series
 from figures.view import View, build_view, filtered
 
 LANE_INCHES = 0.12
@@ -99,7 +99,7 @@ class Time:
         return [position for position, _ in ticks], [text for _, text in ticks]
 
 
-def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     """Return the figure, with lanes by host or by series, and its caption."""
     view = replace(build_view(records.runs, spec), runs=filtered(records.every_run, spec))
     ran = started_runs(view.runs)
@@ -117,7 +117,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     if n_discarded := int(discarded["runs"].sum()):
         text = number_of(n_discarded, "discarded attempt")
         handles.append(Patch(label=text, facecolor="white", edgecolor=style.MUTED, hatch=DISCARDED_HATCH))
-    above_in = panels.handles_height(handles, width)
+    above_in = legends.handles_height(handles, width)
     row_in = max(MIN_LANES_INCHES, LANE_INCHES * len(lanes)) + BELOW_ROW_INCHES
     rows, length = _row_layout(float(time.axis[-1]), len(ran), int((MAX_HEIGHT_INCHES - above_in) / row_in))
     unit, unit_name = axis_unit(time)
@@ -137,7 +137,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     axes[0].set_yticks(range(len(lanes)), lanes)
     axes[0].set_ylim(len(lanes) - 0.45, -0.55)
     axes[-1].set_xlabel(f"{unit_name} since the first run started")
-    panels.place_legend(figure, handles)
+    legends.place_legend(figure, handles)
     return figure, view.caption(
         _heading_note(view, by_host),
         _span_note(ran),
