@@ -299,10 +299,10 @@ def of_many_panels(tmp_path_factory):
 def test_a_page_holds_as_many_levels_of_the_last_factor_as_fit(of_many_panels):
     all_panels = build_view(of_many_panels.runs, FIGURES["by_nodes"])
     assert all_panels.facet == ["batch_size", "optimizer", "sync_every", "learning_rate"]
-    assert len(all_panels.panels) == 4 * 2 * 6
-    assert all_panels.fit_to_page(0.6).panels is all_panels.panels
+    assert len(all_panels.panel_levels) == 4 * 2 * 6
+    assert all_panels.fit_to_page(0.6).panel_levels is all_panels.panel_levels
     two_rates = all_panels.fit_to_page(2.0)
-    assert len(two_rates.panels) == 16
+    assert len(two_rates.panel_levels) == 16
     assert two_rates.runs["learning_rate"].unique().tolist() == RATES[:2]
     assert two_rates.omission_note.facts == {
         "drawn": 16,
@@ -749,7 +749,10 @@ def test_a_treatment_keeps_its_style_under_a_filter(treated):
 def test_what_no_key_names_becomes_panels(treated):
     spec = FigureSpec("by_nodes", "by_factor", x="nodes", colour=("batch_size",), facet=("training_loop",))
     view = build_view(treated.runs, spec)
-    assert (view.colour, view.facet) == (["batch_size"], ["training_loop", "model", "sync_every"])
+    assert (view.series_factors, view.panel_factors) == (
+        ["batch_size"],
+        ["training_loop", "model", "sync_every"],
+    )
     assert [series.name for series in view.series] == ["batch size 32", "batch size 64", "batch size 96"]
     assert view.series_description == "batch size"
 
@@ -789,7 +792,7 @@ def test_what_is_declared_but_not_measured_is_left_out(treated):
         "a", "by_factor", x="nodes", colour=("momentum",), facet=("precision",), filter={"nodes": [1, 2]}
     )
     view = build_view(treated.runs, spec)
-    assert (view.colour, view.facet) == (
+    assert (view.series_factors, view.panel_factors) == (
         ["framework"],
         ["model", "batch_size", "training_loop", "sync_every"],
     )

@@ -23,7 +23,7 @@ def test_filtered_ladder_keeps_one_axis() -> None:
     runs = records(DLPERF).runs
     spec = from_json('{"kind": "by_factor", "x": "n_devices", "filter": {"n_devices": [8, 16, 32]}}')
     view = build_view(runs, spec)
-    assert view.facet == [] and view.colour == ["framework"]
+    assert view.panel_factors == [] and view.series_factors == ["framework"]
     figure, _ = by_factor.draw(records(DLPERF), spec)
     (ax,) = figure.axes
     assert [label.get_text() for label in ax.get_xticklabels()] == ["8", "16", "32"]

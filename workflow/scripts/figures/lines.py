@@ -130,7 +130,7 @@ IDEALS = {
     1: "the baseline times the number of devices, as if communication cost nothing",
 }
 SMALLEST_CELL_IDEAL = Note(
-    "ideal-from-smallest-scale",
+    "ideal-from-smallest-size",
     "Where no cell has one device, the ideal of a series starts at its fewest devices.",
 )
 BANDS_NOTE = Note("shifted-sideways", "Markers on a grey band share its level.")
@@ -172,7 +172,7 @@ def draw_lines(
     drawable = drawable_panels(view, x, for_comparison)
     if not drawable:
         return panels.empty_figure(view.runs, NOTHING_TO_COMPARE)
-    left_out = [levels for levels in view.panels if levels not in drawable]
+    left_out = [levels for levels in view.panel_levels if levels not in drawable]
     view = view.fit_to_page(PANEL_INCHES + panels.titles_height(drawable), panel_levels=drawable)
     panel_levels = drawable_panels(view, x, for_comparison)
     content = select_lines(view, x, panel_levels, with_baselines, for_comparison)
@@ -204,7 +204,7 @@ def draw_lines(
 def place_series(view: View, x: str, series: Sequence[Series], for_comparison: bool) -> Placement:
     """Return the axis of the levels of `x`, and where `series` stand on it (arguments as in `draw_lines`)."""
     # A factor on both axis and colour has one series per level, which needs no offset.
-    axis = factor_axis(view.runs, x, 1 if x in view.colour else len(view.series))
+    axis = factor_axis(view.runs, x, 1 if x in view.series_factors else len(view.series))
     names = [one_series.name for one_series in series]
     offsets = marks.dodge_offsets(names, axis.gap if axis.n_series > 1 else 0)
     return Placement(axis, offsets, is_joined=axis.numeric or for_comparison)
@@ -294,7 +294,7 @@ def _draw_panels(
     labels = _tick_labels(axis, x, width / columns)
     is_steep = not axis.numeric and len("  ".join(labels)) * TICK_CHARACTER_INCHES > 0.8 * width / columns
     below_in = TICK_CHARACTER_INCHES * max(map(len, labels)) * math.sin(math.radians(TICK_ROTATION))
-    axis_factors = panels.duration_factors(view.facet)
+    axis_factors = panels.duration_factors(view.panel_factors)
     grid = panels.create_grid(
         panel_levels,
         PANEL_INCHES,
@@ -333,7 +333,7 @@ def _draw_panel(
         _draw_series(ax, series, series.select(panel_runs), x, placement, view)
     for baseline in panel_baselines(view, x, panel_runs, content, placement):
         _draw_baseline(ax, view, baseline, placement.axis)
-        draw_ideal(ax, *baseline.ideal, baseline.colour)
+        draw_ideal(ax, baseline.ideal, baseline.colour)
     if view.measured(panel_runs).empty:
         panels.write_remark(ax, view.absence_reason(panel_runs))
     else:
@@ -358,12 +358,14 @@ def drawable_panels(view: View, x: str, for_comparison: bool) -> list[dict[str, 
         series_of_row = {
             row: index for index, series in enumerate(view.series) for row in series.select(cells).index
         }
-        cells = _with_two_levels(cells.assign(series=pd.Series(series_of_row)), x, [*view.facet, "series"])
+        cells = _with_two_levels(
+            cells.assign(series=pd.Series(series_of_row)), x, [*view.panel_factors, "series"]
+        )
     drawable = selection.nonempty_panels(
-        view.panels, _with_two_levels(cells, "series" if for_comparison else x, view.facet)
+        view.panel_levels, _with_two_levels(cells, "series" if for_comparison else x, view.panel_factors)
     )
     if not selection.nonempty_panels(drawable, measured_cells):  # one level is better than no run
-        return [] if for_comparison else selection.nonempty_panels(view.panels, measured_cells)
+        return [] if for_comparison else selection.nonempty_panels(view.panel_levels, measured_cells)
     return drawable
 
 
@@ -553,9 +555,9 @@ def ideal_values(n_devices: np.ndarray, start: float, start_devices: float, expo
     return start * (n_devices / start_devices) ** exponent
 
 
-def draw_ideal(ax: Axes, positions: np.ndarray, values: np.ndarray, colour: str) -> None:
-    """Draw an ideal, below the series."""
-    ax.plot(positions, values, color=colour, zorder=1, **IDEAL_LINE)
+def draw_ideal(ax: Axes, ideal: np.ndarray, colour: str) -> None:
+    """Draw an ideal, given positions and values [2, n], below the series."""
+    ax.plot(*ideal, color=colour, zorder=1, **IDEAL_LINE)
 
 
 def _baseline_notes(view: View, drawn: set[str], baselines: dict[str, str]) -> list[str]:
@@ -578,7 +580,7 @@ def _baseline_notes(view: View, drawn: set[str], baselines: dict[str, str]) -> l
 
 def _same_baselines_note(drawn: set[str], baselines: dict[str, str], view: View) -> str:
     """Return which levels the baselines have in all panels, though the panels differ in them; "" for none."""
-    names = [name for name in view.facet if name in view.all_runs]
+    names = [name for name in view.panel_factors if name in view.all_runs]
     levels_of = view.all_runs.drop_duplicates("cell").set_index("cell")[names]
     compared = levels_of.loc[[cell for cell in drawn if cell in baselines]]
     used = levels_of.loc[sorted({baselines[cell] for cell in compared.index})]

@@ -46,8 +46,8 @@ def draw_stacks(
         margin: Length of the x axis relative to the longest bar.
     """
     row_in = rows.panel_height(view)
-    view = view.fit_to_page(row_in + panels.titles_height(view.panels))
-    panel_levels, view_rows, cells = view.panels, view.rows, view.cells
+    view = view.fit_to_page(row_in + panels.titles_height(view.panel_levels))
+    panel_levels, view_rows, cells = view.panel_levels, view.rows, view.cells
     longest = float(data.sum(axis=1).max())
     parts = [name for name in data if data[name].max() > MIN_VISIBLE_SHARE * longest]
     n_rows, columns, width = panels.layout(len(panel_levels), panels.wide_columns(len(panel_levels)))
@@ -56,12 +56,12 @@ def draw_stacks(
     handles = legend_handles(parts)
     above_in = legends.handles_height(handles, width)
     figure = style.new_figure(width, n_rows * (row_in + panels.titles_height(panel_levels)) + above_in)
-    axis_factors = [] if has_one_axis else panels.duration_factors(view.facet)
+    axis_factors = [] if has_one_axis else panels.duration_factors(view.panel_factors)
     axes = panels.create_axes(figure, (n_rows, columns), len(panel_levels), share_x=not axis_factors)
     for ax, levels in zip(axes, panel_levels, strict=True):
         panel_cells = selection.rows_at(cells, levels)
-        for y, (series, scale_levels, _) in enumerate(view_rows):
-            for cell in selection.rows_at(series.select(panel_cells), scale_levels)["cell"]:
+        for y, (series, size_levels, _) in enumerate(view_rows):
+            for cell in selection.rows_at(series.select(panel_cells), size_levels)["cell"]:
                 if cell not in data.index:
                     reason = view.absence_reason(view.runs[view.runs["cell"] == cell])
                     rows.write_remark(ax, y, absence if reason == NOT_RECORDED else reason)

@@ -56,7 +56,7 @@ class ViewRow(NamedTuple):
     """A row of a figure of all cells: its series, its number of nodes or devices if they vary, its label."""
 
     series: Series
-    scale_levels: dict[str, Any]
+    size_levels: dict[str, Any]
     label: str
 
 
@@ -68,8 +68,8 @@ class View:
         all_runs: All runs that the figure can use, before its filter.
         runs: The runs to draw.
         spec: The figure as the study declares it.
-        colour: Factors that distinguish series.
-        facet: Factors that distinguish panels.
+        series_factors: Factors that distinguish series.
+        panel_factors: Factors that distinguish panels.
         omission_note: Note on panels that do not fit the page; "" if all fit.
         response: The response that `estimate` and `values` return.
     """
@@ -77,8 +77,8 @@ class View:
     all_runs: pd.DataFrame
     runs: pd.DataFrame
     spec: FigureSpec
-    colour: list[str]
-    facet: list[str]
+    series_factors: list[str]
+    panel_factors: list[str]
     omission_note: str = ""
     response: Response = EPOCH_TIME
 
@@ -87,7 +87,7 @@ class View:
     ) -> "View":
         """Return the view reduced to as many panels of this height as fit a printed page.
 
-        If there are more panels, levels are dropped: of the last facet factor first, then of the one before.
+        If there are more panels, levels are dropped: of the last panel factor first, then of the one before.
         Levels with the most measured panels are kept. If all remaining panels share a level, the caption
         names it instead of the panel titles.
 
@@ -96,10 +96,10 @@ class View:
             across: Panels per row.
             panel_levels: Levels of the panels that have content; all panels by default.
         """
-        all_panels = list(self.panels if panel_levels is None else panel_levels)
+        all_panels = list(self.panel_levels if panel_levels is None else panel_levels)
         fitting = _select_fitting(all_panels, self.ok, panels.max_panels_on_page(height_in, across))
         kept_levels, all_levels = (
-            {name: list(dict.fromkeys(panel[name] for panel in shown)) for name in self.facet}
+            {name: list(dict.fromkeys(panel[name] for panel in shown)) for name in self.panel_factors}
             for shown in (fitting, all_panels)
         )
         restricted = {
@@ -110,7 +110,7 @@ class View:
         runs = self.runs
         for name, levels in restricted.items():
             runs = runs[runs[name].isin(levels)]
-        facet = [name for name in self.facet if name not in restricted or len(restricted[name]) > 1]
+        facet = [name for name in self.panel_factors if name not in restricted or len(restricted[name]) > 1]
         at_levels = ", ".join(
             _levels_phrase(
                 name, levels, " or ".join([combination_text({name: levels[0]}), *map(level_text, levels[1:])])
@@ -120,7 +120,9 @@ class View:
         counts = f"{len(fitting)} of {len(all_panels)} panels are drawn"
         text = f"{counts}, those at {at_levels}; a `filter` shows others."
         facts = {"drawn": len(fitting), "panels": len(all_panels), "levels": restricted}
-        return replace(self, runs=runs, facet=facet, omission_note=Note("panels-left-out", text, **facts))
+        return replace(
+            self, runs=runs, panel_factors=facet, omission_note=Note("panels-left-out", text, **facts)
+        )
 
     @cached_property
     def ok(self) -> pd.DataFrame:
@@ -196,13 +198,13 @@ class View:
 
         A treatment has the same style in all figures of a study, as a framework has.
         """
-        study_series = self._make_series(self.all_runs, self.colour)
+        study_series = self._make_series(self.all_runs, self.series_factors)
         drawn_series = [series for series in study_series if len(series.select(self.runs))]
-        if len(drawn_series) < len(level_combinations(self.runs, self.colour)):
+        if len(drawn_series) < len(level_combinations(self.runs, self.series_factors)):
             # The study has more series than there are styles, so some of those to draw have none.
-            drawn_series = self._make_series(self.runs, self.colour)
+            drawn_series = self._make_series(self.runs, self.series_factors)
         default_factors = series_factors(self.all_runs)
-        if default_factors == ["framework"] or not set(self.colour) <= set(default_factors):
+        if default_factors == ["framework"] or not set(self.series_factors) <= set(default_factors):
             return drawn_series
         default_series = self._make_series(self.all_runs, default_factors)
         matching = [
@@ -230,9 +232,10 @@ class View:
         return self.runs.drop_duplicates("cell")[["cell", *factors(self.runs), N_DEVICES]]
 
     @cached_property
-    def panels(self) -> list[dict[str, Any]]:
+    def panel_levels(self) -> list[dict[str, Any]]:
         """Levels of each panel, in order."""
-        return sorted(level_combinations(self.runs, self.facet), key=_level_order(self.runs, self.facet))
+        names = self.panel_factors
+        return sorted(level_combinations(self.runs, names), key=_level_order(self.runs, names))
 
     @cached_property
     def rows(self) -> list[ViewRow]:
@@ -241,10 +244,10 @@ class View:
         Frameworks with equally many nodes, which readers compare, thus stand beside each other.
         """
         factor = size_factor_name(self.runs)
-        scale = [factor] if factor in varying(self.runs, but=[*self.colour, *self.facet]) else []
+        varied = varying(self.runs, but=[*self.series_factors, *self.panel_factors])
         return [
             ViewRow(series, levels, ", ".join(filter(None, (series.name, combination_text(levels)))))
-            for levels in level_combinations(self.runs, scale)
+            for levels in level_combinations(self.runs, [factor] if factor in varied else [])
             for series in self.series
             if len(rows_at(series.select(self.runs), levels))
         ]
@@ -255,23 +258,23 @@ class View:
         return [
             index
             for index, (row, previous) in enumerate(zip(self.rows[1:], self.rows, strict=False), start=1)
-            if row.scale_levels != previous.scale_levels
+            if row.size_levels != previous.size_levels
         ]
 
     @property
     def series_description(self) -> str:
         """What distinguishes the series, such as `framework` or `treatment (training loop, schedule)`."""
-        names = [title(name) for name in self.colour]
-        if set(self.colour) <= set(NOT_TREATMENTS):
+        names = [title(name) for name in self.series_factors]
+        if set(self.series_factors) <= set(NOT_TREATMENTS):
             return " and ".join(names)
         return f"treatment ({', '.join(names)})"
 
     @property
     def series_plural(self) -> str:
         """What the series are, such as `frameworks` or `treatments`."""
-        if self.colour == ["framework"]:
+        if self.series_factors == ["framework"]:
             return "frameworks"
-        return "series" if "framework" in self.colour else "treatments"
+        return "series" if "framework" in self.series_factors else "treatments"
 
     def caption(
         self,
@@ -295,10 +298,12 @@ class View:
     @property
     def _series_note(self) -> str:
         """Which factors distinguish series; "" for the framework alone."""
-        if self.colour == ["framework"]:
+        if self.series_factors == ["framework"]:
             return ""
         return Note(
-            "series", f"Series: {', '.join(title(name) for name in self.colour)}.", factors=self.colour
+            "series",
+            f"Series: {', '.join(title(name) for name in self.series_factors)}.",
+            factors=self.series_factors,
         )
 
     @property

@@ -235,18 +235,18 @@ def cells_chart(view: View, _network: pd.DataFrame) -> Chart:
     words, ran_out = cell_words(view.all_runs), view.runs[view.runs["cell"].isin(view.out_of_memory)]
     indices = {series.name: index for index, series in enumerate(view.series)}
     chart_panels = []
-    for levels in selection.nonempty_panels(view.panels, pd.concat([view.ok, ran_out])):
+    for levels in selection.nonempty_panels(view.panel_levels, pd.concat([view.ok, ran_out])):
         panel_runs = selection.rows_at(view.ok, levels)
         unfit = selection.rows_at(ran_out, levels)
         marks = [
             (indices[series.name], float(y), words[cell])
-            for y, (series, scale_levels, _) in enumerate(view.rows)
-            for cell in selection.rows_at(series.select(unfit), scale_levels)["cell"].unique()
+            for y, (series, size_levels, _) in enumerate(view.rows)
+            for cell in selection.rows_at(series.select(unfit), size_levels)["cell"].unique()
         ]
         points = [
             _mean_point(view, indices[series.name], float(y), cell_runs, words)
-            for y, (series, scale_levels, _) in enumerate(view.rows)
-            for _, cell_runs in selection.rows_at(series.select(panel_runs), scale_levels).groupby("cell")
+            for y, (series, size_levels, _) in enumerate(view.rows)
+            for _, cell_runs in selection.rows_at(series.select(panel_runs), size_levels).groupby("cell")
         ]
         chart_panels.append(
             Panel(panels.panel_title(levels), view.response.label, points, out_of_memory=marks)
@@ -335,7 +335,7 @@ def scaling_chart(view: View, network: pd.DataFrame) -> Chart:
     axis = placement.axis
     chart_panels = []
     for name, (quantity, unit) in drawn_quantities(view.spec).items():
-        for levels in selection.nonempty_panels(view.panels, multi_device):
+        for levels in selection.nonempty_panels(view.panel_levels, multi_device):
             panel_rows = selection.rows_at(ratios, levels)
             points = [
                 _point(
@@ -406,7 +406,7 @@ def fields_chart(view: View, _network: pd.DataFrame) -> HeatMap:
                 if len(planned := selection.rows_at(view.runs, {**levels, **row_levels, x: level}))
             ],
         )
-        for levels in view.panels
+        for levels in view.panel_levels
     ]
     palette = heat_map.palette()
     return HeatMap(

@@ -187,7 +187,7 @@ class _Curves:
         """The series of each panel that have runs, with their epochs."""
         rows = self.epochs.groupby("cell").indices
         by_panel = []
-        for levels in self.view.panels:
+        for levels in self.view.panel_levels:
             panel_runs = selection.rows_at(self.view.ok, levels)
             indices = {
                 series.name: [
@@ -346,7 +346,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     """Return the figure, with training above validation for each combination of factors, and its caption."""
     view = build_view(records.runs, spec)
     x_axis, quantity = AXES[spec.x or "epochs"], QUANTITIES[spec.y or "accuracy"]
-    titles_in = panels.titles_height(view.panels, SMALL_TITLE_CHARACTERS)
+    titles_in = panels.titles_height(view.panel_levels, SMALL_TITLE_CHARACTERS)
     view = view.fit_to_page(len(PARTS) * SMALL_PANEL_INCHES + titles_in, SMALL_GRID_COLUMNS)
     epochs = _epochs(records, view, spec.x or "epochs")
     responses = {
@@ -428,7 +428,9 @@ def _distance_notes(curves: _Curves) -> list[str]:
     apart = [key for key in spreads if key not in curves.common]
     if apart:
         names = [
-            ", ".join(filter(None, (curves.responses[response], treatment_text(curves.view.panels[panel]))))
+            ", ".join(
+                filter(None, (curves.responses[response], treatment_text(curves.view.panel_levels[panel])))
+            )
             for panel, response in apart
         ]
         named = "; ".join(names) if len(names) <= MAX_NAMED_PANELS else f"{len(names)} panels in colour"
@@ -448,7 +450,7 @@ def _equal_panels_note(curves: _Curves) -> str:
             else:
                 group.append(panel)
     names = [
-        " and ".join(treatment_text(curves.view.panels[panel]) for panel in group)
+        " and ".join(treatment_text(curves.view.panel_levels[panel]) for panel in group)
         for group in equal
         if len(group) > 1
     ]
@@ -459,7 +461,7 @@ def _equal_panels_note(curves: _Curves) -> str:
 def _draw_panels(curves: _Curves) -> Figure:
     """Draw a panel of training above one of validation for each combination of factors."""
     view, quantity, responses, x_scale = curves.view, curves.quantity, list(curves.responses), curves.x_scale
-    panel_levels = view.panels
+    panel_levels = view.panel_levels
     is_small = len(panel_levels) > LARGE_PANELS
     max_columns, panel_in = (
         (SMALL_GRID_COLUMNS, SMALL_PANEL_INCHES) if is_small else (panels.MAX_GRID_COLUMNS, PANEL_INCHES)
@@ -469,10 +471,8 @@ def _draw_panels(curves: _Curves) -> Figure:
     pair_in = len(responses) * panel_in + panels.titles_height(panel_levels, characters)
     common_handle = Line2D([], [], label=f"all {view.series_plural}", **COMMON_CURVE)
     further_handles = [common_handle] if curves.common else []
-    names = [
-        *(series.name for series in curves.coloured),
-        *(handle.get_label() for handle in further_handles),
-    ]
+    names = [series.name for series in curves.coloured]
+    names += [str(handle.get_label()) for handle in further_handles]
     legend_in = legends.legend_height(len(names), width, names)
     figure = style.new_figure(width, n_bands * pair_in + 0.15 + legend_in)
     axes = figure.subplots(n_bands * len(responses), n_columns, squeeze=False, sharex=True, sharey="row")
@@ -481,7 +481,7 @@ def _draw_panels(curves: _Curves) -> Figure:
         ax.autoscale(False)  # it is slow with dozens of panels that share axes
     for band in range(n_bands):
         # Rows share their limits, unless models or data sets, which differ in accuracy, make panels.
-        is_separate = bool(panels.duration_factors(view.facet))
+        is_separate = bool(panels.duration_factors(view.panel_factors))
         band_levels = panel_levels[band * n_columns : (band + 1) * n_columns] if is_separate else panel_levels
         cells = {cell for levels in band_levels for cell in selection.rows_at(view.ok, levels)["cell"]}
         for row, response in enumerate(responses):

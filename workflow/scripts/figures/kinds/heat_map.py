@@ -64,8 +64,8 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     height_in = len(row_levels) * FIELD_INCHES
     label_in = CHARACTER_INCHES * max(map(len, labels))
     across = _panels_across(label_in, panel_in)
-    view = view.fit_to_page(height_in + panels.titles_height(view.panels), across)
-    panel_levels = view.panels
+    view = view.fit_to_page(height_in + panels.titles_height(view.panel_levels), across)
+    panel_levels = view.panel_levels
     row_levels = ordered_rows(view, names)  # without the rows of panels that do not fit the page
     labels, height_in = [row_text(levels) for levels in row_levels], len(row_levels) * FIELD_INCHES
     n_columns = min(len(panel_levels), across)
@@ -161,8 +161,8 @@ def _place_factors(view: View, panel_in: float) -> tuple[View, list[str]]:
     row, factors of panels become factors of rows, the last one first, as long as the rows fit a page. The
     `facet` of the spec stays or, without one, model and data set, whose times differ most.
     """
-    names = [name for name in view.colour if name in varying(view.runs)]
-    facet, fixed = list(view.facet), view.spec.facet or MODEL_AND_DATASET
+    names = [name for name in view.series_factors if name in varying(view.runs)]
+    facet, fixed = list(view.panel_factors), view.spec.facet or MODEL_AND_DATASET
     while movable := [name for name in facet if name not in fixed]:
         rows = ordered_rows(view, names)
         label_in = CHARACTER_INCHES * max((len(row_text(row)) for row in rows), default=0)
@@ -172,7 +172,7 @@ def _place_factors(view: View, panel_in: float) -> tuple[View, list[str]]:
             break
         facet.remove(movable[-1])
         names.append(movable[-1])
-    return replace(view, colour=["framework"], facet=facet), names
+    return replace(view, series_factors=["framework"], panel_factors=facet), names
 
 
 def _panels_across(label_in: float, panel_in: float) -> int:

@@ -23,10 +23,10 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     """Return the figure and its caption, with the test of the interaction."""
     x = str(spec.x)
     view = build_response_view(records, spec)
-    colour = " and ".join(title(name) for name in view.colour)
+    colour = " and ".join(title(name) for name in view.series_factors)
     response = view.response
     heading = f"Interaction of {title(x)} and {colour} in {response.title}. {captions.MARKERS}"
-    test, share = _test_notes(view, x, view.colour[0]) if len(view.ok) else ("", "")
+    test, share = _test_notes(view, x, view.series_factors[0]) if len(view.ok) else ("", "")
     endnotes = [*view.response_notes, HOW_TO_READ, share]
     return lines.draw_lines(view, x, heading, for_comparison=True, details=[test], endnotes=endnotes)
 

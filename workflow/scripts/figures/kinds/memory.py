@@ -33,11 +33,11 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     memory = peak_memory(view.ok)
     if memory.empty:
         return panels.empty_figure(view.runs, NO_MEMORY)
-    max_columns = panels.wide_columns(len(view.panels))
-    view = view.fit_to_page(PANEL_INCHES + panels.titles_height(view.panels), max_columns)
+    max_columns = panels.wide_columns(len(view.panel_levels))
+    view = view.fit_to_page(PANEL_INCHES + panels.titles_height(view.panel_levels), max_columns)
     all_series = [replace(series, name=series.name.removeprefix("parallelism ")) for series in view.series]
     grid = panels.create_grid(
-        view.panels,
+        view.panel_levels,
         PANEL_INCHES,
         len(view.series),
         max_columns=max_columns,
@@ -45,7 +45,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
         share_x=False,
         share_y=False,
     )
-    for ax, levels in zip(grid.axes, view.panels, strict=True):
+    for ax, levels in zip(grid.axes, view.panel_levels, strict=True):
         panel_runs = selection.rows_at(view.ok, levels)
         for series in all_series:
             for cell in dict.fromkeys(series.select(panel_runs)["cell"]):

@@ -95,13 +95,13 @@ def draw_cells(
         labels: Labels of the axes.
         draw_lines: Draws further lines once the limits of a panel are set.
     """
-    measured_panels = [levels for levels in view.panels if len(selection.rows_at(points, levels))]
+    measured_panels = [levels for levels in view.panel_levels if len(selection.rows_at(points, levels))]
     view = view.fit_to_page(
         PANEL_INCHES + panels.titles_height(measured_panels), panel_levels=measured_panels
     )
     points = points[points["cell"].isin(set(view.cells["cell"]))]
-    axis_factors = panels.duration_factors(view.facet)
-    panel_levels = [levels for levels in view.panels if len(selection.rows_at(points, levels))]
+    axis_factors = panels.duration_factors(view.panel_factors)
+    panel_levels = [levels for levels in view.panel_levels if len(selection.rows_at(points, levels))]
     legend_series = [series for series in view.series if len(series.select(points))]
     grid = panels.create_grid(
         panel_levels,

@@ -34,7 +34,7 @@ NO_METER = Note("no-meter", "no run recorded power over time: the machines have 
 def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     """Return the figure, with time since the first epoch, and its caption."""
     view = replace(
-        build_view(records.runs, spec), colour=["framework"]
+        build_view(records.runs, spec), series_factors=["framework"]
     )  # panels are cells, so colour is free for the scope
     power = records.table("power")
     power = power[power["run_id"].isin(set(view.ok["run_id"]))]

@@ -104,14 +104,14 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
 def _select_content(view: View, rows: pd.DataFrame) -> tuple[View, _Content]:
     """Return the part of the view that fits a page, and what its panels show."""
     has_more_devices = rows["speedup"].notna() & (rows["n_devices"] > rows["baseline_n_devices"])
-    drawable = selection.nonempty_panels(view.panels, rows[has_more_devices])
-    left_out = [levels for levels in view.panels if levels not in drawable]
+    drawable = selection.nonempty_panels(view.panel_levels, rows[has_more_devices])
+    left_out = [levels for levels in view.panel_levels if levels not in drawable]
     quantities = drawn_quantities(view.spec)
     panel_in = len(quantities) * PANEL_INCHES + panels.titles_height(drawable)
     view = view.fit_to_page(panel_in, panel_levels=drawable)
     is_in_view = rows["cell"].isin(view.cells["cell"])
     rows, multi_device = rows[is_in_view], rows[is_in_view & has_more_devices]
-    panel_levels = selection.nonempty_panels(view.panels, multi_device)
+    panel_levels = selection.nonempty_panels(view.panel_levels, multi_device)
     drawn_rows = pd.concat([selection.rows_at(rows, levels) for levels in panel_levels])
     ran_out = rows[rows["cell"].isin(view.out_of_memory) & (rows["n_devices"] > 1)]
     series = [
@@ -167,7 +167,7 @@ def _draw_panel(
     """Draw the ideal, the series, and the cells that ran out of memory."""
     panel_rows = selection.rows_at(content.rows, levels)
     for ideal in ideal_lines(quantity, placement.axis, panel_rows):
-        lines.draw_ideal(ax, *ideal, style.MUTED)
+        lines.draw_ideal(ax, ideal, style.MUTED)
     for series in content.series:
         _draw_series(ax, series, series.select(panel_rows), quantity, placement)
     for n_devices, cells in selection.rows_at(content.ran_out, levels).groupby("n_devices"):

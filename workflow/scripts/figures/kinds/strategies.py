@@ -50,10 +50,10 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     view, predicted = multi_node_view(records, spec), filtered(records.table("crossover"), spec)
     if view.ok.empty and predicted.empty:
         return panels.empty_figure(view.runs, NOTHING_TO_DRAW)
-    max_columns = panels.wide_columns(len(view.panels))
-    view = view.fit_to_page(PANEL_INCHES + panels.titles_height(view.panels), max_columns)
+    max_columns = panels.wide_columns(len(view.panel_levels))
+    view = view.fit_to_page(PANEL_INCHES + panels.titles_height(view.panel_levels), max_columns)
     grid = panels.create_grid(
-        view.panels,
+        view.panel_levels,
         PANEL_INCHES,
         len(view.series),
         max_columns=max_columns,
@@ -71,7 +71,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     shifts = marks.dodge_offsets(
         [series.name for series in all_series], DODGE_SHARE * min([*np.diff(rates), 1.0]) / len(all_series)
     )
-    for ax, levels in zip(grid.axes, view.panels, strict=True):
+    for ax, levels in zip(grid.axes, view.panel_levels, strict=True):
         panel_runs = selection.rows_at(view.ok, levels)
         panel_predicted = selection.rows_at(
             predicted, {name: level for name, level in levels.items() if name in predicted}

@@ -154,7 +154,7 @@ def _heading_note(view: View, by_host: bool) -> str:
     lanes = (
         ", on each of its nodes" if by_host else f", in lanes by {view.series_description.partition(' (')[0]}"
     )
-    return Note("heading", HEADING.format(lanes), lanes=["host"] if by_host else view.colour)
+    return Note("heading", HEADING.format(lanes), lanes=["host"] if by_host else view.series_factors)
 
 
 def started_runs(runs: pd.DataFrame) -> pd.DataFrame:
