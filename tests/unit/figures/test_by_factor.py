@@ -90,7 +90,7 @@ def test_without_one_device_the_ideal_starts_at_the_fewest(records, tmp_path):
     assert starts == pytest.approx(sorted(rows.loc[rows["nodes"] == 2, COLUMNS[0]]))
     for line in ideals(figure.axes[0]):
         assert line.get_ydata()[-1] == pytest.approx(1.5 * line.get_ydata()[0]), "three nodes over two"
-    assert "ideal-from-smallest-scale" in codes(caption.notes)
+    assert "ideal-from-smallest-size" in codes(caption.notes)
     assert all(line.get_alpha() == IDEAL_LINE["alpha"] for line in ideals(figure.axes[0]))
 
 

@@ -477,6 +477,6 @@ def draw(folder):
     if caption.startswith(captions.NOT_DRAWN):
         assert why_not_drawn(caption)["why"] == "nothing-predicted"
     else:
-        assert caption.startswith(prediction.HEADING.partition(".")[0])
+        assert caption.startswith(prediction.LEAD.partition(".")[0])
     assert "nan" not in caption
     assert (folder / "figure.png").stat().st_size > 1000

@@ -16,6 +16,8 @@ MARKERS = "Markers: means; bars: 95 % intervals; ticks: runs."
 SINGLE_RUNS = Note("single-run-cells", "Dashed: one run, interval from pooled variance.")
 NOT_FROM_ZERO = Note("axis-not-from-zero", "The axis does not start at 0.")
 BEYOND_AXIS = Note("intervals-beyond-axis", "Arrows: intervals beyond the axis.")
+# Without these notes a reader would misread the picture.
+WARNING_CODES = (SINGLE_RUNS.code, NOT_FROM_ZERO.code)
 
 
 class Caption(str):
@@ -55,7 +57,7 @@ def as_clause(sentence: str) -> str:
 
 def compose_caption(
     runs: pd.DataFrame,
-    heading: str | Sequence[str],
+    lead: str | Sequence[str],
     *details: str,
     endnotes: Sequence[str] = (),
     with_intervals: bool = True,
@@ -68,8 +70,9 @@ def compose_caption(
 
     Args:
         runs: The runs that are drawn.
-        heading: What the figure shows: the sentences with which the caption begins.
-        details: Further sentences. Those that do not fit become endnotes (`split_caption`).
+        lead: What the figure shows: the sentences with which the caption begins.
+        details: Further sentences. Those that do not fit become endnotes, the ones with WARNING_CODES last
+            (`split_caption`).
         endnotes: Notes that are not printed below the figure.
         with_intervals: State how intervals are computed.
         counted: As in `conditions.run_counts_note`.
@@ -79,15 +82,15 @@ def compose_caption(
         conditions.load_note(runs),
         conditions.setting_note(runs),
     ]
-    headings = [heading] if isinstance(heading, str) else heading
-    warnings = [detail for detail in details if detail in (SINGLE_RUNS, NOT_FROM_ZERO)]
-    return split_caption([*headings, *details, *always], endnotes, keep_first=[*headings, *always, *warnings])
+    lead = [lead] if isinstance(lead, str) else lead
+    warnings = [detail for detail in details if isinstance(detail, Note) and detail.code in WARNING_CODES]
+    return split_caption([*lead, *details, *always], endnotes, keep_first=[*lead, *always, *warnings])
 
 
 def split_caption(texts: Iterable[str], endnotes: Iterable[str], keep_first: Iterable[str] = ()) -> Caption:
     """Return a caption of distinct sentences, of which those that do not fit become endnotes.
 
-    Sentences of `keep_first` are placed first, then every other sentence that still fits into
+    The choice is greedy: sentences of `keep_first`, then every other sentence that still fits into
     MAX_CAPTION_WORDS, even if one before it does not. All are printed in the order of `texts`.
 
     Args:

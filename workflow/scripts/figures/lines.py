@@ -17,6 +17,7 @@ from analysis.intervals import Estimate
 from analysis.measured import (
     axis_label,
     baseline_frameworks,
+    groups_by,
     level_text,
     levels_in_order,
     title,
@@ -143,7 +144,7 @@ ONE_LEVEL = Note("one-level", "they were measured at one level of this axis only
 def draw_lines(
     view: View,
     x: str,
-    heading: str,
+    lead: str,
     *,
     with_baselines: bool = False,
     for_comparison: bool = False,
@@ -155,7 +156,7 @@ def draw_lines(
     Args:
         view: The cells to draw.
         x: The factor on the x axis.
-        heading: The sentences with which the caption begins.
+        lead: The sentences with which the caption begins.
         with_baselines: Draw the single-device baselines of each panel's cells, and if the response has an
             ideal, the ideals that start from them.
         for_comparison: Lines are compared with each other: they are always joined, the axis is logarithmic,
@@ -186,7 +187,7 @@ def draw_lines(
         logarithmic=is_logarithmic(view, placement, x, for_comparison),
     )
     return figure, view.caption(
-        heading,
+        lead,
         *details,
         IDEAL_DRAWN if content.has_ideal else "",
         *axis_notes,
@@ -371,7 +372,7 @@ def drawable_panels(view: View, x: str, for_comparison: bool) -> list[dict[str, 
 
 def _with_two_levels(rows: pd.DataFrame, column: str, factors: Sequence[str]) -> pd.DataFrame:
     """Return the rows whose combination of levels of `factors` occurs with two levels of `column`."""
-    groups = rows.assign(all=0).groupby(["all", *factors], dropna=False)
+    groups = groups_by(rows, factors)
     return rows[groups[column].transform("nunique") > 1]
 
 
@@ -446,7 +447,7 @@ def _find_baselines(view: View, x: str) -> dict[str, str]:
     cells = view.measured(view.all_runs).drop_duplicates("cell")
     cells = cells[~cells["cell"].isin(baselines)].sort_values("n_devices")
     other_factors = [name for name in varying(view.all_runs) if name != x]
-    for _, group in cells.assign(all=0).groupby(["all", *other_factors], dropna=False):
+    for _, group in groups_by(cells, other_factors):
         if group[x].nunique() > 1:
             baselines |= dict.fromkeys(group["cell"], group["cell"].iloc[0])
     return baselines
@@ -504,7 +505,10 @@ def _panel_baseline(
     If a series contains its own baseline, the ideal spans the levels of this series, and is moved sideways by
     the offset of its markers.
     """
-    cell, series = runs["cell"].iloc[0], next((one for one in view.series if len(one.select(runs))), None)
+    cell, series = (
+        runs["cell"].iloc[0],
+        next((candidate for candidate in view.series if len(candidate.select(runs))), None),
+    )
     estimate, offset = view.estimate(cell), placement.offsets.get(series.name, 0.0) if series else 0.0
     position = None
     if baseline_frameworks(runs):

@@ -99,8 +99,8 @@ class View:
         all_panels = list(self.panel_levels if panel_levels is None else panel_levels)
         fitting = _select_fitting(all_panels, self.ok, panels.max_panels_on_page(height_in, across))
         kept_levels, all_levels = (
-            {name: list(dict.fromkeys(panel[name] for panel in shown)) for name in self.panel_factors}
-            for shown in (fitting, all_panels)
+            {name: list(dict.fromkeys(panel[name] for panel in panel_list)) for name in self.panel_factors}
+            for panel_list in (fitting, all_panels)
         )
         restricted = {
             name: levels for name, levels in kept_levels.items() if len(levels) < len(all_levels[name])
@@ -278,7 +278,7 @@ class View:
 
     def caption(
         self,
-        heading: str | Sequence[str],
+        lead: str | Sequence[str],
         *details: str,
         endnotes: Sequence[str] = (),
         with_intervals: bool = True,
@@ -286,13 +286,12 @@ class View:
     ) -> Caption:
         """Return the caption of `captions.compose_caption` with notes on series, filter and omitted panels.
 
-        The first sentence of `heading` says what the figure shows. The other arguments are those of
-        `captions.compose_caption`.
+        The arguments are those of `captions.compose_caption`.
         """
-        headings = [*([heading] if isinstance(heading, str) else heading), self.omission_note]
+        lead = [*([lead] if isinstance(lead, str) else lead), self.omission_note]
         sentences = [self._series_note, self._filter_note, *details]
         return captions.compose_caption(
-            self.runs, headings, *sentences, endnotes=endnotes, with_intervals=with_intervals, counted=counted
+            self.runs, lead, *sentences, endnotes=endnotes, with_intervals=with_intervals, counted=counted
         )
 
     @property
@@ -356,8 +355,8 @@ def build_view(runs: pd.DataFrame, spec: FigureSpec, response: Response = EPOCH_
         # N_DEVICES stands for nodes and devices of a node, of which the filtered cells may vary only one.
         varied_factors = [name for name in varied_factors if name not in (*NODES_AND_DEVICES, N_DEVICES)]
         varied_factors += [N_DEVICES] if drawn[N_DEVICES].nunique() > 1 else []
-    axis_factors = [size_factor_name(drawn)] if kind.along_size else list(kind.along)
-    if spec.x and not kind.x:
+    axis_factors = [size_factor_name(drawn)] if kind.size_is_axis else list(kind.axis_factors)
+    if spec.x and not kind.allowed_x:
         axis_factors = [spec.x]
     facet = [name for name in spec.facet or () if name in varied_factors]
     colour = [name for name in spec.colour or () if name in varied_factors]

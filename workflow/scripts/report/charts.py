@@ -20,7 +20,7 @@ from declared.responses import EPOCH_TIME, RESPONSES
 from figures import lines, panels, rows, selection, value_axis
 from figures.kinds import heat_map
 from figures.kinds.by_factor import with_baselines
-from figures.kinds.scaling import axis_top, cell_rows, drawn_quantities, ideal_lines, place_series
+from figures.kinds.scaling import axis_top, cell_rows, drawn_quantities, ideal_lines, place_size_series
 from figures.selection import Series
 from figures.style import SeriesStyle
 from figures.view import View, build_view
@@ -270,7 +270,8 @@ def factor_chart(view: View, _network: pd.DataFrame) -> Chart:
     words, ran_out = cell_words(view.all_runs), view.runs[view.runs["cell"].isin(view.out_of_memory)]
     panel_levels = lines.drawable_panels(view, x, for_comparison)
     content = lines.select_lines(view, x, panel_levels, with_baselines(view.spec), for_comparison)
-    series = [one for one in view.series if one in content.placed_series or one in content.legend_series]
+    drawn_series = [*content.placed_series, *content.legend_series]
+    series = [candidate for candidate in view.series if candidate in drawn_series]
     placement = lines.place_series(view, x, series, for_comparison)
     axis = placement.axis
     chart_panels = []
@@ -331,10 +332,11 @@ def scaling_chart(view: View, network: pd.DataFrame) -> Chart:
         for one_series in view.series
         if len(one_series.select(multi_device)) or len(one_series.select(ran_out))
     ]
-    placement = place_series(planned, series)
+    placement = place_size_series(planned, series)
     axis = placement.axis
     chart_panels = []
-    for name, (quantity, unit) in drawn_quantities(view.spec).items():
+    for name, quantity in drawn_quantities(view.spec).items():
+        unit = quantity.multiplier
         for levels in selection.nonempty_panels(view.panel_levels, multi_device):
             panel_rows = selection.rows_at(ratios, levels)
             points = [
@@ -344,7 +346,7 @@ def scaling_chart(view: View, network: pd.DataFrame) -> Chart:
                     Estimate(
                         unit * row[name], unit * row[f"{name}_low"], unit * row[f"{name}_high"], row["n"]
                     ),
-                    " %" if "%" in quantity else "",
+                    " %" if "%" in quantity.label else "",
                     words[row["cell"]],
                     is_single=row["n"] == 1 or row["baseline_n"] == 1,
                 )
@@ -354,7 +356,7 @@ def scaling_chart(view: View, network: pd.DataFrame) -> Chart:
             chart_panels.append(
                 Panel(
                     panels.panel_title(levels),
-                    quantity,
+                    quantity.label,
                     points,
                     ideals=[_curve(None, *ideal) for ideal in ideal_lines(name, axis, panel_rows)],
                     estimates=_estimates(series, panel_rows, f"estimated_{name}", unit, axis),

@@ -106,7 +106,7 @@ def state_finding(spec: FigureSpec, evidence: Evidence) -> Note | None:
 def shown_quantity(spec: FigureSpec) -> str | None:
     """Return the quantity on the y axis of a figure; None if its kind has no choice of it."""
     # The first value that a kind allows is its default.
-    return spec.y or next(iter(KINDS[spec.kind].y), None)
+    return spec.y or next(iter(KINDS[spec.kind].allowed_y), None)
 
 
 def effect_of_figure(spec: FigureSpec, notes: Sequence[Note], response: Response) -> Note | None:

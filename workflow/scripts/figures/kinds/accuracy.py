@@ -127,7 +127,7 @@ AXES = {
         integer=False,
     ),
 }
-HEADING = "{} {} over {}. Lines: means"
+LEAD = "{} {} over {}. Lines: means"
 INTERVALS_PHRASE = "; {}: 95 % t intervals."
 SHIFTED_NOTE = Note("shifted-sideways", "Markers and bars are shifted sideways.")
 DOTS_NOTE = Note("single-runs-drawn", "Dots: runs of cells with fewer than three.")
@@ -292,12 +292,12 @@ class _Curves:
         """Panels and responses whose series all agree, so that a black curve stands for all of them."""
         return {key for key, groups in self.groups.items() if _is_single_group(groups)}
 
-    def are_equal(self, panel: int, other: int) -> bool:
+    def are_equal(self, panel: int, second_panel: int) -> bool:
         """Return whether the curves that all series of a panel share are those of another panel."""
         columns = ["x", *self.responses]
         first, second = (
             np.array([self._by_epoch(number, column, "mean").mean(axis=1) for column in columns])
-            for number in (panel, other)
+            for number in (panel, second_panel)
         )
         return first.shape == second.shape and np.allclose(first, second, atol=COMMON_CURVE_TOLERANCE)
 
@@ -363,7 +363,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     curves = _Curves(view, epochs, responses, quantity, _x_scale(x_axis, epochs))
     figure = _draw_panels(curves)
     has_interval = recorded_runs >= MIN_RUNS_FOR_INTERVAL
-    text = HEADING.format(" and ".join(responses.values()).capitalize(), quantity.column, x_axis.heading)
+    text = LEAD.format(" and ".join(responses.values()).capitalize(), quantity.column, x_axis.heading)
     text += INTERVALS_PHRASE.format(_interval_marks(curves)) if has_interval.any() else "."
     heading = Note(
         "heading", text, quantity=quantity.column, parts=list(responses.values()), over=x_axis.heading
@@ -544,8 +544,7 @@ def _draw_panel(ax: Axes, curves: _Curves, panel: int, response: str) -> None:
             _draw_shared_curve(ax, members, response, curves.quantity, (band, line))
         else:
             offset = positions[series.name] - middle
-            shown = group[0] in with_interval
-            _draw_curve(ax, series, epochs, response, offset, curves, with_interval=shown)
+            _draw_curve(ax, series, epochs, response, offset, curves, with_interval=group[0] in with_interval)
 
 
 def _draw_shared_curve(

@@ -19,9 +19,9 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     x, view = str(spec.x), build_response_view(records, spec)
     guide_note = GUIDE_NOTE if is_treated_as_number(records.runs, x) else ""
     scaling = batch_scaling(view.runs, x) if x in SIZE_FACTORS else None
-    heading = f"{view.response.heading} by {title(x)}{scaling_phrase(scaling)}. {captions.MARKERS}"
+    lead = f"{view.response.capitalized_title} by {title(x)}{scaling_phrase(scaling)}. {captions.MARKERS}"
     endnotes = [scaling or "", *view.response_notes, guide_note]
-    return lines.draw_lines(view, x, heading, with_baselines=with_baselines(spec), endnotes=endnotes)
+    return lines.draw_lines(view, x, lead, with_baselines=with_baselines(spec), endnotes=endnotes)
 
 
 def with_baselines(spec: FigureSpec) -> bool:

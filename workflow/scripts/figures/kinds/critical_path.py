@@ -11,7 +11,7 @@ from ranks.worker.phases import COMMUNICATION
 from traces import cells, path
 from traces.cells import NO_PHASES
 
-HEADING = "The critical path through a training step, over ranks."
+LEAD = "The critical path through a training step, over ranks."
 
 
 def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
@@ -34,5 +34,5 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     bounds = dict.fromkeys(f"{share:.0f}" for share in (shares.min(), shares.max()))
     text = f"Gradient all-reduce is {' to '.join(bounds)} % of it."
     share_note = Note("communication-share", text, least=shares.min() / 100, most=shares.max() / 100)
-    headings = [HEADING, share_note if COMMUNICATION in names else ""]
-    return figure, view.caption(headings, endnotes=[path.PATH, *measured.notes], with_intervals=False)
+    lead = [LEAD, share_note if COMMUNICATION in names else ""]
+    return figure, view.caption(lead, endnotes=[path.PATH, *measured.notes], with_intervals=False)

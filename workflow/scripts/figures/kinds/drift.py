@@ -49,7 +49,7 @@ MAX_LEGEND_ROW = 6  # entries
 MIN_VISIBLE_SHARE = 0.02  # of a panel's height, from which a bar is visible
 DEVIATION = {REFERENCE: "reference: deviation (%)", LOST_CPU_TIME: "CPU time lost: deviation (%)"}
 NO_SHARES = "no run records background load"
-HEADING = "Machine speed over the campaign, by a reference benchmark around every run."
+LEAD = "Machine speed over the campaign, by a reference benchmark around every run."
 HOW_TO_READ = (
     "Top: reference benchmark times, from before to after each run, relative to the median of runs "
     f"{SAME_SETTING}. Middle: epoch times relative to the mean of their cell. Every other block is shaded; a "
@@ -107,7 +107,7 @@ def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, captions.Caption]
     )
     return figure, captions.compose_caption(
         runs,
-        HEADING,
+        LEAD,
         EXCLUDED_NOTE if len(excluded) else "",
         _extreme_block_note(bands),
         *_adjustment_notes(adjusted),

@@ -20,7 +20,7 @@ from figures.view import build_view
 MAX_POWER_LINES = 6
 MIN_LINE_LENGTH = 0.25  # of the panel's side
 POWER_LINE = (0, (1, 1.5))
-HEADING = (
+LEAD = (
     "Energy per epoch against epoch time. Each marker is a cell: means over its runs, with their intervals. "
     "Energy: {}."
 )
@@ -50,7 +50,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     figure, view, notes = pareto.draw_cells(view, points, labels, lambda ax: _draw_power_lines(ax, unit))
     without_energy = [cell for cell in dict.fromkeys(view.ok["cell"]) if cell not in energy.index]
     return figure, view.caption(
-        Note("heading", HEADING.format(meters.title), scope=meters.scope),
+        Note("heading", LEAD.format(meters.title), scope=meters.scope),
         idle_note(view.ok, meters),
         *notes,
         energies.cells_without_energy_note(without_energy),

@@ -40,7 +40,7 @@ RANKS_NOTE = Note(
     f"Of more than {MAX_RANKS} ranks, three are drawn: those with the longest, median and shortest "
     "computation.",
 )
-HEADING = "Timeline of training steps over the ranks."
+LEAD = "Timeline of training steps over the ranks."
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     text = f"{counts}, those with most ranks; a `filter` shows others."
     left_out_note = Note("cells-left-out", text, drawn=len(drawn_panels), cells=len(candidates))
     return figure, view.caption(
-        [HEADING, _waits_note(drawn_panels)],
+        [LEAD, _waits_note(drawn_panels)],
         left_out_note if len(drawn_panels) < len(candidates) else "",
         RANKS_NOTE if any(len(panel.traced.ranks) > MAX_RANKS for panel in drawn_panels) else "",
         endnotes=[HOW_TO_READ, conditions.traced_runs_without_phases(view.runs)],

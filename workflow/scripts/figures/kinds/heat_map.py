@@ -46,7 +46,7 @@ LUMINANCE = (0.2126, 0.7152, 0.0722)  # of red, green and blue
 MEAN_OFFSET, INTERVAL_OFFSET = -0.18, 0.23  # of a field, from its middle
 EMPTY_CHARACTERS = 14  # per line, in a field without a value
 SINGLE_RUN = "†"
-HEADING = "{} as a heat map. Numbers: means with 95 % intervals; yellow: larger."
+LEAD = "{} as a heat map. Numbers: means with 95 % intervals; yellow: larger."
 SINGLE_RUNS = f"{SINGLE_RUN}: a single run."
 EMPTY_FIELDS = Note("empty-fields", "Blank fields: cells that the study does not have.")
 
@@ -103,7 +103,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     drawn = view.ok.groupby("cell").size()
     n_fields = len(panel_levels) * len(row_levels) * len(columns)
     return figure, view.caption(
-        Note("heading", HEADING.format(view.response.heading), response=view.response.name),
+        Note("heading", LEAD.format(view.response.capitalized_title), response=view.response.name),
         Note("single-runs", SINGLE_RUNS, cells=int((drawn == 1).sum())) if (drawn == 1).any() else "",
         EMPTY_FIELDS if n_fields > view.runs["cell"].nunique() else "",
         endnotes=[

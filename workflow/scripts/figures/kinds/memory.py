@@ -15,7 +15,7 @@ PANEL_INCHES = 1.6
 MARGIN = 0.15  # of an axis
 OUT_OF_MEMORY_PLACE = 0.92  # of the axis of memory, for strategies that need more than there is
 MB = 1e6
-HEADING = (
+LEAD = (
     "Epoch time over the peak memory of a rank, by strategy. Markers: means over runs; bars: 95 % intervals "
     "of epoch times."
 )
@@ -65,7 +65,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     grid.label("peak memory of a rank (MB)", "epoch time (s)")
     legends.add_legend(grid.figure, all_series, lines=False)
     return grid.figure, view.caption(
-        HEADING, BEST_CORNER, "The memory axis does not start at 0.", endnotes=[MEMORY_NOTE]
+        LEAD, BEST_CORNER, "The memory axis does not start at 0.", endnotes=[MEMORY_NOTE]
     )
 
 

@@ -45,7 +45,7 @@ JOINING_LINE_WIDTH = 0.9
 FIT_LINE: Mapping[str, Any] = {"color": style.INK, "linewidth": 0.9, "linestyle": (0, (3, 1.5)), "zorder": 6}
 ROUND_TICK_FACTOR = 1.2  # of a message size, from the mean over rounds to the ticks of the rounds
 BOUND_LINE = (0, (1, 1.5))
-HEADING = (
+LEAD = (
     "Bus bandwidth of {} by message size{}. Markers: harmonic means over {} of the median repetition; "
     "bars: 95 % intervals; ticks: rounds."
 )
@@ -121,7 +121,7 @@ def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, captions.Caption]
     legends.add_legend(grid.figure, all_series, further_handles if fits.drawn else further_handles[1:])
     same_note = Note("same-in-all-panels", f"All on {panels.panel_title(scales[0])}.", levels=scales[0])
     sentences = [
-        HEADING.format(
+        LEAD.format(
             collectives_text(network), OWN_LIBRARY if ok["key"].notna().any() else "", rounds_text(network)
         ),
         _drawn_fits_note(fits.drawn),

@@ -10,7 +10,7 @@ from figures import captions, marks, panels, rows
 from figures.selection import Series
 from figures.view import View, build_response_view
 
-HEADING = f"{{}} of every cell. {captions.MARKERS}"
+LEAD = f"{{}} of every cell. {captions.MARKERS}"
 
 
 def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
@@ -37,5 +37,5 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
         )
 
     figure, on_page, axis_notes = rows.draw_rows(view, view.response.label, draw_cell, View.values_and_means)
-    heading = HEADING.format(view.response.heading)
-    return figure, on_page.caption(heading, *axis_notes, endnotes=view.response_notes)
+    lead = LEAD.format(view.response.capitalized_title)
+    return figure, on_page.caption(lead, *axis_notes, endnotes=view.response_notes)

@@ -34,7 +34,7 @@ FRONT_STYLE: dict[str, Any] = {
     "drawstyle": "steps-post",
     "zorder": 2,
 }
-HEADING = "{} against {}. Each marker is a cell: means over its runs, with their intervals."
+LEAD = "{} against {}. Each marker is a cell: means over its runs, with their intervals."
 PARETO = Note("pareto-front", "Dashed: Pareto front (no cell of the panel needs less of both).")
 LOGARITHMIC = Note("logarithmic-axes", "Both axes are logarithmic.")
 CUT_NOTE = Note("intervals-cut", "Intervals are cut at the axis limits.")
@@ -56,7 +56,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     points = locate_cells(view, estimate_response_means(runs, time).cell_statistics, values, unit.size)
     labels = time.label, f"{response.title} ({unit.name})"
     figure, view, notes = draw_cells(view, points, labels)
-    heading = HEADING.format(response.heading, time.title)
+    heading = LEAD.format(response.capitalized_title, time.title)
     return figure, view.caption(
         Note("heading", heading, response=response.name), *notes, endnotes=view.response_notes
     )

@@ -22,7 +22,7 @@ from traces.steps import WAIT
 
 TIME = "time"
 LANE = 0.17  # of a row
-HEADING = "Where the time of a training step goes."
+LEAD = "Where the time of a training step goes."
 HOW_TO_READ = (
     "Means over ranks, then over runs. Hatched: exposed communication, during which nothing is computed; "
     "first transfer, then waiting for the slowest rank to start it."
@@ -50,9 +50,9 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
         _legend_handles,
         lambda ax, y, row, end: _draw_lane(ax, y, row, end, overlapped(measured, in_ms)),
     )
-    headings = [HEADING, _exposed_note(measured, set(view.runs["cell"]))]
+    lead = [LEAD, _exposed_note(measured, set(view.runs["cell"]))]
     return figure, view.caption(
-        headings, endnotes=[HOW_TO_READ, OTHER_WAITING, LANE_NOTE, *measured.notes], with_intervals=False
+        lead, endnotes=[HOW_TO_READ, OTHER_WAITING, LANE_NOTE, *measured.notes], with_intervals=False
     )
 
 

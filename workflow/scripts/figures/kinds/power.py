@@ -25,7 +25,7 @@ SCOPE_STYLES: dict[str, dict[str, Any]] = {
     "package": {"color": "#00518c", "linestyle": "--"},
     "device": {"color": "#c8420a", "linestyle": "-."},
 }
-HEADING = "Power over time of the run with the median epoch time of each cell. One line per machine; {}."
+LEAD = "Power over time of the run with the median epoch time of each cell. One line per machine; {}."
 EPOCH_BANDS = "Shaded: epochs; validation runs between them."
 IDLE_NOTE = Note("idle-power-drawn", "Dotted: idle power before the session's first run.")
 NO_METER = Note("no-meter", "no run recorded power over time: the machines have no meter")
@@ -64,7 +64,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     meanings = "; ".join(f"{scope}: {SCOPE_TITLES[scope]}" for scope in scopes)
     text = f"{number_of(n_left_out, 'cell')} more are not drawn; a `filter` shows them."
     return grid.figure, view.caption(
-        Note("heading", HEADING.format(meanings), scopes=scopes),
+        Note("heading", LEAD.format(meanings), scopes=scopes),
         EPOCH_BANDS,
         IDLE_NOTE if has_idle else "",
         Note("cells-left-out", text, cells=n_left_out) if n_left_out > 0 else "",

@@ -35,7 +35,7 @@ REACH_QUANTILE = 0.95  # of predictions that the axis holds if possible
 MARKER_SIZE = 2.2
 IMPOSSIBLE = "below 0 s"
 SPREAD = 0.6  # of a column's width, for its markers
-HEADING = (
+LEAD = (
     "Errors of epoch times predicted for cells left out of the fit, by method. Above: mean absolute error (%)"
 )
 INTERVAL_PHRASE = "and its 95 % interval"
@@ -97,7 +97,7 @@ def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, captions.Caption]
     legends.add_legend(figure, all_series, lines=False)
     has_intervals = any("[" in heading for heading in headings.values())
     sentences = [
-        f"{HEADING}{f' {INTERVAL_PHRASE}' if has_intervals else ''}.",
+        f"{LEAD}{f' {INTERVAL_PHRASE}' if has_intervals else ''}.",
         Note("noise", f"Shaded: noise of the means ({tables.number(100 * spread, 2)} %).", share=spread)
         if np.isfinite(spread)
         else "",

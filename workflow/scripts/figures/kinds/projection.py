@@ -22,7 +22,7 @@ PANEL_INCHES = 1.7
 MAX_PANELS = 6
 MAX_SPEEDUP_PANELS = 3  # of cases, with a row for speed-up and one for efficiency
 BAR_GAP = 0.06  # between the bars of two rates, in the logarithm of nodes
-HEADING = (
+LEAD = (
     "{} over nodes, extrapolated by the law of prediction. Lines: link rates; bars: 90 % bands; markers: "
     "nodes worth it; triangles: counts to measure next."
 )
@@ -88,7 +88,7 @@ def draw_curves(
     figure.supxlabel("nodes", fontsize=style.FONT_SIZE)
     legends.add_legend(figure, all_series)
     names = " and ".join({"speedup": "Speed-up", "efficiency": "efficiency"}[name] for name in quantities)
-    heading = Note("heading", HEADING.format(names[0].upper() + names[1:]), quantities=quantities)
+    heading = Note("heading", LEAD.format(names[0].upper() + names[1:]), quantities=quantities)
     return figure, captions.split_caption([heading, left_out], notes)
 
 

@@ -27,7 +27,7 @@ ADEQUATE_FROM = 0.05  # p value of the test of lack of fit, below which a model 
 THOUSAND = 1000.0
 EDGE = 1.04  # factor between an edge and the markers that are moved to it
 SMALL_MARKERS_FROM = 200
-HEADING = "Cell means predicted by regression from all others. MAPE: mean absolute percentage error."
+LEAD = "Cell means predicted by regression from all others. MAPE: mean absolute percentage error."
 MISSES_NOTE = Note(
     "lack-of-fit", f"With p < {ADEQUATE_FROM:g} in the F test of lack of fit, a model misses the means."
 )
@@ -66,7 +66,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     if legend_series:
         legends.add_legend(figure, legend_series, lines=False)
     return figure, view.caption(
-        HEADING,
+        LEAD,
         MISSES_NOTE if any(_misses_means(fit) for fit in fits.values()) else "",
         _not_fitted_note(fits),
         *_not_predicted_notes(fits, view),

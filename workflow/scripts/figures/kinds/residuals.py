@@ -33,7 +33,7 @@ SESSION_LINE: Mapping[str, Any] = {
     "linestyle": (0, (4, 2)),
     "zorder": 1,
 }
-HEADING = "Residuals of log epoch times within cells, against normal quantiles{} cell means{}."
+LEAD = "Residuals of log epoch times within cells, against normal quantiles{} cell means{}."
 SEARCH_NOTE = (
     "Outliers are searched one at a time, because an outlier shifts the mean of its cell away from the other "
     "runs."
@@ -93,7 +93,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
         legends.place_legend(figure, legend)
     return figure, captions.compose_caption(
         runs,
-        HEADING.format(*(",", " and run order") if has_order else (" and", "")),
+        LEAD.format(*(",", " and run order") if has_order else (" and", "")),
         _outliers_note(data),
         SESSIONS_NOTE if has_order and data["session"].nunique() > 1 else "",
         BLOCKS_NOTE if has_order and 1 < _stretches(data["block"]).max() <= MAX_BANDS else "",

@@ -29,8 +29,8 @@ PART_STYLES: Mapping[str, tuple[str, str]] = {
     "validation_s": ("#3c6e47", ""),
     "rest_s": ("#ffffff", ""),
 }
-RUNS_HEADING = "Mean wall time of a run by part, from launch to end."
-EPOCHS_HEADING = "Mean epoch time by part."
+RUNS_LEAD = "Mean wall time of a run by part, from launch to end."
+EPOCHS_LEAD = "Mean epoch time by part."
 NO_WALL_TIME = Note("no-wall-time", "no run recorded its start-up and its wall time")
 PARTS_NOTE = Note(
     "parts-around-epochs",
@@ -87,7 +87,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
         *_division_notes(drawn, by_run),
     ]
     return figure, view.caption(
-        RUNS_HEADING if by_run else EPOCHS_HEADING,
+        RUNS_LEAD if by_run else EPOCHS_LEAD,
         REST_NOTE if drawn["communication"].notna().any() else "",
         endnotes=endnotes,
         with_intervals=False,

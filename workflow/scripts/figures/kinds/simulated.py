@@ -22,7 +22,7 @@ MAX_TICKS = 5
 MAX_PANELS = 6
 AIMED_ERROR, BOUND_ERROR = 0.10, 0.30  # the second is from Jia, Zaharia & Aiken (MLSys 2019, section 8.4)
 MARKER_SIZE = 4.0
-HEADING = (
+LEAD = (
     "Step time by each strategy, simulated and measured, one marker per cell on several ranks. Bars: 95 % "
     "intervals."
 )
@@ -85,14 +85,14 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     missing_note = Note("measured-cells-left-out", text, cells=n_missing)
     setting = conditions.setting_note(records.runs)
     sentences = [
-        HEADING,
+        LEAD,
         errors,
         LINES_SENTENCE,
         left_out_note if n_left_out > 0 else "",
         missing_note if n_missing else "",
         setting,
     ]
-    first = [HEADING, errors, setting, LINES_SENTENCE]
+    first = [LEAD, errors, setting, LINES_SENTENCE]
     return grid.figure, captions.split_caption(sentences, [HOW_TO_READ], keep_first=first)
 
 

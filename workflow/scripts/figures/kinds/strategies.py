@@ -19,9 +19,7 @@ from prediction.message_times import rate_text
 PANEL_INCHES = 1.6
 DODGE_SHARE = 0.5  # of the distance between two rates, for all series together
 MARGIN = 0.08  # of the axis, at either end
-HEADING = (
-    "Epoch time of each strategy by link rate. Markers: measured means; bars: 95 % intervals; ticks: runs."
-)
+LEAD = "Epoch time of each strategy by link rate. Markers: measured means; bars: 95 % intervals; ticks: runs."
 LINES_NOTE = Note("predicted-lines", "Lines: predicted from one node and the collective benchmark.")
 DASHES_NOTE = Note(
     "predicted-dashes",
@@ -93,7 +91,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     grid.label("link rate of a node", "epoch time (s)")
     legends.add_legend(grid.figure, all_series)
     line_note = "" if predicted.empty else LINES_NOTE if any(rates) else DASHES_NOTE
-    return grid.figure, view.caption(HEADING, line_note, endnotes=[HOW_TO_READ])
+    return grid.figure, view.caption(LEAD, line_note, endnotes=[HOW_TO_READ])
 
 
 def _positions(bytes_s: np.ndarray) -> list[float]:

@@ -17,7 +17,7 @@ from figures.selection import Series
 from figures.view import View, build_view
 
 REMARK_OFFSET = 4  # points, from the end of the axis
-HEADING = f"Time to {{:.4g}} % validation accuracy. {captions.MARKERS}"
+LEAD = f"Time to {{:.4g}} % validation accuracy. {captions.MARKERS}"
 NEVER_SENTENCE = "Open: not always reached."
 
 
@@ -63,7 +63,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     n_never = int((drawn_cells["reached"] < drawn_cells["n"]).sum())
     return figure, view.caption(
         [
-            Note("heading", HEADING.format(100 * target), target=target),
+            Note("heading", LEAD.format(100 * target), target=target),
             Note("cells-not-reaching", NEVER_SENTENCE, cells=n_never) if n_never else "",
         ],
         time_to_accuracy.runs_without_accuracy_note(view.runs, drawn_cells),

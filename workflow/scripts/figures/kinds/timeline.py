@@ -45,7 +45,7 @@ MIN_UNITS = 2  # a campaign lasts at least this many units of its axis
 SYMBOLS = {RunStatus.OOM: "s", RunStatus.FAILED: "X", RunStatus.TIMEOUT: "D", RunStatus.INVALID: "o"}
 UNKNOWN_HOST = "unknown host"
 DISCARDED_HATCH = "...."
-HEADING = "Timeline of the campaign. Each bar is a run{}."
+LEAD = "Timeline of the campaign. Each bar is a run{}."
 HOW_TO_READ = (
     "The narrow part of a bar is start-up, until all ranks reached the first barrier; the wide part is the "
     "rest."
@@ -154,7 +154,7 @@ def _heading_note(view: View, by_host: bool) -> str:
     lanes = (
         ", on each of its nodes" if by_host else f", in lanes by {view.series_description.partition(' (')[0]}"
     )
-    return Note("heading", HEADING.format(lanes), lanes=["host"] if by_host else view.series_factors)
+    return Note("heading", LEAD.format(lanes), lanes=["host"] if by_host else view.series_factors)
 
 
 def started_runs(runs: pd.DataFrame) -> pd.DataFrame:

@@ -19,7 +19,7 @@ ROW_OFFSET = 0.17  # of a row, from its middle to the predicted and the measured
 PREDICTED, MEASURED = (style.TREATMENT_STYLES[index] for index in (0, 1))
 SERIES = [Series("predicted by replay", {}, PREDICTED), Series("measured", {}, MEASURED)]
 MAX_PANELS = 6
-HEADING = "Time per sample that one change saves, predicted by replaying traced steps, and measured."
+LEAD = "Time per sample that one change saves, predicted by replaying traced steps, and measured."
 
 
 def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, captions.Caption]:
@@ -63,9 +63,9 @@ def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, captions.Caption]
     text = f"{n_left_out} of {len(cells)} traced cells are not drawn; the table has them."
     left_out = Note("cells-left-out", text) if n_left_out else ""
     return figure, captions.split_caption(
-        [HEADING, errors_note, _intervals_note(rows), left_out, setting],
+        [LEAD, errors_note, _intervals_note(rows), left_out, setting],
         [PREDICTION_METHOD, conditions.traced_runs_without_phases(records.every_run)],
-        keep_first=[HEADING, errors_note, setting],
+        keep_first=[LEAD, errors_note, setting],
     )
 
 
