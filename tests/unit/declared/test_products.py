@@ -6,7 +6,7 @@ import pytest
 
 from common.files import CHECKOUT
 from common.program_sources import program_sources
-from declared.products.figures import KINDS
+from declared.products.figure_kinds import KINDS
 from declared.products.tables import PROGRAM_OF, PROGRAMS, TABLES, is_available
 from declared.products.traits import Traits
 from declared.records import RECORD_TABLES

@@ -6,7 +6,7 @@ import pytest
 from analysis import cells
 from analysis.measured import Records
 from common.notes import codes, find_note
-from declared.figures import FigureSpec
+from declared.figure_specs import FigureSpec
 from figures import marks
 from figures.kinds import by_factor
 from figures.lines import IDEAL_LINE, IDEAL_POINTS

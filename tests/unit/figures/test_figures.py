@@ -21,7 +21,7 @@ from common.files import CHECKOUT
 from common.notes import codes, find_note
 from common.options import run_program
 from common.tables import write_table
-from declared.figures import FigureSpec, from_json
+from declared.figure_specs import FigureSpec, from_json
 from figures import captions, draw, lines, marks, panels, style
 from figures.kinds import projection, residuals, scaling
 from figures.kinds.network import NO_BENCHMARK

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from analysis.measured import Records
-from declared.figures import FigureSpec, from_json
+from declared.figure_specs import FigureSpec, from_json
 from figures import style
 from figures.kinds import by_factor, overview, residuals, scaling
 from figures.view import build_view

@@ -12,7 +12,7 @@ from matplotlib.transforms import Bbox
 
 from analysis.measured import Records
 from common.notes import codes
-from declared.products.figures import KINDS
+from declared.products.figure_kinds import KINDS
 from declared.records import RECORD_TABLES
 from figures import captions, gallery, style
 

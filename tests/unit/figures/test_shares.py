@@ -8,7 +8,7 @@ import pytest
 from analysis import conditions, shares
 from analysis.measured import Records
 from common.notes import codes, find_note
-from declared.figures import FigureSpec
+from declared.figure_specs import FigureSpec
 from figures import captions, style
 from figures.kinds import scaling
 from figures.kinds import shares as shares_figure

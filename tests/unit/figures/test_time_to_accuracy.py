@@ -6,7 +6,7 @@ from analysis import time_to_accuracy
 from analysis.measured import Records
 from common.errors import InputError
 from common.notes import find_note
-from declared.figures import FigureSpec, read_figures
+from declared.figure_specs import FigureSpec, read_figures
 from declared.products.traits import Traits
 from declared.study import load_study
 from figures import captions, marks

@@ -11,7 +11,7 @@ from analysis import conditions
 from analysis.measured import OUT_OF_MEMORY_MARK, Records, read_runs, traced
 from common.notes import codes, find_note
 from common.tables import write_table
-from declared.figures import FigureSpec
+from declared.figure_specs import FigureSpec
 from figures import captions, phase_styles
 from figures.kinds import critical_path, gantt, overview, phases, timeline
 from figures.phase_styles import REST, TRANSFERRING, WAITING

@@ -5,7 +5,7 @@ import pytest
 
 from analysis.measured import Records
 from common.notes import codes, find_note
-from declared.figures import FigureSpec
+from declared.figure_specs import FigureSpec
 from figures import captions
 from figures.kinds import what_if
 from prediction.what_if import COLUMNS

@@ -18,7 +18,7 @@ from analysis.measured import Records, read_timing_runs
 from common.errors import InputError
 from common.files import CHECKOUT
 from common.notes import codes, find_note
-from declared.figures import FigureSpec
+from declared.figure_specs import FigureSpec
 from figures import captions, style
 from figures.kinds import prediction
 from prediction import methods

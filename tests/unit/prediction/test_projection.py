@@ -11,7 +11,7 @@ from analysis import conditions
 from analysis.measured import Records, read_timing_runs
 from common.errors import InputError, exit_status
 from common.notes import codes, find_note
-from declared.figures import FigureSpec
+from declared.figure_specs import FigureSpec
 from figures import captions
 from figures.kinds import projection as figure
 from prediction import projection

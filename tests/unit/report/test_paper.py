@@ -22,7 +22,7 @@ from common.files import CHECKOUT
 from common.notes import Note, codes, find_note
 from common.tables import read_table
 from declared.datasets import load_dataset
-from declared.figures import FigureSpec
+from declared.figure_specs import FigureSpec
 from declared.paper import Paper
 from declared.records import WARNING_SEPARATOR, join_settings
 from declared.responses import EPOCH_TIME

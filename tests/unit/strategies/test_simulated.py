@@ -12,7 +12,7 @@ from analysis.measured import Records
 from common.notes import codes, find_note
 from common.schemas import schema
 from common.tables import write_table
-from declared.figures import FigureSpec
+from declared.figure_specs import FigureSpec
 from declared.site import load_site
 from declared.study import Replicates
 from figures import captions

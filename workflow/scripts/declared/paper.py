@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal
 from common.keys import Keys, Maybe, Unique, optional
 from common.renamed import ProductType, rename_product
 from declared.configuration import unknown_name_error
-from declared.figures import FigureSpec
-from declared.products.figures import KINDS
+from declared.figure_specs import FigureSpec
+from declared.products.figure_kinds import KINDS
 
 if TYPE_CHECKING:
     from declared.products.tables import TableKind

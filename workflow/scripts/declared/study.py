@@ -36,7 +36,13 @@ from declared.factors import (
     size_factor_of,
     with_devices,
 )
-from declared.figures import FigureSpec, choose_response, default_figures, impossible_response, read_figures
+from declared.figure_specs import (
+    FigureSpec,
+    choose_response,
+    default_figures,
+    impossible_response,
+    read_figures,
+)
 from declared.fraction import Fraction, smallest_fraction
 from declared.frameworks import framework_names
 from declared.imported import CAMPAIGN, Imported, load_campaigns, load_imported
@@ -162,7 +168,7 @@ def as_replicates(written: int | IntervalTarget) -> Replicates:
 
 @dataclass(frozen=True)
 class FigureKeys(Keys):
-    """An entry of the key `figures` (see `declared.figures`)."""
+    """An entry of the key `figures` (see `declared.figure_specs`)."""
 
     kind: str = key("kind of figure: overview, by_factor, scaling, accuracy, interaction, ...")
     name: Maybe[str] = optional(

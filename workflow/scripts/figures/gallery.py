@@ -18,8 +18,8 @@ from common.options import run_program
 from common.program_sources import SCRIPTS
 from common.tables import read_table, write_table
 from common.text import alternatives
-from declared.figures import FigureSpec
-from declared.products.figures import KINDS, FigureKind
+from declared.figure_specs import FigureSpec
+from declared.products.figure_kinds import KINDS, FigureKind
 from declared.products.tables import PROGRAM_OF
 from declared.study import load_study
 from figures import draw

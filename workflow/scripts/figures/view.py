@@ -40,8 +40,8 @@ from declared.factors import (
     implied,
     treatments_of,
 )
-from declared.figures import FigureSpec
-from declared.products.figures import KINDS
+from declared.figure_specs import FigureSpec
+from declared.products.figure_kinds import KINDS
 from declared.responses import EPOCH_TIME, RESPONSES, Response
 from figures import captions, panels, style
 from figures.captions import Caption

@@ -8,8 +8,8 @@ import yaml
 from common.files import CHECKOUT, load_yaml
 from common.schemas import schema
 from declared.factors import MAX_SERIES
-from declared.figures import MAX_VARIANTS
-from declared.products.figures import FigureKind
+from declared.figure_specs import MAX_VARIANTS
+from declared.products.figure_kinds import FigureKind
 from declared.products.tables import TableKind
 from declared.responses import RESPONSES
 from figures import gallery

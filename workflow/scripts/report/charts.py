@@ -15,7 +15,7 @@ from analysis import tables
 from analysis.intervals import Estimate
 from analysis.measured import axis_label, cell_words, device_axis_label, level_text
 from analysis.responses import with_response
-from declared.figures import FigureSpec
+from declared.figure_specs import FigureSpec
 from declared.responses import EPOCH_TIME, RESPONSES
 from figures import lines, panels, rows, selection, value_axis
 from figures.kinds import heat_map

@@ -30,8 +30,8 @@ from analysis.speedup import accumulates_as_baseline
 from common.notes import Note
 from common.text import join_words, number_of
 from common.units import DATA_RATES, TIMES, in_one_unit
-from declared.figures import FigureSpec
-from declared.products.figures import KINDS
+from declared.figure_specs import FigureSpec
+from declared.products.figure_kinds import KINDS
 from declared.responses import EPOCH_TIME, RESPONSES, Response
 from figures.kinds.strategies import multi_node_runs
 from figures.view import filtered

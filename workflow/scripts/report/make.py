@@ -24,7 +24,7 @@ from common.files import write_text
 from common.options import run_program
 from common.tables import read_table
 from declared.datasets import find_dataset
-from declared.figures import FigureSpec
+from declared.figure_specs import FigureSpec
 from figures import style, value_axis
 from figures.view import build_view
 from plan.campaign import Campaign, measured_campaign

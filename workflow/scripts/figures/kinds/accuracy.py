@@ -16,7 +16,7 @@ from matplotlib.ticker import FixedLocator, MaxNLocator
 from analysis import intervals
 from analysis.measured import Records, treatment_text
 from common.notes import Note
-from declared.figures import FigureSpec
+from declared.figure_specs import FigureSpec
 from figures import captions, legends, marks, panels, selection, style, value_axis
 from figures.selection import Series
 from figures.style import SeriesStyle

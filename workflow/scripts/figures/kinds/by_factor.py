@@ -7,7 +7,7 @@ from analysis.measured import Records, title
 from analysis.terms import is_treated_as_number
 from common.notes import Note
 from declared.factors import SIZE_FACTORS
-from declared.figures import FigureSpec
+from declared.figure_specs import FigureSpec
 from figures import captions, lines
 from figures.view import build_response_view
 

@@ -4,7 +4,7 @@ from matplotlib.figure import Figure
 
 from analysis.measured import Records
 from common.notes import Note
-from declared.figures import FigureSpec
+from declared.figure_specs import FigureSpec
 from figures import captions, panels, phase_styles, stacks
 from figures.view import build_view
 from ranks.worker.phases import COMMUNICATION

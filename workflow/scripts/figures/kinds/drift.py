@@ -26,7 +26,7 @@ from analysis.measured import Records
 from common.notes import Note
 from common.run_status import RunStatus
 from common.text import number_of
-from declared.figures import FigureSpec
+from declared.figure_specs import FigureSpec
 from figures import captions, panels, style
 from figures.kinds import timeline
 from figures.kinds.residuals import BAND_COLOUR, DOT_STYLE, MAX_BANDS, MAX_VECTOR_DOTS

@@ -12,7 +12,7 @@ from analysis.energy import EnergyScope, choose_scope
 from analysis.measured import Records
 from common.notes import Note
 from common.units import ENERGIES, choose_unit
-from declared.figures import FigureSpec
+from declared.figure_specs import FigureSpec
 from figures import captions, panels, style
 from figures.kinds import pareto
 from figures.view import build_view

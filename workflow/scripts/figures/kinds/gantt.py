@@ -16,7 +16,7 @@ from matplotlib.patheffects import withStroke
 from analysis import conditions
 from analysis.measured import Records, cell_levels, cell_words, successful, traced
 from common.notes import Note
-from declared.figures import FigureSpec
+from declared.figure_specs import FigureSpec
 from figures import captions, legends, panels, phase_styles, style
 from figures.view import View, build_view
 from ranks.worker.phases import COMMUNICATION

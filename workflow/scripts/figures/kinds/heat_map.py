@@ -29,7 +29,7 @@ from analysis.measured import (
 )
 from common.notes import Note
 from declared.factors import MODEL_AND_DATASET
-from declared.figures import FigureSpec
+from declared.figure_specs import FigureSpec
 from figures import captions, panels, selection, style, value_axis
 from figures.view import View, build_response_view
 

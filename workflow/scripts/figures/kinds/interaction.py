@@ -9,7 +9,7 @@ from analysis import anova
 from analysis.intervals import p_text
 from analysis.measured import Records, title
 from common.notes import Note
-from declared.figures import FigureSpec
+from declared.figure_specs import FigureSpec
 from figures import captions, lines
 from figures.view import View, build_response_view
 

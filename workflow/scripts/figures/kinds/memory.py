@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from analysis.measured import Records
 from common.notes import Note
-from declared.figures import FigureSpec
+from declared.figure_specs import FigureSpec
 from figures import captions, legends, marks, panels, selection
 from figures.kinds.strategies import multi_node_view
 

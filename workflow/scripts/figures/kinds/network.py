@@ -15,7 +15,7 @@ from matplotlib.ticker import NullLocator
 from analysis.measured import Records, combination_text
 from common.notes import Note
 from common.units import DATA_RATES, Unit, choose_unit
-from declared.figures import FigureSpec
+from declared.figure_specs import FigureSpec
 from figures import captions, legends, marks, panels, selection, style, value_axis
 from figures.selection import Series
 from figures.style import SeriesStyle

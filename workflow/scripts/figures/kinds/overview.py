@@ -5,7 +5,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.measured import Records
-from declared.figures import FigureSpec
+from declared.figure_specs import FigureSpec
 from figures import captions, marks, panels, rows
 from figures.selection import Series
 from figures.view import View, build_response_view

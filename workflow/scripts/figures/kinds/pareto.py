@@ -17,7 +17,7 @@ from analysis.measured import Records, size_factor_name, title
 from analysis.responses import with_response
 from common.notes import Note
 from common.units import CARBON_MASSES, Unit, choose_unit
-from declared.figures import FigureSpec
+from declared.figure_specs import FigureSpec
 from declared.responses import EPOCH_TIME, RESPONSES, TO_TARGET
 from figures import captions, legends, marks, panels, selection, style, value_axis
 from figures.selection import Series

@@ -12,7 +12,7 @@ from matplotlib.patches import Patch
 
 from analysis.measured import Records, cell_words
 from common.notes import Note
-from declared.figures import FigureSpec
+from declared.figure_specs import FigureSpec
 from figures import captions, panels, phase_styles, stacks
 from figures.phase_styles import ORANGE, REST, TRANSFERRING, WAITING
 from figures.view import build_view

@@ -14,7 +14,7 @@ from analysis.energy import SCOPE_TITLES
 from analysis.measured import Records, cell_levels, cell_words
 from common.notes import Note
 from common.text import number_of
-from declared.figures import FigureSpec
+from declared.figure_specs import FigureSpec
 from figures import captions, legends, panels, style
 from figures.view import build_view
 

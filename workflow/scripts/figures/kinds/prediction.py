@@ -11,7 +11,7 @@ from matplotlib.ticker import FixedLocator, NullLocator
 from analysis import conditions, intervals, tables
 from analysis.measured import Records
 from common.notes import Note
-from declared.figures import FigureSpec
+from declared.figure_specs import FigureSpec
 from figures import captions, legends, marks, panels, style
 from figures.selection import Series
 from prediction.cells import pooled_cv

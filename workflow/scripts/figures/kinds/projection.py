@@ -12,7 +12,7 @@ from matplotlib.ticker import NullLocator
 from analysis import conditions, tables
 from analysis.measured import Records
 from common.notes import Note
-from declared.figures import FigureSpec
+from declared.figure_specs import FigureSpec
 from figures import captions, legends, marks, panels, selection, style
 from figures.selection import Series
 from prediction.curves import FACTORS, SUFFIXES

@@ -14,7 +14,7 @@ from analysis.measured import Records
 from analysis.regression import Fit, Response, fit_all, printed_model
 from common.notes import Note
 from common.text import number_of
-from declared.figures import FigureSpec
+from declared.figure_specs import FigureSpec
 from figures import captions, legends, marks, panels, style, value_axis
 from figures.style import SeriesStyle
 from figures.view import View, build_view

@@ -14,7 +14,7 @@ from analysis.checks import lattice_note, residuals
 from analysis.measured import Records, successful
 from common.notes import Note
 from common.text import number_of
-from declared.figures import FigureSpec
+from declared.figure_specs import FigureSpec
 from figures import captions, legends, panels, style, value_axis
 from figures.selection import Series
 from figures.view import build_view

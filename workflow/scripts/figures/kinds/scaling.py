@@ -21,7 +21,7 @@ from analysis.measured import (
 )
 from analysis.speedup import accumulation_note, baseline_cells, build_rows
 from common.notes import Note
-from declared.figures import FigureSpec
+from declared.figure_specs import FigureSpec
 from figures import captions, legends, lines, marks, panels, selection, style, value_axis
 from figures.lines import LevelAxis, Placement
 from figures.selection import Series

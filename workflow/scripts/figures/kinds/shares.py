@@ -12,7 +12,7 @@ from matplotlib.patheffects import withStroke
 from analysis import conditions, shares
 from analysis.measured import Records
 from common.notes import Note
-from declared.figures import FigureSpec
+from declared.figure_specs import FigureSpec
 from figures import captions, panels, stacks, style
 from figures.view import build_view
 

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from analysis import conditions
 from analysis.measured import Records, levels_in_order
 from common.notes import Note
-from declared.figures import FigureSpec
+from declared.figure_specs import FigureSpec
 from declared.mesh import RANDOM, kind_of
 from figures import captions, legends, marks, panels, style, value_axis
 from figures.selection import Series

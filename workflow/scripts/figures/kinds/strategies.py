@@ -10,7 +10,7 @@ from matplotlib.ticker import NullLocator
 
 from analysis.measured import Records
 from common.notes import Note
-from declared.figures import FigureSpec
+from declared.figure_specs import FigureSpec
 from figures import captions, legends, marks, panels, selection, value_axis
 from figures.selection import Series
 from figures.view import View, build_view, filtered

@@ -11,7 +11,7 @@ from analysis import time_to_accuracy
 from analysis.intervals import estimate_of
 from analysis.measured import Records
 from common.notes import Note
-from declared.figures import FigureSpec
+from declared.figure_specs import FigureSpec
 from figures import captions, marks, panels, rows, selection, style, value_axis
 from figures.selection import Series
 from figures.view import View, build_view

@@ -19,7 +19,7 @@ from analysis.measured import Records
 from common.notes import Note
 from common.run_status import RunStatus
 from common.text import format_duration, number_of
-from declared.figures import FigureSpec
+from declared.figure_specs import FigureSpec
 from figures import captions, legends, panels, style
 from figures.selection import Series
 from figures.view import View, build_view, filtered

@@ -8,7 +8,7 @@ from analysis import conditions
 from analysis.intervals import Estimate
 from analysis.measured import Records, cell_words, traced
 from common.notes import Note
-from declared.figures import FigureSpec
+from declared.figure_specs import FigureSpec
 from figures import captions, legends, marks, panels, style
 from figures.selection import Series
 from prediction.what_if import NO_TRACE, PREDICTION_METHOD, gain, in_order

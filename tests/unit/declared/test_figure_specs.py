@@ -9,8 +9,8 @@ import yaml
 
 from common.errors import InputError
 from common.files import CHECKOUT
-from declared.figures import FigureSpec, from_json
-from declared.products.figures import KINDS, FigureKind
+from declared.figure_specs import FigureSpec, from_json
+from declared.products.figure_kinds import KINDS, FigureKind
 from declared.study import load_study
 from support.figure_specs import figure_specs
 from support.refusals import assert_refusal

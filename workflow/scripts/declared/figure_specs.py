@@ -14,7 +14,7 @@ from common.errors import InputError
 from common.renamed import rename_product
 from common.text import alternatives
 from declared.factors import MAX_SERIES, implied, is_numeric, is_traced, matches, size_factor_of
-from declared.products.figures import KINDS, FigureKind
+from declared.products.figure_kinds import KINDS, FigureKind
 from declared.products.traits import Traits
 from declared.responses import EPOCH_TIME, RESPONSES, TO_TARGET
 
