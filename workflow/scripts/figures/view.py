@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import pandas as pd
 
@@ -16,7 +16,6 @@ from analysis.cell_means import CellMeans, estimate_response_means
 from analysis.intervals import Estimate
 from analysis.measured import (
     OUT_OF_MEMORY_MARK,
-    Records,
     combination_text,
     currency_of,
     factors,
@@ -327,7 +326,19 @@ def filtered(runs: pd.DataFrame, spec: FigureSpec) -> pd.DataFrame:
     return runs
 
 
-def build_response_view(records: Records, spec: FigureSpec) -> View:
+class RunsAndEpochs(Protocol):
+    """What a view of a response needs: the records of a study, or the material of its report."""
+
+    @property
+    def runs(self) -> pd.DataFrame:
+        """The runs that tables of time use."""
+
+    @property
+    def epochs(self) -> pd.DataFrame:
+        """The epochs of these runs, and possibly of others."""
+
+
+def build_response_view(records: RunsAndEpochs, spec: FigureSpec) -> View:
     """Return the view of a figure whose `y` is a response."""
     response = RESPONSES[spec.y or EPOCH_TIME.name]
     runs = with_response(records.runs, response, lambda: records.epochs, spec.target)

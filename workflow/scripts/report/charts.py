@@ -14,16 +14,14 @@ import pandas as pd
 from analysis import tables
 from analysis.intervals import Estimate
 from analysis.measured import axis_label, cell_words, device_axis_label, level_text
-from analysis.responses import with_response
-from declared.figure_specs import FigureSpec
-from declared.responses import EPOCH_TIME, RESPONSES
+from declared.products.figure_kinds import KINDS
 from figures import lines, panels, rows, selection, value_axis
 from figures.kinds import heat_map
 from figures.kinds.by_factor import with_baselines
 from figures.kinds.scaling import axis_top, cell_rows, drawn_quantities, ideal_lines, place_size_series
 from figures.selection import Series
 from figures.style import SeriesStyle
-from figures.view import View, build_view
+from figures.view import View, build_response_view, build_view
 from report.dark import contrast
 from report.material import Material
 
@@ -217,17 +215,12 @@ def build_charts(material: Material) -> dict[str, Chart | HeatMap]:
         spec = specs.get(picture.name)
         if spec is None or spec.kind not in BUILDERS:
             continue
-        chart = BUILDERS[spec.kind](_view(material, spec), material.network)
+        has_response = KINDS[spec.kind].shows_response
+        view = build_response_view(material, spec) if has_response else build_view(material.runs, spec)
+        chart = BUILDERS[spec.kind](view, material.network)
         if any(panel.points for panel in chart.panels):
             charts[picture.name] = chart
     return charts
-
-
-def _view(material: Material, spec: FigureSpec) -> View:
-    """Return the view of a figure and its response."""
-    response = RESPONSES.get(spec.y or "", EPOCH_TIME)
-    runs = with_response(material.runs, response, lambda: material.epochs, spec.target)
-    return build_view(runs, spec, response)
 
 
 def cells_chart(view: View, _network: pd.DataFrame) -> Chart:
