@@ -18,7 +18,7 @@ from declared.products.figure_kinds import KINDS, FigureKind
 from declared.products.traits import Traits
 from declared.responses import EPOCH_TIME, RESPONSES, TO_TARGET
 
-MAX_VARIANTS = 4  # series of one framework; they share its colour
+MAX_VARIANTS = 4  # series of one framework, which share its colour
 
 Levels = Mapping[str, Any]
 

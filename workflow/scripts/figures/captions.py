@@ -11,7 +11,7 @@ from common.text import split_sentences
 NOT_DRAWN = "Not drawn: "  # start of the caption of a figure without content
 NO_SUCCESS = Note("no-successful-run", "no successful run")
 ALL_OUT_OF_MEMORY = Note("all-out-of-memory", "memory ran out in every run")
-MAX_CAPTION_WORDS = 45  # below a figure; the rest become endnotes
+MAX_CAPTION_WORDS = 45  # words below a figure; further sentences become endnotes
 MARKERS = "Markers: means; bars: 95 % intervals; ticks: runs."
 SINGLE_RUNS = Note("single-run-cells", "Dashed: one run, interval from pooled variance.")
 NOT_FROM_ZERO = Note("axis-not-from-zero", "The axis does not start at 0.")

@@ -28,7 +28,7 @@ PICTURES = CHECKOUT / "docs" / "images" / "gallery"
 CAMPAIGNS = CHECKOUT / "docs" / "campaigns"
 STUDIES = CHECKOUT / "config" / "studies"
 COLOURS = 256
-SHRINK_FACTOR = 2  # of print resolution, in each direction
+SHRINK_FACTOR = 2  # divisor of the print resolution
 
 
 @dataclass(frozen=True)

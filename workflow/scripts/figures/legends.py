@@ -12,7 +12,8 @@ from figures import marks
 from figures.selection import Series
 
 LEGEND_ROW_INCHES = 0.145
-LEGEND_HANDLE_INCHES, LEGEND_CHARACTER_INCHES = 0.42, 0.054  # of an entry, with the gap to the next one
+LEGEND_HANDLE_INCHES = 0.42  # width of an entry without its text, including the gap to the next one
+LEGEND_CHARACTER_INCHES = 0.054
 
 
 def add_legend(

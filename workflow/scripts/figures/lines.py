@@ -33,15 +33,15 @@ from figures.selection import Series
 from figures.view import View
 
 PANEL_INCHES = 1.45
-SERIES_GAP = 0.045  # of the axis, between two series at one level
-MAX_SPREAD = 0.6  # of the distance to the next level, for all series together
-TICK_CHARACTER_INCHES = 0.062  # of a tick label
-TICKS_SHARE = 0.72  # of a panel, for the labels of all ticks
-TICK_ROTATION = 35  # degrees, of labels that would overlap horizontally
+SERIES_GAP = 0.045  # share of the axis between two series at one level
+MAX_SPREAD = 0.6  # share of the distance to the next level that all series take
+TICK_CHARACTER_INCHES = 0.062
+TICKS_SHARE = 0.72  # share of a panel that all tick labels take at most
+TICK_ROTATION = 35  # degrees by which labels turn that would overlap
 BOUND_LINE = (0, (1, 1.5))
 # Thin, pale and solid: dashes tell series apart.
 IDEAL_LINE: Mapping[str, Any] = {"linewidth": 0.6, "linestyle": "-", "alpha": 0.55}
-IDEAL_POINTS = 50  # of a line
+IDEAL_POINTS = 50
 
 
 @dataclass(frozen=True)

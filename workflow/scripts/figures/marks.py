@@ -14,9 +14,9 @@ from figures import style
 from figures.style import SeriesStyle
 
 SINGLE_RUN_LINE = (0, (2, 1.2))
-OUT_OF_MEMORY_MARKER_POINTS = 11.0  # from the middle of the mark to the marker of the series
+OUT_OF_MEMORY_MARKER_POINTS = 11.0  # distance from the middle of the mark to the marker of the series
 OUT_OF_MEMORY_MARKER_SIZE = 3.0
-OUT_OF_MEMORY_ROW_POINTS = 8.0  # between marks, one above the other
+OUT_OF_MEMORY_ROW_POINTS = 8.0  # distance between marks, one above the other
 
 
 class Bar(Line2D):
@@ -78,9 +78,8 @@ def draw_replicates(
 ) -> None:
     """Draw the values of single runs as short ticks across their axis."""
     ticks = ([x] * len(values), values.tolist())
-    line = ax.plot(*ticks[:: 1 if vertical else -1], "_" if vertical else "|", zorder=5)[
-        0
-    ]  # no series has these
+    # No series has these markers.
+    (line,) = ax.plot(*ticks[:: 1 if vertical else -1], "_" if vertical else "|", zorder=5)
     line.set(color=series_style.colour, markersize=style.REPLICATE_SIZE, markeredgewidth=0.5)
 
 

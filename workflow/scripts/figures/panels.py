@@ -17,13 +17,13 @@ from declared.factors import MODEL_AND_DATASET
 from figures import captions, legends, style
 from figures.captions import Caption
 
-MAX_PANELS_IN_COLUMN = 2  # of a figure as wide as a print column; more panels take the page's width
+MAX_PANELS_IN_COLUMN = 2  # panels of a figure of column width; more take the page's width
 MAX_GRID_COLUMNS = 4
 THREE_COLUMN_PANEL_COUNTS = (6, 9)
 PAGE_PANELS_INCHES = 8.4  # height of a printed page without legend and labels
 TITLE_CHARACTERS = 28
 TITLE_ROW_INCHES = 0.125
-REMARK_CHARACTERS = 42  # per line, in an empty panel of one print column
+REMARK_CHARACTERS = 42  # characters per line in an empty panel of column width
 
 
 def duration_factors(facet: Sequence[str]) -> list[str]:

@@ -12,13 +12,13 @@ from figures.selection import Series
 from figures.view import View
 
 ROW_INCHES = 0.13
-MIN_ROWS = 2  # in height, because lower axes leave no room for their labels
+MIN_ROWS = 2  # rows of the lowest axis, because a lower one has no room for its labels
 AXIS_INCHES = 0.35
 MARKER_SIZE = 2.4  # smaller than on other axes, so that short bars stick out
-REPLICATE_OFFSET = 0.36  # of a row, from a mean to the ticks of its runs
-REMARK_X = 0.03  # of the axis
-MAX_LABEL_SHARE = 0.5  # of the width of a print column; a figure with longer row labels is as wide as a page
-CHARACTER_INCHES = 0.055  # of row labels and titles, on average
+REPLICATE_OFFSET = 0.36  # share of a row, from a mean to the ticks of its runs
+REMARK_X = 0.03  # share of the axis
+MAX_LABEL_SHARE = 0.5  # share of a print column; longer row labels make a figure as wide as a page
+CHARACTER_INCHES = 0.055  # average width in row labels and titles
 
 DrawCell = Callable[[Axes, Series, float, pd.DataFrame], None]
 AxisValues = Callable[[View, Mapping[str, Any]], tuple[pd.Series, pd.DataFrame]]

@@ -12,8 +12,8 @@ from matplotlib.patches import Patch
 from figures import legends, panels, rows, selection, style
 from figures.view import NOT_RECORDED, View
 
-MAX_LABEL_CHARACTERS = 50  # of row labels, times panels, in one print column
-MIN_VISIBLE_SHARE = 0.002  # of the longest bar
+MAX_LABEL_CHARACTERS = 50  # characters of row labels, times panels, that fit a print column
+MIN_VISIBLE_SHARE = 0.002  # share of the longest bar
 
 DrawMore = Callable[[Axes, float, pd.Series, float], None]
 

@@ -26,7 +26,7 @@ LAYOUT_PASSES = 2
 INK = "#222222"
 MUTED = "#777777"
 GRID = "#dddddd"
-LEVEL_BAND = "#f3f3f3"  # behind the markers of one level of an axis
+LEVEL_BAND = "#f3f3f3"  # band behind the markers of one level
 MARKER_SIZE = 3.2
 REPLICATE_SIZE = 2.2
 BAND_ALPHA = 0.16
@@ -83,7 +83,7 @@ _FALLBACK_STYLES = [
 ]
 
 FONT_SIZE = 7.5  # points
-SMALL_FONT_SIZE = 7  # of ticks, legends and remarks: the smallest text at column width
+SMALL_FONT_SIZE = 7  # size of ticks, legends and remarks, the smallest text at column width
 
 _RC_PARAMS: dict[Any, Any] = {
     "font.family": "DejaVu Sans",

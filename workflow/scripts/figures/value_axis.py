@@ -19,19 +19,17 @@ LOG_FROM_RATIO = 20
 TICK_DIGITS = ((1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8), (1, 1.5, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,))
 MIN_ROUND_TICKS = 3  # a logarithmic axis with fewer round ticks gets evenly spaced ones
 MAX_TICKS = 6
-MANY_TICKS = 9  # of an axis as wide as a page
+MANY_TICKS = 9  # on an axis of page width
 MAX_MINOR_TICK_DECADES = 3
-TICK_EXTENSION = 0.1  # of a logarithmic axis, which can be added at an end to reach a tick
+TICK_EXTENSION = 0.1  # share of a logarithmic axis by which an end moves to reach a tick
 MAX_INTERVAL_REACH = 2  # an axis reaches at most this factor beyond the runs to show intervals
-AXIS_EXTENSION = 0.3  # of an axis, which can be added at an end rather than cut an interval
-MIN_ZOOMED_RATIO = 0.9  # of the lowest to the highest value of an axis that need not start at 0
-ZOOMED_MARGIN = 0.3  # of the range of its values, at either end
-AXIS_MARGIN = 0.03  # of a logarithmic axis, at either end, for half a marker
+AXIS_EXTENSION = 0.3  # share of an axis by which an end moves to show an interval
+MIN_ZOOMED_RATIO = 0.9  # ratio of lowest to highest value above which an axis need not start at 0
+ZOOMED_MARGIN = 0.3  # share of the range of values, at either end
+AXIS_MARGIN = 0.03  # share of a logarithmic axis, at either end, for half a marker
 MIN_RUNS_FOR_AXIS = 3  # the interval of two runs is too wide to set an axis
-ARROWS: Mapping[str, tuple[str, str]] = {
-    "x": ("<", ">"),
-    "y": ("v", "^"),
-}  # markers at the lower and the upper end
+# Markers at the lower and the upper end, by axis.
+ARROWS: Mapping[str, tuple[str, str]] = {"x": ("<", ">"), "y": ("v", "^")}
 
 
 def scale_value_axis(

@@ -47,7 +47,7 @@ from figures.captions import Caption
 from figures.selection import Series, level_combinations, rows_at
 
 PanelLevels = Sequence[dict[str, Any]]
-MAX_NAMED_LEVELS = 4  # of a factor, in a caption
+MAX_NAMED_LEVELS = 4  # levels of a factor that a caption names; of more it states the number
 NOT_RECORDED = "not recorded"
 
 
@@ -376,7 +376,7 @@ def build_view(runs: pd.DataFrame, spec: FigureSpec, response: Response = EPOCH_
     elif not colour:
         colour = series_factors(drawn, but=[*axis_factors, *facet, *implied_factors])
     unplaced = [name for name in varied_factors if name not in (*axis_factors, *colour, *facet)]
-    treatments = treatments_of(unplaced)  # in the order of series, after all other panel factors
+    treatments = treatments_of(unplaced)
     return View(
         runs,
         drawn,

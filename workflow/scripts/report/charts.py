@@ -33,8 +33,9 @@ MARKERS = {
 }  # fmt: skip
 DASHES = {"-": (), "--": (6, 3), ":": (2, 3), "-.": (6, 3, 2, 3)}
 PIXELS_PER_POINT = 1.4
-RUN_DIGITS = 4  # of the value of a run whose cell has no interval
-LIGHT_INK, DARK_INK = "#ffffff", "#000000"  # of fields; one of them has a contrast above 4.5 with any colour
+RUN_DIGITS = 4  # digits of a run's value if its cell has no interval
+# Text of fields: one of both has a contrast above 4.5 with any colour.
+LIGHT_INK, DARK_INK = "#ffffff", "#000000"
 
 
 @dataclass(frozen=True)

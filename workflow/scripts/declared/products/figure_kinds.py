@@ -12,7 +12,7 @@ from declared.responses import RESPONSES
 
 MIN_HEAT_MAP_CELLS = 12
 FILE = Path(__file__).with_name("figures.yaml")
-ALL_RESPONSES = "responses"  # as allowed_y in figures.yaml, it stands for the names of all responses
+ALL_RESPONSES = "responses"  # stands for all responses as allowed_y in figures.yaml
 
 
 @dataclass(frozen=True)

@@ -23,23 +23,23 @@ from figures.style import SeriesStyle
 from figures.view import View, build_view
 
 PANEL_INCHES = 1.2
-SMALL_PANEL_INCHES = 1.0  # if there are more panels than LARGE_PANELS
+SMALL_PANEL_INCHES = 1.0  # height if there are more panels than LARGE_PANELS
 LARGE_PANELS = 12
 SMALL_GRID_COLUMNS = 6
 SMALL_TITLE_CHARACTERS = 16
-MAX_MARKED_EPOCHS = 20  # of a line whose markers are not shifted
+MAX_MARKED_EPOCHS = 20  # markers of a line, unless they are shifted
 MARKER_SIZE = 2.4
 MAX_EPOCH_TICKS = 4
-MARGIN = 0.05  # of the axis, on both sides
-SINGLE_EPOCH_OFFSET = 0.08  # of the axis, between series that have a single epoch
-BAR_OFFSET = 0.012  # of the axis, between markers and bars of several series
+MARGIN = 0.05  # share of the axis, at either end
+SINGLE_EPOCH_OFFSET = 0.08  # share of the axis, between series with a single epoch
+BAR_OFFSET = 0.012  # share of the axis, between markers and bars of two series
 MIN_RUNS_FOR_INTERVAL = 3  # fewer runs are drawn one by one
 MAX_BANDS = 3  # series of a panel with bands; more get bars, because bands would cover each other
-MAX_BARS = 10  # of a series, if its markers and bars are shifted
-MIN_AXIS_SPAN = 0.02  # of an accuracy
+MAX_BARS = 10  # bars of a series whose markers and bars are shifted
+MIN_AXIS_SPAN = 0.02  # smallest range of an axis of accuracy, as a share
 # Series of a panel whose means of accuracy differ by no more, at every epoch, share a curve.
 COMMON_CURVE_TOLERANCE = 0.005
-MAX_NAMED_PANELS = 2  # with series apart, in the caption
+MAX_NAMED_PANELS = 2  # panels that a caption names because their series disagree
 COMMON_BAND: Mapping[str, Any] = {"color": style.INK, "alpha": style.BAND_ALPHA, "linewidth": 0}
 COMMON_CURVE: Mapping[str, Any] = {
     "color": style.INK,
@@ -49,7 +49,7 @@ COMMON_CURVE: Mapping[str, Any] = {
     "markeredgewidth": 0,
 }
 DOT_SIZE = 1.4
-PARTS = {"train": "training", "validation": "validation"}  # panels, from the top
+PARTS = {"train": "training", "validation": "validation"}  # names of the panels, from the top
 
 
 @dataclass(frozen=True)
@@ -358,7 +358,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
         missing = x_axis.heading if responses else quantity.column
         cause = Note("not-recorded", f"no {missing} was recorded", quantity=missing)
         return panels.empty_figure(view.runs, captions.NO_SUCCESS if epochs.empty else cause)
-    recorded_runs = epochs.groupby(["cell", "epoch"])[list(responses)].count().stack()  # that recorded it
+    recorded_runs = epochs.groupby(["cell", "epoch"])[list(responses)].count().stack()
     recorded_runs = recorded_runs[recorded_runs > 0]
     curves = _Curves(view, epochs, responses, quantity, _x_scale(x_axis, epochs))
     figure = _draw_panels(curves)
@@ -400,7 +400,7 @@ def _x_scale(x_axis: Axis, epochs: pd.DataFrame) -> _XScale:
     Updates get a logarithmic axis if cells make very different numbers of them, because the curves of those
     with few updates would be a vertical line on a linear one.
     """
-    by_epoch = epochs.groupby(["cell", "epoch"])["x"]  # runs are drawn one by one if a cell has few
+    by_epoch = epochs.groupby(["cell", "epoch"])["x"]
     x = by_epoch.transform("mean").where(by_epoch.transform("count") >= MIN_RUNS_FOR_INTERVAL, epochs["x"])
     if x_axis is AXES["updates"] and x.min() > 0 and x.max() / x.min() > value_axis.LOG_FROM_RATIO:
         margin = (x.max() / x.min()) ** MARGIN

@@ -33,7 +33,7 @@ from figures.kinds.residuals import BAND_COLOUR, DOT_STYLE, MAX_BANDS, MAX_VECTO
 from figures.kinds.timeline import Time
 
 HEIGHT_INCHES = 3.1
-WIDTHS = (2.7, 1.0)  # of the panels over time, and of the panel on the right
+WIDTHS = (2.7, 1.0)  # relative widths of the panels over time and of the panel on the right
 HEIGHTS = (1.15, 1.15, 0.8)
 BLUE, RED, YELLOW = "#004488", "#bb5566", "#ddaa33"
 WAIT_MARKER = style.dots("v", 3, style.INK)
@@ -45,8 +45,8 @@ MIN_AXIS_CUT = 50.0
 CUT_QUANTILE, CUT_REACH = 0.9, 1.5  # the quantile of deviations, and its multiple that stays on the axis
 MAX_CUT_LABELS = 4
 MAX_NAMED_BLOCKS = 12
-MAX_LEGEND_ROW = 6  # entries
-MIN_VISIBLE_SHARE = 0.02  # of a panel's height, from which a bar is visible
+MAX_LEGEND_ROW = 6  # entries in one row of the legend
+MIN_VISIBLE_SHARE = 0.02  # share of a panel's height from which a bar is visible
 DEVIATION = {REFERENCE: "reference: deviation (%)", LOST_CPU_TIME: "CPU time lost: deviation (%)"}
 NO_SHARES = "no run records background load"
 LEAD = "Machine speed over the campaign, by a reference benchmark around every run."
@@ -206,7 +206,9 @@ def _draw_reference(ax: Axes, data: pd.DataFrame, bands: pd.DataFrame) -> tuple[
     values = np.append(percent.ravel(), [0.0, *deviations]).clip(-cut, cut)
     values = np.append(values, block_means)
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
-    margins = (high - low or 1.0) * np.array([0.08, 0.2])  # below, and above for the triangles
+    margins = (high - low or 1.0) * np.array(
+        [0.08, 0.2]
+    )  # shares at the lower and the upper end; the upper one holds the triangles
     ax.set_ylim(low - margins[0], high + margins[1])
     starts = data.loc[data["waited_s"] > 0, "left"]
     ax.plot(starts, [0.96] * len(starts), transform=ax.get_xaxis_transform(), **WAIT_MARKER)

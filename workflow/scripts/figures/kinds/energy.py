@@ -18,7 +18,7 @@ from figures.kinds import pareto
 from figures.view import build_view
 
 MAX_POWER_LINES = 6
-MIN_LINE_LENGTH = 0.25  # of the panel's side
+MIN_LINE_LENGTH = 0.25  # share of the panel's side
 POWER_LINE = (0, (1, 1.5))
 LEAD = (
     "Energy per epoch against epoch time. Each marker is a cell: means over its runs, with their intervals. "

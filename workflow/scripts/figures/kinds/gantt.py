@@ -25,8 +25,8 @@ from traces.steps import WAIT, Traced
 
 MAX_RANKS = 8
 ROW_INCHES, TITLE_INCHES, AXIS_INCHES = 0.2, 0.24, 0.28
-BAR, LANE = 0.56, 0.16  # of a row: the phases of a rank, and its all-reduce below them
-STEPS_ON_AXIS = 3  # of the slowest panel; they set the end of the axis
+BAR, LANE = 0.56, 0.16  # shares of a row: the phases of a rank, and its all-reduce below them
+STEPS_ON_AXIS = 3  # steps of the slowest panel, which set the end of the axis
 MAX_HEIGHT_INCHES = 7.6
 LIGHT_COLOUR = "#fde8d8"
 WAIT_LABEL = "wait for slowest (below)"

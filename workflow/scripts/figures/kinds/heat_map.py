@@ -34,17 +34,17 @@ from figures import captions, panels, selection, style, value_axis
 from figures.view import View, build_response_view
 
 COLOURS = "cividis"  # sequential, and the same to readers with and without colour blindness
-COLOUR_ENDS = 0.12, 0.98  # of the scale, without its darkest part
+COLOUR_ENDS = 0.12, 0.98  # the part of the scale that is used, without the darkest colours
 LOG_FROM_RATIO = 3
-MAX_COMMON_DECIMALS_RATIO = 5  # of means; beyond it each has the decimals of its own interval
+MAX_COMMON_DECIMALS_RATIO = 5  # ratio of means beyond which each has its own decimals
 FIELD_INCHES = 0.31
 AROUND_FIELDS_INCHES = 0.75  # height of the axis below the fields and of the scale of colours
 MIN_FIELD_WIDTH_IN = 0.9
 CHARACTER_INCHES, SMALL_CHARACTER_INCHES = 0.06, 0.055
 DARK_BELOW = 0.5  # luminance of a field whose text is white
-LUMINANCE = (0.2126, 0.7152, 0.0722)  # of red, green and blue
-MEAN_OFFSET, INTERVAL_OFFSET = -0.18, 0.23  # of a field, from its middle
-EMPTY_CHARACTERS = 14  # per line, in a field without a value
+LUMINANCE = (0.2126, 0.7152, 0.0722)  # weights of red, green and blue
+MEAN_OFFSET, INTERVAL_OFFSET = -0.18, 0.23  # shares of a field, from its middle
+EMPTY_CHARACTERS = 14  # characters per line in a field without a value
 SINGLE_RUN = "†"
 LEAD = "{} as a heat map. Numbers: means with 95 % intervals; yellow: larger."
 SINGLE_RUNS = f"{SINGLE_RUN}: a single run."

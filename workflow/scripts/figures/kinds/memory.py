@@ -12,8 +12,8 @@ from figures import captions, legends, marks, panels, selection
 from figures.kinds.strategies import multi_node_view
 
 PANEL_INCHES = 1.6
-MARGIN = 0.15  # of an axis
-OUT_OF_MEMORY_PLACE = 0.92  # of the axis of memory, for strategies that need more than there is
+MARGIN = 0.15  # share of an axis
+OUT_OF_MEMORY_PLACE = 0.92  # place on the axis of memory of strategies that ran out of it
 MB = 1e6
 LEAD = (
     "Epoch time over the peak memory of a rank, by strategy. Markers: means over runs; bars: 95 % intervals "

@@ -43,13 +43,13 @@ PANEL_INCHES = 1.6
 TICK_FACTOR, TICK_FACTOR_IN_PANELS = 16, 64
 JOINING_LINE_WIDTH = 0.9
 FIT_LINE: Mapping[str, Any] = {"color": style.INK, "linewidth": 0.9, "linestyle": (0, (3, 1.5)), "zorder": 6}
-ROUND_TICK_FACTOR = 1.2  # of a message size, from the mean over rounds to the ticks of the rounds
+ROUND_TICK_FACTOR = 1.2  # factor of message sizes between a mean and the ticks of its rounds
 BOUND_LINE = (0, (1, 1.5))
 LEAD = (
     "Bus bandwidth of {} by message size{}. Markers: harmonic means over {} of the median repetition; "
     "bars: 95 % intervals; ticks: rounds."
 )
-OWN_LIBRARY = ", in each framework's own library"  # not in benchmarks that were measured elsewhere
+OWN_LIBRARY = ", in each framework's own library"  # omitted for benchmarks that were measured elsewhere
 BOUND_NOTE = Note("bound-drawn", "Dotted: the maximum that the link allows.")
 NO_BENCHMARK = Note("no-collective-benchmark", "no collective benchmark")
 NO_SUCCESSFUL_BENCHMARK = Note("no-successful-benchmark", "no successful collective benchmark")

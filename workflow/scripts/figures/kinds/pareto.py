@@ -24,9 +24,9 @@ from figures.selection import Series
 from figures.view import View, build_view
 
 PANEL_INCHES = 1.6
-MARGIN = 1.18  # of an axis, beyond the ends of intervals
+MARGIN = 1.18  # factor between the ends of intervals and of the axis
 LOG_FROM_RATIO = 5
-LABEL_DISTANCE = 0.16  # of a panel's width; closer markers share the number of nodes
+LABEL_DISTANCE = 0.16  # share of a panel's width; closer markers share a label
 FRONT_STYLE: dict[str, Any] = {
     "color": style.INK,
     "linewidth": 0.7,

@@ -21,7 +21,7 @@ from traces.cells import NO_PHASES, STEP, Measured
 from traces.steps import WAIT
 
 TIME = "time"
-LANE = 0.17  # of a row
+LANE = 0.17  # height, as a share of a row
 LEAD = "Where the time of a training step goes."
 HOW_TO_READ = (
     "Means over ranks, then over runs. Hatched: exposed communication, during which nothing is computed; "

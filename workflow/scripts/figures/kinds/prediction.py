@@ -31,10 +31,10 @@ TICKS = {
     3: "+200",
 }
 MIN_REACH, MAX_REACH = 1.3, 3.2  # factor that the axis extends beyond no error
-REACH_QUANTILE = 0.95  # of predictions that the axis holds if possible
+REACH_QUANTILE = 0.95  # share of the predictions that the axis holds if possible
 MARKER_SIZE = 2.2
 IMPOSSIBLE = "below 0 s"
-SPREAD = 0.6  # of a column's width, for its markers
+SPREAD = 0.6  # share of a column's width that its markers take
 LEAD = (
     "Errors of epoch times predicted for cells left out of the fit, by method. Above: mean absolute error (%)"
 )

@@ -20,8 +20,8 @@ from prediction.message_times import rate_text
 
 PANEL_INCHES = 1.7
 MAX_PANELS = 6
-MAX_SPEEDUP_PANELS = 3  # of cases, with a row for speed-up and one for efficiency
-BAR_GAP = 0.06  # between the bars of two rates, in the logarithm of nodes
+MAX_SPEEDUP_PANELS = 3  # cases that have a panel of speed-up besides that of efficiency
+BAR_GAP = 0.06  # distance between the bars of two rates, in the logarithm of nodes
 LEAD = (
     "{} over nodes, extrapolated by the law of prediction. Lines: link rates; bars: 90 % bands; markers: "
     "nodes worth it; triangles: counts to measure next."
@@ -97,7 +97,7 @@ def _choose_panels(projected: pd.DataFrame) -> tuple[list[dict[str, Any]], str]:
     names = [name for name in FACTORS if projected[name].nunique() > 1]
     every = selection.level_combinations(projected, names)
     chosen = every
-    if len(every) > MAX_PANELS:  # one batch size of each case
+    if len(every) > MAX_PANELS:  # then only the largest batch size of each case
         cases = projected.groupby([name for name in FACTORS if name != "batch_size"], dropna=False)
         largest = cases["batch_size"].transform("max")
         chosen = selection.level_combinations(projected[projected["batch_size"] == largest], names)[

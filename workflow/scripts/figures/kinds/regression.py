@@ -22,7 +22,7 @@ from figures.view import View, build_view
 PANEL_INCHES = 1.2  # side of a square
 MARGIN = 1.15  # factor of the axes beyond the smallest and the largest mean
 MAX_BEYOND = 2.2  # factor beyond the measured means; predictions further out are moved to the edge
-MAX_TICKS = 3  # of labels side by side below a small panel
+MAX_TICKS = 3  # labels that fit side by side below a panel
 ADEQUATE_FROM = 0.05  # p value of the test of lack of fit, below which a model misses the means
 THOUSAND = 1000.0
 EDGE = 1.04  # factor between an edge and the markers that are moved to it

@@ -54,8 +54,8 @@ QUANTITIES = {
 }
 EFFICIENCY = "efficiency"
 MIN_ZOOMED_EFFICIENCY = 80.0  # in %; an axis of higher ones does not start at 0
-MAX_IDEAL_REACH = 1.7  # of the ideal line, relative to the largest speed-up
-MAX_OCTAVES = 0.06  # by which a marker is moved on an axis of doublings, 4 % of the ideal
+MAX_IDEAL_REACH = 1.7  # end of the ideal line, relative to the largest speed-up
+MAX_OCTAVES = 0.06  # largest shift of a marker on an axis of doublings, 4 % of the ideal
 LEAD = "{}{}. Bars: uncorrected 95 % intervals."
 NO_ACCUMULATION_NOTE = Note("baseline-without-accumulation", "Baselines do not accumulate.")
 HOW_TO_READ = (

@@ -16,7 +16,7 @@ from declared.figure_specs import FigureSpec
 from figures import captions, panels, stacks, style
 from figures.view import build_view
 
-BAR = 0.74  # of a row
+BAR = 0.74  # height, as a share of a row
 EPOCH = "epoch"
 CELL_WITHOUT_WALL_TIME = "no wall time"
 # Neighbours also differ in grey, by lightness or hatching.

@@ -17,8 +17,8 @@ from figures.view import View, build_view, filtered
 from prediction.message_times import rate_text
 
 PANEL_INCHES = 1.6
-DODGE_SHARE = 0.5  # of the distance between two rates, for all series together
-MARGIN = 0.08  # of the axis, at either end
+DODGE_SHARE = 0.5  # share of the distance between two rates that all series take
+MARGIN = 0.08  # share of the axis, at either end
 LEAD = "Epoch time of each strategy by link rate. Markers: measured means; bars: 95 % intervals; ticks: runs."
 LINES_NOTE = Note("predicted-lines", "Lines: predicted from one node and the collective benchmark.")
 DASHES_NOTE = Note(

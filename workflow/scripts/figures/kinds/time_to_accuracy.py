@@ -16,7 +16,7 @@ from figures import captions, marks, panels, rows, selection, style, value_axis
 from figures.selection import Series
 from figures.view import View, build_view
 
-REMARK_OFFSET = 4  # points, from the end of the axis
+REMARK_OFFSET = 4  # distance from the end of the axis in points
 LEAD = f"Time to {{:.4g}} % validation accuracy. {captions.MARKERS}"
 NEVER_SENTENCE = "Open: not always reached."
 

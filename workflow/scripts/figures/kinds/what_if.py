@@ -15,7 +15,7 @@ from prediction.what_if import NO_TRACE, PREDICTION_METHOD, gain, in_order
 
 ROW_INCHES = 0.19
 AXIS_INCHES = 0.42
-ROW_OFFSET = 0.17  # of a row, from its middle to the predicted and the measured value
+ROW_OFFSET = 0.17  # share of a row, from its middle to either value
 PREDICTED, MEASURED = (style.TREATMENT_STYLES[index] for index in (0, 1))
 SERIES = [Series("predicted by replay", {}, PREDICTED), Series("measured", {}, MEASURED)]
 MAX_PANELS = 6
