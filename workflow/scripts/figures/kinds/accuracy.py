@@ -19,7 +19,6 @@ from common.notes import Note
 from declared.figure_specs import FigureSpec
 from figures import captions, legends, marks, panels, selection, style, value_axis
 from figures.selection import Series
-from figures.style import SeriesStyle
 from figures.view import View, build_view
 
 PANEL_INCHES = 1.2
@@ -266,26 +265,37 @@ class _Curves:
     def groups(self) -> dict[tuple[int, str], list[list[int]]]:
         """The series of each panel and response, in lists of those that share a curve.
 
-        Over wall time series end at different times, so each has a curve of its own. Series that share a
-        curve with some of the others, but not with all, do so in every panel, or the colour of the curve
-        would stand for different series.
+        Over wall time series end at different times, so each has a curve of its own.
         """
         if not self.x_scale.quantity.integer:
             return {key: _apart(groups) for key, groups in self.agreeing.items()}
-        partners: dict[str, set[tuple[str, ...]]] = {}
-        for (panel, _), groups in self.agreeing.items():
-            for group in groups if not _is_single_group(groups) else ():
-                names = self._names(panel, group)
-                for name in names:
-                    partners.setdefault(name, set()).add(names)
-        is_consistent = all(len(combinations) == 1 for combinations in partners.values())
+        is_shared = any(len(members) > 1 for members in self.sharing)
         return {
-            key: groups if is_consistent or _is_single_group(groups) else _apart(groups)
+            key: groups if is_shared or _is_single_group(groups) else _apart(groups)
             for key, groups in self.agreeing.items()
         }
 
-    def _names(self, panel: int, group: Sequence[int]) -> tuple[str, ...]:
-        return tuple(self.by_panel[panel][number][0].name for number in group)
+    @cached_property
+    def sharing(self) -> list[list[Series]]:
+        """The series, in lists of those that a curve in colour stands for.
+
+        If some series agree in one panel and disagree in another one, each series is alone, because the
+        colour of a curve would otherwise stand for different series.
+        """
+        partition: list[set[str]] = []
+        disagreeing = [
+            [{self.by_panel[panel][number][0].name for number in group} for group in groups]
+            for (panel, _), groups in self.agreeing.items()
+            if not _is_single_group(groups)
+        ]
+        for names in (names for groups in disagreeing for names in groups):
+            joined = names.union(*(part for part in partition if part & names))
+            partition = [*(part for part in partition if not part & names), joined]
+        if any(
+            sum(bool(part & names) for names in groups) > 1 for part in partition for groups in disagreeing
+        ):
+            return [[series] for series in self.view.series]
+        return [[series for series in self.view.series if series.name in part] for part in partition]
 
     @cached_property
     def common(self) -> set[tuple[int, str]]:
@@ -314,22 +324,25 @@ class _Curves:
 
     @property
     def coloured(self) -> list[Series]:
-        """The curves in colour, which the legend names: series, and groups of series that share a curve."""
+        """The curves in colour, which the legend names: series, and several series that share a curve."""
         drawn = {
-            self._names(panel, group): self.group_style(panel, group)
+            self.curve_of(self.by_panel[panel][group[0]][0]).name
             for (panel, response), groups in self.groups.items()
             if (panel, response) not in self.common
             for group in groups
         }
-        order = [series.name for series in self.view.series]
-        return [
-            Series(", ".join(names), {}, drawn[names])
-            for names in sorted(drawn, key=lambda names: order.index(names[0]))
-        ]
+        curves = {self.curve_of(series).name: self.curve_of(series) for series in self.view.series}
+        return [curve for name, curve in curves.items() if name in drawn]
 
-    def group_style(self, panel: int, group: Sequence[int]) -> SeriesStyle:
-        """Return the style of a curve: that of its last series, as single-device baselines come first."""
-        return self.by_panel[panel][group[-1]][0].style
+    def curve_of(self, series: Series) -> Series:
+        """Return the curve in colour of a series: itself, or with the names of all that share the curve.
+
+        It has the style of the last of them, because single-device baselines, which are pale, come first.
+        """
+        members = next((members for members in self.sharing if series in members), [series])
+        if not self.x_scale.quantity.integer or len(members) == 1:
+            return series
+        return Series(", ".join(member.name for member in members), {}, members[-1].style)
 
 
 def _is_single_group(groups: Sequence[Sequence[int]]) -> bool:
@@ -536,7 +549,7 @@ def _draw_panel(ax: Axes, curves: _Curves, panel: int, response: str) -> None:
         if (panel, response) in curves.common:
             _draw_shared_curve(ax, drawn, response, curves.quantity, (COMMON_BAND, COMMON_CURVE))
         elif len(group) > 1:
-            group_style = curves.group_style(panel, group)
+            group_style = curves.curve_of(series).style
             band = {"color": group_style.colour, "alpha": style.BAND_ALPHA, "linewidth": 0}
             marker = marks.marker_style(group_style) | {"markersize": MARKER_SIZE, "markeredgewidth": 0.5}
             line = marker | {"linestyle": group_style.line, "linewidth": 0.8}
