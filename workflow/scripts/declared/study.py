@@ -507,7 +507,7 @@ class Study(StudyKeys):
 
         Among equals the factor that scales a cell comes first. "" if only frameworks vary.
         """
-        scale, cells = size_factor_of(varied), self.untraced_cells
+        size_factor, cells = size_factor_of(varied), self.untraced_cells
 
         def gaps(name: str) -> int:
             rows = {
@@ -515,7 +515,7 @@ class Study(StudyKeys):
             }
             return len(rows) * len(self.levels(name)) - len(cells)
 
-        names = sorted((name for name in varied if name != "framework"), key=lambda name: name != scale)
+        names = sorted((name for name in varied if name != "framework"), key=lambda name: name != size_factor)
         return min(names, key=gaps, default="")
 
     @property
