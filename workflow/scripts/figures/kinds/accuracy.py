@@ -342,7 +342,9 @@ class _Curves:
         members = next((members for members in self.sharing if series in members), [series])
         if not self.x_scale.quantity.integer or len(members) == 1:
             return series
-        return Series(", ".join(member.name for member in members), {}, members[-1].style)
+        names = [member.name for member in members]
+        separator = "; " if any(", " in name for name in names) else ", "
+        return Series(separator.join(names), {}, members[-1].style)
 
 
 def _is_single_group(groups: Sequence[Sequence[int]]) -> bool:
