@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from common.notes import find_note
-from figures.panels import Caption
+from figures.captions import Caption
 
 
 def why_not_drawn(caption: Caption) -> Mapping[str, Any]:

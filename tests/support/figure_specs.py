@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from declared.figures import FigureSpec
+from declared.figure_specs import FigureSpec
 from declared.study import Study
 
 

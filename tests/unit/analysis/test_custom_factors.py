@@ -10,7 +10,7 @@ from analysis.measured import Records, levels_in_order, read_runs, title, varyin
 from analysis.speedup import build_rows as speedup_rows
 from common.errors import InputError
 from common.tables import read_table, write_table
-from declared.figures import FigureSpec
+from declared.figure_specs import FigureSpec
 from declared.site import load_site
 from declared.study import load_study
 from figures.kinds import by_factor

@@ -13,7 +13,7 @@ from common.schemas import SCHEMAS, schema
 from declared.configuration import Configuration
 from declared.factors import N_DEVICES, factor_table
 from declared.frameworks import FrameworkKeys
-from declared.products.figures import KINDS
+from declared.products.figure_kinds import KINDS
 from declared.products.tables import TABLES
 from declared.site import SiteKeys, load_site
 from declared.study import StudyKeys

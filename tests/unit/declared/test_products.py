@@ -6,7 +6,7 @@ import pytest
 
 from common.files import CHECKOUT
 from common.program_sources import program_sources
-from declared.products.figures import KINDS
+from declared.products.figure_kinds import DEFAULT_FIGURES, KINDS
 from declared.products.tables import PROGRAM_OF, PROGRAMS, TABLES, is_available
 from declared.products.traits import Traits
 from declared.records import RECORD_TABLES
@@ -20,9 +20,6 @@ def conditions() -> list[tuple[str, str]]:
     of_tables = [(table.name, name) for table in TABLES.values() for name in table.when]
     of_programs = [(program.name, name) for program in PROGRAMS.values() for name in program.when]
     of_figures = [(kind.name, name) for kind in KINDS.values() for name in kind.when]
-    usual = [
-        (kind.name, kind.default_figures) for kind in KINDS.values() if isinstance(kind.default_figures, str)
-    ]
     entries = [
         (kind.name, entry)
         for kind in KINDS.values()
@@ -31,12 +28,17 @@ def conditions() -> list[tuple[str, str]]:
     ]
     of_entries = [(kind, name) for kind, entry in entries for name in entry.get("when", ())]
     of_records = [(record, name) for record, table in RECORD_TABLES.items() for name in table.when]
-    return [*of_tables, *of_programs, *of_figures, *usual, *of_entries, *of_records]
+    return [*of_tables, *of_programs, *of_figures, *of_entries, *of_records]
 
 
 def test_every_condition_is_a_trait() -> None:
     assert len(conditions()) > 30
     assert [(entry, name) for entry, name in conditions() if not hasattr(TRAITS, name)] == []
+
+
+def test_every_name_of_default_figures_is_a_function() -> None:
+    names = {kind.default_figures for kind in KINDS.values() if isinstance(kind.default_figures, str)}
+    assert names == set(DEFAULT_FIGURES)
 
 
 def test_every_input_is_a_record_or_a_table() -> None:

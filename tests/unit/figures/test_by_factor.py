@@ -6,8 +6,8 @@ import pytest
 from analysis import cells
 from analysis.measured import Records
 from common.notes import codes, find_note
-from declared.figures import FigureSpec
-from figures import panels
+from declared.figure_specs import FigureSpec
+from figures import marks
 from figures.kinds import by_factor
 from figures.lines import IDEAL_LINE, IDEAL_POINTS
 from support.synthetic import designed_campaign, write_frames
@@ -42,7 +42,7 @@ def test_bars_are_intervals_of_the_table_of_cells(records):
     figure, _ = by_factor.draw(records, SPEC)
     (ax,) = figure.axes
     rows = rows_of(records)
-    bars = sorted(tuple(line.get_ydata()) for line in ax.lines if isinstance(line, panels.Bar))
+    bars = sorted(tuple(line.get_ydata()) for line in ax.lines if isinstance(line, marks.Bar))
     assert bars == [
         pytest.approx(tuple(row)) for row in sorted(rows[COLUMNS[1:]].itertuples(index=False, name=None))
     ]
@@ -77,7 +77,7 @@ def test_memory_has_no_ideal(records):
     figure, caption = by_factor.draw(records, memory)
     assert not ideals(figure.axes[0]) and "ideal-drawn" not in codes(caption.notes)
     mib = records.runs["memory_peak_bytes"].astype(float) / 2**20
-    top = max(line.get_ydata()[0] for line in figure.axes[0].lines if isinstance(line, panels.Bar))
+    top = max(line.get_ydata()[0] for line in figure.axes[0].lines if isinstance(line, marks.Bar))
     assert mib.min() < top < mib.max()
 
 
@@ -90,7 +90,7 @@ def test_without_one_device_the_ideal_starts_at_the_fewest(records, tmp_path):
     assert starts == pytest.approx(sorted(rows.loc[rows["nodes"] == 2, COLUMNS[0]]))
     for line in ideals(figure.axes[0]):
         assert line.get_ydata()[-1] == pytest.approx(1.5 * line.get_ydata()[0]), "three nodes over two"
-    assert "ideal-from-smallest-scale" in codes(caption.notes)
+    assert "ideal-from-smallest-size" in codes(caption.notes)
     assert all(line.get_alpha() == IDEAL_LINE["alpha"] for line in ideals(figure.axes[0]))
 
 

@@ -12,7 +12,7 @@ from analysis.adjusted import NO_REFERENCE, adjust_for_speed, adjusted_tables_no
 from analysis.adjusted import interval_gain_note as said_of_widths
 from analysis.measured import Records
 from common.notes import find_note
-from declared.figures import FigureSpec
+from declared.figure_specs import FigureSpec
 from figures.kinds import drift
 from support.captions import why_not_drawn
 from support.synthetic import campaign, referenced, write_frames

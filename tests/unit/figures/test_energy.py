@@ -5,7 +5,7 @@ import pytest
 from analysis.energy import WHY_NO_ENERGY, choose_scope
 from analysis.measured import Records
 from common.notes import codes, find_note
-from declared.figures import FigureSpec
+from declared.figure_specs import FigureSpec
 from figures import style
 from figures.kinds import energy
 from support.captions import why_not_drawn

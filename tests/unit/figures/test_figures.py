@@ -21,8 +21,8 @@ from common.files import CHECKOUT
 from common.notes import codes, find_note
 from common.options import run_program
 from common.tables import write_table
-from declared.figures import FigureSpec, from_json
-from figures import draw, lines, panels, style
+from declared.figure_specs import FigureSpec, from_json
+from figures import captions, draw, lines, marks, panels, style
 from figures.kinds import projection, residuals, scaling
 from figures.kinds.network import NO_BENCHMARK
 from figures.kinds.prediction import NOTHING_PREDICTED
@@ -154,7 +154,7 @@ def test_a_figure_is_drawn_whatever_the_campaign_holds(name, unusual):
     assert "nan" not in caption
     texts = [text.get_text() for ax in figure.axes for text in ax.texts]
     if case == "no successful run":
-        assert texts == [panels.NO_SUCCESS]
+        assert texts == [captions.NO_SUCCESS]
         assert why_not_drawn(caption)["why"] == "no-successful-run"
     if case == "one replicate" and name == "residuals":
         assert texts == [residuals.NO_SPREAD]
@@ -247,11 +247,11 @@ def test_an_interval_of_two_runs_sets_no_axis_but_has_an_arrow(name, tmp_path):
     tops = {(ax.get_xlim() if name == "overview" else ax.get_ylim())[1] for ax in figure.axes if ax.lines}
     high = estimate_means(records.runs).cell_mean(slowest).high
     assert max(tops) < 0.9 * high
-    bars = [line for ax in figure.axes for line in ax.lines if isinstance(line, panels.Bar)]
+    bars = [line for ax in figure.axes for line in ax.lines if isinstance(line, marks.Bar)]
     ends = [line.get_xdata() if name == "overview" else line.get_ydata() for line in bars]
     assert max(map(max, ends)) == pytest.approx(high)
-    marks = [line.get_marker() for ax in figure.axes for line in ax.lines]
-    assert (">" if name == "overview" else "^") in marks
+    markers = [line.get_marker() for ax in figure.axes for line in ax.lines]
+    assert (">" if name == "overview" else "^") in markers
 
 
 def test_times_far_apart_get_a_logarithmic_axis(tmp_path):
@@ -299,10 +299,10 @@ def of_many_panels(tmp_path_factory):
 def test_a_page_holds_as_many_levels_of_the_last_factor_as_fit(of_many_panels):
     all_panels = build_view(of_many_panels.runs, FIGURES["by_nodes"])
     assert all_panels.facet == ["batch_size", "optimizer", "sync_every", "learning_rate"]
-    assert len(all_panels.panels) == 4 * 2 * 6
-    assert all_panels.fit_to_page(0.6).panels is all_panels.panels
+    assert len(all_panels.panel_levels) == 4 * 2 * 6
+    assert all_panels.fit_to_page(0.6).panel_levels is all_panels.panel_levels
     two_rates = all_panels.fit_to_page(2.0)
-    assert len(two_rates.panels) == 16
+    assert len(two_rates.panel_levels) == 16
     assert two_rates.runs["learning_rate"].unique().tolist() == RATES[:2]
     assert two_rates.omission_note.facts == {
         "drawn": 16,
@@ -455,7 +455,7 @@ def test_regression_shows_each_cell_as_the_others_predict_it(treated):
         _, mape, p = ax.get_title().splitlines()
         share = tables.number(fit.statistics["without cell: MAPE (%)"], 2)
         assert mape == f"MAPE {share} %, {len(fit.cells)} cells"
-        assert p == "p < 0.001"
+        assert p == "lack of fit: p < 0.001"
     assert "lack-of-fit" in {*codes(caption.below), *codes(caption.endnotes)}
     for row in (figure.axes[:2], figure.axes[2:]):
         assert len({(ax.get_xlim(), ax.get_ylim()) for ax in row}) == 1
@@ -549,7 +549,8 @@ def test_the_test_of_an_interaction_is_that_of_the_table(treated):
     row = anova.analyse_runs(treated.runs).rows.set_index("term").loc["nodes × gradient accumulation steps"]
     note = find_note(caption.notes, "interaction-tested")
     assert note.facts["term"] == row.name
-    assert (note.facts["f"], note.facts["df"], note.facts["share"]) == (row["F"], 2, row["share"])
+    assert (note.facts["f"], note.facts["df"]) == (row["F"], 2)
+    assert find_note(caption.notes, "interaction-share").facts["share"] == row["share"]
 
 
 def test_panels_of_one_line_are_left_out_of_an_interaction(treated):
@@ -748,7 +749,10 @@ def test_a_treatment_keeps_its_style_under_a_filter(treated):
 def test_what_no_key_names_becomes_panels(treated):
     spec = FigureSpec("by_nodes", "by_factor", x="nodes", colour=("batch_size",), facet=("training_loop",))
     view = build_view(treated.runs, spec)
-    assert (view.colour, view.facet) == (["batch_size"], ["training_loop", "model", "sync_every"])
+    assert (view.series_factors, view.panel_factors) == (
+        ["batch_size"],
+        ["training_loop", "model", "sync_every"],
+    )
     assert [series.name for series in view.series] == ["batch size 32", "batch size 64", "batch size 96"]
     assert view.series_description == "batch size"
 
@@ -771,7 +775,7 @@ def test_a_figure_is_asked_for_in_a_line_that_is_read_back():
 EMPTY = {
     "network": NO_BENCHMARK,
     "prediction": NOTHING_PREDICTED,
-    "projection": panels.as_clause(projection.NO_PROJECTION),
+    "projection": captions.as_clause(projection.NO_PROJECTION),
 }
 
 
@@ -780,7 +784,7 @@ def test_without_a_benchmark_figures_of_the_network_are_empty(kind, csv):
     figure, caption = drawn_by(FigureSpec(kind, kind), Records(*csv))
     assert [text.get_text() for text in figure.axes[0].texts] == [EMPTY[kind]]
     assert "nan" not in caption and caption.endswith(".")
-    assert caption.startswith(panels.NOT_DRAWN) and why_not_drawn(caption)["why"] == EMPTY[kind].code
+    assert caption.startswith(captions.NOT_DRAWN) and why_not_drawn(caption)["why"] == EMPTY[kind].code
 
 
 def test_what_is_declared_but_not_measured_is_left_out(treated):
@@ -788,12 +792,12 @@ def test_what_is_declared_but_not_measured_is_left_out(treated):
         "a", "by_factor", x="nodes", colour=("momentum",), facet=("precision",), filter={"nodes": [1, 2]}
     )
     view = build_view(treated.runs, spec)
-    assert (view.colour, view.facet) == (
+    assert (view.series_factors, view.panel_factors) == (
         ["framework"],
         ["model", "batch_size", "training_loop", "sync_every"],
     )
     figure, caption = drawn_by(FigureSpec("a", "overview", filter={"nodes": [7]}), treated)
-    assert [text.get_text() for text in figure.axes[0].texts] == [panels.NO_SUCCESS]
+    assert [text.get_text() for text in figure.axes[0].texts] == [captions.NO_SUCCESS]
     assert "nan" not in caption
     _, caption = drawn_by(FigureSpec("a", "by_factor", x="momentum"), treated)
     assert why_not_drawn(caption) == {"why": "one-level", "factor": "momentum", "level": 0.9}

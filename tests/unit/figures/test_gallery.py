@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from common.errors import InputError
-from declared.products.figures import KINDS
+from declared.products.figure_kinds import KINDS
 from figures import gallery
 
 NO_PICTURE = ["energy", "power"]

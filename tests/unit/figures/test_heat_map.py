@@ -9,7 +9,7 @@ from analysis import cells, tables
 from analysis.intervals import Estimate
 from analysis.measured import Records
 from common.notes import codes
-from declared.figures import FigureSpec
+from declared.figure_specs import FigureSpec
 from figures.kinds import heat_map
 from support.synthetic import designed_campaign, write_frames
 

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from analysis.measured import Records
-from declared.figures import FigureSpec, from_json
+from declared.figure_specs import FigureSpec, from_json
 from figures import style
 from figures.kinds import by_factor, overview, residuals, scaling
 from figures.view import build_view
@@ -23,7 +23,7 @@ def test_filtered_ladder_keeps_one_axis() -> None:
     runs = records(DLPERF).runs
     spec = from_json('{"kind": "by_factor", "x": "n_devices", "filter": {"n_devices": [8, 16, 32]}}')
     view = build_view(runs, spec)
-    assert view.facet == [] and view.colour == ["framework"]
+    assert view.panel_factors == [] and view.series_factors == ["framework"]
     figure, _ = by_factor.draw(records(DLPERF), spec)
     (ax,) = figure.axes
     assert [label.get_text() for label in ax.get_xticklabels()] == ["8", "16", "32"]

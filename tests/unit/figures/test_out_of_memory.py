@@ -7,7 +7,7 @@ import pytest
 
 from analysis import cells
 from analysis.measured import OUT_OF_MEMORY_MARK, Records
-from declared.figures import FigureSpec
+from declared.figure_specs import FigureSpec
 from figures import style
 from figures.kinds import memory, strategies
 from figures.view import build_response_view

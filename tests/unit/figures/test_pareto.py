@@ -6,7 +6,7 @@ from analysis import cost
 from analysis.cell_means import estimate_means
 from analysis.measured import Records
 from common.notes import codes, find_note
-from declared.figures import FigureSpec
+from declared.figure_specs import FigureSpec
 from figures.kinds import pareto
 from support.captions import why_not_drawn
 from support.synthetic import campaign, designed_campaign, write_frames

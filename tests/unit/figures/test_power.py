@@ -6,7 +6,7 @@ import pytest
 from analysis.measured import Records, cell_levels
 from common.notes import codes, find_note
 from common.tables import write_table
-from declared.figures import FigureSpec
+from declared.figure_specs import FigureSpec
 from figures.kinds import power
 from support.captions import why_not_drawn
 from support.synthetic import IDLE_W, WATTS, designed_campaign, metered, power_over_time, write_frames

@@ -12,9 +12,9 @@ from matplotlib.transforms import Bbox
 
 from analysis.measured import Records
 from common.notes import codes
-from declared.products.figures import KINDS
+from declared.products.figure_kinds import KINDS
 from declared.records import RECORD_TABLES
-from figures import gallery, panels, style
+from figures import captions, gallery, style
 
 MIN_POINTS = 7
 OVERLAP_POINTS = 1.0  # in each direction: a letter's box is larger than the letter
@@ -27,7 +27,7 @@ COMPUTED = [  # from tables that take seconds to compute
 OF_BENCHMARK = ["network"]  # shows no runs
 
 
-def drawn(kind: str, folder: Path) -> tuple[Figure, panels.Caption]:
+def drawn(kind: str, folder: Path) -> tuple[Figure, captions.Caption]:
     """Return the example of a kind of figure, laid out, and its caption."""
     (example,) = gallery.examples({kind: KINDS[kind]})
     inputs = gallery.input_files(example, folder)
@@ -95,6 +95,6 @@ def test_figure_can_be_printed(kind: str, tmp_path: Path) -> None:
     ]
     assert overlapping == []
     words = sum(len(note.split()) for note in caption.below)
-    assert words <= panels.MAX_CAPTION_WORDS == 45
+    assert words <= captions.MAX_CAPTION_WORDS == 45
     if kind not in OF_BENCHMARK:
         assert {"setting", "scopes"} & set(codes(caption.below)), caption.below

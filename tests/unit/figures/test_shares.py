@@ -8,8 +8,8 @@ import pytest
 from analysis import conditions, shares
 from analysis.measured import Records
 from common.notes import codes, find_note
-from declared.figures import FigureSpec
-from figures import panels, style
+from declared.figure_specs import FigureSpec
+from figures import captions, style
 from figures.kinds import scaling
 from figures.kinds import shares as shares_figure
 from support.captions import why_not_drawn
@@ -182,7 +182,7 @@ def test_it_is_drawn_whatever_the_campaign_holds(case, spec, tmp_path):
     elif case == "some tell no wall time" and spec is RUN:
         assert texts == {shares_figure.CELL_WITHOUT_WALL_TIME}
     elif case == "a cell failed":
-        assert texts == {panels.NO_SUCCESS}
+        assert texts == {captions.NO_SUCCESS}
     assert conditions.setting_note(records.runs) in caption
     assert is_empty or conditions.run_counts_note(records.runs, False) in caption
     if case in CODES:

@@ -9,7 +9,7 @@ from analysis import tables
 from analysis.measured import Records
 from common.files import CHECKOUT
 from common.notes import codes, find_note
-from declared.figures import FigureSpec
+from declared.figure_specs import FigureSpec
 from figures.kinds import memory, strategies
 from prediction import crossover
 from prediction.message_times import CollectiveBenchmark, benchmark_points

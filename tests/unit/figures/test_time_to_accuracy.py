@@ -6,10 +6,10 @@ from analysis import time_to_accuracy
 from analysis.measured import Records
 from common.errors import InputError
 from common.notes import find_note
-from declared.figures import FigureSpec, read_figures
+from declared.figure_specs import FigureSpec, read_figures
 from declared.products.traits import Traits
 from declared.study import load_study
-from figures import panels
+from figures import captions, marks
 from figures.kinds import time_to_accuracy as time_figure
 from support.captions import why_not_drawn
 from support.figure_specs import figure_specs
@@ -37,7 +37,7 @@ def test_means_are_the_tables_and_an_arrow_is_a_cell_without(records):
     figure, caption = time_figure.draw(records, SPEC)
     figure.draw_without_rendering()
     data = time_to_accuracy.summarize(records.runs, records.epochs, 0.6)
-    bars = [line for ax in figure.axes for line in ax.lines if isinstance(line, panels.Bar)]
+    bars = [line for ax in figure.axes for line in ax.lines if isinstance(line, marks.Bar)]
     complete = data[data["reached"] == data["n"]]
     ends = sorted(tuple(line.get_xdata()) for line in bars)
     expected = zip(complete["time_to_accuracy_s_low"], complete["time_to_accuracy_s_high"], strict=True)
@@ -59,7 +59,7 @@ def test_means_are_the_tables_and_an_arrow_is_a_cell_without(records):
 def test_a_target_that_no_run_reaches_is_a_reason(records):
     _, caption = time_figure.draw(records, FigureSpec("time_to_accuracy", "time_to_accuracy", target=0.9))
     assert why_not_drawn(caption) == {"why": "target-not-reached", "target": 0.9, "best": pytest.approx(0.6)}
-    assert caption.startswith(panels.NOT_DRAWN), "as a report leaves it out"
+    assert caption.startswith(captions.NOT_DRAWN), "as a report leaves it out"
 
 
 def test_the_target_is_the_figures_own_or_the_studys(tmp_path):

@@ -12,7 +12,7 @@ from analysis import conditions
 from analysis.measured import Records
 from common.files import CHECKOUT
 from common.notes import codes, find_note
-from declared.figures import FigureSpec
+from declared.figure_specs import FigureSpec
 from figures import style
 from figures.kinds import timeline
 from support.captions import why_not_drawn

@@ -11,8 +11,8 @@ from analysis import conditions
 from analysis.measured import OUT_OF_MEMORY_MARK, Records, read_runs, traced
 from common.notes import codes, find_note
 from common.tables import write_table
-from declared.figures import FigureSpec
-from figures import panels, phase_styles
+from declared.figure_specs import FigureSpec
+from figures import captions, phase_styles
 from figures.kinds import critical_path, gantt, overview, phases, timeline
 from figures.phase_styles import REST, TRANSFERRING, WAITING
 from support.captions import why_not_drawn
@@ -46,7 +46,7 @@ def test_a_gantt_has_a_panel_for_every_cell_on_several_ranks(records):
         [text.get_text() for text in ax.get_yticklabels()] == ["rank 0", "rank 1"] for ax in figure.axes
     )
     assert find_note(caption.notes, "cells-left-out").facts == {"drawn": 8, "cells": 19}
-    assert len(caption.split("\n\n")[0].split()) <= panels.MAX_CAPTION_WORDS
+    assert len(caption.split("\n\n")[0].split()) <= captions.MAX_CAPTION_WORDS
 
 
 def test_a_gantt_of_too_many_cells_has_the_largest(records, monkeypatch):
@@ -117,7 +117,7 @@ def test_a_bar_for_every_traced_cell(records, kind, spec):
         len({round(bar.get_y(), 3) for bar in ax.patches if bar.get_height() > 0.5}) for ax in figure.axes
     )
     assert bars == 19
-    assert len(caption.split("\n\n")[0].split()) <= panels.MAX_CAPTION_WORDS
+    assert len(caption.split("\n\n")[0].split()) <= captions.MAX_CAPTION_WORDS
     facts = conditions.setting_note(traced(records.every_run)).facts
     missing = [note for note in facts["notes"] if note not in caption]
     assert not missing

@@ -5,8 +5,8 @@ import pytest
 
 from analysis.measured import Records
 from common.notes import codes, find_note
-from declared.figures import FigureSpec
-from figures import panels
+from declared.figure_specs import FigureSpec
+from figures import captions
 from figures.kinds import what_if
 from prediction.what_if import COLUMNS
 from support.captions import why_not_drawn
@@ -94,7 +94,7 @@ def test_one_change_a_row_in_the_order_of_questions(drawn, traced_records):
     assert abs(y - 0) < 0.5  # beside its prediction, in the row of links
     errors = find_note(caption.notes, "errors")
     assert errors.facts == {"mean": 0.04, "most": 0.04}
-    assert len(caption.split("\n\n")[0].split()) <= panels.MAX_CAPTION_WORDS
+    assert len(caption.split("\n\n")[0].split()) <= captions.MAX_CAPTION_WORDS
 
 
 def test_a_panel_for_each_cell(drawn, traced_records):

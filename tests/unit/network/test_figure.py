@@ -8,9 +8,9 @@ import pytest
 from analysis.measured import Records
 from common.schemas import schema
 from common.tables import write_table
-from declared.figures import FigureSpec
+from declared.figure_specs import FigureSpec
+from figures.captions import NOT_DRAWN
 from figures.kinds import network as figure
-from figures.panels import NOT_DRAWN
 from network import fit
 
 from .conftest import benchmark_rows, failed_row

@@ -11,7 +11,7 @@ from common.files import CHECKOUT
 from common.notes import Note
 from declared.costs import Costs, Price
 from declared.environments import Installed
-from declared.figures import FigureSpec
+from declared.figure_specs import FigureSpec
 from declared.frameworks import load_framework
 from declared.site import Site, load_site
 from declared.study import Study, load_study

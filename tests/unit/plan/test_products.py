@@ -14,7 +14,7 @@ from common.files import CHECKOUT
 from common.options import parse_arguments
 from declared.costs import Costs
 from declared.products import tables
-from declared.products.figures import KINDS, FigureKind
+from declared.products.figure_kinds import KINDS, FigureKind
 from declared.products.tables import PROGRAM_OF, PROGRAMS, TABLES
 from declared.site import load_site
 from declared.study import load_study

@@ -18,8 +18,8 @@ from analysis.measured import Records, read_timing_runs
 from common.errors import InputError
 from common.files import CHECKOUT
 from common.notes import codes, find_note
-from declared.figures import FigureSpec
-from figures import panels, style
+from declared.figure_specs import FigureSpec
+from figures import captions, style
 from figures.kinds import prediction
 from prediction import methods
 from prediction.held_out import (
@@ -474,9 +474,9 @@ def drawn_of(folder, cells=None):
 def draw(folder):
     drawn, caption = drawn_of(folder)
     style.save(drawn, folder / "figure")
-    if caption.startswith(panels.NOT_DRAWN):
+    if caption.startswith(captions.NOT_DRAWN):
         assert why_not_drawn(caption)["why"] == "nothing-predicted"
     else:
-        assert caption.startswith(prediction.HEADING.partition(".")[0])
+        assert caption.startswith(prediction.LEAD.partition(".")[0])
     assert "nan" not in caption
     assert (folder / "figure.png").stat().st_size > 1000

@@ -11,8 +11,8 @@ from analysis import conditions
 from analysis.measured import Records, read_timing_runs
 from common.errors import InputError, exit_status
 from common.notes import codes, find_note
-from declared.figures import FigureSpec
-from figures import panels
+from declared.figure_specs import FigureSpec
+from figures import captions
 from figures.kinds import projection as figure
 from prediction import projection, projection_notes
 from prediction.curves import max_nodes_above, node_counts
@@ -297,7 +297,7 @@ def _told_alone(folder, why, *options):
     """
     of_table, caption = ((folder / f"projection.{suffix}").read_text() for suffix in ("md", "caption.md"))
     assert of_table.split("\n\n")[1] == why
-    assert caption.splitlines()[0] == f"{panels.NOT_DRAWN}{panels.as_clause(why)}."
+    assert caption.splitlines()[0] == f"{captions.NOT_DRAWN}{captions.as_clause(why)}."
     for message in (of_table, caption):
         assert message.lower().count(why[1:].lower()) == 1 and "nan" not in message
     result = codes(answered("--from", str(folder), *options).notes)

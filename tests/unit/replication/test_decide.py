@@ -10,7 +10,7 @@ from analysis import tables
 from analysis.measured import read_runs
 from common.notes import codes, find_note
 from common.schemas import check
-from declared.figures import FigureSpec
+from declared.figure_specs import FigureSpec
 from declared.study import Replicates
 from figures import draw
 from plan.decisions import BY_CHANCE, NO, NOT_ASKED

@@ -17,8 +17,8 @@ import pytest
 from analysis.cell_means import estimate_means
 from analysis.measured import cell_words, successful
 from analysis.tables import interval
-from figures import panels
-from report.charts import DARK_INK, LIGHT_INK, HeatMap, build_charts
+from figures import captions
+from report.charts import DARK_INK, LIGHT_INK, Chart, HeatMap, build_charts
 from report.dark import contrast, dark_colour
 from support.accessibility import violations
 from support.opened_page import element, painted, resize, texts, undisturbed, wait
@@ -207,7 +207,7 @@ def test_speed_ups_have_the_model_estimates_of_a_benchmark(campaign_files: Campa
     assert not any(panel.estimates for panel in build_charts(material)["scaling"].panels)
     network = benchmarks("pytorch-ddp", noise=0)
     chart = build_charts(replace(material, network=network))["scaling"]
-    drawn_series = {chart.series[index].name for panel in chart.panels for index, _ in panel.estimates}
+    drawn_series = {chart.series[curve.series].name for panel in chart.panels for curve in panel.estimates}
     assert drawn_series == {"pytorch-ddp"}
 
 
@@ -219,7 +219,7 @@ def test_fields_have_the_means_of_all_cells(campaign_files: CampaignFiles) -> No
     assert len(fields) == campaign_files.runs["cell"].nunique()
     measured = sorted(field.value for field in fields if field.value is not None)
     assert measured == pytest.approx(sorted(means))
-    assert all(field.label == panels.NO_SUCCESS for field in fields if field.value is None)
+    assert all(field.label == captions.NO_SUCCESS for field in fields if field.value is None)
     assert sum(len(field.runs) for field in fields) == len(successful(campaign_files.runs))
     dark, light = heat_map.palette[: heat_map.n_dark], heat_map.palette[heat_map.n_dark :]
     contrasts = [contrast(LIGHT_INK, colour) for colour in dark] + [
@@ -476,3 +476,26 @@ def test_no_table_moves_sideways_on_a_phone(opened: Any) -> None:
         ".map((e) => [e.scrollWidth, e.clientWidth])"
     )
     assert len(widths) > 5 and [pair for pair in widths if pair[0] > pair[1]] == []
+
+
+def test_chart_by_nodes_has_baselines_and_ideals(campaign_files: CampaignFiles) -> None:
+    material = campaign_files.material()
+    chart = build_charts(material)["by_nodes"]
+    assert isinstance(chart, Chart)
+    means, nodes = estimate_means(material.runs), {level: place for place, level in chart.ticks}
+    single_device = successful(material.runs).query("framework.str.endswith('-single')")["cell"].unique()
+    baselines = [means.cell_mean(cell).value for cell in single_device]
+    for panel in chart.panels:
+        assert panel.baselines
+        for series, baseline in panel.baselines:
+            assert chart.series[series].name.endswith("-single") and baseline in baselines
+            assert baseline in [point.value for point in panel.points if point.series == series]
+            ((first, *_, last),) = [ideal.points for ideal in panel.ideals if ideal.series == series]
+            assert first == (nodes["1"], baseline)
+            assert last[0] == max(nodes.values()) and last[1] < baseline
+
+
+def test_only_speed_up_has_the_ideal_of_one_device(campaign_files: CampaignFiles) -> None:
+    charts = build_charts(campaign_files.material())
+    assert {panel.ideal_unit for panel in charts["by_nodes"].panels} == {None}
+    assert {panel.ideal_unit for panel in charts["scaling"].panels} == {1.0, 100.0}

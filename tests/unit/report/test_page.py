@@ -14,7 +14,7 @@ from analysis import answers, measured, tables
 from common.errors import InputError
 from common.notes import find_note
 from common.tables import write_table
-from figures.panels import NOT_DRAWN
+from figures.captions import NOT_DRAWN
 from report import content, libraries, make, material, opening, quality, setting, twelve_rules
 from report.checkout import State
 from report.every_run import RECORDS_ELSEWHERE

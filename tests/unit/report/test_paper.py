@@ -22,14 +22,14 @@ from common.files import CHECKOUT
 from common.notes import Note, codes, find_note
 from common.tables import read_table
 from declared.datasets import load_dataset
-from declared.figures import FigureSpec
+from declared.figure_specs import FigureSpec
 from declared.paper import Paper
 from declared.records import WARNING_SEPARATOR, join_settings
 from declared.responses import EPOCH_TIME
 from declared.site import load_site
 from declared.study import Author, Replicates, load_study
 from figures import style
-from figures.panels import NOT_DRAWN
+from figures.captions import NOT_DRAWN
 from network import fit
 from replication import reached
 from report import design, document, drafts, paper, pdf, setting

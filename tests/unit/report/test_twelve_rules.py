@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from figures import panels
+from figures import captions
 from report import make, twelve_rules
 from report.material import Material
 from report.twelve_rules import MET, NOT_APPLICABLE, NOT_MET
@@ -201,7 +201,7 @@ def test_captions_of_figures_say_how_many_runs(
 ) -> None:
     runs = whole_study.runs
     chosen = runs["cell"].isin(runs["cell"].unique()[:n_cells]) & runs["replicate"].isin(replicates)
-    caption = panels.compose_caption(runs.assign(status=np.where(chosen, "ok", "failed")), "Times.")
+    caption = captions.compose_caption(runs.assign(status=np.where(chosen, "ok", "failed")), "Times.")
     picture = replace(whole_study.pictures[0], caption=caption.partition("\n\n")[0], endnotes="")
     verdict = outcome(12, replace(whole_study, pictures=[picture]))
     assert verdict.outcome == MET, caption

@@ -12,10 +12,10 @@ from analysis.measured import Records
 from common.notes import codes, find_note
 from common.schemas import schema
 from common.tables import write_table
-from declared.figures import FigureSpec
+from declared.figure_specs import FigureSpec
 from declared.site import load_site
 from declared.study import Replicates
-from figures import panels
+from figures import captions
 from figures.kinds import simulated as figure
 from plan.campaign import Campaign, plan_campaign
 from records.run_rows import planned_row
@@ -220,4 +220,4 @@ def test_figure_has_marker_per_multi_rank_cell(
     errors = data.loc[data["ranks"] > 1, "error"].abs()
     assert f"{100 * errors.mean():.1f} % on average" in caption
     empty = Records(tmp_path / "runs.csv", tmp_path / "epochs.csv")
-    assert figure.draw(empty, FigureSpec("simulated", "simulated"))[1].startswith(panels.NOT_DRAWN)
+    assert figure.draw(empty, FigureSpec("simulated", "simulated"))[1].startswith(captions.NOT_DRAWN)

@@ -7,7 +7,7 @@ takes less time on more devices.
 
 import pandas as pd
 
-from analysis.measured import level_text, varying, with_batch_numbers
+from analysis.measured import groups_by, level_text, varying, with_batch_numbers
 from common.notes import Note
 
 KIND_TITLES = {
@@ -35,7 +35,7 @@ def batch_scaling(runs: pd.DataFrame, factor: str) -> Note | None:
     """
     cells = runs.drop_duplicates("cell").reset_index(drop=True)
     other_factors = [name for name in varying(cells) if name != factor]
-    groups = [group for _, group in cells.assign(all=0).groupby(["all", *other_factors], dropna=False)]
+    groups = [group for _, group in groups_by(cells, other_factors)]
     series = [group for group in groups if group["n_devices"].nunique() > 1]
     kinds = [
         next(((kind, text) for column, kind, text in FIXED_BATCHES if len(set(group[column])) == 1), ("", ""))

@@ -122,21 +122,15 @@ def t_interval(
 
 
 def harmonic_mean(rates: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
-    """Return the harmonic mean of positive rates, with the inverted t interval of the mean of 1 / rate.
+    """Return the harmonic mean of positive rates, the inverse of the mean of 1 / rate, with its interval.
 
-    There is no interval if the inverse's interval reaches 0. Choice of mean: Hoefler & Belli (SC'15), rule 3.
+    The interval is a t interval of the logarithm of the mean, whose standard error is that of the mean
+    divided by the mean (delta method). Unlike an inverted t interval of the mean, it has an upper end however
+    few rates there are. Choice of mean: Hoefler & Belli (SC'15), rule 3.
     """
     inverse = mean([1 / rate for rate in _present(rates)], confidence=confidence)
-    if math.isnan(inverse.value):
-        return inverse
-    bounded = inverse.low > 0
-    return Estimate(
-        1 / inverse.value,
-        1 / inverse.high if bounded else math.nan,
-        1 / inverse.low if bounded else math.nan,
-        inverse.n,
-        inverse.cv,
-    )
+    value, factor = 1 / inverse.value, math.exp((inverse.high - inverse.value) / inverse.value)
+    return Estimate(value, value / factor, value * factor, inverse.n, inverse.cv)
 
 
 def bootstrap_mean(values: np.ndarray, cluster: np.ndarray, confidence: float = CONFIDENCE) -> Estimate:

@@ -2,13 +2,14 @@
 
 import functools
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
+from pandas.core.groupby import DataFrameGroupBy
 
 from common.errors import InputError
 from common.run_status import RunStatus
@@ -241,6 +242,12 @@ def cell_words(runs: pd.DataFrame, but: Collection[str] = ()) -> dict[str, str]:
         treatment = treatment_text({name: row[name] for name in treated})
         words[str(row["cell"])] = ", ".join(part for part in (plain, treatment) if part) or str(row["cell"])
     return words
+
+
+def groups_by(frame: pd.DataFrame, names: Sequence[str]) -> DataFrameGroupBy:
+    """Return the rows grouped by factors, of which a missing level is a level; one group without factors."""
+    # pandas refuses an empty list of names.
+    return frame.assign(all=0).groupby(["all", *names], dropna=False)
 
 
 def varying(runs: pd.DataFrame, but: Iterable[str] = ()) -> list[str]:

@@ -15,7 +15,15 @@ import pandas as pd
 from analysis import conditions, tables
 from analysis.cell_means import CellMeans, estimate_means
 from analysis.intervals import ESTIMATE_COLUMNS, Estimate, columns
-from analysis.measured import cell_levels, factors, level_texts, measured_elsewhere, successful, varying
+from analysis.measured import (
+    cell_levels,
+    factors,
+    groups_by,
+    level_texts,
+    measured_elsewhere,
+    successful,
+    varying,
+)
 from common.notes import Note
 from common.text import number_of
 from declared.factors import NODES_AND_DEVICES
@@ -67,7 +75,7 @@ def _fewest_devices_cells(runs: pd.DataFrame) -> dict[str, str]:
     """
     cells = successful(runs).drop_duplicates("cell").sort_values("n_devices", kind="stable")
     names = varying(runs, but=NODES_AND_DEVICES)
-    groups = cells.assign(all=0).groupby(["all", *names], dropna=False)["cell"]
+    groups = groups_by(cells, names)["cell"]
     return dict(zip(cells["cell"], groups.transform("first"), strict=True))
 
 

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from analysis.measured import treatment_text, varying
 from comparison.changes import CHANGES, differing, summary
 from comparison.matched import Compared
-from figures import panels, style
+from figures import style, value_axis
 
 ROW_INCHES, AXIS_INCHES = 0.12, 0.5
 MAX_ROWS = 60  # More would not fit on a printed page.
@@ -45,7 +45,7 @@ def draw(compared: Compared, data: pd.DataFrame) -> tuple[Figure, str]:
     ends = rows[["ratio", "ratio_low", "ratio_high"]].to_numpy(float)
     low, high = min(np.nanmin(ends), 1 / 1.02), max(np.nanmax(ends), 1.02)
     ax.set_xlim(low / 1.02, high * 1.02)
-    panels.set_round_ticks(ax.xaxis, panels.MANY_TICKS)
+    value_axis.set_round_ticks(ax.xaxis, value_axis.MANY_TICKS)
     ax.grid(True, axis="x")
     ax.set_xlabel(f"epoch time, {compared.names[1]} over {compared.names[0]}")
     selection = (

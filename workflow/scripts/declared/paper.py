@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal
 from common.keys import Keys, Maybe, Unique, optional
 from common.renamed import ProductType, rename_product
 from declared.configuration import unknown_name_error
-from declared.figures import FigureSpec
-from declared.products.figures import KINDS
+from declared.figure_specs import FigureSpec
+from declared.products.figure_kinds import KINDS
 
 if TYPE_CHECKING:
     from declared.products.tables import TableKind
@@ -54,7 +54,7 @@ class Paper(Keys):
         if self.figures is not None:
             return self.figures
         chosen = [spec for row in MAIN_FIGURES if (spec := _first_drawn(row, drawn))]
-        rest = [spec for spec in drawn if spec not in chosen and not KINDS[spec.kind].in_supplement]
+        rest = [spec for spec in drawn if spec not in chosen and not KINDS[spec.kind].never_main_by_default]
         chosen += rest[: len(MAIN_FIGURES) - len(chosen)]
         return [spec.name for spec in drawn if spec in chosen]
 

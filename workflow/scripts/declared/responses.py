@@ -69,7 +69,7 @@ class Response:
         return f"{self.comparative[:-1]}st"
 
     @property
-    def heading(self) -> str:
+    def capitalized_title(self) -> str:
         """Title as the start of a sentence."""
         return self.title[:1].upper() + self.title[1:]
 

@@ -36,7 +36,13 @@ from declared.factors import (
     size_factor_of,
     with_devices,
 )
-from declared.figures import FigureSpec, choose_response, default_figures, impossible_response, read_figures
+from declared.figure_specs import (
+    FigureSpec,
+    choose_response,
+    default_figures,
+    impossible_response,
+    read_figures,
+)
 from declared.fraction import Fraction, smallest_fraction
 from declared.frameworks import framework_names
 from declared.imported import CAMPAIGN, Imported, load_campaigns, load_imported
@@ -162,7 +168,7 @@ def as_replicates(written: int | IntervalTarget) -> Replicates:
 
 @dataclass(frozen=True)
 class FigureKeys(Keys):
-    """An entry of the key `figures` (see `declared.figures`)."""
+    """An entry of the key `figures` (see `declared.figure_specs`)."""
 
     kind: str = key("kind of figure: overview, by_factor, scaling, accuracy, interaction, ...")
     name: Maybe[str] = optional(
@@ -501,7 +507,7 @@ class Study(StudyKeys):
 
         Among equals the factor that scales a cell comes first. "" if only frameworks vary.
         """
-        scale, cells = size_factor_of(varied), self.untraced_cells
+        size_factor, cells = size_factor_of(varied), self.untraced_cells
 
         def gaps(name: str) -> int:
             rows = {
@@ -509,7 +515,7 @@ class Study(StudyKeys):
             }
             return len(rows) * len(self.levels(name)) - len(cells)
 
-        names = sorted((name for name in varied if name != "framework"), key=lambda name: name != scale)
+        names = sorted((name for name in varied if name != "framework"), key=lambda name: name != size_factor)
         return min(names, key=gaps, default="")
 
     @property

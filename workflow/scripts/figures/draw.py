@@ -10,8 +10,8 @@ from common.errors import InputError
 from common.files import write_text
 from common.notes import codes
 from common.options import run_program
-from declared.figures import from_json
-from declared.products.figures import KINDS
+from declared.figure_specs import from_json
+from declared.products.figure_kinds import KINDS
 from figures import style
 from replication import reached
 

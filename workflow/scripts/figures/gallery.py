@@ -18,8 +18,8 @@ from common.options import run_program
 from common.program_sources import SCRIPTS
 from common.tables import read_table, write_table
 from common.text import alternatives
-from declared.figures import FigureSpec
-from declared.products.figures import KINDS, FigureKind
+from declared.figure_specs import FigureSpec
+from declared.products.figure_kinds import KINDS, FigureKind
 from declared.products.tables import PROGRAM_OF
 from declared.study import load_study
 from figures import draw
@@ -28,7 +28,7 @@ PICTURES = CHECKOUT / "docs" / "images" / "gallery"
 CAMPAIGNS = CHECKOUT / "docs" / "campaigns"
 STUDIES = CHECKOUT / "config" / "studies"
 COLOURS = 256
-SHRINK_FACTOR = 2  # of print resolution, in each direction
+SHRINK_FACTOR = 2  # divisor of the print resolution
 
 
 @dataclass(frozen=True)

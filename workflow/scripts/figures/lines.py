@@ -13,9 +13,11 @@ from matplotlib.lines import Line2D
 
 from analysis import tables
 from analysis.conditions import SITE_DEFAULTS, join_names
+from analysis.intervals import Estimate
 from analysis.measured import (
     axis_label,
     baseline_frameworks,
+    groups_by,
     level_text,
     levels_in_order,
     title,
@@ -26,20 +28,20 @@ from analysis.speedup import baseline_cells
 from analysis.terms import is_treated_as_number
 from common.notes import Note
 from declared.factors import SIZE_FACTORS
-from figures import panels, style
-from figures.panels import Series
+from figures import captions, legends, marks, panels, selection, style, value_axis
+from figures.selection import Series
 from figures.view import View
 
 PANEL_INCHES = 1.45
-SERIES_GAP = 0.045  # of the axis, between two series at one level
-MAX_SPREAD = 0.6  # of the distance to the next level, for all series together
-TICK_CHARACTER_INCHES = 0.062  # of a tick label
-TICKS_SHARE = 0.72  # of a panel, for the labels of all ticks
-TICK_ROTATION = 35  # degrees, of labels that would overlap horizontally
+SERIES_GAP = 0.045  # share of the axis between two series at one level
+MAX_SPREAD = 0.6  # share of the distance to the next level that all series take
+TICK_CHARACTER_INCHES = 0.062
+TICKS_SHARE = 0.72  # share of a panel that all tick labels take at most
+TICK_ROTATION = 35  # degrees by which labels turn that would overlap
 BOUND_LINE = (0, (1, 1.5))
 # Thin, pale and solid: dashes tell series apart.
 IDEAL_LINE: Mapping[str, Any] = {"linewidth": 0.6, "linestyle": "-", "alpha": 0.55}
-IDEAL_POINTS = 50  # of a line
+IDEAL_POINTS = 50
 
 
 @dataclass(frozen=True)
@@ -129,10 +131,10 @@ IDEALS = {
     1: "the baseline times the number of devices, as if communication cost nothing",
 }
 SMALLEST_CELL_IDEAL = Note(
-    "ideal-from-smallest-scale",
+    "ideal-from-smallest-size",
     "Where no cell has one device, the ideal of a series starts at its fewest devices.",
 )
-BANDS_NOTE = Note("shifted-sideways", "Markers on a grey band share its level, and are shifted sideways.")
+BANDS_NOTE = Note("shifted-sideways", "Markers on a grey band share its level.")
 NO_BASELINE = Note("no-baseline", "No baseline cell has a successful run.")
 NOTHING_TO_COMPARE = Note("nothing-to-compare", "no panel has two lines with two levels each")
 SINGLE_LINE = Note("single-line", "they have a single line")
@@ -142,22 +144,24 @@ ONE_LEVEL = Note("one-level", "they were measured at one level of this axis only
 def draw_lines(
     view: View,
     x: str,
-    heading: str,
+    lead: str,
     *,
     with_baselines: bool = False,
     for_comparison: bool = False,
+    details: Sequence[str] = (),
     endnotes: Sequence[str] = (),
-) -> tuple[Figure, panels.Caption]:
+) -> tuple[Figure, captions.Caption]:
     """Return the figure of the view's response over the factor `x`, and its caption.
 
     Args:
         view: The cells to draw.
         x: The factor on the x axis.
-        heading: The sentences with which the caption begins.
+        lead: The sentences with which the caption begins.
         with_baselines: Draw the single-device baselines of each panel's cells, and if the response has an
             ideal, the ideals that start from them.
         for_comparison: Lines are compared with each other: they are always joined, the axis is logarithmic,
             and panels with a single line are left out.
+        details: Further sentences of the caption.
         endnotes: Further endnotes of the caption.
     """
     if view.ok.empty:
@@ -169,10 +173,10 @@ def draw_lines(
     drawable = drawable_panels(view, x, for_comparison)
     if not drawable:
         return panels.empty_figure(view.runs, NOTHING_TO_COMPARE)
-    left_out = [levels for levels in view.panels if levels not in drawable]
+    left_out = [levels for levels in view.panel_levels if levels not in drawable]
     view = view.fit_to_page(PANEL_INCHES + panels.titles_height(drawable), panel_levels=drawable)
     panel_levels = drawable_panels(view, x, for_comparison)
-    content = _select_content(view, x, panel_levels, with_baselines, for_comparison)
+    content = select_lines(view, x, panel_levels, with_baselines, for_comparison)
     placement = place_series(view, x, content.placed_series, for_comparison)
     figure, axis_notes = _draw_panels(
         view,
@@ -183,14 +187,15 @@ def draw_lines(
         logarithmic=is_logarithmic(view, placement, x, for_comparison),
     )
     return figure, view.caption(
-        heading,
+        lead,
+        *details,
         IDEAL_DRAWN if content.has_ideal else "",
         *axis_notes,
+        BANDS_NOTE if placement.axis.n_series > 1 else "",
         _single_level_note(content.single_level),
         endnotes=[
             *(_baseline_notes(view, content.cells, content.baselines) if with_baselines else []),
             *endnotes,
-            BANDS_NOTE if len(content.placed_series) > 1 and placement.axis.doubling else "",
             placement.axis.axis_note(title(x)),
             left_out_note(left_out, SINGLE_LINE if for_comparison else ONE_LEVEL),
         ],
@@ -200,9 +205,9 @@ def draw_lines(
 def place_series(view: View, x: str, series: Sequence[Series], for_comparison: bool) -> Placement:
     """Return the axis of the levels of `x`, and where `series` stand on it (arguments as in `draw_lines`)."""
     # A factor on both axis and colour has one series per level, which needs no offset.
-    axis = factor_axis(view.runs, x, 1 if x in view.colour else len(view.series))
+    axis = factor_axis(view.runs, x, 1 if x in view.series_factors else len(view.series))
     names = [one_series.name for one_series in series]
-    offsets = panels.dodge_offsets(names, axis.gap if axis.n_series > 1 else 0)
+    offsets = marks.dodge_offsets(names, axis.gap if axis.n_series > 1 else 0)
     return Placement(axis, offsets, is_joined=axis.numeric or for_comparison)
 
 
@@ -217,8 +222,8 @@ def is_logarithmic(view: View, placement: Placement, x: str, for_comparison: boo
 
 
 @dataclass(frozen=True)
-class _Content:
-    """What the panels show.
+class DrawnLines:
+    """The series and baselines that the panels show.
 
     Attributes:
         cells: Cells with a marker or a line, and their baselines.
@@ -239,13 +244,13 @@ class _Content:
     has_ideal: bool
 
 
-def _select_content(
+def select_lines(
     view: View, x: str, panel_levels: Sequence[dict[str, Any]], with_baselines: bool, for_comparison: bool
-) -> _Content:
-    """Return what the panels show; for the arguments see `draw_lines`."""
+) -> DrawnLines:
+    """Return what the panels show; the other arguments are those of `draw_lines`."""
     baselines = _find_baselines(view, x) if with_baselines else {}
     single_device = baseline_frameworks(view.all_runs) if with_baselines else []
-    cells = {cell for levels in panel_levels for cell in panels.rows_at(view.runs, levels)["cell"]}
+    cells = {cell for levels in panel_levels for cell in selection.rows_at(view.runs, levels)["cell"]}
     cells |= {baselines[cell] for cell in cells if cell in baselines}
     parallel_series = [
         series
@@ -270,14 +275,14 @@ def _select_content(
         if series in drawn_series
         or (series not in parallel_series and set(series.select(view.all_runs)["cell"]) & used)
     ]
-    return _Content(cells, baselines, drawn_series, placed_series, single_level, legend_series, has_ideal)
+    return DrawnLines(cells, baselines, drawn_series, placed_series, single_level, legend_series, has_ideal)
 
 
 def _draw_panels(
     view: View,
     x: str,
     panel_levels: Sequence[dict[str, Any]],
-    content: _Content,
+    content: DrawnLines,
     placement: Placement,
     *,
     logarithmic: bool,
@@ -290,7 +295,7 @@ def _draw_panels(
     labels = _tick_labels(axis, x, width / columns)
     is_steep = not axis.numeric and len("  ".join(labels)) * TICK_CHARACTER_INCHES > 0.8 * width / columns
     below_in = TICK_CHARACTER_INCHES * max(map(len, labels)) * math.sin(math.radians(TICK_ROTATION))
-    axis_factors = panels.duration_factors(view.facet)
+    axis_factors = panels.duration_factors(view.panel_factors)
     grid = panels.create_grid(
         panel_levels,
         PANEL_INCHES,
@@ -302,7 +307,7 @@ def _draw_panels(
     for ax, levels in zip(grid.axes, panel_levels, strict=True):
         _draw_panel(ax, view, x, levels, content, placement)
         values, means = view.values_and_means({name: levels[name] for name in axis_factors}, content.cells)
-        notes += panels.scale_value_axis(
+        notes += value_axis.scale_value_axis(
             ax,
             values,
             means,
@@ -316,26 +321,20 @@ def _draw_panels(
             for label in ax.get_xticklabels():
                 label.set(ha="right", rotation_mode="anchor")
     grid.label(axis_label(view.runs, x), view.response.label)
-    panels.add_legend(grid.figure, content.legend_series, further_handles, lines=placement.is_joined)
+    legends.add_legend(grid.figure, content.legend_series, further_handles, lines=placement.is_joined)
     return grid.figure, notes
 
 
 def _draw_panel(
-    ax: Axes, view: View, x: str, levels: Mapping[str, Any], content: _Content, placement: Placement
+    ax: Axes, view: View, x: str, levels: Mapping[str, Any], content: DrawnLines, placement: Placement
 ) -> None:
     """Draw the series of a panel, their baselines, and the cells that ran out of memory."""
-    panel_runs = panels.rows_at(view.runs, levels)
+    panel_runs = selection.rows_at(view.runs, levels)
     for series in content.series:
         _draw_series(ax, series, series.select(panel_runs), x, placement, view)
-    baselines = content.baselines
-    for cell in dict.fromkeys(baselines[cell] for cell in panel_runs["cell"] if cell in baselines):
-        baseline_runs = view.measured(view.all_runs[view.all_runs["cell"] == cell])
-        ideal_runs = panel_runs
-        if not baseline_frameworks(baseline_runs):  # the ideal of a series spans its own levels
-            ideal_runs = panel_runs[
-                (panel_runs["cell"].map(baselines) == cell) | (panel_runs["cell"] == cell)
-            ]
-        _draw_baseline(ax, view, baseline_runs, ideal_runs.groupby(x)["n_devices"].max(), placement)
+    for baseline in panel_baselines(view, x, panel_runs, content, placement):
+        _draw_baseline(ax, view, baseline, placement.axis)
+        draw_ideal(ax, baseline.ideal, baseline.colour)
     if view.measured(panel_runs).empty:
         panels.write_remark(ax, view.absence_reason(panel_runs))
     else:
@@ -360,18 +359,20 @@ def drawable_panels(view: View, x: str, for_comparison: bool) -> list[dict[str, 
         series_of_row = {
             row: index for index, series in enumerate(view.series) for row in series.select(cells).index
         }
-        cells = _with_two_levels(cells.assign(series=pd.Series(series_of_row)), x, [*view.facet, "series"])
-    drawable = panels.nonempty_panels(
-        view.panels, _with_two_levels(cells, "series" if for_comparison else x, view.facet)
+        cells = _with_two_levels(
+            cells.assign(series=pd.Series(series_of_row)), x, [*view.panel_factors, "series"]
+        )
+    drawable = selection.nonempty_panels(
+        view.panel_levels, _with_two_levels(cells, "series" if for_comparison else x, view.panel_factors)
     )
-    if not panels.nonempty_panels(drawable, measured_cells):  # one level is better than no run
-        return [] if for_comparison else panels.nonempty_panels(view.panels, measured_cells)
+    if not selection.nonempty_panels(drawable, measured_cells):  # one level is better than no run
+        return [] if for_comparison else selection.nonempty_panels(view.panel_levels, measured_cells)
     return drawable
 
 
 def _with_two_levels(rows: pd.DataFrame, column: str, factors: Sequence[str]) -> pd.DataFrame:
     """Return the rows whose combination of levels of `factors` occurs with two levels of `column`."""
-    groups = rows.assign(all=0).groupby(["all", *factors], dropna=False)
+    groups = groups_by(rows, factors)
     return rows[groups[column].transform("nunique") > 1]
 
 
@@ -423,7 +424,7 @@ def _draw_series(
             estimate = view.estimate(measured["cell"].iloc[0])
             means[-1] = estimate.value
             values, offset = view.values(measured), placement.axis.replicate_offset
-            panels.draw_interval(ax, series.style, positions[-1], estimate, values, offset)
+            marks.draw_interval(ax, series.style, positions[-1], estimate, values, offset)
     if positions and placement.is_joined:
         ax.plot(positions, means, color=series.style.colour, linestyle=series.style.line, zorder=2)
 
@@ -433,7 +434,7 @@ def _mark_out_of_memory(ax: Axes, view: View, panel_runs: pd.DataFrame, x: str, 
     ran_out = panel_runs[panel_runs["cell"].isin(view.out_of_memory)]
     for level, runs in ran_out.groupby(x):
         styles = [series.style for series in view.series if len(series.select(runs))]
-        panels.mark_out_of_memory(ax, axis.positions[level], styles)
+        marks.mark_out_of_memory(ax, axis.positions[level], styles)
 
 
 def _find_baselines(view: View, x: str) -> dict[str, str]:
@@ -446,64 +447,104 @@ def _find_baselines(view: View, x: str) -> dict[str, str]:
     cells = view.measured(view.all_runs).drop_duplicates("cell")
     cells = cells[~cells["cell"].isin(baselines)].sort_values("n_devices")
     other_factors = [name for name in varying(view.all_runs) if name != x]
-    for _, group in cells.assign(all=0).groupby(["all", *other_factors], dropna=False):
+    for _, group in groups_by(cells, other_factors):
         if group[x].nunique() > 1:
             baselines |= dict.fromkeys(group["cell"], group["cell"].iloc[0])
     return baselines
 
 
-def _draw_baseline(
-    ax: Axes, view: View, baseline_runs: pd.DataFrame, n_devices: pd.Series, placement: Placement
-) -> None:
-    """Draw a baseline, and the ideal that starts from it if the response has one.
+@dataclass(frozen=True)
+class Baseline:
+    """A baseline of the cells of a panel, and the ideal that starts from it.
 
-    A single-device baseline gets a marker at the first level, beside those of the series, and a horizontal
-    line. If a series contains its own baseline, the ideal is moved by the offset of its markers instead.
-
-    Args:
-        ax: The panel.
-        view: The cells to draw.
-        baseline_runs: Runs of the baseline.
-        n_devices: The number of devices at each level of the x axis.
-        placement: Where the series stand.
+    Attributes:
+        runs: Its measured runs.
+        estimate: Its mean.
+        series: Its series; None if the study has more series than styles.
+        position: Where its marker stands, beside those of the first level; None if its series is drawn with
+            a line, to which the baseline belongs.
+        ideal: Positions and values of the ideal, [2, n]; n is 0 without an ideal.
     """
-    if baseline_runs.empty:
-        return
-    axis = placement.axis
-    owner = next((series for series in view.series if len(series.select(baseline_runs))), None)
-    series_style = owner.style if owner else None
-    estimate = view.estimate(baseline_runs["cell"].iloc[0])
-    offset = placement.offsets.get(owner.name, 0.0) if owner else 0.0
-    if baseline_frameworks(baseline_runs) and series_style:
-        first, values = min(axis.positions.values()) + offset, view.values(baseline_runs)
-        offset = 0.0  # of the ideal, to which all series are compared
-        panels.draw_interval(ax, series_style, first, estimate, values, axis.replicate_offset)
-        ax.axhline(
-            estimate.value, color=series_style.colour, linewidth=0.8, linestyle=series_style.line, zorder=1
-        )
-    if view.response.ideal_exponent is None or len(n_devices) < 2:
-        return
-    start = estimate.value, float(baseline_runs["n_devices"].iloc[0])
-    colour = series_style.colour if series_style else style.MUTED
-    _draw_ideal_from(ax, axis, n_devices, start, offset, view.response.ideal_exponent, colour)
+
+    runs: pd.DataFrame
+    estimate: Estimate
+    series: Series | None
+    position: float | None
+    ideal: np.ndarray
+
+    @property
+    def colour(self) -> str:
+        """The colour of its series."""
+        return self.series.style.colour if self.series else style.MUTED
 
 
-def _draw_ideal_from(
-    ax: Axes,
-    axis: LevelAxis,
-    n_devices: pd.Series,
-    start: tuple[float, float],
-    offset: float,
-    exponent: float,
-    colour: str,
-) -> None:
-    """Draw the ideal over the levels of `n_devices`; `start` is the value and the devices of the baseline."""
+def panel_baselines(
+    view: View, x: str, panel_runs: pd.DataFrame, content: DrawnLines, placement: Placement
+) -> list[Baseline]:
+    """Return the baselines of a panel's cells, with the ideals that start from them."""
+    baselines, measured = content.baselines, view.measured(view.all_runs)
+    cells = dict.fromkeys(baselines[cell] for cell in panel_runs["cell"] if cell in baselines)
+    return [
+        _panel_baseline(view, x, panel_runs, runs, content, placement)
+        for cell in cells
+        if len(runs := measured[measured["cell"] == cell])
+    ]
+
+
+def _panel_baseline(
+    view: View,
+    x: str,
+    panel_runs: pd.DataFrame,
+    runs: pd.DataFrame,
+    content: DrawnLines,
+    placement: Placement,
+) -> Baseline:
+    """Return the baseline with these runs.
+
+    The ideal of a single-device baseline spans all levels of the panel, and all series are compared with it.
+    If a series contains its own baseline, the ideal spans the levels of this series, and is moved sideways by
+    the offset of its markers.
+    """
+    cell, series = (
+        runs["cell"].iloc[0],
+        next((candidate for candidate in view.series if len(candidate.select(runs))), None),
+    )
+    estimate, offset = view.estimate(cell), placement.offsets.get(series.name, 0.0) if series else 0.0
+    position = None
+    if baseline_frameworks(runs):
+        position = min(placement.axis.positions.values()) + offset if series else None
+        offset = 0.0
+    else:
+        is_own = panel_runs["cell"].map(content.baselines).eq(cell) | panel_runs["cell"].eq(cell)
+        panel_runs = panel_runs[is_own]
+    n_devices, ideal = panel_runs.groupby(x)["n_devices"].max(), np.empty((2, 0))
+    if view.response.ideal_exponent is not None and len(n_devices) > 1:
+        start = estimate.value, float(runs["n_devices"].iloc[0])
+        positions, values = _ideal_line(placement.axis, n_devices, start, view.response.ideal_exponent)
+        ideal = np.array([positions + offset, values])
+    return Baseline(runs, estimate, series, position, ideal)
+
+
+def _draw_baseline(ax: Axes, view: View, baseline: Baseline, axis: LevelAxis) -> None:
+    """Draw a single-device baseline: a marker at the first level, and a horizontal line."""
+    if baseline.series is None or baseline.position is None:
+        return
+    series_style, values = baseline.series.style, view.values(baseline.runs)
+    marks.draw_interval(ax, series_style, baseline.position, baseline.estimate, values, axis.replicate_offset)
+    line: dict[str, Any] = {"linewidth": 0.8, "linestyle": series_style.line, "zorder": 1}
+    ax.axhline(baseline.estimate.value, color=series_style.colour, **line)
+
+
+def _ideal_line(
+    axis: LevelAxis, n_devices: pd.Series, start: tuple[float, float], exponent: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return positions and values of the ideal; `start` is the value and the devices of the baseline."""
     positions = np.array([axis.positions[level] for level in n_devices.index], dtype=float)
     counts = n_devices.to_numpy(float)
     if axis.numeric:  # between levels the ideal is a curve
         levels = np.linspace(n_devices.index.min(), n_devices.index.max(), IDEAL_POINTS)
         positions, counts = axis.position(levels), np.interp(levels, n_devices.index.to_numpy(float), counts)
-    draw_ideal(ax, positions + offset, ideal_values(counts, *start, exponent), colour)
+    return positions, ideal_values(counts, *start, exponent)
 
 
 def ideal_values(n_devices: np.ndarray, start: float, start_devices: float, exponent: float) -> np.ndarray:
@@ -518,9 +559,9 @@ def ideal_values(n_devices: np.ndarray, start: float, start_devices: float, expo
     return start * (n_devices / start_devices) ** exponent
 
 
-def draw_ideal(ax: Axes, positions: np.ndarray, values: np.ndarray, colour: str) -> None:
-    """Draw an ideal, below the series."""
-    ax.plot(positions, values, color=colour, zorder=1, **IDEAL_LINE)
+def draw_ideal(ax: Axes, ideal: np.ndarray, colour: str) -> None:
+    """Draw an ideal, given positions and values [2, n], below the series."""
+    ax.plot(*ideal, color=colour, zorder=1, **IDEAL_LINE)
 
 
 def _baseline_notes(view: View, drawn: set[str], baselines: dict[str, str]) -> list[str]:
@@ -543,7 +584,7 @@ def _baseline_notes(view: View, drawn: set[str], baselines: dict[str, str]) -> l
 
 def _same_baselines_note(drawn: set[str], baselines: dict[str, str], view: View) -> str:
     """Return which levels the baselines have in all panels, though the panels differ in them; "" for none."""
-    names = [name for name in view.facet if name in view.all_runs]
+    names = [name for name in view.panel_factors if name in view.all_runs]
     levels_of = view.all_runs.drop_duplicates("cell").set_index("cell")[names]
     compared = levels_of.loc[[cell for cell in drawn if cell in baselines]]
     used = levels_of.loc[sorted({baselines[cell] for cell in compared.index})]

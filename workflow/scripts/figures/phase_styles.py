@@ -12,7 +12,7 @@ from traces.cells import PHASES
 from traces.steps import WAIT
 
 TRANSFERRING, WAITING, REST = "exposed_moving", "exposed_waiting", "rest_of_wait"
-ORANGE = "#ee9a5f"  # of gradient all-reduce, as in figures.kinds.shares
+ORANGE = "#ee9a5f"  # gradient all-reduce has it here and in figures.kinds.shares
 # Tol's medium-contrast colours (SRON/EPS/TN/09-002) and a grey; waiting is hatched.
 PHASE_STYLES: dict[str, tuple[str, str]] = {
     "data": ("#c4c4c4", ""),

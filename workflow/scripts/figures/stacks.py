@@ -9,11 +9,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from figures import panels, rows, style
+from figures import legends, panels, rows, selection, style
 from figures.view import NOT_RECORDED, View
 
-MAX_LABEL_CHARACTERS = 50  # of row labels, times panels, in one print column
-MIN_VISIBLE_SHARE = 0.002  # of the longest bar
+MAX_LABEL_CHARACTERS = 50  # characters of row labels, times panels, that fit a print column
+MIN_VISIBLE_SHARE = 0.002  # share of the longest bar
 
 DrawMore = Callable[[Axes, float, pd.Series, float], None]
 
@@ -46,22 +46,22 @@ def draw_stacks(
         margin: Length of the x axis relative to the longest bar.
     """
     row_in = rows.panel_height(view)
-    view = view.fit_to_page(row_in + panels.titles_height(view.panels))
-    panel_levels, view_rows, cells = view.panels, view.rows, view.cells
+    view = view.fit_to_page(row_in + panels.titles_height(view.panel_levels))
+    panel_levels, view_rows, cells = view.panel_levels, view.rows, view.cells
     longest = float(data.sum(axis=1).max())
     parts = [name for name in data if data[name].max() > MIN_VISIBLE_SHARE * longest]
     n_rows, columns, width = panels.layout(len(panel_levels), panels.wide_columns(len(panel_levels)))
     if len(panel_levels) * max(len(text) for _, _, text in view_rows) > MAX_LABEL_CHARACTERS:
         width = style.PAGE_INCHES
     handles = legend_handles(parts)
-    above_in = panels.handles_height(handles, width)
+    above_in = legends.handles_height(handles, width)
     figure = style.new_figure(width, n_rows * (row_in + panels.titles_height(panel_levels)) + above_in)
-    axis_factors = [] if has_one_axis else panels.duration_factors(view.facet)
+    axis_factors = [] if has_one_axis else panels.duration_factors(view.panel_factors)
     axes = panels.create_axes(figure, (n_rows, columns), len(panel_levels), share_x=not axis_factors)
     for ax, levels in zip(axes, panel_levels, strict=True):
-        panel_cells = panels.rows_at(cells, levels)
-        for y, (series, scale_levels, _) in enumerate(view_rows):
-            for cell in panels.rows_at(series.select(panel_cells), scale_levels)["cell"]:
+        panel_cells = selection.rows_at(cells, levels)
+        for y, (series, size_levels, _) in enumerate(view_rows):
+            for cell in selection.rows_at(series.select(panel_cells), size_levels)["cell"]:
                 if cell not in data.index:
                     reason = view.absence_reason(view.runs[view.runs["cell"] == cell])
                     rows.write_remark(ax, y, absence if reason == NOT_RECORDED else reason)
@@ -70,7 +70,7 @@ def draw_stacks(
                 if draw_more:
                     draw_more(ax, y, data.loc[cell], bar / 2)
         rows.draw_separators(ax, view)
-        axis_cells = panels.rows_at(cells, {name: levels[name] for name in axis_factors})["cell"]
+        axis_cells = selection.rows_at(cells, {name: levels[name] for name in axis_factors})["cell"]
         longest_bar = data.loc[data.index.isin(axis_cells), parts].sum(axis=1).max()
         ax.set_xlim(0, margin * longest_bar if longest_bar > 0 else 1)
         ax.grid(True, axis="x")
@@ -79,7 +79,7 @@ def draw_stacks(
     axes[0].set_yticks(range(len(view_rows)), [text for _, _, text in view_rows])
     axes[0].set_ylim(len(view_rows) - 0.4, -0.6)
     figure.supxlabel(label, fontsize=style.FONT_SIZE)
-    panels.place_legend(figure, handles)
+    legends.place_legend(figure, handles)
     return figure, view
 
 

@@ -26,7 +26,8 @@ LAYOUT_PASSES = 2
 INK = "#222222"
 MUTED = "#777777"
 GRID = "#dddddd"
-LEVEL_BAND = "#f3f3f3"  # behind the markers of one level of an axis
+LEVEL_BAND = "#f3f3f3"  # band behind the markers of one level
+MARKER_SIZE = 3.2
 REPLICATE_SIZE = 2.2
 BAND_ALPHA = 0.16
 
@@ -44,7 +45,7 @@ class SeriesStyle:
 # PyTorch has warm colours, TensorFlow cold ones; single-device baselines have muted ones with open markers.
 FRAMEWORK_STYLES = {
     "pytorch-single": SeriesStyle("#7d6b5d", "o", ":", filled=False),
-    "tensorflow-single": SeriesStyle("#5b6b7d", "^", ":", filled=False),
+    "tensorflow-single": SeriesStyle("#5b6b7d", "^", (0, (3, 1.5, 1, 1.5)), filled=False),
     "pytorch-ddp": SeriesStyle("#c8420a", "o", "-"),
     "horovod-pytorch": SeriesStyle("#e69f00", "s", "--"),
     "pytorch-fsdp": SeriesStyle("#7f2704", "h", "-."),
@@ -82,7 +83,7 @@ _FALLBACK_STYLES = [
 ]
 
 FONT_SIZE = 7.5  # points
-SMALL_FONT_SIZE = 7  # of ticks, legends and remarks: the smallest text at column width
+SMALL_FONT_SIZE = 7  # size of ticks, legends and remarks, the smallest text at column width
 
 _RC_PARAMS: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
@@ -117,7 +118,7 @@ _RC_PARAMS: dict[Any, Any] = {
     "grid.color": GRID,
     "grid.linewidth": 0.4,
     "lines.linewidth": 1.0,
-    "lines.markersize": 3.2,
+    "lines.markersize": MARKER_SIZE,
     "legend.frameon": False,
     "legend.handlelength": 2.2,
     "legend.handletextpad": 0.5,

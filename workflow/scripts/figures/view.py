@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import pandas as pd
 
@@ -16,7 +16,6 @@ from analysis.cell_means import CellMeans, estimate_response_means
 from analysis.intervals import Estimate
 from analysis.measured import (
     OUT_OF_MEMORY_MARK,
-    Records,
     combination_text,
     currency_of,
     factors,
@@ -40,14 +39,15 @@ from declared.factors import (
     implied,
     treatments_of,
 )
-from declared.figures import FigureSpec
-from declared.products.figures import KINDS
+from declared.figure_specs import FigureSpec
+from declared.products.figure_kinds import KINDS
 from declared.responses import EPOCH_TIME, RESPONSES, Response
-from figures import panels, style
-from figures.panels import Caption, Series, level_combinations, rows_at
+from figures import captions, panels, style
+from figures.captions import Caption
+from figures.selection import Series, level_combinations, rows_at
 
 PanelLevels = Sequence[dict[str, Any]]
-MAX_NAMED_LEVELS = 4  # of a factor, in a caption
+MAX_NAMED_LEVELS = 4  # levels of a factor that a caption names; of more it states the number
 NOT_RECORDED = "not recorded"
 
 
@@ -55,7 +55,7 @@ class ViewRow(NamedTuple):
     """A row of a figure of all cells: its series, its number of nodes or devices if they vary, its label."""
 
     series: Series
-    scale_levels: dict[str, Any]
+    size_levels: dict[str, Any]
     label: str
 
 
@@ -67,8 +67,8 @@ class View:
         all_runs: All runs that the figure can use, before its filter.
         runs: The runs to draw.
         spec: The figure as the study declares it.
-        colour: Factors that distinguish series.
-        facet: Factors that distinguish panels.
+        series_factors: Factors that distinguish series.
+        panel_factors: Factors that distinguish panels.
         omission_note: Note on panels that do not fit the page; "" if all fit.
         response: The response that `estimate` and `values` return.
     """
@@ -76,8 +76,8 @@ class View:
     all_runs: pd.DataFrame
     runs: pd.DataFrame
     spec: FigureSpec
-    colour: list[str]
-    facet: list[str]
+    series_factors: list[str]
+    panel_factors: list[str]
     omission_note: str = ""
     response: Response = EPOCH_TIME
 
@@ -86,7 +86,7 @@ class View:
     ) -> "View":
         """Return the view reduced to as many panels of this height as fit a printed page.
 
-        If there are more panels, levels are dropped: of the last facet factor first, then of the one before.
+        If there are more panels, levels are dropped: of the last panel factor first, then of the one before.
         Levels with the most measured panels are kept. If all remaining panels share a level, the caption
         names it instead of the panel titles.
 
@@ -95,11 +95,11 @@ class View:
             across: Panels per row.
             panel_levels: Levels of the panels that have content; all panels by default.
         """
-        all_panels = list(self.panels if panel_levels is None else panel_levels)
+        all_panels = list(self.panel_levels if panel_levels is None else panel_levels)
         fitting = _select_fitting(all_panels, self.ok, panels.max_panels_on_page(height_in, across))
         kept_levels, all_levels = (
-            {name: list(dict.fromkeys(panel[name] for panel in selection)) for name in self.facet}
-            for selection in (fitting, all_panels)
+            {name: list(dict.fromkeys(panel[name] for panel in panel_list)) for name in self.panel_factors}
+            for panel_list in (fitting, all_panels)
         )
         restricted = {
             name: levels for name, levels in kept_levels.items() if len(levels) < len(all_levels[name])
@@ -109,7 +109,7 @@ class View:
         runs = self.runs
         for name, levels in restricted.items():
             runs = runs[runs[name].isin(levels)]
-        facet = [name for name in self.facet if name not in restricted or len(restricted[name]) > 1]
+        facet = [name for name in self.panel_factors if name not in restricted or len(restricted[name]) > 1]
         at_levels = ", ".join(
             _levels_phrase(
                 name, levels, " or ".join([combination_text({name: levels[0]}), *map(level_text, levels[1:])])
@@ -119,7 +119,9 @@ class View:
         counts = f"{len(fitting)} of {len(all_panels)} panels are drawn"
         text = f"{counts}, those at {at_levels}; a `filter` shows others."
         facts = {"drawn": len(fitting), "panels": len(all_panels), "levels": restricted}
-        return replace(self, runs=runs, facet=facet, omission_note=Note("panels-left-out", text, **facts))
+        return replace(
+            self, runs=runs, panel_factors=facet, omission_note=Note("panels-left-out", text, **facts)
+        )
 
     @cached_property
     def ok(self) -> pd.DataFrame:
@@ -139,15 +141,15 @@ class View:
         """Return why cells with these planned runs have no value."""
         if len(planned) and set(planned["cell"]) <= self.out_of_memory:
             return OUT_OF_MEMORY_MARK
-        return panels.NO_SUCCESS if successful(planned).empty else NOT_RECORDED
+        return captions.NO_SUCCESS if successful(planned).empty else NOT_RECORDED
 
     @property
     def missing_cause(self) -> Note:
         """Why no run has the response."""
         if len(self.runs) and set(self.runs["cell"]) <= self.out_of_memory:
-            return panels.ALL_OUT_OF_MEMORY
+            return captions.ALL_OUT_OF_MEMORY
         if successful(self.runs).empty:
-            return panels.NO_SUCCESS
+            return captions.NO_SUCCESS
         name = self.response.title
         return Note("response-not-recorded", f"no run records its {name}", response=self.response.name)
 
@@ -183,7 +185,7 @@ class View:
             levels: Levels of some factors.
             drawn: The cells that are drawn; None for all.
         """
-        ok = panels.rows_at(self.ok, levels)
+        ok = rows_at(self.ok, levels)
         ok = ok if drawn is None else ok[ok["cell"].isin(drawn)]
         means = self.cell_means.cell_statistics.loc[list(set(ok["cell"])), ["n", "mean", "low", "high"]]
         means[["mean", "low", "high"]] *= self.response.unit_multiplier
@@ -195,13 +197,13 @@ class View:
 
         A treatment has the same style in all figures of a study, as a framework has.
         """
-        study_series = self._make_series(self.all_runs, self.colour)
+        study_series = self._make_series(self.all_runs, self.series_factors)
         drawn_series = [series for series in study_series if len(series.select(self.runs))]
-        if len(drawn_series) < len(level_combinations(self.runs, self.colour)):
+        if len(drawn_series) < len(level_combinations(self.runs, self.series_factors)):
             # The study has more series than there are styles, so some of those to draw have none.
-            drawn_series = self._make_series(self.runs, self.colour)
+            drawn_series = self._make_series(self.runs, self.series_factors)
         default_factors = series_factors(self.all_runs)
-        if default_factors == ["framework"] or not set(self.colour) <= set(default_factors):
+        if default_factors == ["framework"] or not set(self.series_factors) <= set(default_factors):
             return drawn_series
         default_series = self._make_series(self.all_runs, default_factors)
         matching = [
@@ -229,9 +231,10 @@ class View:
         return self.runs.drop_duplicates("cell")[["cell", *factors(self.runs), N_DEVICES]]
 
     @cached_property
-    def panels(self) -> list[dict[str, Any]]:
+    def panel_levels(self) -> list[dict[str, Any]]:
         """Levels of each panel, in order."""
-        return sorted(level_combinations(self.runs, self.facet), key=_level_order(self.runs, self.facet))
+        names = self.panel_factors
+        return sorted(level_combinations(self.runs, names), key=_level_order(self.runs, names))
 
     @cached_property
     def rows(self) -> list[ViewRow]:
@@ -240,10 +243,10 @@ class View:
         Frameworks with equally many nodes, which readers compare, thus stand beside each other.
         """
         factor = size_factor_name(self.runs)
-        scale = [factor] if factor in varying(self.runs, but=[*self.colour, *self.facet]) else []
+        varied = varying(self.runs, but=[*self.series_factors, *self.panel_factors])
         return [
             ViewRow(series, levels, ", ".join(filter(None, (series.name, combination_text(levels)))))
-            for levels in level_combinations(self.runs, scale)
+            for levels in level_combinations(self.runs, [factor] if factor in varied else [])
             for series in self.series
             if len(rows_at(series.select(self.runs), levels))
         ]
@@ -254,50 +257,51 @@ class View:
         return [
             index
             for index, (row, previous) in enumerate(zip(self.rows[1:], self.rows, strict=False), start=1)
-            if row.scale_levels != previous.scale_levels
+            if row.size_levels != previous.size_levels
         ]
 
     @property
     def series_description(self) -> str:
         """What distinguishes the series, such as `framework` or `treatment (training loop, schedule)`."""
-        names = [title(name) for name in self.colour]
-        if set(self.colour) <= set(NOT_TREATMENTS):
+        names = [title(name) for name in self.series_factors]
+        if set(self.series_factors) <= set(NOT_TREATMENTS):
             return " and ".join(names)
         return f"treatment ({', '.join(names)})"
 
     @property
     def series_plural(self) -> str:
         """What the series are, such as `frameworks` or `treatments`."""
-        if self.colour == ["framework"]:
+        if self.series_factors == ["framework"]:
             return "frameworks"
-        return "series" if "framework" in self.colour else "treatments"
+        return "series" if "framework" in self.series_factors else "treatments"
 
     def caption(
         self,
-        heading: str | Sequence[str],
+        lead: str | Sequence[str],
         *details: str,
         endnotes: Sequence[str] = (),
         with_intervals: bool = True,
         counted: pd.Series | None = None,
     ) -> Caption:
-        """Return a caption as `panels.compose_caption` does, with notes on series, filter and omitted panels.
+        """Return the caption of `captions.compose_caption` with notes on series, filter and omitted panels.
 
-        The first sentence of `heading` says what the figure shows. The other arguments are those of
-        `panels.compose_caption`.
+        The arguments are those of `captions.compose_caption`.
         """
-        headings = [*([heading] if isinstance(heading, str) else heading), self.omission_note]
+        lead = [*([lead] if isinstance(lead, str) else lead), self.omission_note]
         sentences = [self._series_note, self._filter_note, *details]
-        return panels.compose_caption(
-            self.runs, headings, *sentences, endnotes=endnotes, with_intervals=with_intervals, counted=counted
+        return captions.compose_caption(
+            self.runs, lead, *sentences, endnotes=endnotes, with_intervals=with_intervals, counted=counted
         )
 
     @property
     def _series_note(self) -> str:
         """Which factors distinguish series; "" for the framework alone."""
-        if self.colour == ["framework"]:
+        if self.series_factors == ["framework"]:
             return ""
         return Note(
-            "series", f"Series: {', '.join(title(name) for name in self.colour)}.", factors=self.colour
+            "series",
+            f"Series: {', '.join(title(name) for name in self.series_factors)}.",
+            factors=self.series_factors,
         )
 
     @property
@@ -322,7 +326,19 @@ def filtered(runs: pd.DataFrame, spec: FigureSpec) -> pd.DataFrame:
     return runs
 
 
-def build_response_view(records: Records, spec: FigureSpec) -> View:
+class RunsAndEpochs(Protocol):
+    """What a view of a response needs: the records of a study, or the material of its report."""
+
+    @property
+    def runs(self) -> pd.DataFrame:
+        """The runs that tables of time use."""
+
+    @property
+    def epochs(self) -> pd.DataFrame:
+        """The epochs of these runs, and possibly of others."""
+
+
+def build_response_view(records: RunsAndEpochs, spec: FigureSpec) -> View:
     """Return the view of a figure whose `y` is a response."""
     response = RESPONSES[spec.y or EPOCH_TIME.name]
     runs = with_response(records.runs, response, lambda: records.epochs, spec.target)
@@ -350,8 +366,8 @@ def build_view(runs: pd.DataFrame, spec: FigureSpec, response: Response = EPOCH_
         # N_DEVICES stands for nodes and devices of a node, of which the filtered cells may vary only one.
         varied_factors = [name for name in varied_factors if name not in (*NODES_AND_DEVICES, N_DEVICES)]
         varied_factors += [N_DEVICES] if drawn[N_DEVICES].nunique() > 1 else []
-    axis_factors = [size_factor_name(drawn)] if kind.along_size else list(kind.along)
-    if spec.x and not kind.x:
+    axis_factors = [size_factor_name(drawn)] if kind.size_is_axis else list(kind.axis_factors)
+    if spec.x and not kind.allowed_x:
         axis_factors = [spec.x]
     facet = [name for name in spec.facet or () if name in varied_factors]
     colour = [name for name in spec.colour or () if name in varied_factors]
@@ -360,7 +376,7 @@ def build_view(runs: pd.DataFrame, spec: FigureSpec, response: Response = EPOCH_
     elif not colour:
         colour = series_factors(drawn, but=[*axis_factors, *facet, *implied_factors])
     unplaced = [name for name in varied_factors if name not in (*axis_factors, *colour, *facet)]
-    treatments = treatments_of(unplaced)  # in the order of series, after all other panel factors
+    treatments = treatments_of(unplaced)
     return View(
         runs,
         drawn,

@@ -145,7 +145,7 @@ def fit_token_buckets(benchmark: pd.DataFrame) -> Fit | None:
 
 
 def bus_bandwidths(benchmark: pd.DataFrame) -> dict[int, Estimate]:
-    """Return the bus bandwidth of each size in bytes, with the 95 % t interval of the mean over rounds."""
+    """Return the bus bandwidth of each size in bytes: the harmonic mean over rounds, with its interval."""
     ranks, collective = int(benchmark["ranks"].iloc[0]), benchmark["collective"].iloc[0]
     return {
         int(size): intervals.harmonic_mean(

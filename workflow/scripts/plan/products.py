@@ -4,9 +4,9 @@ import json
 from collections.abc import Callable, Sequence
 
 from common.files import display_path
-from declared.figures import FigureSpec
+from declared.figure_specs import FigureSpec
 from declared.frameworks import is_registered, load_framework
-from declared.products.figures import KINDS
+from declared.products.figure_kinds import KINDS
 from declared.products.tables import PROGRAMS, TableProgram, is_available
 from declared.products.traits import Traits
 from declared.records import RECORD_TABLES

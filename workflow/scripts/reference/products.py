@@ -8,8 +8,8 @@ import yaml
 from common.files import CHECKOUT, load_yaml
 from common.schemas import schema
 from declared.factors import MAX_SERIES
-from declared.figures import MAX_VARIANTS
-from declared.products.figures import FigureKind
+from declared.figure_specs import MAX_VARIANTS
+from declared.products.figure_kinds import FigureKind
 from declared.products.tables import TableKind
 from declared.responses import RESPONSES
 from figures import gallery
@@ -61,8 +61,8 @@ def _declaration(example: gallery.Example) -> str:
 def _keys(kind: FigureKind) -> str:
     """Return the keys of a kind of figure, in a sentence."""
     words = {
-        "x": codes(kind.x) if kind.x else "a factor",
-        "y": "a [response](#responses)" if kind.shows_response else codes(kind.y or ()),
+        "x": codes(kind.allowed_x) if kind.allowed_x else "a factor",
+        "y": "a [response](#responses)" if kind.shows_response else codes(kind.allowed_y or ()),
         "colour": "one factor" if kind.one_colour else "factors",
         "facet": "factors",
         "filter": "levels",

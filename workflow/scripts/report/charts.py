@@ -1,8 +1,8 @@
 """Describe main figures as data that the page draws interactively: cells with intervals, and their runs.
 
 Cells, series, responses, intervals and styles are the same as in the static figures (`figures.view`,
-`figures.lines`, `analysis.speedup`). Baselines are left out, and only speed-up and efficiency have an ideal.
-Means and intervals are estimated by the same functions as in those figures.
+`figures.lines`, `analysis.speedup`), and means and intervals are estimated by the same functions. The page
+prints the captions of the static figures below the charts, so a chart draws everything that they explain.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,21 +14,14 @@ import pandas as pd
 from analysis import tables
 from analysis.intervals import Estimate
 from analysis.measured import axis_label, cell_words, device_axis_label, level_text
-from analysis.responses import with_response
-from declared.figures import FigureSpec
-from declared.responses import EPOCH_TIME, RESPONSES
-from figures import lines, panels, rows
+from declared.products.figure_kinds import KINDS
+from figures import lines, panels, rows, selection, value_axis
 from figures.kinds import heat_map
-from figures.kinds.scaling import (
-    axis_top,
-    cell_rows,
-    drawn_quantities,
-    ideal_ratios,
-    place_series,
-)
-from figures.panels import Series
+from figures.kinds.by_factor import with_baselines
+from figures.kinds.scaling import axis_top, cell_rows, drawn_quantities, ideal_lines, place_size_series
+from figures.selection import Series
 from figures.style import SeriesStyle
-from figures.view import View, build_view
+from figures.view import View, build_response_view, build_view
 from report.dark import contrast
 from report.material import Material
 
@@ -40,8 +33,9 @@ MARKERS = {
 }  # fmt: skip
 DASHES = {"-": (), "--": (6, 3), ":": (2, 3), "-.": (6, 3, 2, 3)}
 PIXELS_PER_POINT = 1.4
-RUN_DIGITS = 4  # of the value of a run whose cell has no interval
-LIGHT_INK, DARK_INK = "#ffffff", "#000000"  # of fields; one of them has a contrast above 4.5 with any colour
+RUN_DIGITS = 4  # digits of a run's value if its cell has no interval
+# Text of fields: one of both has a contrast above 4.5 with any colour.
+LIGHT_INK, DARK_INK = "#ffffff", "#000000"
 
 
 @dataclass(frozen=True)
@@ -83,6 +77,14 @@ class Point:
 
 
 @dataclass(frozen=True)
+class Curve:
+    """A line without markers: the index of its series, None for no series, and its positions and values."""
+
+    series: int | None
+    points: list[tuple[float, float]]
+
+
+@dataclass(frozen=True)
 class Panel:
     """A panel of a chart.
 
@@ -90,19 +92,24 @@ class Panel:
         title: Its title.
         quantity: What its axis of values shows.
         points: Its points.
-        ideal: Positions and values of the ideal, from the fewest devices on; empty without an ideal.
-        estimates: Series, and positions and values, of the model estimates.
+        ideals: The ideals. Those of `scaling`, which all series share, belong to no series.
+        estimates: The model estimates.
+        baselines: Series and mean of each single-device baseline, which is a horizontal line.
         top: The upper end of the axis of values, as in the static figure; None to fit all points.
+        ideal_unit: The ideal value of one device, whose doublings a logarithmic axis labels; None to label
+            round values.
         out_of_memory: Series, position and words of the cells that ran out of memory.
     """
 
     title: str
     quantity: str
     points: list[Point]
-    ideal: list[tuple[float, float]] = field(default_factory=list)
+    ideals: list[Curve] = field(default_factory=list)
+    estimates: list[Curve] = field(default_factory=list)
+    baselines: list[tuple[int, float]] = field(default_factory=list)
     top: float | None = None
+    ideal_unit: float | None = None
     out_of_memory: list[tuple[int, float, str]] = field(default_factory=list)
-    estimates: list[tuple[int, list[tuple[float, float]]]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -209,17 +216,12 @@ def build_charts(material: Material) -> dict[str, Chart | HeatMap]:
         spec = specs.get(picture.name)
         if spec is None or spec.kind not in BUILDERS:
             continue
-        chart = BUILDERS[spec.kind](_view(material, spec), material.network)
+        has_response = KINDS[spec.kind].shows_response
+        view = build_response_view(material, spec) if has_response else build_view(material.runs, spec)
+        chart = BUILDERS[spec.kind](view, material.network)
         if any(panel.points for panel in chart.panels):
             charts[picture.name] = chart
     return charts
-
-
-def _view(material: Material, spec: FigureSpec) -> View:
-    """Return the view of a figure and its response."""
-    response = RESPONSES.get(spec.y or "", EPOCH_TIME)
-    runs = with_response(material.runs, response, lambda: material.epochs, spec.target)
-    return build_view(runs, spec, response)
 
 
 def cells_chart(view: View, _network: pd.DataFrame) -> Chart:
@@ -227,18 +229,18 @@ def cells_chart(view: View, _network: pd.DataFrame) -> Chart:
     words, ran_out = cell_words(view.all_runs), view.runs[view.runs["cell"].isin(view.out_of_memory)]
     indices = {series.name: index for index, series in enumerate(view.series)}
     chart_panels = []
-    for levels in panels.nonempty_panels(view.panels, pd.concat([view.ok, ran_out])):
-        panel_runs = panels.rows_at(view.ok, levels)
-        unfit = panels.rows_at(ran_out, levels)
+    for levels in selection.nonempty_panels(view.panel_levels, pd.concat([view.ok, ran_out])):
+        panel_runs = selection.rows_at(view.ok, levels)
+        unfit = selection.rows_at(ran_out, levels)
         marks = [
             (indices[series.name], float(y), words[cell])
-            for y, (series, scale_levels, _) in enumerate(view.rows)
-            for cell in panels.rows_at(series.select(unfit), scale_levels)["cell"].unique()
+            for y, (series, size_levels, _) in enumerate(view.rows)
+            for cell in selection.rows_at(series.select(unfit), size_levels)["cell"].unique()
         ]
         points = [
             _mean_point(view, indices[series.name], float(y), cell_runs, words)
-            for y, (series, scale_levels, _) in enumerate(view.rows)
-            for _, cell_runs in panels.rows_at(series.select(panel_runs), scale_levels).groupby("cell")
+            for y, (series, size_levels, _) in enumerate(view.rows)
+            for _, cell_runs in selection.rows_at(series.select(panel_runs), size_levels).groupby("cell")
         ]
         chart_panels.append(
             Panel(panels.panel_title(levels), view.response.label, points, out_of_memory=marks)
@@ -257,32 +259,59 @@ def cells_chart(view: View, _network: pd.DataFrame) -> Chart:
 
 
 def factor_chart(view: View, _network: pd.DataFrame) -> Chart:
-    """Return the chart of `by_factor` and `interaction`, without the ideal and baselines of the figure."""
-    x, is_interaction = str(view.spec.x), view.spec.kind == "interaction"
+    """Return the chart of `by_factor` and `interaction`."""
+    x, for_comparison = str(view.spec.x), view.spec.kind == "interaction"
     words, ran_out = cell_words(view.all_runs), view.runs[view.runs["cell"].isin(view.out_of_memory)]
-    placement = lines.place_series(view, x, view.series, is_interaction)
+    panel_levels = lines.drawable_panels(view, x, for_comparison)
+    content = lines.select_lines(view, x, panel_levels, with_baselines(view.spec), for_comparison)
+    drawn_series = [*content.placed_series, *content.legend_series]
+    series = [candidate for candidate in view.series if candidate in drawn_series]
+    placement = lines.place_series(view, x, series, for_comparison)
     axis = placement.axis
     chart_panels = []
-    for levels in lines.drawable_panels(view, x, is_interaction):
-        panel_runs = panels.rows_at(view.ok, levels)
+    for levels in panel_levels:
+        panel_runs = selection.rows_at(view.runs, levels)
+        measured = view.measured(panel_runs)
         points = [
-            _mean_point(view, index, placement.position(series, cell_runs[x].iloc[0]), cell_runs, words)
-            for index, series in enumerate(view.series)
-            for _, cell_runs in series.select(panel_runs).groupby("cell", sort=False)
+            _mean_point(view, index, placement.position(one_series, cell_runs[x].iloc[0]), cell_runs, words)
+            for index, one_series in enumerate(series)
+            for _, cell_runs in one_series.select(measured).groupby("cell", sort=False)
         ]
-        marks = _level_marks(view.series, panels.rows_at(ran_out, levels), x, placement, words)
+        baselines = lines.panel_baselines(view, x, panel_runs, content, placement)
+        is_drawn = set(measured["cell"])
+        points += [
+            _mean_point(view, series.index(baseline.series), baseline.position, baseline.runs, words)
+            for baseline in baselines
+            if baseline.series and baseline.position is not None
+            if baseline.runs["cell"].iloc[0] not in is_drawn
+        ]
         chart_panels.append(
-            Panel(panels.panel_title(levels), view.response.label, points, out_of_memory=marks)
+            Panel(
+                panels.panel_title(levels),
+                view.response.label,
+                points,
+                ideals=[
+                    _curve(series.index(baseline.series) if baseline.series else None, *baseline.ideal)
+                    for baseline in baselines
+                    if baseline.ideal.size
+                ],
+                baselines=[
+                    (series.index(baseline.series), baseline.estimate.value)
+                    for baseline in baselines
+                    if baseline.series and baseline.position is not None
+                ],
+                out_of_memory=_level_marks(series, selection.rows_at(ran_out, levels), x, placement, words),
+            )
         )
     return Chart(
         [(place, level_text(level)) for level, place in axis.positions.items()],
         axis.limits,
-        _series_lines(view.series),
+        _series_lines(series),
         chart_panels,
         axis_label(view.runs, x),
         run_offset=axis.replicate_offset,
         joined=placement.is_joined,
-        logarithmic=lines.is_logarithmic(view, placement, x, is_interaction) or _is_wide(chart_panels),
+        logarithmic=lines.is_logarithmic(view, placement, x, for_comparison) or _is_wide(chart_panels),
     )
 
 
@@ -297,20 +326,13 @@ def scaling_chart(view: View, network: pd.DataFrame) -> Chart:
         for one_series in view.series
         if len(one_series.select(multi_device)) or len(one_series.select(ran_out))
     ]
-    placement = place_series(planned, series)
+    placement = place_size_series(planned, series)
     axis = placement.axis
     chart_panels = []
-    for name, (quantity, unit) in drawn_quantities(view.spec).items():
-        for levels in panels.nonempty_panels(view.panels, multi_device):
-            panel_rows = panels.rows_at(ratios, levels)
-            fewest = float(panel_rows["baseline_n_devices"].min())
-            counts = np.array([level for level in axis.positions if level >= fewest], dtype=float)
-            ideal = [
-                (float(position), float(value))
-                for position, value in zip(
-                    axis.position(counts), ideal_ratios(name, counts, fewest), strict=True
-                )
-            ]
+    for name, quantity in drawn_quantities(view.spec).items():
+        unit = quantity.multiplier
+        for levels in selection.nonempty_panels(view.panel_levels, multi_device):
+            panel_rows = selection.rows_at(ratios, levels)
             points = [
                 _point(
                     index,
@@ -318,17 +340,27 @@ def scaling_chart(view: View, network: pd.DataFrame) -> Chart:
                     Estimate(
                         unit * row[name], unit * row[f"{name}_low"], unit * row[f"{name}_high"], row["n"]
                     ),
-                    " %" if "%" in quantity else "",
+                    " %" if "%" in quantity.label else "",
                     words[row["cell"]],
                     is_single=row["n"] == 1 or row["baseline_n"] == 1,
                 )
                 for index, one_series in enumerate(series)
                 for row in one_series.select(panel_rows).sort_values("n_devices").to_dict("records")
             ]
-            title, top = panels.panel_title(levels), axis_top(planned, name)
-            marks = _level_marks(series, panels.rows_at(ran_out, levels), "n_devices", placement, words)
-            estimates = _estimates(series, panel_rows, f"estimated_{name}", unit, axis)
-            chart_panels.append(Panel(title, quantity, points, ideal, top, marks, estimates))
+            chart_panels.append(
+                Panel(
+                    panels.panel_title(levels),
+                    quantity.label,
+                    points,
+                    ideals=[_curve(None, *ideal) for ideal in ideal_lines(name, axis, panel_rows)],
+                    estimates=_estimates(series, panel_rows, f"estimated_{name}", unit, axis),
+                    top=axis_top(planned, name),
+                    ideal_unit=unit,
+                    out_of_memory=_level_marks(
+                        series, selection.rows_at(ran_out, levels), "n_devices", placement, words
+                    ),
+                )
+            )
     return Chart(
         [(place, level_text(level)) for level, place in axis.positions.items()],
         axis.limits,
@@ -339,16 +371,19 @@ def scaling_chart(view: View, network: pd.DataFrame) -> Chart:
     )
 
 
+def _curve(series: int | None, positions: np.ndarray, values: np.ndarray) -> Curve:
+    return Curve(series, list(zip(positions.tolist(), values.tolist(), strict=True)))
+
+
 def _estimates(
     series: Sequence[Series], rows: pd.DataFrame, column: str, unit: float, axis: lines.LevelAxis
-) -> list[tuple[int, list[tuple[float, float]]]]:
-    """Return the model estimates of a panel, by the index of their series."""
+) -> list[Curve]:
+    """Return the model estimates of a panel."""
     estimated = rows.dropna(subset=column).sort_values("n_devices")
-    drawn = ((index, one_series.select(estimated)) for index, one_series in enumerate(series))
     return [
-        (index, list(zip(own["n_devices"].map(axis.positions), unit * own[column], strict=True)))
-        for index, own in drawn
-        if len(own) > 1
+        _curve(index, drawn["n_devices"].map(axis.positions).to_numpy(), unit * drawn[column].to_numpy())
+        for index, one_series in enumerate(series)
+        if len(drawn := one_series.select(estimated)) > 1
     ]
 
 
@@ -364,10 +399,10 @@ def fields_chart(view: View, _network: pd.DataFrame) -> HeatMap:
                 _field(view, (column, row), planned, words)
                 for row, row_levels in enumerate(rows_levels)
                 for column, level in enumerate(columns)
-                if len(planned := panels.rows_at(view.runs, {**levels, **row_levels, x: level}))
+                if len(planned := selection.rows_at(view.runs, {**levels, **row_levels, x: level}))
             ],
         )
-        for levels in view.panels
+        for levels in view.panel_levels
     ]
     palette = heat_map.palette()
     return HeatMap(
@@ -404,7 +439,7 @@ def _field(view: View, place: tuple[int, int], planned: pd.DataFrame, words: Map
 def _is_wide(chart_panels: Sequence[Panel]) -> bool:
     """Return whether the runs span so much that the picture has a logarithmic axis."""
     values = [run[2] for panel in chart_panels for point in panel.points for run in point.runs]
-    return bool(values) and max(values) > panels.LOG_FROM_RATIO * min(values) > 0
+    return bool(values) and max(values) > value_axis.LOG_FROM_RATIO * min(values) > 0
 
 
 def _level_marks(

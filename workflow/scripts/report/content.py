@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from analysis.tables import Table
-from figures.panels import NOT_DRAWN
+from figures.captions import NOT_DRAWN
 from report.latex import first_sentence
 
 

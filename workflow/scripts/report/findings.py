@@ -30,8 +30,8 @@ from analysis.speedup import accumulates_as_baseline
 from common.notes import Note
 from common.text import join_words, number_of
 from common.units import DATA_RATES, TIMES, in_one_unit
-from declared.figures import FigureSpec
-from declared.products.figures import KINDS
+from declared.figure_specs import FigureSpec
+from declared.products.figure_kinds import KINDS
 from declared.responses import EPOCH_TIME, RESPONSES, Response
 from figures.kinds.strategies import multi_node_runs
 from figures.view import filtered
@@ -106,7 +106,7 @@ def state_finding(spec: FigureSpec, evidence: Evidence) -> Note | None:
 def shown_quantity(spec: FigureSpec) -> str | None:
     """Return the quantity on the y axis of a figure; None if its kind has no choice of it."""
     # The first value that a kind allows is its default.
-    return spec.y or next(iter(KINDS[spec.kind].y), None)
+    return spec.y or next(iter(KINDS[spec.kind].allowed_y), None)
 
 
 def effect_of_figure(spec: FigureSpec, notes: Sequence[Note], response: Response) -> Note | None:

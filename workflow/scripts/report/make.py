@@ -24,8 +24,8 @@ from common.files import write_text
 from common.options import run_program
 from common.tables import read_table
 from declared.datasets import find_dataset
-from declared.figures import FigureSpec
-from figures import panels, style
+from declared.figure_specs import FigureSpec
+from figures import style, value_axis
 from figures.view import build_view
 from plan.campaign import Campaign, measured_campaign
 from records.next_commands import CampaignArguments, repeat_commands
@@ -190,7 +190,7 @@ def page_data(material: Material, table: RunTable, charts: Mapping[str, Chart | 
             for colour in sorted({*colours.values(), *palette, *drawn, OTHER_COLOUR})
         },
         "other_colour": OTHER_COLOUR,
-        "log_from": panels.LOG_FROM_RATIO,
+        "log_from": value_axis.LOG_FROM_RATIO,
         "page_rows": PAGE_ROWS,
     }
 

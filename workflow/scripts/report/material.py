@@ -17,7 +17,7 @@ from analysis.responses import with_response
 from analysis.tables import Table
 from common.errors import InputError
 from common.schemas import schema
-from declared.figures import FigureSpec
+from declared.figure_specs import FigureSpec
 from declared.responses import RESPONSES, Response
 from declared.site import Site
 from declared.study import Study

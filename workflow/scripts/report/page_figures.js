@@ -9,6 +9,7 @@ const MIN_PANEL_PX = 240;
 const GAP_PX = 16;
 const MAX_REACH = 3; // of intervals beyond the means, in the axis; zooming out shows longer ones
 const ESTIMATE_DASH = [1, 3];
+const IDEAL_ALPHA = 0.55; // of the ideal of a series
 const SVG = "http://www.w3.org/2000/svg";
 const MARKER_PATHS = {
   square: "M9 2h6v6h-6z",
@@ -37,26 +38,23 @@ function swatch_of({ colour: printed, marker, filled, dash }) {
 }
 
 // The range of the axis of values: from 0, or around what is drawn; panels of one quantity share it.
-// Where there is an ideal value, a linear axis ends as that of the picture, and a logarithmic one shows all of it.
+// Where a device has an ideal value, a linear axis ends as that of the picture, and a logarithmic one shows all ideals.
 function range_of(panels, quantity, logarithmic) {
   const own = panels.filter((panel) => panel.quantity === quantity);
   const points = own.flatMap((panel) => panel.points);
   const values = points.flatMap(({ value, runs }) => [value, ...runs.map((run) => run[2])]);
   const [least, most] = [Math.min(...values), Math.max(...values)];
   const bounds = (name, start, pick) => points.reduce((bound, point) => (point[name] === null ? bound : pick(bound, point[name])), start);
-  const ideal = own.flatMap((panel) => panel.ideal.map((pair) => pair[1]));
+  const unit = own[0].ideal_unit;
+  const ideals = unit ? own.flatMap((panel) => panel.ideals.flatMap(({ points }) => points.map(([, value]) => value))) : [];
   const reach = Math.min(bounds("high", most, Math.max), MAX_REACH * most);
   if (!logarithmic) return [0, Math.max(1.06 * reach, ...own.map((panel) => panel.top ?? 0))];
-  const high = Math.max(reach, ...ideal);
-  const low = Math.min(Math.max(bounds("low", least, Math.min), least / MAX_REACH), ...ideal);
-  const unit = unit_of(own[0]);
+  const high = Math.max(reach, ...ideals);
+  const low = Math.min(Math.max(bounds("low", least, Math.min), least / MAX_REACH), ...ideals);
   if (unit) return [unit * 2 ** Math.floor(Math.log2(low / unit)) / 1.04, unit * 2 ** Math.ceil(Math.log2(high / unit)) * 1.04];
   const room = (high / low) ** 0.04 * 1.02;
   return [low / room, high * room];
 }
-
-// The value of one replica, where panels have an ideal one.
-const unit_of = (panel) => panel.ideal[0]?.[1] ?? null;
 
 function columns_of(chart, width, label_px) {
   const per_quantity = chart.panels.filter((panel) => panel.quantity === chart.panels[0].quantity).length;
@@ -86,13 +84,18 @@ function panel_figure(Bokeh, chart, panel, { range, logarithmic, width, height, 
   if (chart.horizontal && !first) cell_axis.major_label_text_font_size = "0px";
   const values = chart.horizontal ? [figure.xaxes, figure.xgrids] : [figure.yaxes, figure.ygrids];
   for (const grid of [...figure.xgrids, ...figure.ygrids]) grid.grid_line_color = values[1].includes(grid) ? theme_colours().grid : null;
-  if (logarithmic) set_log_ticks(Bokeh, ...values, range[0], range[1], unit_of(panel));
+  if (logarithmic) set_log_ticks(Bokeh, ...values, range[0], range[1], panel.ideal_unit);
   else for (const axis of values[0]) axis.ticker = new Bokeh.BasicTicker({ desired_num_ticks: 5, num_minor_ticks: 0 });
   return figure;
 }
 
 const CELL_TOOLTIP = [["series", "@series"], ["cell", "@cell"], ["value [95 % interval]", "@text"], ["runs", "@n"]];
 const run_tooltip = (quantity) => [["run", "@run"], ["replicate", "@replicate"], [quantity.replace(/ \(.*\)$/, ""), "@shown"], ["mean of its cell [95 % interval]", "@text"]];
+
+function line_of(Bokeh, figure, { points }, style) {
+  const source = new Bokeh.ColumnDataSource({ data: { x: points.map(([place]) => place), y: points.map(([, value]) => value) } });
+  return figure.line({ field: "x" }, { field: "y" }, { source, ...style });
+}
 
 // The glyphs of one series in one panel. `pointed` gets a function that returns the runs at the pointer.
 function series_glyphs(Bokeh, figure, chart, panel, index, logarithmic, pointed) {
@@ -120,9 +123,12 @@ function series_glyphs(Bokeh, figure, chart, panel, index, logarithmic, pointed)
     const line = source({ x: along.map((point) => point.place), y: along.map((point) => point.value) });
     glyphs.push(figure.line(...fields, { source: line, line_color: colour, line_width: 1.5, line_dash: dash }));
   }
-  for (const [, pairs] of panel.estimates.filter(([series]) => series === index)) {
-    const estimate = source({ x: pairs.map(([at]) => at), y: pairs.map(([, value]) => value) });
-    glyphs.push(figure.line(...fields, { source: estimate, line_color: colour, line_width: 1, line_dash: ESTIMATE_DASH }));
+  const of_series = (curve) => curve.series === index;
+  glyphs.push(...panel.estimates.filter(of_series).map((curve) => line_of(Bokeh, figure, curve, { line_color: colour, line_dash: ESTIMATE_DASH })));
+  glyphs.push(...panel.ideals.filter(of_series).map((curve) => line_of(Bokeh, figure, curve, { line_color: colour, line_alpha: IDEAL_ALPHA })));
+  for (const [, value] of panel.baselines.filter(([series]) => series === index)) {
+    const level = { series: index, points: chart.limits.map((end) => [end, value]) };
+    glyphs.push(line_of(Bokeh, figure, level, { line_color: colour, line_width: 1.2, line_dash: dash }));
   }
   const means = source({ ...swap(values_of("place"), values_of("value")), series: points.map(() => name), cell: values_of("cell"), text: values_of("text"), n: values_of("n") });
   const mean = figure.scatter(...fields, { source: means, marker, size: 9, line_color: colour, line_width: 1.5, fill_color: filled ? colour : theme_colours().paper });
@@ -228,7 +234,7 @@ async function draw_figure(box) {
   const [panels_box, legend_box] = [live.querySelector(".panels"), live.querySelector(".legend")];
   const button = (action) => box.querySelector(`[data-action=${action}]`);
   const hidden = new Set();
-  const has_ideal = chart.panels.some((panel) => panel.ideal.length);
+  const has_ideal = chart.panels.some((panel) => panel.ideals.length);
   const has_estimate = chart.panels.some((panel) => panel.estimates.length);
   const state = { logarithmic: chart.logarithmic, all: chart.panels.length <= MAX_PANELS, width: 0 };
   let views = [];
@@ -251,10 +257,7 @@ async function draw_figure(box) {
       const size = { width: Math.min(inner, 560) + (chart.horizontal && first ? label_px : 0), height: chart.horizontal ? chart.ticks.length * ROW_PX + 56 : PANEL_PX };
       const figure = panel_figure(Bokeh, chart, panel, { range, logarithmic: state.logarithmic, label_px, first, ...size });
       const pointed = [];
-      if (panel.ideal.length) {
-        const source = new Bokeh.ColumnDataSource({ data: { x: panel.ideal.map((pair) => pair[0]), y: panel.ideal.map((pair) => pair[1]) } });
-        figure.line({ field: "x" }, { field: "y" }, { source, line_color: theme_colours().ideal });
-      }
+      panel.ideals.filter(({ series }) => series === null).forEach((curve) => line_of(Bokeh, figure, curve, { line_color: theme_colours().ideal }));
       mark_out_of_memory(Bokeh, figure, chart, panel, range[0]);
       chart.series.forEach((_, series_index) => glyphs[series_index].push(...series_glyphs(Bokeh, figure, chart, panel, series_index, state.logarithmic, pointed)));
       const title = make("p", { className: "panel-title", textContent: panel.title.replaceAll("\n", ", ") });

@@ -28,7 +28,7 @@ from common.options import run_program
 from common.tables import read_results, read_table
 from common.text import split_sentences
 from declared.datasets import find_dataset
-from declared.figures import FigureSpec
+from declared.figure_specs import FigureSpec
 from declared.paper import DEFAULT_CLASS
 from declared.responses import RESPONSES, Response
 from declared.site import load_site

@@ -37,7 +37,7 @@ from common.units import MIB
 from declared.datasets import find_dataset, token_bytes
 from declared.devices import find_device
 from declared.factors import factor_rules
-from declared.figures import FigureSpec
+from declared.figure_specs import FigureSpec
 from declared.models import find_graph
 from declared.paper import DEFAULT_CLASS
 from declared.responses import RESPONSES

@@ -20,7 +20,7 @@ import pandas as pd
 from analysis.cell_means import estimate_means
 from analysis.cost import HOUR_S
 from analysis.intervals import ESTIMATE_COLUMNS, Estimate, columns, estimate_of
-from analysis.measured import cell_words, level_text, successful, varying
+from analysis.measured import cell_words, groups_by, level_text, successful, varying
 from analysis.speedup import baseline_cells
 from common.errors import InputError, check_range
 from common.run_status import RunStatus
@@ -222,7 +222,7 @@ def choose_series(runs: pd.DataFrame, levels: Mapping[str, str]) -> Series:
         InputError: If a level or factor is unknown.
     """
     ok = successful(runs)
-    groups = _at_levels(ok, levels).assign(all=0).groupby(["all", *varying(ok, but=COUNTS)], dropna=False)
+    groups = groups_by(_at_levels(ok, levels), varying(ok, but=COUNTS))
 
     def rank(group: pd.DataFrame) -> tuple[int, int, float]:
         n_devices = group["n_devices"].max()

@@ -11,7 +11,7 @@ from analysis.answers import ACCUMULATION, ACCURACY, Answer
 from analysis.measured import title
 from common.notes import Note
 from declared.factors import SIZE_FACTORS
-from declared.figures import FigureSpec
+from declared.figure_specs import FigureSpec
 from report.facts import MEANS, Facts
 from report.findings import FIGURE_REFERENCE
 from report.latex import see, to_latex

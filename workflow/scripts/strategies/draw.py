@@ -9,7 +9,7 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from figures import panels, style
+from figures import captions, panels, style, value_axis
 from models.graph import Graph
 from models.soap import Space
 
@@ -59,7 +59,7 @@ def bars(
         ax=list(axes), location="bottom", fraction=0.03, pad=0.02, aspect=50,
     )  # fmt: skip
     scale.set_label("device", fontsize=style.FONT_SIZE)
-    return figure, panels.split_caption([BARS.format(model=space.model, devices=devices)], [LETTERS_NOTE])
+    return figure, captions.split_caption([BARS.format(model=space.model, devices=devices)], [LETTERS_NOTE])
 
 
 def panel_rows(graph: Graph, space: Space, parts: Mapping[str, Any]) -> list[tuple[str, Sequence[int]]]:
@@ -99,7 +99,7 @@ def progress(answers: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> 
         line, _ = style.VARIANTS[methods.index(answer["method"])]
         ax.plot(proposals, times_ms, color=colour, linestyle=line, label=name)
     ax.set(xscale="log", yscale="log", xlabel="proposals", ylabel="step time (ms)")
-    panels.set_round_ticks(ax.yaxis)
+    value_axis.set_round_ticks(ax.yaxis)
     ax.grid(True)
     figure.legend(loc="outside upper center", ncols=3)
-    return figure, panels.split_caption([PROGRESS], [])
+    return figure, captions.split_caption([PROGRESS], [])

@@ -22,7 +22,7 @@ from analysis import tables
 from common.errors import system_faults
 from common.files import write_json, write_text
 from common.options import run_program
-from figures import panels, style
+from figures import captions, panels, selection, style
 from strategies.find import interpreter, run_planner
 from strategies.problem import MESSAGES, RING
 from strategies.question import SearchQuestion, build_question
@@ -151,7 +151,7 @@ def draw_throughput(frame: pd.DataFrame, cluster: str) -> tuple[Figure, str]:
         for way, gradient_label in GRADIENT_LABELS.items():
             for line, (name, style_index) in LINES.items():
                 look_style = style.TREATMENT_STYLES[style_index]
-                selected = panels.rows_at(
+                selected = selection.rows_at(
                     frame, {"network": network, "cluster": cluster, "gradients": way, "line": line}
                 )
                 ax.plot(
@@ -168,7 +168,7 @@ def draw_throughput(frame: pd.DataFrame, cluster: str) -> tuple[Figure, str]:
     figure.supxlabel("devices", fontsize=style.FONT_SIZE)
     figure.supylabel("samples per second and device", fontsize=style.FONT_SIZE)
     figure.legend(loc="outside upper center", ncols=3)
-    return figure, panels.split_caption([THROUGHPUT.format(cluster=cluster)], [])
+    return figure, captions.split_caption([THROUGHPUT.format(cluster=cluster)], [])
 
 
 def draw_sent_bytes(frame: pd.DataFrame, cluster: str) -> tuple[Figure, str]:
@@ -176,9 +176,9 @@ def draw_sent_bytes(frame: pd.DataFrame, cluster: str) -> tuple[Figure, str]:
     devices = max(CLUSTERS[cluster])
     figure = style.new_figure(style.PAGE_INCHES, 1.8)
     for ax, network in zip(panels.create_axes(figure, (1, 6), 6, share_y=False), NETWORKS, strict=True):
-        selection = {"network": network, "cluster": cluster, "devices": devices, "gradients": MESSAGES}
+        setting = {"network": network, "cluster": cluster, "devices": devices, "gradients": MESSAGES}
         for place, line in enumerate(LINES):
-            (row,) = panels.rows_at(frame, {**selection, "line": line}).to_dict("records")
+            (row,) = selection.rows_at(frame, {**setting, "line": line}).to_dict("records")
             gradients, activations = row["gradient_bytes"] / 1e9, row["sent_activation_bytes"] / 1e9
             ax.bar(place, gradients, color=style.TREATMENT_STYLES[place].colour, width=0.8)
             ax.bar(
@@ -192,7 +192,7 @@ def draw_sent_bytes(frame: pd.DataFrame, cluster: str) -> tuple[Figure, str]:
         ax.set_title(network)
         ax.set_xticks(range(len(LINES)), ["data", "expert", "found"])
     figure.supylabel("GB sent in a step", fontsize=style.FONT_SIZE)
-    return figure, panels.split_caption([SENT.format(cluster=cluster, devices=devices)], [])
+    return figure, captions.split_caption([SENT.format(cluster=cluster, devices=devices)], [])
 
 
 def draw_progress(answers: Mapping[Point, list[dict[str, Any]]]) -> tuple[Figure, str]:
@@ -222,7 +222,7 @@ def draw_progress(answers: Mapping[Point, list[dict[str, Any]]]) -> tuple[Figure
         ax.set_xlabel("duration of the search (s)")
     figure.supylabel("step time (ms)", fontsize=style.FONT_SIZE)
     figure.legend(loc="outside upper center", ncols=2)
-    return figure, panels.split_caption([PROGRESS], [])
+    return figure, captions.split_caption([PROGRESS], [])
 
 
 def table(frame: pd.DataFrame) -> tables.Table:

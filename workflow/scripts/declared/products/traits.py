@@ -1,17 +1,13 @@
 """Describe what is known about a study and its campaign before anything runs.
 
 `when` in figures.yaml and tables.yaml names these traits: a product is made if the study has all of them. A
-study has a trait unless its value is False, None, 0 or empty. The traits `interactions` and `heat_maps` are
-lists of default figures.
+study has a trait unless its value is False, None, 0 or empty.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from declared.factors import N_DEVICES, size_factor_of, treatments_of
-
-MIN_HEAT_MAP_CELLS = 12
+from declared.factors import N_DEVICES, size_factor_of
 
 
 @dataclass(frozen=True)
@@ -130,8 +126,8 @@ class Traits:
         return self.has_baseline or (not self.planned_here and self.size_varies)
 
     @property
-    def computation_measured(self) -> bool:
-        """Computation is known from epoch times on one device, although runs record nothing but epochs."""
+    def imported_with_baseline(self) -> bool:
+        """Runs were imported, and some cell has a baseline, whose epochs tell computation from the rest."""
         return not self.planned_here and self.has_baseline
 
     @property
@@ -163,24 +159,3 @@ class Traits:
     def parallelism_varies(self) -> bool:
         """Cells differ in how ranks partition the training."""
         return "parallelism" in self.varied
-
-    @property
-    def interactions(self) -> list[dict[str, Any]]:
-        """The interaction of the two factors that most studies compare, size and treatment; [] without two.
-
-        A figure of the entry `default_figures`, as studies declare it.
-        """
-        order = ("framework", *treatments_of(self.varied), self.size_factor, "batch_size")
-        factors = [name for name in order if name in self.varied]
-        if len(factors) < 2 or not self.full_design:
-            return []
-        x = self.size_factor if self.size_factor in factors else factors[-1]
-        return [{"name": "interaction", "x": x, "colour": next(name for name in factors if name != x)}]
-
-    @property
-    def heat_maps(self) -> list[dict[str, Any]]:
-        """The heat map of a study with many cells and several factors; else []."""
-        n_factors = len([name for name in self.varied if name != "framework"])
-        if n_factors < 2 or self.n_cells < MIN_HEAT_MAP_CELLS:
-            return []
-        return [{"name": "heat_map", "x": self.fullest_factor}]

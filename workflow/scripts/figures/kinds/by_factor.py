@@ -7,18 +7,23 @@ from analysis.measured import Records, title
 from analysis.terms import is_treated_as_number
 from common.notes import Note
 from declared.factors import SIZE_FACTORS
-from declared.figures import FigureSpec
-from figures import lines, panels
+from declared.figure_specs import FigureSpec
+from figures import captions, lines
 from figures.view import build_response_view
 
 GUIDE_NOTE = Note("lines-guide-the-eye", "Lines only guide the eye from one level to the next.")
 
 
-def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     """Return the figure and its caption."""
     x, view = str(spec.x), build_response_view(records, spec)
     guide_note = GUIDE_NOTE if is_treated_as_number(records.runs, x) else ""
     scaling = batch_scaling(view.runs, x) if x in SIZE_FACTORS else None
-    heading = f"{view.response.heading} by {title(x)}{scaling_phrase(scaling)}. {panels.MARKERS}"
+    lead = f"{view.response.capitalized_title} by {title(x)}{scaling_phrase(scaling)}. {captions.MARKERS}"
     endnotes = [scaling or "", *view.response_notes, guide_note]
-    return lines.draw_lines(view, x, heading, with_baselines=x in SIZE_FACTORS, endnotes=endnotes)
+    return lines.draw_lines(view, x, lead, with_baselines=with_baselines(spec), endnotes=endnotes)
+
+
+def with_baselines(spec: FigureSpec) -> bool:
+    """Return whether the figure has baselines and ideals, as a figure by nodes or devices has."""
+    return spec.kind == "by_factor" and spec.x in SIZE_FACTORS

@@ -4,17 +4,17 @@ from matplotlib.figure import Figure
 
 from analysis.measured import Records
 from common.notes import Note
-from declared.figures import FigureSpec
-from figures import panels, phase_styles, stacks
+from declared.figure_specs import FigureSpec
+from figures import captions, panels, phase_styles, stacks
 from figures.view import build_view
 from ranks.worker.phases import COMMUNICATION
 from traces import cells, path
 from traces.cells import NO_PHASES
 
-HEADING = "The critical path through a training step, over ranks."
+LEAD = "The critical path through a training step, over ranks."
 
 
-def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     """Return the figure, with a row per cell, and its caption."""
     measured = cells.select_traced(records.every_run, records.table("phases"))
     data = path.summarize(measured)
@@ -34,5 +34,5 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     bounds = dict.fromkeys(f"{share:.0f}" for share in (shares.min(), shares.max()))
     text = f"Gradient all-reduce is {' to '.join(bounds)} % of it."
     share_note = Note("communication-share", text, least=shares.min() / 100, most=shares.max() / 100)
-    headings = [HEADING, share_note if COMMUNICATION in names else ""]
-    return figure, view.caption(headings, endnotes=[path.PATH, *measured.notes], with_intervals=False)
+    lead = [LEAD, share_note if COMMUNICATION in names else ""]
+    return figure, view.caption(lead, endnotes=[path.PATH, *measured.notes], with_intervals=False)

@@ -26,14 +26,14 @@ from analysis.measured import Records
 from common.notes import Note
 from common.run_status import RunStatus
 from common.text import number_of
-from declared.figures import FigureSpec
-from figures import panels, style
+from declared.figure_specs import FigureSpec
+from figures import captions, panels, style
 from figures.kinds import timeline
 from figures.kinds.residuals import BAND_COLOUR, DOT_STYLE, MAX_BANDS, MAX_VECTOR_DOTS
 from figures.kinds.timeline import Time
 
 HEIGHT_INCHES = 3.1
-WIDTHS = (2.7, 1.0)  # of the panels over time, and of the panel on the right
+WIDTHS = (2.7, 1.0)  # relative widths of the panels over time and of the panel on the right
 HEIGHTS = (1.15, 1.15, 0.8)
 BLUE, RED, YELLOW = "#004488", "#bb5566", "#ddaa33"
 WAIT_MARKER = style.dots("v", 3, style.INK)
@@ -45,11 +45,11 @@ MIN_AXIS_CUT = 50.0
 CUT_QUANTILE, CUT_REACH = 0.9, 1.5  # the quantile of deviations, and its multiple that stays on the axis
 MAX_CUT_LABELS = 4
 MAX_NAMED_BLOCKS = 12
-MAX_LEGEND_ROW = 6  # entries
-MIN_VISIBLE_SHARE = 0.02  # of a panel's height, from which a bar is visible
+MAX_LEGEND_ROW = 6  # entries in one row of the legend
+MIN_VISIBLE_SHARE = 0.02  # share of a panel's height from which a bar is visible
 DEVIATION = {REFERENCE: "reference: deviation (%)", LOST_CPU_TIME: "CPU time lost: deviation (%)"}
 NO_SHARES = "no run records background load"
-HEADING = "Machine speed over the campaign, by a reference benchmark around every run."
+LEAD = "Machine speed over the campaign, by a reference benchmark around every run."
 HOW_TO_READ = (
     "Top: reference benchmark times, from before to after each run, relative to the median of runs "
     f"{SAME_SETTING}. Middle: epoch times relative to the mean of their cell. Every other block is shaded; a "
@@ -62,7 +62,7 @@ HOW_TO_READ = (
 EXCLUDED_NOTE = Note("excluded-runs-drawn", "Open: excluded runs.")
 
 
-def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     """Return the figure, with three panels over time and one on the right, and its caption."""
     runs = records.runs
     data = drift.drift_by_run(runs)
@@ -105,12 +105,13 @@ def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, panels.Caption]:
         loc="outside upper center",
         ncols=len(handles) if len(handles) <= MAX_LEGEND_ROW else 4,
     )
-    return figure, panels.compose_caption(
+    return figure, captions.compose_caption(
         runs,
-        HEADING,
+        LEAD,
         EXCLUDED_NOTE if len(excluded) else "",
-        _cut_note(*cuts),
+        _extreme_block_note(bands),
         *_adjustment_notes(adjusted),
+        _cut_note(*cuts),
         _waits_note(data),
         _steal_note(data, is_steal_visible),
         endnotes=[
@@ -205,7 +206,9 @@ def _draw_reference(ax: Axes, data: pd.DataFrame, bands: pd.DataFrame) -> tuple[
     values = np.append(percent.ravel(), [0.0, *deviations]).clip(-cut, cut)
     values = np.append(values, block_means)
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
-    margins = (high - low or 1.0) * np.array([0.08, 0.2])  # below, and above for the triangles
+    margins = (high - low or 1.0) * np.array(
+        [0.08, 0.2]
+    )  # shares at the lower and the upper end; the upper one holds the triangles
     ax.set_ylim(low - margins[0], high + margins[1])
     starts = data.loc[data["waited_s"] > 0, "left"]
     ax.plot(starts, [0.96] * len(starts), transform=ax.get_xaxis_transform(), **WAIT_MARKER)
@@ -330,12 +333,26 @@ def _adjustment_notes(adjusted: SpeedAdjustment) -> list[str]:
     if not adjusted.slopes_alone:
         return [adjusted_tables_note(adjusted)]
     numbers = " and ".join(
-        f"{tables.number(covariate.correlation, 2)} ({COVARIATE_TITLES[name]})"
+        f"{tables.number(covariate.correlation, 2)} with {COVARIATE_TITLES[name]}"
         for name, covariate in adjusted.slopes_alone.items()
     )
-    text = f"Within cells and blocks the correlation with epoch time is {numbers}."
+    text = f"Within cells and blocks, epoch time correlates by {numbers}."
     correlations = {name: covariate.correlation for name, covariate in adjusted.slopes_alone.items()}
     return [Note("correlation", text, **correlations), adjusted_tables_note(adjusted)]
+
+
+def _extreme_block_note(bands: pd.DataFrame) -> str:
+    """Return how far the block whose epoch times deviate most is from the others; "" for a single block."""
+    blocks = bands.dropna(subset=["block", "reference", "epoch_time"])
+    if len(blocks) < 2:
+        return ""
+    block = blocks.loc[blocks["epoch_time"].abs().idxmax()]
+    reference, epoch_time = (math.expm1(block[name] / 100) for name in ("reference", "epoch_time"))
+    text = (
+        f"Block {block['block']:g} deviates most: reference {100 * reference:+.1f} %, "
+        f"epoch times {100 * epoch_time:+.1f} %."
+    )
+    return Note("extreme-block", text, block=block["block"], reference=reference, epoch_time=epoch_time)
 
 
 def _cut_note(n_runs: int, cut: float | None) -> str:

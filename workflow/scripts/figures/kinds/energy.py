@@ -12,15 +12,15 @@ from analysis.energy import EnergyScope, choose_scope
 from analysis.measured import Records
 from common.notes import Note
 from common.units import ENERGIES, choose_unit
-from declared.figures import FigureSpec
-from figures import panels, style
+from declared.figure_specs import FigureSpec
+from figures import captions, panels, style
 from figures.kinds import pareto
 from figures.view import build_view
 
 MAX_POWER_LINES = 6
-MIN_LINE_LENGTH = 0.25  # of the panel's side
+MIN_LINE_LENGTH = 0.25  # share of the panel's side
 POWER_LINE = (0, (1, 1.5))
-HEADING = (
+LEAD = (
     "Energy per epoch against epoch time. Each marker is a cell: means over its runs, with their intervals. "
     "Energy: {}."
 )
@@ -34,7 +34,7 @@ def cell_energy(runs: pd.DataFrame, meters: EnergyScope) -> pd.DataFrame:
     return estimate_column_means(energies.energy_of_runs(runs, meters), "energy_j").cell_statistics
 
 
-def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     """Return the figure, with a marker per cell, and its caption."""
     view = build_view(records.runs, spec)
     meters = choose_scope(records.runs)
@@ -50,7 +50,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     figure, view, notes = pareto.draw_cells(view, points, labels, lambda ax: _draw_power_lines(ax, unit))
     without_energy = [cell for cell in dict.fromkeys(view.ok["cell"]) if cell not in energy.index]
     return figure, view.caption(
-        Note("heading", HEADING.format(meters.title), scope=meters.scope),
+        Note("heading", LEAD.format(meters.title), scope=meters.scope),
         idle_note(view.ok, meters),
         *notes,
         energies.cells_without_energy_note(without_energy),

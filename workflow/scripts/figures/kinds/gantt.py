@@ -16,8 +16,8 @@ from matplotlib.patheffects import withStroke
 from analysis import conditions
 from analysis.measured import Records, cell_levels, cell_words, successful, traced
 from common.notes import Note
-from declared.figures import FigureSpec
-from figures import panels, phase_styles, style
+from declared.figure_specs import FigureSpec
+from figures import captions, legends, panels, phase_styles, style
 from figures.view import View, build_view
 from ranks.worker.phases import COMMUNICATION
 from traces.cells import NO_PHASES, in_order
@@ -25,8 +25,8 @@ from traces.steps import WAIT, Traced
 
 MAX_RANKS = 8
 ROW_INCHES, TITLE_INCHES, AXIS_INCHES = 0.2, 0.24, 0.28
-BAR, LANE = 0.56, 0.16  # of a row: the phases of a rank, and its all-reduce below them
-STEPS_ON_AXIS = 3  # of the slowest panel; they set the end of the axis
+BAR, LANE = 0.56, 0.16  # shares of a row: the phases of a rank, and its all-reduce below them
+STEPS_ON_AXIS = 3  # steps of the slowest panel, which set the end of the axis
 MAX_HEIGHT_INCHES = 7.6
 LIGHT_COLOUR = "#fde8d8"
 WAIT_LABEL = "wait for slowest (below)"
@@ -40,7 +40,7 @@ RANKS_NOTE = Note(
     f"Of more than {MAX_RANKS} ranks, three are drawn: those with the longest, median and shortest "
     "computation.",
 )
-HEADING = "Timeline of training steps over the ranks."
+LEAD = "Timeline of training steps over the ranks."
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Panel:
         return len(self.ranks) * ROW_INCHES + TITLE_INCHES
 
 
-def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     """Return the figure, with one panel per cell on a shared time axis, and its caption."""
     view = build_view(traced(records.every_run), spec)
     candidates = _panels(view, records.table("trace_steps"))
@@ -87,7 +87,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     length = max(panel.step_ends[min(STEPS_ON_AXIS, len(panel.step_ends)) - 1] for panel in drawn_panels)
     names = {str(name) for panel in drawn_panels for name in panel.traced.phases["phase"]}
     handles = _legend_handles(in_order(names, phase_styles.PHASE_STYLES), drawn_panels)
-    above_in = panels.handles_height(handles, style.PAGE_INCHES)
+    above_in = legends.handles_height(handles, style.PAGE_INCHES)
     figure = style.new_figure(
         style.PAGE_INCHES, sum(panel.height_in for panel in drawn_panels) + AXIS_INCHES + above_in
     )
@@ -99,12 +99,12 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
         ax.spines["bottom"].set_visible(False)
         ax.tick_params(axis="x", length=0)
     axes[-1].set_xlabel("time since the first of these steps started (ms)")
-    panels.place_legend(figure, handles)
+    legends.place_legend(figure, handles)
     counts = f"{len(drawn_panels)} of {len(candidates)} cells are drawn"
     text = f"{counts}, those with most ranks; a `filter` shows others."
     left_out_note = Note("cells-left-out", text, drawn=len(drawn_panels), cells=len(candidates))
     return figure, view.caption(
-        [HEADING, _waits_note(drawn_panels)],
+        [LEAD, _waits_note(drawn_panels)],
         left_out_note if len(drawn_panels) < len(candidates) else "",
         RANKS_NOTE if any(len(panel.traced.ranks) > MAX_RANKS for panel in drawn_panels) else "",
         endnotes=[HOW_TO_READ, conditions.traced_runs_without_phases(view.runs)],

@@ -29,28 +29,29 @@ from analysis.measured import (
 )
 from common.notes import Note
 from declared.factors import MODEL_AND_DATASET
-from declared.figures import FigureSpec
-from figures import panels, style
+from declared.figure_specs import FigureSpec
+from figures import captions, panels, selection, style, value_axis
 from figures.view import View, build_response_view
 
 COLOURS = "cividis"  # sequential, and the same to readers with and without colour blindness
-COLOUR_ENDS = 0.12, 0.98  # of the scale, without its darkest part
-LOG_FROM_RATIO = 5
+COLOUR_ENDS = 0.12, 0.98  # the part of the scale that is used, without the darkest colours
+LOG_FROM_RATIO = 3
+MAX_COMMON_DECIMALS_RATIO = 5  # ratio of means beyond which each has its own decimals
 FIELD_INCHES = 0.31
 AROUND_FIELDS_INCHES = 0.75  # height of the axis below the fields and of the scale of colours
 MIN_FIELD_WIDTH_IN = 0.9
 CHARACTER_INCHES, SMALL_CHARACTER_INCHES = 0.06, 0.055
 DARK_BELOW = 0.5  # luminance of a field whose text is white
-LUMINANCE = (0.2126, 0.7152, 0.0722)  # of red, green and blue
-MEAN_OFFSET, INTERVAL_OFFSET = -0.18, 0.23  # of a field, from its middle
-EMPTY_CHARACTERS = 14  # per line, in a field without a value
+LUMINANCE = (0.2126, 0.7152, 0.0722)  # weights of red, green and blue
+MEAN_OFFSET, INTERVAL_OFFSET = -0.18, 0.23  # shares of a field, from its middle
+EMPTY_CHARACTERS = 14  # characters per line in a field without a value
 SINGLE_RUN = "†"
-HEADING = "{} as a heat map. Numbers: means with 95 % intervals; yellow: larger."
+LEAD = "{} as a heat map. Numbers: means with 95 % intervals; yellow: larger."
 SINGLE_RUNS = f"{SINGLE_RUN}: a single run."
 EMPTY_FIELDS = Note("empty-fields", "Blank fields: cells that the study does not have.")
 
 
-def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     """Return the figure, with panels by data set and model and by `facet`, and its caption."""
     view = build_response_view(records, spec)
     if view.ok.empty:
@@ -63,8 +64,8 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     height_in = len(row_levels) * FIELD_INCHES
     label_in = CHARACTER_INCHES * max(map(len, labels))
     across = _panels_across(label_in, panel_in)
-    view = view.fit_to_page(height_in + panels.titles_height(view.panels), across)
-    panel_levels = view.panels
+    view = view.fit_to_page(height_in + panels.titles_height(view.panel_levels), across)
+    panel_levels = view.panel_levels
     row_levels = ordered_rows(view, names)  # without the rows of panels that do not fit the page
     labels, height_in = [row_text(levels) for levels in row_levels], len(row_levels) * FIELD_INCHES
     n_columns = min(len(panel_levels), across)
@@ -80,10 +81,10 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     colours = ScalarMappable(norm, ListedColormap(palette()))
     n_decimals = common_decimals(view)
     for ax, levels in zip(axes, panel_levels, strict=True):
-        planned = panels.rows_at(view.runs, levels)
+        planned = selection.rows_at(view.runs, levels)
         for y, row in enumerate(row_levels):
             for column, level in enumerate(columns):
-                runs = panels.rows_at(planned, row | {x: level})
+                runs = selection.rows_at(planned, row | {x: level})
                 _draw_field(ax, (column, y), view, runs, colours, n_decimals)
         ax.set_title(panels.panel_title(levels))
         ax.set_xlim(-0.5, len(columns) - 0.5)
@@ -98,11 +99,11 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     bar.set_label(view.response.label)
     bar.outline.set_visible(False)
     if is_logarithmic:
-        panels.set_round_ticks(bar.ax.xaxis, panels.MANY_TICKS)
+        value_axis.set_round_ticks(bar.ax.xaxis, value_axis.MANY_TICKS)
     drawn = view.ok.groupby("cell").size()
     n_fields = len(panel_levels) * len(row_levels) * len(columns)
     return figure, view.caption(
-        Note("heading", HEADING.format(view.response.heading), response=view.response.name),
+        Note("heading", LEAD.format(view.response.capitalized_title), response=view.response.name),
         Note("single-runs", SINGLE_RUNS, cells=int((drawn == 1).sum())) if (drawn == 1).any() else "",
         EMPTY_FIELDS if n_fields > view.runs["cell"].nunique() else "",
         endnotes=[
@@ -141,7 +142,7 @@ def common_decimals(view: View) -> int | None:
         for estimate in estimates
         if (error := tables.half_width(estimate)) is not None
     ]
-    if not needed or has_logarithmic_colours(view):
+    if not needed or _ratio_of_means(view) > MAX_COMMON_DECIMALS_RATIO:
         return None
     return max(Counter(needed).items(), key=lambda entry: (entry[1], entry[0]))[0]
 
@@ -160,8 +161,8 @@ def _place_factors(view: View, panel_in: float) -> tuple[View, list[str]]:
     row, factors of panels become factors of rows, the last one first, as long as the rows fit a page. The
     `facet` of the spec stays or, without one, model and data set, whose times differ most.
     """
-    names = [name for name in view.colour if name in varying(view.runs)]
-    facet, fixed = list(view.facet), view.spec.facet or MODEL_AND_DATASET
+    names = [name for name in view.series_factors if name in varying(view.runs)]
+    facet, fixed = list(view.panel_factors), view.spec.facet or MODEL_AND_DATASET
     while movable := [name for name in facet if name not in fixed]:
         rows = ordered_rows(view, names)
         label_in = CHARACTER_INCHES * max((len(row_text(row)) for row in rows), default=0)
@@ -171,7 +172,7 @@ def _place_factors(view: View, panel_in: float) -> tuple[View, list[str]]:
             break
         facet.remove(movable[-1])
         names.append(movable[-1])
-    return replace(view, colour=["framework"], facet=facet), names
+    return replace(view, series_factors=["framework"], panel_factors=facet), names
 
 
 def _panels_across(label_in: float, panel_in: float) -> int:
@@ -193,8 +194,12 @@ def row_text(levels: dict[str, Any]) -> str:
 
 def has_logarithmic_colours(view: View) -> bool:
     """Return whether the drawn means span LOG_FROM_RATIO."""
+    return _ratio_of_means(view) > LOG_FROM_RATIO
+
+
+def _ratio_of_means(view: View) -> float:
     least, largest = _range_of_means(view)
-    return largest / least > LOG_FROM_RATIO
+    return largest / least
 
 
 def _range_of_means(view: View) -> tuple[float, float]:

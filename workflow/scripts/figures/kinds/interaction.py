@@ -9,8 +9,8 @@ from analysis import anova
 from analysis.intervals import p_text
 from analysis.measured import Records, title
 from common.notes import Note
-from declared.figures import FigureSpec
-from figures import lines, panels
+from declared.figure_specs import FigureSpec
+from figures import captions, lines
 from figures.view import View, build_response_view
 
 HOW_TO_READ = (
@@ -19,32 +19,36 @@ HOW_TO_READ = (
 )
 
 
-def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     """Return the figure and its caption, with the test of the interaction."""
     x = str(spec.x)
     view = build_response_view(records, spec)
-    colour = " and ".join(title(name) for name in view.colour)
+    colour = " and ".join(title(name) for name in view.series_factors)
     response = view.response
-    heading = f"Interaction of {title(x)} and {colour} in {response.title}. {panels.MARKERS}"
-    test = _test_note(view, x, view.colour[0]) if len(view.ok) else ""
-    endnotes = [*view.response_notes, HOW_TO_READ, test]
-    return lines.draw_lines(view, x, heading, for_comparison=True, endnotes=endnotes)
+    lead = f"Interaction of {title(x)} and {colour} in {response.title}. {captions.MARKERS}"
+    test, share = _test_notes(view, x, view.series_factors[0]) if len(view.ok) else ("", "")
+    endnotes = [*view.response_notes, HOW_TO_READ, share]
+    return lines.draw_lines(view, x, lead, for_comparison=True, details=[test], endnotes=endnotes)
 
 
-def _test_note(view: View, factor: str, other_factor: str) -> str:
-    """Return the result of the study's analysis of variance for the interaction, in a sentence."""
+def _test_notes(view: View, factor: str, other_factor: str) -> tuple[str, str]:
+    """Return the test of the interaction in the study's analysis of variance, and its share of variation."""
     analysis = anova.analyse_runs(view.all_runs, view.response)
     rows = analysis.rows.set_index("term")
     names = [anova.TIMES.join(map(title, pair)) for pair in ((factor, other_factor), (other_factor, factor))]
     name = next((name for name in names if name in rows.index), "")
     if not name or not rows.loc[name, "F"] >= 0:
         problem = analysis.problem or "its design cannot separate it from other terms"
-        return Note("interaction-not-tested", f"The study has no test of this interaction: {problem}.")
+        text = f"The study has no test of this interaction: {problem}."
+        return "", Note("interaction-not-tested", text)
     row, error = rows.loc[name], rows.loc[anova.ERROR]
-    text = (
-        f"In the analysis of variance of the whole study their interaction has F = {row['F']:.3g} "
-        f"({row['df']:.0f}, {error['df']:.0f} degrees of freedom), {p_text(row['p'])}, and "
+    df, error_df = row["df"], error["df"]
+    test = f"F({df:.0f}, {error_df:.0f}) = {row['F']:.3g}, {p_text(row['p'])}."
+    share = (
+        f"The F test is that of the analysis of variance of the whole study, in which the interaction has "
         f"{100 * row['share']:.1f} % of the sum of squares of the logarithm of {view.response.title}."
     )
-    facts = {"df": row["df"], "error_df": error["df"], "p": row["p"], "share": row["share"]}
-    return Note("interaction-tested", text, term=name, f=row["F"], **facts)
+    return (
+        Note("interaction-tested", test, term=name, f=row["F"], df=df, error_df=error_df, p=row["p"]),
+        Note("interaction-share", share, share=row["share"]),
+    )

@@ -7,15 +7,15 @@ from matplotlib.figure import Figure
 
 from analysis.measured import Records
 from common.notes import Note
-from declared.figures import FigureSpec
-from figures import panels
+from declared.figure_specs import FigureSpec
+from figures import captions, legends, marks, panels, selection
 from figures.kinds.strategies import multi_node_view
 
 PANEL_INCHES = 1.6
-MARGIN = 0.15  # of an axis
-OUT_OF_MEMORY_PLACE = 0.92  # of the axis of memory, for strategies that need more than there is
+MARGIN = 0.15  # share of an axis
+OUT_OF_MEMORY_PLACE = 0.92  # place on the axis of memory of strategies that ran out of it
 MB = 1e6
-HEADING = (
+LEAD = (
     "Epoch time over the peak memory of a rank, by strategy. Markers: means over runs; bars: 95 % intervals "
     "of epoch times."
 )
@@ -27,17 +27,17 @@ MEMORY_NOTE = (
 )
 
 
-def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     """Return the figure, with panels by all factors that vary besides strategies, and its caption."""
     view = multi_node_view(records, spec)
     memory = peak_memory(view.ok)
     if memory.empty:
         return panels.empty_figure(view.runs, NO_MEMORY)
-    max_columns = panels.wide_columns(len(view.panels))
-    view = view.fit_to_page(PANEL_INCHES + panels.titles_height(view.panels), max_columns)
+    max_columns = panels.wide_columns(len(view.panel_levels))
+    view = view.fit_to_page(PANEL_INCHES + panels.titles_height(view.panel_levels), max_columns)
     all_series = [replace(series, name=series.name.removeprefix("parallelism ")) for series in view.series]
     grid = panels.create_grid(
-        view.panels,
+        view.panel_levels,
         PANEL_INCHES,
         len(view.series),
         max_columns=max_columns,
@@ -45,27 +45,27 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
         share_x=False,
         share_y=False,
     )
-    for ax, levels in zip(grid.axes, view.panels, strict=True):
-        panel_runs = panels.rows_at(view.ok, levels)
+    for ax, levels in zip(grid.axes, view.panel_levels, strict=True):
+        panel_runs = selection.rows_at(view.ok, levels)
         for series in all_series:
             for cell in dict.fromkeys(series.select(panel_runs)["cell"]):
                 if cell in memory.index:
                     mean, no_runs = view.cell_means.cell_mean(cell), pd.Series(dtype=float)
-                    panels.draw_interval(ax, series.style, memory[cell] / MB, mean, no_runs, 0.0)
+                    marks.draw_interval(ax, series.style, memory[cell] / MB, mean, no_runs, 0.0)
         ax.margins(MARGIN)
         ax.set_ylim(0, None)
         ax.set_title(panels.panel_title(levels))
         ax.grid(True)
-        planned = panels.rows_at(view.runs, levels)
+        planned = selection.rows_at(view.runs, levels)
         if panel_runs.empty:
             panels.write_remark(ax, view.absence_reason(planned))
         ran_out = planned[planned["cell"].isin(view.out_of_memory)]
         styles = [series.style for series in all_series if len(series.select(ran_out))]
-        panels.mark_out_of_memory(ax, OUT_OF_MEMORY_PLACE, styles, ax.transAxes)
+        marks.mark_out_of_memory(ax, OUT_OF_MEMORY_PLACE, styles, ax.transAxes)
     grid.label("peak memory of a rank (MB)", "epoch time (s)")
-    panels.add_legend(grid.figure, all_series, lines=False)
+    legends.add_legend(grid.figure, all_series, lines=False)
     return grid.figure, view.caption(
-        HEADING, BEST_CORNER, "The memory axis does not start at 0.", endnotes=[MEMORY_NOTE]
+        LEAD, BEST_CORNER, "The memory axis does not start at 0.", endnotes=[MEMORY_NOTE]
     )
 
 

@@ -5,15 +5,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.measured import Records
-from declared.figures import FigureSpec
-from figures import panels, rows
-from figures.panels import Series
+from declared.figure_specs import FigureSpec
+from figures import captions, marks, panels, rows
+from figures.selection import Series
 from figures.view import View, build_response_view
 
-HEADING = f"{{}} of every cell. {panels.MARKERS}"
+LEAD = f"{{}} of every cell. {captions.MARKERS}"
 
 
-def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     """Return the figure, with a row per cell, and its caption."""
     view = build_response_view(records, spec)
     if view.ok.empty:
@@ -25,10 +25,17 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
             rows.write_remark(ax, y, view.absence_reason(planned))
             return
         estimate = view.estimate(measured["cell"].iloc[0])
-        panels.draw_interval(
-            ax, series.style, y, estimate, view.values(measured), rows.REPLICATE_OFFSET, vertical=False
+        marks.draw_interval(
+            ax,
+            series.style,
+            y,
+            estimate,
+            view.values(measured),
+            rows.REPLICATE_OFFSET,
+            vertical=False,
+            marker_size=rows.MARKER_SIZE,
         )
 
     figure, on_page, axis_notes = rows.draw_rows(view, view.response.label, draw_cell, View.values_and_means)
-    heading = HEADING.format(view.response.heading)
-    return figure, on_page.caption(heading, *axis_notes, endnotes=view.response_notes)
+    lead = LEAD.format(view.response.capitalized_title)
+    return figure, on_page.caption(lead, *axis_notes, endnotes=view.response_notes)

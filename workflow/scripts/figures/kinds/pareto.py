@@ -17,16 +17,16 @@ from analysis.measured import Records, size_factor_name, title
 from analysis.responses import with_response
 from common.notes import Note
 from common.units import CARBON_MASSES, Unit, choose_unit
-from declared.figures import FigureSpec
+from declared.figure_specs import FigureSpec
 from declared.responses import EPOCH_TIME, RESPONSES, TO_TARGET
-from figures import panels, style
-from figures.panels import Series
+from figures import captions, legends, marks, panels, selection, style, value_axis
+from figures.selection import Series
 from figures.view import View, build_view
 
 PANEL_INCHES = 1.6
-MARGIN = 1.18  # of an axis, beyond the ends of intervals
+MARGIN = 1.18  # factor between the ends of intervals and of the axis
 LOG_FROM_RATIO = 5
-LABEL_DISTANCE = 0.16  # of a panel's width; closer markers share the number of nodes
+LABEL_DISTANCE = 0.16  # share of a panel's width; closer markers share a label
 FRONT_STYLE: dict[str, Any] = {
     "color": style.INK,
     "linewidth": 0.7,
@@ -34,14 +34,14 @@ FRONT_STYLE: dict[str, Any] = {
     "drawstyle": "steps-post",
     "zorder": 2,
 }
-HEADING = "{} against {}. Each marker is a cell: means over its runs, with their intervals."
+LEAD = "{} against {}. Each marker is a cell: means over its runs, with their intervals."
 PARETO = Note("pareto-front", "Dashed: Pareto front (no cell of the panel needs less of both).")
 LOGARITHMIC = Note("logarithmic-axes", "Both axes are logarithmic.")
 CUT_NOTE = Note("intervals-cut", "Intervals are cut at the axis limits.")
 MEAN_BOUNDS = {"mean": "", "low": "_low", "high": "_high"}
 
 
-def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     """Return the figure of the response `y`, by default cost, and its caption."""
     response = RESPONSES[spec.y or "cost"]
     time = RESPONSES["time_to_accuracy"] if response.name in TO_TARGET else EPOCH_TIME
@@ -56,7 +56,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     points = locate_cells(view, estimate_response_means(runs, time).cell_statistics, values, unit.size)
     labels = time.label, f"{response.title} ({unit.name})"
     figure, view, notes = draw_cells(view, points, labels)
-    heading = HEADING.format(response.heading, time.title)
+    heading = LEAD.format(response.capitalized_title, time.title)
     return figure, view.caption(
         Note("heading", heading, response=response.name), *notes, endnotes=view.response_notes
     )
@@ -95,13 +95,13 @@ def draw_cells(
         labels: Labels of the axes.
         draw_lines: Draws further lines once the limits of a panel are set.
     """
-    measured_panels = [levels for levels in view.panels if len(panels.rows_at(points, levels))]
+    measured_panels = [levels for levels in view.panel_levels if len(selection.rows_at(points, levels))]
     view = view.fit_to_page(
         PANEL_INCHES + panels.titles_height(measured_panels), panel_levels=measured_panels
     )
     points = points[points["cell"].isin(set(view.cells["cell"]))]
-    axis_factors = panels.duration_factors(view.facet)
-    panel_levels = [levels for levels in view.panels if len(panels.rows_at(points, levels))]
+    axis_factors = panels.duration_factors(view.panel_factors)
+    panel_levels = [levels for levels in view.panel_levels if len(selection.rows_at(points, levels))]
     legend_series = [series for series in view.series if len(series.select(points))]
     grid = panels.create_grid(
         panel_levels,
@@ -113,9 +113,9 @@ def draw_cells(
     )
     is_cut, has_front, is_numbered = False, False, points["scale"].nunique() > 1
     for ax, levels in zip(grid.axes, panel_levels, strict=True):
-        axis_points = panels.rows_at(points, {name: levels[name] for name in axis_factors})
+        axis_points = selection.rows_at(points, {name: levels[name] for name in axis_factors})
         is_cut |= _set_axes(ax, axis_points)
-        panel_points = panels.rows_at(points, levels)
+        panel_points = selection.rows_at(points, levels)
         has_front |= _draw_front(ax, panel_points)
         for series in legend_series:
             _draw_markers(ax, series, series.select(panel_points))
@@ -125,7 +125,7 @@ def draw_cells(
             draw_lines(ax)
         ax.set_title(panels.panel_title(levels))
     grid.label(*labels)
-    panels.add_legend(grid.figure, legend_series, lines=False)
+    legends.add_legend(grid.figure, legend_series, lines=False)
     scale = size_factor_name(view.runs)
     numbers_note = Note("numbers-beside-markers", f"Numbers beside markers: {title(scale)}.", factor=scale)
     notes = [
@@ -149,14 +149,14 @@ def _set_axes(ax: Axes, points: pd.DataFrame) -> bool:
     for axis in "xy":
         middle, low, high = (points[f"{axis}{end}"] for end in ("", "_low", "_high"))
         ends[axis] = (
-            max(low.min(), middle.min() / panels.MAX_INTERVAL_REACH),
-            min(high.max(), middle.max() * panels.MAX_INTERVAL_REACH),
+            max(low.min(), middle.min() / value_axis.MAX_INTERVAL_REACH),
+            min(high.max(), middle.max() * value_axis.MAX_INTERVAL_REACH),
         )
     log = any(high > LOG_FROM_RATIO * low for low, high in ends.values())
     if log:
         ax.set(xscale="log", yscale="log")
-        panels.set_round_ticks(ax.xaxis, max_ticks=4)
-        panels.set_round_ticks(ax.yaxis)
+        value_axis.set_round_ticks(ax.xaxis, max_ticks=4)
+        value_axis.set_round_ticks(ax.yaxis)
     ax.set(**{f"{name}lim": (low / MARGIN, high * MARGIN) for name, (low, high) in ends.items()})
     ax.grid(True)
     return any(
@@ -180,7 +180,7 @@ def _draw_markers(ax: Axes, series: Series, points: pd.DataFrame) -> None:
     min_x, min_y = ax.get_xlim()[0], ax.get_ylim()[0]
     ax.hlines(points["y"], points["x_low"].clip(lower=min_x), points["x_high"], **bars)
     ax.vlines(points["x"], points["y_low"].clip(lower=min_y), points["y_high"], **bars)
-    ax.plot(points["x"], points["y"], zorder=4, **panels.marker_style(series.style))
+    ax.plot(points["x"], points["y"], zorder=4, **marks.marker_style(series.style))
 
 
 def _draw_numbers(ax: Axes, points: pd.DataFrame) -> None:

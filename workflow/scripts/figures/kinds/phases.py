@@ -12,8 +12,8 @@ from matplotlib.patches import Patch
 
 from analysis.measured import Records, cell_words
 from common.notes import Note
-from declared.figures import FigureSpec
-from figures import panels, phase_styles, stacks
+from declared.figure_specs import FigureSpec
+from figures import captions, panels, phase_styles, stacks
 from figures.phase_styles import ORANGE, REST, TRANSFERRING, WAITING
 from figures.view import build_view
 from traces import cells
@@ -21,8 +21,8 @@ from traces.cells import NO_PHASES, STEP, Measured
 from traces.steps import WAIT
 
 TIME = "time"
-LANE = 0.17  # of a row
-HEADING = "Where the time of a training step goes."
+LANE = 0.17  # height, as a share of a row
+LEAD = "Where the time of a training step goes."
 HOW_TO_READ = (
     "Means over ranks, then over runs. Hatched: exposed communication, during which nothing is computed; "
     "first transfer, then waiting for the slowest rank to start it."
@@ -34,7 +34,7 @@ OTHER_WAITING = (
 LANE_NOTE = "The lane below a bar is communication: its overlapped part, then its exposed part."
 
 
-def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     """Return the figure, with rows by series and nodes, and its caption."""
     measured = cells.select_traced(records.every_run, records.table("phases"))
     if not measured.order or not measured.step_phases:
@@ -50,9 +50,9 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
         _legend_handles,
         lambda ax, y, row, end: _draw_lane(ax, y, row, end, overlapped(measured, in_ms)),
     )
-    headings = [HEADING, _exposed_note(measured, set(view.runs["cell"]))]
+    lead = [LEAD, _exposed_note(measured, set(view.runs["cell"]))]
     return figure, view.caption(
-        headings, endnotes=[HOW_TO_READ, OTHER_WAITING, LANE_NOTE, *measured.notes], with_intervals=False
+        lead, endnotes=[HOW_TO_READ, OTHER_WAITING, LANE_NOTE, *measured.notes], with_intervals=False
     )
 
 

@@ -14,8 +14,8 @@ from analysis.energy import SCOPE_TITLES
 from analysis.measured import Records, cell_levels, cell_words
 from common.notes import Note
 from common.text import number_of
-from declared.figures import FigureSpec
-from figures import panels, style
+from declared.figure_specs import FigureSpec
+from figures import captions, legends, panels, style
 from figures.view import build_view
 
 PANEL_INCHES = 1.35
@@ -25,21 +25,21 @@ SCOPE_STYLES: dict[str, dict[str, Any]] = {
     "package": {"color": "#00518c", "linestyle": "--"},
     "device": {"color": "#c8420a", "linestyle": "-."},
 }
-HEADING = "Power over time of the run with the median epoch time of each cell. One line per machine; {}."
+LEAD = "Power over time of the run with the median epoch time of each cell. One line per machine; {}."
 EPOCH_BANDS = "Shaded: epochs; validation runs between them."
 IDLE_NOTE = Note("idle-power-drawn", "Dotted: idle power before the session's first run.")
 NO_METER = Note("no-meter", "no run recorded power over time: the machines have no meter")
 
 
-def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     """Return the figure, with time since the first epoch, and its caption."""
     view = replace(
-        build_view(records.runs, spec), colour=["framework"]
+        build_view(records.runs, spec), series_factors=["framework"]
     )  # panels are cells, so colour is free for the scope
     power = records.table("power")
     power = power[power["run_id"].isin(set(view.ok["run_id"]))]
     if power.empty:
-        return panels.empty_figure(view.runs, panels.NO_SUCCESS if view.ok.empty else NO_METER)
+        return panels.empty_figure(view.runs, captions.NO_SUCCESS if view.ok.empty else NO_METER)
     runs = _median_runs(view.ok[view.ok["run_id"].isin(set(power["run_id"]))])
     n_left_out = len(runs) - MAX_PANELS
     runs = runs[:MAX_PANELS]
@@ -60,11 +60,11 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     grid.axes[0].set_ylim(bottom=0)
     grid.label("time since the first epoch (s)", "power (W)")
     handles = [Line2D([], [], label=scope, linewidth=1, **SCOPE_STYLES[scope]) for scope in scopes]
-    panels.place_legend(grid.figure, handles)
+    legends.place_legend(grid.figure, handles)
     meanings = "; ".join(f"{scope}: {SCOPE_TITLES[scope]}" for scope in scopes)
     text = f"{number_of(n_left_out, 'cell')} more are not drawn; a `filter` shows them."
     return grid.figure, view.caption(
-        Note("heading", HEADING.format(meanings), scopes=scopes),
+        Note("heading", LEAD.format(meanings), scopes=scopes),
         EPOCH_BANDS,
         IDLE_NOTE if has_idle else "",
         Note("cells-left-out", text, cells=n_left_out) if n_left_out > 0 else "",

@@ -11,9 +11,9 @@ from matplotlib.ticker import FixedLocator, NullLocator
 from analysis import conditions, intervals, tables
 from analysis.measured import Records
 from common.notes import Note
-from declared.figures import FigureSpec
-from figures import panels, style
-from figures.panels import Series
+from declared.figure_specs import FigureSpec
+from figures import captions, legends, marks, panels, style
+from figures.selection import Series
 from prediction.held_out import EMULATED, KINDS, is_common
 from prediction.inputs import pooled_cv
 
@@ -31,11 +31,11 @@ TICKS = {
     3: "+200",
 }
 MIN_REACH, MAX_REACH = 1.3, 3.2  # factor that the axis extends beyond no error
-REACH_QUANTILE = 0.95  # of predictions that the axis holds if possible
+REACH_QUANTILE = 0.95  # share of the predictions that the axis holds if possible
 MARKER_SIZE = 2.2
 IMPOSSIBLE = "below 0 s"
-SPREAD = 0.6  # of a column's width, for its markers
-HEADING = (
+SPREAD = 0.6  # share of a column's width that its markers take
+LEAD = (
     "Errors of epoch times predicted for cells left out of the fit, by method. Above: mean absolute error (%)"
 )
 INTERVAL_PHRASE = "and its 95 % interval"
@@ -48,7 +48,7 @@ NOTHING_PREDICTED = Note("nothing-predicted", "no cell was left out and predicte
 PARTIAL_NOTE = Note("methods-of-some-cells", "*: not all cells; compare in the table `prediction`.")
 
 
-def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     """Return the figure and its caption."""
     runs, cells = records.runs, records.table("prediction_cells")
     no_cells = pd.DataFrame(columns=["method", "predicted_s"])
@@ -94,10 +94,10 @@ def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     counts = held_out["method"].value_counts()
     names = [f"{name} *" if counts[name] < n_positions else name for name in methods]
     _set_axes(ax, names, top)
-    panels.add_legend(figure, all_series, lines=False)
+    legends.add_legend(figure, all_series, lines=False)
     has_intervals = any("[" in heading for heading in headings.values())
     sentences = [
-        f"{HEADING}{f' {INTERVAL_PHRASE}' if has_intervals else ''}.",
+        f"{LEAD}{f' {INTERVAL_PHRASE}' if has_intervals else ''}.",
         Note("noise", f"Shaded: noise of the means ({tables.number(100 * spread, 2)} %).", share=spread)
         if np.isfinite(spread)
         else "",
@@ -110,7 +110,7 @@ def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, panels.Caption]:
         PARTIAL_NOTE if names != methods else "",
         EMULATED if conditions.is_emulated(runs) else "",
     ]
-    return figure, panels.compose_caption(
+    return figure, captions.compose_caption(
         runs,
         *sentences,
         endnotes=[HOW_TO_READ],
@@ -120,7 +120,7 @@ def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, panels.Caption]:
 
 def _draw_ratios(ax: Axes, x: pd.Series, ratios: pd.Series, top: float, series: Series) -> None:
     """Draw the ratios of a series; those beyond the axis are arrows, those up to 0 crosses."""
-    series_style = panels.marker_style(series.style) | {"markersize": MARKER_SIZE, "alpha": 0.75}
+    series_style = marks.marker_style(series.style) | {"markersize": MARKER_SIZE, "alpha": 0.75}
     inside = ratios.between(1 / top, top)
     ax.plot(x[inside], ratios[inside], zorder=3, **series_style)
     for mark, end, is_there in (

@@ -12,17 +12,17 @@ from matplotlib.ticker import NullLocator
 from analysis import conditions, tables
 from analysis.measured import Records
 from common.notes import Note
-from declared.figures import FigureSpec
-from figures import panels, style
-from figures.panels import Series
+from declared.figure_specs import FigureSpec
+from figures import captions, legends, marks, panels, selection, style
+from figures.selection import Series
 from prediction.curves import FACTORS, SUFFIXES
 from prediction.message_times import rate_text
 
 PANEL_INCHES = 1.7
 MAX_PANELS = 6
-MAX_SPEEDUP_PANELS = 3  # of cases, with a row for speed-up and one for efficiency
-BAR_GAP = 0.06  # between the bars of two rates, in the logarithm of nodes
-HEADING = (
+MAX_SPEEDUP_PANELS = 3  # cases that have a panel of speed-up besides that of efficiency
+BAR_GAP = 0.06  # distance between the bars of two rates, in the logarithm of nodes
+LEAD = (
     "{} over nodes, extrapolated by the step-time law. Lines: link rates; bars: 90 % bands; markers: "
     "nodes worth it; triangles: counts to measure next."
 )
@@ -30,7 +30,7 @@ LEFT_OUT = "panels-left-out"  # code of a note
 NO_PROJECTION = Note("no-projection", "The scaling projection was not computed.")
 
 
-def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     """Return the figure of the scaling projection of a study, and its caption."""
     file = records.files.get("projection")
     notes = tables.read(file.with_suffix("")).notes if file else []
@@ -39,22 +39,22 @@ def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     figure, caption = draw_curves(
         records.table("projection_curves"), records.table("projection"), distinct_notes
     )
-    if caption.startswith(panels.NOT_DRAWN):
+    if caption.startswith(captions.NOT_DRAWN):
         return figure, caption
     details = [note for note in caption.below if isinstance(note, Note) and note.code == LEFT_OUT]
     heading = [note for note in caption.below if note not in details]
-    return figure, panels.compose_caption(
+    return figure, captions.compose_caption(
         records.runs, heading, *details, endnotes=caption.endnotes, with_intervals=False
     )
 
 
 def draw_curves(
     projected: pd.DataFrame, rows: pd.DataFrame, notes: Sequence[str]
-) -> tuple[Figure, panels.Caption]:
+) -> tuple[Figure, captions.Caption]:
     """Return the figure and its caption, from the curves and rows of a `Projection`."""
     if projected.empty:
         cause, *remaining_notes = notes or [NO_PROJECTION]
-        return panels.empty_figure(None, panels.as_clause(cause), endnotes=remaining_notes)
+        return panels.empty_figure(None, captions.as_clause(cause), endnotes=remaining_notes)
     notes = [note for note in notes if note not in set(rows["answer"])]
     panel_levels, left_out = _choose_panels(projected)
     quantities = ["speedup", "efficiency"] if len(panel_levels) <= MAX_SPEEDUP_PANELS else ["efficiency"]
@@ -70,11 +70,11 @@ def draw_curves(
     n_rows, columns, width = panels.layout(len(panel_levels), 3)
     n_rows *= len(quantities)
     height_in = n_rows * (PANEL_INCHES + panels.titles_height(panel_levels)) + 0.15
-    figure = style.new_figure(width, height_in + panels.legend_height(len(all_series), width))
+    figure = style.new_figure(width, height_in + legends.legend_height(len(all_series), width))
     drawn = [(quantity, levels) for quantity in quantities for levels in panel_levels]
     axes = panels.create_axes(figure, (n_rows, columns), len(drawn), share_y="row")
     for ax, (quantity, levels) in zip(axes, drawn, strict=True):
-        curves, panel_rows = panels.rows_at(projected, levels), panels.rows_at(rows, levels)
+        curves, panel_rows = selection.rows_at(projected, levels), selection.rows_at(rows, levels)
         for at, series in enumerate(all_series):
             curve = series.select(curves)
             if len(curve):
@@ -86,21 +86,23 @@ def draw_curves(
     for ax, (quantity, _) in list(zip(axes, drawn, strict=True))[::columns]:
         ax.set_ylabel("efficiency (%)" if quantity == "efficiency" else "speed-up")
     figure.supxlabel("nodes", fontsize=style.FONT_SIZE)
-    panels.add_legend(figure, all_series)
+    legends.add_legend(figure, all_series)
     names = " and ".join({"speedup": "Speed-up", "efficiency": "efficiency"}[name] for name in quantities)
-    heading = Note("heading", HEADING.format(names[0].upper() + names[1:]), quantities=quantities)
-    return figure, panels.split_caption([heading, left_out], notes)
+    heading = Note("heading", LEAD.format(names[0].upper() + names[1:]), quantities=quantities)
+    return figure, captions.split_caption([heading, left_out], notes)
 
 
 def _choose_panels(projected: pd.DataFrame) -> tuple[list[dict[str, Any]], str]:
     """Return the levels of at most MAX_PANELS panels, and a note on cases without one, "" for none."""
     names = [name for name in FACTORS if projected[name].nunique() > 1]
-    every = panels.level_combinations(projected, names)
+    every = selection.level_combinations(projected, names)
     chosen = every
-    if len(every) > MAX_PANELS:  # one batch size of each case
+    if len(every) > MAX_PANELS:  # then only the largest batch size of each case
         cases = projected.groupby([name for name in FACTORS if name != "batch_size"], dropna=False)
         largest = cases["batch_size"].transform("max")
-        chosen = panels.level_combinations(projected[projected["batch_size"] == largest], names)[:MAX_PANELS]
+        chosen = selection.level_combinations(projected[projected["batch_size"] == largest], names)[
+            :MAX_PANELS
+        ]
     text = f"{len(every) - len(chosen)} of {len(every)} cases are in the table alone."
     note = Note(LEFT_OUT, text, drawn=len(chosen), panels=len(every))
     return chosen, note if len(chosen) < len(every) else ""
@@ -128,7 +130,7 @@ def _draw_curve(
     ax.vlines(nodes[has_bar] * offset, low[has_bar], high[has_bar], color=colour, linewidth=0.9, zorder=2)
     if row["worth_nodes"] <= nodes[-1]:
         at = np.flatnonzero(nodes == row["worth_nodes"])
-        ax.plot(nodes[at], value[at], zorder=4, **panels.marker_style(series.style))
+        ax.plot(nodes[at], value[at], zorder=4, **marks.marker_style(series.style))
     counts = str(row["measure_next"]).split() if pd.notna(row["measure_next"]) else []
     if quantity == "efficiency" and counts:
         ax.plot(

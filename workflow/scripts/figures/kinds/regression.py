@@ -9,29 +9,27 @@ from matplotlib.figure import Figure
 
 from analysis import tables
 from analysis.conditions import join_names
+from analysis.intervals import p_text
 from analysis.measured import Records
 from analysis.regression import Fit, Response, fit_all, printed_model
 from common.notes import Note
 from common.text import number_of
-from declared.figures import FigureSpec
-from figures import panels, style
+from declared.figure_specs import FigureSpec
+from figures import captions, legends, marks, panels, style, value_axis
 from figures.style import SeriesStyle
 from figures.view import View, build_view
 
 PANEL_INCHES = 1.2  # side of a square
 MARGIN = 1.15  # factor of the axes beyond the smallest and the largest mean
 MAX_BEYOND = 2.2  # factor beyond the measured means; predictions further out are moved to the edge
-MAX_TICKS = 3  # of labels side by side below a small panel
+MAX_TICKS = 3  # labels that fit side by side below a panel
 ADEQUATE_FROM = 0.05  # p value of the test of lack of fit, below which a model misses the means
 THOUSAND = 1000.0
 EDGE = 1.04  # factor between an edge and the markers that are moved to it
 SMALL_MARKERS_FROM = 200
-HEADING = (
-    "Cell means predicted by regression from all others. "
-    "MAPE: mean absolute percentage error of the cells left out."
-)
+LEAD = "Cell means predicted by regression from all others. MAPE: mean absolute percentage error."
 MISSES_NOTE = Note(
-    "lack-of-fit", f"Models with p < {ADEQUATE_FROM:g} miss the means (F test of lack of fit)."
+    "lack-of-fit", f"With p < {ADEQUATE_FROM:g} in the F test of lack of fit, a model misses the means."
 )
 HOW_TO_READ = (
     "On the grey line predicted and measured means are equal. Both axes are logarithmic. MAPE is the mean of "
@@ -39,20 +37,20 @@ HOW_TO_READ = (
 )
 
 
-def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     """Return the figure and its caption."""
     view = build_view(records.runs, spec)
     fits = fit_all(view.runs)
     if all(fit.problem for fit in fits.values()):
         problem = next(iter(fits.values())).problem
-        return panels.empty_figure(view.runs, panels.NO_SUCCESS if view.ok.empty else problem)
+        return panels.empty_figure(view.runs, captions.NO_SUCCESS if view.ok.empty else problem)
     models = list(dict.fromkeys(model for _, model in fits))
     shape = (len(fits) // len(models), len(models))
     drawn_series = [series for series in view.series if len(series.select(view.ok))]
     legend_series = drawn_series if len(drawn_series) > 1 else []
-    above_in = panels.legend_height(len(legend_series), style.COLUMN_INCHES) if legend_series else 0
+    above_in = legends.legend_height(len(legend_series), style.COLUMN_INCHES) if legend_series else 0
     figure = style.new_figure(
-        style.COLUMN_INCHES, shape[0] * (PANEL_INCHES + 3 * panels.TITLE_ROW_INCHES) + 0.15 + above_in
+        style.COLUMN_INCHES, shape[0] * (PANEL_INCHES + 4 * panels.TITLE_ROW_INCHES) + above_in
     )
     axes = panels.create_axes(figure, shape, len(fits), share_x=False, share_y=False)
     styles = [(series.style, set(series.select(view.runs)["cell"])) for series in drawn_series]
@@ -62,13 +60,13 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
         row_fits = [row_fit for (row_response, _), row_fit in fits.items() if row_response == response]
         n_outside += _draw_panel(ax, fit, styles, unit, _row_limits(row_fits))
         ax.set_title(_panel_title(response, model, fit))
+        ax.set_xlabel(f"measured ({unit_name})")
         if ax in axes[:: shape[1]]:
-            ax.set_ylabel(f"predicted ({unit_name})")
-    figure.supxlabel("measured, in the unit of its row", fontsize=style.FONT_SIZE)
+            ax.set_ylabel(f"predicted\n({unit_name})")
     if legend_series:
-        panels.add_legend(figure, legend_series, lines=False)
+        legends.add_legend(figure, legend_series, lines=False)
     return figure, view.caption(
-        HEADING,
+        LEAD,
         MISSES_NOTE if any(_misses_means(fit) for fit in fits.values()) else "",
         _not_fitted_note(fits),
         *_not_predicted_notes(fits, view),
@@ -165,12 +163,12 @@ def _draw_panel(
         if not in_series.any():  # the layout would place empty markers in the figure's corner
             continue
         size = 2.6 if len(fit.cells) < SMALL_MARKERS_FROM else 1.6
-        marker = panels.marker_style(series_style) | {"markersize": size}
+        marker = marks.marker_style(series_style) | {"markersize": size}
         ax.plot(points.loc[in_series, "measured"], clipped[in_series], zorder=3, clip_on=False, **marker)
     ax.set_xscale("log")
     ax.set_yscale("log")
     for axis in (ax.xaxis, ax.yaxis):
-        panels.set_round_ticks(axis, MAX_TICKS)
+        value_axis.set_round_ticks(axis, MAX_TICKS)
     ax.set_xlim(bottom, top)
     ax.set_ylim(bottom, top)
     ax.set_aspect("equal")
@@ -185,7 +183,7 @@ def _panel_title(response: Response, model: str, fit: Fit) -> str:
     lines = [
         f"{response.name}, {printed_model(model, fit)}",
         *([f"MAPE {tables.number(mape, 2)} %, {n_predicted} cells"] if n_predicted else []),
-        *([f"p {'< 0.001' if p < 0.001 else f'= {p:.3f}'}"] if not math.isnan(p) else []),
+        *([f"lack of fit: {p_text(p)}"] if not math.isnan(p) else []),
     ]
     return "\n".join(lines)
 

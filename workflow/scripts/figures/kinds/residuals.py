@@ -14,9 +14,9 @@ from analysis.checks import lattice_note, residuals
 from analysis.measured import Records, successful
 from common.notes import Note
 from common.text import number_of
-from declared.figures import FigureSpec
-from figures import panels, style
-from figures.panels import Series
+from declared.figure_specs import FigureSpec
+from figures import captions, legends, panels, style, value_axis
+from figures.selection import Series
 from figures.view import build_view
 
 HEIGHT_INCHES = 2.1
@@ -33,7 +33,7 @@ SESSION_LINE: Mapping[str, Any] = {
     "linestyle": (0, (4, 2)),
     "zorder": 1,
 }
-HEADING = "Residuals of log epoch times within cells, against normal quantiles{} cell means{}."
+LEAD = "Residuals of log epoch times within cells, against normal quantiles{} cell means{}."
 SEARCH_NOTE = (
     "Outliers are searched one at a time, because an outlier shifts the mean of its cell away from the other "
     "runs."
@@ -49,14 +49,14 @@ HOW_TO_READ = (
 )
 
 
-def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     """Return the figure, with two or three panels side by side and a colour per series, and its caption."""
     runs, view = records.runs, build_view(records.runs, spec)
     data = residuals(runs)
     data = data[data["studentized"].notna()]
     has_order = _has_order(data)
     if data.empty:
-        return panels.empty_figure(runs, panels.NO_SUCCESS if successful(runs).empty else NO_SPREAD)
+        return panels.empty_figure(runs, captions.NO_SUCCESS if successful(runs).empty else NO_SPREAD)
     series_cells = [(series, set(series.select(runs)["cell"])) for series in view.series]
     is_of_series = [(series, data["cell"].isin(cells)) for series, cells in series_cells]
     dots = [(series, selected & ~data["outlier"]) for series, selected in is_of_series if selected.any()]
@@ -66,7 +66,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     ]
     if data["outlier"].any():
         legend.append(Line2D([], [], label="outlier", **OUTLIER_STYLE))
-    above_in = panels.handles_height(legend, style.PAGE_INCHES) if legend else 0
+    above_in = legends.handles_height(legend, style.PAGE_INCHES) if legend else 0
     figure = style.new_figure(style.PAGE_INCHES, HEIGHT_INCHES + above_in)
     normal, fitted, *order_axes = figure.subplots(1, 3 if has_order else 2)
     percent = 100 * data["residual"]
@@ -78,7 +78,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     _draw_dots(fitted, np.exp(data["fitted_log"]), percent, data["outlier"], dots)
     if np.ptp(data["fitted_log"]) > math.log(LOG_FROM_RATIO):
         fitted.set_xscale("log")
-        panels.set_round_ticks(fitted.xaxis)
+        value_axis.set_round_ticks(fitted.xaxis)
     fitted.set_xlabel("geometric mean of the cell (s)")
     fitted.set_ylabel("residual (%)")
     for order in order_axes:
@@ -90,10 +90,10 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     for ax in (fitted, *order_axes):
         ax.axhline(0, color=style.MUTED, linewidth=0.7, zorder=1)
     if legend:
-        panels.place_legend(figure, legend)
-    return figure, panels.compose_caption(
+        legends.place_legend(figure, legend)
+    return figure, captions.compose_caption(
         runs,
-        HEADING.format(*(",", " and run order") if has_order else (" and", "")),
+        LEAD.format(*(",", " and run order") if has_order else (" and", "")),
         _outliers_note(data),
         SESSIONS_NOTE if has_order and data["session"].nunique() > 1 else "",
         BLOCKS_NOTE if has_order and 1 < _stretches(data["block"]).max() <= MAX_BANDS else "",

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -21,22 +21,42 @@ from analysis.measured import (
 )
 from analysis.speedup import accumulation_note, baseline_cells, build_rows
 from common.notes import Note
-from declared.figures import FigureSpec
-from figures import lines, panels, style
+from declared.figure_specs import FigureSpec
+from figures import captions, legends, lines, marks, panels, selection, style, value_axis
 from figures.lines import LevelAxis, Placement
-from figures.panels import Series
+from figures.selection import Series
 from figures.view import View, build_view
 from network.fit import MAX_FIT_DEVIATION, deviation_text, summarize
 
 PANEL_INCHES = 1.3
-HEADING_NAMES = {"speedup": "speed-up", "efficiency": "efficiency"}
-QUANTITIES = {"speedup": ("speed-up", 1.0), "efficiency": ("efficiency (%)", 100.0)}
-IDEAL_EXPONENTS = {"speedup": 1, "efficiency": 0}  # of the number of devices
+
+
+class Quantity(NamedTuple):
+    """What a row of panels shows.
+
+    Attributes:
+        name: Its name in the caption.
+        label: Label of its axis.
+        multiplier: Factor to the unit of the axis, which is also the ideal value of one device.
+        ideal_exponent: The power of the number of devices that its ideal is proportional to.
+    """
+
+    name: str
+    label: str
+    multiplier: float
+    ideal_exponent: int
+
+
+# By the column of `speedup.build_rows`.
+QUANTITIES = {
+    "speedup": Quantity("speed-up", "speed-up", 1.0, ideal_exponent=1),
+    "efficiency": Quantity("efficiency", "efficiency (%)", 100.0, ideal_exponent=0),
+}
 EFFICIENCY = "efficiency"
 MIN_ZOOMED_EFFICIENCY = 80.0  # in %; an axis of higher ones does not start at 0
-MAX_IDEAL_REACH = 1.7  # of the ideal line, relative to the largest speed-up
-MAX_OCTAVES = 0.06  # by which a marker is moved on an axis of doublings, 4 % of the ideal
-HEADING = "{}{}. Bars: uncorrected 95 % intervals."
+MAX_IDEAL_REACH = 1.7  # end of the ideal line, relative to the largest speed-up
+MAX_OCTAVES = 0.06  # largest shift of a marker on an axis of doublings, 4 % of the ideal
+LEAD = "{}{}. Bars: uncorrected 95 % intervals."
 NO_ACCUMULATION_NOTE = Note("baseline-without-accumulation", "Baselines do not accumulate.")
 HOW_TO_READ = (
     "Speed-up: mean epoch time of the baseline divided by mean epoch time of the cell. Ideal: devices of "
@@ -55,7 +75,7 @@ SINGLE_DEVICE_ONLY = Note("one-replica", "they have no cell with several devices
 
 
 @dataclass(frozen=True)
-class _Content:
+class _Ratios:
     """What the panels show.
 
     Attributes:
@@ -68,7 +88,7 @@ class _Content:
         left_out: Levels of the panels without a cell of several devices.
     """
 
-    quantities: dict[str, tuple[str, float]]
+    quantities: dict[str, Quantity]
     rows: pd.DataFrame
     drawn_rows: pd.DataFrame
     panel_levels: list[dict[str, Any]]
@@ -87,7 +107,7 @@ class _Content:
         }
 
 
-def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     """Return the figure, speed-up above efficiency for each combination of other factors, and its caption."""
     view = build_view(records.runs, spec)
     if view.ok.empty:
@@ -96,33 +116,33 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     compared = rows["speedup"].notna()
     if not (compared & (rows["n_devices"] > rows["baseline_n_devices"])).any():
         return panels.empty_figure(view.runs, NO_PARALLEL_CELL if compared.any() else NO_BASELINE)
-    view, content = _select_content(view, rows)
-    figure, axis_notes = _draw_panels(content, device_axis_label(content.drawn_rows))
+    view, content = _select_ratios(view, rows)
+    figure, axis_notes = _draw_all_ratios(content, device_axis_label(content.drawn_rows))
     return figure, _caption(view, content, axis_notes)
 
 
-def _select_content(view: View, rows: pd.DataFrame) -> tuple[View, _Content]:
+def _select_ratios(view: View, rows: pd.DataFrame) -> tuple[View, _Ratios]:
     """Return the part of the view that fits a page, and what its panels show."""
     has_more_devices = rows["speedup"].notna() & (rows["n_devices"] > rows["baseline_n_devices"])
-    drawable = panels.nonempty_panels(view.panels, rows[has_more_devices])
-    left_out = [levels for levels in view.panels if levels not in drawable]
+    drawable = selection.nonempty_panels(view.panel_levels, rows[has_more_devices])
+    left_out = [levels for levels in view.panel_levels if levels not in drawable]
     quantities = drawn_quantities(view.spec)
     panel_in = len(quantities) * PANEL_INCHES + panels.titles_height(drawable)
     view = view.fit_to_page(panel_in, panel_levels=drawable)
     is_in_view = rows["cell"].isin(view.cells["cell"])
     rows, multi_device = rows[is_in_view], rows[is_in_view & has_more_devices]
-    panel_levels = panels.nonempty_panels(view.panels, multi_device)
-    drawn_rows = pd.concat([panels.rows_at(rows, levels) for levels in panel_levels])
+    panel_levels = selection.nonempty_panels(view.panel_levels, multi_device)
+    drawn_rows = pd.concat([selection.rows_at(rows, levels) for levels in panel_levels])
     ran_out = rows[rows["cell"].isin(view.out_of_memory) & (rows["n_devices"] > 1)]
     series = [
         candidate
         for candidate in view.series
         if len(candidate.select(multi_device)) or len(candidate.select(ran_out))
     ]
-    return view, _Content(quantities, rows, drawn_rows, panel_levels, series, ran_out, left_out)
+    return view, _Ratios(quantities, rows, drawn_rows, panel_levels, series, ran_out, left_out)
 
 
-def _draw_panels(content: _Content, x_label: str) -> tuple[Figure, list[str]]:
+def _draw_all_ratios(content: _Ratios, x_label: str) -> tuple[Figure, list[str]]:
     """Return the figure with all panels and the legend, and notes on its axes."""
     further_handles = [Line2D([], [], color=style.MUTED, label="ideal", **lines.IDEAL_LINE)]
     if names := list(content.estimated):
@@ -132,12 +152,12 @@ def _draw_panels(content: _Content, x_label: str) -> tuple[Figure, list[str]]:
         label = f"estimate, {names[0]} only" if len(names) == 1 < len(content.series) else "estimate"
         further_handles.append(Line2D([], [], label=label, **bound))
     n_bands, n_columns, width = panels.layout(len(content.panel_levels))
-    above_in = panels.legend_height(len([*content.series, *further_handles]), width)
+    above_in = legends.legend_height(len([*content.series, *further_handles]), width)
     n_quantities = len(content.quantities)
     panels_in = n_bands * (n_quantities * PANEL_INCHES + panels.titles_height(content.panel_levels))
     figure = style.new_figure(width, panels_in + 0.15 + above_in)
     axes = figure.subplots(n_quantities * n_bands, n_columns, squeeze=False, sharex=True, sharey="row")
-    placement = place_series(content.drawn_rows, content.series)
+    placement = place_size_series(content.drawn_rows, content.series)
     limits = {name: axis_ends(content.drawn_rows, name, content.quantities) for name in content.quantities}
     for ax in axes.flat:
         ax.set_axis_off()
@@ -146,35 +166,36 @@ def _draw_panels(content: _Content, x_label: str) -> tuple[Figure, list[str]]:
         for row, name in enumerate(content.quantities):
             ax = axes[n_quantities * band + row, column]
             ax.set_axis_on()
-            _draw_panel(ax, content, levels, name, placement)
+            _draw_ratios(ax, content, levels, name, placement)
             ax.set_ylim(*limits[name])
             ax.grid(True, axis="y")
             placement.axis.apply(ax, placement.axis.labels(width / n_columns))
             if column == 0:
-                ax.set_ylabel(QUANTITIES[name][0])
+                ax.set_ylabel(QUANTITIES[name].label)
             is_lowest = row == n_quantities - 1
             ax.tick_params(labelbottom=is_lowest and panel + n_columns >= len(content.panel_levels))
         axes[n_quantities * band, column].set_title(panels.panel_title(levels))
     figure.supxlabel(x_label, fontsize=style.FONT_SIZE)
-    panels.add_legend(figure, content.series, further_handles)
+    legends.add_legend(figure, content.series, further_handles)
     is_zoomed = any(low > 0 for low, _ in limits.values())
-    return figure, [panels.NOT_FROM_ZERO if is_zoomed else "", placement.axis.axis_note(x_label)]
+    return figure, [captions.NOT_FROM_ZERO if is_zoomed else "", placement.axis.axis_note(x_label)]
 
 
-def _draw_panel(
-    ax: Axes, content: _Content, levels: Mapping[str, Any], quantity: str, placement: Placement
+def _draw_ratios(
+    ax: Axes, content: _Ratios, levels: Mapping[str, Any], quantity: str, placement: Placement
 ) -> None:
     """Draw the ideal, the series, and the cells that ran out of memory."""
-    panel_rows = panels.rows_at(content.rows, levels)
-    _draw_ideals(ax, quantity, placement.axis, panel_rows)
+    panel_rows = selection.rows_at(content.rows, levels)
+    for ideal in ideal_lines(quantity, placement.axis, panel_rows):
+        lines.draw_ideal(ax, ideal, style.MUTED)
     for series in content.series:
-        _draw_series(ax, series, series.select(panel_rows), quantity, placement)
-    for n_devices, cells in panels.rows_at(content.ran_out, levels).groupby("n_devices"):
+        _draw_ratio_line(ax, series, series.select(panel_rows), quantity, placement)
+    for n_devices, cells in selection.rows_at(content.ran_out, levels).groupby("n_devices"):
         styles = [series.style for series in content.series if len(series.select(cells))]
-        panels.mark_out_of_memory(ax, placement.axis.positions[n_devices], styles)
+        marks.mark_out_of_memory(ax, placement.axis.positions[n_devices], styles)
 
 
-def _caption(view: View, content: _Content, axis_notes: Sequence[str]) -> panels.Caption:
+def _caption(view: View, content: _Ratios, axis_notes: Sequence[str]) -> captions.Caption:
     """Return the caption of the figure."""
     rows = content.drawn_rows
     baselines = baseline_cells(view.all_runs)
@@ -182,14 +203,14 @@ def _caption(view: View, content: _Content, axis_notes: Sequence[str]) -> panels
     without_baseline = [cell for cell in dict.fromkeys(view.ok["cell"]) if cell not in baselines]
     used = sorted(set(rows["baseline_cell"].dropna()))
     return view.caption(
-        HEADING.format(
-            " and ".join(HEADING_NAMES[name] for name in content.quantities).capitalize(),
+        LEAD.format(
+            " and ".join(quantity.name for quantity in content.quantities.values()).capitalize(),
             scaling_phrase(kept_batch),
         ),
         *axis_notes[:1],
         _baseline_time_note(used, view),
         _estimate_note(content.estimated),
-        panels.SINGLE_RUNS if _is_single_run(rows[rows["n_devices"] > 1]).any() else "",
+        captions.SINGLE_RUNS if _is_single_run(rows[rows["n_devices"] > 1]).any() else "",
         _no_baseline_note(without_baseline),
         NO_ACCUMULATION_NOTE if accumulation_note(rows) else "",
         endnotes=[
@@ -295,13 +316,13 @@ def device_counts(rows: pd.DataFrame) -> list[int]:
     return sorted({*rows["n_devices"], *([] if begins_later else [1])})
 
 
-def place_series(rows: pd.DataFrame, series: Sequence[Series]) -> Placement:
+def place_size_series(rows: pd.DataFrame, series: Sequence[Series]) -> Placement:
     """Return the axis of devices of the rows, and where the series stand on it.
 
     On an axis of doublings offsets are small, because the ideal is higher at a marker that is moved.
     """
     axis = lines.number_axis(device_counts(rows), len(series))
-    offsets = panels.dodge_offsets([one_series.name for one_series in series], axis.gap)
+    offsets = marks.dodge_offsets([one_series.name for one_series in series], axis.gap)
     largest = max(map(abs, offsets.values()), default=0.0)
     if axis.doubling and largest > MAX_OCTAVES:
         offsets = {name: offset * MAX_OCTAVES / largest for name, offset in offsets.items()}
@@ -314,8 +335,8 @@ def _is_single_run(rows: pd.DataFrame) -> pd.Series:
     return ((rows["n"] == 1) | (rows["baseline_n"] == 1)) & has_interval
 
 
-def drawn_quantities(spec: FigureSpec) -> dict[str, tuple[str, float]]:
-    """Return the quantities that a figure draws, with label and unit: both, or efficiency alone."""
+def drawn_quantities(spec: FigureSpec) -> dict[str, Quantity]:
+    """Return the quantities that a figure draws, by column: both, or efficiency alone."""
     return {name: value for name, value in QUANTITIES.items() if spec.y != EFFICIENCY or name == EFFICIENCY}
 
 
@@ -326,14 +347,14 @@ def axis_ends(rows: pd.DataFrame, quantity: str, quantities: Mapping[str, Any]) 
         values = 100 * rows[drawn].to_numpy(float)
         lowest, highest = float(np.nanmin(values)), max(100.0, float(np.nanmax(values)))
         if lowest > MIN_ZOOMED_EFFICIENCY:
-            margin = panels.ZOOMED_MARGIN * (highest - lowest)
+            margin = value_axis.ZOOMED_MARGIN * (highest - lowest)
             return lowest - margin, highest + margin
     return 0.0, axis_top(rows, quantity)
 
 
 def axis_top(rows: pd.DataFrame, quantity: str) -> float:
     """Return the upper end of an axis that shows all intervals and estimates, and a part of the ideal."""
-    _, unit = QUANTITIES[quantity]
+    unit = QUANTITIES[quantity].multiplier
     drawn = rows.columns.intersection([quantity, f"{quantity}_high", f"estimated_{quantity}"])
     largest = unit * np.nanmax(rows[drawn].to_numpy(float))
     largest_ideal = (rows["n_devices"] / rows["baseline_n_devices"].fillna(1)).max()
@@ -343,22 +364,25 @@ def axis_top(rows: pd.DataFrame, quantity: str) -> float:
 
 def ideal_ratios(quantity: str, n_devices: np.ndarray, baseline_devices: float) -> np.ndarray:
     """Return the ideal speed-up or efficiency at these numbers of devices."""
-    unit, exponent = QUANTITIES[quantity][1], IDEAL_EXPONENTS[quantity]
-    return lines.ideal_values(n_devices, unit, baseline_devices, exponent)
+    unit = QUANTITIES[quantity].multiplier
+    return lines.ideal_values(n_devices, unit, baseline_devices, QUANTITIES[quantity].ideal_exponent)
 
 
-def _draw_ideals(ax: Axes, quantity: str, axis: LevelAxis, rows: pd.DataFrame) -> None:
-    """Draw an ideal of a panel for each number of devices that its baselines have."""
+def ideal_lines(quantity: str, axis: LevelAxis, rows: pd.DataFrame) -> list[np.ndarray]:
+    """Return positions and values, [2, n], of an ideal for each number of devices that baselines have."""
+    ideals = []
     for fewest in sorted(set(rows["baseline_n_devices"].dropna())):
         n_devices = np.linspace(max(fewest, min(axis.positions)), max(axis.positions), lines.IDEAL_POINTS)
-        values = ideal_ratios(quantity, n_devices, fewest)
-        lines.draw_ideal(ax, axis.position(n_devices), values, style.MUTED)
+        ideals.append(np.array([axis.position(n_devices), ideal_ratios(quantity, n_devices, fewest)]))
+    return ideals
 
 
-def _draw_series(ax: Axes, series: Series, rows: pd.DataFrame, quantity: str, placement: Placement) -> None:
+def _draw_ratio_line(
+    ax: Axes, series: Series, rows: pd.DataFrame, quantity: str, placement: Placement
+) -> None:
     """Draw one series of one panel, with its estimate."""
     offset = placement.offsets[series.name]
-    _, unit = QUANTITIES[quantity]
+    unit = QUANTITIES[quantity].multiplier
     rows = rows.sort_values("n_devices")
     x = rows["n_devices"].map(placement.axis.positions).to_numpy(float)
     values, low, high, estimate = (
@@ -368,7 +392,7 @@ def _draw_series(ax: Axes, series: Series, rows: pd.DataFrame, quantity: str, pl
     single = _is_single_run(rows).to_numpy()
     bar: dict[str, Any] = {"color": series.style.colour, "linewidth": 0.9, "zorder": 3}
     ax.vlines(x[~single] + offset, low[~single], high[~single], **bar)
-    ax.vlines(x[single] + offset, low[single], high[single], linestyles=panels.SINGLE_RUN_LINE, **bar)
+    ax.vlines(x[single] + offset, low[single], high[single], linestyles=marks.SINGLE_RUN_LINE, **bar)
     ax.plot(x + offset, values, color=series.style.colour, linestyle=series.style.line, zorder=2)
-    ax.plot(x + offset, values, zorder=4, **panels.marker_style(series.style))
+    ax.plot(x + offset, values, zorder=4, **marks.marker_style(series.style))
     ax.plot(x, estimate, color=series.style.colour, linewidth=0.7, linestyle=lines.BOUND_LINE, zorder=1)

@@ -12,11 +12,11 @@ from matplotlib.patheffects import withStroke
 from analysis import conditions, shares
 from analysis.measured import Records
 from common.notes import Note
-from declared.figures import FigureSpec
-from figures import panels, stacks, style
+from declared.figure_specs import FigureSpec
+from figures import captions, panels, stacks, style
 from figures.view import build_view
 
-BAR = 0.74  # of a row
+BAR = 0.74  # height, as a share of a row
 EPOCH = "epoch"
 CELL_WITHOUT_WALL_TIME = "no wall time"
 # Neighbours also differ in grey, by lightness or hatching.
@@ -29,8 +29,8 @@ PART_STYLES: Mapping[str, tuple[str, str]] = {
     "validation_s": ("#3c6e47", ""),
     "rest_s": ("#ffffff", ""),
 }
-RUNS_HEADING = "Mean wall time of a run by part, from launch to end."
-EPOCHS_HEADING = "Mean epoch time by part."
+RUNS_LEAD = "Mean wall time of a run by part, from launch to end."
+EPOCHS_LEAD = "Mean epoch time by part."
 NO_WALL_TIME = Note("no-wall-time", "no run recorded its start-up and its wall time")
 PARTS_NOTE = Note(
     "parts-around-epochs",
@@ -58,7 +58,7 @@ NOT_COUNTED = Note("batches-not-counted", "batches were not counted")
 ALL_EPOCHS = "Computation and rest are extrapolated from the timed epochs to all epochs, in the same shares."
 
 
-def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     """Return the figure, with a row per cell, and its caption."""
     view, by_run = build_view(records.runs, spec), spec.x != EPOCH
     data = (
@@ -68,7 +68,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     )
     data = data[data.index.isin(view.ok["cell"])]
     if data.empty:
-        return panels.empty_figure(view.runs, panels.NO_SUCCESS if view.ok.empty else NO_WALL_TIME)
+        return panels.empty_figure(view.runs, captions.NO_SUCCESS if view.ok.empty else NO_WALL_TIME)
     figure, view = stacks.draw_stacks(
         view,
         data[[name for name in shares.PARTS if name in data]],
@@ -87,7 +87,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
         *_division_notes(drawn, by_run),
     ]
     return figure, view.caption(
-        RUNS_HEADING if by_run else EPOCHS_HEADING,
+        RUNS_LEAD if by_run else EPOCHS_LEAD,
         REST_NOTE if drawn["communication"].notna().any() else "",
         endnotes=endnotes,
         with_intervals=False,

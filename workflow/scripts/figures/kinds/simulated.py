@@ -11,10 +11,10 @@ from matplotlib.figure import Figure
 from analysis import conditions
 from analysis.measured import Records, levels_in_order
 from common.notes import Note
-from declared.figures import FigureSpec
+from declared.figure_specs import FigureSpec
 from declared.mesh import RANDOM, kind_of
-from figures import panels, style
-from figures.panels import Series
+from figures import captions, legends, marks, panels, style, value_axis
+from figures.selection import Series
 from figures.view import filtered
 
 PANEL_INCHES = 2.2
@@ -22,7 +22,7 @@ MAX_TICKS = 5
 MAX_PANELS = 6
 AIMED_ERROR, BOUND_ERROR = 0.10, 0.30  # the second is from Jia, Zaharia & Aiken (MLSys 2019, section 8.4)
 MARKER_SIZE = 4.0
-HEADING = (
+LEAD = (
     "Step time by each strategy, simulated and measured, one marker per cell on several ranks. Bars: 95 % "
     "intervals."
 )
@@ -36,7 +36,7 @@ HOW_TO_READ = (
 )
 
 
-def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     """Return the figure of the table `simulated`, with one panel per model, and its caption."""
     table = records.table("simulated")
     multi_rank = (
@@ -71,7 +71,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
         if len(models) > 1:
             ax.set_title(model)
     grid.label("measured time of a step (ms)", "simulated (ms)")
-    panels.add_legend(grid.figure, series, lines=False)
+    legends.add_legend(grid.figure, series, lines=False)
     absolute_errors = rows["error"].abs()
     text = (
         f"Errors: {100 * absolute_errors.mean():.1f} % on average, {100 * absolute_errors.max():.1f} % at "
@@ -85,15 +85,15 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     missing_note = Note("measured-cells-left-out", text, cells=n_missing)
     setting = conditions.setting_note(records.runs)
     sentences = [
-        HEADING,
+        LEAD,
         errors,
         LINES_SENTENCE,
         left_out_note if n_left_out > 0 else "",
         missing_note if n_missing else "",
         setting,
     ]
-    first = [HEADING, errors, setting, LINES_SENTENCE]
-    return grid.figure, panels.split_caption(sentences, [HOW_TO_READ], keep_first=first)
+    first = [LEAD, errors, setting, LINES_SENTENCE]
+    return grid.figure, captions.split_caption(sentences, [HOW_TO_READ], keep_first=first)
 
 
 def _draw_model(ax: Axes, rows: pd.DataFrame, series: list[Series]) -> None:
@@ -112,12 +112,12 @@ def _draw_model(ax: Axes, rows: pd.DataFrame, series: list[Series]) -> None:
         bounds = 1e3 * series_rows[["step_s_low", "step_s_high"]].to_numpy(float)
         errors = np.nan_to_num(np.abs(bounds.T - x))
         ax.errorbar(x, y, xerr=errors, fmt="none", ecolor=one_series.style.colour, elinewidth=0.7, zorder=2)
-        ax.plot(x, y, zorder=3, **panels.marker_style(one_series.style) | {"markersize": MARKER_SIZE})
+        ax.plot(x, y, zorder=3, **marks.marker_style(one_series.style) | {"markersize": MARKER_SIZE})
     for axis, scale, limits in (
         (ax.xaxis, ax.set_xscale, ax.set_xlim),
         (ax.yaxis, ax.set_yscale, ax.set_ylim),
     ):
         scale("log")
-        panels.set_round_ticks(axis, MAX_TICKS)
+        value_axis.set_round_ticks(axis, MAX_TICKS)
         limits(low, high)
     ax.set_aspect("equal")

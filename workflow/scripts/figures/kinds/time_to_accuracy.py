@@ -11,17 +11,17 @@ from analysis import time_to_accuracy
 from analysis.intervals import estimate_of
 from analysis.measured import Records
 from common.notes import Note
-from declared.figures import FigureSpec
-from figures import panels, rows, style
-from figures.panels import Series
+from declared.figure_specs import FigureSpec
+from figures import captions, marks, panels, rows, selection, style, value_axis
+from figures.selection import Series
 from figures.view import View, build_view
 
-REMARK_OFFSET = 4  # points, from the end of the axis
-HEADING = f"Time to {{:.4g}} % validation accuracy. {panels.MARKERS}"
+REMARK_OFFSET = 4  # distance from the end of the axis in points
+LEAD = f"Time to {{:.4g}} % validation accuracy. {captions.MARKERS}"
 NEVER_SENTENCE = "Open: not always reached."
 
 
-def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     """Return the figure, with a row per cell, and its caption."""
     target = float(spec.target or 0)
     view = build_view(records.runs, spec)
@@ -29,7 +29,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     data = time_to_accuracy.summarize(view.runs, records.epochs, target).set_index("cell")
     if not data["n"].any():
         return panels.empty_figure(
-            view.runs, panels.NO_SUCCESS if view.ok.empty else time_to_accuracy.NO_ACCURACY_RECORDED
+            view.runs, captions.NO_SUCCESS if view.ok.empty else time_to_accuracy.NO_ACCURACY_RECORDED
         )
     if not data["reached"].any():
         best = float(times_of_runs["best"].max())
@@ -52,7 +52,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
             )
 
     def times(view: View, levels: Mapping[str, Any]) -> tuple[pd.Series, pd.DataFrame]:
-        axis_cells = set(panels.rows_at(view.cells, levels)["cell"])
+        axis_cells = set(selection.rows_at(view.cells, levels)["cell"])
         means = data[data.index.isin(axis_cells)].rename(
             columns=lambda name: name.removeprefix("time_to_accuracy_s_")
         )
@@ -63,7 +63,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     n_never = int((drawn_cells["reached"] < drawn_cells["n"]).sum())
     return figure, view.caption(
         [
-            Note("heading", HEADING.format(100 * target), target=target),
+            Note("heading", LEAD.format(100 * target), target=target),
             Note("cells-not-reaching", NEVER_SENTENCE, cells=n_never) if n_never else "",
         ],
         time_to_accuracy.runs_without_accuracy_note(view.runs, drawn_cells),
@@ -80,11 +80,14 @@ def _draw_cell(ax: Axes, series: Series, y: float, row: pd.Series, times: pd.Ser
     """
     if row["reached"] == row["n"]:
         mean = estimate_of(row, "time_to_accuracy_s")
-        panels.draw_interval(ax, series.style, y, mean, times, rows.REPLICATE_OFFSET, vertical=False)
+        marks.draw_interval(ax, series.style, y, mean, times, rows.REPLICATE_OFFSET, vertical=False)
         return
-    panels.draw_replicates(ax, series.style, y + rows.REPLICATE_OFFSET, times, vertical=False)
+    marks.draw_replicates(ax, series.style, y + rows.REPLICATE_OFFSET, times, vertical=False)
     across = ax.get_yaxis_transform()
-    arrow = panels.marker_style(series.style) | {"marker": panels.ARROWS["x"][1], "markerfacecolor": "white"}
+    arrow = marks.marker_style(series.style) | {
+        "marker": value_axis.ARROWS["x"][1],
+        "markerfacecolor": "white",
+    }
     ax.plot([1], [y], transform=across, clip_on=False, zorder=6, **arrow)
     text = f"{row['n'] - row['reached']} of {row['n']} never"
     remark = ax.annotate(text, (1, y), (REMARK_OFFSET, 0), across, "offset points", annotation_clip=False)

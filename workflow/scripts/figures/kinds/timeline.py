@@ -19,33 +19,33 @@ from analysis.measured import Records
 from common.notes import Note
 from common.run_status import RunStatus
 from common.text import format_duration, number_of
-from declared.figures import FigureSpec
-from figures import panels, style
-from figures.panels import Series
+from declared.figure_specs import FigureSpec
+from figures import captions, legends, panels, style
+from figures.selection import Series
 from figures.view import View, build_view, filtered
 
 LANE_INCHES = 0.12
 MIN_LANES_INCHES = 0.6  # so that a duration, which is written upright, fits beside few lanes
 BELOW_ROW_INCHES = 0.2
 MAX_HEIGHT_INCHES = 8.2
-BAR, STARTUP_BAR = 0.78, 0.44  # of a lane: the bar, and its start-up, distinct in grey by its width
+BAR, STARTUP_BAR = 0.78, 0.44  # shares of a lane; start-up is distinct in grey by its width
 RUNS_IN_COLUMN, RUNS_IN_ROW = 60, 90
 MAX_LANES = 24
 MAX_VECTOR_BARS = 2000  # more bars would make vector files too large to open
-CUT_FROM = 0.15  # of the time in runs; longer gaps are cut
-CUT_WIDTH = (0.06, 0.03)  # of a row, for a gap that is cut, in a figure as wide as a column, and as a page
+CUT_FROM = 0.15  # share of the time in runs; longer gaps are cut
+CUT_WIDTH = (0.06, 0.03)  # share of a row that a cut takes, in a figure of column and of page width
 MAX_CUTS = 12
-LIGHT_SHARE = 0.4  # of the colour, in the bar of start-up
-MAX_TICKS = (4, 8)  # of a figure as wide as a column, and as a page
+LIGHT_SHARE = 0.4  # share of the colour in the bar of start-up
+MAX_TICKS = (4, 8)  # in a figure of column and of page width
 ROUND_ROWS = (1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10)
 ROUND_TICKS = (1, 2, 2.5, 5, 10)
-END_TICK_SHARE = 0.4  # of the distance of ticks, between the last round one and that at the end
+END_TICK_SHARE = 0.6  # smallest distance of the tick at the end from the last round one, in steps
 UNITS = ((1.0, "hours"), (1 / 60, "minutes"), (1 / 3600, "seconds"))
 MIN_UNITS = 2  # a campaign lasts at least this many units of its axis
 SYMBOLS = {RunStatus.OOM: "s", RunStatus.FAILED: "X", RunStatus.TIMEOUT: "D", RunStatus.INVALID: "o"}
 UNKNOWN_HOST = "unknown host"
 DISCARDED_HATCH = "...."
-HEADING = "Timeline of the campaign. Each bar is a run{}."
+LEAD = "Timeline of the campaign. Each bar is a run{}."
 HOW_TO_READ = (
     "The narrow part of a bar is start-up, until all ranks reached the first barrier; the wide part is the "
     "rest."
@@ -99,7 +99,7 @@ class Time:
         return [position for position, _ in ticks], [text for _, text in ticks]
 
 
-def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     """Return the figure, with lanes by host or by series, and its caption."""
     view = replace(build_view(records.runs, spec), runs=filtered(records.every_run, spec))
     ran = started_runs(view.runs)
@@ -117,7 +117,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     if n_discarded := int(discarded["runs"].sum()):
         text = number_of(n_discarded, "discarded attempt")
         handles.append(Patch(label=text, facecolor="white", edgecolor=style.MUTED, hatch=DISCARDED_HATCH))
-    above_in = panels.handles_height(handles, width)
+    above_in = legends.handles_height(handles, width)
     row_in = max(MIN_LANES_INCHES, LANE_INCHES * len(lanes)) + BELOW_ROW_INCHES
     rows, length = _row_layout(float(time.axis[-1]), len(ran), int((MAX_HEIGHT_INCHES - above_in) / row_in))
     unit, unit_name = axis_unit(time)
@@ -137,7 +137,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     axes[0].set_yticks(range(len(lanes)), lanes)
     axes[0].set_ylim(len(lanes) - 0.45, -0.55)
     axes[-1].set_xlabel(f"{unit_name} since the first run started")
-    panels.place_legend(figure, handles)
+    legends.place_legend(figure, handles)
     return figure, view.caption(
         _heading_note(view, by_host),
         _span_note(ran),
@@ -154,7 +154,7 @@ def _heading_note(view: View, by_host: bool) -> str:
     lanes = (
         ", on each of its nodes" if by_host else f", in lanes by {view.series_description.partition(' (')[0]}"
     )
-    return Note("heading", HEADING.format(lanes), lanes=["host"] if by_host else view.colour)
+    return Note("heading", LEAD.format(lanes), lanes=["host"] if by_host else view.series_factors)
 
 
 def started_runs(runs: pd.DataFrame) -> pd.DataFrame:

@@ -8,26 +8,28 @@ from analysis import conditions
 from analysis.intervals import Estimate
 from analysis.measured import Records, cell_words, traced
 from common.notes import Note
-from declared.figures import FigureSpec
-from figures import panels, style
-from figures.panels import Series
+from declared.figure_specs import FigureSpec
+from figures import captions, legends, marks, panels, style
+from figures.selection import Series
 from prediction.what_if import NO_TRACE, PREDICTION_METHOD, gain, in_order
 
 ROW_INCHES = 0.19
 AXIS_INCHES = 0.42
-ROW_OFFSET = 0.17  # of a row, from its middle to the predicted and the measured value
+ROW_OFFSET = 0.17  # share of a row, from its middle to either value
 PREDICTED, MEASURED = (style.TREATMENT_STYLES[index] for index in (0, 1))
 SERIES = [Series("predicted by replay", {}, PREDICTED), Series("measured", {}, MEASURED)]
 MAX_PANELS = 6
-HEADING = "Time per sample that one change saves, predicted by replaying traced steps, and measured."
+LEAD = "Time per sample that one change saves, predicted by replaying traced steps, and measured."
 
 
-def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     """Return the figure of the table `what_if`, and its caption."""
     rows = records.table("what_if")
     if rows.empty:
         return panels.empty_figure(
-            records.runs, panels.as_clause(NO_TRACE), conditions.traced_runs_without_phases(records.every_run)
+            records.runs,
+            captions.as_clause(NO_TRACE),
+            conditions.traced_runs_without_phases(records.every_run),
         )
     names = cell_words(traced(records.every_run), but=["trace"])
     cells = list(dict.fromkeys(rows["cell"]))
@@ -37,7 +39,7 @@ def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     n_rows, columns, width = panels.layout(len(drawn_cells), 2)
     figure = style.new_figure(
         width if len(drawn_cells) < 2 else style.PAGE_INCHES,
-        n_rows * (height + panels.TITLE_ROW_INCHES) + panels.legend_height(2, width),
+        n_rows * (height + panels.TITLE_ROW_INCHES) + legends.legend_height(2, width),
     )
     axes = panels.create_axes(figure, (n_rows, columns), len(drawn_cells))
     for ax, cell in zip(axes, drawn_cells, strict=True):
@@ -55,15 +57,15 @@ def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, panels.Caption]:
     axes[0].set_ylim(len(changes) - 0.4, -0.6)
     figure.supxlabel("time saved (%)", fontsize=style.FONT_SIZE)
     errors = rows["error"].dropna().abs()
-    panels.add_legend(figure, SERIES[: 2 if len(errors) else 1], lines=False)
+    legends.add_legend(figure, SERIES[: 2 if len(errors) else 1], lines=False)
     errors_note = _errors_note(errors)
     n_left_out, setting = len(cells) - len(drawn_cells), conditions.setting_note(records.runs)
     text = f"{n_left_out} of {len(cells)} traced cells are not drawn; the table has them."
     left_out = Note("cells-left-out", text) if n_left_out else ""
-    return figure, panels.split_caption(
-        [HEADING, errors_note, _intervals_note(rows), left_out, setting],
+    return figure, captions.split_caption(
+        [LEAD, errors_note, _intervals_note(rows), left_out, setting],
         [PREDICTION_METHOD, conditions.traced_runs_without_phases(records.every_run)],
-        keep_first=[HEADING, errors_note, setting],
+        keep_first=[LEAD, errors_note, setting],
     )
 
 
@@ -92,4 +94,4 @@ def _draw_points(ax: Axes, saved: pd.DataFrame, series_style: style.SeriesStyle,
     for y, (value, low, high) in enumerate(saved.itertuples(index=False, name=None)):
         if pd.notna(value):
             estimate, no_runs = Estimate(value, low, high), pd.Series(dtype=float)
-            panels.draw_interval(ax, series_style, y + shift, estimate, no_runs, 0.0, vertical=False)
+            marks.draw_interval(ax, series_style, y + shift, estimate, no_runs, 0.0, vertical=False)

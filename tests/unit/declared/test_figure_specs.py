@@ -9,8 +9,8 @@ import yaml
 
 from common.errors import InputError
 from common.files import CHECKOUT
-from declared.figures import FigureSpec, from_json
-from declared.products.figures import KINDS, FigureKind
+from declared.figure_specs import FigureSpec, from_json
+from declared.products.figure_kinds import KINDS, FigureKind
 from declared.study import load_study
 from support.figure_specs import figure_specs
 from support.refusals import assert_refusal
@@ -291,7 +291,7 @@ def test_every_kind_has_its_module() -> None:
 WORDS_OF_TRAITS = {
     "accuracy_recorded": "except of user-supplied commands",
     "batch_size_varies": "batch_size",
-    "computation_measured": "some cell trains on one device",
+    "imported_with_baseline": "some cell trains on one device",
     "device_kind_varies": "device varies",
     "energy_recorded": "energy is recorded",
     "fit_can_be_checked": "left out of a fit",

@@ -14,11 +14,11 @@ from common.errors import InputError
 from common.renamed import rename_product
 from common.text import alternatives
 from declared.factors import MAX_SERIES, implied, is_numeric, is_traced, matches, size_factor_of
-from declared.products.figures import KINDS, FigureKind
+from declared.products.figure_kinds import KINDS, FigureKind
 from declared.products.traits import Traits
 from declared.responses import EPOCH_TIME, RESPONSES, TO_TARGET
 
-MAX_VARIANTS = 4  # series of one framework; they share its colour
+MAX_VARIANTS = 4  # series of one framework, which share its colour
 
 Levels = Mapping[str, Any]
 
@@ -220,9 +220,9 @@ def _check_filter(spec: FigureSpec, cells: Sequence[Levels]) -> None:
 
 def _check_y(spec: FigureSpec, kind: FigureKind, traits: Traits) -> None:
     """Raise a mistake unless the study records what the y axis shows."""
-    if kind.y and spec.y not in (None, *kind.y):
+    if kind.allowed_y and spec.y not in (None, *kind.allowed_y):
         problem = f"'{spec.y}' is unknown"
-        raise _Mistake("not-one-of", "y", problem, got=spec.y, **alternatives(str(spec.y), kind.y))
+        raise _Mistake("not-one-of", "y", problem, got=spec.y, **alternatives(str(spec.y), kind.allowed_y))
     if spec.y == "perplexity" and not traits.next_tokens:
         problem = "perplexity needs data sets of next tokens, and the study has none"
         raise _Mistake("not-possible-here", "y", problem, got="perplexity", hint="use accuracy")
@@ -257,8 +257,8 @@ def _with_study_target(spec: FigureSpec, target: float | None) -> FigureSpec:
 
 def _check_places(spec: FigureSpec, kind: FigureKind, varied: Sequence[str]) -> None:
     """Raise a mistake if a factor is named twice or does not vary, or if one that varies is not named."""
-    if kind.x and spec.x not in (None, *kind.x):
-        raise _Mistake("not-one-of", "x", f"'{spec.x}' is unknown", got=spec.x, expected=kind.x)
+    if kind.allowed_x and spec.x not in (None, *kind.allowed_x):
+        raise _Mistake("not-one-of", "x", f"'{spec.x}' is unknown", got=spec.x, expected=kind.allowed_x)
     key_of: dict[str, str] = {}
     for key, names in _placed_factors(spec, kind).items():
         for name in names:
@@ -275,7 +275,11 @@ def _check_places(spec: FigureSpec, kind: FigureKind, varied: Sequence[str]) -> 
             "wrong-count", "colour", f"{kind.name} takes one factor, not {n_factors}", got=n_factors
         )
     if spec.colour and spec.facet and (unplaced := _unplaced_factors(spec, kind, varied)):
-        keys = [key for key in ("x", "colour", "facet") if key in kind.takes and not (key == "x" and kind.x)]
+        keys = [
+            key
+            for key in ("x", "colour", "facet")
+            if key in kind.takes and not (key == "x" and kind.allowed_x)
+        ]
         hint = f"name it in {' or '.join(keys)}, or restrict it to one level by filter"
         problem = f"{unplaced[0]} also varies"
         raise _Mistake("factor-without-place", "facet", problem, got=unplaced[0], hint=hint)
@@ -296,13 +300,13 @@ def _check_series(colour: Sequence[str], cells: Sequence[Levels]) -> None:
 
 def _placed_factors(spec: FigureSpec, kind: FigureKind) -> dict[str, tuple[str, ...]]:
     """Return the factors that a figure names, by key."""
-    x = (spec.x,) if spec.x and not kind.x else ()
+    x = (spec.x,) if spec.x and not kind.allowed_x else ()
     return {"x": x, "colour": spec.colour or (), "facet": spec.facet or ()}
 
 
 def _unplaced_factors(spec: FigureSpec, kind: FigureKind, varied: Sequence[str]) -> list[str]:
     """Return the factors that vary in the drawn cells and are neither named nor on an axis of the kind."""
-    axis_factors = [*([size_factor_of(varied)] if kind.along_size else []), *kind.along]
+    axis_factors = [*([size_factor_of(varied)] if kind.size_is_axis else []), *kind.axis_factors]
     named = {name for names in _placed_factors(spec, kind).values() for name in names}
     return [name for name in varied if name not in named and name not in axis_factors]
 
