@@ -298,7 +298,7 @@ def of_many_panels(tmp_path_factory):
 
 def test_a_page_holds_as_many_levels_of_the_last_factor_as_fit(of_many_panels):
     all_panels = build_view(of_many_panels.runs, FIGURES["by_nodes"])
-    assert all_panels.facet == ["batch_size", "optimizer", "sync_every", "learning_rate"]
+    assert all_panels.panel_factors == ["batch_size", "optimizer", "sync_every", "learning_rate"]
     assert len(all_panels.panel_levels) == 4 * 2 * 6
     assert all_panels.fit_to_page(0.6).panel_levels is all_panels.panel_levels
     two_rates = all_panels.fit_to_page(2.0)
@@ -310,7 +310,7 @@ def test_a_page_holds_as_many_levels_of_the_last_factor_as_fit(of_many_panels):
         "levels": {"learning_rate": RATES[:2]},
     }
     one_rate = all_panels.fit_to_page(9.0)
-    assert one_rate.facet == ["batch_size"]
+    assert one_rate.panel_factors == ["batch_size"]
     assert set(one_rate.runs["optimizer"]) == {"sgd"}
     assert one_rate.omission_note.facts["levels"] == {
         "optimizer": ["sgd"],
