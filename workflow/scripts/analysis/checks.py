@@ -115,12 +115,13 @@ def residuals(runs: pd.DataFrame) -> pd.DataFrame:
         peers = pd.factorize(_peers(data).loc[part])[0]
         p, outlier = _find_outliers(log.loc[part].to_numpy(float), peers)
         data.loc[part, "p_outlier"], data.loc[part, "outlier"] = p, outlier
-    is_studentized = data["studentized"].notna().to_numpy()
-    place = (data["studentized"][is_studentized].rank() - 0.375) / (
-        is_studentized.sum() + 0.25
-    )  # Blom (1958)
-    data.loc[is_studentized, "normal_quantile"] = stats.norm.ppf(place)
-    return data
+    return data.assign(normal_quantile=_normal_quantiles(data["studentized"]))
+
+
+def _normal_quantiles(values: pd.Series) -> np.ndarray:
+    """Return the normal quantile of the rank of each value (Blom, 1958); NaN for a missing value."""
+    quantiles: np.ndarray = stats.norm.ppf((values.rank() - 0.375) / (values.notna().sum() + 0.25))
+    return quantiles
 
 
 def _lattice_columns(ok: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
@@ -225,7 +226,7 @@ def _remove(columns: np.ndarray, values: np.ndarray) -> np.ndarray:
     return np.where(np.abs(rest) < 1e-9, 0.0, rest)
 
 
-def _remove_blocks(data: pd.DataFrame) -> pd.DataFrame:
+def remove_blocks(data: pd.DataFrame) -> pd.DataFrame:
     """Return `data` with residuals after cells and blocks; unchanged if blocks leave no error.
 
     Comparisons are within blocks, so a slow block alone should fail no check but that of the blocks.
@@ -236,7 +237,8 @@ def _remove_blocks(data: pd.DataFrame) -> pd.DataFrame:
         return data
     residual = _remove(columns, data["residual"].to_numpy(float))
     studentized, _ = _studentized(residual, data["n"].to_numpy(float))
-    return data.assign(residual=residual, studentized=studentized)
+    quantiles = _normal_quantiles(pd.Series(studentized))
+    return data.assign(residual=residual, studentized=studentized, normal_quantile=quantiles)
 
 
 def run_checks(data: pd.DataFrame, cell_means: CellMeans) -> list[Check]:
@@ -257,11 +259,11 @@ def run_checks(data: pd.DataFrame, cell_means: CellMeans) -> list[Check]:
             _check_drift(data),
             _check_groups(data, "block"),
             _check_sessions(data),
-            _check_autocorrelation(_remove_blocks(data)),
+            _check_autocorrelation(remove_blocks(data)),
         ]
     )
     return [
-        _check_normality(_remove_blocks(data), cell_means),
+        _check_normality(remove_blocks(data), cell_means),
         _check_equal_variances(cell_means),
         *order,
         *_check_outliers(data),

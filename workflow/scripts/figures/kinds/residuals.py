@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from analysis.checks import lattice_note, residuals
+from analysis.checks import lattice_note, remove_blocks, residuals
 from analysis.measured import Records, successful
 from common.notes import Note
 from common.text import number_of
@@ -33,7 +33,7 @@ SESSION_LINE: Mapping[str, Any] = {
     "linestyle": (0, (4, 2)),
     "zorder": 1,
 }
-LEAD = "Residuals of log epoch times within cells, against normal quantiles{} cell means{}."
+LEAD = "Residuals of log epoch times {}, against normal quantiles{} cell means{}."
 SEARCH_NOTE = (
     "Outliers are searched one at a time, because an outlier shifts the mean of its cell away from the other "
     "runs."
@@ -52,8 +52,11 @@ HOW_TO_READ = (
 def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     """Return the figure, with two or three panels side by side and a colour per series, and its caption."""
     runs, view = records.runs, build_view(records.runs, spec)
-    data = residuals(runs)
-    data = data[data["studentized"].notna()]
+    all_residuals = residuals(runs)
+    data = all_residuals[all_residuals["studentized"].notna()]
+    # Comparisons are within blocks, and the table `checks` tests normality of what remains then.
+    after_blocks = remove_blocks(all_residuals).loc[data.index]
+    has_blocks = not after_blocks["residual"].equals(data["residual"])
     has_order = _has_order(data)
     if data.empty:
         return panels.empty_figure(runs, captions.NO_SUCCESS if successful(runs).empty else NO_SPREAD)
@@ -70,12 +73,13 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     figure = style.new_figure(style.PAGE_INCHES, HEIGHT_INCHES + above_in)
     normal, fitted, *order_axes = figure.subplots(1, 3 if has_order else 2)
     percent = 100 * data["residual"]
-    _draw_dots(normal, data["normal_quantile"], data["studentized"], data["outlier"], dots)
-    ends = np.array([data["normal_quantile"].min(), data["normal_quantile"].max()])
+    quantiles = after_blocks["normal_quantile"]
+    _draw_dots(normal, quantiles, after_blocks["studentized"], data["outlier"], dots)
+    ends = np.array([quantiles.min(), quantiles.max()])
     normal.plot(ends, ends, color=style.MUTED, linewidth=0.7, zorder=1)
     normal.set_xlabel("normal quantile")
     normal.set_ylabel("studentized residual")
-    _draw_dots(fitted, np.exp(data["fitted_log"]), percent, data["outlier"], dots)
+    _draw_dots(fitted, np.exp(data["fitted_log"]), 100 * after_blocks["residual"], data["outlier"], dots)
     if np.ptp(data["fitted_log"]) > math.log(LOG_FROM_RATIO):
         fitted.set_xscale("log")
         value_axis.set_round_ticks(fitted.xaxis)
@@ -86,14 +90,14 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
         _draw_blocks(order, data)
         _draw_session_starts(order, data)
         order.set_xlabel("run, in order (bands: blocks)" if data["block"].nunique() > 1 else "run, in order")
-        order.set_ylabel("residual (%)")
+        order.set_ylabel("residual within cells (%)" if has_blocks else "residual (%)")
     for ax in (fitted, *order_axes):
         ax.axhline(0, color=style.MUTED, linewidth=0.7, zorder=1)
     if legend:
         legends.place_legend(figure, legend)
     return figure, captions.compose_caption(
         runs,
-        LEAD.format(*(",", " and run order") if has_order else (" and", "")),
+        _lead(has_order, has_blocks),
         _outliers_note(data),
         SESSIONS_NOTE if has_order and data["session"].nunique() > 1 else "",
         BLOCKS_NOTE if has_order and 1 < _stretches(data["block"]).max() <= MAX_BANDS else "",
@@ -101,6 +105,14 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
         endnotes=[HOW_TO_READ, SEARCH_NOTE, LISTED_NOTE if data["outlier"].any() else ""],
         with_intervals=False,
     )
+
+
+def _lead(has_order: bool, has_blocks: bool) -> str:
+    """Return what the panels show."""
+    if has_blocks:
+        right = "; right: within cells, over run order" if has_order else ""
+        return LEAD.format("within cells and blocks", " and", right)
+    return LEAD.format("within cells", *((",", " and run order") if has_order else (" and", "")))
 
 
 def _dot_style(series: Series) -> dict[str, Any]:
