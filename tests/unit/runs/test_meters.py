@@ -18,7 +18,8 @@ from launchers import launch
 from ranks.worker.epoch_timer import COLUMNS
 from runs import meters
 from runs.epochs import read_epochs
-from runs.supervise import epoch_energy, rank_input, summarize_ranks
+from runs.rank_input import rank_input
+from runs.rank_summary import epoch_energy, summarize_ranks
 from support.kwollect import Kwollect, kwollect
 from support.one_run import one_run
 
