@@ -37,7 +37,6 @@ from prediction.law import (
 from prediction.message_times import CollectiveBenchmark, benchmark_points, message_rule
 
 
-
 @dataclass(frozen=True)
 class Prediction:
     """Predicted epoch times of cells, by the law or another method.
