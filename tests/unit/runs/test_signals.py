@@ -84,7 +84,7 @@ def test_nohup_is_left_alone() -> None:
     assert program.communicate("\n", timeout=30) == ("", "") and program.returncode == 0
 
 
-def test_a_program_goes_on_without_its_readers() -> None:
+def test_program_continues_without_its_readers() -> None:
     program = start(UNREAD)
     assert program.stdin and program.stdout and program.stderr
     program.stdout.close()
