@@ -45,7 +45,8 @@ from plan.site_limits import reason_missing_at_site
 from ranks.worker.devices import visible_names
 from runs.epochs import read_epochs
 from runs.machine_lock import machine_lock
-from runs.supervise import rank_input, summarize_ranks
+from runs.rank_input import rank_input
+from runs.rank_summary import summarize_ranks
 from runs.verdict import Measurements, Verdict, append_last_error, check_measurements
 from support.one_run import one_run
 

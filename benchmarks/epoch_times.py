@@ -40,7 +40,7 @@ from ranks.worker.group import free_port
 from ranks.worker.load import own_cpu_s
 from ranks.worker.node import busy_seconds
 from runs.machine_lock import machine_lock
-from runs.supervise import rank_input
+from runs.rank_input import rank_input
 from support.one_run import one_run
 
 AIM = 1.02

@@ -17,7 +17,7 @@ from declared.frameworks import load_framework
 from gpu.compiled import compile_once
 from launchers.variables import kept_variables
 from models.graph import Graph
-from runs.supervise import rank_input
+from runs.rank_input import rank_input
 from support.installed_site import SITE
 from support.one_run import one_run
 from support.workers import shared_folder

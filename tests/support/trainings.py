@@ -29,7 +29,7 @@ from launchers import launch
 from launchers.protocol import Launcher
 from launchers.rank_command import WORKER
 from launchers.variables import kept_variables
-from runs.supervise import rank_input
+from runs.rank_input import rank_input
 from support.installed_site import SITE as TEST_SITE
 from support.one_run import one_run
 

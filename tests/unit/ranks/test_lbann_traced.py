@@ -13,7 +13,7 @@ from declared.frameworks import load_framework
 from launchers import launch
 from ranks.worker.phases import WINDOW_STEPS
 from runs.phases import damage_reason, merge_phases
-from runs.supervise import rank_input
+from runs.rank_input import rank_input
 from support.installed_site import SITE
 from support.one_run import one_run
 

@@ -211,7 +211,7 @@ def test_abandoned_attempt_is_left_to_run() -> None:
     assert unknown.endswith(attempts.UNKNOWN_END) and stopped.endswith("stopped by SIGTERM")
 
 
-def test_a_record_of_other_settings_is_no_record() -> None:
+def test_old_record_does_not_count() -> None:
     measured = campaign()
     record(measured, measured.runs[0])
     folder_of(measured, measured.runs[0]).rename(folder_of(measured, measured.runs[0]).with_name("0" * 12))
@@ -272,7 +272,7 @@ def queue(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     return lambda answer: monkeypatch.setattr(slurm, "run_client", lambda *_, timeout_s: answer)
 
 
-def test_the_queue_tells_which_jobs_and_runs_live(queue: Callable[[str], None]) -> None:
+def test_queue_shows_which_jobs_and_runs_are_active(queue: Callable[[str], None]) -> None:
     measured = campaign("virtual")
     begin(measured, measured.runs[0], job="7", host="node1")
     begin(measured, measured.runs[1], job="6", host="node1")
@@ -313,7 +313,7 @@ def test_young_attempts_count_as_active_without_queue(monkeypatch: pytest.Monkey
     assert json.loads(status_text.to_json(state))["queue"] == state.queue_note
 
 
-def test_where_slurm_is_not_installed_no_queue_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queue_without_slurm_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     state = read(campaign("virtual"))
     assert (
@@ -566,7 +566,7 @@ def test_an_adaptive_campaign_is_open_until_its_last_decision() -> None:
     )
 
 
-def test_a_number_stays_beside_its_percent_sign() -> None:
+def test_number_and_percent_sign_stay_on_one_line() -> None:
     assert status_text.wrap_text("x" * (status_text.WIDTH - 2) + " 34 %") == [
         "x" * (status_text.WIDTH - 2),
         "34 %",

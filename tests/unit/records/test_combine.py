@@ -139,7 +139,7 @@ def test_study_does_not_combine_itself(tmp_path: Path, monkeypatch: pytest.Monke
         assert_refusal(refused.value, "conflicting-keys", "campaigns.1")
 
 
-def test_nothing_is_planned_of_several_campaigns(tmp_path: Path) -> None:
+def test_combined_campaigns_plan_no_runs(tmp_path: Path) -> None:
     with pytest.raises(InputError) as refused:
         study_of(tmp_path, TWICE, replicates=3)
     assert_refusal(refused.value, "unknown-key", "replicates")

@@ -1,20 +1,16 @@
-"""Attempts are kept and counted; one run at a time holds the machine."""
+"""Attempts are kept and counted, and have the reason for their end."""
 
 import errno
 import os
-import subprocess
-import sys
-import time
 from datetime import datetime
 from pathlib import Path
 
 import pytest
 
-from common.errors import InputError
 from common.files import hold_lock
 from launchers.protocol import AttemptStopped
 from runs import attempts
-from runs.machine_lock import machine_lock, machine_locked_by
+from runs.machine_lock import machine_locked_by
 from runs.missing import Situation, describe_missing
 
 
@@ -74,38 +70,6 @@ def test_seconds_of_earlier_attempts_are_counted(tmp_path: Path) -> None:
     assert attempts.earlier_attempts_s(lost) == 0
     (aside / attempts.HOLDER).unlink()
     assert attempts.earlier_attempts_s(counted) == pytest.approx(30, abs=2), "its beginning is not known"
-
-
-def test_machine_is_locked_by_one_run_until_its_process_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lock = tmp_path / "lock"
-    monkeypatch.setenv("RINGSIDE_LOCK", str(lock))
-    program = (
-        "import sys, time\nfrom runs.machine_lock import machine_lock\n"
-        "with machine_lock('the other run', print):\n    print('held', flush=True)\n    time.sleep(60)\n"
-    )
-    scripts = Path(attempts.__file__).parents[1]
-    holder = subprocess.Popen(
-        [sys.executable, "-c", program],
-        stdout=subprocess.PIPE,
-        env={"PYTHONPATH": str(scripts), "RINGSIDE_LOCK": str(lock)},
-    )
-    assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
-    holders: list[str] = []
-
-    def waiting(by: str) -> None:
-        holders.append(by)
-        holder.kill()
-
-    start = time.monotonic()
-    with machine_lock("this run", waiting):
-        assert holders == ["the other run"]
-        assert lock.read_text() == "this run\n"
-    assert time.monotonic() - start < 30
-    holder.wait()
-    with machine_lock("again", holders.append):
-        assert holders == ["the other run"], "a free machine is not waited for"
 
 
 def test_unfinished_attempts_have_their_reasons(tmp_path: Path) -> None:
@@ -188,54 +152,6 @@ def test_an_attempt_names_its_schedulers_job(
     monkeypatch.setenv(variable, value)
     with attempts.new_attempt(tmp_path / "with") as attempt:
         assert attempts.read_holder(attempt)["job"] == job
-
-
-def test_attempt_begun_elsewhere_may_still_run(tmp_path: Path) -> None:
-    folder = tmp_path / "run" / "key"
-    attempt = attempts.create_attempt_folder(folder)
-    (attempt / "holder.json").write_text('{"host": "another-node"}')
-    situation, reason = describe_missing(folder / "record.json")
-    assert (situation, reason.facts) == (
-        Situation.BEGUN_ELSEWHERE,
-        {"attempt": 1, "host": "another-node"},
-    )
-    assert describe_missing(folder / "record.json", lambda _: True).situation == Situation.UNDER_WAY
-    (attempt / "holder.json").write_text("cut o")
-    situation, reason = describe_missing(folder / "record.json")
-    assert (situation, reason.facts) == (
-        Situation.UNFINISHED,
-        {"attempt": 1, "reason": attempts.UNKNOWN_END},
-    )
-
-
-def test_attempt_counts_more_than_an_old_record(tmp_path: Path) -> None:
-    old, current = tmp_path / "run" / "old-key" / "record.json", tmp_path / "run" / "key" / "record.json"
-    old.parent.mkdir(parents=True)
-    old.write_text("{}")
-    assert describe_missing(current).situation == Situation.OLD
-    attempts.create_attempt_folder(current.parent)
-    assert describe_missing(current).situation == Situation.UNFINISHED
-
-
-@pytest.mark.parametrize("kind", ["link", "dangling", "second name", "pipe", "folder"])
-def test_a_machine_lock_is_a_file_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    """Other users can put a link, a pipe or a folder at the path of the lock."""
-    lock, mine = tmp_path / "machine.lock", tmp_path / "mine"
-    mine.write_text("precious")
-    {
-        "link": lambda: lock.symlink_to(mine),
-        "dangling": lambda: lock.symlink_to(tmp_path / "absent"),
-        "second name": lambda: lock.hardlink_to(mine),
-        "pipe": lambda: os.mkfifo(lock),
-        "folder": lock.mkdir,
-    }[kind]()
-    monkeypatch.setenv("RINGSIDE_LOCK", str(lock))
-    with pytest.raises(InputError) as refused, machine_lock("this run", print):
-        pass
-    assert (refused.value.code, refused.value.file) == ("no-lock-file", str(lock))
-    assert mine.read_text() == "precious" and not (tmp_path / "absent").exists()
 
 
 def test_lock_errors_other_than_a_missing_feature_are_raised(

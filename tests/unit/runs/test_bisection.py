@@ -33,7 +33,9 @@ def test_largest_size_less_the_margin_is_found(sizes: list[int], memory: int) ->
 
 
 @given(sizes=SIZES, seed=st.randoms(use_true_random=False), share=st.floats(0, 1))
-def test_what_fits_in_turns_ends_with_one_that_fits(sizes: list[int], seed: object, share: float) -> None:
+def test_search_over_irregular_sizes_ends_with_a_fitting_one(
+    sizes: list[int], seed: object, share: float
+) -> None:
     answers = {size: seed.random() < share for size in sizes}  # type: ignore[attr-defined]
     result = find_largest(sizes, answers.__getitem__)
     if result.chosen is None:
@@ -47,7 +49,7 @@ def test_what_fits_in_turns_ends_with_one_that_fits(sizes: list[int], seed: obje
 
 
 @given(sizes=SIZES, memory=st.integers(0, 1 << 20), estimated=st.integers(1, 1 << 20))
-def test_search_finds_the_same_from_an_estimate(sizes: list[int], memory: int, estimated: int) -> None:
+def test_estimate_does_not_change_the_result(sizes: list[int], memory: int, estimated: int) -> None:
     tried: Counter[int] = Counter()
 
     def fits(size: int) -> bool:
@@ -72,7 +74,7 @@ def test_good_estimate_saves_most_trials() -> None:
     assert len(tried) <= 30, "steps away from the estimate grow"
 
 
-def test_few_of_many_sizes_are_tried() -> None:
+def test_search_tries_few_of_many_sizes() -> None:
     tried: list[int] = []
 
     def fits(size: int) -> bool:

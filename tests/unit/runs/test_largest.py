@@ -131,7 +131,7 @@ def trials(
 
 
 @pytest.mark.parametrize("second", ["fits", "failed"])
-def test_failed_trial_is_made_once_more(trials: Callable[..., search_program.Trials], second: str) -> None:
+def test_failed_trial_is_repeated_once(trials: Callable[..., search_program.Trials], second: str) -> None:
     search = trials(["failed", second])
     assert search.fits(5) == (second == "fits")
     assert sorted(folder.name for folder in search.folder.iterdir()) == ["b5", "b5-again"]
@@ -140,7 +140,7 @@ def test_failed_trial_is_made_once_more(trials: Callable[..., search_program.Tri
 
 
 @pytest.mark.parametrize(("outcome", "is_kept"), [("fits", True), ("oom", True), ("timeout", False)])
-def test_trials_of_earlier_attempts_are_kept(
+def test_trials_of_earlier_attempts_are_reused(
     trials: Callable[..., search_program.Trials], outcome: str, is_kept: bool
 ) -> None:
     first = trials([outcome])
@@ -153,7 +153,7 @@ def test_trials_of_earlier_attempts_are_kept(
     assert again.fits(5) == (not is_kept), "what was put aside is tried again"
 
 
-def test_trials_under_another_memory_limit_are_not_kept(
+def test_trials_under_another_memory_limit_are_not_reused(
     trials: Callable[..., search_program.Trials], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert not trials(["oom"]).fits(5)
@@ -172,7 +172,7 @@ def test_trials_under_another_memory_limit_are_not_kept(
         (["oom", "fits"], "ok", "memory", True),
     ],
 )
-def test_search_ends_as_its_smallest_unfit_batch(
+def test_status_is_that_of_the_smallest_unfit_batch(
     trials: Callable[..., search_program.Trials],
     site: Site,
     monkeypatch: pytest.MonkeyPatch,

@@ -21,7 +21,7 @@ def environment_of(folder: Path, script: str) -> Any:
     return {"python": {"executable": str(executable)}, "variables": {}}
 
 
-def test_a_program_that_hangs_is_ended_with_its_children(
+def test_hanging_program_is_killed_with_its_children(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(memory_estimates, "START_S", 0.5)
@@ -39,7 +39,7 @@ time.sleep(60)"""
     raise AssertionError("the child lives")
 
 
-def test_a_program_that_fails_tells_its_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_failed_program_reports_its_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     environment = environment_of(tmp_path, "raise ImportError('no torch here')")
     assert memory_estimates.estimate(SITE, environment, []) == []
     assert "no torch here" in capsys.readouterr().err

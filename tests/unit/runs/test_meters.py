@@ -18,7 +18,8 @@ from launchers import launch
 from ranks.worker.epoch_timer import COLUMNS
 from runs import meters
 from runs.epochs import read_epochs
-from runs.supervise import epoch_energy, rank_input, summarize_ranks
+from runs.rank_input import rank_input
+from runs.rank_summary import epoch_energy, summarize_ranks
 from support.kwollect import Kwollect, kwollect
 from support.one_run import one_run
 
@@ -99,7 +100,7 @@ def _meters_schema() -> dict[str, Any]:
 
 
 @pytest.mark.training
-def test_wattmeters_that_are_away_make_no_run_fail(tmp_path: Path, environment: dict[str, Any]) -> None:
+def test_unreachable_wattmeters_do_not_fail_a_run(tmp_path: Path, environment: dict[str, Any]) -> None:
     with kwollect(lambda node, at: AT_SOCKET_W) as server:
         server.broken = [(503, b"")] * 100
         measured = trained(tmp_path / "run", server, environment, batch_size=64)
@@ -127,9 +128,7 @@ def test_idle_power_is_measured_once_for_a_session(
     assert sorted(path.name for path in (tmp_path / "idle").iterdir()) == ["a", "b"]
 
 
-def test_where_nothing_has_a_meter_nothing_is_started_or_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_idle_power_without_meters_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meters, "packages", list)
     local_site = load_site("local")
     _, spec = one_run(local_site, **LEVELS)
@@ -157,7 +156,7 @@ def test_only_a_node_scope_covers_processors_and_accelerators() -> None:
     assert epoch_energy([energies_j | {"energy_node_j": 20.0}], "hybrid")["energy_j"] == 20.0
 
 
-def test_a_clock_that_was_set_leaves_no_energy_of_wattmeters() -> None:
+def test_set_clock_leaves_no_wattmeter_energy() -> None:
     with kwollect(lambda node, at: AT_SOCKET_W) as server:
         _, values, reasons, samples = meters._read_wattmeters(
             server.meter(), ["a"], [(0.0, 1.0), (1.0, 2.0)], step_s=-3600.0
@@ -184,9 +183,7 @@ def test_a_command_without_times_of_day_has_no_wattmeter_energy(tmp_path: Path) 
     assert {row["energy_node_j"] for row in read_epochs(tmp_path / "epochs.csv")} == {None}
 
 
-def test_processors_whose_meters_cannot_be_listed_are_no_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unlistable_processor_meters_are_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "intel-rapl:0").mkdir()  # without a name
     monkeypatch.setattr("ranks.worker.energy.POWERCAP", tmp_path)
     monkeypatch.setattr(launch, "make_launcher", pytest.fail)

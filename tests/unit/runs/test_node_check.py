@@ -55,7 +55,7 @@ def test_ranks_time_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert not table["slow"].any()  # one round is too few
 
 
-def test_message_takes_as_long_as_on_the_slower_end() -> None:
+def test_message_is_as_slow_as_its_slower_node() -> None:
     """A rank that only sends slowly has its message in buffers at once; its partner waits for it."""
     group = SimpleNamespace(barrier=lambda: None, all_gather=lambda own_s: [own_s, 0.5, 0.0])
     context: Any = SimpleNamespace(rank=0, ranks=3, spec={"rounds": 2}, group=group)

@@ -82,7 +82,7 @@ def test_means_of_steps_belong_to_the_epochs_they_cover(tmp_path: Path, command:
     assert not (tmp_path / "steps.csv").exists()
 
 
-def test_a_mean_of_all_steps_has_all_of_them(tmp_path: Path) -> None:
+def test_mean_of_all_steps_covers_each_step(tmp_path: Path) -> None:
     with own_commands(tmp_path / "commands", ours={"log_format": "trainer"}):
         command = load_command("ours")
     for n_steps, code in ((12, None), (11, "other-steps"), (7, "other-steps"), (13, "other-steps")):
@@ -94,7 +94,7 @@ def test_a_mean_of_all_steps_has_all_of_them(tmp_path: Path) -> None:
     assert read_log(tmp_path, command, text.replace("13", "12")).first_step_s is None
 
 
-def test_steps_before_the_last_interval_may_have_no_line(tmp_path: Path, command: Command) -> None:
+def test_steps_after_the_last_interval_need_no_line(tmp_path: Path, command: Command) -> None:
     assert read_log(tmp_path, command, lines([1.0, 2.0], interval=5)).problem is None
     assert read_log(tmp_path, command, lines([1.0] * 3, interval=3)).problem.code == "other-steps"
 
@@ -111,7 +111,7 @@ def test_numbers_of_steps_may_begin_at_zero(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("started_at", "startup_s"), [(103.0, 3.0), (99.0, None), (161.0, None), (None, None)]
 )
-def test_clock_of_another_machine_tells_no_startup(
+def test_clock_of_another_machine_gives_no_startup_time(
     command: Command, started_at: float | None, startup_s: float | None
 ) -> None:
     environment: Any = {"packages": {}, "python": {"version": "3.12"}}
@@ -119,7 +119,7 @@ def test_clock_of_another_machine_tells_no_startup(
     assert measured_fields(command, environment, times, 100.0, 60.0)["startup_s"] == startup_s
 
 
-def test_steps_are_read_of_the_node_that_prints_them(tmp_path: Path, command: Command) -> None:
+def test_steps_are_read_from_the_node_that_prints_them(tmp_path: Path, command: Command) -> None:
     assert read_log(tmp_path, command, "only arguments\n", lines([1.0] * 12)).problem is None
 
 
@@ -238,7 +238,7 @@ def test_a_long_first_interval_does_not_hide_missing_steps(tmp_path: Path, comma
     assert read_log(tmp_path, command, text).problem.code == "other-steps"
 
 
-def test_header_of_torchtitan_tells_the_batch(tmp_path: Path) -> None:
+def test_header_of_torchtitan_has_the_batch(tmp_path: Path) -> None:
     with own_commands(tmp_path / "commands", ours={"log_format": "torchtitan"}):
         command = load_command("ours")
     header = "Trainer is initialized with local batch size 8, global batch size {}, sequence length 32\n"

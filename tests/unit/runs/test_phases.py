@@ -73,7 +73,7 @@ def test_phases_divide_the_time_of_a_rank(ticking: Phases, tmp_path: Path) -> No
     )
 
 
-def test_what_goes_on_beside_ends_when_it_does(ticking: Phases, tmp_path: Path) -> None:
+def test_overlapping_communication_ends_on_its_own(ticking: Phases, tmp_path: Path) -> None:
     ticking.open_epoch(1)
     ticking.step()
     ticking.enter("backward")
@@ -114,7 +114,7 @@ def test_some_steps_of_a_long_epoch_are_traced(tmp_path: Path, monkeypatch: pyte
     assert max(spent[1:]) < 1, "what is not traced is in no phase"
 
 
-def test_stamps_of_another_clock_are_told_when_the_epoch_is_over(tmp_path: Path) -> None:
+def test_stamps_of_another_clock_are_converted_at_the_end(tmp_path: Path) -> None:
     converted: list[Sequence[Any]] = []
 
     def seconds(stamps: Sequence[Any]) -> list[float]:
@@ -149,7 +149,7 @@ def test_an_untraced_run_keeps_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_process_knows_when_it_was_started() -> None:
+def test_process_knows_its_start_time() -> None:
     assert 0 < time.monotonic() - process_start() < 24 * 3600
 
 
@@ -167,7 +167,7 @@ def test_clocks_of_one_machine_differ_by_no_more_than_the_error(tmp_path: Path) 
     assert all(0 < error < 1 and abs(offset) <= error for offset, error in clocks[1:])
 
 
-def test_ranks_with_clocks_that_drift_are_put_on_that_of_rank_0(tmp_path: Path) -> None:
+def test_drifting_clocks_are_aligned_to_rank_0(tmp_path: Path) -> None:
     """Rank 1's clock is 1000 s ahead, and goes 1 % too fast."""
 
     def rank_1_clock(at: float) -> float:
@@ -216,7 +216,7 @@ def test_profiler_events_are_moved_to_the_clock_of_phases(tmp_path: Path) -> Non
     ]
 
 
-def test_who_waits_goes_on_with_the_phase_before(ticking: Phases, tmp_path: Path) -> None:
+def test_phase_continues_after_a_wait(ticking: Phases, tmp_path: Path) -> None:
     ticking.open_epoch(1)
     ticking.step()
     for phase in ("data", "forward"):
@@ -228,7 +228,7 @@ def test_who_waits_goes_on_with_the_phase_before(ticking: Phases, tmp_path: Path
     assert [row[2] for row in rows(tmp_path) if row[1]] == ["data", "forward", "wait", "forward"]
 
 
-def test_two_clocks_make_no_phase_of_negative_length(tmp_path: Path) -> None:
+def test_no_phase_has_a_negative_length(tmp_path: Path) -> None:
     phases_of_rank = Phases(tmp_path, 0, steps=1)
     phases_of_rank.open_epoch(1)
     phases_of_rank.step()
@@ -278,7 +278,7 @@ def test_profilers_watch_the_first_steps_of_the_last_epoch(tmp_path: Path, steps
     )
 
 
-def test_a_profilers_clock_is_told_by_what_it_was_shown() -> None:
+def test_clock_of_a_profiler_follows_from_its_marks() -> None:
     clock_events = [{"name": CLOCK, "ph": "X", "ts": ts, "dur": 1} for ts in (5.0, 10.0)]
     name = {"name": "thread_name", "ph": "M"}
     (*_, event, metadata) = moved(

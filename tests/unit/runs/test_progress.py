@@ -35,7 +35,7 @@ def end_run(progress: CampaignProgress, results: Path, record: dict[str, object]
     progress.follow_job("job_finished", 7, None, None)
 
 
-def test_it_says_what_is_done_left_and_not_ok(tmp_path: Path) -> None:
+def test_line_counts_runs_done_left_and_not_ok(tmp_path: Path) -> None:
     left_s = iter([200.0, None])
     progress = CampaignProgress(tmp_path, "s", n_planned=4, n_done=1, left_s=lambda: next(left_s))
     progress.count_run("b", "ok")
@@ -50,7 +50,7 @@ def test_it_says_what_is_done_left_and_not_ok(tmp_path: Path) -> None:
     assert [entry["run_id"] for entry in ended] == ["b", "c", "d"]
 
 
-def test_what_is_planned_may_grow_until_it_is_decided(tmp_path: Path) -> None:
+def test_number_of_planned_runs_can_grow_until_decided(tmp_path: Path) -> None:
     counts = iter([(1, True), (2, True), (2, False)])
     progress = CampaignProgress(tmp_path, "s", n_planned=1, n_done=0, count_planned=lambda: next(counts))
     progress.count_run("a", "ok")
@@ -94,7 +94,7 @@ def test_a_timing_has_a_line_too(
     assert capsys.readouterr().out == f"timing one: {line}\n"
 
 
-def test_a_disturbed_machine_is_said_at_once(tmp_path: Path) -> None:
+def test_disturbed_machine_is_reported_at_once(tmp_path: Path) -> None:
     progress = CampaignProgress(tmp_path, "s", n_planned=9, n_done=0)
     hints = [codes(progress.disturbance_hints(disturbed)) for disturbed in [True] * 7]
     assert hints == [["first-disturbed-run"], [], [], [], ["all-disturbed"], [], []]
@@ -113,7 +113,7 @@ def test_a_disturbed_machine_is_said_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("status", "is_kept"), [(2, False), (137, True)])
-def test_what_a_program_has_said_in_its_one_line_is_not_buried(status: int, is_kept: bool) -> None:
+def test_line_of_a_program_is_not_buried(status: int, is_kept: bool) -> None:
     message = (
         'RuleException:\nCalledProcessError in file "/checkout/rules/datasets.smk", line 33:\n'
         f"Command 'set -euo pipefail; python -m datasets.prepare' returned non-zero exit status {status}."
@@ -159,7 +159,7 @@ def test_cache_files_of_another_checkout_are_not_reported(rules: str, is_kept: b
     assert filter_log(None, logging.makeLogRecord({"msg": message})) is is_kept
 
 
-def test_why_a_job_on_the_cluster_failed_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cause_of_a_failed_cluster_job_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / "17.log"
     log.write_text("ringside: a run: lost: No space left on device\nError in rule run:\n    jobid: 0\n")
     progress = CampaignProgress(tmp_path, "s", 2, 0)
@@ -173,7 +173,7 @@ def test_why_a_job_on_the_cluster_failed_is_said(tmp_path: Path, capsys: pytest.
     assert capsys.readouterr().out == ""
 
 
-def test_refusal_of_slurm_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_refusal_of_slurm_is_printed_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As snakemake-executor-plugin-slurm 2.8 reports them; profiles are quiet about rules."""
     progress = CampaignProgress(tmp_path, "s", 2, 0)
     errors = [
@@ -227,7 +227,7 @@ def test_no_run_begins_in_a_halted_campaign(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize(
     "statuses", [["timeout"] * 4, ["oom"] * 4, ["invalid"] * 4, ["failed", "failed", "timeout", "failed"]]
 )
-def test_a_campaign_goes_on_after_other_ends(tmp_path: Path, statuses: list[str]) -> None:
+def test_other_ends_do_not_halt_a_campaign(tmp_path: Path, statuses: list[str]) -> None:
     progress = CampaignProgress(tmp_path, "s", 9, 0, stop_scheduling=lambda: pytest.fail("it was stopped"))
     for status in statuses:
         progress.failures.count_run(status, "the same")
@@ -322,7 +322,7 @@ def test_dry_run_names_each_batch_search(capsys: pytest.CaptureFixture[str]) -> 
     assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()] == ["a.b1"]
 
 
-def test_a_campaign_goes_on_where_the_caller_wants_it(tmp_path: Path) -> None:
+def test_keep_going_halts_no_campaign(tmp_path: Path) -> None:
     progress = CampaignProgress(tmp_path, "s", 9, 0)
     for _ in range(4):
         progress.failures.count_run("failed", "the same")

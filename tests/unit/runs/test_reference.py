@@ -135,7 +135,7 @@ def test_run_stopped_or_lost_before_it_begins_is_not_made(
         run_benchmark(tmp_path / "reference-before", spec(), [], {}, SITE)
 
 
-def test_what_is_lost_after_a_run_leaves_the_run() -> None:
+def test_node_that_is_gone_after_a_run_leaves_its_record() -> None:
     def lost() -> ReferenceTime:
         raise AttemptLost(NODE_LOST)
 
@@ -154,7 +154,7 @@ def test_what_is_lost_after_a_run_leaves_the_run() -> None:
         ([0.30, 0.31, 0.32, 0.33, 0.9, 1.9, 2.9], 0.33 + 3 * 0.015 / 0.6745),  # three of seven were disturbed
     ],
 )
-def test_the_usual_band_is_that_of_the_quicker_half(times: Sequence[float], limit_s: float | None) -> None:
+def test_usual_band_comes_from_the_faster_half(times: Sequence[float], limit_s: float | None) -> None:
     band = usual_band(times)
     assert (band and band.max_s) == (limit_s and pytest.approx(limit_s))
 
@@ -172,7 +172,7 @@ EARLIER = [(KIND, 0.3)] * 6
         ((0.5,), EARLIER[1:], 60, []),
     ],
 )
-def test_a_run_waits_until_the_work_takes_no_longer_than_usual(
+def test_run_waits_until_the_benchmark_is_as_fast_as_usual(
     monkeypatch: pytest.MonkeyPatch,
     seconds: Sequence[float],
     earlier: list[tuple[str, float]],
@@ -215,7 +215,7 @@ def test_earlier_reference_has_equal_environment_and_geometry(
     ]
 
 
-def test_a_run_is_held_against_the_records_of_its_campaign(
+def test_run_is_compared_with_records_of_its_campaign(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(reference, "PAUSE_S", 0.01)

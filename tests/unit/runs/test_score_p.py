@@ -62,7 +62,7 @@ def test_the_program_is_replaced_and_the_version_recorded(prefix: Path) -> None:
     assert "9.0" in error.problem
 
 
-def test_its_clock_is_compared_where_rank_0_was_here(attempt: Path) -> None:
+def test_clocks_are_compared_if_rank_0_was_on_this_machine(attempt: Path) -> None:
     assert (
         score_p.finish_trace(attempt, RunStatus.OK) is None and not (attempt / scorep.START_FOLDER).exists()
     )

@@ -2,7 +2,7 @@
 
 from common.redaction import HIDDEN
 from declared.records import join_settings, split_settings
-from runs.supervise import merge_settings
+from runs.rank_summary import merge_settings
 
 
 def test_settings_of_different_ranks_are_all_listed() -> None:

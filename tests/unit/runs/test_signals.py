@@ -15,7 +15,7 @@ import signal, sys, time
 from pathlib import Path
 # Tests may themselves run under nohup, which every child inherits.
 signal.signal(signal.SIGHUP, signal.SIG_IGN if "ignored" in sys.argv else signal.SIG_DFL)
-from runs.supervise import report_interruptions
+from runs.interruptions import report_interruptions
 with report_interruptions("a run", Path("results")):
     print("ready", flush=True)
     if "ignored" in sys.argv:
@@ -29,7 +29,7 @@ from pathlib import Path
 from common.notes import Note
 from common.shell import inaccessible_path_note
 from launchers.protocol import AttemptLost
-from runs.supervise import report_interruptions
+from runs.interruptions import report_interruptions
 with report_interruptions("a run", Path("results")):
     raise {error}
 """
@@ -84,7 +84,7 @@ def test_nohup_is_left_alone() -> None:
     assert program.communicate("\n", timeout=30) == ("", "") and program.returncode == 0
 
 
-def test_a_program_goes_on_without_its_readers() -> None:
+def test_program_continues_without_its_readers() -> None:
     program = start(UNREAD)
     assert program.stdin and program.stdout and program.stderr
     program.stdout.close()

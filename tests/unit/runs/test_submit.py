@@ -114,13 +114,13 @@ echo 'a line of a plugin'
 """
 
 
-def test_jobs_of_the_study_are_found_among_any_others(tmp_path: Path) -> None:
+def test_jobs_of_the_study_are_told_from_others(tmp_path: Path) -> None:
     (tmp_path / "squeue").write_text(SQUEUE.format(name=submit.job_name_prefix()))
     (tmp_path / "squeue").chmod(0o755)
     assert submit.campaign_jobs(campaign(Replicates(3, 3))) == {"7": "quickstart block 2 PENDING"}
 
 
-def test_a_block_on_a_blind_node_ends_with_its_own_status(tmp_path: Path) -> None:
+def test_block_on_a_node_without_paths_has_its_own_status(tmp_path: Path) -> None:
     submitted(campaign(Replicates(1, 1)))
     script = (tmp_path / "sbatch.in").read_text()
     assert f"{sys.executable} " in script
@@ -133,7 +133,7 @@ def test_a_block_on_a_blind_node_ends_with_its_own_status(tmp_path: Path) -> Non
     assert done.returncode == 79 and seen is not None and seen.facts["path"] == "/no/python"
 
 
-def test_what_the_caller_wants_reaches_a_block(tmp_path: Path) -> None:
+def test_options_of_the_caller_reach_a_block(tmp_path: Path) -> None:
     submitted(campaign(Replicates(1, 1)))
     script = (tmp_path / "sbatch.in").read_text()
     (snakemake,) = [line for line in script.splitlines() if line.startswith("exec snakemake ")]

@@ -149,7 +149,7 @@ ip-10-36-22-140:80:2511 [0] NCCL INFO Channel 00/0 : 8[0] -> 0[0] [receive] via 
         ("gpu1:1:1 [0] NCCL INFO cudaDriverVersion 13000\n", f"nccl over {UNNAMED_NETWORK}"),
     ],
 )
-def test_nccls_log_says_what_it_took(tmp_path: Path, log: str, expected: str) -> None:
+def test_nccl_log_names_the_network(tmp_path: Path, log: str, expected: str) -> None:
     (tmp_path / "nccl.gpu1.2101.log").write_text(log)
     (tmp_path / "nccl.gpu2.2102.log").write_text(log.replace("gpu1", "gpu2"))
     assert describe_transport("nccl", TWO_NODES, tmp_path) == expected
@@ -173,7 +173,7 @@ def test_devices_are_those_of_the_process_that_used_them(tmp_path: Path) -> None
     assert describe_transport("nccl", TWO_NODES, tmp_path) == "nccl over roce mlx5_10,mlx5_2"
 
 
-def test_without_a_log_nothing_is_claimed(tmp_path: Path) -> None:
+def test_network_without_a_log_is_unnamed(tmp_path: Path) -> None:
     assert describe_transport("nccl", TWO_NODES, tmp_path) == f"nccl over {UNNAMED_NETWORK}"
 
 
@@ -204,7 +204,7 @@ def test_gloo_uses_the_interface_and_one_replica_nothing(tmp_path: Path) -> None
     assert describe_transport("nccl", {**TWO_NODES, "nodes": 1}, tmp_path) == f"nccl over {INTRA_NODE}"
 
 
-def test_what_mpi_takes_on_infiniband_nobody_tells(tmp_path: Path) -> None:
+def test_network_of_mpi_on_infiniband_is_unnamed(tmp_path: Path) -> None:
     assert describe_transport("mpi", TWO_NODES, tmp_path) == "mpi over tcp eth0", "where we say so"
     reason = describe_transport("mpi", {**TWO_NODES, "fabric": "infiniband"}, tmp_path)
     assert reason == f"mpi over {transport.SILENT_NETWORK}"
@@ -242,7 +242,7 @@ def objected(transport: str, rows: list[dict[str, Any]], site: Site = CLUSTER, n
         (f"nccl over {UNNAMED_NETWORK}", UNNAMED_NETWORK),
     ],
 )
-def test_a_fall_back_from_infiniband_is_objected_to(transport: str, network: str | None) -> None:
+def test_fall_back_from_infiniband_is_a_wrong_network(transport: str, network: str | None) -> None:
     infiniband = replace(CLUSTER, fabric="infiniband")
     spec = {**TWO_NODES, "device": "cuda"}
     reason = wrong_network_reason(transport, spec, infiniband, epochs(0.0), 2 * MB)
@@ -254,7 +254,7 @@ def test_a_fall_back_from_infiniband_is_objected_to(transport: str, network: str
     )
 
 
-def test_too_few_bytes_through_the_interface_are_objected_to() -> None:
+def test_too_few_bytes_through_the_interface_are_a_wrong_network() -> None:
     reason = objected("gloo over tcp eth0", epochs(41.0 * MB, 9.0 * MB))
     facts = {"interface": "eth0", "epoch": 2, "sent_bytes": 9 * MB, "expected_bytes": 20 * MB}
     assert stated(reason) == ("too-few-bytes", facts)
@@ -264,7 +264,7 @@ def test_too_few_bytes_through_the_interface_are_objected_to() -> None:
     )
 
 
-def test_plausible_bytes_are_not() -> None:
+def test_plausible_bytes_are_the_right_network() -> None:
     ring = 2 * 10 * 4 * MB * (2 - 1) / 2  # a ring's all-reduce: Patarasuk and Yuan 2009, section 4
     assert objected("gloo over tcp eth0", epochs(ring, ring)) is None
     assert objected("gloo over tcp eth0", epochs(None)) is None, (
@@ -291,7 +291,7 @@ def test_accelerators_communicate_through_nccl_or_not_at_all(nodes: int) -> None
 
 @pytest.mark.parametrize("nodes", [1, 2])
 @pytest.mark.parametrize("library", ["mpi", "gaspi"])
-def test_what_mpi_and_gaspi_do_with_accelerators_is_theirs(library: str, nodes: int) -> None:
+def test_mpi_and_gaspi_choose_networks_of_accelerators(library: str, nodes: int) -> None:
     spec = {**TWO_NODES, "device": "cuda", "nodes": nodes, "ranks": 2}
     infiniband = replace(CLUSTER, fabric="infiniband")
     assert (
@@ -304,7 +304,7 @@ def test_what_mpi_and_gaspi_do_with_accelerators_is_theirs(library: str, nodes: 
     assert (reason is None) == (nodes == 1), "on Ethernet its bytes are counted, too"
 
 
-def test_network_between_accelerators_of_a_node_is_objected_to(tmp_path: Path) -> None:
+def test_network_within_a_node_is_a_wrong_network(tmp_path: Path) -> None:
     spec = {**TWO_NODES, "device": "cuda", "nodes": 1, "ranks": 2}
     (tmp_path / "nccl.gpu1.9.log").write_text(
         "gpu1:9:94 [0] NCCL INFO NET/Socket : Using [0]eth0:10.1.0.11<0>\n"

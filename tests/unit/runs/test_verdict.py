@@ -23,7 +23,8 @@ from plan.design import plan_design
 from plan.identity import environment_of, plan_run
 from ranks.worker.epoch_timer import COLUMNS
 from runs.epochs import mean_of_timed, read_epochs
-from runs.supervise import describe_run, mean_dropped_share, startup_time, summarize_ranks
+from runs.rank_summary import mean_dropped_share, startup_time, summarize_ranks
+from runs.supervise import describe_run
 from runs.usable import find_cause
 from runs.verdict import (
     Measurements,

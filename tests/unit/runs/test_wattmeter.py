@@ -42,7 +42,7 @@ def test_energy_of_growing_power_is_exact_over_all_nodes() -> None:
     assert server.requests[0]["nodes"] == "taurus-7,taurus-8"
 
 
-def test_a_long_run_is_asked_for_in_parts() -> None:
+def test_samples_of_a_long_run_are_requested_in_parts() -> None:
     with kwollect(lambda node, at: 50.0) as server:
         samples = wattmeter.request_samples(server.meter(), NODES[:1], START, START + 1500)
         assert len(server.requests) == 3
@@ -156,7 +156,7 @@ def test_wrong_answers_are_reported_in_one_line(
 @pytest.mark.parametrize(
     ("part", "pause_s", "code"), [(b" ", 0.05, "answer-too-slow"), (b" " * 65536, 0.0, "answer-too-large")]
 )
-def test_an_answer_without_end_is_left(
+def test_endless_answer_is_abandoned(
     monkeypatch: pytest.MonkeyPatch, part: bytes, pause_s: float, code: str
 ) -> None:
     monkeypatch.setattr(wattmeter, "ANSWER_S", 0.5)
@@ -183,7 +183,7 @@ def test_an_answer_without_end_is_left(
     assert away.value.reason.code == code and time.monotonic() - began < 60
 
 
-def test_nobody_there() -> None:
+def test_service_that_does_not_listen_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     away = Wattmeter("kwollect", f"http://127.0.0.1:{port}/metrics", "m", None, 0.1)
@@ -225,9 +225,7 @@ def test_a_site_names_its_wattmeters(tmp_path: Path) -> None:
         ({"wattmeter": {**GOOD, "patience": 3}}, "energy.wattmeter"), ({"wattmetre": GOOD}, "energy"),
     ],
 )  # fmt: skip
-def test_a_site_that_says_it_wrongly_is_refused_in_one_line(
-    tmp_path: Path, energy: object, location: str
-) -> None:
+def test_wrong_wattmeter_keys_are_refused_in_one_line(tmp_path: Path, energy: object, location: str) -> None:
     with pytest.raises(InputError) as refused:
         load_site("here", site_with(tmp_path, energy))
     assert location in str(refused.value) and "\n" not in str(refused.value)

@@ -42,7 +42,7 @@ def runs_csv(folder: Path, table: list[dict[str, str]]) -> Path:
     return file
 
 
-def test_disturbed_runs_are_held_against_others_of_their_cells() -> None:
+def test_disturbed_runs_are_compared_within_cells() -> None:
     assert spread_ratio(rows(0.02, 0.06, 200)) == pytest.approx(3, rel=0.1)
     assert spread_ratio(rows(0.02, 0.06, 2)) is None  # four degrees of freedom of each
     assert spread_ratio([row for row in rows(0.02, 0.06, 200) if row["steal_share"] == "0.0"]) is None
@@ -66,7 +66,7 @@ def test_disturbed_runs_are_held_against_others_of_their_cells() -> None:
         ),
     ],
 )
-def test_a_disturbed_machine_is_said_in_a_sentence(
+def test_disturbed_machine_is_described_in_a_sentence(
     tmp_path: Path, shares: Any, invalid: list[str] | None, sentence: str | None
 ) -> None:
     note = describe(shares, SITE, tmp_path / "runs.csv")
@@ -74,7 +74,7 @@ def test_a_disturbed_machine_is_said_in_a_sentence(
     assert note == (sentence and f"this machine is disturbed: {sentence}")
 
 
-def test_what_it_costs_is_said_where_the_campaign_tells(tmp_path: Path) -> None:
+def test_cost_of_disturbance_comes_from_the_campaign(tmp_path: Path) -> None:
     file = runs_csv(tmp_path, rows(0.02, 0.06, 200))
     sentence = describe({"steal": 0.12, "others": None}, SITE, file)
     times = spread_ratio(rows(0.02, 0.06, 200))

@@ -446,7 +446,7 @@ class TestTheReport:
         ("/over/x", "ok", "lustre"),
     ],
 )
-def test_a_folder_in_memory_is_no_other_machines(tmp_path: Path, folder: str, code: str, kind: str) -> None:
+def test_folder_in_memory_is_not_shared(tmp_path: Path, folder: str, code: str, kind: str) -> None:
     mounts = tmp_path / "mounts"
     mounts.write_text(
         "/dev/vda / ext4 rw 0 0\nserver:/s /scratch nfs4 rw 0 0\ntmpfs /scratch/a\\040b tmpfs rw 0 0\n"
@@ -516,7 +516,7 @@ def test_accelerators_that_a_variable_hides_do_not_count(
         ("echo 'NVIDIA-SMI has failed'; exit 9", "0,1", "NVIDIA-SMI has failed; CUDA_VISIBLE_DEVICES=0,1"),
     ],
 )
-def test_silent_driver_is_told_from_a_job_without_gpus(
+def test_silent_driver_differs_from_a_job_without_gpus(
     smi: str | None, visible: str | None, expected: str, machine: Callable[..., Any]
 ) -> None:
     assert machine(smi, {"CUDA_VISIBLE_DEVICES": visible} if visible else {}) == [0, expected]

@@ -57,7 +57,7 @@ def test_slow_is_a_tenth_more_than_the_lower_median(seconds: list[float], slow: 
     assert [name for name, verdict in verdicts.items() if verdict.is_slow] == slow
 
 
-def test_nothing_follows_for_a_node_alone() -> None:
+def test_single_node_has_no_verdict() -> None:
     (verdict,) = judge_units([{"node1": 1.0}] * 20, 1).values()
     assert verdict.n_rounds == 0 and not verdict.is_slow
 

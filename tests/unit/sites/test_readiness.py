@@ -47,7 +47,7 @@ def test_a_path_that_breaks_the_schedulers_scripts_is_refused(
         (False, 'use --profile slurm'),
     ],
 )  # fmt: skip
-def test_launch_outside_of_a_job_is_refused_with_the_way_to_one(
+def test_launch_outside_of_a_job_is_refused_with_a_hint(
     runs: bool, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)

@@ -16,8 +16,8 @@ from launchers.protocol import Launcher, Outcome
 from models.collectives import COLLECTIVES
 from plan.collective_benchmarks import CollectiveBenchmark, planned_benchmarks
 from runs import other_measurements, transport
+from runs.rank_input import rank_input
 from runs.reasons import NETWORK_PREFIX
-from runs.supervise import rank_input
 from runs.verdict import Verdict
 
 PROGRAM = "ranks.collective_benchmark"

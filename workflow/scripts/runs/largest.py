@@ -33,7 +33,7 @@ from ranks.worker.node import memory_bytes
 from runs import attempts, other_measurements
 from runs.bisection import find_largest
 from runs.memory_estimates import estimate
-from runs.supervise import rank_input
+from runs.rank_input import rank_input
 from runs.verdict import extend_failure_reason
 
 TRIAL = "trial.json"

@@ -36,8 +36,9 @@ from launchers.slurm import Job, current_job
 from plan.identity import environment_of
 from plan.scheduling import allocation_options
 from plan.site_resources import common_site_fields
+from runs.interruptions import report_interruptions
 from runs.other_measurements import NO_RESULT, read_result
-from runs.supervise import rank_input, report_interruptions
+from runs.rank_input import rank_input
 from runs.verdict import extend_failure_reason
 from sites import slurm, slurm_findings
 from sites.node_job import outside

@@ -30,8 +30,8 @@ from plan.node_check import without_slow_nodes
 from plan.other_measurements import MeasurementT
 from plan.plan_files import changed_since_planned
 from runs import attempts
+from runs.interruptions import report_interruptions
 from runs.session import current_session
-from runs.supervise import report_interruptions
 from runs.verdict import Verdict, extend_failure_reason, misplaced_or_disturbed_reason
 
 NO_RESULT = Note("no-result", "ended without a result")

@@ -5,45 +5,37 @@ of this program is 0. Any other exit status means that this program was stopped,
 failed, or that the input was wrong. Then there is no record, and the run is repeated.
 """
 
-import json
 import os
-import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from common.errors import print_line
 from common.files import format_utc, write_json
 from common.notes import Note
 from common.options import run_program
-from common.redaction import redact_log
 from common.run_status import RunStatus
-from common.shell import INACCESSIBLE, INACCESSIBLE_STATUS
 from datasets.check import check_data
-from declared.frameworks import Framework
-from declared.records import PROGRAM_REPORT
 from declared.site import Site, load_site
 from environments.built import read_built
 from environments.record import BuiltEnvironment
 from launchers import launch
-from launchers.protocol import AttemptLost, AttemptStopped, Launcher, Outcome
+from launchers.protocol import Launcher, Outcome
 from plan.binding import bind_results, check_bound
 from plan.identity import PlannedRun
 from plan.memory import recorded_estimate
 from plan.node_check import without_slow_nodes
 from plan.plan_files import read_plan
-from ranks.worker.energy import SCOPES, widest_scope
-from runs import attempts, meters, own_commands, phases, reference, score_p, steps, transport
-from runs.epochs import mean_of_timed, read_epochs
+from runs import attempts, meters, own_commands, reference, score_p
+from runs.epochs import read_epochs
+from runs.interruptions import report_interruptions
+from runs.rank_input import rank_input
+from runs.rank_summary import summarize_ranks
 from runs.session import current_session, raise_if_halted
 from runs.verdict import Measurements, judge_run
-
-WHO_REPEATS = "Snakemake repeats it if its profile has retries; otherwise, run the command again"
 
 
 def supervise(
@@ -277,32 +269,6 @@ def _ancestors() -> tuple[int, str | None]:
     return parent, grandparent
 
 
-def rank_input(
-    run_spec: Mapping[str, Any],
-    framework: Framework,
-    environment: BuiltEnvironment,
-    model: Mapping[str, Any] | None,
-    data: Path | None,
-    hosts: Sequence[str],
-) -> dict[str, Any]:
-    """Return the content of an attempt's rank_input.json, the input of its ranks."""
-    installed = environment.get("installed")
-    absent = installed.get("absent", []) if installed else []
-    return {
-        "spec": run_spec,
-        "model": model,
-        "data": str(data) if data else None,
-        "adapter": str(framework.folder),
-        "modules": [module for module in framework.modules if module not in absent],
-        "hosts": list(hosts),
-        **(
-            {"command": own_commands.input_fields(framework.command, run_spec, data, environment)}
-            if framework.command
-            else {}
-        ),
-    }
-
-
 def oversubscribed(site: Site, run_spec: Mapping[str, Any]) -> bool:
     """Return whether the ranks of a machine have more threads than it has cores."""
     n_ranks = run_spec["ranks"]
@@ -310,136 +276,6 @@ def oversubscribed(site: Site, run_spec: Mapping[str, Any]) -> bool:
     if core_counts := run_spec.get("rank_cores"):
         return bool(sum(core_counts) * n_local_ranks > site.cores * len(core_counts))
     return bool(n_local_ranks * run_spec["cores_per_rank"] > site.cores)
-
-
-def summarize_ranks(
-    attempt_folder: Path,
-    launched_at: float,
-    wall_s: float,
-    run_spec: Mapping[str, Any],
-    epochs: Sequence[Mapping[str, Any]],
-) -> dict[str, Any] | None:
-    """Return what the ranks measured about themselves, or None if they did not finish.
-
-    Args:
-        attempt_folder: The attempt's folder.
-        launched_at: When the ranks were launched, Unix time in s.
-        wall_s: Time from launch to the end of the last rank, s.
-        run_spec: The run's specification.
-        epochs: The rows of epochs.csv.
-    """
-    try:
-        result = json.loads((attempt_folder / "result.json").read_text())
-    except FileNotFoundError:
-        return None
-    ranks = result["ranks"]
-    device_memory = [
-        rank["device_memory_peak_bytes"] for rank in ranks if rank["device_memory_peak_bytes"] is not None
-    ]
-    finite = [rank["weights_finite"] for rank in ranks]
-    first_steps = [rank["first_step_s"] for rank in ranks if rank["first_step_s"] is not None]
-    return {
-        "hosts": list(dict.fromkeys(rank["host"] for rank in ranks)),
-        "machines": len({rank["machine"] for rank in ranks}),
-        "devices": [rank["device"] for rank in ranks for _ in range(run_spec["replicas_per_rank"])],
-        "drivers": sorted({rank["driver"] for rank in ranks if rank["driver"]}),
-        "systems": sorted({rank["system"] for rank in ranks}),
-        "node_memory_bytes": min(rank["node_memory_bytes"] for rank in ranks),
-        "transport": transport.describe_transport(result["transport"], run_spec, attempt_folder),
-        "startup_s": startup_time(
-            result["ready_at"] - launched_at, result["closed_at"] - launched_at, wall_s
-        ),
-        "import_s": max((rank["import_s"] for rank in ranks if rank["import_s"] is not None), default=None),
-        "first_step_s": max(first_steps, default=None),
-        "step_time_s": steps.quantiles(attempt_folder / "steps.csv", run_spec["levels"]["warmup_epochs"]),
-        "memory_peak_bytes": max(rank["memory_peak_bytes"] for rank in ranks),
-        "device_memory_peak_bytes": max(device_memory, default=None),
-        "dropped_token_share": mean_dropped_share([rank["dropped_token_shares"] for rank in ranks]),
-        "weights_finite": None if None in finite else all(finite),
-        **{name: mean_of_timed(epochs, name) for name in ("throttled_s", "sent_bytes")},
-        **epoch_energy(epochs, run_spec["device"]),
-        "other_cpu_share": result["other_cpu_share"],
-        "steal_share": result["steal_share"],
-        "paused_s": max(rank["paused_s"] for rank in ranks),
-        "shares": result["shares"],
-        PROGRAM_REPORT: result["program_report"],
-        "settings": merge_settings([rank["settings"] for rank in ranks]),
-        "warnings": list(dict.fromkeys(redact_log(text) for rank in ranks for text in rank["warnings"])),
-        "clock_error_s": phases.merge_phases(attempt_folder),
-        "python_version": result["python_version"],
-        "library_version": result["library_version"],
-    }
-
-
-def mean_dropped_share(shares_by_rank: Sequence[Mapping[str, float]]) -> float | None:
-    """Return the mean over operators of the shares that experts dropped, None without experts.
-
-    The ranks of a pipeline stage all report the means over their replicas, so one of them counts.
-    """
-    shares = {name: share for rank_shares in shares_by_rank for name, share in rank_shares.items()}
-    return fmean(shares.values()) if shares else None
-
-
-def merge_settings(settings_by_rank: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """Return the settings of all ranks; if a value differs between ranks, all of its values are listed."""
-    values_by_name: dict[str, list[str]] = {}
-    for settings in settings_by_rank:
-        for name, value in settings.items():
-            values_by_name.setdefault(name, []).append(redact_log(value))
-    return {name: "; ".join(dict.fromkeys(values)) for name, values in values_by_name.items()}
-
-
-def startup_time(ready_s: float, closed_s: float, wall_s: float) -> float | None:
-    """Return the time from launch until all ranks were ready, s; None if the clocks of two nodes disagree.
-
-    Args:
-        ready_s: When all ranks were ready: rank 0's clock minus the launcher's clock at the launch, s.
-        closed_s: When the last epoch ended, in the same way, s.
-        wall_s: Time from launch to the end of the last rank, s, by the launcher's clock alone.
-    """
-    return ready_s if 0 <= ready_s <= closed_s <= wall_s else None
-
-
-def epoch_energy(epochs: Sequence[Mapping[str, Any]], device: str) -> dict[str, float | str | None]:
-    """Return the mean energy of a timed epoch in each scope, J, and the widest scope that has one."""
-    energies = {name: mean_of_timed(epochs, name) for name in (f"energy_{scope}_j" for scope in SCOPES)}
-    scope = widest_scope(energies, device)
-    return {**energies, "energy_j": energies[f"energy_{scope}_j"] if scope else None, "energy_scope": scope}
-
-
-@contextmanager
-def report_interruptions(title: str, path: Path) -> Iterator[None]:
-    """Print one line and exit if the attempt inside ends without a record.
-
-    The exit status is 130 if a signal stopped it, INACCESSIBLE_STATUS (79) if a node cannot access a path,
-    and EX_TEMPFAIL (75) if it was lost for another reason or an OSError occurred, such as a full disk.
-
-    The signals are SIGTERM, SIGINT and, unless the parent ignores it (nohup), SIGHUP from a closed terminal.
-    """
-
-    def stop(signum: int, _frame: object) -> None:
-        raise AttemptStopped(signal.Signals(signum).name)
-
-    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        if signum != signal.SIGHUP or signal.getsignal(signum) != signal.SIG_IGN:
-            signal.signal(signum, stop)
-    try:
-        yield
-    except AttemptStopped as stopped:
-        print_line(f"{title}: stopped by {stopped}; {WHO_REPEATS}", to_stderr=True)
-        sys.exit(130)
-    except AttemptLost as lost:
-        if lost.reason.code == INACCESSIBLE:
-            print_line(f"ringside: {lost}", to_stderr=True)
-            sys.exit(INACCESSIBLE_STATUS)
-        print_line(f"ringside: {title}: lost: {lost}; {WHO_REPEATS}", to_stderr=True)
-        sys.exit(os.EX_TEMPFAIL)
-    except OSError as error:
-        print_line(
-            f"ringside: {error.filename or path}: {error.strerror or error}; correct it, then start again",
-            to_stderr=True,
-        )
-        sys.exit(os.EX_TEMPFAIL)
 
 
 def main(*, site: str, plan: Path, key: str) -> None:

@@ -12,7 +12,7 @@ from launchers import launch
 from launchers.protocol import Launcher
 from plan.timings import PARTS, PROGRAMS, Timing, planned_timings
 from runs import other_measurements, transport
-from runs.supervise import rank_input
+from runs.rank_input import rank_input
 
 NO_TIMES: dict[str, Any] = {"parts": [], "layers": [], "updates": [], "empty_update": [], "messages": []}
 

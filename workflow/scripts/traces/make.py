@@ -27,9 +27,10 @@ from plan.scheduling import allocation_options
 from plan.site_limits import reason_missing_at_site
 from runs.attempts import attempt_path, latest_recorded_attempt, put_aside
 from runs.epochs import read_epochs
+from runs.interruptions import report_interruptions
 from runs.phases import TABLE, damage_reason, write_intervals
 from runs.session import current_session
-from runs.supervise import report_interruptions, supervise
+from runs.supervise import supervise
 from traces import chakra_steps, chrome, otf2_write, score_p
 from traces.timeline import read
 

@@ -28,9 +28,9 @@ MAX_SAMPLES_IN_MEMORY_BYTES = 2**28
 class Context:
     """One rank of one run.
 
-    `rank_input` is the content of the attempt's rank_input.json (`runs.supervise.rank_input`). Its key `spec`
-    has the run's specification (plan.identity.run_spec); other keys have what a rank needs in addition, such
-    as the folder of the data.
+    `rank_input` is the content of the attempt's rank_input.json (`runs.rank_input`). Its key `spec` has the
+    run's specification (plan.identity.run_spec); other keys have what a rank needs in addition, such as the
+    folder of the data.
     """
 
     folder: Path

@@ -1,0 +1,33 @@
+"""A measurement without a record is in one situation, and its reason has the facts."""
+
+from pathlib import Path
+
+from runs import attempts
+from runs.missing import Situation, describe_missing
+
+
+def test_attempt_begun_elsewhere_may_still_run(tmp_path: Path) -> None:
+    folder = tmp_path / "run" / "key"
+    attempt = attempts.create_attempt_folder(folder)
+    (attempt / "holder.json").write_text('{"host": "another-node"}')
+    situation, reason = describe_missing(folder / "record.json")
+    assert (situation, reason.facts) == (
+        Situation.BEGUN_ELSEWHERE,
+        {"attempt": 1, "host": "another-node"},
+    )
+    assert describe_missing(folder / "record.json", lambda _: True).situation == Situation.UNDER_WAY
+    (attempt / "holder.json").write_text("cut o")
+    situation, reason = describe_missing(folder / "record.json")
+    assert (situation, reason.facts) == (
+        Situation.UNFINISHED,
+        {"attempt": 1, "reason": attempts.UNKNOWN_END},
+    )
+
+
+def test_attempt_counts_more_than_an_old_record(tmp_path: Path) -> None:
+    old, current = tmp_path / "run" / "old-key" / "record.json", tmp_path / "run" / "key" / "record.json"
+    old.parent.mkdir(parents=True)
+    old.write_text("{}")
+    assert describe_missing(current).situation == Situation.OLD
+    attempts.create_attempt_folder(current.parent)
+    assert describe_missing(current).situation == Situation.UNFINISHED
