@@ -173,6 +173,20 @@ def test_scancel_is_tried_again_and_said(shared_folder: Path) -> None:
     assert no_worker_is_left()
 
 
+def test_ranks_that_slurm_terminates_before_the_job_are_tried_again(shared_folder: Path) -> None:
+    """So a job begins to end that Slurm preempts with a grace time: its steps get SIGTERM, it still runs."""
+    campaign = Campaign(shared_folder, study())
+    with campaign.running() as snakemake:
+        campaign.wait_for_epoch()
+        (number,) = jobs()
+        slurm("scancel", "--signal=TERM", number)
+        assert campaign.finish(snakemake) == 0, campaign.output()
+    row = the_row(campaign)
+    assert row["status"] == "ok" and row["attempt"] == "2"
+    assert "terminated" in row["unfinished_attempts"], row["unfinished_attempts"]
+    assert no_worker_is_left()
+
+
 def test_a_job_over_its_time_limit(shared_folder: Path) -> None:
     """The limit is the job's, shortened by an administrator. Slurm checks it twice a minute."""
     campaign = Campaign(shared_folder, study(epochs=400), time_limit_s=300)

@@ -7,6 +7,7 @@ pbs_tmrsh. They run the command on this machine in a new session, like a login o
 import contextlib
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -415,6 +416,19 @@ def test_a_rank_that_is_killed_on_its_node_is_a_failure(
     outcome = run(oar, tmp_path / "attempt-1", "", ranks_per_node=1)
     seen_first = [failure(rank, f"gros-{rank + 1}", 255) for rank in (0, 1)]
     assert outcome.status == "failed" and code_and_facts(outcome.reason) in seen_first
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
+def test_only_ranks_that_the_scheduler_terminates_are_lost(
+    oar: Site, tmp_path: Path, put_program: Callable[[str, str], None], signum: signal.Signals
+) -> None:
+    put_program("oarsh", f"#!/bin/sh\nkill -{signum:d} $$\n")
+    if signum == signal.SIGKILL:
+        assert run(oar, tmp_path / "attempt-1", "", ranks_per_node=1).status == "failed"
+        return
+    with pytest.raises(AttemptLost) as lost:
+        run(oar, tmp_path / "attempt-1", "", ranks_per_node=1)
+    assert lost.value.reason.code == "ranks-terminated" and lost.value.reason.facts["rank"] in (0, 1)
 
 
 def test_rank_killed_beside_a_live_peer_is_not_lost(

@@ -5,6 +5,7 @@
 """
 
 import importlib
+import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -144,7 +145,8 @@ def _explain_failure(
     """Return the reason of `status`, which is FAILED or TIMEOUT.
 
     Raises:
-        AttemptLost: If the infrastructure failed: a node cannot access a path, or a node or the job is gone.
+        AttemptLost: If the infrastructure failed: a node cannot access a path, a node or the job is gone, or
+            the scheduler terminated the ranks.
     """
     if inaccessible := find_inaccessible_path(read_end(log)):
         raise AttemptLost(inaccessible)
@@ -155,6 +157,10 @@ def _explain_failure(
     reason = launcher.explain(exit_statuses, log)
     if reason.facts.get("exit_status") == INACCESSIBLE_STATUS and (host := reason.facts.get("host")):
         raise AttemptLost(inaccessible_path_note(host, "the checkout, the run's folder or its environment"))
+    if launcher.job and reason.facts.get("exit_status") == -signal.SIGTERM:
+        # Nothing of ours sends SIGTERM to ranks, but a scheduler does before it preempts the job. For the
+        # grace time it grants, Slurm still reports the job as running.
+        raise AttemptLost(Note("ranks-terminated", f"{reason}: the scheduler ends the job", **reason.facts))
     return reason
 
 
