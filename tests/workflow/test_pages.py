@@ -26,7 +26,6 @@ EXPECTED_OUTPUTS = {  # command -> part of its output
     "./ringside unlock": "there is no lock",
     "./ringside models two-blocks": "two-blocks  32x32x3",
     "./ringside models one-block --tokens 128:5000": "one-block  128:5000",
-    "./ringside plan rehearsal --site virtual": "rehearsal at virtual: 24 runs, 12 cells in 2 blocks",
 }
 
 
