@@ -72,6 +72,12 @@ def test_a_comparison_has_a_figure(checkout: Checkout) -> None:
     assert figure.stat().st_size > 10_000
 
 
+def test_the_last_line_of_run_is_its_outcome(checkout: Checkout) -> None:
+    checkout.path("results/second-node/figures/residuals.png").unlink()
+    output = call(checkout, "./ringside run second-node")
+    assert output.splitlines()[-1] == "ringside: All 12 runs are usable"
+
+
 def test_the_tutorial_is_right_about_what_it_made(checkout: Checkout) -> None:
     with open(checkout.results / "runs.csv") as table:
         rows = list(csv.DictReader(table))

@@ -27,6 +27,7 @@ from plan.plan_files import write_plans
 from records import time_left
 from runs.machine_lock import machine_locked_by
 from runs.progress import (
+    CLOSING_LINES,
     HALTED_STATUS,
     LAUNCHING_RULES,
     CampaignProgress,
@@ -281,6 +282,7 @@ class Call:
             places = f"figures: {results}/figures, tables: {results}/tables"
             print(f"{places}; one page with everything: ./ringside report {study}", flush=True)
         self.print_outcome()
+        logging.getLogger(LOGGER).addFilter(lambda record: not str(record.msg).startswith(CLOSING_LINES))
 
     def fail(self) -> None:
         """Print why the campaign halted, if it did, and exit with HALTED_STATUS (onerror)."""

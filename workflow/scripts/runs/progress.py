@@ -49,7 +49,9 @@ _CACHE_METADATA = re.compile(
     r"\d+ jobs have missing provenance/metadata .*\nRules with missing metadata:"
     r"(?: (?:environment|dataset|extra_p))+\Z"
 )
-_INTERRUPTION_NOISE = ("RuleException:", "Complete log", "Elapsed time")
+# Snakemake's last lines, which would hide the outcome above them: the path of its log, and the elapsed time.
+CLOSING_LINES = ("Complete log", "Elapsed time")
+_INTERRUPTION_NOISE = ("RuleException:", *CLOSING_LINES)
 _NOISE = (
     "Select jobs to execute",
     "Updating checkpoint dependencies",
