@@ -80,6 +80,13 @@ class LevelAxis:
         margin = max(self.width / 7, 0.5 * (self.n_series + 1) * self.gap)
         return -margin, max(self.positions.values()) + margin
 
+    @property
+    def bands(self) -> list[tuple[float, float]]:
+        """The ends of the band of each level; none if a level has a single series."""
+        half = 0.5 * self.n_series * self.gap
+        levels = self.positions.values() if self.n_series > 1 else ()
+        return [(position - half, position + half + 0.2 * self.gap) for position in levels]
+
     def axis_note(self, name: str) -> str:
         """Return the caption's note on the axis of the factor `name`; "" if it is linear."""
         return (
@@ -95,9 +102,7 @@ class LevelAxis:
 
     def apply(self, ax: Axes, labels: Sequence[str]) -> None:
         """Set ticks and limits of a panel, and draw the bands of the levels."""
-        for position in self.positions.values() if self.n_series > 1 else ():
-            half = 0.5 * self.n_series * self.gap
-            ends = position - half, position + half + 0.2 * self.gap
+        for ends in self.bands:
             ax.axvspan(*ends, color=style.LEVEL_BAND, linewidth=0, zorder=0)
         ax.set_xlim(*self.limits)
         ax.set_xticks(list(self.positions.values()), labels)

@@ -122,6 +122,7 @@ class Chart:
         series: The series.
         panels: The panels.
         axis: What the axis of cells shows; empty for rows of cells.
+        bands: Ends of the band on which the markers of each level stand.
         horizontal: Values are on the x axis, and each row is a cell.
         run_offset: Distance of runs from their mean, on the axis of cells.
         joined: Lines join the means from level to level.
@@ -134,6 +135,7 @@ class Chart:
     series: list[Line]
     panels: list[Panel]
     axis: str = ""
+    bands: list[tuple[float, float]] = field(default_factory=list)
     horizontal: bool = False
     run_offset: float = 0.0
     joined: bool = True
@@ -309,6 +311,7 @@ def factor_chart(view: View, _network: pd.DataFrame) -> Chart:
         _series_lines(series),
         chart_panels,
         axis_label(view.runs, x),
+        axis.bands,
         run_offset=axis.replicate_offset,
         joined=placement.is_joined,
         logarithmic=lines.is_logarithmic(view, placement, x, for_comparison) or _is_wide(chart_panels),
@@ -367,6 +370,7 @@ def scaling_chart(view: View, network: pd.DataFrame) -> Chart:
         _series_lines(series),
         chart_panels,
         device_axis_label(planned),
+        axis.bands,
         source="speedup",
     )
 

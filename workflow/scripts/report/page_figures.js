@@ -10,6 +10,7 @@ const GAP_PX = 16;
 const MAX_REACH = 3; // of intervals beyond the means, in the axis; zooming out shows longer ones
 const ESTIMATE_DASH = [1, 3];
 const IDEAL_ALPHA = 0.55; // of the ideal of a series
+const BAND_ALPHA = 0.4;
 const SVG = "http://www.w3.org/2000/svg";
 const MARKER_PATHS = {
   square: "M9 2h6v6h-6z",
@@ -84,6 +85,7 @@ function panel_figure(Bokeh, chart, panel, { range, logarithmic, width, height, 
   if (chart.horizontal && !first) cell_axis.major_label_text_font_size = "0px";
   const values = chart.horizontal ? [figure.xaxes, figure.xgrids] : [figure.yaxes, figure.ygrids];
   for (const grid of [...figure.xgrids, ...figure.ygrids]) grid.grid_line_color = values[1].includes(grid) ? theme_colours().grid : null;
+  for (const [left, right] of chart.bands) figure.add_layout(new Bokeh.BoxAnnotation({ left, right, fill_color: theme_colours().grid, fill_alpha: BAND_ALPHA, line_color: null, level: "underlay" }));
   if (logarithmic) set_log_ticks(Bokeh, ...values, range[0], range[1], panel.ideal_unit);
   else for (const axis of values[0]) axis.ticker = new Bokeh.BasicTicker({ desired_num_ticks: 5, num_minor_ticks: 0 });
   return figure;

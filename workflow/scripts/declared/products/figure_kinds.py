@@ -61,8 +61,11 @@ class FigureKind:
 
 
 def default_interactions(traits: Traits) -> list[dict[str, Any]]:
-    """Return the interaction of size and treatment, or of two other factors; [] if fewer than two vary."""
-    order = ("framework", *treatments_of(traits.varied), traits.size_factor, "batch_size")
+    """Return the interaction of size and the first treatment, or of two other factors; [] without two.
+
+    Figures by nodes or devices have a line per framework already, so framework comes after treatments.
+    """
+    order = (*treatments_of(traits.varied), "framework", traits.size_factor, "batch_size")
     factors = [name for name in order if name in traits.varied]
     if len(factors) < 2 or not traits.full_design:
         return []

@@ -80,7 +80,8 @@ def _draw_cell(ax: Axes, series: Series, y: float, row: pd.Series, times: pd.Ser
     """
     if row["reached"] == row["n"]:
         mean = estimate_of(row, "time_to_accuracy_s")
-        marks.draw_interval(ax, series.style, y, mean, times, rows.REPLICATE_OFFSET, vertical=False)
+        sizes: dict[str, Any] = {"replicate_offset": rows.REPLICATE_OFFSET, "marker_size": rows.MARKER_SIZE}
+        marks.draw_interval(ax, series.style, y, mean, times, vertical=False, **sizes)
         return
     marks.draw_replicates(ax, series.style, y + rows.REPLICATE_OFFSET, times, vertical=False)
     across = ax.get_yaxis_transform()

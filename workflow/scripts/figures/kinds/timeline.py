@@ -55,8 +55,8 @@ ROWS_NOTE = Note("rows-go-on", "Time continues from row to row.")
 NOT_STARTED = Note("not-started", "no run started")
 NO_CLOCK = Note("no-clock", "no run recorded when it started and ended")
 GAPS_SENTENCE = (
-    "Blank: no run, for example while a session starts, the collective benchmark runs, or an attempt runs "
-    "that leaves no record."
+    "Blank: no run, for example while a session starts, the collective benchmark runs, the first block is "
+    "drawn after its end, or an attempt runs that leaves no record."
 )
 
 
@@ -396,13 +396,27 @@ def _span_note(ran: pd.DataFrame) -> str:
     first = ran["at"].min()
     total = float(ran["end_h"].max())
     last = first + pd.Timedelta(hours=total)
-    lengths = np.diff(_gaps(ran), axis=1)
+    gaps = _gaps(ran)
+    lengths = np.diff(gaps, axis=1)
     until = f"{last:%H:%M}" if last.date() == first.date() else f"{last:%Y-%m-%d %H:%M}"
-    longest = f"; longest gap {format_duration(3600 * lengths.max())}" if len(lengths) else ""
+    longest = ""
+    if len(lengths):
+        after = _ended_block(ran, float(gaps[lengths.argmax(), 0]))
+        longest = f"; longest gap {format_duration(3600 * lengths.max())}{after}"
     share = 1 - lengths.sum() / total if total else 1.0
     took = f"{100 * share:.0f} % of {format_duration(3600 * total)} in runs{longest}"
     text = f"{number_of(len(ran), 'run')} from {first:%Y-%m-%d %H:%M} to {until} UTC, {took}."
     return Note("campaign-span", text, runs=len(ran), first=first, total_s=3600 * total, share=share)
+
+
+def _ended_block(ran: pd.DataFrame, hours: float) -> str:
+    """Return after which block there is a gap that begins at `hours`; "" within a block."""
+    before, after = (
+        ran.loc[is_there, "block"] for is_there in (ran["end_h"] <= hours, ran["start_h"] > hours)
+    )
+    if before.isna().any() or after.isna().any() or not before.max() < after.min():
+        return ""
+    return f" after block {before.max():g}"
 
 
 def _repeated_note(n_discarded: int) -> str:
