@@ -289,7 +289,7 @@ def test_drafts_say_what_tables_show(quickstart_like: tuple[Facts, list[Path], l
     assert scaling.facts["efficiency"] == largest["efficiency"].max()
     assert scaling.facts["slower"] == (largest["speedup_high"] < 1).sum()
     assert scaling.facts["longer"] == (largest["speedup"] < 1).sum() >= scaling.facts["slower"]
-    means = find_note(answer.opening, "means")
+    means = find_note(answer.main, "means")
     short = means.partition("; ")[0]
     assert short in next(drafts.abstract(facts, answer)) and short not in next(
         drafts.conclusion(facts, answer)
@@ -304,7 +304,7 @@ def test_drafts_say_what_tables_show(quickstart_like: tuple[Facts, list[Path], l
     assert scaling.facts["efficiency"] == largest["efficiency"].min()
     assert "[" not in next(drafts.conclusion(facts, answer)) and "[" in next(drafts.abstract(facts, answer))
     warning, unrelated = Note("response-not-measured", "No run has it."), Note("nothing-tested", "Nothing.")
-    best = Note("fastest-level", "Mean is shortest with 4.")
+    best = Note("best-level", "Mean is shortest with 4.")
     assert drafts._main_sentences(answers.Answer([warning, best, unrelated], [])) == [warning, best]
     effect = Note("effect", "Nodes change it.")
     assert drafts._main_sentences(answers.Answer([best, unrelated, effect], [])) == [best, effect]

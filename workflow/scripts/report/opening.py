@@ -46,7 +46,7 @@ def build_opening(material: Material) -> ReportOpening:
     data = {name: stage_table.table.data for name, stage_table in material.tables.items()}
     evidence = gather_evidence(study, material.runs_with_response, data, lambda: material.epochs)
     answer = answer_question(study, evidence)
-    sentences = [*answer.opening, conditions.usable_runs_note(material.every_run)]
+    sentences = [*answer.main, conditions.usable_runs_note(material.every_run)]
     if material.ok.empty:
         return ReportOpening(sentences)
     by_factor = contrasts_by_factor(evidence.runs, material.data("effects"), material.data("anova"), response)

@@ -374,7 +374,7 @@ def compose(facts: Facts, outputs: StageOutputs) -> tuple[dict[str, str], Conten
     drafts = draft_texts(facts, answer, evidence)
     findings, answer = assign_findings(facts, contents.paper, evidence, answer)
     contents = replace(contents, findings=findings, endnotes=outputs.endnotes)
-    facts = replace(facts, recovers=any(note.code == "recovered" for note in answer.opening))
+    facts = replace(facts, recovers=any(note.code == "recovered" for note in answer.main))
     return generated_files(facts, contents, answer) | drafts, contents
 
 

@@ -71,7 +71,7 @@ def arrange_sections(
     """Return the part without a heading, and the sections by heading, in the order of the paper."""
     opening, sections = Section(), dict[str, Section]()
     by_heading: dict[str, list[Note]] = {}
-    for note in answer.opening:
+    for note in answer.main:
         by_heading.setdefault(_heading(note), []).append(note)
     opening.notes = by_heading.pop("", [])
     for heading in sorted(by_heading, key=lambda heading: -_significant_share(by_heading[heading])):
