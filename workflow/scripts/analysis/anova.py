@@ -441,4 +441,4 @@ def _notes(runs: pd.DataFrame, analysis: Analysis, response: Response) -> list[s
     if analysis.too_many:
         text = f"Left out, because they have too many levels: {conditions.join_names(analysis.too_many)}."
         notes.append(Note("too-many-levels", text, terms=analysis.too_many))
-    return [*filter(None, notes), conditions.setting_note(runs)]
+    return [*filter(None, notes), conditions.measurement_note(runs)]

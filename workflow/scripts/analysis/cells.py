@@ -161,7 +161,7 @@ def table(runs: pd.DataFrame, response: Response = EPOCH_TIME) -> tables.Table:
         else "",
         STEP_QUANTILES if "step_time_median_s_mean" in data else "",
         conditions.single_run_steps_note(runs),
-        conditions.setting_note(runs),
+        conditions.measurement_note(runs),
     ]
     return tables.Table(
         title="Cell means over replicates with 95 % intervals",

@@ -329,7 +329,7 @@ def table(runs: pd.DataFrame, margin: float | None = None, response: Response = 
         conditions.shared_interface_note(runs) if has_bytes else "",
         no_shared_session_note(data),
         cells_without_runs_note(data, runs),
-        conditions.setting_note(runs),
+        conditions.measurement_note(runs),
     ]
     firsts = data.index[data["factor"] != data["factor"].shift()].tolist()
     return tables.Table(

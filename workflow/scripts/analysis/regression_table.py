@@ -221,7 +221,7 @@ def _notes(runs: pd.DataFrame, fits: Fits) -> list[str]:
             )
             notes.append(Note("no-standard-error", text, model=model, terms=fit.unsure))
     if not fitted:
-        return [*dict.fromkeys(notes), conditions.setting_note(runs)]
+        return [*dict.fromkeys(notes), conditions.measurement_note(runs)]
     misfits = [
         f"{response.name}, {model}"
         for (response, model), fit in fitted.items()
@@ -246,7 +246,7 @@ def _notes(runs: pd.DataFrame, fits: Fits) -> list[str]:
             "The worst error has its sign. Cells that the others do not determine are not counted.",
             levels=levels,
         ),
-        conditions.setting_note(runs),
+        conditions.measurement_note(runs),
     ]
     return list(dict.fromkeys(notes))
 

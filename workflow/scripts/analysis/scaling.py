@@ -265,7 +265,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
     """Return the table of scaling laws of a study."""
     data, sentences = build_rows(runs)
     if data.empty:
-        notes = [*(sentences or [conditions.run_counts_note(runs)]), conditions.setting_note(runs)]
+        notes = [*(sentences or [conditions.run_counts_note(runs)]), conditions.measurement_note(runs)]
         return tables.Table(TITLE, data, pd.DataFrame(columns=["n_devices"]), notes)
     names = [name for name in varying(runs) if name in data]
     both_scales_vary = set(NODES_AND_DEVICES) <= set(names)
@@ -307,7 +307,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
         SERIES_OF_EITHER if both_scales_vary else "",
         conditions.device_count_note(runs),
         *sentences,
-        conditions.setting_note(runs),
+        conditions.measurement_note(runs),
     ]
     return tables.Table(
         TITLE,

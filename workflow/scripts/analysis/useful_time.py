@@ -159,7 +159,7 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame) -> tables.Table:
         Note("runs-without-record", f"Without a record: {number_of(n_missing, 'run')}.", runs=n_missing)
         if n_missing
         else "",
-        conditions.setting_note(runs),
+        conditions.measurement_note(runs),
     ]
     listed = data.dropna(axis="columns", how="all")
     return tables.Table(TITLE, listed, pd.DataFrame(display), notes, rules_above=(1,))
