@@ -32,7 +32,7 @@ from figures import style
 from figures.captions import NOT_DRAWN
 from network import fit
 from replication import reached
-from report import design, document, drafts, paper, pdf, setting
+from report import design, document, drafts, paper, pdf, site_and_software
 from report import methods as methods_module
 from report.facts import Facts, texts
 from report.findings import (
@@ -444,10 +444,10 @@ def test_finding_on_single_runs_has_no_interval() -> None:
 
 def test_failed_benchmarks_are_named_with_reasons() -> None:
     network = read_table(CAMPAIGN / "network.csv", "network")
-    assert setting.failed_benchmarks(fit.table(network).data) == ""
+    assert site_and_software.failed_benchmarks(fit.table(network).data) == ""
     first = network["framework"].iloc[0]
     network.loc[network["framework"] == first, ["status", "reason"]] = ["invalid", "disturbed"]
-    note = setting.failed_benchmarks(fit.table(network).data)
+    note = site_and_software.failed_benchmarks(fit.table(network).data)
     assert isinstance(note, Note) and ("invalid", "disturbed") in note.facts["benchmarks"].values()
 
 
@@ -672,12 +672,12 @@ def test_methods_describe_rows_with_clicks_and_labels_of_pixels() -> None:
 def test_report_has_digests_of_folders_and_values_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     folder = {**load_dataset("cifar-10"), "folder": "/data", "sha256": "ab" * 32}
     runs = facts_of(CAMPAIGN / "runs.csv").runs
-    (clicks,) = setting.data_sets(["synthetic-clicks-100"], None, runs)
+    (clicks,) = site_and_software.data_sets(["synthetic-clicks-100"], None, runs)
     assert dict(clicks.facts)["vocabulary"] == "2,600" and "SHA-256 of the folder's files" not in dict(
         clicks.facts
     )
-    monkeypatch.setattr(setting, "find_dataset", lambda _: folder)
-    (trees,) = setting.data_sets(["cifar-10"], None, runs)
+    monkeypatch.setattr(site_and_software, "find_dataset", lambda _: folder)
+    (trees,) = site_and_software.data_sets(["cifar-10"], None, runs)
     assert dict(trees.facts)["SHA-256 of the folder's files"] == "ab" * 32
 
 

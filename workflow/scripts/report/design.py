@@ -20,7 +20,7 @@ from declared.models import find_graph
 from declared.study import Replicates, Study
 from replication.reached import target_note
 from report.elsewhere import COMBINED, NOT_PLANNED, model_size
-from report.setting import PageTable
+from report.page_table import PageTable
 
 _COMMENT = re.compile(r"(?:^|\s)#\s*(.+)$")
 

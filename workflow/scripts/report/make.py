@@ -29,8 +29,18 @@ from figures import style, value_axis
 from figures.view import build_view
 from plan.campaign import Campaign, measured_campaign
 from records.next_commands import CampaignArguments, repeat_commands
-from report import content, design, elsewhere, every_run, libraries, opening, quality, setting, twelve_rules
+from report import (
+    content,
+    design,
+    elsewhere,
+    every_run,
+    libraries,
+    quality,
+    site_and_software,
+    twelve_rules,
+)
 from report.anonymous import NOT_ANONYMOUS, Anonymizer, build_anonymizer
+from report.answer_section import build_answer_section
 from report.charts import Chart, HeatMap, build_charts
 from report.checkout import State
 from report.dark import dark_colour
@@ -47,7 +57,7 @@ from report.material import (
     read_table_files,
 )
 from report.packing import block, json_element, json_text
-from report.setting import PageTable
+from report.page_table import PageTable
 from report.text import clean
 from report.twelve_rules import Verdict
 
@@ -105,7 +115,7 @@ def render_page(
         question=" ".join(material.study.question.split()),
         published=campaign.published_folder,
         run_ids=set(runs["run_id"]),
-        opening=opening.build_opening(material),
+        answer=build_answer_section(material),
         marks=marks,
         consequences=quality.consequences(marks),
         left_out=content.left_out(material.left_out),
@@ -116,12 +126,12 @@ def render_page(
         seeds=design.seeds(runs),
         source=elsewhere.source_note(imported) if imported else "",
         source_tables=[elsewhere.accepted(imported), elsewhere.files(imported)] if imported else [],
-        facts=elsewhere.facts(imported, runs) if imported else setting.facts(material.site, runs),
-        software=setting.software(runs),
-        sessions=setting.sessions(runs),
-        network=setting.network(material.data("network")),
-        locks=None if imported else setting.locks(campaign, material.site),
-        data_sets=setting.data_sets(material.study.factors["dataset"], material.site, runs),
+        facts=elsewhere.facts(imported, runs) if imported else site_and_software.facts(material.site, runs),
+        software=site_and_software.software(runs),
+        sessions=site_and_software.sessions(runs),
+        network=site_and_software.network(material.data("network")),
+        locks=None if imported else site_and_software.locks(campaign, material.site),
+        data_sets=site_and_software.data_sets(material.study.factors["dataset"], material.site, runs),
         verdicts=[(rule, keep_valid_links(verdict, material)) for rule, verdict in verdicts],
         has_network="network" in material.tables,
         summary=twelve_rules.summary(verdicts),
@@ -149,12 +159,12 @@ def render_page(
         },
         reasons=failure_reasons(material),
         repeated=conditions.join_names(material.every_run.query("attempt > 1")["run_id"].tolist()),
-        failed_benchmarks=setting.failed_benchmarks(material.data("network")),
+        failed_benchmarks=site_and_software.failed_benchmarks(material.data("network")),
         repeat=repeat_command(material, campaign),
         missing=missing_cells(runs),
         out_of_memory=out_of_memory_cells(runs),
         counts=runs["status"].value_counts().sort_index().to_dict(),
-        reproduction=setting.reproduction(campaign, material.site, records, state),
+        reproduction=site_and_software.reproduction(campaign, material.site, records, state),
         browsers=BROWSERS,
         versions=carried.versions,
         page_data=json_element(anonymizer.scrub_all(page_data(material, table, charts))),
@@ -334,7 +344,7 @@ def read_material(
     empty_reasons |= {item.name: content.why_empty(item.table) for item in stage_tables}
     return Material(
         study=campaign.study,
-        site=setting.site_of(campaign, runs),
+        site=site_and_software.site_of(campaign, runs),
         runs=runs,
         every_run=files.every_run,
         epochs=current_rows(read_table(files.epochs_csv, "epochs"), files.every_run),
@@ -379,7 +389,7 @@ def main(
     campaign = measured_campaign(study, site, records)
     files = Records(runs, epochs, {"phases": phases, "network": network})
     anonymizer = build_anonymizer(
-        campaign.study, setting.site_of(campaign, files.runs), files.every_run, tables
+        campaign.study, site_and_software.site_of(campaign, files.runs), files.every_run, tables
     )
     material = read_material(campaign, files, figures, tables, anonymizer)
     write_text(out, render_page(material, campaign, records, state, libraries.load(), anonymizer))

@@ -48,7 +48,7 @@ from report.design import exclusions
 from report.facts import Facts, texts
 from report.latex import cite, cited, dataset_key, keys_of, paragraph, published, to_latex
 from report.material import group_failures
-from report.setting import node_memory
+from report.site_and_software import node_memory
 
 # Constant factors that a paper names; it also names factors whose level is not the default.
 NAMED_CONSTANTS = (
