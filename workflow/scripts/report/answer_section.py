@@ -16,7 +16,9 @@ from report.answer import answer_question, gather_evidence
 from report.findings import variation
 from report.material import Material
 from report.page_table import PageTable
+from report.results import note_heading
 
+OVERALL = "Overall"  # heading of notes on all factors that come after those on one
 MAX_ROWS = 30  # of the ranking
 MAX_MEANS_ROWS, MAX_MEANS_COLUMNS = 12, 8  # of the table of means, which stands open
 
@@ -38,6 +40,16 @@ class AnswerSection:
     means: PageTable | None = None
     further: list[Note] = field(default_factory=list)
     tables: list[PageTable] = field(default_factory=list)
+
+    @property
+    def paragraphs(self) -> list[tuple[str, Note]]:
+        """The main notes, the first one of each subject with its heading, others with ""."""
+        paragraphs, previous = [], ""
+        for note in self.main:
+            heading = note_heading(note) or (OVERALL if previous else "")
+            paragraphs.append((heading if heading != previous else "", note))
+            previous = heading
+        return paragraphs
 
 
 def build_answer_section(material: Material) -> AnswerSection:
@@ -94,6 +106,7 @@ def means_by_setting(material: Material, factor: str) -> PageTable | None:
             for setting in settings
         ],
         ("setting",),
+        is_matrix=True,
     )
 
 

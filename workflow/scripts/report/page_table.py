@@ -23,6 +23,7 @@ class PageTable:
         left: Names of left-aligned columns.
         name: Name of the table of results that it shows; "" for others.
         notes: Notes below it.
+        is_matrix: Whether rows and columns are levels, so that it stays a table on a phone.
     """
 
     caption: str
@@ -31,6 +32,7 @@ class PageTable:
     left: tuple[str, ...]
     name: str = ""
     notes: tuple[str, ...] = ()
+    is_matrix: bool = False
 
     @property
     def kinds(self) -> list[str]:

@@ -72,12 +72,12 @@ def arrange_sections(
     opening, sections = Section(), dict[str, Section]()
     by_heading: dict[str, list[Note]] = {}
     for note in answer.main:
-        by_heading.setdefault(_heading(note), []).append(note)
+        by_heading.setdefault(note_heading(note), []).append(note)
     opening.notes = by_heading.pop("", [])
     for heading in sorted(by_heading, key=lambda heading: -_significant_share(by_heading[heading])):
         sections[heading] = Section(by_heading[heading])
     for note in answer.further:
-        sections.setdefault(_heading(note), Section()).notes.append(note)
+        sections.setdefault(note_heading(note), Section()).notes.append(note)
     for name, spec in figures.items():
         is_overview = spec is not None and spec.kind in OVERVIEWS
         section = opening if is_overview else sections.setdefault(_figure_heading(spec), Section())
@@ -91,7 +91,7 @@ def factor_heading(factor: str) -> str:
     return HEADINGS.get(factor, f"{name[0].upper()}{name[1:]}")
 
 
-def _heading(note: Note) -> str:
+def note_heading(note: Note) -> str:
     """Return the heading of a note; "" for a note about all factors."""
     if note.code in ("effect-not-known", "out-of-memory"):
         return OTHER_FACTORS
