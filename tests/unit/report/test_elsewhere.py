@@ -47,7 +47,7 @@ def campaign(monkeypatch: pytest.MonkeyPatch) -> Campaign:
 @pytest.fixture
 def material(campaign: Campaign) -> Material:
     files = Records(DLPERF / "runs.csv", DLPERF / "epochs.csv")
-    return make.read_material(campaign, files, [], [])
+    return make.read_material(campaign, files, [], Path(), [])
 
 
 def facts_of(campaign: Campaign) -> Facts:

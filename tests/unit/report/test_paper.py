@@ -95,6 +95,10 @@ def facts_of(runs_csv: Path, network_csv: Path | None = None, **changes: object)
         network=read_table(network_csv, "network") if network_csv else None,
         checks=None,
         paper_tables=TABLES,
+        figure_specs=[
+            *load_study(runs["study"].iloc[0]).possible_figure_specs,
+            *(FigureSpec(name, "timeline") for name in ("wide", "high", "s")),
+        ],
     )
 
 
@@ -521,9 +525,9 @@ def test_results_are_the_answer_then_the_figures(tmp_path: Path) -> None:
     )
     in_supplement = re.findall("tables/([a-z]+)", contents["supplement"])
     assert sorted(in_supplement) == sorted(set(TABLES) - {"anova", "effects", "missing"}), "no run is missing"
-    supplement = replace(facts, paper_tables=["anova", "effects"], supplement_tables=["checks"])
+    supplement = replace(facts, paper_tables=["anova", "effects"], supplement_tables={"checks": "Table S3"})
     assert (
-        supplement.see("checks") == " (see the supplement)"
+        supplement.see("checks") == " (Table~S3)"
         and supplement.see("effects") == r" (Table~\ref{tab:effects})"
     )
     assert supplement.see_here("checks") == "" and r"\ref{tab:checks}" not in contents["methods"]
@@ -702,8 +706,11 @@ def test_methods_point_at_the_table_of_settings() -> None:
     runs["settings"] = join_settings({"threads": "2"})
     first = runs["framework"] == runs["framework"].iloc[0]
     runs.loc[first, "settings"] = join_settings({"threads": "1"})
-    for place, reference in (("paper_tables", "tab:settings"), ("supplement_tables", "supplement")):
-        placed = replace(facts, runs=runs, **{"paper_tables": (), place: ("settings",)})
+    for in_paper, in_supplement, reference in (
+        (("settings",), {}, "tab:settings"),
+        ((), {"settings": "Table S3"}, "Table~S3"),
+    ):
+        placed = replace(facts, runs=runs, paper_tables=in_paper, supplement_tables=in_supplement)
         note = find_note(method_notes(placed)["Frameworks"], "framework-settings")
         assert "threads" in note.facts["settings"] and reference in note
 
@@ -959,4 +966,4 @@ def test_long_means_are_in_the_supplement_only(
     monkeypatch.setattr(paper, "MAX_FLOAT_ROWS", 20)
     folder = written_paper(quickstart_like, tmp_path, quickstart_like[0])
     assert "tab:means" not in (folder / "tables.tex").read_text()
-    assert "Means of all cells are in the supplement." in (folder / "results.tex").read_text()
+    assert "Means of all cells are in Table~S" in (folder / "results.tex").read_text()

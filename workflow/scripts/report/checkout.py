@@ -1,12 +1,14 @@
-"""Determine the state of the checkout that makes a report: its commit, and files that differ from it."""
+"""Determine which Ringside makes a report or paper: its version, its commit, and files that differ."""
 
 import json
 import os
 import subprocess
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-from common.files import CHECKOUT
+from common.files import CHECKOUT, load_yaml
 
 GIT_LIMIT_S = 30
 
@@ -20,11 +22,11 @@ class State:
         changed: Files that differ from the commit or are not in it.
     """
 
-    commit: str | None
+    commit: str | None = None
     changed: tuple[str, ...] = ()
 
     def to_json(self) -> str:
-        """Return the state as JSON, for the command line of `report.make`."""
+        """Return the state as JSON, for the command lines of `report.make` and `report.paper`."""
         return json.dumps(asdict(self))
 
     @classmethod
@@ -32,6 +34,11 @@ class State:
         """Return the state that `to_json` wrote."""
         fields = json.loads(text)
         return cls(fields["commit"], tuple(fields["changed"]))
+
+
+def citation() -> Mapping[str, Any]:
+    """Return how Ringside asks to be cited: CITATION.cff, with authors, title and version."""
+    return load_yaml(CHECKOUT / "CITATION.cff")
 
 
 def state(folder: Path = CHECKOUT) -> State:

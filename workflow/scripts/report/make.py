@@ -24,7 +24,7 @@ from common.files import write_text
 from common.options import run_program
 from common.tables import read_table
 from declared.datasets import find_dataset
-from declared.figure_specs import FigureSpec
+from declared.figure_specs import FigureSpec, from_json
 from figures import style, value_axis
 from figures.view import build_view
 from plan.campaign import Campaign, measured_campaign
@@ -86,12 +86,21 @@ BROWSERS = "Chrome or Edge 123, Firefox 120, Safari 17.5 or newer"
 def render_page(
     material: Material,
     campaign: Campaign,
-    records: str,
+    source: str,
     state: State,
     carried: Libraries,
     anonymizer: Anonymizer = NOT_ANONYMOUS,
 ) -> str:
-    """Return the page as HTML. The anonymizer replaces the names of an anonymous study."""
+    """Return the page as HTML.
+
+    Args:
+        material: What the report is based on.
+        campaign: The campaign.
+        source: Where its records are from: campaign, available, or the folder with published tables.
+        state: The state of the checkout.
+        carried: The libraries that the page embeds.
+        anonymizer: Replaces the names of an anonymous study.
+    """
     runs, imported = material.runs, material.study.imported
     verdicts = twelve_rules.judge_all(material)
     table = every_run.run_table(material)
@@ -164,7 +173,7 @@ def render_page(
         missing=missing_cells(runs),
         out_of_memory=out_of_memory_cells(runs),
         counts=runs["status"].value_counts().sort_index().to_dict(),
-        reproduction=site_and_software.reproduction(campaign, material.site, records, state),
+        reproduction=site_and_software.reproduction(campaign, material.site, source, state),
         browsers=BROWSERS,
         versions=carried.versions,
         page_data=json_element(anonymizer.scrub_all(page_data(material, table, charts))),
@@ -329,30 +338,30 @@ def _template(scrub: Callable[[str], str], numbers: Mapping[str, int]) -> Any:
 
 def read_material(
     campaign: Campaign,
-    files: Records,
-    figures: Sequence[Path],
+    records: Records,
+    specs: Sequence[FigureSpec],
+    figure_folder: Path,
     tables: Sequence[Path],
     anonymizer: Anonymizer = NOT_ANONYMOUS,
 ) -> Material:
     """Read the material of a report; figures and tables without content only leave their reason."""
-    runs = files.runs
-    pictures, stage_tables = (
-        [read_picture(stem, anonymizer.scrub) for stem in figures],
-        [read_table_files(stem) for stem in tables],
-    )
+    runs = records.runs
+    pictures = [read_picture(figure_folder / spec.name, anonymizer.scrub) for spec in specs]
+    stage_tables = [read_table_files(stem) for stem in tables]
     empty_reasons = {item.name: content.why_not_drawn(item.caption) for item in pictures}
     empty_reasons |= {item.name: content.why_empty(item.table) for item in stage_tables}
     return Material(
         study=campaign.study,
         site=site_and_software.site_of(campaign, runs),
         runs=runs,
-        every_run=files.every_run,
-        epochs=current_rows(read_table(files.epochs_csv, "epochs"), files.every_run),
+        every_run=records.every_run,
+        epochs=current_rows(read_table(records.epochs_csv, "epochs"), records.every_run),
         pictures=[item for item in pictures if not empty_reasons[item.name]],
         tables={item.name: item for item in stage_tables if not empty_reasons[item.name]},
         left_out={name: reason for name, reason in empty_reasons.items() if reason},
-        phases=current_rows(files.table("phases"), files.every_run),
-        network=files.table("network"),
+        phases=current_rows(records.table("phases"), records.every_run),
+        network=records.table("network"),
+        specs=specs,
     )
 
 
@@ -360,10 +369,11 @@ def main(
     *,
     study: str,
     site: str,
-    records: str,
+    source: str,
     runs: Path,
     epochs: Path,
-    figures: Sequence[Path],
+    figures: Sequence[str],
+    figure_folder: Path,
     tables: Sequence[Path],
     phases: Path | None = None,
     network: Path | None = None,
@@ -375,10 +385,11 @@ def main(
     Args:
         study: name of a file in config/studies/
         site: name of a file in config/sites/
-        records: campaign, available, or the folder with published tables
+        source: where records are from: campaign, available, or the folder with published tables
         runs: runs.csv of the study
         epochs: epochs.csv of the study
-        figures: figures, without suffixes
+        figures: specs of the figures, as JSON
+        figure_folder: the folder of their files
         tables: printed tables, without suffixes
         phases: phases.csv, if runs were traced
         network: network.csv, if there is a collective benchmark
@@ -386,13 +397,14 @@ def main(
         out: report.html
     """
     state = State.from_json(checkout)
-    campaign = measured_campaign(study, site, records)
-    files = Records(runs, epochs, {"phases": phases, "network": network})
+    campaign = measured_campaign(study, site, source)
+    records = Records(runs, epochs, {"phases": phases, "network": network})
     anonymizer = build_anonymizer(
-        campaign.study, site_and_software.site_of(campaign, files.runs), files.every_run, tables
+        campaign.study, site_and_software.site_of(campaign, records.runs), records.every_run, tables
     )
-    material = read_material(campaign, files, figures, tables, anonymizer)
-    write_text(out, render_page(material, campaign, records, state, libraries.load(), anonymizer))
+    specs = list(map(from_json, figures))
+    material = read_material(campaign, records, specs, figure_folder, tables, anonymizer)
+    write_text(out, render_page(material, campaign, source, state, libraries.load(), anonymizer))
 
 
 if __name__ == "__main__":
