@@ -348,8 +348,8 @@ def test_significant_ratios_are_counted_by_direction() -> None:
     faster, slower, undecided = contrast(0.5, 0.01), contrast(2.0, 0.01), contrast(1.0, 0.9)
     assert answers._count_by_direction([faster, faster]) == "all 2 significantly below 1"
     assert answers._count_by_direction([slower, undecided]) == "1 of 2 significantly above 1"
-    both = answers._count_by_direction([faster, slower, undecided])
-    assert both == "1 of 3 significantly below 1 and 1 above"
+    counted = answers._count_by_direction([faster, slower, undecided])
+    assert counted == "1 of 3 significantly below 1 and 1 above"
 
 
 def test_ratios_of_a_range_have_equal_decimals() -> None:

@@ -80,7 +80,7 @@ COMPUTATION = (
     "replica: communication, waiting and contention."
 )
 ACCUMULATION = "sync_every"
-ACCURACY = "accuracy-of-accumulation"  # code of a note
+ACCURACY = "accuracy-of-accumulation"  # Code of a note.
 UNEQUAL_TRAINING = (
     "With {}, the effective batch grows, so epochs are not equal training. "  # and accuracies can differ
 )
@@ -137,14 +137,14 @@ def answer_sentences(
     if not varying(runs):
         return Answer([_one_cell_note(runs, measured)], [])
     by_factor = contrasts_by_factor(runs, effects, anova, measured)
-    asked = [name for name in answer_factors if name in by_factor] or list(by_factor)[:1]
-    main, described = _main_notes(runs, by_factor, asked, anova, measured)
+    factors = [name for name in answer_factors if name in by_factor] or list(by_factor)[:1]
+    main, described = _main_notes(runs, by_factor, factors, anova, measured)
     if measured == EPOCH_TIME and useful_time is not None:
         main += filter(None, [_warm_up_note(runs, useful_time)])
     every_contrast = [contrast for contrasts in by_factor.values() for contrast in contrasts]
     if every_contrast:
         main.append(_open_comparisons_note(every_contrast, margin))
-    main += _out_of_memory_notes(runs, asked)
+    main += _out_of_memory_notes(runs, factors)
     further = [
         _effect_note(name, contrasts, anova, measured)
         for name, contrasts in by_factor.items()
@@ -193,8 +193,8 @@ def _main_notes(
     described = {*more_factors, *([first] if is_described else [])}
     strongest = None if more_factors else _strongest_factor(by_factor, described)
     if strongest:
-        among = "" if strongest == _strongest_factor(by_factor) else "Of the other factors, "
-        lead_in = _capitalize(f"{among}the largest effect is that of {title(strongest)}: ")
+        scope = "" if strongest == _strongest_factor(by_factor) else "Of the other factors, "
+        lead_in = _capitalize(f"{scope}the largest effect is that of {title(strongest)}: ")
         notes.append(_effect_note(strongest, by_factor[strongest], anova, response, lead_in))
         described.add(strongest)
     return notes, described
@@ -265,8 +265,8 @@ def _accuracy_note(runs: pd.DataFrame, contrasts: Sequence[Contrast], anova: pd.
             ends = dict.fromkeys(tables.interval(Estimate(*cells.iloc[at])) for at in (0, -1))
             texts.append(f"{' to '.join(ends)} % {setting_text(changed)}")
             ranges.append((" to ".join(ends), cells["value"].min(), cells["value"].max()))
-        where = f" {setting_text({moderator: level})}" if moderator else ""
-        clauses.append(f"{' and '.join(texts)}{where}")
+        place = f" {setting_text({moderator: level})}" if moderator else ""
+        clauses.append(f"{' and '.join(texts)}{place}")
     if len({values for values, *_ in ranges}) == 1:
         return None
     levels = cell_levels(runs).set_index("cell").loc[[cell for pair in pairs for cell in pair.cells]]
@@ -346,11 +346,11 @@ def _best_level_note(factor: str, rankings: Sequence[Ranking], response: Respons
     best = extreme(differing or leads, key=lambda lead: lead.ratio.value, default=None)
     names = " and ".join(treatment_text({factor: level}) for level in winners)
     region = _where_best(rankings, winners[0]) if len(winners) == 1 and 1 < count < n else {}
-    where = f"{setting_text(region)}, " if region else ""
+    region_text = f"{setting_text(region)}, " if region else ""
     of_settings = f"all {count} settings" if region or count == n else f"{count} of {n} settings"
     extent = f" at {of_settings} of the other factors" if n > 1 else ""
     extent += " each" if n > 1 and len(winners) > 1 else ""
-    text = f"{where}mean {response.title} is {response.superlative} with {names}{extent}"
+    text = f"{region_text}mean {response.title} is {response.superlative} with {names}{extent}"
     if select_tested([*leads, *other_leads]) and not select_significant([*leads, *other_leads]):
         # A reader takes the first name for the winner, so the reservation comes before it.
         text = f"No lead over the second is significant: {text}"

@@ -221,10 +221,8 @@ def _notes(runs: pd.DataFrame, fits: Fits) -> list[str]:
             )
             notes.append(Note("terms-left-out", text, model=model, terms=fit.refused))
         if fit.unsure:
-            why = "because they depend on a single run"
-            text = (
-                f"Without a standard error in the {_model_phrase(model, fit)}, {why}: {', '.join(fit.unsure)}."
-            )
+            text = f"Without a standard error in the {_model_phrase(model, fit)}, because they depend on a "
+            text += f"single run: {', '.join(fit.unsure)}."
             notes.append(Note("no-standard-error", text, model=model, terms=fit.unsure))
     if not fitted:
         return [*dict.fromkeys(notes), conditions.measurement_note(runs)]
