@@ -9,6 +9,7 @@ import pandas as pd
 from analysis import study
 from analysis.measured import Records
 from common.files import write_json, write_text
+from declared.figures import FigureSpec
 from declared.study import load_study
 from figures import panels, style
 from plan.campaign import Campaign, load_campaign
@@ -43,7 +44,7 @@ class CampaignFiles:
         self.runs_csv, self.epochs_csv = write_frames(self.results, runs, epochs)
         self.tables = [self.results / "tables" / name for name in tables]
         possible = {spec.name: spec for spec in load_study("quickstart").possible_figure_specs}
-        self.specs = [possible[name] for name in pictures]
+        self.specs = [possible.get(name, FigureSpec(name, name)) for name in pictures]
         self.figures = [self.results / "figures" / name for name in pictures]
         study.main(runs=self.runs_csv, epochs=self.epochs_csv, out=self.results / "tables")
         for stem in self.figures:

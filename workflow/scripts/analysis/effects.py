@@ -302,7 +302,7 @@ def table(runs: pd.DataFrame, margin: float | None = None, response: Response = 
         "Ratio: mean after the arrow divided by that before it. Difference: after minus before.",
         "A row compares two cells that differ only in the factor with an arrow. "
         + "Cells of different parallelism can also differ in factors that only one of them uses. "
-        * (data["factor"] == "parallelism").any()
+        * bool((data["factor"] == "parallelism").any())
         + "A ratio below 1, or a difference below 0, means that the level after the arrow is faster. Every "
         "pair of frameworks is compared. For other factors, each level is compared with the first.",
         conditions.paragraph(
