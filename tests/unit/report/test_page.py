@@ -282,8 +282,10 @@ def test_what_has_no_content_is_left_out_with_its_reason(in_folder) -> None:
     ids = {attributes.get("id") for _, attributes in page.elements}
     assert "figure-energy" not in ids and "table-missing" not in ids and "source-missing" not in page.scripts
     left_out = campaign_files.material().left_out
-    assert list(left_out) == ["energy", "scaling", "missing"] and left_out["energy"] == "no run measured energy"
-    assert tables.read(campaign_files.results / "tables" / "missing").notes[0].startswith(left_out["missing"])
+    assert list(left_out) == ["energy", "table scaling", "table missing"]
+    assert left_out["energy"] == "no run measured energy"
+    reason = tables.read(campaign_files.results / "tables" / "missing").notes[0]
+    assert reason.startswith(left_out["table missing"])
     assert content.left_out(left_out) in page.text
     assert {"figure-residuals", "table-cells"} <= ids
 

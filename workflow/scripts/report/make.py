@@ -348,17 +348,19 @@ def read_material(
     runs = records.runs
     pictures = [read_picture(figure_folder / spec.name, anonymizer.scrub) for spec in specs]
     stage_tables = [read_table_files(stem) for stem in tables]
-    empty_reasons = {item.name: content.why_not_drawn(item.caption) for item in pictures}
-    empty_reasons |= {item.name: content.why_empty(item.table) for item in stage_tables}
+    not_drawn = {item.name: content.why_not_drawn(item.caption) for item in pictures}
+    empty = {item.name: content.why_empty(item.table) for item in stage_tables}
+    # A table and a figure can have the same name.
+    reasons = [*not_drawn.items(), *((f"table {name}", reason) for name, reason in empty.items())]
     return Material(
         study=campaign.study,
         site=site_and_software.site_of(campaign, runs),
         runs=runs,
         every_run=records.every_run,
         epochs=current_rows(read_table(records.epochs_csv, "epochs"), records.every_run),
-        pictures=[item for item in pictures if not empty_reasons[item.name]],
-        tables={item.name: item for item in stage_tables if not empty_reasons[item.name]},
-        left_out={name: reason for name, reason in empty_reasons.items() if reason},
+        pictures=[item for item in pictures if not not_drawn[item.name]],
+        tables={item.name: item for item in stage_tables if not empty[item.name]},
+        left_out={name: reason for name, reason in reasons if reason},
         phases=current_rows(records.table("phases"), records.every_run),
         network=records.table("network"),
         specs=specs,

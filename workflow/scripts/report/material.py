@@ -87,7 +87,7 @@ class Material:
         pictures: Figures with content.
         tables: Tables with content, by name.
         specs: Specs of all figures of the study, in its order.
-        left_out: The reason why a figure or table has no content, by name.
+        left_out: The reason why a figure or table has no content, by what the page calls it.
         phases: Rows of phases.csv; empty without traced runs.
         network: Rows of network.csv; empty without a collective benchmark.
     """
