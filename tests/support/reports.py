@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from declared.figures import FigureSpec
 
 from analysis import study
 from analysis.measured import Records
 from common.files import write_json, write_text
+from declared.figure_specs import FigureSpec
 from declared.study import load_study
 from figures import panels, style
 from plan.campaign import Campaign, load_campaign
