@@ -32,6 +32,7 @@ SERIES_OF_EITHER = Note(
     "a node, a series over nodes begins at p = 2, and f and 1/f are relative to the fitted time of one "
     "device.",
 )
+NO_SERIES = "No series has three device counts, and any two fit such a law."
 MIN_COUNTS = 3  # of devices in a series; any two counts fit such a law
 READINGS = {
     "overhead grows": "the law does not fit, and Karp & Flatt's fraction rises with the number of devices: "
@@ -167,7 +168,7 @@ def scaling_series(runs: pd.DataFrame) -> Iterator[tuple[str, dict[str, Any], pd
                 yield size_factor, dict(zip(names, levels, strict=True)), series_runs
 
 
-def build_rows(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+def build_rows(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[Note]]:
     """Return one row per series with MIN_COUNTS device counts or more, and sentences on the other series.
 
     If both nodes and devices vary, a row lists its levels of both.
@@ -202,7 +203,7 @@ def build_rows(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
         for (row, law, by_count), speedup in zip(fits, speedups, strict=True)
     ]
     of_few_counts = [name for name, cells in too_few.items() if not cells <= drawn]
-    sentences: list[str] = [
+    sentences = [
         Note(code, f"{why}: {conditions.join_names(names, '; ')}.", series=names)
         for code, why, names in (
             (
@@ -266,7 +267,13 @@ def table(runs: pd.DataFrame) -> tables.Table:
     """Return the table of scaling laws of a study."""
     data, sentences = build_rows(runs)
     if data.empty:
-        notes = [*(sentences or [conditions.run_counts_note(runs)]), conditions.measurement_note(runs)]
+        series = [name for note in sentences for name in note.facts["series"]]
+        notes = (
+            [Note("few-device-counts", NO_SERIES, series=series)]
+            if series
+            else [conditions.run_counts_note(runs)]
+        )
+        notes = [*notes, conditions.measurement_note(runs)]
         return tables.Table(TITLE, data, pd.DataFrame(columns=["n_devices"]), notes)
     names = [name for name in varying(runs) if name in data]
     both_scales_vary = set(NODES_AND_DEVICES) <= set(names)

@@ -18,7 +18,7 @@ from report.material import Material
 from report.page_table import PageTable
 from report.results import note_heading
 
-OVERALL = "Overall"  # heading of notes on all factors that come after those on one
+OVERALL = "Uncertainty"  # heading of notes on all factors that come after those on one
 MAX_ROWS = 30  # of the ranking
 MAX_MEANS_ROWS, MAX_MEANS_COLUMNS = 12, 8  # of the table of means, which stands open
 

@@ -11,6 +11,7 @@ from typing import Any
 from common.files import CHECKOUT, load_yaml
 
 GIT_LIMIT_S = 30
+SOURCE_FOLDERS = ("config/", "containers/", "profiles/", "ringside", "rules/", "workflow/")
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class State:
 
     Attributes:
         commit: 40 hex digits; None without git.
-        changed: Files that differ from the commit or are not in it.
+        changed: Files that differ from the commit, and new ones in SOURCE_FOLDERS.
     """
 
     commit: str | None = None
@@ -53,7 +54,13 @@ def state(folder: Path = CHECKOUT) -> State:
         changed = _git(folder, "status", "--porcelain", "--no-renames", "-z").split("\0")
     except (OSError, subprocess.SubprocessError, ValueError):
         return State(None)
-    return State(commit, tuple(sorted(entry[3:] for entry in changed if entry[2:3] == " ")))
+    return State(commit, tuple(sorted(entry[3:] for entry in changed if _matters(entry))))
+
+
+def _matters(entry: str) -> bool:
+    """Return whether an entry of `git status` is a file that can change results, and not a log."""
+    is_new, file = entry.startswith("??"), entry[3:]
+    return entry[2:3] == " " and (not is_new or file.startswith(SOURCE_FOLDERS))
 
 
 def _git(folder: Path, *arguments: str) -> str:

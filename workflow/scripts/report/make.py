@@ -14,6 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
@@ -22,7 +23,9 @@ from analysis.intervals import SIGNIFICANCE_LEVEL
 from analysis.measured import Records, missing_cells, out_of_memory_cells, unsuccessful
 from common.files import write_text
 from common.options import run_program
+from common.run_status import RunStatus
 from common.tables import read_table
+from common.text import number_of
 from declared.datasets import find_dataset
 from declared.figure_specs import FigureSpec, from_json
 from figures import style, value_axis
@@ -172,7 +175,7 @@ def render_page(
         repeat=repeat_command(material, campaign),
         missing=missing_cells(runs),
         out_of_memory=out_of_memory_cells(runs),
-        counts=runs["status"].value_counts().sort_index().to_dict(),
+        status_counts=count_statuses(runs),
         reproduction=site_and_software.reproduction(campaign, material.site, source, state),
         browsers=BROWSERS,
         versions=carried.versions,
@@ -249,6 +252,14 @@ def keep_valid_links(verdict: Verdict, material: Material) -> Verdict:
         *(f"figure-{picture.name}" for picture in material.pictures),
     }
     return replace(verdict, links=tuple(link for link in verdict.links if link[0] in targets))
+
+
+def count_statuses(runs: pd.DataFrame) -> str:
+    """Return how many runs ended with each status."""
+    counts = runs["status"].value_counts().sort_index().to_dict()
+    if set(counts) == {RunStatus.OK}:
+        return f"All {number_of(len(runs), 'run')} succeeded."
+    return f"{', '.join(f'{count:,} {status}' for status, count in counts.items())}."
 
 
 def failure_reasons(material: Material) -> PageTable:
