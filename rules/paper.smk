@@ -3,6 +3,8 @@
 #   out: RESULTS/paper/: main.tex (written once; then its author edits it), the parts that it reads (regenerated),
 #        paper.pdf; supplement.tex and .pdf
 
+from report.checkout import state
+
 PAPER = f"{RESULTS}/paper"
 PAPER_PARTS = [
     "options",
@@ -68,8 +70,10 @@ rule paper_parts:
     params:
         study=STUDY,
         site=SITE,
-        figures=[f"{RESULTS}/figures/{figure}" for figure in PAPER_FIGURES],
+        figures=[spec.to_json() for spec in PRODUCTS.figures.values()],
+        figure_folder=f"{RESULTS}/figures",
         tables=[f"{RESULTS}/tables/{table}" for table in PAPER_TABLES],
+        checkout=lambda wildcards: state().to_json(),
         out=lambda wildcards, output: str(Path(output.references).parent),
     shell:
         """
@@ -80,7 +84,9 @@ rule paper_parts:
             --epochs {input.epochs:q} \
             --network {input.network:q} \
             --figures {params.figures:q} \
+            --figure-folder {params.figure_folder:q} \
             --tables {params.tables:q} \
+            --checkout {params.checkout:q} \
             --out {params.out:q} \
             2>&1 | tee -p {log:q}
         """

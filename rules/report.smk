@@ -33,8 +33,9 @@ rule report:
     params:
         study=STUDY,
         site=SITE,
-        records=str(CAMPAIGN.published_folder or CAMPAIGN.mode),
-        figures=REPORTED_FIGURES,
+        source=str(CAMPAIGN.published_folder or CAMPAIGN.mode),
+        figures=[spec.to_json() for spec in PRODUCTS.figures.values()],
+        figure_folder=f"{RESULTS}/figures",
         tables=REPORTED_TABLES,
         checkout=lambda wildcards: state().to_json(),
     shell:
@@ -42,10 +43,11 @@ rule report:
         {PREFORKED} report.make \
             --study {params.study:q} \
             --site {params.site:q} \
-            --records {params.records:q} \
+            --source {params.source:q} \
             --runs {input.runs:q} \
             --epochs {input.epochs:q} \
             --figures {params.figures:q} \
+            --figure-folder {params.figure_folder:q} \
             --tables {params.tables:q} \
             --phases {input.phases:q} \
             --network {input.network:q} \

@@ -9,6 +9,8 @@ import pandas as pd
 from analysis import study
 from analysis.measured import Records
 from common.files import write_json, write_text
+from declared.figure_specs import FigureSpec
+from declared.study import load_study
 from figures import panels, style
 from plan.campaign import Campaign, load_campaign
 from report import every_run, make
@@ -41,6 +43,8 @@ class CampaignFiles:
         self.results.mkdir(parents=True)
         self.runs_csv, self.epochs_csv = write_frames(self.results, runs, epochs)
         self.tables = [self.results / "tables" / name for name in tables]
+        possible = {spec.name: spec for spec in load_study("quickstart").possible_figure_specs}
+        self.specs = [possible.get(name, FigureSpec(name, name)) for name in pictures]
         self.figures = [self.results / "figures" / name for name in pictures]
         study.main(runs=self.runs_csv, epochs=self.epochs_csv, out=self.results / "tables")
         for stem in self.figures:
@@ -69,7 +73,8 @@ class CampaignFiles:
         """Return the inputs of its report."""
         phases = next(iter(self.results.glob("phases.csv")), None)
         files = Records(self.runs_csv, self.epochs_csv, {"phases": phases})
-        return make.read_material(self.campaign(records), files, self.figures, self.tables)
+        folder = self.results / "figures"
+        return make.read_material(self.campaign(records), files, self.specs, folder, self.tables)
 
     def details(self, records: str = "available") -> dict[str, dict[str, Any]]:
         """Return by run_id the details that the report shows of a run."""
@@ -84,11 +89,12 @@ class CampaignFiles:
         make.main(
             study="quickstart",
             site="local",
-            records=records,
+            source=records,
             runs=self.runs_csv,
             epochs=self.epochs_csv,
             phases=next(self.results.glob("phases.csv"), None),
-            figures=self.figures,
+            figures=[spec.to_json() for spec in self.specs],
+            figure_folder=self.results / "figures",
             tables=self.tables,
             checkout=state.to_json(),
             out=page,

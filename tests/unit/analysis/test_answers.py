@@ -26,7 +26,7 @@ def estimate(row: pd.Series) -> tables.Estimate:
 
 
 def best_note(answered: answers.Answer) -> Note:
-    return find_note(answered.opening, "fastest-level")
+    return find_note(answered.main, "best-level")
 
 
 def test_best_level_is_of_the_first_factor_in_question(runs: pd.DataFrame) -> None:
@@ -37,14 +37,14 @@ def test_best_level_is_of_the_first_factor_in_question(runs: pd.DataFrame) -> No
 
 def test_largest_difference_is_named_before_the_leads(runs: pd.DataFrame) -> None:
     slower = runs.assign(epoch_time_s=runs["epoch_time_s"] * (1 + 2 * (runs["framework"] == "pytorch-ddp")))
-    opening = answer(slower, "framework").opening
-    note = find_note(opening, "differences")
+    main = answer(slower, "framework").main
+    note = find_note(main, "differences")
     data = effects.table(slower).data
     differing = data[(data["factor"] == "framework") & (data["p_holm"] < 0.05)]
     assert note.facts["significant"] == len(differing) > 1
     largest = np.exp(np.abs(np.log(differing["ratio"])).max())
     assert note.facts["largest"].ratio.value == pytest.approx(largest)
-    assert codes(opening).index("differences") < codes(opening).index("fastest-level")
+    assert codes(main).index("differences") < codes(main).index("best-level")
 
 
 def test_best_level_and_its_lead_compare_the_same_runs(runs: pd.DataFrame) -> None:
@@ -122,7 +122,7 @@ def test_difference_is_claimed_only_if_the_interval_excludes_1(runs: pd.DataFram
 
 def test_effect_is_of_the_strongest_other_factor(runs: pd.DataFrame) -> None:
     data = effects.table(runs).data
-    second = find_note(answer(runs, "framework").opening, "effect")
+    second = find_note(answer(runs, "framework").main, "effect")
     significant = data[(data["p_holm"] < 0.05) & (data["factor"] != "framework")]
     strongest = np.abs(np.log(significant["ratio"])).groupby(significant["factor"]).max().idxmax()
     own = data[(data["factor"] == strongest) & data["ratio"].notna()]
@@ -136,9 +136,9 @@ def test_effect_is_of_the_strongest_other_factor(runs: pd.DataFrame) -> None:
 
 
 def test_every_factor_has_a_sentence(runs: pd.DataFrame) -> None:
-    opening, further, _ = answer(runs, "framework")
-    assert codes(opening) == ["means", "differences", "fastest-level", "effect", "not-told-apart"]
-    described = {note.facts["factor"] for note in (*opening, *further) if "factor" in note.facts}
+    main, further, _ = answer(runs, "framework")
+    assert codes(main) == ["means", "differences", "best-level", "effect", "open-comparisons"]
+    described = {note.facts["factor"] for note in (*main, *further) if "factor" in note.facts}
     assert described == {"framework", "nodes", "sync_every", "batch_size"}
 
 
@@ -150,7 +150,7 @@ def test_last_sentence_counts_open_comparisons(runs: pd.DataFrame) -> None:
         pd.concat([left["ratio_high_simultaneous"], 1 / left["ratio_low_simultaneous"]], axis=1).max(axis=1)
         - 1
     )
-    assert answer(runs).opening[-1].facts == {
+    assert answer(runs).main[-1].facts == {
         "tested": len(tested),
         "equal": 0,
         "open": len(left),
@@ -176,21 +176,19 @@ def test_one_comparison_is_told_as_one(runs: pd.DataFrame) -> None:
 def test_only_an_equivalence_test_makes_cells_equal(runs: pd.DataFrame) -> None:
     data = effects.table(runs, margin=0.2).data
     equal, left = (int((data["verdict"] == verdict).sum()) for verdict in (effects.EQUAL, effects.OPEN))
-    facts = answer(runs, margin=0.2).opening[-1].facts
+    facts = answer(runs, margin=0.2).main[-1].facts
     assert equal > 1 and left > 1
     assert (facts["equal"], facts["open"], facts["tested"]) == (equal, left, 114)
 
 
 def test_a_fraction_is_told_by_its_main_effects() -> None:
     runs = designed_campaign("screening", "local")[0]
-    opening, further, _ = answer(runs, "nodes")
+    main, further, _ = answer(runs, "nodes")
     table = anova.table(runs).data.set_index("term")
     effect_of = {
-        note.facts["factor"]: note.facts["least"]
-        for note in (*opening[:-1], *further)
-        if "least" in note.facts
+        note.facts["factor"]: note.facts["least"] for note in (*main[:-1], *further) if "least" in note.facts
     }
-    assert opening[1].facts["factor"] == "nodes"
+    assert main[1].facts["factor"] == "nodes"
     for name, factor in (("nodes", "nodes"), ("batch size", "batch_size")):
         assert effect_of[factor].ratio.value == pytest.approx(math.exp(2 * table.loc[name, "q"]))
         assert effect_of[factor].context == ON_AVERAGE
@@ -198,7 +196,7 @@ def test_a_fraction_is_told_by_its_main_effects() -> None:
     for contrast in effect_of.values():
         excluded = contrast.ratio.low > 1 or contrast.ratio.high < 1
         assert excluded == contrast.is_significant
-    assert (opening[-1].facts["open"], opening[-1].facts["tested"]) == (2, 5)
+    assert (main[-1].facts["open"], main[-1].facts["tested"]) == (2, 5)
 
 
 @pytest.mark.parametrize(
@@ -224,7 +222,7 @@ def test_what_has_no_answer_says_so(runs: pd.DataFrame, case: str, code: str, te
                 (runs["framework"] == "horovod-pytorch") & (runs["nodes"] == 2) & (runs["batch_size"] == 32)
             ]
             own = pd.concat([own[own["nodes"] == 1], horovod[horovod["sync_every"] == 1]])
-    assert find_note(answer(own).opening, code).startswith(text)
+    assert find_note(answer(own).main, code).startswith(text)
 
 
 def test_unknown_effects_share_a_sentence(runs: pd.DataFrame) -> None:
@@ -247,19 +245,19 @@ def test_levels_that_ran_out_of_memory_are_named(runs: pd.DataFrame) -> None:
         ran_out.loc[rows_of, "cell"].nunique() for rows_of in (is_out, rows["framework"] == "pytorch-ddp")
     )
     for factors, factor in ((("framework",), "framework"), (("model", "batch_size"), "batch_size")):
-        (note,) = [note for note in answer(ran_out, *factors).opening if note.code == "out-of-memory"]
+        (note,) = [note for note in answer(ran_out, *factors).main if note.code == "out-of-memory"]
         assert note.facts["factor"] == factor and len(note.facts["cells"]) == n
         if factor == "framework":
             assert note.facts["levels"] == {"pytorch-ddp": (n, n_cells)}
-    assert "out-of-memory" not in codes(answer(runs, "framework").opening)
+    assert "out-of-memory" not in codes(answer(runs, "framework").main)
     without_result = runs.assign(status="oom", epoch_time_s=np.nan)
-    opening = answers.answer_sentences(without_result, None, None, ["framework"]).opening
-    assert len(find_note(opening, "out-of-memory").facts["cells"]) == runs["cell"].nunique()
+    main = answers.answer_sentences(without_result, None, None, ["framework"]).main
+    assert len(find_note(main, "out-of-memory").facts["cells"]) == runs["cell"].nunique()
 
 
 def test_without_replicates_nothing_is_tested(runs: pd.DataFrame) -> None:
-    opening, further, _ = answer(runs[runs["replicate"] == 1])
-    *notes, last = opening
+    main, further, _ = answer(runs[runs["replicate"] == 1])
+    *notes, last = main
     assert last == answers.NOTHING_TESTED
     assert all(note.facts.get("significant", 0) == 0 for note in (*notes, *further))
     assert not any("[" in note for note in (*notes, *further)), "no interval"
@@ -281,11 +279,11 @@ def test_effect_is_split_by_the_factor_that_decides_it(runs: pd.DataFrame) -> No
     noise = np.exp(0.01 * np.random.default_rng(1).standard_normal(len(own)))
     is_faster = (own["nodes"] == 2) & (own["sync_every"] > 1)
     split, level = (own.assign(epoch_time_s=noise * times) for times in (np.where(is_faster, 0.5, 1.0), 1.0))
-    effect = find_note(answer(split, "framework", "sync_every").opening, "effect")
+    effect = find_note(answer(split, "framework", "sync_every").main, "effect")
     assert effect.facts["moderator"] == "nodes"
     assert 0 < effect.facts["significant"] < effect.facts["tested"]
     assert "2 nodes" in effect.partition(". ")[0] and "1 node" in effect.partition(". ")[2]
-    effect = find_note(answer(level, "framework", "sync_every").opening, "effect")
+    effect = find_note(answer(level, "framework", "sync_every").main, "effect")
     assert effect.facts["moderator"] is None and not effect.facts["significant"]
 
 
@@ -304,7 +302,7 @@ def test_effect_over_all_cells_is_never_denied(runs: pd.DataFrame) -> None:
 
 
 def test_means_have_a_range_for_each_number_of_nodes(runs: pd.DataFrame) -> None:
-    note = find_note(answer(runs, "framework").opening, "means")
+    note = find_note(answer(runs, "framework").main, "means")
     means = estimate_means(runs).cell_statistics["mean"]
     ranges = note.facts["ranges"]
     assert 1 < len(ranges) <= answers.MAX_RANGES and "framework" not in note.facts["factors"]
@@ -322,3 +320,41 @@ def test_accuracy_is_stated_with_and_without_accumulation(runs: pd.DataFrame) ->
     assert all(compared[name] == 1 for name in note.facts["shared"]), "levels of the cells that are compared"
     unchanged = answer(runs.assign(validation_accuracy=0.8), "framework")
     assert "accuracy-of-accumulation" not in codes(unchanged.further)
+
+
+def test_warm_up_is_named_only_if_it_stands_out(runs: pd.DataFrame) -> None:
+    cells = runs.drop_duplicates("cell")[["cell", "framework"]].reset_index(drop=True)
+    table = effects.table(runs).data, anova.table(runs).data
+    for share, is_named in ((0.3, True), (0.15, False)):
+        is_slow = cells["framework"] == "pytorch-ddp"
+        useful = cells.assign(node_s=10.0, warm_up_s=np.where(is_slow, 10 * share, 1.0))
+        notes = answers.answer_sentences(runs, *table, ["framework"], useful_time=useful).main
+        assert ("warm-up" in codes(notes)) == is_named
+    assert (
+        find_note(
+            answers.answer_sentences(
+                runs, *table, ["framework"], useful_time=useful.assign(warm_up_s=np.where(is_slow, 3.0, 0.2))
+            ).main,
+            "warm-up",
+        ).facts["framework"]
+        == "pytorch-ddp"
+    )
+
+
+def test_significant_ratios_are_counted_by_direction() -> None:
+    def contrast(ratio: float, p: float) -> Contrast:
+        return Contrast("nodes", 1, 2, "", tables.Estimate(ratio, 0.9 * ratio, 1.1 * ratio), p)
+
+    faster, slower, undecided = contrast(0.5, 0.01), contrast(2.0, 0.01), contrast(1.0, 0.9)
+    assert answers._count_by_direction([faster, faster]) == "all 2 significantly below 1"
+    assert answers._count_by_direction([slower, undecided]) == "1 of 2 significantly above 1"
+    counted = answers._count_by_direction([faster, slower, undecided])
+    assert counted == "1 of 3 significantly below 1 and 1 above"
+
+
+def test_ratios_of_a_range_have_equal_decimals() -> None:
+    precise, coarse = tables.Estimate(0.5146, 0.4524, 0.5853), tables.Estimate(0.6738, 0.5807, 0.7818)
+    assert tables.ratio(precise) == "0.515 [0.452, 0.585]"
+    assert tables.ratios([precise, coarse]) == ["0.51 [0.45, 0.59]", "0.67 [0.58, 0.78]"]
+    at_one = tables.Estimate(0.9764, 0.9541, 0.9996)
+    assert tables.ratios([at_one, coarse])[0] == "0.98 [0.95, 0.9996]"

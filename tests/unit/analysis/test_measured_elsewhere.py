@@ -99,7 +99,7 @@ def test_order_of_the_runs_is_not_tested(dlperf: pd.DataFrame) -> None:
 
 
 def test_tables_say_that_runs_were_measured_elsewhere(dlperf: pd.DataFrame) -> None:
-    setting = conditions.setting_note(dlperf)
+    setting = conditions.measurement_note(dlperf)
     assert isinstance(setting, Note)
     scopes, *notes = setting.facts["notes"]
     assert scopes.facts["elsewhere"] and "unchecked-algorithms" in [note.code for note in notes]
@@ -130,5 +130,5 @@ def test_share_of_communication_needs_no_counted_batches(dlperf: pd.DataFrame) -
 def test_times_to_train_are_called_so(mlperf: pd.DataFrame) -> None:
     to_target = mlperf.assign(samples_per_epoch=pd.array([pd.NA] * len(mlperf), dtype="Int64"))
     assert are_times_to_train(to_target) and not are_times_to_train(mlperf)
-    assert conditions.TO_TARGET.strip() in conditions.setting_note(to_target)
-    assert conditions.TO_TARGET.strip() not in conditions.setting_note(mlperf)
+    assert conditions.TO_TARGET.strip() in conditions.measurement_note(to_target)
+    assert conditions.TO_TARGET.strip() not in conditions.measurement_note(mlperf)

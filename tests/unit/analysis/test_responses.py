@@ -121,23 +121,23 @@ def answered(runs: pd.DataFrame, response: Response, margin: float | None = None
 
 def test_answer_about_throughput_is_that_about_time_inverted(runs):
     by_time, by_rate = (answered(runs, RESPONSES[name]) for name in ("epoch_time", "throughput"))
-    assert codes(by_rate.opening) == codes(by_time.opening)
-    for time, rate in zip(by_time.opening, by_rate.opening, strict=True):
+    assert codes(by_rate.main) == codes(by_time.main)
+    for time, rate in zip(by_time.main, by_rate.main, strict=True):
         for name in ("levels", "wins", "significant", "tested", "open"):
             assert rate.facts.get(name) == time.facts.get(name)
-    time, rate = (find_note(answer.opening, "fastest-level").facts["lead"] for answer in (by_time, by_rate))
+    time, rate = (find_note(answer.main, "best-level").facts["lead"] for answer in (by_time, by_rate))
     assert rate.cells == time.cells and rate.ratio.value == pytest.approx(1 / time.ratio.value)
     assert rate.ratio.value > 1
-    least = find_note(by_rate.opening, "effect").facts["least"].ratio.value
-    assert least == pytest.approx(1 / find_note(by_time.opening, "effect").facts["greatest"].ratio.value)
+    least = find_note(by_rate.main, "effect").facts["least"].ratio.value
+    assert least == pytest.approx(1 / find_note(by_time.main, "effect").facts["greatest"].ratio.value)
 
 
 def test_answer_without_the_response_is_about_epoch_time(runs):
     response = RESPONSES["energy_per_sample"]
     unmeasured = runs.assign(**{response.column: np.nan})
-    first, *rest = answered(unmeasured, response).opening
+    first, *rest = answered(unmeasured, response).main
     assert (first.code, first.facts["response"]) == ("response-not-measured", response.name)
-    assert rest == answered(runs, EPOCH_TIME).opening
+    assert rest == answered(runs, EPOCH_TIME).main
     assert anova.table(unmeasured, response).data.equals(anova.table(runs).data)
 
 

@@ -107,7 +107,7 @@ def test_an_own_algorithm_is_told_with_accuracies_everywhere(frames, monkeypatch
     assert note == "Own algorithm: pytorch-ddp; validation accuracy 75 %, of the others 50 %."
     assert note.facts["frameworks"] == ["pytorch-ddp"]
     assert (note.facts["accuracy"], note.facts["accuracy_of_others"]) == ([0.75, 0.75], [0.5, 0.5])
-    for render in (conditions.setting_note, conditions.circumstances_note):
+    for render in (conditions.measurement_note, conditions.circumstances_note):
         assert sentence([render(runs)], "own-algorithm") == note
     alone = conditions.algorithms_note(runs[runs["framework"] == "pytorch-ddp"]).facts
     assert (alone["accuracy"], alone["accuracy_of_others"]) == ([0.75, 0.75], [])

@@ -72,5 +72,5 @@ def test_a_study_of_traced_runs_alone_uses_them_and_says_so(campaign, tmp_path):
     all_runs, traced_runs = read_timing_runs(write_frames(tmp_path, *campaign)[0]), traced(campaign[0])
     file, _ = write_frames(tmp_path, traced_runs, campaign[1])
     assert len(read_timing_runs(file)) == len(traced_runs)
-    assert conditions.ALL_TRACED in sentences([conditions.setting_note(read_timing_runs(file))])
-    assert "all-runs-traced" not in codes(sentences([conditions.setting_note(all_runs)]))
+    assert conditions.ALL_TRACED in sentences([conditions.measurement_note(read_timing_runs(file))])
+    assert "all-runs-traced" not in codes(sentences([conditions.measurement_note(all_runs)]))

@@ -21,7 +21,7 @@ def test_captions_name_user_models(tmp_path: Path, runs: pd.DataFrame) -> None:
     with user_models_in(tmp_path, ours={}):
         note = conditions.user_models_note(mixed)
         assert note.facts["models"] == ["ours"] and model not in note
-        for render in (conditions.setting_note, conditions.circumstances_note):
+        for render in (conditions.measurement_note, conditions.circumstances_note):
             assert sentence([render(mixed)], "own-models") == note
         elsewhere = mixed.assign(framework="a-framework-of-others")
         assert conditions.user_models_note(elsewhere) == ""

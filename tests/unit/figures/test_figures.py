@@ -172,7 +172,7 @@ def test_a_caption_says_what_every_caption_must(name, drawings, csv):
     assert len(apart) <= 1 and "\n" not in below and "\n" not in "".join(apart)
     assert len(below.split()) <= 45
     assert conditions.run_counts_note(runs, intervals) in below
-    assert conditions.setting_note(runs) in below
+    assert conditions.measurement_note(runs) in below
     assert ("95 %" in below) == intervals, "of what is not drawn nothing is said"
 
 

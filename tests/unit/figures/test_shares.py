@@ -114,7 +114,7 @@ def test_panels_share_an_axis_within_a_model(records):
     )
     assert {"parts-around-epochs", "training-divided"} <= set(codes(caption.endnotes))
     assert (
-        conditions.setting_note(records.runs) in caption
+        conditions.measurement_note(records.runs) in caption
         and conditions.run_counts_note(records.runs, False) in caption
     )
     assert "nan" not in caption
@@ -183,7 +183,7 @@ def test_it_is_drawn_whatever_the_campaign_holds(case, spec, tmp_path):
         assert texts == {shares_figure.CELL_WITHOUT_WALL_TIME}
     elif case == "a cell failed":
         assert texts == {captions.NO_SUCCESS}
-    assert conditions.setting_note(records.runs) in caption
+    assert conditions.measurement_note(records.runs) in caption
     assert is_empty or conditions.run_counts_note(records.runs, False) in caption
     if case in CODES:
         facts = find_note(caption.endnotes, CODES[case]).facts

@@ -139,7 +139,9 @@ def test_what_went_wrong_has_a_symbol_each_and_is_counted(drawn_of, tmp_path):
     assert 3600 * at == pytest.approx(failed * (RUN_S + PAUSE_S) + RUN_S / 2)
     note = find_note(caption.notes, "runs-without-times")
     assert note.facts == {"runs": 1}
-    assert conditions.setting_note(Records(tmp_path / "runs.csv", tmp_path / "epochs.csv").runs) in caption
+    assert (
+        conditions.measurement_note(Records(tmp_path / "runs.csv", tmp_path / "epochs.csv").runs) in caption
+    )
 
 
 def test_a_failed_run_that_tells_no_host_has_a_lane_of_its_own(drawn_of):

@@ -118,7 +118,7 @@ def test_a_bar_for_every_traced_cell(records, kind, spec):
     )
     assert bars == 19
     assert len(caption.split("\n\n")[0].split()) <= captions.MAX_CAPTION_WORDS
-    facts = conditions.setting_note(traced(records.every_run)).facts
+    facts = conditions.measurement_note(traced(records.every_run)).facts
     missing = [note for note in facts["notes"] if note not in caption]
     assert not missing
 

@@ -345,7 +345,7 @@ def test_the_table_says_what_stands_behind_it(study):
     every, rows = evaluate(cells, network, methods.methods())
     created = table(runs, cells, rows)
     assert "methods" in codes(created.notes)
-    assert created.notes[-1] == conditions.setting_note(runs)
+    assert created.notes[-1] == conditions.measurement_note(runs)
     worst = created.display.set_index(["left out", "method"]).loc[("6 nodes", LAW), "worst cell"]
     assert worst.startswith("batch size ")
     assert "6 nodes, links of " in worst

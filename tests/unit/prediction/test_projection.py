@@ -366,7 +366,7 @@ def test_the_figure_is_drawn_from_what_the_table_wrote(study, tmp_path, capsys):
     assert len([ax for ax in drawn.axes if ax.axison]) == 2 * 3, "two panels for each batch size"
     assert names_in(drawn.legends[0]) == ["1 Gbit/s", "10 Gbit/s", "25 Gbit/s", "100 Gbit/s"]
     assert find_note(caption.below, "heading").facts == {"quantities": ["speedup", "efficiency"]}
-    assert caption.count(conditions.setting_note(records.runs)) == 1
+    assert caption.count(conditions.measurement_note(records.runs)) == 1
     assert conditions.run_counts_note(records.runs, False) in caption
 
 

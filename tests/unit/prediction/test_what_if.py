@@ -149,7 +149,7 @@ def test_the_table_says_how_far_it_is_off(rows, study):
         and abs(errors["worst"]) == rows["error"].abs().max()
     )
     assert built.display["error (%)"].tolist().count("–") == len(rows) - 4
-    assert built.notes[-1] == what_if.conditions.setting_note(timing_runs(study.runs))
+    assert built.notes[-1] == what_if.conditions.measurement_note(timing_runs(study.runs))
 
 
 def test_errors_have_a_sign_as_numbers_elsewhere_have():
@@ -189,7 +189,7 @@ def test_a_study_without_kept_steps_has_an_empty_table(study):
     assert none.empty
     assert what_if.table(none, reduced).notes == [
         what_if.NO_TRACE,
-        what_if.conditions.setting_note(timing_runs(study.runs)),
+        what_if.conditions.measurement_note(timing_runs(study.runs)),
     ]
 
 

@@ -30,7 +30,7 @@ from provenance.differing import compare_sources
 from provenance.manifest import retire
 from provenance.sources import collect_sources, measured_with
 from report.checkout import state
-from report.setting import PageTable
+from report.page_table import PageTable
 from support.measured_elsewhere import imported_study
 from support.own_commands import PRINTED_STEPS, own_commands, write_study
 from support.synthetic import campaign

@@ -12,6 +12,7 @@ from declared.study import Author, Study, load_study
 from plan import campaign as plan_campaign
 from report import paper
 from report.anonymous import BREAK, NOT_ANONYMOUS, Anonymizer, build_anonymizer, scrub_sources
+from report.checkout import State
 from support.html_page import Page
 from support.reports import CampaignFiles
 from support.synthetic import campaign
@@ -152,8 +153,10 @@ def test_no_planted_name_is_in_the_papers_sources(
         site="local",
         runs=files.runs_csv,
         epochs=files.epochs_csv,
-        figures=files.figures,
+        figures=[spec.to_json() for spec in files.specs],
+        figure_folder=files.results / "figures",
         tables=files.tables,
+        checkout=State().to_json(),
         out=out,
     )
     sources = {file.name: file.read_text().lower() for file in out.rglob("*.tex")}

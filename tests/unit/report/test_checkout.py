@@ -31,8 +31,10 @@ def test_a_clean_checkout_is_its_commit(repository: Path) -> None:
 
 def test_changed_and_new_files_are_named(repository: Path) -> None:
     (repository / "file").write_text("2")
-    (repository / "a new one").write_text("")
-    assert state(repository).changed == ("a new one", "file")
+    (repository / "run.log").write_text("")
+    (repository / "rules").mkdir()
+    (repository / "rules" / "new.smk").write_text("")
+    assert state(repository).changed == ("file", "rules/")
 
 
 def test_a_copy_in_someone_elses_repository_has_no_commit(repository: Path) -> None:

@@ -11,7 +11,7 @@ from common.files import CHECKOUT
 from common.notes import Note
 from declared.imported import AcceptedFinding
 from plan.campaign import Campaign, load_campaign
-from report import design, elsewhere, every_run, make, quality, setting, twelve_rules
+from report import design, elsewhere, every_run, make, quality, site_and_software, twelve_rules
 from report.checkout import State
 from report.facts import Facts
 from report.material import Material
@@ -47,7 +47,7 @@ def campaign(monkeypatch: pytest.MonkeyPatch) -> Campaign:
 @pytest.fixture
 def material(campaign: Campaign) -> Material:
     files = Records(DLPERF / "runs.csv", DLPERF / "epochs.csv")
-    return make.read_material(campaign, files, [], [])
+    return make.read_material(campaign, files, [], Path(), [])
 
 
 def facts_of(campaign: Campaign) -> Facts:
@@ -100,7 +100,7 @@ def test_report_has_no_seeds_and_no_order(material: Material) -> None:
     varying, constant = design.factors(material.study)
     assert [row[0] for row in varying.rows] == ["framework", "nodes", "devices per node"]
     assert "optimizer" not in [row[0] for row in constant.rows]
-    assert setting.data_sets(material.study.factors["dataset"], None, material.runs) == []
+    assert site_and_software.data_sets(material.study.factors["dataset"], None, material.runs) == []
 
 
 def test_every_run_has_a_place_in_the_chart(material: Material) -> None:

@@ -15,7 +15,8 @@ from common.errors import InputError
 from common.notes import find_note
 from common.tables import write_table
 from figures.captions import NOT_DRAWN
-from report import content, libraries, make, material, opening, quality, setting, twelve_rules
+from report import content, libraries, make, material, quality, site_and_software, twelve_rules
+from report.answer_section import build_answer_section
 from report.checkout import State
 from report.every_run import RECORDS_ELSEWHERE
 from runs.phases import WAIT
@@ -235,7 +236,7 @@ def test_the_answer_has_the_numbers_of_the_tables(page: Page, campaign_files) ->
     marks = [mark.name for mark in quality.marks(material, twelve_rules.judge_all(material))]
     facts = find_note(marks, "runs-usable").facts
     assert (facts["usable"], facts["runs"], sum(facts["causes"].values())) == (110, 114, 4)
-    assert find_note(opening.build_opening(material).sentences, "usable-runs").facts == facts
+    assert find_note(build_answer_section(material).main, "usable-runs").facts == facts
     assert all(mark in section for mark in marks)
 
 
@@ -251,7 +252,7 @@ def test_answer_is_sentences_main_figure_marks_tables(page: Page, campaign_files
         material.study.margin,
     )
     marks = [mark.name for mark in quality.marks(material, twelve_rules.judge_all(material))]
-    captions = [table.caption.partition(",")[0] for table in opening.build_opening(material).tables]
+    captions = [table.caption.partition(",")[0] for table in build_answer_section(material).tables]
     order = [*first, material.pictures[0].heading, *marks, *further, *captions]
     text = " ".join(page.text_of("answer").split())
     places = [text.index(" ".join(part.split())) for part in order]
@@ -281,8 +282,10 @@ def test_what_has_no_content_is_left_out_with_its_reason(in_folder) -> None:
     ids = {attributes.get("id") for _, attributes in page.elements}
     assert "figure-energy" not in ids and "table-missing" not in ids and "source-missing" not in page.scripts
     left_out = campaign_files.material().left_out
-    assert list(left_out) == ["energy", "missing"] and left_out["energy"] == "no run measured energy"
-    assert tables.read(campaign_files.results / "tables" / "missing").notes[0].startswith(left_out["missing"])
+    assert list(left_out) == ["energy", "table scaling", "table missing"]
+    assert left_out["energy"] == "no run measured energy"
+    reason = tables.read(campaign_files.results / "tables" / "missing").notes[0]
+    assert reason.startswith(left_out["table missing"])
     assert content.left_out(left_out) in page.text
     assert {"figure-residuals", "table-cells"} <= ids
 
@@ -297,7 +300,7 @@ def test_cells_out_of_memory_are_listed_and_answered(in_folder) -> None:
     failures = Page(campaign_files.report()).text_of("failures")
     assert "Cells whose memory ran out: 2" in failures and "Cells without any" not in failures
     assert all(cell in failures for cell in set(runs["cell"][is_out]))
-    sentences = opening.build_opening(campaign_files.material()).sentences
+    sentences = build_answer_section(campaign_files.material()).main
     assert find_note(sentences, "out-of-memory").facts["factor"] == "framework"
     assert find_note(sentences, "usable-runs").facts["causes"] == {"out of memory": 4}
 
@@ -312,14 +315,14 @@ def test_tables_are_there_with_notes_and_sources(page: Page, campaign_files) -> 
 def test_how_to_reproduce_names_commit_changes_and_seeds(page: Page, campaign_files) -> None:
     assert "./ringside report quickstart --site local" in page.text and "20261120" in page.text
     state = State(COMMIT.commit, ("a file",))
-    note = setting.reproduction(campaign_files.campaign(), None, "available", state).commit
+    note = site_and_software.reproduction(campaign_files.campaign(), None, "available", state).commit
     assert (note.code, note.facts) == ("changed-commit", {"commit": COMMIT.commit, "changed": ("a file",)})
     assert "a file" in note and note in Page(campaign_files.report(state=state, out="dirty.html")).text
     for state, code, rendered in (
         (COMMIT, "clean-commit", page),
         (State(None), "no-commit", Page(campaign_files.report(state=State(None), out="none.html"))),
     ):
-        note = setting.reproduction(campaign_files.campaign(), None, "available", state).commit
+        note = site_and_software.reproduction(campaign_files.campaign(), None, "available", state).commit
         assert note.code == code and note in rendered.text and (state.commit or "") in note
 
 

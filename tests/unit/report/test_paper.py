@@ -32,7 +32,7 @@ from figures import style
 from figures.captions import NOT_DRAWN
 from network import fit
 from replication import reached
-from report import design, document, drafts, paper, pdf, setting
+from report import design, document, drafts, paper, pdf, site_and_software
 from report import methods as methods_module
 from report.facts import Facts, texts
 from report.findings import (
@@ -95,6 +95,10 @@ def facts_of(runs_csv: Path, network_csv: Path | None = None, **changes: object)
         network=read_table(network_csv, "network") if network_csv else None,
         checks=None,
         paper_tables=TABLES,
+        figure_specs=[
+            *load_study(runs["study"].iloc[0]).possible_figure_specs,
+            *(FigureSpec(name, "timeline") for name in ("wide", "high", "s")),
+        ],
     )
 
 
@@ -289,7 +293,7 @@ def test_drafts_say_what_tables_show(quickstart_like: tuple[Facts, list[Path], l
     assert scaling.facts["efficiency"] == largest["efficiency"].max()
     assert scaling.facts["slower"] == (largest["speedup_high"] < 1).sum()
     assert scaling.facts["longer"] == (largest["speedup"] < 1).sum() >= scaling.facts["slower"]
-    means = find_note(answer.opening, "means")
+    means = find_note(answer.main, "means")
     short = means.partition("; ")[0]
     assert short in next(drafts.abstract(facts, answer)) and short not in next(
         drafts.conclusion(facts, answer)
@@ -304,7 +308,7 @@ def test_drafts_say_what_tables_show(quickstart_like: tuple[Facts, list[Path], l
     assert scaling.facts["efficiency"] == largest["efficiency"].min()
     assert "[" not in next(drafts.conclusion(facts, answer)) and "[" in next(drafts.abstract(facts, answer))
     warning, unrelated = Note("response-not-measured", "No run has it."), Note("nothing-tested", "Nothing.")
-    best = Note("fastest-level", "Mean is shortest with 4.")
+    best = Note("best-level", "Mean is shortest with 4.")
     assert drafts._main_sentences(answers.Answer([warning, best, unrelated], [])) == [warning, best]
     effect = Note("effect", "Nodes change it.")
     assert drafts._main_sentences(answers.Answer([best, unrelated, effect], [])) == [best, effect]
@@ -444,10 +448,10 @@ def test_finding_on_single_runs_has_no_interval() -> None:
 
 def test_failed_benchmarks_are_named_with_reasons() -> None:
     network = read_table(CAMPAIGN / "network.csv", "network")
-    assert setting.failed_benchmarks(fit.table(network).data) == ""
+    assert site_and_software.failed_benchmarks(fit.table(network).data) == ""
     first = network["framework"].iloc[0]
     network.loc[network["framework"] == first, ["status", "reason"]] = ["invalid", "disturbed"]
-    note = setting.failed_benchmarks(fit.table(network).data)
+    note = site_and_software.failed_benchmarks(fit.table(network).data)
     assert isinstance(note, Note) and ("invalid", "disturbed") in note.facts["benchmarks"].values()
 
 
@@ -521,9 +525,9 @@ def test_results_are_the_answer_then_the_figures(tmp_path: Path) -> None:
     )
     in_supplement = re.findall("tables/([a-z]+)", contents["supplement"])
     assert sorted(in_supplement) == sorted(set(TABLES) - {"anova", "effects", "missing"}), "no run is missing"
-    supplement = replace(facts, paper_tables=["anova", "effects"], supplement_tables=["checks"])
+    supplement = replace(facts, paper_tables=["anova", "effects"], supplement_tables={"checks": "Table S3"})
     assert (
-        supplement.see("checks") == " (see the supplement)"
+        supplement.see("checks") == " (Table~S3)"
         and supplement.see("effects") == r" (Table~\ref{tab:effects})"
     )
     assert supplement.see_here("checks") == "" and r"\ref{tab:checks}" not in contents["methods"]
@@ -672,12 +676,12 @@ def test_methods_describe_rows_with_clicks_and_labels_of_pixels() -> None:
 def test_report_has_digests_of_folders_and_values_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     folder = {**load_dataset("cifar-10"), "folder": "/data", "sha256": "ab" * 32}
     runs = facts_of(CAMPAIGN / "runs.csv").runs
-    (clicks,) = setting.data_sets(["synthetic-clicks-100"], None, runs)
+    (clicks,) = site_and_software.data_sets(["synthetic-clicks-100"], None, runs)
     assert dict(clicks.facts)["vocabulary"] == "2,600" and "SHA-256 of the folder's files" not in dict(
         clicks.facts
     )
-    monkeypatch.setattr(setting, "find_dataset", lambda _: folder)
-    (trees,) = setting.data_sets(["cifar-10"], None, runs)
+    monkeypatch.setattr(site_and_software, "find_dataset", lambda _: folder)
+    (trees,) = site_and_software.data_sets(["cifar-10"], None, runs)
     assert dict(trees.facts)["SHA-256 of the folder's files"] == "ab" * 32
 
 
@@ -702,8 +706,11 @@ def test_methods_point_at_the_table_of_settings() -> None:
     runs["settings"] = join_settings({"threads": "2"})
     first = runs["framework"] == runs["framework"].iloc[0]
     runs.loc[first, "settings"] = join_settings({"threads": "1"})
-    for place, reference in (("paper_tables", "tab:settings"), ("supplement_tables", "supplement")):
-        placed = replace(facts, runs=runs, **{"paper_tables": (), place: ("settings",)})
+    for in_paper, in_supplement, reference in (
+        (("settings",), {}, "tab:settings"),
+        ((), {"settings": "Table S3"}, "Table~S3"),
+    ):
+        placed = replace(facts, runs=runs, paper_tables=in_paper, supplement_tables=in_supplement)
         note = find_note(method_notes(placed)["Frameworks"], "framework-settings")
         assert "threads" in note.facts["settings"] and reference in note
 
@@ -959,4 +966,4 @@ def test_long_means_are_in_the_supplement_only(
     monkeypatch.setattr(paper, "MAX_FLOAT_ROWS", 20)
     folder = written_paper(quickstart_like, tmp_path, quickstart_like[0])
     assert "tab:means" not in (folder / "tables.tex").read_text()
-    assert "Means of all cells are in the supplement." in (folder / "results.tex").read_text()
+    assert "Means of all cells are in Table~S" in (folder / "results.tex").read_text()

@@ -359,7 +359,12 @@ def table(runs: pd.DataFrame) -> tables.Table:
     data = summarize(runs, result)
     if result.means is None:
         why = interval_gain_note(result) or adjusted_tables_note(result)
-        notes = [why, slopes_note(result), METHOD if result.adjusted else "", conditions.setting_note(runs)]
+        notes = [
+            why,
+            slopes_note(result),
+            METHOD if result.adjusted else "",
+            conditions.measurement_note(runs),
+        ]
         display = pd.DataFrame(columns=["cell"], dtype=str)
         return tables.Table(TITLE, data, display, notes)
     texts = level_texts(data, runs)
@@ -388,7 +393,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
             "what-adjusted-means-hold-for",
             [METHOD, "Adjusted means and their intervals hold for the machine speed of this campaign only."],
         ),
-        conditions.setting_note(runs),
+        conditions.measurement_note(runs),
     ]
     return tables.Table(TITLE, data, pd.DataFrame(texts), notes)
 

@@ -425,9 +425,10 @@ def _notes(runs: pd.DataFrame, analysis: Analysis, response: Response) -> list[s
         if "" in aliases:
             text = (
                 "Left out, because too few combinations of their levels have runs: "
-                f"{', '.join(aliases[''])}. Their effects cannot be separated from "
-                f"{conditions.join_names(analysis.confounded)}. Sums, F and p of these hold only if the "
-                f"terms left out have no effect{', and they have no q' * bool(data['q'].notna().any())}."
+                f"{', '.join(aliases[''])}. "
+                f"{'Its effect' if len(aliases['']) == 1 else 'Their effects'} cannot be separated from "
+                f"{conditions.join_names(analysis.confounded)}. Sums, F and p of these hold only without an "
+                f"effect of what is left out{', and they have no q' * bool(data['q'].notna().any())}."
             )
             notes.append(Note("terms-left-out", text, terms=aliases[""], confounded=analysis.confounded))
     if data["F"].notna().any() and (spread := estimate_response_means(runs, response)).differ:
@@ -441,4 +442,4 @@ def _notes(runs: pd.DataFrame, analysis: Analysis, response: Response) -> list[s
     if analysis.too_many:
         text = f"Left out, because they have too many levels: {conditions.join_names(analysis.too_many)}."
         notes.append(Note("too-many-levels", text, terms=analysis.too_many))
-    return [*filter(None, notes), conditions.setting_note(runs)]
+    return [*filter(None, notes), conditions.measurement_note(runs)]

@@ -1,6 +1,6 @@
 """Answer a study's question in sentences that a colleague would say.
 
-These notes, by their codes, open a report or a paper:
+Its main notes, by their codes, come first in a report or a paper:
 
     response-not-measured   no run has the study's response, so the answer is about epoch time
     means                   the range of means, on each number of nodes if it varies
@@ -9,11 +9,12 @@ These notes, by their codes, open a report or a paper:
     recovered               the share of the time beyond computation that accumulation recovers
     accuracy-of-accumulation    the final accuracy with and without accumulation, if they differ
     differences             how many comparisons of the first factor in question are significant; the largest
-    fastest-level           which of its levels is best, at how many settings of the others; its largest lead
-    not-told-apart          what the data cannot resolve; nothing-tested if no comparison has a test
+    best-level              which of its levels is best, at how many settings of the others; its largest lead
+    warm-up                 the framework whose runs spend much more time in warm-up than the others
+    open-comparisons        what the data cannot resolve; nothing-tested if no comparison has a test
     out-of-memory           with which levels of the first factor in question memory ran out
 
-Without a ranking, an effect takes the place of fastest-level. A study without a successful run has no-answer
+Without a ranking, an effect takes the place of best-level. A study without a successful run has no-answer
 and out-of-memory, a study of one cell only one-cell. Further notes give the range of every other factor.
 Factors that define the work, such as the model, come first only if the study asks about them: that a larger
 model takes longer is not an answer.
@@ -29,7 +30,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from analysis import tables
+from analysis import intervals, tables
 from analysis.cell_means import estimate_means, estimate_response_means, measured_response
 from analysis.contrasts import (
     Contrast,
@@ -68,10 +69,10 @@ NOTHING_TESTED = Note(
     "nothing-tested", "No comparison could be tested: that needs two or more runs of each cell."
 )
 READING = (
-    "Compared cells differ in one factor{}. {}Brackets after ratios are simultaneous 95 % intervals, which "
-    "exclude 1 only for significant differences (p < 0.05 after Holm correction over a factor's comparisons)"
-    "{}. Other brackets are 95 % intervals of each number alone. Extremes among many comparisons tend to be "
-    "exaggerated (selection bias)."
+    "Compared cells differ in one factor{}. {}Brackets after a ratio of two levels are simultaneous 95 % "
+    "intervals, which exclude 1 only for significant differences (p < 0.05 after Holm correction over a "
+    "factor's comparisons){}. All other brackets, such as those of means and speed-ups, are uncorrected 95 % "
+    "intervals of each number alone. Extremes among many comparisons tend to be exaggerated (selection bias)."
 )
 OPEN_BOUND = "; a round bracket at 1 excludes it"
 COMPUTATION = (
@@ -87,18 +88,20 @@ OWN_SETTINGS = "Frameworks keep their own settings (table `settings`). "
 MAX_RANGES = 4  # Most ranges of means in a sentence, one for each number of nodes.
 MAX_GROUPS = 3  # Most groups of comparisons, one for each level of the factor that an effect depends on.
 MIN_FACTOR = 3.0  # Larger ratios are given as factors, smaller ones in per cent.
+# Shares of warm-up of a framework that stands out: of node time, and relative to the other frameworks.
+MIN_WARM_UP_SHARE, MIN_WARM_UP_RATIO = 0.1, 2.0
 
 
 class Answer(NamedTuple):
     """The answer of a study.
 
     Attributes:
-        opening: Notes that open a report, in the order of the module's docstring.
+        main: The main notes, in the order of the module's docstring.
         further: The effects of all other factors, and how accumulation changes the accuracy.
         reading: How to read the numbers; "" if nothing is compared.
     """
 
-    opening: list[Note]
+    main: list[Note]
     further: list[Note]
     reading: str = ""
 
@@ -110,6 +113,7 @@ def answer_sentences(
     answer_factors: Sequence[str] = (),
     margin: float | None = None,
     response: Response = EPOCH_TIME,
+    useful_time: pd.DataFrame | None = None,
 ) -> Answer:
     """Return the answer of a study, about epoch time if no run has the response.
 
@@ -121,23 +125,26 @@ def answer_sentences(
             order of the table of effects is taken.
         margin: The study's equivalence margin, if it has one.
         response: The study's response, a column of `runs` if a run has it.
+        useful_time: The table of node time by use, as in its CSV file; None without one.
     """
     measured = measured_response(runs, response)
     if successful(runs).empty:
         return Answer([NO_SUCCESS, *_out_of_memory_notes(runs, answer_factors or ["framework"])], [])
     if measured != response:
-        answer = answer_sentences(runs, effects, anova, answer_factors, margin)
+        answer = answer_sentences(runs, effects, anova, answer_factors, margin, useful_time=useful_time)
         note = Note("response-not-measured", NOT_MEASURED.format(response.title), response=response.name)
-        return answer._replace(opening=[note, *answer.opening])
+        return answer._replace(main=[note, *answer.main])
     if not varying(runs):
         return Answer([_one_cell_note(runs, measured)], [])
     by_factor = contrasts_by_factor(runs, effects, anova, measured)
-    first, *more_factors = [name for name in answer_factors if name in by_factor] or list(by_factor)[:1]
-    opening, described = _opening(runs, by_factor, [first, *more_factors], anova, measured)
+    factors = [name for name in answer_factors if name in by_factor] or list(by_factor)[:1]
+    main, described = _main_notes(runs, by_factor, factors, anova, measured)
+    if measured == EPOCH_TIME and useful_time is not None:
+        main += filter(None, [_warm_up_note(runs, useful_time)])
     every_contrast = [contrast for contrasts in by_factor.values() for contrast in contrasts]
     if every_contrast:
-        opening.append(_undecided_note(every_contrast, margin))
-    opening += _out_of_memory_notes(runs, [first, *more_factors])
+        main.append(_open_comparisons_note(every_contrast, margin))
+    main += _out_of_memory_notes(runs, factors)
     further = [
         _effect_note(name, contrasts, anova, measured)
         for name, contrasts in by_factor.items()
@@ -145,10 +152,10 @@ def answer_sentences(
     ]
     if unknown := [name for name in by_factor if name not in described and not by_factor[name]]:
         further.append(_unknown_effects_note(unknown))
-    codes = {note.code for note in opening}
+    codes = {note.code for note in main}
     if ACCURACY not in codes:
         further += filter(None, [_accuracy_note(runs, by_factor.get(ACCUMULATION, []), anova)])
-    return Answer(opening, further, _reading(runs, effects, every_contrast, "recovered" in codes))
+    return Answer(main, further, _reading(runs, effects, every_contrast, "recovered" in codes))
 
 
 def _one_cell_note(runs: pd.DataFrame, response: Response) -> Note:
@@ -159,7 +166,7 @@ def _one_cell_note(runs: pd.DataFrame, response: Response) -> Note:
     return Note("one-cell", text, **{response.column: mean})
 
 
-def _opening(
+def _main_notes(
     runs: pd.DataFrame,
     by_factor: Mapping[str, Sequence[Contrast]],
     answer_factors: Sequence[str],
@@ -170,26 +177,27 @@ def _opening(
     first, *more_factors = answer_factors
     contrasts = by_factor[first]
     rankings, differences = rank_levels(runs, first, contrasts, response), None
-    opening: list[Note] = [_means_note(runs, response)]
+    notes: list[Note] = [_means_note(runs, rankings, response)]
     for name in more_factors:
-        opening.append(_effect_note(name, by_factor[name], anova, response))
+        notes.append(_effect_note(name, by_factor[name], anova, response))
     if ACCUMULATION in answer_factors and response == EPOCH_TIME:
         pairs = by_factor[ACCUMULATION]
-        opening += filter(None, [_recovered_note(runs, pairs), _accuracy_note(runs, pairs, anova)])
+        notes += filter(None, [_recovered_note(runs, pairs), _accuracy_note(runs, pairs, anova)])
     if rankings:
-        opening += filter(None, [differences := _differences_note(first, contrasts, anova, response)])
-        opening.append(_best_note(first, rankings, response))
+        notes += filter(None, [differences := _differences_note(first, contrasts, anova, response)])
+        notes.append(_best_level_note(first, rankings, response))
     else:
-        opening.append(_effect_note(first, contrasts, anova, response))
+        notes.append(_effect_note(first, contrasts, anova, response))
     # The note on the best level has the only contrast of a factor, but not the range of several.
     is_described = not rankings or differences or len(contrasts) == 1
     described = {*more_factors, *([first] if is_described else [])}
     strongest = None if more_factors else _strongest_factor(by_factor, described)
     if strongest:
-        rank = " most" if strongest == _strongest_factor(by_factor) else " most of the other factors"
-        opening.append(_effect_note(strongest, by_factor[strongest], anova, response, rank))
+        scope = "" if strongest == _strongest_factor(by_factor) else "Of the other factors, "
+        lead_in = _capitalize(f"{scope}the largest effect is that of {title(strongest)}: ")
+        notes.append(_effect_note(strongest, by_factor[strongest], anova, response, lead_in))
         described.add(strongest)
-    return opening, described
+    return notes, described
 
 
 def _reading(
@@ -240,23 +248,27 @@ def _differences_of_cells(runs: pd.DataFrame) -> str:
 def _accuracy_note(runs: pd.DataFrame, contrasts: Sequence[Contrast], anova: pd.DataFrame) -> Note | None:
     """Say how the final accuracy differs between cells that accumulation compares; None if it does not."""
     pairs = [contrast for contrast in contrasts if contrast.cells]
-    accuracy = 100 * successful(runs).groupby("cell")["validation_accuracy"].mean().astype(float)
-    pairs = [pair for pair in pairs if accuracy.reindex(pair.cells).notna().all()]
+    ok = successful(runs)
+    # The intervals of the table of cells.
+    estimates = intervals.means(ok["validation_accuracy"], ok["cell"], 0, 1)
+    accuracy = 100 * estimates[["value", "low", "high"]]
+    pairs = [pair for pair in pairs if set(pair.cells) <= set(accuracy.index)]
     if not pairs:
         return None
     moderator = _moderator(pairs, anova)
-    texts, ranges = [], []
+    clauses, ranges = [], []
     for level, group in (group_by_other_level(pairs, moderator) if moderator else {None: pairs}).items():
+        texts = []
         for after in (False, True):
-            values = accuracy[[pair.cells[after] for pair in group]]
+            cells = accuracy.loc[[pair.cells[after] for pair in group]].sort_values("value")
             changed = {ACCUMULATION: group[0].after if after else group[0].before}
-            words = setting_text(changed | ({moderator: level} if moderator else {}))
-            ends = dict.fromkeys(f"{value:.1f}" for value in (values.min(), values.max()))
-            texts.append((" to ".join(ends), words))
-            ranges.append((words, values.min(), values.max()))
-    if len({values for values, _ in texts}) == 1:
+            ends = dict.fromkeys(tables.interval(Estimate(*cells.iloc[at])) for at in (0, -1))
+            texts.append(f"{' to '.join(ends)} % {setting_text(changed)}")
+            ranges.append((" to ".join(ends), cells["value"].min(), cells["value"].max()))
+        place = f" {setting_text({moderator: level})}" if moderator else ""
+        clauses.append(f"{' and '.join(texts)}{place}")
+    if len({values for values, *_ in ranges}) == 1:
         return None
-    accuracies = "; ".join(f"{values} % {words}" for values, words in texts)
     levels = cell_levels(runs).set_index("cell").loc[[cell for pair in pairs for cell in pair.cells]]
     shared = {
         name: levels[name].iloc[0]
@@ -264,7 +276,7 @@ def _accuracy_note(runs: pd.DataFrame, contrasts: Sequence[Contrast], anova: pd.
         if levels[name].nunique(dropna=False) == 1
     }
     scope = _capitalize(setting_text(shared)) if shared else "In the cells compared"
-    text = f"{scope}, mean validation accuracy after the last epoch is {accuracies}."
+    text = f"{scope}, mean validation accuracy after the last epoch is {'; '.join(clauses)}."
     return Note(ACCURACY, text, ranges=ranges, shared=shared)
 
 
@@ -310,8 +322,8 @@ def _differences_note(
             f"Of {number_of(n_tested, 'comparison')} of {nouns}, {len(differing)} {are} significant"
             f"{f' ({join_words(counts)})' if counts else ''}"
             f"{': ' if len(differing) == 1 else '. The largest difference: '}"
-            f"{_level(largest, largest.after)} has {tables.ratio(largest.ratio)} times the mean "
-            f"{response.title} of {_level(largest, largest.before)}{context}."
+            f"mean {response.title} {setting_text({factor: largest.after})} is {tables.ratio(largest.ratio)} "
+            f"times that {setting_text({factor: largest.before})}{context}."
         )
     return Note(
         "differences", text, factor=factor, significant=len(differing), tested=n_tested, largest=largest
@@ -322,37 +334,49 @@ def _level(contrast: Contrast, level: Any) -> str:
     return treatment_text({contrast.factor: level})
 
 
-def _best_note(factor: str, rankings: Sequence[Ranking], response: Response) -> Note:
+def _best_level_note(factor: str, rankings: Sequence[Ranking], response: Response) -> Note:
     """Say which level of a factor has the best mean response, at how many settings, and its largest lead."""
     wins, n = Counter(ranking.levels[0] for ranking in rankings), len(rankings)
     count = max(wins.values())
     winners = [level for level in wins if wins[level] == count]
-    every_lead = [ranking.lead for ranking in rankings if ranking.lead]
-    leads = [lead for lead in every_lead if lead.after in winners]
+    leads = [ranking.lead for ranking in rankings if ranking.lead and ranking.levels[0] in winners]
+    other_leads = [ranking.lead for ranking in rankings if ranking.lead and ranking.levels[0] not in winners]
     n_tested, differing = len(select_tested(leads)), select_significant(leads)
     extreme = max if response.is_rate else min
     best = extreme(differing or leads, key=lambda lead: lead.ratio.value, default=None)
     names = " and ".join(treatment_text({factor: level}) for level in winners)
-    extent = f" at {count} of {n} settings of the other factors" if n > 1 else ""
+    region = _where_best(rankings, winners[0]) if len(winners) == 1 and 1 < count < n else {}
+    region_text = f"{setting_text(region)}, " if region else ""
+    of_settings = f"all {count} settings" if region or count == n else f"{count} of {n} settings"
+    extent = f" at {of_settings} of the other factors" if n > 1 else ""
     extent += " each" if n > 1 and len(winners) > 1 else ""
-    if len(winners) == 1 and 1 < count < n:
-        extent += _where_first(rankings, winners[0])
-    text = f"mean {response.title} is {response.superlative} with {names}{extent}"
-    if select_tested(every_lead) and not select_significant(every_lead):
+    text = f"{region_text}mean {response.title} is {response.superlative} with {names}{extent}"
+    if select_tested([*leads, *other_leads]) and not select_significant([*leads, *other_leads]):
         # A reader takes the first name for the winner, so the reservation comes before it.
         text = f"No lead over the second is significant: {text}"
-    else:
-        text = f"{text[0].upper()}{text[1:]}"
-        if n_tested:
-            are = "is" if len(differing) == 1 else "are"
-            text += f"; {len(differing)} of {number_of(n_tested, 'lead')} over the second {are} significant"
+        other_leads = []
+    elif n_tested:
+        are = "is" if len(differing) == 1 else "are"
+        text += f"; {len(differing)} of {number_of(n_tested, 'lead')} over the second {are} significant"
+    text = _capitalize(text)
     if best:
         after, before = (_level(best, level) for level in (best.after, best.before))
-        text += f". {'In the largest lead, with' if len(leads) > 1 else 'With'} {after} it is "
-        text += f"{tables.ratio(best.ratio)} times that with {before}"
-        text += f" ({best.context})" if best.context else ""
+        context = treatment_text(
+            {name: best.other_levels[name] for name in best.other_levels if name not in region}
+        )
+        text += (
+            f". {'In the largest lead, it' if len(leads) > 1 else 'It'} is {tables.ratio(best.ratio)} times "
+        )
+        text += f"that with {before}"
+        text += f" with {after}" if len(winners) > 1 else ""
+        text += f" ({context})" if context else ""
+    if n_others := len(select_tested(other_leads)):
+        n_significant = len(select_significant(other_leads))
+        are = "are" if n_significant > 1 else "is"
+        text += f". At the other {number_of(n - count * len(winners), 'setting')}, "
+        text += f"{n_significant or 'none'} of {number_of(n_others, 'lead')} {are} significant"
     return Note(
-        "fastest-level",
+        "best-level",
         f"{text}.",
         factor=factor,
         levels=winners,
@@ -363,19 +387,45 @@ def _best_note(factor: str, rankings: Sequence[Ranking], response: Response) -> 
     )
 
 
-def _where_first(rankings: Sequence[Ranking], winner: Any) -> str:
-    """Say if the settings at which a level is best are those with one level of a factor; else ""."""
+def _where_best(rankings: Sequence[Ranking], winner: Any) -> dict[str, Any]:
+    """Return the level of another factor at whose settings alone a level is best; {} without one."""
     is_first = [ranking.levels[0] == winner for ranking in rankings]
-    for name in rankings[0].setting:
-        levels = [ranking.setting[name] for ranking in rankings]
+    for name in rankings[0].other_levels:
+        levels = [ranking.other_levels[name] for ranking in rankings]
         chosen = {level for level, first in zip(levels, is_first, strict=True) if first}
         if len(chosen) == 1 and [level in chosen for level in levels] == is_first:
-            return f": all those {setting_text({name: chosen.pop()})}"
-    return ""
+            return {name: chosen.pop()}
+    return {}
 
 
-def _means_note(runs: pd.DataFrame, response: Response) -> Note:
-    """State the range of means, for each number of nodes if there are at most MAX_RANGES."""
+def _warm_up_note(runs: pd.DataFrame, useful_time: pd.DataFrame) -> Note | None:
+    """Name the framework whose runs spend much more of their time in warm-up; None without one."""
+    if not {"cell", "node_s", "warm_up_s"} <= set(useful_time):
+        return None
+    times = useful_time.set_index("cell")[["warm_up_s", "node_s"]].astype(float)
+    frameworks = runs.drop_duplicates("cell").set_index("cell")["framework"]
+    by_framework = (times["warm_up_s"] / times["node_s"]).groupby(frameworks).agg(["min", "max"])
+    if len(by_framework) < 2:
+        return None
+    *_, (_, rival_share), (least, largest) = by_framework.sort_values("max").itertuples(
+        index=False, name=None
+    )
+    if least < max(MIN_WARM_UP_SHARE, MIN_WARM_UP_RATIO * rival_share):
+        return None
+    framework = str(by_framework["max"].idxmax())
+    shares = " to ".join(dict.fromkeys(f"{100 * share:.0f}" for share in (least, largest)))
+    text = (
+        f"Epoch time leaves out warm-up, which takes {shares} % of the node time of runs with {framework}, "
+        f"and at most {100 * rival_share:.0f} % with any other framework."
+    )
+    return Note("warm-up", text, factor="framework", framework=framework, shares=(least, largest))
+
+
+def _means_note(runs: pd.DataFrame, rankings: Sequence[Ranking], response: Response) -> Note:
+    """State the range of means, for each number of nodes if there are at most MAX_RANGES, and the best cell.
+
+    If the lead of the best cell in its ranking is not significant, the note says so.
+    """
     means = estimate_response_means(runs, response).cell_statistics["mean"].dropna()
     means *= response.unit_multiplier
     rows = cell_levels(runs).set_index("cell").loc[lambda table: table.index.isin(means.index)]
@@ -393,6 +443,9 @@ def _means_note(runs: pd.DataFrame, response: Response) -> Note:
     if len(means) > 1:
         best = means.idxmax() if response.is_rate else means.idxmin()
         text += f"; it is {response.superlative} with {cell_words(runs)[best]}"
+        leads = [ranking.lead for ranking in rankings if ranking.cells[0] == best and ranking.lead]
+        if open_leads := [lead for lead in select_tested(leads) if not lead.is_significant]:
+            text += f" (its lead over {_level(open_leads[0], open_leads[0].before)} is not significant)"
     return Note("means", f"{text}.", ranges=ranges, factors=sizes)
 
 
@@ -407,9 +460,9 @@ def _recovered_note(runs: pd.DataFrame, contrasts: Sequence[Contrast]) -> Note |
     shared = shared_levels([pair for pair, _ in estimated])
     values = []
     for pair, share in (estimated[0], estimated[-1])[: len(estimated)]:
-        own = {name: level for name, level in pair.other_levels.items() if name not in shared}
-        own |= {} if len({pair.after for pair, _ in estimated}) == 1 else {pair.factor: pair.after}
-        words = f" ({treatment_text(own)})" if own else ""
+        levels = {name: level for name, level in pair.other_levels.items() if name not in shared}
+        levels |= {} if len({pair.after for pair, _ in estimated}) == 1 else {pair.factor: pair.after}
+        words = f" ({treatment_text(levels)})" if levels else ""
         values.append(f"{_percent_interval(share)}{words}")
     phrase = _capitalize(setting_text(shared)) if shared else "On several devices"
     extent = " to ".join(values)
@@ -422,7 +475,7 @@ def _effect_note(
     contrasts: Sequence[Contrast],
     anova: pd.DataFrame,
     response: Response = EPOCH_TIME,
-    rank: str = "",
+    lead_in: str = "",
 ) -> Note:
     """State the range of a factor's ratios, and how many comparisons are significant.
 
@@ -433,7 +486,7 @@ def _effect_note(
         contrasts: Its contrasts.
         anova: The table of the analysis of variance.
         response: What is compared.
-        rank: Words after the verb if the factor changes the response most, such as " most".
+        lead_in: Words before an effect of which a comparison is significant or none is tested.
     """
     if not contrasts:
         return _unknown_effects_note([factor])
@@ -442,21 +495,22 @@ def _effect_note(
     moderator = _moderator(contrasts, anova) if n_significant else None
     overall: dict[str, float] = {}
     if moderator:
-        text = _moderated_effect_text(ordered, moderator, response, rank)
+        text = _moderated_effect_text(ordered, moderator, response)
     elif n_tested and not n_significant:
         overall_text, overall = _overall_effect(factor, anova)
         ratios = "ratios" if len(ordered) > 1 else "ratio"
         text = (
             f"{_nothing_significant_text(ordered, response)}: {ratios} {_range_text(ordered)}{overall_text}"
         )
+        lead_in = ""
     else:
         phrase, extent = _where_and_range(ordered, {})
-        text = _capitalize(f"{phrase}{_change_clause(ordered, response, rank)} {extent}")
+        text = f"{phrase}{_change_clause(ordered, response)} {extent}"
         if n_significant:
             text += f". {_count_significant(n_significant, n_tested)}"
     return Note(
         "effect",
-        f"{text}.",
+        f"{lead_in}{text}." if lead_in else f"{_capitalize(text)}.",
         factor=factor,
         least=ordered[0],
         greatest=ordered[-1],
@@ -483,7 +537,7 @@ def setting_text(levels: Mapping[str, Any]) -> str:
     return " ".join(f"{preposition} {words}" for preposition, words in phrases if words)
 
 
-def _change_clause(contrasts: Sequence[Contrast], response: Response, rank: str) -> str:
+def _change_clause(contrasts: Sequence[Contrast], response: Response) -> str:
     """Return subject and verb of an effect, such as `using 2 nodes instead of 1 node multiplies ... by`."""
     first = contrasts[0]
     if len({contrast.change for contrast in contrasts}) > 1:
@@ -492,7 +546,7 @@ def _change_clause(contrasts: Sequence[Contrast], response: Response, rank: str)
         subject = _level(first, first.after)
     else:
         subject = f"using {first.change}"
-    return f"{subject} multiplies {response.title}{rank} by"
+    return f"{subject} multiplies {response.title} by"
 
 
 def _where_and_range(ordered: Sequence[Contrast], levels: Mapping[str, Any]) -> tuple[str, str]:
@@ -509,33 +563,48 @@ def _where_and_range(ordered: Sequence[Contrast], levels: Mapping[str, Any]) -> 
 def _range_text(ordered: Sequence[Contrast], stated: Collection[str] = ()) -> str:
     """Return the smallest and the largest ratio of ordered contrasts, with the levels not yet stated."""
     is_one_change = len({contrast.change for contrast in ordered}) == 1
+    ends = (ordered[0], ordered[-1])[: len(ordered)]
     values = []
-    for contrast in (ordered[0], ordered[-1]):
+    for contrast, ratio in zip(ends, tables.ratios([end.ratio for end in ends]), strict=True):
         levels = {name: level for name, level in contrast.other_levels.items() if name not in stated}
         context = treatment_text(levels) if contrast.other_levels else contrast.context
         words = "; ".join(filter(None, ("" if is_one_change else contrast.change, context)))
-        values.append(f"{tables.ratio(contrast.ratio)}{f' ({words})' if words else ''}")
-    return f"{values[0]} to {values[1]}" if len(ordered) > 1 else values[0]
+        values.append(f"{ratio}{f' ({words})' if words else ''}")
+    return " to ".join(values)
 
 
-def _moderated_effect_text(ordered: Sequence[Contrast], moderator: str, response: Response, rank: str) -> str:
-    """Return the effect at each level of the factor on which it depends, the most significant level first."""
+def _moderated_effect_text(ordered: Sequence[Contrast], moderator: str, response: Response) -> str:
+    """Return the effect at each level of the factor on which it depends, the most significant level first.
+
+    The text begins with a small letter.
+    """
     groups = sorted(
         group_by_other_level(ordered, moderator).items(), key=lambda group: -len(select_significant(group[1]))
     )
     parts: list[str] = []
     for level, contrasts in groups:
-        n, n_tested = len(select_significant(contrasts)), len(select_tested(contrasts))
         phrase, extent = _where_and_range(contrasts, {moderator: level})
-        if n:
-            clause = _change_clause(contrasts, response, rank) if not parts else "it does so by"
-            counted = f"all {n_tested} significantly" if n == n_tested else f"{n} of {n_tested} significantly"
-            parts.append(f"{phrase}{clause} {extent}, {counted}")
+        if select_significant(contrasts):
+            clause = "the ratio is" if parts else _change_clause(contrasts, response)
+            parts.append(f"{phrase}{clause} {extent}, {_count_by_direction(contrasts)}")
         else:
+            n_tested = len(select_tested(contrasts))
             parts.append(
                 f"{phrase}none of {number_of(n_tested, 'comparison')} is significant: ratios {extent}"
             )
-    return ". ".join(map(_capitalize, parts))
+    return ". ".join([parts[0], *map(_capitalize, parts[1:])])
+
+
+def _count_by_direction(contrasts: Sequence[Contrast]) -> str:
+    """Return how many of the tested ratios are significantly below or above 1."""
+    n, significant = len(select_tested(contrasts)), select_significant(contrasts)
+    n_above = sum(contrast.ratio.value > 1 for contrast in significant)
+    n_below = len(significant) - n_above
+    if n_below and n_above:
+        return f"{n_below} of {n} significantly below 1 and {n_above} above"
+    side = "above" if n_above else "below"
+    count = "" if n == 1 else f"all {n} " if len(significant) == n else f"{len(significant)} of {n} "
+    return f"{count}significantly {side} 1"
 
 
 def _capitalize(text: str) -> str:
@@ -636,7 +705,7 @@ def _out_of_memory_notes(runs: pd.DataFrame, answer_factors: Sequence[str]) -> l
     ]
 
 
-def _undecided_note(contrasts: Sequence[Contrast], margin: float | None) -> Note:
+def _open_comparisons_note(contrasts: Sequence[Contrast], margin: float | None) -> Note:
     """Say how many comparisons of all factors are significant, and which differences the others allow."""
     compared = select_tested(contrasts)
     if not compared:
@@ -651,13 +720,13 @@ def _undecided_note(contrasts: Sequence[Contrast], margin: float | None) -> Note
     if slowdowns:
         narrowest, widest = map(_difference_text, (slowdowns[0], slowdowns[-1]))
         text += (
-            f". In the open comparison, a difference of up to {widest} remains possible"
+            f". The open comparison excludes only differences above {widest}"
             if len(slowdowns) == 1
-            else f". The {len(slowdowns)} open comparisons leave differences of up to {narrowest} to "
-            f"{widest} possible, depending on the comparison"
+            else f". Of the {len(slowdowns)} open comparisons, the most precise one excludes differences "
+            f"above {narrowest}, the least precise one only those above {widest}"
         )
     return Note(
-        "not-told-apart",
+        "open-comparisons",
         f"{text}.",
         tested=len(compared),
         equal=n_equal,

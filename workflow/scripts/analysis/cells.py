@@ -151,17 +151,17 @@ def table(runs: pd.DataFrame, response: Response = EPOCH_TIME) -> tables.Table:
             "runs-and-intervals", [conditions.run_counts_note(runs), "The interval is in brackets."]
         ),
         conditions.one_allocation_note(runs),
-        "Throughput is a harmonic mean; its interval is that of epoch time, inverted. Accuracy and "
-        "perplexity have t intervals from the runs of the cell alone, cut at the possible range. Intervals "
-        "of other responses are computed like those of epoch time. CV (standard deviation divided by mean) "
-        "is that of epoch time.",
+        "Throughput is a harmonic mean; its interval is that of epoch time, inverted. "
+        f"{'Accuracy and perplexity have' if 'perplexity_mean' in data else 'Accuracy has'} t intervals from "
+        "the runs of the cell alone, cut at the possible range. Intervals of other responses are computed "
+        "like those of epoch time. CV (standard deviation divided by mean) is that of epoch time.",
         f"Medians have bootstrap intervals (BCa, {RESAMPLES} resamples, seeded) in cells with "
         f"{MIN_BOOTSTRAP_RUNS} runs or more."
         if (data["n"] >= MIN_BOOTSTRAP_RUNS).any()
         else "",
         STEP_QUANTILES if "step_time_median_s_mean" in data else "",
         conditions.single_run_steps_note(runs),
-        conditions.setting_note(runs),
+        conditions.measurement_note(runs),
     ]
     return tables.Table(
         title="Cell means over replicates with 95 % intervals",

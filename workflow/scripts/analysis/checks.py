@@ -595,7 +595,7 @@ def table(runs: pd.DataFrame, data: pd.DataFrame | None = None) -> tables.Table:
         "cells, so runs of a cell with a large spread are found first. No outlier is removed."
         + (f" {n_unlisted} more are in the CSV file." if n_unlisted > 0 else ""),
         LATTICES if data["step_s"].notna().any() else "",
-        conditions.setting_note(runs),
+        conditions.measurement_note(runs),
     ]
     return tables.Table(
         HEADING,

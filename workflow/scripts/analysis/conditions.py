@@ -155,7 +155,7 @@ def _no_runs_note(runs: pd.DataFrame) -> Note:
     return NO_RUN_YET if len(runs) and (runs["status"] == RunStatus.MISSING).all() else NO_SUCCESS
 
 
-def setting_note(runs: pd.DataFrame) -> Note:
+def measurement_note(runs: pd.DataFrame) -> Note:
     """Say briefly how runs were measured, what restricts all of them, and how many are missing.
 
     `methods_notes` says the same in full, with software, background load and CPU steal.

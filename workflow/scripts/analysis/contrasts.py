@@ -19,6 +19,7 @@ from analysis.effects import EQUAL, factors_in_order
 from analysis.intervals import SIGNIFICANCE_LEVEL, Estimate, holm, simultaneous_ratios
 from analysis.measured import (
     cell_levels,
+    level_text,
     levels_in_order,
     successful,
     title,
@@ -70,9 +71,11 @@ class Contrast:
 
     @property
     def change(self) -> str:
-        """The change in words: `4 nodes instead of 1 node`."""
+        """The change in words: `4 nodes instead of 1`."""
         after, before = (treatment_text({self.factor: level}) for level in (self.after, self.before))
-        return f"{after} instead of {before}"
+        number = level_text(self.before)
+        is_number = isinstance(self.before, int | float | np.number) and number in before.split()
+        return f"{after} instead of {number if is_number else before}"
 
     def reversed(self) -> "Contrast":
         """Return the change from `after` to `before`."""
@@ -96,14 +99,14 @@ class Ranking:
         cells: Their cells, in the same order.
         lead: The change to the best level from the next best level with which it was compared; None if it
             was compared with none.
-        setting: Levels of the other factors.
+        other_levels: Levels of the other factors.
     """
 
     context: str
     levels: Sequence[Any]
     cells: Sequence[str]
     lead: Contrast | None
-    setting: Mapping[str, Any]
+    other_levels: Mapping[str, Any]
 
 
 def contrasts_by_factor(
@@ -139,8 +142,8 @@ def rank_levels(
             leads = [by_cells[rival, cells[0]] for rival in cells[1:] if (rival, cells[0]) in by_cells]
             levels = group.loc[cells, factor].tolist()
             context = context_text(group.iloc[0], other_factors)
-            setting = {name: group[name].iloc[0] for name in other_factors}
-            rankings.append(Ranking(context, levels, cells, next(iter(leads), None), setting))
+            other_levels = {name: group[name].iloc[0] for name in other_factors}
+            rankings.append(Ranking(context, levels, cells, next(iter(leads), None), other_levels))
     return rankings
 
 

@@ -155,7 +155,7 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None = None)
     """Return the table of a study; it has no rows if neither cost nor carbon dioxide is known."""
     data = summarize(runs, epochs, target)
     if data.empty:
-        notes: list[str] = [_why_empty(runs), conditions.setting_note(runs)]
+        notes: list[str] = [_why_empty(runs), conditions.measurement_note(runs)]
         return tables.Table(TITLE, data, pd.DataFrame(columns=["cell"], dtype=str), notes)
     display = level_texts(data, runs)
     display["n"] = data["n"].map(str)
@@ -174,6 +174,6 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None = None)
         METHOD_NOTE.format(next(HEADINGS[column] for column in HEADINGS if column in data)),
         CURRENCIES_NOTE if runs["currency"].nunique() > 1 else "",
         TRAININGS_NOTE if are_times_to_train(runs) else "",
-        conditions.setting_note(runs),
+        conditions.measurement_note(runs),
     ]
     return tables.Table(TITLE, data.dropna(axis="columns", how="all"), pd.DataFrame(display), notes)

@@ -274,7 +274,7 @@ def table(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> tables.Tab
         else "",
         THROTTLED if has_throttling else "",
         cells_without_runs_note(data, runs),
-        conditions.setting_note(runs),
+        conditions.measurement_note(runs),
     ]
     return tables.Table(
         TITLE if has_total else TITLE_OF_ACCUMULATION,

@@ -117,7 +117,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
     data = drift_by_block(by_run)
     if data.empty:
         display = pd.DataFrame(columns=["block"], dtype=str)
-        return tables.Table(TITLE, data, display, [NOTHING_SHOWN, conditions.setting_note(runs)])
+        return tables.Table(TITLE, data, display, [NOTHING_SHOWN, conditions.measurement_note(runs)])
     texts: dict[str, list[str]] = {}
     if data["session"].nunique(dropna=False) > 1:
         texts["session"] = ["–" if pd.isna(name) else str(name) for name in data["session"]]
@@ -158,7 +158,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
         _correlation_note(campaign_correlation(by_run)),
         slopes_note(result),
         interval_gain_note(result) or adjusted_tables_note(result),
-        conditions.setting_note(runs),
+        conditions.measurement_note(runs),
     ]
     return tables.Table(
         TITLE,

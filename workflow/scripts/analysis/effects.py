@@ -300,10 +300,11 @@ def table(runs: pd.DataFrame, margin: float | None = None, response: Response = 
     notes = [
         "" if response == EPOCH_TIME else Note("response", response.meaning, response=response.name),
         "Ratio: mean after the arrow divided by that before it. Difference: after minus before.",
-        "A row compares two cells that differ only in the factor with an arrow. Cells of different "
-        "parallelism may also differ in factors that only one of them uses. A ratio below 1, or a difference "
-        "below 0, means that the level after the arrow is faster. Every pair of frameworks is compared. For "
-        "other factors, each level is compared with the first.",
+        "A row compares two cells that differ only in the factor with an arrow. "
+        + "Cells of different parallelism can also differ in factors that only one of them uses. "
+        * bool((data["factor"] == "parallelism").any())
+        + "A ratio below 1, or a difference below 0, means that the level after the arrow is faster. Every "
+        "pair of frameworks is compared. For other factors, each level is compared with the first.",
         conditions.paragraph(
             "runs-compared",
             [
@@ -329,7 +330,7 @@ def table(runs: pd.DataFrame, margin: float | None = None, response: Response = 
         conditions.shared_interface_note(runs) if has_bytes else "",
         no_shared_session_note(data),
         cells_without_runs_note(data, runs),
-        conditions.setting_note(runs),
+        conditions.measurement_note(runs),
     ]
     firsts = data.index[data["factor"] != data["factor"].shift()].tolist()
     return tables.Table(

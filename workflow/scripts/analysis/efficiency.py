@@ -308,5 +308,5 @@ def table(runs: pd.DataFrame) -> tables.Table:
         TITLE,
         data.dropna(axis="columns", how="all"),
         pd.DataFrame(display),
-        [conditions.run_counts_note(runs), *notes(measured), conditions.setting_note(runs)],
+        [conditions.run_counts_note(runs), *notes(measured), conditions.measurement_note(runs)],
     )

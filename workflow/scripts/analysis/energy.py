@@ -179,7 +179,10 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None = None)
     scope = choose_scope(runs)
     if scope is None:
         return tables.Table(
-            TITLE, data, pd.DataFrame(columns=["cell"], dtype=str), [NO_ENERGY, conditions.setting_note(runs)]
+            TITLE,
+            data,
+            pd.DataFrame(columns=["cell"], dtype=str),
+            [NO_ENERGY, conditions.measurement_note(runs)],
         )
     display = level_texts(data, runs)
     display["n"] = data["n"].map(str)
@@ -216,7 +219,7 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None = None)
         other_scope_note(scope),
         IDLE if data["idle_w"].notna().any() else "",
         "" if target is None else TO_ACCURACY.format(100 * target),
-        conditions.setting_note(runs),
+        conditions.measurement_note(runs),
     ]
     return tables.Table(TITLE, data.dropna(axis="columns", how="all"), pd.DataFrame(display), notes)
 

@@ -55,5 +55,5 @@ def table(runs: pd.DataFrame) -> tables.Table:
     display["estimated (MB)"] = megabyte_texts(data[ESTIMATE])
     display["measured (MB)"] = megabyte_texts(data["measured_bytes"])
     display["error (%)"] = data["error"].map(lambda error: f"{100 * error:+.1f}".replace("-", "−"))
-    notes = [conditions.run_counts_note(runs), conditions.setting_note(runs)]
+    notes = [conditions.run_counts_note(runs), conditions.measurement_note(runs)]
     return tables.Table(TITLE, data, pd.DataFrame(display), notes)

@@ -67,10 +67,11 @@ def table(runs: pd.DataFrame, fits: Fits) -> tables.Table:
     """Return all four models as one table; its notes name the terms that could not be estimated."""
     names = list(dict.fromkeys(name for fit in fits.values() for name in fit.terms["term"]))
     levels = _level_title(runs)
+    predicts_levels = any(fit.statistics.get("without level: cells predicted") for fit in fits.values())
     titles = {
         name: _statistic_title(name, levels)
         for name in SHOWN_STATISTICS
-        if levels or not name.startswith("without level")
+        if (levels and predicts_levels) or not name.startswith("without level")
     }
     display = {"": [*names, *titles.values()]}
     for (response, model), fit in fits.items():
@@ -95,6 +96,11 @@ def table(runs: pd.DataFrame, fits: Fits) -> tables.Table:
         left_aligned=[""],
         rules_above=[len(names)],
     )
+
+
+def _model_phrase(model: str, fit: Fit) -> str:
+    name = printed_model(model, fit)
+    return f"{name} model" if name == model else f"model {name}"
 
 
 def _models_title(fits: Fits) -> str:
@@ -210,20 +216,18 @@ def _notes(runs: pd.DataFrame, fits: Fits) -> list[str]:
             notes.append(Note("model-not-fitted", text, model=model, problem=fit.problem))
         if fit.refused:
             text = (
-                f"Left out of the {model} model, because this design cannot separate them from earlier terms "
-                f"({len(fit.refused)}): {', '.join(fit.refused)}."
+                f"Left out of the {_model_phrase(model, fit)}, because this design cannot separate them from "
+                f"earlier terms ({len(fit.refused)}): {', '.join(fit.refused)}."
             )
             notes.append(Note("terms-left-out", text, model=model, terms=fit.refused))
         if fit.unsure:
-            text = (
-                f"Without a standard error in the {model} model, because they depend on a single run: "
-                f"{', '.join(fit.unsure)}."
-            )
+            text = f"Without a standard error in the {_model_phrase(model, fit)}, because they depend on a "
+            text += f"single run: {', '.join(fit.unsure)}."
             notes.append(Note("no-standard-error", text, model=model, terms=fit.unsure))
     if not fitted:
-        return [*dict.fromkeys(notes), conditions.setting_note(runs)]
+        return [*dict.fromkeys(notes), conditions.measurement_note(runs)]
     misfits = [
-        f"{response.name}, {model}"
+        f"{response.name}, {printed_model(model, fit)}"
         for (response, model), fit in fitted.items()
         if fit.statistics["lack of fit: p"] < SIGNIFICANCE_LEVEL
     ]
@@ -241,14 +245,23 @@ def _notes(runs: pd.DataFrame, fits: Fits) -> list[str]:
         Note(
             "leave-one-out",
             "Leave one cell out: the mean of a cell is predicted from the other cells"
-            + (f"; leave one {levels} out: from the cells with another {levels}" if levels else "")
+            + _left_out_level_text(levels, fitted)
             + ". RMSE is in the response's unit, and MAPE is the mean of |predicted − measured| / measured. "
             "The worst error has its sign. Cells that the others do not determine are not counted.",
             levels=levels,
         ),
-        conditions.setting_note(runs),
+        conditions.measurement_note(runs),
     ]
     return list(dict.fromkeys(notes))
+
+
+def _left_out_level_text(levels: str, fits: Fits) -> str:
+    """Return how levels are left out, or that no other cells determine their means; "" without levels."""
+    if not levels:
+        return ""
+    if any(fit.statistics.get("without level: cells predicted") for fit in fits.values()):
+        return f"; leave one {levels} out: from the cells with another {levels}"
+    return f". From cells with another {levels}, no mean can be predicted"
 
 
 def _lack_of_fit_note(fits: Fits) -> Note:

@@ -32,6 +32,8 @@ SERIES_OF_EITHER = Note(
     "a node, a series over nodes begins at p = 2, and f and 1/f are relative to the fitted time of one "
     "device.",
 )
+NO_SERIES = "No series has three device counts, and any two fit such a law."
+MIN_COUNTS = 3  # of devices in a series; any two counts fit such a law
 READINGS = {
     "overhead grows": "the law does not fit, and Karp & Flatt's fraction rises with the number of devices: "
     "communication or another overhead grows with it, so 1/f is too optimistic",
@@ -44,7 +46,6 @@ READINGS = {
     "no gain seen": "the interval contains 1: the data do not show that more devices help",
     "no limit seen": "the interval contains 0: the data do not show a serial part",
     "law fits": "the test does not reject the law",
-    "two counts": "two device counts fit any such law, so it is not tested",
     "untested": "without replicates, or with all times equal, the law is not tested",
 }
 
@@ -109,13 +110,12 @@ def fit_amdahl(n_devices: np.ndarray, seconds: np.ndarray) -> AmdahlFit | None:
     )
 
 
-def read_law(law: AmdahlFit, trend: float, counts: int) -> list[str]:
+def read_law(law: AmdahlFit, trend: float) -> list[str]:
     """Return what the fit shows, as keys of READINGS.
 
     Args:
         law: The fitted law.
         trend: Last of Karp & Flatt's fractions less the first.
-        counts: Number of device counts.
     """
     low, high = law.fraction.low, law.fraction.high
     readings = [
@@ -124,8 +124,6 @@ def read_law(law: AmdahlFit, trend: float, counts: int) -> list[str]:
         *(["no gain seen"] if low <= 1 <= high else []),
         *(["no limit seen"] if low <= 0 <= high else []),
     ]
-    if counts < 3:
-        return [*readings, "two counts"]
     if math.isnan(law.lack_of_fit_p):
         return [*readings, "untested"]
     if law.lack_of_fit_p >= SIGNIFICANCE_LEVEL:
@@ -170,20 +168,20 @@ def scaling_series(runs: pd.DataFrame) -> Iterator[tuple[str, dict[str, Any], pd
                 yield size_factor, dict(zip(names, levels, strict=True)), series_runs
 
 
-def build_rows(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """Return one row per series with at least two device counts, and sentences on the other series.
+def build_rows(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[Note]]:
+    """Return one row per series with MIN_COUNTS device counts or more, and sentences on the other series.
 
     If both nodes and devices vary, a row lists its levels of both.
     """
     fits: list[tuple[dict[str, Any], AmdahlFit, dict[int, str]]] = []
-    single_counts: dict[str, set[str]] = {}
+    too_few: dict[str, set[str]] = {}
     drawn: set[str] = set()
     unfitted = []
     cell_means, varied = estimate_means(runs), varying(runs)
     for size_factor, levels, sample in scaling_series(runs):
         name = combination_text(levels) or "the study"
-        if sample["n_devices"].nunique() < 2:
-            single_counts[name] = set(sample["cell"])
+        if sample["n_devices"].nunique() < MIN_COUNTS:
+            too_few[name] = set(sample["cell"])
             continue
         drawn |= set(sample["cell"])
         if law := fit_amdahl(sample["n_devices"].to_numpy(float), sample["epoch_time_s"].to_numpy(float)):
@@ -204,11 +202,15 @@ def build_rows(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
         row | _series_row(law, by_count, cell_means, speedup)
         for (row, law, by_count), speedup in zip(fits, speedups, strict=True)
     ]
-    single = [name for name, cells in single_counts.items() if not cells <= drawn]
-    sentences: list[str] = [
+    of_few_counts = [name for name, cells in too_few.items() if not cells <= drawn]
+    sentences = [
         Note(code, f"{why}: {conditions.join_names(names, '; ')}.", series=names)
         for code, why, names in (
-            ("one-replica-count", "Measured at one device count only, so no law is fitted", single),
+            (
+                "few-device-counts",
+                "Measured at fewer than three device counts, which any such law fits",
+                of_few_counts,
+            ),
             ("law-not-fitted", "Amdahl's law cannot be fitted", unfitted),
         )
         if names
@@ -257,7 +259,7 @@ def _series_row(
         "karp_flatt_first": fractions[0],
         "karp_flatt_last": fractions[-1],
         "lack_of_fit_p": law.lack_of_fit_p,
-        "reads_as": "; ".join(read_law(law, fractions[-1] - fractions[0], len(times))),
+        "reads_as": "; ".join(read_law(law, fractions[-1] - fractions[0])),
     }
 
 
@@ -265,7 +267,13 @@ def table(runs: pd.DataFrame) -> tables.Table:
     """Return the table of scaling laws of a study."""
     data, sentences = build_rows(runs)
     if data.empty:
-        notes = [*(sentences or [conditions.run_counts_note(runs)]), conditions.setting_note(runs)]
+        series = [name for note in sentences for name in note.facts["series"]]
+        notes = (
+            [Note("few-device-counts", NO_SERIES, series=series)]
+            if series
+            else [conditions.run_counts_note(runs)]
+        )
+        notes = [*notes, conditions.measurement_note(runs)]
         return tables.Table(TITLE, data, pd.DataFrame(columns=["n_devices"]), notes)
     names = [name for name in varying(runs) if name in data]
     both_scales_vary = set(NODES_AND_DEVICES) <= set(names)
@@ -291,7 +299,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
         "law holds. Limit: the largest speed-up over one device that the law allows on any number of "
         "devices. f includes everything that more devices do not shorten.",
         "Baseline: the mean epoch time of the series itself on its fewest devices (the first in `devices`), "
-        "not a single-device baseline (see the table of speed-up). Largest speed-up: that of the fastest of "
+        "not a single-device baseline (see table `speedup`). Largest speed-up: that of the fastest of "
         "the other device counts; its interval is not corrected for this choice. Efficiency: that speed-up "
         "divided by the ratio of the numbers of devices. "
         f"{conditions.comparison_note(data['within_blocks'])}",
@@ -307,7 +315,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
         SERIES_OF_EITHER if both_scales_vary else "",
         conditions.device_count_note(runs),
         *sentences,
-        conditions.setting_note(runs),
+        conditions.measurement_note(runs),
     ]
     return tables.Table(
         TITLE,

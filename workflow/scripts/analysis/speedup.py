@@ -234,7 +234,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
         "an interval.",
         accumulation_note(data),
         conditions.device_count_note(runs),
-        conditions.setting_note(runs),
+        conditions.measurement_note(runs),
     ]
     if data.empty:
         return tables.Table(

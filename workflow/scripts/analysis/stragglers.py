@@ -23,13 +23,15 @@ TITLE = "Stragglers by rank and host"
 COLUMNS = ["host", "rank", "source", "runs", "slow_runs", "ratio", "p", "verdict"]
 STRAGGLER, TOO_FEW = "straggler", "too few runs"
 COMPUTING = ("forward", "backward")  # Phases of a traced step.
-RULE = Note(
-    "straggler-rule",
+RULE = (
     f"A run is slow on a rank that takes more than {MARGIN_TEXT} longer than the lower median of its ranks. "
     f"A rank is a straggler if it is slow in so many runs that at most {RATE_TEXT} of campaigns of "
-    "equal ranks would name any rank. Reference: fixed work right before and after the run. Computation: "
-    "forward and backward pass of traced steps.",
+    "equal ranks would name any rank."
 )
+SOURCE_TEXTS = {
+    "reference": "Reference: fixed work right before and after the run.",
+    "computation": "Computation: forward and backward pass of traced steps.",
+}
 
 HostRank = tuple[str, int]  # Host and rank.
 NOTHING_COMPARED = Note(
@@ -99,9 +101,15 @@ def table(runs: pd.DataFrame, phases: pd.DataFrame) -> tables.Table:
         TITLE,
         data,
         display.rename(columns={"runs": "slow runs"}),
-        [_summary(data), RULE],
+        [_summary(data), _rule_note(set(data["source"]))],
         ["host", "source", "verdict"],
     )
+
+
+def _rule_note(sources: set[str]) -> Note:
+    """Return what a straggler is, and what the sources of its times are."""
+    texts = [text for source, text in SOURCE_TEXTS.items() if source in sources]
+    return Note("straggler-rule", " ".join([RULE, *texts]), sources=sorted(sources))
 
 
 def _summary(data: pd.DataFrame) -> Note:

@@ -130,7 +130,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
             TITLE,
             data,
             data,
-            [NO_MESH, conditions.setting_note(runs)],
+            [NO_MESH, conditions.measurement_note(runs)],
         )
     display = level_texts(data, runs)
     for heading, name in (
@@ -158,7 +158,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
         METHOD_NOTE,
         conditions.shared_interface_note(runs),
         *by_layer,
-        conditions.setting_note(runs),
+        conditions.measurement_note(runs),
     ]
     return tables.Table(TITLE, data, pd.DataFrame(display), notes, words)
 

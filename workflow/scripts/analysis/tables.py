@@ -475,7 +475,11 @@ def ratio(estimate: Estimate, digits: int = 3) -> str:
     An interval that ends at 1 without including it (`intervals.simultaneous_ratios`) is half-open:
     `0.64 [0.40, 1)`.
     """
-    text = interval(estimate, digits)
+    return _mark_unequal(estimate, interval(estimate, digits))
+
+
+def _mark_unequal(estimate: Estimate, text: str) -> str:
+    """Return the text of a ratio with its interval, in which bounds that exclude 1 show it."""
     if not text.endswith("]"):
         return text
     value, _, bounds = text[:-1].partition(" [")
@@ -485,6 +489,15 @@ def ratio(estimate: Estimate, digits: int = 3) -> str:
     if estimate.high < 1 and float(high) >= 1:
         high = _unlike_one(estimate.high)
     return f"{value} {'(' if low == '1' else '['}{low}, {high}{')' if high == '1' else ']'}"
+
+
+def ratios(estimates: Sequence[Estimate]) -> list[str]:
+    """Return `ratio` of each estimate, all with the decimals of the least precise one."""
+    texts = [ratio(estimate) for estimate in estimates]
+    places = [len(text.partition(" ")[0].partition(".")[2]) for text in texts]
+    if len(set(places)) == 1 or any("e" in text for text in texts):
+        return texts
+    return [_mark_unequal(estimate, interval_with_decimals(estimate, min(places))) for estimate in estimates]
 
 
 def _unlike_one(bound: float) -> str:

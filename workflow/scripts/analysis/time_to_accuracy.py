@@ -90,7 +90,7 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None) -> tab
         return tables.Table("Time to a validation accuracy", *_empty_data(), [NO_TARGET])
     heading, data = TITLE.format(100 * target), summarize(runs, epochs, target)
     if not data["n"].any():
-        return tables.Table(heading, *_empty_data(), [NO_ACCURACY, conditions.setting_note(runs)])
+        return tables.Table(heading, *_empty_data(), [NO_ACCURACY, conditions.measurement_note(runs)])
     display = level_texts(data, runs)
     display["n"] = data["n"].map(str)
     display["time (s)"] = [
@@ -113,7 +113,7 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None) -> tab
         runs_without_accuracy_note(runs, data),
         _not_reached_note(never, len(data)),
         METHOD_NOTE,
-        conditions.setting_note(runs),
+        conditions.measurement_note(runs),
     ]
     return tables.Table(heading, data, pd.DataFrame(display), notes)
 

@@ -32,14 +32,17 @@ PARTS = {
 }
 NODE_TIMES = (Unit(HOUR_S, "node h"), Unit(60.0, "node min"), Unit(1.0, "node s"))
 NO_TIME = Note("no-node-time", "No run recorded its wall time.")
-METHOD_NOTE = Note(
-    "parts-of-node-time",
-    "Training: epochs of successful runs. Warm-up: what warm-up epochs took longer than timed ones; training "
-    "does not include it. Start-up: until all ranks met. Other: shutdown, reference benchmark, waiting for a "
-    "quiet machine. Unsuccessful: failed, timed out, out of memory or invalid. Lost: earlier attempts of "
-    "repeated runs. Idle: nodes of an allocation while no run used them, collective benchmarks included. "
-    "Emulated nodes count as the one machine that they share.",
-)
+# What a note says of a part, if the table has its column.
+PART_TEXTS = {
+    "training_s": "Training: epochs of successful runs.",
+    "warm_up_s": "Warm-up: what warm-up epochs took longer than timed ones; training does not include it.",
+    "startup_s": "Start-up: until all ranks met.",
+    "other_s": "Other: shutdown, reference benchmark, waiting for a quiet machine.",
+    "unsuccessful_s": "Unsuccessful: failed, timed out, out of memory or invalid.",
+    "lost_s": "Lost: earlier attempts of repeated runs.",
+    "idle_s": "Idle: nodes of an allocation while no run used them, collective benchmarks included.",
+}
+EMULATED = "Emulated nodes count as the one machine that they share."
 QUEUE_NOTE = Note(
     "time-in-queues",
     "Queue: from submission to start of jobs, times nodes. It holds no nodes and is in no share.",
@@ -145,21 +148,25 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame) -> tables.Table:
     display["runs"] = data["n"].map(str)
     unit = choose_unit(data["node_s"], NODE_TIMES)
     display[f"node time ({unit.name})"] = (data["node_s"] / unit.size).map(tables.number)
-    for part, heading in PARTS.items():
-        if data[part].gt(0).any():
-            display[f"{heading} (%)"] = (data[part] / data["node_s"]).map(tables.percent)
+    shown_parts = [part for part in PARTS if data[part].gt(0).any()]
+    for part in shown_parts:
+        display[f"{PARTS[part]} (%)"] = (data[part] / data["node_s"]).map(tables.percent)
     if data["queue_s"].gt(0).any():
         display[f"queue ({unit.name})"] = (data["queue_s"] / unit.size).map(tables.number)
     if data["cost"].notna().any():
         display[f"cost ({currency_of(runs)})"] = data["cost"].map(tables.number)
+    part_texts = [text for part, text in PART_TEXTS.items() if part in shown_parts]
+    is_emulated = bool((runs["placement"] == "emulated").any())
     n_missing = int((runs["status"] == RunStatus.MISSING).sum())
     notes = [
-        METHOD_NOTE,
+        Note(
+            "parts-of-node-time", " ".join([*part_texts, EMULATED * is_emulated]).strip(), parts=shown_parts
+        ),
         QUEUE_NOTE if data["queue_s"].gt(0).any() else "",
         Note("runs-without-record", f"Without a record: {number_of(n_missing, 'run')}.", runs=n_missing)
         if n_missing
         else "",
-        conditions.setting_note(runs),
+        conditions.measurement_note(runs),
     ]
     listed = data.dropna(axis="columns", how="all")
     return tables.Table(TITLE, listed, pd.DataFrame(display), notes, rules_above=(1,))

@@ -194,7 +194,7 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame) -> tables.Table:
     rows = build_rows(moments, model)
     if rows.empty:
         return tables.Table(
-            TITLE, rows, pd.DataFrame(columns=["part"]), [SINGLE_RUNS, conditions.setting_note(runs)]
+            TITLE, rows, pd.DataFrame(columns=["part"]), [SINGLE_RUNS, conditions.measurement_note(runs)]
         )
     display = pd.DataFrame(
         {
@@ -213,7 +213,7 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame) -> tables.Table:
         "uncertain.",
         longer_runs_note(moments),
         _mixed_model_note(model),
-        conditions.setting_note(runs),
+        conditions.measurement_note(runs),
     ]
     return tables.Table(TITLE, rows, display, notes, ["part", "meaning"])
 

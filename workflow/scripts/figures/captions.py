@@ -80,7 +80,7 @@ def compose_caption(
     always = [
         conditions.run_counts_note(runs, with_intervals, counted),
         conditions.load_note(runs),
-        conditions.setting_note(runs),
+        conditions.measurement_note(runs),
     ]
     lead = [lead] if isinstance(lead, str) else lead
     warnings = [detail for detail in details if isinstance(detail, Note) and detail.code in WARNING_CODES]

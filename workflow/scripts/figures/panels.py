@@ -182,5 +182,5 @@ def empty_figure(
     code, facts = (cause.code, cause.facts) if isinstance(cause, Note) else ("", {})
     reason = Note("not-drawn", f"{captions.NOT_DRAWN}{cause}.", why=code, **facts)
     return figure, captions.split_caption(
-        [reason, *details, conditions.setting_note(runs) if runs is not None else ""], endnotes
+        [reason, *details, conditions.measurement_note(runs) if runs is not None else ""], endnotes
     )

@@ -98,7 +98,7 @@ def _strategy_labels(cells: pd.DataFrame) -> pd.Series:
 def table(runs: pd.DataFrame, benchmark: CollectiveBenchmark) -> tables.Table:
     """Return the table of a study."""
     rows = rank_strategies(runs, benchmark)
-    site_notes = [EMULATED if conditions.is_emulated(runs) else "", conditions.setting_note(runs)]
+    site_notes = [EMULATED if conditions.is_emulated(runs) else "", conditions.measurement_note(runs)]
     if rows.empty:
         empty = pd.DataFrame(columns=["strategy"], dtype=str)
         return tables.Table(TITLE, empty, empty, [NOTHING_TO_COMPARE, *filter(None, site_notes)])

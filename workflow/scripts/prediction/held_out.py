@@ -258,7 +258,7 @@ def table(runs: pd.DataFrame, cells: pd.DataFrame, rows: pd.DataFrame) -> tables
         "" if plain.equals(adjusted_times(runs)) else ADJUSTED,
         exclusion_note(runs, include_meshes=True),
         heterogeneous_note(runs),
-        conditions.setting_note(runs),
+        conditions.measurement_note(runs),
     ]
     if rows.empty or (rows["left_out"] == IN_SAMPLE).all():
         data, display = (

@@ -233,7 +233,7 @@ def break_even(ranks: Ranks, before_s: float) -> float:
 def table(runs: pd.DataFrame, network: pd.DataFrame) -> tables.Table:
     """Return the table of a study with heterogeneous ranks."""
     rows, text_columns, labels = build_rows(runs, network), ["cell", "speeds from"], cell_words(runs)
-    notes = [conditions.setting_note(runs)] if len(successful(runs)) else []
+    notes = [conditions.measurement_note(runs)] if len(successful(runs)) else []
     if without_baseline := cells_without_baseline(runs, network):
         names = "; ".join(labels[cell] for cell in without_baseline)
         text = f"Not predicted, because no rank was measured alone on their work: {names}."

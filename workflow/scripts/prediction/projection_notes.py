@@ -40,10 +40,10 @@ def no_answer_notes(study: MeasuredStudy | None) -> list[str]:
     if study is None:
         return [NOTHING_TO_PREDICT]
     if successful(study.runs).empty:
-        return [conditions.run_counts_note(study.runs), conditions.setting_note(study.runs)]
+        return [conditions.run_counts_note(study.runs), conditions.measurement_note(study.runs)]
     is_emulated = conditions.is_emulated(study.runs)
     reasons = [EMULATED, WHAT_TO_DO] if is_emulated else [NOTHING_TO_PREDICT, study.exclusion_note]
-    return [*reasons, conditions.setting_note(study.runs)]
+    return [*reasons, conditions.measurement_note(study.runs)]
 
 
 def unanswered_note(cases: pd.DataFrame, rows: pd.DataFrame) -> str:
@@ -104,5 +104,5 @@ def study_notes(study: MeasuredStudy) -> list[str]:
         *notes,
         study.exclusion_note,
         heterogeneous_note(study.runs),
-        conditions.setting_note(study.runs),
+        conditions.measurement_note(study.runs),
     ]

@@ -346,7 +346,7 @@ def table(rows: pd.DataFrame, study: TracedStudy) -> tables.Table:
     note_list: list[str] = [Note("cells-left-out", text, cells=excluded)] if excluded else []
     note_list += filter(None, [conditions.traced_runs_without_phases(runs)])
     if rows.empty:
-        all_notes = [NO_TRACE, *note_list, conditions.setting_note(timing_runs(runs))]
+        all_notes = [NO_TRACE, *note_list, conditions.measurement_note(timing_runs(runs))]
         return tables.Table(TITLE, rows, rows[["cell", "change"]], all_notes)
     predicted, measured = gain(rows, "ratio"), gain(rows, "measured_ratio")
     columns: dict[str, Any] = {}
@@ -360,7 +360,7 @@ def table(rows: pd.DataFrame, study: TracedStudy) -> tables.Table:
         columns["saved (%)"] = [tables.interval(Estimate(*row)) for row in measured.itertuples(index=False)]
         columns["error (%)"] = rows["error"].astype(float).map(_signed_percent)
     cell_starts = rows.index[rows["cell"] != rows["cell"].shift()].tolist()
-    all_notes = [*notes(rows), *note_list, conditions.setting_note(timing_runs(runs))]
+    all_notes = [*notes(rows), *note_list, conditions.measurement_note(timing_runs(runs))]
     return tables.Table(TITLE, rows, pd.DataFrame(columns), all_notes, ["cell", "what if"], cell_starts[1:])
 
 

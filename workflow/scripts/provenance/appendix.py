@@ -17,9 +17,9 @@ from datasets.identity import data_folder
 from declared.datasets import find_dataset
 from declared.site import Site
 from plan.campaign import Campaign
-from report import elsewhere, setting
+from report import elsewhere, site_and_software
 from report.checkout import State
-from report.setting import PageTable
+from report.page_table import PageTable
 
 HOUR_S = 3600
 
@@ -44,7 +44,7 @@ ANALYSIS = Section(
 
 def appendix_sections(campaign: Campaign, runs: pd.DataFrame, state: State) -> Iterator[Section]:
     """Yield the sections of the appendix."""
-    study, site = campaign.study, setting.site_of(campaign, runs)
+    study, site = campaign.study, site_and_software.site_of(campaign, runs)
     ok = int((runs["status"] == "ok").sum())
     yield Section(
         "Contribution",
@@ -65,7 +65,7 @@ def appendix_sections(campaign: Campaign, runs: pd.DataFrame, state: State) -> I
         yield from _rebuilding_sections(campaign, site, state)
         yield ANALYSIS
         return
-    yield Section("Hardware", facts=setting.facts(site, runs))
+    yield Section("Hardware", facts=site_and_software.facts(site, runs))
     yield Section(
         "Software",
         [
@@ -74,25 +74,27 @@ def appendix_sections(campaign: Campaign, runs: pd.DataFrame, state: State) -> I
                 "the versions that the run used."
             )
         ],
-        page_tables=[setting.software(runs), setting.locks(campaign, site)],
+        page_tables=[site_and_software.software(runs), site_and_software.locks(campaign, site)],
     )
     yield Section(
         "Data",
         [
             describe_data_set(data_set)
-            for data_set in setting.data_sets(list(dict.fromkeys(runs["dataset"])), site, runs)
+            for data_set in site_and_software.data_sets(list(dict.fromkeys(runs["dataset"])), site, runs)
         ],
     )
     yield from _rebuilding_sections(campaign, site, state)
     yield Section(
-        "Time and disk", facts=list(cost_facts(campaign, runs)), page_tables=[setting.sessions(runs)]
+        "Time and disk",
+        facts=list(cost_facts(campaign, runs)),
+        page_tables=[site_and_software.sessions(runs)],
     )
     yield ANALYSIS
 
 
 def _rebuilding_sections(campaign: Campaign, site: Site | None, state: State) -> Iterator[Section]:
     """Yield the section on installing the workflow and rebuilding figures and tables."""
-    execution = setting.reproduction(campaign, site, "available", state)
+    execution = site_and_software.reproduction(campaign, site, "available", state)
     yield Section(
         "Installation and execution",
         [
@@ -115,7 +117,7 @@ def _rebuilding_sections(campaign: Campaign, site: Site | None, state: State) ->
     )
 
 
-def describe_data_set(data_set: setting.Data) -> str:
+def describe_data_set(data_set: site_and_software.Data) -> str:
     """Return name, facts and checksums of a data set in one sentence."""
     facts = "; ".join(f"{name}: {text}" for name, text in data_set.facts)
     checksums = (

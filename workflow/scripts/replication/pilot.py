@@ -182,7 +182,7 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame, aim: Aim = Aim()) -> tables.
             tables.DASH if math.isnan(seconds) else format_duration(seconds) for seconds in data[f"{name}_s"]
         ]
     columns["time saved (%)"] = [tables.percent(share, 0) for share in 1 - data["best_s"] / data["now_s"]]
-    notes = [*_notes(variances, times, runs), *_aim_notes(aim, data), conditions.setting_note(runs)]
+    notes = [*_notes(variances, times, runs), *_aim_notes(aim, data), conditions.measurement_note(runs)]
     return tables.Table(TITLE, data, pd.DataFrame(columns), notes)
 
 

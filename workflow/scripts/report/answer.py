@@ -30,7 +30,15 @@ def gather_evidence(
 
 def answer_question(study: Study, evidence: Evidence) -> Answer:
     """Return the answer to the study's question."""
-    effects, anova = (evidence.tables.get(name, pd.DataFrame()) for name in ("effects", "anova"))
+    effects, anova, useful_time = (
+        evidence.tables.get(name, pd.DataFrame()) for name in ("effects", "anova", "useful_time")
+    )
     return answer_sentences(
-        evidence.runs, effects, anova, study.answer_factors, study.margin, RESPONSES[study.response]
+        evidence.runs,
+        effects,
+        anova,
+        study.answer_factors,
+        study.margin,
+        RESPONSES[study.response],
+        useful_time,
     )

@@ -1,14 +1,17 @@
-"""Determine the state of the checkout that makes a report: its commit, and files that differ from it."""
+"""Determine which Ringside makes a report or paper: its version, its commit, and files that differ."""
 
 import json
 import os
 import subprocess
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-from common.files import CHECKOUT
+from common.files import CHECKOUT, load_yaml
 
 GIT_LIMIT_S = 30
+SOURCE_FOLDERS = ("config/", "containers/", "profiles/", "ringside", "rules/", "workflow/")
 
 
 @dataclass(frozen=True)
@@ -17,14 +20,14 @@ class State:
 
     Attributes:
         commit: 40 hex digits; None without git.
-        changed: Files that differ from the commit or are not in it.
+        changed: Files that differ from the commit, and new ones in SOURCE_FOLDERS.
     """
 
-    commit: str | None
+    commit: str | None = None
     changed: tuple[str, ...] = ()
 
     def to_json(self) -> str:
-        """Return the state as JSON, for the command line of `report.make`."""
+        """Return the state as JSON, for the command lines of `report.make` and `report.paper`."""
         return json.dumps(asdict(self))
 
     @classmethod
@@ -32,6 +35,11 @@ class State:
         """Return the state that `to_json` wrote."""
         fields = json.loads(text)
         return cls(fields["commit"], tuple(fields["changed"]))
+
+
+def citation() -> Mapping[str, Any]:
+    """Return how Ringside asks to be cited: CITATION.cff, with authors, title and version."""
+    return load_yaml(CHECKOUT / "CITATION.cff")
 
 
 def state(folder: Path = CHECKOUT) -> State:
@@ -46,7 +54,13 @@ def state(folder: Path = CHECKOUT) -> State:
         changed = _git(folder, "status", "--porcelain", "--no-renames", "-z").split("\0")
     except (OSError, subprocess.SubprocessError, ValueError):
         return State(None)
-    return State(commit, tuple(sorted(entry[3:] for entry in changed if entry[2:3] == " ")))
+    return State(commit, tuple(sorted(entry[3:] for entry in changed if _matters(entry))))
+
+
+def _matters(entry: str) -> bool:
+    """Return whether an entry of `git status` is a file that can change results, and not a log."""
+    is_new, file = entry.startswith("??"), entry[3:]
+    return entry[2:3] == " " and (not is_new or file.startswith(SOURCE_FOLDERS))
 
 
 def _git(folder: Path, *arguments: str) -> str:

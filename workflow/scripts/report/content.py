@@ -22,4 +22,4 @@ def why_empty(table: Table) -> str | None:
 def left_out(reasons: Mapping[str, str]) -> str:
     """Return names and reasons in one line; "" for none."""
     parts = [f"{name} ({reason[:1].lower()}{reason[1:]})" for name, reason in reasons.items()]
-    return f"{NOT_DRAWN}{'; '.join(parts)}." if parts else ""
+    return f"Without content: {'; '.join(parts)}." if parts else ""

@@ -20,7 +20,7 @@ from declared.models import find_graph
 from declared.study import Replicates, Study
 from replication.reached import target_note
 from report.elsewhere import COMBINED, NOT_PLANNED, model_size
-from report.setting import PageTable
+from report.page_table import PageTable
 
 _COMMENT = re.compile(r"(?:^|\s)#\s*(.+)$")
 
@@ -70,7 +70,17 @@ def _meaning(study: Study, name: str) -> str:
             pairs = [(model, data) for model in levels for data in study.factors["dataset"]]
             sizes = dict.fromkeys(_size(model, data) or model_size(study, model) for model, data in pairs)
             return "; ".join([*filter(None, sizes), *_sizes_by_commands(study)])
-    return "factor of this study" if is_custom(name) else str(factor_rules(name)["description"])
+    return "factor of this study" if is_custom(name) else _describe_levels(name, levels)
+
+
+def _describe_levels(name: str, levels: Sequence[Any]) -> str:
+    """Return the meaning of a factor and of these levels, without the options that the study does not use.
+
+    Descriptions begin with the meaning. What a level means follows its name and a colon.
+    """
+    meaning, *parts = re.split(r"[.;] ", str(factor_rules(name)["description"]))
+    names = set(map(level_text, levels))
+    return "; ".join([meaning, *(part for part in parts if names & set(part.partition(": ")[0].split(", ")))])
 
 
 def _sizes_by_commands(study: Study) -> list[str]:

@@ -22,7 +22,7 @@ from report.threats import MIN_EPOCHS
 EFFECTS = ("effect", "effect-not-known")  # codes of notes on the effect of a factor
 # Codes of notes that an abstract repeats, and of those that it repeats with all their sentences.
 WHOLE_NOTES = ("response-not-measured", "no-answer", "one-cell", "differences")
-SHORT_ANSWER = (*WHOLE_NOTES, "means", *EFFECTS, "recovered", "fastest-level")
+SHORT_ANSWER = (*WHOLE_NOTES, "means", *EFFECTS, "recovered", "best-level")
 MAX_NAMES = 4  # frameworks, models and data sets that an abstract lists
 NEAR_IDEAL_LOSS = 0.05  # of efficiency
 _INTERVAL = re.compile(r" [\[(][^\])]*\d[^\])]*[\])]")
@@ -54,8 +54,8 @@ def abstract(facts: Facts, answer: Answer) -> Iterator[str]:
 def discussion(answer: Answer, evidence: Evidence) -> Iterator[str]:
     """Yield the main sources of variation, the cost of more devices, and what the data leave open."""
     yield from filter(None, (variation(evidence), _scaling_note(evidence)))
-    for note in answer.opening:
-        if note.code == "not-told-apart" and note.facts["open"]:
+    for note in answer.main:
+        if note.code == "open-comparisons" and note.facts["open"]:
             text = (
                 f"Of {number_of(note.facts['tested'], 'comparison')}, {note.facts['open']} stay open. That "
                 "is no evidence that two configurations are equally fast: more replicates narrow the "
@@ -83,7 +83,7 @@ def _main_sentences(answer: Answer, details: bool = True) -> list[str]:
         answer: The answer.
         details: Whether to include the means.
     """
-    notes = [note for note in answer.opening if note.code in SHORT_ANSWER]
+    notes = [note for note in answer.main if note.code in SHORT_ANSWER]
     if not details:
         notes = [note for note in notes if note.code != "means"]
     # The answer may have several effects, the most important one first.

@@ -13,7 +13,8 @@ from analysis.measured import are_times_to_train, distinct_names
 from common.notes import Note
 from common.text import end_sentence, number_of
 from declared.imported import Imported
-from report.setting import SHOWN_DIGITS, PageTable
+from report.page_table import PageTable
+from report.site_and_software import SHOWN_DIGITS
 
 if TYPE_CHECKING:
     from declared.study import Study

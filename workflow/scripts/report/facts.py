@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,13 @@ from analysis.measured import combination_text, successful
 from common.files import load_yaml
 from common.notes import Note
 from common.text import join_words, number_of
+from declared.figure_specs import FigureSpec
 from declared.site import Site
 from declared.study import Study
 from models.collectives import titles
 from network.fit import bytes_text
 from report import latex
+from report.checkout import State
 
 MEANS = "means"  # the paper's short table of cells
 
@@ -63,9 +65,11 @@ class Facts:
         network: Rows of network.csv; None without a collective benchmark.
         checks: The table `checks` (analysis/checks.py); None without one.
         paper_tables: Names of the paper's tables.
-        supplement_tables: Names of the supplement's tables.
+        supplement_tables: What the supplement's tables are called, such as `Table S3`, by name.
+        figure_specs: Specs of the study's figures.
         epochs: Returns the epochs of the runs, which some responses are derived from.
         recovers: Whether the answer states what accumulation recovers.
+        state: The state of the checkout that makes the paper.
     """
 
     study: Study
@@ -74,9 +78,11 @@ class Facts:
     network: pd.DataFrame | None
     checks: pd.DataFrame | None
     paper_tables: Sequence[str]
-    supplement_tables: Sequence[str] = ()
+    supplement_tables: Mapping[str, str] = field(default_factory=dict)
+    figure_specs: Sequence[FigureSpec] = ()
     epochs: Callable[[], pd.DataFrame] = pd.DataFrame
     recovers: bool = False
+    state: State = field(default_factory=State)
 
     @property
     def anonymous(self) -> bool:
@@ -89,7 +95,7 @@ class Facts:
         return successful(self.runs)
 
     def see(self, name: str, before: str = " (", after: str = ")") -> str:
-        """Return a reference to a table, or to the supplement if that has the table; "" if neither does.
+        """Return a reference to a table of the paper or of its supplement; "" if neither has the table.
 
         A reference to the short table of means becomes one to `cells` if the paper has no such table.
 
@@ -100,12 +106,10 @@ class Facts:
         """
         if name == MEANS and MEANS not in self.paper_tables:
             name = "cells"
-        if name not in (*self.paper_tables, *self.supplement_tables):
-            return ""
         if name in self.paper_tables:
             return f"{before}{latex.see('tab', name)}{after}"
-        is_bare = (before, after) == (" (", ")")
-        return f"{before}{'see ' * is_bare}the supplement{after}"
+        number = self.supplement_tables.get(name)
+        return f"{before}{number.replace(' ', '~')}{after}" if number else ""
 
     def see_here(self, name: str) -> str:
         """Return a reference to a table in brackets; "" if it is not in the paper."""

@@ -14,9 +14,11 @@ import pandas as pd
 
 from analysis import shares, tables
 from analysis.anova import BLOCK, ERROR, TOTAL
+from analysis.answers import setting_text
 from analysis.cell_means import estimate_means, estimate_response_means
 from analysis.intervals import ESTIMATE_COLUMNS, SIGNIFICANCE_LEVEL, Estimate, estimate_of, p_text
 from analysis.measured import (
+    cell_levels,
     cell_words,
     combination_text,
     currency_of,
@@ -24,6 +26,7 @@ from analysis.measured import (
     levels_in_order,
     successful,
     title,
+    varying,
 )
 from analysis.responses import with_response
 from analysis.speedup import accumulates_as_baseline
@@ -165,7 +168,8 @@ def _range_of_times(_spec: FigureSpec, evidence: Evidence) -> Note | None:
     return Note(
         "epoch-time-range",
         f"An epoch is shortest with {evidence.cell(fastest)}: {low} on average. It is longest with "
-        f"{evidence.cell(slowest)}: {high}, {tables.ratio(ratio)} times as long ({FIGURE_REFERENCE}).",
+        f"{evidence.cell(slowest)}: {high}, {tables.ratio(ratio)} times as long (uncorrected interval; "
+        f"{FIGURE_REFERENCE}).",
         fastest=fastest,
         slowest=slowest,
         ratio=ratio.value,
@@ -307,7 +311,9 @@ def _range_note(
         value = tables.number(unit_multiplier * row[column])
         # A name is only for a cell that is alone at the printed precision.
         n_tied = int((printed == value).sum())
-        phrase = f"with {evidence.cell(row['cell'])}" if n_tied == 1 else f"in {n_tied} cells"
+        phrase = f"with {evidence.cell(row['cell'])}" if n_tied == 1 else ""
+        if n_tied > 1:
+            phrase = f"in {n_tied} cells{_shared_levels_text(evidence, rows.loc[printed == value, 'cell'])}"
         texts.append(f"{value}{unit} {phrase}")
     return Note(
         "range",
@@ -319,6 +325,14 @@ def _range_note(
         greatest=float(greatest[column]),
         tied=[int((printed == printed.iloc[at]).sum()) for at in (0, -1)],
     )
+
+
+def _shared_levels_text(evidence: Evidence, cells: "pd.Series[str]") -> str:
+    """Return the levels that all these cells share, as a phrase after `cells`; "" without any."""
+    levels = cell_levels(evidence.runs).set_index("cell")
+    levels = levels.loc[cells, varying(evidence.runs)]
+    shared = {name: levels[name].iloc[0] for name in levels if levels[name].nunique(dropna=False) == 1}
+    return f" {setting_text(shared)}" if shared else ""
 
 
 def _communication(_spec: FigureSpec, evidence: Evidence) -> Note | None:
@@ -338,7 +352,8 @@ def _communication(_spec: FigureSpec, evidence: Evidence) -> Note | None:
     return Note(
         "communication-range",
         "On more than one device, the part of an epoch that computation does not explain (communication, "
-        f"waiting and contention) is {' to '.join(texts[: len(ordered)])} ({FIGURE_REFERENCE}).",
+        f"waiting and contention) {'ranges from' if len(ordered) > 1 else 'is'} "
+        f"{' to '.join(texts[: len(ordered)])} ({FIGURE_REFERENCE}).",
         least=float(ordered["communication"].iloc[0]),
         greatest=float(ordered["communication"].iloc[-1]),
     )

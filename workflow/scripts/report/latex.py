@@ -7,6 +7,7 @@ from typing import Any
 
 from common.latex import latex_text
 from common.notes import Note
+from report.checkout import citation
 
 BIBLIOGRAPHY = Path(__file__).with_name("references.bib")
 _ENTRY = re.compile(r"^@\w+\{(?P<key>[^,\s]+),.*?^\}", re.MULTILINE | re.DOTALL)
@@ -48,23 +49,21 @@ def see(kind: str, name: str) -> str:
     return rf"{'Figure' if kind == 'fig' else 'Table'}~\ref{{{kind}:{name}}}"
 
 
-def link_names(
-    source: str, labels: Collection[str], other_labels: Collection[str] = (), other_document: str = ""
-) -> str:
+def link_names(source: str, labels: Collection[str], elsewhere: Mapping[str, str] | None = None) -> str:
     """Return LaTeX with references for texts such as "table `name`", and other words in backticks as code.
 
     Args:
         source: LaTeX.
         labels: Labels of the document's figures and tables, such as tab:cells.
-        other_labels: Labels of the figures and tables of another document.
-        other_document: Words after their names, such as `of the paper`.
+        elsewhere: What figures and tables of another document are called, such as `Table S3`, by label.
     """
 
     def refer(named: re.Match[str]) -> str:
         kind, name = "fig" if named["kind"].lower() == "figure" else "tab", named["name"].replace(r"\_", "_")
-        if f"{kind}:{name}" in labels:
+        label = f"{kind}:{name}"
+        if label in labels:
             return see(kind, name)
-        return f"{named[0]} {other_document}" if f"{kind}:{name}" in other_labels else named[0]
+        return elsewhere[label].replace(" ", "~", 1) if elsewhere and label in elsewhere else named[0]
 
     return _CODE.sub(r"\\texttt{\g<code>}", _NAMED.sub(refer, source))
 
@@ -120,13 +119,23 @@ def first_sentence(caption: str) -> str:
 
 
 def references(datasets: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the bibliography of methods and software, and of these data sets by name."""
+    """Return the bibliography of methods and software, of Ringside, and of these data sets by name."""
     entries = [
         f"@misc{{{dataset_key(name)},\n  note = {{{to_latex(entry['citation'])}}},\n}}\n"
         for name, entry in datasets.items()
         if published(entry)
     ]
-    return "\n".join([BIBLIOGRAPHY.read_text(encoding="utf-8"), *entries])
+    return "\n".join([BIBLIOGRAPHY.read_text(encoding="utf-8"), _ringside_entry(), *entries])
+
+
+def _ringside_entry() -> str:
+    """Return the entry of Ringside in the bibliography."""
+    cited = citation()
+    authors = " and ".join(f"{{{author['name']}}}" for author in cited["authors"])
+    return (
+        f"@misc{{ringside,\n  author = {{{authors}}},\n  title = {{{to_latex(cited['title'])}}},\n"
+        f"  note = {{Version {cited['version']}}},\n}}\n"
+    )
 
 
 def published(entry: Mapping[str, Any]) -> bool:

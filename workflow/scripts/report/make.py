@@ -14,6 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
@@ -22,15 +23,27 @@ from analysis.intervals import SIGNIFICANCE_LEVEL
 from analysis.measured import Records, missing_cells, out_of_memory_cells, unsuccessful
 from common.files import write_text
 from common.options import run_program
+from common.run_status import RunStatus
 from common.tables import read_table
+from common.text import number_of
 from declared.datasets import find_dataset
-from declared.figure_specs import FigureSpec
+from declared.figure_specs import FigureSpec, from_json
 from figures import style, value_axis
 from figures.view import build_view
 from plan.campaign import Campaign, measured_campaign
 from records.next_commands import CampaignArguments, repeat_commands
-from report import content, design, elsewhere, every_run, libraries, opening, quality, setting, twelve_rules
+from report import (
+    content,
+    design,
+    elsewhere,
+    every_run,
+    libraries,
+    quality,
+    site_and_software,
+    twelve_rules,
+)
 from report.anonymous import NOT_ANONYMOUS, Anonymizer, build_anonymizer
+from report.answer_section import build_answer_section
 from report.charts import Chart, HeatMap, build_charts
 from report.checkout import State
 from report.dark import dark_colour
@@ -47,7 +60,7 @@ from report.material import (
     read_table_files,
 )
 from report.packing import block, json_element, json_text
-from report.setting import PageTable
+from report.page_table import PageTable
 from report.text import clean
 from report.twelve_rules import Verdict
 
@@ -76,12 +89,21 @@ BROWSERS = "Chrome or Edge 123, Firefox 120, Safari 17.5 or newer"
 def render_page(
     material: Material,
     campaign: Campaign,
-    records: str,
+    source: str,
     state: State,
     carried: Libraries,
     anonymizer: Anonymizer = NOT_ANONYMOUS,
 ) -> str:
-    """Return the page as HTML. The anonymizer replaces the names of an anonymous study."""
+    """Return the page as HTML.
+
+    Args:
+        material: What the report is based on.
+        campaign: The campaign.
+        source: Where its records are from: campaign, available, or the folder with published tables.
+        state: The state of the checkout.
+        carried: The libraries that the page embeds.
+        anonymizer: Replaces the names of an anonymous study.
+    """
     runs, imported = material.runs, material.study.imported
     verdicts = twelve_rules.judge_all(material)
     table = every_run.run_table(material)
@@ -105,7 +127,7 @@ def render_page(
         question=" ".join(material.study.question.split()),
         published=campaign.published_folder,
         run_ids=set(runs["run_id"]),
-        opening=opening.build_opening(material),
+        answer=build_answer_section(material),
         marks=marks,
         consequences=quality.consequences(marks),
         left_out=content.left_out(material.left_out),
@@ -116,12 +138,12 @@ def render_page(
         seeds=design.seeds(runs),
         source=elsewhere.source_note(imported) if imported else "",
         source_tables=[elsewhere.accepted(imported), elsewhere.files(imported)] if imported else [],
-        facts=elsewhere.facts(imported, runs) if imported else setting.facts(material.site, runs),
-        software=setting.software(runs),
-        sessions=setting.sessions(runs),
-        network=setting.network(material.data("network")),
-        locks=None if imported else setting.locks(campaign, material.site),
-        data_sets=setting.data_sets(material.study.factors["dataset"], material.site, runs),
+        facts=elsewhere.facts(imported, runs) if imported else site_and_software.facts(material.site, runs),
+        software=site_and_software.software(runs),
+        sessions=site_and_software.sessions(runs),
+        network=site_and_software.network(material.data("network")),
+        locks=None if imported else site_and_software.locks(campaign, material.site),
+        data_sets=site_and_software.data_sets(material.study.factors["dataset"], material.site, runs),
         verdicts=[(rule, keep_valid_links(verdict, material)) for rule, verdict in verdicts],
         has_network="network" in material.tables,
         summary=twelve_rules.summary(verdicts),
@@ -149,12 +171,12 @@ def render_page(
         },
         reasons=failure_reasons(material),
         repeated=conditions.join_names(material.every_run.query("attempt > 1")["run_id"].tolist()),
-        failed_benchmarks=setting.failed_benchmarks(material.data("network")),
+        failed_benchmarks=site_and_software.failed_benchmarks(material.data("network")),
         repeat=repeat_command(material, campaign),
         missing=missing_cells(runs),
         out_of_memory=out_of_memory_cells(runs),
-        counts=runs["status"].value_counts().sort_index().to_dict(),
-        reproduction=setting.reproduction(campaign, material.site, records, state),
+        status_counts=count_statuses(runs),
+        reproduction=site_and_software.reproduction(campaign, material.site, source, state),
         browsers=BROWSERS,
         versions=carried.versions,
         page_data=json_element(anonymizer.scrub_all(page_data(material, table, charts))),
@@ -230,6 +252,14 @@ def keep_valid_links(verdict: Verdict, material: Material) -> Verdict:
         *(f"figure-{picture.name}" for picture in material.pictures),
     }
     return replace(verdict, links=tuple(link for link in verdict.links if link[0] in targets))
+
+
+def count_statuses(runs: pd.DataFrame) -> str:
+    """Return how many runs ended with each status."""
+    counts = runs["status"].value_counts().sort_index().to_dict()
+    if set(counts) == {RunStatus.OK}:
+        return f"All {number_of(len(runs), 'run')} succeeded."
+    return f"{', '.join(f'{count:,} {status}' for status, count in counts.items())}."
 
 
 def failure_reasons(material: Material) -> PageTable:
@@ -319,30 +349,32 @@ def _template(scrub: Callable[[str], str], numbers: Mapping[str, int]) -> Any:
 
 def read_material(
     campaign: Campaign,
-    files: Records,
-    figures: Sequence[Path],
+    records: Records,
+    specs: Sequence[FigureSpec],
+    figure_folder: Path,
     tables: Sequence[Path],
     anonymizer: Anonymizer = NOT_ANONYMOUS,
 ) -> Material:
     """Read the material of a report; figures and tables without content only leave their reason."""
-    runs = files.runs
-    pictures, stage_tables = (
-        [read_picture(stem, anonymizer.scrub) for stem in figures],
-        [read_table_files(stem) for stem in tables],
-    )
-    empty_reasons = {item.name: content.why_not_drawn(item.caption) for item in pictures}
-    empty_reasons |= {item.name: content.why_empty(item.table) for item in stage_tables}
+    runs = records.runs
+    pictures = [read_picture(figure_folder / spec.name, anonymizer.scrub) for spec in specs]
+    stage_tables = [read_table_files(stem) for stem in tables]
+    not_drawn = {item.name: content.why_not_drawn(item.caption) for item in pictures}
+    empty = {item.name: content.why_empty(item.table) for item in stage_tables}
+    # A table and a figure can have the same name.
+    reasons = [*not_drawn.items(), *((f"table {name}", reason) for name, reason in empty.items())]
     return Material(
         study=campaign.study,
-        site=setting.site_of(campaign, runs),
+        site=site_and_software.site_of(campaign, runs),
         runs=runs,
-        every_run=files.every_run,
-        epochs=current_rows(read_table(files.epochs_csv, "epochs"), files.every_run),
-        pictures=[item for item in pictures if not empty_reasons[item.name]],
-        tables={item.name: item for item in stage_tables if not empty_reasons[item.name]},
-        left_out={name: reason for name, reason in empty_reasons.items() if reason},
-        phases=current_rows(files.table("phases"), files.every_run),
-        network=files.table("network"),
+        every_run=records.every_run,
+        epochs=current_rows(read_table(records.epochs_csv, "epochs"), records.every_run),
+        pictures=[item for item in pictures if not not_drawn[item.name]],
+        tables={item.name: item for item in stage_tables if not empty[item.name]},
+        left_out={name: reason for name, reason in reasons if reason},
+        phases=current_rows(records.table("phases"), records.every_run),
+        network=records.table("network"),
+        specs=specs,
     )
 
 
@@ -350,10 +382,11 @@ def main(
     *,
     study: str,
     site: str,
-    records: str,
+    source: str,
     runs: Path,
     epochs: Path,
-    figures: Sequence[Path],
+    figures: Sequence[str],
+    figure_folder: Path,
     tables: Sequence[Path],
     phases: Path | None = None,
     network: Path | None = None,
@@ -365,10 +398,11 @@ def main(
     Args:
         study: name of a file in config/studies/
         site: name of a file in config/sites/
-        records: campaign, available, or the folder with published tables
+        source: where records are from: campaign, available, or the folder with published tables
         runs: runs.csv of the study
         epochs: epochs.csv of the study
-        figures: figures, without suffixes
+        figures: specs of the figures, as JSON
+        figure_folder: the folder of their files
         tables: printed tables, without suffixes
         phases: phases.csv, if runs were traced
         network: network.csv, if there is a collective benchmark
@@ -376,13 +410,14 @@ def main(
         out: report.html
     """
     state = State.from_json(checkout)
-    campaign = measured_campaign(study, site, records)
-    files = Records(runs, epochs, {"phases": phases, "network": network})
+    campaign = measured_campaign(study, site, source)
+    records = Records(runs, epochs, {"phases": phases, "network": network})
     anonymizer = build_anonymizer(
-        campaign.study, setting.site_of(campaign, files.runs), files.every_run, tables
+        campaign.study, site_and_software.site_of(campaign, records.runs), records.every_run, tables
     )
-    material = read_material(campaign, files, figures, tables, anonymizer)
-    write_text(out, render_page(material, campaign, records, state, libraries.load(), anonymizer))
+    specs = list(map(from_json, figures))
+    material = read_material(campaign, records, specs, figure_folder, tables, anonymizer)
+    write_text(out, render_page(material, campaign, source, state, libraries.load(), anonymizer))
 
 
 if __name__ == "__main__":

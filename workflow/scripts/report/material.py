@@ -86,7 +86,8 @@ class Material:
         epochs: The epochs of `every_run`.
         pictures: Figures with content.
         tables: Tables with content, by name.
-        left_out: The reason why a figure or table has no content, by name.
+        specs: Specs of all figures of the study, in its order.
+        left_out: The reason why a figure or table has no content, by what the page calls it.
         phases: Rows of phases.csv; empty without traced runs.
         network: Rows of network.csv; empty without a collective benchmark.
     """
@@ -98,6 +99,7 @@ class Material:
     epochs: pd.DataFrame
     pictures: Sequence[Picture]
     tables: Mapping[str, StageTable]
+    specs: Sequence[FigureSpec] = ()
     left_out: Mapping[str, str] = field(default_factory=dict)
     phases: pd.DataFrame = field(
         default_factory=lambda: pd.DataFrame(columns=list(schema("phases")["properties"]))
@@ -108,7 +110,7 @@ class Material:
     def figure_specs(self) -> list[FigureSpec]:
         """Return the specs of the pictures, in the order of the study."""
         names = {picture.name for picture in self.pictures}
-        return [spec for spec in self.study.possible_figure_specs if spec.name in names]
+        return [spec for spec in self.specs if spec.name in names]
 
     @cached_property
     def ok(self) -> pd.DataFrame:

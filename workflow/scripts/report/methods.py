@@ -44,11 +44,12 @@ from network import fit
 from plan.cost import fraction_line
 from replication.reached import target_note
 from report import elsewhere
+from report.checkout import citation
 from report.design import exclusions
 from report.facts import Facts, texts
 from report.latex import cite, cited, dataset_key, keys_of, paragraph, published, to_latex
 from report.material import group_failures
-from report.setting import node_memory
+from report.site_and_software import node_memory
 
 # Constant factors that a paper names; it also names factors whose level is not the default.
 NAMED_CONSTANTS = (
@@ -62,8 +63,9 @@ NAMED_CONSTANTS = (
 )
 NAMED_ELSEWHERE = ("model", "dataset", "epochs", "warmup_epochs")
 ANSWER_TABLES = ("effects", "anova", "checks")  # which the answer rests on wherever they are printed
-DIGEST_DIGITS = 12  # hex digits of an environment's digest
+DIGEST_DIGITS = 12  # hex digits of an environment's digest and of a commit
 MAX_REASONS = 10
+ON_ONE_NODE = "on 1 node: "
 CLOCKS = {"ranks": "all ranks", "master": "master"}
 
 
@@ -110,13 +112,16 @@ def method_notes(facts: Facts) -> dict[str, list[str]]:
 def reproducibility(facts: Facts) -> str:
     """Return how to reproduce the study and this paper."""
     name, imported = facts.study.name, facts.study.imported
+    commit = "" if facts.anonymous else (facts.state.commit or "")[:DIGEST_DIGITS]
+    software = {"version": citation()["version"], "commit": commit}
     if imported:
         folders = list(map(str, imported.campaigns.values())) or [str(imported.folder)]
-        return facts.sentence("reproduce-elsewhere", study=name, folders=folders) + "\n"
+        return facts.sentence("reproduce-elsewhere", study=name, folders=folders, **software) + "\n"
     return (
         facts.sentence(
             "reproduce",
             study=name,
+            **software,
             site=facts.site.name if facts.site else "SITE",
             on_cluster=facts.site is not None and facts.site.launcher == "slurm",
             has_digests=facts.ok["environment_digest"].notna().any(),
@@ -159,13 +164,13 @@ def framework_table(facts: Facts) -> str:
             "library": framework_runs["library_version"],
             "Python": framework_runs["python_version"],
             "transport": _transports(framework_runs["transport"]),
-            "clock": framework_runs["timing_scope"].map(CLOCKS),
+            "clock of": framework_runs["timing_scope"].map(CLOCKS),
             "environment": framework_runs["environment_digest"].str[:DIGEST_DIGITS],
         }
         rows.append(
             {"framework": name, "description": description.title if description else ""}
             | {
-                title: "; ".join(sorted(set(values.dropna().astype(str))))
+                title: "; ".join(sorted(set(values.dropna().astype(str)), key=_last_on_one_node))
                 for title, values in columns.items()
             }
         )
@@ -173,7 +178,7 @@ def framework_table(facts: Facts) -> str:
     frame = frame.loc[:, (frame != "").any()].replace("", tables.DASH)
     if facts.study.imported and list(frame) == ["framework"]:
         return ""
-    constant = [name for name in ("Python", "clock") if name in frame and frame[name].nunique() == 1]
+    constant = [name for name in ("Python", "clock of") if name in frame and frame[name].nunique() == 1]
     note = "The same for all: " + "; ".join(f"{name} {frame[name].iloc[0]}" for name in constant) + "."
     frame = frame.drop(columns=constant)
     return tables.latex(
@@ -184,7 +189,12 @@ def framework_table(facts: Facts) -> str:
 def _transports(transports: pd.Series) -> pd.Series:
     """Return transports in which "none" says when it holds, if there are others: without a second node."""
     has_others = (transports.dropna() != "none").any()
-    return transports.replace("none", "on 1 node: none") if has_others else transports
+    return transports.replace("none", f"{ON_ONE_NODE}none") if has_others else transports
+
+
+def _last_on_one_node(text: str) -> tuple[bool, str]:
+    """Return a key that sorts what holds on one node only to the end."""
+    return text.startswith(ON_ONE_NODE), text
 
 
 def _level_text(name: str, level: Any) -> str:

@@ -28,7 +28,7 @@ from common.options import run_program
 from common.tables import read_results, read_table
 from common.text import split_sentences
 from declared.datasets import find_dataset
-from declared.figure_specs import FigureSpec
+from declared.figure_specs import FigureSpec, from_json
 from declared.paper import DEFAULT_CLASS
 from declared.responses import RESPONSES, Response
 from declared.site import load_site
@@ -36,6 +36,7 @@ from declared.study import load_study
 from report import content, document
 from report.anonymous import build_anonymizer, scrub_sources
 from report.answer import answer_question, gather_evidence
+from report.checkout import State
 from report.drafts import draft_texts
 from report.facts import MEANS, Facts
 from report.findings import Evidence, effect_of_figure, refer_to_figure, state_finding
@@ -117,9 +118,11 @@ class Contents:
         long: Names of tables that are too long to float.
         landscape: Names of the long tables that are wider than a page.
         means: The paper's short table of means of cells; None without one.
-        specs: Specs of the paper's figures, by name; None for one that the study does not declare.
+        specs: Specs of the paper's figures, by name.
         findings: Sentences on what figures of the paper show, with FIGURE_REFERENCE, by name.
-        endnotes: Endnotes of figures and tables, by name.
+        endnotes: Endnotes of figures and tables, by label.
+        paper_numbers: What the paper's figures and tables are called, such as `Figure 2`, by label.
+        supplement_numbers: What those of the supplement are called, such as `Table S3`, by label.
     """
 
     paper: Selection
@@ -127,18 +130,25 @@ class Contents:
     long: Sequence[str] = ()
     landscape: Sequence[str] = ()
     means: Table | None = None
-    specs: Mapping[str, FigureSpec | None] = field(default_factory=dict)
-    findings: Mapping[str, str] = field(default_factory=dict)
+    specs: Mapping[str, FigureSpec] = field(default_factory=dict)
+    findings: Mapping[str, Note] = field(default_factory=dict)
     endnotes: Mapping[str, str] = field(default_factory=dict)
+    paper_numbers: Mapping[str, str] = field(default_factory=dict)
+    supplement_numbers: Mapping[str, str] = field(default_factory=dict)
 
 
 def generated_files(facts: Facts, contents: Contents, answer: Answer) -> dict[str, str]:
     """Return the contents of the generated files by name."""
     paper, supplement = contents.paper, contents.supplement
+    tables_elsewhere = {
+        label.removeprefix("tab:"): name
+        for label, name in contents.supplement_numbers.items()
+        if label.startswith("tab:")
+    }
     facts = replace(
         facts,
         paper_tables=[*paper.tables, *([MEANS] if contents.means else [])],
-        supplement_tables=supplement.tables,
+        supplement_tables=tables_elsewhere,
     )
     name = facts.study.paper.class_name
     notes = {
@@ -146,13 +156,10 @@ def generated_files(facts: Facts, contents: Contents, answer: Answer) -> dict[st
         for label, note in contents.endnotes.items()
         if label in supplement.labels
     }
-    introduction = varied_factor_table(facts), framework_table(facts)
-    n_tables = sum(map(bool, introduction)) + bool(contents.means)
-    numbers = number_labels(contents, answer, n_tables)
     return {
         "options.tex": document.options(name, facts.anonymous),
         "preamble.tex": document.preamble(facts.study, name, facts.anonymous),
-        "methods.tex": "".join(introduction) + methods(facts),
+        "methods.tex": "".join(introduction_tables(facts)) + methods(facts),
         "results.tex": write_results(facts, contents.specs, contents.findings, answer),
         "tables.tex": (latex(contents.means, f"tab:{MEANS}") if contents.means else "")
         + input_tables(paper.tables, contents.long),
@@ -162,7 +169,7 @@ def generated_files(facts: Facts, contents: Contents, answer: Answer) -> dict[st
         % (
             document.preamble(facts.study, DEFAULT_CLASS, facts.anonymous),
             document.NOTHING_FLOATS,
-            show_supplement(contents, notes, constant_table(facts), supplement_methods(facts), numbers),
+            show_supplement(contents, notes, constant_table(facts), supplement_methods(facts)),
         ),
         **{
             f"figures/{name}.tex": figure(name, caption, notes.get(f"fig:{name}", ""))
@@ -193,7 +200,12 @@ def drop_shared_endings(captions: Mapping[str, str]) -> dict[str, str]:
     return shortened
 
 
-def number_labels(contents: Contents, answer: Answer, n_tables: int) -> dict[str, str]:
+def introduction_tables(facts: Facts) -> list[str]:
+    """Return the tables of the section on methods in LaTeX."""
+    return list(filter(None, (varied_factor_table(facts), framework_table(facts))))
+
+
+def number_paper(contents: Contents, answer: Answer, n_tables: int) -> dict[str, str]:
     """Return what the paper's figures and tables are called in it, such as `Figure 2`, by label.
 
     Args:
@@ -201,47 +213,58 @@ def number_labels(contents: Contents, answer: Answer, n_tables: int) -> dict[str
         answer: The answer, which decides on the order of figures.
         n_tables: Number of tables before those of the study.
     """
-    opening, sections = arrange_sections(contents.specs, answer)
-    figures = [name for section in (opening, *sections.values()) for name in section.figures]
+    preamble, sections = arrange_sections(contents.specs, answer)
+    figures = [name for section in (preamble, *sections.values()) for name in section.figures]
     tables = sorted(contents.paper.tables, key=lambda name: name in contents.long)
     numbers = {f"fig:{name}": f"Figure {number}" for number, name in enumerate(figures, 1)}
     return numbers | {f"tab:{name}": f"Table {number}" for number, name in enumerate(tables, n_tables + 1)}
 
 
-def show_supplement(
-    contents: Contents,
-    notes: Mapping[str, str],
-    constants: str,
-    table_methods: str,
-    numbers: Mapping[str, str],
-) -> str:
-    """Return figures and tables with their endnotes, references, and finally the tables wider than a page.
+def number_supplement(contents: Contents, has_constants: bool) -> dict[str, str]:
+    """Return what the supplement's figures and tables are called, such as `Table S3`, by label.
+
+    The order is that of `show_supplement`.
+    """
+    upright, wide = supplement_tables(contents)
+    tables = [*upright, *(["constants"] if has_constants else []), *wide]
+    numbers = {
+        f"fig:{name}": f"Figure S{number}" for number, name in enumerate(contents.supplement.captions, 1)
+    }
+    return numbers | {f"tab:{name}": f"Table S{number}" for number, name in enumerate(tables, 1)}
+
+
+def supplement_tables(contents: Contents) -> tuple[list[str], list[str]]:
+    """Return the names of the supplement's upright tables, and of those wider than a page."""
+    upright, wide = (
+        [name for name in contents.supplement.tables if (name in contents.landscape) == is_wide]
+        for is_wide in (False, True)
+    )
+    return upright, wide
+
+
+def show_supplement(contents: Contents, notes: Mapping[str, str], constants: str, table_methods: str) -> str:
+    """Return figures and tables with their endnotes, notes on those of the paper, and references.
 
     Args:
         contents: What paper and supplement show.
         notes: Endnotes of the supplement's figures and tables in LaTeX, by label.
         constants: The table of constant factors.
         table_methods: How tables are computed that only the supplement has.
-        numbers: What the paper's figures and tables are called in it, by label.
     """
     figures = "".join(f"\\input{{figures/{name}}}\n" for name in contents.supplement.captions)
     upright, wide = (
-        "".join(
-            f"\\input{{tables/{name}}}\n" + _table_note(notes.get(f"tab:{name}", ""))
-            for name in contents.supplement.tables
-            if (name in contents.landscape) == is_wide
-        )
-        for is_wide in (False, True)
+        "".join(f"\\input{{tables/{name}}}\n" + _table_note(notes.get(f"tab:{name}", "")) for name in names)
+        for names in supplement_tables(contents)
     )
     parts = [
         f"{{\\centering\n{figures}\\par}}\n" if figures else "",
         upright,
         "" if figures or upright or wide else NO_SUPPLEMENT,
         constants,
-        table_methods.replace(r"\subsection{", r"\section*{"),
-        paper_notes(contents.endnotes, numbers),
-        BIBLIOGRAPHY,
         f"\\begin{{sideways}}\n{wide}\\end{{sideways}}\n" if wide else "",
+        table_methods.replace(r"\subsection{", r"\section*{"),
+        paper_notes(contents.endnotes, contents.paper_numbers),
+        BIBLIOGRAPHY,
     ]
     return "\n".join(filter(None, parts))
 
@@ -258,8 +281,7 @@ def paper_notes(endnotes: Mapping[str, str], numbers: Mapping[str, str]) -> str:
         numbers: What the paper's figures and tables are called in it, by label.
     """
     paragraphs = [
-        rf"\paragraph{{{name} of the paper ({to_latex(label.partition(':')[2])})}} "
-        + cited(to_latex(endnotes[label]))
+        rf"\paragraph{{{name} of the paper}} " + cited(to_latex(endnotes[label]))
         for label, name in numbers.items()
         if label in endnotes
     ]
@@ -306,13 +328,13 @@ def choose_contents(facts: Facts, selection: Selection, tables_by_name: Mapping[
     long = [name for name in selection.tables if not fits_float(tables_by_name[name], PAGE_ROWS)]
     landscape = [name for name in long if is_landscape(tables_by_name[name])]
     by_name = {spec.name: spec for spec in drawn_specs(facts, paper)}
-    specs = {name: by_name.get(name) for name in paper.captions}
+    specs = {name: by_name[name] for name in paper.captions}
     return Contents(paper, selection.remainder(paper), long, landscape, means, specs)
 
 
 def drawn_specs(facts: Facts, selection: Selection) -> list[FigureSpec]:
     """Return the specs of selected figures, in the order of the study."""
-    return [spec for spec in facts.study.possible_figure_specs if spec.name in selection.captions]
+    return [spec for spec in facts.figure_specs if spec.name in selection.captions]
 
 
 def assign_findings(
@@ -373,8 +395,14 @@ def compose(facts: Facts, outputs: StageOutputs) -> tuple[dict[str, str], Conten
     answer = answer_question(facts.study, evidence)
     drafts = draft_texts(facts, answer, evidence)
     findings, answer = assign_findings(facts, contents.paper, evidence, answer)
-    contents = replace(contents, findings=findings, endnotes=outputs.endnotes)
-    facts = replace(facts, recovers=any(note.code == "recovered" for note in answer.opening))
+    contents = replace(
+        contents,
+        findings=findings,
+        endnotes=outputs.endnotes,
+        paper_numbers=number_paper(contents, answer, len(introduction_tables(facts)) + bool(contents.means)),
+        supplement_numbers=number_supplement(contents, bool(constant_table(facts))),
+    )
+    facts = replace(facts, recovers=any(note.code == "recovered" for note in answer.main))
     return generated_files(facts, contents, answer) | drafts, contents
 
 
@@ -409,10 +437,10 @@ def _write_texts(files: Mapping[str, str], contents: Contents, out: Path) -> Non
 
 def _refer(text: str, contents: Contents, in_supplement: bool) -> str:
     """Return text with references to figures and tables, and names for those of the other document."""
-    paper, supplement = contents.paper.labels, contents.supplement.labels
     if in_supplement:
-        return link_names(text, supplement, paper, "of the paper")
-    return link_names(text, paper, supplement, "in the supplement")
+        elsewhere = {label: f"{name} of the paper" for label, name in contents.paper_numbers.items()}
+        return link_names(text, contents.supplement.labels, elsewhere)
+    return link_names(text, contents.paper.labels, contents.supplement_numbers)
 
 
 def _copy_figures(figures: Sequence[Path], outputs: StageOutputs, folder: Path) -> None:
@@ -441,8 +469,10 @@ def main(
     runs: Path,
     epochs: Path,
     network: Sequence[Path] = (),
-    figures: Sequence[Path] = (),
+    figures: Sequence[str] = (),
+    figure_folder: Path = Path(),
     tables: Sequence[Path] = (),
+    checkout: str,
     out: Path,
 ) -> None:
     """Make the sources of a study's paper, except main.tex.
@@ -453,35 +483,40 @@ def main(
         runs: runs.csv of the study
         epochs: epochs.csv of the study
         network: network.csv, if it exists
-        figures: files without their suffix
+        figures: specs of the figures, as JSON
+        figure_folder: the folder of their files
         tables: files without their suffix
+        checkout: the state of the checkout (report.checkout), as JSON
         out: the paper's folder
     """
-    declared, records = load_study(study), Records(runs, epochs)
-    measured = with_response(
-        records.runs, RESPONSES[declared.response], lambda: records.epochs, declared.target_accuracy
-    )
+    study_of_paper, records = load_study(study), Records(runs, epochs)
+    response, target = RESPONSES[study_of_paper.response], study_of_paper.target_accuracy
+    measured = with_response(records.runs, response, lambda: records.epochs, target)
+    specs = list(map(from_json, figures))
+    stems = [figure_folder / spec.name for spec in specs]
     site_names = measured["site"].dropna().unique()
     try:
         site_of_runs = (
-            None if declared.imported else load_site(site_names[0] if len(site_names) == 1 else site)
+            None if study_of_paper.imported else load_site(site_names[0] if len(site_names) == 1 else site)
         )
     except InputError:  # published tables can name a site that is unknown here
         site_of_runs = None
     checks = [Path(f"{stem}.csv") for stem in tables if stem.name == "checks"]
     facts = Facts(
-        study=declared,
+        study=study_of_paper,
         site=site_of_runs,
         runs=measured,
         network=read_table(network[0], "network") if network else None,
         checks=read_results(checks[0]) if checks else None,
+        figure_specs=specs,
         epochs=lambda: records.epochs,
+        state=State.from_json(checkout),
         paper_tables=[stem.name for stem in tables],
     )
-    write_sources(facts, figures, tables, out)
+    write_sources(facts, stems, tables, out)
     anonymizer = build_anonymizer(facts.study, facts.site, facts.runs, tables)
     if anonymizer.active:
-        scrub_sources(out, figures, anonymizer)
+        scrub_sources(out, stems, anonymizer)
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ from report.request import (
     make_request,
     project,
 )
-from report.setting import site_of, software
+from report.site_and_software import site_of, software
 
 TEMPLATE, FIGURE_NAME = "proposal.md.jinja", "scaling"
 PER_DEVICE = ("mfu", "hfu", "flops_per_device", "collective_rate", "throughput_per_device")

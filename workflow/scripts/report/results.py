@@ -10,6 +10,7 @@ from analysis import conditions
 from analysis.answers import ACCUMULATION, ACCURACY, Answer
 from analysis.measured import title
 from common.notes import Note
+from common.text import end_sentence
 from declared.factors import SIZE_FACTORS
 from declared.figure_specs import FigureSpec
 from report.facts import MEANS, Facts
@@ -42,17 +43,20 @@ class Section:
 
 
 def write_results(
-    facts: Facts, figures: Mapping[str, FigureSpec | None], findings: Mapping[str, str], answer: Answer
+    facts: Facts, figures: Mapping[str, FigureSpec], findings: Mapping[str, Note], answer: Answer
 ) -> str:
     """Return the answer in sentences under a heading per factor, then each figure with its finding."""
-    opening, sections = arrange_sections(figures, answer)
+    preamble, sections = arrange_sections(figures, answer)
+    first, *further_notes = [str(note) for note in preamble.notes] or [""]
+    if any(finding.code == "epoch-time-range" for finding in findings.values()):
+        first = end_sentence(first.partition("; ")[0])  # The finding names the best cell.
     usable = to_latex(conditions.usable_runs_note(facts.runs))
     paragraphs = [
-        *_inputs(opening.figures),
-        *map(to_latex, opening.notes[:1]),
+        *_inputs(preamble.figures),
+        *filter(None, [to_latex(first)]),
         usable + facts.see(MEANS, " Means of all cells are in ", "."),
-        *(_discuss(name, findings.get(name)) for name in opening.figures),
-        *map(to_latex, opening.notes[1:]),
+        *(_discuss(name, findings.get(name)) for name in preamble.figures),
+        *map(to_latex, further_notes),
         *([to_latex(answer.reading)] if answer.reading else []),
     ]
     for heading, section in sections.items():
@@ -65,24 +69,22 @@ def write_results(
     return "\n\n".join(paragraphs) + "\n"
 
 
-def arrange_sections(
-    figures: Mapping[str, FigureSpec | None], answer: Answer
-) -> tuple[Section, dict[str, Section]]:
-    """Return the part without a heading, and the sections by heading, in the order of the paper."""
-    opening, sections = Section(), dict[str, Section]()
+def arrange_sections(figures: Mapping[str, FigureSpec], answer: Answer) -> tuple[Section, dict[str, Section]]:
+    """Return the preamble, which has no heading, and the sections by heading, in the order of the paper."""
+    preamble, sections = Section(), dict[str, Section]()
     by_heading: dict[str, list[Note]] = {}
-    for note in answer.opening:
-        by_heading.setdefault(_heading(note), []).append(note)
-    opening.notes = by_heading.pop("", [])
+    for note in answer.main:
+        by_heading.setdefault(note_heading(note), []).append(note)
+    preamble.notes = by_heading.pop("", [])
     for heading in sorted(by_heading, key=lambda heading: -_significant_share(by_heading[heading])):
         sections[heading] = Section(by_heading[heading])
     for note in answer.further:
-        sections.setdefault(_heading(note), Section()).notes.append(note)
+        sections.setdefault(note_heading(note), Section()).notes.append(note)
     for name, spec in figures.items():
-        is_overview = spec is not None and spec.kind in OVERVIEWS
-        section = opening if is_overview else sections.setdefault(_figure_heading(spec), Section())
+        heading = "" if spec.kind in OVERVIEWS else _figure_heading(spec)
+        section = sections.setdefault(heading, Section()) if heading else preamble
         section.figures.append(name)
-    return opening, sections
+    return preamble, sections
 
 
 def factor_heading(factor: str) -> str:
@@ -91,7 +93,7 @@ def factor_heading(factor: str) -> str:
     return HEADINGS.get(factor, f"{name[0].upper()}{name[1:]}")
 
 
-def _heading(note: Note) -> str:
+def note_heading(note: Note) -> str:
     """Return the heading of a note; "" for a note about all factors."""
     if note.code in ("effect-not-known", "out-of-memory"):
         return OTHER_FACTORS
@@ -99,10 +101,8 @@ def _heading(note: Note) -> str:
     return factor_heading(factor) if factor else ""
 
 
-def _figure_heading(spec: FigureSpec | None) -> str:
+def _figure_heading(spec: FigureSpec) -> str:
     """Return the heading of a figure: that of its kind, or of the factor on its x axis."""
-    if spec is None:
-        return OTHER_RESULTS
     return KIND_HEADINGS.get(spec.kind) or (factor_heading(spec.x) if spec.x else OTHER_RESULTS)
 
 
@@ -116,7 +116,7 @@ def _inputs(names: Sequence[str]) -> list[str]:
     return [rf"\input{{figures/{name}}}" for name in names]
 
 
-def _discuss(name: str, finding: str | None) -> str:
+def _discuss(name: str, finding: Note | None) -> str:
     """Return the finding of a figure, or a reminder to the author to write one."""
     reference = see("fig", name)
     if not finding:

@@ -28,7 +28,7 @@ from common.text import number_of
 from declared.factors import SIZE_FACTORS
 from report.design import exclusions, kept_order
 from report.material import Material, Picture, column
-from report.setting import is_generated, number_range
+from report.site_and_software import is_generated, number_range
 
 MET, NOT_MET, NOT_APPLICABLE = "met", "not met", "does not apply"
 EQUALITY_TOLERANCE = 1e-9  # relative

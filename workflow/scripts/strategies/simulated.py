@@ -257,7 +257,7 @@ def table(runs: pd.DataFrame, data: pd.DataFrame, not_simulated: Sequence[str]) 
     if data["error"].isna().all():
         empty = pd.DataFrame(columns=["cell"], dtype=str)
         reasons = not_simulated if len(data) or not_simulated else [NO_CELL]
-        return tables.Table(TITLE, data, empty, [*reasons, conditions.setting_note(runs)])
+        return tables.Table(TITLE, data, empty, [*reasons, conditions.measurement_note(runs)])
     rows, factor_names = (
         sort_rows(data),
         ["model", *[name for name in varying(data) if name not in ("model", "dataset")]],
@@ -282,7 +282,7 @@ def table(runs: pd.DataFrame, data: pd.DataFrame, not_simulated: Sequence[str]) 
         *([Note("no-rest", NO_REST.format(models=", ".join(models)), models=models)] if models else []),
         SENT,
         *not_simulated,
-        conditions.setting_note(runs),
+        conditions.measurement_note(runs),
     ]
     words = [title_with_unit(name) for name in ("model", "dataset", "framework", "parallelism")]
     return tables.Table(TITLE, data, pd.DataFrame(texts), notes, words)

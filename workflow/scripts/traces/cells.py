@@ -254,7 +254,7 @@ def cell_table(
         for name, level in level_columns(measured.runs, data["cell"]).items()
     }
     first = Note("runs", f"{conditions.run_counts_note(measured.ok)} {remark}")
-    all_notes = [first, *notes, *measured.notes, conditions.setting_note(measured.runs)]
+    all_notes = [first, *notes, *measured.notes, conditions.measurement_note(measured.runs)]
     return tables.Table(
         heading,
         add_factors(measured.runs, data),
@@ -268,7 +268,7 @@ def cell_table(
 def empty_table(heading: str, measured: Measured) -> tables.Table:
     """Return a table without rows, because no traced run has phases."""
     note = Note(NO_PHASES.code, f"{NO_PHASES.capitalize()}.")
-    notes = [note, measured.missing_note, conditions.setting_note(measured.runs)]
+    notes = [note, measured.missing_note, conditions.measurement_note(measured.runs)]
     return tables.Table(
         heading, pd.DataFrame(), pd.DataFrame(columns=["framework"]), [n for n in notes if n], ["framework"]
     )

@@ -68,7 +68,9 @@ def table(runs: pd.DataFrame) -> tables.Table:
     if data.empty:
         why = NOT_MEASURED if untraced_cells(runs) else NOT_PLANNED
         empty = pd.DataFrame(columns=["framework"])
-        return tables.Table(TITLE, pd.DataFrame(), empty, [why, conditions.setting_note(runs)], ["framework"])
+        return tables.Table(
+            TITLE, pd.DataFrame(), empty, [why, conditions.measurement_note(runs)], ["framework"]
+        )
     columns = {
         **level_columns(runs, data["cell"]),
         "n": data["n"].map(str),
@@ -80,7 +82,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
     sentences = [conditions.run_counts_note(runs)]
     if data["ratio_low"].notna().any():
         sentences += [conditions.comparison_note(data["within_blocks"]), "The interval is in brackets."]
-    notes: list[str] = [" ".join(sentences), _verdict(data), conditions.setting_note(runs)]
+    notes: list[str] = [" ".join(sentences), _verdict(data), conditions.measurement_note(runs)]
     csv_data = add_factors(runs, data).drop(columns="n_devices")
     return tables.Table(TITLE, csv_data, pd.DataFrame(columns), notes, [title("trace")])
 

@@ -34,7 +34,7 @@ def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, captions.Caption]
     """Return the figure of the scaling projection of a study, and its caption."""
     file = records.files.get("projection")
     notes = tables.read(file.with_suffix("")).notes if file else []
-    setting = conditions.setting_note(records.runs)  # the caption ends with it
+    setting = conditions.measurement_note(records.runs)  # the caption ends with it
     distinct_notes = [note for note in notes if note != setting]
     figure, caption = draw_curves(
         records.table("projection_curves"), records.table("projection"), distinct_notes

@@ -83,7 +83,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     n_missing = len(multi_rank) - len(rows)
     text = f"Measured cells that are not drawn: {n_missing}; the table says why."
     missing_note = Note("measured-cells-left-out", text, cells=n_missing)
-    setting = conditions.setting_note(records.runs)
+    setting = conditions.measurement_note(records.runs)
     sentences = [
         LEAD,
         errors,

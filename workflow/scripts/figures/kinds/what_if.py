@@ -59,7 +59,7 @@ def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, captions.Caption]
     errors = rows["error"].dropna().abs()
     legends.add_legend(figure, SERIES[: 2 if len(errors) else 1], lines=False)
     errors_note = _errors_note(errors)
-    n_left_out, setting = len(cells) - len(drawn_cells), conditions.setting_note(records.runs)
+    n_left_out, setting = len(cells) - len(drawn_cells), conditions.measurement_note(records.runs)
     text = f"{n_left_out} of {len(cells)} traced cells are not drawn; the table has them."
     left_out = Note("cells-left-out", text) if n_left_out else ""
     return figure, captions.split_caption(

@@ -1,6 +1,6 @@
-"""Write the opening of a report: the answer in sentences, the number of usable runs, and tables of means.
+"""Write the answer section of a report: the answer in sentences, and tables of means.
 
-Nothing is averaged over other factors. Of many comparisons the opening names the extremes, each with its
+Nothing is averaged over other factors. Of many comparisons the section names the extremes, each with its
 interval.
 """
 
@@ -15,48 +15,60 @@ from declared.responses import EPOCH_TIME
 from report.answer import answer_question, gather_evidence
 from report.findings import variation
 from report.material import Material
-from report.setting import PageTable
+from report.page_table import PageTable
+from report.results import note_heading
 
+OVERALL = "Uncertainty"  # heading of notes on all factors that come after those on one
 MAX_ROWS = 30  # of the ranking
 MAX_MEANS_ROWS, MAX_MEANS_COLUMNS = 12, 8  # of the table of means, which stands open
 
 
 @dataclass(frozen=True)
-class ReportOpening:
-    """The opening of a report.
+class AnswerSection:
+    """The answer section of a report.
 
     Attributes:
-        sentences: The first sentences; the last one counts the usable runs.
+        main: The main notes of the answer, and the number of usable runs.
         reading: How to read them.
         means: The mean of each level of the first factor in question at each setting; None for large designs.
-        details: Further sentences, printed after the main figure.
-        tables: Small tables, printed after the details.
+        further: Further notes, folded after the main figure.
+        tables: Small tables, after the further notes.
     """
 
-    sentences: list[Note]
+    main: list[Note]
     reading: str = ""
     means: PageTable | None = None
-    details: list[Note] = field(default_factory=list)
+    further: list[Note] = field(default_factory=list)
     tables: list[PageTable] = field(default_factory=list)
 
+    @property
+    def paragraphs(self) -> list[tuple[str, Note]]:
+        """The main notes, the first one of each subject with its heading, others with ""."""
+        paragraphs, previous = [], ""
+        for note in self.main:
+            heading = note_heading(note) or (OVERALL if previous else "")
+            paragraphs.append((heading if heading != previous else "", note))
+            previous = heading
+        return paragraphs
 
-def build_opening(material: Material) -> ReportOpening:
+
+def build_answer_section(material: Material) -> AnswerSection:
     """Return the answer to the study's question; without a successful run, why there is none."""
     study, response = material.study, material.response
     data = {name: stage_table.table.data for name, stage_table in material.tables.items()}
     evidence = gather_evidence(study, material.runs_with_response, data, lambda: material.epochs)
     answer = answer_question(study, evidence)
-    sentences = [*answer.opening, conditions.usable_runs_note(material.every_run)]
+    main = [*answer.main, conditions.usable_runs_note(material.every_run)]
     if material.ok.empty:
-        return ReportOpening(sentences)
+        return AnswerSection(main)
     by_factor = contrasts_by_factor(evidence.runs, material.data("effects"), material.data("anova"), response)
     factors = [name for name in study.answer_factors if name in by_factor][:1]
     ranked = [
         ranked_levels(material, name, rank_levels(evidence.runs, name, by_factor[name], response))
         for name in factors
     ]
-    return ReportOpening(
-        sentences,
+    return AnswerSection(
+        main,
         answer.reading,
         means_by_setting(material, factors[0]) if factors else None,
         [*answer.further, *filter(None, [variation(evidence)])],
@@ -94,6 +106,7 @@ def means_by_setting(material: Material, factor: str) -> PageTable | None:
             for setting in settings
         ],
         ("setting",),
+        is_matrix=True,
     )
 
 

@@ -1,4 +1,4 @@
-"""Describe the setting of the runs: site, software, data sets, and how to reproduce them."""
+"""Describe where runs were measured: site, software and data sets, and how to reproduce them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from analysis import conditions
-from analysis.measured import distinct_names, title
+from analysis.measured import distinct_names
 from analysis.tables import DASH, number
 from common.errors import InputError
 from common.files import CHECKOUT, digest_file, display_path, read_json
@@ -19,7 +19,6 @@ from datasets.identity import data_digest, data_folder
 from declared.datasets import TOKENS, find_dataset, kind
 from declared.devices import GIB
 from declared.environments import VARIANTS, read
-from declared.factors import factor_names
 from declared.frameworks import describe_framework, load_framework
 from declared.site import Site, load_site
 from models.collectives import ALL_REDUCE
@@ -28,73 +27,10 @@ from plan.campaign import Campaign
 from records.next_commands import cluster_commands
 from report.checkout import State
 from report.material import column
+from report.page_table import PageTable
 
-MAX_UNWRAPPED = 36  # characters; longer cells are wrapped
-BROAD_FROM = 130  # characters of a row, with COLUMN_GAP between columns
-COLUMN_GAP = 2
-MAX_PHONE_COLUMNS = 10  # of a table whose rows a phone lists with all columns
-FACTOR_TITLES = frozenset(map(title, factor_names()))
 SHOWN_DIGITS = 12  # of digests in tables; details of a run have all
 SPLITS = ("train", "validation")
-Row = list[str]
-
-
-@dataclass(frozen=True)
-class PageTable:
-    """A table of text as the page shows it.
-
-    Attributes:
-        caption: Its caption.
-        header: Names of the columns.
-        rows: Texts of the cells.
-        left: Names of left-aligned columns.
-        name: Name of the table of results that it shows; "" for others.
-        notes: Notes below it.
-    """
-
-    caption: str
-    header: Row
-    rows: list[Row]
-    left: tuple[str, ...]
-    name: str = ""
-    notes: tuple[str, ...] = ()
-
-    @property
-    def kinds(self) -> list[str]:
-        """Return the class of each column: number (right), prose (left, wrapped), empty (left)."""
-        return [self._kind(name, index) for index, name in enumerate(self.header)]
-
-    @property
-    def secondary(self) -> list[bool]:
-        """Return which columns phones show on demand: numbers other than levels and the first interval."""
-        if len(self.header) <= MAX_PHONE_COLUMNS:
-            return [False] * len(self.header)
-        has_interval = [any("[" in row[index] for row in self.rows) for index in range(len(self.header))]
-        first = has_interval.index(True) if True in has_interval else None
-        return [
-            name not in (*self.left, *FACTOR_TITLES) and index != first
-            for index, name in enumerate(self.header)
-        ]
-
-    @property
-    def is_broad(self) -> bool:
-        """Return whether the table needs a small font."""
-        words = [max(map(len, name.split()), default=0) for name in self.header]
-        return (
-            sum(
-                max(word, min(MAX_UNWRAPPED, self._longest(index))) + COLUMN_GAP
-                for index, word in enumerate(words)
-            )
-            > BROAD_FROM
-        )
-
-    def _kind(self, name: str, index: int) -> str:
-        if name not in self.left:
-            return "number"
-        return "prose" if self._longest(index) > MAX_UNWRAPPED else ""
-
-    def _longest(self, index: int) -> int:
-        return max((len(row[index]) for row in self.rows), default=0)
 
 
 def site_of(campaign: Campaign, runs: pd.DataFrame) -> Site | None:
