@@ -299,8 +299,8 @@ def analysed(folder: Path, runs: str) -> None:
     analysis.main(runs=folder / runs, epochs=folder / "whole-epochs.csv", out=folder / "tables")
 
 
-def test_what_is_mutated_works_as_it_is(folder: Path) -> None:
-    """Else nothing would be learnt from refusals."""
+def test_fuzzed_examples_are_valid_before_mutation(folder: Path) -> None:
+    """Otherwise a refusal would not show that the mutation caused it."""
     for name, content in TABLES.items():
         (folder / f"{name}.csv").write_bytes(content)
         assert len(read_table(folder / f"{name}.csv", name)) > 3

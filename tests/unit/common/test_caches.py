@@ -75,7 +75,7 @@ def test_file_that_others_may_write_to_is_refused(cache, mode):
         "environments/pytorch/0123/environment.json",
     ],
 )
-def test_what_another_user_owns_is_refused(cache, part):
+def test_files_of_another_user_are_refused(cache, part):
     os.chown(cache / part, NOBODY, NOBODY)
     assert refused(cache) == cache / part
 
@@ -110,7 +110,7 @@ def test_planted_link_is_refused(cache):
 
 
 @as_root
-def test_cache_of_another_user_is_trusted_where_it_is_named(cache):
+def test_named_cache_of_another_user_is_trusted(cache):
     for path in (cache, *cache.rglob("*")):
         os.chown(path, NOBODY, NOBODY)
     check_cache(cache)
@@ -131,7 +131,7 @@ def test_group_cache_trusts_its_group(cache):
     assert refused(cache) == stamp_in(cache)
 
 
-def test_private_folder_hides_what_is_below(cache):
+def test_nothing_below_a_private_folder_is_checked(cache):
     stamp_in(cache).parent.chmod(0o777)
     cache.chmod(0o700)
     check_cache(cache)

@@ -70,7 +70,7 @@ def refuse_all(count: int) -> None:
         ({"key": "a\nb\x1b"}, r"a\nb\x1b: is wrong"),
     ],
 )
-def test_fields_become_one_line(fields: dict[str, Any], line: str) -> None:
+def test_fields_of_an_error_become_one_line(fields: dict[str, Any], line: str) -> None:
     error = InputError("unknown-key", "is wrong", **fields)
     assert str(error) == line
     assert error.lines == [f"{line} [unknown-key]"]
@@ -155,7 +155,7 @@ sys.exit(exit_status(main))
     assert (tmp_path / "file").read_text() == "whole"
 
 
-def test_of_many_errors_the_first_are_shown() -> None:
+def test_first_of_many_errors_are_shown() -> None:
     with pytest.raises(InputErrors) as refused:
         refuse_all(MAX_LINES + 5)
     *lines, last = refused.value.lines

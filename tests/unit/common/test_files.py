@@ -36,7 +36,7 @@ def test_plain_values_are_those_of_yaml_1_2(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "value", ["010", "1e3", "0" * 63 + "8", "yes", "true", "~", "", "2026-01-01", 1, 0.5, None, True, ["é"]]
 )
-def test_what_is_written_is_read_again(tmp_path: Path, value: object) -> None:
+def test_written_yaml_is_read_back_unchanged(tmp_path: Path, value: object) -> None:
     (tmp_path / "a.yaml").write_text(dump_yaml({"a": value}))
     assert load_yaml(tmp_path / "a.yaml") == {"a": value}
 
@@ -61,7 +61,7 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x]\n" + "".join(
     ],
     ids=lambda text: str(text)[:12],
 )
-def test_what_would_take_minutes_or_the_interpreter_is_refused(
+def test_yaml_beyond_limits_is_refused(
     tmp_path: Path, text: str, code: str, line: str, mentions: list[object]
 ) -> None:
     (tmp_path / "a.yaml").write_text(text)
@@ -80,19 +80,19 @@ def test_what_would_take_minutes_or_the_interpreter_is_refused(
     ],
     ids=lambda text: text[:12],
 )
-def test_json_that_cannot_be_worked_with_is_refused(tmp_path: Path, text: str, message: str) -> None:
+def test_unusable_json_is_refused(tmp_path: Path, text: str, message: str) -> None:
     """The only test in which these sentences stand: a ValueError has no code."""
     (tmp_path / "a.json").write_text(text)
     with pytest.raises(ValueError, match=message):
         read_json(tmp_path / "a.json")
 
 
-def test_a_character_of_two_halves_is_read(tmp_path: Path) -> None:
+def test_surrogate_pair_is_read(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"a": "\\ud83d\\ude00"}')
     assert read_json(tmp_path / "a.json") == {"a": "\U0001f600"}
 
 
-def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+def test_pipe_is_refused_without_waiting(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.yaml")
     with pytest.raises(InputError) as refused:
         load_yaml(tmp_path / "a.yaml")
@@ -115,7 +115,7 @@ def test_texts_may_have_several_lines(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["node1", "a/b", "n\udcf6de", "two\nlines", "", "\u00e9t\u00e9 $(x)"])
-def test_any_name_of_a_node_can_stand_in_files_and_their_names(
+def test_name_of_any_node_is_safe_in_file_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr("os.uname", lambda: os.uname_result(("Linux", name, "6", "1", "x86_64")))

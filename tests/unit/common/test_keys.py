@@ -102,7 +102,7 @@ def test_broken_rule_gives_code_key_and_value(
     assert str(error).isprintable()
 
 
-def test_what_is_right_has_the_types_of_the_class(tmp_path: Path) -> None:
+def test_valid_file_has_the_types_of_the_class(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(
         "seed: 3\nrate: 2\ntitle: a\n  b\nnames: [a, b]\npair: [1, 2]\nparts: [{count: 7}]\nlimits: {a: 3}\n"
         "either: {count: 2}\nauto: auto\nshare: 5 %\nnote: yes\n"
@@ -152,7 +152,7 @@ def test_schema_of_a_class_has_its_meanings_and_defaults() -> None:
     }
 
 
-def test_who_only_uses_the_classes_imports_no_checker() -> None:
+def test_using_the_classes_imports_no_pydantic() -> None:
     program = (
         "import sys, declared.study, declared.site, declared.datasets, common.schemas;"
         "print({'pydantic', 'jsonschema', 'fastjsonschema'} & set(sys.modules))"

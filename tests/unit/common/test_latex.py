@@ -19,11 +19,11 @@ from common.latex import latex_text
         ("漢字 \N{PARTY POPPER}", "?? ?"),
     ],
 )
-def test_signs_are_written_out(text: str, written: str) -> None:
+def test_signs_become_latex_commands(text: str, written: str) -> None:
     assert latex_text(text) == written and latex_text(text).isascii()
 
 
-def test_only_long_words_may_be_broken() -> None:
+def test_only_long_words_get_line_breaks() -> None:
     name = "tensorflow-multiworker.small_cnn"
     assert (
         latex_text(f"e.g. {name}", breaks=True)

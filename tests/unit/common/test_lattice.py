@@ -23,14 +23,14 @@ def test_times_to_train_lie_on_a_lattice(benchmark, at_least):
     assert np.mean(matches) > 0.9
 
 
-def test_step_times_lie_on_none():
+def test_step_times_lie_on_no_lattice():
     for _, runs in MLPERF.dropna().groupby("benchmark"):
         assert not find_lattices({name: own["step_s"].to_numpy() for name, own in runs.groupby("cell")})
 
 
 @pytest.mark.parametrize("n", [4, 5, 10])
 @pytest.mark.parametrize("tails", ["normal", "heavy", "outliers"])
-def test_times_that_vary_otherwise_lie_on_none(n, tails):
+def test_times_that_vary_otherwise_lie_on_no_lattice(n, tails):
     rng = np.random.default_rng(n)
     draws = {
         "normal": lambda: rng.standard_normal(n),
@@ -49,7 +49,7 @@ def test_one_distant_run_of_each_cell_is_no_lattice():
     assert set(find_lattices({"a": cells["0"], "b": repeated})) == {"a", "b"}
 
 
-def test_a_lattice_has_its_step_and_places():
+def test_lattice_has_its_step_and_indices():
     lattice = fit_lattice(np.array([106.01, 100.0, 103.0, 112.0, 102.99, 106.0, 99.99, 100.01]))
     assert lattice.indices.tolist() == [2, 0, 1, 4, 1, 2, 0, 0]
     assert lattice.step == pytest.approx(3, abs=0.01) and lattice.origin == pytest.approx(100, abs=0.02)
@@ -57,5 +57,5 @@ def test_a_lattice_has_its_step_and_places():
 
 
 @pytest.mark.parametrize("values", [[1.0] * 5, [1.0, 2.0, 1.0], []])
-def test_equal_or_few_values_lie_on_none(values):
+def test_equal_or_few_values_lie_on_no_lattice(values):
     assert find_lattices({"a": np.array(values)}) == {}

@@ -121,7 +121,7 @@ def test_other_behaviour_is_another_normal_form(old: str, new: str) -> None:
         ("x[1:]", "x[:1]"),
     ],
 )
-def test_what_something_may_read_counts(source: str, changed: str) -> None:
+def test_annotations_that_code_can_read_count(source: str, changed: str) -> None:
     assert normal_form(source) != normal_form(changed)
 
 
@@ -147,7 +147,7 @@ def test_yaml_counts_by_its_value(tmp_path: Path) -> None:
     assert first == reworded and len({first, reordered, changed, broken, otherwise_broken}) == 5
 
 
-def test_words_for_people_are_left_out(tmp_path: Path) -> None:
+def test_ignored_keys_are_left_out(tmp_path: Path) -> None:
     file = tmp_path / "framework.yaml"
     digests = []
     for text in ("title: A\nmpi: true\n", "title: B\nmpi: true\n", "title: B\nmpi: false\n"):
@@ -157,7 +157,7 @@ def test_words_for_people_are_left_out(tmp_path: Path) -> None:
     assert len({full_digest for _, full_digest in digests}) == 3
 
 
-def test_what_is_no_python_stands_for_itself(tmp_path: Path) -> None:
+def test_invalid_python_is_digested_unchanged(tmp_path: Path) -> None:
     file = tmp_path / "a.py"
     digests = []
     for content in (b"def f(:", b"def f(: ", b"x = '\xff'", b"x = 1\x00"):

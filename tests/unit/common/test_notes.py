@@ -42,6 +42,6 @@ def test_a_note_is_found_by_its_code() -> None:
 
 
 @pytest.mark.parametrize("notes", [[], ["missing-runs"], [SLOW], [MISSING, MISSING]])
-def test_note_that_is_absent_or_not_alone_is_no_find(notes: list[str]) -> None:
+def test_absent_or_ambiguous_note_is_an_error(notes: list[str]) -> None:
     with pytest.raises(LookupError, match="missing-runs"):
         find_note(notes, "missing-runs")

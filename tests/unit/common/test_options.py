@@ -61,7 +61,7 @@ def test_values_have_the_types_of_the_signature() -> None:
     assert (options["from_"], options["dry_run"]) == ("z", True)
 
 
-def test_an_option_may_be_handed_on_without_a_value() -> None:
+def test_optional_option_can_lack_its_value() -> None:
     """As rules do where a file is absent."""
     assert parse("x", "--out", "a", "--share", "--files")["share"] is None
     assert parse("x", "--out", "a", "--files")["files"] == []
@@ -147,7 +147,7 @@ def test_a_program_of_tables_takes_its_inputs(name: str) -> None:
     assert {*PROGRAMS[name].inputs, "out"} <= parameters
 
 
-def test_there_are_such_programs() -> None:
+def test_programs_of_this_kind_exist() -> None:
     assert len(programs()) > 20 and len(CALLED) > 15
 
 

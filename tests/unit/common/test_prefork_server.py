@@ -80,7 +80,7 @@ def is_gone(process: int, limit_s: float = 10) -> bool:
 
 
 @pytest.mark.parametrize("status", [0, 3])
-def test_it_gets_what_it_was_told_and_its_status_comes_back(
+def test_program_gets_arguments_and_returns_its_status(
     folder: Path, monkeypatch: pytest.MonkeyPatch, status: int
 ) -> None:
     results = []
@@ -159,12 +159,12 @@ def test_frequent_program_stays_loaded_until_its_code_changes(
         starter.communicate("\n")
 
 
-def test_an_exception_is_told_as_by_python(folder: Path, server: str) -> None:
+def test_exception_is_printed_as_python_prints_it(folder: Path, server: str) -> None:
     program = begin(folder, "raise ValueError('no luck')")
     assert "ValueError: no luck" in program.communicate()[1] and program.returncode == 1
 
 
-def test_what_a_program_leaves_to_its_end_is_done(folder: Path, server: str) -> None:
+def test_exit_handlers_of_a_program_run(folder: Path, server: str) -> None:
     text = """
 import atexit, sys, threading, time
 atexit.register(print, "exit")
@@ -178,7 +178,7 @@ sys.exit(4)
     assert program.communicate()[1] == "in words\n" and program.returncode == 1
 
 
-def test_a_signal_reaches_the_program_and_a_killed_one_is_told(folder: Path, server: str) -> None:
+def test_signal_reaches_the_program_and_its_death_is_reported(folder: Path, server: str) -> None:
     text = f"import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(7)); {WAITS}"
     started, process = begun(folder, text)
     started.send_signal(signal.SIGTERM)
@@ -239,7 +239,7 @@ def test_program_ends_with_caller_that_never_learned_its_pid(folder: Path, serve
     assert is_gone(int(note.read_text()))
 
 
-def test_a_program_ends_with_who_called_it(folder: Path, server: str) -> None:
+def test_program_ends_with_its_caller(folder: Path, server: str) -> None:
     started, process = begun(folder, WAITS)
     started.kill()
     assert is_gone(process)

@@ -41,7 +41,7 @@ def test_every_imported_module_is_a_source(program: str) -> None:
     assert len(imported) > 20 and imported <= set(program_sources(program))
 
 
-def test_other_modules_are_no_sources() -> None:
+def test_other_modules_are_not_sources() -> None:
     overview = program_sources("figures.draw", "figures.kinds.overview")
     assert {"workflow/scripts/figures/draw.py", "workflow/scripts/figures/kinds/overview.py"} < set(overview)
     assert "workflow/scripts/analysis/cell_means.py" in overview, "imported by an imported module"

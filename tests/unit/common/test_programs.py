@@ -26,7 +26,7 @@ def test_help_of_a_bench_names_the_target(target: str, part: str) -> None:
     assert done.stdout.startswith(f"usage: make {target} ")
 
 
-def test_there_are_such_programs() -> None:
+def test_programs_of_this_kind_exist() -> None:
     assert {"bench-overhead", "bench-input"} <= {target for target, _ in BENCHES}
 
 

@@ -112,7 +112,7 @@ def lines_of(path):
 
 
 @pytest.mark.parametrize("quoted", [False, True])
-def test_a_run_that_stands_twice_is_refused(tmp_path, runs, quoted):
+def test_repeated_run_is_refused(tmp_path, runs, quoted):
     path = tmp_path / "runs.csv"
     write_table(runs.assign(reason='"no",\nit said' if quoted else None), "runs", path)
     again = path.read_text().split("\n", 1)[1].partition("\n" + runs["run_id"][1])[0] + "\n"
@@ -123,7 +123,7 @@ def test_a_run_that_stands_twice_is_refused(tmp_path, runs, quoted):
     assert_refusal(caught.value, "duplicate", "", file=f"{path}, line {line}")
 
 
-def test_an_epoch_and_a_repetition_that_stand_twice_are_refused(tmp_path):
+def test_repeated_epochs_and_repetitions_are_refused(tmp_path):
     _, epochs = write_campaign(tmp_path)
     lines = lines_of(epochs)
     epochs.write_text("".join([*lines, lines[15]]))
@@ -170,7 +170,7 @@ def test_byte_order_mark_is_skipped(tmp_path):
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["pipe", "folder"])
-def test_what_is_no_file_is_refused(tmp_path, make):
+def test_folders_and_pipes_are_refused_as_tables(tmp_path, make):
     make(tmp_path / "runs.csv")
     with pytest.raises(InputError) as error:
         read_table(tmp_path / "runs.csv", "runs")
@@ -195,7 +195,7 @@ def test_a_time_is_a_positive_finite_number(tmp_path, runs, text):
     assert_refusal(error, "out-of-range" if is_number else "wrong-type", "epoch_time_s", [0])
 
 
-def test_a_required_column_may_not_be_absent(tmp_path, runs):
+def test_absent_required_column_is_refused(tmp_path, runs):
     with pytest.raises(InputError) as caught:
         write_table(runs.drop(columns="status"), "runs", tmp_path / "runs.csv")
     assert_refusal(caught.value, "missing-key", "status", file=f"{tmp_path}/runs.csv, line 1")
@@ -272,12 +272,12 @@ def test_fields_are_judged_as_jsonschema_judges_them(text):
             assert judged == jsonschema.Draft202012Validator(rules).is_valid(value), column
 
 
-def test_a_plain_table_is_read_at_once_as_it_is_field_by_field(tmp_path):
+def test_fast_reader_agrees_with_the_one_by_fields(tmp_path):
     for name, path in zip(("runs", "epochs"), write_campaign(tmp_path), strict=True):
         pd.testing.assert_frame_equal(tables._read_fast(path, name), tables._read_by_fields(path, name))
 
 
-def test_quoted_fields_are_read_at_once_too(tmp_path):
+def test_fast_reader_reads_quoted_fields(tmp_path):
     path, _ = write_campaign(tmp_path)
     frame = read_table(path, "runs").assign(
         library_version='tensorflow 2.21.0, "tf_keras" 2.21.0', reason="a, b"
@@ -309,7 +309,7 @@ def test_quoted_fields_are_read_at_once_too(tmp_path):
         (",1,true,", ",1\t,true,"),
     ],
 )
-def test_nothing_unusual_is_read_at_once(tmp_path, old, new):
+def test_fast_reader_leaves_unusual_tables_to_the_other(tmp_path, old, new):
     """What the reader of whole columns cannot read is left to the reader of fields."""
     _, path = write_campaign(tmp_path)
     path.write_text(path.read_text().replace(old, new, 1))

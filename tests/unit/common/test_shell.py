@@ -26,7 +26,7 @@ def run_in_shell(setup: list[str], *command: str, **variables: str) -> tuple[int
     return done.returncode, done.stdout.strip()
 
 
-def test_a_failing_line_ends_it_whatever_follows() -> None:
+def test_failing_setup_line_ends_the_script() -> None:
     assert run_in_shell(["false", "export A=1; export B=2"], "echo", "trained")[1] == ""
     assert run_in_shell(["export A=1; false", "true"], "echo", "trained") == (1, "")
     assert run_in_shell(["true # a comment", "export A='1 2'"], "sh", "-c", "echo $A") == (0, "1 2")
@@ -40,7 +40,7 @@ def test_our_variables_come_after_the_setup_lines() -> None:
     assert run_in_shell(["export PYTHONHOME=/nowhere"], "sh", "-c", "echo ${PYTHONHOME-gone}") == (0, "gone")
 
 
-def test_quotes_and_blanks_arrive() -> None:
+def test_quotes_and_blanks_reach_the_command() -> None:
     assert run_in_shell([], "printf", "%s|", "a b", "$c", "'d'") == (0, "a b|$c|'d'|")
 
 
@@ -74,7 +74,7 @@ def test_a_node_without_a_path_ends_with_its_own_status(tmp_path: Path, by_pipe:
     assert seen is not None and seen.facts == {"node": os.uname().nodename, "path": paths[1]}
 
 
-def test_a_file_that_comes_late_is_waited_for(tmp_path: Path) -> None:
+def test_late_file_is_waited_for(tmp_path: Path) -> None:
     (tmp_path / "sleep").write_text(f"#!/bin/sh\ntouch {tmp_path}/late\n")
     (tmp_path / "sleep").chmod(0o755)
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
@@ -89,7 +89,7 @@ def test_a_file_that_comes_late_is_waited_for(tmp_path: Path) -> None:
         ("a rank prints: ringside: node n1 cannot access /a", None),
     ],
 )
-def test_an_unseen_path_is_read_from_a_line(line: str, facts: dict[str, str] | None) -> None:
+def test_inaccessible_path_is_read_from_a_log(line: str, facts: dict[str, str] | None) -> None:
     note = find_inaccessible_path(line)
     assert (dict(note.facts) if note else None) == facts
 

@@ -39,7 +39,7 @@ def test_slip_has_its_line_and_code(tmp_path: Path, text: str, line: int, code: 
     assert_refusal(refused.value, code, file=f"{file}:{line}")
 
 
-def test_a_study_tells_it_too(tmp_path: Path) -> None:
+def test_mistake_in_a_study_is_explained(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("title: Does it pay: a study\n")
     with pytest.raises(InputError) as refused:
         load_study("mine", tmp_path)

@@ -237,7 +237,7 @@ def test_oar_starts_every_rank_on_its_node(
     assert all_ended(folder)
 
 
-def test_local_ranks_have_cores_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_ranks_have_disjoint_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {4, 5, 8, 9})
     folder = tmp_path / "attempt-1"
     outcome = run(
@@ -355,7 +355,7 @@ def any_site(request: pytest.FixtureRequest) -> Site:
     return replace(load_site("local"), time_limit_s=60.0)
 
 
-def test_a_rank_that_fails_is_named_and_the_others_are_ended(
+def test_failed_rank_is_named_and_the_others_are_killed(
     any_site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launch, "GRACE_S", 0.2)
@@ -379,7 +379,7 @@ def test_ranks_over_the_time_limit_are_ended(any_site: Site, tmp_path: Path) -> 
     assert all_ended(folder)
 
 
-def test_a_rank_whose_connection_ended_is_ended_too(
+def test_rank_without_its_connection_is_killed(
     oar: Site, tmp_path: Path, put_program: Callable[[str, str], None]
 ) -> None:
     put_program("oarsh", OARSH.replace("exec setsid --wait", "timeout 2 setsid --wait"))
@@ -399,7 +399,7 @@ def test_a_rank_whose_connection_ended_is_ended_too(
         ("oarsh: Cannot find cpuset file : /dev/cpuset/oar/user_4711/tasks", 61),
     ],
 )
-def test_a_node_that_cannot_be_reached_is_lost(
+def test_unreachable_node_loses_the_attempt(
     oar: Site, tmp_path: Path, put_program: Callable[[str, str], None], message: str, status: int
 ) -> None:
     put_program("oarsh", f'#!/bin/sh\n[ "$1" = gros-1 ] && exit 0\necho "{message}" >&2\nexit {status}\n')
@@ -440,7 +440,7 @@ def test_rank_killed_beside_a_live_peer_is_not_lost(
 
 
 @pytest.mark.parametrize("state", ["Finishing", "Error", "Terminated", "toError"])
-def test_ranks_whose_job_is_ended_under_them_are_lost(
+def test_end_of_the_job_loses_the_attempt(
     oar: Site, tmp_path: Path, put_program: Callable[[str, str], None], state: str
 ) -> None:
     put_program("oarsh", "#!/bin/sh\nexit 137\n")
@@ -451,7 +451,7 @@ def test_ranks_whose_job_is_ended_under_them_are_lost(
 
 
 @pytest.mark.parametrize(("state", "code"), [("Running", "time-limit"), ("Error", "job-ended")])
-def test_lost_job_is_lost_at_the_time_limit_too(
+def test_job_that_is_gone_at_the_time_limit_loses_the_attempt(
     oar: Site, tmp_path: Path, put_program: Callable[[str, str], None], state: str, code: str
 ) -> None:
     put_program("oarstat", OARSTAT.format(state=state))
@@ -545,7 +545,7 @@ def test_rank_that_pbs_kills_for_memory_is_oom(pbs: Site, tmp_path: Path, messag
     assert (outcome.reason.code, dict(outcome.reason.facts)) == oom_reason(1, "gros-2")
 
 
-def test_a_task_that_pbs_cannot_start_is_lost(
+def test_task_that_pbs_cannot_start_loses_the_attempt(
     pbs: Site, tmp_path: Path, put_program: Callable[[str, str], None]
 ) -> None:
     message = 'pbs_tmrsh: tm_poll(spawn): host "gros-2" err TM_ESYSTEM 17000'
@@ -575,7 +575,7 @@ def test_silent_death_of_a_node_loses_the_attempt(
 
 
 @pytest.mark.parametrize("state", ["E", "F"])
-def test_ranks_whose_pbs_job_is_ended_under_them_are_lost(
+def test_end_of_the_pbs_job_loses_the_attempt(
     pbs: Site, tmp_path: Path, put_program: Callable[[str, str], None], state: str
 ) -> None:
     put_program("qstat", QSTAT.format(state=state))
@@ -637,7 +637,7 @@ def test_flux_gives_a_rank_a_gpu_for_each_replica(
         (START, "CLEANUP", "CLEANUP", {"job": "fpEk7nF", "state": "CLEANUP"}),
     ],
 )  # fmt: skip
-def test_a_node_or_an_instance_that_flux_lost_is_lost(
+def test_lost_node_or_instance_of_flux_loses_the_attempt(
     flux: Path, events: str, state: str, message: str, facts: dict[str, str]
 ) -> None:
     ranks = flux_launcher()
@@ -664,7 +664,7 @@ def test_a_task_that_flux_saw_killed_is_a_failure(flux: Path) -> None:
     ranks.kill_ranks()
 
 
-def test_ranks_that_flux_does_not_start_are_lost(flux: Path) -> None:
+def test_ranks_that_flux_does_not_start_lose_the_attempt(flux: Path) -> None:
     note = "unsatisfiable request: need 2 node(s) with 100 cores each, only 0 eligible"
     (flux / "events.json").write_text(EXCEPTION % ("alloc", note) + "\n")
     ranks = flux_launcher()
@@ -673,7 +673,7 @@ def test_ranks_that_flux_does_not_start_are_lost(flux: Path) -> None:
     assert str(lost.value) == note
 
 
-def test_down_nodes_are_lost_and_too_few_refused(flux: Path) -> None:
+def test_down_nodes_lose_the_attempt_and_too_few_are_refused(flux: Path) -> None:
     (flux / "hostlist_bytes").write_text("5")
     with pytest.raises(AttemptLost) as lost:
         flux_launcher()
@@ -715,7 +715,7 @@ def test_a_slurm_job_is_read_as_slurm_describes_it(slurm: Launcher) -> None:
     assert (refused.value.code, refused.value.file, refused.value.got) == ("too-few-nodes", "Slurm job 17", 3)
 
 
-def test_a_measurement_beside_a_run_has_a_step_of_its_own(slurm: Launcher) -> None:
+def test_measurement_before_a_run_has_its_own_step(slurm: Launcher) -> None:
     """Slurm's accounting finds the energy of a step by its name."""
     step = launch.make_step_launcher(slurm_site(), spec(2, 1), {}, "idle")
     assert isinstance(slurm, Slurm) and isinstance(step, Slurm)
@@ -726,7 +726,7 @@ def test_a_measurement_beside_a_run_has_a_step_of_its_own(slurm: Launcher) -> No
     "description",
     [JOB.replace("StartTime=2026-01-05T11:30:00", "StartTime=Unknown"), "JobId=17 JobName=ringside", ""],
 )
-def test_a_job_that_slurm_does_not_describe_is_lost(
+def test_job_that_slurm_does_not_describe_loses_the_attempt(
     slurm: Launcher, put_program: Callable[[str, str], None], description: str
 ) -> None:
     put_program("scontrol", SCONTROL.replace(JOB, description))
@@ -789,7 +789,7 @@ def test_comment_of_a_job_is_not_read_as_a_field(
          ("starter-failed", {"program": "srun", "exit_status": 137})),
     ],
 )  # fmt: skip
-def test_sruns_first_task_error_is_the_reason(
+def test_first_task_error_of_srun_is_the_reason(
     slurm: Launcher, tmp_path: Path, message: list[str], stands: tuple[str, dict[str, Any]]
 ) -> None:
     log = tmp_path / "log.txt"
@@ -811,7 +811,7 @@ def test_sruns_first_task_error_is_the_reason(
         ("hybrid", 1, "closest", ["--distribution=block:block"]),
     ],
 )
-def test_srun_places_ranks_beside_their_gpus(
+def test_srun_places_ranks_near_their_gpus(
     tmp_path: Path,
     put_program: Callable[[str, str], None],
     device: str,
@@ -851,7 +851,7 @@ def test_status_79_of_srun_is_an_inaccessible_path(
         assert code_and_facts(outcome.reason) == failure(1, "node2", code)
 
 
-def test_srun_that_started_no_rank_is_lost(slurm: Launcher, tmp_path: Path) -> None:
+def test_srun_that_started_no_rank_loses_the_attempt(slurm: Launcher, tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
     log.write_text("srun: error: Slurm job 34 has expired\nsrun: Check SLURM_JOB_ID environment variable.\n")
     with pytest.raises(AttemptLost, match="SLURM_JOB_ID"):
@@ -866,7 +866,7 @@ def test_srun_that_started_no_rank_is_lost(slurm: Launcher, tmp_path: Path) -> N
         "srun: error: Unable to confirm allocation for job 17: Invalid job id specified",
     ],
 )
-def test_a_node_or_a_job_that_is_gone_is_lost(slurm: Launcher, tmp_path: Path, message: str) -> None:
+def test_node_or_job_that_is_gone_loses_the_attempt(slurm: Launcher, tmp_path: Path, message: str) -> None:
     log = tmp_path / "log.txt"
     log.write_text(f"srun: error: node2: task 1: Killed\n{message}\n")
     with pytest.raises(AttemptLost, match=message):
@@ -876,7 +876,7 @@ def test_a_node_or_a_job_that_is_gone_is_lost(slurm: Launcher, tmp_path: Path, m
 @pytest.mark.parametrize(
     ("state", "is_lost"), [("OUT_OF_MEMORY", False), ("TIMEOUT", True), ("PREEMPTED", True)]
 )
-def test_job_out_of_memory_is_not_lost(
+def test_job_out_of_memory_does_not_lose_the_attempt(
     slurm: Launcher,
     put_program: Callable[[str, str], None],
     tmp_path: Path,
@@ -930,7 +930,7 @@ def test_missing_accounting_gives_a_reason(slurm: Launcher, put_program: Callabl
     assert launch.scheduler_meters(load_site("local"), slurm) == []
 
 
-def test_a_scheduler_that_does_not_answer_is_lost(
+def test_silent_scheduler_loses_the_attempt(
     slurm: Launcher, put_program: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_program(
@@ -951,7 +951,7 @@ def test_a_sites_pythonpath_comes_after_our_modules() -> None:
     assert variables["PYTHONPATH"] == f"{SCRIPTS}:/opt/site"
 
 
-def test_own_python_sees_our_modules_and_those_of_setup(tmp_path: Path) -> None:
+def test_installed_python_has_our_modules_and_those_of_setup(tmp_path: Path) -> None:
     site, folder = replace(load_site("local"), cores=2), tmp_path / "attempt"
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "a_module_of_theirs.py").touch()

@@ -81,7 +81,7 @@ def test_a_killed_rank_without_evidence_has_failed(tmp_path: Path) -> None:
     assert (status, code, facts["exit_status"]) == ("failed", "rank-failed", -9)
 
 
-def test_a_run_that_reaches_its_time_limit_is_no_oom(tmp_path: Path) -> None:
+def test_run_at_its_time_limit_is_not_oom(tmp_path: Path) -> None:
     body = "import time\nprint('torch.OutOfMemoryError: CUDA out of memory', flush=True)\ntime.sleep(60)"
     assert supervise(tmp_path, body, time_limit_s=0.5)[:2] == ["timeout", "time-limit"]
 
@@ -140,7 +140,7 @@ def test_evidence_is_a_count_of_kills_and_a_killed_rank(tmp_path: Path) -> None:
         assert find_oom_evidence(tmp_path, ended, "cpu", 1) is not None, "it runs as a child of the rank"
 
 
-def test_the_rank_that_ran_out_first_is_the_reason(tmp_path: Path) -> None:
+def test_first_rank_out_of_memory_is_the_reason(tmp_path: Path) -> None:
     for rank, at in ((0, 12.0), (2, 11.0)):
         content = {"error": "CUDA out of memory", "place": None, "rank": rank, "host": "a", "at": at}
         (tmp_path / f"out-of-memory-{rank}.json").write_text(json.dumps({**content, "asked_bytes": 7}))
@@ -150,7 +150,7 @@ def test_the_rank_that_ran_out_first_is_the_reason(tmp_path: Path) -> None:
     assert (reason.facts["rank"], reason.facts["place"], reason.facts["asked_bytes"]) == (2, "device", 7)
 
 
-def test_a_librarys_own_log_is_evidence(tmp_path: Path) -> None:
+def test_log_of_a_library_is_evidence(tmp_path: Path) -> None:
     (tmp_path / "log.txt").write_text(
         "JaxRuntimeError: INTERNAL: NCCL operation failed: unhandled cuda error\n"
     )

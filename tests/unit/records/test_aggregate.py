@@ -388,7 +388,9 @@ def test_untimed_and_misnumbered_epochs_are_refused(
     assert (error.code, error.got) == (code, got)
 
 
-def test_batches_on_all_cores_give_same_tables(campaign: Campaign, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_on_all_cores_give_the_same_tables(
+    campaign: Campaign, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for place, run in enumerate(campaign.runs[:-1]):  # the last one is missing
         record(campaign, run, [1.0, 0.2 + place / 100, 0.2, 0.3])
     at_once = aggregated(campaign)[0]

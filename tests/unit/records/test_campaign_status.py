@@ -124,7 +124,7 @@ def test_unstarted_campaign_has_no_progress_bar() -> None:
     assert "#" not in status_text.render(state) and not {"done", "running", "snakemake"} & set(names(state))
 
 
-def test_a_result_without_memory_is_not_to_be_repeated() -> None:
+def test_status_suggests_no_repeat_of_oom() -> None:
     arguments = CampaignArguments("x")
     assert repeat_notes(["ok", "oom"], arguments) == []
     (note,) = repeat_notes(["oom", "failed"], arguments)

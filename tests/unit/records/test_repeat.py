@@ -33,7 +33,7 @@ def test_runs_and_benchmarks_are_counted_apart(names: list[str], text: str) -> N
     assert count_by_kind(names) == text
 
 
-def test_one_command_repeats_both() -> None:
+def test_one_command_repeats_runs_and_benchmarks() -> None:
     place = {
         "collective": "all_reduce",
         "framework": "a",
