@@ -44,7 +44,8 @@ Version = Annotated[
         pattern=r"^[0-9]+(\.[0-9]+)*([a-z]+[0-9]+)?(\+[a-z0-9.]+)?$",
     ),
 ]
-Packages = dict[str, Annotated[str, Rules(pattern=r"^[a-z0-9][a-z0-9+.-]+\Z")] | None]  # by program
+# Debian packages by program.
+Packages = dict[str, Annotated[str, Rules(pattern=r"^[a-z0-9][a-z0-9+.-]+\Z")] | None]
 SpackWords = Annotated[str, Rules(pattern=r"^[^'\n]+\Z")]
 Variant = Literal["cpu", "cuda"]
 Text = Annotated[str, Rules(min_length=1)]

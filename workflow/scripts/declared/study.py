@@ -57,7 +57,7 @@ SECTIONS_WITH_FACTORS = ("factors", "exclude", "replicates", "answer", "figures"
 CUSTOM_KEY = "custom"  # key below `factors` with custom factors
 DEFAULT_RESOLUTION = 4
 ACCURACIES = ("validation_accuracy", "train_accuracy", "perplexity")  # columns of runs.csv
-MIN_REPLICATES = 3  # from fewer runs their spread cannot be estimated
+MIN_REPLICATES = 3  # The spread of fewer runs cannot be estimated.
 MIN_RUNS_FOR_RESIDUALS = 8  # a plot of fewer residuals shows nothing
 # Degrees of freedom that the pooled spread of all cells needs before any cell can reach an interval target
 # (replication.stopping).
@@ -123,8 +123,9 @@ def as_names(written: str | list[str]) -> tuple[str, ...]:
     return tuple(as_list(written))
 
 
-LevelsOf = dict[str, Annotated[list[str | int | float | bool], Rules(unique=True, min_length=2)]]  # by factor
-Names = str | Annotated[list[str], Rules(unique=True, min_length=1)]  # of factors
+# Levels by factor.
+LevelsOf = dict[str, Annotated[list[str | int | float | bool], Rules(unique=True, min_length=2)]]
+Names = str | Annotated[list[str], Rules(unique=True, min_length=1)]  # one factor, or a list of factors
 AnswerFactors = str | Annotated[list[str], Rules(unique=True, min_length=1, max_length=2)]
 Percentage = Annotated[
     str,

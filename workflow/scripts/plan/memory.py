@@ -33,7 +33,7 @@ from ranks.worker.node import memory_bytes
 
 PROGRAM = [RANKS / "memory_estimate.py", LIBRARIES / "pytorch_memory.py"]
 ENVIRONMENTS = ("pytorch", "deepspeed")  # their trainers run with fake tensors (torch.FakeTensorMode)
-WARNED_SHARE = 0.9  # of the memory; the rest is for data outside of tensors, such as CUDA's context
+WARNED_SHARE = 0.9  # share of the memory; data outside of tensors, such as CUDA's context, need the rest
 Bytes = Annotated[int, Rules(ge=0, le=2**60)]
 # Fields of a run's spec that change memory.
 SPEC_FIELDS = ("levels", "device", "mesh", "strategy", "bucket_bytes")

@@ -175,7 +175,7 @@ def trainer(context: Context) -> Trainer:
             with deepspeed.zero.Init(config_dict_or_path=config):
                 module = build(self.graph, context.levels["checkpointing"])
             for name, table in rotary_buffers(self.graph).items():
-                module.register_buffer(name, table)  # which zero.Init has rounded
+                module.register_buffer(name, table)  # zero.Init has rounded it.
             for layer in module.modules():
                 if isinstance(layer, Checkpointed):
                     # Otherwise ZeRO frees a block's parameters before its backward pass.
