@@ -85,7 +85,7 @@ class Replicates:
 
     @property
     def adaptive(self) -> bool:
-        """Return whether the number of runs is chosen by an interval target."""
+        """Whether the number of runs is chosen by an interval target."""
         return self.until is not None
 
     def known_after(self, cells: int) -> int:
@@ -98,7 +98,7 @@ class Replicates:
 
     @property
     def words(self) -> str:
-        """Return the rule as the end of a sentence such as `a cell has ...`."""
+        """The rule as the end of a sentence such as `a cell has ...`."""
         if self.until is None:
             return number_of(self.at_least, "run")
         contrasts = [f"{name} ({', '.join(map(str, levels))})" for name, levels in self.contrasts.items()]
@@ -373,7 +373,7 @@ class Study(StudyKeys):
 
     @property
     def untraced_cells(self) -> list[Levels]:
-        """Return the cells without a trace, the only ones whose epoch times count."""
+        """The cells without a trace, the only ones whose epoch times count."""
         return [levels for levels in self.cells() if levels["trace"] == UNTRACED]
 
     def contrast_cells(self, factor: str, compared_levels: Sequence[Any]) -> list[Levels]:
@@ -388,7 +388,7 @@ class Study(StudyKeys):
 
     @cached_property
     def refinable(self) -> list[Levels]:
-        """Return the cells that can get more than `at_least` runs to reach an interval target."""
+        """The cells that can get more than `at_least` runs to reach an interval target."""
         rule = self.replicates
         if not rule.contrasts:
             return self.untraced_cells
@@ -401,7 +401,7 @@ class Study(StudyKeys):
 
     @property
     def varied(self) -> list[str]:
-        """Return the factors with more than one level.
+        """The factors with more than one level.
 
         N_DEVICES replaces nodes and devices_per_node if they form a ladder (`declared.factors.is_ladder`).
         """
@@ -420,7 +420,7 @@ class Study(StudyKeys):
 
     @property
     def is_heterogeneous(self) -> bool:
-        """Return whether ranks of some cells can differ in speed or have different shares."""
+        """Whether ranks of some cells can differ in speed or have different shares."""
         return (
             self.factors["shares"] != [factor_table()["shares"]["default"]]
             or "hybrid" in self.factors["device"]
@@ -428,7 +428,7 @@ class Study(StudyKeys):
 
     @property
     def traced(self) -> bool:
-        """Return whether any of its runs are traced."""
+        """Whether any of its runs are traced."""
         return any(level != UNTRACED for level in self.factors["trace"])
 
     def traits(self, **of_campaign: Any) -> Traits:
@@ -482,19 +482,19 @@ class Study(StudyKeys):
 
     @property
     def searches_strategies(self) -> bool:
-        """Return whether some of its cells need a strategy from a search."""
+        """Whether some of its cells need a strategy from a search."""
         return SEARCHED in self.factors["parallelism"]
 
     @property
     def next_tokens(self) -> bool:
-        """Return whether the labels of any of its data sets are next tokens."""
+        """Whether the labels of any of its data sets are next tokens."""
         if self.imported:
             return self._is_filled("perplexity")
         return any(entry and targets(entry) == NEXT for entry in map(find_dataset, self.factors["dataset"]))
 
     @property
     def token_sequences(self) -> bool:
-        """Return whether the samples of any of its data sets are sequences of tokens."""
+        """Whether the samples of any of its data sets are sequences of tokens."""
         if self.imported:
             return self._is_filled("throughput_tokens_s")
         return any(entry and kind(entry) == TOKENS for entry in map(find_dataset, self.factors["dataset"]))
@@ -521,7 +521,7 @@ class Study(StudyKeys):
 
     @property
     def _n_coefficients(self) -> int:
-        """Return the number of coefficients of a linear model with all factors that vary.
+        """The number of coefficients of a linear model with all factors that vary.
 
         A numeric factor has one, a factor of words has one for each level but the first.
         """
@@ -533,7 +533,7 @@ class Study(StudyKeys):
 
     @property
     def _can_hold_out(self) -> bool:
-        """Return whether prediction can hold out a level and fit the others (MIN_LEVELS_TO_HOLD_OUT)."""
+        """Whether prediction can hold out a level and fit the others (MIN_LEVELS_TO_HOLD_OUT)."""
         multi_node = [levels for levels in self.cells() if levels["nodes"] > 1]
         return any(
             len({levels[name] for levels in multi_node}) >= fewest

@@ -2,7 +2,7 @@
 
 `ranks.memory_estimate` estimates the demand in the environment of the framework before a run starts.
 Estimates are kept by key in results/<study>/memory_estimates.json. A key covers everything that changes
-memory: levels except those of memory-neutral factors, ranks, and the ranks' code and software.
+memory: the levels of factors with an effect on it, ranks, and the ranks' code and software.
 """
 
 import functools
