@@ -182,9 +182,7 @@ class Framework(FrameworkKeys):
             accepted = {kind_of(level)[0]}
         elif is_mesh(level):
             accepted.add(without_sizes(level))
-            has_own_entry = any(
-                not accepted.isdisjoint(entry.get("parallelism", ())) for entry in self.capabilities
-            )
+            has_own_entry = any(not accepted.isdisjoint(entry["parallelism"]) for entry in self.capabilities)
             if not has_own_entry and any(axes_of(level) <= axes for axes in self.meshes):
                 accepted.add(PLAIN)
         return [
