@@ -28,10 +28,10 @@ def is_mesh(level: str) -> bool:
 
 def is_strategy(level: str) -> bool:
     """Return whether a level is a parallelization strategy."""
-    return kind_of(level)[0] in STRATEGIES
+    return split_strategy(level)[0] in STRATEGIES
 
 
-def kind_of(level: str) -> tuple[str, int]:
+def split_strategy(level: str) -> tuple[str, int]:
     """Split a strategy into its kind and its seed: random3 gives random and 3."""
     match = _SEEDED.fullmatch(level)
     return (match[1], int(match[2])) if match else (level, 0)

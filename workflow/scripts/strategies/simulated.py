@@ -21,7 +21,7 @@ from analysis.intervals import ESTIMATE_COLUMNS, Estimate, columns
 from analysis.measured import factors, level_text, read_timing_runs, successful, title_with_unit, varying
 from common.notes import Note
 from common.options import run_program
-from declared.mesh import PLAIN, SEARCHED, kind_of
+from declared.mesh import PLAIN, SEARCHED, split_strategy
 from declared.site import load_site
 from declared.study import load_study
 from plan.design import Run, plan_design
@@ -248,7 +248,7 @@ def sort_rows(data: pd.DataFrame) -> pd.DataFrame:
     """Return the rows by varying factors, with a cell's strategies together: data, expert, found, random."""
     other_factors = [name for name in varying(data) if name not in ("model", "dataset", "parallelism")]
     keys = {name: data[name] for name in ("model", "dataset", *other_factors)}
-    kinds = data["parallelism"].map(kind_of)
+    kinds = data["parallelism"].map(split_strategy)
     return data.loc[pd.DataFrame(keys | {"kind": kinds}).sort_values([*keys, "kind"], kind="stable").index]
 
 
