@@ -26,7 +26,7 @@ from common.text import number_of
 from common.units import LINK_RATES, Unit, in_one_unit
 from declared.factors import LARGEST, UNTRACED, factor_rules
 from declared.frameworks import framework_notes, has_own_algorithm, is_registered
-from declared.mesh import exceeds_data_parallelism, idle
+from declared.mesh import exceeds_data_parallelism, unused_options
 from declared.user_models import is_user_model
 from runs import usable
 
@@ -540,7 +540,11 @@ def constants_note(runs: pd.DataFrame) -> str:
 def _without_effect(runs: pd.DataFrame) -> set[str]:
     """Return the factors that no run of the study uses, such as Adam's with another optimizer."""
     used = {name: set(runs[name].dropna()) for name in ("optimizer", "lr_schedule", "parallelism")}
-    unused = set(frozenset.intersection(*map(idle, used["parallelism"]))) if used["parallelism"] else set()
+    unused = (
+        set(frozenset.intersection(*map(unused_options, used["parallelism"])))
+        if used["parallelism"]
+        else set()
+    )
     if not used["optimizer"] & {"adam", "adamw"}:
         unused |= {"adam_beta1", "adam_beta2", "adam_epsilon"}
     if "sgd" not in used["optimizer"]:

@@ -72,7 +72,7 @@ def axes_of(level: str) -> frozenset[str]:
     return frozenset(sizes_of(level))
 
 
-def idle(level: str) -> frozenset[str]:
+def unused_options(level: str) -> frozenset[str]:
     """Return the factors of REQUIRED_AXIS that have no effect with a level of parallelism."""
     axes = axes_of(level) if is_mesh(level) else ()
     return frozenset(factor for factor, axis in REQUIRED_AXIS.items() if axis not in axes)
