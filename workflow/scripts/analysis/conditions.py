@@ -11,7 +11,6 @@ from analysis.measured import (
     OUT_OF_MEMORY_MARK,
     are_times_to_train,
     combination_text,
-    factors,
     measured_elsewhere,
     missing_cells,
     out_of_memory_cells,
@@ -24,7 +23,7 @@ from common.notes import Note
 from common.run_status import RunStatus
 from common.text import number_of
 from common.units import LINK_RATES, Unit, in_one_unit
-from declared.factors import LARGEST, UNTRACED, factor_rules
+from declared.factors import LARGEST, UNTRACED, factor_names, factor_rules
 from declared.frameworks import framework_notes, has_own_algorithm, is_registered
 from declared.mesh import exceeds_data_parallelism, unused_options
 from declared.user_models import is_user_model
@@ -520,7 +519,9 @@ def constants_note(runs: pd.DataFrame) -> str:
 
     Of measurements made elsewhere, a level that is the factor's default was not stated, so it is not named.
     """
-    levels = {name: runs[name].iloc[0] for name in factors(runs) if runs[name].nunique(dropna=False) == 1}
+    levels = {
+        name: runs[name].iloc[0] for name in factor_names(runs) if runs[name].nunique(dropna=False) == 1
+    }
     levels = {name: level for name, level in levels.items() if name not in _without_effect(runs)}
     omitted = {**SITE_DEFAULTS, "trace": UNTRACED}  # `tracing_note` reports it
     if measured_elsewhere(runs):
