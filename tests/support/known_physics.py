@@ -14,9 +14,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis.measured import factors, read_runs
+from analysis.measured import read_runs
 from common.schemas import schema
 from common.tables import read_table, write_table
+from declared.factors import factor_names
 from declared.models import model_graph
 from plan.collective_benchmarks import message_sizes
 
@@ -213,7 +214,7 @@ def runs(
         cell = f"{framework}.{model}.digits.b{batch}.n{n}.s{k}.link={rate / 125e3:g}"
         rows.append(
             {
-                **{name: levels[name] for name in factors()},
+                **{name: levels[name] for name in factor_names()},
                 "run_id": f"{cell}.r{replicate}", "study": "known", "cell": cell, "replicate": replicate,
                 "block": replicate, "order_key": float(replicate), "seed": replicate, "replicas": n,
                 "ranks": n, "local_batch": batch, "effective_batch": batch * n * k,

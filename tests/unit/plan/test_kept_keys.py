@@ -3,6 +3,7 @@
 The reasons, newest first (also in the commit that changes kept_keys.yaml, by
 `python tests/unit/plan/test_kept_keys.py`):
 
+26. DeepSpeed's adapter sets the type of weights where other trainers do (November 2026).
 25. Descriptions of frameworks name the levels that they can train with, instead of the defaults of all other
     factors, and the input of ranks is the file rank_input.json (November 2026).
 24. Trainers of PyTorch and TensorFlow refuse a level of precision that they do not know (November 2026).

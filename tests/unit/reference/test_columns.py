@@ -27,13 +27,14 @@ from analysis import (
     useful_time,
     variance,
 )
-from analysis.measured import factors, read_runs, read_timing_runs
+from analysis.measured import read_runs, read_timing_runs
 from analysis.responses import with_response
 from common.files import CHECKOUT
 from common.schemas import schema
 from common.tables import read_results, read_table
 from comparison import changes, matched, published
 from declared.costs import Costs, Price
+from declared.factors import factor_names
 from declared.products.tables import TABLES
 from declared.references import load_reference
 from declared.responses import RESPONSES
@@ -166,7 +167,7 @@ def table_data(
 @pytest.mark.parametrize("name", TABLES)
 def test_the_columns_of_a_table_are_described(name: str, table_data: dict[str, pd.DataFrame]) -> None:
     described = products.columns(TABLES[name])
-    of_factors = set(factors()) - set(described) if products.FACTORS in described else set()
+    of_factors = set(factor_names()) - set(described) if products.FACTORS in described else set()
     assert sorted(set(table_data[name]) - of_factors) == sorted(
         column for column in described if column != products.FACTORS
     )

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from analysis.cell_means import estimate_means
-from analysis.measured import factors
+from declared.factors import factor_names
 from declared.study import MIN_POOLED_DF, Replicates
 from plan.decisions import BY_CHANCE, NO, NOT_ASKED, YES
 from replication.stopping import expected_runs, judge_cells, runs_to_target
@@ -31,7 +31,7 @@ def runs_of(log):
         for cell, block in measured
     ]
     runs = pd.DataFrame(rows, columns=["cell", "block", "epoch_time_s", "batch_size", "nodes"])
-    constant = {name: "constant" for name in factors() if name not in runs}
+    constant = {name: "constant" for name in factor_names() if name not in runs}
     return runs.assign(**constant, status="ok", session=None)
 
 

@@ -11,7 +11,6 @@ from analysis.measured import (
     OUT_OF_MEMORY_MARK,
     are_times_to_train,
     combination_text,
-    factors,
     measured_elsewhere,
     missing_cells,
     out_of_memory_cells,
@@ -24,9 +23,9 @@ from common.notes import Note
 from common.run_status import RunStatus
 from common.text import number_of
 from common.units import LINK_RATES, Unit, in_one_unit
-from declared.factors import LARGEST, UNTRACED, factor_rules
+from declared.factors import LARGEST, UNTRACED, factor_names, factor_rules
 from declared.frameworks import framework_notes, has_own_algorithm, is_registered
-from declared.mesh import exceeds_data_parallelism, idle
+from declared.mesh import exceeds_data_parallelism, unused_options
 from declared.user_models import is_user_model
 from runs import usable
 
@@ -520,7 +519,9 @@ def constants_note(runs: pd.DataFrame) -> str:
 
     Of measurements made elsewhere, a level that is the factor's default was not stated, so it is not named.
     """
-    levels = {name: runs[name].iloc[0] for name in factors(runs) if runs[name].nunique(dropna=False) == 1}
+    levels = {
+        name: runs[name].iloc[0] for name in factor_names(runs) if runs[name].nunique(dropna=False) == 1
+    }
     levels = {name: level for name, level in levels.items() if name not in _without_effect(runs)}
     omitted = {**SITE_DEFAULTS, "trace": UNTRACED}  # `tracing_note` reports it
     if measured_elsewhere(runs):
@@ -540,7 +541,11 @@ def constants_note(runs: pd.DataFrame) -> str:
 def _without_effect(runs: pd.DataFrame) -> set[str]:
     """Return the factors that no run of the study uses, such as Adam's with another optimizer."""
     used = {name: set(runs[name].dropna()) for name in ("optimizer", "lr_schedule", "parallelism")}
-    unused = set(frozenset.intersection(*map(idle, used["parallelism"]))) if used["parallelism"] else set()
+    unused = (
+        set(frozenset.intersection(*map(unused_options, used["parallelism"])))
+        if used["parallelism"]
+        else set()
+    )
     if not used["optimizer"] & {"adam", "adamw"}:
         unused |= {"adam_beta1", "adam_beta2", "adam_epsilon"}
     if "sgd" not in used["optimizer"]:

@@ -16,7 +16,7 @@ from analysis.cell_means import CellMeans, Values, estimate_means, estimate_resp
 from analysis.intervals import SIGNIFICANCE_LEVEL, Estimate
 from analysis.measured import cell_levels, level_text, levels_in_order, successful, title, treatments, varying
 from common.notes import Note
-from declared.mesh import REQUIRED_AXIS, idle
+from declared.mesh import REQUIRED_AXIS, unused_options
 from declared.responses import EPOCH_TIME, Response
 
 TITLE = "Effect of each factor on epoch time, all else equal, with simultaneous 95 % intervals"
@@ -77,7 +77,7 @@ def cell_pairs(runs: pd.DataFrame) -> pd.DataFrame:
 
 def _relevant_cells(rows: pd.DataFrame, factor: str) -> "pd.Series[str]":
     """Return the cells whose parallelism uses the factor."""
-    return rows.loc[[factor not in idle(level) for level in rows["parallelism"]], "cell"]
+    return rows.loc[[factor not in unused_options(level) for level in rows["parallelism"]], "cell"]
 
 
 def factors_in_order(runs: pd.DataFrame) -> list[str]:
@@ -182,7 +182,9 @@ def build_rows(
     )
     is_parallelism = paired["factor"] == "parallelism"
     for name in [name for name in REQUIRED_AXIS if is_parallelism.any() and name in varied]:
-        idle_to = is_parallelism & np.array([name in idle(level) for level in ends["to"]["parallelism"]])
+        idle_to = is_parallelism & np.array(
+            [name in unused_options(level) for level in ends["to"]["parallelism"]]
+        )
         other_levels[name] = other_levels[name].mask(idle_to, ends["from"][name])
     data = pd.concat(
         [

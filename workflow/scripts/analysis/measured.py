@@ -128,11 +128,6 @@ def read_timing_runs(path: Path) -> pd.DataFrame:
     return timing_runs(read_runs(path))
 
 
-def factors(columns: Iterable[str] = ()) -> list[str]:
-    """Return the factors of Ringside in the order of their schema, then the custom ones among `columns`."""
-    return factor_names(columns)
-
-
 def has_words(runs: pd.DataFrame, factor: str) -> bool:
     """Return whether a numeric factor has a level that is a word, such as `largest` (`common.tables`)."""
     return isinstance(runs[factor].dtype, pd.CategoricalDtype)
@@ -256,7 +251,7 @@ def varying(runs: pd.DataFrame, but: Iterable[str] = ()) -> list[str]:
     N_DEVICES replaces nodes and devices_per_node if these two grow in turn (`declared.factors.is_ladder`). It
     is left out if `but` has both of them.
     """
-    names = [name for name in factors(runs) if runs[name].nunique(dropna=False) > 1]
+    names = [name for name in factor_names(runs) if runs[name].nunique(dropna=False) > 1]
     if set(NODES_AND_DEVICES) <= set(names):
         sizes = runs[list(NODES_AND_DEVICES)].drop_duplicates().itertuples(index=False, name=None)
         names = with_devices(names, ((int(nodes), int(devices)) for nodes, devices in sizes))
@@ -450,8 +445,12 @@ def framework_order(runs: pd.DataFrame) -> list[str]:
 def cell_levels(runs: pd.DataFrame) -> pd.DataFrame:
     """Return cell, every factor, n_devices and baseline of each cell, in the order of tables and figures."""
     rank = {name: position for position, name in enumerate(framework_order(runs))}
-    rows = runs[["cell", *factors(runs), "n_devices", "baseline"]].drop_duplicates("cell")
-    order = rows.assign(framework=rows["framework"].map(rank)).sort_values(factors(runs), kind="stable").index
+    rows = runs[["cell", *factor_names(runs), "n_devices", "baseline"]].drop_duplicates("cell")
+    order = (
+        rows.assign(framework=rows["framework"].map(rank))
+        .sort_values(factor_names(runs), kind="stable")
+        .index
+    )
     return rows.loc[order].reset_index(drop=True)
 
 

@@ -3,9 +3,10 @@
 import pandas as pd
 
 from analysis import conditions, tables
-from analysis.measured import cell_levels, factors, level_texts, successful
+from analysis.measured import cell_levels, level_texts, successful
 from analysis.strategies import megabyte_texts
 from common.notes import Note
+from declared.factors import factor_names
 
 TITLE = "Memory of the rank that needs the most, estimated and measured"
 ESTIMATE = "estimated_memory_peak_bytes"
@@ -39,7 +40,9 @@ def summarize(runs: pd.DataFrame) -> pd.DataFrame:
     means = groups.mean().assign(n=groups.size())
     means["error"] = means[ESTIMATE] / means["measured_bytes"] - 1
     columns = ["n", *names, ESTIMATE, "measured_bytes", "error"]
-    return cell_levels(runs)[["cell", *factors(runs)]].merge(means[columns], left_on="cell", right_index=True)
+    return cell_levels(runs)[["cell", *factor_names(runs)]].merge(
+        means[columns], left_on="cell", right_index=True
+    )
 
 
 def table(runs: pd.DataFrame) -> tables.Table:

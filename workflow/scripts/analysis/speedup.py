@@ -17,7 +17,6 @@ from analysis.cell_means import CellMeans, estimate_means
 from analysis.intervals import ESTIMATE_COLUMNS, Estimate, columns
 from analysis.measured import (
     cell_levels,
-    factors,
     groups_by,
     level_texts,
     measured_elsewhere,
@@ -26,7 +25,7 @@ from analysis.measured import (
 )
 from common.notes import Note
 from common.text import number_of
-from declared.factors import NODES_AND_DEVICES
+from declared.factors import NODES_AND_DEVICES, factor_names
 
 WITHOUT_EFFECT_ON_ONE_DEVICE = (
     "sync_every", "batch_scope", "lr_scaling", "bandwidth", "parallelism", "microbatches", "schedule",
@@ -153,7 +152,7 @@ def build_rows(runs: pd.DataFrame) -> pd.DataFrame:
         rows.append(
             {
                 "cell": cell.cell,
-                **{name: getattr(cell, name) for name in factors(by_cell)},
+                **{name: getattr(cell, name) for name in factor_names(by_cell)},
                 "n_devices": n_devices,
                 "n": mean.n,
                 **columns("epoch_time_s", mean),
@@ -168,7 +167,7 @@ def build_rows(runs: pd.DataFrame) -> pd.DataFrame:
                 "within_blocks": math.nan if is_own else within_blocks.get(cell.cell, math.nan),
             }
         )
-    names = ["cell", *factors(by_cell), "baseline_cell", "baseline_n_devices", "within_blocks"]
+    names = ["cell", *factor_names(by_cell), "baseline_cell", "baseline_n_devices", "within_blocks"]
     return pd.DataFrame(rows, columns=list(rows[0]) if rows else names)
 
 
@@ -260,7 +259,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
         title="Speed-up and efficiency of epoch time with their baseline in seconds",
         data=data.drop(
             columns=[
-                *(name for name in factors(data) if data[name].isna().all()),
+                *(name for name in factor_names(data) if data[name].isna().all()),
                 *([] if has_larger_baselines else ["baseline_n_devices"]),
             ]
         ),

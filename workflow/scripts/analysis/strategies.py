@@ -10,9 +10,10 @@ from typing import Any
 import pandas as pd
 
 from analysis import conditions, tables
-from analysis.measured import cell_levels, factors, level_texts, successful, title
+from analysis.measured import cell_levels, level_texts, successful, title
 from common.errors import InputError
 from common.notes import Note
+from declared.factors import factor_names
 from declared.frameworks import has_strategies
 from declared.mesh import is_mesh, mesh_of
 from declared.models import find_graph
@@ -58,7 +59,7 @@ def summarize(runs: pd.DataFrame) -> pd.DataFrame:
     )
     first = runs.drop_duplicates("cell").set_index("cell")
     rows = []
-    for levels in cell_levels(runs)[["cell", *factors(runs)]].to_dict("records"):
+    for levels in cell_levels(runs)[["cell", *factor_names(runs)]].to_dict("records"):
         run = first.loc[levels["cell"]]
         if requirements := cell_requirements(levels, run):
             rows.append(

@@ -16,7 +16,6 @@ import pandas as pd
 from analysis.conditions import NOTABLE_OTHER_SHARE, algorithms_note, join_names
 from analysis.measured import (
     cell_levels,
-    factors,
     framework_order,
     level_text,
     measured_elsewhere,
@@ -27,6 +26,7 @@ from common.errors import InputError
 from common.files import display_path
 from common.notes import Note
 from common.units import LINK_RATES, in_one_unit
+from declared.factors import factor_names
 from declared.imported import campaign_folder, campaign_name
 
 # Columns that must agree in both campaigns for a cell to be compared, with the reason.
@@ -240,7 +240,7 @@ def _explain_no_common_cell(compared: Compared) -> Note:
     if not common:
         levels = {
             name: tuple(_levels(runs[name]) for runs in (compared.base_runs, compared.other_runs))
-            for name in factors(compared.base_runs)
+            for name in factor_names(compared.base_runs)
             if name in compared.other_runs
         }
         differ = {

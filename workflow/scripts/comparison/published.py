@@ -26,13 +26,13 @@ from scipy import special
 from analysis import intervals, tables
 from analysis.cell_means import estimate_response_means
 from analysis.intervals import SIGNIFICANCE_LEVEL
-from analysis.measured import cell_levels, factors, level_text, read_timing_runs, successful, title, varying
+from analysis.measured import cell_levels, level_text, read_timing_runs, successful, title, varying
 from common.errors import InputError
 from common.notes import Note
 from common.text import number_of
 from comparison.changes import log_ratios
 from comparison.matched import table_in
-from declared.factors import N_DEVICES, NODES_AND_DEVICES
+from declared.factors import N_DEVICES, NODES_AND_DEVICES, factor_names
 from declared.imported import campaign_name
 from declared.references import PublishedCell, Reference, load_reference
 from declared.responses import RESPONSES
@@ -196,7 +196,7 @@ def make_table(runs: pd.DataFrame, name: str, reference: Reference, margin: floa
     """
     data, percent = build_rows(runs, reference, margin), f"{100 * margin:g} %"
     varied = [
-        factor for factor in (*factors(data), N_DEVICES) if factor in data and data[factor].nunique() > 1
+        factor for factor in (*factor_names(data), N_DEVICES) if factor in data and data[factor].nunique() > 1
     ]
     varied = [factor for factor in varied if factor != N_DEVICES or not set(NODES_AND_DEVICES) & set(varied)]
     labels = {title(factor): data[factor].map(level_text) for factor in varied} or {"cell": data["cell"]}

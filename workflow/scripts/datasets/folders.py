@@ -27,7 +27,7 @@ from datasets.formats import Block, Content, Entry, sequence_blocks
 from datasets.pictures import crop_picture, is_visible, read_picture
 from declared.datasets import PARQUET, PART_PATTERNS, TOKENS, class_count, kind, part_pattern
 
-DECODED_PICTURES = 256  # in a block
+DECODED_PICTURES = 256  # pictures of one block
 PICTURE_SUFFIXES = ("bmp", "gif", "jpeg", "jpg", "pbm", "pgm", "png", "pnm", "ppm", "tif", "tiff", "webp")
 # The header of an .idx file, and the types of tokens by its code
 # (Megatron-LM, megatron/core/datasets/indexed_dataset.py).

@@ -33,7 +33,7 @@ from declared.site import load_site
 from environments.steps import build_lock, print_progress
 
 UNIFORM_MEAN = 127.5
-UNIFORM_STD = math.sqrt((256**2 - 1) / 12)  # of the integers from 0 to 255
+UNIFORM_STD = math.sqrt((256**2 - 1) / 12)  # standard deviation of the integers from 0 to 255
 PARTS = ("train", "validation")
 
 

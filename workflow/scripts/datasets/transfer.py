@@ -124,7 +124,7 @@ def _open(url: str, offset: int, retry_policy: RetryPolicy) -> requests.Response
         raise SourceError(_cause(error)) from None
     except requests.RequestException:  # Although it is an OSError, the caller can retry it.
         raise
-    except OSError as error:  # for example, certificates are missing
+    except OSError as error:  # Certificates can be missing, for example.
         raise SourceError(_cause(error)) from None
 
 

@@ -44,8 +44,8 @@ DERIVED: dict[str, tuple[str, ...]] = {
 }
 # Placeholders whose values are known when the command starts.
 AT_LAUNCH = ("master_addr", "master_port", "node_rank", "hosts", "output")
-OF_RANKS = ("rank", "local_rank")  # with once_per: rank
-PLACEHOLDERS = (*DERIVED, *AT_LAUNCH, *OF_RANKS)  # besides the factors
+OF_RANKS = ("rank", "local_rank")  # placeholders that need once_per: rank
+PLACEHOLDERS = (*DERIVED, *AT_LAUNCH, *OF_RANKS)  # all placeholders that are not factors
 # Factors that study, site and supervisor set, so that a command needs no placeholder for them.
 SET_BY_RINGSIDE = tuple(
     name for name, rules in factor_table().items() if rules.get("implemented_by") == "ringside"

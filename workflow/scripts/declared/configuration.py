@@ -12,7 +12,7 @@ from common.text import alternatives
 
 CONFIG_FILE = CHECKOUT / "config" / "config.yaml"
 Text = Annotated[str, Rules(min_length=1)]
-NAME, MAX_NAME_LENGTH = r"^[a-z0-9]+(-[a-z0-9]+)*\Z", 100  # of a study, of a site
+NAME, MAX_NAME_LENGTH = r"^[a-z0-9]+(-[a-z0-9]+)*\Z", 100  # names of studies and sites
 Name = Annotated[str, Rules("a-z, 0-9 and -", max_length=MAX_NAME_LENGTH, pattern=NAME)]
 
 

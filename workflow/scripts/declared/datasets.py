@@ -44,7 +44,7 @@ FRESH_NAMES = {
     "text": "synthetic-text-<vocabulary>-<length>-<classes>[-<samples>]",
 }
 FRESH_SAMPLES = 10240
-MAX_CLASSES = 10**7  # also the largest vocabulary
+MAX_CLASSES = 10**7  # limit of classes and of vocabularies
 _SAMPLES = r"(?:-(?P<samples>[1-9]\d{0,8}))?"
 _CLASSES = r"(?P<classes>[1-9]\d{0,4})"
 _IMAGES = r"(?P<height>[1-9]\d{0,3})x(?P<width>[1-9]\d{0,3})x(?P<channels>[1-9]\d{0,2})"

@@ -44,7 +44,8 @@ Version = Annotated[
         pattern=r"^[0-9]+(\.[0-9]+)*([a-z]+[0-9]+)?(\+[a-z0-9.]+)?$",
     ),
 ]
-Packages = dict[str, Annotated[str, Rules(pattern=r"^[a-z0-9][a-z0-9+.-]+\Z")] | None]  # by program
+# Debian packages by program.
+Packages = dict[str, Annotated[str, Rules(pattern=r"^[a-z0-9][a-z0-9+.-]+\Z")] | None]
 SpackWords = Annotated[str, Rules(pattern=r"^[^'\n]+\Z")]
 Variant = Literal["cpu", "cuda"]
 Text = Annotated[str, Rules(min_length=1)]
@@ -324,22 +325,22 @@ class Environment:
 
     @property
     def description(self) -> Path:
-        """Return the file that describes it."""
+        """The file that describes it."""
         return self.folder / "environment.yaml"
 
     @property
     def lock(self) -> Path:
-        """Return the locked packages of this variant, with hashes."""
+        """The locked packages of this variant, with hashes."""
         return self.folder / f"requirements.{self.variant}.txt"
 
     @property
     def build_lock(self) -> Path:
-        """Return the locked packages that build the sources, with hashes."""
+        """The locked packages that build the sources, with hashes."""
         return self.folder / "requirements.build.txt"
 
     @property
     def selftest(self) -> Path:
-        """Return the program that two ranks run to test it."""
+        """The program that two ranks run to test it."""
         return self.folder / "selftest.py"
 
     def deployment(self, realization: Realization) -> str:

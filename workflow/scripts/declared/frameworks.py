@@ -13,7 +13,7 @@ from declared import environments
 from declared.commands import NODE, Command, command_names, load_command
 from declared.configuration import unknown_name_error
 from declared.factors import as_list, factor_table, level_type
-from declared.mesh import PLAIN, axes_of, is_mesh, is_strategy, kind_of, without_sizes
+from declared.mesh import PLAIN, axes_of, is_mesh, is_strategy, split_strategy, without_sizes
 from models.collectives import ALL_REDUCE
 
 OWN_ALGORITHM: Literal["own"] = "own"  # value of `algorithm`
@@ -179,12 +179,10 @@ class Framework(FrameworkKeys):
         level = levels["parallelism"]
         accepted = {level}
         if is_strategy(level):
-            accepted = {kind_of(level)[0]}
+            accepted = {split_strategy(level)[0]}
         elif is_mesh(level):
             accepted.add(without_sizes(level))
-            has_own_entry = any(
-                not accepted.isdisjoint(entry.get("parallelism", ())) for entry in self.capabilities
-            )
+            has_own_entry = any(not accepted.isdisjoint(entry["parallelism"]) for entry in self.capabilities)
             if not has_own_entry and any(axes_of(level) <= axes for axes in self.meshes):
                 accepted.add(PLAIN)
         return [

@@ -28,10 +28,10 @@ def is_mesh(level: str) -> bool:
 
 def is_strategy(level: str) -> bool:
     """Return whether a level is a parallelization strategy."""
-    return kind_of(level)[0] in STRATEGIES
+    return split_strategy(level)[0] in STRATEGIES
 
 
-def kind_of(level: str) -> tuple[str, int]:
+def split_strategy(level: str) -> tuple[str, int]:
     """Split a strategy into its kind and its seed: random3 gives random and 3."""
     match = _SEEDED.fullmatch(level)
     return (match[1], int(match[2])) if match else (level, 0)
@@ -72,7 +72,7 @@ def axes_of(level: str) -> frozenset[str]:
     return frozenset(sizes_of(level))
 
 
-def idle(level: str) -> frozenset[str]:
+def unused_options(level: str) -> frozenset[str]:
     """Return the factors of REQUIRED_AXIS that have no effect with a level of parallelism."""
     axes = axes_of(level) if is_mesh(level) else ()
     return frozenset(factor for factor, axis in REQUIRED_AXIS.items() if axis not in axes)

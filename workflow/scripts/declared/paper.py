@@ -46,7 +46,7 @@ class Paper(Keys):
 
     @property
     def class_name(self) -> ClassName:
-        """Return the name of the paper's LaTeX class."""
+        """The name of the paper's LaTeX class."""
         return self.document_class or DEFAULT_CLASS
 
     def chosen_figures(self, drawn: Sequence[FigureSpec]) -> Sequence[str]:

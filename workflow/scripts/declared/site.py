@@ -432,29 +432,29 @@ class Site(SiteKeys):
 
     @property
     def interfaces(self) -> list[str]:
-        """Return the network interfaces that carry the gradients."""
+        """The network interfaces that carry the gradients."""
         return self.interface.split(",")
 
     @property
     def variant(self) -> str:
-        """Return the variant of every environment's lock that its devices need."""
+        """The variant of every environment's lock that its devices need."""
         return self.device
 
     @property
     def realization(self) -> Realization:
-        """Return the form that it needs environments in."""
+        """The form that it needs environments in."""
         return Realization(
             self.deployment, self.images.base, self.images.brought, self.python_abi, self.installed
         )
 
     @property
     def longest_run_s(self) -> float:
-        """Return the longest time of a run in seconds, with the wait for a quiet machine before it."""
+        """The longest time of a run in seconds, with the wait for a quiet machine before it."""
         return self.time_limit_s + self.wait_for_quiet
 
     @property
     def excluded(self) -> str:
-        """Return the list of nodes that jobs do not use: scheduler.exclude and the names in exclude_nodes."""
+        """The list of nodes that jobs do not use: scheduler.exclude and the names in exclude_nodes."""
         return ",".join(filter(None, [self.scheduler.exclude, *dict(self.exclude_nodes)]))
 
     def usable_hosts(self, hosts: Iterable[str]) -> list[str]:
@@ -463,7 +463,7 @@ class Site(SiteKeys):
 
     @property
     def is_heterogeneous(self) -> bool:
-        """Return whether its nodes, or the ranks of a node, differ in speed."""
+        """Whether its nodes, or the ranks of a node, differ in speed."""
         return bool(self.cpu_shares or self.rank_cores)
 
     def can_run(self, framework: str) -> bool:

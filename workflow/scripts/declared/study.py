@@ -57,7 +57,7 @@ SECTIONS_WITH_FACTORS = ("factors", "exclude", "replicates", "answer", "figures"
 CUSTOM_KEY = "custom"  # key below `factors` with custom factors
 DEFAULT_RESOLUTION = 4
 ACCURACIES = ("validation_accuracy", "train_accuracy", "perplexity")  # columns of runs.csv
-MIN_REPLICATES = 3  # from fewer runs their spread cannot be estimated
+MIN_REPLICATES = 3  # The spread of fewer runs cannot be estimated.
 MIN_RUNS_FOR_RESIDUALS = 8  # a plot of fewer residuals shows nothing
 # Degrees of freedom that the pooled spread of all cells needs before any cell can reach an interval target
 # (replication.stopping).
@@ -85,7 +85,7 @@ class Replicates:
 
     @property
     def adaptive(self) -> bool:
-        """Return whether the number of runs is chosen by an interval target."""
+        """Whether the number of runs is chosen by an interval target."""
         return self.until is not None
 
     def known_after(self, cells: int) -> int:
@@ -98,7 +98,7 @@ class Replicates:
 
     @property
     def words(self) -> str:
-        """Return the rule as the end of a sentence such as `a cell has ...`."""
+        """The rule as the end of a sentence such as `a cell has ...`."""
         if self.until is None:
             return number_of(self.at_least, "run")
         contrasts = [f"{name} ({', '.join(map(str, levels))})" for name, levels in self.contrasts.items()]
@@ -123,8 +123,9 @@ def as_names(written: str | list[str]) -> tuple[str, ...]:
     return tuple(as_list(written))
 
 
-LevelsOf = dict[str, Annotated[list[str | int | float | bool], Rules(unique=True, min_length=2)]]  # by factor
-Names = str | Annotated[list[str], Rules(unique=True, min_length=1)]  # of factors
+# Levels by factor.
+LevelsOf = dict[str, Annotated[list[str | int | float | bool], Rules(unique=True, min_length=2)]]
+Names = str | Annotated[list[str], Rules(unique=True, min_length=1)]  # one factor, or a list of factors
 AnswerFactors = str | Annotated[list[str], Rules(unique=True, min_length=1, max_length=2)]
 Percentage = Annotated[
     str,
@@ -372,7 +373,7 @@ class Study(StudyKeys):
 
     @property
     def untraced_cells(self) -> list[Levels]:
-        """Return the cells without a trace, the only ones whose epoch times count."""
+        """The cells without a trace, the only ones whose epoch times count."""
         return [levels for levels in self.cells() if levels["trace"] == UNTRACED]
 
     def contrast_cells(self, factor: str, compared_levels: Sequence[Any]) -> list[Levels]:
@@ -387,7 +388,7 @@ class Study(StudyKeys):
 
     @cached_property
     def refinable(self) -> list[Levels]:
-        """Return the cells that can get more than `at_least` runs to reach an interval target."""
+        """The cells that can get more than `at_least` runs to reach an interval target."""
         rule = self.replicates
         if not rule.contrasts:
             return self.untraced_cells
@@ -400,7 +401,7 @@ class Study(StudyKeys):
 
     @property
     def varied(self) -> list[str]:
-        """Return the factors with more than one level.
+        """The factors with more than one level.
 
         N_DEVICES replaces nodes and devices_per_node if they form a ladder (`declared.factors.is_ladder`).
         """
@@ -419,7 +420,7 @@ class Study(StudyKeys):
 
     @property
     def is_heterogeneous(self) -> bool:
-        """Return whether ranks of some cells can differ in speed or have different shares."""
+        """Whether ranks of some cells can differ in speed or have different shares."""
         return (
             self.factors["shares"] != [factor_table()["shares"]["default"]]
             or "hybrid" in self.factors["device"]
@@ -427,7 +428,7 @@ class Study(StudyKeys):
 
     @property
     def traced(self) -> bool:
-        """Return whether any of its runs are traced."""
+        """Whether any of its runs are traced."""
         return any(level != UNTRACED for level in self.factors["trace"])
 
     def traits(self, **of_campaign: Any) -> Traits:
@@ -481,19 +482,19 @@ class Study(StudyKeys):
 
     @property
     def searches_strategies(self) -> bool:
-        """Return whether some of its cells need a strategy from a search."""
+        """Whether some of its cells need a strategy from a search."""
         return SEARCHED in self.factors["parallelism"]
 
     @property
     def next_tokens(self) -> bool:
-        """Return whether the labels of any of its data sets are next tokens."""
+        """Whether the labels of any of its data sets are next tokens."""
         if self.imported:
             return self._is_filled("perplexity")
         return any(entry and targets(entry) == NEXT for entry in map(find_dataset, self.factors["dataset"]))
 
     @property
     def token_sequences(self) -> bool:
-        """Return whether the samples of any of its data sets are sequences of tokens."""
+        """Whether the samples of any of its data sets are sequences of tokens."""
         if self.imported:
             return self._is_filled("throughput_tokens_s")
         return any(entry and kind(entry) == TOKENS for entry in map(find_dataset, self.factors["dataset"]))
@@ -520,7 +521,7 @@ class Study(StudyKeys):
 
     @property
     def _n_coefficients(self) -> int:
-        """Return the number of coefficients of a linear model with all factors that vary.
+        """The number of coefficients of a linear model with all factors that vary.
 
         A numeric factor has one, a factor of words has one for each level but the first.
         """
@@ -532,7 +533,7 @@ class Study(StudyKeys):
 
     @property
     def _can_hold_out(self) -> bool:
-        """Return whether prediction can hold out a level and fit the others (MIN_LEVELS_TO_HOLD_OUT)."""
+        """Whether prediction can hold out a level and fit the others (MIN_LEVELS_TO_HOLD_OUT)."""
         multi_node = [levels for levels in self.cells() if levels["nodes"] > 1]
         return any(
             len({levels[name] for levels in multi_node}) >= fewest

@@ -23,7 +23,7 @@ from common.python import python_abi
 
 # Variables that change where pip installs.
 PLACES_OF_PIP = ("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_REQUIRE_VIRTUALENV")
-WHEELS, IMAGES = "bundle/wheels", "bundle/images"  # in a cache, and in a bundle
+WHEELS, IMAGES = "bundle/wheels", "bundle/images"  # folders of a cache and of a bundle
 
 
 def bundle_folder() -> Path:

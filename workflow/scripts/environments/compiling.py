@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-COMMAND = ("setup.py", "bdist_wheel", "--dist-dir")  # of Python; the folder follows
+COMMAND = ("setup.py", "bdist_wheel", "--dist-dir")  # arguments of Python; the folder follows
 
 
 def patched_tree(archive: Path, patches: Iterable[Mapping[str, str]], folder: Path) -> Path:

@@ -14,12 +14,12 @@ from common.errors import InputError
 from common.files import write_text
 from common.shell import capture, shell_command
 
-FOLDER = "score-p"  # in an attempt's folder: the output of Score-P
+FOLDER = "score-p"  # output of Score-P in an attempt's folder
 ANCHOR = Path(FOLDER) / "traces.otf2"
 # Key rank_0_began: the beginning of rank 0's first phase, in s since 1970, by Score-P's clock.
 CLOCK = Path(FOLDER) / "clock.json"
 PACKAGE = "scorep"  # the name of Score-P among the packages of a run's record
-START_FOLDER = "start-score-p"  # in an attempt's folder, while the attempt runs
+START_FOLDER = "start-score-p"  # folder of an attempt while it runs
 TIMEOUT_S = 120
 # Buffer for the events of a rank, unless the site's variables set it. A full buffer is written during the
 # run.

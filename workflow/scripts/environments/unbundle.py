@@ -291,7 +291,7 @@ def _place(manifest: Mapping[str, Any], staged: Mapping[str, Path], cache: Path,
 
     If the cache is not the default one, the default cache gets a link to its bundles.
     """
-    for name in manifest["files"]:  # in this order, so that wheel.json comes after its wheel
+    for name in manifest["files"]:  # The order puts wheel.json after its wheel.
         if name in staged:
             target = cache / name
             target.parent.mkdir(parents=True, exist_ok=True)

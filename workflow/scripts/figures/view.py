@@ -18,7 +18,6 @@ from analysis.measured import (
     OUT_OF_MEMORY_MARK,
     combination_text,
     currency_of,
-    factors,
     level_text,
     levels_in_order,
     out_of_memory_cells,
@@ -36,6 +35,7 @@ from declared.factors import (
     NODES_AND_DEVICES,
     NOT_TREATMENTS,
     PARALLELISM_OPTIONS,
+    factor_names,
     implied,
     treatments_of,
 )
@@ -228,7 +228,7 @@ class View:
     @cached_property
     def cells(self) -> pd.DataFrame:
         """A row per planned cell: its name, every factor, and its devices."""
-        return self.runs.drop_duplicates("cell")[["cell", *factors(self.runs), N_DEVICES]]
+        return self.runs.drop_duplicates("cell")[["cell", *factor_names(self.runs), N_DEVICES]]
 
     @cached_property
     def panel_levels(self) -> list[dict[str, Any]]:

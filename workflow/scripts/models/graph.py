@@ -39,8 +39,8 @@ Shape = tuple[int, ...]
 # Size of a window. A list, because JSON has no tuples, is [vertical, horizontal].
 Size = int | list[int]
 
-BYTES = 4  # of a float32 number
-N_COUNTS, N_CATEGORIES = 13, 26  # in a row of Criteo's click logs
+BYTES = 4  # size of a float32 number
+N_COUNTS, N_CATEGORIES = 13, 26  # fields of a row of Criteo's click logs
 NOT_TRAINED = ("mean", "variance", "load")
 # Kind of an operator without output that holds a copy of another pipeline stage's weight.
 SHARED = "shared"

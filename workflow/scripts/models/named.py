@@ -12,7 +12,7 @@ from models.graph import Builder, Graph, Shape
 
 SMALL = 64  # pixels of the largest images that get the small stem
 
-MASKED_SHARE = 0.15  # of the tokens of a sequence (Devlin et al., NAACL 2019, section 3.1)
+MASKED_SHARE = 0.15  # share of a sequence's tokens (Devlin et al., NAACL 2019, section 3.1)
 
 # Kinds of samples.
 IMAGES, PIXELS, TEXTS, TOKENS, CLICKS = "images", "pixels", "texts", "tokens", "clicks"

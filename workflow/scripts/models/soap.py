@@ -21,7 +21,7 @@ from models.graph import BYTES, Graph, Operator, is_trained, pair
 
 DIMENSIONS = 4
 LOSS = "loss"
-HEADS_SUFFIX = "_heads"  # of the layer of an attention's heads
+HEADS_SUFFIX = "_heads"  # ending of the name of an attention's heads
 READ = -1  # index of samples, which every device has, in place of a layer
 # Operators that belong to the layer of their input.
 FUSED_KINDS = ("activation", "dropout", "batch_norm", "positions")
@@ -231,7 +231,7 @@ class _SpaceBuilder:
     element_bytes: int
     layers: list[Layer] = field(default_factory=list)
     edges: list[Edge] = field(default_factory=list)
-    layer_of: dict[str, int | None] = field(default_factory=dict)  # by operator; None: samples
+    layer_of: dict[str, int | None] = field(default_factory=dict)  # layer of each operator; None: samples
     # First position of samples that an operator reads.
     begins: dict[str, int] = field(default_factory=dict)
 

@@ -21,7 +21,7 @@ class Part:
     devices: tuple[int, ...]
 
 
-Strategy = Mapping[str, Part]  # by name of the layer
+Strategy = Mapping[str, Part]  # parts by name of the layer
 
 
 def to_json(strategy: Strategy) -> dict[str, dict[str, Any]]:

@@ -17,7 +17,7 @@ from declared.site import Site
 BINDING = "campaign.json"
 KINDS = {"site": str, "machine": str | None, "cores": int, "python_abi": str}
 MACHINE_ID = "machine_id"  # absent in older campaigns
-INSTALLED = "installed"  # what the site had installed at the last measurement
+INSTALLED = "installed"  # contents of the site's installed software at the last measurement
 
 
 def describe_place(site: Site) -> dict[str, Any]:

@@ -41,7 +41,7 @@ from plan.strategies import missing_strategy_note
 
 MODES = ("campaign", "available")
 PILOT_BLOCKS = 2
-MEMORY_ESTIMATES = "memory_estimates.json"  # in results/<study>, see plan.memory
+MEMORY_ESTIMATES = "memory_estimates.json"  # file in results/<study> (plan.memory)
 
 
 @dataclass(frozen=True)

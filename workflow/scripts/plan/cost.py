@@ -50,13 +50,13 @@ from plan.memory import MemoryDemand, describe_demands, failed_estimates, is_est
 from plan.site_resources import cores_per_rank, device_kind_of
 from plan.timings import BUDGET_S, MESSAGES, PARTS, Timing, planned_timings
 
-START_S = 5.0  # from launch to the first epoch: 2.7 to 6.6 s in docs/measurements.md
+START_S = 5.0  # seconds from launch to the first epoch: 2.7 to 6.6 in docs/measurements.md
 REFERENCE_S = 0.8  # reference benchmark of a run (docs/explanation/measurement.md); longer under a CPU quota
 SIZE_BUDGET_S = 1.2  # time limit of ranks.collective_benchmark for one message size
-ASSUMED_GFLOPS = {"cpu": 120.0, "cuda": 10_000.0}  # of one core and one accelerator in float32 training
-DEPTHWISE_WEIGHT = 60  # times of other operations that a depthwise one takes
+ASSUMED_GFLOPS = {"cpu": 120.0, "cuda": 10_000.0}  # rate of one core or accelerator in float32 training
+DEPTHWISE_WEIGHT = 60  # A depthwise operation takes as long as this number of others.
 TRIALS = 5, 20  # fewest and most trials of a search for the largest batch; more memory needs more
-N_PASSES = 3  # in times of a forward pass: the backward pass costs two
+N_PASSES = 3  # A training pass costs three forward passes, since the backward pass costs two.
 LABEL_BYTES = 8  # int64
 RUN_BYTES = 100_000  # log, record and epochs of a run
 GROUP_FACTORS = ("framework", "model", "dataset")  # Runs that agree in them share a row of the estimate.

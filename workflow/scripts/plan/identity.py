@@ -41,7 +41,7 @@ MODEL_CODE = tuple(
 # MODEL_CODE or `rank_code`, or a change to it would not change the keys of runs.
 PRECISION_CODE = RANKS.parent / "models" / "precision.py"
 LIBRARIES_WITH_PRECISION = {"pytorch", "tensorflow", "jax_training"}
-DIVISION_CODE = [RANKS.parent / "models" / "division.py"]  # for ranks that partition models along a mesh
+DIVISION_CODE = [RANKS.parent / "models" / "division.py"]  # code of ranks that partition models along a mesh
 # Keys of framework.yaml that the digest of ranks' code leaves out: only people and the plan read them.
 # A change to any other key, `capabilities` included, changes the keys of all runs of the framework.
 DESCRIPTIVE_KEYS = ("title", "needs", "why", "notes", "user_models")

@@ -33,7 +33,7 @@ from plan.site_resources import device_kind_of, site_fields
 
 TRIAL_EPOCHS = 2
 TRIAL_UPDATES = 2  # optimizer steps of each epoch
-MEMORY_SHARE = 0.9  # of a node's memory that its ranks may use on CPUs; the rest is the system's
+MEMORY_SHARE = 0.9  # share of a node's memory that its ranks may use on CPUs; the system needs the rest
 LIMITS_PER_SEARCH = 4  # time limit of a search's job, in time limits of a run; trials done by then are kept
 STEPS_PER_DOUBLING = 32  # candidates between a size and its double: neighbours differ by 2 to 3 %
 

@@ -2,7 +2,7 @@
 
 `ranks.memory_estimate` estimates the demand in the environment of the framework before a run starts.
 Estimates are kept by key in results/<study>/memory_estimates.json. A key covers everything that changes
-memory: levels except those of memory-neutral factors, ranks, and the ranks' code and software.
+memory: the levels of factors with an effect on it, ranks, and the ranks' code and software.
 """
 
 import functools
@@ -33,7 +33,7 @@ from ranks.worker.node import memory_bytes
 
 PROGRAM = [RANKS / "memory_estimate.py", LIBRARIES / "pytorch_memory.py"]
 ENVIRONMENTS = ("pytorch", "deepspeed")  # their trainers run with fake tensors (torch.FakeTensorMode)
-WARNED_SHARE = 0.9  # of the memory; the rest is for data outside of tensors, such as CUDA's context
+WARNED_SHARE = 0.9  # share of the memory; data outside of tensors, such as CUDA's context, need the rest
 Bytes = Annotated[int, Rules(ge=0, le=2**60)]
 # Fields of a run's spec that change memory.
 SPEC_FIELDS = ("levels", "device", "mesh", "strategy", "bucket_bytes")

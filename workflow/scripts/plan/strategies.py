@@ -13,7 +13,7 @@ from common.files import display_path
 from common.notes import Note
 from common.units import MIB
 from declared.factors import Levels, levels_name
-from declared.mesh import EXPERT, RANDOM, SEARCHED, kind_of
+from declared.mesh import EXPERT, RANDOM, SEARCHED, split_strategy
 from declared.site import Site
 from models import strategy
 from models.graph import Graph
@@ -95,7 +95,7 @@ def cell_strategy(
     """
     nodes, n_devices = nodes_and_ranks
     space = divide(graph, batch)
-    kind, seed = kind_of(level)
+    kind, seed = split_strategy(level)
     if kind == EXPERT:
         return strategy.expert(space, nodes, n_devices)
     if kind == RANDOM:

@@ -36,7 +36,7 @@ TRAINING_FACTORS = (
     "momentum", "adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay", "decayed_weights", "precision",
 )  # fmt: skip
 BUDGET_S = {PARTS: 100.0, MESSAGES: 12.0}  # seconds for all repetitions of a timing
-SMALLEST_BYTES, GROWTH, N_SIZES = 1024, 4, 7  # of messages: up to 4 MiB
+SMALLEST_BYTES, GROWTH, N_SIZES = 1024, 4, 7  # sizes of messages: up to 4 MiB
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ import pandas as pd
 from analysis import conditions
 from analysis.adjusted import adjusted_times
 from analysis.decomposition import gradient_bytes
-from analysis.measured import count_steps, factors, scale_to_dataset, successful, with_device_count
+from analysis.measured import count_steps, scale_to_dataset, successful, with_device_count
 from common.notes import Note
-from declared.factors import PARALLELISM_OPTIONS, factors_without_effect_on
+from declared.factors import PARALLELISM_OPTIONS, factor_names, factors_without_effect_on
 from declared.frameworks import has_strategies
 from declared.mesh import NOT_MESHES, PLAIN, exceeds_data_parallelism, is_mesh, mesh_of, sizes_of
 from declared.models import find_graph
@@ -66,7 +66,7 @@ def measured_cells(runs: pd.DataFrame, include_meshes: bool = False) -> pd.DataF
         batches_per_epoch=scale_to_dataset(ok, "steps"), n_allreduces=scale_to_dataset(ok, "n_allreduces")
     )
     by_cell = ok.groupby("cell", sort=False)
-    level_columns = [name for name in [*factors(runs), "baseline"] if name not in INTEGER_COLUMNS]
+    level_columns = [name for name in [*factor_names(runs), "baseline"] if name not in INTEGER_COLUMNS]
     cells = by_cell[[*level_columns, *INTEGER_COLUMNS, *LAW_INPUTS, "uses_mesh", "lbann_layout"]].first()
     times = by_cell["epoch_time_s"]
     cells = cells.assign(epoch_time_s=times.mean(), n=times.size(), sd=times.std())
@@ -86,7 +86,7 @@ def planned_cells(runs: pd.DataFrame) -> pd.DataFrame:
     n_allreduces = cells["samples"] / cells["effective_batch"].astype(float)
     batches_per_epoch = n_allreduces * cells["sync_every"].astype(int)
     cells = cells.assign(batches_per_epoch=batches_per_epoch, n_allreduces=n_allreduces)
-    columns = ["cell", *factors(runs), "baseline", "ranks", "n_devices", *LAW_INPUTS]
+    columns = ["cell", *factor_names(runs), "baseline", "ranks", "n_devices", *LAW_INPUTS]
     kinds = dict.fromkeys(INTEGER_COLUMNS, int) | {"local_batch": float}
     return cells[[*columns, "uses_mesh", "lbann_layout"]].astype(kinds)
 

@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.measured import factors, one_line
+from analysis.measured import one_line
 from common.errors import InputError
 from common.notes import Note
+from declared.factors import factor_names
 from prediction import compared_models
 from prediction.message_times import CollectiveBenchmark
 from prediction.study import Prediction, StudyPredictor
@@ -98,7 +99,9 @@ def extra_p_method(python: Path) -> Method:
 
     def predict(fold: Fold) -> Prediction:
         jobs, rows, has_few_levels = [], [], False
-        treated = [name for name in factors(fold.train) if name not in ("nodes", "batch_size", "bandwidth")]
+        treated = [
+            name for name in factor_names(fold.train) if name not in ("nodes", "batch_size", "bandwidth")
+        ]
         axes = ["nodes", "batch_size"] + ["rate"] * (fold.train["rate"].nunique(dropna=False) > 1)
         keys = [name for name in treated if fold.train[name].nunique(dropna=False) > 1] or ["framework"]
         test = fold.test.assign(row=np.arange(len(fold.test)))

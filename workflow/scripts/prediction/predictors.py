@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis.measured import factors, read_timing_runs, with_batch_numbers
+from analysis.measured import read_timing_runs, with_batch_numbers
 from common.errors import InputError
 from common.tables import stored_file
 from common.text import alternatives
 from declared.datasets import load_dataset
+from declared.factors import factor_names
 from declared.mesh import PLAIN
 from declared.models import model_graph, model_names
 from models.graph import BYTES
@@ -98,7 +99,7 @@ def predictor_of_numbers(
         rate=GIGABIT_BYTES * question.rate[0], batches_per_epoch=n_allreduces * question.sync_every,
         n_allreduces=n_allreduces, epoch_time_s=scales["optimizer_step_s"] * n_allreduces,
     )  # fmt: skip
-    cells = cells.assign(**{name: None for name in factors() if name not in cells})
+    cells = cells.assign(**{name: None for name in factor_names() if name not in cells})
     predictor = StudyPredictor(cells, benchmark)
     _check_scales(question, predictor.predict(cells).seconds / n_allreduces.to_numpy())
     return predictor, cells.iloc[[-1]]

@@ -16,10 +16,9 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import nnls
 
-from analysis.measured import factors
 from common.notes import Note
 from common.text import join_words
-from declared.factors import MODEL_AND_DATASET
+from declared.factors import MODEL_AND_DATASET, factor_names
 from declared.models import find_graph
 from prediction.columns import is_unknown_mesh, law_columns
 from prediction.inputs import PARALLELISM_FACTORS, WITHIN_SERIES_FACTORS, measured_cells
@@ -100,7 +99,7 @@ class StudyPredictor:
         Cells that differ in one of them belong to different series.
         """
         fixed = (*WITHIN_SERIES_FACTORS, *PARALLELISM_FACTORS, "device")
-        names = [name for name in factors(self.cells) if name not in fixed]
+        names = [name for name in factor_names(self.cells) if name not in fixed]
         return [name for name in [*names, "lbann_layout"] if self.cells[name].nunique(dropna=False) > 1]
 
     def informing_cells(self, levels: Mapping[str, Any]) -> pd.DataFrame:

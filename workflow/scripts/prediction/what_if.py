@@ -24,7 +24,6 @@ from analysis.intervals import Estimate
 from analysis.measured import (
     cell_levels,
     cell_words,
-    factors,
     read_runs,
     successful,
     timing_runs,
@@ -34,6 +33,7 @@ from analysis.measured import (
 from common.notes import Note
 from common.options import run_program
 from common.tables import read_table
+from declared.factors import factor_names
 from declared.mesh import NOT_MESHES, PLAIN
 from declared.models import find_graph
 from prediction.inputs import has_layer_strategy, measured_cells, uses_mesh
@@ -126,7 +126,7 @@ class TracedStudy:
 
 
 def _levels(row: Mapping[str, Any], **changes: Any) -> tuple[Any, ...]:
-    return tuple({**row, **changes}[name] for name in factors() if name != "trace")
+    return tuple({**row, **changes}[name] for name in factor_names() if name != "trace")
 
 
 @dataclass(frozen=True)

@@ -24,10 +24,10 @@ from ranks.worker.node import sent_bytes
 from ranks.worker.process import adapter_of, as_rank, leave_measurement
 
 N_ROUNDS = 5
-MAX_REPETITIONS = 20  # of one size in one round
-SIZE_BUDGET_S = 1.2  # for the repetitions of one size in all rounds
+MAX_REPETITIONS = 20  # limit for one size in one round
+SIZE_BUDGET_S = 1.2  # time of all repetitions of one size
 MAX_COLLECTIVE_S = 3.0  # Sizes that would take longer are left out.
-GROWTH = 4  # of time from one size to the next
+GROWTH = 4  # factor of the time from one size to the next
 ITEM_BYTES = 4
 # Collectives with messages that are not divided into shares of ranks.
 WHOLE_MESSAGE_COLLECTIVES = ("all_reduce", "point_to_point")

@@ -32,7 +32,7 @@ from ranks.worker.process import adapter_of
 
 N_STEPS = 2  # the first one creates the state of the optimizer
 MAX_ACCUMULATED = 2  # batches of a step: gradients of further batches are added in place
-MAX_RANKS = 16  # of a strategy, in which all ranks differ
+MAX_RANKS = 16  # number of estimated ranks of a strategy, in which all differ
 CUDA_BLOCK_BYTES = 512  # PyTorch's caching allocator rounds up to it
 
 

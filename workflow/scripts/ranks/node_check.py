@@ -26,8 +26,8 @@ from ranks.worker.process import adapter_of, as_rank, host, leave_result
 COMPUTATION = WorkKind(version=1, steps=1, products=1, updated_mib=0)
 MEMORY = WorkKind(version=1, steps=1, products=0, updated_mib=16)  # more than a core's share of caches
 DEVICE_MEMORY = WorkKind(version=1, steps=1, products=0, updated_mib=512)
-ROUND_S = 0.08  # of one round of computation or memory
-MESSAGE_S = 0.05  # of one message between two nodes
+ROUND_S = 0.08  # length of one round of computation or memory
+MESSAGE_S = 0.05  # time of one message between two nodes
 SMALLEST_BYTES, LARGEST_BYTES = 2**20, 2**26
 TOKEN_BYTES = 32
 

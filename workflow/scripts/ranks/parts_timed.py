@@ -40,7 +40,7 @@ from ranks.worker.process import adapter_of, as_rank, leave_measurement
 
 MIN_REPETITION_S = 0.02
 N_REPETITIONS = 5
-MIN_REPETITIONS = 2  # also when the time budget is exceeded
+MIN_REPETITIONS = 2  # minimum even if the time budget is exceeded
 STATUS = Path("/proc/self/status")
 
 

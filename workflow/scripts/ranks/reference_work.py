@@ -21,8 +21,8 @@ from ranks.worker.context import Context, from_environment
 from ranks.worker.devices import device_indices
 from ranks.worker.process import as_rank, bind_heterogeneous, leave_result
 
-SIDE = 256  # of square matrices on CPUs: three of them fit into a core's own cache
-DEVICE_SIDE = 4096  # of square matrices on accelerators
+SIDE = 256  # side of square matrices on CPUs: three of them fit into a core's own cache
+DEVICE_SIDE = 4096  # side of square matrices on accelerators
 N_FLOATS_MIB = 2**18  # float32 numbers in 1 MiB
 # make bench-reference selects another kind than DEFAULT_KIND with this variable.
 KIND_VARIABLE = "RINGSIDE_REFERENCE"
@@ -84,7 +84,7 @@ def on_an_accelerator(kind: WorkKind, device: str) -> Callable[[int], None]:
                 torch.mm(inputs, weights, out=outputs)
                 outputs.relu_()
             parameters.sub_(gradients)
-        if device != "cpu":  # in tests
+        if device != "cpu":  # Tests run it on CPUs.
             torch.cuda.synchronize(device)
 
     return steps

@@ -24,7 +24,8 @@ import pandas as pd
 
 from analysis.cell_means import MAX_PRIOR_DF, CellMeans, estimate_means
 from analysis.intervals import t_interval
-from analysis.measured import factors, timing_runs
+from analysis.measured import timing_runs
+from declared.factors import factor_names
 from declared.study import MIN_POOLED_DF, Replicates
 from plan.decisions import BY_CHANCE, NO, NOT_ASKED, YES
 
@@ -164,7 +165,7 @@ def _pairs(runs: pd.DataFrame, contrasts: Mapping[str, tuple[Any, ...]]) -> Iter
     """Yield the pairs of cells that differ only in one factor of `contrasts`, between two of its levels."""
     cells = runs.drop_duplicates("cell")
     for name, levels in contrasts.items():
-        constant = [factor for factor in factors(cells) if factor != name]
+        constant = [factor for factor in factor_names(cells) if factor != name]
         chosen = cells[cells[name].isin(levels)]
         for _, group in chosen.groupby(constant, dropna=False, sort=False):
             yield from itertools.combinations(group["cell"], 2)

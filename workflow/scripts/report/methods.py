@@ -33,7 +33,7 @@ from common.text import end_sentence
 from declared.datasets import class_count, find_dataset, kind, targets
 from declared.factors import UNTRACED, factor_table
 from declared.frameworks import Framework, has_strategies, load_framework
-from declared.mesh import exceeds_data_parallelism, kind_of, mesh_of
+from declared.mesh import exceeds_data_parallelism, mesh_of, split_strategy
 from declared.models import find_graph
 from declared.responses import RESPONSES
 from declared.user_models import is_user_model
@@ -314,7 +314,7 @@ def _strategies(facts: Facts) -> Iterator[str]:
     by_layer = facts.runs[facts.runs["framework"].map(has_strategies).astype(bool)]
     if len(by_layer):
         yield facts.sentence("layers-divided", frameworks=sorted(set(by_layer["framework"])))
-        kinds = {kind_of(level)[0] for level in by_layer["parallelism"]}
+        kinds = {split_strategy(level)[0] for level in by_layer["parallelism"]}
         yield from _described(facts, "layer-strategy", kinds)
     levels = facts.runs[["parallelism", "ranks"]].drop_duplicates().itertuples(index=False, name=None)
     meshes = {

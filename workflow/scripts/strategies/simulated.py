@@ -18,10 +18,11 @@ from scipy.stats import kendalltau
 from analysis import conditions, tables
 from analysis.cell_means import CellMeans, estimate_means
 from analysis.intervals import ESTIMATE_COLUMNS, Estimate, columns
-from analysis.measured import factors, level_text, read_timing_runs, successful, title_with_unit, varying
+from analysis.measured import level_text, read_timing_runs, successful, title_with_unit, varying
 from common.notes import Note
 from common.options import run_program
-from declared.mesh import PLAIN, SEARCHED, kind_of
+from declared.factors import factor_names
+from declared.mesh import PLAIN, SEARCHED, split_strategy
 from declared.site import load_site
 from declared.study import load_study
 from plan.design import Run, plan_design
@@ -103,7 +104,7 @@ def build_rows(
         rows.append(
             {
                 "cell": cell,
-                **{name: run.levels[name] for name in factors(run.levels)},
+                **{name: run.levels[name] for name in factor_names(run.levels)},
                 "ranks": run.geometry.ranks,
                 "n": step.n,
                 **columns("step_s", step),
@@ -147,7 +148,7 @@ def time_outside_layers(data: pd.DataFrame, row: pd.Series) -> float:
 def groups(data: pd.DataFrame) -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:
     """Yield the measured rows on several ranks in groups that differ in their strategy only."""
     multi_rank = data[(data["ranks"] > 1) & data["error"].notna()]
-    names = [name for name in factors(data) if name != "parallelism"]
+    names = [name for name in factor_names(data) if name != "parallelism"]
     for levels, group in multi_rank.groupby(names, sort=False, dropna=False):
         yield dict(zip(names, levels, strict=True)), group
 
@@ -248,7 +249,7 @@ def sort_rows(data: pd.DataFrame) -> pd.DataFrame:
     """Return the rows by varying factors, with a cell's strategies together: data, expert, found, random."""
     other_factors = [name for name in varying(data) if name not in ("model", "dataset", "parallelism")]
     keys = {name: data[name] for name in ("model", "dataset", *other_factors)}
-    kinds = data["parallelism"].map(kind_of)
+    kinds = data["parallelism"].map(split_strategy)
     return data.loc[pd.DataFrame(keys | {"kind": kinds}).sort_values([*keys, "kind"], kind="stable").index]
 
 

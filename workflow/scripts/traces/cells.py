@@ -9,8 +9,9 @@ import pandas as pd
 
 from analysis import conditions, intervals, tables
 from analysis.intervals import Estimate, columns
-from analysis.measured import cell_levels, factors, level_text, successful, title, traced, varying
+from analysis.measured import cell_levels, level_text, successful, title, traced, varying
 from common.notes import Note
+from declared.factors import factor_names
 from runs.phases import EPOCH, START
 from runs.phases import STEP as OF_STEP
 from traces.gather import MAX_SUM_ERROR
@@ -159,8 +160,8 @@ def level_columns(runs: pd.DataFrame, cell: pd.Series) -> dict[str, pd.Series]:
 
 def add_factors(runs: pd.DataFrame, data: pd.DataFrame) -> pd.DataFrame:
     """Return a table with factors and n_devices inserted after its first column, `cell`."""
-    rows = cell_levels(runs)[["cell", *factors(runs), "n_devices"]]
-    rows = rows.drop(columns=[name for name in factors(rows) if rows[name].isna().all()])
+    rows = cell_levels(runs)[["cell", *factor_names(runs), "n_devices"]]
+    rows = rows.drop(columns=[name for name in factor_names(rows) if rows[name].isna().all()])
     return data[["cell"]].merge(rows, on="cell", how="left").join(data.drop(columns="cell"))
 
 

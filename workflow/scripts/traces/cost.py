@@ -7,9 +7,9 @@ import pandas as pd
 from analysis import conditions, tables
 from analysis.cell_means import estimate_means
 from analysis.intervals import columns
-from analysis.measured import cell_levels, factors, successful, title
+from analysis.measured import cell_levels, successful, title
 from common.notes import Note
-from declared.factors import UNTRACED, is_traced
+from declared.factors import UNTRACED, factor_names, is_traced
 from traces.cells import add_factors, estimate, level_columns
 
 TITLE = "What tracing costs: epoch time traced over untraced, with 95 % intervals"
@@ -22,8 +22,8 @@ NOT_PLANNED = Note(
 
 def untraced_cells(runs: pd.DataFrame) -> dict[str, str]:
     """Return, for every traced cell, the cell that is untraced but otherwise equal, if the study has one."""
-    levels = [name for name in factors(runs) if name != "trace"]
-    rows = cell_levels(runs)[["cell", *factors(runs)]].to_dict("records")
+    levels = [name for name in factor_names(runs) if name != "trace"]
+    rows = cell_levels(runs)[["cell", *factor_names(runs)]].to_dict("records")
     plain = {
         tuple(str(row[name]) for name in levels): str(row["cell"]) for row in rows if row["trace"] == UNTRACED
     }

@@ -51,7 +51,7 @@ class TableProgram:
 
     @property
     def modules(self) -> list[str]:
-        """Return the modules that it runs, as arguments of `common.program_sources.program_sources`."""
+        """The modules that it runs, as arguments of `common.program_sources.program_sources`."""
         return [self.name, *self.code, *(["models.families.*"] if self.reads_models else [])]
 
     def has_tables(self, traits: Traits) -> bool:

@@ -16,11 +16,11 @@ from analysis.measured import (
     Records,
     baseline_frameworks,
     device_axis_label,
-    factors,
     size_factor_name,
 )
 from analysis.speedup import accumulation_note, baseline_cells, build_rows
 from common.notes import Note
+from declared.factors import factor_names
 from declared.figure_specs import FigureSpec
 from figures import captions, legends, lines, marks, panels, selection, style, value_axis
 from figures.lines import LevelAxis, Placement
@@ -262,8 +262,8 @@ def cell_rows(view: View, network: pd.DataFrame) -> pd.DataFrame:
     collective benchmark that follows its fit; `fit_deviation` is its largest deviation from the fit.
     """
     measured = build_rows(view.all_runs)
-    measured = measured.drop(columns=[*factors(measured), "n_devices"])
-    planned = view.runs.drop_duplicates("cell")[["cell", "n_devices", *factors(view.runs)]]
+    measured = measured.drop(columns=[*factor_names(measured), "n_devices"])
+    planned = view.runs.drop_duplicates("cell")[["cell", "n_devices", *factor_names(view.runs)]]
     rows = planned.merge(measured, how="left", on="cell")
     lower_bounds: Mapping[str, float] = {}
     if len(network):

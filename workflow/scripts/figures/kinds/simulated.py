@@ -12,7 +12,7 @@ from analysis import conditions
 from analysis.measured import Records, levels_in_order
 from common.notes import Note
 from declared.figure_specs import FigureSpec
-from declared.mesh import RANDOM, kind_of
+from declared.mesh import RANDOM, split_strategy
 from figures import captions, legends, marks, panels, style, value_axis
 from figures.selection import Series
 from figures.view import filtered
@@ -47,9 +47,9 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
         return panels.empty_figure(records.runs, NOTHING_SIMULATED)
     rows = rows.assign(
         expected_s=rows["simulated_s"] + rows["rest_s"].fillna(0),
-        kind=[kind_of(level)[0] for level in rows["parallelism"]],
+        kind=[split_strategy(level)[0] for level in rows["parallelism"]],
     )
-    kinds = list(dict.fromkeys(kind_of(level)[0] for level in levels_in_order(rows, "parallelism")))
+    kinds = list(dict.fromkeys(split_strategy(level)[0] for level in levels_in_order(rows, "parallelism")))
     kinds = sorted(kinds, key=lambda kind: kind == RANDOM)
     series = [
         Series(kind, {"kind": kind}, series_style)

@@ -21,7 +21,7 @@ from ranks.worker.group import free_port
 from ranks.worker.node import accelerator
 from ranks.worker.trainer import TrainingProgram
 
-GUARD = "guard.py"  # in the folder of this file
+GUARD = "guard.py"  # program beside this file
 OUTPUT = "output"  # folder in the attempt's folder for everything that the command writes
 PRINTED = "printed-{}.txt"  # file in it with what a worker's command has printed
 MAX_LINE_BYTES = 1 << 16  # copied at once

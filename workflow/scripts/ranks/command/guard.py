@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-GRACE_S = 5.0  # for killed processes to end
+GRACE_S = 5.0  # time for killed processes to end
 
 
 def descendants(process: int) -> list[int]:

@@ -55,7 +55,7 @@ STEP_PHASES = ("backward", "wait", "optimizer", "metrics")
 PLATFORMS = {"nvidia": "cuda", "amd": "rocm"}
 #: precision of products of float32, by the level of the factor precision
 MATMUL_PRECISIONS = {FP32: "float32", TF32: "tensorfloat32", AMP: "tensorfloat32", BF16: "tensorfloat32"}
-REDUCE_DTYPES = {FP32: jnp.float32, BF16: jnp.bfloat16}  # by the level of reduce_dtype
+REDUCE_DTYPES = {FP32: jnp.float32, BF16: jnp.bfloat16}  # types by level of reduce_dtype
 # What cuDNN's fused attention supports on all of its devices.
 CUDNN_ATTENTION_CAPABILITY, MAX_CUDNN_HEAD = 8.0, 128
 PRODUCTS = {"float32": "float32", "tensorfloat32": "TF32"}

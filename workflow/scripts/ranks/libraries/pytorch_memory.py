@@ -46,7 +46,7 @@ class Ledger(FakeTensorMode):
         super().__init__(allow_non_fake_inputs=True)
         self.stage, self.live_bytes, self.peak_bytes = "build", 0, 0
         self._block_bytes, self._depth, self._n_storages = block_bytes, 0, 0
-        self._sizes: dict[int, int] = {}  # of storages that live, by number
+        self._sizes: dict[int, int] = {}  # bytes of live storages by number
         self._at_peak: dict[int, int] = {}
         self._origins: dict[int, str] = {TRANSIENT: "activations"}
         self._gradients: set[int] = set()

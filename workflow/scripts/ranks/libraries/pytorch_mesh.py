@@ -57,7 +57,7 @@ from ranks.libraries.pytorch_layers import Experts, FeedForwards
 from ranks.libraries.pytorch_sharded import ShardedTrainer, mark_calls
 from ranks.worker.context import Context
 
-SCHEDULES = {  # as PyTorch names them
+SCHEDULES = {  # PyTorch's class of each level
     "gpipe": "GPipe",
     "1f1b": "1F1B",
     INTERLEAVED: "Interleaved1F1B",
@@ -78,7 +78,7 @@ def divide_layers(
         mesh: The ranks of the axis.
         sharding: Level of the factor tensor_sharding.
     """
-    paths = {layer: path for path, layer in module.named_modules()}  # of layers in checkpointed blocks, too
+    paths = {layer: path for path, layer in module.named_modules()}  # Checkpointed blocks have layers, too.
     by_position = sequence_outputs(graph, kinds) if sharding == SEQUENCE else []
     undivided, replicated = (Shard(1) if by_position else Replicate()), Replicate()
     # Several divided layers use each of these outputs. It is gathered once, and its gradient is summed once.
@@ -372,7 +372,7 @@ class Pipeline:
 class MeshTrainer(ShardedTrainer):
     """A trainer on the mesh of its run."""
 
-    divides_vocabulary = False  # whether logits are divided along a tensor axis
+    divides_vocabulary = False  # True: logits are divided along a tensor axis.
     #: group of ranks that have different experts, and the layers that they divide
     experts_group: Any = None
     feed_forwards: Sequence[Any] = ()

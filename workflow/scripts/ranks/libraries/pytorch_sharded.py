@@ -41,8 +41,8 @@ from ranks.libraries.pytorch_user_model import own_units
 from ranks.worker.context import Context
 from ranks.worker.epoch_timer import EpochSums
 
-REDUCE_DTYPES = {FP32: torch.float32, BF16: torch.bfloat16}  # by the level of reduce_dtype
-UNIT_BYTES = 25 * 2**20  # of a unit in a model without blocks: the size of DDP's buckets
+REDUCE_DTYPES = {FP32: torch.float32, BF16: torch.bfloat16}  # types by level of reduce_dtype
+UNIT_BYTES = 25 * 2**20  # size of units in a model without blocks, that of DDP's buckets
 #: functions of torch.distributed that FSDP2 calls, in PyTorch 2.6 to 2.13, and experts
 FSDP_COLLECTIVES = (
     "all_gather_into_tensor",
@@ -271,7 +271,7 @@ class ShardedTrainer(PyTorchTrainer):
         for parameter, shard in self._local_shards:
             if parameter.grad is not None:
                 gradient, parameter.grad = parameter.grad, None
-                if gradient.placements != parameter.placements:  # of a norm that has some of the positions
+                if gradient.placements != parameter.placements:  # a norm that has some of the positions
                     gradient = gradient.redistribute(placements=parameter.placements)
                 shard.grad = gradient.to_local()
         super().clip_and_update()

@@ -59,7 +59,7 @@ WEIGHTS = {
 }
 BLOCK_BATCHES = 8
 N_PREFETCHED = 1  # batches that wait for training
-BLOCK_BYTES = 2**24  # of images, with one byte per pixel value; tokens have 8 bytes each, so 2**27
+BLOCK_BYTES = 2**24  # size of a block of images, with one byte per pixel value; 2**27 with tokens of 8 bytes
 # Modules that describe the profiler's files: since TensorFlow 2.20, before, and up to 2.11.
 XPLANE = (
     "tensorflow.tsl.profiler.protobuf.xplane_pb2",

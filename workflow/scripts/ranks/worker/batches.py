@@ -22,7 +22,7 @@ Batch = tuple[np.ndarray, np.ndarray]
 # Separate the random numbers of augmentation and of masks from those of the order.
 AUGMENTATION_STREAM, MASKING_STREAM = 1, 2
 MASK_SHARE, RANDOM_SHARE = 0.8, 0.1  # shares of masked positions that get the mask, or a random token
-KNUTH_FACTOR = 2_654_435_761  # of multiplicative hashing
+KNUTH_FACTOR = 2_654_435_761  # factor of multiplicative hashing
 SQUARE = 8  # pixels of a side
 MIN_HEIGHTS_PER_SHIFT = 8  # a crop is shifted by at most an eighth of the image's height
 

@@ -26,7 +26,7 @@ COMPLETE_SCOPES = {
     "cuda": ("node", "device"),
     "hybrid": ("node",),
 }
-MAX_ERROR_SHARE = 0.1  # of a window's energy
+MAX_ERROR_SHARE = 0.1  # share of a window's energy
 MAX_GAP_SAMPLES = 20  # A longer gap between two power samples invalidates the integral.
 POWER_SAMPLE_S = 1.0  # between two lines of power.csv
 POWER_COLUMNS = ("t", "scope", "watt")
@@ -283,7 +283,7 @@ def amd_smi(library: ModuleType, names: Sequence[str]) -> EnergyMeter:
     def watts(handle: Any) -> float:
         answer = library.amdsmi_get_power_info(handle)
         for name in ("current_socket_power", "average_socket_power", "socket_power"):
-            if isinstance(answer.get(name), int | float):  # else N/A
+            if isinstance(answer.get(name), int | float):  # The value can be N/A.
                 return float(answer[name])
         raise LookupError("its power is unknown")
 

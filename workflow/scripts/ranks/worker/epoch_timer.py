@@ -67,7 +67,7 @@ class EpochTimer:
         self.group.barrier()
         self.ready_at = time.time()
         self._clock_ahead_s = self.ready_at - time.monotonic()
-        self.load = Load(self.group)  # from the moment when all ranks are ready
+        self.load = Load(self.group)  # Counting starts when all ranks are ready.
         self.heartbeat = Heartbeat()
         self._compare_clocks()
         self.phases.close_epoch()

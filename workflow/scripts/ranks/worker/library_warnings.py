@@ -3,8 +3,8 @@
 import warnings
 from typing import TextIO
 
-MAX_WARNINGS = 20  # of a rank; later ones are in its log only
-MAX_CHARACTERS = 200  # of a warning
+MAX_WARNINGS = 20  # limit for a rank; later ones are in its log only
+MAX_CHARACTERS = 200  # length of a warning
 
 
 class LibraryWarnings:

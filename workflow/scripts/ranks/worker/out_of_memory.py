@@ -163,7 +163,7 @@ def _asked_bytes(text: str) -> int | None:
         return int(match[1])
     if shape := _REQUEST_SHAPE.search(text):
         sizes = [int(size) for size in shape[1].split(",") if size]
-        bits = re.search(r"\d+$", shape[2])  # of int8, uint64
+        bits = re.search(r"\d+$", shape[2])  # the bits of int8 or uint64
         item_bytes = _TYPE_BYTES.get(shape[2]) or (int(bits[0]) // 8 if bits else None)
         return item_bytes and math.prod(sizes) * item_bytes
     return _bytes(_REQUEST.search(text))

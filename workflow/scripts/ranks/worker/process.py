@@ -26,7 +26,7 @@ from ranks.worker.load import Load
 from ranks.worker.node import machine, memory_bytes
 
 PR_SET_PDEATHSIG = 1
-TEMPORARY_PREFIX = "ringside-"  # of the names of temporary folders
+TEMPORARY_PREFIX = "ringside-"  # prefix of temporary folders
 FAILURE_PAUSE_S = 0.5  # longer than a launcher needs to notice that a rank has ended
 # The file in the temporary folder that the rank locks; it has the name of the rank's node.
 LOCK_FILE = "held"

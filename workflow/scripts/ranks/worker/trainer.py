@@ -88,7 +88,7 @@ class Trainer(TrainingProgram):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self.device_memory_peaks: list[int | None] = []  # of each epoch, read before its validation
+        self.device_memory_peaks: list[int | None] = []  # one of each epoch, read before its validation
 
     def train(self, timer: EpochTimer) -> None:
         """Train all epochs."""

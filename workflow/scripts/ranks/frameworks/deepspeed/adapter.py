@@ -157,8 +157,13 @@ def trainer(context: Context) -> Trainer:
         return [tensor] if isinstance(tensor, torch.nn.Parameter) else []
 
     class DeepSpeedTrainer(PyTorchTrainer):
+        def set_precision(self, level: str) -> None:
+            super().set_precision(level)
+            if has_bfloat16_weights(context.levels):
+                self.dtype = torch.bfloat16
+
         def make_module(self) -> torch.nn.Module:
-            """Join all ranks, set the ZeRO stage and the type of weights, and return the model on the device.
+            """Join all ranks, set the ZeRO stage, and return the model on the device.
 
             With ZeRO stage 3 the model is built in shards, for which DeepSpeed has to run already.
             """
@@ -166,8 +171,6 @@ def trainer(context: Context) -> Trainer:
             self.transport = start(context)
             context.phases.enter("build")
             self.stage = STAGES[context.levels["sharding"]] if context.mesh.sharded > 1 else 0
-            if has_bfloat16_weights(context.levels):
-                self.dtype = torch.bfloat16
             if self.stage < STAGES["parameters"] or self.graph.module:
                 # Code of the user's that draws weights needs whole ones: DeepSpeed shards them later.
                 return super().make_module()
@@ -175,7 +178,7 @@ def trainer(context: Context) -> Trainer:
             with deepspeed.zero.Init(config_dict_or_path=config):
                 module = build(self.graph, context.levels["checkpointing"])
             for name, table in rotary_buffers(self.graph).items():
-                module.register_buffer(name, table)  # which zero.Init has rounded
+                module.register_buffer(name, table)  # zero.Init has rounded it.
             for layer in module.modules():
                 if isinstance(layer, Checkpointed):
                     # Otherwise ZeRO frees a block's parameters before its backward pass.

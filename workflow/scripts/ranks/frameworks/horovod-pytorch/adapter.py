@@ -68,7 +68,7 @@ def mark_communication(phases: Untraced, optimizer: Any) -> None:
     under_way: dict[Any, End] = {}
 
     def handed_over(*args: Any, **named: Any) -> Any:
-        for handle in list(under_way):  # in order: the oldest is done first
+        for handle in list(under_way):  # The oldest is done first.
             if not poll(handle):
                 break
             done(handle)

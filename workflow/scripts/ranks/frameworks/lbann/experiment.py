@@ -16,7 +16,7 @@ from ranks.worker.batches import Batch, Noise, Prepared, split_of
 from ranks.worker.context import Context
 
 FILE = "experiment.prototext"
-SEED_RANGE = 2**31 - 1  # of LBANN's random_seed
+SEED_RANGE = 2**31 - 1  # values of LBANN's random_seed
 ROLES = {"train": "train", "validation": "validate"}  # our splits -> LBANN's readers
 
 

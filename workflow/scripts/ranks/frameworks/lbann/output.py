@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 LOSS = "cross-entropy"  # metric of the loss without regularization
-UNIT = " nats"  # of the loss; the end of its line, by which a truncated number is detected
+UNIT = " nats"  # unit of the loss, which ends its line: without it the number is truncated
 PARTS = {"objective function", LOSS, "accuracy", "run time"}
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _INTEGER = r"[0-9]{1,15}"
@@ -37,7 +37,7 @@ _TIMER = re.compile(
     rf"\s*(?P<label>train minibatch|forward prop\*|back prop\*)\s*\|\s*{_INTEGER} \|\s*(?P<total>{_FLOAT}) \|"
 )
 _CAUGHT = re.compile(r".*caught error message:")  # a frame of stars follows, in it the message
-_FRAME = re.compile(r"[0-9]+: .*")  # of a stack
+_FRAME = re.compile(r"[0-9]+: .*")  # frame of a stack
 # Messages of failures of LBANN and of MPI, the most informative first. When a rank is lost, mpirun sends
 # signal 15 to the others, which then abort: a consequence, not the cause.
 _FAILURES = (

@@ -37,7 +37,7 @@ def command(context: Context) -> list[str] | None:
     """Return the command that this rank starts, None if rank 0 starts LBANN for this rank; collective."""
     lbann = [
         os.environ.get("RINGSIDE_PROGRAM", PROGRAM),
-        f"--prototext={FILE}",  # without folder: LBANN truncates a path that contains `trainer`
+        f"--prototext={FILE}",  # A path has no folder, since LBANN truncates one that contains `trainer`.
         f"--procs_per_trainer={context.ranks}",
         f"--omp_num_threads={context.spec['cores_per_rank']}",
         "--num_io_threads=1",

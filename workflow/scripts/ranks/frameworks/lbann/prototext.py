@@ -44,5 +44,5 @@ def _scalar(value: Any) -> str:
     if isinstance(value, int):
         return str(value)
     if isinstance(value, float):
-        return repr(float(value))  # of NumPy's, too
+        return repr(float(value))  # NumPy's numbers, too
     raise TypeError(f"{value!r} cannot stand in a prototext: expected text, a number, true or false")

@@ -14,7 +14,7 @@ from models.graph import Graph, Operator
 from ranks.frameworks.lbann.layer import Layer, activation, layer
 
 MASKED = -1e9  # added to the scores of later positions
-UNKNOWN_SETTINGS = {"key_heads", "rotary"}  # of attention, which LBANN's layers here do not support
+UNKNOWN_SETTINGS = {"key_heads", "rotary"}  # settings of attention that these layers do not support
 MASK = "causal_mask.{}"  # name of the constant weights, by the length of the sequence
 
 

@@ -14,11 +14,11 @@ from pathlib import Path
 from ranks.frameworks.lbann.output import UnreadableError
 from ranks.worker.operators import Event
 
-FILE = "timeline.m0.{}.txt"  # of a rank of the one trainer
+FILE = "timeline.m0.{}.txt"  # file of a rank; there is one trainer, m0
 PARTS = {"fp": "forward", "bp": "backward", "opt": "optimizer"}
 _LINE = re.compile(r"(?P<part>fp|bp|opt)-(?P<name>.+):(?P<begin>[0-9.e+-]+):(?P<end>[0-9.e+-]+)\n")
 
-Times = dict[tuple[str, str], list[tuple[float, float]]]  # of a part and a name, step by step
+Times = dict[tuple[str, str], list[tuple[float, float]]]  # intervals by part and name, step by step
 
 
 def read(file: Path) -> Times:

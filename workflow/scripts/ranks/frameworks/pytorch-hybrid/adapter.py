@@ -19,7 +19,7 @@ from ranks.worker.context import Context
 from ranks.worker.epoch_timer import EpochSums, EpochTimer
 from ranks.worker.trainer import Trainer
 
-N_ROUNDS = 2  # of measurement: the second uses the shares that result from the first
+N_ROUNDS = 2  # The second measurement uses the shares that result from the first.
 N_WARM_UP_STEPS = 2  # per round
 N_TIMED_STEPS = 7  # per round
 
