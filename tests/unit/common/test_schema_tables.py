@@ -29,7 +29,17 @@ UNDERSTOOD = {
     "default",
 }
 # Traits of factors, which are not checked in tables.
-TRAITS = {"title", "unit", "symbol", "core", "implemented_by", "axis", "images_only", "without_effect_on"}
+TRAITS = {
+    "title",
+    "unit",
+    "symbol",
+    "core",
+    "unlisted_levels",
+    "set_by_ringside",
+    "axis",
+    "images_only",
+    "without_effect_on",
+}
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """Mistakes in framework.yaml are refused with one line, and every refused factor has a reason."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -59,10 +60,11 @@ def test_every_factor_that_a_framework_refuses_has_a_reason(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("trait", "is_accepted"), [({}, False), ({"implemented_by": "all-frameworks"}, True)]
+    ("trait", "is_accepted"),
+    [({}, False), ({"unlisted_levels": "all"}, True), ({"set_by_ringside": True}, True)],
 )
 def test_unnamed_new_factor_is_refused_by_every_framework(
-    monkeypatch: pytest.MonkeyPatch, trait: dict[str, str], is_accepted: bool
+    monkeypatch: pytest.MonkeyPatch, trait: dict[str, Any], is_accepted: bool
 ) -> None:
     new = {"enum": ["off", "on"], "default": "off", "title": "new", "description": "a factor", **trait}
     monkeypatch.setattr(frameworks, "factor_table", lambda: {**factor_table(), "new": new})
@@ -76,6 +78,8 @@ def test_unnamed_new_factor_is_refused_by_every_framework(
 
 def test_traits_of_factors_have_known_values() -> None:
     for name, rules in factor_table().items():
-        assert rules.get("implemented_by", "ringside") in ("ringside", "all-frameworks"), name
+        assert rules.get("unlisted_levels", "all") == "all" and rules.get("set_by_ringside", True) is True, (
+            name
+        )
         assert rules.get("axis", AXES[0]) in AXES, name
         assert set(rules.get("without_effect_on", ())) <= {"time", "memory"}, name

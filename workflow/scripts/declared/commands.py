@@ -47,9 +47,7 @@ AT_LAUNCH = ("master_addr", "master_port", "node_rank", "hosts", "output")
 OF_RANKS = ("rank", "local_rank")  # placeholders that need once_per: rank
 PLACEHOLDERS = (*DERIVED, *AT_LAUNCH, *OF_RANKS)  # all placeholders that are not factors
 # Factors that study, site and supervisor set, so that a command needs no placeholder for them.
-SET_BY_RINGSIDE = tuple(
-    name for name, rules in factor_table().items() if rules.get("implemented_by") == "ringside"
-)
+SET_BY_RINGSIDE = tuple(name for name, rules in factor_table().items() if rules.get("set_by_ringside"))
 
 Positive = Annotated[int, Rules(ge=1)]
 Word = Annotated[str, Rules(pattern=NAME)]

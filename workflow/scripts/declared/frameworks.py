@@ -259,11 +259,15 @@ def load_framework(name: str) -> Framework:
 
 
 def _with_defaults(entry: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Return an entry of `capabilities`, also with the factors that have their defaults if it omits them."""
+    """Return an entry of `capabilities` completed: a factor that it does not name is limited to its default.
+
+    Factors without a default, and those whose traits allow all levels, are left out: they are not limited.
+    """
     return {
         factor: as_list(entry.get(factor, rules.get("default")))
         for factor, rules in factor_table().items()
-        if factor in entry or ("default" in rules and "implemented_by" not in rules)
+        if factor in entry
+        or ("default" in rules and not {"unlisted_levels", "set_by_ringside"} & rules.keys())
     }
 
 
