@@ -181,9 +181,11 @@ def test_differences_are_reported_by_framework(compare, base, later) -> None:
 def test_own_algorithms_are_reported_with_accuracies(compare, base, later, monkeypatch) -> None:
     base, later = (runs.assign(validation_accuracy=share) for runs, share in ((base, 0.9), (later, 0.8)))
     assert compare(base, later).algorithms == ""
-    own = replace(frameworks.load_framework("pytorch-ddp"), algorithm=frameworks.OWN_ALGORITHM)
+    altered = replace(frameworks.load_framework("pytorch-ddp"), algorithm=frameworks.OWN_ALGORITHM)
     load = frameworks.load_framework
-    monkeypatch.setattr(frameworks, "load_framework", lambda name: own if name == own.name else load(name))
+    monkeypatch.setattr(
+        frameworks, "load_framework", lambda name: altered if name == altered.name else load(name)
+    )
     compared = compare(base, later)
     by_campaign = compared.algorithms.facts["by_campaign"]
     assert {name: note.facts["frameworks"] for name, note in by_campaign.items()} == {

@@ -178,9 +178,9 @@ def test_table_states_margin_source_and_refusals(runs: pd.DataFrame) -> None:
 
 def test_dlperf_agrees_with_its_own_campaign(runs: pd.DataFrame) -> None:
     data = build_rows(runs, load_reference("dlperf"), MARGIN)
-    own = data[data["published_framework"] == data["framework"]]
-    assert len(own) and own["ratio"].to_numpy() == pytest.approx(1, abs=1e-4)
-    assert set(own["verdict"]) <= {WITHIN, OPEN}
+    same_framework = data[data["published_framework"] == data["framework"]]
+    assert len(same_framework) and same_framework["ratio"].to_numpy() == pytest.approx(1, abs=1e-4)
+    assert set(same_framework["verdict"]) <= {WITHIN, OPEN}
 
 
 @pytest.mark.parametrize("name", reference_names())

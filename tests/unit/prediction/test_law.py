@@ -69,7 +69,9 @@ def test_one_cell_on_several_nodes_informs_the_law():
 def test_place_inside_a_node_does_not_change_places_on_several():
     table = cells([(1, 1), *SCALES[:3]])
     steps = with_steps(table, [0.2, 0.5, 0.57, 0.6])
-    with_alone, without_alone = (predict_steps(own, table[3:]).seconds[0] for own in (steps[:3], steps[1:3]))
+    with_alone, without_alone = (
+        predict_steps(measured, table[3:]).seconds[0] for measured in (steps[:3], steps[1:3])
+    )
     assert with_alone == without_alone
 
 
@@ -237,8 +239,10 @@ def errors():
 
 @pytest.mark.parametrize("source", MEDIANS)
 def test_errors_of_public_series_do_not_rise(errors, source):
-    own = errors[(errors["method"] == LAW) & (errors["left_out"] == "largest") & (errors["source"] == source)]
-    assert own["error"].abs().median() <= MEDIANS[source]
+    by_law = errors[
+        (errors["method"] == LAW) & (errors["left_out"] == "largest") & (errors["source"] == source)
+    ]
+    assert by_law["error"].abs().median() <= MEDIANS[source]
 
 
 def test_law_beats_other_models_on_public_series(errors):
@@ -248,5 +252,5 @@ def test_law_beats_other_models_on_public_series(errors):
 
 
 def test_band_holds_most_public_measurements(errors):
-    own = errors[(errors["method"] == LAW) & errors["error"].notna()]
-    assert own["held"].mean() >= 0.85
+    by_law = errors[(errors["method"] == LAW) & errors["error"].notna()]
+    assert by_law["held"].mean() >= 0.85

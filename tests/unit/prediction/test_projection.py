@@ -88,7 +88,7 @@ def test_measured_scales_inform_numbers():
         answered(*sizes, "--measured", "1x8=1.0", f"2x8={step_s}", f"4x8={step_s + 0.02}")
         for step_s in (1.30, 1.02)
     )
-    speedups = [own.curves.set_index("nodes")["speedup"] for own in (slow, fast)]
+    speedups = [projected.curves.set_index("nodes")["speedup"] for projected in (slow, fast)]
     assert speedups[0][4] == pytest.approx(4 / 1.32, rel=0.03)
     assert speedups[1][4] == pytest.approx(4 / 1.04, rel=0.03)
     assert speedups[0][16] < speedups[1][16]
@@ -120,8 +120,8 @@ def test_faster_links_are_never_worse(tmp_path):
 
 def test_rates_without_a_style_are_named():
     rates = ["--rate", *map(str, range(1, 11))]
-    own = answered(*MODEL, *rates, "--nodes", "4")
-    _, caption = figure.draw_curves(own.curves, own.rows, own.notes)
+    projected = answered(*MODEL, *rates, "--nodes", "4")
+    _, caption = figure.draw_curves(projected.curves, projected.rows, projected.notes)
     assert find_note(caption.endnotes, "rates-left-out").facts["rates"] == ["9 Gbit/s", "10 Gbit/s"]
 
 
@@ -288,7 +288,11 @@ def test_runs_on_one_node_are_enough(tmp_path):
     synthetic.runs(folder=tmp_path, nodes=(1,))
     rows = ask(tmp_path, "--from", str(tmp_path), "--nodes", "8")
     assert rows["rate"].nunique() == 4 and set(rows["batch_size"]) == {32, 64, 128}
-    assert rows.groupby("batch_size")["greatest_speedup"].apply(lambda own: own.is_monotonic_increasing).all()
+    assert (
+        rows.groupby("batch_size")["greatest_speedup"]
+        .apply(lambda speedups: speedups.is_monotonic_increasing)
+        .all()
+    )
 
 
 def _told_alone(folder, why, *options):

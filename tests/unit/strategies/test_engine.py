@@ -234,11 +234,11 @@ def test_tied_table_is_counted_once() -> None:
     sizes = {name: BYTES * math.prod(shape) for name, shape in model.weights().items()}
     n_bytes, of_positions = sum(sizes.values()), sizes["positions.table"]
     for devices, absent in (((0, 1), 0), ((0,), of_positions)):
-        own = {"embedding": Part((len(devices), 1, 1, 1), devices), "head": Part((1, 1, 1, 1), (1,))}
+        changed = {"embedding": Part((len(devices), 1, 1, 1), devices), "head": Part((1, 1, 1, 1), (1,))}
         weights = []
         for n_numbers in (0, 1):
             posed = pose(divide(model, BATCH), PAIR, two_second_cost, numbers_of_parameter=n_numbers)
-            weights.append(used_bytes(posed, starts.data_parallel(posed) | own))
+            weights.append(used_bytes(posed, starts.data_parallel(posed) | changed))
         added = [after - before for before, after in zip(*weights, strict=True)]
         assert added == [n_bytes, n_bytes - absent]
 

@@ -37,9 +37,13 @@ def test_problem_has_measured_times_of_parts() -> None:
     )
     first, parts = posed.arrays.first_config, posed.arrays.parts
     for place in range(len(space.layers)):
-        own = slice(first[place], first[place + 1])
-        np.testing.assert_allclose(posed.arrays.forward[own], 1e12 * (1 + place) / parts[own], rtol=1e-9)
-        np.testing.assert_allclose(posed.arrays.backward[own], 2e12 * (1 + place) / parts[own], rtol=1e-9)
+        configurations = slice(first[place], first[place + 1])
+        np.testing.assert_allclose(
+            posed.arrays.forward[configurations], 1e12 * (1 + place) / parts[configurations], rtol=1e-9
+        )
+        np.testing.assert_allclose(
+            posed.arrays.backward[configurations], 2e12 * (1 + place) / parts[configurations], rtol=1e-9
+        )
     assert posed.arrays.memory_limit[0] == MEMORY
 
 
