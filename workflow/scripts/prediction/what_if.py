@@ -340,7 +340,7 @@ def gain(rows: pd.DataFrame, name: str) -> pd.DataFrame:
 def table(rows: pd.DataFrame, study: TracedStudy) -> tables.Table:
     """Return the table of `build_rows`."""
     runs = study.runs
-    words = cell_words(traced(runs), but=["trace"])
+    words = cell_words(traced(runs), exclude=["trace"])
     excluded = study.excluded_cells(rows)
     text = EXCLUDED.format("; ".join(words[cell] for cell in excluded))
     note_list: list[str] = [Note("cells-left-out", text, cells=excluded)] if excluded else []
