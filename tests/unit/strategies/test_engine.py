@@ -14,7 +14,7 @@ from models.layout import Layout
 from models.named import graph
 from models.soap import Space, divide, part_of, region_needed, region_of
 from strategies import engine, search, starts
-from strategies.costs import Cost, roofline
+from strategies.costs import PartCost, roofline
 from strategies.problem import FASTEST, GRADIENTS, MESSAGES, PICOSECONDS, RING, Part, Posed, Strategy, pose
 from strategies.topology import DeviceRates, LinkTier, Topology
 from support import exact_search
@@ -39,9 +39,9 @@ MODELS = {
 }
 
 
-def two_second_cost(space: Space, place: int, degrees: tuple[int, ...]) -> Cost:
+def two_second_cost(space: Space, place: int, degrees: tuple[int, ...]) -> PartCost:
     """Return two seconds forward and four backward for each layer, shared by its parts."""
-    return Cost(2 / math.prod(degrees), 4 / math.prod(degrees), 0)
+    return PartCost(2 / math.prod(degrees), 4 / math.prod(degrees), 0)
 
 
 def perceptron() -> Graph:
@@ -486,8 +486,8 @@ def list_step_time(posed: Posed, strategy: Strategy) -> int:  # noqa: PLR0912, P
 
 
 def test_an_owner_sums_gradients_and_sends_the_weights_back() -> None:
-    def cost(space: Space, place: int, degrees: tuple[int, ...]) -> Cost:
-        return Cost(2 / math.prod(degrees), 4 / math.prod(degrees), 0.25)
+    def cost(space: Space, place: int, degrees: tuple[int, ...]) -> PartCost:
+        return PartCost(2 / math.prod(degrees), 4 / math.prod(degrees), 0.25)
 
     pair = pose(divide(perceptron(), BATCH), PAIR, cost, gradients=MESSAGES)
     message = BYTES * 650 / 1000 + 0.5

@@ -169,7 +169,7 @@ def select_benchmark(network: pd.DataFrame, run: Run, collective: str) -> pd.Dat
     return rows
 
 
-def fit_collective(network: pd.DataFrame, run: Run, collective: str) -> fit.Fit:
+def fit_collective(network: pd.DataFrame, run: Run, collective: str) -> fit.BenchmarkFit:
     """Return the fit of a collective's benchmark.
 
     Raises:
