@@ -75,10 +75,11 @@ def moved_bytes(space: Space, layer_index: int, degrees: Degrees) -> tuple[int, 
     return product + forward, 2 * product + backward
 
 
-Measured = tuple[str, tuple[int, ...], float, float, float]  # Layer, degrees, and the seconds of a PartCost.
+# A layer, its degrees, and the seconds of a PartCost.
+MeasuredCost = tuple[str, tuple[int, ...], float, float, float]
 
 
-def measured_costs(measured: Iterable[Measured]) -> Callable[[Space, int, Degrees], PartCost]:
+def measured_costs(measured: Iterable[MeasuredCost]) -> Callable[[Space, int, Degrees], PartCost]:
     """Return a function that looks up measured costs; it raises ValueError for an unmeasured part."""
     costs = {(layer, tuple(degrees)): PartCost(*seconds) for layer, degrees, *seconds in measured}
 

@@ -9,7 +9,7 @@ It reads JSON with these keys from stdin:
     numbers_of_parameter  as in problem.pose
     gradients             one of problem.GRADIENTS
     bucket_bytes          as in models.layout.Layout
-    costs                 null, or strategies.costs.Measured of all parts
+    costs                 null, or strategies.costs.MeasuredCost of all parts
     starts                names of starts.all_strategies; starts.SMALL are added if none fits in memory
     restarts              of each method from each start
     proposals             of each restart
