@@ -28,7 +28,7 @@ DATA = "0" * 64
 
 @pytest.fixture(scope="module")
 def base() -> pd.DataFrame:
-    """Five replicates, all successful."""
+    """Return five replicates, all successful."""
     return campaign(replicates=5, failures={})[0].assign(
         started_at="2026-11-20T12:00:00.000Z", data_digest=DATA
     )
@@ -36,7 +36,7 @@ def base() -> pd.DataFrame:
 
 @pytest.fixture
 def later() -> pd.DataFrame:
-    """The same campaign on another day."""
+    """Return the same campaign on another day."""
     runs = campaign(replicates=5, failures={}, seed=2)[0]
     return runs.assign(
         started_at="2026-12-01T12:00:00.000Z", session="2026-12-01T12:00:00Z", data_digest=DATA

@@ -22,7 +22,7 @@ MEDIANS = {
 
 
 def cells(scales, **changes):
-    """Cells at these scales (nodes, devices per node), with changed columns."""
+    """Return cells at these scales (nodes, devices per node), with changed columns."""
     table = pd.DataFrame(scales, columns=["nodes", "devices_per_node"])
     levels = {
         "gradient_bytes": 1e9, "local_batch": 8.0, "n_passes": 1, "tensor": 1, "pipeline": 1,
@@ -32,12 +32,12 @@ def cells(scales, **changes):
 
 
 def with_steps(table, optimizer_step_s):
-    """The cells with these steps."""
+    """Return the cells with these steps."""
     return table.assign(optimizer_step_s=np.asarray(optimizer_step_s, float))
 
 
 def hierarchical(nodes, link_s=0.1):
-    """Seconds of a hierarchical all-reduce over nodes."""
+    """Return the seconds of a hierarchical all-reduce over nodes."""
     nodes = np.asarray(nodes, float)
     return 2 * (nodes - 1) / nodes * link_s
 
@@ -140,7 +140,7 @@ def test_benchmark_counts_alone_before_several_nodes_are_seen():
 
 
 def test_hidden_messages_are_recovered():
-    """Half of the last backward pass overlaps messages: what is beyond it counts."""
+    """Messages overlap half of the last backward pass; only the time beyond that counts."""
     table = pd.concat([cells(SCALES, rate=rate * GIGABYTE) for rate in (10, 2, 1)], ignore_index=True)
     table["message_s"] = hierarchical(table["nodes"], 1.0) / table["rate"] * GIGABYTE
     backward_s = 0.6 * law.BACKWARD_SHARE
@@ -214,7 +214,7 @@ def test_band_has_a_floor_and_grows_with_devices_beyond(monkeypatch):
 
 
 def test_many_cells_leave_nothing_to_wrong_forms():
-    """With n cells on several nodes, the weight of a form is that of a likelihood, error to the power of n / 2."""
+    """With n cells on several nodes, the weight of a form is a likelihood: error to the power of -n / 2."""
     table = cells([(2**power, 8) for power in range(13)])
     fitted = StepLaw(with_steps(table, 0.5 + 0.05 * np.log2(table["nodes"])))
     shares = dict(

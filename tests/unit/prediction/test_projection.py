@@ -27,13 +27,13 @@ MODEL = ["--step-time", "0.1", "--batch-size", "32", "--gradient-bytes", "1e8"]
 
 
 def ask(folder, *options):
-    """The table that `ringside predict` writes."""
+    """Return the table that `ringside predict` writes."""
     predict(*options, out=folder / "projection")
     return pd.read_csv(folder / "projection.csv")
 
 
 def answered(*options):
-    """The answer as `ringside predict` has it before it writes it."""
+    """Return the answer of `ringside predict` before it is written."""
     return projection.project_scaling(parse_question(*options))
 
 
@@ -60,7 +60,7 @@ def test_every_small_number_of_nodes_is_asked_for():
 
 
 def test_the_most_nodes_do_not_change_what_is_said_of_fewer(tmp_path):
-    """Numbers in between are those of the same curve, so an answer does not depend on how far it goes."""
+    """A longer curve has the same values at the same nodes, so the answer does not depend on its end."""
     assert set(node_counts(1024)) <= set(node_counts(10**9))
     subset, large = (
         ask(tmp_path, *MODEL, "--nodes", nodes).set_index("rate") for nodes in ("4096", "1000000")
@@ -270,7 +270,7 @@ def test_imports_are_extrapolated_beyond_their_largest_batch():
 
 
 def test_links_of_unknown_rate_are_asked_as_they_were(tmp_path):
-    """Measurements made elsewhere, which have no key, may not state the rate of their links."""
+    """Measurements made elsewhere, which have no key, need not state the rate of their links."""
     runs = synthetic.runs(nodes=(1, 2, 4)).assign(bandwidth_bytes_s=None, key=None, block=None)
     synthetic.written(runs, "runs", tmp_path)
     rows = ask(tmp_path, "--from", str(tmp_path), "--nodes", "16")

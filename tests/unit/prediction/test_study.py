@@ -32,7 +32,7 @@ def error(study, cells):
 
 
 def test_epoch_times_are_adjusted_by_the_reference_benchmark():
-    """Some runs were slowed down, and their reference says it."""
+    """Some runs were slowed down, and their reference benchmark shows it."""
     truth = Truth(update_s=0.0)
     runs = synthetic.runs(truth, noise=0.002)
     rng = np.random.default_rng(3)
@@ -64,7 +64,7 @@ def test_most_nodes_are_predicted_near_the_noise(truth):
 
 
 def test_benchmark_informs_what_rates_do_not():
-    """The processors limit messages, so that links of any rate take as long."""
+    """Processors limit messages, which take the same time on links of any rate."""
     truth = Truth(byte_s=2e-7)
     cells, network = built(truth)
     subset, slow = cells["nodes"] <= 2, cells["nodes"] == 6
@@ -116,7 +116,7 @@ def test_benchmark_of_shards_replaces_that_of_all_reduce():
 
 
 def test_another_physics_is_noticed():
-    """Ranks that slow each other down the more there are: no term of the law grows like that."""
+    """More ranks slow each other down more, and no term of the law grows in that way."""
 
     class Crowded(Truth):
         def seconds_of(self, model, dataset, nodes, *rest):

@@ -35,7 +35,7 @@ def informed():
 
 
 def gain(predicted, count):
-    """The definition, for numbers of nodes that the curve has."""
+    """Return the gain by its definition, for a number of nodes that the curve has."""
     speedup = {n: predicted.epoch_s[0] / s for n, s in zip(predicted.nodes, predicted.epoch_s, strict=True)}
     return (speedup[2 * count] - speedup[count]) / count
 
@@ -90,7 +90,7 @@ def test_errors_that_all_counts_share_cancel_in_a_gain(informed):
 
 
 def test_contradicting_cells_have_finite_bands(monkeypatch):
-    """A study may have cells that no law fits; numbers that a person gives are refused."""
+    """A study can have cells that no law fits, whereas such numbers of a user are refused."""
     monkeypatch.setattr(predictors, "MAX_MISFIT", math.inf)
     contradicting = scaling("--measured", "1x8=0.84", "2x8=0.001")
     assert (
@@ -110,7 +110,7 @@ def test_covariance_has_the_band_on_its_diagonal(informed):
 
 
 def test_held_out_errors_are_half_shared_a_doubling_apart(informed):
-    """All forms have a weight here, so that the sums need no care of missing ones."""
+    """All forms have a weight here, so the sums need no care for missing ones."""
     step_law, pair = informed.law, informed.cells[np.isin(informed.nodes, [64, 128])]
     weights = step_law.weights / step_law.weights.sum()
     logs = np.log([form.predict(law.step_terms(pair)) for form in step_law.forms])
@@ -171,7 +171,7 @@ def test_fewest_nodes_that_narrow_almost_as_much_are_proposed(informed):
 
 @pytest.mark.parametrize("scales", [["--measured", "1x8=0.84", "2x8=0.91"], ["--measured", "4x8=0.84"]])
 def test_steps_faster_than_their_links_have_a_wide_band(scales):
-    """At 1 Gbit/s, 5.2 GB take much longer than these steps, as where --rate is wrong."""
+    """At 1 Gbit/s, 5.2 GB take much longer than these steps, such as when --rate is wrong."""
     projected = projection.project_scaling(ask(*scales, "--rate", "1", "--nodes", "2", parameters="1.3e9"))
     row = projected.rows.iloc[0]
     assert np.isfinite(projected.curves[["epoch_time_s_low", "epoch_time_s_high"]]).all(axis=None)
@@ -207,7 +207,7 @@ def test_counts_have_cost_and_node_hours_of_all_epochs():
 
 
 def test_strong_scaling_is_limited_by_small_batches(tmp_path):
-    """Steps of a fixed global batch: 20 ms, 1 ms for each sample of a device, 4 ms for each doubling."""
+    """A step of a fixed global batch takes 20 ms, 1 ms for each sample of a device, 4 ms for each doubling."""
     runs = synthetic.runs(nodes=(1, 2, 4, 8)).query("batch_size == 128")
     step_s = 0.02 + 0.128 / runs["nodes"] + 0.004 * np.log2(runs["nodes"])
     steps = runs["samples_per_epoch"] // 128

@@ -304,7 +304,7 @@ def list_step_time(posed: Posed, strategy: Strategy) -> int:  # noqa: PLR0912, P
         return end + round(link.latency_s * PICOSECONDS)
 
     def common(edge: object, target: int, i: int) -> list[tuple[int, int]]:
-        """The parts of an edge's source that a part needs, and bytes."""
+        """Return the parts of an edge's source that a part needs, and bytes."""
         if edge.first_only and part_of(i, parts[target].degrees)[1] > 0:
             return []
         needed = region_needed(edge.needed, regions[target][i], layers[edge.source].shape)
@@ -380,7 +380,7 @@ def list_step_time(posed: Posed, strategy: Strategy) -> int:  # noqa: PLR0912, P
         steps = 2 * (len(devices) - 1)
 
         def step(delays: list[int], size: float) -> int:
-            """The slowest link's time of a step, with these latencies."""
+            """Return the slowest link's time of a step, with these latencies."""
             transfer = [max(1, int(size / len(devices) * rate)) for rate in rates]
             return max(
                 max(latency, byte + latency - min(latency, burst))

@@ -67,7 +67,7 @@ def test_steps_are_those_measured(series: pd.DataFrame, gpu: str, error: float) 
 
 
 def test_configurations_are_ranked_as_measured(series: pd.DataFrame) -> None:
-    """Of the configurations of a model, by time for a token and device, where these differ by 5 %."""
+    """Pairs of configurations of a model are in the right order if their times per token differ by 5 %."""
     correct = []
     for _, points in series.groupby(["gpu", "model"]):
         measured = points["devices_per_node"] * points["nodes"] / points["tokens_per_s"]
