@@ -13,7 +13,8 @@ from plan.strategies import strategy_file
 
 REQUIRED_TIMINGS = list(TIMINGS.outputs.values()) if CAMPAIGN.is_measuring else []
 COSTS_CSV, MESSAGES_CSV = (str(CAMPAIGN.table_file(name)) for name in ("costs", "messages"))
-COSTS_FILES, FOUND_FILES = PRODUCTS.files("strategies.costs_table"), PRODUCTS.files("strategies.found")
+COSTS_FILES = PRODUCTS.files("strategies.costs_table")
+FOUND_FILES = PRODUCTS.files("strategies.study_search")
 STRATEGIES_JSON = display_path(strategy_file(STUDY, SITE))
 
 
@@ -112,7 +113,7 @@ if REQUIRED_TIMINGS:
             costs=COSTS_CSV,
             messages=MESSAGES_CSV,
             network=NETWORK_CSV,
-            changed=changed("found", program_sources("strategies.found", "strategies.search")),
+            changed=changed("found", program_sources("strategies.study_search", "strategies.search")),
         output:
             FOUND_FILES,
             strategies=[] if Path(STRATEGIES_JSON).exists() else STRATEGIES_JSON,  # a job that failed would lose it
@@ -124,7 +125,7 @@ if REQUIRED_TIMINGS:
             stem=subpath(output[0], strip_suffix=".csv"),
         shell:
             """
-            {PREFORKED} strategies.found \
+            {PREFORKED} strategies.study_search \
                 --study {params.study:q} \
                 --site {params.site:q} \
                 --costs {input.costs:q} \

@@ -270,7 +270,7 @@ def test_factor_that_defines_the_work_is_never_the_strongest() -> None:
         "nodes": [Contrast("nodes", 1, 2, "", undecided, 0.9)],
     }
     assert answers._strongest_factor(by_factor) == "nodes"
-    assert answers._strongest_factor(by_factor, but=["nodes"]) is None
+    assert answers._strongest_factor(by_factor, exclude=["nodes"]) is None
 
 
 def test_effect_is_split_by_the_factor_that_decides_it(runs: pd.DataFrame) -> None:

@@ -56,12 +56,12 @@ def test_the_spread_of_all_cells_is_that_of_r(growth):
 def by_hand(cell_means, cells):
     """Return moderated variances of log times and their df, as in Smyth's section 3."""
     prior = cell_means.prior
-    own = {cell: np.log(cell_means.values_by_cell[cell]) for cell in cells}
+    logs = {cell: np.log(cell_means.values_by_cell[cell]) for cell in cells}
     variance = [
         (prior.df * prior.variance + x.var(ddof=1) * (len(x) - 1)) / (prior.df + len(x) - 1)
-        for x in own.values()
+        for x in logs.values()
     ]
-    return np.array(variance), np.array([prior.df + len(x) - 1 for x in own.values()])
+    return np.array(variance), np.array([prior.df + len(x) - 1 for x in logs.values()])
 
 
 def test_intervals_use_moderated_variances(growth):
@@ -207,7 +207,7 @@ def test_random_halves_of_real_runs_differ_as_often_as_p_says(time):
     """
     rng, p_values = np.random.default_rng(20261128), []
     for _, runs in mlperf_runs().dropna(subset=time).groupby("benchmark"):
-        cells_ = {cell: own[time].to_numpy() for cell, own in runs.groupby("cell")}
+        cells_ = {cell: rows[time].to_numpy() for cell, rows in runs.groupby("cell")}
         for _ in range(60):
             drawn = {cell: rng.permutation(times) for cell, times in cells_.items()}
             halves = [{f"{cell}.{half}": times[half::2] for cell, times in drawn.items()} for half in (0, 1)]
@@ -442,7 +442,7 @@ def test_how_cells_are_compared_is_said(table, facts):
 def blocked(rng, cells, blocks, block_sd, sd):
     """Return runs of cells in complete blocks, with median time 1."""
     logs = rng.normal(0, block_sd, blocks) + rng.normal(0, sd, (cells, blocks))
-    return in_blocks({f"cell {number}": np.exp(own) for number, own in enumerate(logs)})
+    return in_blocks({f"cell {number}": np.exp(log_times) for number, log_times in enumerate(logs)})
 
 
 def test_df_of_means_in_blocks_follows_mean_squares():

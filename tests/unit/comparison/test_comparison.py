@@ -28,7 +28,7 @@ DATA = "0" * 64
 
 @pytest.fixture(scope="module")
 def base() -> pd.DataFrame:
-    """Five replicates, all successful."""
+    """Return five replicates, all successful."""
     return campaign(replicates=5, failures={})[0].assign(
         started_at="2026-11-20T12:00:00.000Z", data_digest=DATA
     )
@@ -36,7 +36,7 @@ def base() -> pd.DataFrame:
 
 @pytest.fixture
 def later() -> pd.DataFrame:
-    """The same campaign on another day."""
+    """Return the same campaign on another day."""
     runs = campaign(replicates=5, failures={}, seed=2)[0]
     return runs.assign(
         started_at="2026-12-01T12:00:00.000Z", session="2026-12-01T12:00:00Z", data_digest=DATA
@@ -181,9 +181,11 @@ def test_differences_are_reported_by_framework(compare, base, later) -> None:
 def test_own_algorithms_are_reported_with_accuracies(compare, base, later, monkeypatch) -> None:
     base, later = (runs.assign(validation_accuracy=share) for runs, share in ((base, 0.9), (later, 0.8)))
     assert compare(base, later).algorithms == ""
-    own = replace(frameworks.load_framework("pytorch-ddp"), algorithm=frameworks.OWN_ALGORITHM)
+    altered = replace(frameworks.load_framework("pytorch-ddp"), algorithm=frameworks.OWN_ALGORITHM)
     load = frameworks.load_framework
-    monkeypatch.setattr(frameworks, "load_framework", lambda name: own if name == own.name else load(name))
+    monkeypatch.setattr(
+        frameworks, "load_framework", lambda name: altered if name == altered.name else load(name)
+    )
     compared = compare(base, later)
     by_campaign = compared.algorithms.facts["by_campaign"]
     assert {name: note.facts["frameworks"] for name, note in by_campaign.items()} == {

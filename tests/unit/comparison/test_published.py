@@ -33,7 +33,7 @@ def one_cell(runs: pd.DataFrame, devices: int = 8) -> pd.DataFrame:
 
 
 def row_of(cell: pd.DataFrame, share: float = 1.0, **changes: object) -> PublishedCell:
-    """Return the published row of a cell whose throughput is `share` times the cell's own."""
+    """Return a published row for a cell, with `share` times its throughput."""
     run = cell.iloc[0]
     conditions = {
         "model": ("resnet-50",),
@@ -64,7 +64,7 @@ def test_verdict_follows_the_ratio(runs: pd.DataFrame, share: float, verdict: st
 
 
 def test_interval_covers_the_spread_of_both(runs: pd.DataFrame) -> None:
-    """It is Welch's interval of the difference of mean logarithms, if the published runs are those of a cell."""
+    """With the runs of a cell as published ones, it is Welch's interval of the difference of mean logarithms."""
     cell = one_cell(runs)
     logs = np.log(1 / cell["throughput_samples_s"].to_numpy(float))
     spread, n = 0.02, 4
@@ -178,9 +178,9 @@ def test_table_states_margin_source_and_refusals(runs: pd.DataFrame) -> None:
 
 def test_dlperf_agrees_with_its_own_campaign(runs: pd.DataFrame) -> None:
     data = build_rows(runs, load_reference("dlperf"), MARGIN)
-    own = data[data["published_framework"] == data["framework"]]
-    assert len(own) and own["ratio"].to_numpy() == pytest.approx(1, abs=1e-4)
-    assert set(own["verdict"]) <= {WITHIN, OPEN}
+    same_framework = data[data["published_framework"] == data["framework"]]
+    assert len(same_framework) and same_framework["ratio"].to_numpy() == pytest.approx(1, abs=1e-4)
+    assert set(same_framework["verdict"]) <= {WITHIN, OPEN}
 
 
 @pytest.mark.parametrize("name", reference_names())

@@ -282,7 +282,8 @@ def expected_results(collective, arrays):
         "all_gather": [np.concatenate(arrays)] * n,
         "reduce_scatter": np.split(total, n) if len(total) % n == 0 else [],
         "all_to_all": [
-            np.concatenate(parts) for parts in zip(*(np.array_split(own, n) for own in arrays), strict=True)
+            np.concatenate(parts)
+            for parts in zip(*(np.array_split(array, n) for array in arrays), strict=True)
         ],
         "point_to_point": [arrays[rank - 1] for rank in range(n)],
     }[collective]

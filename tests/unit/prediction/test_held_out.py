@@ -161,7 +161,7 @@ def ernest_seconds(cell, gradients):
 
 
 def remade(study, seconds):
-    """The study's cells with other epoch times."""
+    """Return the study's cells with other epoch times."""
     cells, network = study
     return cells.assign(epoch_time_s=[seconds(cell) for cell in cells.itertuples()]), network
 
@@ -191,7 +191,7 @@ def test_a_log_linear_model_finds_a_power_law(study):
 
 
 def test_errors_beyond_the_laws_are_paired_by_cell(study):
-    """Both scatter alike from cell to cell.
+    """Both scatter equally from cell to cell.
 
     One is always 0.02 further off, which unpaired intervals would not tell.
     """
@@ -212,7 +212,7 @@ def test_errors_beyond_the_laws_are_paired_by_cell(study):
 
 
 def test_extra_p_gets_the_same_points_and_says_what_it_lacks(study, tmp_path):
-    """An interpreter that stands for Extra-P's: it predicts the sum of a place's coordinates."""
+    """Return a fake interpreter of Extra-P, which predicts the sum of the coordinates."""
     request = tmp_path / "asked.json"
     stand_in = tmp_path / "python"
     stand_in.write_text(
@@ -251,7 +251,7 @@ def test_an_extra_p_whose_interpreter_is_gone_is_no_row(tmp_path):
 
 @functools.cache
 def errors_of(study: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Of a kept campaign every prediction, and the rows of its table by what was left out and method."""
+    """Return every prediction of a kept campaign, and the rows of its table by left_out and method."""
     folder = CHECKOUT / "docs" / "campaigns" / study
     cells = measured_cells(read_timing_runs(folder / "runs.csv"))
     network = read_benchmark(folder / "network.csv", cells)
@@ -260,7 +260,7 @@ def errors_of(study: str) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def in_the_text(at: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    """What was left out, with its rows by method: those that the page's tables have."""
+    """Return the folds in the page's tables, each with its rows by method."""
     titles = [title for title in at.index.unique("left_out") if "corner" not in title and title != IN_SAMPLE]
     return [(title, at.loc[title]) for title in titles]
 
@@ -369,7 +369,7 @@ def test_a_column_is_headed_by_its_mape_and_marks_what_is_beyond(study, tmp_path
         return Prediction(seconds.where(fold.test["batch_size"] == 32).to_numpy())
 
     def all_of_them(fold):
-        """Right but for the slowest cell, which is below 0, and the fastest, which is far beyond."""
+        """Right except for the slowest cell, which is below 0, and the fastest, which is far too long."""
         seconds = fold.test["epoch_time_s"]
         bad = {seconds.idxmax(): -1.0, seconds.idxmin(): 100 * seconds.min()}
         return Prediction(pd.Series(bad).reindex(seconds.index).fillna(seconds).to_numpy())

@@ -22,7 +22,7 @@ MEDIANS = {
 
 
 def cells(scales, **changes):
-    """Cells at these scales (nodes, devices per node), with changed columns."""
+    """Return cells at these scales (nodes, devices per node), with changed columns."""
     table = pd.DataFrame(scales, columns=["nodes", "devices_per_node"])
     levels = {
         "gradient_bytes": 1e9, "local_batch": 8.0, "n_passes": 1, "tensor": 1, "pipeline": 1,
@@ -32,12 +32,12 @@ def cells(scales, **changes):
 
 
 def with_steps(table, optimizer_step_s):
-    """The cells with these steps."""
+    """Return the cells with these steps."""
     return table.assign(optimizer_step_s=np.asarray(optimizer_step_s, float))
 
 
 def hierarchical(nodes, link_s=0.1):
-    """Seconds of a hierarchical all-reduce over nodes."""
+    """Return the seconds of a hierarchical all-reduce over nodes."""
     nodes = np.asarray(nodes, float)
     return 2 * (nodes - 1) / nodes * link_s
 
@@ -69,7 +69,9 @@ def test_one_cell_on_several_nodes_informs_the_law():
 def test_place_inside_a_node_does_not_change_places_on_several():
     table = cells([(1, 1), *SCALES[:3]])
     steps = with_steps(table, [0.2, 0.5, 0.57, 0.6])
-    with_alone, without_alone = (predict_steps(own, table[3:]).seconds[0] for own in (steps[:3], steps[1:3]))
+    with_alone, without_alone = (
+        predict_steps(measured, table[3:]).seconds[0] for measured in (steps[:3], steps[1:3])
+    )
     assert with_alone == without_alone
 
 
@@ -138,7 +140,7 @@ def test_benchmark_counts_alone_before_several_nodes_are_seen():
 
 
 def test_hidden_messages_are_recovered():
-    """Half of the last backward pass overlaps messages: what is beyond it counts."""
+    """Messages overlap half of the last backward pass; only the time beyond that counts."""
     table = pd.concat([cells(SCALES, rate=rate * GIGABYTE) for rate in (10, 2, 1)], ignore_index=True)
     table["message_s"] = hierarchical(table["nodes"], 1.0) / table["rate"] * GIGABYTE
     backward_s = 0.6 * law.BACKWARD_SHARE
@@ -212,7 +214,7 @@ def test_band_has_a_floor_and_grows_with_devices_beyond(monkeypatch):
 
 
 def test_many_cells_leave_nothing_to_wrong_forms():
-    """With n cells on several nodes, the weight of a form is that of a likelihood, error to the power of n / 2."""
+    """With n cells on several nodes, the weight of a form is a likelihood: error to the power of -n / 2."""
     table = cells([(2**power, 8) for power in range(13)])
     fitted = StepLaw(with_steps(table, 0.5 + 0.05 * np.log2(table["nodes"])))
     shares = dict(
@@ -237,8 +239,10 @@ def errors():
 
 @pytest.mark.parametrize("source", MEDIANS)
 def test_errors_of_public_series_do_not_rise(errors, source):
-    own = errors[(errors["method"] == LAW) & (errors["left_out"] == "largest") & (errors["source"] == source)]
-    assert own["error"].abs().median() <= MEDIANS[source]
+    by_law = errors[
+        (errors["method"] == LAW) & (errors["left_out"] == "largest") & (errors["source"] == source)
+    ]
+    assert by_law["error"].abs().median() <= MEDIANS[source]
 
 
 def test_law_beats_other_models_on_public_series(errors):
@@ -248,5 +252,5 @@ def test_law_beats_other_models_on_public_series(errors):
 
 
 def test_band_holds_most_public_measurements(errors):
-    own = errors[(errors["method"] == LAW) & errors["error"].notna()]
-    assert own["held"].mean() >= 0.85
+    by_law = errors[(errors["method"] == LAW) & errors["error"].notna()]
+    assert by_law["held"].mean() >= 0.85

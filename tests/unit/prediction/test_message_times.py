@@ -112,7 +112,7 @@ def test_a_shaped_and_an_unshaped_network_make_one_law():
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_every_collective_has_a_law(collective):
-    """With two ranks on each of so many nodes; of a point to point message no latency grows with them."""
+    """There are two ranks on each node; the latency of a point-to-point message does not grow with them."""
     grows = (lambda p: 1) if collective == "point_to_point" else (lambda p: p - 1)
     leaves = {
         "all_reduce": lambda n: 2 * (n - 1) / n,

@@ -27,13 +27,13 @@ MODEL = ["--step-time", "0.1", "--batch-size", "32", "--gradient-bytes", "1e8"]
 
 
 def ask(folder, *options):
-    """The table that `ringside predict` writes."""
+    """Return the table that `ringside predict` writes."""
     predict(*options, out=folder / "projection")
     return pd.read_csv(folder / "projection.csv")
 
 
 def answered(*options):
-    """The answer as `ringside predict` has it before it writes it."""
+    """Return the answer of `ringside predict` before it is written."""
     return projection.project_scaling(parse_question(*options))
 
 
@@ -60,7 +60,7 @@ def test_every_small_number_of_nodes_is_asked_for():
 
 
 def test_the_most_nodes_do_not_change_what_is_said_of_fewer(tmp_path):
-    """Numbers in between are those of the same curve, so an answer does not depend on how far it goes."""
+    """A longer curve has the same values at the same nodes, so the answer does not depend on its end."""
     assert set(node_counts(1024)) <= set(node_counts(10**9))
     subset, large = (
         ask(tmp_path, *MODEL, "--nodes", nodes).set_index("rate") for nodes in ("4096", "1000000")
@@ -88,7 +88,7 @@ def test_measured_scales_inform_numbers():
         answered(*sizes, "--measured", "1x8=1.0", f"2x8={step_s}", f"4x8={step_s + 0.02}")
         for step_s in (1.30, 1.02)
     )
-    speedups = [own.curves.set_index("nodes")["speedup"] for own in (slow, fast)]
+    speedups = [projected.curves.set_index("nodes")["speedup"] for projected in (slow, fast)]
     assert speedups[0][4] == pytest.approx(4 / 1.32, rel=0.03)
     assert speedups[1][4] == pytest.approx(4 / 1.04, rel=0.03)
     assert speedups[0][16] < speedups[1][16]
@@ -120,8 +120,8 @@ def test_faster_links_are_never_worse(tmp_path):
 
 def test_rates_without_a_style_are_named():
     rates = ["--rate", *map(str, range(1, 11))]
-    own = answered(*MODEL, *rates, "--nodes", "4")
-    _, caption = figure.draw_curves(own.curves, own.rows, own.notes)
+    projected = answered(*MODEL, *rates, "--nodes", "4")
+    _, caption = figure.draw_curves(projected.curves, projected.rows, projected.notes)
     assert find_note(caption.endnotes, "rates-left-out").facts["rates"] == ["9 Gbit/s", "10 Gbit/s"]
 
 
@@ -270,7 +270,7 @@ def test_imports_are_extrapolated_beyond_their_largest_batch():
 
 
 def test_links_of_unknown_rate_are_asked_as_they_were(tmp_path):
-    """Measurements made elsewhere, which have no key, may not state the rate of their links."""
+    """Measurements made elsewhere, which have no key, need not state the rate of their links."""
     runs = synthetic.runs(nodes=(1, 2, 4)).assign(bandwidth_bytes_s=None, key=None, block=None)
     synthetic.written(runs, "runs", tmp_path)
     rows = ask(tmp_path, "--from", str(tmp_path), "--nodes", "16")
@@ -288,7 +288,11 @@ def test_runs_on_one_node_are_enough(tmp_path):
     synthetic.runs(folder=tmp_path, nodes=(1,))
     rows = ask(tmp_path, "--from", str(tmp_path), "--nodes", "8")
     assert rows["rate"].nunique() == 4 and set(rows["batch_size"]) == {32, 64, 128}
-    assert rows.groupby("batch_size")["greatest_speedup"].apply(lambda own: own.is_monotonic_increasing).all()
+    assert (
+        rows.groupby("batch_size")["greatest_speedup"]
+        .apply(lambda speedups: speedups.is_monotonic_increasing)
+        .all()
+    )
 
 
 def _told_alone(folder, why, *options):

@@ -63,7 +63,7 @@ def test_left_out_strategies_are_predicted_from_others():
 
 
 def test_strategies_need_a_time_of_each_message():
-    """Without a benchmark, messages take their bytes at the rate of the links, if it is known."""
+    """Without a benchmark, messages take the time of their bytes at the rate of the links, if it is known."""
     cells, network = known_to(Meshes(), ("data", "tensor", "pipeline2"))
     points = network.points
     study = StudyPredictor(cells, CollectiveBenchmark(points[points["collective"] != "point_to_point"]))
@@ -98,7 +98,7 @@ def test_groups_that_leave_a_node_together_share_its_link():
 
 
 def test_schedules_shorten_bubbles_and_interleaving_sends_more():
-    """Of two equal halves of a model, a microbatch on the other stage is a turn of 1 / 8 of a batch's work."""
+    """A turn of a microbatch on one of two equal stages takes 1 / 8 of a batch's work."""
     gpt = model_graph("gpt-nano", "synthetic-tokens-32-16")
     steps = {
         schedule: describe_step(
@@ -125,7 +125,7 @@ def test_schedules_shorten_bubbles_and_interleaving_sends_more():
 
 
 def test_fastest_strategy_is_predicted_from_one_node_by_link():
-    """All but one-node runs are missing: what they would measure stands in the truth."""
+    """Only runs on one node are measured; the truth has what the others would measure."""
     truth = Meshes()
     every = runs(truth, STRATEGIES)
     network = network_of(truth)

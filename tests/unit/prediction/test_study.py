@@ -32,7 +32,7 @@ def error(study, cells):
 
 
 def test_epoch_times_are_adjusted_by_the_reference_benchmark():
-    """Some runs were slowed down, and their reference says it."""
+    """Some runs were slowed down, and their reference benchmark shows it."""
     truth = Truth(update_s=0.0)
     runs = synthetic.runs(truth, noise=0.002)
     rng = np.random.default_rng(3)
@@ -64,13 +64,13 @@ def test_most_nodes_are_predicted_near_the_noise(truth):
 
 
 def test_benchmark_informs_what_rates_do_not():
-    """The processors limit messages, so that links of any rate take as long."""
+    """Processors limit messages, which take the same time on links of any rate."""
     truth = Truth(byte_s=2e-7)
     cells, network = built(truth)
     subset, slow = cells["nodes"] <= 2, cells["nodes"] == 6
     with_benchmark, without_benchmark = (
-        error(StudyPredictor(cells[subset], own), cells[slow]).abs().mean()
-        for own in (network, CollectiveBenchmark())
+        error(StudyPredictor(cells[subset], benchmark), cells[slow]).abs().mean()
+        for benchmark in (network, CollectiveBenchmark())
     )
     assert with_benchmark < without_benchmark
 
@@ -86,9 +86,9 @@ def test_sizes_stand_for_a_model_that_is_not_described():
     size = model_graph("small-cnn", "digits").gradient_bytes
     named = runs.assign(model="theirs", gradient_bytes=float(size))
     parameters = runs.assign(model="theirs", parameters=size / 4)
-    for own in (named, parameters):
+    for sized in (named, parameters):
         pd.testing.assert_series_equal(
-            measured_cells(own)["gradient_bytes"], measured_cells(runs)["gradient_bytes"]
+            measured_cells(sized)["gradient_bytes"], measured_cells(runs)["gradient_bytes"]
         )
     in_bfloat16 = measured_cells(runs.assign(precision="bf16"))
     assert set(in_bfloat16["gradient_bytes"]) == {size / 2}
@@ -108,15 +108,15 @@ def test_benchmark_of_shards_replaces_that_of_all_reduce():
     )
     multi_node = cells[cells["nodes"] > 1]
     with_shards, reduced = (
-        law_columns(multi_node, CollectiveBenchmark(own))["message_s"]
-        for own in (points, points[points["collective"] != "all_gather"])
+        law_columns(multi_node, CollectiveBenchmark(benchmarked))["message_s"]
+        for benchmarked in (points, points[points["collective"] != "all_gather"])
     )
     assert (with_shards / reduced).to_numpy() == pytest.approx(2 / 2 + 6 / 2, rel=0.1)
     assert law_columns(multi_node, CollectiveBenchmark())["sharded"].all()
 
 
 def test_another_physics_is_noticed():
-    """Ranks that slow each other down the more there are: no term of the law grows like that."""
+    """More ranks slow each other down more, and no term of the law grows in that way."""
 
     class Crowded(Truth):
         def seconds_of(self, model, dataset, nodes, *rest):
@@ -131,7 +131,9 @@ def test_another_physics_is_noticed():
 def test_misfit_is_a_note():
     cells, network = built(Truth(), nodes=(1, 2, 3))
     jagged = cells.assign(epoch_time_s=cells["epoch_time_s"] * np.where(cells["nodes"] == 2, 1.3, 1.0))
-    (note,) = (own for own in StudyPredictor(jagged, network).predict(jagged).notes if own.code == "misfit")
+    (note,) = (
+        remark for remark in StudyPredictor(jagged, network).predict(jagged).notes if remark.code == "misfit"
+    )
     assert min(note.facts["misfits"].values()) > law.MISFIT_WARNING
 
 
@@ -141,7 +143,7 @@ def test_unseen_batch_is_refused_with_a_note(measured, predicted):
     subset = cells["batch_size"].isin(measured)
     times = StudyPredictor(cells[subset], network).predict(cells[cells["batch_size"] == 128])
     assert np.isfinite(times.seconds).all() == predicted
-    notes = [own for own in times.notes if own.code == "unseen-batch"]
+    notes = [remark for remark in times.notes if remark.code == "unseen-batch"]
     assert [note.facts["batches"] for note in notes] == ([] if predicted else [[128.0]])
 
 
@@ -150,8 +152,8 @@ def test_benchmarks_that_are_left_out_are_not_used():
     subset = cells["nodes"] <= 3
     spoiled = network.points.assign(seconds=network.points["seconds"].where(network.points["nodes"] <= 3, 99))
     first, again = (
-        StudyPredictor(cells[subset], own.hold_out([4, 6], [])).predict(cells).seconds
-        for own in (network, CollectiveBenchmark(spoiled))
+        StudyPredictor(cells[subset], benchmark.hold_out([4, 6], [])).predict(cells).seconds
+        for benchmark in (network, CollectiveBenchmark(spoiled))
     )
     assert np.allclose(first, again)
 
@@ -160,8 +162,8 @@ def test_the_single_device_baseline_stands_for_one_node():
     single = synthetic.runs(nodes=(1,), rates=(125e6,), framework="pytorch-single")
     cells = measured_cells(synthetic.joined(single, synthetic.runs(nodes=(2, 3))))
     study = StudyPredictor(cells)
-    own = study.informing_cells(cells[cells["nodes"] == 3].iloc[0].to_dict())
-    assert set(own.loc[own["n_devices"] == 1, "framework"]) == {"pytorch-single"}
+    informing = study.informing_cells(cells[cells["nodes"] == 3].iloc[0].to_dict())
+    assert set(informing.loc[informing["n_devices"] == 1, "framework"]) == {"pytorch-single"}
     assert error(study, cells).abs().mean() < 4 * NOISE
 
 

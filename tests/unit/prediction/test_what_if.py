@@ -24,7 +24,7 @@ TRACING = 1.02  # what tracing costs
 
 
 def step_of(nodes, batch, rate):
-    """A step of a rank: data are fixed, the rest grows with samples.
+    """Return a step of a rank: loading data is fixed, the rest grows with samples.
 
     A larger bucket half-way, a small one at the end.
     """
@@ -47,7 +47,7 @@ def epoch_s(nodes, batch, rate, every):
 
 @pytest.fixture(scope="module")
 def study():
-    """One thing is changed at a time; the base is traced three times, with its cost."""
+    """Return a study with one change at a time; the base is traced three times, which costs time."""
     runs = synthetic.runs(nodes=(1, 2), batches=(32, 64), rates=RATES, every=(1, 4), noise=0)
     off = sum((runs[name] != level).astype(int) for name, level in BASE.items() if name != "nodes")
     item = (runs["nodes"] == 1) & (runs["sync_every"] == 1) & (runs["bandwidth"] == 500)
@@ -93,7 +93,7 @@ def test_what_can_be_measured_is_what_was_predicted(rows):
 
 
 def test_an_untraced_epoch_is_what_predictions_start_from(rows, study):
-    """So that what tracing costs is not in them."""
+    """Predictions then do not include the cost of tracing."""
     base = study.timing_runs[
         np.logical_and.reduce([study.timing_runs[name] == level for name, level in BASE.items()])
     ]
@@ -123,7 +123,7 @@ def test_intervals_are_over_runs(rows, study):
 
 
 def test_assumptions_replace_missing_benchmarks_and_cells(study):
-    """All of moving is the links' then, and work grows with the samples."""
+    """The links then take all time of bytes, and computation grows with the samples."""
     runs = study.runs[study.runs["nodes"] == 2].reset_index(drop=True)
     result = what_if.build_rows(what_if.TracedStudy(runs, CollectiveBenchmark(), study.steps)).set_index(
         "change"
@@ -209,7 +209,7 @@ def test_without_a_benchmark_all_time_of_bytes_is_the_links(study, tmp_path):
 
 
 def test_steps_that_cannot_be_replayed_are_left_out(study):
-    """One of two ranks tells no all-reduce."""
+    """One of two ranks reports no all-reduce."""
     steps = study.steps
     silent = steps[~((steps["rank"] == 1) & (steps["phase"] == "communication"))]
     second = replace(study, steps=silent)

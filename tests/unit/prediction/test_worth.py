@@ -34,9 +34,9 @@ def informed():
     return scaling(*FOUR_SCALES)
 
 
-def gain(own, count):
-    """The definition, for numbers of nodes that the curve has."""
-    speedup = {n: own.epoch_s[0] / s for n, s in zip(own.nodes, own.epoch_s, strict=True)}
+def gain(predicted, count):
+    """Return the gain by its definition, for a number of nodes that the curve has."""
+    speedup = {n: predicted.epoch_s[0] / s for n, s in zip(predicted.nodes, predicted.epoch_s, strict=True)}
     return (speedup[2 * count] - speedup[count]) / count
 
 
@@ -73,7 +73,9 @@ def test_knee_beyond_all_counts_is_infinite(informed):
 
 
 def test_measurements_narrow_the_band_of_a_gain(informed):
-    one_scale, many_scales = (worth.find_knee(own, 0.99) for own in (scaling(*ONE_SCALE), informed))
+    one_scale, many_scales = (
+        worth.find_knee(predicted, 0.99) for predicted in (scaling(*ONE_SCALE), informed)
+    )
     assert one_scale.nodes.value == many_scales.nodes.value == 1
     assert many_scales.gain.high - many_scales.gain.low < 0.6 * (one_scale.gain.high - one_scale.gain.low)
 
@@ -88,16 +90,16 @@ def test_errors_that_all_counts_share_cancel_in_a_gain(informed):
 
 
 def test_contradicting_cells_have_finite_bands(monkeypatch):
-    """A study may have cells that no law fits; numbers that a person gives are refused."""
+    """A study can have cells that no law fits, whereas such numbers of a user are refused."""
     monkeypatch.setattr(predictors, "MAX_MISFIT", math.inf)
-    own = scaling("--measured", "1x8=0.84", "2x8=0.001")
+    contradicting = scaling("--measured", "1x8=0.84", "2x8=0.001")
     assert (
-        np.isfinite(own.law.covariance(own.cells)).all()
-        and np.isfinite(own.law.predict(own.cells).high).all()
+        np.isfinite(contradicting.law.covariance(contradicting.cells)).all()
+        and np.isfinite(contradicting.law.predict(contradicting.cells).high).all()
     )
-    gain = worth.find_knee(own).gain
+    gain = worth.find_knee(contradicting).gain
     assert gain.low <= gain.value <= gain.high <= 1 + 1e-9
-    assert math.isfinite(worth.propose_measurements(own, 64).now)
+    assert math.isfinite(worth.propose_measurements(contradicting, 64).now)
 
 
 def test_covariance_has_the_band_on_its_diagonal(informed):
@@ -108,15 +110,15 @@ def test_covariance_has_the_band_on_its_diagonal(informed):
 
 
 def test_held_out_errors_are_half_shared_a_doubling_apart(informed):
-    """All forms have a weight here, so that the sums need no care of missing ones."""
-    own, pair = informed.law, informed.cells[np.isin(informed.nodes, [64, 128])]
-    weights = own.weights / own.weights.sum()
-    logs = np.log([form.predict(law.step_terms(pair)) for form in own.forms])
+    """All forms have a weight here, so the sums need no care for missing ones."""
+    step_law, pair = informed.law, informed.cells[np.isin(informed.nodes, [64, 128])]
+    weights = step_law.weights / step_law.weights.sum()
+    logs = np.log([form.predict(law.step_terms(pair)) for form in step_law.forms])
     deviations = logs - weights @ logs
-    fitted = np.array([form.log_covariance(law.step_terms(pair))[0, 1] for form in own.forms])
-    expected = weights @ (deviations.prod(axis=1) + 0.5 * own.held_out_errors**2 + fitted)
+    fitted = np.array([form.log_covariance(law.step_terms(pair))[0, 1] for form in step_law.forms])
+    expected = weights @ (deviations.prod(axis=1) + 0.5 * step_law.held_out_errors**2 + fitted)
     doublings = law.BAND_DOUBLING**2 * 3 * 4  # from 8 nodes, the most that were measured
-    assert own.covariance(pair)[0, 1] == pytest.approx(expected + doublings)
+    assert step_law.covariance(pair)[0, 1] == pytest.approx(expected + doublings)
 
 
 def test_parts_add_up_to_the_step(informed):
@@ -169,10 +171,10 @@ def test_fewest_nodes_that_narrow_almost_as_much_are_proposed(informed):
 
 @pytest.mark.parametrize("scales", [["--measured", "1x8=0.84", "2x8=0.91"], ["--measured", "4x8=0.84"]])
 def test_steps_faster_than_their_links_have_a_wide_band(scales):
-    """At 1 Gbit/s, 5.2 GB take much longer than these steps, as where --rate is wrong."""
-    own = projection.project_scaling(ask(*scales, "--rate", "1", "--nodes", "2", parameters="1.3e9"))
-    row = own.rows.iloc[0]
-    assert np.isfinite(own.curves[["epoch_time_s_low", "epoch_time_s_high"]]).all(axis=None)
+    """At 1 Gbit/s, 5.2 GB take much longer than these steps, such as when --rate is wrong."""
+    projected = projection.project_scaling(ask(*scales, "--rate", "1", "--nodes", "2", parameters="1.3e9"))
+    row = projected.rows.iloc[0]
+    assert np.isfinite(projected.curves[["epoch_time_s_low", "epoch_time_s_high"]]).all(axis=None)
     assert row["measure_next"] in ("", "1", "2", "1 2") and 0 <= row["band_then"] <= row["band_now"]
 
 
@@ -205,7 +207,7 @@ def test_counts_have_cost_and_node_hours_of_all_epochs():
 
 
 def test_strong_scaling_is_limited_by_small_batches(tmp_path):
-    """Steps of a fixed global batch: 20 ms, 1 ms for each sample of a device, 4 ms for each doubling."""
+    """A step of a fixed global batch takes 20 ms, 1 ms for each sample of a device, 4 ms for each doubling."""
     runs = synthetic.runs(nodes=(1, 2, 4, 8)).query("batch_size == 128")
     step_s = 0.02 + 0.128 / runs["nodes"] + 0.004 * np.log2(runs["nodes"])
     steps = runs["samples_per_epoch"] // 128

@@ -47,7 +47,7 @@ from prediction.question import build_question
 from records.run_rows import memory_estimate_columns
 from reference import products
 from replication import pilot, reached
-from strategies import costs_table, found
+from strategies import costs_table, study_search
 from support.known_heterogeneous import heterogeneous_runs
 from support.measured_elsewhere import DLPERF
 from support.synthetic import referenced
@@ -155,7 +155,7 @@ def table_data(
         **of_traces,
         "what_if": pd.DataFrame(columns=what_if.COLUMNS),
         "costs": costs_table.build_rows(pd.DataFrame(columns=[*schema("costs")["properties"]])),
-        "strategies_found": found.table([], {}).data,
+        "strategies_found": study_search.table([], {}).data,
         "simulated": read_results(CAMPAIGNS / "found-strategies-virtual" / "simulated.csv"),
         "comparison": changes.changes(matched.read(str(FOLDER), str(OTHER_FOLDER))),
         "published": published.build_rows(

@@ -14,7 +14,7 @@ from models.layout import Layout
 from models.named import graph
 from models.soap import Space, divide, part_of, region_needed, region_of
 from strategies import engine, search, starts
-from strategies.costs import Cost, roofline
+from strategies.costs import PartCost, roofline
 from strategies.problem import FASTEST, GRADIENTS, MESSAGES, PICOSECONDS, RING, Part, Posed, Strategy, pose
 from strategies.topology import DeviceRates, LinkTier, Topology
 from support import exact_search
@@ -39,9 +39,9 @@ MODELS = {
 }
 
 
-def two_second_cost(space: Space, place: int, degrees: tuple[int, ...]) -> Cost:
+def two_second_cost(space: Space, place: int, degrees: tuple[int, ...]) -> PartCost:
     """Return two seconds forward and four backward for each layer, shared by its parts."""
-    return Cost(2 / math.prod(degrees), 4 / math.prod(degrees), 0)
+    return PartCost(2 / math.prod(degrees), 4 / math.prod(degrees), 0)
 
 
 def perceptron() -> Graph:
@@ -234,11 +234,11 @@ def test_tied_table_is_counted_once() -> None:
     sizes = {name: BYTES * math.prod(shape) for name, shape in model.weights().items()}
     n_bytes, of_positions = sum(sizes.values()), sizes["positions.table"]
     for devices, absent in (((0, 1), 0), ((0,), of_positions)):
-        own = {"embedding": Part((len(devices), 1, 1, 1), devices), "head": Part((1, 1, 1, 1), (1,))}
+        changed = {"embedding": Part((len(devices), 1, 1, 1), devices), "head": Part((1, 1, 1, 1), (1,))}
         weights = []
         for n_numbers in (0, 1):
             posed = pose(divide(model, BATCH), PAIR, two_second_cost, numbers_of_parameter=n_numbers)
-            weights.append(used_bytes(posed, starts.data_parallel(posed) | own))
+            weights.append(used_bytes(posed, starts.data_parallel(posed) | changed))
         added = [after - before for before, after in zip(*weights, strict=True)]
         assert added == [n_bytes, n_bytes - absent]
 
@@ -304,7 +304,7 @@ def list_step_time(posed: Posed, strategy: Strategy) -> int:  # noqa: PLR0912, P
         return end + round(link.latency_s * PICOSECONDS)
 
     def common(edge: object, target: int, i: int) -> list[tuple[int, int]]:
-        """The parts of an edge's source that a part needs, and bytes."""
+        """Return the parts of an edge's source that a part needs, and bytes."""
         if edge.first_only and part_of(i, parts[target].degrees)[1] > 0:
             return []
         needed = region_needed(edge.needed, regions[target][i], layers[edge.source].shape)
@@ -380,7 +380,7 @@ def list_step_time(posed: Posed, strategy: Strategy) -> int:  # noqa: PLR0912, P
         steps = 2 * (len(devices) - 1)
 
         def step(delays: list[int], size: float) -> int:
-            """The slowest link's time of a step, with these latencies."""
+            """Return the slowest link's time of a step, with these latencies."""
             transfer = [max(1, int(size / len(devices) * rate)) for rate in rates]
             return max(
                 max(latency, byte + latency - min(latency, burst))
@@ -486,8 +486,8 @@ def list_step_time(posed: Posed, strategy: Strategy) -> int:  # noqa: PLR0912, P
 
 
 def test_an_owner_sums_gradients_and_sends_the_weights_back() -> None:
-    def cost(space: Space, place: int, degrees: tuple[int, ...]) -> Cost:
-        return Cost(2 / math.prod(degrees), 4 / math.prod(degrees), 0.25)
+    def cost(space: Space, place: int, degrees: tuple[int, ...]) -> PartCost:
+        return PartCost(2 / math.prod(degrees), 4 / math.prod(degrees), 0.25)
 
     pair = pose(divide(perceptron(), BATCH), PAIR, cost, gradients=MESSAGES)
     message = BYTES * 650 / 1000 + 0.5

@@ -11,7 +11,7 @@ from common.notes import Note, find_note
 from declared.virtual import burst_bytes
 from models.soap import divide
 from network.bus import bus_bandwidth
-from strategies import found
+from strategies import study_search
 from strategies.costs import measured_costs
 from strategies.find import METHODS
 from strategies.measured import (
@@ -37,9 +37,13 @@ def test_problem_has_measured_times_of_parts() -> None:
     )
     first, parts = posed.arrays.first_config, posed.arrays.parts
     for place in range(len(space.layers)):
-        own = slice(first[place], first[place + 1])
-        np.testing.assert_allclose(posed.arrays.forward[own], 1e12 * (1 + place) / parts[own], rtol=1e-9)
-        np.testing.assert_allclose(posed.arrays.backward[own], 2e12 * (1 + place) / parts[own], rtol=1e-9)
+        configurations = slice(first[place], first[place + 1])
+        np.testing.assert_allclose(
+            posed.arrays.forward[configurations], 1e12 * (1 + place) / parts[configurations], rtol=1e-9
+        )
+        np.testing.assert_allclose(
+            posed.arrays.backward[configurations], 2e12 * (1 + place) / parts[configurations], rtol=1e-9
+        )
     assert posed.arrays.memory_limit[0] == MEMORY
 
 
@@ -157,14 +161,14 @@ def test_unbeaten_start_is_the_fastest_strategy() -> None:
     answers = [
         {**start, **sizes} for start in [*starts, {"method": "metropolis", "start": "data", "seconds": 2.0}]
     ]
-    row = found.answer_row(run_of(), answers)
+    row = study_search.answer_row(run_of(), answers)
     assert (row["data_s"], row["expert_s"], row["found_s"], row["method"]) == (3.0, 1.5, 1.5, "")
     too_large = [{**answer, "seconds": None, "memory_bytes": n} for n, answer in enumerate(answers, 7)]
     with pytest.raises(MissingMeasurement) as missing:
-        found.answer_row(run_of(), too_large)
+        study_search.answer_row(run_of(), too_large)
     assert (missing.value.note.code, missing.value.note.facts["least_bytes"]) == ("too-little-memory", 7)
     slower = {**row, "method": "metropolis", "start": "data", "bandwidth": 100}
-    result = found.table([row, slower], {"another": Note("not-measured", "it was not measured")})
+    result = study_search.table([row, slower], {"another": Note("not-measured", "it was not measured")})
     assert result.display["bandwidth (Mbit/s)"].tolist() == ["0", "100"]
     by_start, by_search = result.display["found by"]
     assert (

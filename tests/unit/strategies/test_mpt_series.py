@@ -67,11 +67,13 @@ def test_steps_are_those_measured(series: pd.DataFrame, gpu: str, error: float) 
 
 
 def test_configurations_are_ranked_as_measured(series: pd.DataFrame) -> None:
-    """Of the configurations of a model, by time for a token and device, where these differ by 5 %."""
+    """Pairs of configurations of a model are in the right order if their times per token differ by 5 %."""
     correct = []
-    for _, own in series.groupby(["gpu", "model"]):
-        measured = own["devices_per_node"] * own["nodes"] / own["tokens_per_s"]
-        pairs = itertools.combinations(zip(np.log(measured), np.log(measured * own["ratio"]), strict=True), 2)
+    for _, points in series.groupby(["gpu", "model"]):
+        measured = points["devices_per_node"] * points["nodes"] / points["tokens_per_s"]
+        pairs = itertools.combinations(
+            zip(np.log(measured), np.log(measured * points["ratio"]), strict=True), 2
+        )
         correct += [
             (first - second) * (simulated_first - simulated_second) > 0
             for (first, simulated_first), (second, simulated_second) in pairs

@@ -19,7 +19,7 @@ MODEL, DEVICES = ("lenet-5", (28, 28, 1), 10), 2
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
-    """Return a site of this machine that other programs may use, too."""
+    """Return a site of this machine that other programs may also use."""
     monkeypatch.setenv("RINGSIDE_LOCK", str(tmp_path / "machine.lock"))
     monkeypatch.setattr("plan.timings.BUDGET_S", {"parts": 1.0, "messages": 1.0})
     local = load_site("local")

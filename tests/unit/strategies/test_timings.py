@@ -24,7 +24,7 @@ from plan.design import plan_design
 from plan.timings import MESSAGES, Timing, planned_timings
 from runs import other_measurements
 from runs.missing import NOT_STARTED
-from strategies import found, gather, measure
+from strategies import gather, measure, study_search
 from support.benchmarked import benchmark_rows
 from support.timed_parts import study_of
 
@@ -56,10 +56,10 @@ def study() -> Study:
 def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, site: Site, study: Study) -> Path:
     """Return a folder for results, where programs load this study and this site."""
     monkeypatch.chdir(tmp_path)
-    for module in ("plan.campaign", "strategies.found"):
+    for module in ("plan.campaign", "strategies.study_search"):
         monkeypatch.setattr(f"{module}.load_site", lambda name: site)
         monkeypatch.setattr(f"{module}.load_study", lambda name: study)
-    for module in (planner, found):
+    for module in (planner, study_search):
         monkeypatch.setattr(module, "strategy_file", lambda study, site: tmp_path / "found.json")
     return tmp_path / "results" / NAME
 
@@ -105,7 +105,7 @@ def test_study_is_timed_searched_and_planned(real: Any, results: Path, study: St
     assert unsplit.loc["dense1", "update_s"] > 0 and unsplit.loc["average_pool1", "update_s"] == 0
     rows = pd.concat([line("point_to_point"), line("all_reduce")])
     write_table(rows, "network", Path("network.csv"))
-    found.main(**FROM_TABLES)
+    study_search.main(**FROM_TABLES)
     content = json.loads(Path("found.json").read_text())
     ((question, answer),) = content["strategies"].items()
     assert question == strategies.strategy_search_name(before.levels) and set(content["made_of"]) == {
@@ -135,7 +135,7 @@ def test_missing_timings_are_named_and_nothing_written(real: Any, results: Path,
         write_table(table, name, Path(f"{name}.csv"))
     write_table(line("all_reduce"), "network", Path("network.csv"))
     with pytest.raises(InputError) as refused:
-        found.main(**FROM_TABLES)
+        study_search.main(**FROM_TABLES)
     assert refused.value.code == "measurement-failed" and refused.value.problem.endswith(NOT_STARTED)
     assert "lenet-5" in refused.value.problem
     assert not Path("found.json").exists()

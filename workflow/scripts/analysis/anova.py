@@ -119,9 +119,9 @@ def analyse(y: np.ndarray, factors: pd.DataFrame, block: np.ndarray | None = Non
         term.factors: (basis.T @ term.columns, term.independent) for term in estimable
     }  # Coordinates of the model's columns in its basis.
 
-    def residual_without_terms(but: Sequence[Term]) -> tuple[float, int]:
-        """Return the residual sum of squares and the rank of the model without the terms `but`."""
-        names = {term.factors for term in but}
+    def residual_without_terms(exclude: Sequence[Term]) -> tuple[float, int]:
+        """Return the residual sum of squares and the rank of the model without the terms `exclude`."""
+        names = {term.factors for term in exclude}
         if not names:
             return outside, basis.shape[1]
         remaining = [columns for key, columns in within.items() if key not in names]

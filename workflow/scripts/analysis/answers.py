@@ -272,7 +272,7 @@ def _accuracy_note(runs: pd.DataFrame, contrasts: Sequence[Contrast], anova: pd.
     levels = cell_levels(runs).set_index("cell").loc[[cell for pair in pairs for cell in pair.cells]]
     shared = {
         name: levels[name].iloc[0]
-        for name in varying(runs, but=[ACCUMULATION, *filter(None, [moderator])])
+        for name in varying(runs, exclude=[ACCUMULATION, *filter(None, [moderator])])
         if levels[name].nunique(dropna=False) == 1
     }
     scope = _capitalize(setting_text(shared)) if shared else "In the cells compared"
@@ -280,15 +280,17 @@ def _accuracy_note(runs: pd.DataFrame, contrasts: Sequence[Contrast], anova: pd.
     return Note(ACCURACY, text, ranges=ranges, shared=shared)
 
 
-def _strongest_factor(by_factor: Mapping[str, Sequence[Contrast]], but: Collection[str] = ()) -> str | None:
+def _strongest_factor(
+    by_factor: Mapping[str, Sequence[Contrast]], exclude: Collection[str] = ()
+) -> str | None:
     """Return the factor with the largest significant change, or else the largest change; None without any.
 
-    Factors that define the work and factors in `but` are left out.
+    Factors that define the work and factors in `exclude` are left out.
     """
     candidates = {
         name: max((contrast.is_significant, abs(math.log(contrast.ratio.value))) for contrast in contrasts)
         for name, contrasts in by_factor.items()
-        if contrasts and name not in (*MODEL_AND_DATASET, *but)
+        if contrasts and name not in (*MODEL_AND_DATASET, *exclude)
     }
     return max(candidates, key=lambda name: candidates[name], default=None)
 

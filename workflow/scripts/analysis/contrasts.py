@@ -131,7 +131,7 @@ def rank_levels(
     means = estimate_response_means(runs, response).cell_statistics["mean"]
     rows = cell_levels(runs).set_index("cell").loc[lambda table: table.index.isin(means.index)]
     # Factors of one strategy only, such as microbatches, do not distinguish settings (`effects.cell_pairs`).
-    other_factors = varying(runs, but=[factor, *(REQUIRED_AXIS if factor == "parallelism" else ())])
+    other_factors = varying(runs, exclude=[factor, *(REQUIRED_AXIS if factor == "parallelism" else ())])
     by_cells = {contrast.cells: contrast for contrast in contrasts if contrast.cells}
     by_cells |= {contrast.cells[::-1]: contrast.reversed() for contrast in by_cells.values()}
     rankings = []
@@ -208,7 +208,10 @@ def _contrasts(runs: pd.DataFrame, factor: str, pairs: pd.DataFrame, prefix: str
     ratio_column = f"{prefix}ratio"
     if ratio_column not in pairs:
         return
-    levels, other_factors = cell_levels(runs).set_index("cell").astype(object), varying(runs, but=[factor])
+    levels, other_factors = (
+        cell_levels(runs).set_index("cell").astype(object),
+        varying(runs, exclude=[factor]),
+    )
     for row in pairs[pairs[ratio_column].notna()].to_dict("records"):
         before, after = str(row["from_cell"]), str(row["to_cell"])
         low, high = (to_float(row.get(f"{ratio_column}_{end}_simultaneous")) for end in ("low", "high"))
@@ -254,7 +257,7 @@ def _main_effects(
 def _crossed(runs: pd.DataFrame, factor: str) -> bool:
     """Return whether successful runs have each level of `factor` with each level of every other factor."""
     ok = successful(runs)
-    other_factors = varying(runs, but=[factor])
+    other_factors = varying(runs, exclude=[factor])
     counts = {name: ok[name].nunique() for name in [factor, *other_factors]}
     return all(
         len(ok[[factor, name]].drop_duplicates()) == counts[factor] * counts[name] for name in other_factors

@@ -132,7 +132,7 @@ def contrast_paths(runs: pd.DataFrame) -> Iterator[tuple[str, Levels, Levels, Le
         (name, base | {name: level}) for name in treated if name != ACCUMULATION for level in order[name][1:]
     ]
     ends = [base | {ACCUMULATION: level} for level in order[ACCUMULATION][1:]]
-    context = varying(runs, but=treated)
+    context = varying(runs, exclude=treated)
     rows = cell_levels(runs)
     by_levels = {tuple(row[name] for name in (*context, *treated)): row for row in rows.to_dict("records")}
     for factor, start in starts or [(ACCUMULATION, base)]:
@@ -156,7 +156,7 @@ def decompose(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> pd.Dat
         Levels, part, from, to, and the columns of `effects.contrasts`.
     """
     treated = treatments(runs)
-    context = varying(runs, but=treated)
+    context = varying(runs, exclude=treated)
     rows, ends = [], []
     for factor, start, middle, end in contrast_paths(runs):
         parts = [(factor, start, middle), (ACCUMULATION, middle, end), (TOTAL, start, end)]
@@ -228,7 +228,7 @@ def table(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> tables.Tab
     if data.empty:
         empty = pd.DataFrame(columns=["part", "from", "to", "difference_s", "ratio"])
         return tables.Table(TITLE, empty, pd.DataFrame(columns=["part"]), [NO_CONTRAST], ["part"])
-    context = varying(runs, but=treatments(runs))
+    context = varying(runs, exclude=treatments(runs))
     has_total = TOTAL in set(data["part"])
     firsts = list(range(0, len(data), 3 if has_total else 1))
     display: dict[str, Any] = {

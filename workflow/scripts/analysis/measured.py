@@ -183,7 +183,7 @@ def level_texts(rows: pd.DataFrame, runs: pd.DataFrame) -> dict[str, Any]:
         rows: Cells with their factors.
         runs: Runs of the study.
     """
-    names = ["framework", *varying(runs, but=["framework"])]
+    names = ["framework", *varying(runs, exclude=["framework"])]
     return {title(name): rows[name].map(level_text) for name in names}
 
 
@@ -224,13 +224,13 @@ def _treatment_level(factor: str, level: Any) -> str:
     return level_text(level) if factor in _UNTITLED_FACTORS else _factor_level(factor, level)
 
 
-def cell_words(runs: pd.DataFrame, but: Collection[str] = ()) -> dict[str, str]:
+def cell_words(runs: pd.DataFrame, exclude: Collection[str] = ()) -> dict[str, str]:
     """Return cell -> the levels in words that distinguish it from the other cells.
 
-    Factors in `but` are left out. A cell that differs in no other factor keeps its name.
+    Factors in `exclude` are left out. A cell that differs in no other factor keeps its name.
     """
-    treated = [name for name in treatments(runs) if name not in but]
-    names = varying(runs, but=[*treated, *but])
+    treated = [name for name in treatments(runs) if name not in exclude]
+    names = varying(runs, exclude=[*treated, *exclude])
     words = {}
     for row in runs.drop_duplicates("cell").to_dict("records"):
         plain = combination_text({str(name): row[name] for name in names})
@@ -245,17 +245,17 @@ def groups_by(frame: pd.DataFrame, names: Sequence[str]) -> DataFrameGroupBy:
     return frame.assign(all=0).groupby(["all", *names], dropna=False)
 
 
-def varying(runs: pd.DataFrame, but: Iterable[str] = ()) -> list[str]:
-    """Return the factors with more than one level in `runs`, except those in `but`.
+def varying(runs: pd.DataFrame, exclude: Iterable[str] = ()) -> list[str]:
+    """Return the factors with more than one level in `runs`, except those in `exclude`.
 
     N_DEVICES replaces nodes and devices_per_node if these two grow in turn (`declared.factors.is_ladder`). It
-    is left out if `but` has both of them.
+    is left out if `exclude` has both of them.
     """
     names = [name for name in factor_names(runs) if runs[name].nunique(dropna=False) > 1]
     if set(NODES_AND_DEVICES) <= set(names):
         sizes = runs[list(NODES_AND_DEVICES)].drop_duplicates().itertuples(index=False, name=None)
         names = with_devices(names, ((int(nodes), int(devices)) for nodes, devices in sizes))
-    left_out = {*but, *([N_DEVICES] if set(NODES_AND_DEVICES) <= set(but) else [])}
+    left_out = {*exclude, *([N_DEVICES] if set(NODES_AND_DEVICES) <= set(exclude) else [])}
     return [name for name in names if name not in left_out]
 
 
@@ -264,15 +264,15 @@ def treatments(runs: pd.DataFrame) -> list[str]:
     return treatments_of(varying(runs))
 
 
-def series_factors(runs: pd.DataFrame, but: Collection[str] = ()) -> list[str]:
-    """Return the factors whose combinations are the series of a figure, except those in `but`.
+def series_factors(runs: pd.DataFrame, exclude: Collection[str] = ()) -> list[str]:
+    """Return the factors whose combinations are the series of a figure, except those in `exclude`.
 
     They are the framework if there are several; or else the first treatment factors, as many as make at most
     MAX_SERIES combinations; or the framework if no treatment varies.
     """
-    if runs["framework"].nunique() > 1 and "framework" not in but:
+    if runs["framework"].nunique() > 1 and "framework" not in exclude:
         return ["framework"]
-    chosen = [name for name in treatments(runs) if name not in but]
+    chosen = [name for name in treatments(runs) if name not in exclude]
     while chosen and len(runs[chosen].drop_duplicates()) > MAX_SERIES:
         chosen.pop()
     return chosen or ["framework"]

@@ -73,7 +73,7 @@ def _fewest_devices_cells(runs: pd.DataFrame) -> dict[str, str]:
     A cell that no other one differs from in nodes and devices alone is mapped to itself.
     """
     cells = successful(runs).drop_duplicates("cell").sort_values("n_devices", kind="stable")
-    names = varying(runs, but=NODES_AND_DEVICES)
+    names = varying(runs, exclude=NODES_AND_DEVICES)
     groups = groups_by(cells, names)["cell"]
     return dict(zip(cells["cell"], groups.transform("first"), strict=True))
 
@@ -111,7 +111,7 @@ def _one_device_cells(runs: pd.DataFrame, framework_columns: Sequence[str], batc
     local = runs.drop_duplicates("cell").set_index("cell")["local_batch"]
     rows = rows.assign(local_batch=rows["cell"].map(local).fillna(rows["batch_size"]))
     measured = rows[rows["cell"].isin(set(successful(runs)["cell"])) & (rows["n_devices"] == 1)]
-    candidates = [*varying(rows, but=["framework", "nodes", "devices_per_node", "batch_size"]), batch]
+    candidates = [*varying(rows, exclude=["framework", "nodes", "devices_per_node", "batch_size"]), batch]
     factors_to_match = {
         name: [f for f in candidates if f not in WITHOUT_EFFECT_ON_ONE_DEVICE or f in varying(group)]
         for name, group in rows[rows["n_devices"] == 1].groupby("framework")

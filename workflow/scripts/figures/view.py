@@ -243,7 +243,7 @@ class View:
         Frameworks with equally many nodes, which readers compare, thus stand beside each other.
         """
         factor = size_factor_name(self.runs)
-        varied = varying(self.runs, but=[*self.series_factors, *self.panel_factors])
+        varied = varying(self.runs, exclude=[*self.series_factors, *self.panel_factors])
         return [
             ViewRow(series, levels, ", ".join(filter(None, (series.name, combination_text(levels)))))
             for levels in level_combinations(self.runs, [factor] if factor in varied else [])
@@ -361,7 +361,7 @@ def build_view(runs: pd.DataFrame, spec: FigureSpec, response: Response = EPOCH_
     implied_factors = implied(
         drawn[["parallelism", *PARALLELISM_OPTIONS]].drop_duplicates().to_dict("records")
     )
-    varied_factors = varying(drawn, but=implied_factors)
+    varied_factors = varying(drawn, exclude=implied_factors)
     if N_DEVICES in {spec.x, *(spec.colour or ()), *(spec.facet or ())}:
         # N_DEVICES stands for nodes and devices of a node, of which the filtered cells may vary only one.
         varied_factors = [name for name in varied_factors if name not in (*NODES_AND_DEVICES, N_DEVICES)]
@@ -374,7 +374,7 @@ def build_view(runs: pd.DataFrame, spec: FigureSpec, response: Response = EPOCH_
     if not colour and spec.colour:
         colour = ["framework"]
     elif not colour:
-        colour = series_factors(drawn, but=[*axis_factors, *facet, *implied_factors])
+        colour = series_factors(drawn, exclude=[*axis_factors, *facet, *implied_factors])
     unplaced = [name for name in varied_factors if name not in (*axis_factors, *colour, *facet)]
     treatments = treatments_of(unplaced)
     return View(

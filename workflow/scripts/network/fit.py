@@ -53,7 +53,7 @@ NO_BENCHMARK = Note("no-collective-benchmark", "The study has no distributed fra
 
 
 @dataclass(frozen=True)
-class Fit:
+class BenchmarkFit:
     """The model of one collective benchmark, with intervals.
 
     Attributes:
@@ -112,7 +112,7 @@ def fit_line(size: np.ndarray, seconds: np.ndarray, scale: np.ndarray) -> tuple[
     return float(intercepts[best]), float(slopes[best])
 
 
-def fit_benchmark(benchmark: pd.DataFrame) -> Fit | None:
+def fit_benchmark(benchmark: pd.DataFrame) -> BenchmarkFit | None:
     """Return the model of one benchmark from its rows of network.csv, or None for fewer than two sizes."""
     medians = round_medians(benchmark)
     if len(medians.columns) < MIN_SIZES:
@@ -122,11 +122,11 @@ def fit_benchmark(benchmark: pd.DataFrame) -> Fit | None:
     latency, per_byte = np.transpose([fit_line(size, seconds, typical) for seconds in medians.to_numpy()])
     first = benchmark.iloc[0]
     means = intervals.mean(latency, minimum=0), intervals.mean(per_byte, minimum=0)
-    model = Fit(*means, 0.0, int(first["ranks"]), first["collective"])
+    model = BenchmarkFit(*means, 0.0, int(first["ranks"]), first["collective"])
     return replace(model, deviation=float(np.abs(model.seconds(size) / typical - 1).max()))
 
 
-def fit_token_buckets(benchmark: pd.DataFrame) -> Fit | None:
+def fit_token_buckets(benchmark: pd.DataFrame) -> BenchmarkFit | None:
     """Return the model of a benchmark on links that are token buckets, or None for fewer than two sizes.
 
     Buckets refill during the latency, so a message takes the maximum of latency and transmission time. Both
@@ -141,7 +141,7 @@ def fit_token_buckets(benchmark: pd.DataFrame) -> Fit | None:
     best = int(np.argmin(errors.sum(axis=1)))
     first = benchmark.iloc[0]
     estimates = Estimate(float(latency[best])), Estimate(float(per_byte[best]))
-    return Fit(*estimates, float(errors[best].max()), int(first["ranks"]), first["collective"])
+    return BenchmarkFit(*estimates, float(errors[best].max()), int(first["ranks"]), first["collective"])
 
 
 def bus_bandwidths(benchmark: pd.DataFrame) -> dict[int, Estimate]:

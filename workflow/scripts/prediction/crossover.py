@@ -60,8 +60,8 @@ def rank_strategies(runs: pd.DataFrame, benchmark: CollectiveBenchmark) -> pd.Da
         benchmark: The collective benchmark of the study.
     """
     measured, cells = measured_cells(runs, include_meshes=True), planned_cells(runs)
-    factors = varying(cells, but=["bandwidth"])
-    case = varying(cells, but=["bandwidth", *STRATEGY_COLUMNS])
+    factors = varying(cells, exclude=["bandwidth"])
+    case = varying(cells, exclude=["bandwidth", *STRATEGY_COLUMNS])
     cells["strategy"] = _strategy_labels(cells)
     predictor = StudyPredictor(measured[measured["nodes"] == 1], benchmark.smooth())
     study_rates = cells["rate"].dropna().unique().tolist()

@@ -326,7 +326,7 @@ def _method_notes(rows: pd.DataFrame, incomplete: pd.DataFrame) -> Iterator[Note
 def _cell_labels(cells: pd.DataFrame) -> dict[str, str]:
     """Return each cell's varying levels as text, with the link rate, by cell name."""
     treated, has_rates = treatments(cells), cells["rate"].nunique(dropna=False) > 1
-    names = varying(cells, but=["bandwidth", *treated])
+    names = varying(cells, exclude=["bandwidth", *treated])
     labels = {}
     for row in cells.to_dict("records"):
         texts = [combination_text({name: row[name] for name in names})]

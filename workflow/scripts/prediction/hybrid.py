@@ -151,7 +151,7 @@ def build_rows(runs: pd.DataFrame, network: pd.DataFrame) -> pd.DataFrame:
     """
     candidates = cells_with_strengths(runs, network)
     measured_samples = successful(runs).groupby("cell")["rank_samples"].first()
-    fixed = varying(runs, but=SCALE_FACTORS)
+    fixed = varying(runs, exclude=SCALE_FACTORS)
     rows = []
     for _, cell in candidates[candidates["ranks"] > 1].iterrows():
         ranks = _ranks(cell)

@@ -260,8 +260,8 @@ def _notes(cells: pd.DataFrame, steps: StepPrediction) -> list[Note]:
         batches = sorted(set(cells["local_batch"][steps.unseen_batch]))
         text = (
             f"Not predicted with {framework}: batch sizes that were not measured "
-            f"({', '.join(f'{batch:g}' for batch in batches)} samples per device), because fewer than "
-            f"{MIN_BATCH_SIZES} others were. Computation as a line over batch sizes needs two."
+            f"({', '.join(f'{batch:g}' for batch in batches)} samples per device). That would need "
+            f"{MIN_BATCH_SIZES} measured batch sizes, because computation is a line over the batch size."
         )
         notes.append(Note("unseen-batch", text, framework=framework, batches=batches))
     return notes

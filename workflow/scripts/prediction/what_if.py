@@ -107,7 +107,7 @@ class TracedStudy:
         ok = successful(traced(self.runs))
         return ok[ok["run_id"].isin(self.steps["run_id"])]
 
-    def cells(self) -> Iterator["Cell"]:
+    def cells(self) -> Iterator["TracedCell"]:
         """Yield the traced cells with kept steps that can be replayed, in the order of tables.
 
         These use pure data parallelism, and their ranks report the same number of all-reduces, or none.
@@ -116,7 +116,7 @@ class TracedStudy:
         ok = self.traced_runs
         runs_of_cell = dict(iter(ok[~uses_mesh(ok) & ~has_layer_strategy(ok)].groupby("cell")))
         for runs in (runs_of_cell[cell] for cell in cell_levels(self.runs)["cell"] if cell in runs_of_cell):
-            cell = Cell(self, runs.iloc[0].to_dict(), [steps_of_run[run] for run in runs["run_id"]])
+            cell = TracedCell(self, runs.iloc[0].to_dict(), [steps_of_run[run] for run in runs["run_id"]])
             if cell.chains:
                 yield cell
 
@@ -130,7 +130,7 @@ def _levels(row: Mapping[str, Any], **changes: Any) -> tuple[Any, ...]:
 
 
 @dataclass(frozen=True)
-class Cell:
+class TracedCell:
     """A traced cell: one of its runs, and the kept steps of each run."""
 
     study: TracedStudy
@@ -340,7 +340,7 @@ def gain(rows: pd.DataFrame, name: str) -> pd.DataFrame:
 def table(rows: pd.DataFrame, study: TracedStudy) -> tables.Table:
     """Return the table of `build_rows`."""
     runs = study.runs
-    words = cell_words(traced(runs), but=["trace"])
+    words = cell_words(traced(runs), exclude=["trace"])
     excluded = study.excluded_cells(rows)
     text = EXCLUDED.format("; ".join(words[cell] for cell in excluded))
     note_list: list[str] = [Note("cells-left-out", text, cells=excluded)] if excluded else []

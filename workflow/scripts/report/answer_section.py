@@ -84,7 +84,7 @@ def means_by_setting(material: Material, factor: str) -> PageTable | None:
     response, runs = material.response, material.runs
     means = material.response_means.cell_statistics["mean"].dropna().sort_values() * response.unit_multiplier
     rows = cell_levels(runs).set_index("cell").loc[means.index]
-    other_factors = varying(runs, but=[factor])
+    other_factors = varying(runs, exclude=[factor])
     order = {name: levels_in_order(runs, name) for name in other_factors}
     settings = sorted(
         dict.fromkeys(rows[other_factors].itertuples(index=False, name=None)),

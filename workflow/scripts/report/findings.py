@@ -462,7 +462,7 @@ def _signed(text: str) -> str:
 
 
 def _other_levels(evidence: Evidence, cell: str, factor: str) -> str:
-    words = cell_words(evidence.runs, but=[factor])[cell]
+    words = cell_words(evidence.runs, exclude=[factor])[cell]
     return "" if words == cell else f" ({words})"
 
 

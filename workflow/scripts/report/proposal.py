@@ -103,7 +103,7 @@ def gather_facts(
         "times_to_train": are_times_to_train(series.runs),
         "levels": levels,
         "most_devices": _most_devices(study, series, levels),
-        "varied": [title(name) for name in varying(successful(records.runs), but=COUNTS)],
+        "varied": [title(name) for name in varying(successful(records.runs), exclude=COUNTS)],
         "scaling_phrase": scaling_phrase(batches),
         "other_kind": "weak" if "strong" in kind_of_scaling else "strong",
         "counterpart": counterpart,
@@ -354,7 +354,7 @@ def write_proposal(study: str, site: str, records: str, question: Question) -> N
     all_records, series, request = gather_records(campaign, question)
     facts, tables_by_name = gather_facts(campaign.study, all_records, series, request)
     out, runs = campaign.results / "proposal", all_records.runs
-    levels = {name: [facts["levels"][name]] for name in varying(runs, but=COUNTS)}
+    levels = {name: [facts["levels"][name]] for name in varying(runs, exclude=COUNTS)}
     drawn, caption = scaling.draw(all_records, FigureSpec(FIGURE_NAME, "scaling", filter=levels))
     style.save(drawn, out / FIGURE_NAME)
     below = "" if content.why_not_drawn(caption) else caption.partition("\n\n")[0]

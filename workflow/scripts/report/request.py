@@ -222,7 +222,7 @@ def choose_series(runs: pd.DataFrame, levels: Mapping[str, str]) -> Series:
         InputError: If a level or factor is unknown.
     """
     ok = successful(runs)
-    groups = groups_by(_at_levels(ok, levels), varying(ok, but=COUNTS))
+    groups = groups_by(_at_levels(ok, levels), varying(ok, exclude=COUNTS))
 
     def rank(group: pd.DataFrame) -> tuple[int, int, float]:
         n_devices = group["n_devices"].max()
@@ -234,7 +234,7 @@ def choose_series(runs: pd.DataFrame, levels: Mapping[str, str]) -> Series:
     baseline = baseline_cells(runs).get(cells[-1])
     if baseline and baseline not in cells:
         cells.insert(0, baseline)
-    words = cell_words(runs, but=COUNTS)[cells[-1]] if varying(ok, but=COUNTS) else ""
+    words = cell_words(runs, exclude=COUNTS)[cells[-1]] if varying(ok, exclude=COUNTS) else ""
     return Series(runs[runs["cell"].isin(cells)], words, _scaling_rows(runs, cells))
 
 
@@ -246,7 +246,7 @@ def find_counterpart(runs: pd.DataFrame, series: Series) -> Series | None:
     ok = successful(runs)
     row = ok[ok["cell"] == series.largest].iloc[0]
     scopes = [scope for scope in ok["batch_scope"].dropna().unique() if scope != row["batch_scope"]]
-    levels = {name: level_text(row[name]) for name in varying(ok, but=COUNTS)}
+    levels = {name: level_text(row[name]) for name in varying(ok, exclude=COUNTS)}
     try:
         return choose_series(runs, levels | {"batch_scope": scopes[0]}) if scopes else None
     except InputError:  # this study does not have it at these levels

@@ -24,7 +24,7 @@ PASSES = {"batch_norm": (3, 5), "activation": (2, 3), "dropout": (2, 3), "positi
 
 
 @dataclass(frozen=True)
-class Cost:
+class PartCost:
     """Seconds of one part of a layer: forward pass, backward pass, update of its weights."""
 
     forward: float
@@ -47,7 +47,7 @@ def input_bytes(space: Space, layer_index: int, degrees: Degrees) -> int:
 
 def roofline(
     space: Space, layer_index: int, degrees: Degrees, device: DeviceRates, update_bytes: int
-) -> Cost:
+) -> PartCost:
     """Return the cost of a part on `device`; an update moves `update_bytes` per parameter."""
     layer = space.layers[layer_index]
     parameters = layer.part_parameters(degrees)
@@ -58,7 +58,7 @@ def roofline(
     product_s = max(arithmetic_s, read_s + output_s)
     passes = [PASSES[kind] for kind in layer.fused]
     launches_s = (1 + len(passes)) * device.launch_s
-    return Cost(
+    return PartCost(
         launches_s + product_s + sum(forward for forward, _ in passes) * output_s,
         launches_s + 2 * product_s + sum(backward for _, backward in passes) * output_s,
         update_bytes * parameters / device.memory_bytes_s,
@@ -75,14 +75,15 @@ def moved_bytes(space: Space, layer_index: int, degrees: Degrees) -> tuple[int, 
     return product + forward, 2 * product + backward
 
 
-Measured = tuple[str, tuple[int, ...], float, float, float]  # Layer, degrees, and the seconds of a Cost.
+# A layer, its degrees, and the seconds of a PartCost.
+MeasuredCost = tuple[str, tuple[int, ...], float, float, float]
 
 
-def measured_costs(measured: Iterable[Measured]) -> Callable[[Space, int, Degrees], Cost]:
+def measured_costs(measured: Iterable[MeasuredCost]) -> Callable[[Space, int, Degrees], PartCost]:
     """Return a function that looks up measured costs; it raises ValueError for an unmeasured part."""
-    costs = {(layer, tuple(degrees)): Cost(*seconds) for layer, degrees, *seconds in measured}
+    costs = {(layer, tuple(degrees)): PartCost(*seconds) for layer, degrees, *seconds in measured}
 
-    def cost(space: Space, layer_index: int, degrees: Degrees) -> Cost:
+    def cost(space: Space, layer_index: int, degrees: Degrees) -> PartCost:
         name = space.layers[layer_index].name
         try:
             return costs[name, degrees]

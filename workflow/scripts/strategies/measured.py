@@ -17,7 +17,7 @@ from network import fit
 from plan.design import Run
 from plan.site_resources import cores_per_rank
 from plan.timings import PART_FACTORS
-from strategies.costs import Measured
+from strategies.costs import MeasuredCost
 from strategies.topology import DeviceRates, LinkTier, Topology
 
 CONCURRENT_SUMS = 2  # Gloo has two threads per group.
@@ -99,7 +99,7 @@ def require_row(rows: pd.DataFrame, subject: str, table: str, request: Mapping[s
     return first
 
 
-def measured_rows(costs: pd.DataFrame) -> list[Measured]:
+def measured_rows(costs: pd.DataFrame) -> list[MeasuredCost]:
     """Return the rows of costs.csv of one model as a search reads them."""
     columns = ["layer", "degrees", "forward_s", "backward_s", "update_s"]
     return [
@@ -169,7 +169,7 @@ def select_benchmark(network: pd.DataFrame, run: Run, collective: str) -> pd.Dat
     return rows
 
 
-def fit_collective(network: pd.DataFrame, run: Run, collective: str) -> fit.Fit:
+def fit_collective(network: pd.DataFrame, run: Run, collective: str) -> fit.BenchmarkFit:
     """Return the fit of a collective's benchmark.
 
     Raises:

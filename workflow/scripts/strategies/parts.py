@@ -24,7 +24,7 @@ from plan.campaign import load_merged_config
 from plan.design import Run
 from plan.geometry import Geometry
 from plan.timings import PARTS, Timing
-from strategies.costs import Measured
+from strategies.costs import MeasuredCost
 from strategies.gather import part_rows
 from strategies.measure import KIND
 from strategies.measured import measured_rows
@@ -50,7 +50,7 @@ class UndeclaredRun(Run):
 class TimedParts:
     """Costs of all parts of a model, and the device on which they were timed."""
 
-    costs: list[Measured]
+    costs: list[MeasuredCost]
     device: str
 
 

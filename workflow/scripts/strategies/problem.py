@@ -11,7 +11,7 @@ from models.graph import BYTES
 from models.layout import BUCKET_BYTES, BucketBytes
 from models.soap import POSITIONS, Degrees, Needed, Space
 from models.strategy import Part, Strategy
-from strategies.costs import Cost
+from strategies.costs import PartCost
 from strategies.engine import Ints, Problem, State, allocate_state
 from strategies.memory import buffer_bytes, kept_bytes
 from strategies.topology import Topology
@@ -81,7 +81,7 @@ class Posed:
 def pose(
     space: Space,
     topology: Topology,
-    cost: Callable[[Space, int, Degrees], Cost],
+    cost: Callable[[Space, int, Degrees], PartCost],
     max_parts: int | None = None,
     numbers_of_parameter: int = 4,
     gradients: str = RING,
@@ -179,7 +179,7 @@ def pose(
 
 
 def config_row(
-    space: Space, layer_index: int, degrees: Degrees, cost: Cost, numbers_of_parameter: int
+    space: Space, layer_index: int, degrees: Degrees, cost: PartCost, numbers_of_parameter: int
 ) -> dict[str, object]:
     """Return the columns of a configuration in a problem's arrays."""
     layer = space.layers[layer_index]

@@ -19,7 +19,7 @@ from models.listing import inputs_of, parse_image, parse_tokens
 from models.named import IMAGES, PIXELS, TOKENS, graph, models
 from models.precision import FP32
 from models.soap import divide
-from strategies.costs import Measured
+from strategies.costs import MeasuredCost
 from strategies.parts import time_parts
 from strategies.problem import FASTEST, GRADIENTS, RING
 from strategies.topology import NUMBER_BYTES, LinkTier, Topology, read_topology
@@ -75,7 +75,7 @@ class SearchQuestion:
     starts: tuple[str, ...] = DEFAULT_STARTS
     restarts: int = RESTARTS
     full: bool = False
-    costs: Sequence[Measured] | None = None
+    costs: Sequence[MeasuredCost] | None = None
     timed_on: str = ""
     space: str = SOAP
 

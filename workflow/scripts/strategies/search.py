@@ -9,7 +9,7 @@ It reads JSON with these keys from stdin:
     numbers_of_parameter  as in problem.pose
     gradients             one of problem.GRADIENTS
     bucket_bytes          as in models.layout.Layout
-    costs                 null, or strategies.costs.Measured of all parts
+    costs                 null, or strategies.costs.MeasuredCost of all parts
     starts                names of starts.all_strategies; starts.SMALL are added if none fits in memory
     restarts              of each method from each start
     proposals             of each restart
@@ -52,7 +52,7 @@ from models.graph import BYTES, from_json
 from models.soap import Degrees, Space, divide
 from models.strategy import Strategy
 from strategies import engine, starts
-from strategies.costs import Cost, measured_costs, roofline
+from strategies.costs import PartCost, measured_costs, roofline
 from strategies.problem import PICOSECONDS, Posed, pose
 from strategies.topology import NUMBER_BYTES, Topology, topology_from_json
 
@@ -64,7 +64,7 @@ STEADY_SHARE = 0.01  # Temperature of Metropolis-Hastings, as a share of the sam
 SCHEDULES = {METROPOLIS: (STEADY_SHARE, STEADY_SHARE), ANNEALING: (HOT_SHARE, COLD_SHARE)}
 
 
-def cost_on(topology: Topology, numbers_of_parameter: int) -> Callable[[Space, int, Degrees], Cost]:
+def cost_on(topology: Topology, numbers_of_parameter: int) -> Callable[[Space, int, Degrees], PartCost]:
     """Return the roofline cost on a topology's devices; an update reads and writes each kept number."""
     return partial(roofline, device=topology.device, update_bytes=2 * BYTES * numbers_of_parameter)
 

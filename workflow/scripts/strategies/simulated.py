@@ -28,9 +28,9 @@ from declared.study import load_study
 from plan.design import Run, plan_design
 from plan.strategies import STRATEGY_SEARCH_FACTORS, missing_strategy_note
 from strategies import search
-from strategies.found import measured_question
 from strategies.measured import Measurements, MissingMeasurement, load_measurements
 from strategies.problem import Posed
+from strategies.study_search import measured_question
 
 TITLE = "Strategies, simulated and measured"
 TARGET_ERROR = 0.10

@@ -154,7 +154,7 @@ def level_columns(runs: pd.DataFrame, cell: pd.Series) -> dict[str, pd.Series]:
     rows = cell_levels(runs).set_index("cell")
     return {
         title(name): cell.map(rows[name]).map(level_text)
-        for name in ["framework", *varying(runs, but=["framework"])]
+        for name in ["framework", *varying(runs, exclude=["framework"])]
     }
 
 

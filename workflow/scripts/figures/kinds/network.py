@@ -23,7 +23,7 @@ from models.collectives import ALL_REDUCE, COLLECTIVES
 from network.bus import bus_bandwidth
 from network.fit import (
     MAX_FIT_DEVIATION,
-    Fit,
+    BenchmarkFit,
     bandwidth_bound,
     bus_bandwidths,
     bytes_text,
@@ -206,7 +206,9 @@ def _draw_panel(
         panels.write_remark(ax, NO_SUCCESSFUL_BENCHMARK)
 
 
-def _draw_framework(ax: Axes, benchmark: pd.DataFrame, series_style: SeriesStyle, unit: Unit) -> Fit | None:
+def _draw_framework(
+    ax: Axes, benchmark: pd.DataFrame, series_style: SeriesStyle, unit: Unit
+) -> BenchmarkFit | None:
     """Draw one framework's bus bandwidth by message size, and its fit unless it deviates too much.
 
     Return the fit, None without one.

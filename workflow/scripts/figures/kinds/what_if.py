@@ -31,7 +31,7 @@ def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, captions.Caption]
             captions.as_clause(NO_TRACE),
             conditions.traced_runs_without_phases(records.every_run),
         )
-    names = cell_words(traced(records.every_run), but=["trace"])
+    names = cell_words(traced(records.every_run), exclude=["trace"])
     cells = list(dict.fromkeys(rows["cell"]))
     drawn_cells = cells[:MAX_PANELS]
     changes = in_order(rows[rows["cell"].isin(drawn_cells)])
