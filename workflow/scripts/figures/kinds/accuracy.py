@@ -97,7 +97,7 @@ QUANTITIES = {
 class Axis:
     """A quantity on the x axis: its name in the caption, its label, an endnote, and whether it is a count."""
 
-    heading: str
+    name: str
     label: str
     explanation: str = ""
     integer: bool = True
@@ -370,7 +370,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
         if name in epochs and epochs[name].notna().any()
     }
     if not responses or epochs["x"].isna().all():
-        missing = x_axis.heading if responses else quantity.column
+        missing = x_axis.name if responses else quantity.column
         cause = Note("not-recorded", f"no {missing} was recorded", quantity=missing)
         return panels.empty_figure(view.runs, captions.NO_SUCCESS if epochs.empty else cause)
     recorded_runs = epochs.groupby(["cell", "epoch"])[list(responses)].count().stack()
@@ -378,14 +378,12 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     curves = _Curves(view, epochs, responses, quantity, _x_scale(x_axis, epochs))
     figure = _draw_panels(curves)
     has_interval = recorded_runs >= MIN_RUNS_FOR_INTERVAL
-    text = LEAD.format(" and ".join(responses.values()).capitalize(), quantity.column, x_axis.heading)
+    text = LEAD.format(" and ".join(responses.values()).capitalize(), quantity.column, x_axis.name)
     text += INTERVALS_PHRASE.format(_interval_marks(curves)) if has_interval.any() else "."
-    heading = Note(
-        "heading", text, quantity=quantity.column, parts=list(responses.values()), over=x_axis.heading
-    )
+    lead = Note("heading", text, quantity=quantity.column, parts=list(responses.values()), over=x_axis.name)
     is_shifted = x_axis.integer and not curves.has_bands and len(curves.coloured) > 1
     return figure, view.caption(
-        heading,
+        lead,
         INTERVALS_ONCE if curves.groups != curves.agreeing else "",
         *_distance_notes(curves),
         WALL_TIME_STARTS if x_axis is AXES["wall_time"] else "",

@@ -20,6 +20,7 @@ LEAD = (
     "of epoch times."
 )
 NO_MEMORY = Note("no-memory", "no successful run on several nodes reports its memory")
+NOT_FROM_ZERO = Note(captions.NOT_FROM_ZERO.code, "The memory axis does not start at 0.")
 BEST_CORNER = "Strategies to the lower left need less of both."
 MEMORY_NOTE = (
     "Memory of a rank: peak allocation on its GPU, or on CPUs its peak resident set, including program and "
@@ -64,9 +65,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
         marks.mark_out_of_memory(ax, OUT_OF_MEMORY_PLACE, styles, ax.transAxes)
     grid.label("peak memory of a rank (MB)", "epoch time (s)")
     legends.add_legend(grid.figure, all_series, lines=False)
-    return grid.figure, view.caption(
-        LEAD, BEST_CORNER, "The memory axis does not start at 0.", endnotes=[MEMORY_NOTE]
-    )
+    return grid.figure, view.caption(LEAD, BEST_CORNER, NOT_FROM_ZERO, endnotes=[MEMORY_NOTE])
 
 
 def peak_memory(ok: pd.DataFrame) -> pd.Series:

@@ -56,14 +56,14 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     points = locate_cells(view, estimate_response_means(runs, time).cell_statistics, values, unit.size)
     labels = time.label, f"{response.title} ({unit.name})"
     figure, view, notes = draw_cells(view, points, labels)
-    heading = LEAD.format(response.capitalized_title, time.title)
+    lead = LEAD.format(response.capitalized_title, time.title)
     return figure, view.caption(
-        Note("heading", heading, response=response.name), *notes, endnotes=view.response_notes
+        Note("heading", lead, response=response.name), *notes, endnotes=view.response_notes
     )
 
 
 def locate_cells(view: View, x: pd.DataFrame, y: pd.DataFrame, unit: float = 1.0) -> pd.DataFrame:
-    """Return a row per cell with factors, scale, x, and y in `unit`, with their bounds.
+    """Return a row per cell with factors, size, x, and y in `unit`, with their bounds.
 
     Args:
         view: The cells to draw.
@@ -78,7 +78,7 @@ def locate_cells(view: View, x: pd.DataFrame, y: pd.DataFrame, unit: float = 1.0
         for axis, by_cell, size in (("x", x, 1.0), ("y", y, unit))
         for part, end in MEAN_BOUNDS.items()
     }
-    return rows.assign(scale=rows[size_factor_name(view.runs)], **columns)
+    return rows.assign(size=rows[size_factor_name(view.runs)], **columns)
 
 
 def draw_cells(
@@ -111,7 +111,7 @@ def draw_cells(
         share_x=not axis_factors,
         share_y=not axis_factors,
     )
-    is_cut, has_front, is_numbered = False, False, points["scale"].nunique() > 1
+    is_cut, has_front, is_numbered = False, False, points["size"].nunique() > 1
     for ax, levels in zip(grid.axes, panel_levels, strict=True):
         axis_points = selection.rows_at(points, {name: levels[name] for name in axis_factors})
         is_cut |= _set_axes(ax, axis_points)
@@ -126,8 +126,10 @@ def draw_cells(
         ax.set_title(panels.panel_title(levels))
     grid.label(*labels)
     legends.add_legend(grid.figure, legend_series, lines=False)
-    scale = size_factor_name(view.runs)
-    numbers_note = Note("numbers-beside-markers", f"Numbers beside markers: {title(scale)}.", factor=scale)
+    size_factor = size_factor_name(view.runs)
+    numbers_note = Note(
+        "numbers-beside-markers", f"Numbers beside markers: {title(size_factor)}.", factor=size_factor
+    )
     notes = [
         PARETO if has_front else "",
         numbers_note if is_numbered else "",
@@ -186,7 +188,7 @@ def _draw_markers(ax: Axes, series: Series, points: pd.DataFrame) -> None:
 def _draw_numbers(ax: Axes, points: pd.DataFrame) -> None:
     """Write numbers of nodes or devices to the lower left of markers; close markers share one."""
     positions: dict[Any, list[np.ndarray]] = {}
-    for x, y, number in points.sort_values("y")[["x", "y", "scale"]].itertuples(index=False):
+    for x, y, number in points.sort_values("y")[["x", "y", "size"]].itertuples(index=False):
         position, numbered = ax.transData.transform((x, y)), positions.setdefault(number, [])
         if any(np.hypot(*(position - earlier)) < LABEL_DISTANCE * ax.bbox.width for earlier in numbered):
             continue

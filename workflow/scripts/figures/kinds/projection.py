@@ -42,9 +42,9 @@ def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, captions.Caption]
     if caption.startswith(captions.NOT_DRAWN):
         return figure, caption
     details = [note for note in caption.below if isinstance(note, Note) and note.code == LEFT_OUT]
-    heading = [note for note in caption.below if note not in details]
+    lead = [note for note in caption.below if note not in details]
     return figure, captions.compose_caption(
-        records.runs, heading, *details, endnotes=caption.endnotes, with_intervals=False
+        records.runs, lead, *details, endnotes=caption.endnotes, with_intervals=False
     )
 
 
@@ -88,8 +88,8 @@ def draw_curves(
     figure.supxlabel("nodes", fontsize=style.FONT_SIZE)
     legends.add_legend(figure, all_series)
     names = " and ".join({"speedup": "Speed-up", "efficiency": "efficiency"}[name] for name in quantities)
-    heading = Note("heading", LEAD.format(names[0].upper() + names[1:]), quantities=quantities)
-    return figure, captions.split_caption([heading, left_out], notes)
+    lead = Note("heading", LEAD.format(names[0].upper() + names[1:]), quantities=quantities)
+    return figure, captions.split_caption([lead, left_out], notes)
 
 
 def _choose_panels(projected: pd.DataFrame) -> tuple[list[dict[str, Any]], str]:

@@ -150,7 +150,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
 
 
 def _heading_note(view: View, by_host: bool) -> str:
-    """Return the heading, which says what lanes are."""
+    """Return the lead of the caption, which says what lanes are."""
     lanes = (
         ", on each of its nodes" if by_host else f", in lanes by {view.series_description.partition(' (')[0]}"
     )
