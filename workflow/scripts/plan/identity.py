@@ -42,9 +42,9 @@ MODEL_CODE = tuple(
 PRECISION_CODE = RANKS.parent / "models" / "precision.py"
 LIBRARIES_WITH_PRECISION = {"pytorch", "tensorflow", "jax_training"}
 DIVISION_CODE = [RANKS.parent / "models" / "division.py"]  # code of ranks that partition models along a mesh
-# Keys of framework.yaml that only describe a framework, so the digest of ranks' code leaves them out. A change
-# to any other key changes the keys of the framework's runs. This includes `capabilities`, although ranks do not
-# read them: a framework that learns a level has new code as well.
+# Keys of framework.yaml that only describe a framework, so the digest of ranks' code leaves them out.
+# A change to any other key changes the keys of the framework's runs. This includes `capabilities`, although
+# ranks do not read them: a framework that learns a level has new code as well.
 DESCRIPTIVE_KEYS = ("title", "needs", "why", "notes", "user_models")
 # Modules of `models` that ranks with a parallelization strategy import.
 STRATEGY_CODE = [RANKS.parent / "models" / f"{name}.py" for name in ("soap", "strategy", "layout")]
