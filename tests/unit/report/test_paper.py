@@ -38,7 +38,7 @@ from report.facts import Facts, texts
 from report.findings import (
     FIGURE_REFERENCE,
     Evidence,
-    effect_of_figure,
+    find_effect_note,
     speedups,
     state_finding,
     variation,
@@ -401,7 +401,7 @@ def test_findings_are_the_numbers_of_tables(quickstart_like: tuple[Facts, list[P
     assert finding is not None and finding.facts["slowest"] == means[small].idxmax()
     effect = Note("effect", "", factor="nodes")
     by_nodes = [FigureSpec(name="n", kind="by_factor", x="nodes", y=y) for y in ("epoch_time", "throughput")]
-    assert [effect_of_figure(figure, [effect], EPOCH_TIME) for figure in by_nodes] == [effect, None]
+    assert [find_effect_note(figure, [effect], EPOCH_TIME) for figure in by_nodes] == [effect, None]
     by_framework = FigureSpec(name="i", kind="interaction", x="nodes", colour=("framework",), y="throughput")
     assert state_finding(by_framework, evidence) is None, "the analysis of variance is about epoch time"
     assert state_finding(FigureSpec(name="drift", kind="drift"), evidence) is None
@@ -430,11 +430,11 @@ def test_finding_is_about_the_quantity_of_its_figure(
     assert finding.facts["greatest"] == pytest.approx(harmonic.max())
 
 
-def test_only_an_effect_moves_to_its_figure() -> None:
+def test_only_an_effect_refers_to_its_figure() -> None:
     by_nodes = FigureSpec(name="n", kind="by_factor", x="nodes")
     notes = [Note(code, "", factor="nodes") for code in ("out-of-memory", "effect")]
-    assert effect_of_figure(by_nodes, notes, EPOCH_TIME) is notes[1]
-    assert effect_of_figure(by_nodes, notes[:1], EPOCH_TIME) is None
+    assert find_effect_note(by_nodes, notes, EPOCH_TIME) is notes[1]
+    assert find_effect_note(by_nodes, notes[:1], EPOCH_TIME) is None
 
 
 def test_finding_on_single_runs_has_no_interval() -> None:

@@ -22,6 +22,7 @@ from replication.reached import target_note
 from report.elsewhere import COMBINED, NOT_PLANNED, model_size
 from report.page_table import PageTable
 
+_SENTENCE_END = re.compile(r"(?<!al)[.;] (?![^()]*\))")  # outside parentheses
 _COMMENT = re.compile(r"(?:^|\s)#\s*(.+)$")
 
 
@@ -78,9 +79,12 @@ def _describe_levels(name: str, levels: Sequence[Any]) -> str:
 
     Descriptions begin with the meaning. What a level means follows its name and a colon.
     """
-    meaning, *parts = re.split(r"[.;] ", str(factor_rules(name)["description"]))
+    rules = factor_rules(name)
     names = set(map(level_text, levels))
-    return "; ".join([meaning, *(part for part in parts if names & set(part.partition(": ")[0].split(", ")))])
+    unused = set(map(str, rules.get("enum", ()))) - names
+    meaning, *parts = _SENTENCE_END.split(str(rules["description"]))
+    kept = [part for part in parts if names & set(part.partition(": ")[0].split(", "))]
+    return "; ".join([meaning] * (meaning.partition(": ")[0] not in unused) + kept)
 
 
 def _sizes_by_commands(study: Study) -> list[str]:

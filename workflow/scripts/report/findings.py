@@ -1,9 +1,9 @@
 """State in numbers what each figure of a paper shows, from the study's runs and tables.
 
 A finding is a sentence with FIGURE_REFERENCE in place of the reference to its figure. FINDINGS has functions
-for some pairs of a kind of figure and a quantity on its y axis. Without one, `interaction` has a sentence of
-its own for all quantities, and kinds that show a response get the range of its means. For a figure without a
-finding, the paper leaves a reminder to its author.
+for some kinds of figures, and for some pairs of a kind and a quantity on its y axis. Other kinds that show a
+response get the range of its means. For a figure without a finding, the paper leaves a reminder to its
+author. A figure of an effect that the answer states has no finding: the answer's sentence refers to it.
 """
 
 import math
@@ -99,10 +99,9 @@ def state_finding(spec: FigureSpec, evidence: Evidence) -> Note | None:
     if successful(evidence.runs).empty:
         return None
     quantity = shown_quantity(spec)
-    if (spec.kind, quantity) in FINDINGS:
-        return FINDINGS[spec.kind, quantity](spec, evidence)
-    if spec.kind == "interaction":
-        return _interaction(spec, evidence)
+    find = FINDINGS.get((spec.kind, quantity)) or FINDINGS.get((spec.kind, None))
+    if find:
+        return find(spec, evidence)
     return _range_of_response(spec, evidence) if KINDS[spec.kind].shows_response else None
 
 
@@ -112,13 +111,12 @@ def shown_quantity(spec: FigureSpec) -> str | None:
     return spec.y or next(iter(KINDS[spec.kind].allowed_y), None)
 
 
-def effect_of_figure(spec: FigureSpec, notes: Sequence[Note], response: Response) -> Note | None:
+def find_effect_note(spec: FigureSpec, notes: Sequence[Note], response: Response) -> Note | None:
     """Return the sentence of an answer on the effect that a figure shows; None without one.
 
     Args:
         spec: The figure.
-        notes: Further sentences of the answer, which the figure's sentence may replace; those that open the
-            answer stay there. Notes with the code `effect` name their factor in the fact `factor`.
+        notes: Sentences of the answer. Those with the code `effect` name their factor in the fact `factor`.
         response: The response of the answer.
     """
     if spec.kind != "by_factor" or spec.filter or shown_quantity(spec) != response.name:
@@ -127,9 +125,9 @@ def effect_of_figure(spec: FigureSpec, notes: Sequence[Note], response: Response
     return next((note for note in effects if note.facts["factor"] == spec.x), None)
 
 
-def refer_to_figure(note: Note) -> Note:
-    """Return a sentence of the answer with a reference to its figure."""
-    return Note(note.code, f"{note.removesuffix('.')} ({FIGURE_REFERENCE}).", **note.facts)
+def refer_to_figure(note: Note, name: str) -> Note:
+    """Return a sentence of the answer with a reference to a figure, which its fact `figure` names."""
+    return Note(note.code, f"{note.removesuffix('.')} ({FIGURE_REFERENCE}).", **note.facts, figure=name)
 
 
 def _range_of_response(spec: FigureSpec, evidence: Evidence) -> Note | None:
@@ -475,13 +473,14 @@ def _csv_level(level: object) -> str:
     return level_text(int(number)) if number.is_integer() else level_text(number)
 
 
-# By kind and by quantity on the y axis; None for kinds without a choice of it.
+# By kind and by quantity on the y axis; None for all quantities, and for kinds without a choice of it.
 FINDINGS: Mapping[tuple[str, str | None], Finder] = {
     ("overview", EPOCH_TIME.name): _range_of_times,
     ("heat_map", EPOCH_TIME.name): _range_of_times,
     ("by_factor", EPOCH_TIME.name): _effect_of_factor,
     ("scaling", "speedup_and_efficiency"): lambda _, evidence: speedups(evidence),
     ("scaling", "efficiency"): lambda _, evidence: speedups(evidence),
+    ("interaction", None): _interaction,
     ("memory", None): _peak_memory,
     ("accuracy", "accuracy"): _range_of_column(
         "validation_accuracy_mean", "mean validation accuracy after the last epoch", 100.0, " %"

@@ -39,7 +39,7 @@ from report.answer import answer_question, gather_evidence
 from report.checkout import State
 from report.drafts import draft_texts
 from report.facts import MEANS, Facts
-from report.findings import Evidence, effect_of_figure, refer_to_figure, state_finding
+from report.findings import Evidence, find_effect_note, refer_to_figure, state_finding
 from report.latex import cited, figure, link_names, references, to_latex
 from report.methods import (
     constant_table,
@@ -340,16 +340,23 @@ def drawn_specs(facts: Facts, selection: Selection) -> list[FigureSpec]:
 def assign_findings(
     facts: Facts, paper: Selection, evidence: Evidence, answer: Answer
 ) -> tuple[dict[str, Note], Answer]:
-    """Return the findings of the paper's figures, by name, and the answer without these sentences."""
+    """Return findings of the paper's figures, by name, and the answer.
+
+    A figure of an effect in the answer has no finding; the answer's sentence refers to it instead.
+    """
     findings: dict[str, Note] = {}
-    further = list(answer.further)
     for spec in drawn_specs(facts, paper):
-        if note := effect_of_figure(spec, further, evidence.response):
-            further.remove(note)
-            findings[spec.name] = refer_to_figure(note)
+        notes = [note for note in (*answer.main, *answer.further) if "figure" not in note.facts]
+        if effect := find_effect_note(spec, notes, evidence.response):
+            referring = refer_to_figure(effect, spec.name)
+            main, further = (
+                [referring if note is effect else note for note in part]
+                for part in (answer.main, answer.further)
+            )
+            answer = answer._replace(main=main, further=further)
         elif finding := state_finding(spec, evidence):
             findings[spec.name] = finding
-    return findings, answer._replace(further=further)
+    return findings, answer
 
 
 @dataclass(frozen=True)

@@ -51,11 +51,16 @@ def write_results(
     if any(finding.code == "epoch-time-range" for finding in findings.values()):
         first = end_sentence(first.partition("; ")[0])  # The finding names the best cell.
     usable = to_latex(conditions.usable_runs_note(facts.runs))
+    stated = {note.facts.get("figure") for note in (*answer.main, *answer.further)}
+
+    def discuss(names: Sequence[str]) -> list[str]:
+        return [_discuss(name, findings.get(name)) for name in names if name not in stated]
+
     paragraphs = [
         *_inputs(preamble.figures),
         *filter(None, [to_latex(first)]),
         usable + facts.see(MEANS, " Means of all cells are in ", "."),
-        *(_discuss(name, findings.get(name)) for name in preamble.figures),
+        *discuss(preamble.figures),
         *map(to_latex, further_notes),
         *([to_latex(answer.reading)] if answer.reading else []),
     ]
@@ -63,8 +68,8 @@ def write_results(
         paragraphs += [
             *_inputs(section.figures),  # a figure across the page appears on the next page at the earliest
             *([rf"\subsection{{{to_latex(heading)}}}"] if len(sections) > 1 else []),
-            *map(to_latex, section.notes),
-            *(_discuss(name, findings.get(name)) for name in section.figures),
+            *(_refer(note) for note in section.notes),
+            *discuss(section.figures),
         ]
     return "\n\n".join(paragraphs) + "\n"
 
@@ -110,6 +115,12 @@ def _significant_share(notes: Iterable[Note]) -> float:
     """Return the share of significant comparisons of the first note that counts them; 0 without one."""
     counted = (note.facts for note in notes if note.facts.get("tested"))
     return next((facts["significant"] / facts["tested"] for facts in counted), 0.0)
+
+
+def _refer(note: Note) -> str:
+    """Return a note of the answer with the reference to its figure, if it has one."""
+    figure = note.facts.get("figure")
+    return to_latex(note).replace(FIGURE_REFERENCE, see("fig", figure)) if figure else to_latex(note)
 
 
 def _inputs(names: Sequence[str]) -> list[str]:
