@@ -173,7 +173,7 @@ def test_scancel_is_tried_again_and_said(shared_folder: Path) -> None:
     assert no_worker_is_left()
 
 
-def test_ranks_that_slurm_terminates_before_the_job_are_tried_again(shared_folder: Path) -> None:
+def test_ranks_terminated_before_their_job_are_tried_again(shared_folder: Path) -> None:
     """So a job begins to end that Slurm preempts with a grace time: its steps get SIGTERM, it still runs."""
     campaign = Campaign(shared_folder, study())
     with campaign.running() as snakemake:
