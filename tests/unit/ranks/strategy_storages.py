@@ -27,7 +27,7 @@ from models.strategy import Part
 from ranks.libraries.pytorch import build, tensors
 from ranks.libraries.pytorch_strategy import Runner
 from strategies import engine
-from strategies.costs import Cost
+from strategies.costs import PartCost
 from strategies.problem import pose
 from strategies.topology import DeviceRates, LinkTier, Topology
 
@@ -85,7 +85,7 @@ def plan(model: Graph, strategy: Mapping[str, Part], ranks: int) -> list[tuple[i
         posed = pose(
             divide(model, BATCH),
             topology,
-            lambda *_: Cost(1, 1, 0),
+            lambda *_: PartCost(1, 1, 0),
             2 * ranks,
             numbers_of_parameter=n_numbers,
         )

@@ -83,8 +83,8 @@ def _describe_levels(name: str, levels: Sequence[Any]) -> str:
     names = set(map(level_text, levels))
     unused = set(map(str, rules.get("enum", ()))) - names
     meaning, *parts = _SENTENCE_END.split(str(rules["description"]))
-    kept = [part for part in parts if names & set(part.partition(": ")[0].split(", "))]
-    return "; ".join([meaning] * (meaning.partition(": ")[0] not in unused) + kept)
+    relevant = [part for part in parts if names & set(part.partition(": ")[0].split(", "))]
+    return "; ".join([meaning] * (meaning.partition(": ")[0] not in unused) + relevant)
 
 
 def _sizes_by_commands(study: Study) -> list[str]:
