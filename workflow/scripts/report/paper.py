@@ -226,7 +226,7 @@ def number_supplement(contents: Contents, has_constants: bool) -> dict[str, str]
     The order is that of `show_supplement`.
     """
     upright, wide = supplement_tables(contents)
-    tables = [*upright, *(["constants"] if has_constants else []), *wide]
+    tables = [*(["constants"] if has_constants else []), *upright, *wide]
     numbers = {
         f"fig:{name}": f"Figure S{number}" for number, name in enumerate(contents.supplement.captions, 1)
     }
@@ -258,9 +258,9 @@ def show_supplement(contents: Contents, notes: Mapping[str, str], constants: str
     )
     parts = [
         f"{{\\centering\n{figures}\\par}}\n" if figures else "",
+        constants,
         upright,
         "" if figures or upright or wide else NO_SUPPLEMENT,
-        constants,
         f"\\begin{{sideways}}\n{wide}\\end{{sideways}}\n" if wide else "",
         table_methods.replace(r"\subsection{", r"\section*{"),
         paper_notes(contents.endnotes, contents.paper_numbers),
