@@ -398,7 +398,7 @@ def compose(facts: Facts, outputs: StageOutputs) -> tuple[dict[str, str], Conten
     """Return the contents of the generated files by name, and what paper and supplement show."""
     contents = choose_contents(facts, outputs.selection, outputs.tables)
     values = {name: table.data for name, table in outputs.tables.items()}
-    evidence = gather_evidence(facts.study, facts.runs, values, facts.epochs)
+    evidence = gather_evidence(facts.study, facts.runs, values, facts.load_epochs)
     answer = answer_question(facts.study, evidence)
     drafts = draft_texts(facts, answer, evidence)
     findings, answer = assign_findings(facts, contents.paper, evidence, answer)
@@ -516,7 +516,7 @@ def main(
         network=read_table(network[0], "network") if network else None,
         checks=read_results(checks[0]) if checks else None,
         figure_specs=specs,
-        epochs=lambda: records.epochs,
+        load_epochs=lambda: records.epochs,
         state=State.from_json(checkout),
         paper_tables=[stem.name for stem in tables],
     )
