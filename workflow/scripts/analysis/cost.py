@@ -54,19 +54,19 @@ TRAININGS_NOTE = Note(
 
 
 def quantity(
-    runs: pd.DataFrame, column: str, epochs: Callable[[], pd.DataFrame], target: float | None
+    runs: pd.DataFrame, column: str, load_epochs: Callable[[], pd.DataFrame], target: float | None
 ) -> pd.Series:
     """Return cost or carbon dioxide (g) of each run, NaN if unknown; no cost if there are several currencies.
 
     Args:
         runs: Runs of a study.
         column: One of PER_EPOCH and TO_TARGET.
-        epochs: Returns the epochs of the runs.
+        load_epochs: Returns the epochs of the runs.
         target: Target accuracy of TO_TARGET.
     """
     is_to_target = column in TO_TARGET
     if is_to_target:
-        seconds = seconds_to_accuracy(runs, epochs(), np.nan if target is None else target)
+        seconds = seconds_to_accuracy(runs, load_epochs(), np.nan if target is None else target)
     else:
         seconds = runs["epoch_time_s"].astype(float)
     node_s = paid_nodes(runs) * seconds
@@ -77,7 +77,7 @@ def quantity(
     if meters is None:
         joules = runs["node_power_w"].astype(float) * node_s
     elif is_to_target:
-        spent = energy.energy_to_accuracy(runs, epochs(), meters, float(target or np.nan))
+        spent = energy.energy_to_accuracy(runs, load_epochs(), meters, float(target or np.nan))
         joules = runs["run_id"].map(spent).astype(float).where(seconds.notna())
     else:
         joules = meters.joules.reindex(runs.index)

@@ -26,23 +26,26 @@ DEVICE_THROUGHPUT, DEVICE_TOKEN_THROUGHPUT, MEMORY, ENERGY, TIME_TO_ACCURACY = (
 
 
 def with_response(
-    runs: pd.DataFrame, response: Response, epochs: Callable[[], pd.DataFrame], target: float | None = None
+    runs: pd.DataFrame,
+    response: Response,
+    load_epochs: Callable[[], pd.DataFrame],
+    target: float | None = None,
 ) -> pd.DataFrame:
     """Return the runs with the column of a response, NaN where a run has none.
 
     Args:
         runs: Runs of a study.
         response: The response.
-        epochs: Returns the epochs of the runs.
+        load_epochs: Returns the epochs of the runs.
         target: Validation accuracy of the time to accuracy.
     """
     if response.column in runs:
         return runs
-    return runs.assign(**{response.column: _derive(runs, response, epochs, target)})
+    return runs.assign(**{response.column: _derive(runs, response, load_epochs, target)})
 
 
 def _derive(
-    runs: pd.DataFrame, response: Response, epochs: Callable[[], pd.DataFrame], target: float | None
+    runs: pd.DataFrame, response: Response, load_epochs: Callable[[], pd.DataFrame], target: float | None
 ) -> pd.Series:
     """Return the column of a response that runs.csv does not have, computed from other columns.
 
@@ -65,9 +68,9 @@ def _derive(
             efficiency.check_shares(runs, utilization)
         return utilization[response.column]
     if response.column in COST_COLUMNS:
-        return cost.quantity(runs, response.column, epochs, target)
+        return cost.quantity(runs, response.column, load_epochs, target)
     if response == TIME_TO_ACCURACY:
-        return seconds_to_accuracy(runs, epochs(), target or math.nan)
+        return seconds_to_accuracy(runs, load_epochs(), target or math.nan)
     raise ValueError(f"no rule derives {response.column}")
 
 

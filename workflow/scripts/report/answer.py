@@ -15,7 +15,7 @@ def gather_evidence(
     study: Study,
     runs: pd.DataFrame,
     tables: Mapping[str, pd.DataFrame],
-    epochs: Callable[[], pd.DataFrame],
+    load_epochs: Callable[[], pd.DataFrame],
 ) -> Evidence:
     """Return what answer and findings are computed from.
 
@@ -23,9 +23,9 @@ def gather_evidence(
         study: The study.
         runs: The runs that tables and figures use, with the column of the study's response.
         tables: Values of the study's tables, by name.
-        epochs: Returns the epochs of the runs.
+        load_epochs: Returns the epochs of the runs.
     """
-    return Evidence(runs, tables, measured_response(runs, RESPONSES[study.response]), epochs)
+    return Evidence(runs, tables, measured_response(runs, RESPONSES[study.response]), load_epochs)
 
 
 def answer_question(study: Study, evidence: Evidence) -> Answer:

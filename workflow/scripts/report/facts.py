@@ -67,7 +67,7 @@ class Facts:
         paper_tables: Names of the paper's tables.
         supplement_tables: What the supplement's tables are called, such as `Table S3`, by name.
         figure_specs: Specs of the study's figures.
-        epochs: Returns the epochs of the runs, which some responses are derived from.
+        load_epochs: Returns the epochs of the runs, which some responses are derived from.
         recovers: Whether the answer states what accumulation recovers.
         state: The state of the checkout that makes the paper.
     """
@@ -80,7 +80,7 @@ class Facts:
     paper_tables: Sequence[str]
     supplement_tables: Mapping[str, str] = field(default_factory=dict)
     figure_specs: Sequence[FigureSpec] = ()
-    epochs: Callable[[], pd.DataFrame] = pd.DataFrame
+    load_epochs: Callable[[], pd.DataFrame] = pd.DataFrame
     recovers: bool = False
     state: State = field(default_factory=State)
 

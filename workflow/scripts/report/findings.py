@@ -58,13 +58,13 @@ class Evidence:
         runs: The runs that tables and figures use: untraced ones, or all if every run is traced.
         tables: Values of the study's tables, by name.
         response: The response of the answer and of the table `anova`.
-        epochs: Returns the epochs of the runs, which some responses are derived from.
+        load_epochs: Returns the epochs of the runs, which some responses are derived from.
     """
 
     runs: pd.DataFrame
     tables: Mapping[str, pd.DataFrame]
     response: Response = EPOCH_TIME
-    epochs: Callable[[], pd.DataFrame] = pd.DataFrame
+    load_epochs: Callable[[], pd.DataFrame] = pd.DataFrame
 
     def table(self, name: str, *columns: str) -> pd.DataFrame:
         """Return the rows of a table with a value in each of these columns; empty without table or column."""
@@ -141,7 +141,7 @@ def _range_of_means(response: Response, target: float | None, evidence: Evidence
     The means are computed from the runs, because the table `cells` has only some responses.
     """
     response = response.with_currency(currency_of(evidence.runs))
-    runs = with_response(evidence.runs, response, evidence.epochs, target)
+    runs = with_response(evidence.runs, response, evidence.load_epochs, target)
     means = estimate_response_means(runs, response).cell_statistics["mean"].dropna()
     rows = means.rename(response.column).rename_axis("cell").reset_index()
     subject, unit = f"mean {response.title}", f" {response.unit}"

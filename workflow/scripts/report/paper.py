@@ -226,7 +226,7 @@ def number_supplement(contents: Contents, has_constants: bool) -> dict[str, str]
     The order is that of `show_supplement`.
     """
     upright, wide = supplement_tables(contents)
-    tables = [*upright, *(["constants"] if has_constants else []), *wide]
+    tables = [*(["constants"] if has_constants else []), *upright, *wide]
     numbers = {
         f"fig:{name}": f"Figure S{number}" for number, name in enumerate(contents.supplement.captions, 1)
     }
@@ -258,9 +258,9 @@ def show_supplement(contents: Contents, notes: Mapping[str, str], constants: str
     )
     parts = [
         f"{{\\centering\n{figures}\\par}}\n" if figures else "",
+        constants,
         upright,
         "" if figures or upright or wide else NO_SUPPLEMENT,
-        constants,
         f"\\begin{{sideways}}\n{wide}\\end{{sideways}}\n" if wide else "",
         table_methods.replace(r"\subsection{", r"\section*{"),
         paper_notes(contents.endnotes, contents.paper_numbers),
@@ -398,7 +398,7 @@ def compose(facts: Facts, outputs: StageOutputs) -> tuple[dict[str, str], Conten
     """Return the contents of the generated files by name, and what paper and supplement show."""
     contents = choose_contents(facts, outputs.selection, outputs.tables)
     values = {name: table.data for name, table in outputs.tables.items()}
-    evidence = gather_evidence(facts.study, facts.runs, values, facts.epochs)
+    evidence = gather_evidence(facts.study, facts.runs, values, facts.load_epochs)
     answer = answer_question(facts.study, evidence)
     drafts = draft_texts(facts, answer, evidence)
     findings, answer = assign_findings(facts, contents.paper, evidence, answer)
@@ -516,7 +516,7 @@ def main(
         network=read_table(network[0], "network") if network else None,
         checks=read_results(checks[0]) if checks else None,
         figure_specs=specs,
-        epochs=lambda: records.epochs,
+        load_epochs=lambda: records.epochs,
         state=State.from_json(checkout),
         paper_tables=[stem.name for stem in tables],
     )
