@@ -28,6 +28,11 @@ ACCEPTED = (
         ("power",),
     ),
     Accepted(
+        "Param figure_folder is a prefix of input or output file but hardcoded",
+        "it names the folder of all figures, of which a study can have none",
+        ("report", "paper_parts"),
+    ),
+    Accepted(
         "Shell command directly uses variable PREFORKED from outside of the rule",
         "rules/common.smk declares once how programs start; another way rebuilds no output",
     ),
