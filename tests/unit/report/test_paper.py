@@ -41,7 +41,7 @@ from report.findings import (
     find_effect_note,
     speedups,
     state_finding,
-    variation,
+    variation_note,
 )
 from report.latex import cited, first_sentence, keys_of, link_names, references, to_latex
 from report.methods import method_notes, methods, reproducibility
@@ -286,7 +286,7 @@ def test_drafts_say_what_tables_show(quickstart_like: tuple[Facts, list[Path], l
     data = {name: evidence.tables[name] for name in ("effects", "anova", "speedup")}
     answer = answers.answer_sentences(facts.runs, data["effects"], data["anova"])
     notes = list(drafts.discussion(answer, evidence))
-    decides, scaling = find_note(notes, "what-decides"), find_note(notes, "cost-of-scaling")
+    decides, scaling = find_note(notes, "variation"), find_note(notes, "cost-of-scaling")
     shares = data["anova"].set_index("term")["share"]
     assert max(decides.facts["shares"].values()) == shares.drop(["total", "error"]).max()
     largest = data["speedup"][data["speedup"]["n_devices"] == scaling.facts["devices"]]
@@ -333,7 +333,7 @@ def test_scatter_is_compared_with_each_factor(quickstart_like: tuple[Facts, list
     runs = quickstart_like[0].runs
     for factors, named in (({"a": 0.7, "b": 0.2}, []), ({"a": 0.7, "b": 0.06}, ["a"]), ({"a": 0.08}, [])):
         rows = pd.DataFrame({"term": [*factors, "error"], "share": [*factors.values(), 0.1]})
-        note = variation(Evidence(runs, {"anova": rows}))
+        note = variation_note(Evidence(runs, {"anova": rows}))
         assert note is not None and note.facts["scatter"] == 0.1
         assert [name for name in factors if f"{name} (" in note.partition(". ")[2]] == named
 
@@ -524,7 +524,9 @@ def test_results_are_the_answer_then_the_figures(tmp_path: Path) -> None:
         "Snakemake wants a file all the same"
     )
     in_supplement = re.findall("tables/([a-z]+)", contents["supplement"])
-    assert sorted(in_supplement) == sorted(set(TABLES) - {"anova", "effects", "missing", "scaling"}), "no run is missing, two counts"
+    assert sorted(in_supplement) == sorted(set(TABLES) - {"anova", "effects", "missing", "scaling"}), (
+        "no run is missing, two counts"
+    )
     supplement = replace(facts, paper_tables=["anova", "effects"], supplement_tables={"checks": "Table S3"})
     assert (
         supplement.see("checks") == " (Table~S3)"

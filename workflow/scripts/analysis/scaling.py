@@ -33,7 +33,7 @@ SERIES_OF_EITHER = Note(
     "device.",
 )
 NO_SERIES = "No series has three device counts, and any two fit such a law."
-MIN_COUNTS = 3  # of devices in a series; any two counts fit such a law
+MIN_COUNTS = 3  # Device counts of a series; any two fit such a law.
 READINGS = {
     "overhead grows": "the law does not fit, and Karp & Flatt's fraction rises with the number of devices: "
     "communication or another overhead grows with it, so 1/f is too optimistic",

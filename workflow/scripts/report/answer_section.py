@@ -13,14 +13,14 @@ from analysis.measured import cell_levels, level_text, levels_in_order, title, v
 from common.notes import Note
 from declared.responses import EPOCH_TIME
 from report.answer import answer_question, gather_evidence
-from report.findings import variation
+from report.findings import variation_note
 from report.material import Material
 from report.page_table import PageTable
 from report.results import note_heading
 
 OVERALL = "Uncertainty"  # heading of notes on all factors that come after those on one
-MAX_ROWS = 30  # of the ranking
-MAX_MEANS_ROWS, MAX_MEANS_COLUMNS = 12, 8  # of the table of means, which stands open
+MAX_ROWS = 30  # Most rows of the ranking.
+MAX_MEANS_ROWS, MAX_MEANS_COLUMNS = 12, 8  # A larger table of means is too large to stand open.
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def build_answer_section(material: Material) -> AnswerSection:
         main,
         answer.reading,
         means_by_setting(material, factors[0]) if factors else None,
-        [*answer.further, *filter(None, [variation(evidence)])],
+        [*answer.further, *filter(None, [variation_note(evidence)])],
         [table for table in ranked if table and table.rows],
     )
 

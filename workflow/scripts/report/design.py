@@ -22,7 +22,7 @@ from replication.reached import target_note
 from report.elsewhere import COMBINED, NOT_PLANNED, model_size
 from report.page_table import PageTable
 
-_SENTENCE_END = re.compile(r"(?<!al)[.;] (?![^()]*\))")  # outside parentheses
+_SENTENCE_END = re.compile(r"(?<!al)[.;] (?![^()]*\))")  # Not within parentheses.
 _COMMENT = re.compile(r"(?:^|\s)#\s*(.+)$")
 
 

@@ -15,7 +15,7 @@ from analysis.measured import distinct_names, framework_order, levels_in_order
 from common.notes import Note
 from common.text import end_sentence, join_words, number_of
 from report.facts import Facts
-from report.findings import Evidence, variation
+from report.findings import Evidence, variation_note
 from report.latex import to_latex
 from report.threats import MIN_EPOCHS
 
@@ -23,8 +23,8 @@ EFFECTS = ("effect", "effect-not-known")  # codes of notes on the effect of a fa
 # Codes of notes that an abstract repeats, and of those that it repeats with all their sentences.
 WHOLE_NOTES = ("response-not-measured", "no-answer", "one-cell", "differences")
 SHORT_ANSWER = (*WHOLE_NOTES, "means", *EFFECTS, "recovered", "best-level")
-MAX_NAMES = 4  # frameworks, models and data sets that an abstract lists
-NEAR_IDEAL_LOSS = 0.05  # of efficiency
+MAX_NAMES = 4  # Most frameworks, models or data sets that an abstract names.
+NEAR_IDEAL_LOSS = 0.05  # A smaller loss of efficiency needs no explanation.
 _INTERVAL = re.compile(r" [\[(][^\])]*\d[^\])]*[\])]")
 _CELLS = re.compile(r" \([a-z][^()]*\)")
 _PLACES = {
@@ -53,7 +53,7 @@ def abstract(facts: Facts, answer: Answer) -> Iterator[str]:
 
 def discussion(answer: Answer, evidence: Evidence) -> Iterator[str]:
     """Yield the main sources of variation, the cost of more devices, and what the data leave open."""
-    yield from filter(None, (variation(evidence), _scaling_note(evidence)))
+    yield from filter(None, (variation_note(evidence), _cost_of_scaling_note(evidence)))
     for note in answer.main:
         if note.code == "open-comparisons" and note.facts["open"]:
             text = (
@@ -99,7 +99,7 @@ def _shorten(note: str) -> str:
 
 
 def _measured_note(facts: Facts) -> Note:
-    """Return how many runs of which configurations were measured, and on which machine."""
+    """Return how many runs of which cells were measured, and on which machine."""
     runs, runs_per_cell = facts.runs, facts.runs.groupby("cell").size()
     names = {
         "framework": framework_order(runs),
@@ -151,8 +151,8 @@ def _limits(facts: Facts) -> list[str]:
     return [*limits, *([f"trainings of at most {epochs:g} epochs"] if epochs < MIN_EPOCHS else [])]
 
 
-def _scaling_note(evidence: Evidence) -> Note | None:
-    """Return what the best configuration on the most devices loses, and how many are below the baseline."""
+def _cost_of_scaling_note(evidence: Evidence) -> Note | None:
+    """Return what the best cell on the most devices loses, and how many are slower than the baseline."""
     rows = evidence.table("speedup", "n_devices", "speedup", "efficiency", "cell")
     rows = rows[rows["n_devices"] > rows.get("baseline_n_devices", 1)]
     if rows.empty:

@@ -31,10 +31,10 @@ from runs.phases import START, WAIT
 from traces.cells import PHASES, STEP, in_order, phase_label
 
 CURVES = ("epoch_time_s", "train_loss", "validation_loss", "train_accuracy", "validation_accuracy")
-MAX_LOG_CHARACTERS = 12_000_000  # of all log tails together
-MIN_LOG_CHARACTERS, MAX_CHARACTERS_PER_LOG = 1_000, 20_000  # of one log tail
-MAX_FILTER_LEVELS = 40  # of a column that has a list to filter by
-DIGITS = 3  # of numbers in the table
+MAX_LOG_CHARACTERS = 12_000_000  # Limit of all log tails together.
+MIN_LOG_CHARACTERS, MAX_CHARACTERS_PER_LOG = 1_000, 20_000  # Limits of one log tail.
+MAX_FILTER_LEVELS = 40  # A column with more levels has no list to filter by.
+DIGITS = 3  # Significant digits of numbers in the table.
 DETAIL_DIGITS = 6
 RECORDS_ELSEWHERE = Note(
     "records-elsewhere",

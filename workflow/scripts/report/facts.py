@@ -22,7 +22,7 @@ from network.fit import bytes_text
 from report import latex
 from report.checkout import State
 
-MEANS = "means"  # the paper's short table of cells
+MEANS = "means"  # Name of the paper's short table of cells.
 
 
 @functools.cache

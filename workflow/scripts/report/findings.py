@@ -42,10 +42,10 @@ from network.fit import deviation_note
 from prediction.held_out import ALL, IN_SAMPLE
 from prediction.methods import LAW
 
-FIGURE_REFERENCE = "THISFIGURE"  # the paper replaces it by the reference to the figure
-MIN_SHARE = 0.05  # of the variation, of a factor that is named
+FIGURE_REFERENCE = "THISFIGURE"  # The paper replaces it by the reference to the figure.
+MIN_SHARE = 0.05  # Smaller shares of the variation are not named.
 MAX_TERMS = 3
-CELL_COLUMNS = {"cell", "from_cell", "to_cell"}  # of tables
+CELL_COLUMNS = {"cell", "from_cell", "to_cell"}  # Columns of tables that name cells.
 # Columns of `effects`, which has no bounds for single runs.
 RATIO = ["ratio", "ratio_low_simultaneous", "ratio_high_simultaneous"]
 
@@ -154,7 +154,7 @@ def _peak_memory(_spec: FigureSpec, evidence: Evidence) -> Note | None:
     return _range_of_means(RESPONSES["memory"], None, drawn)
 
 
-def _range_of_times(_spec: FigureSpec, evidence: Evidence) -> Note | None:
+def _epoch_time_range(_spec: FigureSpec, evidence: Evidence) -> Note | None:
     """Name the fastest and the slowest cell."""
     cell_means = estimate_means(evidence.runs)
     means = cell_means.cell_statistics["mean"].dropna().sort_values(kind="stable")
@@ -185,7 +185,7 @@ def _effect_of_factor(spec: FigureSpec, evidence: Evidence) -> Note | None:
         texts = rows[["from", "to"]].map(_csv_level)
         rows = rows[(texts["from"] == first) & (texts["to"] == last)].sort_values("ratio", kind="stable")
     if rows.empty:
-        return _range_of_times(spec, evidence)
+        return _epoch_time_range(spec, evidence)
     least, greatest = (Estimate(*rows.iloc[at].reindex(RATIO)) for at in (0, -1))
     contexts = [_other_levels(evidence, str(rows.iloc[at]["to_cell"]), factor) for at in (0, -1)]
     change = " to ".join(combination_text({factor: level}) for level in (levels[0], levels[-1]))
@@ -413,7 +413,7 @@ def _prediction(_spec: FigureSpec, evidence: Evidence) -> Note | None:
     )
 
 
-def variation(evidence: Evidence) -> Note | None:
+def variation_note(evidence: Evidence) -> Note | None:
     """Return which factors explain the differences between runs, and how large scatter is."""
     rows = evidence.table("anova", "term", "share")
     parts = rows.set_index("term")["share"].astype(float).sort_values(ascending=False, kind="stable")
@@ -433,7 +433,7 @@ def variation(evidence: Evidence) -> Note | None:
             scatter += between_blocks
         rank = _rank_text(scatter, named)
         text += f" Runs of the same configuration account for {100 * scatter:.1f} %{of_blocks}, {rank}."
-    return Note("what-decides", text, shares=named, scatter=scatter)
+    return Note("variation", text, shares=named, scatter=scatter)
 
 
 def _rank_text(scatter: float, shares_of_terms: Mapping[str, float]) -> str:
@@ -475,8 +475,8 @@ def _csv_level(level: object) -> str:
 
 # By kind and by quantity on the y axis; None for all quantities, and for kinds without a choice of it.
 FINDINGS: Mapping[tuple[str, str | None], Finder] = {
-    ("overview", EPOCH_TIME.name): _range_of_times,
-    ("heat_map", EPOCH_TIME.name): _range_of_times,
+    ("overview", EPOCH_TIME.name): _epoch_time_range,
+    ("heat_map", EPOCH_TIME.name): _epoch_time_range,
     ("by_factor", EPOCH_TIME.name): _effect_of_factor,
     ("scaling", "speedup_and_efficiency"): lambda _, evidence: speedups(evidence),
     ("scaling", "efficiency"): lambda _, evidence: speedups(evidence),

@@ -69,19 +69,19 @@ PAGE, STYLE, PROGRAMS = (
     "page.css",
     ("page.js", "page_tables.js", "page_figures.js", "page_start.js"),
 )
-RUNS_IN_BLOCK = 16  # compressed together, because neighbouring runs are similar
+RUNS_IN_BLOCK = 16  # Runs compressed together, because neighbouring runs are similar.
 SECTIONS = ("design", "environment", "data", "figures", "failures", "runs", "reproduce")
 MAX_REASONS = 50
 RUNS_PER_REASON = 3
-PAGE_ROWS = 10  # the page's program shows tables of more than LONG_ROWS rows in pages of this length
+PAGE_ROWS = 10  # The page's program shows tables of more than LONG_ROWS rows in pages of this length.
 LONG_ROWS = 15
-MAX_OPEN_FIGURES = 4  # shown unfolded: the first one, then the paper's
+MAX_OPEN_FIGURES = 4  # Figures shown unfolded: the first one, then the paper's.
 OPEN_TABLES = ("cells", "effects")
 NAMED = re.compile(r"(?:\b[Tt]he )?\b(?P<kind>[Tt]able|[Ff]igure) `(?P<name>[\w-]+)`")
 CODE = re.compile(r"`([^`<>]+)`")
 FIRST_NUMBER = re.compile(r"[−-]?\d[\d,]*(?:\.\d+)?(?:e[−+-]?\d+)?")
-OVERVIEW = FigureSpec("overview", "overview")  # the table of runs has its series and colours
-OTHER_COLOUR = style.MUTED  # of runs that did not succeed
+OVERVIEW = FigureSpec("overview", "overview")  # The table of runs has its series and colours.
+OTHER_COLOUR = style.MUTED  # Colour of runs that did not succeed.
 # The page's program needs top-level await, DecompressionStream and <dialog>, its style sheet light-dark().
 BROWSERS = "Chrome or Edge 123, Firefox 120, Safari 17.5 or newer"
 

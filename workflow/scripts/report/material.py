@@ -23,7 +23,7 @@ from declared.site import Site
 from declared.study import Study
 from report.text import clean
 
-LARGE_SVG_BYTES = 300_000  # of a larger SVG the PNG is embedded if that is smaller
+LARGE_SVG_BYTES = 300_000  # The PNG replaces a larger SVG if it is smaller.
 POINTS_PER_INCH = 72
 PIXELS_PER_INCH = 140  # on screens, at which text of 6.5 pt is legible
 _NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?![\w.]*[A-Za-z_])")

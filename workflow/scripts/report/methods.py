@@ -62,8 +62,8 @@ NAMED_CONSTANTS = (
     "momentum",
 )
 NAMED_ELSEWHERE = ("model", "dataset", "epochs", "warmup_epochs")
-ANSWER_TABLES = ("effects", "anova", "checks")  # which the answer rests on wherever they are printed
-DIGEST_DIGITS = 12  # hex digits of an environment's digest and of a commit
+ANSWER_TABLES = ("effects", "anova", "checks")  # The answer rests on these tables wherever they are printed.
+DIGEST_DIGITS = 12  # Hex digits of an environment's digest and of a commit.
 MAX_REASONS = 10
 ON_ONE_NODE = "on 1 node: "
 CLOCKS = {"ranks": "all ranks", "master": "master"}

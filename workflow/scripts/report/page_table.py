@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from analysis.measured import title
 from declared.factors import factor_names
 
-MAX_UNWRAPPED = 36  # characters; longer cells are wrapped
-BROAD_FROM = 130  # characters of a row, with COLUMN_GAP between columns
+MAX_UNWRAPPED = 36  # Characters; longer cells are wrapped.
+BROAD_FROM = 130  # Characters of a row, with COLUMN_GAP between columns.
 COLUMN_GAP = 2
-MAX_PHONE_COLUMNS = 10  # of a table whose rows a phone lists with all columns
+MAX_PHONE_COLUMNS = 10  # A phone hides secondary columns of tables with more.
 FACTOR_TITLES = frozenset(map(title, factor_names()))
 
 

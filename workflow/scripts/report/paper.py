@@ -53,7 +53,9 @@ from report.results import arrange_sections, write_results
 from report.threats import threats
 
 GENERATED_HEADER = "% Overwritten by every `./ringside paper`: to change this text, copy it into main.tex.\n"
-MAX_FLOAT_ROWS = 40  # lines of a table in a paper that names no tables
+MAX_FLOAT_ROWS = (
+    40  # Tables with more lines are in the supplement, unless the study names the paper's tables.
+)
 MEANS_COLUMNS = (
     "epoch time (s)",
     "throughput (samples/s)",

@@ -33,7 +33,7 @@ from runs.machine_lock import machine_lock
 
 NICE = 19
 SHARED = (BINDING, "runs", *DECISION_FOLDERS, "network")  # linked from the campaign's results, and only read
-NOT_MIRRORED = ("results", ".snakemake")  # of the checkout; the preview has its own
+NOT_MIRRORED = ("results", ".snakemake")  # Folders of which the preview has its own.
 
 
 @contextlib.contextmanager

@@ -34,7 +34,7 @@ LIMITS = {
     "--target-nodes": (1, 10**6), "--epochs": (1e-9, 1e9), "--samples": (1e-9, 1e15),
     "--trainings": (1, 10**6),
 }  # fmt: skip
-COUNTS = ("nodes", "devices_per_node", "n_devices")  # they grow along a series
+COUNTS = ("nodes", "devices_per_node", "n_devices")  # Factors that grow along a series.
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from report.checkout import State
 from report.material import column
 from report.page_table import PageTable
 
-SHOWN_DIGITS = 12  # of digests in tables; details of a run have all
+SHOWN_DIGITS = 12  # Digits of digests in tables; details of a run have all.
 SPLITS = ("train", "validation")
 
 

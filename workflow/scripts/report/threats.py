@@ -16,7 +16,7 @@ from report.latex import items, to_latex
 
 MIN_REPLICATES = 5
 MIN_EPOCHS = 50
-MAX_WARNINGS = 5  # of libraries that are quoted
+MAX_WARNINGS = 5  # Most warnings of libraries that are quoted.
 
 
 def threats(facts: Facts) -> str:
