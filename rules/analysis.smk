@@ -23,11 +23,11 @@ for program in PRODUCTS.programs:
             PRODUCTS.program_inputs(program),
             environment=ancient(PRODUCTS.environments(program)),
             changed=changed(
-                program.rule, [*program_sources(*program.modules), *PRODUCTS.descriptions(program)]
+                program.rule, [*program_sources(*program.modules), *PRODUCTS.framework_files(program)]
             ),
         output:
-            report([file for file in PRODUCTS.files(program) if file.endswith(".csv")], category="Tables"),
-            [file for file in PRODUCTS.files(program) if not file.endswith(".csv")],
+            report([file for file in PRODUCTS.files_of_program(program) if file.endswith(".csv")], category="Tables"),
+            [file for file in PRODUCTS.files_of_program(program) if not file.endswith(".csv")],
         log:
             f"{RESULTS}/logs/tables/{program.rule}.log",
         localrule: not program.submitted

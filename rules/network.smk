@@ -15,7 +15,7 @@ rule network:
     """Benchmark all collectives that the study uses, for every distributed framework and number of nodes; make the table, and the figure if the study has it."""
     input:
         NETWORK_RECORDS,
-        PRODUCTS.files("network.fit") if BENCHMARKS.has_results else [],
+        PRODUCTS.files_of_program("network.fit") if BENCHMARKS.has_results else [],
         PRODUCTS.files_of_kind("network"),
 
 

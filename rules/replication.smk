@@ -12,7 +12,7 @@ from replication.required import Required
 
 WANTED = CAMPAIGN.study.replicates
 RULE = json.dumps(rule_fields(WANTED))
-PILOT_FILES = PRODUCTS.files("replication.pilot")
+PILOT_FILES = PRODUCTS.files_of_program("replication.pilot")
 
 
 if WANTED.adaptive and CAMPAIGN.is_measuring:

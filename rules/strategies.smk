@@ -13,8 +13,8 @@ from plan.strategies import strategy_file
 
 REQUIRED_TIMINGS = list(TIMINGS.outputs.values()) if CAMPAIGN.is_measuring else []
 COSTS_CSV, MESSAGES_CSV = (str(CAMPAIGN.table_file(name)) for name in ("costs", "messages"))
-COSTS_FILES = PRODUCTS.files("strategies.costs_table")
-FOUND_FILES = PRODUCTS.files("strategies.study_search")
+COSTS_FILES = PRODUCTS.files_of_program("strategies.costs_table")
+FOUND_FILES = PRODUCTS.files_of_program("strategies.study_search")
 STRATEGIES_JSON = display_path(strategy_file(STUDY, SITE))
 
 

@@ -107,11 +107,11 @@ def test_registered_table_is_planned(monkeypatch: pytest.MonkeyPatch, campaign: 
     monkeypatch.setitem(TABLES, "run_count", program.tables[0])
     monkeypatch.setitem(PROGRAM_OF, "run_count", program)
     planned_products = products_of(campaign)
-    assert planned_products.files(program) == [
+    assert planned_products.files_of_program(program) == [
         f"results/quickstart/tables/run_count.{suffix}" for suffix in ("csv", "md", "tex")
     ]
     assert (
-        set(planned_products.files(program)) <= set(planned_products.table_files)
+        set(planned_products.files_of_program(program)) <= set(planned_products.table_files)
         and "run_count" in planned_products.printed_tables
     )
     assert planned_products.arguments(program) == [

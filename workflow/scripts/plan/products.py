@@ -53,7 +53,7 @@ class Products:
     """The figures and tables of a campaign.
 
     Attributes:
-        traits: Properties of the study and its campaign.
+        traits: Traits of the study and its campaign.
         figures: Figures by name, in order.
         programs: Programs that make its tables, without those made on request only.
     """
@@ -95,9 +95,9 @@ class Products:
     @property
     def table_files(self) -> list[str]:
         """The files of all tables."""
-        return [file for program in self.programs for file in self.files(program)]
+        return [file for program in self.programs for file in self.files_of_program(program)]
 
-    def files(self, program: TableProgram | str) -> list[str]:
+    def files_of_program(self, program: TableProgram | str) -> list[str]:
         """Return the files that a program of tables writes."""
         program = PROGRAMS[program] if isinstance(program, str) else program
         names = [file for table in program.tables_of(self.traits) for file in table.files]
@@ -134,7 +134,7 @@ class Products:
         is_needed = program.environment and self._campaign.study.extra_p
         return [str(environment_stamp(self._campaign.site.cache, program.environment))] if is_needed else []
 
-    def descriptions(self, program: TableProgram) -> list[str]:
+    def framework_files(self, program: TableProgram) -> list[str]:
         """Return the descriptions of the study's frameworks if a program reads them."""
         names = self._campaign.study.factors["framework"] if program.reads_models else []
         return [display_path(load_framework(name).file) for name in names if is_registered(name)]
@@ -157,7 +157,7 @@ def _flag(name: str) -> str:
 
 
 def campaign_traits(campaign: Campaign, benchmarks: CollectiveBenchmarks, timings: Timings) -> Traits:
-    """Return the properties of a study and its campaign, for published tables according to their files."""
+    """Return the traits of a study and its campaign. Published tables have those that their files show."""
 
     def is_recorded(name: str) -> bool:
         return campaign.published_folder is None or campaign.table_file(name).exists()
