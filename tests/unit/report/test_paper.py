@@ -524,7 +524,9 @@ def test_results_are_the_answer_then_the_figures(tmp_path: Path) -> None:
         "Snakemake wants a file all the same"
     )
     in_supplement = re.findall("tables/([a-z]+)", contents["supplement"])
-    assert sorted(in_supplement) == sorted(set(TABLES) - {"anova", "effects", "missing", "scaling"}), "no run is missing, two counts"
+    assert sorted(in_supplement) == sorted(set(TABLES) - {"anova", "effects", "missing", "scaling"}), (
+        "no run is missing, two counts"
+    )
     supplement = replace(facts, paper_tables=["anova", "effects"], supplement_tables={"checks": "Table S3"})
     assert (
         supplement.see("checks") == " (Table~S3)"
