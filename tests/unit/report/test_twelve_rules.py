@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from declared.figure_specs import FigureSpec
 from figures import captions
 from report import make, twelve_rules
 from report.material import Material
@@ -65,10 +66,13 @@ def test_a_verdict_links_to_what_the_page_has(whole_study: Material) -> None:
 
 
 def test_bounds_link_to_figures_over_nodes(whole_study: Material) -> None:
-    pictures = [
-        replace(whole_study.pictures[0], name=name) for name in ("by_batch_size", "by_nodes", "scaling")
+    specs = [
+        FigureSpec("by_batch_size", "by_factor", x="batch_size"),
+        FigureSpec("by_nodes", "by_factor", x="nodes"),
+        FigureSpec("scaling", "scaling"),
     ]
-    verdicts = dict(twelve_rules.judge_all(replace(whole_study, pictures=pictures)))
+    pictures = [replace(whole_study.pictures[0], name=spec.name) for spec in specs]
+    verdicts = dict(twelve_rules.judge_all(replace(whole_study, pictures=pictures, specs=specs)))
     (links,) = (verdict.links for rule, verdict in verdicts.items() if rule.number == 11)
     anchors = [anchor for anchor, _ in links if anchor.startswith("figure-")]
     assert anchors == ["figure-by_nodes", "figure-scaling"]
