@@ -47,10 +47,14 @@ that nothing jumps as nodes are added. The law does not describe scales inside a
 node can have any topology: predictions for several nodes use only measurements with the same number of
 devices per node, if there are any.
 
-To add a term of F, such as the time in an uplink that several nodes share:
+A slower link, such as an uplink that several nodes share, is not a new term: it changes the seconds that a
+message takes, in `step_terms` (links at nominal rates) and `message_times.message_terms` (the benchmark).
 
-1. Name it next to FLAT, and add it to FORMS, PARTS and PRIORS. If it takes bytes at the nominal rates of
-   links, add it to NOMINAL_LINKS too, so that its forms predict several nodes from one node alone.
+To add a term of F:
+
+1. Name it next to FLAT, and add it to PARTS and PRIORS, and to FORMS: to each form that needs it (a form is a
+   tuple of terms). If it takes bytes at the nominal rates of links, add it to NOMINAL_LINKS too, so that its
+   forms predict several nodes from one node alone.
 2. Return what its coefficient is multiplied by from `step_terms` (`node_terms`): 0 where it does not apply;
    NaN excludes all forms with it. Multiply by c, if it depends on it, in `Terms.design_matrix`.
 3. If it depends on a rate that can be unknown, let `_fill_unknown_links` fill it in.
