@@ -243,7 +243,7 @@ def test_the_resolution_is_in_percent_of_the_epoch_time(read):
     assert mean["size_percent"] == pytest.approx(100 * math.expm1(mean["statistic"] * cell_means.sd))
 
 
-def test_the_resolution_by_cell_uses_the_moderated_spreads_of_intervals(read):
+def test_resolution_by_cell_has_the_spreads_of_intervals(read):
     runs = read(failures={})
     cell_means = estimate_means(runs)
     assert cell_means.moderated_spreads == pytest.approx(cell_means.cell_statistics["s"].to_numpy())

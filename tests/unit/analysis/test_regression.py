@@ -330,11 +330,11 @@ def test_an_estimate_has_the_decimals_that_its_error_allows(numbers, text):
     assert regression_table.coefficient_text(*without_stars) == text.rstrip("*")
 
 
-def test_terms_whose_cells_are_fitted_exactly_have_no_error_by_cell():
+def test_exactly_fitted_cells_give_no_error_by_cell():
     # The intercept fits the only cell of the base level exactly, whatever its runs measured.
-    other, level = np.repeat([0, 1, 1, 1, 1, 1], 3), np.repeat([0, 1, 2, 3, 4, 5], 3)
+    is_other, level = np.repeat([0, 1, 1, 1, 1, 1], 3), np.repeat([0, 1, 2, 3, 4, 5], 3)
     times = level**2 + np.tile([0.1, 0.3, 0.0], 6)
-    result = fit(times, cell=level, other=other, level=level)
+    result = fit(times, cell=level, is_other=is_other, level=level)
     by_cell = estimates(result, "standard_error_by_cell")
     assert result.exact == ["intercept"] == by_cell.index[by_cell.isna()].tolist()
     assert math.isnan(estimates(result, "p_by_cell")["intercept"])

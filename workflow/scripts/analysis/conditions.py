@@ -434,12 +434,12 @@ def is_emulated(runs: pd.DataFrame) -> bool:
 
 def emulated_nodes_note(runs: pd.DataFrame) -> str:
     """Say that results of several nodes are those of one machine if their nodes are emulated; else ""."""
-    several = successful(runs)
-    several = several[several["nodes"] > 1]
-    if not is_emulated(several):
+    ok = successful(runs)
+    multi_node = ok[ok["nodes"] > 1]
+    n_emulated = int(multi_node["placement"].eq("emulated").sum())
+    if not n_emulated:
         return ""
-    n_emulated = int(several["placement"].eq("emulated").sum())
-    subject = "All nodes are" if n_emulated == len(several) else "Some nodes are"
+    subject = "All nodes are" if n_emulated == len(multi_node) else "Some nodes are"
     text = f"{subject} groups of processes on one machine, so times say nothing about a real network."
     return Note("emulated-nodes", text, runs=n_emulated)
 

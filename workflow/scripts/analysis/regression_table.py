@@ -155,8 +155,9 @@ def coefficient_text(
             f"{round(value, decimals) + 0.0:.{decimals}f}".replace("-", "−")
             for value in (estimate, error, by_cell)
         ]
-    without = f"{numbers[1]}; {tables.DASH}" if has_errors_by_cell else numbers[1]
-    errors = without if math.isnan(by_cell) else f"{numbers[1]}; {numbers[2]}"
+    errors = f"{numbers[1]}; {numbers[2]}"
+    if math.isnan(by_cell):
+        errors = f"{numbers[1]}; {tables.DASH}" if has_errors_by_cell else numbers[1]
     return f"{numbers[0]} ({errors})" + next(
         (star for limit, star in STARS.items() if stars and p < limit), ""
     )
