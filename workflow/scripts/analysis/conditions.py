@@ -432,13 +432,13 @@ def is_emulated(runs: pd.DataFrame) -> bool:
     return "emulated" in set(successful(runs)["placement"])
 
 
-def emulated_nodes_note(runs: pd.DataFrame) -> str:
-    """Say that results of several nodes are those of one machine if their nodes are emulated; else ""."""
+def emulated_nodes_note(runs: pd.DataFrame) -> Note | None:
+    """Say that results of several nodes are those of one machine if their nodes are emulated; else None."""
     ok = successful(runs)
     multi_node = ok[ok["nodes"] > 1]
     n_emulated = int(multi_node["placement"].eq("emulated").sum())
     if not n_emulated:
-        return ""
+        return None
     subject = "All nodes are" if n_emulated == len(multi_node) else "Some nodes are"
     text = f"{subject} groups of processes on one machine, so times say nothing about a real network."
     return Note("emulated-nodes", text, runs=n_emulated)

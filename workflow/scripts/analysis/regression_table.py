@@ -85,8 +85,8 @@ def table(runs: pd.DataFrame, fits: Fits) -> tables.Table:
         has_errors_by_cell = bool(fit.terms["standard_error_by_cell"].notna().any())
         display[f"{response.heading}: {printed_model(model, fit)}"] = [
             *(
-                coefficient_text(*values, fits_well, has_errors_by_cell)
-                for values in rows[columns].itertuples(index=False, name=None)
+                coefficient_text(a, b, c, d, fits_well, has_errors_by_cell)
+                for a, b, c, d in rows[columns].itertuples(index=False, name=None)
             ),
             *(_statistic(name, fit.statistics) for name in titles),
         ]

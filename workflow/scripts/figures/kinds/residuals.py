@@ -34,8 +34,8 @@ SESSION_LINE: Mapping[str, Any] = {
     "zorder": 1,
 }
 # The first sentence is the heading of the figure in a report, so it has no colon.
-LEAD = "Residuals of log epoch times{}, against normal quantiles{} cell means{}."
-BLOCKS_REMOVED = " Left and middle: within cells and blocks; right: within cells."
+LEAD = "Residuals of log epoch times within cells{}, against normal quantiles{} cell means{}."
+BLOCKS_REMOVED = " Left and middle: also within blocks."
 SEARCH_NOTE = (
     "Outliers are searched one at a time, because an outlier shifts the mean of its cell away from the other "
     "runs."
@@ -114,7 +114,7 @@ def _lead(has_order: bool, has_blocks: bool) -> str:
     axes = (",", " and run order") if has_order else (" and", "")
     if has_blocks and has_order:
         return LEAD.format("", *axes) + BLOCKS_REMOVED
-    return LEAD.format(f" within cells{' and blocks' if has_blocks else ''}", *axes)
+    return LEAD.format(" and blocks" if has_blocks else "", *axes)
 
 
 def _dot_style(series: Series) -> dict[str, Any]:
