@@ -243,6 +243,21 @@ def test_the_resolution_is_in_percent_of_the_epoch_time(read):
     assert mean["size_percent"] == pytest.approx(100 * math.expm1(mean["statistic"] * cell_means.sd))
 
 
+def test_resolution_by_cell_has_the_spreads_of_intervals(read):
+    runs = read(failures={})
+    cell_means = estimate_means(runs)
+    assert cell_means.moderated_spreads == pytest.approx(cell_means.cell_statistics["s"].to_numpy())
+    (check,) = (
+        check
+        for check in checks.run_checks(checks.residuals(runs), cell_means)
+        if check.assumption == f"{checks.HALF_INTERVAL}, n = 3"
+    )
+    upper = cell_means.cell_statistics["high"] / cell_means.cell_statistics["mean"]
+    assert check.verdict.facts["range_percent"] == pytest.approx(
+        [100 * (upper.min() - 1), 100 * (upper.max() - 1)]
+    )
+
+
 @pytest.mark.parametrize("case", ["no run", "one replicate", "all equal", "one cell", "two replicates"])
 def test_little_is_said_by_its_reason(case, read):
     runs = read(replicates={"one replicate": 1, "two replicates": 2}.get(case, 3), failures={})

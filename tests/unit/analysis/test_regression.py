@@ -1,6 +1,7 @@
 """Regressions against certified and published results, and brute force on a synthetic campaign."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -320,11 +321,33 @@ def test_a_level_that_leaves_it_to_the_site_is_no_number(runs):
         ((3.2, math.nan, math.nan, math.nan), "3.20"),
         ((3.2, 0.0, 0.0, 0.0), "3.20"),
         ((math.nan, math.nan, math.nan, math.nan), "–"),
+        ((22.0, 283.0, math.nan, math.nan, True, True), "22 (283; –)"),
     ],
 )
 def test_an_estimate_has_the_decimals_that_its_error_allows(numbers, text):
     assert regression_table.coefficient_text(*numbers) == text
-    assert regression_table.coefficient_text(*numbers, stars=False) == text.rstrip("*")
+    without_stars = (*numbers[:4], False, *numbers[5:])
+    assert regression_table.coefficient_text(*without_stars) == text.rstrip("*")
+
+
+def test_exactly_fitted_cells_give_no_error_by_cell():
+    # The intercept fits the only cell of the base level exactly, whatever its runs measured.
+    is_other, level = np.repeat([0, 1, 1, 1, 1, 1], 3), np.repeat([0, 1, 2, 3, 4, 5], 3)
+    times = level**2 + np.tile([0.1, 0.3, 0.0], 6)
+    result = fit(times, cell=level, is_other=is_other, level=level)
+    by_cell = estimates(result, "standard_error_by_cell")
+    assert result.exact == ["intercept"] == by_cell.index[by_cell.isna()].tolist()
+    assert math.isnan(estimates(result, "p_by_cell")["intercept"])
+    assert estimates(result, "standard_error")["intercept"] > 0
+
+
+def test_stars_are_those_of_the_larger_p(runs):
+    fits = regression.fit_all(runs)
+    key, fit = next(iter(fits.items()))
+    changed_terms = fit.terms.assign(p=0.2, p_by_cell=1e-9)
+    changed = replace(fit, terms=changed_terms, statistics=fit.statistics | {"lack of fit: p": math.nan})
+    texts = regression_table.table(runs, {key: changed}).display.iloc[: len(changed_terms), 1]
+    assert not texts.str.contains("*", regex=False).any()
 
 
 def degenerate(case, read):

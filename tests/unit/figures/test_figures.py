@@ -628,6 +628,7 @@ def test_bands_of_residuals_are_blocks_and_sessions_a_line(n_sessions, tmp_path)
     order = figure.axes[2]
     assert [text.get_text() for text in order.texts] == list("123")
     assert order.get_xlabel() == "run, in order (bands: blocks)"
+    assert not set(caption.below[0]) & set(":;")
     starts = [
         line for line in order.lines if line.get_color() == style.MUTED and np.ptp(line.get_xdata()) == 0
     ]

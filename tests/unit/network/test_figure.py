@@ -5,7 +5,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from analysis.conditions import states_run_counts
 from analysis.measured import Records
+from common.notes import find_note
 from common.schemas import schema
 from common.tables import write_table
 from declared.figure_specs import FigureSpec
@@ -39,6 +41,8 @@ def test_each_number_of_nodes_has_a_panel_with_a_bound(network, tmp_path):
     assert fit.rounds_text(network) in caption.partition("\n\n")[0]
     for note in (fit.setup_note, fit.link_rates_text, fit.missing_benchmarks_note):
         assert note(network) in caption
+    assert find_note(caption.below, "placement").facts["placements"] == sorted(network["placement"].unique())
+    assert states_run_counts("\n".join(caption.below))
     assert "nan" not in caption and len(caption.partition("\n\n")[0].split()) <= 70
 
 

@@ -236,7 +236,10 @@ def test_the_answer_has_the_numbers_of_the_tables(page: Page, campaign_files) ->
     marks = [mark.name for mark in quality.marks(material, twelve_rules.judge_all(material))]
     facts = find_note(marks, "runs-usable").facts
     assert (facts["usable"], facts["runs"], sum(facts["causes"].values())) == (110, 114, 4)
-    assert find_note(build_answer_section(material).main, "usable-runs").facts == facts
+    main = build_answer_section(material).main
+    assert find_note(main, "usable-runs").facts == facts
+    n_several = int(((material.ok["nodes"] > 1) & material.ok["placement"].eq("emulated")).sum())
+    assert (main[0].code, main[0].facts) == ("emulated-nodes", {"runs": n_several})
     assert all(mark in section for mark in marks)
 
 

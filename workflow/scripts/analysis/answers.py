@@ -76,8 +76,9 @@ READING = (
 )
 OPEN_BOUND = "; a round bracket at 1 excludes it"
 COMPUTATION = (
-    " Time beyond computation is epoch time minus that of the cell on one device, scaled to the batches of a "
-    "replica: communication, waiting and contention."
+    " Time beyond computation is epoch time minus that of the cell on one device (with the same "
+    "accumulation, if that was measured), scaled to the batches of a replica: communication, waiting and "
+    "contention."
 )
 ACCUMULATION = "sync_every"
 ACCURACY = "accuracy-of-accumulation"  # Code of a note.
@@ -468,7 +469,10 @@ def _recovered_note(runs: pd.DataFrame, contrasts: Sequence[Contrast]) -> Note |
         values.append(f"{_percent_interval(share)}{words}")
     phrase = _capitalize(setting_text(shared)) if shared else "On several devices"
     extent = " to ".join(values)
-    text = f"{phrase}, accumulation recovers {extent} of the time that an epoch takes beyond computation."
+    text = (
+        f"{phrase}, of the time that an epoch takes beyond computation (all-reduces, waiting and contention "
+        f"together), accumulation recovers {extent}."
+    )
     return Note("recovered", text, shares={pair.cells: share for pair, share in estimated})
 
 

@@ -234,6 +234,12 @@ class Spread:
         return estimate_prior(self.spreads**2 / self.df_share, counts * self.df_share, max_df)
 
     @cached_property
+    def moderated_spreads(self) -> np.ndarray:
+        """Moderated standard deviations of the cells with two or more values, with which tests are done."""
+        df = np.array([len(x) - 1 for x in self.replicated]) * self.df_share
+        return np.sqrt(self.prior.moderated(self.spreads**2 / self.df_share, df)[0])
+
+    @cached_property
     def bartlett(self) -> tuple[float, float]:
         """Statistic and p of Bartlett's test of equal standard deviations; NaN if the test is undefined."""
         if len(self.replicated) < 2 or not self.spreads.all():

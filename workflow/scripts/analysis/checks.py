@@ -539,7 +539,8 @@ def detectable_difference(n: int, df: float) -> float:
 def _check_resolution(cell_means: CellMeans) -> Iterator[Check]:
     """Yield the resolution of a mean and of a difference for the most common n > 1, in s.d. and in %.
 
-    The size uses the s.d. pooled over all cells. The verdict has the range over cells. If cells are compared
+    The size uses the s.d. pooled over all cells. The verdict has the range over cells with their moderated
+    s.d., as intervals and tests use it. If cells are compared
     within blocks, differences are in s.d. of the residuals after blocks.
     """
     counts = cell_means.cell_statistics["n"]
@@ -553,17 +554,19 @@ def _check_resolution(cell_means: CellMeans) -> Iterator[Check]:
         after = "" if spread is cell_means else " after blocks"
         size = 100 * math.expm1(width * spread.sd)
         size_text = f"about {tables.number(size, 2)} %"
+        facts: dict[str, list[float]] = {}
         if len(spread.spreads) > 1:
-            lowest, highest = (
-                tables.number(100 * math.expm1(width * s), 2)
-                for s in (spread.spreads.min(), spread.spreads.max())
-            )
+            facts["range_percent"] = [
+                100 * math.expm1(width * s)
+                for s in (spread.moderated_spreads.min(), spread.moderated_spreads.max())
+            ]
+            lowest, highest = (tables.number(percent, 2) for percent in facts["range_percent"])
             size_text = (
                 f"{lowest} to {highest} % by cell, with the s.d. of all together {tables.number(size, 2)} %"
             )
         test = f"Student's t, moderated s{', within blocks' if after else ''}"
         text = f"{width:.2f} s.d.{after}, {size_text} of epoch time"
-        yield Check(f"{name}, n = {n}", test, Note("resolution", text), width, math.nan, size)
+        yield Check(f"{name}, n = {n}", test, Note("resolution", text, **facts), width, math.nan, size)
 
 
 def table(runs: pd.DataFrame, data: pd.DataFrame | None = None) -> tables.Table:

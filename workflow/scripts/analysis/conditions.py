@@ -195,6 +195,13 @@ def load_note(runs: pd.DataFrame) -> str:
     return Note("notable-load", text, share=share) if share > NOTABLE_OTHER_SHARE else ""
 
 
+def placement_note(rows: pd.DataFrame) -> str:
+    """Say what nodes are in rows of runs or benchmarks that succeeded; "" if no row says it."""
+    placements = sorted(set(rows["placement"].dropna()))
+    places = " or ".join(_SHORT_PLACEMENTS[name] for name in placements)
+    return Note("placement", f"Nodes are {places}.", placements=placements) if placements else ""
+
+
 def _scopes_note(runs: pd.DataFrame, ok: pd.DataFrame) -> str:
     """Say what nodes are and, if readers need it, what batch sizes and times refer to.
 
@@ -423,6 +430,18 @@ def single_run_steps_note(runs: pd.DataFrame) -> Note | None:
 def is_emulated(runs: pd.DataFrame) -> bool:
     """Return whether the nodes of a successful run were groups of processes on one machine."""
     return "emulated" in set(successful(runs)["placement"])
+
+
+def emulated_nodes_note(runs: pd.DataFrame) -> Note | None:
+    """Say that results of several nodes are those of one machine if their nodes are emulated; else None."""
+    ok = successful(runs)
+    multi_node = ok[ok["nodes"] > 1]
+    n_emulated = int(multi_node["placement"].eq("emulated").sum())
+    if not n_emulated:
+        return None
+    subject = "All nodes are" if n_emulated == len(multi_node) else "Some nodes are"
+    text = f"{subject} groups of processes on one machine, so times say nothing about a real network."
+    return Note("emulated-nodes", text, runs=n_emulated)
 
 
 def shared_interface_note(runs: pd.DataFrame) -> str:

@@ -63,6 +63,7 @@ RESPONSES = (
     Response("epoch_time_s", "epoch time", "s"),
     Response("throughput_samples_s", "throughput", "samples/s"),
 )
+EXACT_FIT = 1e-6  # Errors by cell up to this share of the standard error are rounding errors.
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,13 @@ class Fit:
         default_factory=lambda: pd.DataFrame(columns=["cell", "n", "measured", "fitted"])
     )
     problem: str = ""
+
+    @property
+    def exact(self) -> list[str]:
+        """Terms without an error by cell in a model with such errors, because it fits their cells exactly."""
+        is_missing = self.terms["standard_error_by_cell"].isna()
+        is_exact = is_missing & self.terms["standard_error"].gt(0)
+        return [] if is_missing.all() else self.terms.loc[is_exact, "term"].tolist()
 
 
 Fits = dict[tuple[Response, str], Fit]
@@ -177,6 +185,8 @@ def _terms(
     errors, (by_cell, freedom) = robust_errors(fitted), clustered
     half = stats.t.ppf(0.975, fitted.df_resid) * errors
     with np.errstate(all="ignore"):
+        # The model fits all cells of such a term exactly, so they do not show how others would move it.
+        by_cell = np.where(by_cell <= EXACT_FIT * errors, math.nan, by_cell)
         t = np.where(np.isnan(errors), math.nan, fitted.params / errors)
         p_by_cell = 2 * stats.t.sf(np.abs(fitted.params / by_cell), freedom)
     by_unit = [fitted.params, errors, fitted.params - half, fitted.params + half, by_cell, fitted.bse]

@@ -80,10 +80,12 @@ def table(runs: pd.DataFrame, fits: Fits) -> tables.Table:
             _n_spare_cells(fit) >= MIN_SPARE_CELLS
             and not fit.statistics.get("lack of fit: p", math.nan) < SIGNIFICANCE_LEVEL
         )
-        columns = ["estimate", "standard_error", "standard_error_by_cell", "p_by_cell"]
+        rows["larger_p"] = rows[["p", "p_by_cell"]].max(axis="columns", skipna=False)
+        columns = ["estimate", "standard_error", "standard_error_by_cell", "larger_p"]
+        has_errors_by_cell = bool(fit.terms["standard_error_by_cell"].notna().any())
         display[f"{response.heading}: {printed_model(model, fit)}"] = [
             *(
-                coefficient_text(a, b, c, d, fits_well)
+                coefficient_text(a, b, c, d, fits_well, has_errors_by_cell)
                 for a, b, c, d in rows[columns].itertuples(index=False, name=None)
             ),
             *(_statistic(name, fit.statistics) for name in titles),
@@ -128,10 +130,18 @@ def _statistic_title(statistic: str, levels: str) -> str:
     return statistic
 
 
-def coefficient_text(estimate: float, error: float, by_cell: float, p: float, stars: bool = True) -> str:
+def coefficient_text(
+    estimate: float,
+    error: float,
+    by_cell: float,
+    p: float,
+    stars: bool = True,
+    has_errors_by_cell: bool = False,
+) -> str:
     """Return `estimate (standard error; by cell)stars`, with two significant digits of the error.
 
-    `p` is that of the error by cell.
+    Without an error by cell there is a dash in its place if other terms of the model have one. `p` is the
+    larger of those of the two errors.
     """
     if math.isnan(estimate):
         return tables.DASH
@@ -145,7 +155,9 @@ def coefficient_text(estimate: float, error: float, by_cell: float, p: float, st
             f"{round(value, decimals) + 0.0:.{decimals}f}".replace("-", "−")
             for value in (estimate, error, by_cell)
         ]
-    errors = numbers[1] if math.isnan(by_cell) else f"{numbers[1]}; {numbers[2]}"
+    errors = f"{numbers[1]}; {numbers[2]}"
+    if math.isnan(by_cell):
+        errors = f"{numbers[1]}; {tables.DASH}" if has_errors_by_cell else numbers[1]
     return f"{numbers[0]} ({errors})" + next(
         (star for limit, star in STARS.items() if stars and p < limit), ""
     )
@@ -188,9 +200,9 @@ def _notes(runs: pd.DataFrame, fits: Fits) -> list[str]:
         "cell). The first error is HC3 (MacKinnon & White 1985): how far other runs of the same cells would "
         "move the estimate. The second is clustered by cell (Cameron & Miller 2015): how far other cells "
         "would move it, because the model misses their means. * p < 0.05, ** p < 0.01, *** p < 0.001: "
-        "two-sided t tests with the second error, not corrected for the number of terms. Models with "
-        f"significant lack of fit, or with fewer than {MIN_SPARE_CELLS} cells more than coefficients, have "
-        "no stars. Blocks are not in the models."
+        "two-sided t tests, not corrected for the number of terms; p is the larger of those of the two "
+        f"errors. Models with significant lack of fit, or with fewer than {MIN_SPARE_CELLS} cells more than "
+        "coefficients, have no stars. Blocks are not in the models."
         if fitted
         else "",
         Note(
@@ -224,6 +236,13 @@ def _notes(runs: pd.DataFrame, fits: Fits) -> list[str]:
             text = f"Without a standard error in the {_model_phrase(model, fit)}, because they depend on a "
             text += f"single run: {', '.join(fit.unsure)}."
             notes.append(Note("no-standard-error", text, model=model, terms=fit.unsure))
+        if exact := fit.exact:
+            text = (
+                f"{tables.DASH} instead of the second error in the {_model_phrase(model, fit)}: it fits the "
+                f"cells of these terms exactly, so they do not show how others would move the estimate "
+                f"({', '.join(exact)})."
+            )
+            notes.append(Note("no-error-by-cell", text, model=model, terms=exact))
     if not fitted:
         return [*dict.fromkeys(notes), conditions.measurement_note(runs)]
     misfits = [

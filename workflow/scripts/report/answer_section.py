@@ -28,7 +28,8 @@ class AnswerSection:
     """The answer section of a report.
 
     Attributes:
-        main: The main notes of the answer, and the number of usable runs.
+        main: A note that nodes are emulated, if they are; the main notes of the answer; the number of usable
+            runs.
         reading: How to read them.
         means: The mean of each level of the first factor in question at each setting; None for large designs.
         further: Further notes, folded after the main figure.
@@ -58,7 +59,8 @@ def build_answer_section(material: Material) -> AnswerSection:
     data = {name: stage_table.table.data for name, stage_table in material.tables.items()}
     evidence = gather_evidence(study, material.runs_with_response, data, lambda: material.epochs)
     answer = answer_question(study, evidence)
-    main = [*answer.main, conditions.usable_runs_note(material.every_run)]
+    emulated = conditions.emulated_nodes_note(material.every_run)
+    main = [*filter(None, [emulated]), *answer.main, conditions.usable_runs_note(material.every_run)]
     if material.ok.empty:
         return AnswerSection(main)
     by_factor = contrasts_by_factor(evidence.runs, material.data("effects"), material.data("anova"), response)

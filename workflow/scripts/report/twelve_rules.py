@@ -352,7 +352,7 @@ def check_plots(material: Material) -> Verdict:
         text = "there is no figure."
         if silent:
             names = conditions.join_names(silent)
-            text = f"captions of {names} do not say how many runs a marker stands for."
+            text = f"the captions of the figures {names} do not say how many runs a marker stands for."
         return not_met("captions-without-n", text, figures=n_figures, without=silent)
     numeric = [title(name) for name in varying(material.runs) if is_treated_as_number(material.runs, name)]
     text = (

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 
+from analysis.conditions import placement_note
 from analysis.measured import Records, combination_text
 from common.notes import Note
 from common.units import DATA_RATES, Unit, choose_unit
@@ -46,7 +47,7 @@ FIT_LINE: Mapping[str, Any] = {"color": style.INK, "linewidth": 0.9, "linestyle"
 ROUND_TICK_FACTOR = 1.2  # factor of message sizes between a mean and the ticks of its rounds
 BOUND_LINE = (0, (1, 1.5))
 LEAD = (
-    "Bus bandwidth of {} by message size{}. Markers: harmonic means over {} of the median repetition; "
+    "Bus bandwidth of {} by message size{}. Markers: harmonic means (n = {}, one benchmark); "
     "bars: 95 % intervals; ticks: rounds."
 )
 OWN_LIBRARY = ", in each framework's own library"  # omitted for benchmarks that were measured elsewhere
@@ -54,8 +55,8 @@ BOUND_NOTE = Note("bound-drawn", "Dotted: the maximum that the link allows.")
 NO_BENCHMARK = Note("no-collective-benchmark", "no collective benchmark")
 NO_SUCCESSFUL_BENCHMARK = Note("no-successful-benchmark", "no successful collective benchmark")
 HOW_TO_READ = (
-    "{} Fit: seconds = latency + bytes / bandwidth; its deviation is the largest distance of the median of a "
-    "message size from it, and a poor fit deviates by more than "
+    "{} A round counts with its median repetition. Fit: seconds = latency + bytes / bandwidth; its deviation "
+    "is the largest distance of the median of a message size from it, and a poor fit deviates by more than "
     f"{100 * MAX_FIT_DEVIATION:g} %. Intervals are t intervals of the logarithm of the mean time. Both axes "
     "are logarithmic. Lines between markers only guide the eye."
 )
@@ -120,14 +121,17 @@ def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, captions.Caption]
         fit_handle.set_label(f"fit, {next(iter(fits.drawn))} only")
     legends.add_legend(grid.figure, all_series, further_handles if fits.drawn else further_handles[1:])
     same_note = Note("same-in-all-panels", f"All on {panels.panel_title(scales[0])}.", levels=scales[0])
+    lead = LEAD.format(
+        collectives_text(network), OWN_LIBRARY if ok["key"].notna().any() else "", rounds_text(network)
+    )
+    placement = placement_note(ok)
     sentences = [
-        LEAD.format(
-            collectives_text(network), OWN_LIBRARY if ok["key"].notna().any() else "", rounds_text(network)
-        ),
+        lead,
         _drawn_fits_note(fits.drawn),
         _poor_fits_note(fits.poor),
         BOUND_NOTE if has_bound else "",
         "" if is_titled and len(scales) > 1 else same_note,
+        placement,
         _not_fitted_note(fits.missing),
         "" if (network["status"] == "ok").all() else missing_benchmarks_note(network),
         omission_note if len(panel_levels) < len(all_panels) else "",
@@ -137,7 +141,7 @@ def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, captions.Caption]
         link_rates_text(network),
         setup_note(network),
     ]
-    return grid.figure, captions.split_caption(sentences, notes)
+    return grid.figure, captions.split_caption(sentences, notes, keep_first=[lead, placement])
 
 
 def _max_columns(network: pd.DataFrame, n_panels: int) -> int:
@@ -160,7 +164,7 @@ def _rate_unit(ok: pd.DataFrame) -> Unit:
 
 def _drawn_fits_note(deviations: Mapping[str, float]) -> str:
     """Return which frameworks have a fit, and how far it is off at most; "" without a fit."""
-    text = f"Fits drawn, off by up to: {_in_percent(deviations)}."
+    text = f"Fits drawn, largest deviation: {_in_percent(deviations)}."
     return Note("fits-deviate", text, deviations=deviations) if deviations else ""
 
 

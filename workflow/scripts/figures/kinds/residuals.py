@@ -33,7 +33,9 @@ SESSION_LINE: Mapping[str, Any] = {
     "linestyle": (0, (4, 2)),
     "zorder": 1,
 }
-LEAD = "Residuals of log epoch times {}, against normal quantiles{} cell means{}."
+# The first sentence is the heading of the figure in a report, so it has no colon.
+LEAD = "Residuals of log epoch times within cells{}, against normal quantiles{} cell means{}."
+BLOCKS_REMOVED = " Left and middle: also within blocks."
 SEARCH_NOTE = (
     "Outliers are searched one at a time, because an outlier shifts the mean of its cell away from the other "
     "runs."
@@ -109,10 +111,10 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
 
 def _lead(has_order: bool, has_blocks: bool) -> str:
     """Return what the panels show."""
-    if has_blocks:
-        right = "; right: within cells, over run order" if has_order else ""
-        return LEAD.format("within cells and blocks", " and", right)
-    return LEAD.format("within cells", *((",", " and run order") if has_order else (" and", "")))
+    axes = (",", " and run order") if has_order else (" and", "")
+    if has_blocks and has_order:
+        return LEAD.format("", *axes) + BLOCKS_REMOVED
+    return LEAD.format(" and blocks" if has_blocks else "", *axes)
 
 
 def _dot_style(series: Series) -> dict[str, Any]:
