@@ -54,8 +54,8 @@ def test_where_parallelism_does_not_vary_there_is_no_row(runs: pd.DataFrame) -> 
 
 
 def test_ranks_that_share_a_replica_count_as_devices(runs: pd.DataFrame) -> None:
-    larger = runs.assign(cell=runs["cell"] + ".larger", nodes=4, ranks=4, n_devices=4)
-    runs = pd.concat([runs, larger], ignore_index=True)
+    larger = [runs.assign(cell=runs["cell"] + f".{n}", nodes=n, ranks=n, n_devices=n) for n in (4, 8)]
+    runs = pd.concat([runs, *larger], ignore_index=True)
     plain = runs[runs["parallelism"] == "data"]
     for module in (speedup, scaling):
         assert "replicas-are-devices" in codes(module.table(runs).notes)
