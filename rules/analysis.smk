@@ -26,7 +26,10 @@ for program in PRODUCTS.programs:
                 program.rule, [*program_sources(*program.modules), *PRODUCTS.framework_files(program)]
             ),
         output:
-            report([file for file in PRODUCTS.files_of_program(program) if file.endswith(".csv")], category="Tables"),
+            report(
+                [file for file in PRODUCTS.files_of_program(program) if file.endswith(".csv")],
+                category="Tables",
+            ),
             [file for file in PRODUCTS.files_of_program(program) if not file.endswith(".csv")],
         log:
             f"{RESULTS}/logs/tables/{program.rule}.log",

@@ -16,7 +16,10 @@ MAKING = [
         for name, files in PRODUCTS.figure_files.items()
     ),
     *(
-        (PRODUCTS.files_of_program(program), [*program_sources(*program.modules), *PRODUCTS.framework_files(program)])
+        (
+            PRODUCTS.files_of_program(program),
+            [*program_sources(*program.modules), *PRODUCTS.framework_files(program)],
+        )
         for program in PRODUCTS.programs
     ),
 ]
