@@ -174,7 +174,7 @@ def test_driver_that_hangs_holds_up_no_rank(
 
 @pytest.fixture
 def node(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Site, dict[str, Any], Any]:
-    """A node with 8 A100s on which ranks train on 4 GPUs: site, content of rank_input.json, and environment of the ranks."""
+    """A node with 8 A100s, of which ranks use 4: site, content of rank_input.json, environment of the ranks."""
     monkeypatch.setenv("LD_LIBRARY_PATH", str(library.parent))
     nvml.describe(tmp_path / "gpus", a100s(8), is_running=True)
     path = os.pathsep.join([str(SCRIPTS), *sys.path])

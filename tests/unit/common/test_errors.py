@@ -10,14 +10,7 @@ from typing import Any
 
 import pytest
 
-from common.errors import (
-    CHECKOUT,
-    MAX_LINES,
-    CodedValueError,
-    InputError,
-    InputErrors,
-    exit_status,
-)
+from common.errors import CHECKOUT, MAX_LINES, CodedValueError, InputError, InputErrors, exit_status
 
 FIELDS = ("code", "problem", "file", "key", "got", "expected", "suggestion", "hint")
 FULL: dict[str, Any] = {

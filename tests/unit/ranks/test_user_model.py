@@ -17,13 +17,7 @@ from plan.design import plan_design
 from plan.identity import plan_run
 from records.run_rows import recorded_row
 from runs.supervise import supervise
-from support.trainings import (
-    Trainings,
-    assert_same,
-    epochs,
-    framework_params,
-    weights,
-)
+from support.trainings import Trainings, assert_same, epochs, framework_params, weights
 from support.user_models import user_models_in
 
 pytestmark = pytest.mark.training

@@ -10,13 +10,7 @@ from snakemake_interface_logger_plugins.common import LogEvent
 
 from common.errors import InputError
 from common.notes import codes
-from runs.progress import (
-    CampaignProgress,
-    Interruption,
-    count_usable,
-    filter_log,
-    print_planned_search,
-)
+from runs.progress import CampaignProgress, Interruption, count_usable, filter_log, print_planned_search
 from runs.session import SESSION_VARIABLE, raise_if_halted
 
 

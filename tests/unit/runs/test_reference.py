@@ -20,14 +20,7 @@ from plan.design import plan_design
 from plan.identity import plan_run
 from ranks.reference_work import DEFAULT_KIND, KINDS
 from runs import reference, supervise
-from runs.reference import (
-    ReferenceTime,
-    earlier_times,
-    geometry,
-    measure_before,
-    run_benchmark,
-    usual_band,
-)
+from runs.reference import ReferenceTime, earlier_times, geometry, measure_before, run_benchmark, usual_band
 from support.one_run import one_run
 
 NODE_LOST = Note("node-unreachable", "a node is gone")

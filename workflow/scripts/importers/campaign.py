@@ -12,15 +12,7 @@ from typing import Any
 import pandas as pd
 
 from common.errors import InputError, InputErrors, system_faults
-from common.files import (
-    CHECKOUT,
-    create_text,
-    digest_file,
-    display_path,
-    dump_line,
-    dump_yaml,
-    written_whole,
-)
+from common.files import CHECKOUT, create_text, digest_file, display_path, dump_line, dump_yaml, written_whole
 from common.keys import parse
 from common.notes import Note
 from common.run_status import RunStatus

@@ -5,11 +5,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 
 from common.notes import Note
-from common.shell import (
-    Unanswered,
-    capture,
-    query_with_retries,
-)
+from common.shell import Unanswered, capture, query_with_retries
 from launchers.protocol import AttemptLost
 
 CLIENT_TIMEOUT_S = 30  # time limit for a scheduler's client to answer

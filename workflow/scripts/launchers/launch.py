@@ -15,12 +15,7 @@ from typing import Any
 
 from common.notes import Note
 from common.run_status import RunStatus
-from common.shell import (
-    INACCESSIBLE_STATUS,
-    Program,
-    find_inaccessible_path,
-    inaccessible_path_note,
-)
+from common.shell import INACCESSIBLE_STATUS, Program, find_inaccessible_path, inaccessible_path_note
 from declared.site import Site
 from environments.record import BuiltEnvironment
 from launchers.log import read_end

@@ -8,9 +8,7 @@ from typing import Any, Protocol
 
 from common.notes import Note
 from common.run_status import RunStatus
-from common.shell import (
-    Program,
-)
+from common.shell import Program
 
 GRACE_S = 10.0  # After the first failure, the other ranks have this long to log their errors.
 

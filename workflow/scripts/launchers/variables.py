@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from common.program_sources import SCRIPTS
-from common.shell import (
-    export_lines,
-)
+from common.shell import export_lines
 from declared.site import Site
 from ranks.worker.devices import HIDING_VARIABLES
 

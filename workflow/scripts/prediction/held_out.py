@@ -33,13 +33,7 @@ from common.notes import Note
 from common.options import run_program
 from declared.factors import MIN_LEVELS_TO_HOLD_OUT
 from environments.built import read_built
-from prediction.inputs import (
-    exclusion_note,
-    heterogeneous_note,
-    is_heterogeneous,
-    measured_cells,
-    pooled_cv,
-)
+from prediction.inputs import exclusion_note, heterogeneous_note, is_heterogeneous, measured_cells, pooled_cv
 from prediction.message_times import CollectiveBenchmark, rate_text, read_benchmark
 from prediction.methods import LAW, NOT_HELD_OUT, Fold, Method, Prediction, methods
 

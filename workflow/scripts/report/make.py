@@ -32,16 +32,7 @@ from figures import style, value_axis
 from figures.view import build_view
 from plan.campaign import Campaign, measured_campaign
 from records.next_commands import CampaignArguments, repeat_commands
-from report import (
-    content,
-    design,
-    elsewhere,
-    every_run,
-    libraries,
-    quality,
-    site_and_software,
-    twelve_rules,
-)
+from report import content, design, elsewhere, every_run, libraries, quality, site_and_software, twelve_rules
 from report.anonymous import NOT_ANONYMOUS, Anonymizer, build_anonymizer
 from report.answer_section import build_answer_section
 from report.charts import Chart, HeatMap, build_charts

@@ -35,15 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import print_line, raise_if_machine_error
-from common.files import (
-    format_utc,
-    hold_lock,
-    node_name,
-    read_json,
-    write_json,
-    write_text,
-    written_whole,
-)
+from common.files import format_utc, hold_lock, node_name, read_json, write_json, write_text, written_whole
 from common.notes import Note
 from common.schemas import check
 from launchers.protocol import AttemptLost, AttemptStopped

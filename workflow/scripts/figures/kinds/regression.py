@@ -50,7 +50,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     legend_series = drawn_series if len(drawn_series) > 1 else []
     above_in = legends.legend_height(len(legend_series), style.COLUMN_INCHES) if legend_series else 0
     figure = style.new_figure(
-        style.COLUMN_INCHES, shape[0] * (PANEL_INCHES + 4 * panels.TITLE_ROW_INCHES) + above_in
+        style.COLUMN_INCHES, shape[0] * (PANEL_INCHES + 5 * panels.TITLE_ROW_INCHES) + above_in
     )
     axes = panels.create_axes(figure, shape, len(fits), share_x=False, share_y=False)
     styles = [(series.style, set(series.select(view.runs)["cell"])) for series in drawn_series]
@@ -181,7 +181,8 @@ def _panel_title(response: Response, model: str, fit: Fit) -> str:
     p = fit.statistics.get("lack of fit: p", math.nan)
     n_predicted = 0 if math.isnan(mape) else fit.cells["without_cell"].notna().sum()
     lines = [
-        f"{response.name}, {printed_model(model, fit)}",
+        response.name,
+        printed_model(model, fit),
         *([f"MAPE {tables.number(mape, 2)} %, {n_predicted} cells"] if n_predicted else []),
         *([f"lack of fit: {p_text(p)}"] if not math.isnan(p) else []),
     ]

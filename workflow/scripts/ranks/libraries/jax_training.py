@@ -37,16 +37,7 @@ from ranks.worker.group import free_port
 from ranks.worker.operators import Event, moved, show_clock
 from ranks.worker.phases import COMMUNICATION
 from ranks.worker.process import at_end
-from ranks.worker.trainer import (
-    CLIP_EPSILON,
-    HEURISTIC,
-    NONE,
-    ON_DEMAND,
-    RECOMPUTED,
-    TIMED,
-    UNFUSED,
-    Trainer,
-)
+from ranks.worker.trainer import CLIP_EPSILON, HEURISTIC, NONE, ON_DEMAND, RECOMPUTED, TIMED, UNFUSED, Trainer
 
 REPLICAS = ("data", "sharded")  # axes along which samples are partitioned
 # The phases that a traced step marks, in this order.

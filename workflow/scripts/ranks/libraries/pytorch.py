@@ -57,16 +57,7 @@ from ranks.worker.epoch_timer import EpochSums, EpochTimer
 from ranks.worker.group import free_port
 from ranks.worker.operators import Event, moved, show_clock
 from ranks.worker.phases import Untraced
-from ranks.worker.trainer import (
-    CLIP_EPSILON,
-    HEURISTIC,
-    NONE,
-    ON_DEMAND,
-    RECOMPUTED,
-    TIMED,
-    UNFUSED,
-    Trainer,
-)
+from ranks.worker.trainer import CLIP_EPSILON, HEURISTIC, NONE, ON_DEMAND, RECOMPUTED, TIMED, UNFUSED, Trainer
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
