@@ -46,6 +46,18 @@ def test_each_number_of_nodes_has_a_panel_with_a_bound(network, tmp_path):
     assert "nan" not in caption and len(caption.partition("\n\n")[0].split()) <= 70
 
 
+def test_legend_names_the_only_framework_with_a_fit(network, tmp_path):
+    poor = network[network["framework"] == "tensorflow-multiworker"].copy()
+    poor.loc[poor["bytes"] == 2**20, "seconds"] *= 9
+    rows = pd.concat([network[network["framework"] == "pytorch-ddp"], poor])
+    drawn, caption = draw(rows, tmp_path)
+    labels = [text.get_text() for text in drawn.legends[0].get_texts()]
+    assert find_note([*caption.below, *caption.endnotes], "fits-not-drawn").facts["deviations"].keys() == {
+        "tensorflow-multiworker"
+    }
+    assert [label for label in labels if label.startswith("fit")] == ["fit, pytorch-ddp only"]
+
+
 @pytest.mark.parametrize("nodes", [[2], [2, 3]])
 def test_each_collective_has_its_own_row_of_panels(nodes, tmp_path):
     kinds = ["all_reduce", "all_gather", "reduce_scatter"]

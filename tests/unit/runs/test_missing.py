@@ -31,3 +31,10 @@ def test_attempt_counts_more_than_an_old_record(tmp_path: Path) -> None:
     assert describe_missing(current).situation == Situation.OLD
     attempts.create_attempt_folder(current.parent)
     assert describe_missing(current).situation == Situation.UNFINISHED
+
+
+def test_reason_is_that_of_the_latest_attempt(tmp_path: Path) -> None:
+    for reason in ("was lost", "was stopped"):
+        attempts.write_unfinished_reason(attempts.create_attempt_folder(tmp_path), reason)
+    _, reason = describe_missing(tmp_path / "record.json")
+    assert reason.facts == {"attempt": 2, "reason": "was stopped"}
