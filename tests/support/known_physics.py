@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis.measured import read_runs
+from analysis.records import read_runs
 from common.schemas import schema
 from common.tables import read_table, write_table
 from declared.factors import factor_names

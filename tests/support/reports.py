@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from analysis import study
-from analysis.measured import Records
+from analysis.records import Records
 from common.files import write_json, write_text
 from declared.figure_specs import FigureSpec
 from declared.study import load_study

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis import measured
+from analysis import records
 from common.tables import read_table
 from support.synthetic import campaign, write_frames
 from traces import gather
@@ -148,7 +148,7 @@ def gathered(folder: Path, **options: float) -> tuple[pd.DataFrame, pd.DataFrame
     write_traced(folder, **options)
     named = {"runs": "runs.csv", "records": "runs", "phases": "phases.csv", "steps": "trace_steps.csv"}
     gather.main(**{option: folder / name for option, name in named.items()})
-    return measured.read_runs(folder / "runs.csv"), read_table(folder / "phases.csv", "phases")
+    return records.read_runs(folder / "runs.csv"), read_table(folder / "phases.csv", "phases")
 
 
 def write_attempt(folder: Path, runs: pd.DataFrame, run_id: str, intervals: pd.DataFrame) -> Path:
@@ -169,4 +169,4 @@ def write_attempt(folder: Path, runs: pd.DataFrame, run_id: str, intervals: pd.D
 
 def read_runs(folder: Path) -> pd.DataFrame:
     """Return all runs of a written campaign."""
-    return measured.read_runs(folder / "runs.csv")
+    return records.read_runs(folder / "runs.csv")

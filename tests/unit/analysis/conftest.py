@@ -2,7 +2,7 @@
 
 import pytest
 
-from analysis.measured import read_runs
+from analysis.records import read_runs
 from support.synthetic import write_campaign
 
 

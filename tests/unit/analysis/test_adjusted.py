@@ -20,7 +20,7 @@ from analysis.adjusted import (
 )
 from analysis.cell_means import CellMeans, estimate_means
 from analysis.covariance import fit_slopes, leverages
-from analysis.measured import read_runs
+from analysis.records import read_runs
 from common.notes import Note, find_note
 from support.published import FIBRES
 from support.simulated import beside_reference, referenced_coverage

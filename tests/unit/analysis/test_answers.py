@@ -10,7 +10,7 @@ import pytest
 from analysis import anova, answers, effects, tables
 from analysis.cell_means import estimate_means
 from analysis.contrasts import ON_AVERAGE, Contrast, contrasts_by_factor, rank_levels
-from analysis.measured import read_runs, read_timing_runs
+from analysis.records import read_runs, read_timing_runs
 from common.files import CHECKOUT
 from common.notes import Note, codes, find_note
 from support.synthetic import designed_campaign, write_frames

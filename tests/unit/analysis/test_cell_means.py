@@ -10,7 +10,7 @@ from statsmodels.formula.api import ols
 
 from analysis import cells, conditions, effects
 from analysis.cell_means import MAX_PRIOR_DF, after_blocks, estimate_means, estimate_prior
-from analysis.measured import Records
+from analysis.records import Records
 from declared.figure_specs import FigureSpec
 from figures.kinds import overview
 from support.published import NPK, PLANT_GROWTH, VASCULAR_GRAFTS, mlperf_runs

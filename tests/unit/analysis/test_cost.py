@@ -6,7 +6,7 @@ import pytest
 
 from analysis import cells, cost, energy, time_to_accuracy
 from analysis.cell_means import estimate_means, measured_response
-from analysis.measured import Records, read_runs
+from analysis.records import Records, read_runs
 from analysis.responses import response_notes, with_response
 from common.notes import codes, find_note
 from declared.responses import EPOCH_TIME, RESPONSES, TO_TARGET

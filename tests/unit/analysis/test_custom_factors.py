@@ -6,7 +6,8 @@ import pytest
 import yaml
 
 from analysis import cells, effects
-from analysis.measured import Records, levels_in_order, read_runs, title, varying
+from analysis.level_words import title
+from analysis.records import Records, levels_in_order, read_runs, varying
 from analysis.speedup import build_rows as speedup_rows
 from common.errors import InputError
 from common.tables import read_table, write_table

@@ -11,7 +11,7 @@ from statsmodels.stats.multitest import multipletests
 from analysis import decomposition, effects, tables
 from analysis.cell_means import estimate_means
 from analysis.intervals import Estimate
-from analysis.measured import read_runs
+from analysis.records import read_runs
 from common.notes import codes, find_note
 from declared.site import load_site
 from declared.study import load_study

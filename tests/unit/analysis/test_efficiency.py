@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from analysis import efficiency, strategies
-from analysis.measured import read_runs
+from analysis.records import read_runs
 from analysis.responses import response_notes, with_response
 from common.errors import InputError
 from common.files import CHECKOUT

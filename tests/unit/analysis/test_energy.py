@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from analysis import energy, speedup
-from analysis.measured import read_runs, successful
+from analysis.records import read_runs, successful
 from common.files import CHECKOUT
 from common.notes import codes, find_note
 from common.tables import read_table

@@ -11,7 +11,7 @@ import pytest
 from analysis import adjusted, decomposition, effects, strategies
 from analysis.cell_means import estimate_means
 from analysis.intervals import columns
-from analysis.measured import read_runs, read_timing_runs, successful, with_batch_numbers
+from analysis.records import read_runs, read_timing_runs, successful, with_batch_numbers
 from common.files import CHECKOUT, stored_file
 from common.tables import read_results, read_table
 from declared.factors import factor_table

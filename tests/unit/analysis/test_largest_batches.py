@@ -8,7 +8,7 @@ import pytest
 
 from analysis import cells, conditions, effects
 from analysis.batch_scaling import batch_scaling
-from analysis.measured import levels_in_order, read_runs, with_batch_numbers
+from analysis.records import levels_in_order, read_runs, with_batch_numbers
 from analysis.terms import is_treated_as_number
 from common.errors import InputError
 from common.tables import write_table

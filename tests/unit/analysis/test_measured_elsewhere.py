@@ -9,7 +9,7 @@ from scipy import stats
 
 from analysis import checks, conditions, effects, scaling, shares, speedup
 from analysis.cell_means import Values, estimate_means
-from analysis.measured import Records, are_times_to_train, measured_elsewhere, read_runs, varying
+from analysis.records import Records, are_times_to_train, measured_elsewhere, read_runs, varying
 from common.notes import Note
 from declared.factors import is_ladder
 from support.measured_elsewhere import DLPERF, MLPERF

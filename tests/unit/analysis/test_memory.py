@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from analysis import memory
-from analysis.measured import successful
+from analysis.records import successful
 from records.run_rows import memory_estimate_columns
 
 MEASURED_BYTES = 4e8

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from analysis import effects
-from analysis.measured import read_runs, successful
+from analysis.records import read_runs, successful
 from common.files import CHECKOUT
 from declared.study import load_study
 from importers import campaign

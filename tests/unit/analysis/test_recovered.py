@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from analysis.cell_means import MIN_SHARED_BLOCKS
-from analysis.measured import read_timing_runs
+from analysis.records import read_timing_runs
 from analysis.recovered import recovered_shares
 from common.files import CHECKOUT
 

@@ -11,7 +11,7 @@ from statsmodels.regression.linear_model import OLS
 from statsmodels.stats.oneway import anova_oneway
 
 from analysis import leave_out, regression, regression_table, terms
-from analysis.measured import successful
+from analysis.records import successful
 from common.notes import codes, find_note
 from support.synthetic import (
     SECONDS,

@@ -7,7 +7,7 @@ import pytest
 from analysis import anova, answers, cells, effects, time_to_accuracy
 from analysis.batch_scaling import batch_scaling
 from analysis.cell_means import estimate_means, estimate_response_means
-from analysis.measured import Records
+from analysis.records import Records
 from analysis.responses import response_notes, with_response
 from common.notes import codes, find_note
 from declared.responses import EPOCH_TIME, RESPONSES, Response

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from analysis import shares, speedup
-from analysis.measured import Records, successful
+from analysis.records import Records, successful
 from declared.models import model_graph
 from support.synthetic import all_reduce_time, designed_campaign, write_frames
 

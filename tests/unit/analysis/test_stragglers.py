@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.measured import read_runs
+from analysis.records import read_runs
 from analysis.stragglers import computing_times, find_stragglers, reference_times, table
 from common.files import CHECKOUT
 from common.notes import codes, find_note

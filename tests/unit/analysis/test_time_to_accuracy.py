@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from analysis import conditions, time_to_accuracy
-from analysis.measured import read_runs, successful
+from analysis.records import read_runs, successful
 from common.notes import codes, find_note
 from common.tables import read_table
 from declared import frameworks

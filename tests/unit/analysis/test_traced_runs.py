@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from analysis import conditions, study
-from analysis.measured import read_runs, read_timing_runs, successful, timing_runs, traced
+from analysis.records import read_runs, read_timing_runs, successful, timing_runs, traced
 from common.notes import codes
 from support.sentences import sentence, sentences
 from support.synthetic import write_frames

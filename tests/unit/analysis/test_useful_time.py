@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from analysis import useful_time
-from analysis.measured import read_runs
+from analysis.records import read_runs
 from common.notes import find_note
 from common.tables import read_table
 from support.synthetic import designed_campaign, write_frames

@@ -8,7 +8,7 @@ import pytest
 from statsmodels.regression.mixed_linear_model import MixedLM
 
 from analysis import variance
-from analysis.measured import read_runs, successful
+from analysis.records import read_runs, successful
 from common.files import CHECKOUT
 from common.notes import codes
 from common.tables import read_table

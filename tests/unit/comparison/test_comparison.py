@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.measured import read_runs
+from analysis.records import read_runs
 from common.errors import InputError
 from common.notes import find_note
 from common.tables import write_table

@@ -10,7 +10,7 @@ import pytest
 import scipy
 import yaml
 
-from analysis.measured import read_timing_runs
+from analysis.records import read_timing_runs
 from common.errors import InputError
 from common.notes import find_note
 from comparison.published import FASTER, OPEN, SLOWER, WITHIN, build_rows, make_table, match_cells

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 from matplotlib.collections import LineCollection, PolyCollection
 
-from analysis.measured import Records
+from analysis.records import Records
 from common.notes import codes
 from declared.figure_specs import FigureSpec
 from figures.kinds import accuracy

@@ -10,7 +10,7 @@ from analysis import drift as of_table
 from analysis import tables
 from analysis.adjusted import NO_REFERENCE, adjust_for_speed, adjusted_tables_note
 from analysis.adjusted import interval_gain_note as said_of_widths
-from analysis.measured import Records
+from analysis.records import Records
 from common.notes import find_note
 from declared.figure_specs import FigureSpec
 from figures.kinds import drift

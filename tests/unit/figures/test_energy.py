@@ -3,7 +3,7 @@
 import pytest
 
 from analysis.energy import WHY_NO_ENERGY, choose_scope
-from analysis.measured import Records
+from analysis.records import Records
 from common.notes import codes, find_note
 from declared.figure_specs import FigureSpec
 from figures import style

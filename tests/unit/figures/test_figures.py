@@ -15,7 +15,7 @@ import pytest
 
 from analysis import anova, conditions, speedup, tables
 from analysis.cell_means import estimate_means
-from analysis.measured import Records
+from analysis.records import Records
 from analysis.regression import fit_all
 from common.files import CHECKOUT
 from common.notes import codes, find_note

@@ -7,7 +7,7 @@ from matplotlib.patches import Rectangle
 
 from analysis import cells, tables
 from analysis.intervals import Estimate
-from analysis.measured import Records
+from analysis.records import Records
 from common.notes import codes
 from declared.figure_specs import FigureSpec
 from figures.kinds import heat_map

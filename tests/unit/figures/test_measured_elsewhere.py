@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from analysis.measured import Records
+from analysis.records import Records
 from declared.figure_specs import FigureSpec, from_json
 from figures import style
 from figures.kinds import by_factor, overview, residuals, scaling

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from analysis import cells
-from analysis.measured import OUT_OF_MEMORY_MARK, Records
+from analysis.level_words import OUT_OF_MEMORY_MARK
+from analysis.records import Records
 from declared.figure_specs import FigureSpec
 from figures import style
 from figures.kinds import memory, strategies

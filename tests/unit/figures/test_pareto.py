@@ -4,7 +4,7 @@ import pytest
 
 from analysis import cost
 from analysis.cell_means import estimate_means
-from analysis.measured import Records
+from analysis.records import Records
 from common.notes import codes, find_note
 from declared.figure_specs import FigureSpec
 from figures.kinds import pareto

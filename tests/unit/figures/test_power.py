@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from analysis.measured import Records, cell_levels
+from analysis.records import Records, cell_levels
 from common.notes import codes, find_note
 from common.tables import write_table
 from declared.figure_specs import FigureSpec

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from analysis.measured import Records
+from analysis.records import Records
 from common.notes import codes
 from declared.products.figure_kinds import KINDS
 from declared.records import RECORD_TABLES

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from analysis import tables
-from analysis.measured import Records
+from analysis.records import Records
 from common.files import CHECKOUT
 from common.notes import codes, find_note
 from declared.figure_specs import FigureSpec

@@ -3,7 +3,7 @@
 import pytest
 
 from analysis import time_to_accuracy
-from analysis.measured import Records
+from analysis.records import Records
 from common.errors import InputError
 from common.notes import find_note
 from declared.figure_specs import FigureSpec, read_figures

@@ -9,7 +9,7 @@ import pytest
 from matplotlib.colors import to_rgba
 
 from analysis import conditions
-from analysis.measured import Records
+from analysis.records import Records
 from common.files import CHECKOUT
 from common.notes import codes, find_note
 from declared.figure_specs import FigureSpec

@@ -8,7 +8,8 @@ import pandas as pd
 import pytest
 
 from analysis import conditions
-from analysis.measured import OUT_OF_MEMORY_MARK, Records, read_runs, traced
+from analysis.level_words import OUT_OF_MEMORY_MARK
+from analysis.records import Records, read_runs, traced
 from common.notes import codes, find_note
 from common.tables import write_table
 from declared.figure_specs import FigureSpec

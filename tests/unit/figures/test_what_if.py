@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from analysis.measured import Records
+from analysis.records import Records
 from common.notes import codes, find_note
 from declared.figure_specs import FigureSpec
 from figures import captions

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from analysis.conditions import states_run_counts
-from analysis.measured import Records
+from analysis.records import Records
 from common.notes import find_note
 from common.schemas import schema
 from common.tables import write_table

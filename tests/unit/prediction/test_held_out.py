@@ -14,7 +14,7 @@ import pytest
 from analysis import conditions, tables
 from analysis.decomposition import gradient_bytes
 from analysis.intervals import Estimate
-from analysis.measured import Records, read_timing_runs
+from analysis.records import Records, read_timing_runs
 from common.errors import InputError
 from common.files import CHECKOUT
 from common.notes import codes, find_note

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from analysis import conditions
-from analysis.measured import Records, read_timing_runs
+from analysis.records import Records, read_timing_runs
 from common.errors import InputError, exit_status
 from common.notes import codes, find_note
 from declared.figure_specs import FigureSpec

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.measured import cell_levels, timing_runs
+from analysis.records import cell_levels, timing_runs
 from common.notes import codes, find_note
 from prediction import what_if
 from prediction.message_times import CollectiveBenchmark, benchmark_points

@@ -8,7 +8,7 @@ import yaml
 
 from analysis import effects
 from analysis.cell_means import estimate_means
-from analysis.measured import read_runs, read_timing_runs
+from analysis.records import read_runs, read_timing_runs
 from common.errors import InputError
 from common.files import CHECKOUT
 from common.tables import read_table

@@ -27,7 +27,7 @@ from analysis import (
     useful_time,
     variance,
 )
-from analysis.measured import read_runs, read_timing_runs
+from analysis.records import read_runs, read_timing_runs
 from analysis.responses import with_response
 from common.files import CHECKOUT
 from common.schemas import schema

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from analysis import tables
-from analysis.measured import read_runs
+from analysis.records import read_runs
 from common.notes import codes, find_note
 from common.schemas import check
 from declared.figure_specs import FigureSpec

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from analysis.intervals import mean
-from analysis.measured import read_timing_runs
+from analysis.records import read_timing_runs
 from analysis.variance import Components
 from common.errors import InputError
 from common.files import CHECKOUT

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.measured import Records, read_runs
+from analysis.records import Records, read_runs
 from common.files import CHECKOUT
 from common.notes import Note
 from declared.imported import AcceptedFinding

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from analysis.cell_means import estimate_means
-from analysis.measured import cell_words, successful
+from analysis.level_words import cell_words
+from analysis.records import successful
 from analysis.tables import interval
 from figures import captions
 from report.charts import DARK_INK, LIGHT_INK, Chart, HeatMap, build_charts

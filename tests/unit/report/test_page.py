@@ -10,7 +10,7 @@ from urllib.parse import unquote
 import pandas as pd
 import pytest
 
-from analysis import answers, measured, tables
+from analysis import answers, records, tables
 from common.errors import InputError
 from common.notes import find_note
 from common.tables import write_table
@@ -248,7 +248,7 @@ def test_answer_is_sentences_main_figure_marks_tables(page: Page, campaign_files
     anova = pd.read_csv(campaign_files.results / "tables" / "anova.csv")
     material = campaign_files.material()
     first, further, _ = answers.answer_sentences(
-        measured.read_runs(campaign_files.runs_csv),
+        records.read_runs(campaign_files.runs_csv),
         effects,
         anova,
         material.study.answer_factors,

@@ -16,7 +16,7 @@ import pytest
 
 from analysis import answers, checks, conditions, study, tables
 from analysis import effects as effects_of_factors
-from analysis.measured import read_runs, successful
+from analysis.records import read_runs, successful
 from common.errors import InputError
 from common.files import CHECKOUT
 from common.notes import Note, codes, find_note

@@ -11,7 +11,7 @@ import pytest
 
 from analysis.cost import HOUR_S
 from analysis.intervals import Estimate
-from analysis.measured import Records, successful
+from analysis.records import Records, successful
 from analysis.tables import Table
 from common.errors import InputError
 from common.files import CHECKOUT

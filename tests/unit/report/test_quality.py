@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from analysis import checks, conditions
-from analysis.measured import read_runs
+from analysis.records import read_runs
 from analysis.tables import Table
 from common.notes import Note
 from plan.decisions import BY_CHANCE, NO, NOT_ASKED, YES

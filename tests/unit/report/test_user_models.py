@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from analysis.measured import read_runs
+from analysis.records import read_runs
 from common.notes import codes
 from declared.study import load_study
 from report.facts import Facts

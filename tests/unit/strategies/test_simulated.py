@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from analysis.cell_means import estimate_means
-from analysis.measured import Records
+from analysis.records import Records
 from common.notes import codes, find_note
 from common.schemas import schema
 from common.tables import write_table

@@ -5,7 +5,7 @@ add up.
 import pandas as pd
 import pytest
 
-from analysis.measured import traced
+from analysis.records import traced
 from common.errors import InputError
 from common.notes import codes, find_note
 from common.tables import read_table, write_table

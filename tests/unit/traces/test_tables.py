@@ -7,7 +7,7 @@ import pytest
 from analysis import intervals
 from analysis.cell_means import estimate_means
 from analysis.intervals import Estimate
-from analysis.measured import timing_runs
+from analysis.records import timing_runs
 from common.notes import codes, find_note
 from common.schemas import schema
 from common.tables import write_table

@@ -67,7 +67,8 @@ from analysis.cell_means import (
 )
 from analysis.covariance import MIN_IMPROVEMENT, Slopes, fit_slopes, select_slopes
 from analysis.intervals import ROUNDING, Estimate
-from analysis.measured import block_of, cache_last, cell_levels, level_texts, successful
+from analysis.level_words import level_texts
+from analysis.records import block_of, cache_last, cell_levels, successful
 from common.notes import Note
 
 TITLE = "Epoch times adjusted for machine speed during each run, with 95 % intervals, next to the plain means"

@@ -35,7 +35,6 @@ from analysis.cell_means import estimate_means, estimate_response_means, measure
 from analysis.contrasts import (
     Contrast,
     Ranking,
-    context_text,
     contrasts_by_factor,
     group_by_other_level,
     rank_levels,
@@ -45,16 +44,13 @@ from analysis.contrasts import (
 )
 from analysis.effects import margin_text
 from analysis.intervals import SIGNIFICANCE_LEVEL, Estimate, p_text
-from analysis.measured import (
+from analysis.level_words import cell_words, context_text, level_text, setting_text, title, treatment_text
+from analysis.records import (
     cell_levels,
-    cell_words,
-    level_text,
     levels_in_order,
     measured_elsewhere,
     out_of_memory_cells,
     successful,
-    title,
-    treatment_text,
     varying,
 )
 from analysis.recovered import recovered_shares
@@ -531,16 +527,6 @@ def _percent_interval(share: Estimate) -> str:
     """Return a share in per cent with its interval: `64 % [39 %, 85 %]`."""
     value, low, high = (f"{100 * part:.0f} %" for part in (share.value, share.low, share.high))
     return f"{value} [{low}, {high}]"
-
-
-def setting_text(levels: Mapping[str, Any]) -> str:
-    """Return levels as a phrase with prepositions: `on 2 nodes with batch size 16, no accumulation`."""
-    sizes = {name: level for name, level in levels.items() if name in SIZE_FACTORS}
-    further = {name: level for name, level in levels.items() if name not in sizes}
-    phrases = (
-        (preposition, treatment_text(part)) for preposition, part in (("on", sizes), ("with", further))
-    )
-    return " ".join(f"{preposition} {words}" for preposition, words in phrases if words)
 
 
 def _change_clause(contrasts: Sequence[Contrast], response: Response) -> str:

@@ -7,7 +7,8 @@ takes less time on more devices.
 
 import pandas as pd
 
-from analysis.measured import groups_by, level_text, varying, with_batch_numbers
+from analysis.level_words import level_text
+from analysis.records import groups_by, varying, with_batch_numbers
 from common.notes import Note
 
 KIND_TITLES = {

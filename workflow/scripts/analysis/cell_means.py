@@ -54,7 +54,7 @@ from scipy import optimize, special
 
 from analysis import intervals
 from analysis.intervals import ROUNDING, SIGNIFICANCE_LEVEL, Estimate
-from analysis.measured import block_of, cache_last, currency_of, successful
+from analysis.records import block_of, cache_last, currency_of, successful
 from declared.responses import EPOCH_TIME, Response
 
 MIN_SHARED_BLOCKS = 3

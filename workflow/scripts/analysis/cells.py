@@ -14,7 +14,8 @@ from scipy import stats
 from analysis import conditions, intervals, tables
 from analysis.cell_means import estimate_means, estimate_response_means
 from analysis.intervals import Estimate
-from analysis.measured import OUT_OF_MEMORY_MARK, cell_levels, level_text, level_texts, successful, title
+from analysis.level_words import OUT_OF_MEMORY_MARK, level_text, level_texts, title
+from analysis.records import cell_levels, successful
 from common.run_status import RunStatus
 from declared.factors import LARGEST
 from declared.responses import EPOCH_TIME, Response

@@ -19,7 +19,7 @@ from statsmodels.tools.sm_exceptions import SingularMatrixWarning
 from analysis import conditions, intervals, tables
 from analysis.cell_means import CellMeans, estimate_means
 from analysis.intervals import ROUNDING, SIGNIFICANCE_LEVEL
-from analysis.measured import measured_elsewhere, successful, to_float
+from analysis.records import measured_elsewhere, successful, to_float
 from common.lattice import find_lattices
 from common.notes import Note
 from common.text import number_of

@@ -7,15 +7,13 @@ from collections.abc import Collection, Iterable, Sequence
 import pandas as pd
 
 from analysis.cell_means import MIN_SHARED_BLOCKS, VariancePrior, estimate_means
-from analysis.measured import (
-    OUT_OF_MEMORY_MARK,
+from analysis.level_words import OUT_OF_MEMORY_MARK, combination_text, title
+from analysis.records import (
     are_times_to_train,
-    combination_text,
     measured_elsewhere,
     missing_cells,
     out_of_memory_cells,
     successful,
-    title,
     traced,
     unsuccessful,
 )

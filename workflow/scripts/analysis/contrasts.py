@@ -17,16 +17,8 @@ from analysis.anova import ERROR
 from analysis.cell_means import estimate_response_means
 from analysis.effects import EQUAL, factors_in_order
 from analysis.intervals import SIGNIFICANCE_LEVEL, Estimate, holm, simultaneous_ratios
-from analysis.measured import (
-    cell_levels,
-    level_text,
-    levels_in_order,
-    successful,
-    title,
-    to_float,
-    treatment_text,
-    varying,
-)
+from analysis.level_words import context_text, level_text, title, treatment_text
+from analysis.records import cell_levels, levels_in_order, successful, to_float, varying
 from declared.mesh import REQUIRED_AXIS
 from declared.responses import EPOCH_TIME, Response
 
@@ -165,11 +157,6 @@ def _order_cells(
     undefeated = (cell for cell in order if all(lead_over(cell, rival) >= 0 for rival in order))
     best = next(undefeated, order[0])
     return [best, *sorted((cell for cell in order if cell != best), key=lambda cell: lead_over(best, cell))]
-
-
-def context_text(levels: "pd.Series[Any] | Mapping[str, Any]", other_factors: Sequence[str]) -> str:
-    """Return the levels of the other factors in words, without those that a cell does not have."""
-    return treatment_text({name: levels[name] for name in other_factors if not pd.isna(levels[name])})
 
 
 def group_by_other_level(contrasts: Iterable[Contrast], factor: str) -> dict[Any, list[Contrast]]:

@@ -15,7 +15,8 @@ import pandas as pd
 
 from analysis import conditions, energy, tables
 from analysis.cell_means import estimate_column_means, name_bounds
-from analysis.measured import are_times_to_train, cell_levels, currency_of, level_texts, successful
+from analysis.level_words import level_texts
+from analysis.records import are_times_to_train, cell_levels, currency_of, successful
 from analysis.speedup import with_baseline_ratios
 from analysis.time_to_accuracy import seconds_to_accuracy
 from common.notes import Note

@@ -24,15 +24,8 @@ from analysis import conditions, intervals, tables
 from analysis.cell_means import estimate_means
 from analysis.effects import THROTTLED, cells_without_runs_note, contrasts, no_shared_session_note
 from analysis.intervals import Estimate, columns, estimate_of
-from analysis.measured import (
-    cell_levels,
-    level_text,
-    levels_in_order,
-    title,
-    treatment_text,
-    treatments,
-    varying,
-)
+from analysis.level_words import level_text, title, treatment_text
+from analysis.records import cell_levels, levels_in_order, treatments, varying
 from common.notes import Note
 from declared.mesh import exceeds_data_parallelism
 from declared.models import find_graph

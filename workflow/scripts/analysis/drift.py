@@ -22,7 +22,7 @@ from analysis.adjusted import (
     slopes_note,
 )
 from analysis.cell_means import after_blocks
-from analysis.measured import block_of, successful
+from analysis.records import block_of, successful
 from common.notes import Note
 from common.text import number_of
 

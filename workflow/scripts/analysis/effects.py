@@ -14,7 +14,8 @@ from scipy.sparse import csr_array
 from analysis import adjusted, conditions, intervals, tables
 from analysis.cell_means import CellMeans, Values, estimate_means, estimate_response_means, measured_response
 from analysis.intervals import SIGNIFICANCE_LEVEL, Estimate
-from analysis.measured import cell_levels, level_text, levels_in_order, successful, title, treatments, varying
+from analysis.level_words import level_text, title
+from analysis.records import cell_levels, levels_in_order, successful, treatments, varying
 from common.notes import Note
 from declared.mesh import REQUIRED_AXIS, unused_options
 from declared.responses import EPOCH_TIME, Response

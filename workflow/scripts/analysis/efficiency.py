@@ -19,7 +19,8 @@ import pandas as pd
 
 from analysis import conditions, tables
 from analysis.cell_means import estimate_response_means, name_bounds
-from analysis.measured import cell_levels, count_steps, level_texts, scale_to_dataset, successful, to_float
+from analysis.level_words import level_texts
+from analysis.records import cell_levels, count_steps, scale_to_dataset, successful, to_float
 from analysis.strategies import cell_requirements
 from common.errors import InputError
 from common.notes import Note

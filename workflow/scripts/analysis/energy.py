@@ -12,7 +12,8 @@ import pandas as pd
 
 from analysis import conditions, tables
 from analysis.cell_means import estimate_column_means, name_bounds
-from analysis.measured import cell_levels, level_texts, scale_to_dataset, successful
+from analysis.level_words import level_texts
+from analysis.records import cell_levels, scale_to_dataset, successful
 from analysis.speedup import with_baseline_ratios
 from common.notes import Note
 from common.text import number_of

@@ -3,7 +3,8 @@
 import pandas as pd
 
 from analysis import conditions, tables
-from analysis.measured import cell_levels, level_texts, successful
+from analysis.level_words import level_texts
+from analysis.records import cell_levels, successful
 from analysis.strategies import megabyte_texts
 from common.notes import Note
 from declared.factors import factor_names

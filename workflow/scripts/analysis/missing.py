@@ -3,7 +3,7 @@
 import pandas as pd
 
 from analysis import tables
-from analysis.measured import one_line, unsuccessful
+from analysis.records import one_line, unsuccessful
 from common.notes import Note
 from common.text import number_of
 

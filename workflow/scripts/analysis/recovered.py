@@ -19,7 +19,7 @@ import scipy
 
 from analysis.cell_means import MIN_SHARED_BLOCKS, Values
 from analysis.intervals import CONFIDENCE, Estimate
-from analysis.measured import successful
+from analysis.records import successful
 from analysis.shares import computation_cells
 from declared.responses import EPOCH_TIME
 

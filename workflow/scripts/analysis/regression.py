@@ -19,7 +19,7 @@ from statsmodels.tools.eval_measures import aicc
 from analysis import leave_out
 from analysis.cell_means import MAX_SPREAD_RATIO, Spread
 from analysis.intervals import ALL_THE_SAME, NO_VARIATION, is_constant
-from analysis.measured import size_factor_name, successful
+from analysis.records import size_factor_name, successful
 from analysis.terms import MODELS, Columns, split_estimable
 from common.notes import Note
 from common.text import number_of

@@ -6,7 +6,8 @@ import pandas as pd
 
 from analysis import conditions, tables
 from analysis.intervals import SIGNIFICANCE_LEVEL
-from analysis.measured import level_text, size_factor_name, successful, title, varying
+from analysis.level_words import level_text, title
+from analysis.records import size_factor_name, successful, varying
 from analysis.regression import LACK_OF_FIT, TERM_COLUMNS, Fit, Fits, printed_model
 from analysis.terms import base_level, is_treated_as_number
 from common.notes import Note

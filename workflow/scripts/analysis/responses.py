@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pandas as pd
 
 from analysis import cost, efficiency, energy
-from analysis.measured import successful
+from analysis.records import successful
 from analysis.time_to_accuracy import seconds_to_accuracy
 from common.notes import Note
 from common.text import number_of

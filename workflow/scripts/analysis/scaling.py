@@ -19,7 +19,8 @@ from scipy.optimize import OptimizeWarning, curve_fit
 from analysis import conditions, tables
 from analysis.cell_means import CellMeans, estimate_means
 from analysis.intervals import SIGNIFICANCE_LEVEL, Estimate, columns
-from analysis.measured import cell_levels, combination_text, level_text, successful, title, varying
+from analysis.level_words import combination_text, level_text, title
+from analysis.records import cell_levels, successful, varying
 from analysis.regression import LACK_OF_FIT, lack_of_fit
 from analysis.speedup import karp_flatt, one_device_cells_by_batch_size
 from common.notes import Note

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import pandas as pd
 
 from analysis import tables
-from analysis.measured import framework_order, level_text, levels_in_order, successful, title, varying
+from analysis.level_words import level_text, title
+from analysis.records import framework_order, levels_in_order, successful, varying
 from common.notes import Note
 from declared.records import split_settings
 

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.cell_means import estimate_means
-from analysis.measured import Records, cell_levels, count_steps, scale_to_dataset, successful
+from analysis.records import Records, cell_levels, count_steps, scale_to_dataset, successful
 from analysis.speedup import one_device_cells_by_local_batch
 
 # Parts of a run's wall time, in temporal order: column of `run_time_parts` -> name.

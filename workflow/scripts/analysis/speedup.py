@@ -15,7 +15,8 @@ import pandas as pd
 from analysis import conditions, tables
 from analysis.cell_means import CellMeans, estimate_means
 from analysis.intervals import ESTIMATE_COLUMNS, Estimate, columns
-from analysis.measured import cell_levels, groups_by, level_texts, measured_elsewhere, successful, varying
+from analysis.level_words import level_texts
+from analysis.records import cell_levels, groups_by, measured_elsewhere, successful, varying
 from common.notes import Note
 from common.text import number_of
 from declared.factors import NODES_AND_DEVICES, factor_names

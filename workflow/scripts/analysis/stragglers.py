@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 
 from analysis import tables
-from analysis.measured import read_runs, successful
+from analysis.records import read_runs, successful
 from common.notes import Note
 from common.options import run_program
 from common.tables import read_table

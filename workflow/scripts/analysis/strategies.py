@@ -10,7 +10,8 @@ from typing import Any
 import pandas as pd
 
 from analysis import conditions, tables
-from analysis.measured import cell_levels, level_texts, successful, title
+from analysis.level_words import level_texts, title
+from analysis.records import cell_levels, successful
 from common.errors import InputError
 from common.notes import Note
 from declared.factors import factor_names

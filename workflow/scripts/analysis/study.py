@@ -38,7 +38,7 @@ from analysis import (
     variance,
 )
 from analysis.cell_means import estimate_means
-from analysis.measured import currency_of, read_runs, timing_runs
+from analysis.records import currency_of, read_runs, timing_runs
 from analysis.responses import with_response
 from common.cores import all_cores
 from common.errors import InputError

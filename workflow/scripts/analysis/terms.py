@@ -13,7 +13,8 @@ import numpy as np
 import pandas as pd
 
 from analysis.conditions import SITE_DEFAULTS
-from analysis.measured import combination_text, has_words, levels_in_order, title, varying
+from analysis.level_words import combination_text, title
+from analysis.records import has_words, levels_in_order, varying
 from declared.factors import is_numeric
 
 TOLERANCE = 1e-9

@@ -10,7 +10,8 @@ import pandas as pd
 
 from analysis import conditions, intervals, tables
 from analysis.intervals import Estimate
-from analysis.measured import cell_levels, level_texts, successful
+from analysis.level_words import level_texts
+from analysis.records import cell_levels, successful
 from common.notes import Note
 from common.text import number_of
 

@@ -11,7 +11,8 @@ import pandas as pd
 
 from analysis import conditions, tables
 from analysis.cost import HOUR_S, paid_nodes
-from analysis.measured import cell_levels, currency_of, level_texts, successful, title
+from analysis.level_words import level_texts, title
+from analysis.records import cell_levels, currency_of, successful
 from analysis.shares import run_seconds
 from common.notes import Note
 from common.run_status import RunStatus

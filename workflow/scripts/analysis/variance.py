@@ -27,7 +27,7 @@ from statsmodels.tools.sm_exceptions import ConvergenceWarning
 from analysis import conditions, tables
 from analysis.cell_means import after_blocks, estimate_means
 from analysis.effects import cell_pairs
-from analysis.measured import block_of, successful
+from analysis.records import block_of, successful
 from common.notes import Note
 
 TITLE = "Variance of epoch time by source"

@@ -11,7 +11,8 @@ from analysis import intervals, tables
 from analysis.cell_means import estimate_means
 from analysis.conditions import join_names
 from analysis.intervals import SIGNIFICANCE_LEVEL
-from analysis.measured import level_text, title, varying
+from analysis.level_words import level_text, title
+from analysis.records import varying
 from common.notes import Note
 from common.text import number_of
 from comparison.matched import Compared

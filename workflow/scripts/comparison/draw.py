@@ -4,7 +4,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis.measured import treatment_text, varying
+from analysis.level_words import treatment_text
+from analysis.records import varying
 from comparison.changes import CHANGES, differing, summary
 from comparison.matched import Compared
 from figures import style, value_axis

@@ -14,14 +14,8 @@ from pathlib import Path
 import pandas as pd
 
 from analysis.conditions import NOTABLE_OTHER_SHARE, algorithms_note, join_names
-from analysis.measured import (
-    cell_levels,
-    framework_order,
-    level_text,
-    measured_elsewhere,
-    read_timing_runs,
-    successful,
-)
+from analysis.level_words import level_text
+from analysis.records import cell_levels, framework_order, measured_elsewhere, read_timing_runs, successful
 from common.errors import InputError
 from common.files import display_path
 from common.notes import Note

@@ -26,7 +26,8 @@ from scipy import special
 from analysis import intervals, tables
 from analysis.cell_means import estimate_response_means
 from analysis.intervals import SIGNIFICANCE_LEVEL
-from analysis.measured import cell_levels, level_text, read_timing_runs, successful, title, varying
+from analysis.level_words import level_text, title
+from analysis.records import cell_levels, read_timing_runs, successful, varying
 from common.errors import InputError
 from common.notes import Note
 from common.text import number_of

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from analysis.measured import Records
+from analysis.records import Records
 from common.errors import InputError
 from common.files import write_text
 from common.notes import codes

@@ -14,16 +14,8 @@ from matplotlib.lines import Line2D
 from analysis import tables
 from analysis.conditions import SITE_DEFAULTS, join_names
 from analysis.intervals import Estimate
-from analysis.measured import (
-    axis_label,
-    baseline_frameworks,
-    groups_by,
-    level_text,
-    levels_in_order,
-    title,
-    treatment_text,
-    varying,
-)
+from analysis.level_words import axis_label, level_text, title, treatment_text
+from analysis.records import baseline_frameworks, groups_by, levels_in_order, varying
 from analysis.speedup import baseline_cells
 from analysis.terms import is_treated_as_number
 from common.notes import Note

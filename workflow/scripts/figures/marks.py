@@ -9,7 +9,7 @@ from matplotlib.lines import Line2D
 from matplotlib.transforms import ScaledTranslation, Transform
 
 from analysis.intervals import Estimate
-from analysis.measured import OUT_OF_MEMORY_MARK
+from analysis.level_words import OUT_OF_MEMORY_MARK
 from figures import style
 from figures.style import SeriesStyle
 

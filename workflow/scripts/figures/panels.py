@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis import conditions
-from analysis.measured import treatment_text
+from analysis.level_words import treatment_text
 from common.notes import Note
 from declared.factors import MODEL_AND_DATASET
 from figures import captions, legends, style

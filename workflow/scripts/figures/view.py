@@ -14,18 +14,14 @@ import pandas as pd
 
 from analysis.cell_means import CellMeans, estimate_response_means
 from analysis.intervals import Estimate
-from analysis.measured import (
-    OUT_OF_MEMORY_MARK,
-    combination_text,
+from analysis.level_words import OUT_OF_MEMORY_MARK, combination_text, level_text, title, treatment_text
+from analysis.records import (
     currency_of,
-    level_text,
     levels_in_order,
     out_of_memory_cells,
     series_factors,
     size_factor_name,
     successful,
-    title,
-    treatment_text,
     varying,
 )
 from analysis.responses import response_notes, with_response
@@ -348,7 +344,7 @@ def build_response_view(records: RunsAndEpochs, spec: FigureSpec) -> View:
 def build_view(runs: pd.DataFrame, spec: FigureSpec, response: Response = EPOCH_TIME) -> View:
     """Return the view of a figure.
 
-    By default series are those of `analysis.measured.series_factors`. Every other varying factor makes
+    By default series are those of `analysis.records.series_factors`. Every other varying factor makes
     panels, so that no marker averages over a factor.
 
     Args:

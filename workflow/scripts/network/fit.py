@@ -22,7 +22,8 @@ import pandas as pd
 
 from analysis import conditions, intervals, tables
 from analysis.intervals import Estimate, columns
-from analysis.measured import combination_text, one_line
+from analysis.level_words import combination_text
+from analysis.records import one_line
 from common.notes import Note
 from common.options import run_program
 from common.run_status import RunStatus

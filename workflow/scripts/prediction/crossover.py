@@ -12,14 +12,8 @@ import numpy as np
 import pandas as pd
 
 from analysis import conditions, tables
-from analysis.measured import (
-    combination_text,
-    level_text,
-    read_timing_runs,
-    title,
-    varying,
-    with_batch_numbers,
-)
+from analysis.level_words import combination_text, level_text, title
+from analysis.records import read_timing_runs, varying, with_batch_numbers
 from common.notes import Note
 from common.options import run_program
 from declared.factors import PARALLELISM_OPTIONS

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from analysis.measured import levels_in_order, treatment_text, treatments
+from analysis.level_words import treatment_text
+from analysis.records import levels_in_order, treatments
 from declared.factors import is_custom
 from prediction.study import StudyPredictor
 
@@ -68,7 +69,7 @@ def study_cases(cells: pd.DataFrame) -> pd.DataFrame:
     """Return one cell for each combination of FACTORS, on several nodes if there are such cells.
 
     The column `treatment` has the levels of parallelism and of the user's factors as text. In all other
-    factors of treatments (`analysis.measured.treatments`), cases have the base level.
+    factors of treatments (`analysis.records.treatments`), cases have the base level.
     """
     is_distributed = cells["nodes"] > 1
     cases = cells[is_distributed] if is_distributed.any() else cells

@@ -20,15 +20,8 @@ import pandas as pd
 from analysis import conditions, intervals, tables
 from analysis.adjusted import adjusted_times
 from analysis.intervals import Estimate
-from analysis.measured import (
-    combination_text,
-    read_timing_runs,
-    successful,
-    treatment_text,
-    treatments,
-    varying,
-    with_batch_numbers,
-)
+from analysis.level_words import combination_text, treatment_text
+from analysis.records import read_timing_runs, successful, treatments, varying, with_batch_numbers
 from common.notes import Note
 from common.options import run_program
 from declared.factors import MIN_LEVELS_TO_HOLD_OUT

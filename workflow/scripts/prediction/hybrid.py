@@ -21,7 +21,8 @@ import numpy as np
 import pandas as pd
 
 from analysis import conditions, tables
-from analysis.measured import cell_levels, cell_words, read_runs, successful, varying, with_batch_numbers
+from analysis.level_words import cell_words
+from analysis.records import cell_levels, read_runs, successful, varying, with_batch_numbers
 from common.notes import Note
 from common.options import run_program
 from common.schemas import schema

@@ -12,7 +12,7 @@ import pandas as pd
 from analysis import conditions
 from analysis.adjusted import adjusted_times
 from analysis.decomposition import gradient_bytes
-from analysis.measured import count_steps, scale_to_dataset, successful, with_device_count
+from analysis.records import count_steps, scale_to_dataset, successful, with_device_count
 from common.notes import Note
 from declared.factors import PARALLELISM_OPTIONS, factor_names, factors_without_effect_on
 from declared.frameworks import has_strategies

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.measured import one_line
+from analysis.records import one_line
 from common.errors import InputError
 from common.notes import Note
 from declared.factors import factor_names

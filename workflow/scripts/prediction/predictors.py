@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis.measured import read_timing_runs, with_batch_numbers
+from analysis.records import read_timing_runs, with_batch_numbers
 from common.errors import InputError
 from common.tables import stored_file
 from common.text import alternatives

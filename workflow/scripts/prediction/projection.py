@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import conditions, tables
-from analysis.measured import currency_of, measured_elsewhere
+from analysis.records import currency_of, measured_elsewhere
 from common.notes import Note
 from common.options import run_program
 from prediction import worth

@@ -3,7 +3,7 @@
 import pandas as pd
 
 from analysis import conditions
-from analysis.measured import successful
+from analysis.records import successful
 from common.notes import Note
 from prediction.inputs import heterogeneous_note
 from prediction.message_times import rate_text

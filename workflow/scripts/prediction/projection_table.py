@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from analysis import tables
-from analysis.measured import title
+from analysis.level_words import title
 from prediction.curves import CURVE, EFFICIENCIES, FACTORS, SUFFIXES
 from prediction.message_times import rate_text
 

@@ -21,15 +21,8 @@ import pandas as pd
 from analysis import conditions, intervals, tables
 from analysis.cell_means import CellMeans, estimate_means
 from analysis.intervals import Estimate
-from analysis.measured import (
-    cell_levels,
-    cell_words,
-    read_runs,
-    successful,
-    timing_runs,
-    traced,
-    with_batch_numbers,
-)
+from analysis.level_words import cell_words
+from analysis.records import cell_levels, read_runs, successful, timing_runs, traced, with_batch_numbers
 from common.notes import Note
 from common.options import run_program
 from common.tables import read_table

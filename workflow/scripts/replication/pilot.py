@@ -26,7 +26,8 @@ import pandas as pd
 from analysis import conditions, tables
 from analysis.cell_means import MAX_PRIOR_DF
 from analysis.intervals import t_interval
-from analysis.measured import level_text, successful, timing_runs
+from analysis.level_words import level_text
+from analysis.records import successful, timing_runs
 from analysis.variance import Components, estimate_components, log_times_by_run
 from common.errors import InputError
 from common.notes import Note

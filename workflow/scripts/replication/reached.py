@@ -9,7 +9,8 @@ from typing import Any
 import pandas as pd
 
 from analysis import conditions, tables
-from analysis.measured import cell_levels, cell_words, read_runs, successful, timing_runs
+from analysis.level_words import cell_words
+from analysis.records import cell_levels, read_runs, successful, timing_runs
 from common.notes import Note
 from common.options import run_program
 from common.run_status import RunStatus

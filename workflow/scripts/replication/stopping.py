@@ -24,7 +24,7 @@ import pandas as pd
 
 from analysis.cell_means import MAX_PRIOR_DF, CellMeans, estimate_means
 from analysis.intervals import t_interval
-from analysis.measured import timing_runs
+from analysis.records import timing_runs
 from declared.factors import factor_names
 from declared.study import MIN_POOLED_DF, Replicates
 from plan.decisions import BY_CHANCE, NO, NOT_ASKED, YES

@@ -17,7 +17,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.measured import distinct_names
+from analysis.records import distinct_names
 from common.files import CHECKOUT, load_yaml, node_name, write_text, written_whole
 from common.latex import latex_text
 from declared.site import Site

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from analysis import conditions, tables
-from analysis.contrasts import Ranking, context_text, contrasts_by_factor, rank_levels
-from analysis.measured import cell_levels, level_text, levels_in_order, title, varying
+from analysis.contrasts import Ranking, contrasts_by_factor, rank_levels
+from analysis.level_words import context_text, level_text, title
+from analysis.records import cell_levels, levels_in_order, varying
 from common.notes import Note
 from declared.responses import EPOCH_TIME
 from report.answer import answer_question, gather_evidence

@@ -13,7 +13,7 @@ import pandas as pd
 
 from analysis import tables
 from analysis.intervals import Estimate
-from analysis.measured import axis_label, cell_words, device_axis_label, level_text
+from analysis.level_words import axis_label, cell_words, device_axis_label, level_text
 from declared.products.figure_kinds import KINDS
 from figures import lines, panels, rows, selection, value_axis
 from figures.kinds import heat_map

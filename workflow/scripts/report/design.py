@@ -9,7 +9,8 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from analysis.measured import combination_text, level_text, measured_elsewhere, title, title_with_unit
+from analysis.level_words import combination_text, level_text, title, title_with_unit
+from analysis.records import measured_elsewhere
 from common.notes import Note
 from common.text import number_of
 from declared.datasets import find_dataset

@@ -11,7 +11,7 @@ import pandas as pd
 
 from analysis import conditions
 from analysis.answers import Answer
-from analysis.measured import distinct_names, framework_order, levels_in_order
+from analysis.records import distinct_names, framework_order, levels_in_order
 from analysis.speedup import accumulates_as_baseline
 from common.notes import Note
 from common.text import end_sentence, join_words, number_of

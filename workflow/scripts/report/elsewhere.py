@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from analysis import conditions
-from analysis.measured import are_times_to_train, distinct_names
+from analysis.records import are_times_to_train, distinct_names
 from common.notes import Note
 from common.text import end_sentence, number_of
 from declared.imported import Imported

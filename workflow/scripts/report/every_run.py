@@ -10,15 +10,8 @@ import numpy as np
 import pandas as pd
 
 from analysis import tables
-from analysis.measured import (
-    has_words,
-    level_text,
-    measured_elsewhere,
-    series_factors,
-    title,
-    treatment_text,
-    varying,
-)
+from analysis.level_words import level_text, title, treatment_text
+from analysis.records import has_words, measured_elsewhere, series_factors, varying
 from common.files import read_json
 from common.notes import Note
 from declared.factors import is_numeric

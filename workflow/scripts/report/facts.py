@@ -10,7 +10,8 @@ import pandas as pd
 from jinja2 import Environment, StrictUndefined, Template
 
 from analysis import conditions
-from analysis.measured import combination_text, successful
+from analysis.level_words import combination_text
+from analysis.records import successful
 from common.files import load_yaml
 from common.notes import Note
 from common.text import join_words, number_of

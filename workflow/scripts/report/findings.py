@@ -14,20 +14,10 @@ import pandas as pd
 
 from analysis import shares, tables
 from analysis.anova import BLOCK, ERROR, TOTAL
-from analysis.answers import setting_text
 from analysis.cell_means import estimate_means, estimate_response_means
 from analysis.intervals import ESTIMATE_COLUMNS, SIGNIFICANCE_LEVEL, Estimate, estimate_of, p_text
-from analysis.measured import (
-    cell_levels,
-    cell_words,
-    combination_text,
-    currency_of,
-    level_text,
-    levels_in_order,
-    successful,
-    title,
-    varying,
-)
+from analysis.level_words import cell_words, combination_text, level_text, setting_text, title
+from analysis.records import cell_levels, currency_of, levels_in_order, successful, varying
 from analysis.responses import with_response
 from analysis.speedup import accumulates_as_baseline
 from common.notes import Note

@@ -20,7 +20,7 @@ from markupsafe import Markup, escape
 
 from analysis import conditions
 from analysis.intervals import SIGNIFICANCE_LEVEL
-from analysis.measured import Records, missing_cells, out_of_memory_cells, unsuccessful
+from analysis.records import Records, missing_cells, out_of_memory_cells, unsuccessful
 from common.files import write_text
 from common.options import run_program
 from common.run_status import RunStatus

@@ -12,7 +12,7 @@ import pandas as pd
 
 from analysis import tables
 from analysis.cell_means import CellMeans, estimate_means, estimate_response_means, measured_response
-from analysis.measured import one_line, successful
+from analysis.records import one_line, successful
 from analysis.responses import with_response
 from analysis.tables import Table
 from common.errors import InputError

@@ -13,15 +13,13 @@ import pandas as pd
 from analysis import conditions, tables
 from analysis.cell_means import measured_response
 from analysis.effects import build_rows
-from analysis.measured import (
-    OUT_OF_MEMORY_MARK,
+from analysis.level_words import OUT_OF_MEMORY_MARK, level_text, title_with_unit
+from analysis.records import (
     distinct_names,
     framework_order,
-    level_text,
     levels_in_order,
     missing_cells,
     out_of_memory_cells,
-    title_with_unit,
     unsuccessful,
     varying,
 )

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from analysis.measured import title
+from analysis.level_words import title
 from declared.factors import factor_names
 
 MAX_UNWRAPPED = 36  # Characters; longer cells are wrapped.

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from analysis.answers import Answer
-from analysis.measured import Records, currency_of
+from analysis.records import Records, currency_of
 from analysis.responses import with_response
 from analysis.tables import PAGE_ROWS, Table, fits_float, is_landscape, latex, read
 from common.errors import InputError

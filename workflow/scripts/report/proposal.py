@@ -17,13 +17,13 @@ from analysis.cell_means import estimate_response_means
 from analysis.conditions import is_emulated
 from analysis.cost import HOUR_S
 from analysis.intervals import Estimate
-from analysis.measured import (
+from analysis.level_words import title
+from analysis.records import (
     Records,
     are_times_to_train,
     distinct_names,
     size_factor_name,
     successful,
-    title,
     varying,
 )
 from analysis.responses import MEMORY, with_response

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from analysis import checks, conditions
-from analysis.measured import missing_cells, out_of_memory_cells, successful
+from analysis.records import missing_cells, out_of_memory_cells, successful
 from analysis.tables import Table, number
 from common.notes import Note
 from common.text import number_of

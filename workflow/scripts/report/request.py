@@ -20,7 +20,8 @@ import pandas as pd
 from analysis.cell_means import estimate_means
 from analysis.cost import HOUR_S
 from analysis.intervals import ESTIMATE_COLUMNS, Estimate, columns, estimate_of
-from analysis.measured import cell_words, groups_by, level_text, successful, varying
+from analysis.level_words import cell_words, level_text
+from analysis.records import groups_by, successful, varying
 from analysis.speedup import baseline_cells
 from common.errors import InputError, check_range
 from common.run_status import RunStatus

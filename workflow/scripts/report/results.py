@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from analysis import conditions
 from analysis.answers import ACCUMULATION, ACCURACY, Answer
-from analysis.measured import title
+from analysis.level_words import title
 from common.notes import Note
 from common.text import end_sentence
 from declared.factors import SIZE_FACTORS

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from analysis import conditions
-from analysis.measured import distinct_names
+from analysis.records import distinct_names
 from analysis.tables import DASH, number
 from common.errors import InputError
 from common.files import CHECKOUT, digest_file, display_path, read_json

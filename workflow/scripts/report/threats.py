@@ -6,7 +6,7 @@ import pandas as pd
 
 from analysis import checks, conditions
 from analysis.intervals import SIGNIFICANCE_LEVEL
-from analysis.measured import treatments, unsuccessful, varying
+from analysis.records import treatments, unsuccessful, varying
 from common.run_status import RunStatus
 from declared.records import WARNING_SEPARATOR
 from network import fit

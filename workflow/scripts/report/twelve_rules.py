@@ -13,7 +13,8 @@ import pandas as pd
 
 from analysis import conditions
 from analysis.intervals import SIGNIFICANCE_LEVEL, p_text
-from analysis.measured import distinct_names, one_line, title, unsuccessful, varying
+from analysis.level_words import title
+from analysis.records import distinct_names, one_line, unsuccessful, varying
 from analysis.tables import number
 from analysis.terms import is_treated_as_number
 from common.notes import Note

@@ -18,7 +18,8 @@ from scipy.stats import kendalltau
 from analysis import conditions, tables
 from analysis.cell_means import CellMeans, estimate_means
 from analysis.intervals import ESTIMATE_COLUMNS, Estimate, columns
-from analysis.measured import level_text, read_timing_runs, successful, title_with_unit, varying
+from analysis.level_words import level_text, title_with_unit
+from analysis.records import read_timing_runs, successful, varying
 from common.notes import Note
 from common.options import run_program
 from declared.factors import factor_names

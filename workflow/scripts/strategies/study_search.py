@@ -16,7 +16,7 @@ from typing import Any
 import pandas as pd
 
 from analysis import tables
-from analysis.measured import title_with_unit
+from analysis.level_words import title_with_unit
 from common.errors import InputError
 from common.files import digest_text, display_path, write_text
 from common.notes import Note

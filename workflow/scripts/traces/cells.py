@@ -9,7 +9,8 @@ import pandas as pd
 
 from analysis import conditions, intervals, tables
 from analysis.intervals import Estimate, columns
-from analysis.measured import cell_levels, level_text, successful, title, traced, varying
+from analysis.level_words import level_text, title
+from analysis.records import cell_levels, successful, traced, varying
 from common.notes import Note
 from declared.factors import factor_names
 from runs.phases import EPOCH, START

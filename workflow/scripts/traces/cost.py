@@ -7,7 +7,8 @@ import pandas as pd
 from analysis import conditions, tables
 from analysis.cell_means import estimate_means
 from analysis.intervals import columns
-from analysis.measured import cell_levels, successful, title
+from analysis.level_words import title
+from analysis.records import cell_levels, successful
 from common.notes import Note
 from declared.factors import UNTRACED, factor_names, is_traced
 from traces.cells import add_factors, estimate, level_columns

@@ -12,7 +12,7 @@ import pandas as pd
 
 from analysis import intervals, shares, tables
 from analysis.intervals import Estimate, columns, estimate_of
-from analysis.measured import cell_levels, timing_runs
+from analysis.records import cell_levels, timing_runs
 from analysis.speedup import one_device_cells_by_local_batch
 from common.notes import Note
 from traces import cells, cost

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.measured import successful, traced
+from analysis.records import successful, traced
 from common.cores import all_cores
 from common.errors import InputError
 from common.notes import Note

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from analysis import tables
-from analysis.measured import Records
+from analysis.records import Records
 from common.options import run_program
 from traces import bottlenecks, cells, cost, exposed, path
 

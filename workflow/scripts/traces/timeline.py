@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.measured import with_phases
+from analysis.records import with_phases
 from common.errors import InputError
 from common.files import read_json
 from ranks.worker.phases import COMMUNICATION

@@ -14,7 +14,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, MaxNLocator
 
 from analysis import intervals
-from analysis.measured import Records, treatment_text
+from analysis.level_words import treatment_text
+from analysis.records import Records
 from common.notes import Note
 from declared.figure_specs import FigureSpec
 from figures import captions, legends, marks, panels, selection, style, value_axis

@@ -3,7 +3,8 @@
 from matplotlib.figure import Figure
 
 from analysis.batch_scaling import batch_scaling, scaling_phrase
-from analysis.measured import Records, title
+from analysis.level_words import title
+from analysis.records import Records
 from analysis.terms import is_treated_as_number
 from common.notes import Note
 from declared.factors import SIZE_FACTORS

@@ -2,7 +2,7 @@
 
 from matplotlib.figure import Figure
 
-from analysis.measured import Records
+from analysis.records import Records
 from common.notes import Note
 from declared.figure_specs import FigureSpec
 from figures import captions, panels, phase_styles, stacks

@@ -22,7 +22,7 @@ from analysis.adjusted import (
     adjust_for_speed,
     adjusted_tables_note,
 )
-from analysis.measured import Records
+from analysis.records import Records
 from common.notes import Note
 from common.run_status import RunStatus
 from common.text import number_of

@@ -9,7 +9,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator
 from analysis import energy as energies
 from analysis.cell_means import estimate_column_means
 from analysis.energy import EnergyScope, choose_scope
-from analysis.measured import Records
+from analysis.records import Records
 from common.notes import Note
 from common.units import ENERGIES, choose_unit
 from declared.figure_specs import FigureSpec

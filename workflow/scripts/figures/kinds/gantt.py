@@ -14,7 +14,8 @@ from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
 
 from analysis import conditions
-from analysis.measured import Records, cell_levels, cell_words, successful, traced
+from analysis.level_words import cell_words
+from analysis.records import Records, cell_levels, successful, traced
 from common.notes import Note
 from declared.figure_specs import FigureSpec
 from figures import captions, legends, panels, phase_styles, style

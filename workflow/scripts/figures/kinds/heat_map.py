@@ -18,15 +18,8 @@ from matplotlib.patches import Rectangle
 
 from analysis import tables
 from analysis.intervals import Estimate
-from analysis.measured import (
-    Records,
-    axis_label,
-    cell_levels,
-    level_text,
-    levels_in_order,
-    treatment_text,
-    varying,
-)
+from analysis.level_words import axis_label, level_text, treatment_text
+from analysis.records import Records, cell_levels, levels_in_order, varying
 from common.notes import Note
 from declared.factors import MODEL_AND_DATASET
 from declared.figure_specs import FigureSpec

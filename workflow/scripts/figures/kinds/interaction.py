@@ -7,7 +7,8 @@ from matplotlib.figure import Figure
 
 from analysis import anova
 from analysis.intervals import p_text
-from analysis.measured import Records, title
+from analysis.level_words import title
+from analysis.records import Records
 from common.notes import Note
 from declared.figure_specs import FigureSpec
 from figures import captions, lines

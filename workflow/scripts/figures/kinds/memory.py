@@ -5,7 +5,7 @@ from dataclasses import replace
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis.measured import Records
+from analysis.records import Records
 from common.notes import Note
 from declared.figure_specs import FigureSpec
 from figures import captions, legends, marks, panels, selection

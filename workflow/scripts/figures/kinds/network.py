@@ -13,7 +13,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 
 from analysis.conditions import placement_note
-from analysis.measured import Records, combination_text
+from analysis.level_words import combination_text
+from analysis.records import Records
 from common.notes import Note
 from common.units import DATA_RATES, Unit, choose_unit
 from declared.figure_specs import FigureSpec

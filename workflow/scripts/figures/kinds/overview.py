@@ -4,7 +4,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.measured import Records
+from analysis.records import Records
 from declared.figure_specs import FigureSpec
 from figures import captions, marks, panels, rows
 from figures.selection import Series

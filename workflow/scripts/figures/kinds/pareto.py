@@ -13,7 +13,8 @@ from matplotlib.figure import Figure
 
 from analysis.cell_means import estimate_response_means
 from analysis.cost import pareto_front
-from analysis.measured import Records, size_factor_name, title
+from analysis.level_words import title
+from analysis.records import Records, size_factor_name
 from analysis.responses import with_response
 from common.notes import Note
 from common.units import CARBON_MASSES, Unit, choose_unit

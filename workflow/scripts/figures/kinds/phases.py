@@ -10,7 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from analysis.measured import Records, cell_words
+from analysis.level_words import cell_words
+from analysis.records import Records
 from common.notes import Note
 from declared.figure_specs import FigureSpec
 from figures import captions, panels, phase_styles, stacks

@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from analysis.energy import SCOPE_TITLES
-from analysis.measured import Records, cell_levels, cell_words
+from analysis.level_words import cell_words
+from analysis.records import Records, cell_levels
 from common.notes import Note
 from common.text import number_of
 from declared.figure_specs import FigureSpec

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from analysis import conditions, intervals, tables
-from analysis.measured import Records
+from analysis.records import Records
 from common.notes import Note
 from declared.figure_specs import FigureSpec
 from figures import captions, legends, marks, panels, style

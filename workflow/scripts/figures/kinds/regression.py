@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from analysis import tables
 from analysis.conditions import join_names
 from analysis.intervals import p_text
-from analysis.measured import Records
+from analysis.records import Records
 from analysis.regression import Fit, Response, fit_all, printed_model
 from common.notes import Note
 from common.text import number_of

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from analysis.checks import lattice_note, remove_blocks, residuals
-from analysis.measured import Records, successful
+from analysis.records import Records, successful
 from common.notes import Note
 from common.text import number_of
 from declared.figure_specs import FigureSpec

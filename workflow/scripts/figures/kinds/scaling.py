@@ -12,7 +12,8 @@ from matplotlib.lines import Line2D
 
 from analysis import conditions, tables
 from analysis.batch_scaling import batch_scaling, scaling_phrase
-from analysis.measured import Records, baseline_frameworks, device_axis_label, size_factor_name
+from analysis.level_words import device_axis_label
+from analysis.records import Records, baseline_frameworks, size_factor_name
 from analysis.speedup import accumulation_note, baseline_cells, build_rows
 from common.notes import Note
 from declared.factors import factor_names

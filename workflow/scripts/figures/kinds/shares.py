@@ -10,7 +10,7 @@ from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
 
 from analysis import conditions, shares
-from analysis.measured import Records
+from analysis.records import Records
 from common.notes import Note
 from declared.figure_specs import FigureSpec
 from figures import captions, panels, stacks, style

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis import conditions
-from analysis.measured import Records, levels_in_order
+from analysis.records import Records, levels_in_order
 from common.notes import Note
 from declared.figure_specs import FigureSpec
 from declared.mesh import RANDOM, split_strategy

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from analysis.measured import Records
+from analysis.records import Records
 from common.notes import Note
 from declared.figure_specs import FigureSpec
 from figures import captions, legends, marks, panels, selection, value_axis

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from analysis import time_to_accuracy
 from analysis.intervals import estimate_of
-from analysis.measured import Records
+from analysis.records import Records
 from common.notes import Note
 from declared.figure_specs import FigureSpec
 from figures import captions, marks, panels, rows, selection, style, value_axis

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from analysis.measured import Records
+from analysis.records import Records
 from common.notes import Note
 from common.run_status import RunStatus
 from common.text import format_duration, number_of

@@ -6,7 +6,8 @@ from matplotlib.figure import Figure
 
 from analysis import conditions
 from analysis.intervals import Estimate
-from analysis.measured import Records, cell_words, traced
+from analysis.level_words import cell_words
+from analysis.records import Records, traced
 from common.notes import Note
 from declared.figure_specs import FigureSpec
 from figures import captions, legends, marks, panels, style
